@@ -1,1 +1,5 @@
 //! kcollect
+
+pub mod cli;
+pub mod doctor;
+pub mod exit;

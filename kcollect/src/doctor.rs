@@ -1,0 +1,1 @@
+//! What this machine lacks for profiling, and how to cure it.
