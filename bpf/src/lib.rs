@@ -1,1 +1,19 @@
-//! bpf
+//! The programs that run in the kernel, and the only code that loads them, drains their rings and
+//! reads their counters.
+//!
+//! The C is in `bpf/c`. What crosses to user space is defined in `c/wire.h` and mirrored in
+//! [`wire`]. Nothing of libbpf shows through this crate: who uses it sees ticks, books and errors.
+//!
+//! It refuses to know what a tick means to an experiment, which process has which name, or how an
+//! address is called: that is `kcollect`'s.
+
+mod error;
+#[cfg(test)]
+mod grid;
+mod load;
+mod verifier;
+pub mod wire;
+
+pub use error::Error;
+pub use load::{Settings, TickCollector};
+pub use wire::{CpuBooks, Mode, Tick};

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The few kernel types that the programs touch, by hand, with CO-RE.
+ *
+ * Not vmlinux.h: a dump is 130,000 lines of one kernel's choices, its names collide with ours, and
+ * the object grows forty-fold. A type here names only the fields that are read; libbpf finds their
+ * true offsets in the running kernel's BTF when it loads the program.
+ */
+#ifndef KCOLLECT_KERNEL_H
+#define KCOLLECT_KERNEL_H
+
+typedef signed char __s8;
+typedef unsigned char __u8;
+typedef short __s16;
+typedef unsigned short __u16;
+typedef int __s32;
+typedef unsigned int __u32;
+typedef long long __s64;
+typedef unsigned long long __u64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+
+typedef _Bool bool;
+#define true 1
+#define false 0
+
+/* Numbers of the BPF system call's interface (include/uapi/linux/bpf.h): fixed for ever. */
+enum bpf_map_type {
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
+	BPF_MAP_TYPE_RINGBUF = 27,
+};
+
+enum {
+	BPF_RB_NO_WAKEUP = 1,
+	BPF_RB_FORCE_WAKEUP = 2,
+};
+
+enum {
+	BPF_RB_AVAIL_DATA = 0,
+	BPF_RB_RING_SIZE = 1,
+};
+
+/* The registers as a perf_event program sees them: bpf_user_pt_regs_t, part of the stable ABI. */
+#if defined(__TARGET_ARCH_x86)
+struct tick_regs {
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax;
+	unsigned long ip, cs, flags, sp, ss;
+};
+#elif defined(__TARGET_ARCH_arm64)
+struct tick_regs {
+	unsigned long regs[31], sp, pc, pstate;
+};
+#else
+#error "kcollect knows the registers of x86-64 and aarch64 only"
+#endif
+
+struct bpf_perf_event_data {
+	struct tick_regs regs;
+	__u64 sample_period;
+	__u64 addr;
+};
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct task_struct {
+	void *stack;
+};
+
+#pragma clang attribute pop
+
+#endif
