@@ -1,0 +1,237 @@
+//! `log.xml`: who recorded what, when, on which machine.
+
+use crate::microstate::NumStates;
+use crate::packet::PacketDecl;
+
+/// The format version that the writer claims and that gprofng 2.40 reads.
+pub const FORMAT_VERSION: &str = "12.4";
+
+/// One CPU of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cpu {
+    /// Its number.
+    pub id: u32,
+    /// Its clock, in MHz.
+    pub mhz: u32,
+}
+
+/// The machine, as the header of a report shows it.
+///
+/// There is no operating system here on purpose: with the attribute `os`, gprofng renumbers
+/// threads 1, 2, 3… and real thread ids are lost. Put it into a comment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct System {
+    /// Name of the host.
+    pub hostname: String,
+    /// `x86_64` or `aarch64`. gprofng reads the data of every other name big-endian, so a writer
+    /// refuses them.
+    pub arch: String,
+    /// Bytes of a page.
+    pub page_size: u32,
+    /// Pages of memory.
+    pub pages: u64,
+    /// The CPUs.
+    pub cpus: Vec<Cpu>,
+}
+
+/// Width of a stack word.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum WordSize {
+    /// 4 bytes; only read, never written.
+    Bits32,
+    /// 8 bytes.
+    #[default]
+    Bits64,
+}
+
+/// A setting of the collector, shown in the header of a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Setting {
+    /// Ticks of idle CPUs were left out.
+    NoIdle,
+    /// Data were limited to this many megabytes.
+    Limit(u64),
+    /// Seconds between two samples.
+    SamplePeriod(u32),
+    /// Seconds before data were recorded.
+    DelayStart(u32),
+    /// Seconds after which data ended.
+    Terminate(u32),
+    /// The signal that toggles recording.
+    PauseSignal(u32),
+    /// Which descendants were followed.
+    LineTrace(String),
+    /// Any other one that a file held. A writer refuses it: gprofng prints a debug line on
+    /// stderr for a name it does not know.
+    Other {
+        /// The attribute's name.
+        name: String,
+        /// Its value.
+        value: String,
+    },
+}
+
+/// A data table, declared with what its packets look like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProfileDecl {
+    /// Clock ticks, in the file `profile`. More than one of these may stand in a header: each
+    /// registers the metrics of its `states`, the last one's tick length counts.
+    Clock {
+        /// Length of a tick, in microseconds.
+        tick_us: u32,
+        /// Which metrics the reader offers.
+        states: NumStates,
+        /// The packets.
+        packets: Vec<PacketDecl>,
+    },
+    /// Any other table.
+    Other {
+        /// Its name, for instance `heaptrace`.
+        name: String,
+        /// The remaining attributes, in order.
+        attributes: Vec<(String, String)>,
+        /// The packets.
+        packets: Vec<PacketDecl>,
+    },
+}
+
+/// All of `log.xml` that is known when recording starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// Version of the format.
+    pub version: String,
+    /// Name and version of the collector.
+    pub collector: String,
+    /// The machine.
+    pub system: System,
+    /// The process that was profiled; of a kernel experiment, the collector.
+    pub pid: u32,
+    /// Its parent.
+    pub ppid: Option<u32>,
+    /// Width of the words in the stacks.
+    pub word_size: WordSize,
+    /// The command line. Views show what follows the last `/` of its first word as the program's
+    /// name: write a kernel thread `kworker/0:1` as `kworker:0:1`.
+    pub command_line: String,
+    /// The data tables.
+    pub profiles: Vec<ProfileDecl>,
+    /// What took the data in the kernel.
+    pub driver_version: Option<String>,
+    /// The collector's settings.
+    pub settings: Vec<Setting>,
+    /// Free text, one line each, shown in the header of a report.
+    pub comments: Vec<String>,
+}
+
+impl Default for Header {
+    fn default() -> Self {
+        Header {
+            version: FORMAT_VERSION.to_owned(),
+            collector: String::new(),
+            system: System::default(),
+            pid: 0,
+            ppid: None,
+            word_size: WordSize::Bits64,
+            command_line: String::new(),
+            profiles: Vec::new(),
+            driver_version: None,
+            settings: Vec::new(),
+            comments: Vec::new(),
+        }
+    }
+}
+
+/// The start of an experiment: the zero of all its relative times.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Run {
+    /// Nanoseconds of the clock that packets carry too. Of 2^31 seconds at most.
+    pub tstamp: u64,
+    /// Wall clock: seconds since 1970.
+    pub wall: i64,
+    /// Seconds that the local time is *behind* UTC (the C library's `timezone`).
+    pub tm_zone: i64,
+}
+
+/// An event of `log.xml`. Every `at` is in nanoseconds since the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogEvent {
+    /// Recording started.
+    Run(Run),
+    /// The experiment was closed.
+    Exit {
+        /// When.
+        at: u64,
+    },
+    /// A usage record was taken.
+    Sample {
+        /// When.
+        at: u64,
+        /// Which record of `overview` belongs to it; 0 is the start point.
+        id: u32,
+        /// Its label.
+        label: String,
+    },
+    /// Recording paused.
+    Pause {
+        /// When.
+        at: u64,
+        /// Why, if named.
+        name: Option<String>,
+    },
+    /// Recording resumed.
+    Resume {
+        /// When.
+        at: u64,
+    },
+    /// A line for the header of a report.
+    Comment {
+        /// When.
+        at: u64,
+        /// The line.
+        text: String,
+    },
+    /// A warning of the collector.
+    Warning {
+        /// When.
+        at: u64,
+        /// The warning.
+        text: String,
+    },
+    /// An error of the collector.
+    Error {
+        /// When.
+        at: u64,
+        /// The message.
+        text: String,
+        /// The system's error number, 0 for none.
+        errno: i32,
+    },
+    /// A descendant is about to be started (`desc_start`).
+    DescStart(Descendant),
+    /// A descendant was started (`desc_started`).
+    DescStarted(Descendant),
+    /// Any other event that a file held.
+    Other {
+        /// Its kind.
+        kind: String,
+        /// The remaining attributes, in order.
+        attributes: Vec<(String, String)>,
+        /// The text inside.
+        text: String,
+    },
+}
+
+/// A descendant process, as the log of its parent announces it. For information only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Descendant {
+    /// When, in nanoseconds since the start.
+    pub at: u64,
+    /// The call: `fork`, `exec`, …
+    pub variant: String,
+    /// Name of its subexperiment without `.er`.
+    pub lineage: String,
+    /// Whether it is followed.
+    pub follow: bool,
+    /// More about it.
+    pub message: String,
+}
