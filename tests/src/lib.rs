@@ -1,1 +1,24 @@
-//! tests
+//! What the checks of kcollect are made of.
+//!
+//! A profiler is right when it agrees with things that know better. Three of them are used here:
+//!
+//! * **workloads** ([`truth`]), programs that do one thing for a stated time and then say what they did, by the
+//!   kernel's own account of them;
+//! * **stock tools** ([`gprofng`], [`perf`]), which read kcollect's experiment or watch the same load;
+//! * **the kernel's tables** ([`kallsyms`], [`machine`]).
+//!
+//! Ticks are a sample, so nothing is compared by eye or by a round percentage: [`statistics`] says how far a correct
+//! profiler may be off, and every failure message carries the numbers of that judgement.
+//!
+//! The checks themselves are the files in `checks/`. Those whose names begin with `root_` profile the whole machine
+//! and need root; `make test` runs them so. They take the machine for themselves ([`machine::Exclusive`]): two loads
+//! pinned to one CPU would each be the other's noise.
+
+pub mod command;
+pub mod gprofng;
+pub mod kallsyms;
+pub mod kcollect;
+pub mod machine;
+pub mod perf;
+pub mod statistics;
+pub mod truth;

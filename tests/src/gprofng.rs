@@ -1,0 +1,310 @@
+//! Stock `gprofng display text` as a judge: run on an experiment, its tables taken apart, its complaints collected.
+//!
+//! It ends with code 0 whatever happens, so its words are what counts. Everything is asked for in a script, not on
+//! its command line: there, options are read before the experiment, and a filter that names a packet field of the
+//! experiment's own (`KPID`) would be refused.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use crate::command::run;
+
+/// The columns of [`Table`]: ticks of kcollect's founder, exclusive and inclusive, in seconds.
+const METRICS: &str = "metrics e.kcpu:i.kcpu:name";
+
+/// Reading a large experiment takes gprofng seconds; more than this is a defect of the experiment.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Everything gprofng said.
+#[derive(Clone, Debug)]
+pub struct Said {
+    /// Standard output, then standard error.
+    pub text: String,
+}
+
+/// A row of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The numbers, in the order of the columns.
+    pub values: Vec<f64>,
+    /// What they belong to.
+    pub name: String,
+}
+
+/// A table: functions, CPUs, threads, samples.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Table {
+    /// The rows, in gprofng's order.
+    pub rows: Vec<Row>,
+}
+
+impl Said {
+    /// Lines with which gprofng complains about an experiment.
+    pub fn complaints(&self) -> Vec<&str> {
+        self.text
+            .lines()
+            .filter(|line| is_complaint(line))
+            .collect()
+    }
+
+    /// Passes on what was said without a complaint.
+    ///
+    /// # Errors
+    /// When there was one.
+    pub fn content(self) -> Result<Self> {
+        let complaints = self.complaints();
+        ensure!(
+            complaints.is_empty(),
+            "gprofng complains: {complaints:#?}\nin\n{}",
+            self.text
+        );
+        Ok(self)
+    }
+
+    /// The rows of the tables with so many columns of numbers.
+    pub fn table(&self, columns: usize) -> Table {
+        Table {
+            rows: self
+                .text
+                .lines()
+                .filter_map(|line| row(line, columns))
+                .collect(),
+        }
+    }
+}
+
+/// What the reader says when something is wrong: its own words for each kind.
+fn is_complaint(line: &str) -> bool {
+    const WORDS: [&str; 9] = [
+        "*** Warning",
+        "*** Error",
+        "WARNING",
+        "Error:",
+        "Warning:",
+        "are missing",
+        "XML parse error",
+        "corrupt",
+        "Unexpected",
+    ];
+    WORDS.iter().any(|word| line.contains(word))
+}
+
+/// A row: so many numbers, and the rest is the name. None for titles, blank lines and prose.
+fn row(line: &str, columns: usize) -> Option<Row> {
+    let mut rest = line;
+    let mut values = Vec::with_capacity(columns);
+    for _ in 0..columns {
+        let start = rest.trim_start();
+        let (word, after) = start.split_once(' ')?;
+        if !word.starts_with(|first: char| first.is_ascii_digit()) {
+            return None;
+        }
+        values.push(word.parse().ok()?);
+        rest = after;
+    }
+    let name = rest.trim();
+    (!name.is_empty()).then(|| Row {
+        values,
+        name: name.to_owned(),
+    })
+}
+
+impl Table {
+    /// The first number of the row of this name; 0 where there is none, as gprofng leaves out rows of nothing.
+    pub fn get(&self, name: &str) -> f64 {
+        self.find(name).map_or(0.0, |row| row.values[0])
+    }
+
+    /// The row of this name.
+    pub fn find(&self, name: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+
+    /// The first number of `<Total>`.
+    ///
+    /// # Errors
+    /// When the table has no such row: it is not a table, then.
+    pub fn total(&self) -> Result<f64> {
+        Ok(self
+            .find("<Total>")
+            .ok_or_else(|| anyhow!("no row <Total> in {:?}", self.rows))?
+            .values[0])
+    }
+
+    /// All rows but `<Total>`.
+    pub fn things(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| row.name != "<Total>")
+    }
+
+    /// Sum of the first number of the rows whose names pass.
+    pub fn sum(&self, passes: impl Fn(&str) -> bool) -> f64 {
+        self.things()
+            .filter(|row| passes(&row.name))
+            .map(|row| row.values[0])
+            .sum()
+    }
+}
+
+/// Runs commands of gprofng's script language on an experiment.
+///
+/// # Errors
+/// When gprofng does not run or crashes. Its complaints are in what it said.
+pub fn script(commands: &[&str], experiment: &Path) -> Result<Said> {
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join("script");
+    std::fs::write(&path, commands.join("\n") + "\n")?;
+    let mut command = Command::new("gprofng");
+    command
+        .args(["display", "text", "-script"])
+        .arg(&path)
+        .arg(experiment);
+    // A .gprofng.rc of whoever runs the checks would change the tables.
+    command
+        .env("HOME", directory.path())
+        .current_dir(directory.path());
+    let finished = run(&mut command, LIMIT).context("gprofng is part of the package binutils")?;
+    ensure!(finished.code() == 0, "gprofng failed: {finished}");
+    Ok(Said {
+        text: finished.stdout + &finished.stderr,
+    })
+}
+
+/// The functions of a founder, in seconds exclusive and inclusive; those of a filter such as `KPID==7`, or all.
+///
+/// # Errors
+/// When gprofng fails or complains.
+pub fn functions(experiment: &Path, filter: Option<&str>) -> Result<Table> {
+    let filter = filter
+        .map(|filter| format!("filters {filter}"))
+        .unwrap_or_default();
+    Ok(script(&[METRICS, &filter, "functions"], experiment)?
+        .content()?
+        .table(2))
+}
+
+/// The rows of a view of a founder that has exclusive numbers only: `cpus`, `threads`, `samples`.
+///
+/// # Errors
+/// When gprofng fails or complains.
+pub fn objects(experiment: &Path, view: &str) -> Result<Table> {
+    Ok(script(&[METRICS, view], experiment)?.content()?.table(1))
+}
+
+/// The text of `header`.
+///
+/// # Errors
+/// When gprofng fails or complains.
+pub fn header(experiment: &Path) -> Result<String> {
+    Ok(script(&["header"], experiment)?.content()?.text)
+}
+
+/// Whether an experiment was closed properly: it has its `exit` event.
+///
+/// # Errors
+/// When gprofng fails or complains.
+pub fn closed(experiment: &Path) -> Result<bool> {
+    Ok(!header(experiment)?.contains("not closed"))
+}
+
+/// Hot program counters of a founder: address, exclusive seconds, and `function + 0xOFFSET`.
+///
+/// # Errors
+/// When gprofng fails or complains.
+pub fn pcs(experiment: &Path) -> Result<Vec<(u64, f64, String)>> {
+    let said = script(&["metrics e.kcpu:address:name", "pcs"], experiment)?.content()?;
+    Ok(said.text.lines().filter_map(pc).collect())
+}
+
+/// `1.234  2:0xffffffff81000000  name + 0x00000010`. The address is prefixed with the number of the load object.
+fn pc(line: &str) -> Option<(u64, f64, String)> {
+    let row = row(line, 1)?;
+    let (address, name) = row.name.split_once(' ')?;
+    let (_, digits) = address.split_once(":0x")?;
+    Some((
+        u64::from_str_radix(digits, 16).ok()?,
+        row.values[0],
+        name.trim().to_owned(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FUNCTIONS: &str = "\
+Current metrics: e.kcpu:i.kcpu:name
+Current Sort Metric: Exclusive Kernel CPU Time ( e.kcpu )
+Functions sorted by metric: Exclusive Kernel CPU Time
+
+Excl.     Incl.      Name
+Kernel    Kernel
+CPU sec.  CPU sec.
+8.000     8.000      <Total>
+2.000     2.000      <a b_PID_7>
+0.        0.100      <static>@0x271c1 (<libc.so.6>)
+";
+
+    #[test]
+    fn a_table_is_its_rows() {
+        let table = Said {
+            text: FUNCTIONS.into(),
+        }
+        .content()
+        .unwrap()
+        .table(2);
+        assert_eq!(table.rows.len(), 3);
+        assert_eq!(table.total().unwrap(), 8.0);
+        assert_eq!(table.get("<a b_PID_7>"), 2.0);
+        assert_eq!(table.get("nothing"), 0.0);
+        assert_eq!(
+            table.find("<static>@0x271c1 (<libc.so.6>)").unwrap().values,
+            [0.0, 0.1]
+        );
+    }
+
+    #[test]
+    fn program_counters_have_addresses() {
+        let line = " 0.040     2:0xffffffff81000012  read_zero + 0x00000012";
+        assert_eq!(
+            pc(line),
+            Some((0xffff_ffff_8100_0012, 0.04, "read_zero + 0x00000012".into()))
+        );
+        assert_eq!(pc("8.000   <Total>"), None);
+    }
+
+    #[test]
+    fn complaints_are_found_and_notes_are_not() {
+        let said = Said {
+            text: "No errors\n*** Note: x\n*** Warning: 57 frameinfo packets are missing\n"
+                .to_owned(),
+        };
+        assert_eq!(said.complaints().len(), 1);
+        assert!(said.content().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn rows_survive_their_printing(values in proptest::collection::vec(0u32..1_000_000, 1..4), name in "[<a-z][ -~]{0,20}[!-~]") {
+            let mut line = String::new();
+            for value in &values {
+                line += &format!("{}.{:03}     ", value / 1000, value % 1000);
+            }
+            let row = row(&(line + &name), values.len()).unwrap();
+            prop_assert_eq!(row.name, name.trim());
+            for (got, put) in row.values.iter().zip(&values) {
+                prop_assert!((got * 1000.0 - f64::from(*put)).abs() < 1e-6);
+            }
+        }
+
+        #[test]
+        fn any_line_is_taken(line in "\\PC*", columns in 1usize..4) {
+            let _ = row(&line, columns);
+            let _ = pc(&line);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What a check needs of the machine, and gives back: the machine for itself, a CPU taken offline, a small disk.
+//!
+//! Whatever is changed is put back when the value that stands for the change is dropped, also when the check fails.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::unistd::geteuid;
+use tempfile::TempDir;
+
+use crate::command::run;
+
+/// The longest that one check waits for another to end.
+const TURN: Duration = Duration::from_secs(400);
+
+/// The machine, for one check alone, as root.
+#[derive(Debug)]
+pub struct Exclusive {
+    _lock: Flock<File>,
+}
+
+impl Exclusive {
+    /// Waits for the machine.
+    ///
+    /// # Errors
+    /// When not root, or when other checks hold the machine for too long.
+    pub fn take() -> Result<Self> {
+        ensure!(
+            geteuid().is_root(),
+            "this check profiles the whole machine and needs root: run `make test`"
+        );
+        let path = std::env::temp_dir().join("kcollect-checks.lock");
+        let mut file = File::create(&path).with_context(|| path.display().to_string())?;
+        let start = Instant::now();
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(Self { _lock: lock }),
+                Err((back, _)) => file = back,
+            }
+            ensure!(
+                start.elapsed() < TURN,
+                "another check holds the machine for more than {TURN:?}"
+            );
+            sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// The CPUs that are online.
+///
+/// # Errors
+/// When the kernel does not say.
+pub fn online_cpus() -> Result<BTreeSet<usize>> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/online")?;
+    parse_cpus(text.trim()).ok_or_else(|| anyhow!("cannot read the list of CPUs {text:?}"))
+}
+
+fn parse_cpus(text: &str) -> Option<BTreeSet<usize>> {
+    let mut cpus = BTreeSet::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cpus.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
+    }
+    Some(cpus)
+}
+
+/// The CPU that loads are pinned to: the last one, since most interrupts go to the first.
+///
+/// # Errors
+/// When the kernel does not say which CPUs there are.
+pub fn work_cpu() -> Result<usize> {
+    online_cpus()?
+        .last()
+        .copied()
+        .ok_or_else(|| anyhow!("no CPU is online"))
+}
+
+/// A CPU that is taken offline.
+#[derive(Debug)]
+pub struct Offline {
+    switch: PathBuf,
+}
+
+impl Offline {
+    /// Whether this CPU can be taken offline: not on every machine.
+    pub fn possible(cpu: usize) -> bool {
+        fs::OpenOptions::new()
+            .write(true)
+            .open(Self::switch(cpu))
+            .is_ok()
+    }
+
+    fn switch(cpu: usize) -> PathBuf {
+        PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}/online"))
+    }
+
+    /// Takes a CPU offline.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn take(cpu: usize) -> Result<Self> {
+        let switch = Self::switch(cpu);
+        fs::write(&switch, "0").with_context(|| switch.display().to_string())?;
+        Ok(Self { switch })
+    }
+
+    /// Puts the CPU back.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn back(&self) -> Result<()> {
+        fs::write(&self.switch, "1").with_context(|| self.switch.display().to_string())
+    }
+}
+
+impl Drop for Offline {
+    fn drop(&mut self) {
+        // Writing 1 to a CPU that is online already is harmless.
+        let _ = self.back();
+    }
+}
+
+/// A small file system in memory, mounted in a directory of its own.
+#[derive(Debug)]
+pub struct SmallDisk {
+    directory: TempDir,
+}
+
+impl SmallDisk {
+    /// Mounts one of so many KiB.
+    ///
+    /// # Errors
+    /// When it cannot be mounted.
+    pub fn of(kib: u64) -> Result<Self> {
+        let directory = TempDir::new()?;
+        let options = format!("size={kib}k,mode=755");
+        mount(
+            Some("tmpfs"),
+            directory.path(),
+            Some("tmpfs"),
+            MsFlags::empty(),
+            Some(options.as_str()),
+        )
+        .context("cannot mount a tmpfs")?;
+        Ok(Self { directory })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Fills what is left of it with a file `ballast`.
+    ///
+    /// # Errors
+    /// When writing fails otherwise than for want of room.
+    pub fn fill(&self) -> Result<()> {
+        let mut ballast = File::create(self.path().join("ballast"))?;
+        let page = [0x55; 4096];
+        loop {
+            match std::io::Write::write_all(&mut ballast, &page) {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::StorageFull => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Makes it read-only.
+    ///
+    /// # Errors
+    /// When it cannot be remounted.
+    pub fn protect(&self) -> Result<()> {
+        let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+        mount(None::<&str>, self.path(), None::<&str>, flags, None::<&str>)
+            .context("cannot remount read-only")
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = umount2(self.directory.path(), MntFlags::MNT_DETACH);
+    }
+}
+
+/// The BPF programs and maps in the kernel, by kind and id.
+///
+/// # Errors
+/// When bpftool fails; `Ok(None)` when there is none on this machine.
+pub fn bpf_objects() -> Result<Option<BTreeSet<String>>> {
+    let Some(bpftool) = ["/usr/sbin/bpftool", "/usr/bin/bpftool"]
+        .into_iter()
+        .find(|path| Path::new(path).exists())
+    else {
+        return Ok(None);
+    };
+    let mut objects = BTreeSet::new();
+    for kind in ["prog", "map", "link"] {
+        let listed = run(
+            Command::new(bpftool).args(["--json", kind, "list"]),
+            Duration::from_secs(10),
+        )?
+        .succeeded()?;
+        let list: Vec<serde_json::Value> = serde_json::from_str(&listed.stdout)?;
+        objects.extend(
+            list.iter()
+                .map(|object| format!("{kind} {} {}", object["id"], object["name"])),
+        );
+    }
+    Ok(Some(objects))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(parse_cpus("0-2,5").unwrap(), BTreeSet::from([0, 1, 2, 5]));
+        assert_eq!(parse_cpus("0").unwrap(), BTreeSet::from([0]));
+        assert_eq!(parse_cpus("0-x"), None);
+    }
+}
