@@ -3,14 +3,26 @@
 //! The letters and their values are er_kernel's and collect's, each with a long name beside it. Only a [`Plan`] reaches
 //! the session: it holds no text that still has to be understood. What resolution needs to know of the machine comes in
 //! as a [`Machine`], so that the same words give the same plan in a test as on a server.
+//!
+//! What this refuses: to look at the disk or at processes. Whether a directory exists or a process lives is known only
+//! when the run starts, and is the session's to check ([`check_targets`] is for it).
 
+pub mod args;
+mod error;
+mod machine;
 pub mod plan;
+mod targets;
+mod values;
 
 use std::ffi::OsString;
 
-pub use plan::{
-    Archive, CliError, Command, Machine, NameWish, PauseSignal, Plan, Target, check_targets,
-};
+use clap::FromArgMatches;
+use clap::error::ErrorKind;
+
+pub use error::CliError;
+pub use machine::Machine;
+pub use plan::{Archive, Command, NameWish, PauseSignal, Plan, Target};
+pub use targets::check_targets;
 
 /// Reads the command line, `argv[0]` included, and says what will be done.
 ///
@@ -20,6 +32,31 @@ pub fn parse(
     argv: impl IntoIterator<Item = OsString>,
     machine: &Machine,
 ) -> Result<Command, CliError> {
-    let _ = (argv.into_iter().count(), machine);
-    Err(CliError::new("not there yet", "wait"))
+    let argv: Vec<OsString> = argv.into_iter().collect();
+    if argv.len() < 2 {
+        return Err(CliError::nothing_asked());
+    }
+    let mut command = args::command(machine.width);
+    let typed = command
+        .try_get_matches_from_mut(argv)
+        .and_then(|matches| args::Typed::from_arg_matches(&matches));
+    match typed {
+        Ok(typed) => plan::resolve(typed, machine),
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => {
+            Ok(Command::Help(error.to_string()))
+        }
+        Err(error) => Err(CliError::from_clap(&error, &command)),
+    }
+}
+
+/// The help as `--help` prints it, for a terminal of `width` columns (None: not a terminal).
+#[must_use]
+pub fn help(width: Option<u16>) -> String {
+    args::command(width).render_help().to_string()
+}
+
+/// What a signal is called: `SIGUSR1`, `SIGRTMIN+2`.
+#[must_use]
+pub fn signal_name(number: i32) -> String {
+    values::name_of(number)
 }

@@ -1,10 +1,15 @@
 //! What will be done: every word of the command line understood, checked and given its unit.
+//!
+//! [`resolve`] is a pure function of the words and of a [`Machine`]. Where it changes what was typed it says so in the
+//! plan's notices; where it cannot carry it out it is an error, never a guess.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::exit::{Failure, Kind};
+use super::args::{Sub, Typed};
+use super::{CliError, Machine, values};
 
 /// What kcollect was asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,57 +132,217 @@ pub struct Target {
     pub tid: Option<u32>,
 }
 
-/// What resolution needs to know of the machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Machine {
-    /// `kernel.perf_event_max_sample_rate`, in ticks per second and CPU. None: not known.
-    pub max_sample_rate: Option<u64>,
-    /// Columns of the terminal, for the help. None: not a terminal.
-    pub width: Option<u16>,
-}
+/// The stem of experiments that were given no name.
+const DEFAULT_STEM: &str = "ktest";
 
-impl Machine {
-    /// Reads it from the running machine. What cannot be read is not known.
-    #[must_use]
-    pub fn read() -> Self {
-        Machine {
-            max_sample_rate: None,
-            width: None,
-        }
-    }
-}
-
-/// A command line that cannot be carried out.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}: {cure}")]
-pub struct CliError {
-    /// The option, what was typed, and what is wrong with it.
-    pub message: String,
-    /// What to type instead.
-    pub cure: String,
-}
-
-impl CliError {
-    /// An error with its cure.
-    pub fn new(message: impl Into<String>, cure: impl Into<String>) -> Self {
-        CliError {
-            message: message.into(),
-            cure: cure.into(),
-        }
-    }
-}
-
-impl From<CliError> for Failure {
-    fn from(error: CliError) -> Self {
-        Failure::new(Kind::Usage, error.message, error.cure)
-    }
-}
-
-/// Makes sure that every target exists now.
+/// From what was typed to what will be done.
 ///
 /// # Errors
-/// [`Kind::NoInput`] names the first one that does not.
-pub fn check_targets(targets: &[Target]) -> Result<(), Failure> {
-    let _ = targets;
-    Ok(())
+/// The first value that cannot be understood, or that contradicts another.
+pub fn resolve(mut typed: Typed, machine: &Machine) -> Result<Command, CliError> {
+    if let Some(Sub::Doctor { json }) = typed.sub {
+        return Ok(Command::Doctor { json });
+    }
+    if typed.output.version {
+        return Ok(Command::Version);
+    }
+    if let Some(counters) = typed.what.counters.take() {
+        return counters_wish(&counters, typed == Typed::default());
+    }
+    record(typed, machine).map(|plan| Command::Record(Box::new(plan)))
+}
+
+/// `-h` alone lists the counters. With counters it would record them.
+fn counters_wish(counters: &[String], alone: bool) -> Result<Command, CliError> {
+    match counters.first() {
+        Some(counter) => Err(CliError::new(
+            format!("-h {counter}: this version cannot record hardware counters"),
+            "leave -h out and use -p, which profiles by the clock; kcollect --help prints the help",
+        )),
+        None if alone => Ok(Command::Counters),
+        None => Err(CliError::new(
+            "-h: it names no counter to record",
+            "type kcollect -h alone to list the counters, or kcollect --help for the help",
+        )),
+    }
+}
+
+fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
+    let Typed {
+        sub: _,
+        what,
+        when,
+        experiment,
+        output,
+        load,
+    } = typed;
+    let mut notices = Vec::new();
+
+    what.follow.as_deref().map_or(Ok(()), values::follow)?;
+    let period_us = values::interval(
+        what.interval.as_deref().unwrap_or("on"),
+        machine,
+        &mut notices,
+    )?
+    .ok_or_else(|| {
+        CliError::new(
+            format!(
+                "-p {}: nothing to record",
+                what.interval.as_deref().unwrap_or("off")
+            ),
+            "without hardware counters the clock is needed: type -p on, or leave -p out",
+        )
+    })?;
+    let (start, end) = when
+        .time
+        .as_deref()
+        .map_or(Ok((Duration::ZERO, None)), values::time)?;
+    let mut quiet = when
+        .quiet_time
+        .as_deref()
+        .map_or(Ok(Duration::ZERO), values::quiet)?;
+    if load.is_empty() && !quiet.is_zero() {
+        notices.push("-q is ignored: there is no load to be quiet before and after".to_owned());
+        quiet = Duration::ZERO;
+    }
+
+    let sample_signal = what
+        .sample_signal
+        .as_deref()
+        .map(values::sample_signal)
+        .transpose()?;
+    let pause_signal = when
+        .pause_signal
+        .as_deref()
+        .map(values::pause_signal)
+        .transpose()?;
+    if let (Some(sample), Some(pause)) = (sample_signal, pause_signal)
+        && sample == pause.signal
+    {
+        return Err(CliError::new(
+            format!(
+                "Signal {} can not be used for both sample and pause-resume",
+                values::name_of(sample)
+            ),
+            "give -l and -y different signals: SIGUSR1 and SIGUSR2",
+        ));
+    }
+    if experiment.comment.len() > MAX_COMMENTS {
+        return Err(CliError::new(
+            format!("-C was given {} times", experiment.comment.len()),
+            format!("an experiment takes up to {MAX_COMMENTS} comments"),
+        ));
+    }
+
+    let group = experiment.group.as_deref();
+    let stem = group.map_or(Ok(DEFAULT_STEM.to_owned()), group_stem)?;
+    let typed_directory = experiment.directory.as_deref();
+    if typed_directory.is_some_and(|directory| directory.as_os_str().is_empty()) {
+        return Err(CliError::new(
+            "-d: the name of the directory is empty",
+            "type the name of one that exists",
+        ));
+    }
+    let base = typed_directory.unwrap_or(Path::new("."));
+    let group = group.map(|group| inside(base, group));
+    let (directory, name) = match experiment.experiment.as_deref() {
+        None => (base.to_owned(), NameWish::Series { stem, wanted: None }),
+        Some(path) => {
+            if let Some(ignored) = typed_directory.filter(|_| path.is_absolute()) {
+                notices.push(format!(
+                    "experiment name is an absolute path; directory name {} ignored",
+                    ignored.display()
+                ));
+            }
+            let name = name_wish(path)?;
+            (inside(base, path.parent().unwrap_or(Path::new(""))), name)
+        }
+    };
+
+    Ok(Plan {
+        period_us,
+        start,
+        end,
+        quiet,
+        record_idle: what
+            .skip_idle
+            .as_deref()
+            .map_or(Ok(false), values::record_idle)?,
+        name,
+        directory,
+        group,
+        output: output.outfile,
+        limit: when.limit.as_deref().map_or(Ok(None), values::limit)?,
+        archive: experiment
+            .archive
+            .as_deref()
+            .map_or(Ok(Archive::LoadObjects), values::archive)?,
+        comments: experiment.comment,
+        sample_period: values::sample_period(what.sample.as_deref().unwrap_or("on"))?,
+        sample_signal,
+        pause_signal,
+        targets: what
+            .target
+            .iter()
+            .map(|target| values::target(target))
+            .collect::<Result<_, _>>()?,
+        load,
+        verbose: output.verbose || output.dry_run,
+        dry_run: output.dry_run,
+        json: output.json,
+        notices,
+    })
+}
+
+/// `path` as seen from `base`, without the `./` that would stand before every name told to the user.
+fn inside(base: &Path, path: &Path) -> PathBuf {
+    if path.as_os_str().is_empty() {
+        base.to_owned()
+    } else if base == Path::new(".") {
+        path.to_owned()
+    } else {
+        base.join(path)
+    }
+}
+
+/// The last part of a path as text, which has to end in `ending` and to have something before it.
+fn named<'a>(option: &str, path: &'a Path, ending: &str, what: &str) -> Result<&'a str, CliError> {
+    let bad = |why: &str| {
+        CliError::new(
+            format!("{option} {}: {why}", path.display()),
+            format!("type {option} NAME{ending}"),
+        )
+    };
+    let name = path.file_name().unwrap_or_default();
+    if name.as_bytes().len() <= ending.len() || !name.as_bytes().ends_with(ending.as_bytes()) {
+        return Err(bad(&format!("{what} name must end in `{ending}'")));
+    }
+    name.to_str()
+        .ok_or_else(|| bad("the name is not valid UTF-8"))
+}
+
+/// `-o`: a name of the series `stem.N.er`, or one that stands for itself.
+fn name_wish(path: &Path) -> Result<NameWish, CliError> {
+    let name = named("-o", path, ".er", "experiment")?;
+    let series = name
+        .strip_suffix(".er")
+        .and_then(|bare| bare.rsplit_once('.'))
+        .and_then(|(stem, digits)| {
+            let number = digits.parse::<u32>().ok()?;
+            // 007, +7 and the like would come back as 7, under another name.
+            (!stem.is_empty() && number.to_string() == digits).then(|| (stem.to_owned(), number))
+        });
+    Ok(match series {
+        Some((stem, number)) => NameWish::Series {
+            stem,
+            wanted: Some(number),
+        },
+        None => NameWish::Exactly(name.to_owned()),
+    })
+}
+
+/// `-g`: the stem that a group gives to its experiments.
+fn group_stem(path: &Path) -> Result<String, CliError> {
+    let name = named("-g", path, ".erg", "experiment group")?;
+    Ok(name.strip_suffix(".erg").unwrap_or(name).to_owned())
 }

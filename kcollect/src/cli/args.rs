@@ -1,0 +1,208 @@
+//! What was typed: one field for each option, its text not understood yet.
+//!
+//! The text of `--help` is here and nowhere else. Values stay text at this step because their errors are ours to word:
+//! [`super::values`] understands one value, [`super::plan`] all of them together.
+//!
+//! An option that takes a value takes the next word, whatever that word begins with, as getopt does: `-p -5` is then a
+//! negative interval, which has an error of its own, and `-C "-O3 build"` a comment.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
+
+use crate::exit::Kind;
+
+/// The words after `kcollect`.
+#[derive(Debug, Default, PartialEq, Eq, Parser)]
+#[command(
+    name = "kcollect",
+    bin_name = "kcollect",
+    about = "Records where the time of the CPUs goes: every tick of every CPU, with the kernel's call stack or the \
+             process that ran, on the whole machine or for what -T names, until Ctrl-C, until the time given by -t is \
+             over, or until the load command has ended. The record is an experiment, the directory ktest.1.er (then \
+             ktest.2.er, and so on), which `gprofng display text` opens, now or while it is being written. A summary \
+             is printed at the end.\n\n\
+             Everything from the first word that is neither an option nor an option's value belongs to the load \
+             command. `--` before it separates them where they could be confused.",
+    override_usage = "kcollect [OPTIONS] [LOAD [ARGUMENT...]]\n       kcollect doctor [--json]",
+    help_template = "{about-with-newline}\n{usage-heading} {usage}\n\n{all-args}{after-help}",
+    disable_help_flag = true,
+    disable_version_flag = true,
+    disable_help_subcommand = true,
+    args_conflicts_with_subcommands = true,
+    next_line_help = true
+)]
+pub struct Typed {
+    #[command(subcommand)]
+    pub(super) sub: Option<Sub>,
+    /// The command to run while recording, looked up along PATH. Its exit status becomes kcollect's
+    #[arg(value_name = "LOAD", trailing_var_arg = true)]
+    pub(super) load: Vec<OsString>,
+    #[command(flatten, next_help_heading = "What is recorded")]
+    pub(super) what: What,
+    #[command(flatten, next_help_heading = "When")]
+    pub(super) when: When,
+    #[command(flatten, next_help_heading = "The experiment")]
+    pub(super) experiment: Experiment,
+    #[command(flatten, next_help_heading = "Output and help")]
+    pub(super) output: Output,
+}
+
+#[derive(Debug, PartialEq, Eq, Subcommand)]
+pub(super) enum Sub {
+    /// Checks what this machine permits, and names the cure for what it does not (a load called doctor goes after --)
+    Doctor {
+        /// For machines instead of people
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Args)]
+pub(super) struct What {
+    /// Clock interval: on (10.007 ms, the default), lo[w] (100.003 ms), hi[gh] (997 us), or a number of milliseconds
+    /// (suffix u: microseconds, m: milliseconds). At least 100 us, or what kernel.perf_event_max_sample_rate permits:
+    /// less is raised to it. At most 1 s. off or 0: no clock profiling
+    #[arg(short = 'p', long, value_name = "INTERVAL", allow_hyphen_values = true)]
+    pub(super) interval: Option<String>,
+    /// Hardware counters. Alone: lists those of this machine
+    #[arg(short = 'h', long, value_name = "COUNTER,...", num_args = 0..=1, action = ArgAction::Append)]
+    pub(super) counters: Option<Vec<String>>,
+    /// Follow processes into their user code: off for now; on, all and =REGEXP are not there yet
+    #[arg(short = 'F', long, value_name = "WHICH", allow_hyphen_values = true)]
+    pub(super) follow: Option<String>,
+    /// Only this process, or this thread of it, which exists already; 0/TID is a thread of the kernel. May be repeated
+    #[arg(
+        short = 'T',
+        long,
+        value_name = "PID[/TID]",
+        allow_hyphen_values = true
+    )]
+    pub(super) target: Vec<String>,
+    /// Leave idle CPUs out: on (the default) or off; with off all CPU time adds up
+    #[arg(short = 'x', long, value_name = "on|off", allow_hyphen_values = true)]
+    pub(super) skip_idle: Option<String>,
+    /// Sample resource usage: on (every second, the default), off, or every SECONDS
+    #[arg(
+        short = 'S',
+        long,
+        value_name = "on|off|SECONDS",
+        allow_hyphen_values = true
+    )]
+    pub(super) sample: Option<String>,
+    /// This signal to kcollect records a sample too: a name, with or without SIG, or a number
+    #[arg(short = 'l', long, value_name = "SIGNAL", allow_hyphen_values = true)]
+    pub(super) sample_signal: Option<String>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Args)]
+pub(super) struct When {
+    /// End after this time, in seconds (suffix s) or minutes (suffix m). A-B: paused until A, ends at B; A-0: no end.
+    /// The load is left running
+    #[arg(short = 't', long, value_name = "TIME|A-B", allow_hyphen_values = true)]
+    pub(super) time: Option<String>,
+    /// Record this long before the load starts, and again after it has ended; the default is 0
+    #[arg(short = 'q', long, value_name = "SECONDS", allow_hyphen_values = true)]
+    pub(super) quiet_time: Option<String>,
+    /// This signal to kcollect pauses and resumes. Recording begins paused, or with ,r at once. Samples are always
+    /// recorded
+    #[arg(
+        short = 'y',
+        long,
+        value_name = "SIGNAL[,r]",
+        allow_hyphen_values = true
+    )]
+    pub(super) pause_signal: Option<String>,
+    /// Data stop at this many MB (1048576 bytes), about; samples go on. The default is unlimited, also called none
+    #[arg(short = 'L', long, value_name = "MB", allow_hyphen_values = true)]
+    pub(super) limit: Option<String>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Args)]
+pub(super) struct Experiment {
+    /// Its name, which ends in .er; the default is ktest.1.er. Where NAME.N.er is in use, N is raised to one more than
+    /// the largest there
+    #[arg(short = 'o', long, value_name = "NAME.er", allow_hyphen_values = true)]
+    pub(super) experiment: Option<PathBuf>,
+    /// The directory it is made in, which exists; the default is the current one
+    #[arg(
+        short = 'd',
+        long,
+        value_name = "DIRECTORY",
+        allow_hyphen_values = true
+    )]
+    pub(super) directory: Option<PathBuf>,
+    /// Add it to this group, a file that is made if need be. It also gives the experiment its name: NAME.1.er
+    #[arg(short = 'g', long, value_name = "NAME.erg", allow_hyphen_values = true)]
+    pub(super) group: Option<PathBuf>,
+    /// What is copied into it: on (load objects, the default), off, usedldobjects (those the data refer to), src (and
+    /// all sources), usedsrc (and sources the data refer to), all; ldobjects and copy mean on
+    #[arg(short = 'A', long, value_name = "WHAT", allow_hyphen_values = true)]
+    pub(super) archive: Option<String>,
+    /// A comment for its notes; up to ten
+    #[arg(short = 'C', long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(super) comment: Vec<String>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Args)]
+pub(super) struct Output {
+    /// Append kcollect's own output to this file, errors included; the load's is left alone
+    #[arg(short = 'O', long, value_name = "FILE", allow_hyphen_values = true)]
+    pub(super) outfile: Option<PathBuf>,
+    /// Print the summary for machines instead of people
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Say what would be recorded, and record nothing; implies -v
+    #[arg(short = 'n', long)]
+    pub(super) dry_run: bool,
+    /// Say more
+    #[arg(short = 'v', long)]
+    pub(super) verbose: bool,
+    /// Print the version
+    #[arg(short = 'V', long)]
+    pub(super) version: bool,
+    /// Print this help
+    #[arg(long, global = true, action = ArgAction::HelpShort)]
+    help: Option<bool>,
+}
+
+/// The command as clap knows it, with the parts of the help that are made from other tables. `width` is in columns.
+#[must_use]
+pub fn command(width: Option<u16>) -> clap::Command {
+    Typed::command()
+        .term_width(usize::from(width.unwrap_or(100)).clamp(40, 120))
+        .after_help(after_help())
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo kcollect -p on                 the whole machine, until Ctrl-C
+  sudo kcollect -p on make -j4        while a load runs
+  sudo kcollect -p hi -t 30           30 seconds at 1000 Hz
+  sudo kcollect -t 5m -x off -S 10    5 minutes with idle time, a sample every 10 seconds
+  sudo kcollect -T 1264 -t 10         one process
+  kcollect doctor                     does this machine permit it?
+";
+
+const FILES: &str = "\
+Files:
+  ktest.N.er    the experiment, readable while it is written
+  /proc/sys/kernel/perf_event_max_sample_rate
+                limits how short the interval can be
+
+See also:
+  gprofng(1), gp-display-text(1), perf-record(1), sysexits(3)";
+
+fn after_help() -> String {
+    use std::fmt::Write as _;
+    let mut text = String::from(EXAMPLES);
+    text.push_str("\nExit status:\n");
+    for kind in Kind::ALL {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {:<4}{}", kind.code(), kind.meaning());
+    }
+    text.push_str("  Else the load's own: its status, or 126 (cannot be run), 127 (not found),\n  128 and the number of the signal that ended it\n\n");
+    text.push_str(FILES);
+    text
+}

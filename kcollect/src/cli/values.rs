@@ -1,0 +1,422 @@
+//! One option's value: from its text to a quantity with a unit, or to an error that says what would have been right.
+//!
+//! Numbers are plain decimals. They are read exactly, not through floating point, because "rounded down to whole
+//! microseconds" must not turn 1.001 ms into 1000 µs. Signs, exponents and `inf` are refused.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::plan::{Archive, MAX_PERIOD_US, MIN_PERIOD_US, PauseSignal, Target};
+use super::{CliError, Machine};
+
+const NANOS: u128 = 1_000_000_000;
+
+/// The three intervals with a name, in microseconds: primes, so that nothing on the machine beats in step with them.
+pub(super) const PERIOD_ON_US: u32 = 10_007;
+const PERIOD_LOW_US: u32 = 100_003;
+const PERIOD_HIGH_US: u32 = 997;
+
+fn error(option: &str, typed: &str, what: &str, cure: &str) -> CliError {
+    CliError::new(format!("{option} {typed}: {what}"), cure)
+}
+
+/// A decimal number times 10⁹, cut after the ninth place. None: not a number, or more than 10¹⁸.
+fn decimal(text: &str) -> Option<u128> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if whole.is_empty() && fraction.is_empty() {
+        return None;
+    }
+    if !whole
+        .bytes()
+        .chain(fraction.bytes())
+        .all(|byte| byte.is_ascii_digit())
+        || whole.len() > 18
+    {
+        return None;
+    }
+    let digits = |text: &str| {
+        text.bytes()
+            .fold(0u128, |sum, byte| sum * 10 + u128::from(byte - b'0'))
+    };
+    let fraction: String = fraction
+        .chars()
+        .chain("000000000".chars())
+        .take(9)
+        .collect();
+    Some(digits(whole) * NANOS + digits(&fraction))
+}
+
+/// The shortest interval of this machine in microseconds, [`MIN_PERIOD_US`] to [`MAX_PERIOD_US`].
+pub(super) fn shortest_period_us(machine: &Machine) -> u32 {
+    let by_rate = match machine.max_sample_rate {
+        Some(rate) if rate > 0 => 1_000_000u64.div_ceil(rate),
+        _ => 0,
+    };
+    u32::try_from(by_rate)
+        .unwrap_or(MAX_PERIOD_US)
+        .clamp(MIN_PERIOD_US, MAX_PERIOD_US)
+}
+
+/// `-p`: the interval in microseconds, None for off; with notices where it is not what was typed.
+pub(super) fn interval(
+    typed: &str,
+    machine: &Machine,
+    notices: &mut Vec<String>,
+) -> Result<Option<u32>, CliError> {
+    const CURE: &str =
+        "type on, lo, hi, off, or a number of milliseconds such as 10, 2.5m or 500u, up to 1 s";
+    let bad = |what| error("-p", typed, what, CURE);
+    // In nanoseconds from here on.
+    let wanted = match typed {
+        "on" => u128::from(PERIOD_ON_US) * 1000,
+        "lo" | "low" => u128::from(PERIOD_LOW_US) * 1000,
+        "hi" | "high" => u128::from(PERIOD_HIGH_US) * 1000,
+        "off" => return Ok(None),
+        _ if typed.starts_with('-') => {
+            return Err(bad("a clock-profiling interval cannot be negative"));
+        }
+        _ => {
+            let (number, unit) = match typed.strip_suffix('u') {
+                Some(number) => (number, 1000),
+                None => (typed.strip_suffix('m').unwrap_or(typed), 1_000_000),
+            };
+            decimal(number).ok_or_else(|| bad("unrecognized clock-profiling interval"))? * unit
+                / NANOS
+        }
+    };
+    if wanted == 0 && is_zero(typed) {
+        return Ok(None);
+    }
+    if wanted > u128::from(MAX_PERIOD_US) * 1000 {
+        return Err(bad(
+            "the clock-profiling interval is above the maximum of 1 s",
+        ));
+    }
+    let whole = u32::try_from(wanted / 1000).unwrap_or(MAX_PERIOD_US);
+    let shortest = shortest_period_us(machine);
+    if whole < shortest {
+        notices.push(format!(
+            "clock profiling at {} ms is not supported on this machine; minimum {} ms used",
+            millis(wanted),
+            millis(u128::from(shortest) * 1000)
+        ));
+        return Ok(Some(shortest));
+    }
+    if wanted % 1000 != 0 {
+        notices.push(format!(
+            "clock-profiling interval rounded from {} to {} ms (resolution 1 us)",
+            millis(wanted),
+            millis(u128::from(whole) * 1000)
+        ));
+    }
+    Ok(Some(whole))
+}
+
+/// Whether a decimal has no digit but zeros, so that 0 means off, and 0.0000000001 the shortest interval there is.
+fn is_zero(typed: &str) -> bool {
+    !typed.bytes().any(|byte| (b'1'..=b'9').contains(&byte))
+}
+
+/// Nanoseconds as milliseconds, to the microsecond, or further where there is more.
+fn millis(nanos: u128) -> String {
+    let mut text = format!("{}.{:06}", nanos / 1_000_000, nanos % 1_000_000);
+    while text.ends_with('0') && text.len() - text.find('.').unwrap_or(0) > 4 {
+        text.pop();
+    }
+    text
+}
+
+/// A time in seconds: a decimal with `s`, `m` (minutes) or nothing.
+fn seconds(text: &str) -> Option<Duration> {
+    let (number, unit) = match text.strip_suffix('m') {
+        Some(number) => (number, 60),
+        None => (text.strip_suffix('s').unwrap_or(text), 1),
+    };
+    let nanos = decimal(number)?.checked_mul(unit)?;
+    // A run of more than a century is a slip of the finger, and would overflow what adds to it.
+    if nanos > 3_155_760_000 * NANOS {
+        return None;
+    }
+    Some(Duration::new(
+        u64::try_from(nanos / NANOS).ok()?,
+        u32::try_from(nanos % NANOS).ok()?,
+    ))
+}
+
+/// `-t`: when data begin, and when all ends.
+pub(super) fn time(typed: &str) -> Result<(Duration, Option<Duration>), CliError> {
+    const CURE: &str = "type a duration (10, 90s, 5m), or start-end (2-10, 1m-5m, 2-0 for no end)";
+    let bad = || error("-t", typed, "unrecognized time parameter", CURE);
+    let (start, end) = match typed.split_once('-') {
+        Some((start, end)) => (
+            seconds(start).ok_or_else(bad)?,
+            seconds(end).ok_or_else(bad)?,
+        ),
+        None => (Duration::ZERO, seconds(typed).ok_or_else(bad)?),
+    };
+    if end.is_zero() {
+        return Ok((start, None));
+    }
+    if start >= end {
+        return Err(error(
+            "-t",
+            typed,
+            "start time must be earlier than end time",
+            CURE,
+        ));
+    }
+    Ok((start, Some(end)))
+}
+
+/// `-q`: the time before and after the load.
+pub(super) fn quiet(typed: &str) -> Result<Duration, CliError> {
+    seconds(typed).ok_or_else(|| {
+        error(
+            "-q",
+            typed,
+            "unrecognized quiet period",
+            "type a number of seconds, such as 2 or 0.5",
+        )
+    })
+}
+
+/// `-x`: whether idle CPUs' ticks are recorded, which is the opposite of what the option says.
+pub(super) fn record_idle(typed: &str) -> Result<bool, CliError> {
+    match typed {
+        "on" => Ok(false),
+        "off" => Ok(true),
+        _ => Err(error(
+            "-x",
+            typed,
+            "unrecognized profiling idle cpus parameter",
+            "type on (idle CPUs are left out) or off (they are recorded)",
+        )),
+    }
+}
+
+/// `-S`: the time from sample to sample, None for off.
+pub(super) fn sample_period(typed: &str) -> Result<Option<Duration>, CliError> {
+    match typed {
+        "on" => Ok(Some(Duration::from_secs(1))),
+        "off" => Ok(None),
+        _ => match typed.parse::<u32>() {
+            Ok(count) if count > 0 && !typed.starts_with('+') => {
+                Ok(Some(Duration::from_secs(count.into())))
+            }
+            _ => Err(error(
+                "-S",
+                typed,
+                "unrecognized sample period",
+                "type on, off, or a whole number of seconds above 0",
+            )),
+        },
+    }
+}
+
+/// `-L`: the limit in bytes, None for none.
+pub(super) fn limit(typed: &str) -> Result<Option<u64>, CliError> {
+    if matches!(typed, "unlimited" | "none") {
+        return Ok(None);
+    }
+    typed
+        .parse::<u64>()
+        .ok()
+        .filter(|count| *count > 0 && !typed.starts_with('+'))
+        .and_then(|count| count.checked_mul(1024 * 1024))
+        .map(Some)
+        .ok_or_else(|| {
+            error(
+                "-L",
+                typed,
+                "unrecognized size limit",
+                "type a whole number of MB above 0, or unlimited",
+            )
+        })
+}
+
+/// `-A`: what is archived.
+pub(super) fn archive(typed: &str) -> Result<Archive, CliError> {
+    match typed {
+        "off" => Ok(Archive::Off),
+        "on" | "copy" | "ldobjects" => Ok(Archive::LoadObjects),
+        "usedldobjects" => Ok(Archive::UsedLoadObjects),
+        "src" => Ok(Archive::Sources),
+        "usedsrc" => Ok(Archive::UsedSources),
+        "all" => Ok(Archive::All),
+        _ => Err(error(
+            "-A",
+            typed,
+            "unrecognized archive-mode parameter",
+            "type on, off, copy, ldobjects, usedldobjects, src, usedsrc or all",
+        )),
+    }
+}
+
+/// `-F`: only off, until there is more.
+pub(super) fn follow(typed: &str) -> Result<(), CliError> {
+    match typed {
+        "off" => Ok(()),
+        "on" | "all" => Err(not_followed(typed)),
+        _ if typed.len() > 1 && typed.starts_with('=') => Err(not_followed(typed)),
+        _ => Err(error(
+            "-F",
+            typed,
+            "unrecognized follow-mode parameter",
+            "type -F off, or leave -F out",
+        )),
+    }
+}
+
+fn not_followed(typed: &str) -> CliError {
+    error(
+        "-F",
+        typed,
+        "this version cannot follow processes, because the user collectors do not exist yet",
+        "type -F off, or leave -F out: the kernel is profiled for every process",
+    )
+}
+
+/// `-T`: a process or a thread.
+pub(super) fn target(typed: &str) -> Result<Target, CliError> {
+    const CURE: &str = "type a process id (1264), process/thread (1264/1270), or 0/thread for a thread of the kernel";
+    let bad = || error("-T", typed, "not a process or a thread", CURE);
+    let id = |text: &str| match text.parse::<u32>() {
+        Ok(id) if !text.starts_with('+') => Ok(id),
+        _ => Err(bad()),
+    };
+    let target = match typed.split_once('/') {
+        // A thread of the kernel is a process of its own here, unlike on Solaris, where they all are process 0's.
+        Some(("0", thread)) => Target {
+            pid: id(thread)?,
+            tid: None,
+        },
+        Some((process, thread)) => Target {
+            pid: id(process)?,
+            tid: Some(id(thread)?),
+        },
+        None => Target {
+            pid: id(typed)?,
+            tid: None,
+        },
+    };
+    if target.pid == 0 || target.tid == Some(0) {
+        return Err(bad());
+    }
+    Ok(target)
+}
+
+/// `-y`: a signal, with `,r` to begin recording.
+pub(super) fn pause_signal(typed: &str) -> Result<PauseSignal, CliError> {
+    match typed.split_once(',') {
+        None => Ok(PauseSignal {
+            signal: signal("-y", typed, typed)?,
+            start_recording: false,
+        }),
+        Some((name, "r")) => Ok(PauseSignal {
+            signal: signal("-y", typed, name)?,
+            start_recording: true,
+        }),
+        Some(_) => Err(error(
+            "-y",
+            typed,
+            "only r may follow the comma",
+            "type a signal, or a signal and ,r to begin recording: USR1,r",
+        )),
+    }
+}
+
+/// `-l`: a signal.
+pub(super) fn sample_signal(typed: &str) -> Result<i32, CliError> {
+    signal("-l", typed, typed)
+}
+
+/// The signal called `name`, with or without SIG, or its number, if kcollect can spare it.
+fn signal(option: &str, typed: &str, name: &str) -> Result<i32, CliError> {
+    const CURE: &str = "use SIGUSR1 or SIGUSR2";
+    let number = number_of(name).ok_or_else(|| error(option, typed, "unknown signal", CURE))?;
+    match reason_to_refuse(number) {
+        Some(reason) => Err(error(
+            option,
+            typed,
+            &format!("signal {} cannot be used: {reason}", name_of(number)),
+            CURE,
+        )),
+        None => Ok(number),
+    }
+}
+
+fn number_of(name: &str) -> Option<i32> {
+    if name.bytes().all(|byte| byte.is_ascii_digit()) {
+        let number = name.parse().ok()?;
+        let known = Signal::try_from(number).is_ok()
+            || (libc::SIGRTMIN()..=libc::SIGRTMAX()).contains(&number);
+        return known.then_some(number);
+    }
+    let upper = name.to_ascii_uppercase();
+    let bare = upper.strip_prefix("SIG").unwrap_or(&upper);
+    match bare {
+        // Second names of the C library, which nix leaves out.
+        "POLL" => return Some(libc::SIGIO),
+        "IOT" => return Some(libc::SIGABRT),
+        "CLD" => return Some(libc::SIGCHLD),
+        _ => {}
+    }
+    if let Some(rest) = bare.strip_prefix("RTMIN") {
+        return real_time(libc::SIGRTMIN(), rest, '+', 1);
+    }
+    if let Some(rest) = bare.strip_prefix("RTMAX") {
+        return real_time(libc::SIGRTMAX(), rest, '-', -1);
+    }
+    Signal::from_str(&format!("SIG{bare}"))
+        .ok()
+        .map(|signal| signal as i32)
+}
+
+/// `RTMIN+3`, `RTMAX-1`: the end of the range, then a distance into it.
+fn real_time(base: i32, rest: &str, sign: char, direction: i32) -> Option<i32> {
+    let distance = match rest.strip_prefix(sign) {
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            digits.parse::<u8>().ok()?
+        }
+        None if rest.is_empty() => 0,
+        _ => return None,
+    };
+    let number = base + direction * i32::from(distance);
+    (libc::SIGRTMIN()..=libc::SIGRTMAX())
+        .contains(&number)
+        .then_some(number)
+}
+
+/// A signal's name for people: `SIGUSR1`, `SIGRTMIN+2`.
+pub(super) fn name_of(number: i32) -> String {
+    match Signal::try_from(number) {
+        Ok(signal) => signal.as_str().to_owned(),
+        Err(_) => format!("SIGRTMIN+{}", number - libc::SIGRTMIN()),
+    }
+}
+
+/// Why kcollect cannot give this signal away. None: it can.
+fn reason_to_refuse(number: i32) -> Option<&'static str> {
+    Some(match Signal::try_from(number).ok()? {
+        Signal::SIGKILL | Signal::SIGSTOP => "no program can catch it",
+        Signal::SIGINT | Signal::SIGQUIT | Signal::SIGTERM | Signal::SIGHUP => {
+            "it ends the recording"
+        }
+        Signal::SIGCHLD => "it tells kcollect that the load has ended",
+        Signal::SIGPIPE => "it tells kcollect that nobody reads its output any more",
+        Signal::SIGXFSZ => "it tells kcollect that a file has reached its limit",
+        Signal::SIGCONT | Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => {
+            "the shell's job control uses it"
+        }
+        Signal::SIGSEGV
+        | Signal::SIGBUS
+        | Signal::SIGILL
+        | Signal::SIGFPE
+        | Signal::SIGABRT
+        | Signal::SIGTRAP
+        | Signal::SIGSYS => "it reports a mistake of the program itself",
+        _ => return None,
+    })
+}

@@ -1,1 +1,0 @@
-//! What this machine lacks for profiling, and how to cure it.

@@ -1,0 +1,257 @@
+//! What the kernel was built with and how it was booted: version, BTF, lockdown, symbols, the BPF compiler.
+
+use super::privilege::Effective;
+use super::{Finding, Root};
+use crate::exit::Kind;
+
+/// The oldest kernel that is tested, major and minor.
+const FLOOR: (u32, u32) = (6, 1);
+
+pub(super) fn version(root: &Root) -> Finding {
+    const NAME: &str = "kernel";
+    let cure = format!("boot Linux {}.{} or later", FLOOR.0, FLOOR.1);
+    let Some(release) = root.text("/proc/sys/kernel/osrelease") else {
+        return Finding::fail(
+            NAME,
+            Kind::Unavailable,
+            "/proc is not mounted",
+            "mount it: mount -t proc proc /proc",
+        );
+    };
+    match parse_version(&release) {
+        Some(version) if version >= FLOOR => Finding::ok(NAME, release),
+        Some(_) => Finding::fail(
+            NAME,
+            Kind::Unavailable,
+            format!("{release}, which is too old"),
+            cure,
+        ),
+        None => Finding::warn(NAME, format!("{release}, which is no version number"), cure),
+    }
+}
+
+/// `6.12.9-amd64` as (6, 12).
+fn parse_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+pub(super) fn btf(root: &Root) -> Finding {
+    const NAME: &str = "BTF";
+    const PATH: &str = "/sys/kernel/btf/vmlinux";
+    if root.exists(PATH) {
+        return Finding::ok(NAME, PATH);
+    }
+    let (found, cure) = if root.exists("/sys/kernel") {
+        (
+            format!("{PATH} is absent"),
+            "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y, as Debian's and Ubuntu's are",
+        )
+    } else {
+        (
+            "/sys is not mounted".to_owned(),
+            "mount it: mount -t sysfs sysfs /sys",
+        )
+    };
+    Finding::fail(NAME, Kind::Unavailable, found, cure)
+}
+
+pub(super) fn lockdown(root: &Root) -> Finding {
+    const NAME: &str = "lockdown";
+    let Some(text) = root.text("/sys/kernel/security/lockdown") else {
+        return Finding::ok(NAME, "none (not in this kernel, or securityfs not mounted)");
+    };
+    // The mode in force is the one in brackets: "none [integrity] confidentiality".
+    let mode = text.split(['[', ']']).nth(1).unwrap_or(&text);
+    match mode {
+        // Also forbids perf's and BPF's reads of kernel memory (security.h, LOCKDOWN_BPF_READ_KERNEL and LOCKDOWN_PERF).
+        "confidentiality" => Finding::fail(
+            NAME,
+            Kind::Unavailable,
+            "confidentiality, which forbids BPF to read kernel memory",
+            "boot without lockdown=confidentiality on the kernel command line (integrity is fine)",
+        ),
+        _ => Finding::ok(NAME, mode),
+    }
+}
+
+pub(super) fn symbols(root: &Root) -> Finding {
+    const NAME: &str = "kernel symbols";
+    let restrict = root
+        .text("/proc/sys/kernel/kptr_restrict")
+        .unwrap_or_else(|| "unknown".to_owned());
+    let Ok(head) = root.head("/proc/kallsyms", 4096) else {
+        return Finding::warn(
+            NAME,
+            "/proc/kallsyms cannot be read: kernel functions will have no names",
+            "boot a kernel built with CONFIG_KALLSYMS=y",
+        );
+    };
+    // A hidden address is written as zeros. Some first symbols are per-CPU offsets, which are small, but only one is 0.
+    let real = String::from_utf8_lossy(&head).lines().any(|line| {
+        let address = line.split(' ').next().unwrap_or_default();
+        address.len() >= 8 && address.bytes().any(|byte| byte != b'0')
+    });
+    if real {
+        return Finding::ok(
+            NAME,
+            format!("/proc/kallsyms has addresses (kernel.kptr_restrict = {restrict})"),
+        );
+    }
+    let found = format!(
+        "/proc/kallsyms hides addresses (kernel.kptr_restrict = {restrict}): kernel functions will have no names"
+    );
+    let syslog = Effective::read(root).is_some_and(Effective::syslog);
+    if syslog {
+        Finding::warn(NAME, found, "sudo sysctl kernel.kptr_restrict=1")
+    } else {
+        Finding::warn(NAME, found, "run it with CAP_SYSLOG, which sudo gives")
+    }
+}
+
+pub(super) fn jit(root: &Root) -> Finding {
+    const NAME: &str = "BPF compiler";
+    match root.number::<u32>("/proc/sys/net/core/bpf_jit_enable") {
+        Some(0) => Finding::warn(
+            NAME,
+            "off: BPF programs are interpreted, which costs the profiled machine several times as much",
+            "sudo sysctl net.core.bpf_jit_enable=1",
+        ),
+        Some(_) => Finding::ok(NAME, "on"),
+        // A kernel with CONFIG_BPF_JIT_ALWAYS_ON still shows it; a network namespace of a container does not.
+        None => Finding::ok(NAME, "not visible from here"),
+    }
+}
+
+pub(super) fn jit_symbols(root: &Root) -> Finding {
+    const NAME: &str = "BPF symbols";
+    let harden = root
+        .number::<u32>("/proc/sys/net/core/bpf_jit_harden")
+        .unwrap_or(0);
+    match (
+        harden,
+        root.number::<u32>("/proc/sys/net/core/bpf_jit_kallsyms"),
+    ) {
+        (0, Some(0)) => Finding::warn(
+            NAME,
+            "off: BPF programs have no names in stacks",
+            "sudo sysctl net.core.bpf_jit_kallsyms=1",
+        ),
+        // Hardening turns the symbols off, whatever their own switch says (bpf_jit_kallsyms_enabled in linux/filter.h).
+        (1.., _) => Finding::warn(
+            NAME,
+            format!(
+                "off, because net.core.bpf_jit_harden = {harden}: BPF programs have no names in stacks"
+            ),
+            "sudo sysctl net.core.bpf_jit_harden=0, if the machine has no untrusted users",
+        ),
+        (_, Some(_)) => Finding::ok(NAME, "on"),
+        (_, None) => Finding::ok(NAME, "not visible from here"),
+    }
+}
+
+pub(super) fn unprivileged_bpf(root: &Root) -> Finding {
+    let found = match root.number::<u32>("/proc/sys/kernel/unprivileged_bpf_disabled") {
+        Some(0) => "allowed to everyone; kcollect does not need that",
+        Some(_) => "barred, which does not concern kcollect with its capabilities",
+        None => "not visible from here",
+    };
+    Finding::ok("unprivileged BPF", found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::super::tree::Tree;
+    use super::*;
+
+    #[test]
+    fn versions() {
+        assert_eq!(parse_version("6.18.44-fc-v657"), Some((6, 18)));
+        assert_eq!(parse_version("6.1-rc3"), Some((6, 1)));
+        assert_eq!(parse_version("v6"), None);
+        let verdict = |release: &str| {
+            version(
+                &Tree::new()
+                    .file("/proc/sys/kernel/osrelease", release)
+                    .root(),
+            )
+            .verdict
+        };
+        assert_eq!(verdict("5.15.0-97-generic\n"), Verdict::Fail);
+        assert_eq!(verdict("6.1.0-18-amd64\n"), Verdict::Ok);
+        assert_eq!(verdict("7.0.0\n"), Verdict::Ok);
+        assert_eq!(verdict("custom\n"), Verdict::Warn);
+    }
+
+    #[test]
+    fn lockdown_is_the_mode_in_brackets() {
+        let of = |text: &str| {
+            lockdown(
+                &Tree::new()
+                    .file("/sys/kernel/security/lockdown", text)
+                    .root(),
+            )
+        };
+        assert_eq!(
+            of("none [integrity] confidentiality\n").verdict,
+            Verdict::Ok
+        );
+        assert_eq!(
+            of("none integrity [confidentiality]\n").kind,
+            Kind::Unavailable
+        );
+        assert_eq!(lockdown(&Tree::new().root()).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn btf_tells_a_missing_mount_from_a_missing_option() {
+        insta::assert_debug_snapshot!([
+            btf(&Tree::new().root()),
+            btf(&Tree::new().file("/sys/kernel/x", "").root()),
+        ]);
+    }
+
+    #[test]
+    fn hidden_symbols() {
+        let hidden = || {
+            Tree::good().file(
+                "/proc/kallsyms",
+                "0000000000000000 A fixed_percpu_data\n0000000000000000 T _stext\n",
+            )
+        };
+        let restricted = hidden().file("/proc/sys/kernel/kptr_restrict", "2\n");
+        let unprivileged = hidden().file("/proc/self/status", "CapEff:\t0000008000000000\n");
+        insta::assert_debug_snapshot!([
+            symbols(&restricted.root()),
+            symbols(&unprivileged.root()),
+            symbols(&Tree::good().without("/proc/kallsyms").root()),
+        ]);
+        let offsets = Tree::good().file(
+            "/proc/kallsyms",
+            "0000000000000000 A first\nffffffff81000000 T _stext\n",
+        );
+        assert_eq!(symbols(&offsets.root()).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn the_switches_of_the_bpf_compiler() {
+        let set = |name: &str, value: &str| {
+            Tree::good().file(&format!("/proc/sys/net/core/{name}"), value)
+        };
+        assert_eq!(
+            jit(&set("bpf_jit_enable", "0\n").root()).verdict,
+            Verdict::Warn
+        );
+        assert_eq!(
+            jit_symbols(&set("bpf_jit_kallsyms", "0\n").root()).verdict,
+            Verdict::Warn
+        );
+        assert_eq!(
+            jit_symbols(&set("bpf_jit_harden", "1\n").root()).verdict,
+            Verdict::Warn
+        );
+        assert_eq!(jit(&Tree::new().root()).verdict, Verdict::Ok);
+        assert_eq!(jit_symbols(&Tree::new().root()).verdict, Verdict::Ok);
+    }
+}

@@ -1,0 +1,193 @@
+//! Where kcollect runs: namespaces, clock, CPUs, and what else of the machine it can use.
+
+use super::{Finding, Root};
+use crate::exit::Kind;
+
+/// Inodes of the first namespaces, fixed in the kernel (linux/proc_ns.h: PROC_PID_INIT_INO, PROC_USER_INIT_INO).
+const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
+
+/// The number in `pid:[4026531836]`.
+fn namespace(root: &Root, which: &str) -> Option<u64> {
+    let link = root.link(&format!("/proc/self/ns/{which}"))?;
+    link.strip_prefix(which)?
+        .strip_prefix(":[")?
+        .strip_suffix(']')?
+        .parse()
+        .ok()
+}
+
+pub(super) fn pid_namespace(root: &Root) -> Finding {
+    const NAME: &str = "pid namespace";
+    match namespace(root, "pid") {
+        Some(INITIAL_PID_NAMESPACE) => Finding::ok(NAME, "the machine's own"),
+        Some(_) => Finding::fail(
+            NAME,
+            Kind::Unavailable,
+            "a container's: process ids seen by BPF are the machine's, and cannot be matched with /proc here",
+            "run it outside of the container, or start that with --pid=host",
+        ),
+        None => Finding::warn(NAME, "not visible", "mount /proc: mount -t proc proc /proc"),
+    }
+}
+
+pub(super) fn user_namespace(root: &Root) -> Finding {
+    const NAME: &str = "user namespace";
+    match namespace(root, "user") {
+        Some(INITIAL_USER_NAMESPACE) | None => Finding::ok(NAME, "the machine's own"),
+        Some(_) => Finding::fail(
+            NAME,
+            Kind::NoPerm,
+            "a container's: capabilities held here do not count for the kernel",
+            "run it outside of the rootless container, as root of the machine",
+        ),
+    }
+}
+
+pub(super) fn clock_source(root: &Root) -> Finding {
+    const NAME: &str = "clock source";
+    const DIRECTORY: &str = "/sys/devices/system/clocksource/clocksource0";
+    let Some(current) = root.text(&format!("{DIRECTORY}/current_clocksource")) else {
+        return Finding::ok(NAME, "not visible from here");
+    };
+    match current.as_str() {
+        "tsc" | "kvm-clock" | "arch_sys_counter" | "xen" => Finding::ok(NAME, current),
+        name if name.starts_with("hyperv_clocksource") => Finding::ok(NAME, current),
+        _ => {
+            let available = root
+                .text(&format!("{DIRECTORY}/available_clocksource"))
+                .unwrap_or_default();
+            let cure = if available.split_whitespace().any(|name| name == "tsc") {
+                format!("echo tsc | sudo tee {DIRECTORY}/current_clocksource")
+            } else {
+                "see in dmesg why the TSC was given up; firmware and hypervisor settings decide it"
+                    .to_owned()
+            };
+            Finding::warn(
+                NAME,
+                format!("{current}: each reading is slow, and a tick takes several"),
+                cure,
+            )
+        }
+    }
+}
+
+pub(super) fn cpus(root: &Root) -> Finding {
+    const NAME: &str = "CPUs";
+    let list = |which: &str| {
+        let text = root.text(&format!("/sys/devices/system/cpu/{which}"))?;
+        let count = count(&text)?;
+        Some(format!("{count} {which} ({text})"))
+    };
+    match (list("online"), list("possible")) {
+        (Some(online), Some(possible)) => Finding::ok(NAME, format!("{online}, {possible}")),
+        _ => Finding::warn(
+            NAME,
+            "/sys/devices/system/cpu does not list them",
+            "mount it: mount -t sysfs sysfs /sys",
+        ),
+    }
+}
+
+/// How many CPUs a list such as `0-3,8` names.
+fn count(list: &str) -> Option<u32> {
+    list.split(',').try_fold(0u32, |sum, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
+    })
+}
+
+pub(super) fn kcore(root: &Root) -> Finding {
+    const NAME: &str = "/proc/kcore";
+    const WITHOUT: &str =
+        "the kernel's instructions cannot be shown in disassembly; nothing else needs it";
+    match root.head(NAME, 4) {
+        Ok(magic) if magic == b"\x7fELF" => Finding::ok(NAME, "readable"),
+        Ok(_) => Finding::warn(
+            NAME,
+            format!("not an ELF file: {WITHOUT}"),
+            "run it outside of the container",
+        ),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Finding::warn(
+            NAME,
+            format!("absent: {WITHOUT}"),
+            "boot a kernel built with CONFIG_PROC_KCORE=y",
+        ),
+        Err(_) => Finding::warn(
+            NAME,
+            format!("not readable: {WITHOUT}"),
+            "run it with sudo (it needs CAP_SYS_RAWIO, and no lockdown=confidentiality)",
+        ),
+    }
+}
+
+pub(super) fn gprofng(root: &Root) -> Finding {
+    const NAME: &str = "gprofng";
+    match root.program("gprofng") {
+        Some(path) => Finding::ok(NAME, path.display().to_string()),
+        None => Finding::warn(
+            NAME,
+            "not found: it opens the experiments, here or on another machine",
+            "sudo apt-get install binutils (on Fedora: sudo dnf install binutils-gprofng)",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::super::tree::Tree;
+    use super::*;
+
+    #[test]
+    fn containers() {
+        let tree = Tree::good()
+            .link("/proc/self/ns/pid", "pid:[4026532281]")
+            .link("/proc/self/ns/user", "user:[4026532279]");
+        insta::assert_debug_snapshot!([pid_namespace(&tree.root()), user_namespace(&tree.root())]);
+    }
+
+    #[test]
+    fn clocks() {
+        let of = |current: &str, available: &str| {
+            let directory = "/sys/devices/system/clocksource/clocksource0";
+            let tree = Tree::new()
+                .file(&format!("{directory}/current_clocksource"), current)
+                .file(&format!("{directory}/available_clocksource"), available);
+            clock_source(&tree.root())
+        };
+        assert_eq!(of("kvm-clock\n", "").verdict, Verdict::Ok);
+        assert_eq!(of("hyperv_clocksource_tsc_page\n", "").verdict, Verdict::Ok);
+        insta::assert_debug_snapshot!([
+            of("hpet\n", "tsc hpet \n"),
+            of("acpi_pm\n", "hpet acpi_pm \n")
+        ]);
+    }
+
+    #[test]
+    fn cpu_lists() {
+        assert_eq!(count("0-3,8,10-11"), Some(7));
+        assert_eq!(count("0"), Some(1));
+        assert_eq!(count("3-1"), None);
+        assert_eq!(count(""), None);
+        assert_eq!(count("0-4294967295"), None);
+        let holes = Tree::good().file("/sys/devices/system/cpu/online", "0,2-3\n");
+        assert_eq!(
+            cpus(&holes.root()).found,
+            "3 online (0,2-3), 4 possible (0-3)"
+        );
+    }
+
+    #[test]
+    fn what_is_absent_costs_only_a_part() {
+        let tree = Tree::good()
+            .without("/proc/kcore")
+            .without("/usr/bin/gprofng");
+        insta::assert_debug_snapshot!([kcore(&tree.root()), gprofng(&tree.root())]);
+        assert_eq!(
+            kcore(&Tree::good().file("/proc/kcore", "").root()).verdict,
+            Verdict::Warn
+        );
+    }
+}

@@ -1,0 +1,104 @@
+//! Findings as a table for people, and as JSON for machines.
+
+use comfy_table::{ContentArrangement, Table};
+use serde::Serializer;
+use serde_json::json;
+
+use super::{Finding, Verdict, exit_kind};
+use crate::exit::Kind;
+
+/// A plain table, one finding a row with its cure below, lines no wider than `width` columns. None: lines as long as
+/// they need be, which is right for a pipe.
+#[must_use]
+pub fn table(findings: &[Finding], width: Option<u16>) -> String {
+    let mut table = Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    match width {
+        Some(width) => table
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(width.max(40)),
+        None => table.set_content_arrangement(ContentArrangement::Disabled),
+    };
+    for finding in findings {
+        let verdict = match finding.verdict {
+            Verdict::Ok => "ok",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "FAIL",
+        };
+        let text = match &finding.cure {
+            Some(cure) => format!("{}\ncure: {cure}", finding.found),
+            None => finding.found.clone(),
+        };
+        table.add_row([verdict, finding.name, &text]);
+    }
+    // The table pads its last column; nobody needs blanks at the end of a line.
+    let rows: Vec<String> = table
+        .lines()
+        .map(|line| line.trim_end().to_owned())
+        .collect();
+    let last = match exit_kind(findings) {
+        Kind::Ok => "This machine can be profiled.",
+        _ => "This machine cannot be profiled until what FAILs is cured.",
+    };
+    format!("{}\n\n{last}\n", rows.join("\n"))
+}
+
+/// One object: `ok` (no finding fails), `exit_code`, and `findings`, each with `name`, `found`, `verdict` (`ok`, `warn`
+/// or `fail`), `cure` (text or null) and `exit_code`.
+#[must_use]
+pub fn json(findings: &[Finding]) -> String {
+    let kind = exit_kind(findings);
+    format!(
+        "{:#}\n",
+        json!({ "ok": kind == Kind::Ok, "exit_code": kind.code(), "findings": findings })
+    )
+}
+
+/// A kind as its exit code.
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes every field by reference"
+)]
+pub(super) fn exit_code<S: Serializer>(kind: &Kind, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u8(kind.code())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings() -> Vec<Finding> {
+        vec![
+            Finding::ok("kernel", "6.12.9-amd64"),
+            Finding::fail(
+                "privileges",
+                Kind::NoPerm,
+                "effective uid 1000, without CAP_BPF, CAP_PERFMON",
+                "run it with sudo, or once: sudo setcap cap_bpf,cap_perfmon+ep kcollect",
+            ),
+            Finding::warn("gprofng", "not found", "sudo apt-get install binutils"),
+        ]
+    }
+
+    #[test]
+    fn tables_fit_the_terminal() {
+        insta::assert_snapshot!(table(&findings(), Some(60)));
+        insta::assert_snapshot!(table(&findings(), None));
+        for width in [40, 60, 80, 200] {
+            let longest = table(&findings(), Some(width))
+                .lines()
+                .map(str::len)
+                .max()
+                .unwrap();
+            assert!(
+                longest <= usize::from(width),
+                "{longest} columns of {width}"
+            );
+        }
+    }
+
+    #[test]
+    fn json_has_every_field() {
+        insta::assert_snapshot!(json(&findings()));
+    }
+}
