@@ -1,18 +1,66 @@
 //! Names and directories: how an experiment is called, and how it is made safely.
+//!
+//! The writer often runs as root and the directory belongs to the user who asked for it, so that
+//! user has to be taken for hostile: at any moment a name inside may become a link to somewhere
+//! else. Hence nothing is opened by path. The directory is held by its descriptor from the moment
+//! it is made, everything in it is created anew relative to that, never through a link and never
+//! over what is there, and gets its owner through the descriptor.
+//!
+//! The names follow er_kernel: the next number of a series is one more than the largest in use,
+//! not the first gap.
 
+use std::ffi::{CStr, OsStr};
 use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat, renameat};
+use nix::sys::stat::{FileStat, Mode, fchmod, fstat, fstatat, mkdirat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, geteuid, unlinkat};
+
 use crate::Result;
+use crate::error::Error;
+
+/// How often a directory is tried under a new number when others take the numbers meanwhile.
+const ATTEMPTS: u32 = 4095;
+/// Ending of an experiment's name.
+const SUFFIX: &str = ".er";
 
 /// Text that is safe on a terminal, from bytes that anybody chose.
 ///
 /// Printable UTF-8 stays. Control characters, newlines, DEL, invalid bytes and the invisible
 /// characters that reorder or hide text become `\xHH`, byte by byte.
 pub fn printable(bytes: &[u8]) -> String {
-    let _ = bytes;
-    todo!()
+    let mut out = String::with_capacity(bytes.len());
+    let hex = |out: &mut String, bytes: &[u8]| {
+        for byte in bytes {
+            out.push_str(&format!("\\x{byte:02X}"));
+        }
+    };
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if character.is_control() || is_invisible(character) {
+                hex(&mut out, character.encode_utf8(&mut [0; 4]).as_bytes());
+            } else {
+                out.push(character);
+            }
+        }
+        hex(&mut out, chunk.invalid());
+    }
+    out
+}
+
+/// Characters that reorder text, join or split it without a trace, or break the line.
+fn is_invisible(character: char) -> bool {
+    matches!(character,
+        '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+        | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
+        | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Which name an experiment shall have.
@@ -40,22 +88,84 @@ pub struct Renamed {
 /// The directory of an experiment, new and ours.
 #[derive(Debug)]
 pub struct ExperimentDir {
+    parent: OwnedFd,
     fd: OwnedFd,
     name: String,
     path: PathBuf,
+    owner: Option<(u32, u32)>,
 }
 
 impl ExperimentDir {
     /// Makes a new experiment directory in `parent`, which must exist.
     ///
     /// It has mode 0700 and belongs to `owner`, (uid, gid), or to the caller.
+    ///
+    /// # Errors
+    ///
+    /// A name without `.er` at its end or with nothing before it, a name in use without a series
+    /// number, a parent that is no directory, and what the system refuses.
     pub fn create(
         parent: &Path,
         request: &NameRequest,
         owner: Option<(u32, u32)>,
     ) -> Result<(ExperimentDir, Option<Renamed>)> {
-        let _ = (parent, request, owner);
-        todo!()
+        let (mut name, series) = match request {
+            NameRequest::Series { stem } => (None, Some((stem.as_str(), 0))),
+            NameRequest::Exactly(name) => (Some(name.clone()), series_of(name)),
+        };
+        let example = name.clone().or(series.map(|(stem, n)| numbered(stem, n)));
+        check_name(&example.unwrap_or_default())?;
+        let directory = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let parent_fd = nix::fcntl::open(parent, directory, Mode::empty())
+            .map_err(|errno| Error::io("open directory", parent, errno))?;
+
+        let mut tried = 0;
+        for _ in 0..ATTEMPTS {
+            let candidate = match (name.take(), series) {
+                (Some(name), _) => name,
+                (None, Some((stem, number))) => {
+                    let largest = largest_in_use(&parent_fd, stem)
+                        .map_err(|errno| Error::io("list", parent, errno))?;
+                    // A number that was tried and is not listed is not tried again.
+                    tried = largest.max(tried).max(number).saturating_add(1);
+                    numbered(stem, tried)
+                }
+                // A taken name outside of a series was refused below.
+                (None, None) => break,
+            };
+            let path = parent.join(&candidate);
+            let fd = match make_dir(parent_fd.as_fd(), &candidate, &path, owner) {
+                Ok(fd) => fd,
+                Err(Error::Io { source, .. })
+                    if source.raw_os_error() == Some(Errno::EEXIST as i32) =>
+                {
+                    if series.is_none() {
+                        return Err(Error::NameInUse { name: candidate });
+                    }
+                    continue;
+                }
+                Err(other) => return Err(other),
+            };
+            let renamed = match request {
+                NameRequest::Exactly(wanted) if *wanted != candidate => Some(Renamed {
+                    wanted: wanted.clone(),
+                    used: candidate.clone(),
+                }),
+                _ => None,
+            };
+            let dir = ExperimentDir {
+                parent: parent_fd,
+                fd,
+                name: candidate,
+                path,
+                owner,
+            };
+            return Ok((dir, renamed));
+        }
+        Err(Error::NoFreeName {
+            stem: series.map_or("", |(stem, _)| stem).to_owned(),
+            attempts: ATTEMPTS,
+        })
     }
 
     /// Its name, for instance `ktest.1.er`.
@@ -70,18 +180,456 @@ impl ExperimentDir {
 
     /// Makes a new file in it, mode 0600, of the directory's owner. Never opens what is there.
     pub fn create_file(&self, name: &str) -> Result<File> {
-        let _ = name;
-        todo!()
+        make_file(self.fd.as_fd(), name, &self.path.join(name), self.owner)
+    }
+
+    /// Makes a new directory in it, mode 0700, of the same owner.
+    pub(crate) fn create_dir(&self, name: &str) -> Result<OwnedFd> {
+        make_dir(self.fd.as_fd(), name, &self.path.join(name), self.owner)
+    }
+
+    /// Begins a file of this directory that appears under `name` once it is complete.
+    pub(crate) fn pending(&self, name: &str) -> Result<PendingFile<'_>> {
+        PendingFile::begin(self.fd.as_fd(), &self.path, name, self.owner)
+    }
+
+    /// Begins a file of the directory `dir` in this one, likewise.
+    pub(crate) fn pending_in<'a>(
+        &self,
+        dir: &'a OwnedFd,
+        dir_name: &str,
+        name: &str,
+    ) -> Result<PendingFile<'a>> {
+        PendingFile::begin(dir.as_fd(), &self.path.join(dir_name), name, self.owner)
     }
 
     /// Removes the directory with all that is in it. Follows no link.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses; and [`Error::Replaced`] if the name now means another directory,
+    /// which is left alone. The content is gone then too.
     pub fn remove_all(self) -> Result<()> {
-        todo!()
+        let failed = |errno| Error::io("remove", &self.path, errno);
+        remove_content(self.fd.as_fd(), 0).map_err(failed)?;
+        let ours = fstat(&self.fd).map_err(failed)?;
+        let named = fstatat(
+            &self.parent,
+            self.name.as_str(),
+            AtFlags::AT_SYMLINK_NOFOLLOW,
+        )
+        .map_err(failed)?;
+        if !same_inode(&ours, &named) {
+            return Err(Error::Replaced { path: self.path });
+        }
+        // Should the name change its meaning just now, only another empty directory can go.
+        unlinkat(&self.parent, self.name.as_str(), UnlinkatFlags::RemoveDir).map_err(failed)
     }
 }
 
 impl AsFd for ExperimentDir {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// A file being written that gets its name by [`PendingFile::commit`]. Dropped before, it leaves
+/// nothing.
+#[derive(Debug)]
+pub struct PendingFile<'a> {
+    dir: BorrowedFd<'a>,
+    file: File,
+    path: PathBuf,
+    temporary: String,
+    name: String,
+    committed: bool,
+}
+
+impl<'a> PendingFile<'a> {
+    fn begin(
+        dir: BorrowedFd<'a>,
+        dir_path: &Path,
+        name: &str,
+        owner: Option<(u32, u32)>,
+    ) -> Result<Self> {
+        let path = dir_path.join(name);
+        // One file is pending at a time, and names of 255 bytes are too long for a suffix.
+        let temporary = ".incomplete".to_owned();
+        let file = make_file(dir, &temporary, &path, owner)?;
+        Ok(PendingFile {
+            dir,
+            file,
+            path,
+            temporary,
+            name: name.to_owned(),
+            committed: false,
+        })
+    }
+
+    /// Gives the complete file its name, in the place of one that has it already.
+    pub fn commit(mut self) -> Result<()> {
+        renameat(
+            self.dir,
+            self.temporary.as_str(),
+            self.dir,
+            self.name.as_str(),
+        )
+        .map_err(|errno| Error::io("create", &self.path, errno))?;
+        self.committed = true;
+        Ok(())
+    }
+
+    /// Writes all of `bytes`.
+    pub(crate) fn fill(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file
+            .write_all(bytes)
+            .map_err(|error| Error::io("write", &self.path, error))
+    }
+}
+
+impl Write for PendingFile<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for PendingFile<'_> {
+    fn drop(&mut self) {
+        if !self.committed {
+            // Nobody could be told; what stays behind is a hidden file that no reader looks at.
+            let _ = unlinkat(
+                self.dir,
+                self.temporary.as_str(),
+                UnlinkatFlags::NoRemoveDir,
+            );
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let problem = match name.strip_suffix(SUFFIX) {
+        None => "does not end in .er",
+        Some("") => "has nothing before .er",
+        Some(_) if name.contains('/') => "must not contain a /",
+        Some(_) if name.contains('\0') => "must not contain a NUL character",
+        Some(_) => return Ok(()),
+    };
+    Err(Error::BadName {
+        name: printable(name.as_bytes()),
+        problem,
+    })
+}
+
+/// Stem and number of a name of the form `STEM.N.er`.
+fn series_of(name: &str) -> Option<(&str, u64)> {
+    let (stem, number) = name.strip_suffix(SUFFIX)?.rsplit_once('.')?;
+    let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    let number = number.parse().ok().filter(|n| *n < u64::MAX)?;
+    (digits && !stem.is_empty()).then_some((stem, number))
+}
+
+fn numbered(stem: &str, number: u64) -> String {
+    format!("{stem}.{number}{SUFFIX}")
+}
+
+/// The largest number that something in `parent` uses, 0 if none does.
+fn largest_in_use(parent: &OwnedFd, stem: &str) -> nix::Result<u64> {
+    let mut largest = 0;
+    for entry in entries(parent.as_fd())? {
+        let entry = entry.to_str().unwrap_or_default();
+        match series_of(entry) {
+            Some((of, number)) if of == stem => largest = largest.max(number),
+            _ => {}
+        }
+    }
+    Ok(largest)
+}
+
+/// Names in a directory, without `.` and `..`.
+fn entries(dir: BorrowedFd<'_>) -> nix::Result<Vec<std::ffi::CString>> {
+    // A descriptor of its own, so that the position in the directory is at the beginning.
+    let mut listing = Dir::openat(dir, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let mut names = Vec::new();
+    for entry in listing.iter() {
+        let name: &CStr = entry.as_ref().map_err(|errno| *errno)?.file_name();
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// Makes a directory and makes sure that what is opened is what was made.
+fn make_dir(
+    parent: BorrowedFd<'_>,
+    name: &str,
+    path: &Path,
+    owner: Option<(u32, u32)>,
+) -> Result<OwnedFd> {
+    let failed = |errno| Error::io("create", path, errno);
+    mkdirat(parent, name, Mode::S_IRWXU).map_err(failed)?;
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let fd = openat(parent, name, flags, Mode::empty()).map_err(failed)?;
+    // Between the two calls, whoever owns the parent may have put another directory here. Ours is
+    // empty and belongs to us; to hand over another one of that kind gives nothing away.
+    let stat = fstat(&fd).map_err(failed)?;
+    if stat.st_uid != geteuid().as_raw() || !entries(fd.as_fd()).map_err(failed)?.is_empty() {
+        return Err(Error::Replaced {
+            path: path.to_owned(),
+        });
+    }
+    fchmod(&fd, Mode::S_IRWXU).map_err(failed)?;
+    give_to(&fd, owner).map_err(failed)?;
+    Ok(fd)
+}
+
+fn make_file(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    path: &Path,
+    owner: Option<(u32, u32)>,
+) -> Result<File> {
+    let failed = |errno| Error::io("create", path, errno);
+    let flags =
+        OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let fd = openat(dir, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed)?;
+    give_to(&fd, owner).map_err(failed)?;
+    Ok(File::from(fd))
+}
+
+fn give_to(fd: &OwnedFd, owner: Option<(u32, u32)>) -> nix::Result<()> {
+    match owner {
+        Some((uid, gid)) => fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))),
+        None => Ok(()),
+    }
+}
+
+/// Empties a directory. An experiment has directories in directories, and no deeper ones.
+fn remove_content(dir: BorrowedFd<'_>, depth: u32) -> nix::Result<()> {
+    for name in entries(dir)? {
+        let name = OsStr::from_bytes(name.to_bytes());
+        match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
+            Err(Errno::EISDIR | Errno::EPERM) if depth < 3 => {
+                let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+                let inner = openat(dir, name, flags, Mode::empty())?;
+                remove_content(inner.as_fd(), depth + 1)?;
+                unlinkat(dir, name, UnlinkatFlags::RemoveDir)?;
+            }
+            // Its owner was faster.
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(())
+}
+
+fn same_inode(a: &FileStat, b: &FileStat) -> bool {
+    (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    fn exactly(name: &str) -> NameRequest {
+        NameRequest::Exactly(name.to_owned())
+    }
+
+    fn series() -> NameRequest {
+        NameRequest::Series {
+            stem: "ktest".to_owned(),
+        }
+    }
+
+    fn create(parent: &Path, request: &NameRequest) -> Result<(String, Option<Renamed>)> {
+        ExperimentDir::create(parent, request, None).map(|(dir, renamed)| (dir.name, renamed))
+    }
+
+    #[test]
+    fn printable_text_stays_and_the_rest_is_spelled_out() {
+        assert_eq!(printable("naïve ☂ 🦀 \"x\"".as_bytes()), "naïve ☂ 🦀 \"x\"");
+        assert_eq!(
+            printable(b"a\nb\x7f\xffc\t\0"),
+            "a\\x0Ab\\x7F\\xFFc\\x09\\x00"
+        );
+        assert_eq!(
+            printable("a\u{202e}b\u{200b}".as_bytes()),
+            "a\\xE2\\x80\\xAEb\\xE2\\x80\\x8B"
+        );
+        assert_eq!(printable("\u{85}".as_bytes()), "\\xC2\\x85");
+    }
+
+    #[test]
+    fn a_series_goes_on_after_its_largest_number() {
+        let tmp = tempfile::tempdir().unwrap();
+        assert_eq!(
+            create(tmp.path(), &series()).unwrap(),
+            ("ktest.1.er".into(), None)
+        );
+        std::fs::create_dir(tmp.path().join("ktest.7.er")).unwrap();
+        std::fs::create_dir(tmp.path().join("other.9.er")).unwrap();
+        std::fs::create_dir(tmp.path().join("ktest.x.er")).unwrap();
+        assert_eq!(
+            create(tmp.path(), &series()).unwrap(),
+            ("ktest.8.er".into(), None)
+        );
+    }
+
+    #[test]
+    fn a_taken_name_with_a_number_is_raised() {
+        let tmp = tempfile::tempdir().unwrap();
+        let request = exactly("foo.3.er");
+        assert_eq!(
+            create(tmp.path(), &request).unwrap(),
+            ("foo.3.er".into(), None)
+        );
+        let renamed = Renamed {
+            wanted: "foo.3.er".into(),
+            used: "foo.4.er".into(),
+        };
+        assert_eq!(
+            create(tmp.path(), &request).unwrap(),
+            ("foo.4.er".into(), Some(renamed))
+        );
+        // A link that leads nowhere is in use too.
+        symlink("/nowhere", tmp.path().join("bar.1.er")).unwrap();
+        assert_eq!(
+            create(tmp.path(), &exactly("bar.1.er")).unwrap().0,
+            "bar.2.er"
+        );
+    }
+
+    #[test]
+    fn a_taken_name_without_a_number_is_an_error() {
+        let tmp = tempfile::tempdir().unwrap();
+        for name in ["foo.er", "123.er", "foo123.er", "foo..er", ".5.er"] {
+            assert_eq!(create(tmp.path(), &exactly(name)).unwrap().0, name);
+            assert_eq!(
+                create(tmp.path(), &exactly(name)).unwrap_err().to_string(),
+                format!("name {name} is in use and cannot be updated")
+            );
+        }
+    }
+
+    #[test]
+    fn names_must_end_in_er_and_stay_in_the_directory() {
+        let tmp = tempfile::tempdir().unwrap();
+        for name in ["foo", "foo.er.x", ".er", "", "a/b.er", "a\0.er", "foo.er/"] {
+            let error = create(tmp.path(), &exactly(name)).unwrap_err();
+            assert!(matches!(error, Error::BadName { .. }), "{name:?}: {error}");
+        }
+        let stem = NameRequest::Series {
+            stem: "../x".into(),
+        };
+        assert!(matches!(
+            create(tmp.path(), &stem).unwrap_err(),
+            Error::BadName { .. }
+        ));
+    }
+
+    #[test]
+    fn a_missing_parent_is_named() {
+        let error = create(Path::new("/nonexistent/x"), &series()).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/x"), "{error}");
+    }
+
+    #[test]
+    fn directory_and_files_are_private() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (dir, _) = ExperimentDir::create(tmp.path(), &series(), None).unwrap();
+        dir.create_file("log.xml").unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(dir.path()), 0o700);
+        assert_eq!(mode(&dir.path().join("log.xml")), 0o600);
+    }
+
+    #[test]
+    fn everything_belongs_to_the_owner() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let tmp = tempfile::tempdir().unwrap();
+        let (dir, _) = ExperimentDir::create(tmp.path(), &series(), Some((1234, 4321))).unwrap();
+        dir.create_file("log.xml").unwrap();
+        let archives = dir.create_dir("archives").unwrap();
+        let file = dir.pending_in(&archives, "archives", "x").unwrap();
+        file.commit().unwrap();
+        for name in ["", "log.xml", "archives", "archives/x"] {
+            let stat = std::fs::metadata(dir.path().join(name)).unwrap();
+            assert_eq!((stat.uid(), stat.gid()), (1234, 4321), "{name}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_created_through_a_link_or_over_a_file() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (dir, _) = ExperimentDir::create(tmp.path(), &series(), None).unwrap();
+        let target = tmp.path().join("target");
+        symlink(&target, dir.path().join("log.xml")).unwrap();
+        symlink(tmp.path(), dir.path().join("archives")).unwrap();
+        assert!(dir.create_file("log.xml").is_err());
+        assert!(dir.create_dir("archives").is_err());
+        assert!(!target.exists());
+        // The name of the directory may come to mean something else: files go where it is.
+        let moved = tmp.path().join("moved");
+        std::fs::rename(dir.path(), &moved).unwrap();
+        symlink(tmp.path(), dir.path()).unwrap();
+        dir.create_file("profile").unwrap();
+        assert!(moved.join("profile").exists());
+        assert!(!tmp.path().join("profile").exists());
+    }
+
+    #[test]
+    fn removal_takes_all_and_follows_nothing() {
+        let tmp = tempfile::tempdir().unwrap();
+        let outside = tmp.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::write(outside.join("precious"), "x").unwrap();
+        let (dir, _) = ExperimentDir::create(tmp.path(), &series(), None).unwrap();
+        dir.create_file("log.xml").unwrap();
+        let archives = dir.create_dir("archives").unwrap();
+        dir.pending_in(&archives, "archives", "x")
+            .unwrap()
+            .commit()
+            .unwrap();
+        symlink(&outside, dir.path().join("link")).unwrap();
+        let path = dir.path().to_owned();
+        dir.remove_all().unwrap();
+        assert!(!path.exists());
+        assert!(outside.join("precious").exists());
+    }
+
+    #[test]
+    fn removal_leaves_a_directory_alone_that_took_the_name() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (dir, _) = ExperimentDir::create(tmp.path(), &series(), None).unwrap();
+        let path = dir.path().to_owned();
+        std::fs::rename(&path, tmp.path().join("moved")).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(matches!(dir.remove_all(), Err(Error::Replaced { .. })));
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_pending_file_appears_whole_or_not_at_all() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (dir, _) = ExperimentDir::create(tmp.path(), &series(), None).unwrap();
+        let path = dir.path().join("kcollect.json");
+        let mut file = dir.pending("kcollect.json").unwrap();
+        file.fill(b"{}").unwrap();
+        assert!(!path.exists());
+        drop(file);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        for content in ["1", "22"] {
+            let mut file = dir.pending("kcollect.json").unwrap();
+            file.fill(content.as_bytes()).unwrap();
+            file.commit().unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
+        }
     }
 }

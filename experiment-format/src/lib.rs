@@ -1,6 +1,8 @@
 //! The gprofng experiment format: a directory that `gprofng display text` opens.
 
+mod append;
 pub mod archive;
+mod block;
 pub mod error;
 pub mod image;
 pub mod layout;
@@ -11,6 +13,7 @@ pub mod packet;
 pub mod stacks;
 pub mod usage;
 pub mod writer;
+mod xml;
 
 pub use error::Error;
 

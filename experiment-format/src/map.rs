@@ -1,4 +1,14 @@
 //! `map.xml`: what lay where in the address space, and when.
+//!
+//! gprofng replays these events into an index of (address, time), which is how it comes from the
+//! words of a stack to functions. Sizes are decimal numbers below 2^31 there, addresses are
+//! hexadecimal, and an event without its `object` attribute crashes it: all of that is kept here,
+//! in one place.
+
+use crate::Result;
+use crate::error::Error;
+use crate::log::checked_time;
+use crate::xml::Element;
 
 /// The only access modes with which gprofng 2.40 accepts the first segment of an object:
 /// read and execute.
@@ -69,4 +79,167 @@ pub enum MapEvent {
         /// First address.
         vaddr: u64,
     },
+}
+
+/// Sizes are read as a signed 32-bit number.
+const LARGEST: u64 = (1 << 31) - 1;
+/// Larger segments are split in pieces of this size, which keeps them aligned.
+const PIECE: u64 = 1 << 30;
+
+impl MapEvent {
+    /// The elements that stand for the event: one, or several for a large segment.
+    pub(crate) fn encode(&self) -> Result<String> {
+        let mut out = String::new();
+        match self {
+            MapEvent::Segment {
+                at,
+                vaddr,
+                size,
+                file_offset,
+                modes,
+                name,
+            } => {
+                let out_of_range = || {
+                    refused(format!(
+                        "a segment of {size} bytes at {vaddr:#x}, file offset {file_offset:#x}"
+                    ))
+                };
+                vaddr
+                    .checked_add(size.saturating_sub(1))
+                    .ok_or_else(out_of_range)?;
+                file_offset.checked_add(*size).ok_or_else(out_of_range)?;
+                let mut done = 0;
+                loop {
+                    let rest = size - done;
+                    let piece = if rest > LARGEST { PIECE } else { rest };
+                    map(&mut out, "segment", *at)?
+                        .number("vaddr", format_args!("{:#x}", vaddr + done))
+                        .number("size", piece)
+                        .number("foffset", format_args!("{:#x}", file_offset + done))
+                        .number("modes", format_args!("{modes:#05x}"))
+                        .number("chksum", "0x0")
+                        .attribute("name", name)
+                        .end();
+                    done += piece;
+                    if done == *size {
+                        break;
+                    }
+                }
+            }
+            MapEvent::Function {
+                at,
+                vaddr,
+                size,
+                name,
+            } => map(&mut out, "function", *at)?
+                .number("vaddr", format_args!("{vaddr:#x}"))
+                .number("size", small(*size)?)
+                .attribute("name", name)
+                .end(),
+            MapEvent::DynamicFunction {
+                at,
+                vaddr,
+                size,
+                group,
+                name,
+            } => {
+                map(&mut out, "dynfunc", *at)?
+                    .attribute("name", group)
+                    .number("vaddr", format_args!("{vaddr:#x}"))
+                    .number("size", small(*size)?)
+                    .attribute("funcname", name)
+                    .end();
+            }
+            MapEvent::JavaMethod {
+                at,
+                vaddr,
+                size,
+                method,
+            } => map(&mut out, "jcm", *at)?
+                .number("vaddr", format_args!("{vaddr:#x}"))
+                .number("size", small(*size)?)
+                .number("methodId", format_args!("{method:#x}"))
+                .end(),
+            MapEvent::Unmap { at, vaddr } => Element::begin(&mut out, "event")
+                .attribute("kind", "unmap")
+                .time("tstamp", checked_time("map.xml", *at)?)
+                .number("vaddr", format_args!("{vaddr:#x}"))
+                .end(),
+        }
+        Ok(out)
+    }
+}
+
+fn map<'a>(out: &'a mut String, object: &str, at: u64) -> Result<Element<'a>> {
+    Ok(Element::begin(out, "event")
+        .attribute("kind", "map")
+        .attribute("object", object)
+        .time("tstamp", checked_time("map.xml", at)?))
+}
+
+fn small(size: u64) -> Result<u64> {
+    if size > LARGEST {
+        return Err(refused(format!("a function of {size} bytes")));
+    }
+    Ok(size)
+}
+
+fn refused(what: String) -> Error {
+    Error::unwritable("map.xml", what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(vaddr: u64, size: u64, file_offset: u64) -> MapEvent {
+        MapEvent::Segment {
+            at: 1_500_000_000,
+            vaddr,
+            size,
+            file_offset,
+            modes: READ_EXECUTE,
+            name: "<k>".into(),
+        }
+    }
+
+    #[test]
+    fn a_segment_has_a_decimal_size_and_modes_5() {
+        assert_eq!(
+            segment(0xffff_ffff_8100_0000, 14_680_064, 0x1000)
+                .encode()
+                .unwrap(),
+            "<event kind=\"map\" object=\"segment\" tstamp=\"1.500000000\" \
+             vaddr=\"0xffffffff81000000\" size=\"14680064\" foffset=\"0x1000\" modes=\"0x005\" \
+             chksum=\"0x0\" name=\"&lt;k&gt;\"/>\n"
+        );
+    }
+
+    #[test]
+    fn a_segment_above_2_gib_becomes_several() {
+        let text = segment(0x1000, (5 << 30) + 17, 0x40).encode().unwrap();
+        let sizes: Vec<u64> = text
+            .lines()
+            .map(|line| line.split("size=\"").nth(1).unwrap())
+            .map(|rest| rest.split('"').next().unwrap().parse().unwrap())
+            .collect();
+        assert!(sizes.iter().all(|size| *size <= LARGEST));
+        assert_eq!(sizes.iter().sum::<u64>(), (5 << 30) + 17);
+        assert!(text.contains("vaddr=\"0x40001000\""), "{text}");
+        assert!(text.contains("foffset=\"0x40000040\""), "{text}");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        assert!(segment(u64::MAX, 2, 0).encode().is_err());
+        assert!(segment(u64::MAX, 1, 0).encode().is_ok());
+        assert!(segment(0, 2, u64::MAX).encode().is_err());
+        let function = MapEvent::Function {
+            at: 0,
+            vaddr: 0,
+            size: 1 << 31,
+            name: String::new(),
+        };
+        assert!(function.encode().is_err());
+    }
 }

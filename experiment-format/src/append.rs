@@ -1,0 +1,233 @@
+//! A file that grows by whole records: text elements and usage records.
+//!
+//! gprofng gives up on an experiment with half an element or half a usage record, so a record is
+//! written whole or taken back. Two things can cut one. A disk may fill up: space is reserved
+//! ahead, the end of a failed write is cut off, and what was reserved beyond the records leaves
+//! room for the events that close the experiment. And a process may be killed: Linux ends a write
+//! only between two pages of the file, so no text element lies across a page border.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
+
+use crate::Result;
+use crate::error::Error;
+
+/// The smallest page of any machine; every border of a larger one is a border of this.
+const PAGE: u64 = 4096;
+/// Space is reserved in steps of this.
+const STEP: u64 = 16 * 1024;
+
+/// What stands between records so that none lies across a page border.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Records {
+    /// Text elements: blanks between them mean nothing.
+    Text,
+    /// An array: nothing may stand between. A record across a border is made room for first, so
+    /// that the file's size is always that of whole records.
+    Array,
+}
+
+/// A file that grows by whole records.
+#[derive(Debug)]
+pub(crate) struct AppendFile {
+    file: File,
+    path: PathBuf,
+    records: Records,
+    len: u64,
+    /// Up to here the disk has space for us.
+    reserved: u64,
+    /// How much of the reserved space ordinary records leave alone.
+    spare: u64,
+}
+
+impl AppendFile {
+    /// Takes a new, empty file, and reserves `spare` bytes beyond the records for hard times.
+    pub(crate) fn new(file: File, path: &Path, records: Records, spare: u64) -> Result<Self> {
+        let mut this = AppendFile {
+            file,
+            path: path.to_owned(),
+            records,
+            len: 0,
+            reserved: 0,
+            spare,
+        };
+        this.reserve(0)?;
+        Ok(this)
+    }
+
+    /// Bytes written.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Lets the following records use the space that was kept, all but `rest` bytes.
+    pub(crate) fn use_spare(&mut self, rest: u64) {
+        self.spare = self.spare.min(rest);
+    }
+
+    /// Appends one record, whole or not at all.
+    pub(crate) fn append(&mut self, record: &[u8]) -> Result<()> {
+        let size = record.len() as u64;
+        let to_border = PAGE - self.len % PAGE;
+        let crosses = size > to_border;
+        if self.records == Records::Text && crosses && size <= PAGE {
+            let mut padded = vec![b' '; to_border as usize];
+            if let Some(last) = padded.last_mut() {
+                *last = b'\n';
+            }
+            padded.extend_from_slice(record);
+            return self.write(&padded);
+        }
+        if self.records == Records::Array && crosses {
+            self.reserve(size)?;
+            let grown = self.file.set_len(self.len + size);
+            grown.map_err(|error| Error::io("extend", &self.path, error))?;
+        }
+        self.write(record)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.reserve(bytes.len() as u64)?;
+        if let Err(error) = self.file.write_all_at(bytes, self.len) {
+            self.cut(self.len)?;
+            return Err(Error::io("write", &self.path, error));
+        }
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Takes back everything from `len` on.
+    pub(crate) fn cut(&mut self, len: u64) -> Result<()> {
+        self.len = len;
+        // This gives back what was reserved too; where it does not, it is only reserved twice.
+        self.reserved = len;
+        self.release()
+    }
+
+    /// Ends the file: gives back the space that was reserved beyond its records.
+    pub(crate) fn release(&mut self) -> Result<()> {
+        self.file
+            .set_len(self.len)
+            .map_err(|error| Error::io("truncate", &self.path, error))
+    }
+
+    /// Makes sure that `more` bytes, and what is kept beyond, have space.
+    fn reserve(&mut self, more: u64) -> Result<()> {
+        let needed = self.len + more + self.spare;
+        if needed <= self.reserved {
+            return Ok(());
+        }
+        // In large steps while there is space, exactly when it becomes tight.
+        let step = needed.next_multiple_of(STEP);
+        match self.reserve_to(step) {
+            Err(Errno::ENOSPC | Errno::EDQUOT) if step > needed => self.reserve_to(needed),
+            other => other,
+        }
+        .map_err(|errno| Error::io("reserve space for", &self.path, errno))
+    }
+
+    fn reserve_to(&mut self, end: u64) -> nix::Result<()> {
+        let from = self.reserved.max(self.len);
+        let (offset, size) = (from as i64, (end - from) as i64);
+        match retry(|| {
+            fallocate(
+                &self.file,
+                FallocateFlags::FALLOC_FL_KEEP_SIZE,
+                offset,
+                size,
+            )
+        }) {
+            Ok(()) => self.reserved = end,
+            // A file system without reservations: writing itself will tell.
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => self.reserved = u64::MAX,
+            Err(other) => return Err(other),
+        }
+        Ok(())
+    }
+}
+
+/// Repeats a call that a signal interrupted.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(records: Records, spare: u64) -> (tempfile::TempDir, PathBuf, AppendFile) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .unwrap();
+        let file = AppendFile::new(file, &path, records, spare).unwrap();
+        (dir, path, file)
+    }
+
+    #[test]
+    fn no_text_record_lies_across_a_page_border() {
+        let (_dir, path, mut file) = file(Records::Text, 0);
+        for n in 0..500 {
+            file.append(format!("<{}>\n", "x".repeat(n)).as_bytes())
+                .unwrap();
+        }
+        file.append(format!("<{}>\n", "y".repeat(9000)).as_bytes())
+            .unwrap();
+        file.release().unwrap();
+        let text = std::fs::read(&path).unwrap();
+        assert_eq!(text.len() as u64, file.len());
+        let begins = text
+            .iter()
+            .enumerate()
+            .filter(|(_, b)| **b == b'<')
+            .map(|(i, _)| i);
+        for (n, begin) in begins.enumerate().take(500) {
+            assert_eq!(
+                begin / 4096,
+                (begin + n + 2) / 4096,
+                "element {n} at {begin}"
+            );
+        }
+    }
+
+    #[test]
+    fn array_records_stand_one_after_the_other() {
+        let (_dir, path, mut file) = file(Records::Array, 4096);
+        for n in 0..100u8 {
+            file.append(&[n; 504]).unwrap();
+        }
+        file.release().unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), 504 * 100);
+        assert!(
+            bytes
+                .chunks(504)
+                .enumerate()
+                .all(|(n, record)| record == [n as u8; 504])
+        );
+    }
+
+    #[test]
+    fn what_is_taken_back_is_gone_and_writing_goes_on() {
+        let (_dir, path, mut file) = file(Records::Text, 100);
+        file.append(b"one\n").unwrap();
+        let mark = file.len();
+        file.append(b"two\n").unwrap();
+        file.cut(mark).unwrap();
+        file.append(b"three\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\nthree\n");
+    }
+}
