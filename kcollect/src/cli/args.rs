@@ -1,7 +1,7 @@
 //! What was typed: one field for each option, its text not understood yet.
 //!
 //! The text of `--help` is here and nowhere else. Values stay text at this step because their errors are ours to word:
-//! [`super::values`] understands one value, [`super::plan`] all of them together.
+//! `values` understands one value, [`super::plan`] all of them together.
 //!
 //! An option that takes a value takes the next word, whatever that word begins with, as getopt does: `-p -5` is then a
 //! negative interval, which has an error of its own, and `-C "-O3 build"` a comment.
@@ -61,7 +61,7 @@ pub(super) enum Sub {
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct What {
-    /// Clock interval: on (10.007 ms, the default), lo[w] (100.003 ms), hi[gh] (997 us), or a number of milliseconds
+    /// Clock interval: on (10.007 ms, the default), lo or low (100.003 ms), hi or high (997 us), or a number of milliseconds
     /// (suffix u: microseconds, m: milliseconds). At least 100 us, or what kernel.perf_event_max_sample_rate permits:
     /// less is raised to it. At most 1 s. off or 0: no clock profiling
     #[arg(short = 'p', long, value_name = "INTERVAL", allow_hyphen_values = true)]

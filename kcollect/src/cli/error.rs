@@ -53,7 +53,7 @@ impl CliError {
                 of(ContextKind::SuggestedArg)
                     .map_or(HELP.to_owned(), |near| format!("did you mean {near}?")),
             ),
-            // clap says this of a value that is missing, and of nothing else here, where values are plain text.
+            // clap says this of a value that is missing or an empty path, and of nothing else: values are plain text here.
             ErrorKind::InvalidValue => {
                 let value = argument
                     .split_once(' ')

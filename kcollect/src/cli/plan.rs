@@ -237,12 +237,6 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
     let group = experiment.group.as_deref();
     let stem = group.map_or(Ok(DEFAULT_STEM.to_owned()), group_stem)?;
     let typed_directory = experiment.directory.as_deref();
-    if typed_directory.is_some_and(|directory| directory.as_os_str().is_empty()) {
-        return Err(CliError::new(
-            "-d: the name of the directory is empty",
-            "type the name of one that exists",
-        ));
-    }
     let base = typed_directory.unwrap_or(Path::new("."));
     let group = group.map(|group| inside(base, group));
     let (directory, name) = match experiment.experiment.as_deref() {
@@ -345,4 +339,148 @@ fn name_wish(path: &Path) -> Result<NameWish, CliError> {
 fn group_stem(path: &Path) -> Result<String, CliError> {
     let name = named("-g", path, ".erg", "experiment group")?;
     Ok(name.strip_suffix(".erg").unwrap_or(name).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli;
+
+    const MACHINE: Machine = Machine {
+        max_sample_rate: Some(100_000),
+        width: None,
+    };
+
+    fn parse(line: &str) -> Result<Command, CliError> {
+        cli::parse(line.split(' ').map(OsString::from), &MACHINE)
+    }
+
+    fn plan(line: &str) -> Plan {
+        match parse(line) {
+            Ok(Command::Record(plan)) => *plan,
+            other => unreachable!("{line}: {other:?}"),
+        }
+    }
+
+    fn series(stem: &str, wanted: Option<u32>) -> NameWish {
+        NameWish::Series {
+            stem: stem.to_owned(),
+            wanted,
+        }
+    }
+
+    #[test]
+    fn defaults() {
+        let plan = plan("kcollect -p on");
+        assert_eq!(plan.period_us, 10_007);
+        assert_eq!(
+            (plan.name, plan.directory),
+            (series("ktest", None), PathBuf::from("."))
+        );
+        assert_eq!(plan.sample_period, Some(Duration::from_secs(1)));
+        assert_eq!(plan.notices, Vec::<String>::new());
+    }
+
+    #[test]
+    fn where_the_experiment_goes() {
+        let where_to = |line: &str| {
+            let plan = plan(line);
+            (
+                plan.directory.to_str().unwrap().to_owned(),
+                plan.name,
+                plan.notices.len(),
+            )
+        };
+        let exactly = |name: &str| NameWish::Exactly(name.to_owned());
+        for (line, expected) in [
+            ("kcollect -o x.er", (".", exactly("x.er"), 0)),
+            ("kcollect -o x.5.er", (".", series("x", Some(5)), 0)),
+            ("kcollect -o x.0.er", (".", series("x", Some(0)), 0)),
+            ("kcollect -o x.07.er", (".", exactly("x.07.er"), 0)),
+            ("kcollect -o 123.er", (".", exactly("123.er"), 0)),
+            ("kcollect -o foo123.er", (".", exactly("foo123.er"), 0)),
+            ("kcollect -o .1.er", (".", exactly(".1.er"), 0)),
+            ("kcollect -o a.b.9.er", (".", series("a.b", Some(9)), 0)),
+            (
+                "kcollect -o x.4294967296.er",
+                (".", exactly("x.4294967296.er"), 0),
+            ),
+            ("kcollect -o sub/x.er", ("sub", exactly("x.er"), 0)),
+            ("kcollect -o x.er/", (".", exactly("x.er"), 0)),
+            (
+                "kcollect -d /tmp -o sub/x.er",
+                ("/tmp/sub", exactly("x.er"), 0),
+            ),
+            (
+                "kcollect -d /tmp -o /var/x.er",
+                ("/var", exactly("x.er"), 1),
+            ),
+            ("kcollect -o /x.er", ("/", exactly("x.er"), 0)),
+            ("kcollect -d sub", ("sub", series("ktest", None), 0)),
+            ("kcollect -g runs.erg", (".", series("runs", None), 0)),
+            ("kcollect -g a/runs.erg -o x.er", (".", exactly("x.er"), 0)),
+        ] {
+            assert_eq!(
+                where_to(line),
+                (expected.0.to_owned(), expected.1, expected.2),
+                "{line}"
+            );
+        }
+        assert_eq!(
+            plan("kcollect -d /tmp -g runs.erg").group,
+            Some(PathBuf::from("/tmp/runs.erg"))
+        );
+        assert_eq!(
+            plan("kcollect -d /tmp -g /a/runs.erg").group,
+            Some(PathBuf::from("/a/runs.erg"))
+        );
+        assert_eq!(
+            plan("kcollect -g runs.erg").group,
+            Some(PathBuf::from("runs.erg"))
+        );
+    }
+
+    #[test]
+    fn the_load_keeps_its_options() {
+        let load = |line: &str| plan(line).load.join(" ".as_ref()).into_string().unwrap();
+        assert_eq!(
+            load("kcollect -p hi make -j4 -p off --json"),
+            "make -j4 -p off --json"
+        );
+        assert_eq!(load("kcollect -- -x y"), "-x y");
+        assert_eq!(load("kcollect -- doctor --json"), "doctor --json");
+        assert_eq!(load("kcollect make doctor"), "make doctor");
+        assert_eq!(load("kcollect make -- x"), "make -- x");
+        assert!(plan("kcollect -p on --").load.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_recording() {
+        assert_eq!(parse("kcollect -h"), Ok(Command::Counters));
+        assert_eq!(parse("kcollect --counters"), Ok(Command::Counters));
+        assert_eq!(parse("kcollect -V -p on"), Ok(Command::Version));
+        assert_eq!(
+            parse("kcollect doctor"),
+            Ok(Command::Doctor { json: false })
+        );
+        assert_eq!(
+            parse("kcollect doctor --json"),
+            Ok(Command::Doctor { json: true })
+        );
+        assert_eq!(parse("kcollect --help"), Ok(Command::Help(cli::help(None))));
+        assert!(matches!(
+            parse("kcollect doctor --help"),
+            Ok(Command::Help(_))
+        ));
+    }
+
+    #[test]
+    fn what_goes_together() {
+        let plan = plan("kcollect -n -q 3 -C one -C two true");
+        assert!(plan.verbose && plan.dry_run);
+        assert_eq!(
+            (plan.quiet, plan.comments.len()),
+            (Duration::from_secs(3), 2)
+        );
+    }
 }

@@ -420,3 +420,298 @@ fn reason_to_refuse(number: i32) -> Option<&'static str> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ANY: Machine = Machine {
+        max_sample_rate: None,
+        width: None,
+    };
+
+    fn period(typed: &str) -> Result<Option<u32>, CliError> {
+        interval(typed, &ANY, &mut Vec::new())
+    }
+
+    #[test]
+    fn intervals() {
+        for (typed, period_us) in [
+            ("on", 10_007),
+            ("lo", 100_003),
+            ("low", 100_003),
+            ("hi", 997),
+            ("high", 997),
+            ("10", 10_000),
+            ("10m", 10_000),
+            ("500u", 500),
+            ("2.5", 2_500),
+            (".5", 500),
+            ("1.001", 1_001),
+            ("1000", 1_000_000),
+            ("1000000u", 1_000_000),
+        ] {
+            assert_eq!(period(typed), Ok(Some(period_us)), "{typed}");
+        }
+        for off in ["off", "0", "0.0", "0u", "00m"] {
+            assert_eq!(period(off), Ok(None), "{off}");
+        }
+        for bad in [
+            "",
+            "m",
+            "u",
+            ".",
+            "+1",
+            "-1",
+            "-0",
+            "1e3",
+            "inf",
+            "nan",
+            "0x10",
+            "1 ",
+            "5um",
+            "1.2.3",
+            "1000.001",
+            "1001",
+            "999999999999999999",
+            "9999999999999999999999",
+            "ON",
+            "hig",
+        ] {
+            assert!(period(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_interval_that_is_changed_is_told() {
+        let told = |typed: &str, max_sample_rate| {
+            let mut notices = Vec::new();
+            let machine = Machine {
+                max_sample_rate,
+                ..ANY
+            };
+            let period = interval(typed, &machine, &mut notices).unwrap().unwrap();
+            format!("{typed}: {period} {notices:?}")
+        };
+        insta::assert_snapshot!([
+            told("50u", None),
+            told("0.0000000001", None),
+            told("1.0005", None),
+            told("99.9u", Some(100_000)),
+            told("hi", Some(500)),
+            told("hi", Some(997)),
+            told("on", Some(1)),
+            told("hi", Some(0)),
+        ].join("\n"), @r#"
+        50u: 100 ["clock profiling at 0.050 ms is not supported on this machine; minimum 0.100 ms used"]
+        0.0000000001: 100 ["clock profiling at 0.000 ms is not supported on this machine; minimum 0.100 ms used"]
+        1.0005: 1000 ["clock-profiling interval rounded from 1.0005 to 1.000 ms (resolution 1 us)"]
+        99.9u: 100 ["clock profiling at 0.0999 ms is not supported on this machine; minimum 0.100 ms used"]
+        hi: 2000 ["clock profiling at 0.997 ms is not supported on this machine; minimum 2.000 ms used"]
+        hi: 1004 ["clock profiling at 0.997 ms is not supported on this machine; minimum 1.004 ms used"]
+        on: 1000000 ["clock profiling at 10.007 ms is not supported on this machine; minimum 1000.000 ms used"]
+        hi: 997 []
+        "#);
+    }
+
+    #[test]
+    fn times() {
+        let s = Duration::from_secs;
+        for (typed, start, end) in [
+            ("10", s(0), Some(s(10))),
+            ("90s", s(0), Some(s(90))),
+            ("5m", s(0), Some(s(300))),
+            ("0.5", s(0), Some(Duration::from_millis(500))),
+            ("2-10", s(2), Some(s(10))),
+            ("1m-90", s(60), Some(s(90))),
+            ("90s-2m", s(90), Some(s(120))),
+            ("2-0", s(2), None),
+            ("0-0", s(0), None),
+            ("0", s(0), None),
+        ] {
+            assert_eq!(time(typed), Ok((start, end)), "{typed}");
+        }
+        for bad in [
+            "",
+            "-",
+            "5-2",
+            "5-5",
+            "1m-60",
+            "-10",
+            "10-",
+            "1-2-3",
+            "5h",
+            "1ms",
+            "ten",
+            "4000000000",
+        ] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+        assert_eq!(quiet("1.5"), Ok(Duration::from_millis(1500)));
+        assert!(quiet("-1").is_err());
+    }
+
+    #[test]
+    fn switches_and_sizes() {
+        assert_eq!(
+            (record_idle("on"), record_idle("off")),
+            (Ok(false), Ok(true))
+        );
+        assert!(record_idle("yes").is_err());
+        assert_eq!(sample_period("on"), Ok(Some(Duration::from_secs(1))));
+        assert_eq!(sample_period("off"), Ok(None));
+        assert_eq!(sample_period("10"), Ok(Some(Duration::from_secs(10))));
+        assert!(
+            ["0", "-1", "+1", "1.5", ""]
+                .iter()
+                .all(|bad| sample_period(bad).is_err())
+        );
+        assert_eq!(limit("2"), Ok(Some(2_097_152)));
+        assert_eq!((limit("unlimited"), limit("none")), (Ok(None), Ok(None)));
+        assert!(
+            ["0", "-1", "+1", "1.5", "", "99999999999999"]
+                .iter()
+                .all(|bad| limit(bad).is_err())
+        );
+        assert_eq!(archive("copy"), Ok(Archive::LoadObjects));
+        assert_eq!(archive("usedsrc"), Ok(Archive::UsedSources));
+        assert!(archive("yes").is_err());
+    }
+
+    #[test]
+    fn targets() {
+        assert_eq!(
+            target("1264"),
+            Ok(Target {
+                pid: 1264,
+                tid: None
+            })
+        );
+        assert_eq!(
+            target("1264/1270"),
+            Ok(Target {
+                pid: 1264,
+                tid: Some(1270)
+            })
+        );
+        assert_eq!(target("0/12"), Ok(Target { pid: 12, tid: None }));
+        for bad in [
+            "",
+            "0",
+            "0/0",
+            "1/0",
+            "-1",
+            "+1",
+            "1/",
+            "/1",
+            "1/2/3",
+            "sshd",
+            "4294967296",
+        ] {
+            assert!(target(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn signals_by_name_and_number() {
+        for (typed, number) in [
+            ("USR1", libc::SIGUSR1),
+            ("SIGUSR2", libc::SIGUSR2),
+            ("sigusr2", libc::SIGUSR2),
+            ("12", libc::SIGUSR2),
+            ("POLL", libc::SIGIO),
+            ("RTMIN", libc::SIGRTMIN()),
+            ("SIGRTMIN+3", libc::SIGRTMIN() + 3),
+            ("RTMAX-1", libc::SIGRTMAX() - 1),
+            ("64", 64),
+        ] {
+            assert_eq!(sample_signal(typed), Ok(number), "{typed}");
+        }
+        for unknown in [
+            "",
+            "SIG",
+            "FOO",
+            "0",
+            "65",
+            "32",
+            "-1",
+            "RTMIN+40",
+            "RTMIN-1",
+            "RTMAX+1",
+            "SIGSIGUSR1",
+            "999999999999",
+        ] {
+            let error = sample_signal(unknown).unwrap_err();
+            assert!(
+                error.message.ends_with("unknown signal"),
+                "{unknown}: {error}"
+            );
+        }
+        for refused in [
+            "KILL", "9", "STOP", "INT", "QUIT", "TERM", "HUP", "CHLD", "CLD", "PIPE", "SEGV",
+            "IOT", "TSTP",
+        ] {
+            let error = sample_signal(refused).unwrap_err();
+            assert!(
+                error.message.contains("cannot be used"),
+                "{refused}: {error}"
+            );
+        }
+        assert_eq!(
+            pause_signal("USR1"),
+            Ok(PauseSignal {
+                signal: libc::SIGUSR1,
+                start_recording: false
+            })
+        );
+        assert_eq!(
+            pause_signal("10,r"),
+            Ok(PauseSignal {
+                signal: libc::SIGUSR1,
+                start_recording: true
+            })
+        );
+        assert!(
+            ["USR1,", "USR1,x", "USR1,r,r", ",r"]
+                .iter()
+                .all(|bad| pause_signal(bad).is_err())
+        );
+        assert_eq!(name_of(libc::SIGRTMIN() + 2), "SIGRTMIN+2");
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_panics(typed in "\\PC{0,12}|[-+0-9.,/a-z]{0,24}") {
+            let _ = period(&typed);
+            let _ = time(&typed);
+            let _ = quiet(&typed);
+            let _ = sample_period(&typed);
+            let _ = limit(&typed);
+            let _ = target(&typed);
+            let _ = pause_signal(&typed);
+            let _ = sample_signal(&typed);
+        }
+
+        #[test]
+        fn whole_microseconds_are_exact(period_us in MIN_PERIOD_US..=MAX_PERIOD_US) {
+            let typed = format!("{}.{:03}", period_us / 1000, period_us % 1000);
+            let mut notices = Vec::new();
+            prop_assert_eq!(interval(&typed, &ANY, &mut notices), Ok(Some(period_us)));
+            prop_assert_eq!(period(&format!("{period_us}u")), Ok(Some(period_us)));
+            prop_assert!(notices.is_empty());
+        }
+
+        #[test]
+        fn an_interval_is_within_the_limits(typed in "[0-9]{0,4}[.]?[0-9]{0,4}[um]?", rate in proptest::option::of(0u64..200_000)) {
+            let machine = Machine { max_sample_rate: rate, ..ANY };
+            if let Ok(Some(period)) = interval(&typed, &machine, &mut Vec::new()) {
+                prop_assert!((MIN_PERIOD_US..=MAX_PERIOD_US).contains(&period));
+                if let Some(rate @ 1..) = rate {
+                    prop_assert!(u64::from(period) * rate >= 1_000_000);
+                }
+            }
+        }
+    }
+}

@@ -19,6 +19,13 @@ pub(super) fn paranoid(root: &Root) -> Finding {
             "boot a kernel built with CONFIG_PERF_EVENTS=y; in a container, run it with --privileged",
         );
     };
+    // kcollect opens events of whole CPUs with kernel stacks, which perf_event_open(2) grants to everyone at 0 and below.
+    if level <= 0 {
+        return Finding::ok(
+            NAME,
+            format!("{level}, which grants everyone what kcollect opens"),
+        );
+    }
     let effective = Effective::read(root);
     if effective.is_some_and(Effective::admin) {
         return Finding::ok(NAME, format!("{level}, which does not bind root"));
@@ -154,10 +161,11 @@ mod tests {
             of("4\n", "CapEff:\t000001ffffffffff\n").verdict,
             Verdict::Ok
         );
+        assert_eq!(of("-1\n", "CapEff:\t0\n").verdict, Verdict::Ok);
         assert_eq!(of("2\n", BPF_AND_PERFMON).verdict, Verdict::Ok);
         insta::assert_debug_snapshot!([
             of("3\n", BPF_AND_PERFMON),
-            of("-1\n", "CapEff:\t0\n"),
+            of("2\n", "CapEff:\t0\n"),
             paranoid(&Tree::new().root())
         ]);
     }

@@ -134,7 +134,7 @@ pub(super) fn capabilities(root: &Root) -> Finding {
         )
     } else {
         format!(
-            "run it with sudo, or once: sudo setcap {}+ep kcollect",
+            "run it with sudo, or once: sudo setcap {}+ep \"$(command -v kcollect)\"",
             NEEDED.map(|needed| needed.name.to_lowercase()).join(",")
         )
     };

@@ -1,0 +1,195 @@
+//! The command line as a user meets it: the help, the errors word by word, and that no words make it panic.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+
+use kcollect::cli::{self, Machine};
+use kcollect::exit::{Failure, Kind};
+use proptest::prelude::*;
+
+const MACHINE: Machine = Machine {
+    max_sample_rate: Some(100_000),
+    width: Some(80),
+};
+
+fn failure(words: &[&str]) -> Failure {
+    let argv = ["kcollect"].iter().chain(words).map(OsString::from);
+    match cli::parse(argv, &MACHINE) {
+        Err(error) => error.into(),
+        Ok(command) => unreachable!("{words:?} was accepted: {command:?}"),
+    }
+}
+
+#[test]
+fn help() {
+    insta::assert_snapshot!(cli::help(Some(80)));
+}
+
+#[test]
+fn help_fits_every_terminal() {
+    for width in [80, 100, 200] {
+        let help = cli::help(Some(width));
+        let longest = help
+            .lines()
+            .max_by_key(|line| line.chars().count())
+            .unwrap();
+        assert!(longest.chars().count() <= usize::from(width), "{longest}");
+    }
+}
+
+#[test]
+fn errors() {
+    let lines: &[&[&str]] = &[
+        &[],
+        &["-p", "5x"],
+        &["-p", "-5"],
+        &["-p", "+5"],
+        &["-p", "2000"],
+        &["-p", "off"],
+        &["-p", "0", "make"],
+        &["-p"],
+        &["-p", "1", "--interval", "2"],
+        &["-t", "5-2"],
+        &["-t", "10h"],
+        &["-q", "-1"],
+        &["-x", "maybe"],
+        &["-o", "name"],
+        &["-o", ".er"],
+        &["-o", ""],
+        &["-d", ""],
+        &["-g", "runs.er"],
+        &["-L", "0"],
+        &["-A", "some"],
+        &["-S", "0"],
+        &["-l", "FOO"],
+        &["-l", "INT"],
+        &["-l", "SEGV"],
+        &["-y", "SIGKILL"],
+        &["-y", "STOP,r"],
+        &["-y", "USR1,x"],
+        &["-l", "SIGUSR1", "-y", "USR1,r"],
+        &["-T", "sshd"],
+        &["-T", "0"],
+        &["-F", "on"],
+        &["-F", "=sshd"],
+        &["-F", "maybe"],
+        &["-h", "cycles"],
+        &["-h", "-v"],
+        &[
+            "-C", "1", "-C", "2", "-C", "3", "-C", "4", "-C", "5", "-C", "6", "-C", "7", "-C", "8",
+            "-C", "9", "-C", "10", "-C", "11",
+        ],
+        &["--json=yes"],
+        &["--intervall", "3"],
+        &["-Z"],
+        &["doctor", "make"],
+        &["doctor", "-p", "on"],
+    ];
+    let text: Vec<String> = lines
+        .iter()
+        .map(|words| {
+            let failure = failure(words);
+            assert_eq!(failure.kind, Kind::Usage, "{words:?}");
+            format!("$ kcollect {}\n{}\n", words.join(" "), failure.line())
+        })
+        .collect();
+    insta::assert_snapshot!(text.join("\n"));
+}
+
+#[test]
+fn a_value_that_is_no_text() {
+    let argv = [
+        "kcollect".into(),
+        "-p".into(),
+        OsString::from_vec(vec![0xff, 0xfe]),
+    ];
+    let failure = Failure::from(cli::parse(argv, &MACHINE).unwrap_err());
+    assert_eq!(
+        failure.line(),
+        "kcollect: an option's value is not valid UTF-8: type it as plain text"
+    );
+}
+
+#[test]
+fn a_whole_plan() {
+    let line = "kcollect -p hi -t 2-10 -q 1 -x off -o deep/run.7.er -d /tmp -g runs.erg -O log -L 100 -A usedsrc -C note \
+                -S 5 -l USR2 -y USR1,r -T 1264/1270 -T 0/12 -F off --json -n make -j4 -p off";
+    insta::assert_debug_snapshot!(
+        cli::parse(line.split(' ').map(OsString::from), &MACHINE).unwrap()
+    );
+}
+
+/// A word such as people type, or any bytes.
+fn word() -> impl Strategy<Value = OsString> {
+    let known = prop::sample::select(vec![
+        "-p",
+        "-t",
+        "-q",
+        "-x",
+        "-o",
+        "-d",
+        "-g",
+        "-O",
+        "-L",
+        "-A",
+        "-C",
+        "-S",
+        "-l",
+        "-y",
+        "-T",
+        "-F",
+        "-h",
+        "-n",
+        "-v",
+        "-V",
+        "--",
+        "--json",
+        "--help",
+        "--interval",
+        "--interval=",
+        "doctor",
+        "on",
+        "off",
+        "hi",
+        "0",
+        "5",
+        "2-10",
+        "USR1,r",
+        "1/2",
+        "x.er",
+        "x.1.er",
+        "g.erg",
+        "/",
+        "..",
+        "",
+        "-",
+        "=",
+        "make",
+        "-vn",
+        "-p5",
+        "-hx",
+    ]);
+    prop_oneof![
+        8 => known.prop_map(OsString::from),
+        1 => "-{0,2}\\PC{0,8}".prop_map(OsString::from),
+        1 => prop::collection::vec(any::<u8>(), 0..8).prop_map(OsString::from_vec),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn no_words_make_it_panic(words in prop::collection::vec(word(), 0..10), rate in any::<Option<u64>>(), width in any::<Option<u16>>()) {
+        let machine = Machine { max_sample_rate: rate, width };
+        match cli::parse(words, &machine) {
+            Ok(cli::Command::Record(plan)) => {
+                prop_assert!(plan.end.is_none_or(|end| plan.start < end));
+                prop_assert!(!plan.directory.as_os_str().is_empty());
+                prop_assert!(plan.sample_period.is_none_or(|period| !period.is_zero()));
+            }
+            Ok(_) => {}
+            Err(error) => prop_assert!(!error.message.is_empty() && !error.cure.is_empty()),
+        }
+    }
+}
