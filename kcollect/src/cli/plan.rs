@@ -83,17 +83,15 @@ pub const MAX_PERIOD_US: u32 = 1_000_000;
 /// How many `-C` an experiment takes.
 pub const MAX_COMMENTS: usize = 10;
 
-/// What the experiment is to be called.
+/// What the experiment is to be called. Whether the name is free is found out when the directory is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameWish {
-    /// `stem.N.er`. N is `wanted` if that is free, else one more than the largest N in use.
+    /// `stem.N.er`, N one more than the largest in use.
     Series {
         /// All before `.N.er`.
         stem: String,
-        /// The N that was typed with `-o`, which the user is told about when it is in use. None: the next one.
-        wanted: Option<u32>,
     },
-    /// This name, which ends in `.er`, or none.
+    /// This name, which ends in `.er`. Where it is in use and has the form `stem.N.er`, the next of that series.
     Exactly(String),
 }
 
@@ -240,7 +238,7 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
     let base = typed_directory.unwrap_or(Path::new("."));
     let group = group.map(|group| inside(base, group));
     let (directory, name) = match experiment.experiment.as_deref() {
-        None => (base.to_owned(), NameWish::Series { stem, wanted: None }),
+        None => (base.to_owned(), NameWish::Series { stem }),
         Some(path) => {
             if let Some(ignored) = typed_directory.filter(|_| path.is_absolute()) {
                 notices.push(format!(
@@ -248,8 +246,9 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
                     ignored.display()
                 ));
             }
-            let name = name_wish(path)?;
-            (inside(base, path.parent().unwrap_or(Path::new(""))), name)
+            let name = named("-o", path, ".er", "experiment")?.to_owned();
+            let parent = path.parent().unwrap_or(Path::new(""));
+            (inside(base, parent), NameWish::Exactly(name))
         }
     };
 
@@ -315,26 +314,6 @@ fn named<'a>(option: &str, path: &'a Path, ending: &str, what: &str) -> Result<&
         .ok_or_else(|| bad("the name is not valid UTF-8"))
 }
 
-/// `-o`: a name of the series `stem.N.er`, or one that stands for itself.
-fn name_wish(path: &Path) -> Result<NameWish, CliError> {
-    let name = named("-o", path, ".er", "experiment")?;
-    let series = name
-        .strip_suffix(".er")
-        .and_then(|bare| bare.rsplit_once('.'))
-        .and_then(|(stem, digits)| {
-            let number = digits.parse::<u32>().ok()?;
-            // 007, +7 and the like would come back as 7, under another name.
-            (!stem.is_empty() && number.to_string() == digits).then(|| (stem.to_owned(), number))
-        });
-    Ok(match series {
-        Some((stem, number)) => NameWish::Series {
-            stem,
-            wanted: Some(number),
-        },
-        None => NameWish::Exactly(name.to_owned()),
-    })
-}
-
 /// `-g`: the stem that a group gives to its experiments.
 fn group_stem(path: &Path) -> Result<String, CliError> {
     let name = named("-g", path, ".erg", "experiment group")?;
@@ -362,10 +341,9 @@ mod tests {
         }
     }
 
-    fn series(stem: &str, wanted: Option<u32>) -> NameWish {
+    fn series(stem: &str) -> NameWish {
         NameWish::Series {
             stem: stem.to_owned(),
-            wanted,
         }
     }
 
@@ -375,7 +353,7 @@ mod tests {
         assert_eq!(plan.period_us, 10_007);
         assert_eq!(
             (plan.name, plan.directory),
-            (series("ktest", None), PathBuf::from("."))
+            (series("ktest"), PathBuf::from("."))
         );
         assert_eq!(plan.sample_period, Some(Duration::from_secs(1)));
         assert_eq!(plan.notices, Vec::<String>::new());
@@ -394,17 +372,7 @@ mod tests {
         let exactly = |name: &str| NameWish::Exactly(name.to_owned());
         for (line, expected) in [
             ("kcollect -o x.er", (".", exactly("x.er"), 0)),
-            ("kcollect -o x.5.er", (".", series("x", Some(5)), 0)),
-            ("kcollect -o x.0.er", (".", series("x", Some(0)), 0)),
-            ("kcollect -o x.07.er", (".", exactly("x.07.er"), 0)),
-            ("kcollect -o 123.er", (".", exactly("123.er"), 0)),
-            ("kcollect -o foo123.er", (".", exactly("foo123.er"), 0)),
-            ("kcollect -o .1.er", (".", exactly(".1.er"), 0)),
-            ("kcollect -o a.b.9.er", (".", series("a.b", Some(9)), 0)),
-            (
-                "kcollect -o x.4294967296.er",
-                (".", exactly("x.4294967296.er"), 0),
-            ),
+            ("kcollect -o x.5.er", (".", exactly("x.5.er"), 0)),
             ("kcollect -o sub/x.er", ("sub", exactly("x.er"), 0)),
             ("kcollect -o x.er/", (".", exactly("x.er"), 0)),
             (
@@ -416,8 +384,8 @@ mod tests {
                 ("/var", exactly("x.er"), 1),
             ),
             ("kcollect -o /x.er", ("/", exactly("x.er"), 0)),
-            ("kcollect -d sub", ("sub", series("ktest", None), 0)),
-            ("kcollect -g runs.erg", (".", series("runs", None), 0)),
+            ("kcollect -d sub", ("sub", series("ktest"), 0)),
+            ("kcollect -g runs.erg", (".", series("runs"), 0)),
             ("kcollect -g a/runs.erg -o x.er", (".", exactly("x.er"), 0)),
         ] {
             assert_eq!(
