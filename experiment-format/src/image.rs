@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "a measurement; run with --release"]
+    #[ignore = "a measurement: run it alone, with --release"]
     fn a_kernel_of_125000_functions_takes_well_below_100_ms() {
         let names: Vec<_> = (0..125_000)
             .map(|n| format!("some_kernel_function_{n}"))
@@ -501,6 +501,6 @@ mod tests {
         let bytes = image.to_bytes().unwrap();
         let took = start.elapsed();
         eprintln!("{took:?} for {} bytes", bytes.len());
-        assert!(took.as_millis() < 100);
+        assert!(cfg!(debug_assertions) || took.as_millis() < 100);
     }
 }

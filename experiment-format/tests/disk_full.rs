@@ -1,0 +1,182 @@
+//! A disk that fills up in the middle of a recording: an error, and a valid experiment.
+//!
+//! The disk is a small tmpfs, mounted in a mount namespace of its own, in which this test program
+//! runs itself again.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a helper of tests reports by panicking, as tests do"
+)]
+
+use std::path::Path;
+use std::process::Command;
+
+use experiment_format::layout::{ExperimentDir, NameRequest};
+use experiment_format::log::{Header, LogEvent, ProfileDecl, Run, System};
+use experiment_format::map::MapEvent;
+use experiment_format::microstate::{Microstate, NumStates};
+use experiment_format::packet::ClockTick;
+use experiment_format::stacks::StackEnd;
+use experiment_format::usage::UsageRecord;
+use experiment_format::writer::ExperimentWriter;
+
+/// Set in the second run: the directory that is the small disk.
+const DISK: &str = "EXPERIMENT_FORMAT_SMALL_DISK";
+
+/// Runs the test of this name again where `DISK` is a disk of `size`, or gives that disk.
+fn on_small_disk(test: &str, size: &str) -> Option<std::path::PathBuf> {
+    if let Some(disk) = std::env::var_os(DISK) {
+        return Some(disk.into());
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs -o size=$0 none \"$1\" && exec \"$2\" --exact --ignored \"$3\"";
+    let status = Command::new("unshare")
+        .args(["--mount", "--map-root-user", "sh", "-c", script, size])
+        .arg(dir.path())
+        .arg(std::env::current_exe().unwrap())
+        .arg(test)
+        .env(DISK, dir.path())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    None
+}
+
+fn create(disk: &Path) -> experiment_format::Result<ExperimentWriter> {
+    let request = NameRequest::Series {
+        stem: "full".into(),
+    };
+    let (dir, _) = ExperimentDir::create(disk, &request, None)?;
+    let header = Header {
+        system: System {
+            arch: "x86_64".into(),
+            ..System::default()
+        },
+        profiles: vec![ProfileDecl::Clock {
+            tick_us: 1000,
+            states: NumStates::Kernel,
+            packets: vec![ClockTick::declaration()],
+        }],
+        ..Header::default()
+    };
+    ExperimentWriter::create(
+        dir,
+        &header,
+        Run {
+            tstamp: 1,
+            wall: 1,
+            tm_zone: 0,
+        },
+    )
+}
+
+fn gprofng(arguments: &[&str], experiment: &Path) -> String {
+    let output = Command::new("gprofng")
+        .args(["display", "text"])
+        .args(arguments)
+        .arg(experiment)
+        .current_dir("/")
+        .output()
+        .unwrap_or_else(|error| panic!("cannot run gprofng: {error}; install binutils"));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+#[ignore = "needs root or user namespaces: mounts a small tmpfs"]
+fn ticks_end_and_the_experiment_is_closed() {
+    let Some(disk) = on_small_disk("ticks_end_and_the_experiment_is_closed", "1m") else {
+        return;
+    };
+    let mut writer = create(&disk).unwrap();
+    let name = "<K>".to_owned();
+    writer
+        .map(&MapEvent::Function {
+            at: 0,
+            vaddr: 0x1000,
+            size: 256,
+            name,
+        })
+        .unwrap();
+    writer.sample(0, "start", &UsageRecord::default()).unwrap();
+    let stack = writer.stack(&[0x1000], StackEnd::Complete).unwrap();
+    let mut written = 0u64;
+    let error = loop {
+        let state = Microstate::KernelCpu;
+        let tick = ClockTick {
+            cpu: 0,
+            time: 1,
+            stack,
+            tid: 1,
+            pid: 1,
+            state,
+            ticks: 1,
+        };
+        match writer.tick(&tick) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(error.is_disk_full(), "{error}");
+    assert!(written > 10_000);
+    // Text that was not reserved for is refused before a byte of it is written.
+    while std::fs::write(disk.join("rest"), [1; 4096]).is_ok() {
+        if std::fs::copy(disk.join("rest"), disk.join(format!("rest{written}"))).is_err() {
+            break;
+        }
+        written += 0x1_0000_0000;
+    }
+    written &= 0xffff_ffff;
+    let mapped = (0..10_000u64).find_map(|n| {
+        let name = "x".repeat(500);
+        let event = MapEvent::Function {
+            at: 0,
+            vaddr: 0x10_0000 + 256 * n,
+            size: 16,
+            name,
+        };
+        writer.map(&event).err()
+    });
+    assert!(mapped.unwrap().is_disk_full());
+    // What closes the experiment has its space.
+    let (at, text) = (2_000_000_000, error.to_string());
+    writer
+        .log(&LogEvent::Error {
+            at,
+            text,
+            errno: 28,
+        })
+        .unwrap();
+    for n in 0..100 {
+        let text = format!("loss counter {n}: 0");
+        writer.log(&LogEvent::Comment { at, text }).unwrap();
+    }
+    writer.sample(at, "stop", &UsageRecord::default()).unwrap();
+    assert!(
+        writer
+            .side_file("kcollect.json", &[b' '; 100_000])
+            .unwrap_err()
+            .is_disk_full()
+    );
+    let path = writer.close(at).unwrap();
+    assert!(!path.join(".incomplete").exists());
+
+    let header = gprofng(&["-header"], &path);
+    assert!(header.contains("No space left on device"), "{header}");
+    assert!(header.contains("loss counter 99: 0"), "{header}");
+    assert!(!header.contains("not closed"), "{header}");
+    assert!(!header.contains("error:"), "{header}");
+    let functions = gprofng(&["-metrics", "e.kcpu:name", "-functions"], &path);
+    let total = format!("{}.{:03}", written / 1000, written % 1000);
+    assert!(functions.contains(&total), "no {total} in:\n{functions}");
+}
+
+#[test]
+#[ignore = "needs root or user namespaces: mounts a small tmpfs"]
+fn a_start_that_fails_leaves_nothing() {
+    let Some(disk) = on_small_disk("a_start_that_fails_leaves_nothing", "32k") else {
+        return;
+    };
+    assert!(create(&disk).unwrap_err().is_disk_full());
+    assert_eq!(std::fs::read_dir(&disk).unwrap().count(), 0);
+}
