@@ -193,20 +193,39 @@ pub fn objects(experiment: &Path, view: &str) -> Result<Table> {
     Ok(script(&[METRICS, view], experiment)?.content()?.table(1))
 }
 
-/// The text of `header`.
-///
-/// # Errors
-/// When gprofng fails or complains.
-pub fn header(experiment: &Path) -> Result<String> {
-    Ok(script(&["header"], experiment)?.content()?.text)
+/// What the view `header` says of a recording.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Header {
+    /// All of it.
+    pub text: String,
+    /// The clock interval, nanoseconds.
+    pub interval_ns: f64,
+    /// From the start to the end of the experiment, less the time it was paused, nanoseconds.
+    pub duration_ns: f64,
+    /// Whether it was closed properly: it has its `exit` event.
+    pub closed: bool,
 }
 
-/// Whether an experiment was closed properly: it has its `exit` event.
+/// The header of an experiment.
 ///
 /// # Errors
-/// When gprofng fails or complains.
-pub fn closed(experiment: &Path) -> Result<bool> {
-    Ok(!header(experiment)?.contains("not closed"))
+/// When gprofng fails or complains, or the header lacks a part.
+pub fn header(experiment: &Path) -> Result<Header> {
+    let text = script(&["header"], experiment)?.content()?.text;
+    parse_header(&text).with_context(|| format!("no interval or no duration in\n{text}"))
+}
+
+fn parse_header(text: &str) -> Option<Header> {
+    let after = |key: &str| {
+        let rest = &text[text.find(key)? + key.len()..];
+        rest.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    Some(Header {
+        text: text.to_owned(),
+        interval_ns: after("Clock-profiling, interval = ")? * 1e3,
+        duration_ns: after("Data Collection Duration:")? * 1e9,
+        closed: !text.contains("not closed"),
+    })
 }
 
 /// Hot program counters of a founder: address, exclusive seconds, and `function + 0xOFFSET`.
@@ -275,6 +294,19 @@ CPU sec.  CPU sec.
             Some((0xffff_ffff_8100_0012, 0.04, "read_zero + 0x00000012".into()))
         );
         assert_eq!(pc("8.000   <Total>"), None);
+    }
+
+    #[test]
+    fn a_header_has_interval_and_duration() {
+        let header = parse_header(
+            "  Clock-profiling, interval = 997 microsecs.\n\nData Collection Duration: 1.054448397\n",
+        )
+        .unwrap();
+        assert_eq!(
+            (header.interval_ns, header.duration_ns, header.closed),
+            (997_000.0, 1_054_448_397.0, true)
+        );
+        assert_eq!(parse_header("nothing"), None);
     }
 
     #[test]

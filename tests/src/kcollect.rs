@@ -156,6 +156,11 @@ impl Recorded {
         experiment_in(self.directory.path()).with_context(|| self.finished.to_string())
     }
 
+    /// The directory it recorded into.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     /// What the load said about itself.
     ///
     /// # Errors

@@ -5,7 +5,8 @@
 //! * **workloads** ([`truth`]), programs that do one thing for a stated time and then say what they did, by the
 //!   kernel's own account of them;
 //! * **stock tools** ([`gprofng`], [`perf`]), which read kcollect's experiment or watch the same load;
-//! * **the kernel's tables** ([`kallsyms`], [`machine`]).
+//! * **the kernel's tables** ([`kallsyms`], [`machine`]), and the experiment's files by the letter of their format
+//!   ([`experiment`]).
 //!
 //! Ticks are a sample, so nothing is compared by eye or by a round percentage: [`statistics`] says how far a correct
 //! profiler may be off, and every failure message carries the numbers of that judgement.
@@ -15,6 +16,7 @@
 //! pinned to one CPU would each be the other's noise.
 
 pub mod command;
+pub mod experiment;
 pub mod gprofng;
 pub mod kallsyms;
 pub mod kcollect;

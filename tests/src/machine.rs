@@ -82,6 +82,24 @@ pub fn work_cpu() -> Result<usize> {
         .ok_or_else(|| anyhow!("no CPU is online"))
 }
 
+/// Time of one CPU that the hypervisor gave to other machines, since boot, nanoseconds. Whatever ran then has ticks for
+/// it and, on kernels that account for it, no CPU time.
+///
+/// # Errors
+/// When `/proc/stat` cannot be read.
+pub fn stolen_ns(cpu: usize) -> Result<f64> {
+    const STEAL: usize = 8;
+    const JIFFY_NS: f64 = 1e7;
+    let stat = fs::read_to_string("/proc/stat")?;
+    let label = format!("cpu{cpu}");
+    let jiffies = stat
+        .lines()
+        .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>())
+        .find(|words| words.first() == Some(&label.as_str()))
+        .and_then(|words| words.get(STEAL)?.parse::<f64>().ok());
+    Ok(jiffies.unwrap_or(0.0) * JIFFY_NS)
+}
+
 /// A CPU that is taken offline.
 #[derive(Debug)]
 pub struct Offline {

@@ -43,6 +43,12 @@ impl Band {
         }
     }
 
+    /// The count of a thing that took `part` of a time `whole` (same unit), at one tick every `interval` of it.
+    pub fn time(part: f64, whole: f64, interval: f64) -> Self {
+        let whole = whole.max(part);
+        Self::of(whole / interval, part / whole)
+    }
+
     /// Adds the error of the truth itself: its standard deviation, in ticks.
     #[must_use]
     pub fn with_reference(mut self, sigma: f64) -> Self {

@@ -1,0 +1,52 @@
+//! With `-x off` nothing of a CPU's time is missing: its ticks, times the interval, are the time that passed.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tests::command::Running;
+use tests::gprofng;
+use tests::kcollect::record;
+use tests::machine::{Exclusive, online_cpus, work_cpu};
+use tests::statistics::Band;
+use tests::workload;
+
+/// From the start of the experiment to the first CPU's clock, and from the last's to the end.
+const EDGE_NS: f64 = 5e7;
+
+#[test]
+fn root_ticks_are_elapsed_time_at_hi() -> Result<()> {
+    conserves("hi", "3")
+}
+
+#[test]
+fn root_ticks_are_elapsed_time_at_on() -> Result<()> {
+    conserves("on", "4")
+}
+
+#[test]
+fn root_ticks_are_elapsed_time_at_lo() -> Result<()> {
+    conserves("lo", "5")
+}
+
+fn conserves(interval: &str, seconds: &str) -> Result<()> {
+    let _machine = Exclusive::take()?;
+    // One CPU is busy, with sleeps and wake-ups of all kinds; the others are mostly idle.
+    let cpu = work_cpu()?.to_string();
+    let mut load = std::process::Command::new(workload!("spawner"));
+    let _load = Running::start(load.args([seconds, &cpu]), Duration::from_secs(60))?;
+    let recorded = record(
+        &["-p", interval, "-x", "off", "-t", seconds],
+        &[],
+        Duration::from_secs(40),
+    )?;
+    let experiment = recorded.experiment()?;
+    let header = gprofng::header(&experiment)?;
+    let cpus = gprofng::objects(&experiment, "cpus")?;
+    for cpu in online_cpus()? {
+        let ticks = cpus.get(&format!("CPU {cpu}")) * 1e9 / header.interval_ns;
+        Band::time(header.duration_ns, header.duration_ns, header.interval_ns)
+            .with_edges(EDGE_NS / header.interval_ns)
+            .judge(&format!("-p {interval}, CPU {cpu}"), ticks)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Every view of stock gprofng reads the experiment without a complaint, and all of them tell the same total.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tests::experiment;
+use tests::gprofng::{self, script};
+use tests::kcollect::{Recorded, record};
+use tests::machine::{Exclusive, online_cpus, work_cpu};
+use tests::workload;
+
+/// gprofng shows thousandths of a second, and sums what it has not rounded.
+const ROUNDING: f64 = 0.0015;
+
+fn recorded() -> Result<Recorded> {
+    let cpu = work_cpu()?.to_string();
+    let options = [
+        "-p",
+        "hi",
+        "-x",
+        "off",
+        "-C",
+        "a comment & its <signs> 100% \"quoted\"",
+    ];
+    record(
+        &options,
+        &[workload!("spawner"), "3.3", &cpu],
+        Duration::from_secs(40),
+    )
+}
+
+#[test]
+fn root_every_view_is_read() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let recorded = recorded()?;
+    let experiment = recorded.experiment()?;
+    let total =
+        experiment::ticks(&experiment)? as f64 * experiment::interval_ns(&experiment)? / 1e9;
+
+    let functions = gprofng::functions(&experiment, None)?;
+    let same = |what: &str, seconds: f64, rounded: usize| {
+        let allowed = ROUNDING * rounded as f64;
+        ensure!(
+            (seconds - total).abs() <= allowed,
+            "{what}: {seconds} s, and {total} s are in the file"
+        );
+        Ok(())
+    };
+    same("functions", functions.total()?, 1)?;
+    same(
+        "the sum of all functions",
+        functions.sum(|_| true),
+        functions.rows.len(),
+    )?;
+    for view in ["cpus", "threads", "samples", "processes", "seconds"] {
+        let table = gprofng::objects(&experiment, view)?;
+        same(view, table.total()?, 1)?;
+        same(
+            &format!("the sum of all {view}"),
+            table.sum(|_| true),
+            table.rows.len(),
+        )?;
+        ensure!(
+            table.find("<Unknown>").is_none(),
+            "{view}: ticks of no {view}: {table:?}"
+        );
+    }
+    let cpus = gprofng::objects(&experiment, "cpus")?;
+    for cpu in online_cpus()? {
+        ensure!(
+            cpus.get(&format!("CPU {cpu}")) > 0.0,
+            "CPU {cpu} has no ticks: {cpus:?}"
+        );
+    }
+    for view in [
+        "calltree",
+        "callers-callees",
+        "gprof",
+        "pcs",
+        "statistics",
+        "sample_list",
+        "experiment_list",
+    ] {
+        let said = script(&["metrics e.kcpu:i.kcpu:name", view], &experiment)?.content()?;
+        ensure!(!said.text.trim().is_empty(), "{view} is empty");
+    }
+    Ok(())
+}
+
+#[test]
+fn root_header_objects_and_samples_tell_what_was_done() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let recorded = recorded()?;
+    let experiment = recorded.experiment()?;
+
+    let header = gprofng::header(&experiment)?;
+    ensure!(
+        header.closed && header.text.contains("No errors"),
+        "{}",
+        header.text
+    );
+    for part in [
+        "a comment & its <signs> 100% \"quoted\"",
+        "kcollect",
+        "997 microsecs",
+    ] {
+        ensure!(
+            header.text.contains(part),
+            "{part:?} is not in the header:\n{}",
+            header.text
+        );
+    }
+
+    // The kernel's functions come from an archived image, not from a file that may be another kernel's.
+    let objects = script(&["objects"], &experiment)?.content()?;
+    ensure!(
+        objects.text.contains("vmlinux"),
+        "no kernel among the load objects:\n{}",
+        objects.text
+    );
+
+    // One sample a second, and the last piece.
+    let samples = gprofng::objects(&experiment, "samples")?;
+    ensure!(samples.things().count() >= 4, "{samples:?}");
+    let detail = script(&["sample_detail all"], &experiment)?.content()?;
+    for part in [
+        "User CPU",
+        "System CPU",
+        "Individual samples",
+        "Sample Number: 3",
+    ] {
+        ensure!(
+            detail.text.contains(part),
+            "{part:?} is not in sample_detail:\n{}",
+            detail.text
+        );
+    }
+    Ok(())
+}

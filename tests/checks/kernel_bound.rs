@@ -1,0 +1,68 @@
+//! A load of known CPU time has that time in the profile: kernel time in kernel functions, user time under
+//! `<NAME_PID_pid>`.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tests::gprofng;
+use tests::kcollect::record;
+use tests::machine::{Exclusive, stolen_ns, work_cpu};
+use tests::statistics::Band;
+use tests::truth::accounting_hz;
+use tests::workload;
+
+#[test]
+fn root_spin_user_has_its_time() -> Result<()> {
+    has_its_time(workload!("spin_user"), "spin_user")
+}
+
+#[test]
+fn root_read_zero_has_its_time() -> Result<()> {
+    has_its_time(workload!("read_zero"), "read_zero")
+}
+
+#[test]
+fn root_getdents_has_its_time() -> Result<()> {
+    has_its_time(workload!("getdents"), "getdents")
+}
+
+fn has_its_time(program: &str, name: &str) -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let cpu = work_cpu()?;
+    let stolen = stolen_ns(cpu)?;
+    let recorded = record(
+        &["-p", "hi", "-x", "off"],
+        &[program, "5", &cpu.to_string()],
+        Duration::from_secs(40),
+    )?;
+    let stolen = stolen_ns(cpu)? - stolen;
+    let truth = recorded.truth()?;
+    let experiment = recorded.experiment()?;
+    let interval = gprofng::header(&experiment)?.interval_ns;
+    let functions = gprofng::functions(&experiment, Some(&format!("KPID=={}", truth.pid)))?;
+    let ticks = functions.total()? * 1e9 / interval;
+
+    // All of its CPU time: exact by the kernel's account.
+    Band::time(truth.cpu_ns() as f64, truth.wall_ns() as f64, interval)
+        .with_edges(stolen / interval)
+        .judge(&format!("{name}, user and system"), ticks)?;
+
+    // The split: of the process's own ticks, so many in user mode. The truth is a sample too.
+    let artificial = format!("_PID_{}>", truth.pid);
+    let user = functions.sum(|function| function.ends_with(&artificial)) * 1e9 / interval;
+    let share = truth.user_ns as f64 / truth.cpu_ns() as f64;
+    let references = truth.cpu_ns() as f64 / 1e9 * accounting_hz();
+    let reference_sigma = (share * (1.0 - share) / references).sqrt() * ticks;
+    Band::of(ticks, share)
+        .with_reference(reference_sigma)
+        .judge(&format!("{name}, user"), user)?;
+
+    // From exec on, user time is under the program's own name; what little there was before, under kcollect's.
+    let own = functions.get(&format!("<{name}{artificial}")) * 1e9 / interval;
+    ensure!(
+        user - own <= 3.0,
+        "{name}: {} of {user} user ticks are under another name: {functions:?}",
+        user - own
+    );
+    Ok(())
+}

@@ -1,0 +1,186 @@
+//! What is in an experiment's files, by the letter of the format.
+//!
+//! A third opinion beside gprofng and kcollect's own reader: a walk of the packet file that trusts only the packet
+//! headers and the declaration in `log.xml`. It is short because it refuses everything but kcollect's clock packets.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// A clock packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// `CLOCK_MONOTONIC`, nanoseconds.
+    pub time_ns: u64,
+    /// The CPU.
+    pub cpu: usize,
+    /// The process.
+    pub pid: i32,
+    /// Ticks that it stands for.
+    pub ticks: u64,
+}
+
+/// Where a tag's value is wanted: the first tag that holds all of the words.
+fn attribute<'a>(log: &'a str, words: &[&str], name: &str) -> Option<&'a str> {
+    let tag = log
+        .split('<')
+        .find(|tag| words.iter().all(|word| tag.contains(word)))?;
+    let start = tag.find(&format!(" {name}=\""))? + name.len() + 3;
+    tag[start..].split('"').next()
+}
+
+/// The clock interval of an experiment, nanoseconds.
+///
+/// # Errors
+/// When its log does not say.
+pub fn interval_ns(experiment: &Path) -> Result<f64> {
+    let log = log(experiment)?;
+    let microseconds =
+        attribute(&log, &["profile name=\"profile\""], "ptimer").context("no ptimer in log.xml")?;
+    Ok(microseconds.parse::<f64>()? * 1e3)
+}
+
+/// The moment that an experiment's times are relative to, `CLOCK_MONOTONIC` nanoseconds.
+///
+/// # Errors
+/// When its log does not say.
+pub fn start_ns(experiment: &Path) -> Result<u64> {
+    let log = log(experiment)?;
+    let tstamp =
+        attribute(&log, &["event", "kind=\"run\""], "tstamp").context("no run event in log.xml")?;
+    let (seconds, nanoseconds) = tstamp
+        .split_once('.')
+        .context("a run event without a fraction")?;
+    Ok(seconds.parse::<u64>()? * 1_000_000_000 + nanoseconds.parse::<u64>()?)
+}
+
+/// All clock packets, in the order of the file.
+///
+/// # Errors
+/// When there is no log, or it does not declare the fields. A packet that is cut off ends the walk, as in gprofng.
+pub fn packets(experiment: &Path) -> Result<Vec<Packet>> {
+    let log = log(experiment)?;
+    let kind: u16 = attribute(&log, &["profpckt "], "kind")
+        .context("no profpckt in log.xml")?
+        .parse()?;
+    let offset = |field: &str| -> Result<usize> {
+        let name = format!("name=\"{field}\"");
+        Ok(attribute(&log, &["field ", &name], "offset")
+            .with_context(|| format!("no field {field}"))?
+            .parse()?)
+    };
+    let (time, cpu, pid, ticks) = (
+        offset("TSTAMP")?,
+        offset("CPUID")?,
+        offset("KPID")?,
+        offset("NTICK")?,
+    );
+    let bytes = match fs::read(experiment.join("profile")) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(walk(&bytes)
+        .filter(|(found, _)| *found == kind)
+        .map_while(|(_, packet)| {
+            let half = |at: usize| {
+                packet
+                    .get(at..)?
+                    .first_chunk()
+                    .map(|bytes| u32::from_le_bytes(*bytes))
+            };
+            Some(Packet {
+                time_ns: packet
+                    .get(time..)?
+                    .first_chunk()
+                    .map(|bytes| u64::from_le_bytes(*bytes))?,
+                cpu: half(cpu)? as usize,
+                pid: half(pid)?.cast_signed(),
+                ticks: half(ticks)?.into(),
+            })
+        })
+        .collect())
+}
+
+/// All ticks in an experiment's file.
+///
+/// # Errors
+/// As [`packets`].
+pub fn ticks(experiment: &Path) -> Result<u64> {
+    Ok(packets(experiment)?.iter().map(|packet| packet.ticks).sum())
+}
+
+fn log(experiment: &Path) -> Result<String> {
+    let path = experiment.join("log.xml");
+    fs::read_to_string(&path).with_context(|| path.display().to_string())
+}
+
+/// Packets as type and bytes. A size of zero is a hole up to the next multiple of 16 KiB.
+fn walk(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    const HOLE: usize = 16 * 1024;
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        loop {
+            let head: &[u8; 4] = bytes.get(at..)?.first_chunk()?;
+            let size = usize::from(u16::from_le_bytes([head[0], head[1]]));
+            let kind = u16::from_le_bytes([head[2], head[3]]);
+            if size == 0 || at % 4 != 0 {
+                at = (at / HOLE + 1) * HOLE;
+                continue;
+            }
+            let packet = bytes.get(at..at + size)?;
+            at += size;
+            return Some((kind, packet));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LOG: &str = "<profile name=\"profile\" ptimer=\"997\" numstates=\"3\">\n<profpckt kind=\"8\" uname=\"x\">\n\
+        <field name=\"CPUID\" offset=\"4\"/>\n<field name=\"TSTAMP\" offset=\"8\"/>\n<field name=\"NTICK\" offset=\"16\"/>\n\
+        <field name=\"KPID\" offset=\"20\"/>\n</profpckt></profile>\n<event kind=\"run\" tstamp=\"5.000000007\"/>\n";
+
+    fn packet(kind: u16, ticks: u32) -> Vec<u8> {
+        let mut bytes = [24u16.to_le_bytes(), kind.to_le_bytes()].concat();
+        bytes.extend(1u32.to_le_bytes());
+        bytes.extend(9u64.to_le_bytes());
+        bytes.extend(ticks.to_le_bytes());
+        bytes.extend(77u32.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn complete_packets_are_found_across_holes() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("log.xml"), LOG).unwrap();
+        let mut bytes = packet(8, 2);
+        bytes.extend(packet(0, 100));
+        bytes.resize(16 * 1024, 0);
+        bytes.extend(packet(8, 3));
+        bytes.extend(&packet(8, 50)[..20]);
+        fs::write(directory.path().join("profile"), bytes).unwrap();
+        assert_eq!(ticks(directory.path()).unwrap(), 5);
+        let first = Packet {
+            time_ns: 9,
+            cpu: 1,
+            pid: 77,
+            ticks: 2,
+        };
+        assert_eq!(packets(directory.path()).unwrap()[0], first);
+        assert_eq!(interval_ns(directory.path()).unwrap(), 997_000.0);
+        assert_eq!(start_ns(directory.path()).unwrap(), 5_000_000_007);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_walked_to_an_end(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(walk(&bytes).count() <= bytes.len());
+        }
+    }
+}
