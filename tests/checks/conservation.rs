@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use tests::books::Books;
 use tests::command::Running;
 use tests::gprofng;
 use tests::kcollect::record;
 use tests::machine::{Exclusive, online_cpus, work_cpu};
-use tests::statistics::Band;
 use tests::workload;
 
 /// From the start of the experiment to the first CPU's clock, and from the last's to the end.
@@ -40,13 +40,34 @@ fn conserves(interval: &str, seconds: &str) -> Result<()> {
         Duration::from_secs(40),
     )?;
     let experiment = recorded.experiment()?;
+    let books = Books::of(&experiment)?;
+    books.complete()?;
     let header = gprofng::header(&experiment)?;
     let cpus = gprofng::objects(&experiment, "cpus")?;
     for cpu in online_cpus()? {
-        let ticks = cpus.get(&format!("CPU {cpu}")) * 1e9 / header.interval_ns;
-        Band::time(header.duration_ns, header.duration_ns, header.interval_ns)
-            .with_edges(EDGE_NS / header.interval_ns)
-            .judge(&format!("-p {interval}, CPU {cpu}"), ticks)?;
+        let books = books.cpu(cpu)?;
+        let ticks = books.ticks() as f64;
+        let recorded = books.recorded_ns / header.interval_ns;
+        ensure!(
+            (ticks - recorded).abs() <= 1.0,
+            "CPU {cpu}: {ticks} ticks in a time of {recorded:.2} intervals"
+        );
+
+        // That time is the run, but for the moment that starting and stopping takes.
+        let missing = header.duration_ns - books.recorded_ns;
+        ensure!(
+            (-1.0..EDGE_NS).contains(&missing),
+            "CPU {cpu} was recorded for {} s of {} s",
+            books.recorded_ns / 1e9,
+            header.duration_ns / 1e9
+        );
+
+        // And gprofng shows all of them. It rounds to a thousandth of a second.
+        let shown = cpus.get(&format!("CPU {cpu}")) * 1e9 / header.interval_ns;
+        ensure!(
+            (shown - ticks).abs() < 1.0,
+            "gprofng shows {shown} ticks of {ticks} of CPU {cpu}"
+        );
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use tests::books::Books;
 use tests::experiment;
 use tests::gprofng::{self, script};
 use tests::kcollect::{Recorded, record};
@@ -36,6 +37,15 @@ fn root_every_view_is_read() -> Result<()> {
     let experiment = recorded.experiment()?;
     let total =
         experiment::ticks(&experiment)? as f64 * experiment::interval_ns(&experiment)? / 1e9;
+
+    let books = Books::of(&experiment)?;
+    books.complete()?;
+    let in_file = experiment::ticks(&experiment)?;
+    ensure!(
+        books.ticks == in_file,
+        "kcollect.json says {} ticks, and {in_file} are in the file",
+        books.ticks
+    );
 
     let functions = gprofng::functions(&experiment, None)?;
     let same = |what: &str, seconds: f64, rounded: usize| {
@@ -133,6 +143,48 @@ fn root_header_objects_and_samples_tell_what_was_done() -> Result<()> {
             detail.text.contains(part),
             "{part:?} is not in sample_detail:\n{}",
             detail.text
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn root_the_summary_for_machines_is_in_the_experiment() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let recorded = record(
+        &["-p", "hi", "-x", "off", "-t", "1", "--json"],
+        &[],
+        Duration::from_secs(20),
+    )?;
+    let printed: serde_json::Value = serde_json::from_str(&recorded.finished.stdout)?;
+    let kept = std::fs::read_to_string(recorded.experiment()?.join("kcollect.json"))?;
+    let kept: serde_json::Value = serde_json::from_str(&kept)?;
+    for part in [
+        "interval_us",
+        "ticks",
+        "packets",
+        "cpus",
+        "losses",
+        "processes",
+        "functions",
+    ] {
+        ensure!(
+            !kept[part].is_null() && kept[part] == printed[part],
+            "{part}: {} and {}",
+            kept[part],
+            printed[part]
+        );
+    }
+    // The hottest functions of the summary are those that gprofng shows.
+    let table = gprofng::functions(&recorded.experiment()?, None)?;
+    let interval = Books::of(&recorded.experiment()?)?.interval_us / 1e6;
+    for function in kept["functions"].as_array().into_iter().flatten().take(10) {
+        let name = function["name"].as_str().unwrap_or_default();
+        let shown = table.sum(|shown| shown == name) / interval;
+        let ticks = function["self_ticks"].as_f64().unwrap_or_default();
+        ensure!(
+            (shown - ticks).abs() < 1.0,
+            "{name}: {ticks} ticks, and gprofng shows {shown:.1}"
         );
     }
     Ok(())

@@ -15,6 +15,7 @@
 //! and need root; `make test` runs them so. They take the machine for themselves ([`machine::Exclusive`]): two loads
 //! pinned to one CPU would each be the other's noise.
 
+pub mod books;
 pub mod command;
 pub mod experiment;
 pub mod gprofng;
