@@ -1,0 +1,36 @@
+# The two commands of the README are `make run` and `make test`; both install what is missing first.
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+KCOLLECT := $(abspath $(TARGET))/release/kcollect
+export KCOLLECT
+
+.PHONY: help build run check test cargo
+
+help:
+	@echo 'make run     build it, profile this machine for ten seconds under a small load, leave ktest.N.er here'
+	@echo 'make test    build it, run all tests, those that need root through sudo'
+	@echo 'make check   formatting, clippy, rustdoc'
+	@echo 'make build   only build $(TARGET)/release/kcollect'
+
+cargo:
+	@command -v cargo >/dev/null || { echo 'kcollect: cargo is missing: install Rust from https://rustup.rs, and run make as the user who has it (make calls sudo itself)' >&2; exit 69; }
+
+build: cargo
+	@scripts/packages.sh build
+	cargo build --locked --release -p kcollect
+
+run: build
+	scripts/as-root.sh $(KCOLLECT) -p on scripts/demonstration.sh 10
+
+check: cargo
+	@scripts/packages.sh build
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps
+
+# The name of a test that needs root begins with root_. Those profile the whole machine, so they run one by one.
+test: build
+	@scripts/packages.sh test
+	cargo test --locked --workspace -- --skip root_
+	PATH="$$(scripts/perf-path.sh)" cargo test --locked -p tests --tests \
+		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']" -- root_ --test-threads=1

@@ -1,0 +1,108 @@
+#!/bin/sh
+# Installs what building (build) or testing (test) needs, through the distribution's own package manager.
+#
+# It looks for the things themselves, not for packages: a clang from elsewhere is as good, and where all is there no
+# package manager is called, on any distribution. What is missing is installed on Debian, Ubuntu and what derives from
+# them; elsewhere it is named in one line, because guessed package names help nobody.
+set -eu
+
+usage() {
+    echo "usage: $0 build|test" >&2
+    exit 64
+}
+
+[ $# -eq 1 ] || usage
+case $1 in
+build | test) purpose=$1 ;;
+*) usage ;;
+esac
+
+distribution=
+if [ -r /etc/os-release ]; then
+    # shellcheck source=/dev/null
+    distribution=$(. /etc/os-release && echo "${ID:-} ${ID_LIKE:-}")
+fi
+
+have() {
+    command -v "$1" >/dev/null 2>&1
+}
+
+# Ubuntu's perf is a wrapper that needs the package of the kernel that runs, which clouds build their own flavours of.
+perf_package() {
+    case " $distribution " in
+    *" ubuntu "*)
+        if apt-cache show "linux-tools-$(uname -r)" >/dev/null 2>&1; then
+            echo "linux-tools-common linux-tools-$(uname -r)"
+        else
+            echo linux-tools-generic
+        fi
+        ;;
+    *) echo linux-perf ;;
+    esac
+}
+
+# What is missing, in words for people and as packages.
+missing=
+packages=
+lacks() {
+    missing="$missing${missing:+, }$1"
+    packages="$packages${packages:+ }$2"
+}
+
+find_missing() {
+    missing=
+    packages=
+    have clang || lacks clang clang
+    # The C library's headers come apart from gcc, and without them nothing links.
+    echo '#include <stdlib.h>' | cc -fsyntax-only -x c - 2>/dev/null || lacks "a C compiler" "gcc libc6-dev"
+    have make || lacks make make
+    if have pkg-config; then
+        pkg-config --exists libelf || lacks "libelf with headers" libelf-dev
+        pkg-config --exists zlib || lacks "zlib with headers" zlib1g-dev
+    else
+        lacks pkg-config pkg-config
+        lacks "libelf with headers" libelf-dev
+        lacks "zlib with headers" zlib1g-dev
+    fi
+    if [ "$purpose" = test ]; then
+        have gprofng || lacks "gprofng (binutils 2.39 or later)" binutils
+        perf_works || lacks perf "$(perf_package)"
+    fi
+}
+
+perf_works() {
+    (PATH=$("$(dirname "$0")/perf-path.sh") && perf --version) >/dev/null 2>&1
+}
+
+find_missing
+[ -n "$missing" ] || exit 0
+
+case " $distribution " in
+*" debian "* | *" ubuntu "*) ;;
+*)
+    echo "kcollect: install with your package manager: $missing" >&2
+    exit 69
+    ;;
+esac
+
+as_root=
+if [ "$(id -u)" -ne 0 ]; then
+    have sudo || {
+        echo "kcollect: install as root: apt-get install $packages" >&2
+        exit 77
+    }
+    as_root=sudo
+fi
+
+echo "kcollect: installing $packages (apt-get${as_root:+, with sudo})"
+$as_root apt-get update -qq </dev/null
+# The name of perf's package may be known only now.
+find_missing
+# shellcheck disable=SC2086 # a list of words
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages </dev/null
+
+find_missing
+if [ -n "$missing" ]; then
+    echo "kcollect: still missing after apt-get install $packages: $missing" >&2
+    exit 69
+fi
