@@ -1,0 +1,144 @@
+//! The README and the help cannot go stale: their commands are understood, and the README's tables are those of the code.
+
+use std::ffi::OsString;
+
+use kcollect::cli::{self, Command, Machine};
+use kcollect::exit::Kind;
+
+const README: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md"));
+
+const MACHINE: Machine = Machine {
+    max_sample_rate: Some(100_000),
+    width: Some(100),
+};
+
+/// Takes the command apart as a shell does, as far as the examples need it, and makes sure that it means something.
+fn understand(line: &str) -> Result<Command, String> {
+    let line = line.split(" #").next().unwrap_or(line).trim();
+    assert!(
+        !line.contains(['"', '\'', '$', '\\']),
+        "more than words: {line}"
+    );
+    let words = line
+        .trim_start_matches("sudo ")
+        .split_whitespace()
+        .map(OsString::from);
+    cli::parse(words, &MACHINE).map_err(|error| format!("{line}: {error}"))
+}
+
+/// The lines typed at a prompt in fenced blocks.
+fn typed() -> impl Iterator<Item = &'static str> {
+    let mut fenced = false;
+    README
+        .lines()
+        .filter(move |line| {
+            fenced ^= line.starts_with("```");
+            fenced
+        })
+        .filter_map(|line| line.strip_prefix("$ "))
+}
+
+#[test]
+fn the_commands_of_the_readme_are_understood() {
+    let commands: Vec<Command> = typed()
+        .filter(|line| line.trim_start_matches("sudo ").starts_with("kcollect"))
+        .map(understand)
+        .collect::<Result<_, _>>()
+        .unwrap();
+    assert!(commands.len() > 8, "{commands:#?}");
+    for command in commands {
+        if let Command::Record(plan) = command {
+            assert_eq!(
+                plan.notices,
+                Vec::<String>::new(),
+                "an example that has to be adjusted"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_examples_of_the_help_are_understood() {
+    let help = cli::help(Some(100));
+    let examples = help.lines().skip_while(|line| *line != "Examples:").skip(1);
+    let commands: Vec<Command> = examples
+        .take_while(|line| !line.is_empty())
+        .map(|line| understand(line.trim().split("  ").next().unwrap()))
+        .collect::<Result<_, _>>()
+        .unwrap();
+    assert!(commands.len() > 4, "{commands:#?}");
+}
+
+/// The cells of a table's rows, found by its heading row.
+fn table(heading: &str) -> Vec<[&'static str; 2]> {
+    README
+        .lines()
+        .skip_while(|line| *line != heading)
+        .skip(2)
+        .map_while(|line| {
+            line.strip_prefix("| ")?
+                .strip_suffix(" |")?
+                .split_once(" | ")
+        })
+        .map(|(left, right)| [left, right])
+        .collect()
+}
+
+#[test]
+fn the_options_are_those_of_the_code() {
+    let documented: Vec<String> = table("| option | meaning |")
+        .iter()
+        .map(|[option, _]| option.trim_matches('`').replace("\\|", "|"))
+        .collect();
+    let known: Vec<String> = cli::args::command(None)
+        .get_arguments()
+        .filter(|argument| !argument.is_positional())
+        .map(|argument| {
+            let short = argument
+                .get_short()
+                .map_or(String::new(), |short| format!("-{short}, "));
+            let long = argument.get_long().unwrap();
+            let value = match argument.get_value_names() {
+                Some(names) if argument.get_action().takes_values() => {
+                    match argument.get_num_args() {
+                        Some(count) if count.min_values() == 0 => format!(" [{}]", names.join(" ")),
+                        _ => format!(" {}", names.join(" ")),
+                    }
+                }
+                _ => String::new(),
+            };
+            format!("{short}--{long}{value}")
+        })
+        .collect();
+    assert_eq!(documented, known);
+}
+
+#[test]
+fn the_exit_codes_are_those_of_the_code() {
+    let documented: Vec<_> = table("| status | meaning |")
+        .iter()
+        .map(|[code, meaning]| format!("{code} {meaning}"))
+        .collect();
+    let known: Vec<_> = Kind::ALL
+        .iter()
+        .map(|kind| format!("{} {}", kind.code(), kind.meaning()))
+        .collect();
+    assert_eq!(documented, known);
+}
+
+#[test]
+fn the_targets_of_make_exist() {
+    let makefile = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../Makefile"));
+    let targets: Vec<_> = typed()
+        .filter_map(|line| line.strip_prefix("make "))
+        .collect();
+    assert_eq!(targets, ["run", "test"]);
+    for target in targets {
+        assert!(
+            makefile
+                .lines()
+                .any(|line| line.starts_with(&format!("{target}:"))),
+            "{target}"
+        );
+    }
+}
