@@ -4,11 +4,11 @@
 //! the order in which they happened. The types here say what it means; what cannot be said in the
 //! file, or what gprofng would misread, is refused when it is written, not silently altered.
 
-use crate::Result;
-use crate::error::Error;
+pub(crate) mod decode;
+pub(crate) mod encode;
+
 use crate::microstate::NumStates;
 use crate::packet::PacketDecl;
-use crate::xml::{Element, is_name};
 
 /// The format version that the writer claims and that gprofng 2.40 reads.
 pub const FORMAT_VERSION: &str = "12.4";
@@ -100,6 +100,21 @@ pub enum ProfileDecl {
         /// The packets.
         packets: Vec<PacketDecl>,
     },
+}
+
+impl ProfileDecl {
+    /// The packets of the table.
+    pub fn packets(&self) -> &[PacketDecl] {
+        match self {
+            ProfileDecl::Clock { packets, .. } | ProfileDecl::Other { packets, .. } => packets,
+        }
+    }
+
+    fn packets_mut(&mut self) -> &mut Vec<PacketDecl> {
+        match self {
+            ProfileDecl::Clock { packets, .. } | ProfileDecl::Other { packets, .. } => packets,
+        }
+    }
 }
 
 /// All of `log.xml` that is known when recording starts.
@@ -247,237 +262,3 @@ pub struct Descendant {
 const VERBATIM_WARNING: u32 = 47;
 /// Message id with which gprofng prints the text of a comment as it is.
 const VERBATIM_COMMENT: u32 = 400;
-/// The seconds of a time stamp must fit in 31 bits.
-const LAST_TIME: u64 = (1 << 31) * 1_000_000_000 - 1;
-
-fn refused(what: impl Into<String>) -> Error {
-    Error::unwritable("log.xml", what)
-}
-
-pub(crate) fn checked_time(file: &str, at: u64) -> Result<u64> {
-    if at > LAST_TIME {
-        return Err(Error::unwritable(
-            file,
-            format!("a time of {at} ns: its seconds exceed 31 bits"),
-        ));
-    }
-    Ok(at)
-}
-
-impl Header {
-    /// The elements of the header, `comments` included.
-    pub(crate) fn encode(&self) -> Result<String> {
-        let mut out = String::new();
-        Element::begin(&mut out, "experiment")
-            .attribute("version", &self.version)
-            .children(|out| Element::begin(out, "collector").text(&self.collector));
-        self.system.encode(&mut out)?;
-        Element::begin(&mut out, "process")
-            .number("pid", self.pid)
-            .end();
-        if let Some(ppid) = self.ppid {
-            Element::begin(&mut out, "process")
-                .number("ppid", ppid)
-                .end();
-        }
-        if self.word_size != WordSize::Bits64 {
-            return Err(refused("stack words of 32 bits"));
-        }
-        Element::begin(&mut out, "process")
-            .number("wsize", 64)
-            .end();
-        Element::begin(&mut out, "process").text(&self.command_line);
-        for setting in &self.settings {
-            setting.encode(&mut out)?;
-        }
-        if let Some(version) = &self.driver_version {
-            Element::begin(&mut out, "profile")
-                .attribute("name", "dversion")
-                .attribute("version", version)
-                .end();
-        }
-        for profile in &self.profiles {
-            profile.encode(&mut out)?;
-        }
-        for text in &self.comments {
-            let comment = LogEvent::Comment {
-                at: 0,
-                text: text.clone(),
-            };
-            out.push_str(&comment.encode()?);
-        }
-        Ok(out)
-    }
-}
-
-impl System {
-    fn encode(&self, out: &mut String) -> Result<()> {
-        if !matches!(self.arch.as_str(), "x86_64" | "aarch64") {
-            return Err(refused(format!(
-                "architecture {:?}: gprofng reads the data of any but x86_64 and aarch64 as \
-                 big-endian; use one of these and name the true one in a comment",
-                self.arch
-            )));
-        }
-        Element::begin(out, "system")
-            .attribute("hostname", &self.hostname)
-            .attribute("arch", &self.arch)
-            .number("pagesz", self.page_size)
-            .number("npages", self.pages)
-            .children(|out| {
-                for cpu in &self.cpus {
-                    Element::begin(out, "cpu")
-                        .number("id", cpu.id)
-                        .number("clk", cpu.mhz)
-                        .end();
-                }
-            });
-        Ok(())
-    }
-}
-
-impl Setting {
-    fn encode(&self, out: &mut String) -> Result<()> {
-        let element = Element::begin(out, "setting");
-        match self {
-            Setting::NoIdle => element.number("noidle", 1),
-            Setting::Limit(megabytes) => element.number("limit", megabytes),
-            Setting::SamplePeriod(seconds) => element.number("sample_period", seconds),
-            Setting::DelayStart(seconds) => element.number("delay_start", seconds),
-            Setting::Terminate(seconds) => element.number("terminate", seconds),
-            Setting::PauseSignal(signal) => element.number("pause_signal", signal),
-            Setting::LineTrace(which) => element.attribute("linetrace", which),
-            Setting::Other { name, .. } => return Err(refused(format!("setting {name:?}"))),
-        }
-        .end();
-        Ok(())
-    }
-}
-
-impl ProfileDecl {
-    fn encode(&self, out: &mut String) -> Result<()> {
-        let (element, name, packets) = match self {
-            ProfileDecl::Clock {
-                tick_us,
-                states,
-                packets,
-            } => (
-                Element::begin(out, "profile")
-                    .attribute("name", "profile")
-                    .number("ptimer", tick_us)
-                    .number("numstates", states.number()),
-                "profile",
-                packets,
-            ),
-            ProfileDecl::Other {
-                name,
-                attributes,
-                packets,
-            } => {
-                let mut element = Element::begin(out, "profile").attribute("name", name);
-                for (key, value) in attributes {
-                    if !is_name(key) {
-                        return Err(refused(format!("attribute name {key:?}")));
-                    }
-                    element = element.attribute(key, value);
-                }
-                (element, name.as_str(), packets)
-            }
-        };
-        if packets.is_empty() {
-            element.end();
-            return Ok(());
-        }
-        element.children(|out| {
-            Element::begin(out, "profdata")
-                .attribute("fname", name)
-                .end();
-            for packet in packets {
-                packet.encode(out);
-            }
-        });
-        Ok(())
-    }
-}
-
-impl LogEvent {
-    /// The one element that stands for the event.
-    pub(crate) fn encode(&self) -> Result<String> {
-        let mut out = String::new();
-        let event = |out, kind| Element::begin(out, "event").attribute("kind", kind);
-        let time = |at: &u64| checked_time("log.xml", *at);
-        match self {
-            LogEvent::Run(run) => event(&mut out, "run")
-                .time("tstamp", time(&run.tstamp)?)
-                .number("time", run.wall)
-                .number("tm_zone", run.tm_zone)
-                .end(),
-            LogEvent::Exit { at } => event(&mut out, "exit").time("tstamp", time(at)?).end(),
-            LogEvent::Sample { at, id, label } => event(&mut out, "sample")
-                .time("tstamp", time(at)?)
-                .number("id", id)
-                .attribute("label", label)
-                .end(),
-            LogEvent::Pause { at, name } => {
-                let pause = event(&mut out, "pause").time("tstamp", time(at)?);
-                match name {
-                    Some(name) => pause.attribute("name", name),
-                    None => pause,
-                }
-                .end();
-            }
-            LogEvent::Resume { at } => event(&mut out, "resume").time("tstamp", time(at)?).end(),
-            LogEvent::Comment { at, text } => event(&mut out, "comment")
-                .time("tstamp", time(at)?)
-                .number("id", VERBATIM_COMMENT)
-                .text(text),
-            LogEvent::Warning { at, text } => event(&mut out, "cwarn")
-                .time("tstamp", time(at)?)
-                .number("id", VERBATIM_WARNING)
-                .text(text),
-            LogEvent::Error { at, text, errno } => event(&mut out, "cerror")
-                .time("tstamp", time(at)?)
-                .number("id", VERBATIM_WARNING)
-                .number("ec", errno)
-                .text(text),
-            LogEvent::DescStart(descendant) => {
-                descendant.encode(event(&mut out, "desc_start"))?;
-            }
-            LogEvent::DescStarted(descendant) => {
-                descendant.encode(event(&mut out, "desc_started"))?;
-            }
-            LogEvent::Other {
-                kind,
-                attributes,
-                text,
-            } => {
-                let mut element = event(&mut out, kind);
-                for (key, value) in attributes {
-                    if !is_name(key) || key == "kind" {
-                        return Err(refused(format!("attribute name {key:?}")));
-                    }
-                    element = element.attribute(key, value);
-                }
-                if text.is_empty() {
-                    element.end();
-                } else {
-                    element.text(text);
-                }
-            }
-        }
-        Ok(out)
-    }
-}
-
-impl Descendant {
-    fn encode(&self, element: Element<'_>) -> Result<()> {
-        element
-            .time("tstamp", checked_time("log.xml", self.at)?)
-            .attribute("variant", &self.variant)
-            .attribute("lineage", &self.lineage)
-            .number("follow", u8::from(self.follow))
-            .attribute("msg", &self.message)
-            .end();
-        Ok(())
-    }
-}

@@ -7,7 +7,7 @@
 
 use crate::Result;
 use crate::error::Error;
-use crate::log::checked_time;
+use crate::log::encode::checked_time;
 use crate::xml::Element;
 
 /// The only access modes with which gprofng 2.40 accepts the first segment of an object:
