@@ -27,8 +27,8 @@ struct {
 	__array(values, struct ring);
 } rings SEC(".maps");
 
-/* By CPU id, not by position: ids have holes on some machines. Written by the CPU's own tick; by
- * load.rs only while that CPU has no clock event. */
+/* By CPU id, not by position: ids have holes on some machines. Written by programs on that CPU; by
+ * load.rs only while it has no clock event. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The clock tick: runs at every firing of a CPU's cpu-clock event, in the timer interrupt, on top of
- * whatever the CPU was doing, and says what that was.
+ * The clock of each CPU.
+ *
+ * `tick` runs at every firing of the CPU's cpu-clock event, in the timer interrupt, on top of
+ * whatever the CPU was doing, and says what that was. A CPU that sleeps in the idle loop may not fire
+ * at all: some hypervisors park it together with its timers. So `idle` watches the loop's sleep and
+ * counts the boundaries that passed in it, or they would be charged to whatever runs first
+ * afterwards. `settle` does the same on request, for a CPU that is asleep when data stop.
+ *
+ * All three run with interrupts off on the CPU whose books they write.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -27,79 +34,153 @@ static __always_inline bool on_borrowed_stack(struct task_struct *task, const st
 	return regs->sp - (unsigned long)BPF_CORE_READ(task, stack) >= KERNEL_STACK_SIZE;
 }
 
+/* Boundaries that passed on this CPU since they were last counted. */
+static __always_inline __u32 passed(struct cpu_books *book, __u64 now)
+{
+	struct grid grid = { .origin = book->origin, .index = book->index };
+	__u32 ticks = grid_advance(&grid, now, period_ns);
+
+	book->index = grid.index;
+	book->last = now;
+	return ticks;
+}
+
+static __always_inline void emit(struct cpu_books *book, struct tick_scratch *out, __u64 size)
+{
+	__u32 ring_index = out->record.cpu / CPUS_PER_RING;
+	void *ring = bpf_map_lookup_elem(&rings, &ring_index);
+
+	if (!ring || size > sizeof(*out) || send(ring, out, size)) {
+		book->lost += out->record.ticks;
+		book->lost_records++;
+	}
+}
+
+static __always_inline void count_idle(struct cpu_books *book, __u32 cpu, __u64 now, __u32 ticks)
+{
+	struct tick_scratch *out;
+	__u32 zero = 0;
+
+	book->idle += ticks;
+	out = record_idle ? bpf_map_lookup_elem(&scratch, &zero) : 0;
+	if (!out) {
+		book->unsent += ticks;
+		return;
+	}
+	out->record = (struct tick_record){
+		.time = now,
+		.cpu = cpu,
+		.ticks = ticks,
+		.mode = TICK_IDLE,
+	};
+	emit(book, out, sizeof(out->record));
+}
+
 SEC("perf_event")
 int tick(struct bpf_perf_event_data *ctx)
 {
-	__u32 cpu = bpf_get_smp_processor_id(), ring_index = cpu / CPUS_PER_RING, zero = 0, ticks;
+	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, ticks;
 	struct cpu_books *book = bpf_map_lookup_elem(&books, &cpu);
-	struct tick_scratch *out;
 	__u64 now = bpf_ktime_get_ns(), id, size;
-	struct grid grid;
-	void *ring;
+	struct tick_scratch *out;
+	bool user, borrowed = false;
 	long got;
 
 	if (!book)
 		return 0;
-	grid = (struct grid){ .origin = book->origin, .index = book->index };
-	ticks = grid_advance(&grid, now, period_ns);
-	book->origin = grid.origin;
-	book->index = grid.index;
-	book->last = now;
-	if (!recording)
+	ticks = passed(book, now);
+	if (!ticks || !recording)
 		return 0;
-	book->made_up += ticks - 1;
+
+	user = in_user_mode(&ctx->regs);
+	if (!user)
+		borrowed = on_borrowed_stack((void *)bpf_get_current_task(), &ctx->regs);
+	id = bpf_get_current_pid_tgid();
+	if (!user && !borrowed && !(__u32)id) {
+		count_idle(book, cpu, now, ticks);
+		return 0;
+	}
+	if (ticks > 1) {
+		/* Only the last boundary is known to belong to the interrupt that ended the sleep. */
+		if (book->in_idle) {
+			count_idle(book, cpu, now, ticks - 1);
+			ticks = 1;
+		}
+		book->made_up += ticks - 1;
+	}
 
 	out = bpf_map_lookup_elem(&scratch, &zero);
 	if (!out)
 		return 0;
-	id = bpf_get_current_pid_tgid();
 	out->record = (struct tick_record){
 		.time = now,
 		.cpu = cpu,
 		.pid = id >> 32,
 		.tid = (__u32)id,
 		.ticks = ticks,
+		.mode = user ? TICK_USER : TICK_KERNEL,
+		.flags = borrowed ? TICK_IRQ_WORK : 0,
 	};
 	size = sizeof(out->record);
-
-	if (in_user_mode(&ctx->regs)) {
-		out->record.mode = TICK_USER;
+	if (user) {
 		book->user += ticks;
-	} else {
-		struct task_struct *task = (void *)bpf_get_current_task();
-		bool borrowed = on_borrowed_stack(task, &ctx->regs);
-
-		if (!out->record.pid && !borrowed) {
-			out->record.mode = TICK_IDLE;
-			book->idle += ticks;
-			if (!record_idle) {
-				book->unsent += ticks;
-				return 0;
-			}
-		} else {
-			out->record.mode = TICK_KERNEL;
-			out->record.flags = borrowed ? TICK_IRQ_WORK : 0;
-			book->kernel += ticks;
-			got = bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0);
-			if (got < (long)sizeof(__u64)) {
-				out->stack[0] = leaf(&ctx->regs);
-				got = sizeof(__u64);
-				out->record.flags |= TICK_NO_STACK;
-				book->no_stack++;
-			} else if (got >= (long)(max_frames * sizeof(__u64))) {
-				out->record.flags |= TICK_TRUNCATED;
-				book->truncated++;
-			}
-			out->record.frames = got / sizeof(__u64);
-			size += got;
-		}
+		emit(book, out, size);
+		return 0;
 	}
 
-	ring = bpf_map_lookup_elem(&rings, &ring_index);
-	if (!ring || size > sizeof(*out) || send(ring, out, size)) {
-		book->lost += ticks;
-		book->lost_records++;
+	book->kernel += ticks;
+	got = bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0);
+	if (got < (long)sizeof(__u64)) {
+		out->stack[0] = leaf(&ctx->regs);
+		got = sizeof(__u64);
+		out->record.flags |= TICK_NO_STACK;
+		book->no_stack++;
+	} else if (got >= (long)(max_frames * sizeof(__u64))) {
+		out->record.flags |= TICK_TRUNCATED;
+		book->truncated++;
 	}
+	out->record.frames = got / sizeof(__u64);
+	emit(book, out, size + got);
+	return 0;
+}
+
+/* Counts what of a sleep has passed. */
+static __always_inline void settle_sleep(struct cpu_books *book, __u32 cpu)
+{
+	__u64 now = bpf_ktime_get_ns();
+	__u32 ticks = book->origin ? passed(book, now) : 0;
+
+	if (ticks && recording)
+		count_idle(book, cpu, now, ticks);
+}
+
+/* The idle loop begins a sleep (its depth) or ends it (-1). */
+SEC("tp_btf/cpu_idle")
+int idle(__u64 *ctx)
+{
+	__u32 state = ctx[0];
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_books *book = bpf_map_lookup_elem(&books, &cpu);
+	bool asleep = state != (__u32)-1;
+
+	if (!book)
+		return 0;
+	if (!asleep)
+		settle_sleep(book, cpu);
+	book->in_idle = asleep;
+	return 0;
+}
+
+/* Run by load.rs on each CPU in turn, before data begin or stop. */
+SEC("raw_tp")
+int settle(void *ctx)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_books *book = bpf_map_lookup_elem(&books, &cpu);
+
+	(void)ctx;
+	if (book && book->in_idle)
+		settle_sleep(book, cpu);
 	return 0;
 }
 

@@ -22,22 +22,22 @@ enum tick_flags {
 	TICK_NO_STACK = 4,  /* the kernel gave no stack: the leaf alone is here */
 };
 
-/* One firing of one CPU's clock. Followed by `frames` 64-bit addresses. */
+/* One firing of one CPU's clock, or the idle time before it. Followed by `frames` 64-bit addresses. */
 struct tick_record {
 	__u64 time;  /* CLOCK_MONOTONIC, ns */
 	__u32 cpu;
 	__u32 pid;   /* the process (thread group), initial pid namespace; 0 is idle */
 	__u32 tid;   /* the thread */
-	__u32 ticks; /* interval boundaries this firing stands for, 1 unless the timer was held up */
+	__u32 ticks; /* interval boundaries this record stands for, 1 unless the timer was held up */
 	__u8 mode;   /* enum tick_mode */
 	__u8 flags;  /* enum tick_flags */
 	__u16 frames;
 	__u32 zero;
 };
 
-/* The books of one CPU, kept by its tick alone; boundaries, not firings. What was sent is
- * user + kernel + idle - unsent - lost; what the CPU lived through while recording is user + kernel
- * + idle. One to a cache line pair, so that CPUs don't share. */
+/* The books of one CPU, written by programs that run on it with interrupts off; boundaries, not
+ * firings. What was sent is user + kernel + idle - unsent - lost; what the CPU lived through while
+ * recording is user + kernel + idle. Two cache lines, so that CPUs don't share. */
 struct cpu_books {
 	__u64 origin; /* struct grid */
 	__u64 index;
@@ -47,11 +47,12 @@ struct cpu_books {
 	__u64 unsent;	/* idle boundaries not sent, by request (-x on) */
 	__u64 lost;	/* boundaries whose record found no room in the ring */
 	__u64 lost_records;
-	__u64 made_up;	/* boundaries beyond the first of a firing: the timer was held up */
+	__u64 made_up;	/* boundaries beyond the first of a firing on a busy CPU: the timer was held up */
 	__u64 truncated; /* records with TICK_TRUNCATED */
 	__u64 no_stack; /* records with TICK_NO_STACK */
-	__u64 last;	/* time of the last firing, ns */
-	__u64 zero[4];
+	__u64 last;	/* when the clock last fired or idleness was last counted, ns */
+	__u64 in_idle;	/* the CPU is in the idle loop's sleep, interrupts on top of it included */
+	__u64 zero[3];
 };
 
 _Static_assert(sizeof(struct tick_record) == 32, "wire.rs mirrors this");

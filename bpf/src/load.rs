@@ -10,7 +10,11 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::rc::Rc;
 
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, MapType, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{
+    ErrorKind, Link, MapCore as _, MapFlags, MapHandle, MapType, ProgramInput, RingBuffer,
+    RingBufferBuilder,
+};
+use libbpf_sys::BPF_F_TEST_RUN_ON_CPU;
 
 use crate::verifier::with_log;
 use crate::wire::MAX_FRAMES;
@@ -59,6 +63,7 @@ pub struct Settings {
 pub struct TickCollector {
     // Before the skeleton, so that no tick comes while it goes.
     links: BTreeMap<u32, Link>,
+    _idle: Link,
     rings: RingBuffer<'static>,
     arrived: Rc<RefCell<Vec<Result<Tick, Error>>>>,
     skel: TickSkel<'static>,
@@ -74,7 +79,7 @@ impl fmt::Debug for TickCollector {
 }
 
 impl TickCollector {
-    /// Loads the programs; nothing runs yet, and [`TickCollector::set_recording`] is off.
+    /// Loads the programs; no clock runs yet, and [`TickCollector::set_recording`] is off.
     ///
     /// # Errors
     /// [`Error::Load`] with the verifier's log when the kernel refuses them, [`Error::Step`] when a
@@ -98,8 +103,10 @@ impl TickCollector {
                 .map_err(step("map a ring"))?;
         }
         let rings = builder.build().map_err(step("map the rings"))?;
+        let idle = skel.progs.idle.attach().map_err(step("watch idle CPUs"))?;
         Ok(TickCollector {
             links: BTreeMap::new(),
+            _idle: idle,
             rings,
             arrived,
             skel,
@@ -107,25 +114,25 @@ impl TickCollector {
         })
     }
 
-    /// Attaches the tick to a CPU's clock event and starts that clock, on a grid of its own.
+    /// Attaches the tick to a CPU's clock event and starts that clock, on a grid of its own that
+    /// begins `now` (CLOCK_MONOTONIC nanoseconds).
     ///
     /// The event closes when the CPU is detached or the collector dropped.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel refuses.
-    pub fn attach(&mut self, cpu: u32, event: OwnedFd) -> Result<(), Error> {
+    pub fn attach(&mut self, cpu: u32, event: OwnedFd, now: u64) -> Result<(), Error> {
         self.links.remove(&cpu);
-        let books = self.books(cpu)?;
         let fresh = CpuBooks {
-            origin: 0,
+            origin: now,
             index: 0,
-            ..books
+            ..self.books(cpu)?
         };
         self.skel
             .maps
             .books
             .update(&cpu.to_ne_bytes(), &fresh.encode(), MapFlags::ANY)
-            .map_err(step(format!("clear the tick grid of CPU {cpu}")))?;
+            .map_err(step(format!("set the tick grid of CPU {cpu}")))?;
         let link = self
             .skel
             .progs
@@ -148,11 +155,30 @@ impl TickCollector {
         self.links.keys().copied()
     }
 
-    /// Begins or pauses taking data, on all CPUs at once; the tick grids go on either way.
-    pub fn set_recording(&mut self, on: bool) {
+    /// Begins or pauses taking data, on all CPUs at once; the tick grids go on either way. What a
+    /// sleeping CPU has slept until now is counted before.
+    ///
+    /// # Errors
+    /// [`Error::Step`] when a CPU can't be asked.
+    pub fn set_recording(&mut self, on: bool) -> Result<(), Error> {
+        for cpu in self.links.keys() {
+            let run = self.skel.progs.settle.test_run(ProgramInput {
+                cpu: *cpu,
+                flags: BPF_F_TEST_RUN_ON_CPU,
+                ..Default::default()
+            });
+            match run {
+                // It has just gone offline: nothing sleeps there.
+                Err(error) if error.kind() == ErrorKind::Other => {}
+                other => {
+                    other.map_err(step(format!("settle the books of CPU {cpu}")))?;
+                }
+            }
+        }
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.recording = on;
         }
+        Ok(())
     }
 
     /// Takes all ticks that the rings hold, in no order across CPUs.

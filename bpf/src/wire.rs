@@ -21,7 +21,7 @@ pub enum Mode {
     Idle,
 }
 
-/// One firing of one CPU's clock.
+/// One firing of one CPU's clock, or the idle time before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tick {
     /// CLOCK_MONOTONIC, nanoseconds.
@@ -32,7 +32,7 @@ pub struct Tick {
     pub pid: u32,
     /// The thread.
     pub tid: u32,
-    /// Interval boundaries this firing stands for: 1 unless the timer was held up.
+    /// Interval boundaries this stands for: 1 unless the timer was held up.
     pub ticks: u32,
     /// What the CPU was doing.
     pub mode: Mode,
@@ -106,14 +106,15 @@ pub struct CpuBooks {
     pub lost: u64,
     /// Records that found the ring full.
     pub lost_records: u64,
-    /// Boundaries beyond the first of a firing: the timer had been held up for that long.
+    /// Boundaries beyond the first of a firing on a busy CPU: its timer had been held up for that long.
     pub made_up: u64,
     /// Records whose stack was cut at the kernel's depth limit.
     pub truncated: u64,
     /// Records for which the kernel gave no stack.
     pub no_stack: u64,
-    /// Time of the last firing, CLOCK_MONOTONIC nanoseconds; 0 before the first.
+    /// When the clock last fired or idleness was last counted, CLOCK_MONOTONIC nanoseconds; 0 before.
     pub last: u64,
+    pub(crate) in_idle: u64,
 }
 
 impl CpuBooks {
@@ -141,6 +142,7 @@ impl CpuBooks {
             truncated: word(bytes, 72),
             no_stack: word(bytes, 80),
             last: word(bytes, 88),
+            in_idle: word(bytes, 96),
         })
     }
 
@@ -158,6 +160,7 @@ impl CpuBooks {
             self.truncated,
             self.no_stack,
             self.last,
+            self.in_idle,
         ];
         let mut bytes = [0; BOOKS];
         for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -243,7 +246,7 @@ mod tests {
         }
 
         #[test]
-        fn books_survive_the_way_there_and_back(words in any::<[u64; 12]>()) {
+        fn books_survive_the_way_there_and_back(words in any::<[u64; 13]>()) {
             let mut bytes = [0; BOOKS];
             for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
                 slot.copy_from_slice(&word.to_ne_bytes());

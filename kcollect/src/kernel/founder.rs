@@ -1,0 +1,395 @@
+//! The founder experiment from its first byte to its last: `ktest.1.er`, the kernel's.
+//!
+//! It takes the one time-ordered stream of events and is the only one to write the experiment. When
+//! writing fails (the disk is full) it stops taking data, keeps count of what it turns away, and can
+//! still be closed: what was written until then is a valid experiment.
+
+use std::fs;
+
+use experiment_format::Error;
+use experiment_format::layout::ExperimentDir;
+use experiment_format::log::{Header, LogEvent, ProfileDecl, Run, Setting};
+use experiment_format::microstate::NumStates;
+use experiment_format::packet::ClockTick;
+use experiment_format::writer::ExperimentWriter;
+use user_collector::process::Processes;
+
+use super::archive::{self, LoadObject, Program};
+use super::kcore::Kcore;
+use super::recorder::Recorder;
+use super::symbols::{BPF, Symbol, Symbols};
+use crate::cli::plan::{Archive, Plan};
+use crate::machine;
+use crate::perf::sideband::SidebandEvent;
+use crate::sources::Event;
+
+/// Exited processes are kept so long, for the ticks of their last moments: nanoseconds.
+const MEMORY_OF_THE_DEAD: u64 = 10_000_000_000;
+
+/// The kernel's experiment, being written.
+#[derive(Debug)]
+pub struct Founder {
+    writer: ExperimentWriter,
+    start: u64,
+    archive: Archive,
+    /// The functions of the kernel, with what came during the run.
+    pub symbols: Symbols,
+    programs: Vec<Program>,
+    programs_at_start: usize,
+    modules: String,
+    processes: Processes,
+    /// Ticks as they were recorded.
+    pub recorder: Recorder,
+    /// Side-band records that the kernel could not deliver.
+    pub sideband_lost: u64,
+    /// Ticks that came after writing had failed.
+    pub not_written: u64,
+    /// Why writing stopped.
+    pub failed: Option<Error>,
+    forgotten_at: u64,
+}
+
+/// What is read before the run and written with it.
+#[derive(Debug)]
+pub struct Kernel {
+    symbols: Symbols,
+    modules: String,
+    objects: Vec<LoadObject>,
+}
+
+impl Kernel {
+    /// Reads the kernel's symbols, and its text where that can be had, and makes the images. Takes
+    /// some tenths of a second, which is why it comes before the first tick.
+    ///
+    /// # Errors
+    /// A [`super::symbols::SymbolsError`], or an image that can't be laid out.
+    pub fn read(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Kernel, KernelError> {
+        let symbols = Symbols::read()?;
+        let objects = match plan.archive {
+            Archive::Off => Vec::new(),
+            _ => {
+                let kcore = Kcore::open()
+                    .map_err(|error| {
+                        say(&format!(
+                            "no disassembly of the kernel: /proc/kcore: {error}"
+                        ))
+                    })
+                    .ok();
+                archive::kernel_objects(&symbols, kcore.as_ref())?
+            }
+        };
+        Ok(Kernel {
+            symbols,
+            modules: loaded_modules(),
+            objects,
+        })
+    }
+}
+
+/// Why the kernel could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// Its symbols.
+    #[error(transparent)]
+    Symbols(#[from] super::symbols::SymbolsError),
+    /// An image of it.
+    #[error(transparent)]
+    Image(#[from] Error),
+}
+
+impl Founder {
+    /// Writes all that is known at the start: header, images, maps, notes. If that fails, nothing is
+    /// left behind. `start` is the zero of the experiment, CLOCK_MONOTONIC nanoseconds.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn create(
+        dir: ExperimentDir,
+        plan: &Plan,
+        kernel: Kernel,
+        start: u64,
+    ) -> Result<Founder, Error> {
+        let run = Run {
+            tstamp: start,
+            wall: wall_clock(),
+            tm_zone: 0,
+        };
+        let writer = ExperimentWriter::create(dir, &header(plan), run)?;
+        let programs = archive::programs(&kernel.symbols);
+        let mut founder = Founder {
+            writer,
+            start,
+            archive: plan.archive,
+            recorder: Recorder::new(start, &kernel.symbols),
+            symbols: kernel.symbols,
+            programs_at_start: programs.len(),
+            programs,
+            modules: kernel.modules,
+            processes: Processes::new(),
+            sideband_lost: 0,
+            not_written: 0,
+            failed: None,
+            forgotten_at: start,
+        };
+        match founder.begin(plan, kernel.objects) {
+            Ok(()) => Ok(founder),
+            Err(error) => {
+                // The first error is the one to tell.
+                let _ = founder.writer.discard();
+                Err(error)
+            }
+        }
+    }
+
+    fn begin(&mut self, plan: &Plan, objects: Vec<LoadObject>) -> Result<(), Error> {
+        for comment in &plan.comments {
+            self.writer.note(comment)?;
+        }
+        for notice in &plan.notices {
+            self.writer.warning(0, notice)?;
+        }
+        for object in objects {
+            self.write_object(&object)?;
+        }
+        if self.archive != Archive::Off
+            && let Some(object) = archive::bpf_object(&self.programs)?
+        {
+            self.write_object(&object)?;
+        }
+        self.write_sample(self.start, "start")
+    }
+
+    /// Applies one event of the stream. Events must come in time order.
+    pub fn apply(&mut self, time: u64, event: Event) {
+        match event {
+            Event::Tick(tick) if self.failed.is_some() => self.not_written += u64::from(tick.ticks),
+            Event::Tick(tick) => {
+                let ticks = u64::from(tick.ticks);
+                if let Err(error) = self.recorder.tick(&mut self.writer, &self.processes, tick) {
+                    self.not_written += ticks;
+                    self.failed = Some(error);
+                }
+            }
+            Event::Found { pid, name } => self.processes.found(pid, &name),
+            Event::Sideband(event) => self.sideband(time, event),
+        }
+    }
+
+    fn sideband(&mut self, time: u64, event: SidebandEvent) {
+        match event {
+            SidebandEvent::Fork { pid, parent } => self.processes.forked(pid, parent),
+            SidebandEvent::Exit { pid } => self.processes.exited(pid, time),
+            SidebandEvent::Comm { pid, name, exec } => self.processes.named(pid, &name, exec),
+            SidebandEvent::Map {
+                pid,
+                path,
+                build_id,
+            } => self.processes.mapped(pid, &path, &build_id),
+            SidebandEvent::KernelCode {
+                address,
+                size,
+                name,
+                gone,
+            } => {
+                let at = time.saturating_sub(self.start);
+                self.kernel_code(at, address, u64::from(size), &name, gone);
+            }
+            SidebandEvent::Lost { records } => self.sideband_lost += records,
+            SidebandEvent::Other => {}
+        }
+    }
+
+    fn kernel_code(&mut self, at: u64, address: u64, size: u64, name: &[u8], gone: bool) {
+        let living = self
+            .programs
+            .iter_mut()
+            .rfind(|program| program.address == address && program.to.is_none());
+        match (living, gone) {
+            (Some(program), true) => program.to = Some(at),
+            (None, true) | (Some(_), false) => {}
+            (None, false) => {
+                let name: Box<str> = String::from_utf8_lossy(name).into();
+                let symbol = Symbol {
+                    address,
+                    size,
+                    name: name.clone(),
+                    global: false,
+                };
+                self.symbols.add(BPF, symbol);
+                self.programs.push(Program {
+                    address,
+                    size,
+                    name,
+                    from: at,
+                    to: None,
+                });
+            }
+        }
+    }
+
+    /// Lets go of what is only kept for the late: call it once a round.
+    pub fn tidy(&mut self, now: u64) {
+        if now.saturating_sub(self.forgotten_at) < MEMORY_OF_THE_DEAD {
+            return;
+        }
+        self.forgotten_at = now;
+        let long_ago = now.saturating_sub(MEMORY_OF_THE_DEAD);
+        self.processes.forget_exited(long_ago, |pid| {
+            fs::exists(format!("/proc/{pid}")).unwrap_or(true)
+        });
+        self.recorder.forget(&self.processes);
+    }
+
+    /// Takes a sample of the machine's usage.
+    pub fn sample(&mut self, now: u64, label: &str) {
+        if let Err(error) = self.write_sample(now, label) {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    fn write_sample(&mut self, now: u64, label: &str) -> Result<(), Error> {
+        // Usage is an extra: a machine without a readable /proc/stat still has its ticks.
+        let usage = machine::usage(self.start).unwrap_or_default();
+        self.writer
+            .sample(now.saturating_sub(self.start), label, &usage)
+    }
+
+    /// Writes an event of the run: pause, resume, comment. `at` is relative to the start.
+    pub fn log(&mut self, event: &LogEvent) {
+        if let Err(error) = self.writer.log(event) {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Bytes written, archives not counted.
+    #[must_use]
+    pub fn bytes_written(&self) -> u64 {
+        self.writer.bytes_written()
+    }
+
+    /// Adds what came during the run: BPF programs, modules. `give_up` is asked before each object.
+    pub fn archive_late(&mut self, mut give_up: impl FnMut() -> bool) {
+        if self.archive == Archive::Off || self.failed.is_some() {
+            return;
+        }
+        if let Err(error) = self.write_late(&mut give_up) {
+            self.failed = Some(error);
+        }
+    }
+
+    fn write_late(&mut self, give_up: &mut impl FnMut() -> bool) -> Result<(), Error> {
+        let (before, since) = self.programs.split_at(self.programs_at_start);
+        let changed = !since.is_empty() || before.iter().any(|program| program.to.is_some());
+        if changed && !give_up() {
+            if let Some(mut object) = archive::bpf_object(&self.programs)? {
+                // The segments of the first ones are in the file already.
+                let known = self.programs_at_start;
+                let mut segments = 0;
+                object.maps.retain(|event| {
+                    let segment = matches!(event, experiment_format::map::MapEvent::Segment { .. });
+                    segments += usize::from(segment);
+                    !segment || segments > known
+                });
+                self.write_object(&object)?;
+            }
+        }
+        if loaded_modules() != self.modules {
+            let Ok(now) = Symbols::read() else {
+                return Ok(());
+            };
+            let known = |name: &str| self.symbols.objects().any(|(known, _)| known == name);
+            let new: Vec<_> = archive::kernel_objects(&now, Kcore::open().ok().as_ref())?
+                .into_iter()
+                .filter(|object| !known(&object.name))
+                .collect();
+            for object in new {
+                if give_up() {
+                    return Ok(());
+                }
+                self.write_object(&object)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_object(&mut self, object: &LoadObject) -> Result<(), Error> {
+        self.writer.archive(&object.name, &object.elf)?;
+        object
+            .maps
+            .iter()
+            .try_for_each(|event| self.writer.map(event))
+    }
+
+    /// Writes a file of our own, as a whole.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn side_file(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        self.writer.side_file(name, bytes)
+    }
+
+    /// Closes the experiment. `stopped` is when data were stopped.
+    ///
+    /// # Errors
+    /// When the closing can't be written.
+    pub fn close(self, stopped: u64) -> Result<(), Error> {
+        self.writer
+            .close(stopped.saturating_sub(self.start))
+            .map(drop)
+    }
+}
+
+fn header(plan: &Plan) -> Header {
+    let seconds = |time: std::time::Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+    let mut settings = Vec::new();
+    if !plan.record_idle {
+        settings.push(Setting::NoIdle);
+    }
+    settings.extend(plan.limit.map(|bytes| Setting::Limit(bytes >> 20)));
+    settings.extend(
+        plan.sample_period
+            .map(|period| Setting::SamplePeriod(seconds(period))),
+    );
+    if !plan.start.is_zero() {
+        settings.push(Setting::DelayStart(seconds(plan.start)));
+    }
+    settings.extend(plan.end.map(|end| Setting::Terminate(seconds(end))));
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    Header {
+        collector: concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned(),
+        system: machine::describe(),
+        pid: std::process::id(),
+        command_line: "kernel".to_owned(),
+        profiles: vec![ProfileDecl::Clock {
+            tick_us: plan.period_us,
+            states: NumStates::Kernel,
+            packets: vec![ClockTick::declaration()],
+        }],
+        driver_version: Some(concat!("kcollect BPF ", env!("CARGO_PKG_VERSION")).to_owned()),
+        settings,
+        comments: vec![
+            format!("kernel: {}", machine::kernel()),
+            format!("command: {}", words.collect::<Vec<_>>().join(" ")),
+            "samples: user, system, trap (interrupts), wait (stolen by the hypervisor) and sleep (idle) of all CPUs, \
+             from /proc/stat; all context switches are counted as voluntary"
+                .to_owned(),
+        ],
+        ..Header::default()
+    }
+}
+
+/// The names of the modules that are loaded; nothing where the kernel has none.
+fn loaded_modules() -> String {
+    let text = fs::read_to_string("/proc/modules").unwrap_or_default();
+    let mut names: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    names.sort_unstable();
+    names.join(" ")
+}
+
+fn wall_clock() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs() as i64)
+}

@@ -1,0 +1,8 @@
+//! The kernel's side of an experiment: its symbols, and the founder.
+
+pub mod accounts;
+pub mod archive;
+pub mod founder;
+pub mod kcore;
+pub mod recorder;
+pub mod symbols;

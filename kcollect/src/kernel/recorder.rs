@@ -1,0 +1,287 @@
+//! The founder: ticks, in time order, become packets of the kernel's experiment.
+//!
+//! A tick in the kernel has its kernel stack; one in user mode the single frame `<NAME_PID_pid>`; one
+//! of an idle CPU `<IDLE>`, as er_kernel has them. Such a frame is an artificial function at an
+//! address where no kernel code can be.
+
+use std::collections::HashMap;
+
+use bpf::{Mode, Tick};
+use experiment_format::layout::printable;
+use experiment_format::map::MapEvent;
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::ClockTick;
+use experiment_format::stacks::{StackEnd, StackUid};
+use experiment_format::writer::ExperimentWriter;
+use user_collector::process::{Name, Process, Processes};
+
+use super::accounts::{Accounts, StackTicks};
+use super::symbols::Symbols;
+
+/// The frame that ends a truncated stack in [`Accounts::stacks`].
+pub const TRUNCATED: u64 = u64::MAX;
+
+/// Artificial functions lie here, one every [`STEP`] bytes, far below any kernel.
+const IDLE_ADDRESS: u64 = 0x1000;
+const FIRST_PROCESS_ADDRESS: u64 = 0x1_0000;
+const STEP: u64 = 0x10;
+
+/// What was recorded, what was not, and why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// Ticks written.
+    pub ticks: u64,
+    /// Packets written; one carries several ticks when a timer was held up.
+    pub packets: u64,
+    /// Ticks of processes whose name nothing had told.
+    pub unnamed: u64,
+    /// Packets whose stack was cut at the kernel's depth limit.
+    pub truncated: u64,
+    /// Packets for which the kernel gave no stack.
+    pub no_stack: u64,
+    /// Ticks in which an interrupt or softirq had borrowed the CPU.
+    pub irq_work: u64,
+}
+
+/// Turns ticks into the founder's packets.
+#[derive(Debug)]
+pub struct Recorder {
+    start: u64,
+    interrupt_entries: Vec<(u64, u64)>,
+    user_frames: HashMap<u32, UserFrame>,
+    next_address: u64,
+    idle: Option<StackUid>,
+    /// Sums for the summary.
+    pub accounts: Accounts,
+    /// Counts for the summary.
+    pub recorded: Recorded,
+}
+
+/// The frame of a process in user mode, under one name.
+#[derive(Debug)]
+struct UserFrame {
+    serial: u64,
+    name: Option<Name>,
+    uid: StackUid,
+}
+
+impl Recorder {
+    /// `start` is the zero of the experiment's times, CLOCK_MONOTONIC nanoseconds.
+    #[must_use]
+    pub fn new(start: u64, symbols: &Symbols) -> Recorder {
+        Recorder {
+            start,
+            interrupt_entries: interrupt_entries(symbols),
+            user_frames: HashMap::new(),
+            next_address: FIRST_PROCESS_ADDRESS,
+            idle: None,
+            accounts: Accounts::default(),
+            recorded: Recorded::default(),
+        }
+    }
+
+    /// Writes one tick; `processes` is as it was at the tick's time.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn tick(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        processes: &Processes,
+        tick: Tick,
+    ) -> experiment_format::Result<()> {
+        let ticks = u64::from(tick.ticks);
+        let process = processes.get(tick.pid);
+        let stack = match tick.mode {
+            Mode::Idle => self.idle(writer)?,
+            Mode::User => self.user_frame(writer, process, &tick)?,
+            Mode::Kernel => self.kernel_stack(writer, &tick)?,
+        };
+        writer.tick(&ClockTick {
+            cpu: tick.cpu,
+            time: tick.time,
+            stack,
+            tid: tick.tid,
+            pid: tick.pid,
+            state: Microstate::KernelCpu,
+            ticks: tick.ticks,
+        })?;
+
+        self.recorded.ticks += ticks;
+        self.recorded.packets += 1;
+        self.recorded.truncated += u64::from(tick.truncated);
+        self.recorded.no_stack += u64::from(tick.no_stack);
+        self.recorded.irq_work += if tick.irq_work { ticks } else { 0 };
+        if tick.mode == Mode::Idle {
+            self.accounts.idle += ticks;
+            return Ok(());
+        }
+        let name = process.and_then(|process| process.name.as_deref());
+        if name.is_none() && tick.pid != 0 {
+            self.recorded.unnamed += ticks;
+        }
+        let row = self
+            .accounts
+            .process(tick.pid, process.map_or(0, |process| process.serial));
+        row.name = shown(tick.pid, name);
+        match tick.mode {
+            Mode::User => row.user += ticks,
+            _ => row.kernel += ticks,
+        }
+        Ok(())
+    }
+
+    /// Forgets the frames of processes that are no longer known.
+    pub fn forget(&mut self, processes: &Processes) {
+        self.user_frames
+            .retain(|pid, _| processes.get(*pid).is_some());
+    }
+
+    fn idle(&mut self, writer: &mut ExperimentWriter) -> experiment_format::Result<StackUid> {
+        if let Some(uid) = self.idle {
+            return Ok(uid);
+        }
+        let uid = artificial(writer, 0, IDLE_ADDRESS, "<IDLE>".to_owned())?;
+        self.idle = Some(uid);
+        Ok(uid)
+    }
+
+    fn user_frame(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        process: Option<&Process>,
+        tick: &Tick,
+    ) -> experiment_format::Result<StackUid> {
+        let serial = process.map_or(0, |process| process.serial);
+        let name = process.and_then(|process| process.name.as_ref());
+        if let Some(known) = self.user_frames.get(&tick.pid)
+            && known.serial == serial
+            && known.name.as_ref() == name
+        {
+            return Ok(known.uid);
+        }
+        let function = format!(
+            "<{}_PID_{}>",
+            shown(tick.pid, name.map(|name| &**name)),
+            tick.pid
+        );
+        let at = tick.time.saturating_sub(self.start);
+        let uid = artificial(writer, at, self.next_address, function)?;
+        self.next_address += STEP;
+        let name = name.cloned();
+        self.user_frames
+            .insert(tick.pid, UserFrame { serial, name, uid });
+        Ok(uid)
+    }
+
+    fn kernel_stack(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        tick: &Tick,
+    ) -> experiment_format::Result<StackUid> {
+        let mut frames = tick.stack.to_vec();
+        self.point_at_calls(&mut frames);
+        let end = if tick.truncated {
+            frames.push(TRUNCATED);
+            StackEnd::Truncated
+        } else {
+            StackEnd::Complete
+        };
+        let ticks = u64::from(tick.ticks);
+        if let Some(known) = self.accounts.stacks.get_mut(&*frames) {
+            known.ticks += ticks;
+            return Ok(known.uid);
+        }
+        let kernel = frames.strip_suffix(&[TRUNCATED]).unwrap_or(&frames);
+        let uid = writer.stack(kernel, end)?;
+        self.accounts
+            .stacks
+            .insert(frames.into(), StackTicks { uid, ticks });
+        Ok(uid)
+    }
+
+    /// Turns return addresses into addresses inside the call, by one byte. A frame under an
+    /// interrupt's entry is no return address: it is where the interrupt struck, and stays exact.
+    fn point_at_calls(&self, frames: &mut [u64]) {
+        let mut exact = true;
+        for frame in frames {
+            let pc = *frame;
+            if !exact {
+                *frame = pc.wrapping_sub(1);
+            }
+            let next = self
+                .interrupt_entries
+                .partition_point(|(from, _)| *from <= pc);
+            exact = next > 0 && pc < self.interrupt_entries[next - 1].1;
+        }
+    }
+}
+
+/// A process's name as the experiment and the summary show it.
+fn shown(pid: u32, name: Option<&[u8]>) -> String {
+    match name {
+        Some(name) => printable(name),
+        None if pid == 0 => "swapper".to_owned(),
+        None => "unknown".to_owned(),
+    }
+}
+
+fn artificial(
+    writer: &mut ExperimentWriter,
+    at: u64,
+    vaddr: u64,
+    name: String,
+) -> experiment_format::Result<StackUid> {
+    writer.map(&MapEvent::Function {
+        at,
+        vaddr,
+        size: STEP,
+        name,
+    })?;
+    writer.stack(&[vaddr], StackEnd::Complete)
+}
+
+/// Where interrupts and exceptions enter the kernel: the frame under such a function was interrupted,
+/// it called nothing. x86-64's entry stubs begin with `asm_`, aarch64's with `el1h_64_`.
+fn interrupt_entries(symbols: &Symbols) -> Vec<(u64, u64)> {
+    let entry = |name: &str| {
+        [
+            "asm_exc_",
+            "asm_sysvec_",
+            "asm_common_interrupt",
+            "asm_spurious",
+            "el1h_64_",
+        ]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+    };
+    let mut ranges: Vec<_> = symbols
+        .objects()
+        .flat_map(|(_, object)| object)
+        .filter(|symbol| entry(&symbol.name))
+        .map(|symbol| (symbol.address, symbol.address + symbol.size))
+        .collect();
+    ranges.sort_unstable();
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_point_into_their_calls_but_the_interrupted_stay_exact() {
+        let text = "\
+1000 T asm_sysvec_apic_timer_interrupt
+1100 T handle_softirqs
+1200 t do_idle
+1300 t cpu_startup_entry
+1400 D end
+";
+        let symbols = Symbols::parse(text).unwrap();
+        let recorder = Recorder::new(0, &symbols);
+        let mut frames = [0x1150, 0x1010, 0x1200, 0x1310];
+        recorder.point_at_calls(&mut frames);
+        assert_eq!(frames, [0x1150, 0x100f, 0x1200, 0x130f]);
+    }
+}

@@ -1,0 +1,102 @@
+//! The load: the command given on the command line.
+//!
+//! It inherits everything as it is: standard streams, environment, working directory. What it is not is ours to end:
+//! when the run ends before it, it goes on.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+
+use nix::unistd::{AccessFlags, access};
+
+/// Looks for a load's program before anything is opened: a misspelt name should not cost a recording.
+/// Gives the name and why it can't be executed.
+#[must_use]
+pub fn refused(words: &[OsString]) -> Option<(&OsStr, io::Error)> {
+    let program = words.first()?;
+    let check = |path: &Path| match path.is_dir() {
+        true => Err(io::Error::from_raw_os_error(libc::EACCES)),
+        false => access(path, AccessFlags::X_OK).map_err(io::Error::from),
+    };
+    let path = Path::new(program);
+    let result = if path.components().count() > 1 || path.is_absolute() {
+        check(path)
+    } else {
+        let mut result = Err(io::Error::from_raw_os_error(libc::ENOENT));
+        for directory in env::split_paths(&env::var_os("PATH").unwrap_or_default()) {
+            match check(&directory.join(program)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                found => result = found,
+            }
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    };
+    Some((program, result.err()?))
+}
+
+/// A load that was started.
+#[derive(Debug)]
+pub struct Load {
+    child: Child,
+    /// How it ended, once it has.
+    pub status: Option<ExitStatus>,
+}
+
+impl Load {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// What `execve(2)` says: there is no such program, or it is none.
+    pub fn start(words: &[OsString]) -> io::Result<Load> {
+        let (program, arguments) = words
+            .split_first()
+            .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        let child = Command::new(program).args(arguments).spawn()?;
+        Ok(Load {
+            child,
+            status: None,
+        })
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Has it ended?
+    ///
+    /// # Errors
+    /// When the system can't tell.
+    pub fn ended(&mut self) -> io::Result<bool> {
+        if self.status.is_none() {
+            self.status = self.child.try_wait()?;
+        }
+        Ok(self.status.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(program: &str) -> Option<i32> {
+        refused(&[program.into()])?.1.raw_os_error()
+    }
+
+    #[test]
+    fn a_program_is_found_as_a_shell_finds_it() {
+        assert_eq!(kind("sh"), None);
+        assert_eq!(kind("/bin/sh"), None);
+        assert_eq!(kind("no-such-program-anywhere"), Some(libc::ENOENT));
+        assert_eq!(kind("/no/such"), Some(libc::ENOENT));
+        assert_eq!(kind("/etc/passwd"), Some(libc::EACCES));
+        assert_eq!(kind("/etc"), Some(libc::EACCES));
+        assert!(refused(&[]).is_none());
+    }
+}

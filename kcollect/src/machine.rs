@@ -1,0 +1,226 @@
+//! The machine as the experiment describes it, and its usage from `/proc`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use experiment_format::log::{Cpu, System};
+use experiment_format::microstate::Microstate;
+use experiment_format::usage::UsageRecord;
+use procfs::{Current as _, CurrentSI as _};
+
+/// CPU ids as the kernel lists them: `0-3,8`.
+pub type CpuSet = BTreeSet<u32>;
+
+/// CLOCK_MONOTONIC, nanoseconds: the one clock of an experiment.
+#[must_use]
+pub fn now() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+    now.map_or(0, |now| {
+        now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
+    })
+}
+
+/// CPUs that are online.
+///
+/// # Errors
+/// When `/sys/devices/system/cpu/online` can't be read or isn't a list.
+pub fn online_cpus() -> io::Result<CpuSet> {
+    cpu_list("online")
+}
+
+/// CPUs that can ever be: ids may have holes.
+///
+/// # Errors
+/// As [`online_cpus`].
+pub fn possible_cpus() -> io::Result<CpuSet> {
+    cpu_list("possible")
+}
+
+fn cpu_list(which: &str) -> io::Result<CpuSet> {
+    let path = format!("/sys/devices/system/cpu/{which}");
+    let text = fs::read_to_string(&path)
+        .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
+    parse_cpu_list(&text).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{path}: not a list of CPUs: {text:?}"),
+        )
+    })
+}
+
+fn parse_cpu_list(text: &str) -> Option<CpuSet> {
+    let mut cpus = CpuSet::new();
+    for range in text.trim().split(',').filter(|range| !range.is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        // No kernel has more CPUs than this.
+        if last >= 1 << 16 {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
+}
+
+/// Bytes of a page.
+#[must_use]
+pub fn page_size() -> usize {
+    procfs::page_size() as usize
+}
+
+/// The machine for the experiment's header. What can't be found is left empty.
+#[must_use]
+pub fn describe() -> System {
+    let name = nix::sys::utsname::uname().ok();
+    let cpus = procfs::CpuInfo::current().ok();
+    let pages =
+        procfs::Meminfo::current().map_or(0, |memory| memory.mem_total) / page_size() as u64;
+    System {
+        hostname: name.map_or_else(String::new, |name| {
+            name.nodename().to_string_lossy().into_owned()
+        }),
+        arch: std::env::consts::ARCH.to_owned(),
+        page_size: page_size() as u32,
+        pages,
+        cpus: online_cpus()
+            .unwrap_or_default()
+            .into_iter()
+            .enumerate()
+            .map(|(position, id)| Cpu {
+                id,
+                mhz: cpus.as_ref().map_or(0, |cpus| megahertz(cpus, position)),
+            })
+            .collect(),
+    }
+}
+
+fn megahertz(cpus: &procfs::CpuInfo, position: usize) -> u32 {
+    let field = cpus.get_field(position, "cpu MHz");
+    field
+        .and_then(|text| text.parse::<f64>().ok())
+        .map_or(0, |mhz| mhz.round() as u32)
+}
+
+/// The user and group behind sudo, to whom what is written belongs; `None` without sudo.
+#[must_use]
+pub fn sudo_user() -> Option<(u32, u32)> {
+    if !nix::unistd::geteuid().is_root() {
+        return None;
+    }
+    let id = |name: &str| std::env::var(name).ok()?.parse().ok();
+    Some((id("SUDO_UID")?, id("SUDO_GID")?))
+}
+
+/// The name of the file system that holds a directory, if it is a remote one.
+#[must_use]
+pub fn remote_file_system(directory: &Path) -> Option<&'static str> {
+    // Numbers of statfs(2); not all have a name in the C library.
+    const REMOTE: [(i64, &str); 5] = [
+        (0x6969, "NFS"),
+        (0xff53_4d42, "CIFS"),
+        (0xfe53_4d42, "SMB"),
+        (0x0102_1997, "9P"),
+        (0x5346_414f, "AFS"),
+    ];
+    let found = nix::sys::statfs::statfs(directory)
+        .ok()?
+        .filesystem_type()
+        .0;
+    let matches = |(number, _): &&(i64, &str)| i64::from(found) & 0xffff_ffff == *number;
+    REMOTE.iter().find(matches).map(|(_, name)| *name)
+}
+
+/// The kernel's name, release and version, for a comment.
+#[must_use]
+pub fn kernel() -> String {
+    let name = nix::sys::utsname::uname();
+    name.map_or_else(
+        |_| "unknown kernel".to_owned(),
+        |name| {
+            [name.sysname(), name.release(), name.version()]
+                .map(|part| part.to_string_lossy().into_owned())
+                .join(" ")
+        },
+    )
+}
+
+/// The whole machine's usage since boot, as one record: its CPUs are the "threads".
+///
+/// User with nice is user, system is system, hard and soft interrupts are trap, stolen time is
+/// waiting for a CPU, idle (waiting for the disk included) is sleep. The kernel counts these in
+/// clock ticks of its own. Context switches of all kinds are under voluntary ones: `/proc` doesn't tell them
+/// apart for the machine.
+///
+/// # Errors
+/// When `/proc/stat` can't be read; counters of `/proc/vmstat` that this kernel lacks are zero.
+pub fn usage(started: u64) -> Result<UsageRecord, procfs::ProcError> {
+    let stat = procfs::KernelStats::current()?;
+    let memory = procfs::vmstat().unwrap_or_default();
+    let count = |name: &str| {
+        memory
+            .get(name)
+            .map_or(0, |count| u64::try_from(*count).unwrap_or(0))
+    };
+    let total = &stat.total;
+    let nanoseconds = |ticks: u64| ticks * (1_000_000_000 / procfs::ticks_per_second());
+    let time = now();
+    let cpus = stat.cpu_time.len() as u32;
+
+    let mut states = [0; Microstate::PER_THREAD];
+    let mut put =
+        |state: Microstate, ticks: u64| states[state.number() as usize] = nanoseconds(ticks);
+    put(Microstate::User, total.user + total.nice);
+    put(Microstate::System, total.system);
+    put(
+        Microstate::Trap,
+        total.irq.unwrap_or(0) + total.softirq.unwrap_or(0),
+    );
+    put(Microstate::WaitCpu, total.steal.unwrap_or(0));
+    put(Microstate::Sleep, total.idle + total.iowait.unwrap_or(0));
+    let major = count("pgmajfault");
+    Ok(UsageRecord {
+        threads: cpus,
+        time,
+        created: started,
+        real: states.iter().sum(),
+        states,
+        minor_faults: count("pgfault").saturating_sub(major),
+        major_faults: major,
+        swaps: count("pswpin") + count("pswpout"),
+        // Kibibytes; a block is 512 bytes, as in getrusage(2).
+        blocks_in: count("pgpgin") * 2,
+        blocks_out: count("pgpgout") * 2,
+        voluntary_switches: stat.ctxt,
+        ..UsageRecord::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists_may_have_holes() {
+        assert_eq!(
+            parse_cpu_list("0-2,8,10-11\n"),
+            Some([0, 1, 2, 8, 10, 11].into())
+        );
+        assert_eq!(parse_cpu_list("0\n"), Some([0].into()));
+        assert_eq!(parse_cpu_list("\n"), Some(CpuSet::new()));
+        assert_eq!(parse_cpu_list("0-x"), None);
+        assert_eq!(parse_cpu_list("0-4294967295"), None);
+    }
+
+    #[test]
+    fn this_machine_describes_itself() {
+        let system = describe();
+        assert!(!system.cpus.is_empty());
+        assert!(system.pages > 0);
+        assert!(online_cpus().unwrap().is_subset(&possible_cpus().unwrap()));
+        let usage = usage(0).unwrap();
+        assert_eq!(usage.real, usage.states.iter().sum::<u64>());
+        assert!(usage.states[0] > 0);
+    }
+}

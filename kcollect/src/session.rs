@@ -1,0 +1,503 @@
+//! One recording: open everything, run until it is time to stop, close everything.
+//!
+//! The order at the start matters. Whatever can refuse comes first, so that a start that fails
+//! leaves nothing behind; the side-band is open before the snapshot and the snapshot is taken before the
+//! first tick; the first tick comes when the experiment's clock begins.
+
+use std::ffi::OsStr;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use experiment_format::layout::{ExperimentDir, NameRequest};
+use experiment_format::log::LogEvent;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::cli::check_targets;
+use crate::cli::plan::{NameWish, Plan};
+use crate::doctor;
+use crate::exit::{Failure, Kind, load_code, spawn_code};
+use crate::kernel::founder::{Founder, Kernel, KernelError};
+use crate::kernel::symbols::SymbolsError;
+use crate::load::{self, Load};
+use crate::machine::{self, now};
+use crate::output::Output;
+use crate::signals::{Request, Signals};
+use crate::sources::Sources;
+use crate::summary::Summary;
+
+/// From one reading of the rings to the next, nanoseconds: five rounds a second cost next to nothing
+/// and leave the rings nearly empty.
+const ROUND: u64 = 200_000_000;
+
+/// Records as planned. Gives the exit code: the load's, or 0.
+///
+/// # Errors
+/// A [`Failure`] with its cure; what was recorded until then is a valid experiment, or nothing is
+/// left behind.
+pub fn record(plan: &Plan, output: &mut Output) -> Result<u8, Failure> {
+    plan.notices.iter().for_each(|notice| output.say(notice));
+    if let Some((program, error)) = load::refused(&plan.load) {
+        output.say(&cannot_start(program, &error));
+        return Ok(spawn_code(&error));
+    }
+    let mut session = Session::start(plan, output)?;
+    let run = session.run(output);
+    // Whatever ended the run, what it recorded is closed and shown.
+    let finished = session.finish(output);
+    run.and(finished)
+}
+
+struct Session<'a> {
+    plan: &'a Plan,
+    path: PathBuf,
+    signals: Signals,
+    sources: Sources,
+    founder: Founder,
+    gate: Gate,
+    load: LoadPhase,
+    /// Nanoseconds of CLOCK_MONOTONIC, as all times here.
+    started: u64,
+    next_sample: Option<u64>,
+    stopped: bool,
+}
+
+/// Why data are not taken; they are when nothing is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Gate {
+    /// `-t a-b`: not yet.
+    waiting: bool,
+    /// `-y`: toggled off.
+    paused: bool,
+    /// `-L`: enough.
+    limited: bool,
+    /// Writing failed.
+    failed: bool,
+}
+
+impl Gate {
+    fn open(self) -> bool {
+        self == Gate::default()
+    }
+}
+
+enum LoadPhase {
+    None,
+    QuietUntil(u64),
+    Running(Load),
+    Ended {
+        load: Load,
+        quiet_until: u64,
+    },
+    /// It could not be started: the exit code for that.
+    Refused(u8),
+}
+
+impl<'a> Session<'a> {
+    fn start(plan: &'a Plan, output: &mut Output) -> Result<Session<'a>, Failure> {
+        if let Some(obstacle) = doctor::first_obstacle(&doctor::examine(&doctor::Root::machine())) {
+            return Err(obstacle);
+        }
+        check_targets(&plan.targets)?;
+        let signals = Signals::listen(
+            plan.pause_signal.map(|pause| pause.signal),
+            plan.sample_signal,
+        )
+        .map_err(|error| Failure::new(Kind::Software, error.to_string(), "report it"))?;
+        let dir = create_directory(plan, output)?;
+        let path = dir.path().to_owned();
+        // From here on a failure must not leave the directory.
+        let kernel = match Kernel::read(plan, |text| output.detail(text)) {
+            Ok(kernel) => kernel,
+            Err(error) => return Err(abandon(dir, kernel_failure(&error))),
+        };
+        let period = u64::from(plan.period_us) * 1000;
+        let mut sources = match Sources::open(period, plan.record_idle) {
+            Ok(sources) => sources,
+            Err(failure) => return Err(abandon(dir, failure)),
+        };
+        let gate = Gate {
+            waiting: !plan.start.is_zero(),
+            paused: plan
+                .pause_signal
+                .is_some_and(|pause| !pause.start_recording),
+            ..Gate::default()
+        };
+        let started = match sources.set_recording(gate.open()) {
+            Ok(started) => started,
+            Err(failure) => return Err(abandon(dir, failure)),
+        };
+        let founder = Founder::create(dir, plan, kernel, started)
+            .map_err(|error| creation_failure(&error))?;
+        output.say(&format!(
+            "Creating experiment directory {} (Process ID: {}) ...",
+            path.display(),
+            std::process::id()
+        ));
+
+        let load = match plan.load.is_empty() {
+            true => LoadPhase::None,
+            false => LoadPhase::QuietUntil(after(started, plan.quiet)),
+        };
+        let mut session = Session {
+            plan,
+            path,
+            signals,
+            sources,
+            founder,
+            gate,
+            load,
+            started,
+            next_sample: plan.sample_period.map(|period| after(started, period)),
+            stopped: false,
+        };
+        if !gate.open() {
+            session.founder.log(&LogEvent::Pause { at: 0, name: None });
+        }
+        Ok(session)
+    }
+
+    fn run(&mut self, output: &mut Output) -> Result<(), Failure> {
+        let mut next_round = self.started + ROUND;
+        while !self.stopped {
+            self.wait(self.next_deadline(next_round));
+            self.heed_signals()?;
+            let time = now();
+            self.keep_time(time, output)?;
+            for (time, event) in self.sources.round()? {
+                self.founder.apply(time, event);
+            }
+            if time >= next_round {
+                next_round = time + ROUND;
+                self.sources.follow_hotplug()?;
+                self.tell_hotplug();
+                self.founder.tidy(time);
+                output.progress(|| self.progress(time));
+            }
+            self.watch_limits(output)?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, output: &mut Output) -> Result<u8, Failure> {
+        let stopped = self.sources.set_recording(false)?;
+        for (time, event) in self.sources.finish()? {
+            self.founder.apply(time, event);
+        }
+        self.founder.sample(stopped, "stop");
+        let signals = &mut self.signals;
+        self.founder
+            .archive_late(|| signals.take().contains(&Request::Stop));
+
+        let path = self.path.display().to_string();
+        let times = (self.started, stopped);
+        let summary = Summary::new(self.plan, &path, &self.sources, &self.founder, times)?;
+        let at = stopped.saturating_sub(self.started);
+        self.founder.log(&LogEvent::Comment {
+            at,
+            text: summary.losses.line(),
+        });
+        let json = summary.json();
+        if let Err(error) = self.founder.side_file("kcollect.json", json.as_bytes()) {
+            self.founder.failed.get_or_insert(error);
+        }
+        let failed = self.founder.failed.take();
+        let failed = failed.or(self.founder.close(stopped).err());
+
+        output.end_progress();
+        let width = output.width();
+        output.result(
+            if self.plan.json {
+                json
+            } else {
+                summary.text(width)
+            }
+            .trim_end(),
+        );
+        if let Some(error) = failed {
+            return Err(writing_failure(&error));
+        }
+        if let Some(group) = &self.plan.group {
+            add_to_group(group, &self.path)?;
+        }
+        if summary
+            .cpus
+            .iter()
+            .all(|cpu| cpu.user + cpu.kernel + cpu.idle == 0)
+        {
+            return Err(Failure::new(
+                Kind::Empty,
+                format!("no tick was recorded in {:.3} s", summary.elapsed_s),
+                "run longer, or with -p hi",
+            ));
+        }
+        Ok(match self.load {
+            LoadPhase::Ended { load, .. } => load.status.map_or(0, load_code),
+            LoadPhase::Refused(code) => code,
+            _ => 0,
+        })
+    }
+
+    fn wait(&self, deadline: u64) {
+        let fds = self.signals.fds().chain(self.sources.wake_fds());
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let left = Duration::from_nanos(deadline.saturating_sub(now()));
+        // Rounded up, or the last fraction of a millisecond is spent spinning.
+        let timeout =
+            PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
+        // An interrupted wait is a signal, which is looked for next.
+        let _ = poll(&mut fds, timeout);
+    }
+
+    fn next_deadline(&self, next_round: u64) -> u64 {
+        let load = match &self.load {
+            LoadPhase::QuietUntil(time)
+            | LoadPhase::Ended {
+                quiet_until: time, ..
+            } => Some(*time),
+            _ => None,
+        };
+        let start = self
+            .gate
+            .waiting
+            .then(|| after(self.started, self.plan.start));
+        let end = self.plan.end.map(|end| after(self.started, end));
+        [Some(next_round), self.next_sample, load, start, end]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(next_round)
+    }
+
+    fn heed_signals(&mut self) -> Result<(), Failure> {
+        for request in self.signals.take() {
+            match request {
+                Request::Stop => self.stopped = true,
+                Request::Toggle => self.change_gate(|gate| gate.paused = !gate.paused)?,
+                Request::Sample => self.founder.sample(now(), "signal"),
+                Request::Child => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what is due by the clock.
+    fn keep_time(&mut self, time: u64, output: &mut Output) -> Result<(), Failure> {
+        if self.gate.waiting && time >= after(self.started, self.plan.start) {
+            self.change_gate(|gate| gate.waiting = false)?;
+        }
+        if self
+            .plan
+            .end
+            .is_some_and(|end| time >= after(self.started, end))
+        {
+            self.stopped = true;
+        }
+        if let (Some(due), Some(period)) = (self.next_sample, self.plan.sample_period)
+            && time >= due
+        {
+            self.founder.sample(time, "periodic");
+            // The next one on the grid of the first, however late this one is.
+            let period = period.as_nanos() as u64;
+            self.next_sample = Some(due + (1 + (time - due) / period) * period);
+        }
+        self.follow_load(time, output)
+    }
+
+    fn follow_load(&mut self, time: u64, output: &mut Output) -> Result<(), Failure> {
+        match &mut self.load {
+            LoadPhase::QuietUntil(start) if time >= *start => match Load::start(&self.plan.load) {
+                Ok(load) => {
+                    output.detail(&format!("load started (Process ID: {})", load.pid()));
+                    self.load = LoadPhase::Running(load);
+                }
+                Err(error) => {
+                    output.say(&cannot_start(&self.plan.load[0], &error));
+                    self.load = LoadPhase::Refused(spawn_code(&error));
+                    self.stopped = true;
+                }
+            },
+            LoadPhase::Running(load) => {
+                let ended = load.ended().map_err(|error| {
+                    Failure::new(
+                        Kind::Software,
+                        format!("cannot wait for the load: {error}"),
+                        "report it",
+                    )
+                })?;
+                if ended
+                    && let LoadPhase::Running(load) =
+                        std::mem::replace(&mut self.load, LoadPhase::None)
+                {
+                    let quiet_until = after(time, self.plan.quiet);
+                    self.load = LoadPhase::Ended { load, quiet_until };
+                    self.stopped |= self.plan.quiet.is_zero();
+                }
+            }
+            LoadPhase::Ended { quiet_until, .. } if time >= *quiet_until => self.stopped = true,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn watch_limits(&mut self, output: &mut Output) -> Result<(), Failure> {
+        if self.founder.failed.is_some() && !self.gate.failed {
+            self.change_gate(|gate| gate.failed = true)?;
+            self.stopped = true;
+        }
+        if let Some(limit) = self.plan.limit
+            && !self.gate.limited
+            && self.founder.bytes_written() >= limit
+        {
+            self.change_gate(|gate| gate.limited = true)?;
+            let text = format!(
+                "the limit of {} MB (-L) is reached: data stop, samples go on",
+                limit >> 20
+            );
+            output.say(&text);
+            let at = now().saturating_sub(self.started);
+            self.founder.log(&LogEvent::Warning { at, text });
+        }
+        Ok(())
+    }
+
+    fn change_gate(&mut self, change: impl FnOnce(&mut Gate)) -> Result<(), Failure> {
+        let before = self.gate.open();
+        change(&mut self.gate);
+        let open = self.gate.open();
+        if before == open {
+            return Ok(());
+        }
+        let at = self
+            .sources
+            .set_recording(open)?
+            .saturating_sub(self.started);
+        self.founder.log(&match open {
+            true => LogEvent::Resume { at },
+            false => LogEvent::Pause { at, name: None },
+        });
+        Ok(())
+    }
+
+    fn tell_hotplug(&mut self) {
+        for (time, cpu, online) in std::mem::take(&mut self.sources.hotplug) {
+            let at = time.saturating_sub(self.started);
+            let text = match online {
+                true => format!("CPU {cpu} came online; it is recorded from here on"),
+                false => format!("CPU {cpu} went offline"),
+            };
+            self.founder.log(&LogEvent::Warning { at, text });
+        }
+    }
+
+    fn progress(&self, time: u64) -> String {
+        let seconds = time.saturating_sub(self.started) / 1_000_000_000;
+        let state = match self.gate {
+            gate if gate.open() => "recording",
+            Gate { limited: true, .. } => "limit reached",
+            _ => "paused",
+        };
+        format!(
+            "{state} {}:{:02}  {} ticks  {:.1} MB  (Ctrl-C ends)",
+            seconds / 60,
+            seconds % 60,
+            self.founder.recorder.recorded.ticks,
+            self.founder.bytes_written() as f64 / 1e6,
+        )
+    }
+}
+
+fn after(time: u64, span: Duration) -> u64 {
+    time.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Makes the experiment's directory, for the user behind sudo.
+fn create_directory(plan: &Plan, output: &mut Output) -> Result<ExperimentDir, Failure> {
+    let request = match &plan.name {
+        NameWish::Series { stem } => NameRequest::Series { stem: stem.clone() },
+        NameWish::Exactly(name) => NameRequest::Exactly(name.clone()),
+    };
+    let (dir, renamed) = ExperimentDir::create(&plan.directory, &request, machine::sudo_user())
+        .map_err(|error| creation_failure(&error))?;
+    if let Some(renamed) = renamed {
+        output.say(&format!(
+            "name {} is in use; changed to {}",
+            renamed.wanted, renamed.used
+        ));
+    }
+    if let Some(kind) = machine::remote_file_system(&plan.directory) {
+        output.say(&format!(
+            "{} is on {kind}, which is slow to write: results may be distorted; -d names a local directory",
+            plan.directory.display()
+        ));
+    }
+    Ok(dir)
+}
+
+/// A start that failed leaves nothing behind; the failure is what is told.
+fn abandon(dir: ExperimentDir, failure: Failure) -> Failure {
+    match dir.remove_all() {
+        Ok(()) => failure,
+        Err(error) => Failure {
+            message: format!("{} (and {error})", failure.message),
+            ..failure
+        },
+    }
+}
+
+fn kernel_failure(error: &KernelError) -> Failure {
+    match error {
+        KernelError::Symbols(SymbolsError::Hidden) => Failure::new(
+            Kind::NoPerm,
+            error.to_string(),
+            "run as root with CAP_SYSLOG, or set kernel.kptr_restrict to 0 or 1",
+        ),
+        _ => Failure::new(
+            Kind::Unavailable,
+            error.to_string(),
+            "`kcollect doctor` says what is missing",
+        ),
+    }
+}
+
+fn creation_failure(error: &experiment_format::Error) -> Failure {
+    let cure = match error {
+        _ if error.is_disk_full() => "free some space, or name another directory with -d",
+        experiment_format::Error::NameInUse { .. } => "choose another name with -o, or remove it",
+        experiment_format::Error::BadName { .. } => "give -o a name like ktest.1.er",
+        _ => "name a directory that can be written with -d",
+    };
+    Failure::new(Kind::CantCreate, error.to_string(), cure)
+}
+
+fn writing_failure(error: &experiment_format::Error) -> Failure {
+    let cure = match error.is_disk_full() {
+        true => "the experiment is valid up to there; free some space, or limit the data with -L",
+        false => "the experiment is valid up to there",
+    };
+    Failure::new(Kind::IoErr, error.to_string(), cure)
+}
+
+fn cannot_start(program: &OsStr, error: &io::Error) -> String {
+    format!("cannot start the load {}: {error}", program.display())
+}
+
+/// Adds the experiment to a group file, `#analyzer experiment group` and then a path a line.
+fn add_to_group(group: &Path, experiment: &Path) -> Result<(), Failure> {
+    let add = || {
+        let mut file = OpenOptions::new().append(true).create(true).open(group)?;
+        let line = match file.metadata()?.len() {
+            0 => format!("#analyzer experiment group\n{}\n", experiment.display()),
+            _ => format!("{}\n", experiment.display()),
+        };
+        file.write_all(line.as_bytes())
+    };
+    add().map_err(|error| {
+        Failure::new(
+            Kind::CantCreate,
+            format!("cannot add the experiment to {}: {error}", group.display()),
+            "name a group that can be written with -g",
+        )
+    })
+}

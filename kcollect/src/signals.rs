@@ -1,0 +1,73 @@
+//! Signals as events: the handlers write a byte, the session reads it when it is ready.
+//!
+//! Handlers, not a blocked mask with signalfd: a mask would be inherited by the load.
+
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use nix::libc;
+use signal_hook::low_level::pipe;
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Close the experiment: SIGINT, SIGQUIT, SIGTERM, SIGHUP.
+    Stop,
+    /// Pause or resume (`-y`).
+    Toggle,
+    /// Record a sample (`-l`).
+    Sample,
+    /// The load may have ended: SIGCHLD.
+    Child,
+}
+
+/// The signals that this run listens to.
+#[derive(Debug)]
+pub struct Signals {
+    pipes: Vec<(Request, UnixStream)>,
+}
+
+impl Signals {
+    /// Begins to listen. `toggle` and `sample` are signal numbers.
+    ///
+    /// # Errors
+    /// When a handler can't be installed.
+    pub fn listen(toggle: Option<i32>, sample: Option<i32>) -> io::Result<Signals> {
+        let mut signals = vec![
+            (Request::Stop, libc::SIGINT),
+            (Request::Stop, libc::SIGQUIT),
+            (Request::Stop, libc::SIGTERM),
+            (Request::Stop, libc::SIGHUP),
+            (Request::Child, libc::SIGCHLD),
+        ];
+        signals.extend(toggle.map(|signal| (Request::Toggle, signal)));
+        signals.extend(sample.map(|signal| (Request::Sample, signal)));
+        let pipes = signals.into_iter().map(|(request, signal)| {
+            let (read, write) = UnixStream::pair()?;
+            read.set_nonblocking(true)?;
+            pipe::register(signal, write)?;
+            Ok((request, read))
+        });
+        Ok(Signals {
+            pipes: pipes.collect::<io::Result<_>>()?,
+        })
+    }
+
+    /// Each becomes readable when a signal has come.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.pipes.iter().map(|(_, pipe)| pipe.as_fd())
+    }
+
+    /// Takes what has come since the last call: one request for each signal that arrived.
+    pub fn take(&mut self) -> Vec<Request> {
+        let mut taken = Vec::new();
+        for (request, pipe) in &mut self.pipes {
+            let mut bytes = [0; 64];
+            while let Ok(count @ 1..) = pipe.read(&mut bytes) {
+                taken.extend(std::iter::repeat_n(*request, count));
+            }
+        }
+        taken
+    }
+}

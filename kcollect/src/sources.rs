@@ -1,0 +1,288 @@
+//! Where events come from: on each CPU that is online a clock and a side-band ring, and the one
+//! snapshot of the processes that were there first. CPUs may come and go.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::{fs, io};
+
+use bpf::{CpuBooks, Settings, Tick, TickCollector};
+
+use crate::exit::{Failure, Kind};
+use crate::machine::{self, CpuSet};
+use crate::order::Order;
+use crate::perf::event::open_clock;
+use crate::perf::sideband::{Sideband, SidebandEvent};
+
+/// A record is stamped first and put into its ring a microsecond later, unless a hypervisor takes the
+/// CPU away in between. What is older than this, nanoseconds, has arrived.
+const SETTLED: u64 = 100_000_000;
+
+/// Anything that happened at an instant.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A clock fired.
+    Tick(Tick),
+    /// The side-band told something.
+    Sideband(SidebandEvent),
+    /// The snapshot found a process.
+    Found {
+        /// The process.
+        pid: u32,
+        /// Its name, bytes.
+        name: Vec<u8>,
+    },
+}
+
+/// A CPU as it was recorded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuTime {
+    /// For how long its ticks were taken, nanoseconds.
+    pub recorded: u64,
+    since: Option<u64>,
+    has_clock: bool,
+}
+
+/// Clocks and side-band of all CPUs.
+#[derive(Debug)]
+pub struct Sources {
+    collector: TickCollector,
+    sideband: Sideband,
+    period_ns: u64,
+    cpus: BTreeMap<u32, CpuTime>,
+    recording: bool,
+    order: Order<Event>,
+    /// CPUs that came online or went, with the time at which it was noticed.
+    pub hotplug: Vec<(u64, u32, bool)>,
+}
+
+impl Sources {
+    /// Loads the programs and opens everything; data are not taken yet.
+    ///
+    /// # Errors
+    /// A [`Failure`] with its cure.
+    pub fn open(period_ns: u64, record_idle: bool) -> Result<Sources, Failure> {
+        let possible = machine::possible_cpus().map_err(no_cpus)?;
+        let online = machine::online_cpus().map_err(no_cpus)?;
+        let collector = TickCollector::load(&Settings {
+            period_ns,
+            record_idle,
+            max_frames: max_frames(),
+            cpu_ids: possible.last().map_or(1, |last| last + 1),
+        })
+        .map_err(bpf_failure)?;
+        let mut sources = Sources {
+            collector,
+            sideband: Sideband::new(machine::page_size()),
+            period_ns,
+            cpus: BTreeMap::new(),
+            recording: false,
+            order: Order::default(),
+            hotplug: Vec::new(),
+        };
+        for cpu in &online {
+            sources
+                .sideband
+                .open(*cpu)
+                .map_err(|error| refused("the side-band", *cpu, &error))?;
+        }
+        sources.snapshot();
+        for cpu in online {
+            sources.start_clock(cpu)?;
+        }
+        Ok(sources)
+    }
+
+    /// Takes data from now on, or stops taking them. Gives the time of the change.
+    ///
+    /// # Errors
+    /// When a CPU can't be asked for what it slept until now.
+    pub fn set_recording(&mut self, on: bool) -> Result<u64, Failure> {
+        self.collector.set_recording(on).map_err(bpf_failure)?;
+        let now = machine::now();
+        self.recording = on;
+        for cpu in self.cpus.values_mut() {
+            cpu.change(now, on && cpu.has_clock);
+        }
+        Ok(now)
+    }
+
+    /// One round: takes what has come, and gives what is older than [`SETTLED`], in time order.
+    ///
+    /// # Errors
+    /// When a ring can't be read.
+    pub fn round(&mut self) -> Result<Vec<(u64, Event)>, Failure> {
+        let began = machine::now();
+        self.drain()?;
+        Ok(self.order.release(began.saturating_sub(SETTLED)))
+    }
+
+    /// The last round: everything, after data have been stopped. The clocks are gone then.
+    ///
+    /// # Errors
+    /// When a ring can't be read.
+    pub fn finish(&mut self) -> Result<Vec<(u64, Event)>, Failure> {
+        let cpus: Vec<_> = self.collector.cpus().collect();
+        cpus.into_iter().for_each(|cpu| self.collector.detach(cpu));
+        self.drain()?;
+        Ok(self.order.release(u64::MAX))
+    }
+
+    /// Opens what came online, closes what went. Nothing tells of it but the list of CPUs, so this
+    /// is asked once a round.
+    ///
+    /// # Errors
+    /// When a CPU that came can't be opened for another reason than that it went again.
+    pub fn follow_hotplug(&mut self) -> Result<(), Failure> {
+        let online = machine::online_cpus().map_err(no_cpus)?;
+        let clocked: CpuSet = self.collector.cpus().collect();
+        if online == clocked {
+            return Ok(());
+        }
+        let now = machine::now();
+        for cpu in clocked.difference(&online) {
+            self.collector.detach(*cpu);
+            // It ticked for the last time shortly before it went, which is nearer than "noticed now".
+            let last = self.collector.books(*cpu).map_err(bpf_failure)?.last;
+            let time = self.cpus.entry(*cpu).or_default();
+            time.has_clock = false;
+            time.change(last.max(time.since.unwrap_or(0)), false);
+            let order = &mut self.order;
+            self.sideband
+                .close(*cpu, |time, event| order.push(time, Event::Sideband(event)));
+            self.hotplug.push((now, *cpu, false));
+        }
+        let came: Vec<_> = online.difference(&clocked).copied().collect();
+        for cpu in &came {
+            match self.sideband.open(*cpu) {
+                Ok(()) => self.start_clock(*cpu)?,
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
+                Err(error) => return Err(refused("the side-band", *cpu, &error)),
+            }
+            self.hotplug.push((now, *cpu, true));
+        }
+        if !came.is_empty() {
+            // What began there before its side-band was open.
+            self.snapshot();
+        }
+        Ok(())
+    }
+
+    /// The books of every CPU that ticked, with its recorded time.
+    ///
+    /// # Errors
+    /// When they can't be read.
+    pub fn books(&self) -> Result<Vec<(u32, CpuBooks, CpuTime)>, Failure> {
+        let books = self.collector.all_books().map_err(bpf_failure)?;
+        let time = |cpu| self.cpus.get(&cpu).copied().unwrap_or_default();
+        Ok(books
+            .into_iter()
+            .map(|(cpu, books)| (cpu, books, time(cpu)))
+            .collect())
+    }
+
+    /// Events that came after their time had been passed on.
+    #[must_use]
+    pub fn late(&self) -> u64 {
+        self.order.late()
+    }
+
+    /// Descriptors that become readable when a round should not wait.
+    pub fn wake_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sideband.wake_fds().chain([self.collector.wake_fd()])
+    }
+
+    fn start_clock(&mut self, cpu: u32) -> Result<(), Failure> {
+        let clock = match open_clock(cpu, self.period_ns) {
+            Ok(clock) => clock,
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
+            Err(error) => return Err(refused("the clock", cpu, &error)),
+        };
+        let now = machine::now();
+        self.collector
+            .attach(cpu, clock, now)
+            .map_err(bpf_failure)?;
+        let time = self.cpus.entry(cpu).or_default();
+        time.has_clock = true;
+        time.change(now, self.recording);
+        Ok(())
+    }
+
+    fn drain(&mut self) -> Result<(), Failure> {
+        for tick in self.collector.drain().map_err(bpf_failure)? {
+            self.order.push(tick.time, Event::Tick(tick));
+        }
+        let order = &mut self.order;
+        self.sideband
+            .drain(|time, event| order.push(time, Event::Sideband(event)));
+        Ok(())
+    }
+
+    /// Every process there is, each at the time at which it was looked at. One that goes meanwhile
+    /// is passed over: the side-band has it.
+    fn snapshot(&mut self) {
+        let Ok(entries) = fs::read_dir("/proc") else {
+            return;
+        };
+        let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        for pid in pids {
+            let time = machine::now();
+            if let Ok(mut name) = fs::read(format!("/proc/{pid}/comm")) {
+                name.pop();
+                self.order.push(time, Event::Found { pid, name });
+            }
+        }
+    }
+}
+
+impl CpuTime {
+    fn change(&mut self, now: u64, recording: bool) {
+        if let Some(since) = self.since.take() {
+            self.recorded += now.saturating_sub(since);
+        }
+        self.since = recording.then_some(now);
+    }
+}
+
+/// `kernel.perf_event_max_stack`; its default where it can't be read.
+fn max_frames() -> u32 {
+    let text = fs::read_to_string("/proc/sys/kernel/perf_event_max_stack");
+    text.ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(127)
+}
+
+fn no_cpus(error: io::Error) -> Failure {
+    Failure::new(Kind::Unavailable, error.to_string(), "mount sysfs on /sys")
+}
+
+fn refused(what: &str, cpu: u32, error: &io::Error) -> Failure {
+    let (kind, cure) = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => (
+            Kind::NoPerm,
+            "run as root; `kcollect doctor` says what is missing",
+        ),
+        Some(libc::EMFILE | libc::ENFILE) => (
+            Kind::Unavailable,
+            "raise the limit of open files (ulimit -n)",
+        ),
+        _ => (Kind::Unavailable, "`kcollect doctor` says what is missing"),
+    };
+    Failure::new(
+        kind,
+        format!("cannot open {what} of CPU {cpu}: {error}"),
+        cure,
+    )
+}
+
+fn bpf_failure(error: bpf::Error) -> Failure {
+    let kind = if error.is_permission() {
+        Kind::NoPerm
+    } else {
+        Kind::Unavailable
+    };
+    Failure::new(
+        kind,
+        error.to_string(),
+        "`kcollect doctor` says what is missing",
+    )
+}

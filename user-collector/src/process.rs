@@ -1,0 +1,253 @@
+//! The table of processes.
+//!
+//! A process has the name of its leading thread: what `ps` shows, at most 15 bytes, changed by exec
+//! and by `prctl(PR_SET_NAME)`. Events must come in time order; then [`Processes::get`] answers for
+//! the instant of the last event applied. A process that has exited keeps its name until its number
+//! is used again, because its last moments in the kernel come after the exit record.
+//!
+//! Ranking of sources: the side-band is true by construction, for it is written by the event itself.
+//! A snapshot entry only fills what the side-band has not told, as its reading of `/proc` has no
+//! exact instant.
+
+use std::collections::HashMap;
+
+/// A process's name as the kernel has it: bytes, not text, without the final NUL.
+pub type Name = Box<[u8]>;
+
+/// One process, from fork (or from the snapshot) to the reuse of its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Number of this process among all that were seen: tells two holders of one pid apart.
+    pub serial: u64,
+    /// The parent's pid, where known.
+    pub parent: Option<u32>,
+    /// The name; `None` when neither side-band nor snapshot has told it.
+    pub name: Option<Name>,
+    /// The file it executes, where an exec was seen.
+    pub executable: Option<Box<Executable>>,
+    /// When its leading thread exited, nanoseconds of the events' clock.
+    pub exited: Option<u64>,
+    expects_executable: bool,
+}
+
+/// The file that a process executes: the first executable mapping after its exec.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Executable {
+    /// Path as the process saw it; not UTF-8 by right.
+    pub path: Box<[u8]>,
+    /// The build id that the kernel read from the mapped file; empty when it has none.
+    pub build_id: Box<[u8]>,
+}
+
+/// All processes seen so far.
+#[derive(Clone, Debug, Default)]
+pub struct Processes {
+    by_pid: HashMap<u32, Process>,
+    serials: u64,
+}
+
+impl Processes {
+    /// An empty table.
+    #[must_use]
+    pub fn new() -> Processes {
+        Processes::default()
+    }
+
+    /// `parent` forked `pid`. The child begins with the parent's name and file.
+    pub fn forked(&mut self, pid: u32, parent: u32) {
+        let (name, executable) = self
+            .by_pid
+            .get(&parent)
+            .map(|parent| (parent.name.clone(), parent.executable.clone()))
+            .unwrap_or_default();
+        let process = Process {
+            serial: self.next_serial(),
+            parent: Some(parent),
+            name,
+            executable,
+            exited: None,
+            expects_executable: false,
+        };
+        self.by_pid.insert(pid, process);
+    }
+
+    /// The leading thread of `pid` got a new name; by exec if `exec`.
+    pub fn named(&mut self, pid: u32, name: &[u8], exec: bool) {
+        let process = self.known(pid);
+        process.name = Some(name.into());
+        if exec {
+            process.executable = None;
+            process.expects_executable = true;
+        }
+    }
+
+    /// `pid` mapped a file for execution; the first one after an exec is its program.
+    pub fn mapped(&mut self, pid: u32, path: &[u8], build_id: &[u8]) {
+        let process = self.known(pid);
+        if std::mem::take(&mut process.expects_executable) {
+            process.executable = Some(Box::new(Executable {
+                path: path.into(),
+                build_id: build_id.into(),
+            }));
+        }
+    }
+
+    /// The leading thread of `pid` exited at `time`.
+    pub fn exited(&mut self, pid: u32, time: u64) {
+        self.known(pid).exited = Some(time);
+    }
+
+    /// A snapshot found `pid` alive with this name. What the side-band told stands.
+    pub fn found(&mut self, pid: u32, name: &[u8]) {
+        let process = self.known(pid);
+        if process.name.is_none() {
+            process.name = Some(name.into());
+        }
+    }
+
+    /// Who holds `pid` at the instant of the last event.
+    #[must_use]
+    pub fn get(&self, pid: u32) -> Option<&Process> {
+        self.by_pid.get(&pid)
+    }
+
+    /// How many are in the table.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_pid.len()
+    }
+
+    /// Is the table empty?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_pid.is_empty()
+    }
+
+    /// Forgets those that exited before `time` and are gone by `still_there`: a process whose leader
+    /// exited first lives on in its other threads.
+    pub fn forget_exited(&mut self, time: u64, mut still_there: impl FnMut(u32) -> bool) {
+        self.by_pid.retain(|pid, process| {
+            process.exited.is_none_or(|exited| exited >= time) || still_there(*pid)
+        });
+    }
+
+    fn known(&mut self, pid: u32) -> &mut Process {
+        let serial = &mut self.serials;
+        self.by_pid.entry(pid).or_insert_with(|| {
+            *serial += 1;
+            Process {
+                serial: *serial,
+                parent: None,
+                name: None,
+                executable: None,
+                exited: None,
+                expects_executable: false,
+            }
+        })
+    }
+
+    fn next_serial(&mut self) -> u64 {
+        self.serials += 1;
+        self.serials
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name(table: &Processes, pid: u32) -> Option<&str> {
+        std::str::from_utf8(table.get(pid)?.name.as_deref()?).ok()
+    }
+
+    /// A life as a line of events: `pid+parent` fork, `pid=name` rename, `pid!name` exec,
+    /// `pid-` exit, `pid?name` found by the snapshot, `pid:path` mapping; `pid>name` asserts.
+    fn replay(line: &str) -> Processes {
+        let mut table = Processes::new();
+        for (time, event) in line.split_whitespace().enumerate() {
+            let mark = event.find(|c: char| !c.is_ascii_digit()).unwrap();
+            let (pid, rest) = (event[..mark].parse().unwrap(), &event[mark + 1..]);
+            match &event[mark..=mark] {
+                "+" => table.forked(pid, rest.parse().unwrap()),
+                "=" => table.named(pid, rest.as_bytes(), false),
+                "!" => table.named(pid, rest.as_bytes(), true),
+                "-" => table.exited(pid, time as u64),
+                "?" => table.found(pid, rest.as_bytes()),
+                ":" => table.mapped(pid, rest.as_bytes(), &[0xab]),
+                ">" => assert_eq!(name(&table, pid).unwrap_or("nobody"), rest, "in {line}"),
+                other => panic!("{other}"),
+            }
+        }
+        table
+    }
+
+    #[test]
+    fn a_child_has_its_parents_name_until_it_execs() {
+        replay("7?bash 9+7 9>bash 9!true 9>true 9- 9>true 7>bash");
+    }
+
+    #[test]
+    fn a_reused_number_is_another_process() {
+        let table = replay("7?bash 9+7 9!true 9- 9>true 9+7 9>bash 9!cat 9>cat");
+        assert_eq!(table.get(9).unwrap().serial, 3);
+    }
+
+    #[test]
+    fn the_side_band_outranks_the_snapshot_whichever_comes_first() {
+        replay("9=new 9?old 9>new");
+        replay("9?old 9=new 9>new");
+        replay("7?sh 9+7 9?sh-from-proc 9>sh");
+    }
+
+    #[test]
+    fn exit_before_anything_else_leaves_a_nameless_process() {
+        replay("9- 9>nobody 9?late 9>late");
+    }
+
+    #[test]
+    fn the_first_mapping_after_an_exec_is_the_program() {
+        let table = replay("7?sh 9+7 9:/lib/early.so 9!true 9:/bin/true 9:/lib/ld.so");
+        assert_eq!(
+            &*table.get(9).unwrap().executable.as_ref().unwrap().path,
+            b"/bin/true"
+        );
+        let table = replay("7!sh 7:/bin/sh 9+7");
+        assert_eq!(
+            &*table.get(9).unwrap().executable.as_ref().unwrap().path,
+            b"/bin/sh"
+        );
+    }
+
+    #[test]
+    fn the_long_gone_are_forgotten_but_not_leaderless_ones() {
+        let mut table = replay("7?sh 8+7 9+7 8- 9-");
+        table.forget_exited(100, |pid| pid == 9);
+        assert!(table.get(8).is_none());
+        assert!(table.get(9).is_some());
+        assert!(table.get(7).is_some());
+        assert_eq!(table.len(), 2);
+    }
+
+    proptest! {
+        /// Whatever happens, a pid's name is what was said of it last, by rank.
+        #[test]
+        fn a_rename_always_shows(events in proptest::collection::vec((0_u32..5, 0_u8..5), 0..100)) {
+            let mut table = Processes::new();
+            for (time, (pid, kind)) in events.into_iter().enumerate() {
+                match kind {
+                    0 => table.forked(pid, (pid + 1) % 5),
+                    1 => table.exited(pid, time as u64),
+                    2 => table.found(pid, b"found"),
+                    3 => table.mapped(pid, b"/x", &[]),
+                    _ => {
+                        let said = time.to_string();
+                        table.named(pid, said.as_bytes(), time % 2 == 0);
+                        prop_assert_eq!(name(&table, pid), Some(&*said));
+                    }
+                }
+            }
+        }
+    }
+}
