@@ -12,6 +12,7 @@ pub mod microstate;
 pub mod packet;
 pub mod stacks;
 pub mod usage;
+mod walk;
 pub mod writer;
 mod xml;
 

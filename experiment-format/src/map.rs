@@ -5,10 +5,12 @@
 //! hexadecimal, and an event without its `object` attribute crashes it: all of that is kept here,
 //! in one place.
 
+use std::path::Path;
+
 use crate::Result;
 use crate::error::Error;
 use crate::log::encode::checked_time;
-use crate::xml::Element;
+use crate::xml::{Element, Item, Parser, Tag, integer, number, time};
 
 /// The only access modes with which gprofng 2.40 accepts the first segment of an object:
 /// read and execute.
@@ -188,9 +190,83 @@ fn refused(what: String) -> Error {
     Error::unwritable("map.xml", what)
 }
 
+/// Reads the events of the file at `path`, whose content is `bytes`, in the file's order.
+///
+/// Elements and kinds of objects that mean nothing here are passed over.
+pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Vec<MapEvent>> {
+    let mut parser = Parser::new(path, bytes);
+    let mut events = Vec::new();
+    while let Some(item) = parser.next()? {
+        match item {
+            Item::Begin(tag) if tag.name == "event" => events.extend(event(path, &tag)?),
+            _ => {}
+        }
+    }
+    Ok(events)
+}
+
+fn event(path: &Path, tag: &Tag) -> Result<Option<MapEvent>> {
+    let at = tag.parsed(path, "tstamp", time)?.unwrap_or_default();
+    let due = |name: &str| tag.malformed(path, format!("a mapping without {name}"));
+    let vaddr = || {
+        tag.parsed(path, "vaddr", number)?
+            .ok_or_else(|| due("vaddr"))
+    };
+    let natural = |text: &str| integer(text)?.try_into().ok();
+    let size = || {
+        tag.parsed(path, "size", natural)?
+            .ok_or_else(|| due("size"))
+    };
+    let text = |name: &str| tag.get(name).map(str::to_owned).ok_or_else(|| due(name));
+    let event = match tag.get("kind") {
+        Some("unmap") => MapEvent::Unmap {
+            at,
+            vaddr: vaddr()?,
+        },
+        Some("map") => match tag.get("object") {
+            Some("segment") => MapEvent::Segment {
+                at,
+                vaddr: vaddr()?,
+                size: size()?,
+                file_offset: tag.parsed(path, "foffset", number)?.unwrap_or_default(),
+                modes: tag
+                    .parsed(path, "modes", |text| number(text)?.try_into().ok())?
+                    .unwrap_or_default(),
+                name: text("name")?,
+            },
+            Some("function") => MapEvent::Function {
+                at,
+                vaddr: vaddr()?,
+                size: size()?,
+                name: text("name")?,
+            },
+            Some("dynfunc") => MapEvent::DynamicFunction {
+                at,
+                vaddr: vaddr()?,
+                size: size()?,
+                group: text("name")?,
+                name: text("funcname")?,
+            },
+            Some("jcm") => MapEvent::JavaMethod {
+                at,
+                vaddr: vaddr()?,
+                size: size()?,
+                method: tag
+                    .parsed(path, "methodId", number)?
+                    .ok_or_else(|| due("methodId"))?,
+            },
+            Some(_) => return Ok(None),
+            None => return Err(due("object")),
+        },
+        _ => return Ok(None),
+    };
+    Ok(Some(event))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn segment(vaddr: u64, size: u64, file_offset: u64) -> MapEvent {
         MapEvent::Segment {
@@ -241,5 +317,117 @@ mod tests {
             name: String::new(),
         };
         assert!(function.encode().is_err());
+    }
+
+    fn read(text: &str) -> Result<Vec<MapEvent>> {
+        decode(Path::new("map.xml"), text.as_bytes())
+    }
+
+    #[test]
+    fn the_events_of_libcollector_are_read() {
+        let text = "<event kind=\"map\" object=\"segment\" tstamp=\"0.000272190\" \
+                    vaddr=\"0x0000559CB029D000\" size=\"90112\" pagesz=\"4096\" \
+                    foffset=\"+0x00004000\" modes=\"0x003\" chksum=\"0xFFFFFFFF\" \
+                    name=\"/usr/bin/ls\"/>\n\
+                    <event kind=\"map\" object=\"dynfunc\" name=\"[vdso]\" vaddr=\"0x10\" size=\"40\" \
+                    funcname=\"__vdso_time\" />\n<event kind=\"map\" object=\"new\"/>\n\0\0";
+        assert_eq!(
+            read(text).unwrap(),
+            [
+                MapEvent::Segment {
+                    at: 272_190,
+                    vaddr: 0x559c_b029_d000,
+                    size: 90112,
+                    file_offset: 0x4000,
+                    modes: 3,
+                    name: "/usr/bin/ls".into()
+                },
+                MapEvent::DynamicFunction {
+                    at: 0,
+                    vaddr: 0x10,
+                    size: 40,
+                    group: "[vdso]".into(),
+                    name: "__vdso_time".into()
+                },
+            ]
+        );
+    }
+
+    #[test]
+    fn errors_are_placed() {
+        for text in [
+            "<event kind=\"map\" vaddr=\"1\"/>\n",
+            "<event kind=\"unmap\"/>\n",
+            "<event kind=\"map\" object=\"function\" vaddr=\"1\" size=\"-1\" name=\"x\"/>\n",
+        ] {
+            let text = format!("\n{text}");
+            assert!(
+                matches!(read(&text), Err(Error::Malformed { offset: 1, .. })),
+                "{text}"
+            );
+        }
+    }
+
+    fn events() -> impl Strategy<Value = MapEvent> {
+        let at = 0..(1u64 << 31) * 1_000_000_000;
+        let small = || 0..=LARGEST;
+        let name = || any::<String>();
+        let rest = (
+            any::<u64>(),
+            small(),
+            any::<u32>(),
+            name(),
+            name(),
+            0u64..0x1_0000_0000,
+        );
+        (at, 0..5, rest).prop_map(
+            |(at, kind, (vaddr, size, modes, name, group, file_offset))| match kind {
+                0 => MapEvent::Segment {
+                    at,
+                    vaddr: vaddr >> 1,
+                    size,
+                    file_offset,
+                    modes,
+                    name,
+                },
+                1 => MapEvent::Function {
+                    at,
+                    vaddr,
+                    size,
+                    name,
+                },
+                2 => MapEvent::DynamicFunction {
+                    at,
+                    vaddr,
+                    size,
+                    group,
+                    name,
+                },
+                3 => MapEvent::JavaMethod {
+                    at,
+                    vaddr,
+                    size,
+                    method: vaddr,
+                },
+                _ => MapEvent::Unmap { at, vaddr },
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(events in prop::collection::vec(events(), 0..8)) {
+            let mut text = String::new();
+            for event in &events {
+                text += &event.encode().unwrap();
+            }
+            text.push('\n');
+            prop_assert_eq!(read(&text).unwrap(), events);
+        }
+
+        #[test]
+        fn any_bytes_end(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = decode(Path::new("map.xml"), &bytes);
+        }
     }
 }
