@@ -4,7 +4,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 KCOLLECT := $(abspath $(TARGET))/release/kcollect
 export KCOLLECT
 
-.PHONY: help build run check test cargo
+.PHONY: help build run check test rust
 
 help:
 	@echo 'make run     build it, profile this machine for ten seconds under a small load, leave ktest.N.er here'
@@ -12,17 +12,17 @@ help:
 	@echo 'make check   formatting, clippy, rustdoc'
 	@echo 'make build   only build $(TARGET)/release/kcollect'
 
-cargo:
-	@command -v cargo >/dev/null || { echo 'kcollect: cargo is missing: install Rust from https://rustup.rs, and run make as the user who has it (make calls sudo itself)' >&2; exit 69; }
+rust:
+	@scripts/rust.sh
 
-build: cargo
+build: rust
 	@scripts/packages.sh build
 	cargo build --locked --release -p kcollect
 
 run: build
 	scripts/as-root.sh $(KCOLLECT) -p on scripts/demonstration.sh 10
 
-check: cargo
+check: rust
 	@scripts/packages.sh build
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings

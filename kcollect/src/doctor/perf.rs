@@ -7,6 +7,9 @@ use super::{Finding, Root};
 const RATE_HIGH: u64 = 1004;
 const RATE_ON: u64 = 100;
 
+/// The side-band's ring of one CPU: 128 pages of data and one of control. The kernel allows exactly that by default.
+const RING_KIB: u64 = 516;
+
 /// How deep the kernel records stacks unless told otherwise (PERF_MAX_STACK_DEPTH).
 const USUAL_DEPTH: u32 = 127;
 
@@ -112,16 +115,18 @@ pub(super) fn locked_memory(root: &Root) -> Finding {
             ),
         );
     }
-    // Kernel events' rings: perf_mmap() lets through what fits the limit and the allowance of each user and CPU.
+    // perf_mmap() lets through what fits the allowance of each user and CPU, and asks the limit for the rest only.
     let allowance = root
         .number::<u64>("/proc/sys/kernel/perf_event_mlock_kb")
-        .unwrap_or(516);
+        .unwrap_or(RING_KIB);
+    let found = format!("RLIMIT_MEMLOCK {shown}, and {allowance} KiB a CPU for perf's rings");
+    if allowance >= RING_KIB {
+        return Finding::ok(NAME, found);
+    }
     Finding::warn(
         NAME,
-        format!(
-            "RLIMIT_MEMLOCK {shown}: BPF does not ask it since Linux 5.11, but perf's rings beyond {allowance} KiB a CPU do"
-        ),
-        "run it with sudo, or in a shell after `ulimit -l unlimited`",
+        format!("{found}, of which kcollect takes {RING_KIB}"),
+        format!("run it with sudo, or: sudo sysctl kernel.perf_event_mlock_kb={RING_KIB}"),
     )
 }
 
@@ -184,10 +189,12 @@ mod tests {
 
     #[test]
     fn locked_memory_binds_perf_rings_without_ipc_lock() {
-        let tree = Tree::good().file("/proc/self/status", BPF_AND_PERFMON);
+        let user = || Tree::good().file("/proc/self/status", BPF_AND_PERFMON);
+        let tight = user().file("/proc/sys/kernel/perf_event_mlock_kb", "128\n");
         insta::assert_debug_snapshot!([
             locked_memory(&Tree::good().root()),
-            locked_memory(&tree.root())
+            locked_memory(&user().root()),
+            locked_memory(&tight.root()),
         ]);
     }
 

@@ -1,0 +1,19 @@
+#!/bin/sh
+# Stops with the cure where there is no Rust, or one older than Cargo.toml asks for.
+set -eu
+
+cure="install Rust from https://rustup.rs, and run make as the user who has it (make calls sudo itself)"
+
+command -v cargo >/dev/null 2>&1 || {
+    echo "kcollect: cargo is missing: $cure" >&2
+    exit 69
+}
+
+# Distributions have old ones, which complain of the manifest instead of themselves.
+needed=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$(dirname "$0")/../Cargo.toml")
+found=$(cargo --version | cut -d' ' -f2)
+oldest=$(printf '%s\n' "$needed" "$found" | sort -V | head -n1)
+if [ "$oldest" != "$needed" ]; then
+    echo "kcollect: cargo $found is older than $needed: $cure" >&2
+    exit 69
+fi
