@@ -89,6 +89,17 @@ const LARGEST: u64 = (1 << 31) - 1;
 const PIECE: u64 = 1 << 30;
 
 impl MapEvent {
+    /// When it happened, in nanoseconds since the start.
+    pub fn at(&self) -> u64 {
+        match self {
+            MapEvent::Segment { at, .. }
+            | MapEvent::Function { at, .. }
+            | MapEvent::DynamicFunction { at, .. }
+            | MapEvent::JavaMethod { at, .. }
+            | MapEvent::Unmap { at, .. } => *at,
+        }
+    }
+
     /// The elements that stand for the event: one, or several for a large segment.
     pub(crate) fn encode(&self) -> Result<String> {
         let mut out = String::new();

@@ -14,6 +14,8 @@ use std::num::NonZeroU64;
 use crate::Result;
 use crate::packet::{FRAME, UID, header};
 
+pub mod table;
+
 /// The most frames that one stack keeps; what is deeper is cut off and marked as truncated. A
 /// packet of 64 KiB has room for some more.
 pub const MAX_FRAMES: usize = 8000;

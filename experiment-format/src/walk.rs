@@ -45,14 +45,6 @@ pub(crate) struct Walk<R = File> {
     invalid: u64,
 }
 
-impl Walk {
-    /// Opens the file at `path`.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(|error| Error::io("open", path, error))?;
-        Ok(Walk::new(file, path))
-    }
-}
-
 impl<R: Read + Seek> Walk<R> {
     /// Walks over `input`, named `path` in errors.
     pub(crate) fn new(input: R, path: &Path) -> Self {
@@ -73,7 +65,28 @@ impl<R: Read + Seek> Walk<R> {
 
     /// The next packet, none at the end.
     pub(crate) fn next(&mut self) -> Result<Option<RawPacket<'_>>> {
-        let (kind, size) = loop {
+        let Some((kind, size)) = self.reach()? else {
+            return Ok(None);
+        };
+        let (offset, begin) = (self.at, (self.at - self.piece_at) as usize);
+        self.at += size as u64;
+        let bytes = &self.piece[begin..begin + size];
+        Ok(Some(RawPacket {
+            kind,
+            offset,
+            bytes,
+        }))
+    }
+
+    /// The type of the next packet, none at the end.
+    pub(crate) fn peek_kind(&mut self) -> Result<Option<u16>> {
+        Ok(self.reach()?.map(|(kind, _)| kind))
+    }
+
+    /// Goes to the next packet that counts; it then lies in the piece as a whole. Gives type and
+    /// size.
+    fn reach(&mut self) -> Result<Option<(u16, usize)>> {
+        loop {
             let Some([a, b, c, d]) = self.bytes(HEADER_BYTES)?.first_chunk::<HEADER_BYTES>() else {
                 return Ok(None);
             };
@@ -85,26 +98,15 @@ impl<R: Read + Seek> Walk<R> {
                 self.at = (self.at + 1).next_multiple_of(RESUME);
                 continue;
             }
-            if matches!(kind, EMPTY | CLOSED) {
-                if self.bytes(size.into())?.len() < size.into() {
-                    return Ok(None);
-                }
-                self.at += u64::from(size);
-                continue;
+            let size = usize::from(size);
+            if self.bytes(size)?.len() < size {
+                return Ok(None);
             }
-            break (kind, usize::from(size));
-        };
-        if self.bytes(size)?.len() < size {
-            return Ok(None);
+            if !matches!(kind, EMPTY | CLOSED) {
+                return Ok(Some((kind, size)));
+            }
+            self.at += size as u64;
         }
-        let (offset, begin) = (self.at, (self.at - self.piece_at) as usize);
-        self.at += size as u64;
-        let bytes = &self.piece[begin..begin + size];
-        Ok(Some(RawPacket {
-            kind,
-            offset,
-            bytes,
-        }))
     }
 
     /// The next `count` bytes, or as many as there are.

@@ -1,0 +1,532 @@
+//! An experiment being read: what kcollect wrote, and what `gprofng collect` wrote.
+//!
+//! Nothing is believed. Every number of a file is checked before it is used, sizes before memory
+//! is asked for, and what is wrong is an error that names file and offset. What is only unfinished,
+//! because the collector is still at work or was killed, is no error: complete packets, records and
+//! events count, what follows is left out.
+//!
+//! `log.xml` is read when the experiment is opened. All else is read when it is asked for, and
+//! `profile`, which can be large, packet by packet.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+
+use crate::Result;
+use crate::archive::ARCHIVES;
+use crate::error::Error;
+use crate::functions::Archives;
+use crate::log::decode::{self, Log};
+use crate::log::{Header, LogEvent, ProfileDecl, Run, WordSize};
+use crate::map::{self, MapEvent};
+use crate::packet::{ClockRecord, PacketLayout, Value};
+use crate::space::AddressSpace;
+use crate::stacks::table::StackTable;
+use crate::usage::{USAGE_BYTES, UsageRecord};
+use crate::walk::Walk;
+
+/// Larger files than this are not read into memory.
+const LARGEST_TEXT: u64 = 256 << 20;
+
+/// An experiment.
+#[derive(Debug)]
+pub struct Experiment {
+    path: PathBuf,
+    header: Header,
+    start: Run,
+    events: Vec<LogEvent>,
+}
+
+/// A sample: the event, and the usage record that belongs to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sample {
+    /// When, in nanoseconds since the start.
+    pub at: u64,
+    /// Its label.
+    pub label: String,
+    /// The usage, none if the record was not written any more.
+    pub usage: Option<UsageRecord>,
+}
+
+impl Experiment {
+    /// Opens the experiment at `path`, a founder or a subexperiment.
+    ///
+    /// # Errors
+    ///
+    /// A `log.xml` that is missing, damaged or without a start; data of a big-endian machine, or of
+    /// a format before version 12.
+    pub fn open(path: &Path) -> Result<Experiment> {
+        let log_path = path.join("log.xml");
+        let bytes = read_file(&log_path)?.ok_or_else(|| {
+            Error::io("open", &log_path, io::Error::from(io::ErrorKind::NotFound))
+        })?;
+        let Log {
+            header,
+            run,
+            events,
+        } = decode::decode(&log_path, &bytes)?;
+        decode::check(&log_path, &header)?;
+        let Some(start) = run else {
+            let what = "the log does not show a start".to_owned();
+            return Err(Error::Malformed {
+                path: log_path,
+                offset: bytes.len() as u64,
+                what,
+            });
+        };
+        Ok(Experiment {
+            path: path.to_owned(),
+            header,
+            start,
+            events,
+        })
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What was known when recording started.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// When recording started.
+    pub fn start(&self) -> Run {
+        self.start
+    }
+
+    /// The events after the start, in the file's order.
+    pub fn events(&self) -> &[LogEvent] {
+        &self.events
+    }
+
+    /// Whether it was closed. If not, the collector is still at work or was killed.
+    pub fn is_closed(&self) -> bool {
+        self.events
+            .iter()
+            .any(|event| matches!(event, LogEvent::Exit { .. }))
+    }
+
+    /// The events of `warnings.xml`.
+    ///
+    /// # Errors
+    ///
+    /// A damaged file.
+    pub fn warnings(&self) -> Result<Vec<LogEvent>> {
+        let path = self.path.join("warnings.xml");
+        let bytes = read_file(&path)?.unwrap_or_default();
+        Ok(decode::decode(&path, &bytes)?.events)
+    }
+
+    /// The text of `notes`, empty if there is none.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses.
+    pub fn notes(&self) -> Result<String> {
+        let bytes = read_file(&self.path.join("notes"))?.unwrap_or_default();
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The content of a file of our own, see [`crate::writer::ExperimentWriter::side_file`]; none
+    /// if there is none.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses, and a file above 256 MiB.
+    pub fn side_file(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        read_file(&self.path.join(name))
+    }
+
+    /// The events of `map.xml`, in the file's order.
+    ///
+    /// # Errors
+    ///
+    /// A damaged file.
+    pub fn maps(&self) -> Result<Vec<MapEvent>> {
+        let path = self.path.join("map.xml");
+        map::decode(&path, &read_file(&path)?.unwrap_or_default())
+    }
+
+    /// The address space, over time.
+    ///
+    /// # Errors
+    ///
+    /// A damaged `map.xml`.
+    pub fn address_space(&self) -> Result<AddressSpace> {
+        Ok(AddressSpace::new(self.maps()?))
+    }
+
+    /// All call stacks.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses. A damaged file has the stacks that can be found in it.
+    pub fn stacks(&self) -> Result<StackTable> {
+        let path = self.path.join("data.frameinfo");
+        match open_regular(&path)? {
+            Some(file) => StackTable::read(Walk::new(file, &path), self.header.word_size),
+            None => Ok(StackTable::default()),
+        }
+    }
+
+    /// The packets of `profile`.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses.
+    pub fn packets(&self) -> Result<Packets> {
+        let clocks = self
+            .header
+            .profiles
+            .iter()
+            .filter(|profile| matches!(profile, ProfileDecl::Clock { .. }));
+        let layouts = clocks
+            .flat_map(ProfileDecl::packets)
+            .map(|packet| (packet.kind, PacketLayout::new(packet)))
+            .collect();
+        let path = self.path.join("profile");
+        let walk = open_regular(&path)?.map(|file| Walk::new(file, &path));
+        Ok(Packets { walk, layouts })
+    }
+
+    /// The clock ticks of `profile`; packets that are none are passed over.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses.
+    pub fn ticks(&self) -> Result<Ticks> {
+        Ok(Ticks {
+            packets: self.packets()?,
+        })
+    }
+
+    /// The usage records, in order. A partial one at the end is left out.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses, and records of a 32-bit process, which look different.
+    pub fn usage(&self) -> Result<Vec<UsageRecord>> {
+        let path = self.path.join("overview");
+        let bytes = read_file(&path)?.unwrap_or_default();
+        if self.header.word_size == WordSize::Bits32 && !bytes.is_empty() {
+            let what = "usage records of a 32-bit process are not read".to_owned();
+            return Err(Error::Malformed {
+                path,
+                offset: 0,
+                what,
+            });
+        }
+        let records = bytes.as_chunks::<USAGE_BYTES>().0;
+        Ok(records.iter().map(UsageRecord::decode).collect())
+    }
+
+    /// The samples, in the order of their events.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Experiment::usage`].
+    pub fn samples(&self) -> Result<Vec<Sample>> {
+        let records = self.usage()?;
+        let sample = |event: &LogEvent| match event {
+            LogEvent::Sample { at, id, label } => Some(Sample {
+                at: *at,
+                label: label.clone(),
+                usage: records.get(*id as usize).cloned(),
+            }),
+            _ => None,
+        };
+        Ok(self.events.iter().filter_map(sample).collect())
+    }
+
+    /// The load objects: those of the founder, if this is a subexperiment.
+    pub fn archives(&self) -> Archives {
+        let own = self.path.join(ARCHIVES);
+        if own.is_dir() {
+            return Archives::new(own);
+        }
+        Archives::new(self.path.join("..").join(ARCHIVES))
+    }
+
+    /// The directories of the subexperiments, in gprofng's order, which makes them Process 2, 3, …
+    ///
+    /// They are named `_*.er`. One with an empty `data.frameinfo` is left out, as gprofng does.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses.
+    pub fn subexperiments(&self) -> Result<Vec<PathBuf>> {
+        let failed = |error| Error::io("list", &self.path, error);
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.path).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let bytes = name.as_encoded_bytes();
+            if !bytes.starts_with(b"_") || !bytes.ends_with(b".er") {
+                continue;
+            }
+            let path = self.path.join(&name);
+            let frames = std::fs::metadata(path.join("data.frameinfo"));
+            if path.is_dir() && !frames.is_ok_and(|frames| frames.len() == 0) {
+                names.push(name);
+            }
+        }
+        names.sort_by(|a, b| natural_order(a.as_encoded_bytes(), b.as_encoded_bytes()));
+        Ok(names.into_iter().map(|name| self.path.join(name)).collect())
+    }
+}
+
+/// The packets of a data file, one after the other.
+#[derive(Debug)]
+pub struct Packets {
+    walk: Option<Walk>,
+    layouts: HashMap<u16, PacketLayout>,
+}
+
+impl Packets {
+    /// The next packet that is declared, none at the end.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses.
+    pub fn next_packet(&mut self) -> Result<Option<Packet<'_>>> {
+        let Some(walk) = &mut self.walk else {
+            return Ok(None);
+        };
+        while let Some(kind) = walk.peek_kind()? {
+            if let Some(layout) = self.layouts.get(&kind) {
+                let packet = walk.next()?;
+                return Ok(packet.map(|packet| Packet {
+                    kind,
+                    offset: packet.offset,
+                    bytes: packet.bytes,
+                    layout,
+                }));
+            }
+            walk.next()?;
+        }
+        Ok(None)
+    }
+
+    /// How many damaged places were passed so far.
+    pub fn invalid(&self) -> u64 {
+        self.walk.as_ref().map_or(0, Walk::invalid)
+    }
+}
+
+/// A packet, with what was declared of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Packet<'a> {
+    /// Its type.
+    pub kind: u16,
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// All of it, header included.
+    pub bytes: &'a [u8],
+    layout: &'a PacketLayout,
+}
+
+impl<'a> Packet<'a> {
+    /// The value of a field; case does not count. None if it is not declared or lies beyond the
+    /// packet's end.
+    pub fn field(&self, name: &str) -> Option<Value<'a>> {
+        self.layout.value(self.bytes, name)
+    }
+
+    /// The clock tick that it is, none if it lacks the thread, the time or the ticks.
+    pub fn clock(&self) -> Option<ClockRecord> {
+        self.layout.clock(self.bytes)
+    }
+}
+
+/// The clock ticks of an experiment.
+#[derive(Debug)]
+pub struct Ticks {
+    packets: Packets,
+}
+
+impl Iterator for Ticks {
+    type Item = Result<ClockRecord>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.packets.next_packet() {
+                Ok(Some(packet)) => {
+                    if let Some(tick) = packet.clock() {
+                        return Some(Ok(tick));
+                    }
+                }
+                Ok(None) => return None,
+                Err(error) => {
+                    // After an error there is nothing to go on with.
+                    self.packets.walk = None;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}
+
+/// Opens a file that has to be a regular one: no device or pipe can make a reader wait. None if
+/// there is none.
+pub(crate) fn open_regular(path: &Path) -> Result<Option<File>> {
+    let failed = |error| Error::io("open", path, error);
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(path);
+    let file = match file {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(failed(io::Error::from(io::ErrorKind::InvalidInput)));
+    }
+    Ok(Some(file))
+}
+
+/// All of a file, none if there is none.
+fn read_file(path: &Path) -> Result<Option<Vec<u8>>> {
+    let Some(file) = open_regular(path)? else {
+        return Ok(None);
+    };
+    let mut bytes = Vec::new();
+    let read = file.take(LARGEST_TEXT + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Error::io("read", path, error))?;
+    if bytes.len() as u64 > LARGEST_TEXT {
+        let what = "the file is larger than 256 MiB".to_owned();
+        return Err(Error::Malformed {
+            path: path.to_owned(),
+            offset: LARGEST_TEXT,
+            what,
+        });
+    }
+    Ok(Some(bytes))
+}
+
+/// Orders names so that numbers in them count as numbers: `_f2` before `_f10`.
+fn natural_order(mut a: &[u8], mut b: &[u8]) -> Ordering {
+    loop {
+        let (Some(first), Some(second)) = (a.first(), b.first()) else {
+            return a.len().cmp(&b.len());
+        };
+        if first.is_ascii_digit() && second.is_ascii_digit() {
+            let (number, other) = (take_number(&mut a), take_number(&mut b));
+            let order = number
+                .len()
+                .cmp(&other.len())
+                .then_with(|| number.cmp(other));
+            if order.is_ne() {
+                return order;
+            }
+        } else if first != second {
+            return first.cmp(second);
+        } else {
+            (a, b) = (&a[1..], &b[1..]);
+        }
+    }
+}
+
+/// Takes the digits that `name` begins with, and gives them without leading zeros.
+fn take_number<'a>(name: &mut &'a [u8]) -> &'a [u8] {
+    let end = name
+        .iter()
+        .position(|byte| !byte.is_ascii_digit())
+        .unwrap_or(name.len());
+    let (digits, rest) = name.split_at(end);
+    *name = rest;
+    let zeros = digits
+        .iter()
+        .position(|digit| *digit != b'0')
+        .unwrap_or(digits.len());
+    &digits[zeros..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_names_count_as_numbers() {
+        let mut names = [
+            "_f10.er",
+            "_f2.er",
+            "_f2_x1.er",
+            "_a.er",
+            "_f02.er",
+            "_f.er",
+        ];
+        names.sort_by(|a, b| natural_order(a.as_bytes(), b.as_bytes()));
+        assert_eq!(
+            names,
+            [
+                "_a.er",
+                "_f.er",
+                "_f2.er",
+                "_f02.er",
+                "_f2_x1.er",
+                "_f10.er"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_directory_without_a_log_is_no_experiment() {
+        let tmp = tempfile::tempdir().unwrap();
+        let error = Experiment::open(tmp.path()).unwrap_err().to_string();
+        assert!(error.contains("log.xml"), "{error}");
+    }
+
+    #[test]
+    fn a_log_without_a_start_is_no_experiment() {
+        let tmp = tempfile::tempdir().unwrap();
+        let log = "<experiment version=\"12.4\"/>\n<system arch=\"x86_64\"/>\n";
+        std::fs::write(tmp.path().join("log.xml"), log).unwrap();
+        let error = Experiment::open(tmp.path()).unwrap_err();
+        assert!(matches!(error, Error::Malformed { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_file_is_refused() {
+        let tmp = tempfile::tempdir().unwrap();
+        let path = tmp.path().join("log.xml");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(Experiment::open(tmp.path()).is_err());
+    }
+
+    #[test]
+    fn subexperiments_are_the_directories_that_gprofng_takes() {
+        let tmp = tempfile::tempdir().unwrap();
+        let path = |name: &str| tmp.path().join(name);
+        let log = "<experiment version=\"12.4\"/>\n<system arch=\"x86_64\"/>\n\
+                   <event kind=\"run\" tstamp=\"1.000000000\"/>\n\n";
+        std::fs::write(path("log.xml"), log).unwrap();
+        for name in [
+            "_f10.er",
+            "_f2.er",
+            "_sshd_PID_1264.1.er",
+            "M_r1.er",
+            "foo.er",
+            "_no",
+            "_e.er",
+        ] {
+            std::fs::create_dir(path(name)).unwrap();
+        }
+        std::fs::write(path("_file.er"), "").unwrap();
+        std::fs::write(path("_e.er/data.frameinfo"), "").unwrap();
+        std::fs::write(path("_f2.er/data.frameinfo"), "x").unwrap();
+        let found = Experiment::open(tmp.path())
+            .unwrap()
+            .subexperiments()
+            .unwrap();
+        let expected = ["_f2.er", "_f10.er", "_sshd_PID_1264.1.er"].map(path);
+        assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,344 @@
+//! What lay at an address at a time: `map.xml`, replayed.
+//!
+//! An address space changes while it is recorded: a library is unloaded, code is generated again
+//! at the same place. So a mapping is valid for an interval, and the question is always one of
+//! address and time. Three rules of gprofng's are kept, so that both name the same function: the
+//! first segment of an object counts only if its modes are exactly read and execute; of mappings
+//! that overlap, the one that begins nearest below the address counts, and of those the older; and
+//! an address at which nothing is mapped yet belongs to what is mapped there next, since maps are
+//! often recorded after the samples that need them.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::map::{MapEvent, READ_EXECUTE};
+
+/// What kind of thing an address lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ObjectKind {
+    /// A file; functions are found by the offset in it.
+    File,
+    /// A single function without a file, or a group of such.
+    Function,
+}
+
+/// Where an address lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location<'a> {
+    /// Name of the file or of the function.
+    pub object: &'a str,
+    /// Which of both it is.
+    pub kind: ObjectKind,
+    /// Bytes from the beginning of the file, or of the function.
+    pub offset: u64,
+}
+
+#[derive(Debug)]
+struct Mapping {
+    vaddr: u64,
+    size: u64,
+    /// Nanoseconds since the start; valid from the first to before the second.
+    from: u64,
+    until: u64,
+    object: usize,
+    kind: ObjectKind,
+    offset: u64,
+    /// The largest address that this mapping or one before it in the list contains.
+    reach: u64,
+}
+
+/// An address space over time.
+#[derive(Debug, Default)]
+pub struct AddressSpace {
+    names: Vec<String>,
+    /// By first address, then by age.
+    mappings: Vec<Mapping>,
+}
+
+impl AddressSpace {
+    /// Replays events, in any order.
+    pub fn new(events: impl IntoIterator<Item = MapEvent>) -> Self {
+        let mut events: Vec<_> = events.into_iter().collect();
+        // Those of one time stay in the order in which they were written.
+        events.sort_by_key(MapEvent::at);
+        let mut replay = Replay::default();
+        for event in events {
+            replay.apply(event);
+        }
+        let mut mappings = replay.mappings;
+        mappings.sort_by_key(|mapping| (mapping.vaddr, mapping.from));
+        let mut reach = 0;
+        for mapping in &mut mappings {
+            reach = reach.max(mapping.vaddr.saturating_add(mapping.size - 1));
+            mapping.reach = reach;
+        }
+        AddressSpace {
+            names: replay.names,
+            mappings,
+        }
+    }
+
+    /// What lay at `address` at a time in nanoseconds since the start.
+    pub fn find(&self, address: u64, at: u64) -> Option<Location<'_>> {
+        let above = self
+            .mappings
+            .partition_point(|mapping| mapping.vaddr <= address);
+        let below = self.mappings[..above].iter().rev();
+        let mut best: Option<&Mapping> = None;
+        let mut later: Option<&Mapping> = None;
+        for mapping in below.take_while(|mapping| mapping.reach >= address) {
+            if best.is_some_and(|best| best.vaddr != mapping.vaddr) {
+                break;
+            }
+            if address - mapping.vaddr >= mapping.size {
+                continue;
+            }
+            if mapping.from > at {
+                if later.is_none_or(|later| mapping.from < later.from) {
+                    later = Some(mapping);
+                }
+            } else if at < mapping.until {
+                // The list goes from young to old among those of one address.
+                best = Some(mapping);
+            }
+        }
+        let mapping = best.or(later)?;
+        Some(Location {
+            object: &self.names[mapping.object],
+            kind: mapping.kind,
+            offset: mapping.offset.wrapping_add(address - mapping.vaddr),
+        })
+    }
+
+    /// The names of all files and functions.
+    pub fn objects(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+}
+
+/// The state of a replay.
+#[derive(Default)]
+struct Replay {
+    names: Vec<String>,
+    numbers: HashMap<String, usize>,
+    /// Objects of which an executable segment was seen.
+    executable: HashSet<usize>,
+    mappings: Vec<Mapping>,
+    /// Live mappings by their first address: several, if one was made over another.
+    live: HashMap<u64, Vec<usize>>,
+}
+
+impl Replay {
+    fn apply(&mut self, event: MapEvent) {
+        match event {
+            MapEvent::Segment {
+                at,
+                vaddr,
+                size,
+                file_offset,
+                modes,
+                name,
+            } => {
+                // gprofng's way to say that there is no file.
+                if name
+                    .get(1..)
+                    .is_some_and(|rest| rest.starts_with("Unresolvable"))
+                {
+                    return;
+                }
+                let object = self.number(name);
+                if modes == READ_EXECUTE {
+                    self.executable.insert(object);
+                }
+                if self.executable.contains(&object) {
+                    self.add(at, vaddr, size, object, ObjectKind::File, file_offset);
+                }
+            }
+            MapEvent::Function {
+                at,
+                vaddr,
+                size,
+                name,
+            }
+            | MapEvent::DynamicFunction {
+                at,
+                vaddr,
+                size,
+                name,
+                ..
+            } => {
+                let object = self.number(name);
+                self.add(at, vaddr, size, object, ObjectKind::Function, 0);
+            }
+            // Their names are in the class table, which is not read.
+            MapEvent::JavaMethod { .. } => {}
+            MapEvent::Unmap { at, vaddr } => {
+                for mapping in self.live.remove(&vaddr).unwrap_or_default() {
+                    self.mappings[mapping].until = at;
+                }
+            }
+        }
+    }
+
+    fn number(&mut self, name: String) -> usize {
+        if let Some(number) = self.numbers.get(&name) {
+            return *number;
+        }
+        self.names.push(name.clone());
+        self.numbers.insert(name, self.names.len() - 1);
+        self.names.len() - 1
+    }
+
+    fn add(
+        &mut self,
+        at: u64,
+        vaddr: u64,
+        size: u64,
+        object: usize,
+        kind: ObjectKind,
+        offset: u64,
+    ) {
+        if size == 0 {
+            return;
+        }
+        let live = self.live.entry(vaddr).or_default();
+        let again = |other: &usize| {
+            let other = &self.mappings[*other];
+            (other.object, other.size, other.kind) == (object, size, kind)
+        };
+        if live.iter().any(again) {
+            return;
+        }
+        live.push(self.mappings.len());
+        let (from, until, reach) = (at, u64::MAX, 0);
+        self.mappings.push(Mapping {
+            vaddr,
+            size,
+            from,
+            until,
+            object,
+            kind,
+            offset,
+            reach,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn segment(at: u64, vaddr: u64, size: u64, modes: u32, name: &str) -> MapEvent {
+        let (file_offset, name) = (0x100, name.to_owned());
+        MapEvent::Segment {
+            at,
+            vaddr,
+            size,
+            file_offset,
+            modes,
+            name,
+        }
+    }
+
+    fn find(space: &AddressSpace, address: u64, at: u64) -> Option<(&str, u64)> {
+        space
+            .find(address, at)
+            .map(|location| (location.object, location.offset))
+    }
+
+    #[test]
+    fn a_mapping_is_valid_for_an_interval() {
+        let space = AddressSpace::new([
+            segment(10, 0x1000, 0x100, 5, "a"),
+            MapEvent::Unmap {
+                at: 20,
+                vaddr: 0x1000,
+            },
+            segment(30, 0x1000, 0x80, 5, "b"),
+        ]);
+        // Before it is mapped, and in a gap, the next one counts.
+        assert_eq!(find(&space, 0x1010, 5), Some(("a", 0x110)));
+        assert_eq!(find(&space, 0x1010, 10), Some(("a", 0x110)));
+        assert_eq!(find(&space, 0x1010, 19), Some(("a", 0x110)));
+        assert_eq!(find(&space, 0x1010, 20), Some(("b", 0x110)));
+        assert_eq!(find(&space, 0x1010, 99), Some(("b", 0x110)));
+        assert_eq!(find(&space, 0x1090, 99), None);
+        assert_eq!(find(&space, 0xfff, 15), None);
+        assert_eq!(find(&space, 0x1100, 15), None);
+    }
+
+    #[test]
+    fn modes_of_the_first_segment_decide() {
+        let space = AddressSpace::new([
+            segment(0, 0x1000, 0x100, 1, "a"),
+            segment(0, 0x2000, 0x100, 5, "a"),
+            segment(0, 0x3000, 0x100, 3, "a"),
+            segment(0, 0x4000, 0x100, 7, "b"),
+        ]);
+        let found = |address| find(&space, address, 0).map(|(object, _)| object);
+        assert_eq!(found(0x1000), None);
+        assert_eq!(found(0x2000), Some("a"));
+        assert_eq!(found(0x3000), Some("a"));
+        assert_eq!(found(0x4000), None);
+    }
+
+    #[test]
+    fn of_overlapping_mappings_the_nearest_and_then_the_older_counts() {
+        let group = MapEvent::Function {
+            at: 0,
+            vaddr: 0x1000,
+            size: 0x100,
+            name: "[vdso]".into(),
+        };
+        let inner = MapEvent::DynamicFunction {
+            at: 0,
+            vaddr: 0x1040,
+            size: 0x10,
+            group: "[vdso]".into(),
+            name: "time".into(),
+        };
+        let space = AddressSpace::new([
+            inner,
+            group,
+            segment(5, 0x5000, 0x10, 5, "old"),
+            segment(6, 0x5000, 0x20, 5, "new"),
+        ]);
+        assert_eq!(find(&space, 0x1041, 0), Some(("time", 1)));
+        assert_eq!(find(&space, 0x1051, 0), Some(("[vdso]", 0x51)));
+        assert_eq!(find(&space, 0x5001, 9), Some(("old", 0x101)));
+        assert_eq!(find(&space, 0x5011, 9), Some(("new", 0x111)));
+    }
+
+    #[test]
+    fn kernel_addresses_and_the_end_of_memory() {
+        let space = AddressSpace::new([segment(0, u64::MAX - 15, 16, 5, "k")]);
+        assert_eq!(find(&space, u64::MAX, 0), Some(("k", 0x10f)));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_found_contains_the_address(
+            events in prop::collection::vec((0u64..20, 0u64..64, 0u64..16, 0usize..4), 0..40),
+            address in 0u64..80,
+            at in 0u64..25,
+        ) {
+            let name = |number: usize| ["a", "b", "c", "d"][number];
+            let events: Vec<_> = events
+                .into_iter()
+                .map(|(at, vaddr, size, object)| match size {
+                    0 => MapEvent::Unmap { at, vaddr },
+                    _ => segment(at, vaddr, size, 5, name(object)),
+                })
+                .collect();
+            let contains = events.iter().any(|event| {
+                matches!(event, MapEvent::Segment { vaddr, size, .. }
+                    if *vaddr <= address && address - vaddr < *size)
+            });
+            let space = AddressSpace::new(events);
+            if let Some((_, offset)) = find(&space, address, at) {
+                prop_assert!(contains);
+                prop_assert!((0x100..0x110).contains(&offset));
+            }
+        }
+    }
+}

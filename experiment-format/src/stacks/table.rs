@@ -1,0 +1,332 @@
+//! The stacks of a `data.frameinfo`, whoever wrote it.
+//!
+//! Frames, stacks and links are taken as the file has them and put together only when a stack is
+//! asked for. The file is not trusted: links may lead nowhere or in a circle, and both end the
+//! stack, which then counts as truncated.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{Read, Seek};
+
+use crate::Result;
+use crate::log::WordSize;
+use crate::packet::{FRAME, UID};
+use crate::stacks::{COMPRESSED, NATIVE, StackEnd, StackUid, TRUNCATED, UNWIND_FAILED};
+use crate::walk::Walk;
+
+/// A call stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stack {
+    /// Addresses, leaf first. Those of callers lie in the call instruction.
+    pub frames: Vec<u64>,
+    /// How it ends.
+    pub end: StackEnd,
+}
+
+/// The words of one stack uid.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    /// Where in [`StackTable::words`], and how many.
+    begin: usize,
+    count: usize,
+    /// The stack uid where it goes on.
+    link: Option<u64>,
+}
+
+/// All stacks of a file, by uid.
+#[derive(Debug, Default)]
+pub struct StackTable {
+    /// The uid of a packet to that of its native stack, none for a stack without frames.
+    frames: HashMap<u64, Option<u64>>,
+    stacks: HashMap<u64, Entry>,
+    words: Vec<u64>,
+}
+
+impl StackTable {
+    /// Reads all packets of a walk.
+    pub(crate) fn read<R: Read + Seek>(mut walk: Walk<R>, width: WordSize) -> Result<Self> {
+        let mut table = StackTable::default();
+        while let Some(packet) = walk.next()? {
+            match packet.kind {
+                FRAME => table.frame(packet.bytes, width),
+                UID => {
+                    let (flags, uid) = (u32_at(packet.bytes, 4), u64_at(packet.bytes, 8));
+                    if let (Some(flags), Some(uid)) = (flags, uid) {
+                        let words = packet.bytes.get(16..).unwrap_or_default();
+                        table.add(uid, words, flags & COMPRESSED != 0, width);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(table)
+    }
+
+    /// How many stacks packets may refer to.
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// The stack of a uid, none if the file has none of it.
+    pub fn get(&self, uid: StackUid) -> Option<Stack> {
+        let mut next = *self.frames.get(&uid.get())?;
+        let mut frames = Vec::new();
+        let mut visited = HashSet::new();
+        while let Some(uid) = next {
+            // A circle is longer than the few links of an honest stack, or is one of these few.
+            let entry = self.stacks.get(&uid).filter(|_| visited.insert(uid));
+            let Some(entry) = entry else {
+                return Some(Stack {
+                    frames,
+                    end: StackEnd::Truncated,
+                });
+            };
+            frames.extend_from_slice(&self.words[entry.begin..entry.begin + entry.count]);
+            next = entry.link;
+        }
+        let end = match frames.last() {
+            Some(&TRUNCATED) => StackEnd::Truncated,
+            Some(&UNWIND_FAILED) => StackEnd::UnwindFailed,
+            _ => StackEnd::Complete,
+        };
+        if end != StackEnd::Complete {
+            frames.pop();
+        }
+        Some(Stack { frames, end })
+    }
+
+    /// A FRAME packet: a list of infos, of which the native stack counts here.
+    fn frame(&mut self, packet: &[u8], width: WordSize) {
+        let (Some(head), Some(uid)) = (u32_at(packet, 4), u64_at(packet, 8)) else {
+            return;
+        };
+        let mut native = None;
+        let mut rest = packet.get(head as usize..).unwrap_or_default();
+        while let (Some(size), Some(kind), Some(stack)) =
+            (u32_at(rest, 0), u32_at(rest, 4), u64_at(rest, 8))
+        {
+            let info = rest.get(..size as usize).filter(|info| info.len() >= 16);
+            let Some(info) = info else {
+                break;
+            };
+            if kind & !COMPRESSED == NATIVE {
+                // One without words refers to a stack that is defined elsewhere.
+                if info.len() > 16 {
+                    self.add(stack, &info[16..], kind & COMPRESSED != 0, width);
+                }
+                native = Some(stack);
+                break;
+            }
+            rest = &rest[info.len()..];
+        }
+        self.frames.entry(uid).or_insert(native);
+    }
+
+    /// Adds the words of a stack uid; the first definition counts.
+    fn add(&mut self, uid: u64, bytes: &[u8], compressed: bool, width: WordSize) {
+        if self.stacks.contains_key(&uid) {
+            return;
+        }
+        let (bytes, link) = match bytes.split_last_chunk::<8>() {
+            Some((words, link)) if compressed => (words, Some(u64::from_le_bytes(*link))),
+            _ => (bytes, None),
+        };
+        let begin = self.words.len();
+        match width {
+            WordSize::Bits64 => {
+                let words = bytes.as_chunks::<8>().0;
+                self.words
+                    .extend(words.iter().map(|word| u64::from_le_bytes(*word)));
+            }
+            WordSize::Bits32 => {
+                let words = bytes
+                    .as_chunks::<4>()
+                    .0
+                    .iter()
+                    .map(|word| u32::from_le_bytes(*word));
+                // Only marks lie in the last three words; they are those of the wide form.
+                let widen = |word: u32| match word {
+                    0xffff_fffd.. => i64::from(word as i32) as u64,
+                    address => address.into(),
+                };
+                self.words.extend(words.map(widen));
+            }
+        }
+        let count = self.words.len() - begin;
+        self.stacks.insert(uid, Entry { begin, count, link });
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::header;
+    use crate::stacks::{MAX_FRAMES, StackInterner};
+    use proptest::prelude::*;
+    use std::io::Cursor;
+    use std::path::Path;
+
+    fn read(bytes: &[u8]) -> StackTable {
+        read_wide(bytes, WordSize::Bits64)
+    }
+
+    fn read_wide(bytes: &[u8], width: WordSize) -> StackTable {
+        let walk = Walk::new(Cursor::new(bytes), Path::new("data.frameinfo"));
+        StackTable::read(walk, width).unwrap()
+    }
+
+    fn uid(number: u64) -> StackUid {
+        StackUid::new(number).unwrap()
+    }
+
+    fn packet(kind: u16, second: u32, uid: u64, rest: &[u8]) -> Vec<u8> {
+        let mut packet = header(16 + rest.len() as u16, kind).to_vec();
+        packet.extend(second.to_le_bytes());
+        packet.extend(uid.to_le_bytes());
+        packet.extend(rest);
+        packet
+    }
+
+    fn info(kind: u32, uid: u64, words: &[u8]) -> Vec<u8> {
+        let mut info = (16 + words.len() as u32).to_le_bytes().to_vec();
+        info.extend(kind.to_le_bytes());
+        info.extend(uid.to_le_bytes());
+        info.extend(words);
+        info
+    }
+
+    fn words(words: &[u64]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn links_that_lead_nowhere_or_in_a_circle_end_the_stack() {
+        let link = NATIVE | COMPRESSED;
+        let file = [
+            packet(FRAME, 16, 1, &info(link, 1, &words(&[10, 99]))),
+            packet(FRAME, 16, 2, &info(link, 2, &words(&[20, 3]))),
+            packet(UID, COMPRESSED, 3, &words(&[30, 4])),
+            packet(UID, COMPRESSED, 4, &words(&[40, 3])),
+        ];
+        let table = read(&file.concat());
+        let truncated = |frames: &[u64]| {
+            Some(Stack {
+                frames: frames.to_vec(),
+                end: StackEnd::Truncated,
+            })
+        };
+        assert_eq!(table.get(uid(1)), truncated(&[10]));
+        assert_eq!(table.get(uid(2)), truncated(&[20, 30, 40]));
+        assert_eq!(table.get(uid(9)), None);
+    }
+
+    #[test]
+    fn an_info_without_words_means_another_stack_and_java_is_passed_over() {
+        let java = info(2, 70, &words(&[1, 2]));
+        let native = info(NATIVE, 50, &[]);
+        let file = [
+            packet(FRAME, 16, 1, &[java, native].concat()),
+            packet(UID, 0, 50, &words(&[5, 6])),
+            packet(UID, 0, 50, &words(&[7])),
+        ];
+        let stack = read(&file.concat()).get(uid(1)).unwrap();
+        assert_eq!((stack.frames, stack.end), (vec![5, 6], StackEnd::Complete));
+    }
+
+    #[test]
+    fn words_of_32_bits_are_widened_and_so_are_their_marks() {
+        let words: Vec<u8> = [0x8000_0010u32, 0xffff_fffe].map(u32::to_le_bytes).concat();
+        let file = packet(FRAME, 16, 1, &info(NATIVE, 1, &words));
+        let stack = read_wide(&file, WordSize::Bits32).get(uid(1)).unwrap();
+        assert_eq!(
+            (stack.frames, stack.end),
+            (vec![0x8000_0010], StackEnd::Truncated)
+        );
+    }
+
+    fn stacks() -> impl Strategy<Value = Vec<(Vec<u64>, StackEnd)>> {
+        let end = prop::sample::select(vec![
+            StackEnd::Complete,
+            StackEnd::Truncated,
+            StackEnd::UnwindFailed,
+        ]);
+        // Few different words, so that stacks share callers.
+        let stack = prop::collection::vec(1u64..4, 0..6);
+        prop::collection::vec((stack, end), 1..20)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_interned_is_found(stacks in stacks()) {
+            let (mut file, mut interner) = (Vec::new(), StackInterner::default());
+            let mut uids = Vec::new();
+            for (frames, end) in &stacks {
+                let uid = interner.intern(frames, *end, |packet| {
+                    file.extend_from_slice(packet);
+                    Ok(())
+                });
+                uids.push(uid.unwrap());
+            }
+            let table = read(&file);
+            for (uid, (frames, end)) in uids.iter().zip(&stacks) {
+                let expected = Stack { frames: frames.clone(), end: *end };
+                prop_assert_eq!(table.get(*uid), Some(expected));
+            }
+        }
+
+        #[test]
+        fn a_cut_file_has_the_stacks_whose_packets_are_whole(stacks in stacks(), cut: prop::sample::Index) {
+            let (mut file, mut interner) = (Vec::new(), StackInterner::default());
+            let mut known = Vec::new();
+            for (frames, end) in &stacks {
+                let uid = interner.intern(frames, *end, |packet| {
+                    file.extend_from_slice(packet);
+                    Ok(())
+                });
+                known.push((uid.unwrap(), file.len()));
+            }
+            let cut = cut.index(file.len() + 1);
+            let table = read(&file[..cut]);
+            for ((uid, written), (frames, end)) in known.into_iter().zip(&stacks) {
+                let found = table.get(uid);
+                if written <= cut {
+                    prop_assert_eq!(found, Some(Stack { frames: frames.clone(), end: *end }));
+                }
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_and_every_stack_ends(
+            bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(16), Just(11), any::<u8>()], 0..600),
+        ) {
+            let table = read(&bytes);
+            for uid in table.frames.keys().filter_map(|number| StackUid::new(*number)) {
+                let _ = table.get(uid);
+            }
+        }
+    }
+
+    #[test]
+    fn the_deepest_stack_comes_back() {
+        let frames: Vec<u64> = (1..=MAX_FRAMES as u64).collect();
+        let mut file = Vec::new();
+        let interned = StackInterner::default().intern(&frames, StackEnd::UnwindFailed, |packet| {
+            file.extend_from_slice(packet);
+            Ok(())
+        });
+        let stack = read(&file).get(interned.unwrap()).unwrap();
+        assert_eq!((stack.frames, stack.end), (frames, StackEnd::UnwindFailed));
+    }
+}
