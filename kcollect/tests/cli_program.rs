@@ -1,0 +1,71 @@
+//! The program itself, as far as it needs no privilege: what goes to which stream, and the exit status.
+
+use std::process::{Command, Output, Stdio};
+
+use kcollect::exit::Kind;
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kcollect"))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| unreachable!("{error}"))
+}
+
+fn code(output: &Output) -> Option<u8> {
+    output
+        .status
+        .code()
+        .and_then(|code| u8::try_from(code).ok())
+}
+
+#[test]
+fn errors_go_to_standard_error_alone() {
+    for arguments in [
+        &[][..],
+        &["-p", "5x"],
+        &["--bogus"],
+        &["-t", "5-2"],
+        &["-F", "on"],
+    ] {
+        let output = run(arguments);
+        assert_eq!(code(&output), Some(Kind::Usage.code()), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        assert!(output.stderr.starts_with(b"kcollect: "), "{arguments:?}");
+    }
+}
+
+#[test]
+fn what_was_asked_for_goes_to_standard_output() {
+    for arguments in [
+        &["--help"][..],
+        &["doctor", "--help"],
+        &["-V"],
+        &["--version"],
+        &["-h"],
+    ] {
+        let output = run(arguments);
+        assert_eq!(code(&output), Some(Kind::Ok.code()), "{arguments:?}");
+        assert!(
+            !output.stdout.is_empty() && output.stderr.is_empty(),
+            "{arguments:?}"
+        );
+    }
+}
+
+#[test]
+fn the_doctor_ends_with_the_code_it_tells() {
+    let output = run(&["doctor", "--json"]);
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["exit_code"].as_u64(), code(&output).map(u64::from));
+    assert_eq!(told["ok"].as_bool(), Some(output.status.success()));
+    assert!(
+        told["findings"]
+            .as_array()
+            .is_some_and(|findings| findings.len() > 15)
+    );
+
+    let table = run(&["doctor"]);
+    assert_eq!(table.status, output.status);
+    assert!(String::from_utf8(table.stdout).unwrap().contains("kernel"));
+}
