@@ -128,7 +128,7 @@ pub fn remote_file_system(directory: &Path) -> Option<&'static str> {
         .ok()?
         .filesystem_type()
         .0;
-    let matches = |(number, _): &&(i64, &str)| i64::from(found) & 0xffff_ffff == *number;
+    let matches = |(number, _): &&(i64, &str)| found & 0xffff_ffff == *number;
     REMOTE.iter().find(matches).map(|(_, name)| *name)
 }
 

@@ -63,6 +63,13 @@ impl Sources {
     pub fn open(period_ns: u64, record_idle: bool) -> Result<Sources, Failure> {
         let possible = machine::possible_cpus().map_err(no_cpus)?;
         let online = machine::online_cpus().map_err(no_cpus)?;
+        let mut sideband = Sideband::new(machine::page_size());
+        for cpu in &online {
+            sideband
+                .open(*cpu)
+                .map_err(|error| refused("the side-band", *cpu, &error))?;
+        }
+        // After the side-band, which so tells the names of our own programs too.
         let collector = TickCollector::load(&Settings {
             period_ns,
             record_idle,
@@ -72,19 +79,13 @@ impl Sources {
         .map_err(bpf_failure)?;
         let mut sources = Sources {
             collector,
-            sideband: Sideband::new(machine::page_size()),
+            sideband,
             period_ns,
             cpus: BTreeMap::new(),
             recording: false,
             order: Order::default(),
             hotplug: Vec::new(),
         };
-        for cpu in &online {
-            sources
-                .sideband
-                .open(*cpu)
-                .map_err(|error| refused("the side-band", *cpu, &error))?;
-        }
         sources.snapshot();
         for cpu in online {
             sources.start_clock(cpu)?;

@@ -9,6 +9,7 @@ use std::fs;
 use experiment_format::Error;
 use experiment_format::layout::ExperimentDir;
 use experiment_format::log::{Header, LogEvent, ProfileDecl, Run, Setting};
+use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::ClockTick;
 use experiment_format::writer::ExperimentWriter;
@@ -200,30 +201,32 @@ impl Founder {
     }
 
     fn kernel_code(&mut self, at: u64, address: u64, size: u64, name: &[u8], gone: bool) {
-        let living = self
-            .programs
-            .iter_mut()
-            .rfind(|program| program.address == address && program.to.is_none());
-        match (living, gone) {
-            (Some(program), true) => program.to = Some(at),
-            (None, true) | (Some(_), false) => {}
-            (None, false) => {
-                let name: Box<str> = String::from_utf8_lossy(name).into();
-                let symbol = Symbol {
-                    address,
-                    size,
-                    name: name.clone(),
-                    global: false,
-                };
-                self.symbols.add(BPF, symbol);
-                self.programs.push(Program {
-                    address,
-                    size,
-                    name,
-                    from: at,
-                    to: None,
-                });
+        let end = address.saturating_add(size);
+        let covers = |program: &Program| {
+            program.address < end && address < program.address.saturating_add(program.size)
+        };
+        // Whatever lies there now takes the place of what lay there, whether or not its going was told.
+        for program in &mut self.programs {
+            if program.to.is_none() && covers(program) {
+                program.to = Some(at);
             }
+        }
+        if !gone {
+            let name: Box<str> = String::from_utf8_lossy(name).into();
+            let symbol = Symbol {
+                address,
+                size,
+                name: name.clone(),
+                global: false,
+            };
+            self.symbols.add(BPF, symbol);
+            self.programs.push(Program {
+                address,
+                size,
+                name,
+                from: at + 1,
+                to: None,
+            });
         }
     }
 
@@ -280,18 +283,19 @@ impl Founder {
     fn write_late(&mut self, give_up: &mut impl FnMut() -> bool) -> Result<(), Error> {
         let (before, since) = self.programs.split_at(self.programs_at_start);
         let changed = !since.is_empty() || before.iter().any(|program| program.to.is_some());
-        if changed && !give_up() {
-            if let Some(mut object) = archive::bpf_object(&self.programs)? {
-                // The segments of the first ones are in the file already.
-                let known = self.programs_at_start;
-                let mut segments = 0;
-                object.maps.retain(|event| {
-                    let segment = matches!(event, experiment_format::map::MapEvent::Segment { .. });
-                    segments += usize::from(segment);
-                    !segment || segments > known
-                });
-                self.write_object(&object)?;
-            }
+        if changed
+            && !give_up()
+            && let Some(mut object) = archive::bpf_object(&self.programs)?
+        {
+            // The segments of the first ones are in the file already.
+            let known = self.programs_at_start;
+            let mut segments = 0;
+            object.maps.retain(|event| {
+                let segment = matches!(event, MapEvent::Segment { .. });
+                segments += usize::from(segment);
+                !segment || segments > known
+            });
+            self.write_object(&object)?;
         }
         if loaded_modules() != self.modules {
             let Ok(now) = Symbols::read() else {

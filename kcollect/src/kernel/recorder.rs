@@ -259,7 +259,7 @@ fn interrupt_entries(symbols: &Symbols) -> Vec<(u64, u64)> {
         .objects()
         .flat_map(|(_, object)| object)
         .filter(|symbol| entry(&symbol.name))
-        .map(|symbol| (symbol.address, symbol.address + symbol.size))
+        .map(|symbol| (symbol.address, symbol.address.saturating_add(symbol.size)))
         .collect();
     ranges.sort_unstable();
     ranges

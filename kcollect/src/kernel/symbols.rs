@@ -1,7 +1,7 @@
 //! The functions of the running kernel, as `/proc/kallsyms` names them.
 //!
 //! Text symbols only (types t, T, w, W). kallsyms has no sizes: a function reaches to the next
-//! address that has a name. Every alias is kept; where one name must be chosen it is the shortest,
+//! address that has a name, the last one of a load object to the end of its page. Every alias is kept; where one name must be chosen it is the shortest,
 //! as in gprofng, except that a linker's mark (`_stext`, `__entry_text_start` …) yields to any real
 //! function at its address.
 //!
@@ -12,11 +12,13 @@ use std::{fs, io};
 
 /// The load object of the kernel itself.
 pub const KERNEL: &str = "vmlinux";
-/// The load object of BPF programs and trampolines, called so by kallsyms.
+/// The load object of the code that the kernel makes as it runs, called so by kallsyms: BPF programs
+/// and trampolines. `[__builtin__ftrace]` and its like, the trampolines of tracing, are put to it.
 pub const BPF: &str = "[bpf]";
 
-/// The last symbol of a load object reaches this far at the most: no function is longer.
+/// No function is longer: what lies further behind a symbol is not its.
 const LONGEST: u64 = 64 * 1024;
+const PAGE: u64 = 4096;
 
 /// One name of one function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,8 +126,7 @@ impl Symbols {
                 .take_while(|line| line.address == first.address)
                 .count();
             let (here, later) = rest.split_at(aliases);
-            let next = later.first().map_or(u64::MAX, |next| next.address);
-            let size = (next - first.address).min(LONGEST);
+            let size = size(first, later.first());
             let entries = here.iter().map(|line| {
                 let symbol = Symbol {
                     address: line.address,
@@ -190,6 +191,17 @@ impl Symbols {
     }
 }
 
+/// Bytes of the function at `line`; `next` has the next higher address.
+fn size(line: &Line<'_>, next: Option<&Line<'_>>) -> u64 {
+    let to_next = next.map_or(u64::MAX, |next| next.address - line.address);
+    let most = match next {
+        Some(next) if next.object == line.object => LONGEST,
+        // Not so little that the tail of a function begun late in its page is lost.
+        _ => (line.address.saturating_add(PAGE / 2) | (PAGE - 1)).saturating_add(1) - line.address,
+    };
+    to_next.min(most)
+}
+
 struct Line<'a> {
     address: u64,
     global: bool,
@@ -197,14 +209,18 @@ struct Line<'a> {
     object: &'a str,
 }
 
-/// `ffffffff81000000 T _stext` or `ffffffffc0201000 t ext4_sync_fs	[ext4]`. The outer `None` is a
+/// `ffffffff81000000 T _stext` or `ffffffffc0201000 t ext4_sync_fs [ext4]`. The outer `None` is a
 /// line that is none; the inner one a symbol that is no function.
 fn parse_line(line: &str) -> Option<Option<Line<'_>>> {
     let mut words = line.split_ascii_whitespace();
     let address = u64::from_str_radix(words.next()?, 16).ok()?;
     let kind = words.next().filter(|kind| kind.len() == 1)?;
     let name = words.next()?;
-    let object = words.next().unwrap_or(KERNEL);
+    let object = match words.next() {
+        None => KERNEL,
+        Some(object) if object.starts_with("[__builtin__") => BPF,
+        Some(object) => object,
+    };
     Some(matches!(kind, "t" | "T" | "w" | "W").then_some(Line {
         address,
         global: matches!(kind, "T" | "W"),
@@ -244,6 +260,7 @@ ffffffff82000000 D some_data
 ffffffffc0201000 t ext4_sync_fs\t[ext4]
 ffffffffc0201080 T ext4_late\t[ext4]
 ffffffffc0300000 t bpf_prog_abc_tick\t[bpf]
+ffffffffc0300040 t ftrace_trampoline\t[__builtin__ftrace]
 ";
 
     fn name(symbols: &Symbols, pc: u64) -> String {
@@ -327,7 +344,7 @@ ffffffffc0300000 t bpf_prog_abc_tick\t[bpf]
         let broken = format!("{SAMPLE}ffffffff81zz T x\n");
         assert!(matches!(
             Symbols::parse(&broken),
-            Err(SymbolsError::Line { line: 14, .. })
+            Err(SymbolsError::Line { line: 15, .. })
         ));
     }
 

@@ -165,7 +165,7 @@ fn decode(record: &[u8]) -> Option<(u64, SidebandEvent)> {
         RecordType::EXIT => fork_or_exit(body, |pid, _| SidebandEvent::Exit { pid })?,
         RecordType::COMM => comm(body, misc)?,
         RecordType::MMAP2 => map(body, misc)?,
-        RecordType::KSYMBOL => kernel_code(body)?,
+        RecordType::KSYMBOL => return kernel_code(rest),
         RecordType::LOST => SidebandEvent::Lost {
             records: LostRecord::parse::<NativeEndian>(RawData::Single(body))
                 .ok()?
@@ -223,18 +223,27 @@ fn map(body: &[u8], misc: u16) -> Option<SidebandEvent> {
 }
 
 /// `struct { u64 addr; u32 len; u16 ksym_type; u16 flags; char name[]; }`, of which flag 1 is
-/// "unregister".
-fn kernel_code(body: &[u8]) -> Option<SidebandEvent> {
-    let (address, rest) = body.split_first_chunk::<8>()?;
+/// "unregister", the name padded to eight bytes, and then the time.
+///
+/// The time is not in the last eight bytes: where several side-bands listen on one CPU, the kernel
+/// (`perf_event_ksymbol_output`) lets the record's size grow from one listener to the next, so later
+/// ones get zeros behind it.
+fn kernel_code(rest: &[u8]) -> Option<(u64, SidebandEvent)> {
+    let (address, rest) = rest.split_first_chunk::<8>()?;
     let (size, rest) = rest.split_first_chunk::<4>()?;
     let (_, rest) = rest.split_first_chunk::<2>()?;
-    let (flags, name) = rest.split_first_chunk::<2>()?;
-    Some(SidebandEvent::KernelCode {
+    let (flags, rest) = rest.split_first_chunk::<2>()?;
+    let length = rest.iter().position(|byte| *byte == 0)?;
+    let time = rest
+        .get((length + 1).next_multiple_of(8)..)?
+        .first_chunk()?;
+    let event = SidebandEvent::KernelCode {
         address: u64::from_ne_bytes(*address),
         size: u32::from_ne_bytes(*size),
-        name: name.split(|byte| *byte == 0).next()?.into(),
+        name: rest[..length].into(),
         gone: u16::from_ne_bytes(*flags) & 1 != 0,
-    })
+    };
+    Some((u64::from_ne_bytes(*time), event))
 }
 
 fn number(pid: i32) -> Option<u32> {
@@ -341,6 +350,13 @@ mod tests {
         };
         assert_eq!(all(&record(17, 0, &body(0), 1)), [(1, event(false))]);
         assert_eq!(all(&record(17, 0, &body(1), 2)), [(2, event(true))]);
+
+        // As the second listener on a CPU gets it.
+        let time = 3_u64.to_ne_bytes().to_vec();
+        assert_eq!(
+            all(&record(17, 0, &[body(0), time].concat(), 0)),
+            [(3, event(false))]
+        );
     }
 
     #[test]
