@@ -103,9 +103,11 @@ impl AppendFile {
     /// Takes back everything from `len` on.
     pub(crate) fn cut(&mut self, len: u64) -> Result<()> {
         self.len = len;
-        // This gives back what was reserved too; where it does not, it is only reserved twice.
+        self.release()?;
+        // That gave back what was reserved too. If it cannot be had again, the next record tells.
         self.reserved = len;
-        self.release()
+        let _ = self.reserve(0);
+        Ok(())
     }
 
     /// Ends the file: gives back the space that was reserved beyond its records.

@@ -9,21 +9,22 @@
 //! The names follow er_kernel: the next number of a series is one more than the largest in use,
 //! not the first gap.
 
-use std::ffi::{CStr, OsStr};
 use std::fs::File;
-use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat, renameat};
-use nix::sys::stat::{FileStat, Mode, fchmod, fstat, fstatat, mkdirat};
-use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, geteuid, unlinkat};
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::Result;
 use crate::error::Error;
+
+mod place;
+
+pub use place::PendingFile;
+use place::{entries, make_dir, make_file, remove_content};
 
 /// How often a directory is tried under a new number when others take the numbers meanwhile.
 const ATTEMPTS: u32 = 4095;
@@ -113,8 +114,11 @@ impl ExperimentDir {
             NameRequest::Series { stem } => (None, Some((stem.as_str(), 0))),
             NameRequest::Exactly(name) => (Some(name.clone()), series_of(name)),
         };
-        let example = name.clone().or(series.map(|(stem, n)| numbered(stem, n)));
-        check_name(&example.unwrap_or_default())?;
+        match request {
+            NameRequest::Series { stem } if stem.is_empty() => check_name(SUFFIX)?,
+            NameRequest::Series { stem } => check_name(&numbered(stem, 1))?,
+            NameRequest::Exactly(name) => check_name(name)?,
+        }
         let directory = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let parent_fd = nix::fcntl::open(parent, directory, Mode::empty())
             .map_err(|errno| Error::io("open directory", parent, errno))?;
@@ -233,83 +237,6 @@ impl AsFd for ExperimentDir {
     }
 }
 
-/// A file being written that gets its name by [`PendingFile::commit`]. Dropped before, it leaves
-/// nothing.
-#[derive(Debug)]
-pub struct PendingFile<'a> {
-    dir: BorrowedFd<'a>,
-    file: File,
-    path: PathBuf,
-    temporary: String,
-    name: String,
-    committed: bool,
-}
-
-impl<'a> PendingFile<'a> {
-    fn begin(
-        dir: BorrowedFd<'a>,
-        dir_path: &Path,
-        name: &str,
-        owner: Option<(u32, u32)>,
-    ) -> Result<Self> {
-        let path = dir_path.join(name);
-        // One file is pending at a time, and names of 255 bytes are too long for a suffix.
-        let temporary = ".incomplete".to_owned();
-        let file = make_file(dir, &temporary, &path, owner)?;
-        Ok(PendingFile {
-            dir,
-            file,
-            path,
-            temporary,
-            name: name.to_owned(),
-            committed: false,
-        })
-    }
-
-    /// Gives the complete file its name, in the place of one that has it already.
-    pub fn commit(mut self) -> Result<()> {
-        renameat(
-            self.dir,
-            self.temporary.as_str(),
-            self.dir,
-            self.name.as_str(),
-        )
-        .map_err(|errno| Error::io("create", &self.path, errno))?;
-        self.committed = true;
-        Ok(())
-    }
-
-    /// Writes all of `bytes`.
-    pub(crate) fn fill(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file
-            .write_all(bytes)
-            .map_err(|error| Error::io("write", &self.path, error))
-    }
-}
-
-impl Write for PendingFile<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
-}
-
-impl Drop for PendingFile<'_> {
-    fn drop(&mut self) {
-        if !self.committed {
-            // Nobody could be told; what stays behind is a hidden file that no reader looks at.
-            let _ = unlinkat(
-                self.dir,
-                self.temporary.as_str(),
-                UnlinkatFlags::NoRemoveDir,
-            );
-        }
-    }
-}
-
 fn check_name(name: &str) -> Result<()> {
     let problem = match name.strip_suffix(SUFFIX) {
         None => "does not end in .er",
@@ -349,84 +276,6 @@ fn largest_in_use(parent: &OwnedFd, stem: &str) -> nix::Result<u64> {
     Ok(largest)
 }
 
-/// Names in a directory, without `.` and `..`.
-fn entries(dir: BorrowedFd<'_>) -> nix::Result<Vec<std::ffi::CString>> {
-    // A descriptor of its own, so that the position in the directory is at the beginning.
-    let mut listing = Dir::openat(dir, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
-    let mut names = Vec::new();
-    for entry in listing.iter() {
-        let name: &CStr = entry.as_ref().map_err(|errno| *errno)?.file_name();
-        if !matches!(name.to_bytes(), b"." | b"..") {
-            names.push(name.to_owned());
-        }
-    }
-    Ok(names)
-}
-
-/// Makes a directory and makes sure that what is opened is what was made.
-fn make_dir(
-    parent: BorrowedFd<'_>,
-    name: &str,
-    path: &Path,
-    owner: Option<(u32, u32)>,
-) -> Result<OwnedFd> {
-    let failed = |errno| Error::io("create", path, errno);
-    mkdirat(parent, name, Mode::S_IRWXU).map_err(failed)?;
-    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let fd = openat(parent, name, flags, Mode::empty()).map_err(failed)?;
-    // Between the two calls, whoever owns the parent may have put another directory here. Ours is
-    // empty and belongs to us; to hand over another one of that kind gives nothing away.
-    let stat = fstat(&fd).map_err(failed)?;
-    if stat.st_uid != geteuid().as_raw() || !entries(fd.as_fd()).map_err(failed)?.is_empty() {
-        return Err(Error::Replaced {
-            path: path.to_owned(),
-        });
-    }
-    fchmod(&fd, Mode::S_IRWXU).map_err(failed)?;
-    give_to(&fd, owner).map_err(failed)?;
-    Ok(fd)
-}
-
-fn make_file(
-    dir: BorrowedFd<'_>,
-    name: &str,
-    path: &Path,
-    owner: Option<(u32, u32)>,
-) -> Result<File> {
-    let failed = |errno| Error::io("create", path, errno);
-    let flags =
-        OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let fd = openat(dir, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed)?;
-    give_to(&fd, owner).map_err(failed)?;
-    Ok(File::from(fd))
-}
-
-fn give_to(fd: &OwnedFd, owner: Option<(u32, u32)>) -> nix::Result<()> {
-    match owner {
-        Some((uid, gid)) => fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))),
-        None => Ok(()),
-    }
-}
-
-/// Empties a directory. An experiment has directories in directories, and no deeper ones.
-fn remove_content(dir: BorrowedFd<'_>, depth: u32) -> nix::Result<()> {
-    for name in entries(dir)? {
-        let name = OsStr::from_bytes(name.to_bytes());
-        match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
-            Err(Errno::EISDIR | Errno::EPERM) if depth < 3 => {
-                let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-                let inner = openat(dir, name, flags, Mode::empty())?;
-                remove_content(inner.as_fd(), depth + 1)?;
-                unlinkat(dir, name, UnlinkatFlags::RemoveDir)?;
-            }
-            // Its owner was faster.
-            Ok(()) | Err(Errno::ENOENT) => {}
-            Err(other) => return Err(other),
-        }
-    }
-    Ok(())
-}
-
 fn same_inode(a: &FileStat, b: &FileStat) -> bool {
     (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
 }
@@ -434,6 +283,7 @@ fn same_inode(a: &FileStat, b: &FileStat) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::unistd::geteuid;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     fn exactly(name: &str) -> NameRequest {
@@ -523,13 +373,11 @@ mod tests {
             let error = create(tmp.path(), &exactly(name)).unwrap_err();
             assert!(matches!(error, Error::BadName { .. }), "{name:?}: {error}");
         }
-        let stem = NameRequest::Series {
-            stem: "../x".into(),
-        };
-        assert!(matches!(
-            create(tmp.path(), &stem).unwrap_err(),
-            Error::BadName { .. }
-        ));
+        for stem in ["../x", ""] {
+            let stem = NameRequest::Series { stem: stem.into() };
+            let error = create(tmp.path(), &stem).unwrap_err();
+            assert!(matches!(error, Error::BadName { .. }), "{error}");
+        }
     }
 
     #[test]

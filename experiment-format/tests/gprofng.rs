@@ -9,6 +9,7 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -18,6 +19,7 @@ use experiment_format::log::{Cpu, Header, LogEvent, ProfileDecl, Run, Setting, S
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
+use experiment_format::reader::Experiment;
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
@@ -438,6 +440,75 @@ fn load_objects_are_found_in_the_archives() {
         &["-metrics", "e.kcpu:name", "-disasm", "do_syscall_64"],
     );
     assert!(code.contains("nop"), "{code}");
+}
+
+/// Exclusive seconds of Kernel CPU by function, as our reader counts them.
+fn exclusive(path: &Path) -> BTreeMap<String, f64> {
+    let experiment = Experiment::open(path).unwrap();
+    let (stacks, space) = (
+        experiment.stacks().unwrap(),
+        experiment.address_space().unwrap(),
+    );
+    let mut archives = experiment.archives();
+    let mut seconds = BTreeMap::new();
+    for tick in experiment.ticks().unwrap().map(Result::unwrap) {
+        let stack = stacks.get(tick.stack.unwrap()).unwrap();
+        if tick.state != Microstate::KernelCpu.number() || stack.frames.is_empty() {
+            continue;
+        }
+        let at = tick.time - experiment.start().tstamp;
+        let function = archives
+            .function_at(&space, stack.frames[0], at)
+            .unwrap()
+            .unwrap();
+        let name = function.name.unwrap().to_owned();
+        *seconds.entry(name).or_default() += f64::from(tick.ticks) / 100.0;
+    }
+    seconds
+}
+
+#[test]
+fn our_reader_counts_what_gprofng_counts() {
+    let founder = founder();
+    let text = display(&founder.path, &["-metrics", "e.kcpu:name", "-functions"]);
+    let ours = exclusive(&founder.path);
+    assert_eq!(ours.len(), 6);
+    for (name, seconds) in ours {
+        assert_eq!(row(&text, &name)[0], format!("{seconds:.3}"), "{name}");
+    }
+}
+
+#[test]
+fn our_reader_gives_back_what_was_written() {
+    let founder = founder();
+    let experiment = Experiment::open(&founder.path).unwrap();
+    // What a clock declaration is part of comes back as it was, in order.
+    assert_eq!(*experiment.header(), header());
+    assert_eq!(
+        experiment.start(),
+        Run {
+            tstamp: START,
+            wall: 1_795_205_070,
+            tm_zone: 0
+        }
+    );
+    assert!(experiment.is_closed());
+    assert_eq!(experiment.notes().unwrap(), "a note ahead of the header\n");
+    assert_eq!(experiment.warnings().unwrap().len(), 1);
+    assert_eq!(
+        experiment.side_file("kcollect.json").unwrap().as_deref(),
+        Some(&b"{}"[..])
+    );
+    let samples = experiment.samples().unwrap();
+    let labels: Vec<_> = samples.iter().map(|sample| sample.label.as_str()).collect();
+    assert_eq!(labels, ["start", "a<b", "stop"]);
+    assert_eq!(samples[2].usage.as_ref().unwrap().system_calls, 2000);
+    let maps = experiment.maps().unwrap();
+    assert!(
+        maps.iter()
+            .any(|map| matches!(map, MapEvent::Function { name, .. }
+        if *name == founder.hostile_function))
+    );
 }
 
 #[test]

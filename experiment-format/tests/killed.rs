@@ -1,0 +1,168 @@
+//! A writer that is killed at any instant leaves an experiment that opens.
+//!
+//! The test program runs itself again as a writer that never stops, kills it, and reads what is
+//! there: all that is there must be whole.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a helper of tests reports by panicking, as tests do"
+)]
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use experiment_format::layout::{ExperimentDir, NameRequest};
+use experiment_format::log::{Header, LogEvent, ProfileDecl, Run, System};
+use experiment_format::map::MapEvent;
+use experiment_format::microstate::{Microstate, NumStates};
+use experiment_format::packet::ClockTick;
+use experiment_format::reader::Experiment;
+use experiment_format::stacks::StackEnd;
+use experiment_format::usage::UsageRecord;
+use experiment_format::writer::ExperimentWriter;
+
+/// Set in the writer: where to write.
+const PARENT: &str = "EXPERIMENT_FORMAT_KILLED_PARENT";
+const NAME: &str = "killed.er";
+
+fn write_forever(parent: &Path) -> ! {
+    let request = NameRequest::Exactly(NAME.into());
+    let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
+    let header = Header {
+        system: System {
+            arch: "x86_64".into(),
+            ..System::default()
+        },
+        profiles: vec![ProfileDecl::Clock {
+            tick_us: 1000,
+            states: NumStates::Solaris,
+            packets: vec![ClockTick::declaration()],
+        }],
+        ..Header::default()
+    };
+    let run = Run {
+        tstamp: 1,
+        wall: 1,
+        tm_zone: 0,
+    };
+    let mut writer = ExperimentWriter::create(dir, &header, run).unwrap();
+    for n in 0u64.. {
+        let frames: Vec<u64> = (0..=n % 40)
+            .map(|depth| 0x1000 + depth * (1 + n % 7))
+            .collect();
+        let end = if n % 3 == 0 {
+            StackEnd::Truncated
+        } else {
+            StackEnd::Complete
+        };
+        let stack = writer.stack(&frames, end).unwrap();
+        let state = Microstate::from_number((n % 10) as u32).unwrap();
+        let (cpu, tid, pid) = (0, frames.len() as u32, end as u32);
+        let tick = ClockTick {
+            cpu,
+            time: n,
+            stack,
+            tid,
+            pid,
+            state,
+            ticks: 1,
+        };
+        writer.tick(&tick).unwrap();
+        if n % 5 == 0 {
+            let name = "x".repeat((n % 600) as usize);
+            writer
+                .map(&MapEvent::Function {
+                    at: n,
+                    vaddr: 0x1000 * n,
+                    size: 16,
+                    name,
+                })
+                .unwrap();
+            let usage = UsageRecord {
+                system_calls: n,
+                ..UsageRecord::default()
+            };
+            writer.sample(n, &n.to_string(), &usage).unwrap();
+            let text = "y".repeat((n % 777) as usize);
+            writer.log(&LogEvent::Comment { at: n, text }).unwrap();
+        }
+    }
+    unreachable!()
+}
+
+/// Reads all of it; gives the number of ticks.
+fn check(path: &Path) -> u64 {
+    let experiment = Experiment::open(path).unwrap();
+    assert!(!experiment.is_closed());
+    let maps = experiment.maps().unwrap();
+    assert!(
+        maps.iter()
+            .enumerate()
+            .all(|(n, map)| map.at() == 5 * n as u64)
+    );
+    let samples = experiment.samples().unwrap();
+    let usage = experiment.usage().unwrap();
+    assert!(usage.len() == samples.len() || usage.len() + 1 == samples.len());
+    for (sample, usage) in samples.iter().zip(&usage) {
+        assert_eq!(sample.label, usage.system_calls.to_string());
+    }
+    let size = std::fs::metadata(path.join("overview")).unwrap().len();
+    assert_eq!(size % 504, 0);
+    let stacks = experiment.stacks().unwrap();
+    let mut count = 0;
+    for tick in experiment.ticks().unwrap() {
+        let tick = tick.unwrap();
+        assert_eq!(tick.time, count);
+        let stack = stacks.get(tick.stack.unwrap()).unwrap();
+        assert_eq!(stack.frames.len() as u64, tick.thread);
+        assert_eq!(Some(stack.end as u32), tick.pid);
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn what_a_killed_writer_leaves_is_whole() {
+    if let Some(parent) = std::env::var_os(PARENT) {
+        write_forever(Path::new(&parent));
+    }
+    for round in 0..15u64 {
+        let tmp = tempfile::tempdir().unwrap();
+        let path = tmp.path().join(NAME);
+        let mut writer = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "what_a_killed_writer_leaves_is_whole"])
+            .env(PARENT, tmp.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let begin = Instant::now();
+        while std::fs::metadata(path.join("profile")).map_or(0, |file| file.len()) == 0 {
+            assert!(
+                begin.elapsed() < Duration::from_secs(20),
+                "the writer does not start"
+            );
+        }
+        // While it is at work, what is there is whole too.
+        std::thread::sleep(Duration::from_micros(round * 1700));
+        let seen = if round % 3 == 0 { read_live(&path) } else { 0 };
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        let count = check(&path);
+        assert!(count >= seen, "{count} ticks, and {seen} before");
+    }
+}
+
+/// Counts the ticks of an experiment that grows; stacks are read after them, so that none misses.
+fn read_live(path: &Path) -> u64 {
+    let experiment = Experiment::open(path).unwrap();
+    let ticks: Vec<_> = experiment.ticks().unwrap().map(Result::unwrap).collect();
+    let stacks = experiment.stacks().unwrap();
+    assert!(
+        ticks
+            .iter()
+            .all(|tick| stacks.get(tick.stack.unwrap()).is_some())
+    );
+    ticks.len() as u64
+}
