@@ -1,7 +1,8 @@
-//! A disk that fills up in the middle of a recording: an error, and a valid experiment.
+//! Disks that are not as one would wish: full in the middle of a recording, or without the means
+//! to reserve space. What is written stays a valid experiment.
 //!
-//! The disk is a small tmpfs, mounted in a mount namespace of its own, in which this test program
-//! runs itself again.
+//! The disk is mounted in a mount namespace of its own, in which this test program runs itself
+//! again.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,22 +18,23 @@ use experiment_format::log::{Header, LogEvent, ProfileDecl, Run, System};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
+use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 
-/// Set in the second run: the directory that is the small disk.
-const DISK: &str = "EXPERIMENT_FORMAT_SMALL_DISK";
+/// Set in the second run: the directory where the disk is mounted.
+const DISK: &str = "EXPERIMENT_FORMAT_DISK";
 
-/// Runs the test of this name again where `DISK` is a disk of `size`, or gives that disk.
-fn on_small_disk(test: &str, size: &str) -> Option<std::path::PathBuf> {
+/// Runs the test of this name again where `DISK` is mounted with these options, or gives it.
+fn on_disk(test: &str, mount: &str) -> Option<std::path::PathBuf> {
     if let Some(disk) = std::env::var_os(DISK) {
         return Some(disk.into());
     }
     let dir = tempfile::tempdir().unwrap();
-    let script = "mount -t tmpfs -o size=$0 none \"$1\" && exec \"$2\" --exact --ignored \"$3\"";
+    let script = "mount $0 none \"$1\" && exec \"$2\" --exact --ignored \"$3\"";
     let status = Command::new("unshare")
-        .args(["--mount", "--map-root-user", "sh", "-c", script, size])
+        .args(["--mount", "--map-root-user", "sh", "-c", script, mount])
         .arg(dir.path())
         .arg(std::env::current_exe().unwrap())
         .arg(test)
@@ -85,7 +87,10 @@ fn gprofng(arguments: &[&str], experiment: &Path) -> String {
 #[test]
 #[ignore = "needs root or user namespaces: mounts a small tmpfs"]
 fn ticks_end_and_the_experiment_is_closed() {
-    let Some(disk) = on_small_disk("ticks_end_and_the_experiment_is_closed", "1m") else {
+    let Some(disk) = on_disk(
+        "ticks_end_and_the_experiment_is_closed",
+        "-t tmpfs -o size=1m",
+    ) else {
         return;
     };
     let mut writer = create(&disk).unwrap();
@@ -174,9 +179,41 @@ fn ticks_end_and_the_experiment_is_closed() {
 #[test]
 #[ignore = "needs root or user namespaces: mounts a small tmpfs"]
 fn a_start_that_fails_leaves_nothing() {
-    let Some(disk) = on_small_disk("a_start_that_fails_leaves_nothing", "32k") else {
+    let Some(disk) = on_disk("a_start_that_fails_leaves_nothing", "-t tmpfs -o size=32k") else {
         return;
     };
     assert!(create(&disk).unwrap_err().is_disk_full());
     assert_eq!(std::fs::read_dir(&disk).unwrap().count(), 0);
+}
+
+#[test]
+#[ignore = "needs root or user namespaces: mounts a ramfs"]
+fn a_file_system_that_cannot_reserve_space_will_do() {
+    let test = "a_file_system_that_cannot_reserve_space_will_do";
+    let Some(disk) = on_disk(test, "-t ramfs") else {
+        return;
+    };
+    let mut writer = create(&disk).unwrap();
+    for n in 0..10_000u64 {
+        let stack = writer.stack(&[n, 2, 3, 4], StackEnd::Complete).unwrap();
+        let state = Microstate::KernelCpu;
+        let tick = ClockTick {
+            cpu: 0,
+            time: n,
+            stack,
+            tid: 1,
+            pid: 1,
+            state,
+            ticks: 1,
+        };
+        writer.tick(&tick).unwrap();
+        writer.sample(n, "x", &UsageRecord::default()).unwrap();
+    }
+    let experiment = Experiment::open(&writer.close(10_000).unwrap()).unwrap();
+    assert_eq!(
+        experiment.ticks().unwrap().map(Result::unwrap).count(),
+        10_000
+    );
+    assert_eq!(experiment.stacks().unwrap().len(), 10_000);
+    assert_eq!(experiment.usage().unwrap().len(), 10_000);
 }
