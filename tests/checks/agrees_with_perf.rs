@@ -1,15 +1,18 @@
 //! kcollect and `perf record -a -g -e cpu-clock` see the same kernel functions in one load, at the same time.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use tests::command::run;
 use tests::gprofng;
 use tests::kallsyms::{KERNEL, Kallsyms};
-use tests::kcollect::record;
+use tests::kcollect::Recording;
 use tests::machine::{Exclusive, work_cpu};
 use tests::perf::{Sample, Watch};
 use tests::statistics::{Pair, SLACK, Z};
+use tests::truth::Truth;
 use tests::workload;
 
 /// Not kcollect's rate and no multiple of it, so that the two clocks sweep over each other.
@@ -30,14 +33,17 @@ fn root_kernel_functions_are_those_of_perf() -> Result<()> {
     let kallsyms = Kallsyms::running()?;
     let cpu = work_cpu()?;
 
-    let watch = Watch::start(PERF_HZ, Duration::from_secs(40))?;
-    let recorded = record(
-        &["-p", "hi", "-x", "off"],
-        &[workload!("getdents"), "8", &cpu.to_string()],
-        Duration::from_secs(40),
+    let limit = Duration::from_secs(60);
+    let mut recording = Recording::start(["-p", "hi", "-x", "off"], limit)?;
+    recording.until_running()?;
+    let watch = Watch::start(PERF_HZ, limit)?;
+    let load = run(
+        Command::new(workload!("getdents")).args(["8", &cpu.to_string()]),
+        limit,
     )?;
+    let truth = Truth::find(&load.succeeded()?.stdout)?;
     let samples = watch.end()?;
-    let truth = recorded.truth()?;
+    let recorded = recording.stop()?;
     let experiment = recorded.experiment()?;
 
     let interval = gprofng::header(&experiment)?.interval_ns;

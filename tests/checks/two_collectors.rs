@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use tests::command::Running;
 use tests::gprofng;
-use tests::kcollect::{command, experiments_in};
+use tests::kcollect::{Recording, command, experiments_in, run_in};
 use tests::machine::{Exclusive, online_cpus};
 use tests::statistics::Band;
 
@@ -42,5 +42,24 @@ fn root_both_are_full() -> Result<()> {
                 .judge(&format!("{}, CPU {cpu}", experiment.display()), ticks)?;
         }
     }
+    Ok(())
+}
+
+#[test]
+fn root_bpf_programs_that_come_and_go_are_harmless() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let mut recording = Recording::start(
+        ["-p", "hi", "-x", "off", "-t", "6"],
+        Duration::from_secs(30),
+    )?;
+    recording.until_running()?;
+    // Each of these loads its programs where those of the one before were, or half over them.
+    for _ in 0..6 {
+        let directory = tempfile::tempdir()?;
+        let arguments = ["-p", "hi", "-x", "off", "-A", "off", "-t", "0.3"];
+        run_in(directory.path(), &arguments, Duration::from_secs(20))?.succeeded()?;
+    }
+    let recorded = recording.finish()?.succeeded()?;
+    gprofng::script(&["functions", "objects", "header"], &recorded.experiment()?)?.content()?;
     Ok(())
 }

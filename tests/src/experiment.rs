@@ -3,10 +3,15 @@
 //! A third opinion beside gprofng and kcollect's own reader: a walk of the packet file that trusts only the packet
 //! headers and the declaration in `log.xml`. It is short because it refuses everything but kcollect's clock packets.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+
+/// Types of packets in `data.frameinfo`.
+const FRAME: u16 = 11;
+const UID: u16 = 17;
 
 /// A clock packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +108,52 @@ pub fn packets(experiment: &Path) -> Result<Vec<Packet>> {
         .collect())
 }
 
+/// All addresses of all stacks: leaves as they were, callers inside their call instructions.
+///
+/// # Errors
+/// When the file of stacks cannot be read.
+pub fn addresses(experiment: &Path) -> Result<BTreeSet<u64>> {
+    let path = experiment.join("data.frameinfo");
+    let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+    let mut found = BTreeSet::new();
+    for (kind, packet) in walk(&bytes) {
+        match kind {
+            FRAME => infos(packet, &mut found),
+            UID => words(packet.get(4..).unwrap_or_default(), &mut found),
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+/// The infos of a FRAME packet: size, kind, number, and then the words.
+fn infos(packet: &[u8], found: &mut BTreeSet<u64>) {
+    let size = |at: usize| {
+        packet
+            .get(at..)?
+            .first_chunk()
+            .map(|bytes| u32::from_le_bytes(*bytes) as usize)
+    };
+    let mut at = size(4).unwrap_or(packet.len());
+    while let Some(length) = size(at).filter(|length| *length > 0) {
+        words(packet.get(at + 4..at + length).unwrap_or_default(), found);
+        at += length;
+    }
+}
+
+/// `u32` flags, `u64` number, words. In a compressed one the last word is the number of another stack.
+fn words(body: &[u8], found: &mut BTreeSet<u64>) {
+    const HEAD: usize = 12;
+    let compressed = body.get(3).is_some_and(|flags| flags & 0x80 != 0);
+    let body = body.get(HEAD..).unwrap_or_default();
+    let count = (body.len() / 8).saturating_sub(compressed.into());
+    found.extend(
+        body.chunks_exact(8)
+            .take(count)
+            .filter_map(|word| word.first_chunk().map(|word| u64::from_le_bytes(*word))),
+    );
+}
+
 /// All ticks in an experiment's file.
 ///
 /// # Errors
@@ -177,10 +228,36 @@ mod tests {
         assert_eq!(start_ns(directory.path()).unwrap(), 5_000_000_007);
     }
 
+    #[test]
+    fn addresses_of_all_kinds_of_stacks_are_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut bytes = Vec::new();
+        // A frame with one plain info of two words, and one that ends in a link.
+        for half in [64u32 | 11 << 16, 16] {
+            bytes.extend(half.to_le_bytes());
+        }
+        bytes.extend(1u64.to_le_bytes());
+        for (kind, second) in [(1u32, 0xb), (0x8000_0001, 99)] {
+            bytes.extend(32u32.to_le_bytes());
+            bytes.extend(kind.to_le_bytes());
+            for word in [5u64, u64::from(kind) + 0xa0, second] {
+                bytes.extend(word.to_le_bytes());
+            }
+        }
+        let size = bytes.len() as u16;
+        bytes[..2].copy_from_slice(&size.to_le_bytes());
+        fs::write(directory.path().join("data.frameinfo"), bytes).unwrap();
+        assert_eq!(
+            addresses(directory.path()).unwrap(),
+            BTreeSet::from([0xa1, 0xb, 0x8000_00a1])
+        );
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_walked_to_an_end(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(walk(&bytes).count() <= bytes.len());
+            infos(&bytes, &mut BTreeSet::new());
         }
     }
 }
