@@ -192,24 +192,36 @@ impl Founder {
                 name,
                 gone,
             } => {
-                let at = time.saturating_sub(self.start);
-                self.kernel_code(at, address, u64::from(size), &name, gone);
+                self.kernel_code(time, address, u64::from(size), &name, gone);
             }
             SidebandEvent::Lost { records } => self.sideband_lost += records,
             SidebandEvent::Other => {}
         }
     }
 
-    fn kernel_code(&mut self, at: u64, address: u64, size: u64, name: &[u8], gone: bool) {
+    fn kernel_code(&mut self, time: u64, address: u64, size: u64, name: &[u8], gone: bool) {
         let end = address.saturating_add(size);
-        let covers = |program: &Program| {
-            program.address < end && address < program.address.saturating_add(program.size)
+        let lies_there = |program: &Program| {
+            program.to.is_none()
+                && program.address < end
+                && address < program.address.saturating_add(program.size)
         };
+        // Before the start nothing needs a name that was not there when the symbols were read.
+        if time < self.start {
+            let mut position = 0;
+            self.programs.retain(|program| {
+                position += 1;
+                position <= self.programs_at_start || !lies_there(program)
+            });
+        }
         // Whatever lies there now takes the place of what lay there, whether or not its going was told.
-        for program in &mut self.programs {
-            if program.to.is_none() && covers(program) {
-                program.to = Some(at);
-            }
+        let at = time.saturating_sub(self.start).max(1);
+        for program in self
+            .programs
+            .iter_mut()
+            .filter(|program| lies_there(program))
+        {
+            program.to = Some(at);
         }
         if !gone {
             let name: Box<str> = String::from_utf8_lossy(name).into();
