@@ -11,6 +11,7 @@ pub mod args;
 mod error;
 mod machine;
 pub mod plan;
+mod signals;
 mod targets;
 mod values;
 
@@ -58,5 +59,5 @@ pub fn help(width: Option<u16>) -> String {
 /// What a signal is called: `SIGUSR1`, `SIGRTMIN+2`.
 #[must_use]
 pub fn signal_name(number: i32) -> String {
-    values::name_of(number)
+    signals::name_of(number)
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::args::{Sub, Typed};
-use super::{CliError, Machine, values};
+use super::{CliError, Machine, signals, values};
 
 /// What kcollect was asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,12 +207,12 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
     let sample_signal = what
         .sample_signal
         .as_deref()
-        .map(values::sample_signal)
+        .map(signals::sample_signal)
         .transpose()?;
     let pause_signal = when
         .pause_signal
         .as_deref()
-        .map(values::pause_signal)
+        .map(signals::pause_signal)
         .transpose()?;
     if let (Some(sample), Some(pause)) = (sample_signal, pause_signal)
         && sample == pause.signal
@@ -220,7 +220,7 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
         return Err(CliError::new(
             format!(
                 "Signal {} can not be used for both sample and pause-resume",
-                values::name_of(sample)
+                signals::name_of(sample)
             ),
             "give -l and -y different signals: SIGUSR1 and SIGUSR2",
         ));
