@@ -31,6 +31,6 @@ check: rust
 # The name of a test that needs root begins with root_. Those profile the whole machine, so they run one by one.
 test: build
 	@scripts/packages.sh test
-	cargo test --locked --workspace -- --skip root_
-	PATH="$$(scripts/perf-path.sh)" cargo test --locked -p tests --tests \
+	cargo test --locked --workspace --no-fail-fast -- --skip root_
+	PATH="$$(scripts/perf-path.sh)" cargo test --locked -p tests --tests --no-fail-fast \
 		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']" -- root_ --test-threads=1
