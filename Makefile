@@ -28,9 +28,9 @@ check: rust
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps
 
-# The name of a test that needs root begins with root_. Those profile the whole machine, so they run one by one.
+# The name of a test that needs root begins with root_. Most profile the whole machine, so they run one by one.
 test: build
 	@scripts/packages.sh test
 	cargo test --locked --workspace --no-fail-fast -- --skip root_
-	PATH="$$(scripts/perf-path.sh)" cargo test --locked -p tests --tests --no-fail-fast \
+	PATH="$$(scripts/perf-path.sh)" cargo test --locked --workspace --tests --no-fail-fast \
 		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']" -- root_ --test-threads=1
