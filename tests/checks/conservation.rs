@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tests::books::Books;
+use tests::books::{Books, CpuBooks};
 use tests::command::Running;
+use tests::experiment;
 use tests::gprofng;
 use tests::kcollect::record;
 use tests::machine::{Exclusive, online_cpus, work_cpu};
@@ -67,6 +68,46 @@ fn conserves(interval: &str, seconds: &str) -> Result<()> {
         ensure!(
             (shown - ticks).abs() < 1.0,
             "gprofng shows {shown} ticks of {ticks} of CPU {cpu}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn root_idle_is_left_out_unless_asked_for() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let cpu = work_cpu()?.to_string();
+    let recorded = record(
+        &["-p", "hi"],
+        &[workload!("spin_user"), "2", &cpu],
+        Duration::from_secs(40),
+    )?;
+    let experiment = recorded.experiment()?;
+    let books = Books::of(&experiment)?;
+    books.complete()?;
+    let functions = gprofng::functions(&experiment, None)?;
+    ensure!(
+        functions.find("<IDLE>").is_none(),
+        "idle ticks were recorded: {functions:?}"
+    );
+    ensure!(
+        gprofng::header(&experiment)?.text.contains("idle CPUs"),
+        "the header does not say that idle is left out"
+    );
+
+    // It is left out of the experiment, not of the books.
+    let idle: u64 = books.cpus.iter().map(|cpu| cpu.idle).sum();
+    let all: u64 = books.cpus.iter().map(CpuBooks::ticks).sum();
+    ensure!(
+        books.ticks == all - idle,
+        "{} ticks recorded, of {all} with {idle} idle",
+        books.ticks
+    );
+    for books in &books.cpus {
+        let recorded = books.recorded_ns / experiment::interval_ns(&experiment)?;
+        ensure!(
+            (books.ticks() as f64 - recorded).abs() <= 1.0,
+            "{books:?}, {recorded:.2} intervals"
         );
     }
     Ok(())

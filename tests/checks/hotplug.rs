@@ -4,6 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use tests::books::Books;
 use tests::experiment;
 use tests::gprofng;
 use tests::kcollect::Recording;
@@ -71,6 +72,17 @@ fn root_a_cpu_goes_and_comes_back() -> Result<()> {
             &format!("CPU {cpu} after it came back"),
             ticks(cpu, coming, u64::MAX),
         )?;
+
+    // The books know for how long it was there.
+    for books in &Books::of(&experiment)?.cpus {
+        let (ticks, recorded) = (books.ticks() as f64, books.recorded_ns / interval);
+        // The CPU that went has two beginnings and two ends.
+        ensure!(
+            (ticks - recorded).abs() <= 2.0,
+            "CPU {}: {ticks} ticks in {recorded:.1} intervals",
+            books.cpu
+        );
+    }
 
     // The others noticed nothing.
     for other in online_cpus()?.into_iter().filter(|other| *other != cpu) {

@@ -76,7 +76,8 @@ impl Said {
     }
 }
 
-/// What the reader says when something is wrong: its own words for each kind.
+/// What the reader says when something is wrong: its own words for each kind. What it says in the collector's name
+/// (`*** Collector Warning: CPU 1 went offline`) is a fact of the run, which it was told.
 fn is_complaint(line: &str) -> bool {
     const WORDS: [&str; 9] = [
         "*** Warning",
@@ -89,7 +90,7 @@ fn is_complaint(line: &str) -> bool {
         "corrupt",
         "Unexpected",
     ];
-    WORDS.iter().any(|word| line.contains(word))
+    !line.starts_with("*** Collector ") && WORDS.iter().any(|word| line.contains(word))
 }
 
 /// A row: so many numbers, and the rest is the name. None for titles, blank lines and prose.
@@ -305,7 +306,7 @@ CPU sec.  CPU sec.
     #[test]
     fn complaints_are_found_and_notes_are_not() {
         let said = Said {
-            text: "No errors\n*** Note: x\n*** Warning: 57 frameinfo packets are missing\n"
+            text: "No errors\n*** Note: x\n*** Collector Warning: y\n*** Warning: 57 frameinfo packets are missing\n"
                 .to_owned(),
         };
         assert_eq!(said.complaints().len(), 1);
