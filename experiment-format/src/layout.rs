@@ -12,6 +12,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
@@ -19,6 +20,7 @@ use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::Result;
+use crate::archive::{ARCHIVES, archive_name};
 use crate::error::Error;
 
 mod place;
@@ -94,6 +96,8 @@ pub struct ExperimentDir {
     name: String,
     path: PathBuf,
     owner: Option<(u32, u32)>,
+    /// `archives/`, once something is in it.
+    archives: OnceLock<OwnedFd>,
 }
 
 impl ExperimentDir {
@@ -163,6 +167,7 @@ impl ExperimentDir {
                 name: candidate,
                 path,
                 owner,
+                archives: OnceLock::new(),
             };
             return Ok((dir, renamed));
         }
@@ -197,14 +202,39 @@ impl ExperimentDir {
         PendingFile::begin(self.fd.as_fd(), &self.path, name, self.owner)
     }
 
-    /// Begins a file of the directory `dir` in this one, likewise.
-    pub(crate) fn pending_in<'a>(
-        &self,
-        dir: &'a OwnedFd,
-        dir_name: &str,
-        name: &str,
-    ) -> Result<PendingFile<'a>> {
-        PendingFile::begin(dir.as_fd(), &self.path.join(dir_name), name, self.owner)
+    /// Stores a copy of a load object in `archives/`. That may come before all else: reports look
+    /// there for whatever the maps name.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses; `archives/` then holds no part of it.
+    pub fn archive(&self, load_object: &str, bytes: &[u8]) -> Result<()> {
+        let mut file = self.archive_file(load_object)?;
+        file.fill(bytes)?;
+        file.commit()
+    }
+
+    /// Like [`ExperimentDir::archive`] for what is not in memory as a whole: write to the result,
+    /// then commit it.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses.
+    pub fn archive_file(&self, load_object: &str) -> Result<PendingFile<'_>> {
+        let archives = match self.archives.get() {
+            Some(archives) => archives,
+            None => {
+                let made = self.create_dir(ARCHIVES)?;
+                self.archives.get_or_init(|| made)
+            }
+        };
+        let path = self.path.join(ARCHIVES);
+        PendingFile::begin(
+            archives.as_fd(),
+            &path,
+            &archive_name(load_object),
+            self.owner,
+        )
     }
 
     /// Removes the directory with all that is in it. Follows no link.
@@ -401,10 +431,9 @@ mod tests {
         let tmp = tempfile::tempdir().unwrap();
         let (dir, _) = ExperimentDir::create(tmp.path(), &series(), Some((1234, 4321))).unwrap();
         dir.create_file("log.xml").unwrap();
-        let archives = dir.create_dir("archives").unwrap();
-        let file = dir.pending_in(&archives, "archives", "x").unwrap();
-        file.commit().unwrap();
-        for name in ["", "log.xml", "archives", "archives/x"] {
+        dir.archive("x", b"").unwrap();
+        let copy = format!("{ARCHIVES}/{}", archive_name("x"));
+        for name in ["", "log.xml", ARCHIVES, &copy] {
             let stat = std::fs::metadata(dir.path().join(name)).unwrap();
             assert_eq!((stat.uid(), stat.gid()), (1234, 4321), "{name}");
         }
@@ -437,11 +466,7 @@ mod tests {
         std::fs::write(outside.join("precious"), "x").unwrap();
         let (dir, _) = ExperimentDir::create(tmp.path(), &series(), None).unwrap();
         dir.create_file("log.xml").unwrap();
-        let archives = dir.create_dir("archives").unwrap();
-        dir.pending_in(&archives, "archives", "x")
-            .unwrap()
-            .commit()
-            .unwrap();
+        dir.archive("x", b"").unwrap();
         symlink(&outside, dir.path().join("link")).unwrap();
         let path = dir.path().to_owned();
         dir.remove_all().unwrap();

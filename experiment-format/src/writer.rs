@@ -9,15 +9,13 @@
 //! matters for stacks: a subexperiment with an empty `data.frameinfo` is skipped by gprofng, one
 //! without that file is not.
 
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use crate::Result;
 use crate::append::{AppendFile, Records};
-use crate::archive::{ARCHIVES, archive_name};
 use crate::block::BlockFile;
 use crate::error::Error;
-use crate::layout::{ExperimentDir, PendingFile};
+use crate::layout::ExperimentDir;
 use crate::log::{Header, LogEvent, Run};
 use crate::map::MapEvent;
 use crate::packet::ClockTick;
@@ -46,7 +44,6 @@ pub struct ExperimentWriter {
     warnings: Option<AppendFile>,
     profile: Option<BlockFile>,
     frames: Option<BlockFile>,
-    archives: Option<OwnedFd>,
     stacks: StackInterner,
     /// Samples written, which is the id of the next.
     samples: u32,
@@ -69,7 +66,6 @@ impl ExperimentWriter {
                 warnings: None,
                 profile: None,
                 frames: None,
-                archives: None,
                 stacks: StackInterner::default(),
                 samples: 0,
             }),
@@ -208,29 +204,6 @@ impl ExperimentWriter {
         }
         self.samples += 1;
         Ok(())
-    }
-
-    /// Stores a copy of a load object in `archives/`.
-    ///
-    /// # Errors
-    ///
-    /// What the system refuses; `archives/` then holds no part of it.
-    pub fn archive(&mut self, load_object: &str, bytes: &[u8]) -> Result<()> {
-        let mut file = self.archive_file(load_object)?;
-        file.fill(bytes)?;
-        file.commit()
-    }
-
-    /// Like [`ExperimentWriter::archive`] for what is not in memory as a whole: write to the
-    /// result, then commit it.
-    ///
-    /// # Errors
-    ///
-    /// What the system refuses.
-    pub fn archive_file(&mut self, load_object: &str) -> Result<PendingFile<'_>> {
-        let archives = lazily(&mut self.archives, || self.dir.create_dir(ARCHIVES))?;
-        self.dir
-            .pending_in(archives, ARCHIVES, &archive_name(load_object))
     }
 
     /// Stores a file of our own beside the others; a file of that name is replaced as a whole.

@@ -260,12 +260,15 @@ fn write_images(writer: &mut ExperimentWriter, hostile_function: &str) {
     let (bpf, programs) =
         Image::scattered(&[(64, b"bpf_prog_other"), (64, b"bpf_prog_x")]).unwrap();
     for (name, image) in [("vmlinux", &kernel), ("[ext4]", &module)] {
-        writer.archive(name, &image.to_bytes().unwrap()).unwrap();
+        writer
+            .dir()
+            .archive(name, &image.to_bytes().unwrap())
+            .unwrap();
         for place in image.placed().unwrap() {
             writer.map(&segment(name, place.vaddr, place)).unwrap();
         }
     }
-    let mut file = writer.archive_file("[bpf]").unwrap();
+    let mut file = writer.dir().archive_file("[bpf]").unwrap();
     bpf.write_to(&mut file).unwrap();
     file.commit().unwrap();
     writer.map(&segment("[bpf]", BPF, programs[1])).unwrap();

@@ -72,7 +72,6 @@ impl Output {
             bar
         });
         bar.set_message(text());
-        bar.tick();
     }
 
     /// Takes the progress line away.

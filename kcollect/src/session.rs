@@ -108,7 +108,7 @@ impl<'a> Session<'a> {
         let dir = create_directory(plan, output)?;
         let path = dir.path().to_owned();
         // From here on a failure must not leave the directory.
-        let kernel = match Kernel::read(plan, |text| output.detail(text)) {
+        let kernel = match Kernel::read(&dir, plan.archive, |text| output.detail(text)) {
             Ok(kernel) => kernel,
             Err(error) => return Err(abandon(dir, kernel_failure(&error))),
         };
@@ -448,6 +448,7 @@ fn abandon(dir: ExperimentDir, failure: Failure) -> Failure {
 
 fn kernel_failure(error: &KernelError) -> Failure {
     match error {
+        KernelError::Image(error) => creation_failure(error),
         KernelError::Symbols(SymbolsError::Hidden) => Failure::new(
             Kind::NoPerm,
             error.to_string(),

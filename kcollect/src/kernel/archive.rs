@@ -2,58 +2,39 @@
 //! BPF programs, with the map events that place them.
 //!
 //! They are written before the first tick, so that an experiment whose collector was killed still
-//! has its names. What came during the run is added at the end.
+//! has its names, and so that writing them is not in the profile. What came during the run is added
+//! at the end.
 
+use experiment_format::Result;
 use experiment_format::image::{Image, Symbol, Text};
+use experiment_format::layout::ExperimentDir;
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 
 use super::kcore::Kcore;
 use super::symbols::{self, Object, Symbols};
 
-/// A load object, ready to be archived.
-#[derive(Debug)]
-pub struct LoadObject {
-    /// Its name in the experiment.
-    pub name: String,
-    /// The ELF file.
-    pub elf: Vec<u8>,
-    /// Where its parts lie, from the start of the run on.
-    pub maps: Vec<MapEvent>,
-}
-
-/// The kernel and its modules, with their instructions where `kcore` has them.
+/// Archives the kernel or one module, with its instructions where `kcore` has them. Gives the events
+/// that map it, from the start of the run on; none for an object without functions.
 ///
 /// # Errors
-/// When an image can't be laid out.
-pub fn kernel_objects(
-    symbols: &Symbols,
-    kcore: Option<&Kcore>,
-) -> experiment_format::Result<Vec<LoadObject>> {
-    symbols
-        .objects()
-        .filter(|(name, _)| *name != symbols::BPF)
-        .filter_map(|(name, object)| kernel_object(name, object, kcore).transpose())
-        .collect()
-}
-
-fn kernel_object(
+/// When the image can't be laid out or written.
+pub fn kernel_object(
+    dir: &ExperimentDir,
     name: &str,
     object: &Object,
     kcore: Option<&Kcore>,
-) -> experiment_format::Result<Option<LoadObject>> {
+) -> Result<Vec<MapEvent>> {
     // Beyond _etext lies code of the boot only, long since freed.
     let end_of_text = object.iter().find(|symbol| &*symbol.name == "_etext");
     let end_of_text = end_of_text.map_or(u64::MAX, |mark| mark.address);
     let functions = object.iter().filter(|symbol| symbol.address < end_of_text);
-    let bounds = functions
+    let first = functions.clone().map(|symbol| symbol.address).min();
+    let end = functions
         .clone()
-        .fold(None, |bounds: Option<(u64, u64)>, symbol| {
-            let (first, last) = bounds.unwrap_or((u64::MAX, 0));
-            let end = symbol.address.saturating_add(symbol.size);
-            Some((first.min(symbol.address), last.max(end)))
-        });
-    let Some((address, end)) = bounds else {
-        return Ok(None);
+        .map(|symbol| symbol.address.saturating_add(symbol.size))
+        .max();
+    let (Some(address), Some(end)) = (first, end) else {
+        return Ok(Vec::new());
     };
     let size = end - address;
     let bits = kcore.and_then(|kcore| kcore.read(address, size));
@@ -72,19 +53,22 @@ fn kernel_object(
             })
             .collect(),
     };
-    let maps = image.placed()?.into_iter().map(|placed| MapEvent::Segment {
+    write(dir, name, &image)?;
+    let segment = |placed: experiment_format::image::Placed| MapEvent::Segment {
         at: 0,
         vaddr: placed.vaddr,
         size: placed.size,
         file_offset: placed.file_offset,
         modes: READ_EXECUTE,
         name: name.to_owned(),
-    });
-    Ok(Some(LoadObject {
-        name: name.to_owned(),
-        maps: maps.collect(),
-        elf: image.to_bytes()?,
-    }))
+    };
+    Ok(image.placed()?.into_iter().map(segment).collect())
+}
+
+fn write(dir: &ExperimentDir, name: &str, image: &Image<'_>) -> Result<()> {
+    let mut file = dir.archive_file(name)?;
+    image.write_to(&mut file)?;
+    file.commit()
 }
 
 /// A piece of code that the kernel compiled or patched in: a BPF program or a trampoline. It lives
@@ -120,21 +104,22 @@ pub fn programs(symbols: &Symbols) -> Vec<Program> {
         .collect()
 }
 
-/// One image of all programs, each mapped by a segment of its own: they lie scattered among the
-/// modules, come and go, and their addresses are used again. `None` when there is no program.
+/// Archives one image of all programs, each mapped by a segment of its own: they lie scattered among
+/// the modules, come and go, and their addresses are used again. Gives the events that map them.
 ///
 /// The image of more programs extends that of fewer: what was placed stays where it was.
 ///
 /// # Errors
-/// When the image can't be laid out.
-pub fn bpf_object(programs: &[Program]) -> experiment_format::Result<Option<LoadObject>> {
+/// When the image can't be laid out or written.
+pub fn programs_object(dir: &ExperimentDir, programs: &[Program]) -> Result<Vec<MapEvent>> {
     if programs.is_empty() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let functions = programs
         .iter()
         .map(|program| (program.size, program.name.as_bytes()));
     let (image, placed) = Image::scattered(&functions.collect::<Vec<_>>())?;
+    write(dir, symbols::BPF, &image)?;
     let maps = programs.iter().zip(placed).flat_map(|(program, placed)| {
         let segment = MapEvent::Segment {
             at: program.from,
@@ -150,9 +135,32 @@ pub fn bpf_object(programs: &[Program]) -> experiment_format::Result<Option<Load
         });
         [Some(segment), unmap].into_iter().flatten()
     });
-    Ok(Some(LoadObject {
-        name: symbols::BPF.to_owned(),
-        maps: maps.collect(),
-        elf: image.to_bytes()?,
-    }))
+    Ok(maps.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use experiment_format::layout::NameRequest;
+
+    use super::*;
+
+    #[test]
+    fn an_image_of_more_programs_extends_that_of_fewer() {
+        let parent = tempfile::tempdir().unwrap();
+        let request = NameRequest::Exactly("x.er".to_owned());
+        let (dir, _) = ExperimentDir::create(parent.path(), &request, None).unwrap();
+        let program = |index: u64| Program {
+            address: 0xffff_ffff_c000_0000 + index * 4096,
+            size: 20 + 300 * index,
+            name: format!("bpf_prog_{index}").into(),
+            from: 0,
+            to: None,
+        };
+        let all: Vec<_> = (0..20).map(program).collect();
+        let whole = programs_object(&dir, &all).unwrap();
+        for count in 0..20 {
+            let some = programs_object(&dir, &all[..count]).unwrap();
+            assert_eq!(some, whole[..count]);
+        }
+    }
 }

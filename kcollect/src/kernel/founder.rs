@@ -4,6 +4,7 @@
 //! writing fails (the disk is full) it stops taking data, keeps count of what it turns away, and can
 //! still be closed: what was written until then is a valid experiment.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use experiment_format::Error;
@@ -15,10 +16,10 @@ use experiment_format::packet::ClockTick;
 use experiment_format::writer::ExperimentWriter;
 use user_collector::process::Processes;
 
-use super::archive::{self, LoadObject, Program};
+use super::archive::{self, Program};
 use super::kcore::Kcore;
 use super::recorder::Recorder;
-use super::symbols::{BPF, Symbol, Symbols};
+use super::symbols::{BPF, KERNEL, Symbol, Symbols};
 use crate::cli::plan::{Archive, Plan};
 use crate::machine;
 use crate::perf::sideband::SidebandEvent;
@@ -50,39 +51,50 @@ pub struct Founder {
     forgotten_at: u64,
 }
 
-/// What is read before the run and written with it.
+/// The kernel as it was found before the run.
 #[derive(Debug)]
 pub struct Kernel {
     symbols: Symbols,
     modules: String,
-    objects: Vec<LoadObject>,
+    programs: Vec<Program>,
+    maps: Vec<MapEvent>,
 }
 
 impl Kernel {
-    /// Reads the kernel's symbols, and its text where that can be had, and makes the images. Takes
-    /// some tenths of a second, which is why it comes before the first tick.
+    /// Reads the kernel's symbols, and archives its load objects with their text where that can be
+    /// had. Takes some tenths of a second, which is why it comes before the first tick.
     ///
     /// # Errors
-    /// A [`super::symbols::SymbolsError`], or an image that can't be laid out.
-    pub fn read(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Kernel, KernelError> {
+    /// A [`KernelError`].
+    pub fn read(
+        dir: &ExperimentDir,
+        archive: Archive,
+        mut say: impl FnMut(&str),
+    ) -> Result<Kernel, KernelError> {
         let symbols = Symbols::read()?;
-        let objects = match plan.archive {
-            Archive::Off => Vec::new(),
-            _ => {
-                let kcore = Kcore::open()
-                    .map_err(|error| {
-                        say(&format!(
-                            "no disassembly of the kernel: /proc/kcore: {error}"
-                        ))
-                    })
-                    .ok();
-                archive::kernel_objects(&symbols, kcore.as_ref())?
+        let programs = archive::programs(&symbols);
+        let mut maps = Vec::new();
+        if archive != Archive::Off {
+            let kcore = Kcore::open()
+                .map_err(|error| {
+                    say(&format!(
+                        "no disassembly of the kernel: /proc/kcore: {error}"
+                    ))
+                })
+                .ok();
+            for (name, object) in symbols.objects().filter(|(name, _)| *name != BPF) {
+                // Which modules are used is known at the end.
+                if archive != Archive::UsedLoadObjects || name == KERNEL {
+                    maps.extend(archive::kernel_object(dir, name, object, kcore.as_ref())?);
+                }
             }
-        };
+            maps.extend(archive::programs_object(dir, &programs)?);
+        }
         Ok(Kernel {
             symbols,
             modules: loaded_modules(),
-            objects,
+            programs,
+            maps,
         })
     }
 }
@@ -99,7 +111,7 @@ pub enum KernelError {
 }
 
 impl Founder {
-    /// Writes all that is known at the start: header, images, maps, notes. If that fails, nothing is
+    /// Writes all that is known at the start: header, maps, notes. If that fails, nothing is
     /// left behind. `start` is the zero of the experiment, CLOCK_MONOTONIC nanoseconds.
     ///
     /// # Errors
@@ -116,15 +128,14 @@ impl Founder {
             tm_zone: 0,
         };
         let writer = ExperimentWriter::create(dir, &header(plan), run)?;
-        let programs = archive::programs(&kernel.symbols);
         let mut founder = Founder {
             writer,
             start,
             archive: plan.archive,
             recorder: Recorder::new(start, &kernel.symbols),
             symbols: kernel.symbols,
-            programs_at_start: programs.len(),
-            programs,
+            programs_at_start: kernel.programs.len(),
+            programs: kernel.programs,
             modules: kernel.modules,
             processes: Processes::new(),
             sideband_lost: 0,
@@ -132,7 +143,7 @@ impl Founder {
             failed: None,
             forgotten_at: start,
         };
-        match founder.begin(plan, kernel.objects) {
+        match founder.begin(plan, &kernel.maps) {
             Ok(()) => Ok(founder),
             Err(error) => {
                 // The first error is the one to tell.
@@ -142,21 +153,14 @@ impl Founder {
         }
     }
 
-    fn begin(&mut self, plan: &Plan, objects: Vec<LoadObject>) -> Result<(), Error> {
+    fn begin(&mut self, plan: &Plan, maps: &[MapEvent]) -> Result<(), Error> {
         for comment in &plan.comments {
             self.writer.note(comment)?;
         }
         for notice in &plan.notices {
             self.writer.warning(0, notice)?;
         }
-        for object in objects {
-            self.write_object(&object)?;
-        }
-        if self.archive != Archive::Off
-            && let Some(object) = archive::bpf_object(&self.programs)?
-        {
-            self.write_object(&object)?;
-        }
+        maps.iter().try_for_each(|event| self.writer.map(event))?;
         self.write_sample(self.start, "start")
     }
 
@@ -295,45 +299,56 @@ impl Founder {
     fn write_late(&mut self, give_up: &mut impl FnMut() -> bool) -> Result<(), Error> {
         let (before, since) = self.programs.split_at(self.programs_at_start);
         let changed = !since.is_empty() || before.iter().any(|program| program.to.is_some());
-        if changed
-            && !give_up()
-            && let Some(mut object) = archive::bpf_object(&self.programs)?
-        {
+        if changed && !give_up() {
+            let mut maps = archive::programs_object(self.writer.dir(), &self.programs)?;
             // The segments of the first ones are in the file already.
             let known = self.programs_at_start;
             let mut segments = 0;
-            object.maps.retain(|event| {
+            maps.retain(|event| {
                 let segment = matches!(event, MapEvent::Segment { .. });
                 segments += usize::from(segment);
                 !segment || segments > known
             });
-            self.write_object(&object)?;
+            maps.iter().try_for_each(|event| self.writer.map(event))?;
         }
-        if loaded_modules() != self.modules {
-            let Ok(now) = Symbols::read() else {
-                return Ok(());
-            };
-            let known = |name: &str| self.symbols.objects().any(|(known, _)| known == name);
-            let new: Vec<_> = archive::kernel_objects(&now, Kcore::open().ok().as_ref())?
-                .into_iter()
-                .filter(|object| !known(&object.name))
-                .collect();
-            for object in new {
-                if give_up() {
-                    return Ok(());
-                }
-                self.write_object(&object)?;
+        let came = match loaded_modules() != self.modules {
+            true => Symbols::read().ok(),
+            false => None,
+        };
+        let used = match self.archive {
+            Archive::UsedLoadObjects => self.used_objects(),
+            _ => BTreeSet::new(),
+        };
+        let kcore = Kcore::open().ok();
+        let known = |name: &str| self.symbols.objects().any(|(known, _)| known == name);
+        let objects = self
+            .symbols
+            .objects()
+            .filter(|(name, _)| used.contains(name));
+        let came = came
+            .iter()
+            .flat_map(Symbols::objects)
+            .filter(|(name, _)| !known(name));
+        let mut maps = Vec::new();
+        for (name, object) in objects.chain(came) {
+            if give_up() {
+                break;
             }
+            let dir = self.writer.dir();
+            maps.extend(archive::kernel_object(dir, name, object, kcore.as_ref())?);
         }
-        Ok(())
+        maps.iter().try_for_each(|event| self.writer.map(event))
     }
 
-    fn write_object(&mut self, object: &LoadObject) -> Result<(), Error> {
-        self.writer.archive(&object.name, &object.elf)?;
-        object
-            .maps
-            .iter()
-            .try_for_each(|event| self.writer.map(event))
+    /// Modules in which a recorded stack has a frame.
+    fn used_objects(&self) -> BTreeSet<&str> {
+        let stacks = self.recorder.accounts.stacks.keys();
+        let places =
+            stacks.flat_map(|frames| frames.iter().filter_map(|pc| self.symbols.find(*pc)));
+        places
+            .map(|place| place.object)
+            .filter(|object| ![KERNEL, BPF].contains(object))
+            .collect()
     }
 
     /// Writes a file of our own, as a whole.
