@@ -8,7 +8,7 @@ use bpf::CpuBooks;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
-use crate::cli::plan::{Plan, Target};
+use crate::cli::Plan;
 use crate::exit::Failure;
 use crate::kernel::founder::Founder;
 use crate::kernel::recorder::TRUNCATED;
@@ -114,6 +114,9 @@ pub struct Losses {
 pub struct Process {
     /// Its number.
     pub pid: u32,
+    /// The thread of it that this is about; all of them where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tid: Option<u32>,
     /// Its last name.
     pub name: String,
     /// Seconds in user mode.
@@ -182,6 +185,7 @@ impl Summary {
             .into_iter()
             .map(|row| Process {
                 pid: row.pid,
+                tid: None,
                 user: seconds(row.user),
                 kernel: seconds(row.kernel),
                 ticks: row.ticks(),
@@ -214,10 +218,19 @@ impl Summary {
                 made_up: sum(|books| books.made_up),
                 late_events: sources.late(),
             },
-            targets: plan
+            targets: founder
+                .recorder
+                .accounts
                 .targets
                 .iter()
-                .map(|target| row_of(*target, &processes))
+                .map(|row| Process {
+                    pid: row.target.pid,
+                    tid: row.target.tid,
+                    name: row.name.clone().unwrap_or_else(|| "(no tick)".to_owned()),
+                    user: seconds(row.user),
+                    kernel: seconds(row.kernel),
+                    ticks: row.user + row.kernel,
+                })
                 .collect(),
             processes: processes.into_iter().take(TOP_JSON).collect(),
             functions: functions(founder, interval),
@@ -272,14 +285,11 @@ impl Summary {
             share(self.cpu_time.idle),
         )?;
         writeln!(out)?;
-        let mut processes: Vec<_> = self.processes.iter().take(TOP).collect();
-        processes.extend(self.targets.iter().filter(|target| {
-            !self
-                .processes
-                .iter()
-                .take(TOP)
-                .any(|row| row.pid == target.pid)
-        }));
+        let top = || self.processes.iter().take(TOP);
+        let shown =
+            |target: &&Process| target.tid.is_none() && top().any(|row| row.pid == target.pid);
+        let targets = self.targets.iter().filter(|target| !shown(target));
+        let processes: Vec<_> = top().chain(targets).collect();
         if !processes.is_empty() {
             writeln!(out, "{}\n", process_table(&processes, capacity, width))?;
         }
@@ -335,17 +345,6 @@ fn cpu((cpu, books, time): &(u32, CpuBooks, CpuTime)) -> Cpu {
         lost: books.lost,
         made_up: books.made_up,
     }
-}
-
-fn row_of(target: Target, processes: &[Process]) -> Process {
-    let found = processes.iter().find(|process| process.pid == target.pid);
-    found.cloned().unwrap_or_else(|| Process {
-        pid: target.pid,
-        name: "(no tick)".to_owned(),
-        user: 0.0,
-        kernel: 0.0,
-        ticks: 0,
-    })
 }
 
 /// Self is charged to the leaf, total once to each function of a stack.
@@ -463,7 +462,10 @@ fn process_table(rows: &[&Process], capacity: f64, width: Option<u16>) -> String
             percent(all, capacity),
             format!("{:.3}", row.user),
             format!("{:.3}", row.kernel),
-            row.pid.to_string(),
+            match row.tid {
+                Some(tid) => format!("{}/{tid}", row.pid),
+                None => row.pid.to_string(),
+            },
             row.name.clone(),
         ]);
     }

@@ -8,6 +8,8 @@ use std::collections::HashMap;
 
 use experiment_format::stacks::StackUid;
 
+use crate::cli::Target;
+
 /// Rows of processes beyond which the small ones are merged.
 const MOST_PROCESSES: usize = 16_384;
 
@@ -32,6 +34,19 @@ impl ProcessTicks {
     }
 }
 
+/// Ticks of a process or thread that was named with `-T`, told apart from the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetTicks {
+    /// Which.
+    pub target: Target,
+    /// Its process's last name, where it had a tick.
+    pub name: Option<String>,
+    /// Ticks in user mode.
+    pub user: u64,
+    /// Ticks in the kernel.
+    pub kernel: u64,
+}
+
 /// A kernel stack with its ticks; leaf first, callers as they are in the experiment.
 #[derive(Debug)]
 pub struct StackTicks {
@@ -49,11 +64,37 @@ pub struct Accounts {
     merged_processes: u64,
     /// Kernel stacks by their frames; truncated ones end in a frame of all ones.
     pub stacks: HashMap<Box<[u64]>, StackTicks>,
-    /// Ticks of the idle task that were recorded.
-    pub idle: u64,
+    /// The processes and threads of `-T`, in their order.
+    pub targets: Vec<TargetTicks>,
 }
 
 impl Accounts {
+    /// Nothing yet, but who is to be told apart.
+    #[must_use]
+    pub fn new(targets: &[Target]) -> Accounts {
+        let target = |target: &Target| TargetTicks {
+            target: *target,
+            name: None,
+            user: 0,
+            kernel: 0,
+        };
+        Accounts {
+            targets: targets.iter().map(target).collect(),
+            ..Accounts::default()
+        }
+    }
+
+    /// Adds ticks to the targets that they belong to.
+    pub fn add_to_targets(&mut self, pid: u32, tid: u32, name: &str, user: u64, kernel: u64) {
+        for row in &mut self.targets {
+            if row.target.pid == pid && row.target.tid.is_none_or(|wanted| wanted == tid) {
+                row.name = Some(name.to_owned());
+                row.user += user;
+                row.kernel += kernel;
+            }
+        }
+    }
+
     /// The row of a process: `serial` tells two holders of one pid apart.
     pub fn process(&mut self, pid: u32, serial: u64) -> &mut ProcessTicks {
         if self.processes.len() >= MOST_PROCESSES && !self.processes.contains_key(&(pid, serial)) {

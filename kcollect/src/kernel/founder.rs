@@ -132,7 +132,7 @@ impl Founder {
             writer,
             start,
             archive: plan.archive,
-            recorder: Recorder::new(start, &kernel.symbols),
+            recorder: Recorder::new(start, &kernel.symbols, &plan.targets),
             symbols: kernel.symbols,
             programs_at_start: kernel.programs.len(),
             programs: kernel.programs,

@@ -17,6 +17,7 @@ use user_collector::process::{Name, Process, Processes};
 
 use super::accounts::{Accounts, StackTicks};
 use super::symbols::Symbols;
+use crate::cli::Target;
 
 /// The frame that ends a truncated stack in [`Accounts::stacks`].
 pub const TRUNCATED: u64 = u64::MAX;
@@ -66,16 +67,17 @@ struct UserFrame {
 }
 
 impl Recorder {
-    /// `start` is the zero of the experiment's times, CLOCK_MONOTONIC nanoseconds.
+    /// `start` is the zero of the experiment's times, CLOCK_MONOTONIC nanoseconds; `targets` are counted
+    /// apart.
     #[must_use]
-    pub fn new(start: u64, symbols: &Symbols) -> Recorder {
+    pub fn new(start: u64, symbols: &Symbols, targets: &[Target]) -> Recorder {
         Recorder {
             start,
             interrupt_entries: interrupt_entries(symbols),
             user_frames: HashMap::new(),
             next_address: FIRST_PROCESS_ADDRESS,
             idle: None,
-            accounts: Accounts::default(),
+            accounts: Accounts::new(targets),
             recorded: Recorded::default(),
         }
     }
@@ -113,7 +115,6 @@ impl Recorder {
         self.recorded.no_stack += u64::from(tick.no_stack);
         self.recorded.irq_work += if tick.irq_work { ticks } else { 0 };
         if tick.mode == Mode::Idle {
-            self.accounts.idle += ticks;
             return Ok(());
         }
         let name = process.and_then(|process| process.name.as_deref());
@@ -124,10 +125,15 @@ impl Recorder {
             .accounts
             .process(tick.pid, process.map_or(0, |process| process.serial));
         row.name = shown(tick.pid, name);
-        match tick.mode {
-            Mode::User => row.user += ticks,
-            _ => row.kernel += ticks,
-        }
+        let (user, kernel) = match tick.mode {
+            Mode::User => (ticks, 0),
+            _ => (0, ticks),
+        };
+        row.user += user;
+        row.kernel += kernel;
+        let name = row.name.clone();
+        self.accounts
+            .add_to_targets(tick.pid, tick.tid, &name, user, kernel);
         Ok(())
     }
 
@@ -279,7 +285,7 @@ mod tests {
 1400 D end
 ";
         let symbols = Symbols::parse(text).unwrap();
-        let recorder = Recorder::new(0, &symbols);
+        let recorder = Recorder::new(0, &symbols, &[]);
         let mut frames = [0x1150, 0x1010, 0x1200, 0x1310];
         recorder.point_at_calls(&mut frames);
         assert_eq!(frames, [0x1150, 0x100f, 0x1200, 0x130f]);
