@@ -211,7 +211,7 @@ pub fn spin_until(until_ns: u64) -> Result<u64> {
     let mut value = 1u64;
     let mut rounds = 0;
     while monotonic_ns()? < until_ns {
-        for _ in 0..10_000 {
+        for _ in 0..1000 {
             value = std::hint::black_box(
                 value
                     .wrapping_mul(6_364_136_223_846_793_005)
@@ -221,6 +221,18 @@ pub fn spin_until(until_ns: u64) -> Result<u64> {
         rounds += 1;
     }
     Ok(rounds)
+}
+
+/// Spins in user mode until this process has used so much more CPU time, however long the wait for a CPU is.
+///
+/// # Errors
+/// When the clocks cannot be read.
+pub fn spin_for_cpu(span_ns: u64) -> Result<()> {
+    let goal = process_cpu_ns()? + span_ns;
+    while let Some(left) = goal.checked_sub(process_cpu_ns()?).filter(|left| *left > 0) {
+        spin_until(monotonic_ns()? + left)?;
+    }
+    Ok(())
 }
 
 /// How often a second the kernel decides whether a running process is in user or system mode, for `getrusage`.
@@ -264,6 +276,14 @@ mod tests {
         );
         assert_eq!(Truth::find(&output).unwrap(), truth);
         assert!(Truth::find("nothing here").is_err());
+    }
+
+    #[test]
+    fn spinning_for_cpu_time_takes_it() {
+        // Other threads of this process use CPU time as well, so it may be over early, but not without its goal.
+        let before = process_cpu_ns().unwrap();
+        spin_for_cpu(2_000_000).unwrap();
+        assert!(process_cpu_ns().unwrap() - before >= 2_000_000);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! `pid_reuse SECONDS CPU`: two processes, one after the other, under one process id. Needs root: it tells the kernel
-//! which id to give out next. Each half of the time belongs to one of them.
+//! which id to give out next. Each uses half of the time, as CPU time.
 
 use std::ffi::CString;
 use std::fs;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use nix::sys::prctl::set_name;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork};
-use tests::truth::{Named, Work, monotonic_ns, spin_until};
+use tests::truth::{Named, Work, monotonic_ns, spin_for_cpu};
 
 /// Tries for the second process: another process on the machine may be faster and take the id.
 const TRIES: u32 = 200;
@@ -20,7 +20,7 @@ fn main() -> Result<()> {
     let since_ns = monotonic_ns()?;
     let pid = spin_as("first", half, None)?.context("the first child always runs")?;
     work.child(pid);
-    work.named(named(pid, "first", since_ns)?);
+    work.named(named(pid, "first", since_ns, half)?);
 
     for _ in 0..TRIES {
         let since_ns = monotonic_ns()?;
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
         .context("ns_last_pid")?;
         if let Some(again) = spin_as("second", half, Some(pid))? {
             work.child(again);
-            work.named(named(again, "second", since_ns)?);
+            work.named(named(again, "second", since_ns, half)?);
             return work.end(2);
         }
     }
@@ -45,7 +45,7 @@ fn spin_as(name: &str, span_ns: u64, only: Option<Pid>) -> Result<Option<Pid>> {
         ForkResult::Child => {
             if only.is_none_or(|wanted| wanted == Pid::this()) {
                 set_name(&CString::new(name)?)?;
-                spin_until(monotonic_ns()? + span_ns)?;
+                spin_for_cpu(span_ns)?;
             }
             std::process::exit(0)
         }
@@ -56,13 +56,13 @@ fn spin_as(name: &str, span_ns: u64, only: Option<Pid>) -> Result<Option<Pid>> {
     }
 }
 
-fn named(pid: Pid, name: &str, since_ns: u64) -> Result<Named> {
+fn named(pid: Pid, name: &str, since_ns: u64, cpu_ns: u64) -> Result<Named> {
     let until_ns = monotonic_ns()?;
     Ok(Named {
         pid: pid.as_raw(),
         name: name.into(),
         since_ns,
         until_ns,
-        cpu_ns: until_ns - since_ns,
+        cpu_ns,
     })
 }

@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 use nix::sys::prctl::set_name;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork};
-use tests::truth::{Named, Work, monotonic_ns, spin_until};
+use tests::truth::{Named, Work, monotonic_ns, spin_for_cpu};
 
-/// How long a child spins under its own name, nanoseconds.
+/// CPU time of a child under its own name, nanoseconds.
 const LIFE_NS: u64 = 3_000_000;
 
 fn main() -> Result<()> {
@@ -22,7 +22,7 @@ fn main() -> Result<()> {
         match unsafe { fork() }.context("fork")? {
             ForkResult::Child => {
                 set_name(&CString::new(name)?)?;
-                spin_until(monotonic_ns()? + LIFE_NS)?;
+                spin_for_cpu(LIFE_NS)?;
                 return Ok(());
             }
             ForkResult::Parent { child } => {
