@@ -19,8 +19,8 @@ use crate::exit::Kind;
     name = "kcollect",
     bin_name = "kcollect",
     about = "Records where the time of the CPUs goes: every tick of every CPU, with the kernel's call stack or the \
-             process that ran, on the whole machine or for what -T names, until Ctrl-C, until the time given by -t is \
-             over, or until the load command has ended. The record is an experiment, the directory ktest.1.er (then \
+             process that ran, on the whole machine, until Ctrl-C, until the time given by -t is over, or until the \
+             load command has ended. The record is an experiment, the directory ktest.1.er (then \
              ktest.2.er, and so on), which `gprofng display text` opens, now or while it is being written. A summary \
              is printed at the end.\n\n\
              Everything from the first word that is neither an option nor an option's value belongs to the load \
@@ -72,7 +72,8 @@ pub(super) struct What {
     /// Follow processes into their user code: off for now; on, all and =REGEXP are not there yet
     #[arg(short = 'F', long, value_name = "WHICH", allow_hyphen_values = true)]
     pub(super) follow: Option<String>,
-    /// Only this process, or this thread of it, which exists already; 0/TID is a thread of the kernel. May be repeated
+    /// Count this process apart, or this thread of it, and show it whatever its rank; the whole machine is recorded all
+    /// the same. It exists already. 0/TID is a thread of the kernel. May be repeated
     #[arg(
         short = 'T',
         long,
@@ -181,7 +182,7 @@ Examples:
   sudo kcollect -p on make -j4        while a load runs
   sudo kcollect -p hi -t 30           30 seconds at 1000 Hz
   sudo kcollect -t 5m -x off -S 10    5 minutes with idle time, a sample every 10 seconds
-  sudo kcollect -T 1264 -t 10         one process
+  sudo kcollect -T 1264 -t 10         with a line of its own for one process
   kcollect doctor                     does this machine permit it?
 ";
 

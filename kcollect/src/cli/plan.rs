@@ -62,7 +62,7 @@ pub struct Plan {
     pub sample_signal: Option<i32>,
     /// The signal that pauses and resumes (`-y`).
     pub pause_signal: Option<PauseSignal>,
-    /// Only these processes and threads are recorded. Empty: the whole machine.
+    /// Processes and threads that are counted apart (`-T`). The whole machine is recorded whatever is named here.
     pub targets: Vec<Target>,
     /// The load command and its arguments. Empty: none.
     pub load: Vec<OsString>,
