@@ -1,10 +1,10 @@
-//! What `-n` prints: the plan in words.
+//! The plan in words, for `-n`, `-v` and the experiment's header.
 
 use crate::cli::{Archive, NameWish, Plan, signal_name};
 
-/// The plan, a line for each decision.
+/// The plan, a line for each decision, without a full stop.
 #[must_use]
-pub fn describe(plan: &Plan) -> String {
+pub fn describe(plan: &Plan) -> Vec<String> {
     let mut lines = vec![
         format!(
             "clock profiling of all CPUs, one tick every {} µs",
@@ -76,5 +76,5 @@ pub fn describe(plan: &Plan) -> String {
         ),
         None => format!("process {} is always shown in the summary", target.pid),
     }));
-    lines.join("\n")
+    lines
 }

@@ -71,7 +71,7 @@ fn record(plan: &Plan) -> u8 {
         }
     };
     if plan.dry_run {
-        output.result(&dry_run::describe(plan));
+        output.result(&dry_run::describe(plan).join("\n"));
         return Kind::Ok.code();
     }
     match session::record(plan, &mut output) {

@@ -17,6 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::cli::check_targets;
 use crate::cli::plan::{NameWish, Plan};
 use crate::doctor;
+use crate::dry_run;
 use crate::exit::{Failure, Kind, load_code, spawn_code};
 use crate::kernel::founder::{Founder, Kernel, KernelError};
 use crate::kernel::symbols::SymbolsError;
@@ -38,6 +39,9 @@ const ROUND: u64 = 200_000_000;
 /// left behind.
 pub fn record(plan: &Plan, output: &mut Output) -> Result<u8, Failure> {
     plan.notices.iter().for_each(|notice| output.say(notice));
+    for line in dry_run::describe(plan) {
+        output.detail(&line);
+    }
     if let Some((program, error)) = load::refused(&plan.load) {
         output.say(&cannot_start(program, &error));
         return Ok(spawn_code(&error));
@@ -181,10 +185,8 @@ impl<'a> Session<'a> {
     }
 
     fn finish(mut self, output: &mut Output) -> Result<u8, Failure> {
-        let stopped = self.sources.set_recording(false)?;
-        for (time, event) in self.sources.finish()? {
-            self.founder.apply(time, event);
-        }
+        let stop = self.stop();
+        let stopped = stop.as_ref().copied().unwrap_or_else(|_| now());
         self.founder.sample(stopped, "stop");
         let signals = &mut self.signals;
         self.founder
@@ -192,40 +194,30 @@ impl<'a> Session<'a> {
 
         let path = self.path.display().to_string();
         let times = (self.started, stopped);
-        let summary = Summary::new(self.plan, &path, &self.sources, &self.founder, times)?;
-        let at = stopped.saturating_sub(self.started);
-        self.founder.log(&LogEvent::Comment {
-            at,
-            text: summary.losses.line(),
-        });
-        let json = summary.json();
-        if let Err(error) = self.founder.side_file("kcollect.json", json.as_bytes()) {
-            self.founder.failed.get_or_insert(error);
+        let summary = Summary::new(self.plan, &path, &self.sources, &self.founder, times);
+        if let Ok(summary) = &summary {
+            let at = stopped.saturating_sub(self.started);
+            self.founder.tell_losses(at, &summary.losses);
+            self.founder.side_file("kcollect.json", &summary.json());
         }
+        // The experiment is closed whatever went wrong, and the first thing that did is told.
         let failed = self.founder.failed.take();
         let failed = failed.or(self.founder.close(stopped).err());
+        stop?;
+        let summary = summary?;
 
-        output.end_progress();
         let width = output.width();
-        output.result(
-            if self.plan.json {
-                json
-            } else {
-                summary.text(width)
-            }
-            .trim_end(),
-        );
+        output.result(&match self.plan.json {
+            true => summary.json(),
+            false => summary.text(width),
+        });
         if let Some(error) = failed {
             return Err(writing_failure(&error));
         }
         if let Some(group) = &self.plan.group {
             add_to_group(group, &self.path)?;
         }
-        if summary
-            .cpus
-            .iter()
-            .all(|cpu| cpu.user + cpu.kernel + cpu.idle == 0)
-        {
+        if summary.is_empty() {
             return Err(Failure::new(
                 Kind::Empty,
                 format!("no tick was recorded in {:.3} s", summary.elapsed_s),
@@ -237,6 +229,15 @@ impl<'a> Session<'a> {
             LoadPhase::Refused(code) => code,
             _ => 0,
         })
+    }
+
+    /// Stops the data and applies what is on its way. Gives the time of the last tick that counts.
+    fn stop(&mut self) -> Result<u64, Failure> {
+        let stopped = self.sources.set_recording(false)?;
+        for (time, event) in self.sources.finish()? {
+            self.founder.apply(time, event);
+        }
+        Ok(stopped)
     }
 
     fn wait(&self, deadline: u64) {

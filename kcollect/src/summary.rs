@@ -239,6 +239,14 @@ impl Summary {
         })
     }
 
+    /// Did no clock of any CPU tick?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.cpus
+            .iter()
+            .all(|cpu| cpu.user + cpu.kernel + cpu.idle == 0)
+    }
+
     /// For machines.
     #[must_use]
     pub fn json(&self) -> String {
@@ -250,6 +258,7 @@ impl Summary {
     pub fn text(&self, width: Option<u16>) -> String {
         let mut text = String::new();
         let _ = self.write(&mut text, width);
+        text.truncate(text.trim_end().len());
         text
     }
 
@@ -316,6 +325,16 @@ impl Summary {
 }
 
 impl Losses {
+    /// Is every tick in the experiment, with its process named? A stack may still be cut.
+    #[must_use]
+    pub fn none(&self) -> bool {
+        self.ring_full == 0
+            && self.not_written == 0
+            && self.unaccounted == 0
+            && self.sideband == 0
+            && self.unnamed == 0
+    }
+
     /// All of it on one line.
     #[must_use]
     pub fn line(&self) -> String {

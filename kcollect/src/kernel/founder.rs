@@ -21,9 +21,11 @@ use super::kcore::Kcore;
 use super::recorder::Recorder;
 use super::symbols::{BPF, KERNEL, Symbol, Symbols};
 use crate::cli::plan::{Archive, Plan};
+use crate::dry_run;
 use crate::machine;
 use crate::perf::sideband::SidebandEvent;
 use crate::sources::Event;
+use crate::summary::Losses;
 
 /// Exited processes are kept so long, for the ticks of their last moments: nanoseconds.
 const MEMORY_OF_THE_DEAD: u64 = 10_000_000_000;
@@ -351,12 +353,20 @@ impl Founder {
             .collect()
     }
 
+    /// Puts the losses into the header of every report: zeros as a comment, anything else as a warning.
+    pub fn tell_losses(&mut self, at: u64, losses: &Losses) {
+        let text = losses.line();
+        self.log(&match losses.none() {
+            true => LogEvent::Comment { at, text },
+            false => LogEvent::Warning { at, text },
+        });
+    }
+
     /// Writes a file of our own, as a whole.
-    ///
-    /// # Errors
-    /// When it can't be written.
-    pub fn side_file(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
-        self.writer.side_file(name, bytes)
+    pub fn side_file(&mut self, name: &str, text: &str) {
+        if let Err(error) = self.writer.side_file(name, text.as_bytes()) {
+            self.failed.get_or_insert(error);
+        }
     }
 
     /// Closes the experiment. `stopped` is when data were stopped.
@@ -401,6 +411,7 @@ fn header(plan: &Plan) -> Header {
         comments: vec![
             format!("kernel: {}", machine::kernel()),
             format!("command: {}", words.collect::<Vec<_>>().join(" ")),
+            format!("plan: {}", dry_run::describe(plan).join("; ")),
             "samples: user, system, trap (interrupts), wait (stolen by the hypervisor) and sleep (idle) of all CPUs, \
              from /proc/stat; all context switches are counted as voluntary"
                 .to_owned(),
