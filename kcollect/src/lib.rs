@@ -12,6 +12,7 @@ pub mod dry_run;
 pub mod exit;
 pub mod kernel;
 pub mod load;
+pub mod losses;
 pub mod machine;
 pub mod order;
 pub mod output;

@@ -12,6 +12,7 @@ use crate::cli::Plan;
 use crate::exit::Failure;
 use crate::kernel::founder::Founder;
 use crate::kernel::recorder::TRUNCATED;
+use crate::losses::Losses;
 use crate::sources::{CpuTime, Sources};
 
 /// Rows of a table on the terminal.
@@ -84,29 +85,6 @@ pub struct CpuSeconds {
     pub interrupts: f64,
     /// In the idle task.
     pub idle: f64,
-}
-
-/// What is missing or impaired. Zeros are facts too.
-#[derive(Debug, Default, Serialize)]
-pub struct Losses {
-    /// Ticks that found the ring full.
-    pub ring_full: u64,
-    /// Ticks that came after writing had failed.
-    pub not_written: u64,
-    /// Ticks that the books know and the experiment does not, for no known cause.
-    pub unaccounted: i64,
-    /// Side-band records that the kernel could not deliver.
-    pub sideband: u64,
-    /// Ticks of processes without a name.
-    pub unnamed: u64,
-    /// Stacks cut at the kernel's depth limit.
-    pub truncated_stacks: u64,
-    /// Stacks that the kernel could not give.
-    pub missing_stacks: u64,
-    /// Ticks made up for firings that came late by intervals.
-    pub made_up: u64,
-    /// Events that came after their time had been passed on.
-    pub late_events: u64,
 }
 
 /// A process's CPU time.
@@ -321,36 +299,6 @@ impl Summary {
         self.next
             .iter()
             .try_for_each(|command| writeln!(out, "  {command}"))
-    }
-}
-
-impl Losses {
-    /// Is every tick in the experiment, with its process named? A stack may still be cut.
-    #[must_use]
-    pub fn none(&self) -> bool {
-        self.ring_full == 0
-            && self.not_written == 0
-            && self.unaccounted == 0
-            && self.sideband == 0
-            && self.unnamed == 0
-    }
-
-    /// All of it on one line.
-    #[must_use]
-    pub fn line(&self) -> String {
-        format!(
-            "lost: {} ring full, {} not written, {} unaccounted, {} side-band; \
-             impaired: {} unnamed, {} stacks cut, {} stacks missing, {} ticks made up, {} events late",
-            self.ring_full,
-            self.not_written,
-            self.unaccounted,
-            self.sideband,
-            self.unnamed,
-            self.truncated_stacks,
-            self.missing_stacks,
-            self.made_up,
-            self.late_events,
-        )
     }
 }
 

@@ -22,10 +22,10 @@ use super::recorder::Recorder;
 use super::symbols::{BPF, KERNEL, Symbol, Symbols};
 use crate::cli::plan::{Archive, Plan};
 use crate::dry_run;
+use crate::losses::Losses;
 use crate::machine;
 use crate::perf::sideband::SidebandEvent;
 use crate::sources::Event;
-use crate::summary::Losses;
 
 /// Exited processes are kept so long, for the ticks of their last moments: nanoseconds.
 const MEMORY_OF_THE_DEAD: u64 = 10_000_000_000;

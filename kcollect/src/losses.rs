@@ -1,0 +1,60 @@
+//! What is missing from an experiment or impaired in it, by cause.
+//!
+//! Each count is taken where the loss happens: in the kernel by the books of a CPU, here where events
+//! are put in order and written. They are in the summary, in the header of every report, and in
+//! `kcollect.json`. Zeros are facts too.
+
+use serde::Serialize;
+
+/// What is missing or impaired. Zeros are facts too.
+#[derive(Debug, Default, Serialize)]
+pub struct Losses {
+    /// Ticks that found the ring full.
+    pub ring_full: u64,
+    /// Ticks that came after writing had failed.
+    pub not_written: u64,
+    /// Ticks that the books know and the experiment does not, for no known cause.
+    pub unaccounted: i64,
+    /// Side-band records that the kernel could not deliver.
+    pub sideband: u64,
+    /// Ticks of processes without a name.
+    pub unnamed: u64,
+    /// Stacks cut at the kernel's depth limit.
+    pub truncated_stacks: u64,
+    /// Stacks that the kernel could not give.
+    pub missing_stacks: u64,
+    /// Ticks made up for firings that came late by intervals.
+    pub made_up: u64,
+    /// Events that came after their time had been passed on.
+    pub late_events: u64,
+}
+
+impl Losses {
+    /// Is every tick in the experiment, with its process named? A stack may still be cut.
+    #[must_use]
+    pub fn none(&self) -> bool {
+        self.ring_full == 0
+            && self.not_written == 0
+            && self.unaccounted == 0
+            && self.sideband == 0
+            && self.unnamed == 0
+    }
+
+    /// All of it on one line.
+    #[must_use]
+    pub fn line(&self) -> String {
+        format!(
+            "lost: {} ring full, {} not written, {} unaccounted, {} side-band; \
+             impaired: {} unnamed, {} stacks cut, {} stacks missing, {} ticks made up, {} events late",
+            self.ring_full,
+            self.not_written,
+            self.unaccounted,
+            self.sideband,
+            self.unnamed,
+            self.truncated_stacks,
+            self.missing_stacks,
+            self.made_up,
+            self.late_events,
+        )
+    }
+}
