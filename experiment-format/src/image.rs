@@ -473,34 +473,4 @@ mod tests {
         };
         assert_eq!(image.symbols_left_out(), 0);
     }
-
-    #[test]
-    #[ignore = "a measurement: run it alone, with --release"]
-    fn a_kernel_of_125000_functions_takes_well_below_100_ms() {
-        let names: Vec<_> = (0..125_000)
-            .map(|n| format!("some_kernel_function_{n}"))
-            .collect();
-        let mut symbols = Vec::new();
-        for (n, name) in names.iter().enumerate() {
-            symbols.push(symbol(
-                KERNEL + 128 * n as u64,
-                128,
-                name.as_bytes(),
-                n % 3 == 0,
-            ));
-        }
-        let image = Image {
-            texts: vec![Text {
-                address: KERNEL,
-                size: 128 * 125_000,
-                bits: None,
-            }],
-            symbols,
-        };
-        let start = std::time::Instant::now();
-        let bytes = image.to_bytes().unwrap();
-        let took = start.elapsed();
-        eprintln!("{took:?} for {} bytes", bytes.len());
-        assert!(cfg!(debug_assertions) || took.as_millis() < 100);
-    }
 }

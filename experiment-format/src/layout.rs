@@ -426,8 +426,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "needs root: gives files away"]
-    fn everything_belongs_to_the_owner() {
+    fn root_everything_belongs_to_the_owner() {
         let tmp = tempfile::tempdir().unwrap();
         let (dir, _) = ExperimentDir::create(tmp.path(), &series(), Some((1234, 4321))).unwrap();
         dir.create_file("log.xml").unwrap();

@@ -32,7 +32,7 @@ fn on_disk(test: &str, mount: &str) -> Option<std::path::PathBuf> {
         return Some(disk.into());
     }
     let dir = tempfile::tempdir().unwrap();
-    let script = "mount $0 none \"$1\" && exec \"$2\" --exact --ignored \"$3\"";
+    let script = "mount $0 none \"$1\" && exec \"$2\" --exact \"$3\"";
     let status = Command::new("unshare")
         .args(["--mount", "--map-root-user", "sh", "-c", script, mount])
         .arg(dir.path())
@@ -85,10 +85,9 @@ fn gprofng(arguments: &[&str], experiment: &Path) -> String {
 }
 
 #[test]
-#[ignore = "needs root or user namespaces: mounts a small tmpfs"]
-fn ticks_end_and_the_experiment_is_closed() {
+fn root_ticks_end_and_the_experiment_is_closed() {
     let Some(disk) = on_disk(
-        "ticks_end_and_the_experiment_is_closed",
+        "root_ticks_end_and_the_experiment_is_closed",
         "-t tmpfs -o size=1m",
     ) else {
         return;
@@ -177,9 +176,11 @@ fn ticks_end_and_the_experiment_is_closed() {
 }
 
 #[test]
-#[ignore = "needs root or user namespaces: mounts a small tmpfs"]
-fn a_start_that_fails_leaves_nothing() {
-    let Some(disk) = on_disk("a_start_that_fails_leaves_nothing", "-t tmpfs -o size=32k") else {
+fn root_a_start_that_fails_leaves_nothing() {
+    let Some(disk) = on_disk(
+        "root_a_start_that_fails_leaves_nothing",
+        "-t tmpfs -o size=32k",
+    ) else {
         return;
     };
     assert!(create(&disk).unwrap_err().is_disk_full());
@@ -187,9 +188,8 @@ fn a_start_that_fails_leaves_nothing() {
 }
 
 #[test]
-#[ignore = "needs root or user namespaces: mounts a ramfs"]
-fn a_file_system_that_cannot_reserve_space_will_do() {
-    let test = "a_file_system_that_cannot_reserve_space_will_do";
+fn root_a_file_system_that_cannot_reserve_space_will_do() {
+    let test = "root_a_file_system_that_cannot_reserve_space_will_do";
     let Some(disk) = on_disk(test, "-t ramfs") else {
         return;
     };

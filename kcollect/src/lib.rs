@@ -32,34 +32,32 @@ use output::Output;
 
 /// Does what the command line says. Gives the exit code.
 pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
-    let command = match cli::parse(argv, &Machine::read()) {
-        Ok(command) => command,
-        Err(error) => {
-            eprintln!("{}", Failure::from(error).line());
-            return Kind::Usage.code();
-        }
+    let mut output = Output::standard();
+    let done = match cli::parse(argv, &Machine::read()) {
+        Ok(Command::Record(plan)) => return record(&plan, output),
+        Ok(Command::Doctor { json }) => return doctor(json, &mut output).code(),
+        Ok(Command::Counters) => Ok(counters().to_owned()),
+        Ok(Command::Version) => Ok(concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned()),
+        Ok(Command::Help(text)) => Ok(text),
+        Err(error) => Err(Failure::from(error)),
     };
-    match command {
-        Command::Record(plan) => record(&plan),
-        Command::Doctor { json } => doctor(json),
-        Command::Counters => {
-            println!("{}", counters());
+    match done {
+        Ok(text) => {
+            output.result(&text);
             Kind::Ok.code()
         }
-        Command::Version => {
-            println!("kcollect {}", env!("CARGO_PKG_VERSION"));
-            Kind::Ok.code()
-        }
-        Command::Help(text) => {
-            println!("{text}");
-            Kind::Ok.code()
-        }
+        Err(failure) => refuse(&mut output, &failure),
     }
 }
 
-fn record(plan: &Plan) -> u8 {
-    let mut output = match Output::new(plan.output.as_deref(), plan.verbose) {
-        Ok(output) => output,
+fn refuse(output: &mut Output, failure: &Failure) -> u8 {
+    output.say(&failure.to_string());
+    failure.kind.code()
+}
+
+fn record(plan: &Plan, mut output: Output) -> u8 {
+    match Output::new(plan.output.as_deref(), plan.verbose) {
+        Ok(wanted) => output = wanted,
         Err(error) => {
             let path = plan.output.as_deref().unwrap_or("".as_ref());
             let failure = Failure::new(
@@ -67,35 +65,27 @@ fn record(plan: &Plan) -> u8 {
                 format!("cannot append to {}: {error}", path.display()),
                 "name a file that can be written with -O",
             );
-            eprintln!("{}", failure.line());
-            return failure.kind.code();
+            return refuse(&mut output, &failure);
         }
-    };
+    }
+    plan.notices.iter().for_each(|notice| output.say(notice));
     if plan.dry_run {
         output.result(&dry_run::describe(plan).join("\n"));
         return Kind::Ok.code();
     }
-    match session::record(plan, &mut output) {
-        Ok(code) => code,
-        Err(failure) => {
-            output.say(&failure.to_string());
-            failure.kind.code()
-        }
-    }
+    session::record(plan, &mut output).unwrap_or_else(|failure| refuse(&mut output, &failure))
 }
 
-fn doctor(json: bool) -> u8 {
+fn doctor(json: bool, output: &mut Output) -> Kind {
     let mut findings = doctor::examine(&Root::machine());
     if doctor::first_obstacle(&findings).is_none() {
         findings.push(bpf_finding());
     }
-    let width = terminal_size::terminal_size().map(|(width, _)| width.0);
-    let text = match json {
+    output.result(&match json {
         true => doctor::json(&findings),
-        false => doctor::table(&findings, width),
-    };
-    print!("{text}");
-    doctor::exit_kind(&findings).code()
+        false => doctor::table(&findings, output.width()),
+    });
+    doctor::exit_kind(&findings)
 }
 
 /// What no file can tell: whether this kernel takes our programs.

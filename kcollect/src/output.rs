@@ -16,7 +16,17 @@ pub struct Output {
 }
 
 impl Output {
-    /// To the terminal, or appended to `file`.
+    /// To standard output and standard error.
+    #[must_use]
+    pub fn standard() -> Output {
+        Output {
+            file: None,
+            progress: None,
+            verbose: false,
+        }
+    }
+
+    /// The same, or all of it appended to `file`.
     ///
     /// # Errors
     /// When the file can't be opened for appending.
@@ -24,8 +34,8 @@ impl Output {
         let file = file.map(|path| OpenOptions::new().append(true).create(true).open(path));
         Ok(Output {
             file: file.transpose()?,
-            progress: None,
             verbose,
+            ..Output::standard()
         })
     }
 

@@ -38,7 +38,6 @@ const ROUND: u64 = 200_000_000;
 /// A [`Failure`] with its cure; what was recorded until then is a valid experiment, or nothing is
 /// left behind.
 pub fn record(plan: &Plan, output: &mut Output) -> Result<u8, Failure> {
-    plan.notices.iter().for_each(|notice| output.say(notice));
     for line in dry_run::describe(plan) {
         output.detail(&line);
     }
@@ -110,7 +109,7 @@ impl<'a> Session<'a> {
         )
         .map_err(|error| Failure::new(Kind::Software, error.to_string(), "report it"))?;
         let dir = create_directory(plan, output)?;
-        let path = dir.path().to_owned();
+        let path = shown_path(plan, &dir);
         // From here on a failure must not leave the directory.
         let kernel = match Kernel::read(&dir, plan.archive, |text| output.detail(text)) {
             Ok(kernel) => kernel,
@@ -434,6 +433,14 @@ fn create_directory(plan: &Plan, output: &mut Output) -> Result<ExperimentDir, F
         ));
     }
     Ok(dir)
+}
+
+/// The experiment's path as it would be typed: without the `./` of the current directory.
+fn shown_path(plan: &Plan, dir: &ExperimentDir) -> PathBuf {
+    match plan.directory == Path::new(".") {
+        true => PathBuf::from(dir.name()),
+        false => dir.path().to_owned(),
+    }
 }
 
 /// A start that failed leaves nothing behind; the failure is what is told.

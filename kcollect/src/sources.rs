@@ -107,7 +107,7 @@ impl Sources {
         Ok(now)
     }
 
-    /// One round: takes what has come, and gives what is older than [`SETTLED`], in time order.
+    /// One round: takes what has come, and gives what is complete, in time order.
     ///
     /// # Errors
     /// When a ring can't be read.

@@ -69,3 +69,18 @@ fn the_doctor_ends_with_the_code_it_tells() {
     assert_eq!(table.status, output.status);
     assert!(String::from_utf8(table.stdout).unwrap().contains("kernel"));
 }
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    // As `kcollect --help | head -1` does it: nobody reads.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kcollect"));
+    let output = child
+        .arg("--help")
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_eq!(code(&output), Some(Kind::Ok.code()));
+}
