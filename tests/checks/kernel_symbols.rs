@@ -8,21 +8,30 @@ use anyhow::{Result, ensure};
 use tests::experiment;
 use tests::gprofng;
 use tests::kallsyms::{KERNEL, Kallsyms};
-use tests::kcollect::record;
+use tests::kcollect::Recording;
 use tests::machine::{Exclusive, work_cpu};
 use tests::workload;
 
 #[test]
 fn root_names_are_those_of_kallsyms() -> Result<()> {
     let _machine = Exclusive::take()?;
-    let kallsyms = Kallsyms::running()?;
     let cpu = work_cpu()?.to_string();
     // Fork, exec, faults and exit go through much of the kernel.
-    let recorded = record(
-        &["-p", "hi", "-x", "off"],
-        &[workload!("spawner"), "4", &cpu],
-        Duration::from_secs(40),
-    )?;
+    let arguments = [
+        "-p",
+        "hi",
+        "-x",
+        "off",
+        "--",
+        workload!("spawner"),
+        "4",
+        &cpu,
+    ];
+    let mut recording = Recording::start(arguments, Duration::from_secs(40))?;
+    recording.until_running()?;
+    // Read now, it has kcollect's own programs.
+    let kallsyms = Kallsyms::running()?;
+    let recorded = recording.finish()?.succeeded()?;
     let experiment = recorded.experiment()?;
     let shown: BTreeSet<_> = gprofng::pcs(&experiment)?.into_iter().collect();
     let recorded: Vec<_> = experiment::addresses(&experiment)?
