@@ -28,7 +28,7 @@ struct {
 } rings SEC(".maps");
 
 /* By CPU id, not by position: ids have holes on some machines. Written by programs on that CPU; by
- * load.rs only while it has no clock event. */
+ * load.rs only while it is offline. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

@@ -6,9 +6,10 @@
  * whatever the CPU was doing, and says what that was. A CPU that sleeps in the idle loop may not fire
  * at all: some hypervisors park it together with its timers. So `idle` watches the loop's sleep and
  * counts the boundaries that passed in it, or they would be charged to whatever runs first
- * afterwards. `settle` does the same on request, for a CPU that is asleep when data stop.
+ * afterwards. `settle` does the same on request, for a CPU that is asleep when data stop; `begin`
+ * sets the grid.
  *
- * All three run with interrupts off on the CPU whose books they write.
+ * All run with interrupts off on the CPU whose books they write.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -86,7 +87,7 @@ int tick(struct bpf_perf_event_data *ctx)
 	bool user, borrowed = false;
 	long got;
 
-	if (!book)
+	if (!book || !book->origin)
 		return 0;
 	ticks = passed(book, now);
 	if (!ticks || !recording)
@@ -171,7 +172,23 @@ int idle(__u64 *ctx)
 	return 0;
 }
 
-/* Run by load.rs on each CPU in turn, before data begin or stop. */
+/* Run by load.rs on a CPU just before its clock starts: the grid begins here. */
+SEC("raw_tp")
+int begin(void *ctx)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_books *book = bpf_map_lookup_elem(&books, &cpu);
+
+	(void)ctx;
+	if (book) {
+		book->origin = bpf_ktime_get_ns();
+		book->index = 0;
+	}
+	return 0;
+}
+
+/* Run by load.rs on each CPU in turn, before data begin or stop: what has passed belongs to what was
+ * before. A busy CPU that still records fires for itself, in a moment. */
 SEC("raw_tp")
 int settle(void *ctx)
 {
@@ -179,7 +196,7 @@ int settle(void *ctx)
 	struct cpu_books *book = bpf_map_lookup_elem(&books, &cpu);
 
 	(void)ctx;
-	if (book && book->in_idle)
+	if (book && (book->in_idle || !recording))
 		settle_sleep(book, cpu);
 	return 0;
 }

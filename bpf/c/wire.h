@@ -39,7 +39,7 @@ struct tick_record {
  * firings. What was sent is user + kernel + idle - unsent - lost; what the CPU lived through while
  * recording is user + kernel + idle. Two cache lines, so that CPUs don't share. */
 struct cpu_books {
-	__u64 origin; /* struct grid */
+	__u64 origin; /* struct grid; 0 while the CPU has no clock */
 	__u64 index;
 	__u64 user;
 	__u64 kernel;

@@ -1,6 +1,6 @@
 //! Loads the programs, attaches them to clock events, drains the rings and reads the books.
 //!
-//! The one writer of the maps `rings` and, for a CPU that has no clock event, `books`.
+//! The one writer of the map `rings` and, for a CPU that is offline, of `books`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use std::rc::Rc;
 
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{
-    ErrorKind, Link, MapCore as _, MapFlags, MapHandle, MapType, ProgramInput, RingBuffer,
-    RingBufferBuilder,
+    ErrorKind, Link, MapCore as _, MapFlags, MapHandle, MapType, ProgramInput, ProgramMut,
+    RingBuffer, RingBufferBuilder,
 };
 use libbpf_sys::BPF_F_TEST_RUN_ON_CPU;
 
@@ -114,25 +114,16 @@ impl TickCollector {
         })
     }
 
-    /// Attaches the tick to a CPU's clock event and starts that clock, on a grid of its own that
-    /// begins `now` (CLOCK_MONOTONIC nanoseconds).
+    /// Attaches the tick to a CPU's clock event and starts that clock, on a grid of its own. Gives the
+    /// grid's beginning, CLOCK_MONOTONIC nanoseconds.
     ///
-    /// The event closes when the CPU is detached or the collector dropped.
+    /// The event closes when the CPU goes offline, the clocks are stopped or the collector dropped.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel refuses.
-    pub fn attach(&mut self, cpu: u32, event: OwnedFd, now: u64) -> Result<(), Error> {
-        self.links.remove(&cpu);
-        let fresh = CpuBooks {
-            origin: now,
-            index: 0,
-            ..self.books(cpu)?
-        };
-        self.skel
-            .maps
-            .books
-            .update(&cpu.to_ne_bytes(), &fresh.encode(), MapFlags::ANY)
-            .map_err(step(format!("set the tick grid of CPU {cpu}")))?;
+    pub fn attach(&mut self, cpu: u32, event: OwnedFd) -> Result<u64, Error> {
+        run_on(&self.skel.progs.begin, cpu)
+            .map_err(step(format!("begin the tick grid of CPU {cpu}")))?;
         let link = self
             .skel
             .progs
@@ -142,12 +133,32 @@ impl TickCollector {
         // The link closes it from now on.
         let _ = event.into_raw_fd();
         self.links.insert(cpu, link);
-        Ok(())
+        Ok(self.books(cpu)?.origin)
     }
 
-    /// Stops the clock of a CPU, keeping its books. Nothing happens if it has none.
-    pub fn detach(&mut self, cpu: u32) {
+    /// Forgets the clock and the grid of a CPU that has gone offline, keeping what its books have
+    /// counted.
+    ///
+    /// # Errors
+    /// [`Error::Step`] when the books can't be written.
+    pub fn went_offline(&mut self, cpu: u32) -> Result<(), Error> {
         self.links.remove(&cpu);
+        // Or the time that it is away would pass on its old grid.
+        let counted = CpuBooks {
+            origin: 0,
+            in_idle: 0,
+            ..self.books(cpu)?
+        };
+        self.skel
+            .maps
+            .books
+            .update(&cpu.to_ne_bytes(), &counted.encode(), MapFlags::ANY)
+            .map_err(step(format!("forget the tick grid of CPU {cpu}")))
+    }
+
+    /// Stops all clocks.
+    pub fn stop(&mut self) {
+        self.links.clear();
     }
 
     /// CPUs that have a clock, in order.
@@ -162,17 +173,10 @@ impl TickCollector {
     /// [`Error::Step`] when a CPU can't be asked.
     pub fn set_recording(&mut self, on: bool) -> Result<(), Error> {
         for cpu in self.links.keys() {
-            let run = self.skel.progs.settle.test_run(ProgramInput {
-                cpu: *cpu,
-                flags: BPF_F_TEST_RUN_ON_CPU,
-                ..Default::default()
-            });
-            match run {
+            match run_on(&self.skel.progs.settle, *cpu) {
                 // It has just gone offline: nothing sleeps there.
                 Err(error) if error.kind() == ErrorKind::Other => {}
-                other => {
-                    other.map_err(step(format!("settle the books of CPU {cpu}")))?;
-                }
+                other => other.map_err(step(format!("settle the books of CPU {cpu}")))?,
             }
         }
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
@@ -243,6 +247,16 @@ fn open_and_load(settings: &Settings) -> libbpf_rs::Result<TickSkel<'static>> {
         .rings
         .set_max_entries(settings.cpu_ids.div_ceil(CPUS_PER_RING))?;
     open.load()
+}
+
+/// Runs a program on a CPU, in its interrupt, and waits for it.
+fn run_on(program: &ProgramMut<'_>, cpu: u32) -> libbpf_rs::Result<()> {
+    let input = ProgramInput {
+        cpu,
+        flags: BPF_F_TEST_RUN_ON_CPU,
+        ..Default::default()
+    };
+    program.test_run(input).map(drop)
 }
 
 fn make_ring(skel: &TickSkel<'_>, index: u32) -> Result<MapHandle, Error> {

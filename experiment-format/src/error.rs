@@ -77,7 +77,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the cause is a full disk or an exhausted quota.
+    /// Whether the cause is a full disk, an exhausted quota or the limit on the size of files.
     ///
     /// An experiment that meets this error can still be closed and is then valid.
     pub fn is_disk_full(&self) -> bool {
@@ -85,7 +85,7 @@ impl Error {
             return false;
         };
         let errno = source.raw_os_error().map(Errno::from_raw);
-        matches!(errno, Some(Errno::ENOSPC | Errno::EDQUOT))
+        matches!(errno, Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG))
     }
 
     pub(crate) fn io(action: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
@@ -113,6 +113,7 @@ mod tests {
         let of = |errno: Errno| Error::io("write", Path::new("x"), errno);
         assert!(of(Errno::ENOSPC).is_disk_full());
         assert!(of(Errno::EDQUOT).is_disk_full());
+        assert!(of(Errno::EFBIG).is_disk_full());
         assert!(!of(Errno::EIO).is_disk_full());
         assert!(!Error::unwritable("x", "y").is_disk_full());
     }

@@ -1,8 +1,8 @@
 //! One recording: open everything, run until it is time to stop, close everything.
 //!
 //! The order at the start matters. Whatever can refuse comes first, so that a start that fails
-//! leaves nothing behind; the side-band is open before the snapshot and the snapshot is taken before the
-//! first tick; the first tick comes when the experiment's clock begins.
+//! leaves nothing behind; the side-band is open before the snapshot of what runs, the snapshot is taken
+//! before the first tick, and the experiment can be opened before it holds one.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
@@ -19,7 +19,7 @@ use crate::cli::plan::{NameWish, Plan};
 use crate::doctor;
 use crate::dry_run;
 use crate::exit::{Failure, Kind, load_code, spawn_code};
-use crate::kernel::founder::{Founder, Kernel, KernelError};
+use crate::kernel::founder::{Founder, Kernel};
 use crate::kernel::symbols::SymbolsError;
 use crate::load::{self, Load};
 use crate::machine::{self, now};
@@ -108,18 +108,19 @@ impl<'a> Session<'a> {
             plan.sample_signal,
         )
         .map_err(|error| Failure::new(Kind::Software, error.to_string(), "report it"))?;
+        let kernel = Kernel::read().map_err(|error| symbols_failure(&error))?;
+        let period = u64::from(plan.period_us) * 1000;
+        let mut sources = Sources::open(period, plan.record_idle)?;
+
         let dir = create_directory(plan, output)?;
         let path = shown_path(plan, &dir);
-        // From here on a failure must not leave the directory.
-        let kernel = match Kernel::read(&dir, plan.archive, |text| output.detail(text)) {
-            Ok(kernel) => kernel,
-            Err(error) => return Err(abandon(dir, kernel_failure(&error))),
-        };
-        let period = u64::from(plan.period_us) * 1000;
-        let mut sources = match Sources::open(period, plan.record_idle) {
-            Ok(sources) => sources,
-            Err(failure) => return Err(abandon(dir, failure)),
-        };
+        let founder = Founder::create(dir, plan, kernel, |text| output.detail(text));
+        let mut founder = founder.map_err(|error| creation_failure(&error))?;
+        output.say(&format!(
+            "Creating experiment directory {} (Process ID: {}) ...",
+            path.display(),
+            std::process::id()
+        ));
         let gate = Gate {
             waiting: !plan.start.is_zero(),
             paused: plan
@@ -129,21 +130,19 @@ impl<'a> Session<'a> {
         };
         let started = match sources.set_recording(gate.open()) {
             Ok(started) => started,
-            Err(failure) => return Err(abandon(dir, failure)),
+            Err(failure) => {
+                // The first failure is the one to tell.
+                let _ = founder.discard();
+                return Err(failure);
+            }
         };
-        let founder = Founder::create(dir, plan, kernel, started)
-            .map_err(|error| creation_failure(&error))?;
-        output.say(&format!(
-            "Creating experiment directory {} (Process ID: {}) ...",
-            path.display(),
-            std::process::id()
-        ));
+        founder.begin(started, gate.open());
 
         let load = match plan.load.is_empty() {
             true => LoadPhase::None,
             false => LoadPhase::QuietUntil(after(started, plan.quiet)),
         };
-        let mut session = Session {
+        Ok(Session {
             plan,
             path,
             signals,
@@ -154,11 +153,7 @@ impl<'a> Session<'a> {
             started,
             next_sample: plan.sample_period.map(|period| after(started, period)),
             stopped: false,
-        };
-        if !gate.open() {
-            session.founder.log(&LogEvent::Pause { at: 0, name: None });
-        }
-        Ok(session)
+        })
     }
 
     fn run(&mut self, output: &mut Output) -> Result<(), Failure> {
@@ -195,8 +190,7 @@ impl<'a> Session<'a> {
         let times = (self.started, stopped);
         let summary = Summary::new(self.plan, &path, &self.sources, &self.founder, times);
         if let Ok(summary) = &summary {
-            let at = stopped.saturating_sub(self.started);
-            self.founder.tell_losses(at, &summary.losses);
+            self.founder.tell_losses(stopped, &summary.losses);
             self.founder.side_file("kcollect.json", &summary.json());
         }
         // The experiment is closed whatever went wrong, and the first thing that did is told.
@@ -216,18 +210,20 @@ impl<'a> Session<'a> {
         if let Some(group) = &self.plan.group {
             add_to_group(group, &self.path)?;
         }
-        if summary.is_empty() {
-            return Err(Failure::new(
-                Kind::Empty,
-                format!("no tick was recorded in {:.3} s", summary.elapsed_s),
-                "run longer, or with -p hi",
-            ));
-        }
-        Ok(match self.load {
+        let code = match self.load {
             LoadPhase::Ended { load, .. } => load.status.map_or(0, load_code),
             LoadPhase::Refused(code) => code,
             _ => 0,
-        })
+        };
+        if summary.ticks > 0 {
+            return Ok(code);
+        }
+        let failure = empty_failure(&summary);
+        if code == 0 {
+            return Err(failure);
+        }
+        output.say(&failure.to_string());
+        Ok(code)
     }
 
     /// Stops the data and applies what is on its way. Gives the time of the last tick that counts.
@@ -276,7 +272,7 @@ impl<'a> Session<'a> {
                 Request::Stop => self.stopped = true,
                 Request::Toggle => self.change_gate(|gate| gate.paused = !gate.paused)?,
                 Request::Sample => self.founder.sample(now(), "signal"),
-                Request::Child => {}
+                Request::Wake => {}
             }
         }
         Ok(())
@@ -356,8 +352,8 @@ impl<'a> Session<'a> {
                 limit >> 20
             );
             output.say(&text);
-            let at = now().saturating_sub(self.started);
-            self.founder.log(&LogEvent::Warning { at, text });
+            self.founder
+                .log_at(now(), |at| LogEvent::Warning { at, text });
         }
         Ok(())
     }
@@ -369,11 +365,8 @@ impl<'a> Session<'a> {
         if before == open {
             return Ok(());
         }
-        let at = self
-            .sources
-            .set_recording(open)?
-            .saturating_sub(self.started);
-        self.founder.log(&match open {
+        let changed = self.sources.set_recording(open)?;
+        self.founder.log_at(changed, |at| match open {
             true => LogEvent::Resume { at },
             false => LogEvent::Pause { at, name: None },
         });
@@ -382,12 +375,12 @@ impl<'a> Session<'a> {
 
     fn tell_hotplug(&mut self) {
         for (time, cpu, online) in std::mem::take(&mut self.sources.hotplug) {
-            let at = time.saturating_sub(self.started);
             let text = match online {
                 true => format!("CPU {cpu} came online; it is recorded from here on"),
                 false => format!("CPU {cpu} went offline"),
             };
-            self.founder.log(&LogEvent::Warning { at, text });
+            self.founder
+                .log_at(time, |at| LogEvent::Warning { at, text });
         }
     }
 
@@ -443,28 +436,17 @@ fn shown_path(plan: &Plan, dir: &ExperimentDir) -> PathBuf {
     }
 }
 
-/// A start that failed leaves nothing behind; the failure is what is told.
-fn abandon(dir: ExperimentDir, failure: Failure) -> Failure {
-    match dir.remove_all() {
-        Ok(()) => failure,
-        Err(error) => Failure {
-            message: format!("{} (and {error})", failure.message),
-            ..failure
-        },
-    }
-}
-
-fn kernel_failure(error: &KernelError) -> Failure {
+fn symbols_failure(error: &SymbolsError) -> Failure {
+    let message = error.to_string();
     match error {
-        KernelError::Image(error) => creation_failure(error),
-        KernelError::Symbols(SymbolsError::Hidden) => Failure::new(
+        SymbolsError::Hidden => Failure::new(
             Kind::NoPerm,
-            error.to_string(),
+            message,
             "run as root with CAP_SYSLOG, or set kernel.kptr_restrict to 0 or 1",
         ),
         _ => Failure::new(
             Kind::Unavailable,
-            error.to_string(),
+            message,
             "`kcollect doctor` says what is missing",
         ),
     }
@@ -486,6 +468,21 @@ fn writing_failure(error: &experiment_format::Error) -> Failure {
         false => "the experiment is valid up to there",
     };
     Failure::new(Kind::IoErr, error.to_string(), cure)
+}
+
+fn empty_failure(summary: &Summary) -> Failure {
+    let idle: u64 = summary.cpus.iter().map(|cpu| cpu.idle).sum();
+    let (message, cure) = match idle {
+        0 => (
+            format!("no tick was recorded in {:.3} s", summary.elapsed_s),
+            "run longer, or with -p hi",
+        ),
+        _ => (
+            format!("all {idle} ticks were of idle CPUs, which are left out"),
+            "record them with -x off, or run longer",
+        ),
+    };
+    Failure::new(Kind::Empty, message, cure)
 }
 
 fn cannot_start(program: &OsStr, error: &io::Error) -> String {

@@ -18,8 +18,9 @@ pub enum Request {
     Toggle,
     /// Record a sample (`-l`).
     Sample,
-    /// The load may have ended: SIGCHLD.
-    Child,
+    /// Nothing but a look around: SIGCHLD, for the load may have ended; SIGXFSZ, so that a write beyond
+    /// the limit on file sizes fails instead of killing.
+    Wake,
 }
 
 /// The signals that this run listens to.
@@ -39,7 +40,8 @@ impl Signals {
             (Request::Stop, libc::SIGQUIT),
             (Request::Stop, libc::SIGTERM),
             (Request::Stop, libc::SIGHUP),
-            (Request::Child, libc::SIGCHLD),
+            (Request::Wake, libc::SIGCHLD),
+            (Request::Wake, libc::SIGXFSZ),
         ];
         signals.extend(toggle.map(|signal| (Request::Toggle, signal)));
         signals.extend(sample.map(|signal| (Request::Sample, signal)));

@@ -122,8 +122,7 @@ impl Sources {
     /// # Errors
     /// When a ring can't be read.
     pub fn finish(&mut self) -> Result<Vec<(u64, Event)>, Failure> {
-        let cpus: Vec<_> = self.collector.cpus().collect();
-        cpus.into_iter().for_each(|cpu| self.collector.detach(cpu));
+        self.collector.stop();
         self.drain()?;
         Ok(self.order.release(u64::MAX))
     }
@@ -141,7 +140,7 @@ impl Sources {
         }
         let now = machine::now();
         for cpu in clocked.difference(&online) {
-            self.collector.detach(*cpu);
+            self.collector.went_offline(*cpu).map_err(bpf_failure)?;
             // It ticked for the last time shortly before it went, which is nearer than "noticed now".
             let last = self.collector.books(*cpu).map_err(bpf_failure)?.last;
             let time = self.cpus.entry(*cpu).or_default();
@@ -198,13 +197,17 @@ impl Sources {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
             Err(error) => return Err(refused("the clock", cpu, &error)),
         };
-        let now = machine::now();
-        self.collector
-            .attach(cpu, clock, now)
-            .map_err(bpf_failure)?;
+        let begin = match self.collector.attach(cpu, clock) {
+            Ok(begin) => begin,
+            // It went while it was being opened.
+            Err(_) if machine::online_cpus().is_ok_and(|online| !online.contains(&cpu)) => {
+                return Ok(());
+            }
+            Err(error) => return Err(bpf_failure(error)),
+        };
         let time = self.cpus.entry(cpu).or_default();
         time.has_clock = true;
-        time.change(now, self.recording);
+        time.change(begin, self.recording);
         Ok(())
     }
 

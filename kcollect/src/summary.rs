@@ -217,14 +217,6 @@ impl Summary {
         })
     }
 
-    /// Did no clock of any CPU tick?
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.cpus
-            .iter()
-            .all(|cpu| cpu.user + cpu.kernel + cpu.idle == 0)
-    }
-
     /// For machines.
     #[must_use]
     pub fn json(&self) -> String {

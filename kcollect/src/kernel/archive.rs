@@ -24,27 +24,26 @@ pub fn kernel_object(
     object: &Object,
     kcore: Option<&Kcore>,
 ) -> Result<Vec<MapEvent>> {
-    // Beyond _etext lies code of the boot only, long since freed.
+    // Beyond _etext lies the code of the boot, long since freed, but still at the root of the stacks
+    // of the boot CPU's idle task: names without instructions.
     let end_of_text = object.iter().find(|symbol| &*symbol.name == "_etext");
     let end_of_text = end_of_text.map_or(u64::MAX, |mark| mark.address);
-    let functions = object.iter().filter(|symbol| symbol.address < end_of_text);
-    let first = functions.clone().map(|symbol| symbol.address).min();
-    let end = functions
-        .clone()
-        .map(|symbol| symbol.address.saturating_add(symbol.size))
-        .max();
-    let (Some(address), Some(end)) = (first, end) else {
-        return Ok(Vec::new());
+    let text = extent(object, |address| address < end_of_text);
+    let boot = extent(object, |address| address >= end_of_text);
+    let bits = text.and_then(|(address, size)| kcore?.read(address, size));
+    let section = |(address, size)| Text {
+        address,
+        size,
+        bits: None,
     };
-    let size = end - address;
-    let bits = kcore.and_then(|kcore| kcore.read(address, size));
+    let text = text.map(|extent| Text {
+        bits: bits.as_deref(),
+        ..section(extent)
+    });
     let image = Image {
-        texts: vec![Text {
-            address,
-            size,
-            bits: bits.as_deref(),
-        }],
-        symbols: functions
+        texts: text.into_iter().chain(boot.map(section)).collect(),
+        symbols: object
+            .iter()
             .map(|symbol| Symbol {
                 address: symbol.address,
                 size: symbol.size,
@@ -53,6 +52,9 @@ pub fn kernel_object(
             })
             .collect(),
     };
+    if image.texts.is_empty() {
+        return Ok(Vec::new());
+    }
     write(dir, name, &image)?;
     let segment = |placed: experiment_format::image::Placed| MapEvent::Segment {
         at: 0,
@@ -63,6 +65,16 @@ pub fn kernel_object(
         name: name.to_owned(),
     };
     Ok(image.placed()?.into_iter().map(segment).collect())
+}
+
+/// From the first to the last function that begins where `within` says: address and size.
+fn extent(object: &Object, within: impl Fn(u64) -> bool) -> Option<(u64, u64)> {
+    let functions = || object.iter().filter(|symbol| within(symbol.address));
+    let first = functions().map(|symbol| symbol.address).min()?;
+    let end = functions()
+        .map(|symbol| symbol.address.saturating_add(symbol.size))
+        .max()?;
+    Some((first, end - first))
 }
 
 fn write(dir: &ExperimentDir, name: &str, image: &Image<'_>) -> Result<()> {

@@ -13,13 +13,14 @@ use experiment_format::log::{Header, LogEvent, ProfileDecl, Run, Setting};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::ClockTick;
+use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use user_collector::process::Processes;
 
 use super::archive::{self, Program};
 use super::kcore::Kcore;
 use super::recorder::Recorder;
-use super::symbols::{BPF, KERNEL, Symbol, Symbols};
+use super::symbols::{BPF, KERNEL, Symbol, Symbols, SymbolsError};
 use crate::cli::plan::{Archive, Plan};
 use crate::dry_run;
 use crate::losses::Losses;
@@ -59,62 +60,29 @@ pub struct Kernel {
     symbols: Symbols,
     modules: String,
     programs: Vec<Program>,
-    maps: Vec<MapEvent>,
 }
 
 impl Kernel {
-    /// Reads the kernel's symbols, and archives its load objects with their text where that can be
-    /// had. Takes some tenths of a second, which is why it comes before the first tick.
+    /// Reads the kernel's symbols and what is loaded into it.
     ///
     /// # Errors
-    /// A [`KernelError`].
-    pub fn read(
-        dir: &ExperimentDir,
-        archive: Archive,
-        mut say: impl FnMut(&str),
-    ) -> Result<Kernel, KernelError> {
+    /// A [`SymbolsError`].
+    pub fn read() -> Result<Kernel, SymbolsError> {
         let symbols = Symbols::read()?;
-        let programs = archive::programs(&symbols);
-        let mut maps = Vec::new();
-        if archive != Archive::Off {
-            let kcore = Kcore::open()
-                .map_err(|error| {
-                    say(&format!(
-                        "no disassembly of the kernel: /proc/kcore: {error}"
-                    ))
-                })
-                .ok();
-            for (name, object) in symbols.objects().filter(|(name, _)| *name != BPF) {
-                // Which modules are used is known at the end.
-                if archive != Archive::UsedLoadObjects || name == KERNEL {
-                    maps.extend(archive::kernel_object(dir, name, object, kcore.as_ref())?);
-                }
-            }
-            maps.extend(archive::programs_object(dir, &programs)?);
-        }
         Ok(Kernel {
+            programs: archive::programs(&symbols),
             symbols,
             modules: loaded_modules(),
-            programs,
-            maps,
         })
     }
 }
 
-/// Why the kernel could not be read.
-#[derive(Debug, thiserror::Error)]
-pub enum KernelError {
-    /// Its symbols.
-    #[error(transparent)]
-    Symbols(#[from] super::symbols::SymbolsError),
-    /// An image of it.
-    #[error(transparent)]
-    Image(#[from] Error),
-}
-
 impl Founder {
-    /// Writes all that is known at the start: header, maps, notes. If that fails, nothing is
-    /// left behind. `start` is the zero of the experiment, CLOCK_MONOTONIC nanoseconds.
+    /// Writes all that is known before the first tick: header, notes, the kernel's load objects with
+    /// their text where that can be had. If that fails, nothing is left behind.
+    ///
+    /// The experiment's time begins here, and data are paused until [`Founder::begin`]: so it can be
+    /// opened from the first instant on, and the writing of images is not in the profile.
     ///
     /// # Errors
     /// When the experiment can't be written.
@@ -122,8 +90,9 @@ impl Founder {
         dir: ExperimentDir,
         plan: &Plan,
         kernel: Kernel,
-        start: u64,
+        mut say: impl FnMut(&str),
     ) -> Result<Founder, Error> {
+        let start = machine::now();
         let run = Run {
             tstamp: start,
             wall: wall_clock(),
@@ -145,7 +114,7 @@ impl Founder {
             failed: None,
             forgotten_at: start,
         };
-        match founder.begin(plan, &kernel.maps) {
+        match founder.write_start(plan, &mut say) {
             Ok(()) => Ok(founder),
             Err(error) => {
                 // The first error is the one to tell.
@@ -155,15 +124,41 @@ impl Founder {
         }
     }
 
-    fn begin(&mut self, plan: &Plan, maps: &[MapEvent]) -> Result<(), Error> {
+    fn write_start(&mut self, plan: &Plan, say: &mut impl FnMut(&str)) -> Result<(), Error> {
+        self.writer.log(&LogEvent::Pause { at: 0, name: None })?;
         for comment in &plan.comments {
             self.writer.note(comment)?;
         }
         for notice in &plan.notices {
             self.writer.warning(0, notice)?;
         }
-        maps.iter().try_for_each(|event| self.writer.map(event))?;
-        self.write_sample(self.start, "start")
+        if self.archive == Archive::Off {
+            return Ok(());
+        }
+        let kcore = Kcore::open()
+            .map_err(|error| {
+                say(&format!(
+                    "no disassembly of the kernel: /proc/kcore: {error}"
+                ))
+            })
+            .ok();
+        let dir = self.writer.dir();
+        let mut maps = archive::programs_object(dir, &self.programs)?;
+        for (name, object) in self.symbols.objects().filter(|(name, _)| *name != BPF) {
+            // Which modules are used is known at the end.
+            if self.archive != Archive::UsedLoadObjects || name == KERNEL {
+                maps.extend(archive::kernel_object(dir, name, object, kcore.as_ref())?);
+            }
+        }
+        maps.iter().try_for_each(|event| self.writer.map(event))
+    }
+
+    /// Data begin now, or stay paused; the first sample is taken.
+    pub fn begin(&mut self, now: u64, recording: bool) {
+        if recording {
+            self.log_at(now, |at| LogEvent::Resume { at });
+        }
+        self.sample(now, "start");
     }
 
     /// Applies one event of the stream. Events must come in time order.
@@ -221,7 +216,7 @@ impl Founder {
             });
         }
         // Whatever lies there now takes the place of what lay there, whether or not its going was told.
-        let at = time.saturating_sub(self.start).max(1);
+        let at = self.at(time).max(1);
         for program in self
             .programs
             .iter_mut()
@@ -270,16 +265,24 @@ impl Founder {
 
     fn write_sample(&mut self, now: u64, label: &str) -> Result<(), Error> {
         // Usage is an extra: a machine without a readable /proc/stat still has its ticks.
-        let usage = machine::usage(self.start).unwrap_or_default();
-        self.writer
-            .sample(now.saturating_sub(self.start), label, &usage)
+        let usage = UsageRecord {
+            // A reader assigns ticks to samples by this, not by the time of the sample's event.
+            time: now,
+            ..machine::usage(self.start).unwrap_or_default()
+        };
+        self.writer.sample(self.at(now), label, &usage)
     }
 
-    /// Writes an event of the run: pause, resume, comment. `at` is relative to the start.
-    pub fn log(&mut self, event: &LogEvent) {
-        if let Err(error) = self.writer.log(event) {
+    /// Writes an event of the run: pause, resume, comment. It is made from its time in the experiment.
+    pub fn log_at(&mut self, now: u64, event: impl FnOnce(u64) -> LogEvent) {
+        if let Err(error) = self.writer.log(&event(self.at(now))) {
             self.failed.get_or_insert(error);
         }
+    }
+
+    /// An instant of CLOCK_MONOTONIC in the experiment's time.
+    fn at(&self, now: u64) -> u64 {
+        now.saturating_sub(self.start)
     }
 
     /// Bytes written, archives not counted.
@@ -354,9 +357,9 @@ impl Founder {
     }
 
     /// Puts the losses into the header of every report: zeros as a comment, anything else as a warning.
-    pub fn tell_losses(&mut self, at: u64, losses: &Losses) {
+    pub fn tell_losses(&mut self, now: u64, losses: &Losses) {
         let text = losses.line();
-        self.log(&match losses.none() {
+        self.log_at(now, |at| match losses.none() {
             true => LogEvent::Comment { at, text },
             false => LogEvent::Warning { at, text },
         });
@@ -369,14 +372,21 @@ impl Founder {
         }
     }
 
+    /// Removes the experiment, for a start that failed after all.
+    ///
+    /// # Errors
+    /// When it can't be removed.
+    pub fn discard(self) -> Result<(), Error> {
+        self.writer.discard()
+    }
+
     /// Closes the experiment. `stopped` is when data were stopped.
     ///
     /// # Errors
     /// When the closing can't be written.
     pub fn close(self, stopped: u64) -> Result<(), Error> {
-        self.writer
-            .close(stopped.saturating_sub(self.start))
-            .map(drop)
+        let at = self.at(stopped);
+        self.writer.close(at).map(drop)
     }
 }
 
