@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use tests::gprofng;
 use tests::kcollect::record;
 use tests::machine::{Exclusive, stolen_ns, work_cpu};
-use tests::statistics::Band;
+use tests::statistics::{Band, Pair};
 use tests::truth::accounting_hz;
 use tests::workload;
 
@@ -47,15 +47,16 @@ fn has_its_time(program: &str, name: &str) -> Result<()> {
         .with_edges(stolen / interval)
         .judge(&format!("{name}, user and system"), ticks)?;
 
-    // The split: of the process's own ticks, so many in user mode. The truth is a sample too.
+    // The split: of the process's own ticks, so many in user mode. The truth is a sample too, by a slower clock.
     let artificial = format!("_PID_{}>", truth.pid);
     let user = functions.sum(|function| function.ends_with(&artificial)) * 1e9 / interval;
-    let share = truth.user_ns as f64 / truth.cpu_ns() as f64;
     let references = truth.cpu_ns() as f64 / 1e9 * accounting_hz();
-    let reference_sigma = (share * (1.0 - share) / references).sqrt() * ticks;
-    Band::of(ticks, share)
-        .with_reference(reference_sigma)
-        .judge(&format!("{name}, user"), user)?;
+    let share = truth.user_ns as f64 / truth.cpu_ns() as f64;
+    let split = Pair {
+        first: (user, ticks),
+        second: (share * references, references),
+    };
+    ensure!(split.agree(), "{name}, share of user mode: {split}");
 
     // From exec on, user time is under the program's own name; what little there was before, under kcollect's.
     let own = functions.get(&format!("<{name}{artificial}")) * 1e9 / interval;

@@ -79,7 +79,8 @@ fn root_a_signal_pauses_and_resumes() -> Result<()> {
 #[test]
 fn root_a_signal_records_a_sample() -> Result<()> {
     let _machine = Exclusive::take()?;
-    let mut recording = Recording::start(["-p", "on", "-S", "off", "-l", "USR2"], LIMIT)?;
+    let mut recording =
+        Recording::start(["-p", "on", "-x", "off", "-S", "off", "-l", "USR2"], LIMIT)?;
     let experiment = recording.until_running()?;
     sleep(Duration::from_millis(500));
     let before = samples(&experiment)?;

@@ -49,14 +49,6 @@ impl Band {
         Self::of(whole / interval, part / whole)
     }
 
-    /// Adds the error of the truth itself: its standard deviation, in ticks.
-    #[must_use]
-    pub fn with_reference(mut self, sigma: f64) -> Self {
-        self.sigma = self.sigma.hypot(sigma);
-        self.allowed = Z * self.sigma + SLACK;
-        self
-    }
-
     /// Adds ticks that may be lost or won at edges that are counted one by one, such as a CPU that goes and comes.
     #[must_use]
     pub fn with_edges(mut self, ticks: f64) -> Self {
