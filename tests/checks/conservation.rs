@@ -1,13 +1,15 @@
 //! With `-x off` nothing of a CPU's time is missing: its ticks, times the interval, are the time that passed.
 
+use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use nix::sys::signal::Signal;
 use tests::books::{Books, CpuBooks};
 use tests::command::Running;
 use tests::experiment;
 use tests::gprofng;
-use tests::kcollect::record;
+use tests::kcollect::{Recording, record};
 use tests::machine::{Exclusive, online_cpus, work_cpu};
 use tests::workload;
 
@@ -110,5 +112,51 @@ fn root_idle_is_left_out_unless_asked_for() -> Result<()> {
             "{books:?}, {recorded:.2} intervals"
         );
     }
+    Ok(())
+}
+
+/// A collector that can't read for seconds overflows its rings. What is missing then is counted to the tick, and said.
+#[test]
+fn root_what_a_stalled_collector_loses_is_counted() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    // 10,000 records a second and CPU, of 40 bytes at the least, fill 2 MiB in less than three seconds.
+    let arguments = ["-p", "0.1", "-x", "off", "-t", "7"];
+    let mut recording = Recording::start(arguments, Duration::from_secs(40))?;
+    recording.until_running()?;
+    sleep(Duration::from_millis(500));
+    recording.signal(Signal::SIGSTOP)?;
+    sleep(Duration::from_secs(5));
+    recording.signal(Signal::SIGCONT)?;
+    let recorded = recording.finish()?.succeeded()?;
+    let experiment = recorded.experiment()?;
+    let books = Books::of(&experiment)?;
+    let lost = books.losses.get("ring_full").copied().unwrap_or_default();
+    ensure!(lost > 0, "five seconds without a reader lost nothing");
+    let lived: u64 = books.cpus.iter().map(CpuBooks::ticks).sum();
+    ensure!(
+        lived == books.ticks + lost as u64,
+        "{lived} ticks passed, {} are written and {lost} lost",
+        books.ticks
+    );
+    let written = experiment::ticks(&experiment)?;
+    ensure!(
+        written == books.ticks,
+        "the books say {} ticks, the experiment holds {written}",
+        books.ticks
+    );
+    for cpu in &books.cpus {
+        let intervals = cpu.recorded_ns / (books.interval_us * 1e3);
+        ensure!(
+            (cpu.ticks() as f64 - intervals).abs() <= 1.0,
+            "CPU {}: {} ticks in a time of {intervals:.2} intervals",
+            cpu.cpu,
+            cpu.ticks()
+        );
+    }
+    let header = gprofng::header(&experiment)?.text;
+    ensure!(
+        header.contains(&format!("Warning: lost: {lost} ring full")),
+        "the header does not tell the loss: {header}"
+    );
     Ok(())
 }

@@ -31,10 +31,12 @@ impl Kcore {
     /// # Errors
     /// As the system says; [`io::ErrorKind::InvalidData`] when it is no ELF core.
     pub fn open() -> io::Result<Kcore> {
-        let file = File::open("/proc/kcore")?;
-        let segments = segments(&file).map_err(|error| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("/proc/kcore: {error}"))
-        })?;
+        Kcore::new(File::open("/proc/kcore")?)
+    }
+
+    fn new(file: File) -> io::Result<Kcore> {
+        let segments = segments(&file)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
         Ok(Kcore { file, segments })
     }
 
@@ -49,7 +51,7 @@ impl Kcore {
         };
         let segment = self.segments.iter().find(holds)?;
         let mut bytes = vec![0; usize::try_from(size).ok()?];
-        let offset = segment.offset + (address - segment.vaddr);
+        let offset = segment.offset.checked_add(address - segment.vaddr)?;
         self.file.read_exact_at(&mut bytes, offset).ok()?;
         Some(bytes)
     }
@@ -69,4 +71,69 @@ fn segments(file: &File) -> object::Result<Vec<Segment>> {
             size: segment.p_filesz(endian),
         })
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A core of one segment at `vaddr`, as far as its table: ELF header, program header, bytes.
+    fn core(vaddr: u64, bytes: &[u8]) -> Vec<u8> {
+        const TABLE: u64 = 64;
+        const DATA: u64 = 64 + 56;
+        let mut core = b"\x7fELF\x02\x01\x01".to_vec();
+        core.resize(16, 0);
+        core.extend([4_u16, 62].iter().flat_map(|half| half.to_le_bytes()));
+        core.extend(1_u32.to_le_bytes());
+        core.extend([0, TABLE, 0].iter().flat_map(|word| word.to_le_bytes()));
+        core.extend(0_u32.to_le_bytes());
+        let sizes = [64_u16, 56, 1, 64, 0, 0];
+        core.extend(sizes.iter().flat_map(|half| half.to_le_bytes()));
+        core.extend([PT_LOAD, 7].iter().flat_map(|half| half.to_le_bytes()));
+        let size = bytes.len() as u64;
+        let words = [DATA, vaddr, 0, size, size, 4096];
+        core.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        core.extend(bytes);
+        core
+    }
+
+    fn open(bytes: &[u8]) -> io::Result<Kcore> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        Kcore::new(file)
+    }
+
+    #[test]
+    fn what_a_segment_holds_is_read_and_nothing_beyond() {
+        let text = 0xffff_ffff_8100_0000;
+        let kcore = open(&core(text, b"instructions")).unwrap();
+        assert_eq!(kcore.read(text, 12).unwrap(), b"instructions");
+        assert_eq!(kcore.read(text + 2, 6).unwrap(), b"struct");
+        assert!(kcore.read(text + 2, 11).is_none());
+        assert!(kcore.read(text - 1, 2).is_none());
+        assert!(kcore.read(u64::MAX, 2).is_none());
+    }
+
+    #[test]
+    fn what_is_no_core_is_an_error() {
+        assert!(open(b"").is_err());
+        assert!(open(b"#!/bin/sh").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_cores_are_refused_or_read(
+            at in 0_usize..120, byte: u8, address: u64, size in 0_u64..64
+        ) {
+            let mut bytes = core(0xffff_ffff_8100_0000, b"instructions");
+            bytes[at] = byte;
+            if let Ok(kcore) = open(&bytes) {
+                let _ = kcore.read(address, size);
+            }
+        }
+    }
 }
