@@ -93,7 +93,7 @@ mod tests {
         core.extend(0_u32.to_le_bytes());
         let sizes = [64_u16, 56, 1, 64, 0, 0];
         core.extend(sizes.iter().flat_map(|half| half.to_le_bytes()));
-        core.extend([PT_LOAD, 7].iter().flat_map(|half| half.to_le_bytes()));
+        core.extend([PT_LOAD.0, 7].iter().flat_map(|half| half.to_le_bytes()));
         let size = bytes.len() as u64;
         let words = [DATA, vaddr, 0, size, size, 4096];
         core.extend(words.iter().flat_map(|word| word.to_le_bytes()));
