@@ -3,7 +3,7 @@
 //! A profiler is right when it agrees with things that know better. Three of them are used here:
 //!
 //! * **workloads** ([`truth`]), programs that do one thing for a stated time and then say what they did, by the
-//!   kernel's own account of them;
+//!   kernel's own account of them, and where they spent their time ([`ledger`]);
 //! * **stock tools** ([`gprofng`], [`perf`]), which read kcollect's experiment or watch the same load;
 //! * **the kernel's tables** ([`kallsyms`], [`machine`]), and the experiment's files by the letter of their format
 //!   ([`experiment`]).
@@ -16,11 +16,13 @@
 //! pinned to one CPU would each be the other's noise.
 
 pub mod books;
+pub mod cold_file;
 pub mod command;
 pub mod experiment;
 pub mod gprofng;
 pub mod kallsyms;
 pub mod kcollect;
+pub mod ledger;
 pub mod machine;
 pub mod perf;
 pub mod statistics;

@@ -4,16 +4,22 @@
 //! time, `getrusage` for CPU time. On a kernel with tick based accounting the *sum* of user and system time is exact
 //! and the *split* is itself a sample, taken [`accounting_hz`] times a second; a check that compares the split has to
 //! allow for both samples.
+//!
+//! Where the rest of its time went, a workload knows from its [`Ledger`], for the calls that it made through
+//! [`Work::blocked`].
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use experiment_format::microstate::Microstate;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
+
+use crate::ledger::{Account, Ledger};
 
 /// A name that a process had from a moment on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +37,7 @@ pub struct Named {
 }
 
 /// The ground truth of one workload.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Truth {
     /// Which workload.
     pub workload: String,
@@ -49,6 +55,14 @@ pub struct Truth {
     pub system_ns: u64,
     /// How often the thing was done: iterations, reads, spawns.
     pub operations: u64,
+    /// Threads of the process that the workload keeps account of, the first one included.
+    pub threads: u64,
+    /// Wall time of these threads from their first to their last instruction of their own, summed, seconds.
+    pub lived_s: f64,
+    /// Where that time went, by number of the microstate, seconds. User and system time are those of `getrusage`;
+    /// trap time, which it counts as system time, is 0. Blocked time is what the workload made through
+    /// [`Work::blocked`]; of a workload that blocks otherwise some time is in no state.
+    pub states_s: [f64; Microstate::PER_THREAD],
     /// Children, in the order of their creation.
     #[serde(default)]
     pub children: Vec<i32>,
@@ -81,10 +95,18 @@ impl Truth {
     /// # Errors
     /// When no line is one.
     pub fn find(output: &str) -> Result<Self> {
+        Self::find_all(output)
+            .into_iter()
+            .next()
+            .ok_or_else(|| anyhow!("no workload told its truth; the output was:\n{output}"))
+    }
+
+    /// Finds all lines of workloads: those of several processes print one each.
+    pub fn find_all(output: &str) -> Vec<Self> {
         output
             .lines()
-            .find_map(|line| serde_json::from_str(line).ok())
-            .ok_or_else(|| anyhow!("no workload told its truth; the output was:\n{output}"))
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
     }
 }
 
@@ -93,6 +115,8 @@ impl Truth {
 pub struct Work {
     truth: Truth,
     until_ns: u64,
+    ledger: Ledger,
+    others: Account,
 }
 
 impl Work {
@@ -114,6 +138,7 @@ impl Work {
             "SECONDS is more than 0 and less than 3600"
         );
         pin(cpu)?;
+        let ledger = Ledger::start()?;
         let start_ns = monotonic_ns()?;
         let span = u64::try_from(Duration::from_secs_f64(seconds).as_nanos())?;
         Ok(Self {
@@ -125,7 +150,22 @@ impl Work {
                 ..Truth::default()
             },
             until_ns: start_ns + span,
+            ledger,
+            others: Account::default(),
         })
+    }
+
+    /// Makes a call that blocks the calling thread, the process's first, in a known state.
+    ///
+    /// # Errors
+    /// When the clocks cannot be read. What the call returns is the caller's to judge.
+    pub fn blocked<T>(&mut self, state: Microstate, call: impl FnOnce() -> T) -> Result<T> {
+        self.ledger.blocked(state, call)
+    }
+
+    /// Notes the account of threads that have ended.
+    pub fn account(&mut self, threads: &Account) {
+        self.others.add(threads);
     }
 
     /// Whether the time is over. In user mode: the clock is read through the vDSO.
@@ -157,13 +197,34 @@ impl Work {
     /// When the clock or the account cannot be read.
     pub fn end(mut self, operations: u64) -> Result<()> {
         self.truth.end_ns = monotonic_ns()?;
+        self.others.add(&self.ledger.end()?);
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
         self.truth.user_ns = nanoseconds(usage.user_time())?;
         self.truth.system_ns = nanoseconds(usage.system_time())?;
         self.truth.operations = operations;
+        self.truth.threads = self.others.threads;
+        self.truth.lived_s = seconds(self.others.lived_ns);
+        self.truth.states_s = self.others.off_cpu_ns.map(seconds);
+        self.truth.states_s[Microstate::User as usize] = seconds(self.truth.user_ns);
+        self.truth.states_s[Microstate::System as usize] = seconds(self.truth.system_ns);
         println!("{}", self.truth.line()?);
         Ok(())
     }
+}
+
+/// Nanoseconds in seconds.
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// The variant that the third word of the command line asks for.
+///
+/// # Errors
+/// When it is missing.
+pub fn variant() -> Result<String> {
+    std::env::args()
+        .nth(3)
+        .context("usage: SECONDS CPU VARIANT")
 }
 
 fn nanoseconds(time: TimeVal) -> Result<u64> {
@@ -187,7 +248,11 @@ pub fn process_cpu_ns() -> Result<u64> {
     clock_ns(ClockId::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-fn clock_ns(clock: ClockId) -> Result<u64> {
+/// A clock, nanoseconds.
+///
+/// # Errors
+/// When the clock cannot be read.
+pub fn clock_ns(clock: ClockId) -> Result<u64> {
     Ok(u64::try_from(
         Duration::from(clock_gettime(clock)?).as_nanos(),
     )?)
@@ -275,6 +340,7 @@ mod tests {
             truth.line().unwrap()
         );
         assert_eq!(Truth::find(&output).unwrap(), truth);
+        assert_eq!(Truth::find_all(&output), [truth]);
         assert!(Truth::find("nothing here").is_err());
     }
 

@@ -1,0 +1,173 @@
+//! What a thread of a workload knows about its own time.
+//!
+//! Three clocks of the kernel tell a thread where its wall time goes: `CLOCK_MONOTONIC` passes always,
+//! `CLOCK_THREAD_CPUTIME_ID` while it runs, and the second number of `/proc/thread-self/schedstat` while it is runnable
+//! and does not run. What is left of a call is the time that it was blocked in it, and the workload knows what for: it
+//! made the call. None of the three comes from kcollect, or from where kcollect gets its numbers.
+//!
+//! Nothing is guessed: blocked time outside of [`Ledger::blocked`] is in no state, and the check that reads the account
+//! refuses a workload that cannot explain its own life.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use anyhow::{Context, Result};
+use experiment_format::microstate::Microstate;
+use nix::time::ClockId;
+
+use crate::truth::{clock_ns, monotonic_ns};
+
+/// The time of one or more threads, nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// How many threads.
+    pub threads: u64,
+    /// Wall time, summed over the threads.
+    pub lived_ns: u64,
+    /// By number of the state. The states on CPU are left 0: the process's own usage tells them.
+    pub off_cpu_ns: [u64; Microstate::PER_THREAD],
+}
+
+impl Account {
+    /// Adds time in a state.
+    pub fn credit(&mut self, state: Microstate, ns: u64) {
+        if let Some(sum) = self.off_cpu_ns.get_mut(state as usize) {
+            *sum += ns;
+        }
+    }
+
+    /// Adds the account of other threads.
+    pub fn add(&mut self, other: &Self) {
+        self.threads += other.threads;
+        self.lived_ns += other.lived_ns;
+        for (sum, ns) in self.off_cpu_ns.iter_mut().zip(other.off_cpu_ns) {
+            *sum += ns;
+        }
+    }
+}
+
+/// The three clocks at one instant.
+#[derive(Clone, Copy, Debug)]
+struct Instant {
+    wall_ns: u64,
+    cpu_ns: u64,
+    waited_ns: u64,
+}
+
+/// The ledger of the thread that made it. It belongs to no other thread: two of its clocks are the thread's own.
+#[derive(Debug)]
+pub struct Ledger {
+    schedstat: File,
+    start: Instant,
+    account: Account,
+}
+
+impl Ledger {
+    /// Starts now.
+    ///
+    /// # Errors
+    /// When a clock cannot be read. The cure for a missing `schedstat` is a kernel with `CONFIG_SCHED_INFO`.
+    pub fn start() -> Result<Self> {
+        let schedstat = File::open("/proc/thread-self/schedstat")
+            .context("/proc/thread-self/schedstat: how long a thread waited for a CPU")?;
+        Ok(Self {
+            start: instant(&schedstat)?,
+            schedstat,
+            account: Account {
+                threads: 1,
+                ..Account::default()
+            },
+        })
+    }
+
+    /// Makes a call that blocks for a known reason. Only the time blocked is noted: neither the call's CPU time nor its
+    /// wait for a CPU after the wake-up.
+    ///
+    /// # Errors
+    /// When a clock cannot be read. What the call returns is the caller's to judge.
+    pub fn blocked<T>(&mut self, state: Microstate, call: impl FnOnce() -> T) -> Result<T> {
+        // The clocks are read in the same order on both sides, so that what reading takes falls out of the difference.
+        let before = instant(&self.schedstat)?;
+        let result = call();
+        let after = instant(&self.schedstat)?;
+        let elsewhere = (after.cpu_ns - before.cpu_ns) + (after.waited_ns - before.waited_ns);
+        let wall = after.wall_ns - before.wall_ns;
+        self.account.credit(state, wall.saturating_sub(elsewhere));
+        Ok(result)
+    }
+
+    /// Ends now.
+    ///
+    /// # Errors
+    /// When a clock cannot be read.
+    pub fn end(mut self) -> Result<Account> {
+        let end = instant(&self.schedstat)?;
+        self.account.lived_ns = end.wall_ns - self.start.wall_ns;
+        self.account
+            .credit(Microstate::WaitCpu, end.waited_ns - self.start.waited_ns);
+        Ok(self.account)
+    }
+}
+
+/// How long the calling thread has waited for a CPU in its life, nanoseconds.
+///
+/// # Errors
+/// When the kernel does not say.
+pub fn waited_ns() -> Result<u64> {
+    waited(&File::open("/proc/thread-self/schedstat")?)
+}
+
+fn waited(schedstat: &File) -> Result<u64> {
+    let mut text = [0; 64];
+    let length = schedstat.read_at(&mut text, 0)?;
+    let text = std::str::from_utf8(text.get(..length).unwrap_or_default())?;
+    let number = text.split_ascii_whitespace().nth(1);
+    number
+        .and_then(|number| number.parse().ok())
+        .with_context(|| format!("schedstat: {text:?}"))
+}
+
+fn instant(schedstat: &File) -> Result<Instant> {
+    Ok(Instant {
+        wall_ns: monotonic_ns()?,
+        cpu_ns: clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID)?,
+        waited_ns: waited(schedstat)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread::sleep;
+    use std::time::Duration;
+
+    #[test]
+    fn a_sleep_is_noted_where_it_belongs() {
+        let mut ledger = Ledger::start().unwrap();
+        ledger
+            .blocked(Microstate::Sleep, || sleep(Duration::from_millis(20)))
+            .unwrap();
+        let account = ledger.end().unwrap();
+        let slept = account.off_cpu_ns[Microstate::Sleep as usize];
+        assert!(
+            slept > 15_000_000 && slept <= account.lived_ns,
+            "{account:?}"
+        );
+        assert_eq!(account.off_cpu_ns[Microstate::UserLock as usize], 0);
+    }
+
+    #[test]
+    fn accounts_of_threads_add_up() {
+        let mut sum = Account::default();
+        let mut one = Account {
+            threads: 1,
+            lived_ns: 5,
+            ..Account::default()
+        };
+        one.credit(Microstate::Stopped, 3);
+        sum.add(&one);
+        sum.add(&one);
+        assert_eq!((sum.threads, sum.lived_ns), (2, 10));
+        assert_eq!(sum.off_cpu_ns, [0, 0, 0, 0, 0, 0, 0, 0, 0, 6]);
+    }
+}

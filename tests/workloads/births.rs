@@ -1,0 +1,38 @@
+//! `births SECONDS CPU`: about a thousand threads a second, each born and dead between two ticks.
+//!
+//! A thread that does not block runs or waits for a CPU for all of its life, so the process's CPU time beyond the first
+//! thread's, and what each says that it waited, are the lives of all of them, to the last instruction.
+
+use std::thread::{sleep, spawn};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use experiment_format::microstate::Microstate;
+use nix::time::ClockId;
+use tests::ledger::{Account, waited_ns};
+use tests::truth::{Work, clock_ns, process_cpu_ns};
+
+/// Between two births.
+const PAUSE: Duration = Duration::from_micros(800);
+/// For the last thread to be gone: it wakes who waits for its end a little before.
+const REST: Duration = Duration::from_millis(2);
+
+fn main() -> Result<()> {
+    let mut work = Work::start("births")?;
+    // What the first thread used before the work is in both clocks.
+    let mut children = Account::default();
+    while !work.over()? {
+        let thread = spawn(waited_ns);
+        let waited = work
+            .blocked(Microstate::UserLock, || thread.join())?
+            .map_err(|_| anyhow!("a thread panicked"))??;
+        children.threads += 1;
+        children.lived_ns += waited;
+        children.credit(Microstate::WaitCpu, waited);
+        work.blocked(Microstate::Sleep, || sleep(PAUSE))?;
+    }
+    work.blocked(Microstate::Sleep, || sleep(REST))?;
+    children.lived_ns += process_cpu_ns()? - clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
+    work.account(&children);
+    work.end(children.threads)
+}

@@ -1,0 +1,23 @@
+//! `state_dfault SECONDS CPU`: reads a byte of each page of a mapped file that is not in memory: blocked in page faults
+//! of user mode.
+
+use anyhow::Result;
+use experiment_format::microstate::Microstate;
+use nix::sys::mman::ProtFlags;
+use tests::cold_file::ColdFile;
+use tests::truth::Work;
+
+fn main() -> Result<()> {
+    let mut work = Work::start("state_dfault")?;
+    let data = ColdFile::make(&mut work, ProtFlags::PROT_READ)?;
+    let mut touches = 0;
+    while !work.over()? {
+        data.drop_cache(&mut work)?;
+        for place in data.places() {
+            // SAFETY: the page is mapped for reading as long as the process lives.
+            work.blocked(Microstate::DataFault, || unsafe { place.read_volatile() })?;
+            touches += 1;
+        }
+    }
+    work.end(touches)
+}

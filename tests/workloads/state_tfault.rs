@@ -1,0 +1,25 @@
+//! `state_tfault SECONDS CPU`: calls a function in each page of a file that is not in memory: blocked in page faults of
+//! instruction fetches.
+
+use anyhow::Result;
+use experiment_format::microstate::Microstate;
+use nix::sys::mman::ProtFlags;
+use tests::cold_file::ColdFile;
+use tests::truth::Work;
+
+fn main() -> Result<()> {
+    let mut work = Work::start("state_tfault")?;
+    let code = ColdFile::make(&mut work, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC)?;
+    let mut calls = 0;
+    while !work.over()? {
+        code.drop_cache(&mut work)?;
+        for place in code.places() {
+            // SAFETY: the page is mapped for execution and full of `ret`, which is a function of this type.
+            let function =
+                unsafe { std::mem::transmute::<*mut u8, extern "C" fn()>(place.as_ptr()) };
+            work.blocked(Microstate::TextFault, || function())?;
+            calls += 1;
+        }
+    }
+    work.end(calls)
+}
