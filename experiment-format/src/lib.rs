@@ -34,7 +34,7 @@
 //! use experiment_format::log::{Cpu, Header, ProfileDecl, Run, System};
 //! use experiment_format::map::MapEvent;
 //! use experiment_format::microstate::{Microstate, NumStates};
-//! use experiment_format::packet::ClockTick;
+//! use experiment_format::packet::{ClockTick, TickArray};
 //! use experiment_format::reader::Experiment;
 //! use experiment_format::stacks::StackEnd;
 //! use experiment_format::usage::UsageRecord;
@@ -58,12 +58,20 @@
 //!     },
 //!     pid: 4242,
 //!     command_line: "kernel".into(),
-//!     // 3 states: the metric is "Kernel CPU Time", of ticks of 10 ms.
-//!     profiles: vec![ProfileDecl::Clock {
-//!         tick_us: 10_000,
-//!         states: NumStates::Kernel,
-//!         packets: vec![ClockTick::declaration()],
-//!     }],
+//!     profiles: vec![
+//!         // What CPUs did: the metric is "Kernel CPU Time", of ticks of 10 ms.
+//!         ProfileDecl::Clock {
+//!             tick_us: 10_000,
+//!             states: NumStates::Kernel,
+//!             packets: vec![ClockTick::declaration()],
+//!         },
+//!         // What threads did: ten metrics, one for each state. This table has to be the last.
+//!         ProfileDecl::Clock {
+//!             tick_us: 10_000,
+//!             states: NumStates::Solaris,
+//!             packets: vec![TickArray::declaration()],
+//!         },
+//!     ],
 //!     ..Header::default()
 //! };
 //! let start = 1_000_000_000;
@@ -81,19 +89,30 @@
 //!     state: Microstate::KernelCpu,
 //!     ticks: 1,
 //! })?;
+//! // A thread that slept 7 ticks, waited one for a CPU, and then ran to this stack.
+//! let mut ticks = [0; Microstate::PER_THREAD];
+//! ticks[Microstate::Sleep as usize] = 7;
+//! ticks[Microstate::WaitCpu as usize] = 1;
+//! writer.tick_array(&TickArray { cpu: 0, time: start + 15_000_000, stack, tid: 12, pid: 12, ticks })?;
 //! let path = writer.close(20_000_000)?;
 //!
 //! let experiment = Experiment::open(&path)?;
 //! assert!(experiment.is_closed());
 //! let (stacks, space) = (experiment.stacks()?, experiment.address_space()?);
 //! let mut archives = experiment.archives();
+//! let mut slept = 0;
 //! for tick in experiment.ticks()? {
+//!     // One record for each state, whichever packet it comes from.
 //!     let tick = tick?;
+//!     if tick.state == Microstate::Sleep.number() {
+//!         slept += tick.ticks;
+//!     }
 //!     let leaf = tick.stack.and_then(|uid| stacks.get(uid)).unwrap().frames[0];
 //!     let at = tick.time - experiment.start().tstamp;
 //!     let function = archives.function_at(&space, leaf, at)?.unwrap();
 //!     assert_eq!(function.name, Some("<IDLE>"));
 //! }
+//! assert_eq!(slept, 7);
 //! # Ok(())
 //! # }
 //! ```

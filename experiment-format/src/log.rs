@@ -82,7 +82,9 @@ pub enum Setting {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProfileDecl {
     /// Clock ticks, in the file `profile`. More than one of these may stand in a header: each
-    /// registers the metrics of its `states`, the last one's tick length counts.
+    /// registers the metrics of its `states`. For gprofng the tick length of the last one counts
+    /// for all, so a writer refuses different ones; and tick arrays have as many states as the last
+    /// one, so a writer refuses them if that is not [`NumStates::Solaris`].
     Clock {
         /// Length of a tick, in microseconds.
         tick_us: u32,

@@ -1,8 +1,8 @@
 //! The microstates of a thread, with the numbers, names and metrics that gprofng knows them by.
 //!
-//! The numbers are those of the MSTATE field of a clock packet. Which of them the reader shows is
-//! decided by one integer in `log.xml`, [`NumStates`]: without the right one the ticks are there
-//! and no column shows them.
+//! The numbers are those of the MSTATE field of a clock packet, and the positions in a tick array.
+//! Which of them the reader shows is decided by one integer in `log.xml`, [`NumStates`]: without
+//! the right one the ticks are there and no column shows them.
 
 /// What a thread was doing when a tick of its wall time passed.
 ///

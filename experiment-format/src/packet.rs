@@ -1,19 +1,28 @@
 //! Self-described packets: a declaration in `log.xml` says which bytes of a packet mean what.
 //!
-//! A reader takes each field from its declared place, so a writer is free in its layout. Ours is
-//! stated once, in a table; the declaration and the encoder both follow from it, and the decoder
-//! follows from whatever declaration a file has.
+//! A reader takes each field from its declared place, so a writer is free in its layout. Those of
+//! the two packets that we write, [`ClockTick`] and [`TickArray`], are stated once, in a table; the
+//! declaration and the encoder both follow from it. The decoder follows from whatever declaration
+//! a file has, and gives [`ClockRecord`]s for both.
 
-use crate::Result;
-use crate::error::Error;
-use crate::microstate::Microstate;
+mod tick;
+
+use std::array;
+use std::iter::Flatten;
+
+use crate::microstate::{Microstate, NumStates};
 use crate::stacks::StackUid;
 use crate::xml::Element;
+
+use tick::{ARRAY, ONE, SHARED};
+pub use tick::{ClockTick, TickArray};
 
 /// Bytes of the header of every packet: `u16` total size, `u16` type.
 pub const HEADER_BYTES: usize = 4;
 /// Type of a packet that is skipped.
 pub const EMPTY: u16 = 0;
+/// Type of a tick array: gprofng takes no state from such a packet, but a count for each.
+pub const TICK_ARRAY: u16 = 1;
 /// Type of a clock packet.
 pub const CLOCK: u16 = 8;
 /// Type of a stack that packets refer to.
@@ -67,130 +76,6 @@ pub struct PacketDecl {
     pub fields: Vec<FieldDecl>,
 }
 
-/// A clock packet: one thread, or one CPU, spent ticks in one state with one stack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClockTick {
-    /// The CPU.
-    pub cpu: u32,
-    /// Nanoseconds of the clock of [`crate::log::Run::tstamp`].
-    pub time: u64,
-    /// The stack, from [`crate::writer::ExperimentWriter::stack`].
-    pub stack: StackUid,
-    /// The thread.
-    pub tid: u32,
-    /// Its process: the property `KPID` in gprofng's filters.
-    pub pid: u32,
-    /// The state.
-    pub state: Microstate,
-    /// How many ticks; 2^31 − 1 at most.
-    pub ticks: u32,
-}
-
-/// Bytes of our clock packet.
-pub const CLOCK_BYTES: usize = 40;
-
-/// The layout of our clock packet: name, description, type, offset. All fields are aligned; thread
-/// ids need 4 bytes, so THRID has no more, which gprofng takes.
-const CLOCK_LAYOUT: [(ClockField, &str, &str, FieldType, u32); 7] = [
-    (ClockField::Cpu, "CPUID", "CPU id", FieldType::Uint32, 4),
-    (
-        ClockField::Time,
-        "TSTAMP",
-        "High resolution timestamp",
-        FieldType::Int64,
-        8,
-    ),
-    (ClockField::Stack, "FRINFO", "", FieldType::Int64, 16),
-    (
-        ClockField::Thread,
-        "THRID",
-        "Thread number",
-        FieldType::Uint32,
-        24,
-    ),
-    (
-        ClockField::Process,
-        "KPID",
-        "Process id",
-        FieldType::Uint32,
-        28,
-    ),
-    (
-        ClockField::State,
-        "MSTATE",
-        "Thread state",
-        FieldType::Uint32,
-        32,
-    ),
-    (ClockField::Ticks, "NTICK", "Duration", FieldType::Int32, 36),
-];
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ClockField {
-    Cpu,
-    Time,
-    Stack,
-    Thread,
-    Process,
-    State,
-    Ticks,
-}
-
-impl ClockTick {
-    /// The declaration of this packet, for [`crate::log::ProfileDecl::Clock`].
-    pub fn declaration() -> PacketDecl {
-        PacketDecl {
-            kind: CLOCK,
-            uname: "Clock profiling data".to_owned(),
-            fields: CLOCK_LAYOUT
-                .iter()
-                .map(|(_, name, uname, kind, offset)| FieldDecl {
-                    name: (*name).to_owned(),
-                    uname: (*uname).to_owned(),
-                    kind: *kind,
-                    offset: *offset,
-                })
-                .collect(),
-        }
-    }
-
-    /// The packet as it stands in `profile`.
-    ///
-    /// # Errors
-    ///
-    /// More ticks or a later time than the fields, which gprofng reads as signed, can hold.
-    pub fn encode(&self) -> Result<[u8; CLOCK_BYTES]> {
-        if i32::try_from(self.ticks).is_err() {
-            return Err(Error::unwritable(
-                "profile",
-                format!("{} ticks in one packet", self.ticks),
-            ));
-        }
-        if i64::try_from(self.time).is_err() {
-            return Err(Error::unwritable(
-                "profile",
-                format!("a time of {} ns", self.time),
-            ));
-        }
-        let mut packet = [0; CLOCK_BYTES];
-        packet[..HEADER_BYTES].copy_from_slice(&header(CLOCK_BYTES as u16, CLOCK));
-        for (field, _, _, kind, offset) in CLOCK_LAYOUT {
-            let value = match field {
-                ClockField::Cpu => u64::from(self.cpu),
-                ClockField::Time => self.time,
-                ClockField::Stack => self.stack.get(),
-                ClockField::Thread => u64::from(self.tid),
-                ClockField::Process => u64::from(self.pid),
-                ClockField::State => u64::from(self.state.number()),
-                ClockField::Ticks => u64::from(self.ticks),
-            };
-            let (offset, width) = (offset as usize, kind.bytes());
-            packet[offset..offset + width].copy_from_slice(&value.to_le_bytes()[..width]);
-        }
-        Ok(packet)
-    }
-}
-
 /// The value of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
@@ -200,7 +85,7 @@ pub enum Value<'a> {
     Text(&'a [u8]),
 }
 
-/// A clock packet as it was read, whoever wrote it and in whatever layout.
+/// The ticks of one state in a packet as it was read, whoever wrote it and in whatever layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockRecord {
     /// The CPU; 0 if the file does not say.
@@ -219,24 +104,67 @@ pub struct ClockRecord {
     pub ticks: i32,
 }
 
+/// The clock records of one packet, in the order of their states.
+#[derive(Debug, Clone)]
+pub struct PacketTicks {
+    /// What they have in common.
+    shared: ClockRecord,
+    states: Flatten<array::IntoIter<Option<(u32, i32)>, { Microstate::PER_THREAD }>>,
+}
+
+impl Iterator for PacketTicks {
+    type Item = ClockRecord;
+
+    fn next(&mut self) -> Option<ClockRecord> {
+        let (state, ticks) = self.states.next()?;
+        Some(ClockRecord {
+            state,
+            ticks,
+            ..self.shared
+        })
+    }
+}
+
 /// Where the fields of a declared packet are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PacketLayout {
     fields: Vec<FieldDecl>,
-    /// Positions in `fields` of those of [`CLOCK_LAYOUT`], in its order.
-    clock: [Option<usize>; CLOCK_LAYOUT.len()],
+    /// Positions in `fields` of those of [`SHARED`], in its order.
+    shared: [Option<usize>; SHARED.len()],
+    ticks: TickFields,
+}
+
+/// Positions of the fields that say how many ticks there are, and of which state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TickFields {
+    One([Option<usize>; ONE.fields.len()]),
+    Array([Option<usize>; ARRAY.fields.len()]),
 }
 
 impl PacketLayout {
-    pub(crate) fn new(decl: &PacketDecl) -> Self {
+    /// The layout that `decl` declares, in a file whose clock table has these `states`: counts of
+    /// further states do not exist for gprofng, although they are declared.
+    pub(crate) fn new(decl: &PacketDecl, states: NumStates) -> Self {
         let position = |name: &str| {
             decl.fields
                 .iter()
                 .rposition(|field| field.name.eq_ignore_ascii_case(name))
         };
+        let ticks = if decl.kind == TICK_ARRAY {
+            let mut counts = ARRAY.fields.map(|field| position(field.name));
+            let offered = usize::try_from(states.number()).unwrap_or_default();
+            counts
+                .iter_mut()
+                .skip(offered)
+                .for_each(|count| *count = None);
+            TickFields::Array(counts)
+        } else {
+            TickFields::One(ONE.fields.map(|field| position(field.name)))
+        };
         PacketLayout {
             fields: decl.fields.clone(),
-            clock: CLOCK_LAYOUT.map(|(_, name, ..)| position(name)),
+            shared: SHARED.map(|field| position(field.name)),
+            ticks,
         }
     }
 
@@ -249,23 +177,37 @@ impl PacketLayout {
             .value(packet)
     }
 
-    /// The clock tick that a packet is, none if it lacks the thread, the time or the ticks.
-    pub(crate) fn clock(&self, packet: &[u8]) -> Option<ClockRecord> {
-        let get = |field: ClockField| {
-            let position = CLOCK_LAYOUT.iter().position(|(of, ..)| *of == field)?;
-            match self.fields[self.clock[position]?].value(packet)? {
-                Value::Integer(value) => Some(value),
-                Value::Text(_) => None,
-            }
+    /// The ticks of a packet, none if it lacks the thread, the time or the ticks.
+    pub(crate) fn ticks(&self, packet: &[u8]) -> Option<PacketTicks> {
+        let get = |position: Option<usize>| match self.fields[position?].value(packet)? {
+            Value::Integer(value) => Some(value),
+            Value::Text(_) => None,
         };
-        Some(ClockRecord {
-            cpu: get(ClockField::Cpu).unwrap_or_default() as u32,
-            time: get(ClockField::Time)?,
-            stack: get(ClockField::Stack).and_then(StackUid::new),
-            thread: get(ClockField::Thread)?,
-            pid: get(ClockField::Process).map(|pid| pid as u32),
-            state: get(ClockField::State).unwrap_or_default() as u32,
-            ticks: get(ClockField::Ticks)? as i32,
+        let [cpu, time, stack, thread, process] = self.shared.map(get);
+        let mut states = [None; Microstate::PER_THREAD];
+        match self.ticks {
+            TickFields::One(fields) => {
+                let [state, ticks] = fields.map(get);
+                states[0] = Some((state.unwrap_or_default() as u32, ticks? as i32));
+            }
+            TickFields::Array(counts) => {
+                for (state, count) in (0..).zip(counts) {
+                    let ticks = get(count).unwrap_or_default() as i32;
+                    states[state] = (ticks != 0).then_some((state as u32, ticks));
+                }
+            }
+        }
+        Some(PacketTicks {
+            shared: ClockRecord {
+                cpu: cpu.unwrap_or_default() as u32,
+                time: time?,
+                stack: stack.and_then(StackUid::new),
+                thread: thread?,
+                pid: process.map(|pid| pid as u32),
+                state: 0,
+                ticks: 0,
+            },
+            states: states.into_iter().flatten(),
         })
     }
 }
@@ -364,46 +306,75 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn tick(state: u32, ticks: u32, time: u64, ids: [u32; 3], stack: u64) -> ClockTick {
-        let [cpu, tid, pid] = ids;
-        let state = Microstate::from_number(state).unwrap();
-        let stack = StackUid::new(stack).unwrap();
-        ClockTick {
-            cpu,
-            time,
-            stack,
-            tid,
-            pid,
-            state,
-            ticks,
-        }
-    }
-
-    #[test]
-    fn fields_do_not_overlap_and_are_aligned() {
-        let mut end = HEADER_BYTES;
-        for (_, name, _, kind, offset) in CLOCK_LAYOUT {
-            assert_eq!(offset as usize, end, "{name}");
-            assert!(end.is_multiple_of(kind.bytes()), "{name}");
-            end += kind.bytes();
-        }
-        assert_eq!(end, CLOCK_BYTES);
-    }
-
-    #[test]
-    fn what_gprofng_reads_as_negative_is_refused() {
-        assert!(tick(0, 1 << 31, 0, [0; 3], 1).encode().is_err());
-        assert!(tick(0, 1, 1 << 63, [0; 3], 1).encode().is_err());
-    }
-
     #[test]
     fn names_of_fields_do_not_depend_on_case_and_cut_packets_have_none() {
-        let layout = PacketLayout::new(&ClockTick::declaration());
-        let packet = tick(11, 5, 6, [1, 2, 3], 9).encode().unwrap();
+        let decl = ClockTick::declaration();
+        let layout = PacketLayout::new(&decl, NumStates::Kernel);
+        let tick = ClockTick {
+            cpu: 1,
+            time: 6,
+            stack: StackUid::new(9).unwrap(),
+            tid: 2,
+            pid: 3,
+            state: Microstate::KernelCpu,
+            ticks: 5,
+        };
+        let packet = tick.encode().unwrap();
         assert_eq!(layout.value(&packet, "kpid"), Some(Value::Integer(3)));
         assert_eq!(layout.value(&packet, "nothing"), None);
         assert_eq!(layout.value(&packet[..30], "KPID"), None);
-        assert_eq!(layout.clock(&packet[..39]), None);
+        assert!(layout.ticks(&packet[..39]).is_none());
+    }
+
+    /// A tick array of another collector: thread, time and two counts, at places of its own.
+    fn foreign() -> (PacketDecl, Vec<u8>) {
+        let field = |name: &str, kind, offset| FieldDecl {
+            name: name.into(),
+            uname: String::new(),
+            kind,
+            offset,
+        };
+        let fields = vec![
+            field("wcpu", FieldType::Int32, 4),
+            field("THRID", FieldType::Uint64, 8),
+            field("TSTAMP", FieldType::Int64, 16),
+            field("TFLT", FieldType::Uint32, 24),
+            field("MSTATE", FieldType::Uint32, 28),
+        ];
+        let words = [32 | 1 << 16, 7u32, 12, 0, 99, 0, 5, 3];
+        let packet = words.iter().flat_map(|word| word.to_le_bytes());
+        let decl = PacketDecl {
+            kind: TICK_ARRAY,
+            uname: String::new(),
+            fields,
+        };
+        (decl, packet.collect())
+    }
+
+    #[test]
+    fn of_a_foreign_tick_array_the_declared_states_count() {
+        let (decl, packet) = foreign();
+        let layout = PacketLayout::new(&decl, NumStates::Solaris);
+        let found: Vec<_> = layout.ticks(&packet).unwrap().collect();
+        let record = |state, ticks| ClockRecord {
+            cpu: 0,
+            time: 99,
+            stack: None,
+            thread: 12,
+            pid: None,
+            state,
+            ticks,
+        };
+        assert_eq!(found, [record(3, 5), record(8, 7)]);
+    }
+
+    #[test]
+    fn states_that_the_table_does_not_have_do_not_count() {
+        let (decl, packet) = foreign();
+        for (states, count) in [(4, 1), (3, 0), (8, 1), (9, 2), (100, 2), (-1, 0)] {
+            let layout = PacketLayout::new(&decl, NumStates::from_number(states));
+            assert_eq!(layout.ticks(&packet).unwrap().count(), count, "{states}");
+        }
     }
 
     #[test]
@@ -421,43 +392,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(
-            state in 0u32..12,
-            ticks in 0u32..1 << 31,
-            time in 0u64..1 << 63,
-            ids: [u32; 3],
-            stack in 1u64..,
-        ) {
-            let tick = tick(state, ticks, time, ids, stack);
-            let layout = PacketLayout::new(&ClockTick::declaration());
-            let record = layout.clock(&tick.encode().unwrap()).unwrap();
-            let expected = ClockRecord {
-                cpu: tick.cpu,
-                time,
-                stack: Some(tick.stack),
-                thread: tick.tid.into(),
-                pid: Some(tick.pid),
-                state,
-                ticks: ticks as i32,
-            };
-            prop_assert_eq!(record, expected);
-        }
-
-        #[test]
         fn any_declaration_meets_any_packet(
-            fields in prop::collection::vec((0usize..7, any::<u32>(), 0usize..7), 0..9),
-            packet in prop::collection::vec(any::<u8>(), 0..64),
+            fields in prop::collection::vec((0usize..17, any::<u32>(), 0usize..7), 0..20),
+            packet in prop::collection::vec(any::<u8>(), 0..80),
+            kind in prop::sample::select(vec![CLOCK, TICK_ARRAY]),
+            states in -1i32..12,
         ) {
+            let names: Vec<_> = [&SHARED[..], &ONE.fields, &ARRAY.fields]
+                .concat().iter().map(|field| field.name).collect();
             let fields = fields.into_iter().map(|(name, offset, kind)| FieldDecl {
-                name: CLOCK_LAYOUT[name].1.to_owned(),
+                name: names[name].to_owned(),
                 uname: String::new(),
                 kind: FieldType::ALL[kind],
                 offset: offset % 80,
             });
-            let decl = PacketDecl { kind: 8, uname: String::new(), fields: fields.collect() };
-            let layout = PacketLayout::new(&decl);
-            let _ = layout.clock(&packet);
-            for (_, name, ..) in CLOCK_LAYOUT {
+            let decl = PacketDecl { kind, uname: String::new(), fields: fields.collect() };
+            let layout = PacketLayout::new(&decl, NumStates::from_number(states));
+            let found: Vec<_> = layout.ticks(&packet).into_iter().flatten().collect();
+            prop_assert!(found.is_sorted_by_key(|record| record.state));
+            for name in names {
                 let _ = layout.value(&packet, name);
             }
         }

@@ -24,7 +24,8 @@ use crate::functions::Archives;
 use crate::log::decode::{self, Log};
 use crate::log::{Header, LogEvent, ProfileDecl, Run, WordSize};
 use crate::map::{self, MapEvent};
-use crate::packet::{ClockRecord, PacketLayout, Value};
+use crate::microstate::NumStates;
+use crate::packet::{ClockRecord, PacketLayout, PacketTicks, Value};
 use crate::space::AddressSpace;
 use crate::stacks::table::StackTable;
 use crate::usage::{USAGE_BYTES, UsageRecord};
@@ -187,17 +188,26 @@ impl Experiment {
             .header
             .profiles
             .iter()
-            .filter(|profile| matches!(profile, ProfileDecl::Clock { .. }));
+            .filter_map(|profile| match profile {
+                ProfileDecl::Clock {
+                    states, packets, ..
+                } => Some((*states, packets)),
+                ProfileDecl::Other { .. } => None,
+            });
+        // For gprofng the states of the last table are those of all.
+        let last = clocks.clone().next_back();
+        let states = last.map_or(NumStates::Other(0), |(states, _)| states);
         let layouts = clocks
-            .flat_map(ProfileDecl::packets)
-            .map(|packet| (packet.kind, PacketLayout::new(packet)))
+            .flat_map(|(_, packets)| packets)
+            .map(|packet| (packet.kind, PacketLayout::new(packet, states)))
             .collect();
         let path = self.path.join("profile");
         let walk = open_regular(&path)?.map(|file| Walk::new(file, &path));
         Ok(Packets { walk, layouts })
     }
 
-    /// The clock ticks of `profile`; packets that are none are passed over.
+    /// The clock ticks of `profile`, in the file's order: one record of a clock packet, one for
+    /// each state of a tick array that has ticks. Packets that are neither are passed over.
     ///
     /// # Errors
     ///
@@ -205,6 +215,7 @@ impl Experiment {
     pub fn ticks(&self) -> Result<Ticks> {
         Ok(Ticks {
             packets: self.packets()?,
+            begun: None,
         })
     }
 
@@ -339,9 +350,10 @@ impl<'a> Packet<'a> {
         self.layout.value(self.bytes, name)
     }
 
-    /// The clock tick that it is, none if it lacks the thread, the time or the ticks.
-    pub fn clock(&self) -> Option<ClockRecord> {
-        self.layout.clock(self.bytes)
+    /// The clock ticks that it has, in the order of their states; none if it lacks the thread, the
+    /// time or the ticks.
+    pub fn ticks(&self) -> Option<PacketTicks> {
+        self.layout.ticks(self.bytes)
     }
 }
 
@@ -349,6 +361,8 @@ impl<'a> Packet<'a> {
 #[derive(Debug)]
 pub struct Ticks {
     packets: Packets,
+    /// The packet whose ticks are being given.
+    begun: Option<PacketTicks>,
 }
 
 impl Iterator for Ticks {
@@ -356,12 +370,11 @@ impl Iterator for Ticks {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
+            if let Some(tick) = self.begun.as_mut().and_then(Iterator::next) {
+                return Some(Ok(tick));
+            }
             match self.packets.next_packet() {
-                Ok(Some(packet)) => {
-                    if let Some(tick) = packet.clock() {
-                        return Some(Ok(tick));
-                    }
-                }
+                Ok(Some(packet)) => self.begun = packet.ticks(),
                 Ok(None) => return None,
                 Err(error) => {
                     // After an error there is nothing to go on with.

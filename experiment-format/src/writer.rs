@@ -18,7 +18,8 @@ use crate::error::Error;
 use crate::layout::ExperimentDir;
 use crate::log::{Header, LogEvent, Run};
 use crate::map::MapEvent;
-use crate::packet::ClockTick;
+use crate::microstate::Microstate;
+use crate::packet::{ClockTick, TickArray};
 use crate::stacks::{StackEnd, StackInterner, StackUid};
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
@@ -174,8 +175,22 @@ impl ExperimentWriter {
     ///
     /// More than 2^31 − 1 ticks or a time beyond 2^63 ns, and what the system refuses.
     pub fn tick(&mut self, tick: &ClockTick) -> Result<()> {
-        let packet = tick.encode()?;
-        lazily(&mut self.profile, || block_file(&self.dir, "profile"))?.append(&packet)
+        self.profile()?.append(&tick.encode()?)
+    }
+
+    /// Writes a tick array. One without ticks says nothing and is not written.
+    ///
+    /// The header has to declare it, see [`TickArray::declaration`]; the reader skips packets that
+    /// are not declared.
+    ///
+    /// # Errors
+    ///
+    /// More than 2^31 − 1 ticks of one state or a time beyond 2^63 ns, and what the system refuses.
+    pub fn tick_array(&mut self, array: &TickArray) -> Result<()> {
+        if array.ticks == [0; Microstate::PER_THREAD] {
+            return Ok(());
+        }
+        self.profile()?.append(&array.encode()?)
     }
 
     /// Writes a usage record and the sample event that belongs to it; `at` in nanoseconds since
@@ -252,6 +267,10 @@ impl ExperimentWriter {
     /// Those of [`ExperimentDir::remove_all`].
     pub fn discard(self) -> Result<()> {
         self.dir.remove_all()
+    }
+
+    fn profile(&mut self) -> Result<&mut BlockFile> {
+        lazily(&mut self.profile, || block_file(&self.dir, "profile"))
     }
 
     /// Appends to the log, at a full disk from the space that was kept for that.

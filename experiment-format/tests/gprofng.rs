@@ -9,9 +9,10 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
+mod stock;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use experiment_format::image::{Image, Placed, Symbol, Text};
 use experiment_format::layout::{ExperimentDir, NameRequest, printable};
@@ -24,6 +25,8 @@ use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 
+use stock::{display, row};
+
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 1145 * SECOND + 640_020_819;
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
@@ -33,41 +36,6 @@ const BPF: u64 = 0xffff_ffff_c0a0_1234;
 const TICK_US: u32 = 10_000;
 /// A process that calls itself all that can go wrong in XML, on a terminal and in gprofng.
 const HOSTILE: &[u8] = b"e\nv\"i'l%41%<&>\xff";
-
-/// Runs gprofng and gives what it printed.
-fn display(experiment: &Path, arguments: &[&str]) -> String {
-    let output = Command::new("gprofng")
-        .args(["display", "text"])
-        .args(arguments)
-        .arg(experiment)
-        // A .gprofng.rc of whoever runs the tests would change the columns.
-        .env("HOME", experiment)
-        .current_dir(experiment)
-        .output()
-        .unwrap_or_else(|error| {
-            panic!("cannot run gprofng: {error}; install the package binutils (Debian: gprofng)")
-        });
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {}\n{text}\n{errors}",
-        output.status
-    );
-    assert_eq!(errors, "", "{arguments:?} on stderr");
-    text
-}
-
-/// The line whose last column is `name`, as columns.
-fn row<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
-    let mut rows = text
-        .lines()
-        .filter(|line| line.trim_end().ends_with(&format!(" {name}")));
-    let row = rows
-        .next()
-        .unwrap_or_else(|| panic!("no {name:?} in:\n{text}"));
-    row.split_whitespace().collect()
-}
 
 fn header() -> Header {
     let clock = |states| ProfileDecl::Clock {

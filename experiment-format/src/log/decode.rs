@@ -316,7 +316,8 @@ mod tests {
                     offset: offset.into(),
                 }
             });
-        let packet = (any::<u16>(), text(), prop::collection::vec(field, 0..4)).prop_map(
+        // Tick arrays, of kind 1, make demands on the tables around them.
+        let packet = (2u16.., text(), prop::collection::vec(field, 0..4)).prop_map(
             |(kind, uname, fields)| PacketDecl {
                 kind,
                 uname,
@@ -344,24 +345,29 @@ mod tests {
                 pages: pages.into(),
                 cpus,
             });
-        let clock =
-            (any::<u16>(), any::<i16>(), packets()).prop_map(|(tick_us, states, packets)| {
+        let clock = |tick_us| {
+            (any::<i16>(), packets()).prop_map(move |(states, packets)| {
                 let states = NumStates::from_number(states.into());
                 ProfileDecl::Clock {
-                    tick_us: tick_us.into(),
+                    tick_us,
                     states,
                     packets,
                 }
-            });
-        let other = ("[a-z]{1,5}x", text(), packets()).prop_map(|(name, value, packets)| {
-            let attributes = vec![("interval".to_owned(), value)];
-            ProfileDecl::Other {
-                name,
-                attributes,
-                packets,
-            }
+            })
+        };
+        let other = || {
+            ("[a-z]{1,5}x", text(), packets()).prop_map(|(name, value, packets)| {
+                let attributes = vec![("interval".to_owned(), value)];
+                ProfileDecl::Other {
+                    name,
+                    attributes,
+                    packets,
+                }
+            })
+        };
+        let profiles = any::<u16>().prop_flat_map(move |tick_us| {
+            prop::collection::vec(prop_oneof![clock(tick_us.into()), other()], 0..4)
         });
-        let profiles = prop::collection::vec(prop_oneof![clock, other], 0..4);
         let setting = prop_oneof![
             Just(Setting::NoIdle),
             any::<u32>().prop_map(|n| Setting::Limit(n.into())),

@@ -6,6 +6,8 @@ use crate::log::{
     Descendant, Header, LogEvent, ProfileDecl, Setting, System, VERBATIM_COMMENT, VERBATIM_WARNING,
     WordSize,
 };
+use crate::microstate::NumStates;
+use crate::packet::TICK_ARRAY;
 use crate::xml::{Element, is_name};
 
 /// The seconds of a time stamp must fit in 31 bits.
@@ -57,6 +59,7 @@ impl Header {
                 .attribute("version", version)
                 .end();
         }
+        self.check_clocks()?;
         for profile in &self.profiles {
             profile.encode(&mut out)?;
         }
@@ -68,6 +71,39 @@ impl Header {
             out.push_str(&comment.encode()?);
         }
         Ok(out)
+    }
+
+    /// Refuses clock tables that gprofng would misread: the last one says for all of them how long
+    /// a tick is, and how many states of a tick array count.
+    fn check_clocks(&self) -> Result<()> {
+        let clocks = self.profiles.iter().filter_map(|profile| match profile {
+            ProfileDecl::Clock {
+                tick_us,
+                states,
+                packets,
+            } => Some((tick_us, states, packets)),
+            ProfileDecl::Other { .. } => None,
+        });
+        let Some((last_us, last_states, _)) = clocks.clone().next_back() else {
+            return Ok(());
+        };
+        for (tick_us, _, packets) in clocks {
+            if tick_us != last_us {
+                return Err(refused(format!(
+                    "clock tables with ticks of {tick_us} and of {last_us} µs"
+                )));
+            }
+            let arrays = packets.iter().any(|packet| packet.kind == TICK_ARRAY);
+            if arrays && *last_states != NumStates::Solaris {
+                return Err(refused(format!(
+                    "tick arrays under a last clock table of numstates {}; declare the one of {} \
+                     last",
+                    last_states.number(),
+                    NumStates::Solaris.number()
+                )));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -240,5 +276,40 @@ impl Descendant {
             .attribute("msg", &self.message)
             .end();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::{ClockTick, PacketDecl, TickArray};
+
+    fn encoded(tables: &[(u32, NumStates, PacketDecl)]) -> Result<String> {
+        let clock = |(tick_us, states, packet): &(u32, NumStates, PacketDecl)| ProfileDecl::Clock {
+            tick_us: *tick_us,
+            states: *states,
+            packets: vec![packet.clone()],
+        };
+        let header = Header {
+            system: System {
+                arch: "x86_64".into(),
+                ..System::default()
+            },
+            profiles: tables.iter().map(clock).collect(),
+            ..Header::default()
+        };
+        header.encode()
+    }
+
+    #[test]
+    fn clock_tables_that_gprofng_would_misread_are_refused() {
+        let (tick, array) = (ClockTick::declaration(), TickArray::declaration());
+        let kernel = |us| (us, NumStates::Kernel, tick.clone());
+        let arrays = |us| (us, NumStates::Solaris, array.clone());
+        assert!(encoded(&[kernel(997), arrays(997)]).is_ok());
+        assert!(encoded(&[arrays(997)]).is_ok());
+        assert!(encoded(&[arrays(997), kernel(997)]).is_err());
+        assert!(encoded(&[kernel(997), arrays(10_007)]).is_err());
+        assert!(encoded(&[(997, NumStates::Kernel, array)]).is_err());
     }
 }

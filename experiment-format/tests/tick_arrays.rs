@@ -1,0 +1,378 @@
+//! Tick arrays and ticks of CPUs in one founder, as stock gprofng and as our reader count them.
+//!
+//! Experiments are made by chance; for every one the sums of what went in, by function, thread,
+//! CPU and process, are compared with the columns that gprofng prints and with our records.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a helper of tests reports by panicking, as tests do"
+)]
+
+mod stock;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use experiment_format::layout::{ExperimentDir, NameRequest};
+use experiment_format::log::{Header, ProfileDecl, Run, System};
+use experiment_format::map::MapEvent;
+use experiment_format::microstate::{Microstate, NumStates};
+use experiment_format::packet::{ClockRecord, ClockTick, PacketDecl, TickArray};
+use experiment_format::reader::Experiment;
+use experiment_format::stacks::StackEnd;
+use experiment_format::writer::ExperimentWriter;
+use proptest::prelude::*;
+
+use stock::{display, row};
+
+const START: u64 = 1_000_000_000;
+/// Ticks of 10 ms: two digits behind the point of gprofng's three.
+const TICK_US: u32 = 10_000;
+const STATES: usize = Microstate::ALL.len();
+
+/// What one packet says.
+#[derive(Debug, Clone)]
+struct Said {
+    cpu: u32,
+    tid: u32,
+    function: u64,
+    what: What,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    Kernel(u32),
+    Array([u32; Microstate::PER_THREAD]),
+}
+
+/// Four threads a process.
+fn process(tid: u32) -> u32 {
+    tid / 4
+}
+
+fn name(function: u64) -> String {
+    format!("<function_{function}>")
+}
+
+impl Said {
+    fn ticks(&self) -> [u64; STATES] {
+        let mut ticks = [0; STATES];
+        match self.what {
+            What::Kernel(count) => ticks[Microstate::KernelCpu as usize] = count.into(),
+            What::Array(counts) => ticks[..counts.len()].copy_from_slice(&counts.map(u64::from)),
+        }
+        ticks
+    }
+
+    /// Bytes of its packet.
+    fn bytes(&self) -> usize {
+        match self.what {
+            What::Kernel(_) => 40,
+            What::Array(counts) if counts.iter().all(|count| *count == 0) => 0,
+            What::Array(_) => 72,
+        }
+    }
+}
+
+fn said() -> impl Strategy<Value = Said> {
+    let count = || prop_oneof![Just(0u32), 1u32..5, 1u32..100_000];
+    let what = prop_oneof![
+        (1u32..100_000).prop_map(What::Kernel),
+        prop::array::uniform10(count()).prop_map(What::Array),
+    ];
+    (0..4u32, 40..52u32, 0..5u64, what).prop_map(|(cpu, tid, function, what)| Said {
+        cpu,
+        tid,
+        function,
+        what,
+    })
+}
+
+fn clock(states: NumStates, packet: PacketDecl) -> ProfileDecl {
+    ProfileDecl::Clock {
+        tick_us: TICK_US,
+        states,
+        packets: vec![packet],
+    }
+}
+
+/// The clock tables of a founder: ticks of CPUs, then tick arrays.
+fn founder() -> Vec<ProfileDecl> {
+    vec![
+        clock(NumStates::Kernel, ClockTick::declaration()),
+        clock(NumStates::Solaris, TickArray::declaration()),
+    ]
+}
+
+fn write(parent: &Path, profiles: Vec<ProfileDecl>, said: &[Said]) -> PathBuf {
+    let request = NameRequest::Series {
+        stem: "ktest".into(),
+    };
+    let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
+    let header = Header {
+        system: System {
+            arch: "x86_64".into(),
+            ..System::default()
+        },
+        command_line: "kernel".into(),
+        profiles,
+        ..Header::default()
+    };
+    let run = Run {
+        tstamp: START,
+        wall: 1_795_205_070,
+        tm_zone: 0,
+    };
+    let mut writer = ExperimentWriter::create(dir, &header, run).unwrap();
+    for function in 0..5 {
+        let (vaddr, name) = (0x1000 * (1 + function), name(function));
+        let map = MapEvent::Function {
+            at: 0,
+            vaddr,
+            size: 256,
+            name,
+        };
+        writer.map(&map).unwrap();
+    }
+    for (n, said) in (1..).zip(said) {
+        let frames = [0x1000 * (1 + said.function), 0x1010];
+        let stack = writer.stack(&frames, StackEnd::Complete).unwrap();
+        let (cpu, tid, pid, time) = (said.cpu, said.tid, process(said.tid), START + n);
+        match said.what {
+            What::Kernel(ticks) => writer.tick(&ClockTick {
+                cpu,
+                time,
+                stack,
+                tid,
+                pid,
+                state: Microstate::KernelCpu,
+                ticks,
+            }),
+            What::Array(ticks) => writer.tick_array(&TickArray {
+                cpu,
+                time,
+                stack,
+                tid,
+                pid,
+                ticks,
+            }),
+        }
+        .unwrap();
+    }
+    writer.close(1_000_000_000).unwrap()
+}
+
+type Sums = BTreeMap<String, [u64; STATES]>;
+
+fn add(sums: &mut Sums, key: String, ticks: [u64; STATES]) {
+    let sum = sums.entry(key).or_default();
+    for (sum, ticks) in sum.iter_mut().zip(ticks) {
+        *sum += ticks;
+    }
+}
+
+/// The rows in which gprofng shows ticks.
+fn rows(cpu: u32, tid: u64, pid: u32, function: &str) -> [String; 5] {
+    [
+        "<Total>".to_owned(),
+        function.to_owned(),
+        format!("Thread {tid}"),
+        format!("CPU {cpu}"),
+        format!("0x{pid:016x} ({pid})"),
+    ]
+}
+
+fn expected(said: &[Said]) -> Sums {
+    let mut sums = Sums::new();
+    for said in said {
+        if said.ticks() == [0; STATES] {
+            continue;
+        }
+        let pid = process(said.tid);
+        for key in rows(said.cpu, said.tid.into(), pid, &name(said.function)) {
+            add(&mut sums, key, said.ticks());
+        }
+    }
+    sums
+}
+
+fn records(path: &Path) -> Vec<ClockRecord> {
+    let experiment = Experiment::open(path).unwrap();
+    experiment.ticks().unwrap().map(Result::unwrap).collect()
+}
+
+fn ours(path: &Path) -> Sums {
+    let stacks = Experiment::open(path).unwrap().stacks().unwrap();
+    let mut sums = Sums::new();
+    for record in records(path) {
+        let leaf = stacks.get(record.stack.unwrap()).unwrap().frames[0];
+        let mut ticks = [0; STATES];
+        ticks[record.state as usize] = u64::from(record.ticks.unsigned_abs());
+        let function = name(leaf / 0x1000 - 1);
+        for key in rows(record.cpu, record.thread, record.pid.unwrap(), &function) {
+            add(&mut sums, key, ticks);
+        }
+    }
+    sums
+}
+
+/// The metrics of a founder.
+fn metrics() -> impl Iterator<Item = &'static str> {
+    let tables = [NumStates::Kernel, NumStates::Solaris];
+    tables
+        .into_iter()
+        .flat_map(|states| states.metrics().iter().copied())
+}
+
+/// Whether the ticks of a state count in a metric.
+fn counts(metric: &str, state: Microstate) -> bool {
+    match metric {
+        "total" => state.in_total(),
+        "totalcpu" => state.in_total_cpu(),
+        other => state.metric() == Some(other),
+    }
+}
+
+fn view(path: &Path) -> String {
+    let columns: Vec<_> = metrics().map(|name| format!("e.{name}")).collect();
+    let script = path.join("script");
+    let commands = format!(
+        "metrics {}:name\nfunctions\nthreads\ncpus\nindxobj_define kpid KPID\nkpid\n",
+        columns.join(":")
+    );
+    std::fs::write(&script, commands).unwrap();
+    display(path, &["-script", script.to_str().unwrap()])
+}
+
+/// Compares what gprofng shows with what it should.
+fn compare(path: &Path, sums: &Sums) {
+    let text = view(path);
+    for (key, ticks) in sums {
+        let row = row(&text, key);
+        for (metric, column) in metrics().zip(&row) {
+            let states = Microstate::ALL.into_iter().zip(ticks);
+            let counted = states.filter(|(state, _)| counts(metric, *state));
+            let sum: u64 = counted.map(|(_, ticks)| ticks).sum();
+            let seconds = sum as f64 * f64::from(TICK_US) / 1e6;
+            let found: f64 = column.parse().unwrap();
+            assert!(
+                (seconds - found).abs() < 1e-4,
+                "{key}, {metric}: not {seconds} in\n{text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn counts_may_be_as_large_as_the_field() {
+    let tmp = tempfile::tempdir().unwrap();
+    let said = [Said {
+        cpu: 1,
+        tid: u32::MAX,
+        function: 1,
+        what: What::Array([i32::MAX as u32; Microstate::PER_THREAD]),
+    }];
+    let path = write(tmp.path(), founder(), &said);
+    assert_eq!(ours(&path), expected(&said));
+    compare(&path, &expected(&said));
+}
+
+#[test]
+fn a_tick_array_without_ticks_is_not_written() {
+    let tmp = tempfile::tempdir().unwrap();
+    let said = [Said {
+        cpu: 1,
+        tid: 40,
+        function: 1,
+        what: What::Array([0; Microstate::PER_THREAD]),
+    }];
+    let path = write(tmp.path(), founder(), &said);
+    assert!(!path.join("profile").exists());
+    assert_eq!(records(&path), []);
+}
+
+/// Why a header whose last clock table is another one is refused: see `log.rs`.
+#[test]
+fn the_last_table_says_how_long_a_tick_is_and_how_many_states_count() {
+    let tmp = tempfile::tempdir().unwrap();
+    let said = [
+        Said {
+            cpu: 1,
+            tid: 41,
+            function: 1,
+            what: What::Array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+        },
+        Said {
+            cpu: 2,
+            tid: 42,
+            function: 2,
+            what: What::Kernel(50),
+        },
+    ];
+    let path = write(tmp.path(), founder(), &said);
+    let log = std::fs::read_to_string(path.join("log.xml")).unwrap();
+    let edited = |from: &str, to: &str| {
+        assert!(log.contains(from), "no {from} in {log}");
+        std::fs::write(path.join("log.xml"), log.replace(from, to)).unwrap();
+        let text = view(&path);
+        let row = row(&text, "<Total>");
+        let columns: Vec<_> = metrics().zip(row).collect();
+        let column = |metric: &str| {
+            let found = columns.iter().find(|(name, _)| *name == metric);
+            found.unwrap().1.to_owned()
+        };
+        let records = records(&path).len();
+        (column("kcpu"), column("user"), column("total"), records)
+    };
+    let shown = |kcpu: &str, user: &str, total: &str, records| {
+        (kcpu.to_owned(), user.to_owned(), total.to_owned(), records)
+    };
+    let first = "ptimer=\"10000\" numstates=\"3\"";
+    let last = "ptimer=\"10000\" numstates=\"10\"";
+    assert_eq!(edited(first, first), shown("0.500", "0.010", "0.550", 11));
+    let other = "ptimer=\"1000\" numstates=\"3\"";
+    assert_eq!(edited(first, other), shown("0.500", "0.010", "0.550", 11));
+    let other = "ptimer=\"1000\" numstates=\"10\"";
+    assert_eq!(edited(last, other), shown("0.050", "0.001", "0.055", 11));
+    // Ten states and then three: the metrics are there, and seven states are lost.
+    let third = "</profile>\n<profile name=\"profile\" ptimer=\"10000\" numstates=\"3\"/>\n<event";
+    let found = edited("</profile>\n<event", third);
+    assert_eq!(found, shown("0.500", "0.010", "0.060", 4));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn sums_are_those_of_gprofng(said in prop::collection::vec(said(), 1..40)) {
+        let tmp = tempfile::tempdir().unwrap();
+        let path = write(tmp.path(), founder(), &said);
+        let sums = expected(&said);
+        prop_assert_eq!(ours(&path), sums.clone());
+        compare(&path, &sums);
+    }
+
+    #[test]
+    fn a_cut_file_has_the_records_of_its_whole_packets(
+        said in prop::collection::vec(said(), 2..20),
+        cut: prop::sample::Index,
+    ) {
+        let tmp = tempfile::tempdir().unwrap();
+        let path = write(tmp.path(), founder(), &said);
+        let profile = path.join("profile");
+        let bytes = std::fs::read(&profile).unwrap();
+        for cut in (0..=bytes.len()).rev() {
+            std::fs::File::options().write(true).open(&profile).unwrap().set_len(cut as u64).unwrap();
+            let mut end = 0;
+            let whole = said.iter().take_while(|said| {
+                end += said.bytes();
+                end <= cut
+            }).count();
+            prop_assert_eq!(ours(&path), expected(&said[..whole]), "cut at {}", cut);
+        }
+        // 40 bytes is the first packet at most: with it gprofng has something to show.
+        let cut = 72 + cut.index(bytes.len() - 71);
+        std::fs::write(&profile, &bytes[..cut]).unwrap();
+        compare(&path, &ours(&path));
+    }
+}
