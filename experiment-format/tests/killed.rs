@@ -105,8 +105,12 @@ fn check(path: &Path) -> u64 {
     let samples = experiment.samples().unwrap();
     let usage = experiment.usage().unwrap();
     assert!(usage.len() == samples.len() || usage.len() + 1 == samples.len());
-    for (sample, usage) in samples.iter().zip(&usage) {
-        assert_eq!(sample.label, usage.system_calls.to_string());
+    for (n, (sample, record)) in samples.iter().zip(&usage).enumerate() {
+        // Room is made for a record across a page border before it is written: a kill between the
+        // two leaves that room as the last record.
+        let (begin, end) = (n * 504, n * 504 + 503);
+        let unfinished = n + 1 == usage.len() && begin / 4096 != end / 4096;
+        assert!(unfinished || sample.label == record.system_calls.to_string());
     }
     let size = std::fs::metadata(path.join("overview")).unwrap().len();
     assert_eq!(size % 504, 0);

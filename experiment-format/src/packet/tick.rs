@@ -3,6 +3,12 @@
 //! Both begin with the same fields: who, where, when, with which stack. A [`ClockTick`] goes on
 //! with one state and its ticks, a [`TickArray`] with the ticks of each of the ten. All fields are
 //! aligned; thread ids need 4 bytes, so THRID has no more, which gprofng takes.
+//!
+//! gprofng 2.40 takes both from one file and shows all their metrics at once, if the clock tables
+//! of the header stand in the right order: that of the ticks of CPUs first, that of the tick arrays
+//! last. The other way round it offers the same metrics, takes the states 0 to 2 from the arrays,
+//! and says nothing of the rest. A header with that order is refused, as is one whose tables
+//! have ticks of different length, since the last one's is used for all.
 
 use crate::Result;
 use crate::error::Error;
@@ -92,7 +98,8 @@ pub(super) const ONE: Form<2> = Form {
     ],
 };
 
-/// A tick array. MSTATE and NTICK are not declared: gprofng makes them from the counts.
+/// A tick array. MSTATE and NTICK are not declared: gprofng makes them from the counts, field by
+/// field in the order of the declaration, and a declared one that follows would replace them.
 pub(super) const ARRAY: Form<{ Microstate::PER_THREAD }> = Form {
     kind: TICK_ARRAY,
     uname: "Microstate profiling data",
