@@ -3,7 +3,8 @@
 //! A profiler is right when it agrees with things that know better. Three of them are used here:
 //!
 //! * **workloads** ([`truth`]), programs that do one thing for a stated time and then say what they did, by the
-//!   kernel's own account of them, and where they spent their time ([`ledger`]);
+//!   kernel's own account of them, and where they spent their time ([`ledger`], which [`states`]
+//!   holds against kcollect's account);
 //! * **stock tools** ([`gprofng`], [`perf`]), which read kcollect's experiment or watch the same load;
 //! * **the kernel's tables** ([`kallsyms`], [`machine`]), and the experiment's files by the letter of their format
 //!   ([`experiment`]).
@@ -25,5 +26,6 @@ pub mod kcollect;
 pub mod ledger;
 pub mod machine;
 pub mod perf;
+pub mod states;
 pub mod statistics;
 pub mod truth;

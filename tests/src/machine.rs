@@ -82,6 +82,23 @@ pub fn work_cpu() -> Result<usize> {
         .ok_or_else(|| anyhow!("no CPU is online"))
 }
 
+/// The processes that live now, those of the kernel included.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn processes() -> Result<BTreeSet<i32>> {
+    let mut pids = BTreeSet::new();
+    for entry in fs::read_dir("/proc")? {
+        pids.extend(
+            entry?
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse::<i32>().ok()),
+        );
+    }
+    Ok(pids)
+}
+
 /// Time of one CPU that the hypervisor gave to other machines, since boot, nanoseconds. Whatever ran then has ticks for
 /// it and, on kernels that account for it, no CPU time.
 ///

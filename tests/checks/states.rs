@@ -1,0 +1,210 @@
+//! Where a workload knows what state it is in, kcollect says the same, to a hundredth of the wall time; and in every one
+//! of these runs, for all processes of the machine, no time is missing and none is counted twice.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use experiment_format::microstate::Microstate;
+use tests::books::Books;
+use tests::kcollect::record;
+use tests::machine::{Exclusive, processes, work_cpu};
+use tests::states::{Row, States};
+use tests::truth::Truth;
+use tests::workload;
+
+/// How long each works, seconds.
+const SECONDS: &str = "4";
+/// How long each of several variants of one state works.
+const SECONDS_OF_VARIANTS: &str = "3";
+
+#[test]
+fn root_user() -> Result<()> {
+    let row = judge_split(workload!("spin_user"))?;
+    mostly(&row, Microstate::User, 0.9)
+}
+
+#[test]
+fn root_system() -> Result<()> {
+    let row = judge_split(workload!("read_zero"))?;
+    mostly(&row, Microstate::System, 0.9)
+}
+
+#[test]
+fn root_trap() -> Result<()> {
+    let row = judge_split(workload!("state_trap"))?;
+    // The signal is delivered in the trap; only the return from its handler is a system call.
+    mostly(&row, Microstate::Trap, 0.3)?;
+    ensure!(
+        row.of(Microstate::System) > 0.0 && row.of(Microstate::User) > 0.0,
+        "{row:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn root_text_fault() -> Result<()> {
+    let [row] = judge(workload!("state_tfault"), None)?;
+    mostly(&row, Microstate::TextFault, DISK)
+}
+
+#[test]
+fn root_data_fault() -> Result<()> {
+    let [row] = judge(workload!("state_dfault"), None)?;
+    mostly(&row, Microstate::DataFault, DISK)
+}
+
+#[test]
+fn root_kernel_fault() -> Result<()> {
+    let [row] = judge(workload!("state_kfault"), None)?;
+    mostly(&row, Microstate::KernelFault, DISK)
+}
+
+#[test]
+fn root_lock_mutex() -> Result<()> {
+    let [row] = judge(workload!("state_lock"), Some("mutex"))?;
+    mostly(&row, Microstate::UserLock, 0.4)
+}
+
+#[test]
+fn root_lock_condition() -> Result<()> {
+    let [row] = judge(workload!("state_lock"), Some("condvar"))?;
+    mostly(&row, Microstate::UserLock, 0.4)
+}
+
+#[test]
+fn root_lock_priority_inheriting() -> Result<()> {
+    let [row] = judge(workload!("state_lock"), Some("pi"))?;
+    mostly(&row, Microstate::UserLock, 0.4)
+}
+
+#[test]
+fn root_sleep_nanosleep() -> Result<()> {
+    sleeps("nanosleep", 0.9)
+}
+
+#[test]
+fn root_sleep_pipe() -> Result<()> {
+    sleeps("pipe", 0.9)
+}
+
+#[test]
+fn root_sleep_poll() -> Result<()> {
+    sleeps("poll", 0.9)
+}
+
+#[test]
+fn root_sleep_epoll() -> Result<()> {
+    sleeps("epoll", 0.9)
+}
+
+#[test]
+fn root_sleep_fsync() -> Result<()> {
+    sleeps("fsync", DISK)
+}
+
+#[test]
+fn root_wait_cpu() -> Result<()> {
+    let [row] = judge(workload!("state_wait"), None)?;
+    mostly(&row, Microstate::WaitCpu, 0.6)
+}
+
+#[test]
+fn root_stopped_by_a_signal() -> Result<()> {
+    let [parent, child] = judge(workload!("state_stop"), Some("signal"))?;
+    mostly(&parent, Microstate::Sleep, 0.9)?;
+    mostly(&child, Microstate::Stopped, 0.9)
+}
+
+#[test]
+fn root_stopped_by_a_tracer() -> Result<()> {
+    let [parent, child] = judge(workload!("state_stop"), Some("ptrace"))?;
+    mostly(&parent, Microstate::Sleep, 0.9)?;
+    mostly(&child, Microstate::Stopped, 0.9)
+}
+
+/// Threads of which hardly any is alive at a tick: all of them are counted, and so is all of their time.
+#[test]
+fn root_births() -> Result<()> {
+    let [row] = judge(workload!("births"), None)?;
+    ensure!(row.threads > 500, "only {} threads lived", row.threads);
+    Ok(())
+}
+
+#[test]
+fn root_migrations() -> Result<()> {
+    judge::<1>(workload!("migrate"), None).map(drop)
+}
+
+#[test]
+fn root_parent_in_vfork() -> Result<()> {
+    let [row] = judge(workload!("vfork_parent"), None)?;
+    mostly(&row, Microstate::Sleep, 0.9)
+}
+
+/// Share of the time that a workload which waits for the disk spends so. The rest goes into making the disk necessary.
+/// On a disk with less, these checks say nothing.
+const DISK: f64 = 0.2;
+
+fn sleeps(variant: &str, share: f64) -> Result<()> {
+    let [row] = judge(workload!("state_sleep"), Some(variant))?;
+    mostly(&row, Microstate::Sleep, share)
+}
+
+/// Runs a workload that stays on its CPU, and judges also how its CPU time divides.
+fn judge_split(program: &str) -> Result<Row> {
+    let ([truth], account) = run(program, None)?;
+    account.agree_on_user_mode(&truth)?;
+    Ok(account.row(truth.pid)?.clone())
+}
+
+/// Runs a workload, and judges the account. The rows of its `N` processes, in the order of their names.
+fn judge<const N: usize>(program: &str, variant: Option<&str>) -> Result<[Row; N]> {
+    let (truths, account) = run::<N>(program, variant)?;
+    let rows: Vec<Row> = truths
+        .iter()
+        .map(|truth| account.row(truth.pid).cloned())
+        .collect::<Result<_>>()?;
+    rows.try_into().ok().context("as many rows as truths")
+}
+
+/// Runs a workload, whose processes tell `N` truths, under kcollect, and judges the account by them and by itself.
+fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; N], States)> {
+    let _machine = Exclusive::take()?;
+    let cpu = work_cpu()?.to_string();
+    let seconds = variant.map_or(SECONDS, |_| SECONDS_OF_VARIANTS);
+    let mut load = vec![program, seconds, &cpu];
+    load.extend(variant);
+    let before = processes()?;
+    let recorded = record(&["-p", "hi", "-x", "off"], &load, Duration::from_secs(40))?;
+    let residents = before.intersection(&processes()?).copied().collect();
+    let experiment = recorded.experiment()?;
+    let books = Books::of(&experiment)?;
+    books.complete()?;
+    let account = States::of(&experiment)?;
+
+    let mut truths = Truth::find_all(&recorded.finished.stdout);
+    truths.sort_by(|one, other| one.workload.cmp(&other.workload));
+    let mut verdicts: Vec<_> = truths.iter().map(|truth| account.agree(truth)).collect();
+    verdicts.push(account.conserve(&books, &residents));
+    let wrong: Vec<_> = verdicts
+        .into_iter()
+        .filter_map(|verdict| Some(format!("{:#}", verdict.err()?)))
+        .collect();
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let count = truths.len();
+    let truths = truths
+        .try_into()
+        .ok()
+        .with_context(|| format!("{count} truths, not {N}: {}", recorded.finished))?;
+    Ok((truths, account))
+}
+
+/// Passes when a process spent at least so much of its life in a state: else the workload was none of that state.
+fn mostly(row: &Row, state: Microstate, share: f64) -> Result<()> {
+    ensure!(
+        row.of(state) >= share * row.lived_s,
+        "less than {share} of its life in {}: {row:?}",
+        state.name()
+    );
+    Ok(())
+}

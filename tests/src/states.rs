@@ -1,0 +1,426 @@
+//! kcollect's account of microstates, and how it is judged.
+//!
+//! The account is exact where the scheduler tells what happened, so most of the judgement needs no statistics:
+//!
+//! * **by itself** ([`States::conserve`]): the states of a process add up to the lives of its threads, the CPU time of
+//!   all processes to the busy time of the CPUs, and who lived through all of the run lived as long as it;
+//! * **by a workload's truth** ([`States::agree`]): no state is off by more than a hundredth of the workload's wall
+//!   time. What the process did before its work began and after it ended is not in its truth; that is as long as its
+//!   life in the account is longer than in its truth, and may be in any state.
+//!
+//! Only the division of CPU time into user, system and trap time is a sample, on both sides. It is judged by itself
+//! ([`States::agree_on_user_mode`]), of loads that neither sleep nor migrate: those that do can keep step with the
+//! scheduler's tick, and then `getrusage` divides their time wrongly.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use experiment_format::microstate::Microstate;
+use serde::Deserialize;
+
+use crate::books::{Books, CpuBooks};
+use crate::statistics::{Band, Pair};
+use crate::truth::{Truth, accounting_hz};
+
+/// How far a state may be off, as a share of the wall time.
+const STATE: f64 = 0.01;
+/// How far CPU time may be off, as a share of it: both sides count it exactly, but not from and to the same instants.
+const CPU: f64 = 0.002;
+/// The same, beside that, seconds: from the workload's last look at its usage to its end.
+const CPU_EDGE_S: f64 = 0.002;
+/// And for each thread but the first, seconds: it ends a little after its time was added to its process's usage.
+const CPU_THREAD_S: f64 = 5e-6;
+/// The longest that a process may live outside of its work, seconds. To be loaded and to end takes a few milliseconds,
+/// and a little more where other programs want the CPU.
+const OUTSIDE_S: f64 = 0.02;
+/// The same for each thread but the first: it lives before it can run, and ends after its last word.
+const OUTSIDE_THREAD_S: f64 = 2e-5;
+/// How far the life of one thread and the sum of its states may differ, seconds.
+const THREAD_S: f64 = 1e-6;
+/// The last digit of the account, seconds: how far each number may be off for that.
+const DIGIT_S: f64 = 1e-9;
+/// From the first to the last instant of the run, as against those of its books, seconds.
+const RUN_S: f64 = 0.05;
+/// How far the lives of two threads may differ that both lived through the whole run, seconds: they are entered one after
+/// the other.
+const WHOLE_S: f64 = 1e-3;
+
+/// The account of microstates.
+#[derive(Clone, Debug, Deserialize)]
+pub struct States {
+    /// The states' names, in the order of their times.
+    pub states: Vec<String>,
+    /// The clock interval, microseconds.
+    pub interval_us: f64,
+    /// From the first to the last instant of the run, seconds.
+    pub elapsed_s: f64,
+    /// All processes that lived during the run.
+    pub processes: Vec<Row>,
+}
+
+/// The account of one process.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Row {
+    /// Its process id.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// How many threads of it lived.
+    pub threads: u64,
+    /// Their lives inside the run, summed, seconds.
+    pub lived_s: f64,
+    /// Where these went, by number of the state, seconds.
+    pub states_s: [f64; Microstate::PER_THREAD],
+}
+
+impl Row {
+    /// Seconds in one state.
+    pub fn of(&self, state: Microstate) -> f64 {
+        of(&self.states_s, state)
+    }
+
+    /// Seconds on CPU.
+    pub fn cpu_s(&self) -> f64 {
+        on_cpu(&self.states_s)
+    }
+}
+
+/// The states on CPU.
+const ON_CPU: [Microstate; 3] = [Microstate::User, Microstate::System, Microstate::Trap];
+
+fn of(states_s: &[f64], state: Microstate) -> f64 {
+    states_s.get(state as usize).copied().unwrap_or_default()
+}
+
+fn on_cpu(states_s: &[f64]) -> f64 {
+    ON_CPU.iter().map(|state| of(states_s, *state)).sum()
+}
+
+/// The states of a thread, in order.
+fn states() -> impl Iterator<Item = Microstate> {
+    Microstate::ALL.into_iter().take(Microstate::PER_THREAD)
+}
+
+impl States {
+    /// Those of an experiment.
+    ///
+    /// # Errors
+    /// When there are none, or they are not of this form.
+    pub fn of(experiment: &Path) -> Result<Self> {
+        let path = experiment.join("kcollect.json");
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let account: Self =
+            serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+        let names: Vec<_> = states().filter_map(Microstate::metric).collect();
+        ensure!(
+            account.states == names,
+            "the states are {:?}",
+            account.states
+        );
+        Ok(account)
+    }
+
+    /// The one row of a process.
+    ///
+    /// # Errors
+    /// When there is none, or more than one.
+    pub fn row(&self, pid: i32) -> Result<&Row> {
+        let rows: Vec<_> = self.processes.iter().filter(|row| row.pid == pid).collect();
+        match rows.as_slice() {
+            [row] => Ok(row),
+            rows => bail!("{} rows of process {pid}: {rows:?}", rows.len()),
+        }
+    }
+
+    /// Judges the account by itself and by the books of the CPUs. `residents` are processes that lived before the run
+    /// and after it.
+    ///
+    /// # Errors
+    /// When time is missing or counted twice; the message has all the numbers.
+    pub fn conserve(&self, books: &Books, residents: &BTreeSet<i32>) -> Result<()> {
+        let mut wrong: Vec<String> = self.processes.iter().filter_map(not_whole).collect();
+        wrong.extend(self.not_the_busy_time(books).err().map(|e| e.to_string()));
+        wrong.extend(self.not_all_there(residents));
+        verdict("conservation", &wrong)
+    }
+
+    /// CPU time of all processes against the ticks that were not idle.
+    fn not_the_busy_time(&self, books: &Books) -> Result<()> {
+        let interval = books.interval_us * 1e3;
+        let recorded: f64 = books.cpus.iter().map(|cpu| cpu.recorded_ns).sum();
+        let busy: u64 = books.cpus.iter().map(|cpu| cpu.ticks() - cpu.idle).sum();
+        let all: u64 = books.cpus.iter().map(CpuBooks::ticks).sum();
+        let cpu_ns = self.processes.iter().map(Row::cpu_s).sum::<f64>() * 1e9;
+        ensure!(
+            cpu_ns <= recorded * 1.001,
+            "the processes were on CPU for {} s, of {} s that the CPUs were recorded",
+            cpu_ns / 1e9,
+            recorded / 1e9
+        );
+        Band::time(cpu_ns, all as f64 * interval, interval).judge(
+            &format!(
+                "busy ticks, where all processes were on CPU for {} s",
+                cpu_ns / 1e9
+            ),
+            busy as f64,
+        )
+    }
+
+    /// What is not as it should be of processes that lived through all of the run.
+    fn not_all_there(&self, residents: &BTreeSet<i32>) -> Vec<String> {
+        let mut wrong = Vec::new();
+        // Of one thread from end to end, so that its life is the run.
+        let mut whole = Vec::new();
+        for pid in residents {
+            match self.row(*pid) {
+                Ok(row) if row.threads == 1 => whole.push(row),
+                Ok(row) if row.threads == 0 => wrong.push(format!("no thread lived in {row:?}")),
+                Ok(_) => {}
+                Err(error) => wrong.push(error.to_string()),
+            }
+        }
+        let Some(longest) = whole.iter().map(|row| row.lived_s).max_by(f64::total_cmp) else {
+            wrong.push("no process of one thread lived through the run".into());
+            return wrong;
+        };
+        if (longest - self.elapsed_s).abs() > RUN_S {
+            wrong.push(format!(
+                "a thread lived for {longest} s of a run of {} s",
+                self.elapsed_s
+            ));
+        }
+        for row in whole {
+            if longest - row.lived_s > WHOLE_S {
+                wrong.push(format!(
+                    "{} ({}) lived for {} s of the {longest} s that others did",
+                    row.name, row.pid, row.lived_s
+                ));
+            }
+        }
+        wrong
+    }
+
+    /// Judges the row of a workload by its truth.
+    ///
+    /// # Errors
+    /// When a number is off by more than it may be, or the workload cannot explain its own time; the message has all
+    /// the numbers.
+    pub fn agree(&self, truth: &Truth) -> Result<()> {
+        let row = self.row(truth.pid)?;
+        let wall = truth.wall_ns() as f64 / 1e9;
+        let cpu = truth.cpu_ns() as f64 / 1e9;
+        let explained: f64 = truth.states_s.iter().sum();
+        ensure!(
+            (explained - truth.lived_s).abs() <= STATE / 2.0 * wall + OUTSIDE_S / 2.0,
+            "{} explains {explained} s of its {} s: {:?}",
+            truth.workload,
+            truth.lived_s,
+            truth.states_s
+        );
+
+        let mut wrong = Vec::new();
+        if row.threads != truth.threads {
+            wrong.push(format!(
+                "{} threads lived, {} by the account",
+                truth.threads, row.threads
+            ));
+        }
+        let outside = row.lived_s - truth.lived_s;
+        let more = truth.threads.saturating_sub(1) as f64;
+        if !(-CPU_EDGE_S..=OUTSIDE_S + more * OUTSIDE_THREAD_S).contains(&outside) {
+            wrong.push(format!(
+                "the threads lived {} s by their own clocks, {} s by the account",
+                truth.lived_s, row.lived_s
+            ));
+        }
+        if (row.cpu_s() - cpu).abs() > CPU * cpu + CPU_EDGE_S + more * CPU_THREAD_S {
+            wrong.push(format!(
+                "{cpu} s on CPU by getrusage, {} s by the account",
+                row.cpu_s()
+            ));
+        }
+        let allowed = STATE * wall;
+        for state in states().filter(|state| !ON_CPU.contains(state)) {
+            let (mine, own) = (row.of(state), of(&truth.states_s, state));
+            if !(own - allowed..=own + allowed + outside.max(0.0)).contains(&mine) {
+                wrong.push(format!(
+                    "{}: {own} s by the workload, {mine} s by the account",
+                    state.name()
+                ));
+            }
+        }
+        verdict(
+            &format!("{} (process {})", truth.workload, truth.pid),
+            &wrong,
+        )
+        .with_context(|| format!("truth {truth:?}, account {row:?}"))
+    }
+
+    /// Judges the share of user mode in a workload's CPU time.
+    ///
+    /// # Errors
+    /// When the two samples of it cannot be of the same load, and are more than a hundredth of the time apart.
+    pub fn agree_on_user_mode(&self, truth: &Truth) -> Result<()> {
+        let split = user_share(self.row(truth.pid)?, truth, self.interval_us / 1e6);
+        let (mine, own) = split.shares();
+        ensure!(
+            (mine - own).abs() <= STATE + split.allowed(),
+            "{}, share of user mode in CPU time: {split}",
+            truth.workload
+        );
+        Ok(())
+    }
+}
+
+/// The share of user mode in CPU time: by kcollect's ticks, and by those of the scheduler that `getrusage` knows it from.
+fn user_share(row: &Row, truth: &Truth, interval_s: f64) -> Pair {
+    let ticks = row.cpu_s() / interval_s;
+    let references = truth.cpu_ns() as f64 / 1e9 * accounting_hz();
+    Pair {
+        first: (row.of(Microstate::User) / interval_s, ticks),
+        second: (
+            truth.user_ns as f64 / truth.cpu_ns() as f64 * references,
+            references,
+        ),
+    }
+}
+
+/// What the sum of a row's states misses or has too much.
+fn not_whole(row: &Row) -> Option<String> {
+    let sum: f64 = row.states_s.iter().sum();
+    let allowed = row.threads as f64 * THREAD_S + (Microstate::PER_THREAD + 1) as f64 * DIGIT_S;
+    let whole = (sum - row.lived_s).abs() <= allowed;
+    let possible = row.states_s.iter().all(|seconds| *seconds >= 0.0);
+    (!whole || !possible).then(|| format!("the states add up to {sum} s in {row:?}"))
+}
+
+/// What is wrong, if anything is: the first of it, since a wrong clock is wrong for all processes of a machine.
+fn verdict(what: &str, wrong: &[String]) -> Result<()> {
+    const SHOWN: usize = 8;
+    let shown: Vec<_> = wrong.iter().take(SHOWN).map(String::as_str).collect();
+    ensure!(
+        wrong.is_empty(),
+        "{what}: {} things are wrong:\n  {}",
+        wrong.len(),
+        shown.join("\n  ")
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A workload of one thread that slept for three of its four seconds, and what kcollect says of it.
+    fn slept() -> (States, Truth) {
+        let mut truth = Truth {
+            workload: "sleeper".into(),
+            pid: 7,
+            end_ns: 4_000_000_000,
+            user_ns: 1_000_000_000,
+            threads: 1,
+            lived_s: 4.0,
+            ..Truth::default()
+        };
+        truth.states_s[Microstate::User as usize] = 1.0;
+        truth.states_s[Microstate::Sleep as usize] = 3.0;
+        let row = Row {
+            pid: 7,
+            name: "sleeper".into(),
+            threads: 1,
+            lived_s: 4.0,
+            states_s: truth.states_s,
+        };
+        let account = States {
+            states: Vec::new(),
+            interval_us: 997.0,
+            elapsed_s: 4.0,
+            processes: vec![row],
+        };
+        (account, truth)
+    }
+
+    fn busy(ticks: u64) -> Books {
+        let text = format!(
+            r#"{{"interval_us": 997, "elapsed_s": 4, "ticks": 4012, "losses": {{}}, "cpus":
+            [{{"cpu": 0, "recorded_ns": 4e9, "user": {ticks}, "kernel": 0, "idle": {}, "lost": 0}}]}}"#,
+            4012 - ticks
+        );
+        Books::parse(&text).unwrap()
+    }
+
+    #[test]
+    fn what_agrees_passes_and_start_up_may_be_in_any_state() {
+        let (mut account, truth) = slept();
+        account.agree(&truth).unwrap();
+        account.conserve(&busy(1003), &BTreeSet::from([7])).unwrap();
+        let row = &mut account.processes[0];
+        row.lived_s += 0.01;
+        row.states_s[Microstate::Sleep as usize] += 0.04;
+        row.states_s[Microstate::DataFault as usize] += 0.01;
+        account.agree(&truth).unwrap();
+    }
+
+    /// Each of these is one thing wrong, and the message names it.
+    #[test]
+    fn what_is_wrong_is_named() {
+        type Spoil = fn(&mut Row);
+        let wrongs: [(Spoil, &str); 5] = [
+            (|row| row.states_s[7] -= 0.05, "SLEEP"),
+            (|row| row.states_s[6] += 0.05, "USER_LOCK"),
+            (|row| row.states_s[0] += 0.005, "on CPU"),
+            (|row| row.threads = 2, "threads"),
+            (|row| row.lived_s += 0.03, "lived"),
+        ];
+        for (spoil, name) in wrongs {
+            let (mut account, truth) = slept();
+            spoil(&mut account.processes[0]);
+            let error = account.agree(&truth).unwrap_err().root_cause().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn user_mode_is_compared_as_two_samples() {
+        let (mut account, truth) = slept();
+        account.agree_on_user_mode(&truth).unwrap();
+        account.processes[0].states_s = [0.5, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0];
+        account.agree(&truth).unwrap();
+        assert!(account.agree_on_user_mode(&truth).is_err());
+    }
+
+    #[test]
+    fn a_workload_that_cannot_explain_its_time_is_no_witness() {
+        let (account, mut truth) = slept();
+        truth.states_s[Microstate::Sleep as usize] = 2.9;
+        let error = account.agree(&truth).unwrap_err().to_string();
+        assert!(error.contains("explains"), "{error}");
+    }
+
+    #[test]
+    fn time_that_is_missing_is_seen() {
+        let residents = BTreeSet::from([7]);
+        let (account, _) = slept();
+        assert!(account.conserve(&busy(1300), &residents).is_err());
+        assert!(account.conserve(&busy(1003), &BTreeSet::from([8])).is_err());
+
+        let (mut account, _) = slept();
+        account.processes[0].states_s[7] -= 2e-6;
+        assert!(account.conserve(&busy(1003), &residents).is_err());
+
+        let (mut account, _) = slept();
+        account.elapsed_s = 4.2;
+        assert!(account.conserve(&busy(1003), &residents).is_err());
+
+        let (mut account, _) = slept();
+        let mut late = account.processes[0].clone();
+        late.pid = 8;
+        late.states_s = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.9, 0.0, 0.0];
+        late.lived_s = 3.9;
+        account.processes.push(late);
+        let residents = BTreeSet::from([7, 8]);
+        assert!(account.conserve(&busy(1003), &residents).is_err());
+    }
+}
