@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         skeleton.clang(clang);
     }
     skeleton
-        .source("c/tick.bpf.c")
+        .source("c/collector.bpf.c")
         .clang_args([
             &format!("-D__TARGET_ARCH_{arch}"),
             // Named, because compilers differ in their default; every kernel since 5.1 has v3.
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "-Ic",
             &format!("-I{libbpf_headers}"),
         ])
-        .build_and_generate(out.join("tick.skel.rs"))
+        .build_and_generate(out.join("collector.skel.rs"))
         .map_err(|error| {
             format!("{error:#}\nclang is needed to build the BPF programs (package clang)")
         })?;

@@ -22,6 +22,30 @@ static __always_inline __u64 leaf(const struct tick_regs *regs)
  * interrupt work; nobody profiles those for speed. */
 #define KERNEL_STACK_SIZE (16 * 1024)
 
+/* How a thread entered the kernel: its system call's number, or -1 for an exception or interrupt. */
+static __always_inline long system_call(const struct pt_regs *regs)
+{
+	return (long)regs->orig_ax;
+}
+
+/* All that wait on a futex: futex, futex_waitv, futex_wake, futex_wait, futex_requeue; and of a 32-bit
+ * program futex, futex_time64 and the same new ones. */
+static __always_inline bool is_futex(struct task_struct *task, long call)
+{
+	const __u32 TS_COMPAT = 2;
+
+	if (call == 449 || (call >= 454 && call <= 456))
+		return true;
+	return task->thread_info.status & TS_COMPAT ? call == 240 || call == 422 : call == 202;
+}
+
+/* Was it the fetch of an instruction that faulted? Bit 4 of the error code says so where the CPU knows
+ * non-executable pages. */
+static __always_inline bool is_text_fault(__u64 address, const struct pt_regs *regs, __u64 error)
+{
+	return error & (1 << 4) || address == regs->ip;
+}
+
 #elif defined(__TARGET_ARCH_arm64)
 
 /* PSR_MODE_EL0t is mode 0; bit 4 marks a 32-bit program. */
@@ -36,6 +60,23 @@ static __always_inline __u64 leaf(const struct tick_regs *regs)
 }
 
 #define KERNEL_STACK_SIZE (16 * 1024)
+
+static __always_inline long system_call(const struct pt_regs *regs)
+{
+	return regs->syscallno;
+}
+
+static __always_inline bool is_futex(struct task_struct *task, long call)
+{
+	(void)task;
+	return call == 98 || call == 449 || (call >= 454 && call <= 456);
+}
+
+static __always_inline bool is_text_fault(__u64 address, const struct pt_regs *regs, __u64 error)
+{
+	(void)error;
+	return address == regs->pc;
+}
 
 #endif
 

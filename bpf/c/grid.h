@@ -29,4 +29,12 @@ static inline __u32 grid_advance(struct grid *grid, __u64 now, __u64 period)
 	return passed > 0x7fffffffULL ? 0x7fffffffU : (__u32)passed;
 }
 
+/* Boundaries before `to`, if the first one lies at `next`. */
+static inline __u32 grid_until(__u64 next, __u64 to, __u64 period)
+{
+	__u64 passed = to < next ? 0 : 1 + (to - next) / period;
+
+	return passed > 0x7fffffffULL ? 0x7fffffffU : (__u32)passed;
+}
+
 #endif

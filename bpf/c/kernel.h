@@ -31,6 +31,12 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_RINGBUF = 27,
+	BPF_MAP_TYPE_TASK_STORAGE = 29,
+};
+
+enum {
+	BPF_F_NO_PREALLOC = 1,
+	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
 };
 
 enum {
@@ -65,8 +71,62 @@ struct bpf_perf_event_data {
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+struct rq {
+	__u64 clock;
+};
+
+struct cfs_rq {
+	struct rq *rq;
+};
+
+struct sched_entity {
+	struct cfs_rq *cfs_rq;
+	__u64 sum_exec_runtime;
+	unsigned char sched_delayed;
+};
+
+struct sched_info {
+	unsigned long long run_delay;
+	unsigned long long last_arrival;
+	unsigned long long last_queued;
+};
+
+struct thread_info {
+	__u32 status;
+};
+
 struct task_struct {
+	struct thread_info thread_info;
 	void *stack;
+	unsigned int __state;
+	unsigned int flags;
+	int on_cpu;
+	int on_rq;
+	int pid;
+	int tgid;
+	struct sched_entity se;
+	struct sched_info sched_info;
+};
+
+struct pt_regs {
+#if defined(__TARGET_ARCH_x86)
+	unsigned long orig_ax;
+	unsigned long ip;
+#elif defined(__TARGET_ARCH_arm64)
+	__u64 pc;
+	__s32 syscallno;
+#endif
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
 };
 
 #pragma clang attribute pop

@@ -10,6 +10,7 @@
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
+#include "account.h"
 #include "wire.h"
 
 #define CPUS_PER_RING 8
@@ -41,6 +42,11 @@ struct tick_scratch {
 	__u64 stack[MAX_FRAMES];
 };
 
+struct absence_scratch {
+	struct absence_record record;
+	__u64 stack[MAX_FRAMES];
+};
+
 /* A record is put together here, because its length is known only when the stack is. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -48,6 +54,29 @@ struct {
 	__type(key, __u32);
 	__type(value, struct tick_scratch);
 } scratch SEC(".maps");
+
+/* The same for an absence: a tick may come on top of the program that puts it together. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct absence_scratch);
+} absence_scratch SEC(".maps");
+
+/* What is kept with each thread, and goes with it. */
+struct thread {
+	struct account account;
+	__u64 next; /* the next boundary of the CPU that it left, scheduler's clock */
+	__u32 user_fault; /* the last fault of user mode: enum state */
+	__u32 kernel_fault; /* a fault was taken in the kernel, perhaps in this very system call */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thread);
+} threads SEC(".maps");
 
 /* Send `size` bytes. The reader comes round on a timer; it is woken only when a quarter is full,
  * for a wake-up per record would cost more than the record. */

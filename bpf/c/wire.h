@@ -14,6 +14,8 @@ enum tick_mode {
 	TICK_USER = 0,	 /* the CPU was in user mode: no stack */
 	TICK_KERNEL = 1, /* in the kernel: the kernel stack, leaf first */
 	TICK_IDLE = 2,	 /* the idle task, and no interrupt's work on top of it: no stack */
+	RECORD_ABSENCE = 3, /* not a tick: struct absence_record */
+	RECORD_THREAD = 4,  /* not a tick: struct thread_record */
 };
 
 enum tick_flags {
@@ -37,7 +39,7 @@ struct tick_record {
 
 /* The books of one CPU, written by programs that run on it with interrupts off; boundaries, not
  * firings. What was sent is user + kernel + idle - unsent - lost; what the CPU lived through while
- * recording is user + kernel + idle. Two cache lines, so that CPUs don't share. */
+ * recording is user + kernel + idle. Three cache lines, so that CPUs don't share. */
 struct cpu_books {
 	__u64 origin; /* struct grid; 0 while the CPU has no clock */
 	__u64 index;
@@ -52,10 +54,31 @@ struct cpu_books {
 	__u64 no_stack; /* records with TICK_NO_STACK */
 	__u64 last;	/* when the clock last fired or idleness was last counted, ns */
 	__u64 in_idle;	/* the CPU is in the idle loop's sleep, interrupts on top of it included */
-	__u64 zero[3];
+	__u64 next;	/* the next boundary, CLOCK_MONOTONIC */
+	__u64 offset;	/* scheduler's clock minus CLOCK_MONOTONIC */
+	__u64 offset_stale; /* not taken since the last tick */
+	__u64 absences_lost; /* boundaries in absence records that found no room */
+	__u64 threads_lost; /* thread records that found no room, or threads for which there was no memory */
+	__u64 zero[6];
+};
+
+/* A thread came back to a CPU and boundaries had passed while it was away: so many in each state.
+ * Followed by `frames` addresses, the kernel stack in which it was away. */
+struct absence_record {
+	struct tick_record head; /* mode RECORD_ABSENCE; ticks: the sum */
+	__u32 counts[10];	 /* by enum state */
+};
+
+/* What one thread did while it was watched: sent when it ends, and for all that live when data stop. */
+struct thread_record {
+	struct tick_record head; /* mode RECORD_THREAD */
+	__u64 ns[10];		 /* by enum state; on a CPU, in whatever mode: the first */
+	__u64 lived;		 /* how long it was watched, ns */
 };
 
 _Static_assert(sizeof(struct tick_record) == 32, "wire.rs mirrors this");
-_Static_assert(sizeof(struct cpu_books) == 128, "wire.rs mirrors this");
+_Static_assert(sizeof(struct absence_record) == 72, "wire.rs mirrors this");
+_Static_assert(sizeof(struct thread_record) == 120, "wire.rs mirrors this");
+_Static_assert(sizeof(struct cpu_books) == 192, "wire.rs mirrors this");
 
 #endif

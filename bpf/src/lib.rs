@@ -7,6 +7,8 @@
 //! It refuses to know what a tick means to an experiment, which process has which name, or how an
 //! address is called: that is `kcollect`'s.
 
+#[cfg(test)]
+mod account;
 mod error;
 #[cfg(test)]
 mod grid;
@@ -16,4 +18,4 @@ pub mod wire;
 
 pub use error::Error;
 pub use load::{Settings, TickCollector};
-pub use wire::{CpuBooks, Mode, Tick};
+pub use wire::{Absence, CpuBooks, Mode, Record, ThreadTimes, Tick};

@@ -1,4 +1,5 @@
-//! The Rust side of `c/wire.h`: ticks and the books of a CPU, decoded from bytes.
+//! The Rust side of `c/wire.h`: ticks, absences, accounts of threads and the books of a CPU, decoded
+//! from bytes.
 //!
 //! Decoding copies and checks; nothing here trusts that a record is what its length says.
 
@@ -7,8 +8,14 @@ use crate::Error;
 /// As many frames as a record can have.
 pub const MAX_FRAMES: usize = 127;
 
+/// The states of a thread, numbered as in the experiment.
+pub const STATES: usize = 10;
+
+/// Bytes of a `struct thread_record`.
+pub(crate) const THREAD: usize = HEADER + STATES * 8 + 8;
+
 const HEADER: usize = 32;
-const BOOKS: usize = 128;
+const BOOKS: usize = 192;
 
 /// What the CPU was doing at a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,12 +54,70 @@ pub struct Tick {
     pub stack: Box<[u64]>,
 }
 
-impl Tick {
+/// A thread came back to a CPU after interval boundaries had passed in its absence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absence {
+    /// When it came back, CLOCK_MONOTONIC, nanoseconds.
+    pub time: u64,
+    /// The CPU that it came back to.
+    pub cpu: u32,
+    /// Its process, in the initial pid namespace.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// Boundaries by state, as the states are numbered in the experiment.
+    pub counts: [u32; STATES],
+    /// The stack was deeper than the kernel's limit: its root is missing.
+    pub truncated: bool,
+    /// The kernel gave no stack.
+    pub no_stack: bool,
+    /// The kernel stack in which it was away, leaf first, callers as return addresses.
+    pub stack: Box<[u64]>,
+}
+
+/// What one thread did since it was watched, or since it was last told of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadTimes {
+    /// When this was told, CLOCK_MONOTONIC, nanoseconds.
+    pub time: u64,
+    /// Its process, in the initial pid namespace.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// Nanoseconds by state, as the states are numbered in the experiment; all of its time on a CPU, in
+    /// whatever mode, is under user.
+    pub ns: [u64; STATES],
+    /// For how long it was watched, nanoseconds.
+    pub lived: u64,
+}
+
+/// One record of a ring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A clock fired.
+    Tick(Tick),
+    /// A thread came back.
+    Absence(Absence),
+    /// A thread ended.
+    Thread(ThreadTimes),
+}
+
+impl Record {
+    /// When it happened, CLOCK_MONOTONIC, nanoseconds.
+    #[must_use]
+    pub fn time(&self) -> u64 {
+        match self {
+            Record::Tick(tick) => tick.time,
+            Record::Absence(absence) => absence.time,
+            Record::Thread(thread) => thread.time,
+        }
+    }
+
     /// Decodes one ring record.
     ///
     /// # Errors
-    /// [`Error::Record`] when the bytes are not a `struct tick_record` with its frames.
-    pub fn decode(bytes: &[u8]) -> Result<Tick, Error> {
+    /// [`Error::Record`] when the bytes are none of the structures of `c/wire.h`.
+    pub fn decode(bytes: &[u8]) -> Result<Record, Error> {
         let refuse = |why| Error::Record {
             size: bytes.len(),
             why,
@@ -61,27 +126,52 @@ impl Tick {
             .split_first_chunk::<HEADER>()
             .ok_or(refuse("shorter than its header"))?;
         let frames = usize::from(u16::from_ne_bytes([head[26], head[27]]));
-        if frames > MAX_FRAMES || rest.len() != frames * 8 {
+        let (body, mode) = match head[24] {
+            0 => (0, Some(Mode::User)),
+            1 => (0, Some(Mode::Kernel)),
+            2 => (0, Some(Mode::Idle)),
+            3 => (STATES * 4, None),
+            4 => (STATES * 8 + 8, None),
+            _ => return Err(refuse("unknown kind")),
+        };
+        if frames > MAX_FRAMES || rest.len() != body + frames * 8 {
             return Err(refuse("frames and length differ"));
         }
-        let mode = match head[24] {
-            0 => Mode::User,
-            1 => Mode::Kernel,
-            2 => Mode::Idle,
-            _ => return Err(refuse("unknown mode")),
-        };
-        let flags = head[25];
-        Ok(Tick {
-            time: word(head, 0),
-            cpu: half(head, 8),
-            pid: half(head, 12),
-            tid: half(head, 16),
-            ticks: half(head, 20),
-            mode,
-            irq_work: flags & 1 != 0,
-            truncated: flags & 2 != 0,
-            no_stack: flags & 4 != 0,
-            stack: (0..frames).map(|frame| word(rest, frame * 8)).collect(),
+        let (body, stack) = rest.split_at(body);
+        let stack = (0..frames).map(|frame| word(stack, frame * 8)).collect();
+        let (time, cpu) = (word(head, 0), half(head, 8));
+        let (pid, tid) = (half(head, 12), half(head, 16));
+        let flag = |bit: u8| head[25] & bit != 0;
+        Ok(match mode {
+            Some(mode) => Record::Tick(Tick {
+                time,
+                cpu,
+                pid,
+                tid,
+                ticks: half(head, 20),
+                mode,
+                irq_work: flag(1),
+                truncated: flag(2),
+                no_stack: flag(4),
+                stack,
+            }),
+            None if head[24] == 3 => Record::Absence(Absence {
+                time,
+                cpu,
+                pid,
+                tid,
+                counts: std::array::from_fn(|state| half(body, state * 4)),
+                truncated: flag(2),
+                no_stack: flag(4),
+                stack,
+            }),
+            None => Record::Thread(ThreadTimes {
+                time,
+                pid,
+                tid,
+                ns: std::array::from_fn(|state| word(body, state * 8)),
+                lived: word(body, STATES * 8),
+            }),
         })
     }
 }
@@ -115,6 +205,10 @@ pub struct CpuBooks {
     /// When the clock last fired or idleness was last counted, CLOCK_MONOTONIC nanoseconds; 0 before.
     pub last: u64,
     pub(crate) in_idle: u64,
+    /// Boundaries in absences of threads whose record found the ring full.
+    pub absences_lost: u64,
+    /// Threads whose account is lost: the ring was full, or there was no memory for it.
+    pub threads_lost: u64,
 }
 
 impl CpuBooks {
@@ -143,6 +237,8 @@ impl CpuBooks {
             no_stack: word(bytes, 80),
             last: word(bytes, 88),
             in_idle: word(bytes, 96),
+            absences_lost: word(bytes, 128),
+            threads_lost: word(bytes, 136),
         })
     }
 
@@ -161,6 +257,12 @@ impl CpuBooks {
             self.no_stack,
             self.last,
             self.in_idle,
+            // Of the clock that is gone.
+            0,
+            0,
+            0,
+            self.absences_lost,
+            self.threads_lost,
         ];
         let mut bytes = [0; BOOKS];
         for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -205,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_kernel_tick_decodes() {
-        let tick = Tick::decode(&record(
+        let tick = Record::decode(&record(
             1,
             3,
             &[0xffff_ffff_8100_0010, 0xffff_ffff_8100_2000],
@@ -213,7 +315,7 @@ mod tests {
         .unwrap();
         assert_eq!(
             tick,
-            Tick {
+            Record::Tick(Tick {
                 time: 7_000_000_001,
                 cpu: 3,
                 pid: 100,
@@ -224,32 +326,55 @@ mod tests {
                 truncated: true,
                 no_stack: false,
                 stack: Box::new([0xffff_ffff_8100_0010, 0xffff_ffff_8100_2000]),
-            }
+            })
         );
+    }
+
+    #[test]
+    fn an_absence_and_a_thread_decode() {
+        let counts: Vec<u8> = (0..10_u32).flat_map(u32::to_ne_bytes).collect();
+        let mut bytes = record(3, 4, &[]);
+        bytes.extend(counts);
+        let Record::Absence(absence) = Record::decode(&bytes).unwrap() else {
+            panic!("not an absence");
+        };
+        assert_eq!(absence.counts, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert!(absence.no_stack && absence.stack.is_empty());
+
+        let mut bytes = record(4, 0, &[]);
+        bytes.extend((0..11_u64).flat_map(u64::to_ne_bytes));
+        let Record::Thread(thread) = Record::decode(&bytes).unwrap() else {
+            panic!("not a thread");
+        };
+        assert_eq!((thread.ns[9], thread.lived, thread.tid), (9, 10, 101));
     }
 
     #[test]
     fn what_is_no_tick_is_refused() {
         let good = record(0, 0, &[1, 2, 3]);
-        assert!(Tick::decode(&good).is_ok());
+        assert!(Record::decode(&good).is_ok());
         for cut in 0..good.len() {
-            assert!(Tick::decode(&good[..cut]).is_err(), "cut at {cut}");
+            assert!(Record::decode(&good[..cut]).is_err(), "cut at {cut}");
         }
-        assert!(Tick::decode(&record(3, 0, &[])).is_err());
-        assert!(Tick::decode(&record(1, 0, &[0; MAX_FRAMES + 1])).is_err());
+        assert!(Record::decode(&record(3, 0, &[])).is_err());
+        assert!(Record::decode(&record(4, 0, &[])).is_err());
+        assert!(Record::decode(&record(5, 0, &[])).is_err());
+        assert!(Record::decode(&record(1, 0, &[0; MAX_FRAMES + 1])).is_err());
     }
 
     proptest! {
         #[test]
         fn any_bytes_decode_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = Tick::decode(&bytes);
+            let _ = Record::decode(&bytes);
         }
 
         #[test]
-        fn books_survive_the_way_there_and_back(words in any::<[u64; 13]>()) {
+        fn books_survive_the_way_there_and_back(words in any::<[u64; 18]>()) {
             let mut bytes = [0; BOOKS];
-            for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
-                slot.copy_from_slice(&word.to_ne_bytes());
+            let clock = 13..16;
+            for (at, (slot, word)) in bytes.chunks_exact_mut(8).zip(words).enumerate() {
+                let kept = if clock.contains(&at) { 0 } else { word };
+                slot.copy_from_slice(&kept.to_ne_bytes());
             }
             prop_assert_eq!(CpuBooks::decode(&bytes).unwrap().encode(), bytes);
         }

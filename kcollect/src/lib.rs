@@ -95,6 +95,7 @@ fn bpf_finding() -> Finding {
         period_ns: 1_000_000_000,
         record_idle: false,
         max_frames: 127,
+        page_fault: (0, 0),
         cpu_ids: 1,
     };
     match TickCollector::load(&settings) {

@@ -15,6 +15,10 @@ pub struct Losses {
     pub not_written: u64,
     /// Ticks that the books know and the experiment does not, for no known cause.
     pub unaccounted: i64,
+    /// Ticks of threads away from a CPU that found the ring full.
+    pub absences: u64,
+    /// Accounts of threads, or changes of thread in them, that are lost.
+    pub threads: u64,
     /// Side-band records that the kernel could not deliver.
     pub sideband: u64,
     /// Ticks of processes without a name.
@@ -36,6 +40,8 @@ impl Losses {
         self.ring_full == 0
             && self.not_written == 0
             && self.unaccounted == 0
+            && self.absences == 0
+            && self.threads == 0
             && self.sideband == 0
             && self.unnamed == 0
     }
@@ -44,11 +50,13 @@ impl Losses {
     #[must_use]
     pub fn line(&self) -> String {
         format!(
-            "lost: {} ring full, {} not written, {} unaccounted, {} side-band; \
+            "lost: {} ring full, {} not written, {} unaccounted, {} of absences, {} threads, {} side-band; \
              impaired: {} unnamed, {} stacks cut, {} stacks missing, {} ticks made up, {} events late",
             self.ring_full,
             self.not_written,
             self.unaccounted,
+            self.absences,
+            self.threads,
             self.sideband,
             self.unnamed,
             self.truncated_stacks,

@@ -110,7 +110,7 @@ impl<'a> Session<'a> {
         .map_err(|error| Failure::new(Kind::Software, error.to_string(), "report it"))?;
         let kernel = Kernel::read().map_err(|error| symbols_failure(&error))?;
         let period = u64::from(plan.period_us) * 1000;
-        let mut sources = Sources::open(period, plan.record_idle)?;
+        let mut sources = Sources::open(period, plan.record_idle, kernel.page_fault())?;
 
         let dir = create_directory(plan, output)?;
         let path = shown_path(plan, &dir);

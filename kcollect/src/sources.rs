@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::{fs, io};
 
-use bpf::{CpuBooks, Settings, Tick, TickCollector};
+use bpf::{CpuBooks, Record, Settings, TickCollector};
 
 use crate::exit::{Failure, Kind};
 use crate::machine::{self, CpuSet};
@@ -20,8 +20,8 @@ const SETTLED: u64 = 100_000_000;
 /// Anything that happened at an instant.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A clock fired.
-    Tick(Tick),
+    /// A clock fired, a thread came back or ended.
+    Record(Record),
     /// The side-band told something.
     Sideband(SidebandEvent),
     /// The snapshot found a process.
@@ -56,11 +56,16 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Loads the programs and opens everything; data are not taken yet.
+    /// Loads the programs and opens everything; data are not taken yet. `page_fault` is where the kernel
+    /// handles page faults.
     ///
     /// # Errors
     /// A [`Failure`] with its cure.
-    pub fn open(period_ns: u64, record_idle: bool) -> Result<Sources, Failure> {
+    pub fn open(
+        period_ns: u64,
+        record_idle: bool,
+        page_fault: (u64, u64),
+    ) -> Result<Sources, Failure> {
         let possible = machine::possible_cpus().map_err(no_cpus)?;
         let online = machine::online_cpus().map_err(no_cpus)?;
         let mut sideband = Sideband::new(machine::page_size());
@@ -74,6 +79,7 @@ impl Sources {
             period_ns,
             record_idle,
             max_frames: max_frames(),
+            page_fault,
             cpu_ids: possible.last().map_or(1, |last| last + 1),
         })
         .map_err(bpf_failure)?;
@@ -98,8 +104,12 @@ impl Sources {
     /// # Errors
     /// When a CPU can't be asked for what it slept until now.
     pub fn set_recording(&mut self, on: bool) -> Result<u64, Failure> {
-        self.collector.set_recording(on).map_err(bpf_failure)?;
+        let threads = self.collector.set_recording(on).map_err(bpf_failure)?;
         let now = machine::now();
+        for thread in threads {
+            self.order
+                .push(thread.time, Event::Record(Record::Thread(thread)));
+        }
         self.recording = on;
         for cpu in self.cpus.values_mut() {
             cpu.change(now, on && cpu.has_clock);
@@ -212,8 +222,8 @@ impl Sources {
     }
 
     fn drain(&mut self) -> Result<(), Failure> {
-        for tick in self.collector.drain().map_err(bpf_failure)? {
-            self.order.push(tick.time, Event::Tick(tick));
+        for record in self.collector.drain().map_err(bpf_failure)? {
+            self.order.push(record.time(), Event::Record(record));
         }
         let order = &mut self.order;
         self.sideband

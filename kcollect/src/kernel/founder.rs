@@ -7,12 +7,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use bpf::Record;
 use experiment_format::Error;
 use experiment_format::layout::ExperimentDir;
 use experiment_format::log::{Header, LogEvent, ProfileDecl, Run, Setting};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
-use experiment_format::packet::ClockTick;
+use experiment_format::packet::{ClockTick, TickArray};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use user_collector::process::Processes;
@@ -63,6 +64,15 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// Where page faults are handled: first address and end of the function that the entries call.
+    #[must_use]
+    pub fn page_fault(&self) -> (u64, u64) {
+        match self.symbols.extent("exc_page_fault") {
+            (0, 0) => self.symbols.extent("do_page_fault"),
+            found => found,
+        }
+    }
+
     /// Reads the kernel's symbols and what is loaded into it.
     ///
     /// # Errors
@@ -164,14 +174,24 @@ impl Founder {
     /// Applies one event of the stream. Events must come in time order.
     pub fn apply(&mut self, time: u64, event: Event) {
         match event {
-            Event::Tick(tick) if self.failed.is_some() => self.not_written += u64::from(tick.ticks),
-            Event::Tick(tick) => {
+            Event::Record(Record::Tick(tick)) if self.failed.is_some() => {
+                self.not_written += u64::from(tick.ticks);
+            }
+            Event::Record(Record::Tick(tick)) => {
                 let ticks = u64::from(tick.ticks);
                 if let Err(error) = self.recorder.tick(&mut self.writer, &self.processes, tick) {
                     self.not_written += ticks;
                     self.failed = Some(error);
                 }
             }
+            Event::Record(Record::Absence(absence)) if self.failed.is_none() => {
+                let writer = &mut self.writer;
+                if let Err(error) = self.recorder.absence(writer, &self.processes, &absence) {
+                    self.failed = Some(error);
+                }
+            }
+            Event::Record(Record::Absence(_)) => {}
+            Event::Record(Record::Thread(thread)) => self.recorder.thread(&self.processes, &thread),
             Event::Found { pid, name } => self.processes.found(pid, &name),
             Event::Sideband(event) => self.sideband(time, event),
         }
@@ -411,11 +431,19 @@ fn header(plan: &Plan) -> Header {
         system: machine::describe(),
         pid: std::process::id(),
         command_line: "kernel".to_owned(),
-        profiles: vec![ProfileDecl::Clock {
-            tick_us: plan.period_us,
-            states: NumStates::Kernel,
-            packets: vec![ClockTick::declaration()],
-        }],
+        // In this order: the last one tells gprofng how many states there are.
+        profiles: vec![
+            ProfileDecl::Clock {
+                tick_us: plan.period_us,
+                states: NumStates::Kernel,
+                packets: vec![ClockTick::declaration()],
+            },
+            ProfileDecl::Clock {
+                tick_us: plan.period_us,
+                states: NumStates::Solaris,
+                packets: vec![TickArray::declaration()],
+            },
+        ],
         driver_version: Some(concat!("kcollect BPF ", env!("CARGO_PKG_VERSION")).to_owned()),
         settings,
         comments: vec![

@@ -1,4 +1,8 @@
-//! The founder: ticks, in time order, become packets of the kernel's experiment.
+//! The founder: ticks and absences, in time order, become packets of the kernel's experiment.
+//!
+//! Each tick of a CPU is Kernel CPU, as er_kernel has it, and, where a thread was on the CPU, a tick array of that
+//! thread: user, system or trap. Each absence of a thread from the CPUs that boundaries fell into is a tick array
+//! with the kernel stack in which it was away.
 //!
 //! A tick in the kernel has its kernel stack; one in user mode the single frame `<NAME_PID_pid>`; one
 //! of an idle CPU `<IDLE>`, as er_kernel has them. Such a frame is an artificial function at an
@@ -6,16 +10,16 @@
 
 use std::collections::HashMap;
 
-use bpf::{Mode, Tick};
+use bpf::{Absence, Mode, ThreadTimes, Tick};
 use experiment_format::layout::printable;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::Microstate;
-use experiment_format::packet::ClockTick;
+use experiment_format::packet::{ClockTick, TickArray};
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::writer::ExperimentWriter;
 use user_collector::process::{Name, Process, Processes};
 
-use super::accounts::{Accounts, StackTicks};
+use super::accounts::{Accounts, ProcessTimes, StackTicks};
 use super::symbols::Symbols;
 use crate::cli::Target;
 
@@ -34,6 +38,8 @@ pub struct Recorded {
     pub ticks: u64,
     /// Packets written; one carries several ticks when a timer was held up.
     pub packets: u64,
+    /// Tick arrays written: of ticks on a CPU, and of absences.
+    pub arrays: u64,
     /// Ticks of processes whose name nothing had told.
     pub unnamed: u64,
     /// Packets whose stack was cut at the kernel's depth limit.
@@ -49,6 +55,7 @@ pub struct Recorded {
 pub struct Recorder {
     start: u64,
     interrupt_entries: Vec<(u64, u64)>,
+    trap_entries: Vec<(u64, u64)>,
     user_frames: HashMap<u32, UserFrame>,
     next_address: u64,
     idle: Option<StackUid>,
@@ -73,7 +80,8 @@ impl Recorder {
     pub fn new(start: u64, symbols: &Symbols, targets: &[Target]) -> Recorder {
         Recorder {
             start,
-            interrupt_entries: interrupt_entries(symbols),
+            interrupt_entries: ranges(symbols, is_entry),
+            trap_entries: ranges(symbols, |name| is_entry(name) && name != PAGE_FAULT_ENTRY),
             user_frames: HashMap::new(),
             next_address: FIRST_PROCESS_ADDRESS,
             idle: None,
@@ -96,8 +104,10 @@ impl Recorder {
         let process = processes.get(tick.pid);
         let stack = match tick.mode {
             Mode::Idle => self.idle(writer)?,
-            Mode::User => self.user_frame(writer, process, &tick)?,
-            Mode::Kernel => self.kernel_stack(writer, &tick)?,
+            Mode::User => self.user_frame(writer, process, tick.pid, tick.time)?,
+            Mode::Kernel => self.kernel_stack(writer, &tick.stack, tick.truncated, |stack| {
+                stack.ticks += ticks;
+            })?,
         };
         writer.tick(&ClockTick {
             cpu: tick.cpu,
@@ -121,20 +131,63 @@ impl Recorder {
         if name.is_none() && tick.pid != 0 {
             self.recorded.unnamed += ticks;
         }
-        let row = self
-            .accounts
-            .process(tick.pid, process.map_or(0, |process| process.serial));
-        row.name = shown(tick.pid, name);
+        let trap = if self.is_trap(&tick) { ticks } else { 0 };
+        let state = match tick.mode {
+            Mode::User => Microstate::User,
+            _ if trap > 0 => Microstate::Trap,
+            _ => Microstate::System,
+        };
+        let mut counts = [0; Microstate::PER_THREAD];
+        counts[state.number() as usize] = tick.ticks;
+        self.recorded.arrays += 1;
+        writer.tick_array(&TickArray {
+            cpu: tick.cpu,
+            time: tick.time,
+            stack,
+            tid: tick.tid,
+            pid: tick.pid,
+            ticks: counts,
+        })?;
         let (user, kernel) = match tick.mode {
             Mode::User => (ticks, 0),
             _ => (0, ticks),
         };
-        row.user += user;
-        row.kernel += kernel;
-        let name = row.name.clone();
-        self.accounts
-            .add_to_targets(tick.pid, tick.tid, &name, user, kernel);
+        let times = ProcessTimes {
+            user,
+            kernel,
+            trap,
+            ..ProcessTimes::default()
+        };
+        self.add(processes, tick.pid, tick.tid, &times);
         Ok(())
+    }
+
+    /// Adds what a thread did; `processes` is as it was when this was told.
+    pub fn thread(&mut self, processes: &Processes, thread: &ThreadTimes) {
+        let times = ProcessTimes {
+            ns: thread.ns,
+            threads: 1,
+            lived: thread.lived,
+            ..ProcessTimes::default()
+        };
+        self.add(processes, thread.pid, thread.tid, &times);
+    }
+
+    fn add(&mut self, processes: &Processes, pid: u32, tid: u32, times: &ProcessTimes) {
+        let process = processes.get(pid);
+        let name = shown(pid, process.and_then(|process| process.name.as_deref()));
+        let serial = process.map_or(0, |process| process.serial);
+        self.accounts.add((pid, serial), tid, name, times);
+    }
+
+    /// Was the CPU in a trap: an interrupt, or an exception that is no page fault? Then its entry is at
+    /// the root of the stack; a system call's and a kernel thread's roots are others.
+    fn is_trap(&self, tick: &Tick) -> bool {
+        let within = |pc: &u64| {
+            let next = self.trap_entries.partition_point(|(from, _)| from <= pc);
+            next > 0 && *pc < self.trap_entries[next - 1].1
+        };
+        tick.irq_work || tick.stack.last().is_some_and(within)
     }
 
     /// Forgets the frames of processes that are no longer known.
@@ -156,54 +209,84 @@ impl Recorder {
         &mut self,
         writer: &mut ExperimentWriter,
         process: Option<&Process>,
-        tick: &Tick,
+        pid: u32,
+        time: u64,
     ) -> experiment_format::Result<StackUid> {
         let serial = process.map_or(0, |process| process.serial);
         let name = process.and_then(|process| process.name.as_ref());
-        if let Some(known) = self.user_frames.get(&tick.pid)
+        if let Some(known) = self.user_frames.get(&pid)
             && known.serial == serial
             && known.name.as_ref() == name
         {
             return Ok(known.uid);
         }
-        let function = format!(
-            "<{}_PID_{}>",
-            shown(tick.pid, name.map(|name| &**name)),
-            tick.pid
-        );
-        let at = tick.time.saturating_sub(self.start);
+        let function = format!("<{}_PID_{}>", shown(pid, name.map(|name| &**name)), pid);
+        let at = time.saturating_sub(self.start);
         let uid = artificial(writer, at, self.next_address, function)?;
         self.next_address += STEP;
         let name = name.cloned();
         self.user_frames
-            .insert(tick.pid, UserFrame { serial, name, uid });
+            .insert(pid, UserFrame { serial, name, uid });
         Ok(uid)
     }
 
+    /// The number of a kernel stack, given as the kernel gives it; `count` adds to its ticks.
     fn kernel_stack(
         &mut self,
         writer: &mut ExperimentWriter,
-        tick: &Tick,
+        stack: &[u64],
+        truncated: bool,
+        count: impl FnOnce(&mut StackTicks),
     ) -> experiment_format::Result<StackUid> {
-        let mut frames = tick.stack.to_vec();
+        let mut frames = stack.to_vec();
         self.point_at_calls(&mut frames);
-        let end = if tick.truncated {
+        let end = if truncated {
             frames.push(TRUNCATED);
             StackEnd::Truncated
         } else {
             StackEnd::Complete
         };
-        let ticks = u64::from(tick.ticks);
         if let Some(known) = self.accounts.stacks.get_mut(&*frames) {
-            known.ticks += ticks;
+            count(known);
             return Ok(known.uid);
         }
         let kernel = frames.strip_suffix(&[TRUNCATED]).unwrap_or(&frames);
         let uid = writer.stack(kernel, end)?;
-        self.accounts
-            .stacks
-            .insert(frames.into(), StackTicks { uid, ticks });
+        let mut ticks = StackTicks::new(uid);
+        count(&mut ticks);
+        self.accounts.stacks.insert(frames.into(), ticks);
         Ok(uid)
+    }
+
+    /// Writes the ticks of a thread's absence; `processes` is as it was when the thread came back.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn absence(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        processes: &Processes,
+        absence: &Absence,
+    ) -> experiment_format::Result<()> {
+        let stack = if absence.stack.is_empty() {
+            let process = processes.get(absence.pid);
+            self.user_frame(writer, process, absence.pid, absence.time)?
+        } else {
+            self.kernel_stack(writer, &absence.stack, absence.truncated, |stack| {
+                for (sum, ticks) in stack.away.iter_mut().zip(absence.counts) {
+                    *sum += u64::from(ticks);
+                }
+            })?
+        };
+        self.recorded.arrays += 1;
+        writer.tick_array(&TickArray {
+            cpu: absence.cpu,
+            time: absence.time,
+            stack,
+            tid: absence.tid,
+            pid: absence.pid,
+            ticks: absence.counts,
+        })
     }
 
     /// Turns return addresses into addresses inside the call, by one byte. A frame under an
@@ -247,24 +330,29 @@ fn artificial(
     writer.stack(&[vaddr], StackEnd::Complete)
 }
 
-/// Where interrupts and exceptions enter the kernel: the frame under such a function was interrupted,
-/// it called nothing. x86-64's entry stubs begin with `asm_`, aarch64's with `el1h_64_`.
-fn interrupt_entries(symbols: &Symbols) -> Vec<(u64, u64)> {
-    let entry = |name: &str| {
-        [
-            "asm_exc_",
-            "asm_sysvec_",
-            "asm_common_interrupt",
-            "asm_spurious",
-            "el1h_64_",
-        ]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
-    };
+/// The entry of x86-64's page faults.
+const PAGE_FAULT_ENTRY: &str = "asm_exc_page_fault";
+
+/// Is it where interrupts and exceptions enter the kernel? The frame under such a function was
+/// interrupted, it called nothing. x86-64's entry stubs begin with `asm_`, aarch64's with `el1h_64_`.
+fn is_entry(name: &str) -> bool {
+    [
+        "asm_exc_",
+        "asm_sysvec_",
+        "asm_common_interrupt",
+        "asm_spurious",
+        "el1h_64_",
+    ]
+    .iter()
+    .any(|prefix| name.starts_with(prefix))
+}
+
+/// Where the functions lie that have such a name, in order.
+fn ranges(symbols: &Symbols, chosen: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
     let mut ranges: Vec<_> = symbols
         .objects()
         .flat_map(|(_, object)| object)
-        .filter(|symbol| entry(&symbol.name))
+        .filter(|symbol| chosen(&symbol.name))
         .map(|symbol| (symbol.address, symbol.address.saturating_add(symbol.size)))
         .collect();
     ranges.sort_unstable();

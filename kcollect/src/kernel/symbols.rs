@@ -177,6 +177,19 @@ impl Symbols {
         (pc - symbol.address < symbol.size).then_some(Place { object, symbol })
     }
 
+    /// Where a function of the kernel itself lies: first address and end. (0, 0) where there is none.
+    #[must_use]
+    pub fn extent(&self, function: &str) -> (u64, u64) {
+        self.objects
+            .iter()
+            .filter(|(object, _)| object == KERNEL)
+            .flat_map(|(_, symbols)| symbols)
+            .find(|symbol| &*symbol.name == function)
+            .map_or((0, 0), |symbol| {
+                (symbol.address, symbol.address.saturating_add(symbol.size))
+            })
+    }
+
     /// Adds a function that came during the run, such as a BPF program. It takes the place of one
     /// that began at the same address.
     pub fn add(&mut self, object: &str, symbol: Symbol) {

@@ -11,6 +11,9 @@
  *
  * All run with interrupts off on the CPU whose books they write.
  */
+#ifndef KCOLLECT_TICK_H
+#define KCOLLECT_TICK_H
+
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
@@ -43,6 +46,8 @@ static __always_inline __u32 passed(struct cpu_books *book, __u64 now)
 
 	book->index = grid.index;
 	book->last = now;
+	book->next = book->origin + (grid.index + 1) * period_ns;
+	book->offset_stale = 1;
 	return ticks;
 }
 
@@ -183,6 +188,8 @@ int begin(void *ctx)
 	if (book) {
 		book->origin = bpf_ktime_get_ns();
 		book->index = 0;
+		book->next = book->origin + period_ns;
+		book->offset_stale = 1;
 	}
 	return 0;
 }
@@ -201,4 +208,4 @@ int settle(void *ctx)
 	return 0;
 }
 
-char LICENSE[] SEC("license") = "GPL";
+#endif

@@ -1,22 +1,23 @@
 //! The summary at the end of a run, fit for triage without opening anything else; for people as
-//! text, for machines as JSON. The JSON is also in the experiment, as `kcollect.json`.
+//! text ([`Summary::text`]), for machines as JSON. The JSON is also in the experiment, as `kcollect.json`.
 
+mod text;
+
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
 
 use bpf::CpuBooks;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use experiment_format::microstate::Microstate;
 use serde::Serialize;
 
 use crate::cli::Plan;
 use crate::exit::Failure;
+use crate::kernel::accounts::ProcessTimes;
 use crate::kernel::founder::Founder;
 use crate::kernel::recorder::TRUNCATED;
 use crate::losses::Losses;
 use crate::sources::{CpuTime, Sources};
 
-/// Rows of a table on the terminal.
-const TOP: usize = 10;
 /// Rows of a table in the JSON.
 const TOP_JSON: usize = 200;
 
@@ -43,10 +44,14 @@ pub struct Summary {
     pub packets: u64,
     /// What is missing or impaired, by cause.
     pub losses: Losses,
-    /// Processes by CPU time, most first.
+    /// The states of a thread, as gprofng calls their metrics.
+    pub states: Vec<&'static str>,
+    /// All processes, those with most time awake first.
     pub processes: Vec<Process>,
     /// Processes and threads named with `-T`.
     pub targets: Vec<Process>,
+    /// Where threads were away from the CPUs, by ticks, most first; sleep and stop come after all else.
+    pub waiting: Vec<WaitingPlace>,
     /// Kernel functions by their own ticks, most first.
     pub functions: Vec<Function>,
     /// What kcollect itself took.
@@ -103,6 +108,25 @@ pub struct Process {
     pub kernel: f64,
     /// Ticks of both.
     pub ticks: u64,
+    /// Exact seconds of all its threads by state, in the order of [`Summary::states`].
+    pub states_s: Vec<f64>,
+    /// Threads that lived.
+    pub threads: u64,
+    /// For how long they lived during the run, all together, seconds.
+    pub lived_s: f64,
+}
+
+/// A place in the kernel where threads waited.
+#[derive(Debug, Serialize)]
+pub struct WaitingPlace {
+    /// The function that waited: the innermost that is not the scheduler's own.
+    pub name: String,
+    /// The state, as gprofng calls its metric.
+    pub state: &'static str,
+    /// Seconds, by ticks.
+    pub seconds: f64,
+    /// Ticks.
+    pub ticks: u64,
 }
 
 /// A kernel function's CPU time.
@@ -156,20 +180,18 @@ impl Summary {
         let recorded = founder.recorder.recorded;
         let sent = sum(CpuBooks::boundaries) - sum(|books| books.unsent) - sum(|books| books.lost);
         let elapsed_s = stopped.saturating_sub(started) as f64 / 1e9;
-        let processes: Vec<_> = founder
-            .recorder
-            .accounts
-            .by_process()
-            .into_iter()
-            .map(|row| Process {
-                pid: row.pid,
-                tid: None,
-                user: seconds(row.user),
-                kernel: seconds(row.kernel),
-                ticks: row.ticks(),
-                name: row.name,
-            })
-            .collect();
+        let row = |times: &ProcessTimes, tid| Process {
+            pid: times.pid,
+            tid,
+            name: times.name.clone(),
+            user: seconds(times.user),
+            kernel: seconds(times.kernel),
+            ticks: times.ticks(),
+            states_s: times.states().map(|ns| ns as f64 / 1e9).to_vec(),
+            threads: times.threads,
+            lived_s: times.lived as f64 / 1e9,
+        };
+        let accounts = &founder.recorder.accounts;
         Ok(Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
@@ -189,6 +211,8 @@ impl Summary {
                 ring_full: sum(|books| books.lost),
                 not_written: founder.not_written,
                 unaccounted: sent as i64 - (recorded.ticks + founder.not_written) as i64,
+                absences: sum(|books| books.absences_lost),
+                threads: sum(|books| books.threads_lost),
                 sideband: founder.sideband_lost,
                 unnamed: recorded.unnamed,
                 truncated_stacks: recorded.truncated,
@@ -196,21 +220,21 @@ impl Summary {
                 made_up: sum(|books| books.made_up),
                 late_events: sources.late(),
             },
-            targets: founder
-                .recorder
-                .accounts
+            targets: accounts
                 .targets
                 .iter()
-                .map(|row| Process {
-                    pid: row.target.pid,
-                    tid: row.target.tid,
-                    name: row.name.clone().unwrap_or_else(|| "(no tick)".to_owned()),
-                    user: seconds(row.user),
-                    kernel: seconds(row.kernel),
-                    ticks: row.user + row.kernel,
-                })
+                .map(|(target, times)| row(times, target.tid))
                 .collect(),
-            processes: processes.into_iter().take(TOP_JSON).collect(),
+            states: Microstate::ALL[..Microstate::PER_THREAD]
+                .iter()
+                .filter_map(|state| state.metric())
+                .collect(),
+            processes: accounts
+                .by_process()
+                .iter()
+                .map(|times| row(times, None))
+                .collect(),
+            waiting: waiting(founder, interval),
             functions: functions(founder, interval),
             cost: cost(elapsed_s, founder.bytes_written()),
             next: next_commands(path),
@@ -221,76 +245,6 @@ impl Summary {
     #[must_use]
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
-    }
-
-    /// For people, within `width` columns where that is known.
-    #[must_use]
-    pub fn text(&self, width: Option<u16>) -> String {
-        let mut text = String::new();
-        let _ = self.write(&mut text, width);
-        text.truncate(text.trim_end().len());
-        text
-    }
-
-    fn write(&self, out: &mut String, width: Option<u16>) -> std::fmt::Result {
-        let capacity: f64 = self.cpu_time.user + self.cpu_time.kernel + self.cpu_time.idle;
-        let share = |seconds: f64| percent(seconds, capacity);
-        writeln!(out, "{}", self.experiment)?;
-        writeln!(
-            out,
-            "  {:.3} s on {} CPU{}, {} ticks of {} recorded{}",
-            self.elapsed_s,
-            self.cpus.len(),
-            if self.cpus.len() == 1 { "" } else { "s" },
-            self.ticks,
-            interval(self.interval_us),
-            if self.idle_recorded {
-                ""
-            } else {
-                " (idle left out)"
-            },
-        )?;
-        writeln!(out, "  {}", self.losses.line())?;
-        writeln!(out)?;
-        writeln!(
-            out,
-            "CPU time: user {:.3} s ({}), kernel {:.3} s ({}; interrupts {:.3} s), idle {:.3} s ({})",
-            self.cpu_time.user,
-            share(self.cpu_time.user),
-            self.cpu_time.kernel,
-            share(self.cpu_time.kernel),
-            self.cpu_time.interrupts,
-            self.cpu_time.idle,
-            share(self.cpu_time.idle),
-        )?;
-        writeln!(out)?;
-        let top = || self.processes.iter().take(TOP);
-        let shown =
-            |target: &&Process| target.tid.is_none() && top().any(|row| row.pid == target.pid);
-        let targets = self.targets.iter().filter(|target| !shown(target));
-        let processes: Vec<_> = top().chain(targets).collect();
-        if !processes.is_empty() {
-            writeln!(out, "{}\n", process_table(&processes, capacity, width))?;
-        }
-        if !self.functions.is_empty() {
-            writeln!(
-                out,
-                "{}\n",
-                function_table(&self.functions, self.cpu_time.kernel, width)
-            )?;
-        }
-        writeln!(
-            out,
-            "kcollect itself: {:.3} s of CPU ({:.2} % of one), {} resident, {} written",
-            self.cost.cpu_s,
-            self.cost.cpu_percent,
-            bytes(self.cost.peak_rss_bytes),
-            bytes(self.cost.bytes_written),
-        )?;
-        writeln!(out, "\nNext:")?;
-        self.next
-            .iter()
-            .try_for_each(|command| writeln!(out, "  {command}"))
     }
 }
 
@@ -360,6 +314,49 @@ fn functions(founder: &Founder, interval: f64) -> Vec<Function> {
     rows
 }
 
+/// Ticks of absences by the function that waited, and the state.
+fn waiting(founder: &Founder, interval: f64) -> Vec<WaitingPlace> {
+    let mut places: HashMap<(&str, Microstate), u64> = HashMap::new();
+    for (frames, stack) in &founder.recorder.accounts.stacks {
+        let names = frames.iter().filter_map(|pc| founder.symbols.find(*pc));
+        let mut names = names.map(|place| &*place.symbol.name);
+        let name = names.find(|name| !is_scheduler(name)).unwrap_or("?");
+        for state in &Microstate::ALL[..Microstate::PER_THREAD] {
+            let ticks = stack.away[state.number() as usize];
+            if ticks > 0 {
+                *places.entry((name, *state)).or_default() += ticks;
+            }
+        }
+    }
+    let quiet = |state: Microstate| matches!(state, Microstate::Sleep | Microstate::Stopped);
+    let mut places: Vec<_> = places.into_iter().collect();
+    places.sort_by_key(|((name, state), ticks)| (quiet(*state), Reverse(*ticks), *name));
+    places
+        .into_iter()
+        .take(TOP_JSON)
+        .map(|((name, state), ticks)| WaitingPlace {
+            name: name.to_owned(),
+            state: state.metric().unwrap_or_default(),
+            seconds: ticks as f64 * interval,
+            ticks,
+        })
+        .collect()
+}
+
+/// Functions in which every absence ends: they say nothing of its reason.
+fn is_scheduler(name: &str) -> bool {
+    let name = name.trim_start_matches('_');
+    [
+        "schedule",
+        "io_schedule",
+        "preempt_schedule",
+        "cond_resched",
+        "bit_wait",
+    ]
+    .iter()
+    .any(|prefix| name.starts_with(prefix))
+}
+
 fn cost(elapsed_s: f64, bytes_written: u64) -> Cost {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF);
     let (cpu_s, peak_rss_bytes) = usage.map_or((0.0, 0), |usage| {
@@ -381,94 +378,14 @@ fn cost(elapsed_s: f64, bytes_written: u64) -> Cost {
 }
 
 fn next_commands(path: &str) -> Vec<String> {
-    let views = "e.kcpu:e.%kcpu:i.kcpu:name";
+    let states = "e.total:e.user:e.system:e.trap:e.lock:e.sleep:e.wait:e.datapfault:e.kernelpfault";
     vec![
-        format!("gprofng display text -metrics {views} -limit 20 -functions {path}"),
+        format!(
+            "gprofng display text -metrics e.kcpu:e.%kcpu:i.kcpu:name -limit 20 -functions {path}"
+        ),
         format!("gprofng display text -metrics i.kcpu:e.kcpu:name -limit 40 -calltree {path}"),
-        format!("gprofng display text -metrics e.kcpu:name -cpus -threads {path}"),
+        format!(
+            "gprofng display text -metrics {states}:name -sort e.wait -limit 20 -functions -threads {path}"
+        ),
     ]
-}
-
-fn table(width: Option<u16>, header: &[&str], numbers: usize) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header);
-    match width {
-        Some(width) => {
-            table
-                .set_content_arrangement(ContentArrangement::Dynamic)
-                .set_width(width);
-        }
-        None => {
-            table.set_content_arrangement(ContentArrangement::Disabled);
-        }
-    }
-    for column in table.column_iter_mut().take(numbers) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
-fn process_table(rows: &[&Process], capacity: f64, width: Option<u16>) -> String {
-    let mut table = table(
-        width,
-        &["CPU s", "%", "user s", "kernel s", "PID", "Process"],
-        5,
-    );
-    for row in rows {
-        let all = row.user + row.kernel;
-        table.add_row([
-            format!("{all:.3}"),
-            percent(all, capacity),
-            format!("{:.3}", row.user),
-            format!("{:.3}", row.kernel),
-            match row.tid {
-                Some(tid) => format!("{}/{tid}", row.pid),
-                None => row.pid.to_string(),
-            },
-            row.name.clone(),
-        ]);
-    }
-    table.trim_fmt()
-}
-
-fn function_table(rows: &[Function], kernel: f64, width: Option<u16>) -> String {
-    let mut table = table(
-        width,
-        &["self s", "%", "total s", "Kernel function", "Object"],
-        3,
-    );
-    for row in rows.iter().take(TOP) {
-        table.add_row([
-            format!("{:.3}", row.own),
-            percent(row.own, kernel),
-            format!("{:.3}", row.total),
-            row.name.clone(),
-            row.object.clone(),
-        ]);
-    }
-    table.trim_fmt()
-}
-
-fn percent(part: f64, whole: f64) -> String {
-    if whole > 0.0 {
-        format!("{:.1}%", 100.0 * part / whole)
-    } else {
-        "-".to_owned()
-    }
-}
-
-fn interval(us: u32) -> String {
-    if us >= 1000 {
-        format!("{} ms", f64::from(us) / 1000.0)
-    } else {
-        format!("{us} µs")
-    }
-}
-
-fn bytes(count: u64) -> String {
-    match count {
-        0..=9_999 => format!("{count} B"),
-        10_000..=9_999_999 => format!("{:.1} kB", count as f64 / 1e3),
-        _ => format!("{:.1} MB", count as f64 / 1e6),
-    }
 }

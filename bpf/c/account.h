@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The account of one thread: which state it is in, since when, and for how long it has been in each.
+ * Pure: time comes in as an argument, so this compiles natively and is tested there
+ * (bpf/src/account.rs).
+ *
+ * A thread is on a CPU or off it. Off it, it is blocked for a reason that was known when it left, and
+ * then, from its wake-up on, waits for a CPU; one that was preempted waits from the beginning. The
+ * wake-up needs no hook: the scheduler itself sums up how long the thread has waited (run_delay), so
+ * at its return the growth of that sum is the wait and the rest is the block.
+ *
+ * Every interval is closed by the event that ends it and none is dropped: the times of a thread sum
+ * up to the time that it was watched.
+ */
+#ifndef KCOLLECT_ACCOUNT_H
+#define KCOLLECT_ACCOUNT_H
+
+/* The states of a thread, as numbered in the experiment. The three of a thread on a CPU are told apart
+ * by ticks; here they are one time, under STATE_USER. */
+enum state {
+	STATE_USER = 0,
+	STATE_SYSTEM = 1,
+	STATE_TRAP = 2,
+	STATE_TEXT_FAULT = 3,
+	STATE_DATA_FAULT = 4,
+	STATE_KERNEL_FAULT = 5,
+	STATE_USER_LOCK = 6,
+	STATE_SLEEP = 7,
+	STATE_WAIT_CPU = 8,
+	STATE_STOPPED = 9,
+	STATES = 10,
+};
+
+#define STATE_ON_CPU STATE_USER
+
+/* Room for a power of two, so that the verifier needs no more than a mask to see an index within it. */
+#define STATE_SLOTS 16
+#define STATE_SLOT(state) ((state) & (STATE_SLOTS - 1))
+
+struct account {
+	__u64 since;	 /* when the open interval began, ns of the scheduler's clock */
+	__u64 run_delay; /* the scheduler's sum of waits at that time, ns */
+	__u64 run_time;	 /* the scheduler's sum of times on a CPU at the last return, ns */
+	__u64 entered;	 /* when watching began */
+	__u64 lived;	 /* sum of earlier times of watching, ns */
+	__u64 ns[STATE_SLOTS];
+	__u32 state; /* of the open interval: enum state */
+	__u32 watched; /* 0: not entered yet */
+};
+
+/* What a closed interval off the CPU was made of: [from, woken) in `state`, [woken, to) waiting. */
+struct absence {
+	__u64 from, woken, to;
+	__u32 state;
+};
+
+static inline void account_open(struct account *account, __u64 now, __u32 state, __u64 run_delay)
+{
+	account->since = now;
+	account->state = state;
+	account->run_delay = run_delay;
+}
+
+/* Watch a thread from `now` on, which is in `state`. */
+static inline void account_enter(struct account *account, __u64 now, __u32 state, __u64 run_delay)
+{
+	account_open(account, now, state, run_delay);
+	account->entered = now;
+	account->watched = 1;
+}
+
+/* The thread leaves its CPU, into `state`. */
+static inline void account_leave(struct account *account, __u64 now, __u32 state, __u64 run_delay)
+{
+	if (now > account->since)
+		account->ns[STATE_ON_CPU] += now - account->since;
+	else
+		now = account->since;
+	account_open(account, now, state, run_delay);
+}
+
+/* What the open interval off the CPU is made of if it ends `now`; `run_delay` includes the wait that
+ * is going on. */
+static inline struct absence account_absence(const struct account *account, __u64 now, __u64 run_delay)
+{
+	struct absence absence = { .from = account->since, .to = now, .state = account->state };
+	__u64 length, waited;
+
+	/* Clocks of two CPUs may differ by a hair: an interval is never negative. */
+	if (absence.to < absence.from)
+		absence.to = absence.from;
+	length = absence.to - absence.from;
+	waited = run_delay > account->run_delay ? run_delay - account->run_delay : 0;
+	if (absence.state == STATE_WAIT_CPU || waited > length)
+		waited = length;
+	absence.woken = absence.to - waited;
+	return absence;
+}
+
+/* The thread is on a CPU again; `run_time` is the scheduler's sum of its times on one.
+ *
+ * Did it never leave, as far as we saw? A kernel may keep a program from seeing an event (it does so
+ * when the program is running already). Then the scheduler's own sum tells how much of the time since
+ * was spent on a CPU; why it was away for the rest is not known, and it counts as sleep. */
+static inline struct absence account_return(struct account *account, __u64 now, __u64 run_delay, __u64 run_time)
+{
+	struct absence absence;
+
+	if (account->state == STATE_ON_CPU) {
+		__u64 ran = run_time > account->run_time ? run_time - account->run_time : 0;
+
+		if (now > account->since && ran > now - account->since)
+			ran = now - account->since;
+		account_leave(account, account->since + ran, STATE_SLEEP, account->run_delay);
+	}
+	absence = account_absence(account, now, run_delay);
+	account->ns[STATE_SLOT(absence.state)] += absence.woken - absence.from;
+	account->ns[STATE_WAIT_CPU] += absence.to - absence.woken;
+	account_open(account, absence.to, STATE_ON_CPU, run_delay);
+	account->run_time = run_time;
+	return absence;
+}
+
+/* The thread is about to leave a CPU: had it come to one, as far as we saw? If not, it came at `arrival`, as the
+ * scheduler has it. */
+static inline void account_repair(struct account *account, __u64 arrival, __u64 run_delay)
+{
+	if (account->state != STATE_ON_CPU)
+		account_return(account, arrival, run_delay, account->run_time);
+}
+
+/* Closes the open interval, whatever it is, and watches no more. */
+static inline struct absence account_close(struct account *account, __u64 now, __u64 run_delay)
+{
+	struct absence none = {}, absence;
+
+	if (account->state == STATE_ON_CPU) {
+		account_leave(account, now, STATE_ON_CPU, run_delay);
+		absence = none;
+	} else {
+		absence = account_return(account, now, run_delay, account->run_time);
+	}
+	account->lived += account->since - account->entered;
+	account->watched = 0;
+	return absence;
+}
+
+#endif

@@ -1,0 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* All programs in one object, so that they share their maps. */
+#include "tick.h"
+#include "threads.h"
+
+char LICENSE[] SEC("license") = "GPL";

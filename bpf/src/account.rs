@@ -1,0 +1,255 @@
+//! Tests of `c/account.h`, compiled natively, as drawings of time.
+//!
+//! A drawing is a line of letters, one for each unit of time: `U` on a CPU, `S` asleep, `L` at a lock, `W` waiting
+//! for a CPU. It is played to the account as the events that a scheduler would see: a wake-up shows only in the sum
+//! of waits that the scheduler keeps.
+
+use proptest::prelude::*;
+
+const ON_CPU: u32 = 0;
+const LOCK: u32 = 6;
+const SLEEP: u32 = 7;
+const WAIT: u32 = 8;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Account {
+    since: u64,
+    run_delay: u64,
+    run_time: u64,
+    entered: u64,
+    lived: u64,
+    ns: [u64; 16],
+    state: u32,
+    watched: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Absence {
+    from: u64,
+    woken: u64,
+    to: u64,
+    state: u32,
+}
+
+unsafe extern "C" {
+    fn native_grid_until(next: u64, to: u64, period: u64) -> u32;
+    fn native_enter(account: *mut Account, now: u64, state: u32, run_delay: u64);
+    fn native_leave(account: *mut Account, now: u64, state: u32, run_delay: u64);
+    fn native_return(account: *mut Account, now: u64, run_delay: u64, run_time: u64) -> Absence;
+    fn native_repair(account: *mut Account, arrival: u64, run_delay: u64);
+    fn native_close(account: *mut Account, now: u64, run_delay: u64) -> Absence;
+}
+
+impl Account {
+    fn enter(now: u64, state: u32, run_delay: u64) -> Account {
+        let mut account = Account::default();
+        // SAFETY: a valid `struct account` for the call, which keeps no pointer.
+        unsafe { native_enter(&mut account, now, state, run_delay) };
+        account
+    }
+
+    fn leave(&mut self, now: u64, state: u32, run_delay: u64) {
+        // SAFETY: as in `enter`.
+        unsafe { native_leave(self, now, state, run_delay) };
+    }
+
+    fn come_back(&mut self, now: u64, run_delay: u64, run_time: u64) -> Absence {
+        // SAFETY: as in `enter`.
+        unsafe { native_return(self, now, run_delay, run_time) }
+    }
+
+    fn repair(&mut self, arrival: u64, run_delay: u64) {
+        // SAFETY: as in `enter`.
+        unsafe { native_repair(self, arrival, run_delay) };
+    }
+
+    fn close(&mut self, now: u64, run_delay: u64) -> Absence {
+        // SAFETY: as in `enter`.
+        unsafe { native_close(self, now, run_delay) }
+    }
+}
+
+fn state(letter: u8) -> u32 {
+    match letter {
+        b'U' => ON_CPU,
+        b'L' => LOCK,
+        b'S' => SLEEP,
+        b'W' => WAIT,
+        other => panic!("{}", char::from(other)),
+    }
+}
+
+/// Plays a drawing and gives the account, closed, and the absences. Events that fall under a `-` of
+/// `seen` reach nobody.
+fn play_seen(drawing: &str, seen: &str) -> (Account, Vec<Absence>) {
+    let letters = drawing.as_bytes();
+    let mut account = Account::enter(0, state(letters[0]), 0);
+    let mut absences = Vec::new();
+    let mut delay = u64::from(letters[0] == b'W');
+    let mut run_time = u64::from(letters[0] == b'U');
+    let mut arrival = 0;
+    for (now, pair) in letters.windows(2).enumerate() {
+        let now = now + 1;
+        let hidden = seen.as_bytes().get(now) == Some(&b'-');
+        match (pair[0], pair[1]) {
+            (b'U', b'U') => {}
+            (b'U', other) if !hidden => {
+                account.repair(arrival, delay);
+                account.leave(now as u64, state(other), delay);
+            }
+            (b'U', _) => {}
+            (_, b'U') => {
+                arrival = now as u64;
+                if !hidden {
+                    absences.push(account.come_back(now as u64, delay, run_time));
+                }
+            }
+            // Asleep, then runnable: no event.
+            _ => {}
+        }
+        delay += u64::from(pair[1] == b'W');
+        run_time += u64::from(pair[1] == b'U');
+    }
+    account.close(letters.len() as u64, delay);
+    (account, absences)
+}
+
+fn play(drawing: &str) -> (Account, Vec<Absence>) {
+    play_seen(drawing, "")
+}
+
+fn count(drawing: &str, letter: char) -> u64 {
+    drawing.chars().filter(|here| *here == letter).count() as u64
+}
+
+fn conserves(drawing: &str) {
+    let (account, _) = play(drawing);
+    for (letter, state) in [('U', ON_CPU), ('L', LOCK), ('S', SLEEP), ('W', WAIT)] {
+        assert_eq!(
+            account.ns[state as usize],
+            count(drawing, letter),
+            "{letter} of {drawing}"
+        );
+    }
+    assert_eq!(account.lived, drawing.len() as u64);
+    assert_eq!(account.watched, 0);
+}
+
+#[test]
+fn each_state_gets_its_time() {
+    conserves("UUUUSSSSUUUU");
+    conserves("UUSSSSWWUUWWUULLLLLLWUU");
+    conserves("SSSSSSSS");
+    conserves("WWWWUUUU");
+    conserves("UUUUWWWW");
+    conserves("UUUUSSSSWW");
+}
+
+#[test]
+fn an_arrival_that_nobody_saw_is_made_good_at_the_next_leave() {
+    let (seen, _) = play("UUSSSSWWUUUSSSSUU");
+    let (hidden, _) = play_seen("UUSSSSWWUUUSSSSUU", "        -        ");
+    assert_eq!(seen.ns, hidden.ns);
+}
+
+#[test]
+fn a_leave_that_nobody_saw_is_made_good_as_sleep() {
+    let (account, _) = play_seen("UULLLLWWUUU", "  -        ");
+    assert_eq!(account.ns[ON_CPU as usize], 5);
+    assert_eq!(account.ns[SLEEP as usize], 4);
+    assert_eq!(account.ns[WAIT as usize], 2);
+}
+
+#[test]
+fn an_absence_is_split_at_the_wake_up() {
+    let (_, absences) = play("UUSSSSWWUU");
+    assert_eq!(
+        absences,
+        [Absence {
+            from: 2,
+            woken: 6,
+            to: 8,
+            state: SLEEP
+        }]
+    );
+    let (_, absences) = play("UUWWWUU");
+    assert_eq!(
+        absences,
+        [Absence {
+            from: 2,
+            woken: 2,
+            to: 5,
+            state: WAIT
+        }]
+    );
+}
+
+#[test]
+fn clocks_that_differ_by_a_hair_make_no_negative_time() {
+    let mut account = Account::enter(1000, ON_CPU, 0);
+    account.leave(1010, SLEEP, 0);
+    let absence = account.come_back(1008, 0, 0);
+    assert_eq!((absence.from, absence.to), (1010, 1010));
+    account.leave(1005, SLEEP, 0);
+    account.close(1020, 0);
+    assert_eq!(account.ns.iter().sum::<u64>(), 20);
+    assert_eq!(account.lived, 20);
+}
+
+#[test]
+fn boundaries_of_the_grid_the_thread_left_are_counted_in_absences() {
+    let until = |next, to| {
+        // SAFETY: a pure function of numbers.
+        unsafe { native_grid_until(next, to, 10) }
+    };
+    assert_eq!(until(15, 14), 0);
+    assert_eq!(until(15, 15), 1);
+    assert_eq!(until(15, 24), 1);
+    assert_eq!(until(15, 25), 2);
+    assert_eq!(until(u64::MAX, 25), 0);
+}
+
+proptest! {
+    /// Any life conserves.
+    #[test]
+    fn any_drawing_conserves(
+        spans in proptest::collection::vec((0_u8..3, 1_usize..9, 0_usize..4, 1_usize..9), 1..60)
+    ) {
+        let drawing: String = spans.into_iter().map(|(kind, blocked, waiting, running)| {
+            let blocked = match kind {
+                0 => "S".repeat(blocked),
+                1 => "L".repeat(blocked),
+                _ => "W".repeat(blocked),
+            };
+            blocked + &"W".repeat(waiting) + &"U".repeat(running)
+        }).collect();
+        conserves(&drawing);
+    }
+
+    /// Whatever times and sums a scheduler gives, the states sum up to the time watched.
+    #[test]
+    fn any_events_conserve(
+        events in proptest::collection::vec((0_u64..1000, 0_u64..2000, 3_u32..10), 1..100)
+    ) {
+        let (mut account, mut now, mut on_cpu) = (Account::enter(5000, ON_CPU, 0), 5000_u64, true);
+        for (step, delay, state) in events {
+            // Now and then a clock that is behind.
+            now = (now + step).saturating_sub(10);
+            match on_cpu {
+                true => {
+                    account.repair(now.saturating_sub(3), delay);
+                    account.leave(now, state, delay);
+                }
+                false => { account.come_back(now, delay, delay); }
+            }
+            // Now and then an event that nobody saw.
+            if step % 7 != 0 {
+                on_cpu = !on_cpu;
+            }
+        }
+        account.close(now, 0);
+        prop_assert_eq!(account.ns.iter().sum::<u64>(), account.lived);
+    }
+}
