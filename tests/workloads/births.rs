@@ -14,8 +14,6 @@ use tests::truth::{Work, clock_ns, process_cpu_ns};
 
 /// Between two births.
 const PAUSE: Duration = Duration::from_micros(800);
-/// For the last thread to be gone: it wakes who waits for its end a little before.
-const REST: Duration = Duration::from_millis(2);
 
 fn main() -> Result<()> {
     let mut work = Work::start("births")?;
@@ -23,15 +21,16 @@ fn main() -> Result<()> {
     let mut children = Account::default();
     while !work.over()? {
         let thread = spawn(waited_ns);
+        // It runs and ends in this time. Whoever waited for it would wake before its end, take the CPU from it, and let it
+        // wait once more after it has said how long it waited.
+        work.blocked(Microstate::Sleep, || sleep(PAUSE))?;
         let waited = work
             .blocked(Microstate::UserLock, || thread.join())?
             .map_err(|_| anyhow!("a thread panicked"))??;
         children.threads += 1;
         children.lived_ns += waited;
         children.credit(Microstate::WaitCpu, waited);
-        work.blocked(Microstate::Sleep, || sleep(PAUSE))?;
     }
-    work.blocked(Microstate::Sleep, || sleep(REST))?;
     children.lived_ns += process_cpu_ns()? - clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
     work.account(&children);
     work.end(children.threads)
