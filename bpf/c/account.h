@@ -62,21 +62,28 @@ static inline void account_open(struct account *account, __u64 now, __u32 state,
 }
 
 /* Watch a thread from `now` on, which is in `state`. */
-static inline void account_enter(struct account *account, __u64 now, __u32 state, __u64 run_delay)
+static inline void account_enter(struct account *account, __u64 now, __u32 state, __u64 run_delay, __u64 run_time)
 {
 	account_open(account, now, state, run_delay);
+	account->run_time = run_time;
 	account->entered = now;
 	account->watched = 1;
 }
 
-/* The thread leaves its CPU, into `state`. */
-static inline void account_leave(struct account *account, __u64 now, __u32 state, __u64 run_delay)
+/* The thread leaves its CPU, into `state`; `run_time` is the scheduler's sum of its times on one. That
+ * sum is the judge: what the CPU did between the thread's end and the switch (balancing, interrupts, a
+ * hypervisor's other guests) is not the thread's, and counts to the state that it goes into. */
+static inline void account_leave(struct account *account, __u64 now, __u32 state, __u64 run_delay, __u64 run_time)
 {
-	if (now > account->since)
-		account->ns[STATE_ON_CPU] += now - account->since;
-	else
-		now = account->since;
-	account_open(account, now, state, run_delay);
+	__u64 ran = run_time > account->run_time ? run_time - account->run_time : 0;
+
+	__u64 length = now > account->since ? now - account->since : 0;
+
+	if (ran > length)
+		ran = length;
+	account->ns[STATE_ON_CPU] += ran;
+	account->run_time = run_time;
+	account_open(account, account->since + ran, state, run_delay);
 }
 
 /* What the open interval off the CPU is made of if it ends `now`; `run_delay` includes the wait that
@@ -106,13 +113,8 @@ static inline struct absence account_return(struct account *account, __u64 now, 
 {
 	struct absence absence;
 
-	if (account->state == STATE_ON_CPU) {
-		__u64 ran = run_time > account->run_time ? run_time - account->run_time : 0;
-
-		if (now > account->since && ran > now - account->since)
-			ran = now - account->since;
-		account_leave(account, account->since + ran, STATE_SLEEP, account->run_delay);
-	}
+	if (account->state == STATE_ON_CPU)
+		account_leave(account, now, STATE_SLEEP, account->run_delay, run_time);
 	absence = account_absence(account, now, run_delay);
 	account->ns[STATE_SLOT(absence.state)] += absence.woken - absence.from;
 	account->ns[STATE_WAIT_CPU] += absence.to - absence.woken;
@@ -135,7 +137,8 @@ static inline struct absence account_close(struct account *account, __u64 now, _
 	struct absence none = {}, absence;
 
 	if (account->state == STATE_ON_CPU) {
-		account_leave(account, now, STATE_ON_CPU, run_delay);
+		/* Running now: the scheduler's sum is behind, the clock is not. */
+		account_leave(account, now, STATE_ON_CPU, run_delay, ~0ULL);
 		absence = none;
 	} else {
 		absence = account_return(account, now, run_delay, account->run_time);

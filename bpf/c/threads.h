@@ -20,6 +20,9 @@
 #define PF_KTHREAD 0x00200000
 #define SYSTEM_CALL_NONE (-1)
 
+/* Frames on top of a stack taken in sched_switch: this program, and what calls it. */
+#define OWN_FRAMES 2
+
 /* Where exceptions of pages are handled in the kernel: from load.rs, by the kernel's symbols. */
 const volatile __u64 page_fault_from;
 const volatile __u64 page_fault_to;
@@ -145,7 +148,6 @@ static __always_inline void leave(struct cpu_books *book, struct task_struct *pr
 	__u32 state, ring_index = cpu / CPUS_PER_RING;
 	struct thread_record record;
 	void *ring;
-	__u64 next;
 
 	if (!thread) {
 		book->threads_lost++;
@@ -166,13 +168,11 @@ static __always_inline void leave(struct cpu_books *book, struct task_struct *pr
 	state = preempted || !prev_state ? STATE_WAIT_CPU : reason(prev, thread, prev_state);
 	if (thread->account.watched) {
 		account_repair(&thread->account, prev->sched_info.last_arrival, prev->sched_info.run_delay);
-		account_leave(&thread->account, now, state, prev->sched_info.run_delay);
+		account_leave(&thread->account, now, state, prev->sched_info.run_delay, prev->se.sum_exec_runtime);
 	} else {
-		account_enter(&thread->account, now, state, prev->sched_info.run_delay);
+		account_enter(&thread->account, now, state, prev->sched_info.run_delay, prev->se.sum_exec_runtime);
 	}
-	next = book->next + book->offset;
-	/* The clock is about to fire for a boundary that has passed: it was this thread's. */
-	thread->next = now < next ? next : next + period_ns;
+	thread->next = book->next + book->offset;
 }
 
 static __always_inline void arrive(struct cpu_books *book, struct task_struct *next, __u64 now, __u32 cpu)
@@ -190,12 +190,53 @@ static __always_inline void arrive(struct cpu_books *book, struct task_struct *n
 		__u64 queued = next->sched_info.last_queued;
 
 		account_enter(&thread->account, queued && queued < now ? queued : now, STATE_WAIT_CPU,
-			      next->sched_info.run_delay);
+			      next->sched_info.run_delay, next->se.sum_exec_runtime);
 		thread->next = ~0ULL;
 	}
 	absence = account_return(&thread->account, now, delay, next->se.sum_exec_runtime);
 	if (absence.to >= thread->next)
 		emit_absence(book, next, thread, &absence, cpu);
+}
+
+/* A boundary has passed and the clock has not fired for it, for a timer's interrupt may come late by
+ * more than a thread runs: it belongs to the thread that leaves now, not to whatever follows. */
+static __always_inline void charge(__u64 *ctx, struct cpu_books *book, struct task_struct *prev, __u64 now,
+				   __u32 cpu)
+{
+	__u32 ticks = passed(book, now), zero = 0;
+	struct tick_scratch *out;
+	long got;
+
+	if (!ticks || !recording)
+		return;
+	if (!prev->pid) {
+		count_idle(book, cpu, now, ticks);
+		return;
+	}
+	out = bpf_map_lookup_elem(&scratch, &zero);
+	if (!out)
+		return;
+	book->kernel += ticks;
+	book->made_up += ticks - 1;
+	out->record = (struct tick_record){
+		.time = now,
+		.cpu = cpu,
+		.pid = prev->tgid,
+		.tid = prev->pid,
+		.ticks = ticks,
+		.mode = TICK_KERNEL,
+	};
+	got = bpf_get_stack(ctx, out->stack, sizeof(out->stack), OWN_FRAMES);
+	if (got < (long)sizeof(__u64)) {
+		out->record.flags = TICK_NO_STACK;
+		book->no_stack++;
+		got = 0;
+	} else if (got >= (long)(max_frames * sizeof(__u64))) {
+		out->record.flags = TICK_TRUNCATED;
+		book->truncated++;
+	}
+	out->record.frames = got / sizeof(__u64);
+	emit(book, out, sizeof(out->record) + got);
 }
 
 SEC("tp_btf/sched_switch")
@@ -216,6 +257,8 @@ int on_switch(__u64 *ctx)
 		book->offset = now - bpf_ktime_get_ns();
 		book->offset_stale = 0;
 	}
+	if (now - book->offset >= book->next && book->origin)
+		charge(ctx, book, prev, now - book->offset, cpu);
 	if (prev->pid)
 		leave(book, prev, now, ctx[0], prev_state, cpu);
 	if (next->pid && recording)
@@ -277,7 +320,7 @@ int watch_all(struct bpf_iter__task *ctx)
 	if (thread->account.watched)
 		return 0;
 	now = sched_clock_now(book);
-	account_enter(&thread->account, now, state_of(task, thread), run_delay(task, now));
+	account_enter(&thread->account, now, state_of(task, thread), run_delay(task, now), task->se.sum_exec_runtime);
 	thread->next = book->next + book->offset;
 	return 0;
 }

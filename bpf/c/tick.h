@@ -28,8 +28,11 @@ const volatile bool record_idle;
 const volatile __u32 max_frames;
 
 /* Data are taken only while this is set; the grid goes on regardless, so that a pause shifts no
- * boundary. Written by load.rs. */
+ * boundary. Only boundaries after begin_ns count, and when data stop, none after until_ns (0: no end yet),
+ * however late a CPU comes to count them. CLOCK_MONOTONIC. Written by load.rs. */
 volatile bool recording;
+volatile __u64 begin_ns;
+volatile __u64 until_ns;
 
 /* Is the CPU at work for an interrupt, on top of the thread? Interrupts and softirqs run on stacks
  * of their own, so a stack pointer off the thread's stack tells. */
@@ -42,8 +45,16 @@ static __always_inline bool on_borrowed_stack(struct task_struct *task, const st
 static __always_inline __u32 passed(struct cpu_books *book, __u64 now)
 {
 	struct grid grid = { .origin = book->origin, .index = book->index };
-	__u32 ticks = grid_advance(&grid, now, period_ns);
+	__u64 begin = begin_ns, until = until_ns;
+	__u32 ticks;
 
+	if (book->begun != begin) {
+		book->begun = begin;
+		grid_advance(&grid, begin, period_ns);
+	}
+	if (until && now > until)
+		now = until;
+	ticks = grid_advance(&grid, now, period_ns);
 	book->index = grid.index;
 	book->last = now;
 	book->next = book->origin + (grid.index + 1) * period_ns;
@@ -188,14 +199,14 @@ int begin(void *ctx)
 	if (book) {
 		book->origin = bpf_ktime_get_ns();
 		book->index = 0;
+		book->begun = 0;
 		book->next = book->origin + period_ns;
 		book->offset_stale = 1;
 	}
 	return 0;
 }
 
-/* Run by load.rs on each CPU in turn, before data begin or stop: what has passed belongs to what was
- * before. A busy CPU that still records fires for itself, in a moment. */
+/* Run by load.rs on each CPU in turn when data stop: a busy CPU fires for itself, in a moment. */
 SEC("raw_tp")
 int settle(void *ctx)
 {
@@ -203,7 +214,7 @@ int settle(void *ctx)
 	struct cpu_books *book = bpf_map_lookup_elem(&books, &cpu);
 
 	(void)ctx;
-	if (book && (book->in_idle || !recording))
+	if (book && book->in_idle)
 		settle_sleep(book, cpu);
 	return 0;
 }

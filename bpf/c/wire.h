@@ -21,7 +21,7 @@ enum tick_mode {
 enum tick_flags {
 	TICK_IRQ_WORK = 1,  /* off the thread's own stack: an interrupt or softirq borrowed the CPU */
 	TICK_TRUNCATED = 2, /* the stack was deeper than MAX_FRAMES */
-	TICK_NO_STACK = 4,  /* the kernel gave no stack: the leaf alone is here */
+	TICK_NO_STACK = 4,  /* the kernel gave no stack: the leaf alone is here, or nothing */
 };
 
 /* One firing of one CPU's clock, or the idle time before it. Followed by `frames` 64-bit addresses. */
@@ -59,7 +59,8 @@ struct cpu_books {
 	__u64 offset_stale; /* not taken since the last tick */
 	__u64 absences_lost; /* boundaries in absence records that found no room */
 	__u64 threads_lost; /* thread records that found no room, or threads for which there was no memory */
-	__u64 zero[6];
+	__u64 begun; /* the begin_ns that the grid knows of */
+	__u64 zero[5];
 };
 
 /* A thread came back to a CPU and boundaries had passed while it was away: so many in each state.

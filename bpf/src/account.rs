@@ -35,8 +35,8 @@ struct Absence {
 
 unsafe extern "C" {
     fn native_grid_until(next: u64, to: u64, period: u64) -> u32;
-    fn native_enter(account: *mut Account, now: u64, state: u32, run_delay: u64);
-    fn native_leave(account: *mut Account, now: u64, state: u32, run_delay: u64);
+    fn native_enter(account: *mut Account, now: u64, state: u32, run_delay: u64, run_time: u64);
+    fn native_leave(account: *mut Account, now: u64, state: u32, run_delay: u64, run_time: u64);
     fn native_return(account: *mut Account, now: u64, run_delay: u64, run_time: u64) -> Absence;
     fn native_repair(account: *mut Account, arrival: u64, run_delay: u64);
     fn native_close(account: *mut Account, now: u64, run_delay: u64) -> Absence;
@@ -46,13 +46,13 @@ impl Account {
     fn enter(now: u64, state: u32, run_delay: u64) -> Account {
         let mut account = Account::default();
         // SAFETY: a valid `struct account` for the call, which keeps no pointer.
-        unsafe { native_enter(&mut account, now, state, run_delay) };
+        unsafe { native_enter(&mut account, now, state, run_delay, 0) };
         account
     }
 
-    fn leave(&mut self, now: u64, state: u32, run_delay: u64) {
+    fn leave(&mut self, now: u64, state: u32, run_delay: u64, run_time: u64) {
         // SAFETY: as in `enter`.
-        unsafe { native_leave(self, now, state, run_delay) };
+        unsafe { native_leave(self, now, state, run_delay, run_time) };
     }
 
     fn come_back(&mut self, now: u64, run_delay: u64, run_time: u64) -> Absence {
@@ -97,7 +97,7 @@ fn play_seen(drawing: &str, seen: &str) -> (Account, Vec<Absence>) {
             (b'U', b'U') => {}
             (b'U', other) if !hidden => {
                 account.repair(arrival, delay);
-                account.leave(now as u64, state(other), delay);
+                account.leave(now as u64, state(other), delay, run_time);
             }
             (b'U', _) => {}
             (_, b'U') => {
@@ -163,6 +163,16 @@ fn a_leave_that_nobody_saw_is_made_good_as_sleep() {
 }
 
 #[test]
+fn what_the_cpu_did_after_the_thread_is_not_the_threads() {
+    let mut account = Account::enter(100, ON_CPU, 0);
+    account.leave(150, SLEEP, 0, 40);
+    let absence = account.come_back(200, 0, 40);
+    assert_eq!((absence.from, absence.to), (140, 200));
+    assert_eq!(account.ns[ON_CPU as usize], 40);
+    assert_eq!(account.ns[SLEEP as usize], 60);
+}
+
+#[test]
 fn an_absence_is_split_at_the_wake_up() {
     let (_, absences) = play("UUSSSSWWUU");
     assert_eq!(
@@ -189,10 +199,10 @@ fn an_absence_is_split_at_the_wake_up() {
 #[test]
 fn clocks_that_differ_by_a_hair_make_no_negative_time() {
     let mut account = Account::enter(1000, ON_CPU, 0);
-    account.leave(1010, SLEEP, 0);
-    let absence = account.come_back(1008, 0, 0);
+    account.leave(1010, SLEEP, 0, 10);
+    let absence = account.come_back(1008, 0, 10);
     assert_eq!((absence.from, absence.to), (1010, 1010));
-    account.leave(1005, SLEEP, 0);
+    account.leave(1005, SLEEP, 0, 11);
     account.close(1020, 0);
     assert_eq!(account.ns.iter().sum::<u64>(), 20);
     assert_eq!(account.lived, 20);
@@ -240,7 +250,7 @@ proptest! {
             match on_cpu {
                 true => {
                     account.repair(now.saturating_sub(3), delay);
-                    account.leave(now, state, delay);
+                    account.leave(now, state, delay, delay / 2);
                 }
                 false => { account.come_back(now, delay, delay); }
             }

@@ -181,14 +181,23 @@ impl TickCollector {
         self.links.keys().copied()
     }
 
-    /// Begins or pauses taking data, on all CPUs at once; the tick grids go on either way. What a
-    /// sleeping CPU has slept until now is counted before.
-    ///
-    /// Gives what every living thread did, when data stop: those that ended before are in the rings.
+    /// Begins to take data, or stops, on all CPUs at the instant `now` (CLOCK_MONOTONIC nanoseconds): no
+    /// boundary before or after it counts, whenever a CPU comes to count it.
+    /// [`TickCollector::threads`] has to follow at once.
     ///
     /// # Errors
-    /// [`Error::Step`] when a CPU can't be asked or the threads can't be walked.
-    pub fn set_recording(&mut self, on: bool) -> Result<Vec<ThreadTimes>, Error> {
+    /// [`Error::Step`] when a CPU can't be asked for what it has slept until now.
+    pub fn set_recording(&mut self, on: bool, now: u64) -> Result<(), Error> {
+        let Some(bss) = self.skel.maps.bss_data.as_deref_mut() else {
+            return Ok(());
+        };
+        if on {
+            bss.begin_ns = now;
+            bss.until_ns = 0;
+            bss.recording = true;
+            return Ok(());
+        }
+        bss.until_ns = now;
         for cpu in self.links.keys() {
             match run_on(&self.skel.progs.settle, *cpu) {
                 // It has just gone offline: nothing sleeps there.
@@ -196,14 +205,20 @@ impl TickCollector {
                 other => other.map_err(step(format!("settle the books of CPU {cpu}")))?,
             }
         }
-        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
-            bss.recording = on;
-        }
-        let walk = match on {
+        bss.recording = false;
+        Ok(())
+    }
+
+    /// Enters all threads that live, when data have begun (`on`); or closes their accounts, when data have
+    /// stopped, and gives what each did. Threads that ended before are in the rings.
+    ///
+    /// # Errors
+    /// [`Error::Step`] when the threads can't be walked.
+    pub fn threads(&mut self, on: bool) -> Result<Vec<ThreadTimes>, Error> {
+        walk_threads(match on {
             true => &self.skel.progs.watch_all,
             false => &self.skel.progs.close_all,
-        };
-        walk_threads(walk)
+        })
     }
 
     /// Takes all records that the rings hold, in no order across CPUs.

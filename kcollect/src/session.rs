@@ -20,7 +20,6 @@ use crate::doctor;
 use crate::dry_run;
 use crate::exit::{Failure, Kind, load_code, spawn_code};
 use crate::kernel::founder::{Founder, Kernel};
-use crate::kernel::symbols::SymbolsError;
 use crate::load::{self, Load};
 use crate::machine::{self, now};
 use crate::output::Output;
@@ -108,7 +107,13 @@ impl<'a> Session<'a> {
             plan.sample_signal,
         )
         .map_err(|error| Failure::new(Kind::Software, error.to_string(), "report it"))?;
-        let kernel = Kernel::read().map_err(|error| symbols_failure(&error))?;
+        let kernel = Kernel::read(|text| output.say(text)).map_err(|error| {
+            Failure::new(
+                Kind::Unavailable,
+                error.to_string(),
+                "`kcollect doctor` says what is missing",
+            )
+        })?;
         let period = u64::from(plan.period_us) * 1000;
         let mut sources = Sources::open(period, plan.record_idle, kernel.page_fault())?;
 
@@ -230,7 +235,7 @@ impl<'a> Session<'a> {
     fn stop(&mut self) -> Result<u64, Failure> {
         let stopped = self.sources.set_recording(false)?;
         for (time, event) in self.sources.finish()? {
-            self.founder.apply(time, event);
+            self.founder.apply(time, event.not_after(stopped));
         }
         Ok(stopped)
     }
@@ -433,22 +438,6 @@ fn shown_path(plan: &Plan, dir: &ExperimentDir) -> PathBuf {
     match plan.directory == Path::new(".") {
         true => PathBuf::from(dir.name()),
         false => dir.path().to_owned(),
-    }
-}
-
-fn symbols_failure(error: &SymbolsError) -> Failure {
-    let message = error.to_string();
-    match error {
-        SymbolsError::Hidden => Failure::new(
-            Kind::NoPerm,
-            message,
-            "run as root with CAP_SYSLOG, or set kernel.kptr_restrict to 0 or 1",
-        ),
-        _ => Failure::new(
-            Kind::Unavailable,
-            message,
-            "`kcollect doctor` says what is missing",
-        ),
     }
 }
 

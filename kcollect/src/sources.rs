@@ -33,6 +33,18 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// An absence that was going on when data stopped is told a moment later; it belongs to the instant
+    /// at which they stopped.
+    #[must_use]
+    pub fn not_after(mut self, stopped: u64) -> Event {
+        if let Event::Record(Record::Absence(absence)) = &mut self {
+            absence.time = absence.time.min(stopped);
+        }
+        self
+    }
+}
+
 /// A CPU as it was recorded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTime {
@@ -104,8 +116,9 @@ impl Sources {
     /// # Errors
     /// When a CPU can't be asked for what it slept until now.
     pub fn set_recording(&mut self, on: bool) -> Result<u64, Failure> {
-        let threads = self.collector.set_recording(on).map_err(bpf_failure)?;
         let now = machine::now();
+        self.collector.set_recording(on, now).map_err(bpf_failure)?;
+        let threads = self.collector.threads(on).map_err(bpf_failure)?;
         for thread in threads {
             self.order
                 .push(thread.time, Event::Record(Record::Thread(thread)));

@@ -73,12 +73,22 @@ impl Kernel {
         }
     }
 
-    /// Reads the kernel's symbols and what is loaded into it.
+    /// Reads the kernel's symbols and what is loaded into it. Where its addresses are hidden there are
+    /// no names, which `warn` is told: time without a name is better than no profile.
     ///
     /// # Errors
-    /// A [`SymbolsError`].
-    pub fn read() -> Result<Kernel, SymbolsError> {
-        let symbols = Symbols::read()?;
+    /// A [`SymbolsError`], but not [`SymbolsError::Hidden`].
+    pub fn read(warn: impl FnOnce(&str)) -> Result<Kernel, SymbolsError> {
+        let symbols = match Symbols::read() {
+            Err(error @ SymbolsError::Hidden) => {
+                warn(&format!(
+                    "{error}, so its functions have no names: run as root with CAP_SYSLOG, or set kernel.kptr_restrict \
+                     to 0 or 1"
+                ));
+                Symbols::default()
+            }
+            read => read?,
+        };
         Ok(Kernel {
             programs: archive::programs(&symbols),
             symbols,
