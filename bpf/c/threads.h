@@ -115,7 +115,7 @@ static __always_inline void emit_absence(struct cpu_books *book, struct task_str
 	__u64 size = sizeof(out->record);
 	long got;
 
-	if (!out || state >= STATES)
+	if (!out)
 		return;
 	__builtin_memset(&out->record, 0, sizeof(out->record));
 	out->record.head = (struct tick_record){
@@ -126,7 +126,9 @@ static __always_inline void emit_absence(struct cpu_books *book, struct task_str
 		.ticks = all,
 		.mode = RECORD_ABSENCE,
 	};
-	out->record.counts[state] = blocked;
+	/* Masked, not compared: older verifiers lose a comparison that the compiler made on a copy. What lies
+	 * behind the counts is the stack, written next. */
+	out->record.counts[STATE_SLOT(state)] = blocked;
 	out->record.counts[STATE_WAIT_CPU] += all - blocked;
 	got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
 	if (got > 0) {
