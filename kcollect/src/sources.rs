@@ -118,6 +118,8 @@ impl Sources {
     pub fn set_recording(&mut self, on: bool) -> Result<u64, Failure> {
         let now = machine::now();
         self.collector.set_recording(on, now).map_err(bpf_failure)?;
+        // The absences that are closed with the accounts need the room.
+        self.drain()?;
         let threads = self.collector.threads(on).map_err(bpf_failure)?;
         for thread in threads {
             self.order

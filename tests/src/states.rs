@@ -150,7 +150,8 @@ impl States {
 
     /// CPU time of all processes against the ticks that were not idle.
     ///
-    /// Not for a load that waits for a disk: its completions come by interrupts, whose work on an idle CPU is
+    /// Only for loads that hold their CPU for long. What a CPU does between two threads is no thread's. And not for one that
+    /// waits for a disk: its completions come by interrupts, whose work on an idle CPU is
     /// no process's; and in a virtual machine they come when the hypervisor gets round to it, often with the timer's own
     /// interrupt, so that the ticks are no independent samples of it.
     ///

@@ -102,12 +102,15 @@ impl Recorder {
     ) -> experiment_format::Result<()> {
         let ticks = u64::from(tick.ticks);
         let process = processes.get(tick.pid);
-        let stack = match tick.mode {
-            Mode::Idle => self.idle(writer)?,
-            Mode::User => self.user_frame(writer, process, tick.pid, tick.time)?,
-            Mode::Kernel => self.kernel_stack(writer, &tick.stack, tick.truncated, |stack| {
+        let stack = if tick.mode == Mode::Idle {
+            self.idle(writer)?
+        } else if tick.stack.is_empty() {
+            // In user mode, and where the kernel gave no stack, the process is all that is known.
+            self.user_frame(writer, process, tick.pid, tick.time)?
+        } else {
+            self.kernel_stack(writer, &tick.stack, tick.truncated, |stack| {
                 stack.ticks += ticks;
-            })?,
+            })?
         };
         writer.tick(&ClockTick {
             cpu: tick.cpu,
