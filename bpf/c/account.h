@@ -33,64 +33,86 @@ enum state {
 
 #define STATE_ON_CPU STATE_USER
 
+/* What more is known of some of that time: sums of their own, beside those of the states and numbered after them. */
+enum detail {
+	DETAIL_BLOCK_IO = 10,  /* of the time blocked, in whatever state: the scheduler knows it as a wait for block I/O */
+	DETAIL_PREEMPTED = 11, /* of WAIT_CPU: the CPU was taken away; the rest is from a wake-up on */
+	DETAIL_THROTTLED = 12, /* of WAIT_CPU: taken away because a cgroup's quota was used up */
+	DETAIL_NONE = 15,      /* a sum that nobody reads */
+	TIMES = 13,
+};
+
 /* Room for a power of two, so that the verifier needs no more than a mask to see an index within it. */
 #define STATE_SLOTS 16
 #define STATE_SLOT(state) ((state) & (STATE_SLOTS - 1))
 
+/* In the order of use: a change of thread touches the first two cache lines. */
 struct account {
 	__u64 since;	 /* when the open interval began, ns of the scheduler's clock */
 	__u64 run_delay; /* the scheduler's sum of waits at that time, ns */
 	__u64 run_time;	 /* the scheduler's sum of times on a CPU at the last return, ns */
+	__u32 state;	 /* of the open interval: enum state */
+	__u32 detail;	 /* of the same: enum detail */
+	__u32 watched;	 /* enum watched */
+	__u32 zero;
+	__u64 ns[STATE_SLOTS]; /* by enum state, and by enum detail */
 	__u64 entered;	 /* when watching began */
 	__u64 lived;	 /* sum of earlier times of watching, ns */
-	__u64 ns[STATE_SLOTS];
-	__u32 state; /* of the open interval: enum state */
-	__u32 watched; /* 0: not entered yet */
+};
+
+/* Who enters or closes an account that others may want to change at that moment claims it first. */
+enum watched {
+	WATCHED_NOT = 0,
+	WATCHED_CLAIMED = 1,
+	WATCHED = 2,
 };
 
 /* What a closed interval off the CPU was made of: [from, woken) in `state`, [woken, to) waiting. */
 struct absence {
 	__u64 from, woken, to;
 	__u32 state;
+	__u32 detail;
 };
 
-static inline void account_open(struct account *account, __u64 now, __u32 state, __u64 run_delay)
+static inline void account_open(struct account *account, __u64 now, __u32 state, __u32 detail, __u64 run_delay)
 {
 	account->since = now;
 	account->state = state;
+	account->detail = detail;
 	account->run_delay = run_delay;
 }
 
-/* Watch a thread from `now` on, which is in `state`. */
-static inline void account_enter(struct account *account, __u64 now, __u32 state, __u64 run_delay, __u64 run_time)
+/* Watch a thread from `now` on, which is in `state`. Its earlier times of watching count on. */
+static inline void account_enter(struct account *account, __u64 now, __u32 state, __u32 detail, __u64 run_delay,
+				 __u64 run_time)
 {
-	account_open(account, now, state, run_delay);
+	account_open(account, now, state, detail, run_delay);
 	account->run_time = run_time;
 	account->entered = now;
-	account->watched = 1;
+	account->watched = WATCHED;
 }
 
 /* The thread leaves its CPU, into `state`; `run_time` is the scheduler's sum of its times on one. That
  * sum is the judge: what the CPU did between the thread's end and the switch (balancing, interrupts, a
  * hypervisor's other guests) is not the thread's, and counts to the state that it goes into. */
-static inline void account_leave(struct account *account, __u64 now, __u32 state, __u64 run_delay, __u64 run_time)
+static inline void account_leave(struct account *account, __u64 now, __u32 state, __u32 detail, __u64 run_delay,
+				 __u64 run_time)
 {
 	__u64 ran = run_time > account->run_time ? run_time - account->run_time : 0;
-
 	__u64 length = now > account->since ? now - account->since : 0;
 
 	if (ran > length)
 		ran = length;
 	account->ns[STATE_ON_CPU] += ran;
 	account->run_time = run_time;
-	account_open(account, account->since + ran, state, run_delay);
+	account_open(account, account->since + ran, state, detail, run_delay);
 }
 
 /* What the open interval off the CPU is made of if it ends `now`; `run_delay` includes the wait that
  * is going on. */
 static inline struct absence account_absence(const struct account *account, __u64 now, __u64 run_delay)
 {
-	struct absence absence = { .from = account->since, .to = now, .state = account->state };
+	struct absence absence = { .from = account->since, .to = now, .state = account->state, .detail = account->detail };
 	__u64 length, waited;
 
 	/* Clocks of two CPUs may differ by a hair: an interval is never negative. */
@@ -114,11 +136,13 @@ static inline struct absence account_return(struct account *account, __u64 now, 
 	struct absence absence;
 
 	if (account->state == STATE_ON_CPU)
-		account_leave(account, now, STATE_SLEEP, account->run_delay, run_time);
+		account_leave(account, now, STATE_SLEEP, DETAIL_NONE, account->run_delay, run_time);
 	absence = account_absence(account, now, run_delay);
 	account->ns[STATE_SLOT(absence.state)] += absence.woken - absence.from;
 	account->ns[STATE_WAIT_CPU] += absence.to - absence.woken;
-	account_open(account, absence.to, STATE_ON_CPU, run_delay);
+	account->ns[STATE_SLOT(absence.detail)] +=
+		(absence.state == STATE_WAIT_CPU ? absence.to : absence.woken) - absence.from;
+	account_open(account, absence.to, STATE_ON_CPU, DETAIL_NONE, run_delay);
 	account->run_time = run_time;
 	return absence;
 }
@@ -131,6 +155,16 @@ static inline void account_repair(struct account *account, __u64 arrival, __u64 
 		account_return(account, arrival, run_delay, account->run_time);
 }
 
+/* Does the account conserve time? One that is read while it changes may not, and is to be read again. */
+static inline int account_is_whole(const struct account *account)
+{
+	__u64 sum = 0;
+
+	for (__u32 state = 0; state < STATES; state++)
+		sum += account->ns[state];
+	return sum == account->lived + (account->watched ? account->since - account->entered : 0);
+}
+
 /* Closes the open interval, whatever it is, and watches no more. */
 static inline struct absence account_close(struct account *account, __u64 now, __u64 run_delay)
 {
@@ -138,13 +172,13 @@ static inline struct absence account_close(struct account *account, __u64 now, _
 
 	if (account->state == STATE_ON_CPU) {
 		/* Running now: the scheduler's sum is behind, the clock is not. */
-		account_leave(account, now, STATE_ON_CPU, run_delay, ~0ULL);
+		account_leave(account, now, STATE_ON_CPU, DETAIL_NONE, run_delay, ~0ULL);
 		absence = none;
 	} else {
 		absence = account_return(account, now, run_delay, account->run_time);
 	}
 	account->lived += account->since - account->entered;
-	account->watched = 0;
+	account->watched = WATCHED_NOT;
 	return absence;
 }
 

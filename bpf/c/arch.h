@@ -18,6 +18,12 @@ static __always_inline __u64 leaf(const struct tick_regs *regs)
 	return regs->ip;
 }
 
+/* Of registers that were saved on the way from user mode. */
+static __always_inline __u64 user_ip(const struct pt_regs *regs)
+{
+	return regs->ip;
+}
+
 /* THREAD_SIZE: four pages on every x86-64 kernel but a KASAN one, whose deeper half then counts as
  * interrupt work; nobody profiles those for speed. */
 #define KERNEL_STACK_SIZE (16 * 1024)
@@ -55,6 +61,11 @@ static __always_inline bool in_user_mode(const struct tick_regs *regs)
 }
 
 static __always_inline __u64 leaf(const struct tick_regs *regs)
+{
+	return regs->pc;
+}
+
+static __always_inline __u64 user_ip(const struct pt_regs *regs)
 {
 	return regs->pc;
 }

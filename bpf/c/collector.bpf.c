@@ -2,5 +2,6 @@
 /* All programs in one object, so that they share their maps. */
 #include "tick.h"
 #include "threads.h"
+#include "walk.h"
 
 char LICENSE[] SEC("license") = "GPL";

@@ -27,6 +27,7 @@ typedef _Bool bool;
 
 /* Numbers of the BPF system call's interface (include/uapi/linux/bpf.h): fixed for ever. */
 enum bpf_map_type {
+	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
@@ -36,6 +37,7 @@ enum bpf_map_type {
 
 enum {
 	BPF_F_NO_PREALLOC = 1,
+	BPF_NOEXIST = 1,
 	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
 };
 
@@ -85,6 +87,11 @@ struct sched_entity {
 	unsigned char sched_delayed;
 };
 
+/* Linux 6.17 and older: a whole run queue of a group is throttled. */
+struct cfs_rq___group_throttling {
+	int throttle_count;
+};
+
 struct sched_info {
 	unsigned long long run_delay;
 	unsigned long long last_arrival;
@@ -93,6 +100,15 @@ struct sched_info {
 
 struct thread_info {
 	__u32 status;
+};
+
+struct task_io_accounting {
+	__u64 rchar;
+	__u64 wchar;
+	__u64 syscr;
+	__u64 syscw;
+	__u64 read_bytes;
+	__u64 write_bytes;
 };
 
 struct task_struct {
@@ -104,15 +120,30 @@ struct task_struct {
 	int on_rq;
 	int pid;
 	int tgid;
+	unsigned in_iowait : 1;
 	struct sched_entity se;
 	struct sched_info sched_info;
+	__u64 start_time;
+	unsigned long nvcsw;
+	unsigned long nivcsw;
+	unsigned long min_flt;
+	unsigned long maj_flt;
+	struct task_io_accounting ioac;
+	char comm[16];
+};
+
+/* Linux 6.18 and newer: threads of a group are throttled one by one. */
+struct task_struct___thread_throttling {
+	bool throttled;
 };
 
 struct pt_regs {
 #if defined(__TARGET_ARCH_x86)
 	unsigned long orig_ax;
 	unsigned long ip;
+	unsigned long sp;
 #elif defined(__TARGET_ARCH_arm64)
+	__u64 sp;
 	__u64 pc;
 	__s32 syscallno;
 #endif
@@ -130,5 +161,17 @@ struct bpf_iter__task {
 };
 
 #pragma clang attribute pop
+
+/* Opaque; kernels that know it recognise it in a map's value by this name. */
+struct bpf_task_work {
+	__u64 opaque;
+} __attribute__((aligned(8)));
+
+struct bpf_map;
+
+/* Calls back in a thread, on its way back to user mode. Linux 6.18 and newer; a program may ask by bpf_ksym_exists. */
+extern int bpf_task_work_schedule_resume_impl(struct task_struct *task, struct bpf_task_work *work, void *map,
+					      int (*callback)(struct bpf_map *map, void *key, void *value),
+					      void *aux__prog) __attribute__((section(".ksyms"), weak));
 
 #endif

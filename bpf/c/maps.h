@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Rings and books.
+ * Rings, books, and what is kept with each thread.
  *
  * One ring serves CPUS_PER_RING CPUs: one for all is a point of contention on large machines, one
  * each wastes memory on them. bpf/src/load.rs makes the rings and is the only one to fill `rings`.
@@ -37,31 +37,36 @@ struct {
 	__type(value, struct cpu_books);
 } books SEC(".maps");
 
-struct tick_scratch {
-	struct tick_record record;
+struct scratch {
+	struct record record;
 	__u64 stack[MAX_FRAMES];
 };
 
-struct absence_scratch {
-	struct absence_record record;
-	__u64 stack[MAX_FRAMES];
-};
-
-/* A record is put together here, because its length is known only when the stack is. */
+/* A record is put together here, because its length is known only when the stack is: by programs that run with
+ * interrupts off, */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct tick_scratch);
+	__type(value, struct scratch);
 } scratch SEC(".maps");
 
-/* The same for an absence: a tick may come on top of the program that puts it together. */
+struct walk_scratch {
+	struct scratch absence;
+	struct thread_record thread;
+	struct account account;
+};
+
+/* and by those that walk the threads, one at a time, on top of which the others may come. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct absence_scratch);
-} absence_scratch SEC(".maps");
+	__type(value, struct walk_scratch);
+} walk_scratch SEC(".maps");
+
+/* Something was recorded that its next entry tells of. */
+#define ENTRY_AWAITED 1
 
 /* What is kept with each thread, and goes with it. */
 struct thread {
@@ -69,6 +74,10 @@ struct thread {
 	__u64 next; /* the next boundary of the CPU that it left, scheduler's clock */
 	__u32 user_fault; /* the last fault of user mode: enum state */
 	__u32 kernel_fault; /* a fault was taken in the kernel, perhaps in this very system call */
+	__u32 entry; /* twice the number of its last entry to user mode, and ENTRY_AWAITED: one word, one store */
+	__u32 counted; /* `before` is known */
+	__u64 ip, sp; /* where entries are not seen: the place in user mode that the awaited one is known by */
+	__u64 before[COUNTERS]; /* what the kernel had counted when it was watched first */
 };
 
 struct {
@@ -78,15 +87,35 @@ struct {
 	__type(value, struct thread);
 } threads SEC(".maps");
 
-/* Send `size` bytes. The reader comes round on a timer; it is woken only when a quarter is full,
- * for a wake-up per record would cost more than the record. */
-static __always_inline long send(void *ring, void *record, __u64 size)
-{
-	__u64 used = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA);
-	__u64 room = bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
+/* Threads whose next entry to user mode is waited for, or was. By tid; a task work can't live in `threads`. */
+struct entry_wait {
+	struct bpf_task_work work;
+};
 
-	return bpf_ringbuf_output(ring, record, size,
-				  used > room / 4 ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+#define MOST_ENTRIES 65536
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MOST_ENTRIES);
+	__type(key, __u32);
+	__type(value, struct entry_wait);
+} entry_waits SEC(".maps");
+
+/* Send `size` bytes into the ring of a CPU; false where there is no room. The reader comes round on a timer; it is
+ * woken only when a quarter is full, for a wake-up per record would cost more than the record. */
+static __always_inline bool send(__u32 cpu, void *record, __u64 size)
+{
+	__u32 index = cpu / CPUS_PER_RING;
+	void *ring = bpf_map_lookup_elem(&rings, &index);
+	__u64 used, room;
+
+	if (!ring)
+		return false;
+	used = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA);
+	room = bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
+	return !bpf_ringbuf_output(ring, record, size,
+				   used > room / 4 ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
 }
 
 #endif

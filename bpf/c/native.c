@@ -14,25 +14,30 @@ __u32 native_grid_advance(struct grid *grid, __u64 now, __u64 period)
 }
 
 __u32 native_grid_until(__u64 next, __u64 to, __u64 period);
-void native_enter(struct account *account, __u64 now, __u32 state, __u64 run_delay, __u64 run_time);
-void native_leave(struct account *account, __u64 now, __u32 state, __u64 run_delay, __u64 run_time);
+void native_enter(struct account *account, __u64 now, __u32 state, __u32 detail, __u64 run_delay,
+		  __u64 run_time);
+void native_leave(struct account *account, __u64 now, __u32 state, __u32 detail, __u64 run_delay,
+		  __u64 run_time);
 struct absence native_return(struct account *account, __u64 now, __u64 run_delay, __u64 run_time);
 void native_repair(struct account *account, __u64 arrival, __u64 run_delay);
 struct absence native_close(struct account *account, __u64 now, __u64 run_delay);
+int native_is_whole(const struct account *account);
 
 __u32 native_grid_until(__u64 next, __u64 to, __u64 period)
 {
 	return grid_until(next, to, period);
 }
 
-void native_enter(struct account *account, __u64 now, __u32 state, __u64 run_delay, __u64 run_time)
+void native_enter(struct account *account, __u64 now, __u32 state, __u32 detail, __u64 run_delay,
+		  __u64 run_time)
 {
-	account_enter(account, now, state, run_delay, run_time);
+	account_enter(account, now, state, detail, run_delay, run_time);
 }
 
-void native_leave(struct account *account, __u64 now, __u32 state, __u64 run_delay, __u64 run_time)
+void native_leave(struct account *account, __u64 now, __u32 state, __u32 detail, __u64 run_delay,
+		  __u64 run_time)
 {
-	account_leave(account, now, state, run_delay, run_time);
+	account_leave(account, now, state, detail, run_delay, run_time);
 }
 
 struct absence native_return(struct account *account, __u64 now, __u64 run_delay, __u64 run_time)
@@ -48,4 +53,9 @@ void native_repair(struct account *account, __u64 arrival, __u64 run_delay)
 struct absence native_close(struct account *account, __u64 now, __u64 run_delay)
 {
 	return account_close(account, now, run_delay);
+}
+
+int native_is_whole(const struct account *account)
+{
+	return account_is_whole(account);
 }

@@ -4,9 +4,6 @@
  * that it touches (account.h). A thread that comes back after boundaries of the tick grid have passed
  * is told of with them and with the kernel stack in which it was away; short absences cost no data.
  *
- * `watch_all` enters the threads that exist when data begin, `close_all` closes all accounts when data
- * stop and gives them to whoever reads the iterator.
- *
  * All times are of the scheduler's clock, which on_switch finds ready in the run queue.
  */
 #ifndef KCOLLECT_THREADS_H
@@ -17,7 +14,6 @@
 
 #define TASK_STOPPED_OR_TRACED 0x0c
 #define TASK_DEAD 0x80
-#define PF_KTHREAD 0x00200000
 #define SYSTEM_CALL_NONE (-1)
 
 /* Frames on top of a stack taken in sched_switch: this program, and what calls it. */
@@ -33,11 +29,8 @@ static __always_inline __u64 rq_clock(struct task_struct *task)
 	return task->se.cfs_rq->rq->clock;
 }
 
-/* The scheduler's clock now, anywhere. */
-static __always_inline __u64 sched_clock_now(struct cpu_books *book)
-{
-	return bpf_ktime_get_ns() + book->offset;
-}
+/* The scheduler's clock minus CLOCK_MONOTONIC, as the CPU that looked last has it. */
+volatile __u64 any_offset;
 
 /* For how long a thread has ever waited for a CPU, the wait that is going on included. */
 static __always_inline __u64 run_delay(struct task_struct *task, __u64 now)
@@ -56,12 +49,11 @@ static __always_inline bool in_page_fault(const __u64 *stack, __u32 frames)
 	return false;
 }
 
-/* Why does a thread block? `state` is the scheduler's reason. */
-static __always_inline __u32 reason(struct task_struct *task, struct thread *thread, __u32 state)
+/* Why does a thread block? `state` is the scheduler's reason; `out` has room for a stack. */
+static __always_inline __u32 reason(struct task_struct *task, struct thread *thread, __u32 state,
+				    struct scratch *out)
 {
-	struct absence_scratch *out;
 	struct pt_regs *regs;
-	__u32 zero = 0;
 	long call, got;
 
 	if (state & TASK_STOPPED_OR_TRACED)
@@ -76,7 +68,6 @@ static __always_inline __u32 reason(struct task_struct *task, struct thread *thr
 		return thread->user_fault ? thread->user_fault : STATE_SLEEP;
 	if (thread->kernel_fault) {
 		/* In this system call, or in one before: the stack tells. */
-		out = bpf_map_lookup_elem(&absence_scratch, &zero);
 		got = out ? bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0) : 0;
 		if (out && got > 0 && in_page_fault(out->stack, got / sizeof(__u64)))
 			return STATE_KERNEL_FAULT;
@@ -85,94 +76,136 @@ static __always_inline __u32 reason(struct task_struct *task, struct thread *thr
 	return is_futex(task, call) ? STATE_USER_LOCK : STATE_SLEEP;
 }
 
-/* What a thread's account says, as told; the account begins anew. */
-static __always_inline struct thread_record told(struct task_struct *task, struct account *account, __u32 cpu)
+/* Has its cgroup used up its quota? */
+static __always_inline bool is_throttled(struct task_struct *task)
 {
-	struct thread_record record = {
-		.head = {
-			.time = bpf_ktime_get_ns(),
-			.cpu = cpu,
-			.pid = task->tgid,
-			.tid = task->pid,
-			.mode = RECORD_THREAD,
-		},
-		.lived = account->lived,
-	};
+	struct cfs_rq___group_throttling *group = (void *)task->se.cfs_rq;
 
-	__builtin_memcpy(record.ns, account->ns, sizeof(record.ns));
-	__builtin_memset(account, 0, sizeof(*account));
-	return record;
+	if (bpf_core_field_exists(struct task_struct___thread_throttling, throttled))
+		return ((struct task_struct___thread_throttling *)task)->throttled;
+	return bpf_core_field_exists(group->throttle_count) && group->throttle_count;
 }
 
-static __always_inline void emit_absence(struct cpu_books *book, struct task_struct *task, struct thread *thread,
-					 const struct absence *absence, __u32 cpu)
+/* What more is known of an absence that begins. */
+static __always_inline __u32 detail_of(struct task_struct *task, __u32 state)
+{
+	if (state == STATE_WAIT_CPU)
+		return is_throttled(task) ? DETAIL_THROTTLED : DETAIL_PREEMPTED;
+	return BPF_CORE_READ_BITFIELD(task, in_iowait) ? DETAIL_BLOCK_IO : DETAIL_NONE;
+}
+
+static __always_inline void count(struct task_struct *task, __u64 *counts)
+{
+	counts[MINOR_FAULTS] = task->min_flt;
+	counts[MAJOR_FAULTS] = task->maj_flt;
+	counts[VOLUNTARY_SWITCHES] = task->nvcsw;
+	counts[INVOLUNTARY_SWITCHES] = task->nivcsw;
+	counts[READ_CHARS] = task->ioac.rchar;
+	counts[WRITTEN_CHARS] = task->ioac.wchar;
+	counts[READ_CALLS] = task->ioac.syscr;
+	counts[WRITE_CALLS] = task->ioac.syscw;
+	counts[READ_BYTES] = task->ioac.read_bytes;
+	counts[WRITTEN_BYTES] = task->ioac.write_bytes;
+}
+
+/* What a thread's account says; `account` is it, or a copy with the open interval closed. */
+static __always_inline void tell(struct thread_record *out, struct task_struct *task, struct thread *thread,
+				 const struct account *account, __u32 cpu)
+{
+	describe(&out->head, task, bpf_ktime_get_ns(), cpu, RECORD_THREAD, 0);
+	out->task = (__u64)task;
+	out->lived = account->lived;
+	__builtin_memcpy(out->ns, account->ns, sizeof(out->ns));
+	count(task, out->counts);
+	for (__u32 index = 0; index < COUNTERS; index++)
+		out->counts[index] -= thread->before[index];
+}
+
+static __always_inline bool claim(struct account *account, __u32 from)
+{
+	return __sync_val_compare_and_swap(&account->watched, from, WATCHED_CLAIMED) == from;
+}
+
+/* Puts an absence together, without its stack. */
+static __always_inline void describe_absence(struct cpu_books *book, struct record *out, struct task_struct *task,
+					     struct thread *thread, const struct absence *absence, __u32 cpu)
 {
 	__u32 all = grid_until(thread->next, absence->to, period_ns);
-	__u32 blocked = grid_until(thread->next, absence->woken, period_ns);
-	__u32 ring_index = cpu / CPUS_PER_RING, zero = 0, state = absence->state;
-	struct absence_scratch *out = bpf_map_lookup_elem(&absence_scratch, &zero);
-	void *ring = bpf_map_lookup_elem(&rings, &ring_index);
-	__u64 size = sizeof(out->record);
-	long got;
+
+	describe(out, task, bpf_ktime_get_ns(), cpu, RECORD_ABSENCE, all);
+	out->blocked = grid_until(thread->next, absence->woken, period_ns);
+	out->state = absence->state;
+	out->detail = absence->detail;
+	out->entry = next_entry(book, task, thread);
+}
+
+static __always_inline void send_absence(struct cpu_books *book, struct task_struct *task, struct thread *thread,
+					 const struct absence *absence, __u32 cpu)
+{
+	__u32 zero = 0;
+	struct scratch *out = bpf_map_lookup_elem(&scratch, &zero);
+	__u64 size;
 
 	if (!out)
 		return;
-	__builtin_memset(&out->record, 0, sizeof(out->record));
-	out->record.head = (struct tick_record){
-		.time = bpf_ktime_get_ns(),
-		.cpu = cpu,
-		.pid = task->tgid,
-		.tid = task->pid,
-		.ticks = all,
-		.mode = RECORD_ABSENCE,
-	};
-	/* Masked, not compared: older verifiers lose a comparison that the compiler made on a copy. What lies
-	 * behind the counts is the stack, written next. */
-	out->record.counts[STATE_SLOT(state)] = blocked;
-	out->record.counts[STATE_WAIT_CPU] += all - blocked;
-	got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
-	if (got > 0) {
-		if (got >= (long)(max_frames * sizeof(__u64)))
-			out->record.head.flags |= TICK_TRUNCATED;
-		out->record.head.frames = got / sizeof(__u64);
-		size += got;
-	} else {
-		out->record.head.flags |= TICK_NO_STACK;
+	describe_absence(book, &out->record, task, thread, absence, cpu);
+	size = add_stack(&out->record, bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0));
+	if (size > sizeof(*out) || !send(cpu, out, size))
+		book->absences_lost += out->record.ticks;
+}
+
+/* Tells of a thread that ends. */
+static __always_inline void end(struct cpu_books *book, struct task_struct *task, struct thread *thread, __u64 now,
+				__u32 cpu)
+{
+	__u32 zero = 0;
+	struct thread_record *out = bpf_map_lookup_elem(&scratch, &zero);
+
+	forget_entry(task, thread);
+	if (thread->account.watched == WATCHED && claim(&thread->account, WATCHED)) {
+		account_repair(&thread->account, task->sched_info.last_arrival, task->sched_info.run_delay);
+		account_close(&thread->account, now, 0);
 	}
-	if (!ring || size > sizeof(*out) || send(ring, out, size))
-		book->absences_lost += all;
+	/* Claimed by the walk that closes all, which tells of it. Or its life was outside of all data. */
+	if (thread->account.watched == WATCHED_CLAIMED || !thread->account.lived)
+		return;
+	if (!out) {
+		book->threads_lost++;
+		return;
+	}
+	tell(out, task, thread, &thread->account, cpu);
+	out->head.flags = THREAD_ENDED;
+	out->since = out->head.time;
+	if (!send(cpu, out, sizeof(*out)))
+		book->threads_lost++;
 }
 
 static __always_inline void leave(struct cpu_books *book, struct task_struct *prev, __u64 now, bool preempted,
 				  __u32 prev_state, __u32 cpu)
 {
 	struct thread *thread = bpf_task_storage_get(&threads, prev, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	__u32 state, ring_index = cpu / CPUS_PER_RING;
-	struct thread_record record;
-	void *ring;
+	__u32 state, detail, zero = 0;
 
 	if (!thread) {
 		book->threads_lost++;
 		return;
 	}
 	if (prev_state & TASK_DEAD) {
-		ring = bpf_map_lookup_elem(&rings, &ring_index);
-		if (thread->account.watched) {
-			account_repair(&thread->account, prev->sched_info.last_arrival,
-				       prev->sched_info.run_delay);
-			account_close(&thread->account, now, 0);
-		}
-		record = told(prev, &thread->account, cpu);
-		if (!ring || send(ring, &record, sizeof(record)))
-			book->threads_lost++;
+		end(book, prev, thread, now, cpu);
 		return;
 	}
-	state = preempted || !prev_state ? STATE_WAIT_CPU : reason(prev, thread, prev_state);
-	if (thread->account.watched) {
+	state = preempted || !prev_state
+			? STATE_WAIT_CPU
+			: reason(prev, thread, prev_state,
+				 thread->kernel_fault ? bpf_map_lookup_elem(&scratch, &zero) : 0);
+	detail = detail_of(prev, state);
+	if (thread->account.watched == WATCHED) {
 		account_repair(&thread->account, prev->sched_info.last_arrival, prev->sched_info.run_delay);
-		account_leave(&thread->account, now, state, prev->sched_info.run_delay, prev->se.sum_exec_runtime);
-	} else {
-		account_enter(&thread->account, now, state, prev->sched_info.run_delay, prev->se.sum_exec_runtime);
+		account_leave(&thread->account, now, state, detail, prev->sched_info.run_delay,
+			      prev->se.sum_exec_runtime);
+	} else if (claim(&thread->account, WATCHED_NOT)) {
+		account_enter(&thread->account, now, state, detail, prev->sched_info.run_delay,
+			      prev->se.sum_exec_runtime);
 	}
 	thread->next = book->next + book->offset;
 }
@@ -187,17 +220,20 @@ static __always_inline void arrive(struct cpu_books *book, struct task_struct *n
 		book->threads_lost++;
 		return;
 	}
-	if (!thread->account.watched) {
+	if (thread->account.watched != WATCHED) {
 		/* New: it has waited since it was forked. Or new to us: then that long at the least. */
 		__u64 queued = next->sched_info.last_queued;
 
-		account_enter(&thread->account, queued && queued < now ? queued : now, STATE_WAIT_CPU,
-			      next->sched_info.run_delay, next->se.sum_exec_runtime);
+		/* Being entered at this moment: what it does until its next change of CPU is made good then. */
+		if (!claim(&thread->account, WATCHED_NOT))
+			return;
 		thread->next = ~0ULL;
+		account_enter(&thread->account, queued && queued < now ? queued : now, STATE_WAIT_CPU, DETAIL_NONE,
+			      next->sched_info.run_delay, next->se.sum_exec_runtime);
 	}
 	absence = account_return(&thread->account, now, delay, next->se.sum_exec_runtime);
 	if (absence.to >= thread->next)
-		emit_absence(book, next, thread, &absence, cpu);
+		send_absence(book, next, thread, &absence, cpu);
 }
 
 /* A boundary has passed and the clock has not fired for it, for a timer's interrupt may come late by
@@ -206,8 +242,7 @@ static __always_inline void charge(__u64 *ctx, struct cpu_books *book, struct ta
 				   __u32 cpu)
 {
 	__u32 ticks = passed(book, now), zero = 0;
-	struct tick_scratch *out;
-	long got;
+	struct scratch *out;
 
 	if (!ticks || !recording)
 		return;
@@ -220,25 +255,9 @@ static __always_inline void charge(__u64 *ctx, struct cpu_books *book, struct ta
 		return;
 	book->kernel += ticks;
 	book->made_up += ticks - 1;
-	out->record = (struct tick_record){
-		.time = now,
-		.cpu = cpu,
-		.pid = prev->tgid,
-		.tid = prev->pid,
-		.ticks = ticks,
-		.mode = TICK_KERNEL,
-	};
-	got = bpf_get_stack(ctx, out->stack, sizeof(out->stack), OWN_FRAMES);
-	if (got < (long)sizeof(__u64)) {
-		out->record.flags = TICK_NO_STACK;
-		book->no_stack++;
-		got = 0;
-	} else if (got >= (long)(max_frames * sizeof(__u64))) {
-		out->record.flags = TICK_TRUNCATED;
-		book->truncated++;
-	}
-	out->record.frames = got / sizeof(__u64);
-	emit(book, out, sizeof(out->record) + got);
+	describe(&out->record, prev, now, cpu, TICK_KERNEL, ticks);
+	out->record.entry = next_entry(book, prev, bpf_task_storage_get(&threads, prev, 0, 0));
+	send_tick(book, out, add_stack(&out->record, bpf_get_stack(ctx, out->stack, sizeof(out->stack), OWN_FRAMES)));
 }
 
 SEC("tp_btf/sched_switch")
@@ -249,8 +268,6 @@ int on_switch(__u64 *ctx)
 	struct cpu_books *book;
 	__u64 now;
 
-	if (!recording && !(prev_state & TASK_DEAD))
-		return 0;
 	book = bpf_map_lookup_elem(&books, &cpu);
 	if (!book)
 		return 0;
@@ -258,7 +275,10 @@ int on_switch(__u64 *ctx)
 	if (book->offset_stale) {
 		book->offset = now - bpf_ktime_get_ns();
 		book->offset_stale = 0;
+		any_offset = book->offset;
 	}
+	if (!recording && !(prev_state & TASK_DEAD))
+		return 0;
 	if (now - book->offset >= book->next && book->origin)
 		charge(ctx, book, prev, now - book->offset, cpu);
 	if (prev->pid)
@@ -289,66 +309,6 @@ int on_kernel_fault(__u64 *ctx)
 	(void)ctx;
 	if (thread)
 		thread->kernel_fault = 1;
-	return 0;
-}
-
-/* In which state is a thread that we have not seen move? */
-static __always_inline __u32 state_of(struct task_struct *task, struct thread *thread)
-{
-	if (task->on_cpu)
-		return STATE_ON_CPU;
-	if (task->on_rq == 1 &&
-	    !(bpf_core_field_exists(task->se.sched_delayed) && task->se.sched_delayed))
-		return STATE_WAIT_CPU;
-	return reason(task, thread, task->__state);
-}
-
-SEC("iter/task")
-int watch_all(struct bpf_iter__task *ctx)
-{
-	struct task_struct *task = ctx->task;
-	__u32 cpu = bpf_get_smp_processor_id();
-	struct cpu_books *book = bpf_map_lookup_elem(&books, &cpu);
-	struct thread *thread;
-	__u64 now;
-
-	if (!task || !book || task->__state & TASK_DEAD)
-		return 0;
-	thread = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!thread) {
-		book->threads_lost++;
-		return 0;
-	}
-	if (thread->account.watched)
-		return 0;
-	now = sched_clock_now(book);
-	account_enter(&thread->account, now, state_of(task, thread), run_delay(task, now), task->se.sum_exec_runtime);
-	thread->next = book->next + book->offset;
-	return 0;
-}
-
-SEC("iter/task")
-int close_all(struct bpf_iter__task *ctx)
-{
-	struct task_struct *task = ctx->task;
-	__u32 cpu = bpf_get_smp_processor_id();
-	struct cpu_books *book = bpf_map_lookup_elem(&books, &cpu);
-	struct thread_record record;
-	struct thread *thread;
-	struct absence absence;
-	__u64 now;
-
-	if (!task || !book)
-		return 0;
-	thread = bpf_task_storage_get(&threads, task, 0, 0);
-	if (!thread || !thread->account.watched)
-		return 0;
-	now = sched_clock_now(book);
-	absence = account_close(&thread->account, now, run_delay(task, now));
-	if (absence.to >= thread->next && absence.to)
-		emit_absence(book, task, thread, &absence, cpu);
-	record = told(task, &thread->account, cpu);
-	bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
 	return 0;
 }
 

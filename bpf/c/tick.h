@@ -18,14 +18,13 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include "arch.h"
+#include "entry.h"
 #include "grid.h"
-#include "wire.h"
 #include "maps.h"
+#include "record.h"
 
 const volatile __u64 period_ns;
 const volatile bool record_idle;
-/* kernel.perf_event_max_stack, MAX_FRAMES at the most. */
-const volatile __u32 max_frames;
 
 /* Data are taken only while this is set; the grid goes on regardless, so that a pause shifts no
  * boundary. Only boundaries after begin_ns count, and when data stop, none after until_ns (0: no end yet),
@@ -38,7 +37,7 @@ volatile __u64 until_ns;
  * of their own, so a stack pointer off the thread's stack tells. */
 static __always_inline bool on_borrowed_stack(struct task_struct *task, const struct tick_regs *regs)
 {
-	return regs->sp - (unsigned long)BPF_CORE_READ(task, stack) >= KERNEL_STACK_SIZE;
+	return regs->sp - (unsigned long)task->stack >= KERNEL_STACK_SIZE;
 }
 
 /* Boundaries that passed on this CPU since they were last counted. */
@@ -62,20 +61,9 @@ static __always_inline __u32 passed(struct cpu_books *book, __u64 now)
 	return ticks;
 }
 
-static __always_inline void emit(struct cpu_books *book, struct tick_scratch *out, __u64 size)
-{
-	__u32 ring_index = out->record.cpu / CPUS_PER_RING;
-	void *ring = bpf_map_lookup_elem(&rings, &ring_index);
-
-	if (!ring || size > sizeof(*out) || send(ring, out, size)) {
-		book->lost += out->record.ticks;
-		book->lost_records++;
-	}
-}
-
 static __always_inline void count_idle(struct cpu_books *book, __u32 cpu, __u64 now, __u32 ticks)
 {
-	struct tick_scratch *out;
+	struct scratch *out;
 	__u32 zero = 0;
 
 	book->idle += ticks;
@@ -84,13 +72,13 @@ static __always_inline void count_idle(struct cpu_books *book, __u32 cpu, __u64 
 		book->unsent += ticks;
 		return;
 	}
-	out->record = (struct tick_record){
+	out->record = (struct record){
 		.time = now,
 		.cpu = cpu,
 		.ticks = ticks,
-		.mode = TICK_IDLE,
+		.kind = TICK_IDLE,
 	};
-	emit(book, out, sizeof(out->record));
+	send_tick(book, out, sizeof(out->record));
 }
 
 SEC("perf_event")
@@ -98,9 +86,10 @@ int tick(struct bpf_perf_event_data *ctx)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, ticks;
 	struct cpu_books *book = bpf_map_lookup_elem(&books, &cpu);
-	__u64 now = bpf_ktime_get_ns(), id, size;
-	struct tick_scratch *out;
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u64 now = bpf_ktime_get_ns(), size = sizeof(struct record);
 	bool user, borrowed = false;
+	struct scratch *out;
 	long got;
 
 	if (!book || !book->origin)
@@ -111,9 +100,8 @@ int tick(struct bpf_perf_event_data *ctx)
 
 	user = in_user_mode(&ctx->regs);
 	if (!user)
-		borrowed = on_borrowed_stack((void *)bpf_get_current_task(), &ctx->regs);
-	id = bpf_get_current_pid_tgid();
-	if (!user && !borrowed && !(__u32)id) {
+		borrowed = on_borrowed_stack(task, &ctx->regs);
+	if (!user && !borrowed && !task->pid) {
 		count_idle(book, cpu, now, ticks);
 		return 0;
 	}
@@ -129,35 +117,24 @@ int tick(struct bpf_perf_event_data *ctx)
 	out = bpf_map_lookup_elem(&scratch, &zero);
 	if (!out)
 		return 0;
-	out->record = (struct tick_record){
-		.time = now,
-		.cpu = cpu,
-		.pid = id >> 32,
-		.tid = (__u32)id,
-		.ticks = ticks,
-		.mode = user ? TICK_USER : TICK_KERNEL,
-		.flags = borrowed ? TICK_IRQ_WORK : 0,
-	};
-	size = sizeof(out->record);
+	describe(&out->record, task, now, cpu, user ? TICK_USER : TICK_KERNEL, ticks);
 	if (user) {
 		book->user += ticks;
-		emit(book, out, size);
-		return 0;
+	} else {
+		book->kernel += ticks;
+		if (borrowed)
+			out->record.flags |= TICK_IRQ_WORK;
+		got = bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0);
+		size = add_stack(&out->record, got);
+		if (out->record.flags & TICK_NO_STACK) {
+			out->stack[0] = leaf(&ctx->regs);
+			out->record.frames = 1;
+			size += sizeof(__u64);
+		}
 	}
-
-	book->kernel += ticks;
-	got = bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0);
-	if (got < (long)sizeof(__u64)) {
-		out->stack[0] = leaf(&ctx->regs);
-		got = sizeof(__u64);
-		out->record.flags |= TICK_NO_STACK;
-		book->no_stack++;
-	} else if (got >= (long)(max_frames * sizeof(__u64))) {
-		out->record.flags |= TICK_TRUNCATED;
-		book->truncated++;
-	}
-	out->record.frames = got / sizeof(__u64);
-	emit(book, out, size + got);
+	if (task->pid)
+		out->record.entry = next_entry(book, task, bpf_task_storage_get(&threads, task, 0, 0));
+	send_tick(book, out, size);
 	return 0;
 }
 
@@ -213,8 +190,8 @@ int settle(void *ctx)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, ticks;
 	struct cpu_books *book = bpf_map_lookup_elem(&books, &cpu);
-	struct tick_scratch *out;
-	__u64 now, id;
+	struct scratch *out;
+	__u64 now;
 
 	(void)ctx;
 	if (!book || !book->origin)
@@ -228,20 +205,10 @@ int settle(void *ctx)
 	out = bpf_map_lookup_elem(&scratch, &zero);
 	if (!ticks || !recording || !out)
 		return 0;
-	id = bpf_get_current_pid_tgid();
-	out->record = (struct tick_record){
-		.time = now,
-		.cpu = cpu,
-		.pid = id >> 32,
-		.tid = (__u32)id,
-		.ticks = ticks,
-		.mode = TICK_KERNEL,
-		.flags = TICK_NO_STACK,
-	};
+	describe(&out->record, bpf_get_current_task_btf(), now, cpu, TICK_KERNEL, ticks);
 	book->kernel += ticks;
 	book->made_up += ticks - 1;
-	book->no_stack++;
-	emit(book, out, sizeof(out->record));
+	send_tick(book, out, add_stack(&out->record, -1));
 	return 0;
 }
 

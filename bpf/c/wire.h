@@ -10,31 +10,42 @@
 /* As many frames as the kernel keeps at its default (kernel.perf_event_max_stack). */
 #define MAX_FRAMES 127
 
-enum tick_mode {
+/* As the kernel keeps a thread's name. */
+#define NAME_LENGTH 16
+
+enum record_kind {
 	TICK_USER = 0,	 /* the CPU was in user mode: no stack */
 	TICK_KERNEL = 1, /* in the kernel: the kernel stack, leaf first */
 	TICK_IDLE = 2,	 /* the idle task, and no interrupt's work on top of it: no stack */
-	RECORD_ABSENCE = 3, /* not a tick: struct absence_record */
-	RECORD_THREAD = 4,  /* not a tick: struct thread_record */
+	RECORD_ABSENCE = 3, /* a thread came back to a CPU and boundaries had passed while it was away, in the stack */
+	RECORD_THREAD = 4,  /* struct thread_record */
+	RECORD_ENTRY = 5,   /* struct entry_record */
 };
 
-enum tick_flags {
+enum record_flags {
 	TICK_IRQ_WORK = 1,  /* off the thread's own stack: an interrupt or softirq borrowed the CPU */
 	TICK_TRUNCATED = 2, /* the stack was deeper than MAX_FRAMES */
 	TICK_NO_STACK = 4,  /* the kernel gave no stack: the leaf alone is here, or nothing */
+	THREAD_ENDED = 8,   /* the last of this thread; else it lives on */
+	ENTRY_AT_EXIT = 16, /* the thread ends: it will not be in user mode again */
 };
 
-/* One firing of one CPU's clock, or the idle time before it. Followed by `frames` 64-bit addresses. */
-struct tick_record {
+/* What every record begins with. Ticks and absences: followed by `frames` 64-bit addresses. */
+struct record {
 	__u64 time;  /* CLOCK_MONOTONIC, ns */
 	__u32 cpu;
 	__u32 pid;   /* the process (thread group), initial pid namespace; 0 is idle */
 	__u32 tid;   /* the thread */
-	__u32 ticks; /* interval boundaries this record stands for, 1 unless the timer was held up */
-	__u8 mode;   /* enum tick_mode */
-	__u8 flags;  /* enum tick_flags */
+	__u32 ticks; /* interval boundaries this record stands for; of a tick: 1 unless the timer was held up */
+	__u32 blocked; /* of an absence: those of `ticks` that fell into `state`; the rest fell into WAIT_CPU */
+	__u32 entry; /* number of the thread's next entry to user mode, which tells its user stack; 0: none is expected */
+	__u8 kind;   /* enum record_kind */
+	__u8 state;  /* of an absence, and of a thread: enum state */
+	__u8 detail; /* of the same: enum detail */
+	__u8 flags;  /* enum record_flags */
 	__u16 frames;
-	__u32 zero;
+	__u16 zero;
+	char name[NAME_LENGTH]; /* the thread's, padded with zeros */
 };
 
 /* The books of one CPU, written by programs that run on it with interrupts off; boundaries, not
@@ -60,26 +71,47 @@ struct cpu_books {
 	__u64 absences_lost; /* boundaries in absence records that found no room */
 	__u64 threads_lost; /* thread records that found no room, or threads for which there was no memory */
 	__u64 begun; /* the begin_ns that the grid knows of */
-	__u64 zero[5];
+	__u64 entries_lost; /* entries to user mode that could not be waited for or told */
+	__u64 zero[4];
 };
 
-/* A thread came back to a CPU and boundaries had passed while it was away: so many in each state.
- * Followed by `frames` addresses, the kernel stack in which it was away. */
-struct absence_record {
-	struct tick_record head; /* mode RECORD_ABSENCE; ticks: the sum */
-	__u32 counts[10];	 /* by enum state */
+/* What the kernel counts of a thread by itself, since the thread was watched first. */
+enum counter {
+	MINOR_FAULTS,
+	MAJOR_FAULTS,
+	VOLUNTARY_SWITCHES,
+	INVOLUNTARY_SWITCHES,
+	READ_CHARS,	/* by read(2) and the like, from anything */
+	WRITTEN_CHARS,
+	READ_CALLS,
+	WRITE_CALLS,
+	READ_BYTES,	/* from block devices */
+	WRITTEN_BYTES,	/* to block devices, at last */
+	COUNTERS,
 };
 
-/* What one thread did while it was watched: sent when it ends, and for all that live when data stop. */
+/* A thread's account: of one that ends, when it ends; of all that live, whenever they are walked. Sums since it was
+ * watched first. */
 struct thread_record {
-	struct tick_record head; /* mode RECORD_THREAD */
-	__u64 ns[10];		 /* by enum state; on a CPU, in whatever mode: the first */
-	__u64 lived;		 /* how long it was watched, ns */
+	struct record head;	/* state and detail: of the open interval */
+	__u64 task;		/* tells it from all threads that live at that time, whatever becomes of its tid */
+	__u64 since;		/* when the open interval began, CLOCK_MONOTONIC, ns; before that nothing changed */
+	__u64 lived;		/* how long it was watched, ns */
+	__u64 ns[13];		/* by enum state; on a CPU, in whatever mode: the first; and by enum detail */
+	__u64 counts[COUNTERS]; /* by enum counter */
 };
 
-_Static_assert(sizeof(struct tick_record) == 32, "wire.rs mirrors this");
-_Static_assert(sizeof(struct absence_record) == 72, "wire.rs mirrors this");
-_Static_assert(sizeof(struct thread_record) == 120, "wire.rs mirrors this");
+/* A thread of which records with this number were sent goes back to user mode, or was there: the place in which its
+ * user stack was all the time. */
+struct entry_record {
+	struct record head; /* entry: the number */
+	__u64 ip;
+	__u64 sp;
+};
+
+_Static_assert(sizeof(struct record) == 56, "wire.rs mirrors this");
+_Static_assert(sizeof(struct thread_record) == 264, "wire.rs mirrors this");
+_Static_assert(sizeof(struct entry_record) == 72, "wire.rs mirrors this");
 _Static_assert(sizeof(struct cpu_books) == 192, "wire.rs mirrors this");
 
 #endif

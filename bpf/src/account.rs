@@ -1,7 +1,8 @@
 //! Tests of `c/account.h`, compiled natively, as drawings of time.
 //!
 //! A drawing is a line of letters, one for each unit of time: `U` on a CPU, `S` asleep, `L` at a lock, `W` waiting
-//! for a CPU. It is played to the account as the events that a scheduler would see: a wake-up shows only in the sum
+//! for a CPU from a wake-up on; `P` too, because it was taken away, `T` because a quota was used up; `I` asleep for block
+//! I/O. It is played to the account as the events that a scheduler would see: a wake-up shows only in the sum
 //! of waits that the scheduler keeps.
 
 use proptest::prelude::*;
@@ -10,6 +11,10 @@ const ON_CPU: u32 = 0;
 const LOCK: u32 = 6;
 const SLEEP: u32 = 7;
 const WAIT: u32 = 8;
+const BLOCK_IO: u32 = 10;
+const PREEMPTED: u32 = 11;
+const THROTTLED: u32 = 12;
+const NO_DETAIL: u32 = 15;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -17,11 +22,13 @@ struct Account {
     since: u64,
     run_delay: u64,
     run_time: u64,
+    state: u32,
+    detail: u32,
+    watched: u32,
+    zero: u32,
+    ns: [u64; 16],
     entered: u64,
     lived: u64,
-    ns: [u64; 16],
-    state: u32,
-    watched: u32,
 }
 
 #[repr(C)]
@@ -31,28 +38,53 @@ struct Absence {
     woken: u64,
     to: u64,
     state: u32,
+    detail: u32,
 }
 
 unsafe extern "C" {
     fn native_grid_until(next: u64, to: u64, period: u64) -> u32;
-    fn native_enter(account: *mut Account, now: u64, state: u32, run_delay: u64, run_time: u64);
-    fn native_leave(account: *mut Account, now: u64, state: u32, run_delay: u64, run_time: u64);
+    fn native_enter(
+        account: *mut Account,
+        now: u64,
+        state: u32,
+        detail: u32,
+        run_delay: u64,
+        run_time: u64,
+    );
+    fn native_leave(
+        account: *mut Account,
+        now: u64,
+        state: u32,
+        detail: u32,
+        run_delay: u64,
+        run_time: u64,
+    );
     fn native_return(account: *mut Account, now: u64, run_delay: u64, run_time: u64) -> Absence;
     fn native_repair(account: *mut Account, arrival: u64, run_delay: u64);
     fn native_close(account: *mut Account, now: u64, run_delay: u64) -> Absence;
+    fn native_is_whole(account: *const Account) -> i32;
 }
 
 impl Account {
-    fn enter(now: u64, state: u32, run_delay: u64) -> Account {
+    fn enter(now: u64, state: (u32, u32), run_delay: u64) -> Account {
         let mut account = Account::default();
-        // SAFETY: a valid `struct account` for the call, which keeps no pointer.
-        unsafe { native_enter(&mut account, now, state, run_delay, 0) };
+        account.enter_again(now, state, run_delay, 0);
         account
     }
 
-    fn leave(&mut self, now: u64, state: u32, run_delay: u64, run_time: u64) {
+    fn enter_again(&mut self, now: u64, state: (u32, u32), run_delay: u64, run_time: u64) {
+        // SAFETY: a valid `struct account` for the call, which keeps no pointer.
+        unsafe { native_enter(self, now, state.0, state.1, run_delay, run_time) };
+    }
+
+    fn leave(&mut self, now: u64, state: (u32, u32), run_delay: u64, run_time: u64) {
         // SAFETY: as in `enter`.
-        unsafe { native_leave(self, now, state, run_delay, run_time) };
+        unsafe { native_leave(self, now, state.0, state.1, run_delay, run_time) };
+    }
+
+    fn is_whole(&self) -> bool {
+        // SAFETY: as in `enter`.
+        unsafe { native_is_whole(self) != 0 }
     }
 
     fn come_back(&mut self, now: u64, run_delay: u64, run_time: u64) -> Absence {
@@ -71,12 +103,16 @@ impl Account {
     }
 }
 
-fn state(letter: u8) -> u32 {
+/// State and detail of a thread that leaves its CPU.
+fn state(letter: u8) -> (u32, u32) {
     match letter {
-        b'U' => ON_CPU,
-        b'L' => LOCK,
-        b'S' => SLEEP,
-        b'W' => WAIT,
+        b'U' => (ON_CPU, NO_DETAIL),
+        b'L' => (LOCK, NO_DETAIL),
+        b'S' => (SLEEP, NO_DETAIL),
+        b'I' => (SLEEP, BLOCK_IO),
+        b'W' => (WAIT, NO_DETAIL),
+        b'P' => (WAIT, PREEMPTED),
+        b'T' => (WAIT, THROTTLED),
         other => panic!("{}", char::from(other)),
     }
 }
@@ -87,7 +123,8 @@ fn play_seen(drawing: &str, seen: &str) -> (Account, Vec<Absence>) {
     let letters = drawing.as_bytes();
     let mut account = Account::enter(0, state(letters[0]), 0);
     let mut absences = Vec::new();
-    let mut delay = u64::from(letters[0] == b'W');
+    let waits = |letter: u8| u64::from(b"WPT".contains(&letter));
+    let mut delay = waits(letters[0]);
     let mut run_time = u64::from(letters[0] == b'U');
     let mut arrival = 0;
     for (now, pair) in letters.windows(2).enumerate() {
@@ -109,7 +146,7 @@ fn play_seen(drawing: &str, seen: &str) -> (Account, Vec<Absence>) {
             // Asleep, then runnable: no event.
             _ => {}
         }
-        delay += u64::from(pair[1] == b'W');
+        delay += waits(pair[1]);
         run_time += u64::from(pair[1] == b'U');
     }
     account.close(letters.len() as u64, delay);
@@ -126,13 +163,20 @@ fn count(drawing: &str, letter: char) -> u64 {
 
 fn conserves(drawing: &str) {
     let (account, _) = play(drawing);
-    for (letter, state) in [('U', ON_CPU), ('L', LOCK), ('S', SLEEP), ('W', WAIT)] {
-        assert_eq!(
-            account.ns[state as usize],
-            count(drawing, letter),
-            "{letter} of {drawing}"
-        );
+    let sums = [
+        ("U", ON_CPU),
+        ("L", LOCK),
+        ("SI", SLEEP),
+        ("WPT", WAIT),
+        ("I", BLOCK_IO),
+        ("P", PREEMPTED),
+        ("T", THROTTLED),
+    ];
+    for (letters, state) in sums {
+        let drawn: u64 = letters.chars().map(|letter| count(drawing, letter)).sum();
+        assert_eq!(account.ns[state as usize], drawn, "{letters} of {drawing}");
     }
+    assert!(account.is_whole());
     assert_eq!(account.lived, drawing.len() as u64);
     assert_eq!(account.watched, 0);
 }
@@ -145,6 +189,34 @@ fn each_state_gets_its_time() {
     conserves("WWWWUUUU");
     conserves("UUUUWWWW");
     conserves("UUUUSSSSWW");
+}
+
+#[test]
+fn what_more_is_known_of_a_time_is_summed_beside_its_state() {
+    conserves("UUIIIIWWUUPPPUUSSSWWWUUTTTTUU");
+    // A wake-up ends the wait for the disk: what follows is a wait for a CPU, and none of a preemption.
+    conserves("UUIIWWWW");
+    conserves("UUPPPPPP");
+}
+
+#[test]
+fn an_account_that_was_closed_goes_on_where_it_stopped() {
+    let (mut account, _) = play("UUSSSSWWUU");
+    account.enter_again(100, state(b'S'), 50, 70);
+    account.come_back(108, 53, 70);
+    assert!(account.is_whole());
+    account.close(110, 0);
+    assert_eq!(account.lived, 20);
+    assert_eq!(account.ns[..10], [6, 0, 0, 0, 0, 0, 0, 9, 5, 0]);
+}
+
+#[test]
+fn an_account_read_while_it_changes_is_seen_to_be_torn() {
+    let mut account = Account::enter(0, state(b'U'), 0);
+    account.leave(5, state(b'S'), 0, 5);
+    assert!(account.is_whole());
+    account.since = 9;
+    assert!(!account.is_whole());
 }
 
 #[test]
@@ -164,8 +236,8 @@ fn a_leave_that_nobody_saw_is_made_good_as_sleep() {
 
 #[test]
 fn what_the_cpu_did_after_the_thread_is_not_the_threads() {
-    let mut account = Account::enter(100, ON_CPU, 0);
-    account.leave(150, SLEEP, 0, 40);
+    let mut account = Account::enter(100, state(b'U'), 0);
+    account.leave(150, state(b'S'), 0, 40);
     let absence = account.come_back(200, 0, 40);
     assert_eq!((absence.from, absence.to), (140, 200));
     assert_eq!(account.ns[ON_CPU as usize], 40);
@@ -181,30 +253,32 @@ fn an_absence_is_split_at_the_wake_up() {
             from: 2,
             woken: 6,
             to: 8,
-            state: SLEEP
+            state: SLEEP,
+            detail: NO_DETAIL,
         }]
     );
-    let (_, absences) = play("UUWWWUU");
+    let (_, absences) = play("UUPPPUU");
     assert_eq!(
         absences,
         [Absence {
             from: 2,
             woken: 2,
             to: 5,
-            state: WAIT
+            state: WAIT,
+            detail: PREEMPTED,
         }]
     );
 }
 
 #[test]
 fn clocks_that_differ_by_a_hair_make_no_negative_time() {
-    let mut account = Account::enter(1000, ON_CPU, 0);
-    account.leave(1010, SLEEP, 0, 10);
+    let mut account = Account::enter(1000, state(b'U'), 0);
+    account.leave(1010, state(b'S'), 0, 10);
     let absence = account.come_back(1008, 0, 10);
     assert_eq!((absence.from, absence.to), (1010, 1010));
-    account.leave(1005, SLEEP, 0, 11);
+    account.leave(1005, state(b'S'), 0, 11);
     account.close(1020, 0);
-    assert_eq!(account.ns.iter().sum::<u64>(), 20);
+    assert_eq!(account.ns[..10].iter().sum::<u64>(), 20);
     assert_eq!(account.lived, 20);
 }
 
@@ -241,16 +315,16 @@ proptest! {
     /// Whatever times and sums a scheduler gives, the states sum up to the time watched.
     #[test]
     fn any_events_conserve(
-        events in proptest::collection::vec((0_u64..1000, 0_u64..2000, 3_u32..10), 1..100)
+        events in proptest::collection::vec((0_u64..1000, 0_u64..2000, 3_u32..10, 10_u32..16), 1..100)
     ) {
-        let (mut account, mut now, mut on_cpu) = (Account::enter(5000, ON_CPU, 0), 5000_u64, true);
-        for (step, delay, state) in events {
+        let (mut account, mut now, mut on_cpu) = (Account::enter(5000, state(b'U'), 0), 5000_u64, true);
+        for (step, delay, state, detail) in events {
             // Now and then a clock that is behind.
             now = (now + step).saturating_sub(10);
             match on_cpu {
                 true => {
                     account.repair(now.saturating_sub(3), delay);
-                    account.leave(now, state, delay, delay / 2);
+                    account.leave(now, (state, detail), delay, delay / 2);
                 }
                 false => { account.come_back(now, delay, delay); }
             }
@@ -259,7 +333,12 @@ proptest! {
                 on_cpu = !on_cpu;
             }
         }
+        prop_assert!(account.is_whole());
         account.close(now, 0);
-        prop_assert_eq!(account.ns.iter().sum::<u64>(), account.lived);
+        prop_assert_eq!(account.ns[..10].iter().sum::<u64>(), account.lived);
+        // What is known more of a time is part of it.
+        let [wait, preempted, throttled] = [WAIT, PREEMPTED, THROTTLED].map(|slot| account.ns[slot as usize]);
+        prop_assert!(preempted + throttled <= account.lived - account.ns[ON_CPU as usize]);
+        prop_assert!(wait <= account.lived);
     }
 }

@@ -9,6 +9,7 @@
 
 #[cfg(test)]
 mod account;
+mod books;
 mod error;
 #[cfg(test)]
 mod grid;
@@ -16,6 +17,10 @@ mod load;
 mod verifier;
 pub mod wire;
 
+pub use books::CpuBooks;
 pub use error::Error;
-pub use load::{Settings, TickCollector};
-pub use wire::{Absence, CpuBooks, Mode, Record, ThreadTimes, Tick};
+pub use load::{Emission, Settings, TickCollector};
+pub use wire::{
+    Absence, Counts, Detail, Details, Entry, Head, Mode, Record, Stack, ThreadName, ThreadTimes,
+    Tick,
+};

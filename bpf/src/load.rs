@@ -9,6 +9,7 @@ use std::io::Read as _;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::rc::Rc;
+use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{
@@ -18,8 +19,8 @@ use libbpf_rs::{
 use libbpf_sys::BPF_F_TEST_RUN_ON_CPU;
 
 use crate::verifier::with_log;
-use crate::wire::{MAX_FRAMES, Record, THREAD};
-use crate::{CpuBooks, Error, ThreadTimes};
+use crate::wire::{MAX_FRAMES, Record};
+use crate::{CpuBooks, Error};
 
 mod skeleton {
     #![allow(
@@ -58,6 +59,47 @@ pub struct Settings {
     pub page_fault: (u64, u64),
     /// One more than the largest CPU id that this machine can have.
     pub cpu_ids: u32,
+    /// How threads' entries to user mode are told.
+    pub emission: Emission,
+}
+
+/// When the user side of what was recorded in the kernel is told: the join is by thread and number of the entry to user
+/// mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Emission {
+    /// By the thread itself, on its way to user mode.
+    OnEntry,
+    /// When something is recorded and the thread is not at the place in user mode that was told last.
+    AtPlace,
+}
+
+impl Emission {
+    /// What the running kernel can do: whether its types tell of a callback on entry to user mode
+    /// (`bpf_task_work_schedule_resume_impl`, Linux 6.18).
+    #[must_use]
+    pub fn probe() -> Emission {
+        let types = libbpf_rs::btf::Btf::from_vmlinux();
+        let callback = types.is_ok_and(|types| {
+            types
+                .type_by_name::<libbpf_rs::btf::types::Func<'_>>(
+                    "bpf_task_work_schedule_resume_impl",
+                )
+                .is_some()
+        });
+        match callback {
+            true => Emission::OnEntry,
+            false => Emission::AtPlace,
+        }
+    }
+}
+
+impl fmt::Display for Emission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Emission::OnEntry => "by the thread, on its next entry to user mode",
+            Emission::AtPlace => "when recorded, once for each place in user mode",
+        })
+    }
 }
 
 /// The loaded programs.
@@ -119,6 +161,8 @@ impl TickCollector {
             user_fault.map_err(step("watch page faults of user mode"))?,
             kernel_fault.map_err(step("watch page faults of the kernel"))?,
         ];
+        // So that this CPU has changed its thread once, by which its scheduler's clock is known.
+        std::thread::sleep(Duration::from_millis(1));
         Ok(TickCollector {
             links: BTreeMap::new(),
             _hooks: hooks,
@@ -183,7 +227,7 @@ impl TickCollector {
 
     /// Begins to take data, or stops, on all CPUs at the instant `now` (CLOCK_MONOTONIC nanoseconds): no
     /// boundary before or after it counts, whenever a CPU comes to count it.
-    /// [`TickCollector::threads`] has to follow at once.
+    /// [`TickCollector::watch_threads`] or [`TickCollector::close_threads`] has to follow at once.
     ///
     /// # Errors
     /// [`Error::Step`] when a CPU can't be asked for what it has slept until now.
@@ -198,27 +242,44 @@ impl TickCollector {
             return Ok(());
         }
         bss.until_ns = now;
-        for cpu in self.links.keys() {
-            match run_on(&self.skel.progs.settle, *cpu) {
-                // It has just gone offline: nothing sleeps there.
-                Err(error) if error.kind() == ErrorKind::Other => {}
-                other => other.map_err(step(format!("settle the books of CPU {cpu}")))?,
+        // Twice: the second time nothing counts any more, but when a CPU has come to it, no program is at work there that
+        // still saw data being taken.
+        for recording in [true, false] {
+            bss.recording = recording;
+            for cpu in self.links.keys() {
+                match run_on(&self.skel.progs.settle, *cpu) {
+                    // It has just gone offline: nothing sleeps there.
+                    Err(error) if error.kind() == ErrorKind::Other => {}
+                    other => other.map_err(step(format!("settle the books of CPU {cpu}")))?,
+                }
             }
         }
-        bss.recording = false;
         Ok(())
     }
 
-    /// Enters all threads that live, when data have begun (`on`); or closes their accounts, when data have
-    /// stopped, and gives what each did. Threads that ended before are in the rings.
+    /// Enters all threads that live. To be called when data have begun.
     ///
     /// # Errors
     /// [`Error::Step`] when the threads can't be walked.
-    pub fn threads(&mut self, on: bool) -> Result<Vec<ThreadTimes>, Error> {
-        walk_threads(match on {
-            true => &self.skel.progs.watch_all,
-            false => &self.skel.progs.close_all,
-        })
+    pub fn watch_threads(&mut self) -> Result<(), Error> {
+        walk_threads(&self.skel.progs.watch_all).map(drop)
+    }
+
+    /// What each thread that lives has done until now. Threads that ended are told in the rings.
+    ///
+    /// # Errors
+    /// [`Error::Step`] when the threads can't be walked, [`Error::Record`] as [`TickCollector::drain`].
+    pub fn tell_threads(&mut self) -> Result<Vec<Record>, Error> {
+        walk_threads(&self.skel.progs.tell_all)
+    }
+
+    /// Closes the accounts of all threads that live, when data have stopped: what each has done, and the
+    /// absences that go on.
+    ///
+    /// # Errors
+    /// As [`TickCollector::tell_threads`].
+    pub fn close_threads(&mut self) -> Result<Vec<Record>, Error> {
+        walk_threads(&self.skel.progs.close_all)
     }
 
     /// Takes all records that the rings hold, in no order across CPUs.
@@ -276,6 +337,7 @@ fn open_and_load(settings: &Settings) -> libbpf_rs::Result<CollectorSkel<'static
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.period_ns = settings.period_ns;
         rodata.record_idle = settings.record_idle;
+        rodata.callback_on_entry = settings.emission == Emission::OnEntry;
         (rodata.page_fault_from, rodata.page_fault_to) = settings.page_fault;
         rodata.max_frames = settings.max_frames.min(MAX_FRAMES as u32);
     }
@@ -297,23 +359,30 @@ fn run_on(program: &ProgramMut<'_>, cpu: u32) -> libbpf_rs::Result<()> {
 }
 
 /// Runs an iterator over all threads, and decodes what it writes.
-fn walk_threads(program: &ProgramMut<'_>) -> Result<Vec<ThreadTimes>, Error> {
+fn walk_threads(program: &ProgramMut<'_>) -> Result<Vec<Record>, Error> {
+    // Much less than the kernel buffers, or it runs a program twice for a thread that no longer fitted.
+    const AT_A_TIME: usize = 4096;
     let link = program.attach().map_err(step("walk the threads"))?;
-    let mut bytes = Vec::new();
-    Iter::new(&link)
-        .map_err(step("walk the threads"))?
-        .read_to_end(&mut bytes)
-        .map_err(|error| step("walk the threads")(error.into()))?;
-    let times = bytes
-        .chunks(THREAD)
-        .map(|bytes| match Record::decode(bytes)? {
-            Record::Thread(times) => Ok(times),
-            _ => Err(Error::Record {
-                size: bytes.len(),
-                why: "not a thread's account",
-            }),
-        });
-    times.collect()
+    let mut walk = Iter::new(&link).map_err(step("walk the threads"))?;
+    let (mut bytes, mut part) = (Vec::new(), [0; AT_A_TIME]);
+    loop {
+        match walk.read(&mut part) {
+            Ok(0) => break,
+            Ok(length) => bytes.extend_from_slice(&part[..length]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            // Many threads in a row had nothing to say.
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(step("walk the threads")(error.into())),
+        }
+    }
+    let mut rest = &*bytes;
+    let mut records = Vec::new();
+    while !rest.is_empty() {
+        let record;
+        (record, rest) = Record::decode_first(rest)?;
+        records.push(record);
+    }
+    Ok(records)
 }
 
 fn make_ring(skel: &CollectorSkel<'_>, index: u32) -> Result<MapHandle, Error> {

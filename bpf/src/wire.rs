@@ -1,7 +1,12 @@
-//! The Rust side of `c/wire.h`: ticks, absences, accounts of threads and the books of a CPU, decoded
+//! The Rust side of `c/wire.h`: ticks, absences, accounts of threads and entries to user mode, decoded
 //! from bytes.
 //!
 //! Decoding copies and checks; nothing here trusts that a record is what its length says.
+
+use std::fmt;
+use std::ops::AddAssign;
+
+use serde::Serialize;
 
 use crate::Error;
 
@@ -11,11 +16,48 @@ pub const MAX_FRAMES: usize = 127;
 /// The states of a thread, numbered as in the experiment.
 pub const STATES: usize = 10;
 
-/// Bytes of a `struct thread_record`.
-pub(crate) const THREAD: usize = HEADER + STATES * 8 + 8;
+/// The last of them that the kernel's side tells apart: waiting for a CPU.
+const WAIT_CPU: usize = 8;
 
-const HEADER: usize = 32;
-const BOOKS: usize = 192;
+const HEAD: usize = 56;
+const THREAD: usize = 26 * 8;
+const ENTRY: usize = 2 * 8;
+
+/// A thread's name as the kernel keeps it: at most 15 bytes of any kind but NUL.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct ThreadName([u8; 16]);
+
+impl ThreadName {
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        let end = self.0.iter().position(|byte| *byte == 0);
+        &self.0[..end.unwrap_or(self.0.len())]
+    }
+}
+
+impl fmt::Debug for ThreadName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.bytes().escape_ascii().to_string())
+    }
+}
+
+/// What every record says: when, where and of whom.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    /// CLOCK_MONOTONIC, nanoseconds.
+    pub time: u64,
+    /// The CPU's id.
+    pub cpu: u32,
+    /// The process, in the initial pid namespace; 0 is idle.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// Number of the thread's entry to user mode that tells the user stack of this; 0 where none is expected.
+    pub entry: u32,
+    /// The thread's name at that time.
+    pub name: ThreadName,
+}
 
 /// What the CPU was doing at a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,78 +70,180 @@ pub enum Mode {
     Idle,
 }
 
+/// A kernel stack as the kernel gave it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stack {
+    /// Kernel addresses, leaf first, callers as return addresses.
+    pub frames: Box<[u64]>,
+    /// It was deeper than the kernel's limit: its root is missing.
+    pub truncated: bool,
+    /// The kernel gave no stack: `frames` is the leaf alone, or nothing.
+    pub missing: bool,
+}
+
 /// One firing of one CPU's clock, or the idle time before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tick {
-    /// CLOCK_MONOTONIC, nanoseconds.
-    pub time: u64,
-    /// The CPU's id.
-    pub cpu: u32,
-    /// The process, in the initial pid namespace; 0 is idle.
-    pub pid: u32,
-    /// The thread.
-    pub tid: u32,
+    /// When, where, and whose.
+    pub head: Head,
     /// Interval boundaries this stands for: 1 unless the timer was held up.
     pub ticks: u32,
     /// What the CPU was doing.
     pub mode: Mode,
     /// An interrupt or softirq had borrowed the CPU from the thread.
     pub irq_work: bool,
-    /// The stack was deeper than the kernel's limit: its root is missing.
-    pub truncated: bool,
-    /// The kernel gave no stack, so `stack` is the leaf alone.
-    pub no_stack: bool,
-    /// Kernel addresses, leaf first, callers as return addresses; empty unless `mode` is
-    /// [`Mode::Kernel`].
-    pub stack: Box<[u64]>,
+    /// Empty unless `mode` is [`Mode::Kernel`].
+    pub stack: Stack,
 }
 
-/// A thread came back to a CPU after interval boundaries had passed in its absence.
+/// What more is known of an absence than its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Detail {
+    /// Blocked for block I/O, as the scheduler knows it.
+    BlockIo,
+    /// Waiting for a CPU that was taken away or given up, and not because of a wake-up.
+    Preempted,
+    /// Waiting for a CPU that was taken away because a cgroup's quota was used up.
+    Throttled,
+}
+
+/// A thread came back to a CPU after interval boundaries had passed in its absence; or data stopped in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absence {
-    /// When it came back, CLOCK_MONOTONIC, nanoseconds.
-    pub time: u64,
-    /// The CPU that it came back to.
-    pub cpu: u32,
-    /// Its process, in the initial pid namespace.
-    pub pid: u32,
-    /// The thread.
-    pub tid: u32,
-    /// Boundaries by state, as the states are numbered in the experiment.
-    pub counts: [u32; STATES],
-    /// The stack was deeper than the kernel's limit: its root is missing.
-    pub truncated: bool,
-    /// The kernel gave no stack.
-    pub no_stack: bool,
-    /// The kernel stack in which it was away, leaf first, callers as return addresses.
-    pub stack: Box<[u64]>,
+    /// When and where it came back, and who.
+    pub head: Head,
+    /// The state it went into, as the states are numbered in the experiment.
+    pub state: u8,
+    /// What more is known of that.
+    pub detail: Option<Detail>,
+    /// Boundaries in that state.
+    pub blocked: u32,
+    /// Boundaries from its wake-up on, waiting for a CPU.
+    pub waited: u32,
+    /// The kernel stack in which it was away.
+    pub stack: Stack,
 }
 
-/// What one thread did since it was watched, or since it was last told of.
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl Absence {
+    /// Boundaries by state, as the states are numbered in the experiment.
+    #[must_use]
+    pub fn counts(&self) -> [u32; STATES] {
+        let mut counts = [0; STATES];
+        counts[usize::from(self.state)] += self.blocked;
+        counts[WAIT_CPU] += self.waited;
+        counts
+    }
+}
+
+/// What one thread did, from the time that it was watched first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadTimes {
-    /// When this was told, CLOCK_MONOTONIC, nanoseconds.
-    pub time: u64,
-    /// Its process, in the initial pid namespace.
-    pub pid: u32,
-    /// The thread.
-    pub tid: u32,
+    /// When this was told, and of whom.
+    pub head: Head,
+    /// It has ended. Else it lives on.
+    pub ended: bool,
+    /// The state it is in, as the states are numbered in the experiment; a thread on a CPU is in user.
+    pub state: u8,
+    /// Tells it from all threads that live at that time.
+    pub task: u64,
+    /// Since when it is in that state, CLOCK_MONOTONIC, nanoseconds.
+    pub since: u64,
+    /// For how long it was watched, nanoseconds.
+    pub lived: u64,
     /// Nanoseconds by state, as the states are numbered in the experiment; all of its time on a CPU, in
     /// whatever mode, is under user.
     pub ns: [u64; STATES],
-    /// For how long it was watched, nanoseconds.
-    pub lived: u64,
+    /// What more is known of some of that time.
+    pub details: Details,
+    /// What the kernel counted of it meanwhile.
+    pub counts: Counts,
 }
 
-/// One record of a ring.
+/// A struct of sums that stand one after the other in a record.
+macro_rules! sums {
+    ($(#[$about:meta])* $name:ident { $($(#[$what:meta])* $sum:ident,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct $name {
+            $($(#[$what])* pub $sum: u64,)*
+        }
+
+        impl $name {
+            fn decode(mut words: impl Iterator<Item = u64>) -> $name {
+                $name { $($sum: words.next().unwrap_or_default(),)* }
+            }
+        }
+
+        impl AddAssign for $name {
+            fn add_assign(&mut self, other: $name) {
+                $(self.$sum += other.$sum;)*
+            }
+        }
+    };
+}
+
+sums! {
+    /// What more is known of some of the time of a thread, nanoseconds.
+    Details {
+        /// Of the time blocked, in whatever state: the scheduler knows it as a wait for block I/O.
+        block_io,
+        /// Of the wait for a CPU: it was taken away or given up. The rest is from a wake-up on.
+        preempted,
+        /// Of the wait for a CPU: it was taken away because a cgroup's quota was used up.
+        throttled,
+    }
+}
+
+sums! {
+    /// What the kernel counts of a thread by itself.
+    Counts {
+        /// Page faults without I/O.
+        minor_faults,
+        /// Page faults with I/O.
+        major_faults,
+        /// Times it gave its CPU up.
+        voluntary_switches,
+        /// Times it lost its CPU.
+        involuntary_switches,
+        /// Bytes read by `read(2)` and the like, from anything.
+        read_chars,
+        /// Bytes written so.
+        written_chars,
+        /// System calls that read.
+        read_calls,
+        /// System calls that write.
+        write_calls,
+        /// Bytes read from block devices.
+        read_bytes,
+        /// Bytes to be written to block devices.
+        written_bytes,
+    }
+}
+
+/// A thread went back to user mode, or was there: its user stack is that of all records with this number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// When and where, who, and the number.
+    pub head: Head,
+    /// The thread ends: it will not be in user mode again.
+    pub at_exit: bool,
+    /// The address at which it goes on in user mode.
+    pub ip: u64,
+    /// Its stack pointer there.
+    pub sp: u64,
+}
+
+/// One record of a ring, or of a walk over all threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A clock fired.
     Tick(Tick),
     /// A thread came back.
     Absence(Absence),
-    /// A thread ended.
-    Thread(ThreadTimes),
+    /// The account of a thread.
+    Thread(Box<ThreadTimes>),
+    /// A thread goes back to user mode.
+    Entry(Entry),
 }
 
 impl Record {
@@ -107,172 +251,124 @@ impl Record {
     #[must_use]
     pub fn time(&self) -> u64 {
         match self {
-            Record::Tick(tick) => tick.time,
-            Record::Absence(absence) => absence.time,
-            Record::Thread(thread) => thread.time,
+            Record::Tick(tick) => tick.head.time,
+            Record::Absence(absence) => absence.head.time,
+            Record::Thread(thread) => thread.head.time,
+            Record::Entry(entry) => entry.head.time,
         }
     }
 
-    /// Decodes one ring record.
+    /// Decodes one record.
     ///
     /// # Errors
     /// [`Error::Record`] when the bytes are none of the structures of `c/wire.h`.
     pub fn decode(bytes: &[u8]) -> Result<Record, Error> {
+        match Record::decode_first(bytes)? {
+            (record, []) => Ok(record),
+            (_, rest) => Err(Error::Record {
+                size: rest.len(),
+                why: "beyond the end of a record",
+            }),
+        }
+    }
+
+    /// Decodes the first of several records that follow each other, and gives the rest.
+    ///
+    /// # Errors
+    /// [`Error::Record`] when the bytes begin with none of the structures of `c/wire.h`.
+    pub fn decode_first(bytes: &[u8]) -> Result<(Record, &[u8]), Error> {
         let refuse = |why| Error::Record {
             size: bytes.len(),
             why,
         };
         let (head, rest) = bytes
-            .split_first_chunk::<HEADER>()
-            .ok_or(refuse("shorter than its header"))?;
-        let frames = usize::from(u16::from_ne_bytes([head[26], head[27]]));
-        let (body, mode) = match head[24] {
-            0 => (0, Some(Mode::User)),
-            1 => (0, Some(Mode::Kernel)),
-            2 => (0, Some(Mode::Idle)),
-            3 => (STATES * 4, None),
-            4 => (STATES * 8 + 8, None),
+            .split_first_chunk::<HEAD>()
+            .ok_or(refuse("shorter than its head"))?;
+        let [kind, state, detail, flags] = [head[32], head[33], head[34], head[35]];
+        let frames = usize::from(u16::from_ne_bytes([head[36], head[37]]));
+        let body = match kind {
+            0..=3 if frames <= MAX_FRAMES => frames * 8,
+            4 if frames == 0 => THREAD,
+            5 if frames == 0 => ENTRY,
+            0..=5 => return Err(refuse("more frames than there can be")),
             _ => return Err(refuse("unknown kind")),
         };
-        if frames > MAX_FRAMES || rest.len() != body + frames * 8 {
-            return Err(refuse("frames and length differ"));
+        if usize::from(state) >= STATES {
+            return Err(refuse("unknown state"));
         }
-        let (body, stack) = rest.split_at(body);
-        let stack = (0..frames).map(|frame| word(stack, frame * 8)).collect();
-        let (time, cpu) = (word(head, 0), half(head, 8));
-        let (pid, tid) = (half(head, 12), half(head, 16));
-        let flag = |bit: u8| head[25] & bit != 0;
-        Ok(match mode {
-            Some(mode) => Record::Tick(Tick {
-                time,
-                cpu,
-                pid,
-                tid,
-                ticks: half(head, 20),
-                mode,
+        let (body, rest) = rest
+            .split_at_checked(body)
+            .ok_or(refuse("shorter than it says"))?;
+        let [ticks, blocked] = [half(head, 20), half(head, 24)];
+        let head = Head {
+            time: word(head, 0),
+            cpu: half(head, 8),
+            pid: half(head, 12),
+            tid: half(head, 16),
+            entry: half(head, 28),
+            name: ThreadName(std::array::from_fn(|at| head[40 + at])),
+        };
+        let flag = |bit: u8| flags & bit != 0;
+        let stack = || Stack {
+            frames: (0..frames).map(|frame| word(body, frame * 8)).collect(),
+            truncated: flag(2),
+            missing: flag(4),
+        };
+        let record = match kind {
+            3 => Record::Absence(Absence {
+                head,
+                state,
+                detail: match detail {
+                    10 => Some(Detail::BlockIo),
+                    11 => Some(Detail::Preempted),
+                    12 => Some(Detail::Throttled),
+                    _ => None,
+                },
+                blocked,
+                waited: ticks
+                    .checked_sub(blocked)
+                    .ok_or(refuse("blocked for longer than away"))?,
+                stack: stack(),
+            }),
+            4 => Record::Thread(Box::new(thread(head, state, flag(8), body))),
+            5 => Record::Entry(Entry {
+                head,
+                at_exit: flag(16),
+                ip: word(body, 0),
+                sp: word(body, 8),
+            }),
+            kind => Record::Tick(Tick {
+                head,
+                ticks,
+                mode: match kind {
+                    0 => Mode::User,
+                    1 => Mode::Kernel,
+                    _ => Mode::Idle,
+                },
                 irq_work: flag(1),
-                truncated: flag(2),
-                no_stack: flag(4),
-                stack,
+                stack: stack(),
             }),
-            None if head[24] == 3 => Record::Absence(Absence {
-                time,
-                cpu,
-                pid,
-                tid,
-                counts: std::array::from_fn(|state| half(body, state * 4)),
-                truncated: flag(2),
-                no_stack: flag(4),
-                stack,
-            }),
-            None => Record::Thread(ThreadTimes {
-                time,
-                pid,
-                tid,
-                ns: std::array::from_fn(|state| word(body, state * 8)),
-                lived: word(body, STATES * 8),
-            }),
-        })
+        };
+        Ok((record, rest))
     }
 }
 
-/// The books of one CPU: interval boundaries by what became of them, since it was first recorded.
-///
-/// `user + kernel + idle` is what the CPU lived through; of that `unsent` was left out by request
-/// and `lost` found no room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CpuBooks {
-    pub(crate) origin: u64,
-    pub(crate) index: u64,
-    /// Boundaries in user mode.
-    pub user: u64,
-    /// Boundaries in the kernel.
-    pub kernel: u64,
-    /// Boundaries in the idle task.
-    pub idle: u64,
-    /// Idle boundaries not sent, because idle is not recorded.
-    pub unsent: u64,
-    /// Boundaries whose record found the ring full.
-    pub lost: u64,
-    /// Records that found the ring full.
-    pub lost_records: u64,
-    /// Boundaries beyond the first of a firing on a busy CPU: its timer had been held up for that long.
-    pub made_up: u64,
-    /// Records whose stack was cut at the kernel's depth limit.
-    pub truncated: u64,
-    /// Records for which the kernel gave no stack.
-    pub no_stack: u64,
-    /// When the clock last fired or idleness was last counted, CLOCK_MONOTONIC nanoseconds; 0 before.
-    pub last: u64,
-    pub(crate) in_idle: u64,
-    /// Boundaries in absences of threads whose record found the ring full.
-    pub absences_lost: u64,
-    /// Threads whose account is lost: the ring was full, or there was no memory for it.
-    pub threads_lost: u64,
-}
-
-impl CpuBooks {
-    /// Size of `struct cpu_books`.
-    pub(crate) const SIZE: usize = BOOKS;
-
-    /// Boundaries that passed while this CPU was recorded.
-    #[must_use]
-    pub fn boundaries(&self) -> u64 {
-        self.user + self.kernel + self.idle
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Option<CpuBooks> {
-        let bytes: &[u8; BOOKS] = bytes.try_into().ok()?;
-        Some(CpuBooks {
-            origin: word(bytes, 0),
-            index: word(bytes, 8),
-            user: word(bytes, 16),
-            kernel: word(bytes, 24),
-            idle: word(bytes, 32),
-            unsent: word(bytes, 40),
-            lost: word(bytes, 48),
-            lost_records: word(bytes, 56),
-            made_up: word(bytes, 64),
-            truncated: word(bytes, 72),
-            no_stack: word(bytes, 80),
-            last: word(bytes, 88),
-            in_idle: word(bytes, 96),
-            absences_lost: word(bytes, 128),
-            threads_lost: word(bytes, 136),
-        })
-    }
-
-    pub(crate) fn encode(&self) -> [u8; BOOKS] {
-        let words = [
-            self.origin,
-            self.index,
-            self.user,
-            self.kernel,
-            self.idle,
-            self.unsent,
-            self.lost,
-            self.lost_records,
-            self.made_up,
-            self.truncated,
-            self.no_stack,
-            self.last,
-            self.in_idle,
-            // Of the clock that is gone.
-            0,
-            0,
-            0,
-            self.absences_lost,
-            self.threads_lost,
-        ];
-        let mut bytes = [0; BOOKS];
-        for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
-            slot.copy_from_slice(&word.to_ne_bytes());
-        }
-        bytes
+fn thread(head: Head, state: u8, ended: bool, body: &[u8]) -> ThreadTimes {
+    let times = |at: usize| word(body, 24 + at * 8);
+    ThreadTimes {
+        head,
+        ended,
+        state,
+        task: word(body, 0),
+        since: word(body, 8),
+        lived: word(body, 16),
+        ns: std::array::from_fn(times),
+        details: Details::decode((STATES..STATES + 3).map(times)),
+        counts: Counts::decode((STATES + 3..STATES + 13).map(times)),
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
     bytes[at..]
         .first_chunk()
         .map_or(0, |chunk| u64::from_ne_bytes(*chunk))
@@ -290,76 +386,126 @@ mod tests {
 
     use super::*;
 
-    fn record(mode: u8, flags: u8, stack: &[u64]) -> Vec<u8> {
+    /// A record's bytes: kind, state, detail, flags, frames, and what follows the head.
+    fn record([kind, state, detail, flags]: [u8; 4], frames: usize, body: &[u64]) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend(7_000_000_001_u64.to_ne_bytes());
-        for half in [3_u32, 100, 101, 2] {
+        for half in [3_u32, 100, 101, 5, 2, 9] {
             bytes.extend(half.to_ne_bytes());
         }
-        bytes.extend([mode, flags]);
-        bytes.extend((stack.len() as u16).to_ne_bytes());
-        bytes.extend([0; 4]);
-        stack
-            .iter()
-            .for_each(|frame| bytes.extend(frame.to_ne_bytes()));
+        bytes.extend([kind, state, detail, flags]);
+        bytes.extend((frames as u16).to_ne_bytes());
+        bytes.extend([0; 2]);
+        bytes.extend(b"worker/7\0garbage");
+        body.iter()
+            .for_each(|word| bytes.extend(word.to_ne_bytes()));
         bytes
+    }
+
+    fn head() -> Head {
+        let mut name = [0; 16];
+        name.copy_from_slice(b"worker/7\0garbage");
+        Head {
+            time: 7_000_000_001,
+            cpu: 3,
+            pid: 100,
+            tid: 101,
+            entry: 9,
+            name: ThreadName(name),
+        }
     }
 
     #[test]
     fn a_kernel_tick_decodes() {
-        let tick = Record::decode(&record(
-            1,
-            3,
-            &[0xffff_ffff_8100_0010, 0xffff_ffff_8100_2000],
-        ))
-        .unwrap();
+        let frames = [0xffff_ffff_8100_0010, 0xffff_ffff_8100_2000];
+        let tick = Record::decode(&record([1, 0, 0, 3], 2, &frames)).unwrap();
         assert_eq!(
             tick,
             Record::Tick(Tick {
-                time: 7_000_000_001,
-                cpu: 3,
-                pid: 100,
-                tid: 101,
-                ticks: 2,
+                head: head(),
+                ticks: 5,
                 mode: Mode::Kernel,
                 irq_work: true,
-                truncated: true,
-                no_stack: false,
-                stack: Box::new([0xffff_ffff_8100_0010, 0xffff_ffff_8100_2000]),
+                stack: Stack {
+                    frames: Box::new(frames),
+                    truncated: true,
+                    missing: false,
+                },
             })
         );
+        assert_eq!(head().name.bytes(), b"worker/7");
     }
 
     #[test]
-    fn an_absence_and_a_thread_decode() {
-        let counts: Vec<u8> = (0..10_u32).flat_map(u32::to_ne_bytes).collect();
-        let mut bytes = record(3, 4, &[]);
-        bytes.extend(counts);
+    fn an_absence_decodes() {
+        let bytes = record([3, 6, 10, 4], 0, &[]);
         let Record::Absence(absence) = Record::decode(&bytes).unwrap() else {
             panic!("not an absence");
         };
-        assert_eq!(absence.counts, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        assert!(absence.no_stack && absence.stack.is_empty());
-
-        let mut bytes = record(4, 0, &[]);
-        bytes.extend((0..11_u64).flat_map(u64::to_ne_bytes));
-        let Record::Thread(thread) = Record::decode(&bytes).unwrap() else {
-            panic!("not a thread");
+        assert_eq!(absence.counts(), [0, 0, 0, 0, 0, 0, 2, 0, 3, 0]);
+        assert_eq!(absence.detail, Some(Detail::BlockIo));
+        assert!(absence.stack.missing && absence.stack.frames.is_empty());
+        // Preempted: nothing else than a wait.
+        let Record::Absence(absence) = Record::decode(&record([3, 8, 11, 4], 0, &[])).unwrap()
+        else {
+            panic!("not an absence");
         };
-        assert_eq!((thread.ns[9], thread.lived, thread.tid), (9, 10, 101));
+        assert_eq!(absence.counts(), [0, 0, 0, 0, 0, 0, 0, 0, 5, 0]);
     }
 
     #[test]
-    fn what_is_no_tick_is_refused() {
-        let good = record(0, 0, &[1, 2, 3]);
+    fn a_thread_and_an_entry_decode() {
+        let words: Vec<u64> = (0..26).collect();
+        let Record::Thread(thread) = Record::decode(&record([4, 7, 0, 8], 0, &words)).unwrap()
+        else {
+            panic!("not a thread");
+        };
+        assert!(thread.ended);
+        assert_eq!((thread.task, thread.since, thread.lived), (0, 1, 2));
+        assert_eq!((thread.ns[0], thread.ns[9]), (3, 12));
+        assert_eq!(thread.details.throttled, 15);
+        assert_eq!(thread.counts.minor_faults, 16);
+        assert_eq!(thread.counts.written_bytes, 25);
+
+        let entry = Record::decode(&record([5, 0, 0, 0], 0, &[1, 2])).unwrap();
+        let expected = Entry {
+            head: head(),
+            at_exit: false,
+            ip: 1,
+            sp: 2,
+        };
+        assert_eq!(entry, Record::Entry(expected));
+    }
+
+    #[test]
+    fn records_that_follow_each_other_decode_one_by_one() {
+        let mut bytes = record([3, 7, 0, 0], 2, &[1, 2]);
+        bytes.extend(record([4, 7, 0, 0], 0, &[0; 26]));
+        let (first, rest) = Record::decode_first(&bytes).unwrap();
+        assert!(matches!(first, Record::Absence(_)));
+        let (second, rest) = Record::decode_first(rest).unwrap();
+        assert!(matches!(second, Record::Thread(_)) && rest.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        let good = record([0, 0, 0, 0], 3, &[1, 2, 3]);
         assert!(Record::decode(&good).is_ok());
         for cut in 0..good.len() {
             assert!(Record::decode(&good[..cut]).is_err(), "cut at {cut}");
         }
-        assert!(Record::decode(&record(3, 0, &[])).is_err());
-        assert!(Record::decode(&record(4, 0, &[])).is_err());
-        assert!(Record::decode(&record(5, 0, &[])).is_err());
-        assert!(Record::decode(&record(1, 0, &[0; MAX_FRAMES + 1])).is_err());
+        let refused = [
+            record([0, 0, 0, 0], 1, &[1, 2]),
+            record([4, 0, 0, 0], 0, &[0; 25]),
+            record([4, 0, 0, 0], 26, &[0; 26]),
+            record([5, 0, 0, 0], 0, &[0]),
+            record([6, 0, 0, 0], 0, &[]),
+            record([3, 10, 0, 0], 0, &[]),
+            record([1, 0, 0, 0], MAX_FRAMES + 1, &[0; MAX_FRAMES + 1]),
+        ];
+        for bytes in refused {
+            assert!(Record::decode(&bytes).is_err(), "{bytes:?}");
+        }
     }
 
     proptest! {
@@ -369,14 +515,14 @@ mod tests {
         }
 
         #[test]
-        fn books_survive_the_way_there_and_back(words in any::<[u64; 18]>()) {
-            let mut bytes = [0; BOOKS];
-            let clock = 13..16;
-            for (at, (slot, word)) in bytes.chunks_exact_mut(8).zip(words).enumerate() {
-                let kept = if clock.contains(&at) { 0 } else { word };
-                slot.copy_from_slice(&kept.to_ne_bytes());
-            }
-            prop_assert_eq!(CpuBooks::decode(&bytes).unwrap().encode(), bytes);
+        fn any_head_of_a_known_kind_decodes_or_is_refused(
+            kind in 0_u8..6, bytes in proptest::collection::vec(any::<u8>(), 300..400)
+        ) {
+            let mut bytes = bytes;
+            bytes[32] = kind;
+            bytes[33] %= 10;
+            bytes[37] = 0;
+            let _ = Record::decode_first(&bytes);
         }
     }
 }

@@ -9,6 +9,8 @@
 //! matters for stacks: a subexperiment with an empty `data.frameinfo` is skipped by gprofng, one
 //! without that file is not.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 
 use crate::Result;
@@ -45,6 +47,7 @@ pub struct ExperimentWriter {
     warnings: Option<AppendFile>,
     profile: Option<BlockFile>,
     frames: Option<BlockFile>,
+    sides: BTreeMap<&'static str, AppendFile>,
     stacks: StackInterner,
     /// Samples written, which is the id of the next.
     samples: u32,
@@ -67,6 +70,7 @@ impl ExperimentWriter {
                 warnings: None,
                 profile: None,
                 frames: None,
+                sides: BTreeMap::new(),
                 stacks: StackInterner::default(),
                 samples: 0,
             }),
@@ -232,10 +236,25 @@ impl ExperimentWriter {
         file.commit()
     }
 
+    /// Appends a line to a text file of our own beside the others, with the newline that ends it. The line is there whole
+    /// or not at all; blank lines may stand between.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses.
+    pub fn side_line(&mut self, name: &'static str, line: &str) -> Result<()> {
+        let file = match self.sides.entry(name) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(append_file(&self.dir, name, Records::Text, 0)?),
+        };
+        file.append(line.as_bytes())
+    }
+
     /// Bytes in the experiment's data and log files so far, without archives.
     pub fn bytes_written(&self) -> u64 {
         let texts = [&self.log, &self.map, &self.overview];
         let texts = texts.into_iter().chain(&self.notes).chain(&self.warnings);
+        let texts = texts.chain(self.sides.values());
         let packets = [&self.profile, &self.frames].into_iter().flatten();
         texts.map(AppendFile::len).sum::<u64>() + packets.map(BlockFile::len).sum::<u64>()
     }
@@ -254,7 +273,8 @@ impl ExperimentWriter {
             outcome = outcome.and(file.close());
         }
         let texts = [self.log, self.map, self.overview];
-        for mut file in texts.into_iter().chain(self.notes).chain(self.warnings) {
+        let texts = texts.into_iter().chain(self.notes).chain(self.warnings);
+        for mut file in texts.chain(self.sides.into_values()) {
             outcome = outcome.and(file.release());
         }
         outcome.map(|()| self.dir.path().to_owned())

@@ -24,7 +24,7 @@ pub mod summary;
 
 use std::ffi::OsString;
 
-use bpf::{Settings, TickCollector};
+use bpf::{Emission, Settings, TickCollector};
 use cli::{Command, Machine, Plan};
 use doctor::{Finding, Root};
 use exit::{Failure, Kind};
@@ -79,7 +79,9 @@ fn record(plan: &Plan, mut output: Output) -> u8 {
 fn doctor(json: bool, output: &mut Output) -> Kind {
     let mut findings = doctor::examine(&Root::machine());
     if doctor::first_obstacle(&findings).is_none() {
-        findings.push(bpf_finding());
+        let emission = Emission::probe();
+        findings.push(bpf_finding(emission));
+        findings.push(Finding::ok("user side", format!("told {emission}")));
     }
     output.result(&match json {
         true => doctor::json(&findings),
@@ -89,7 +91,7 @@ fn doctor(json: bool, output: &mut Output) -> Kind {
 }
 
 /// What no file can tell: whether this kernel takes our programs.
-fn bpf_finding() -> Finding {
+fn bpf_finding(emission: Emission) -> Finding {
     const NAME: &str = "BPF programs";
     let settings = Settings {
         period_ns: 1_000_000_000,
@@ -97,6 +99,7 @@ fn bpf_finding() -> Finding {
         max_frames: 127,
         page_fault: (0, 0),
         cpu_ids: 1,
+        emission,
     };
     match TickCollector::load(&settings) {
         Ok(_) => Finding::ok(NAME, "the kernel loads and verifies them"),

@@ -29,6 +29,8 @@ pub struct Losses {
     pub missing_stacks: u64,
     /// Ticks made up for firings that came late by intervals.
     pub made_up: u64,
+    /// Entries of threads to user mode that could not be told: ticks without their user side.
+    pub entries: u64,
     /// Events that came after their time had been passed on.
     pub late_events: u64,
 }
@@ -51,7 +53,7 @@ impl Losses {
     pub fn line(&self) -> String {
         format!(
             "lost: {} ring full, {} not written, {} unaccounted, {} of absences, {} threads, {} side-band; \
-             impaired: {} unnamed, {} stacks cut, {} stacks missing, {} ticks made up, {} events late",
+             impaired: {} unnamed, {} stacks cut, {} stacks missing, {} ticks made up, {} entries, {} events late",
             self.ring_full,
             self.not_written,
             self.unaccounted,
@@ -62,6 +64,7 @@ impl Losses {
             self.truncated_stacks,
             self.missing_stacks,
             self.made_up,
+            self.entries,
             self.late_events,
         )
     }

@@ -6,9 +6,7 @@ use std::io;
 use std::path::Path;
 
 use experiment_format::log::{Cpu, System};
-use experiment_format::microstate::Microstate;
-use experiment_format::usage::UsageRecord;
-use procfs::{Current as _, CurrentSI as _};
+use procfs::Current as _;
 
 /// CPU ids as the kernel lists them: `0-3,8`.
 pub type CpuSet = BTreeSet<u32>;
@@ -146,57 +144,6 @@ pub fn kernel() -> String {
     )
 }
 
-/// The whole machine's usage since boot, as one record: its CPUs are the "threads".
-///
-/// User with nice is user, system is system, hard and soft interrupts are trap, stolen time is
-/// waiting for a CPU, idle (waiting for the disk included) is sleep. The kernel counts these in
-/// clock ticks of its own. Context switches of all kinds are under voluntary ones: `/proc` doesn't tell them
-/// apart for the machine.
-///
-/// # Errors
-/// When `/proc/stat` can't be read; counters of `/proc/vmstat` that this kernel lacks are zero.
-pub fn usage(started: u64) -> Result<UsageRecord, procfs::ProcError> {
-    let stat = procfs::KernelStats::current()?;
-    let memory = procfs::vmstat().unwrap_or_default();
-    let count = |name: &str| {
-        memory
-            .get(name)
-            .map_or(0, |count| u64::try_from(*count).unwrap_or(0))
-    };
-    let total = &stat.total;
-    let nanoseconds = |ticks: u64| ticks * (1_000_000_000 / procfs::ticks_per_second());
-    let time = now();
-    let cpus = stat.cpu_time.len() as u32;
-
-    let mut states = [0; Microstate::PER_THREAD];
-    let mut put =
-        |state: Microstate, ticks: u64| states[state.number() as usize] = nanoseconds(ticks);
-    put(Microstate::User, total.user + total.nice);
-    put(Microstate::System, total.system);
-    put(
-        Microstate::Trap,
-        total.irq.unwrap_or(0) + total.softirq.unwrap_or(0),
-    );
-    put(Microstate::WaitCpu, total.steal.unwrap_or(0));
-    put(Microstate::Sleep, total.idle + total.iowait.unwrap_or(0));
-    let major = count("pgmajfault");
-    Ok(UsageRecord {
-        threads: cpus,
-        time,
-        created: started,
-        real: states.iter().sum(),
-        states,
-        minor_faults: count("pgfault").saturating_sub(major),
-        major_faults: major,
-        swaps: count("pswpin") + count("pswpout"),
-        // Kibibytes; a block is 512 bytes, as in getrusage(2).
-        blocks_in: count("pgpgin") * 2,
-        blocks_out: count("pgpgout") * 2,
-        voluntary_switches: stat.ctxt,
-        ..UsageRecord::default()
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,8 +166,5 @@ mod tests {
         assert!(!system.cpus.is_empty());
         assert!(system.pages > 0);
         assert!(online_cpus().unwrap().is_subset(&possible_cpus().unwrap()));
-        let usage = usage(0).unwrap();
-        assert_eq!(usage.real, usage.states.iter().sum::<u64>());
-        assert!(usage.states[0] > 0);
     }
 }

@@ -119,7 +119,9 @@ impl<'a> Session<'a> {
 
         let dir = create_directory(plan, output)?;
         let path = shown_path(plan, &dir);
-        let founder = Founder::create(dir, plan, kernel, |text| output.detail(text));
+        let founder = Founder::create(dir, plan, kernel, sources.emission, |text| {
+            output.detail(text);
+        });
         let mut founder = founder.map_err(|error| creation_failure(&error))?;
         output.say(&format!(
             "Creating experiment directory {} (Process ID: {}) ...",
@@ -142,6 +144,7 @@ impl<'a> Session<'a> {
             }
         };
         founder.begin(started, gate.open());
+        sources.sample("start")?;
 
         let load = match plan.load.is_empty() {
             true => LoadPhase::None,
@@ -186,6 +189,7 @@ impl<'a> Session<'a> {
     fn finish(mut self, output: &mut Output) -> Result<u8, Failure> {
         let stop = self.stop();
         let stopped = stop.as_ref().copied().unwrap_or_else(|_| now());
+        self.founder.close_threads();
         self.founder.sample(stopped, "stop");
         let signals = &mut self.signals;
         self.founder
@@ -276,7 +280,7 @@ impl<'a> Session<'a> {
             match request {
                 Request::Stop => self.stopped = true,
                 Request::Toggle => self.change_gate(|gate| gate.paused = !gate.paused)?,
-                Request::Sample => self.founder.sample(now(), "signal"),
+                Request::Sample => self.sources.sample("signal")?,
                 Request::Wake => {}
             }
         }
@@ -298,7 +302,7 @@ impl<'a> Session<'a> {
         if let (Some(due), Some(period)) = (self.next_sample, self.plan.sample_period)
             && time >= due
         {
-            self.founder.sample(time, "periodic");
+            self.sources.sample("periodic")?;
             // The next one on the grid of the first, however late this one is.
             let period = period.as_nanos() as u64;
             self.next_sample = Some(due + (1 + (time - due) / period) * period);

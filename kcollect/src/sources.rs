@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::{fs, io};
 
-use bpf::{CpuBooks, Record, Settings, TickCollector};
+use bpf::{CpuBooks, Emission, Record, Settings, TickCollector};
 
 use crate::exit::{Failure, Kind};
 use crate::machine::{self, CpuSet};
@@ -31,6 +31,13 @@ pub enum Event {
         /// Its name, bytes.
         name: Vec<u8>,
     },
+    /// A sample was taken: all threads have told what they did until its time.
+    Sample {
+        /// Its time, CLOCK_MONOTONIC nanoseconds.
+        at: u64,
+        /// Why it was taken.
+        label: &'static str,
+    },
 }
 
 impl Event {
@@ -39,7 +46,7 @@ impl Event {
     #[must_use]
     pub fn not_after(mut self, stopped: u64) -> Event {
         if let Event::Record(Record::Absence(absence)) = &mut self {
-            absence.time = absence.time.min(stopped);
+            absence.head.time = absence.head.time.min(stopped);
         }
         self
     }
@@ -63,6 +70,8 @@ pub struct Sources {
     cpus: BTreeMap<u32, CpuTime>,
     recording: bool,
     order: Order<Event>,
+    /// How threads' entries to user mode are told.
+    pub emission: Emission,
     /// CPUs that came online or went, with the time at which it was noticed.
     pub hotplug: Vec<(u64, u32, bool)>,
 }
@@ -86,6 +95,7 @@ impl Sources {
                 .open(*cpu)
                 .map_err(|error| refused("the side-band", *cpu, &error))?;
         }
+        let emission = Emission::probe();
         // After the side-band, which so tells the names of our own programs too.
         let collector = TickCollector::load(&Settings {
             period_ns,
@@ -93,6 +103,7 @@ impl Sources {
             max_frames: max_frames(),
             page_fault,
             cpu_ids: possible.last().map_or(1, |last| last + 1),
+            emission,
         })
         .map_err(bpf_failure)?;
         let mut sources = Sources {
@@ -102,6 +113,7 @@ impl Sources {
             cpus: BTreeMap::new(),
             recording: false,
             order: Order::default(),
+            emission,
             hotplug: Vec::new(),
         };
         sources.snapshot();
@@ -118,18 +130,32 @@ impl Sources {
     pub fn set_recording(&mut self, on: bool) -> Result<u64, Failure> {
         let now = machine::now();
         self.collector.set_recording(on, now).map_err(bpf_failure)?;
-        // The absences that are closed with the accounts need the room.
-        self.drain()?;
-        let threads = self.collector.threads(on).map_err(bpf_failure)?;
-        for thread in threads {
-            self.order
-                .push(thread.time, Event::Record(Record::Thread(thread)));
+        match on {
+            true => self.collector.watch_threads().map_err(bpf_failure)?,
+            false => {
+                let told = self.collector.close_threads().map_err(bpf_failure)?;
+                self.take(told);
+            }
         }
         self.recording = on;
         for cpu in self.cpus.values_mut() {
             cpu.change(now, on && cpu.has_clock);
         }
         Ok(now)
+    }
+
+    /// Takes a sample: it comes out of a round, after all that happened until its time.
+    ///
+    /// # Errors
+    /// When the threads can't be asked.
+    pub fn sample(&mut self, label: &'static str) -> Result<(), Failure> {
+        let at = machine::now();
+        if self.recording {
+            let told = self.collector.tell_threads().map_err(bpf_failure)?;
+            self.take(told);
+        }
+        self.order.push(machine::now(), Event::Sample { at, label });
+        Ok(())
     }
 
     /// One round: takes what has come, and gives what is complete, in time order.
@@ -237,13 +263,18 @@ impl Sources {
     }
 
     fn drain(&mut self) -> Result<(), Failure> {
-        for record in self.collector.drain().map_err(bpf_failure)? {
-            self.order.push(record.time(), Event::Record(record));
-        }
+        let records = self.collector.drain().map_err(bpf_failure)?;
+        self.take(records);
         let order = &mut self.order;
         self.sideband
             .drain(|time, event| order.push(time, Event::Sideband(event)));
         Ok(())
+    }
+
+    fn take(&mut self, records: Vec<Record>) {
+        for record in records {
+            self.order.push(record.time(), Event::Record(record));
+        }
     }
 
     /// Every process there is, each at the time at which it was looked at. One that goes meanwhile

@@ -1,4 +1,5 @@
-//! Where time went, summed while it is recorded: by process, and by kernel stack.
+//! Where time went, summed while it is recorded: by thread while it lives, by process, by kernel stack, and of the whole
+//! machine.
 //!
 //! Kept so that the summary is there the moment the run ends, however long it was. Bounded: of
 //! processes that came and went by the thousand the smallest are merged into one row, and how many
@@ -7,9 +8,11 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use bpf::ThreadTimes;
 use experiment_format::microstate::Microstate;
 use experiment_format::stacks::StackUid;
 
+use super::times::{Ticks, Times};
 use crate::cli::Target;
 
 /// Rows of processes beyond which the small ones are merged.
@@ -22,64 +25,23 @@ pub struct ProcessTimes {
     pub pid: u32,
     /// Its last name, safe to print.
     pub name: String,
-    /// Ticks in user mode.
-    pub user: u64,
-    /// Ticks in the kernel.
-    pub kernel: u64,
-    /// Of those, ticks in traps: exceptions other than page faults, and interrupts.
-    pub trap: u64,
-    /// Nanoseconds by state, exact; time on a CPU, in whatever mode, is under user.
-    pub ns: [u64; Microstate::PER_THREAD],
     /// Threads whose accounts are in it.
     pub threads: u64,
-    /// For how long they were watched, all together, nanoseconds.
-    pub lived: u64,
+    /// The sum of theirs.
+    pub times: Times,
 }
 
-impl ProcessTimes {
-    /// All ticks.
-    #[must_use]
-    pub fn ticks(&self) -> u64 {
-        self.user + self.kernel
-    }
-
-    /// Nanoseconds by state: the time on a CPU, exact as a whole, split as its ticks are. A process
-    /// too short for a tick spent its time being made and ended, in the kernel.
-    #[must_use]
-    pub fn states(&self) -> [u64; Microstate::PER_THREAD] {
-        let [user, system, trap] = [Microstate::User, Microstate::System, Microstate::Trap]
-            .map(|state| state.number() as usize);
-        let on_cpu = self.ns[user];
-        let part = |ticks: u64| match self.ticks() {
-            0 => 0,
-            all => (u128::from(on_cpu) * u128::from(ticks) / u128::from(all)) as u64,
-        };
-        let mut states = self.ns;
-        states[user] = part(self.user);
-        states[trap] = part(self.trap);
-        states[system] = on_cpu - states[user] - states[trap];
-        states
-    }
-
-    /// Nanoseconds neither asleep nor stopped: what makes a process worth a look.
-    #[must_use]
-    pub fn awake(&self) -> u64 {
-        let quiet = [Microstate::Sleep, Microstate::Stopped];
-        let quiet = quiet.map(|state| self.ns[state.number() as usize]);
-        self.ns.iter().sum::<u64>() - quiet.iter().sum::<u64>()
-    }
-
-    /// Adds another process's.
-    fn add(&mut self, other: &ProcessTimes) {
-        self.user += other.user;
-        self.kernel += other.kernel;
-        self.trap += other.trap;
-        self.threads += other.threads;
-        self.lived += other.lived;
-        for (sum, ns) in self.ns.iter_mut().zip(other.ns) {
-            *sum += ns;
-        }
-    }
+/// Whose time it is.
+#[derive(Clone, Debug)]
+pub struct Owner {
+    /// The process.
+    pub pid: u32,
+    /// Tells two holders of one pid apart.
+    pub serial: u64,
+    /// The thread.
+    pub tid: u32,
+    /// The process's present name, safe to print.
+    pub name: String,
 }
 
 /// A kernel stack with its ticks; leaf first, callers as they are in the experiment.
@@ -111,6 +73,11 @@ pub struct Accounts {
     processes: HashMap<(u32, u64), ProcessTimes>,
     merged: ProcessTimes,
     merged_processes: u64,
+    /// Threads that live, as they were told of last, by what tells them apart.
+    living: HashMap<u64, ThreadTimes>,
+    /// The ticks on a CPU of threads that live, by tid.
+    ticks: HashMap<u32, Ticks>,
+    ended: Times,
     /// Kernel stacks by their frames; truncated ones end in a frame of all ones.
     pub stacks: HashMap<Box<[u64]>, StackTicks>,
     /// The processes and threads of `-T`, in their order, told apart from the start.
@@ -134,18 +101,68 @@ impl Accounts {
         }
     }
 
-    /// Adds to the process that a thread belongs to, under the process's present name, and to the
-    /// targets that are either. `serial` tells two holders of one pid apart.
-    pub fn add(&mut self, (pid, serial): (u32, u64), tid: u32, name: String, times: &ProcessTimes) {
+    /// Adds ticks on a CPU.
+    pub fn tick(&mut self, owner: Owner, state: Microstate, ticks: u64) {
+        let ticks = Ticks::of(state, ticks);
+        if owner.pid != 0 {
+            self.ticks.entry(owner.tid).or_default().add(&ticks);
+        }
+        let times = Times {
+            ticks,
+            ..Times::default()
+        };
+        self.add(owner, 0, &times);
+    }
+
+    /// A thread lives on, and has done this until now.
+    pub fn lives(&mut self, thread: ThreadTimes) {
+        self.living.insert(thread.task, thread);
+    }
+
+    /// A thread has ended. Gives its times, ticks included.
+    pub fn ends(&mut self, owner: Owner, thread: &ThreadTimes) -> Times {
+        self.living.remove(&thread.task);
+        let ticks = self.ticks.remove(&thread.head.tid).unwrap_or_default();
+        let times = Times::of(thread, ticks);
+        self.ended.add(&times);
+        // Its ticks are in the process's sum already.
+        let exact = Times::of(thread, Ticks::default());
+        self.add(owner, 1, &exact);
+        times
+    }
+
+    /// The threads that live, with their times, as they were told of last.
+    pub fn living(&self) -> impl Iterator<Item = (&ThreadTimes, Times)> {
+        self.living.values().map(|thread| {
+            let ticks = self.ticks.get(&thread.head.tid);
+            (
+                thread,
+                Times::of(thread, ticks.copied().unwrap_or_default()),
+            )
+        })
+    }
+
+    /// All threads, those that ended and those that live, and how many live.
+    #[must_use]
+    pub fn system(&self) -> (Times, usize) {
+        let mut sum = self.ended;
+        self.living().for_each(|(_, times)| sum.add(&times));
+        (sum, self.living.len())
+    }
+
+    /// To the process that a thread belongs to, under its present name, and to the targets that are either.
+    fn add(&mut self, owner: Owner, threads: u64, times: &Times) {
         for (target, row) in &mut self.targets {
-            if target.pid == pid && target.tid.is_none_or(|wanted| wanted == tid) {
-                row.name.clone_from(&name);
-                row.add(times);
+            if target.pid == owner.pid && target.tid.is_none_or(|wanted| wanted == owner.tid) {
+                row.name.clone_from(&owner.name);
+                row.threads += threads;
+                row.times.add(times);
             }
         }
-        let row = self.process(pid, serial);
-        row.name = name;
-        row.add(times);
+        let row = self.process(owner.pid, owner.serial);
+        row.name = owner.name;
+        row.threads += threads;
+        row.times.add(times);
     }
 
     fn process(&mut self, pid: u32, serial: u64) -> &mut ProcessTimes {
@@ -164,7 +181,7 @@ impl Accounts {
     #[must_use]
     pub fn by_process(&self) -> Vec<ProcessTimes> {
         let mut rows: Vec<_> = self.processes.values().cloned().collect();
-        rows.sort_by_key(|row| (Reverse((row.awake(), row.ticks())), row.pid));
+        rows.sort_by_key(|row| (Reverse((row.times.awake(), row.times.ticks.sum())), row.pid));
         if self.merged_processes > 0 {
             rows.push(ProcessTimes {
                 name: format!("({} small processes)", self.merged_processes),
@@ -175,15 +192,17 @@ impl Accounts {
     }
 
     fn merge_smaller_half(&mut self) {
-        let mut sizes: Vec<_> = self.processes.values().map(ProcessTimes::ticks).collect();
+        let size = |row: &ProcessTimes| (row.times.awake(), row.times.ticks.sum());
+        let mut sizes: Vec<_> = self.processes.values().map(size).collect();
         let middle = sizes.len() / 2;
         let (_, median, _) = sizes.select_nth_unstable(middle);
         let median = *median;
         let (merged, count) = (&mut self.merged, &mut self.merged_processes);
         self.processes.retain(|_, row| {
-            let kept = row.ticks() > median;
+            let kept = size(row) > median;
             if !kept {
-                merged.add(row);
+                merged.threads += row.threads;
+                merged.times.add(&row.times);
                 *count += 1;
             }
             kept
@@ -195,51 +214,69 @@ impl Accounts {
 mod tests {
     use super::*;
 
+    fn owner(pid: u32, serial: u64) -> Owner {
+        Owner {
+            pid,
+            serial,
+            tid: pid,
+            name: "x".into(),
+        }
+    }
+
     #[test]
     fn rows_are_by_process_not_by_pid() {
         let mut accounts = Accounts::default();
-        accounts.process(7, 1).user += 3;
-        accounts.process(7, 2).kernel += 5;
-        accounts.process(7, 1).user += 1;
+        accounts.tick(owner(7, 1), Microstate::User, 3);
+        accounts.tick(owner(7, 2), Microstate::System, 5);
+        accounts.tick(owner(7, 1), Microstate::User, 1);
         let rows = accounts.by_process();
+        let ticks = rows.iter().map(|row| row.times.ticks);
         assert_eq!(
-            rows.iter()
-                .map(|row| (row.user, row.kernel))
+            ticks
+                .map(|ticks| (ticks.user, ticks.kernel))
                 .collect::<Vec<_>>(),
             [(0, 5), (4, 0)]
         );
     }
 
     #[test]
-    fn the_split_by_ticks_keeps_the_exact_sum() {
-        let mut row = ProcessTimes {
-            user: 1,
-            kernel: 2,
-            trap: 1,
-            ..ProcessTimes::default()
+    fn a_thread_counts_once_whether_it_lives_or_has_ended() {
+        let mut accounts = Accounts::default();
+        let mut thread = ThreadTimes {
+            task: 9,
+            lived: 10,
+            ..ThreadTimes::default()
         };
-        row.ns[0] = 1_000_000_001;
-        row.ns[7] = 5;
-        let states = row.states();
-        assert_eq!(states[..3], [333_333_333, 333_333_335, 333_333_333]);
-        assert_eq!(states[7], 5);
-        row = ProcessTimes {
-            ns: row.ns,
-            ..ProcessTimes::default()
-        };
-        assert_eq!(row.states()[..3], [0, 1_000_000_001, 0]);
+        thread.head.tid = 7;
+        thread.ns[0] = 10;
+        accounts.tick(owner(7, 1), Microstate::User, 3);
+        accounts.lives(thread);
+        accounts.lives(ThreadTimes {
+            lived: 20,
+            ..thread
+        });
+        assert_eq!(accounts.system().1, 1);
+        assert_eq!(accounts.system().0.lived, 20);
+        thread.lived = 30;
+        let times = accounts.ends(owner(7, 1), &thread);
+        assert_eq!((times.lived, times.ticks.user), (30, 3));
+        let (system, living) = accounts.system();
+        assert_eq!((system, living), (times, 0));
+        let rows = accounts.by_process();
+        assert_eq!((rows[0].times, rows[0].threads), (times, 1));
     }
 
     #[test]
     fn merging_bounds_the_rows_and_keeps_the_sum() {
         let mut accounts = Accounts::default();
         for pid in 0..100_000 {
-            accounts.process(pid, 1).user += 1 + u64::from(pid % 100 == 0) * 50;
+            let ticks = 1 + u64::from(pid % 100 == 0) * 50;
+            accounts.tick(owner(pid, 1), Microstate::User, ticks);
         }
         let rows = accounts.by_process();
         assert!(rows.len() <= MOST_PROCESSES + 1);
         assert_eq!(
-            rows.iter().map(ProcessTimes::ticks).sum::<u64>(),
+            rows.iter().map(|row| row.times.ticks.sum()).sum::<u64>(),
             100_000 + 1000 * 50
         );
         assert!(rows.last().unwrap().name.ends_with("small processes)"));

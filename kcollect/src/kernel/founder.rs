@@ -7,14 +7,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use bpf::Record;
+use bpf::{Emission, Record};
 use experiment_format::Error;
 use experiment_format::layout::ExperimentDir;
 use experiment_format::log::{Header, LogEvent, ProfileDecl, Run, Setting};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::{ClockTick, TickArray};
-use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use user_collector::process::Processes;
 
@@ -110,6 +109,7 @@ impl Founder {
         dir: ExperimentDir,
         plan: &Plan,
         kernel: Kernel,
+        emission: Emission,
         mut say: impl FnMut(&str),
     ) -> Result<Founder, Error> {
         let start = machine::now();
@@ -118,12 +118,17 @@ impl Founder {
             wall: wall_clock(),
             tm_zone: 0,
         };
-        let writer = ExperimentWriter::create(dir, &header(plan), run)?;
+        let writer = ExperimentWriter::create(dir, &header(plan, emission), run)?;
         let mut founder = Founder {
             writer,
             start,
             archive: plan.archive,
-            recorder: Recorder::new(start, &kernel.symbols, &plan.targets),
+            recorder: Recorder::new(
+                start,
+                u64::from(plan.period_us) * 1000,
+                &kernel.symbols,
+                &plan.targets,
+            ),
             symbols: kernel.symbols,
             programs_at_start: kernel.programs.len(),
             programs: kernel.programs,
@@ -173,37 +178,58 @@ impl Founder {
         maps.iter().try_for_each(|event| self.writer.map(event))
     }
 
-    /// Data begin now, or stay paused; the first sample is taken.
+    /// Data begin now, or stay paused.
     pub fn begin(&mut self, now: u64, recording: bool) {
         if recording {
             self.log_at(now, |at| LogEvent::Resume { at });
         }
-        self.sample(now, "start");
     }
 
     /// Applies one event of the stream. Events must come in time order.
     pub fn apply(&mut self, time: u64, event: Event) {
         match event {
-            Event::Record(Record::Tick(tick)) if self.failed.is_some() => {
-                self.not_written += u64::from(tick.ticks);
-            }
-            Event::Record(Record::Tick(tick)) => {
-                let ticks = u64::from(tick.ticks);
-                if let Err(error) = self.recorder.tick(&mut self.writer, &self.processes, tick) {
-                    self.not_written += ticks;
-                    self.failed = Some(error);
-                }
-            }
-            Event::Record(Record::Absence(absence)) if self.failed.is_none() => {
-                let writer = &mut self.writer;
-                if let Err(error) = self.recorder.absence(writer, &self.processes, &absence) {
-                    self.failed = Some(error);
-                }
-            }
-            Event::Record(Record::Absence(_)) => {}
-            Event::Record(Record::Thread(thread)) => self.recorder.thread(&self.processes, &thread),
+            Event::Record(record) => self.record(record),
+            Event::Sample { at, label } => self.sample(at, label),
             Event::Found { pid, name } => self.processes.found(pid, &name),
             Event::Sideband(event) => self.sideband(time, event),
+        }
+    }
+
+    fn record(&mut self, record: Record) {
+        let (writer, processes) = (&mut self.writer, &self.processes);
+        let result = match record {
+            Record::Tick(tick) if self.failed.is_some() => {
+                self.not_written += u64::from(tick.ticks);
+                Ok(())
+            }
+            Record::Tick(tick) => {
+                let ticks = u64::from(tick.ticks);
+                let result = self.recorder.tick(writer, processes, tick);
+                self.not_written += if result.is_err() { ticks } else { 0 };
+                result
+            }
+            Record::Absence(_) if self.failed.is_some() => Ok(()),
+            Record::Absence(absence) => self.recorder.absence(writer, processes, &absence),
+            Record::Thread(thread) => self.recorder.thread(writer, processes, &thread),
+            Record::Entry(entry) => {
+                self.recorder.entry(&entry);
+                Ok(())
+            }
+        };
+        self.note_failure(result);
+    }
+
+    /// The last has been told of all threads.
+    pub fn close_threads(&mut self) {
+        let result = self
+            .recorder
+            .close_threads(&mut self.writer, &self.processes);
+        self.note_failure(result);
+    }
+
+    fn note_failure(&mut self, result: Result<(), Error>) {
+        if let Err(error) = result {
+            self.failed.get_or_insert(error);
         }
     }
 
@@ -286,21 +312,10 @@ impl Founder {
         self.recorder.forget(&self.processes);
     }
 
-    /// Takes a sample of the machine's usage.
-    pub fn sample(&mut self, now: u64, label: &str) {
-        if let Err(error) = self.write_sample(now, label) {
-            self.failed.get_or_insert(error);
-        }
-    }
-
-    fn write_sample(&mut self, now: u64, label: &str) -> Result<(), Error> {
-        // Usage is an extra: a machine without a readable /proc/stat still has its ticks.
-        let usage = UsageRecord {
-            // A reader assigns ticks to samples by this, not by the time of the sample's event.
-            time: now,
-            ..machine::usage(self.start).unwrap_or_default()
-        };
-        self.writer.sample(self.at(now), label, &usage)
+    /// Takes a sample of an instant of which all is known.
+    pub fn sample(&mut self, at: u64, label: &str) {
+        let result = self.recorder.sample(&mut self.writer, at, label);
+        self.note_failure(result);
     }
 
     /// Writes an event of the run: pause, resume, comment. It is made from its time in the experiment.
@@ -420,7 +435,7 @@ impl Founder {
     }
 }
 
-fn header(plan: &Plan) -> Header {
+fn header(plan: &Plan, emission: Emission) -> Header {
     let seconds = |time: std::time::Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let mut settings = Vec::new();
     if !plan.record_idle {
@@ -460,9 +475,10 @@ fn header(plan: &Plan) -> Header {
             format!("kernel: {}", machine::kernel()),
             format!("command: {}", words.collect::<Vec<_>>().join(" ")),
             format!("plan: {}", dry_run::describe(plan).join("; ")),
-            "samples: user, system, trap (interrupts), wait (stolen by the hypervisor) and sleep (idle) of all CPUs, \
-             from /proc/stat; all context switches are counted as voluntary"
+            "samples: exact times and counts of all threads since the recording began; system calls are those that read \
+             and write; those of each thread are in threads.jsonl"
                 .to_owned(),
+            format!("user side of what was recorded in the kernel: told {emission}"),
         ],
         ..Header::default()
     }

@@ -5,4 +5,6 @@ pub mod archive;
 pub mod founder;
 pub mod kcore;
 pub mod recorder;
+pub mod samples;
 pub mod symbols;
+pub mod times;

@@ -10,16 +10,18 @@
 
 use std::collections::HashMap;
 
-use bpf::{Absence, Mode, ThreadTimes, Tick};
+use bpf::{Absence, Entry, Head, Mode, Stack, ThreadTimes, Tick};
 use experiment_format::layout::printable;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::{ClockTick, TickArray};
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::writer::ExperimentWriter;
+use user_collector::entries::Entries;
 use user_collector::process::{Name, Process, Processes};
 
-use super::accounts::{Accounts, ProcessTimes, StackTicks};
+use super::accounts::{Accounts, Owner, StackTicks};
+use super::samples::Samples;
 use super::symbols::Symbols;
 use crate::cli::Target;
 
@@ -59,6 +61,9 @@ pub struct Recorder {
     user_frames: HashMap<u32, UserFrame>,
     next_address: u64,
     idle: Option<StackUid>,
+    samples: Samples,
+    /// The user side of what was recorded in the kernel.
+    pub entries: Entries,
     /// Sums for the summary.
     pub accounts: Accounts,
     /// Counts for the summary.
@@ -77,7 +82,7 @@ impl Recorder {
     /// `start` is the zero of the experiment's times, CLOCK_MONOTONIC nanoseconds; `targets` are counted
     /// apart.
     #[must_use]
-    pub fn new(start: u64, symbols: &Symbols, targets: &[Target]) -> Recorder {
+    pub fn new(start: u64, interval_ns: u64, symbols: &Symbols, targets: &[Target]) -> Recorder {
         Recorder {
             start,
             interrupt_entries: ranges(symbols, is_entry),
@@ -85,6 +90,8 @@ impl Recorder {
             user_frames: HashMap::new(),
             next_address: FIRST_PROCESS_ADDRESS,
             idle: None,
+            samples: Samples::new(start, interval_ns),
+            entries: Entries::default(),
             accounts: Accounts::new(targets),
             recorded: Recorded::default(),
         }
@@ -101,86 +108,131 @@ impl Recorder {
         tick: Tick,
     ) -> experiment_format::Result<()> {
         let ticks = u64::from(tick.ticks);
-        let process = processes.get(tick.pid);
+        let head = tick.head;
+        let process = processes.get(head.pid);
         let stack = if tick.mode == Mode::Idle {
             self.idle(writer)?
-        } else if tick.stack.is_empty() {
+        } else if tick.stack.frames.is_empty() {
             // In user mode, and where the kernel gave no stack, the process is all that is known.
-            self.user_frame(writer, process, tick.pid, tick.time)?
+            self.user_frame(writer, process, head)?
         } else {
-            self.kernel_stack(writer, &tick.stack, tick.truncated, |stack| {
-                stack.ticks += ticks;
-            })?
+            self.kernel_stack(writer, &tick.stack, |stack| stack.ticks += ticks)?
         };
         writer.tick(&ClockTick {
-            cpu: tick.cpu,
-            time: tick.time,
+            cpu: head.cpu,
+            time: head.time,
             stack,
-            tid: tick.tid,
-            pid: tick.pid,
+            tid: head.tid,
+            pid: head.pid,
             state: Microstate::KernelCpu,
             ticks: tick.ticks,
         })?;
 
         self.recorded.ticks += ticks;
         self.recorded.packets += 1;
-        self.recorded.truncated += u64::from(tick.truncated);
-        self.recorded.no_stack += u64::from(tick.no_stack);
+        self.recorded.truncated += u64::from(tick.stack.truncated);
+        self.recorded.no_stack += u64::from(tick.stack.missing);
         self.recorded.irq_work += if tick.irq_work { ticks } else { 0 };
         if tick.mode == Mode::Idle {
             return Ok(());
         }
         let name = process.and_then(|process| process.name.as_deref());
-        if name.is_none() && tick.pid != 0 {
+        if name.is_none() && head.pid != 0 {
             self.recorded.unnamed += ticks;
         }
-        let trap = if self.is_trap(&tick) { ticks } else { 0 };
         let state = match tick.mode {
             Mode::User => Microstate::User,
-            _ if trap > 0 => Microstate::Trap,
+            _ if self.is_trap(&tick) => Microstate::Trap,
             _ => Microstate::System,
         };
         let mut counts = [0; Microstate::PER_THREAD];
         counts[state.number() as usize] = tick.ticks;
-        self.recorded.arrays += 1;
-        writer.tick_array(&TickArray {
-            cpu: tick.cpu,
-            time: tick.time,
-            stack,
-            tid: tick.tid,
-            pid: tick.pid,
-            ticks: counts,
-        })?;
-        let (user, kernel) = match tick.mode {
-            Mode::User => (ticks, 0),
-            _ => (0, ticks),
-        };
-        let times = ProcessTimes {
-            user,
-            kernel,
-            trap,
-            ..ProcessTimes::default()
-        };
-        self.add(processes, tick.pid, tick.tid, &times);
+        self.array(writer, head, stack, counts)?;
+        self.entries.recorded(head.tid, head.entry, ticks);
+        self.accounts.tick(owner(processes, head), state, ticks);
         Ok(())
     }
 
-    /// Adds what a thread did; `processes` is as it was when this was told.
-    pub fn thread(&mut self, processes: &Processes, thread: &ThreadTimes) {
-        let times = ProcessTimes {
-            ns: thread.ns,
-            threads: 1,
-            lived: thread.lived,
-            ..ProcessTimes::default()
-        };
-        self.add(processes, thread.pid, thread.tid, &times);
+    /// Notes what a thread did; `processes` is as it was when this was told.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn thread(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        processes: &Processes,
+        thread: &ThreadTimes,
+    ) -> experiment_format::Result<()> {
+        if !thread.ended {
+            self.accounts.lives(*thread);
+            return Ok(());
+        }
+        self.entries.ended(thread.head.tid);
+        self.closed(writer, processes, thread)
     }
 
-    fn add(&mut self, processes: &Processes, pid: u32, tid: u32, times: &ProcessTimes) {
-        let process = processes.get(pid);
-        let name = shown(pid, process.and_then(|process| process.name.as_deref()));
-        let serial = process.map_or(0, |process| process.serial);
-        self.accounts.add((pid, serial), tid, name, times);
+    /// The last has been told of the threads that live.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn close_threads(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        processes: &Processes,
+    ) -> experiment_format::Result<()> {
+        let mut living: Vec<_> = self.accounts.living().map(|(thread, _)| *thread).collect();
+        living.sort_by_key(|thread| (thread.head.pid, thread.head.tid));
+        let results: Vec<_> = living
+            .iter()
+            .map(|thread| self.closed(writer, processes, thread))
+            .collect();
+        results.into_iter().collect()
+    }
+
+    fn closed(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        processes: &Processes,
+        thread: &ThreadTimes,
+    ) -> experiment_format::Result<()> {
+        let times = self.accounts.ends(owner(processes, thread.head), thread);
+        self.samples.ended(writer, thread, &times)
+    }
+
+    /// A thread has told where it is in user mode.
+    pub fn entry(&mut self, entry: &Entry) {
+        self.entries.told(entry.head.tid, entry.head.entry);
+    }
+
+    /// Writes a sample of an instant of which all is known.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn sample(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        at: u64,
+        label: &str,
+    ) -> experiment_format::Result<()> {
+        self.samples.take(writer, &self.accounts, at, label)
+    }
+
+    fn array(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        head: Head,
+        stack: StackUid,
+        ticks: [u32; Microstate::PER_THREAD],
+    ) -> experiment_format::Result<()> {
+        self.recorded.arrays += 1;
+        writer.tick_array(&TickArray {
+            cpu: head.cpu,
+            time: head.time,
+            stack,
+            tid: head.tid,
+            pid: head.pid,
+            ticks,
+        })
     }
 
     /// Was the CPU in a trap: an interrupt, or an exception that is no page fault? Then its entry is at
@@ -190,7 +242,7 @@ impl Recorder {
             let next = self.trap_entries.partition_point(|(from, _)| from <= pc);
             next > 0 && *pc < self.trap_entries[next - 1].1
         };
-        tick.irq_work || tick.stack.last().is_some_and(within)
+        tick.irq_work || tick.stack.frames.last().is_some_and(within)
     }
 
     /// Forgets the frames of processes that are no longer known.
@@ -212,9 +264,9 @@ impl Recorder {
         &mut self,
         writer: &mut ExperimentWriter,
         process: Option<&Process>,
-        pid: u32,
-        time: u64,
+        head: Head,
     ) -> experiment_format::Result<StackUid> {
+        let pid = head.pid;
         let serial = process.map_or(0, |process| process.serial);
         let name = process.and_then(|process| process.name.as_ref());
         if let Some(known) = self.user_frames.get(&pid)
@@ -224,7 +276,7 @@ impl Recorder {
             return Ok(known.uid);
         }
         let function = format!("<{}_PID_{}>", shown(pid, name.map(|name| &**name)), pid);
-        let at = time.saturating_sub(self.start);
+        let at = head.time.saturating_sub(self.start);
         let uid = artificial(writer, at, self.next_address, function)?;
         self.next_address += STEP;
         let name = name.cloned();
@@ -237,13 +289,12 @@ impl Recorder {
     fn kernel_stack(
         &mut self,
         writer: &mut ExperimentWriter,
-        stack: &[u64],
-        truncated: bool,
+        stack: &Stack,
         count: impl FnOnce(&mut StackTicks),
     ) -> experiment_format::Result<StackUid> {
-        let mut frames = stack.to_vec();
+        let mut frames = stack.frames.to_vec();
         self.point_at_calls(&mut frames);
-        let end = if truncated {
+        let end = if stack.truncated {
             frames.push(TRUNCATED);
             StackEnd::Truncated
         } else {
@@ -271,25 +322,21 @@ impl Recorder {
         processes: &Processes,
         absence: &Absence,
     ) -> experiment_format::Result<()> {
-        let stack = if absence.stack.is_empty() {
-            let process = processes.get(absence.pid);
-            self.user_frame(writer, process, absence.pid, absence.time)?
+        let counts = absence.counts();
+        let stack = if absence.stack.frames.is_empty() {
+            let process = processes.get(absence.head.pid);
+            self.user_frame(writer, process, absence.head)?
         } else {
-            self.kernel_stack(writer, &absence.stack, absence.truncated, |stack| {
-                for (sum, ticks) in stack.away.iter_mut().zip(absence.counts) {
+            self.kernel_stack(writer, &absence.stack, |stack| {
+                for (sum, ticks) in stack.away.iter_mut().zip(counts) {
                     *sum += u64::from(ticks);
                 }
             })?
         };
-        self.recorded.arrays += 1;
-        writer.tick_array(&TickArray {
-            cpu: absence.cpu,
-            time: absence.time,
-            stack,
-            tid: absence.tid,
-            pid: absence.pid,
-            ticks: absence.counts,
-        })
+        let ticks = u64::from(absence.blocked) + u64::from(absence.waited);
+        self.entries
+            .recorded(absence.head.tid, absence.head.entry, ticks);
+        self.array(writer, absence.head, stack, counts)
     }
 
     /// Turns return addresses into addresses inside the call, by one byte. A frame under an
@@ -306,6 +353,19 @@ impl Recorder {
                 .partition_point(|(from, _)| *from <= pc);
             exact = next > 0 && pc < self.interrupt_entries[next - 1].1;
         }
+    }
+}
+
+fn owner(processes: &Processes, head: Head) -> Owner {
+    let process = processes.get(head.pid);
+    Owner {
+        pid: head.pid,
+        serial: process.map_or(0, |process| process.serial),
+        tid: head.tid,
+        name: shown(
+            head.pid,
+            process.and_then(|process| process.name.as_deref()),
+        ),
     }
 }
 
@@ -376,7 +436,7 @@ mod tests {
 1400 D end
 ";
         let symbols = Symbols::parse(text).unwrap();
-        let recorder = Recorder::new(0, &symbols, &[]);
+        let recorder = Recorder::new(0, 1, &symbols, &[]);
         let mut frames = [0x1150, 0x1010, 0x1200, 0x1310];
         recorder.point_at_calls(&mut frames);
         assert_eq!(frames, [0x1150, 0x100f, 0x1200, 0x130f]);

@@ -6,9 +6,10 @@ mod text;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use bpf::CpuBooks;
+use bpf::{Counts, CpuBooks, Details};
 use experiment_format::microstate::Microstate;
 use serde::Serialize;
+use user_collector::entries::Joined;
 
 use crate::cli::Plan;
 use crate::exit::Failure;
@@ -48,6 +49,10 @@ pub struct Summary {
     pub states: Vec<&'static str>,
     /// All processes, those with most time awake first.
     pub processes: Vec<Process>,
+    /// What more is known of some of the time of all threads.
+    pub of_which_s: OfWhich,
+    /// How the user side of ticks was told, and of how many.
+    pub user_entries: UserEntries,
     /// Processes and threads named with `-T`.
     pub targets: Vec<Process>,
     /// Where threads were away from the CPUs, by ticks, most first; sleep and stop come after all else.
@@ -110,10 +115,46 @@ pub struct Process {
     pub ticks: u64,
     /// Exact seconds of all its threads by state, in the order of [`Summary::states`].
     pub states_s: Vec<f64>,
+    /// What more is known of some of that time.
+    pub of_which_s: OfWhich,
+    /// What the kernel counted of them.
+    pub counts: Counts,
     /// Threads that lived.
     pub threads: u64,
     /// For how long they lived during the run, all together, seconds.
     pub lived_s: f64,
+}
+
+/// What more is known of some of the time of threads, seconds.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct OfWhich {
+    /// Of the time blocked, in whatever state: waiting for block I/O.
+    pub block_io: f64,
+    /// Of the wait for a CPU: it was taken away or given up. The rest is from a wake-up on.
+    pub preempted: f64,
+    /// Of the wait for a CPU: it was taken away because a cgroup's quota was used up.
+    pub throttled: f64,
+}
+
+impl OfWhich {
+    fn new(details: &Details) -> OfWhich {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        OfWhich {
+            block_io: seconds(details.block_io),
+            preempted: seconds(details.preempted),
+            throttled: seconds(details.throttled),
+        }
+    }
+}
+
+/// How the user side of what was recorded in the kernel was told.
+#[derive(Debug, Serialize)]
+pub struct UserEntries {
+    /// When.
+    pub told: String,
+    /// What became of the ticks.
+    #[serde(flatten)]
+    pub joined: Joined,
 }
 
 /// A place in the kernel where threads waited.
@@ -180,18 +221,21 @@ impl Summary {
         let recorded = founder.recorder.recorded;
         let sent = sum(CpuBooks::boundaries) - sum(|books| books.unsent) - sum(|books| books.lost);
         let elapsed_s = stopped.saturating_sub(started) as f64 / 1e9;
+        let accounts = &founder.recorder.accounts;
         let row = |times: &ProcessTimes, tid| Process {
             pid: times.pid,
             tid,
             name: times.name.clone(),
-            user: seconds(times.user),
-            kernel: seconds(times.kernel),
-            ticks: times.ticks(),
-            states_s: times.states().map(|ns| ns as f64 / 1e9).to_vec(),
+            user: seconds(times.times.ticks.user),
+            kernel: seconds(times.times.ticks.kernel),
+            ticks: times.times.ticks.sum(),
+            states_s: times.times.states().map(|ns| ns as f64 / 1e9).to_vec(),
+            of_which_s: OfWhich::new(&times.times.details),
+            counts: times.times.counts,
             threads: times.threads,
-            lived_s: times.lived as f64 / 1e9,
+            lived_s: times.times.lived as f64 / 1e9,
         };
-        let accounts = &founder.recorder.accounts;
+        let (system, _) = accounts.system();
         Ok(Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
@@ -218,6 +262,7 @@ impl Summary {
                 truncated_stacks: recorded.truncated,
                 missing_stacks: recorded.no_stack,
                 made_up: sum(|books| books.made_up),
+                entries: sum(|books| books.entries_lost),
                 late_events: sources.late(),
             },
             targets: accounts
@@ -234,6 +279,11 @@ impl Summary {
                 .iter()
                 .map(|times| row(times, None))
                 .collect(),
+            of_which_s: OfWhich::new(&system.details),
+            user_entries: UserEntries {
+                told: sources.emission.to_string(),
+                joined: founder.recorder.entries.joined(),
+            },
             waiting: waiting(founder, interval),
             functions: functions(founder, interval),
             cost: cost(elapsed_s, founder.bytes_written()),

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * Walks over all threads, for whoever reads the iterator: `watch_all` enters those that exist when
+ * data begin, `tell_all` says what their accounts say at a sample, `close_all` closes the accounts when
+ * data stop, and gives what was still open with the kernel stack it is open in.
+ *
+ * Each thread's absence and account are written here and not into a ring: however many there are,
+ * nobody has to make room. The reader must take less at a time than the kernel buffers (32 KiB), or a
+ * program is run again for a thread whose account it has closed.
+ *
+ * Threads move while they are walked. Entering and closing claim the account first; telling copies it
+ * and looks whether the copy conserves time.
+ */
+#ifndef KCOLLECT_WALK_H
+#define KCOLLECT_WALK_H
+
+#include "threads.h"
+
+/* In which state is a thread that we have not seen move? */
+static __always_inline __u32 state_of(struct task_struct *task, struct thread *thread, struct scratch *out)
+{
+	if (task->on_cpu)
+		return STATE_ON_CPU;
+	if (task->on_rq == 1 &&
+	    !(bpf_core_field_exists(task->se.sched_delayed) && task->se.sched_delayed))
+		return STATE_WAIT_CPU;
+	return reason(task, thread, task->__state, out);
+}
+
+SEC("iter/task")
+int watch_all(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, state;
+	struct cpu_books *book = bpf_map_lookup_elem(&books, &cpu);
+	struct walk_scratch *out = bpf_map_lookup_elem(&walk_scratch, &zero);
+	struct thread *thread;
+	__u64 now;
+
+	if (!task || !book || !out || task->__state & TASK_DEAD)
+		return 0;
+	thread = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!thread) {
+		__sync_fetch_and_add(&book->threads_lost, 1);
+		return 0;
+	}
+	if (!thread->counted && !thread->account.lived && task->start_time < begin_ns)
+		count(task, thread->before);
+	thread->counted = 1;
+	if (!claim(&thread->account, WATCHED_NOT))
+		return 0;
+	now = bpf_ktime_get_ns() + any_offset;
+	/* The CPU that it left may have slept since its grid was looked at; its phase is any's here. */
+	thread->next = now + period_ns - (now - any_offset - book->origin) % period_ns;
+	state = state_of(task, thread, &out->absence);
+	account_enter(&thread->account, now, state, state == STATE_ON_CPU ? DETAIL_NONE : detail_of(task, state),
+		      run_delay(task, now), task->se.sum_exec_runtime);
+	return 0;
+}
+
+SEC("iter/task")
+int tell_all(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, state, detail;
+	struct walk_scratch *out = bpf_map_lookup_elem(&walk_scratch, &zero);
+	struct thread *thread;
+	__u64 now;
+
+	if (!task || !out)
+		return 0;
+	thread = bpf_task_storage_get(&threads, task, 0, 0);
+	if (!thread || thread->account.watched != WATCHED)
+		return 0;
+	for (__u32 attempt = 0; attempt < 4; attempt++) {
+		out->account = thread->account;
+		if (account_is_whole(&out->account))
+			break;
+	}
+	/* It moves faster than we read: what it said last stands until the next time. */
+	if (!account_is_whole(&out->account) || out->account.watched != WATCHED)
+		return 0;
+	state = out->account.state;
+	detail = out->account.detail;
+	out->thread.since = out->account.since - any_offset;
+	now = bpf_ktime_get_ns() + any_offset;
+	account_close(&out->account, now, run_delay(task, now));
+	tell(&out->thread, task, thread, &out->account, cpu);
+	out->thread.head.state = state;
+	out->thread.head.detail = detail;
+	bpf_seq_write(ctx->meta->seq, &out->thread, sizeof(out->thread));
+	return 0;
+}
+
+SEC("iter/task")
+int close_all(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, state, detail;
+	struct cpu_books *book = bpf_map_lookup_elem(&books, &cpu);
+	struct walk_scratch *out = bpf_map_lookup_elem(&walk_scratch, &zero);
+	struct absence absence;
+	struct thread *thread;
+	__u64 now, size;
+	long got;
+
+	if (!task || !book || !out)
+		return 0;
+	thread = bpf_task_storage_get(&threads, task, 0, 0);
+	if (!thread || !claim(&thread->account, WATCHED))
+		return 0;
+	now = bpf_ktime_get_ns() + any_offset;
+	state = thread->account.state;
+	detail = thread->account.detail;
+	out->thread.since = thread->account.since - any_offset;
+	absence = account_close(&thread->account, now, run_delay(task, now));
+	if (absence.to >= thread->next && absence.to) {
+		describe_absence(book, &out->absence.record, task, thread, &absence, cpu);
+		got = bpf_get_task_stack(task, out->absence.stack, sizeof(out->absence.stack), 0);
+		size = add_stack(&out->absence.record, got);
+		if (size <= sizeof(out->absence))
+			bpf_seq_write(ctx->meta->seq, &out->absence, size);
+	}
+	tell(&out->thread, task, thread, &thread->account, cpu);
+	out->thread.head.state = state;
+	out->thread.head.detail = detail;
+	bpf_seq_write(ctx->meta->seq, &out->thread, sizeof(out->thread));
+	return 0;
+}
+
+#endif
