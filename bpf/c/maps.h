@@ -37,9 +37,14 @@ struct {
 	__type(value, struct cpu_books);
 } books SEC(".maps");
 
+/* As large as any length that fits its mask: older verifiers lose a comparison that the compiler made on a copy. */
+#define SCRATCH 2048
+#define SCRATCH_LENGTH(length) ((length) & (SCRATCH - 1))
+
 struct scratch {
 	struct record record;
 	__u64 stack[MAX_FRAMES];
+	__u64 spare[(SCRATCH - sizeof(struct record)) / sizeof(__u64) - MAX_FRAMES];
 };
 
 /* A record is put together here, because its length is known only when the stack is: by programs that run with

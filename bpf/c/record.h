@@ -44,7 +44,7 @@ static __always_inline void send_tick(struct cpu_books *book, struct scratch *ou
 		book->truncated++;
 	if (out->record.flags & TICK_NO_STACK)
 		book->no_stack++;
-	if (size > sizeof(*out) || !send(out->record.cpu, out, size)) {
+	if (!send(out->record.cpu, out, SCRATCH_LENGTH(size))) {
 		book->lost += out->record.ticks;
 		book->lost_records++;
 	}

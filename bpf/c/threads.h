@@ -16,9 +16,6 @@
 #define TASK_DEAD 0x80
 #define SYSTEM_CALL_NONE (-1)
 
-/* Frames on top of a stack taken in sched_switch: this program, and what calls it. */
-#define OWN_FRAMES 2
-
 /* Where exceptions of pages are handled in the kernel: from load.rs, by the kernel's symbols. */
 const volatile __u64 page_fault_from;
 const volatile __u64 page_fault_to;
@@ -150,7 +147,7 @@ static __always_inline void send_absence(struct cpu_books *book, struct task_str
 		return;
 	describe_absence(book, &out->record, task, thread, absence, cpu);
 	size = add_stack(&out->record, bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0));
-	if (size > sizeof(*out) || !send(cpu, out, size))
+	if (!send(cpu, out, SCRATCH_LENGTH(size)))
 		book->absences_lost += out->record.ticks;
 }
 
@@ -256,8 +253,9 @@ static __always_inline void charge(__u64 *ctx, struct cpu_books *book, struct ta
 	book->kernel += ticks;
 	book->made_up += ticks - 1;
 	describe(&out->record, prev, now, cpu, TICK_KERNEL, ticks);
+	out->record.flags = TICK_LEAVING;
 	out->record.entry = next_entry(book, prev, bpf_task_storage_get(&threads, prev, 0, 0));
-	send_tick(book, out, add_stack(&out->record, bpf_get_stack(ctx, out->stack, sizeof(out->stack), OWN_FRAMES)));
+	send_tick(book, out, add_stack(&out->record, bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0)));
 }
 
 SEC("tp_btf/sched_switch")

@@ -118,8 +118,7 @@ int close_all(struct bpf_iter__task *ctx)
 		describe_absence(book, &out->absence.record, task, thread, &absence, cpu);
 		got = bpf_get_task_stack(task, out->absence.stack, sizeof(out->absence.stack), 0);
 		size = add_stack(&out->absence.record, got);
-		if (size <= sizeof(out->absence))
-			bpf_seq_write(ctx->meta->seq, &out->absence, size);
+		bpf_seq_write(ctx->meta->seq, &out->absence, SCRATCH_LENGTH(size));
 	}
 	tell(&out->thread, task, thread, &thread->account, cpu);
 	out->thread.head.state = state;

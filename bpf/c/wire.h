@@ -28,6 +28,7 @@ enum record_flags {
 	TICK_NO_STACK = 4,  /* the kernel gave no stack: the leaf alone is here, or nothing */
 	THREAD_ENDED = 8,   /* the last of this thread; else it lives on */
 	ENTRY_AT_EXIT = 16, /* the thread ends: it will not be in user mode again */
+	TICK_LEAVING = 32,  /* taken when the thread left its CPU: the first frames are those of the taking */
 };
 
 /* What every record begins with. Ticks and absences: followed by `frames` 64-bit addresses. */

@@ -92,6 +92,8 @@ pub struct Tick {
     pub mode: Mode,
     /// An interrupt or softirq had borrowed the CPU from the thread.
     pub irq_work: bool,
+    /// Taken when the thread left its CPU: the first frames of the stack are those of the taking, not the thread's.
+    pub leaving: bool,
     /// Empty unless `mode` is [`Mode::Kernel`].
     pub stack: Stack,
 }
@@ -346,6 +348,7 @@ impl Record {
                     _ => Mode::Idle,
                 },
                 irq_work: flag(1),
+                leaving: flag(32),
                 stack: stack(),
             }),
         };
@@ -426,6 +429,7 @@ mod tests {
                 ticks: 5,
                 mode: Mode::Kernel,
                 irq_work: true,
+                leaving: false,
                 stack: Stack {
                     frames: Box::new(frames),
                     truncated: true,

@@ -189,8 +189,8 @@ impl<'a> Session<'a> {
     fn finish(mut self, output: &mut Output) -> Result<u8, Failure> {
         let stop = self.stop();
         let stopped = stop.as_ref().copied().unwrap_or_else(|_| now());
-        self.founder.close_threads();
         self.founder.sample(stopped, "stop");
+        self.founder.close_threads();
         let signals = &mut self.signals;
         self.founder
             .archive_late(|| signals.take().contains(&Request::Stop));

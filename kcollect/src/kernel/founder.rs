@@ -221,10 +221,7 @@ impl Founder {
 
     /// The last has been told of all threads.
     pub fn close_threads(&mut self) {
-        let result = self
-            .recorder
-            .close_threads(&mut self.writer, &self.processes);
-        self.note_failure(result);
+        self.recorder.close_threads(&self.processes);
     }
 
     fn note_failure(&mut self, result: Result<(), Error>) {

@@ -58,6 +58,7 @@ pub struct Recorder {
     start: u64,
     interrupt_entries: Vec<(u64, u64)>,
     trap_entries: Vec<(u64, u64)>,
+    schedule: (u64, u64),
     user_frames: HashMap<u32, UserFrame>,
     next_address: u64,
     idle: Option<StackUid>,
@@ -87,6 +88,7 @@ impl Recorder {
             start,
             interrupt_entries: ranges(symbols, is_entry),
             trap_entries: ranges(symbols, |name| is_entry(name) && name != PAGE_FAULT_ENTRY),
+            schedule: symbols.extent("__schedule"),
             user_frames: HashMap::new(),
             next_address: FIRST_PROCESS_ADDRESS,
             idle: None,
@@ -107,6 +109,10 @@ impl Recorder {
         processes: &Processes,
         tick: Tick,
     ) -> experiment_format::Result<()> {
+        let mut tick = tick;
+        if tick.leaving {
+            self.drop_own_frames(&mut tick.stack);
+        }
         let ticks = u64::from(tick.ticks);
         let head = tick.head;
         let process = processes.get(head.pid);
@@ -168,35 +174,17 @@ impl Recorder {
             return Ok(());
         }
         self.entries.ended(thread.head.tid);
-        self.closed(writer, processes, thread)
+        let times = self.accounts.ends(owner(processes, thread.head), thread);
+        self.samples.ended(writer, thread, &times)
     }
 
     /// The last has been told of the threads that live.
-    ///
-    /// # Errors
-    /// When the experiment can't be written.
-    pub fn close_threads(
-        &mut self,
-        writer: &mut ExperimentWriter,
-        processes: &Processes,
-    ) -> experiment_format::Result<()> {
+    pub fn close_threads(&mut self, processes: &Processes) {
         let mut living: Vec<_> = self.accounts.living().map(|(thread, _)| *thread).collect();
         living.sort_by_key(|thread| (thread.head.pid, thread.head.tid));
-        let results: Vec<_> = living
-            .iter()
-            .map(|thread| self.closed(writer, processes, thread))
-            .collect();
-        results.into_iter().collect()
-    }
-
-    fn closed(
-        &mut self,
-        writer: &mut ExperimentWriter,
-        processes: &Processes,
-        thread: &ThreadTimes,
-    ) -> experiment_format::Result<()> {
-        let times = self.accounts.ends(owner(processes, thread.head), thread);
-        self.samples.ended(writer, thread, &times)
+        for thread in living {
+            self.accounts.ends(owner(processes, thread.head), &thread);
+        }
     }
 
     /// A thread has told where it is in user mode.
@@ -339,6 +327,15 @@ impl Recorder {
         self.array(writer, absence.head, stack, counts)
     }
 
+    /// Leaves out what is on top of the scheduler in a stack that was taken in it: our program, and what calls it.
+    fn drop_own_frames(&self, stack: &mut Stack) {
+        let (from, to) = self.schedule;
+        let scheduler = |pc: &u64| (from..to).contains(pc);
+        if let Some(own) = stack.frames.iter().position(scheduler) {
+            stack.frames = stack.frames[own..].into();
+        }
+    }
+
     /// Turns return addresses into addresses inside the call, by one byte. A frame under an
     /// interrupt's entry is no return address: it is where the interrupt struck, and stays exact.
     fn point_at_calls(&self, frames: &mut [u64]) {
@@ -425,6 +422,21 @@ fn ranges(symbols: &Symbols, chosen: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stack_taken_in_the_scheduler_begins_there() {
+        let text = "1000 t trace\n1100 t __schedule\n1200 T schedule\n1300 D end\n";
+        let recorder = Recorder::new(0, 1, &Symbols::parse(text).unwrap(), &[]);
+        let mut stack = Stack {
+            frames: Box::new([0xf000, 0x1010, 0x1120, 0x1210]),
+            ..Stack::default()
+        };
+        recorder.drop_own_frames(&mut stack);
+        assert_eq!(*stack.frames, [0x1120, 0x1210]);
+        stack.frames = Box::new([0xf000, 0x1210]);
+        recorder.drop_own_frames(&mut stack);
+        assert_eq!(*stack.frames, [0xf000, 0x1210]);
+    }
 
     #[test]
     fn callers_point_into_their_calls_but_the_interrupted_stay_exact() {

@@ -3,8 +3,7 @@
 //! The machine's go into `overview`, where gprofng looks for them, as what all threads did since the recording
 //! began. The threads' go into `threads.jsonl`, a file of our own, one JSON object a line, blank lines between them:
 //!
-//! * a thread that has ended, or changed its state since the last sample, or is told of for the first or the last
-//!   time. It has its `pid`, `tid` and `name`; `at_ns`, when it was looked at; `ended`, or else the `state` it is in and
+//! * a thread that has ended, or changed its state since the last sample, or is told of for the first time. It has its `pid`, `tid` and `name`; `at_ns`, when it was looked at; `ended`, or else the `state` it is in and
 //!   `since_ns`; `lived_ns`; `states_ns` by state; `of_which_ns` and `counts`. All sums are since it was watched first, those
 //!   that are 0 are left out. A thread that has no line at a sample has been in the state of its last line
 //!   ever since.
