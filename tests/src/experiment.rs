@@ -8,6 +8,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use experiment_format::microstate::Microstate;
+use experiment_format::reader::Experiment;
 
 /// Types of packets in `data.frameinfo`.
 const FRAME: u16 = 11;
@@ -160,6 +162,22 @@ fn words(body: &[u8], found: &mut BTreeSet<u64>) {
 /// As [`packets`].
 pub fn ticks(experiment: &Path) -> Result<u64> {
     Ok(packets(experiment)?.iter().map(|packet| packet.ticks).sum())
+}
+
+/// All ticks of threads in an experiment's file, on a CPU and away from it; of one process, or of all with `None`.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn array_ticks(experiment: &Path, pid: Option<i32>) -> Result<u64> {
+    let mut sum = 0;
+    for tick in Experiment::open(experiment)?.ticks()? {
+        let tick = tick?;
+        let of_a_thread = tick.state != Microstate::KernelCpu.number();
+        if of_a_thread && pid.is_none_or(|pid| tick.pid == Some(pid.cast_unsigned())) {
+            sum += u64::try_from(tick.ticks)?;
+        }
+    }
+    Ok(sum)
 }
 
 fn log(experiment: &Path) -> Result<String> {

@@ -4,7 +4,7 @@
 //!
 //! * **workloads** ([`truth`]), programs that do one thing for a stated time and then say what they did, by the
 //!   kernel's own account of them, and where they spent their time ([`ledger`], which [`states`]
-//!   holds against kcollect's account);
+//!   holds against kcollect's account, as [`threads`] and [`counts`] do for samples and counts);
 //! * **stock tools** ([`gprofng`], [`perf`]), which read kcollect's experiment or watch the same load;
 //! * **the kernel's tables** ([`kallsyms`], [`machine`]), and the experiment's files by the letter of their format
 //!   ([`experiment`]).
@@ -19,6 +19,7 @@
 pub mod books;
 pub mod cold_file;
 pub mod command;
+pub mod counts;
 pub mod experiment;
 pub mod gprofng;
 pub mod kallsyms;
@@ -28,4 +29,5 @@ pub mod machine;
 pub mod perf;
 pub mod states;
 pub mod statistics;
+pub mod threads;
 pub mod truth;
