@@ -66,6 +66,8 @@ static __always_inline bool wait_for_entry(struct task_struct *task)
 	struct entry_wait *wait;
 	__u32 tid = task->pid;
 
+	if (!bpf_ksym_exists(bpf_task_work_schedule_resume_impl))
+		return false;
 	wait = bpf_map_lookup_elem(&entry_waits, &tid);
 	if (!wait) {
 		struct entry_wait none = {};
@@ -84,7 +86,7 @@ static __always_inline __u32 next_entry(struct cpu_books *book, struct task_stru
 
 	if (!thread || task->flags & (PF_KTHREAD | PF_IO_WORKER))
 		return 0;
-	if (callback_on_entry && bpf_ksym_exists(bpf_task_work_schedule_resume_impl)) {
+	if (callback_on_entry) {
 		if (!(thread->entry & ENTRY_AWAITED)) {
 			if (task->flags & PF_EXITING)
 				return 0;

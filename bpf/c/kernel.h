@@ -167,7 +167,10 @@ struct bpf_task_work {
 	__u64 opaque;
 } __attribute__((aligned(8)));
 
-struct bpf_map;
+/* Complete, or libbpf takes the function below for another one than the kernel's. */
+struct bpf_map {
+	__u32 id;
+};
 
 /* Calls back in a thread, on its way back to user mode. Linux 6.18 and newer; a program may ask by bpf_ksym_exists. */
 extern int bpf_task_work_schedule_resume_impl(struct task_struct *task, struct bpf_task_work *work, void *map,
