@@ -482,6 +482,7 @@ fn packet(writer: &mut ExperimentWriter, n: u64, addresses: &[u64], chance: &mut
         tid,
         pid,
         ticks,
+        detail: 0,
     };
     writer.tick_array(&array).unwrap();
 }
