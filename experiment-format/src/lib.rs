@@ -34,7 +34,7 @@
 //! use experiment_format::log::{Cpu, Header, ProfileDecl, Run, System};
 //! use experiment_format::map::MapEvent;
 //! use experiment_format::microstate::{Microstate, NumStates};
-//! use experiment_format::packet::{ClockTick, TickArray};
+//! use experiment_format::packet::{ClockTick, Detail, TickArray};
 //! use experiment_format::reader::Experiment;
 //! use experiment_format::stacks::StackEnd;
 //! use experiment_format::usage::UsageRecord;
@@ -89,11 +89,12 @@
 //!     state: Microstate::KernelCpu,
 //!     ticks: 1,
 //! })?;
-//! // A thread that slept 7 ticks, waited one for a CPU, and then ran to this stack.
+//! // A thread that slept 7 ticks, for a disk, and then ran to this stack.
 //! let mut ticks = [0; Microstate::PER_THREAD];
 //! ticks[Microstate::Sleep as usize] = 7;
-//! ticks[Microstate::WaitCpu as usize] = 1;
-//! writer.tick_array(&TickArray { cpu: 0, time: start + 15_000_000, stack, tid: 12, pid: 12, ticks })?;
+//! let detail = Detail::BlockIo.number();
+//! let (cpu, time) = (0, start + 15_000_000);
+//! writer.tick_array(&TickArray { cpu, time, stack, tid: 12, pid: 12, ticks, detail })?;
 //! let path = writer.close(20_000_000)?;
 //!
 //! let experiment = Experiment::open(&path)?;

@@ -93,6 +93,13 @@ pub enum ProfileDecl {
         /// The packets.
         packets: Vec<PacketDecl>,
     },
+    /// Threads have names: the events of [`LogEvent::Thread`].
+    ///
+    /// gprofng knows names of Java threads only, so this says that there are some. It then shows
+    /// the time of every thread *without* a name as `<JVM-System>`, a function without callers,
+    /// unless it was told `-viewmode expert` or `machine`: name all threads of an experiment or
+    /// none. Experiments do not depend on each other in this, subexperiments included.
+    ThreadNames,
     /// Any other table.
     Other {
         /// Its name, for instance `heaptrace`.
@@ -109,12 +116,16 @@ impl ProfileDecl {
     pub fn packets(&self) -> &[PacketDecl] {
         match self {
             ProfileDecl::Clock { packets, .. } | ProfileDecl::Other { packets, .. } => packets,
+            ProfileDecl::ThreadNames => &[],
         }
     }
 
-    fn packets_mut(&mut self) -> &mut Vec<PacketDecl> {
+    fn packets_mut(&mut self) -> Option<&mut Vec<PacketDecl>> {
         match self {
-            ProfileDecl::Clock { packets, .. } | ProfileDecl::Other { packets, .. } => packets,
+            ProfileDecl::Clock { packets, .. } | ProfileDecl::Other { packets, .. } => {
+                Some(packets)
+            }
+            ProfileDecl::ThreadNames => None,
         }
     }
 }
@@ -176,7 +187,8 @@ pub struct Run {
     pub tm_zone: i64,
 }
 
-/// An event of `log.xml`. Every `at` is in nanoseconds since the start.
+/// An event of `log.xml`. Every `at` is in nanoseconds since the start, whether or not the file has
+/// it so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogEvent {
     /// Recording started.
@@ -206,6 +218,27 @@ pub enum LogEvent {
     Resume {
         /// When.
         at: u64,
+    },
+    /// A thread has a name from now on (`jthread_start`). The header has to declare
+    /// [`ProfileDecl::ThreadNames`].
+    ///
+    /// gprofng gives every packet of the thread the name of the *last* such event in the file that
+    /// is not later than the packet. So an event may stand behind the packets that it names; one
+    /// `at` 0 replaces all names that stand ahead of it, and one at the time of a change names what
+    /// follows. Threads are rows by their number alone: the row has the name of the first packet
+    /// that counts in it, and what other names had is in it too. A packet that has no name, being
+    /// earlier than all of them, is shown as `<JVM-System>`; so write an event `at` 0 before the
+    /// first packet of a thread. No event ends a name: a reused number gets its new one.
+    Thread {
+        /// Since when.
+        at: u64,
+        /// The thread.
+        tid: u32,
+        /// Its name, shown as it is: for what a process chose, see [`crate::layout::printable`].
+        name: String,
+        /// What it belongs to, shown in the same way: say `pid 1264`. A writer refuses `system`:
+        /// gprofng takes that for the inside of a Java machine and hides the thread.
+        group: String,
     },
     /// A line for the header of a report.
     Comment {
@@ -262,5 +295,11 @@ pub struct Descendant {
 
 /// Message id with which gprofng prints the text of a warning or an error as it is.
 const VERBATIM_WARNING: u32 = 47;
+/// The declaration that lets threads have names.
+const THREAD_NAMES: &str = "jprofile";
+/// The event that names a thread. Its time stamp is, unlike that of others, not since the start.
+const THREAD_NAMED: &str = "jthread_start";
+/// The group of threads that gprofng does not show.
+const HIDDEN_GROUP: &str = "system";
 /// Message id with which gprofng prints the text of a comment as it is.
 const VERBATIM_COMMENT: u32 = 400;

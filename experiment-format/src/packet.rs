@@ -14,8 +14,8 @@ use crate::microstate::{Microstate, NumStates};
 use crate::stacks::StackUid;
 use crate::xml::Element;
 
-use tick::{ARRAY, ONE, SHARED};
-pub use tick::{ClockTick, TickArray};
+use tick::{ARRAY, DETAIL, ONE, SHARED};
+pub use tick::{ClockTick, Detail, TickArray};
 
 /// Bytes of the header of every packet: `u16` total size, `u16` type.
 pub const HEADER_BYTES: usize = 4;
@@ -102,6 +102,9 @@ pub struct ClockRecord {
     pub state: u32,
     /// How many ticks.
     pub ticks: i32,
+    /// What more is known of them, see [`Detail::from_number`]; 0, which is nothing, if the file
+    /// does not say.
+    pub detail: u32,
 }
 
 /// The clock records of one packet, in the order of their states.
@@ -132,6 +135,7 @@ pub(crate) struct PacketLayout {
     /// Positions in `fields` of those of [`SHARED`], in its order.
     shared: [Option<usize>; SHARED.len()],
     ticks: TickFields,
+    detail: Option<usize>,
 }
 
 /// Positions of the fields that say how many ticks there are, and of which state.
@@ -165,6 +169,7 @@ impl PacketLayout {
             fields: decl.fields.clone(),
             shared: SHARED.map(|field| position(field.name)),
             ticks,
+            detail: position(DETAIL.name),
         }
     }
 
@@ -206,6 +211,7 @@ impl PacketLayout {
                 pid: process.map(|pid| pid as u32),
                 state: 0,
                 ticks: 0,
+                detail: get(self.detail).unwrap_or_default() as u32,
             },
             states: states.into_iter().flatten(),
         })
@@ -364,6 +370,7 @@ mod tests {
             pid: None,
             state,
             ticks,
+            detail: 0,
         };
         assert_eq!(found, [record(3, 5), record(8, 7)]);
     }
@@ -393,12 +400,12 @@ mod tests {
     proptest! {
         #[test]
         fn any_declaration_meets_any_packet(
-            fields in prop::collection::vec((0usize..17, any::<u32>(), 0usize..7), 0..20),
+            fields in prop::collection::vec((0usize..18, any::<u32>(), 0usize..7), 0..20),
             packet in prop::collection::vec(any::<u8>(), 0..80),
             kind in prop::sample::select(vec![CLOCK, TICK_ARRAY]),
             states in -1i32..12,
         ) {
-            let names: Vec<_> = [&SHARED[..], &ONE.fields, &ARRAY.fields]
+            let names: Vec<_> = [&SHARED[..], &ONE.fields, &ARRAY.fields, &[DETAIL]]
                 .concat().iter().map(|field| field.name).collect();
             let fields = fields.into_iter().map(|(name, offset, kind)| FieldDecl {
                 name: names[name].to_owned(),

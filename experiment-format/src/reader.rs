@@ -192,7 +192,7 @@ impl Experiment {
                 ProfileDecl::Clock {
                     states, packets, ..
                 } => Some((*states, packets)),
-                ProfileDecl::Other { .. } => None,
+                ProfileDecl::ThreadNames | ProfileDecl::Other { .. } => None,
             });
         // For gprofng the states of the last table are those of all.
         let last = clocks.clone().next_back();

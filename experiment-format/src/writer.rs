@@ -18,7 +18,7 @@ use crate::append::{AppendFile, Records};
 use crate::block::BlockFile;
 use crate::error::Error;
 use crate::layout::ExperimentDir;
-use crate::log::{Header, LogEvent, Run};
+use crate::log::{Header, LogEvent, ProfileDecl, Run};
 use crate::map::MapEvent;
 use crate::microstate::Microstate;
 use crate::packet::{ClockTick, TickArray};
@@ -49,6 +49,10 @@ pub struct ExperimentWriter {
     frames: Option<BlockFile>,
     sides: BTreeMap<&'static str, AppendFile>,
     stacks: StackInterner,
+    /// The [`Run::tstamp`].
+    start: u64,
+    /// Whether threads may have names.
+    thread_names: bool,
     /// Samples written, which is the id of the next.
     samples: u32,
 }
@@ -72,6 +76,8 @@ impl ExperimentWriter {
                 frames: None,
                 sides: BTreeMap::new(),
                 stacks: StackInterner::default(),
+                start: start.tstamp,
+                thread_names: header.profiles.contains(&ProfileDecl::ThreadNames),
                 samples: 0,
             }),
             Err(error) => {
@@ -88,7 +94,7 @@ impl ExperimentWriter {
         start: Run,
     ) -> Result<(AppendFile, AppendFile, AppendFile)> {
         let mut text = header.encode()?;
-        text.push_str(&LogEvent::Run(start).encode()?);
+        text.push_str(&LogEvent::Run(start).encode(start.tstamp)?);
         let mut log = append_file(dir, "log.xml", Records::Text, LOG_SPARE)?;
         log.append(text.as_bytes())?;
         let map = append_file(dir, "map.xml", Records::Text, 0)?;
@@ -105,14 +111,23 @@ impl ExperimentWriter {
     ///
     /// # Errors
     ///
-    /// A start, a sample or an exit, which have methods of their own; a time beyond 2^31 seconds;
+    /// A start, a sample or an exit, which have methods of their own; the name of a thread in an
+    /// experiment that does not declare [`ProfileDecl::ThreadNames`]; a time beyond 2^31 seconds;
     /// what the system refuses.
     pub fn log(&mut self, event: &LogEvent) -> Result<()> {
         if let LogEvent::Run(_) | LogEvent::Sample { .. } | LogEvent::Exit { .. } = event {
             let what = "a start, sample or exit among other events";
             return Err(Error::unwritable(self.dir.path().join("log.xml"), what));
         }
-        self.append_to_log(&event.encode()?)
+        if let LogEvent::Thread { tid, name, .. } = event
+            && !self.thread_names
+        {
+            let what = format!(
+                "the name {name:?} of thread {tid}: the header does not declare ThreadNames"
+            );
+            return Err(Error::unwritable(self.dir.path().join("log.xml"), what));
+        }
+        self.append_to_log(&event.encode(self.start)?)
     }
 
     /// Writes a mapping. A report places stacks by mappings whenever they were written, but what
@@ -152,7 +167,7 @@ impl ExperimentWriter {
             at,
             text: text.to_owned(),
         }
-        .encode()?;
+        .encode(self.start)?;
         lazily(&mut self.warnings, || {
             append_file(&self.dir, "warnings.xml", Records::Text, 0)
         })?
@@ -209,7 +224,7 @@ impl ExperimentWriter {
             id: self.samples,
             label: label.to_owned(),
         };
-        let event = event.encode()?;
+        let event = event.encode(self.start)?;
         let before = self.log.len();
         self.append_to_log(&event)?;
         let record = usage.encode();
@@ -265,7 +280,7 @@ impl ExperimentWriter {
     ///
     /// What the system refuses. As much as possible is closed nevertheless.
     pub fn close(mut self, at: u64) -> Result<PathBuf> {
-        let exit = LogEvent::Exit { at }.encode();
+        let exit = LogEvent::Exit { at }.encode(self.start);
         self.log.use_spare(0);
         // Every step is taken; the first error is the one to tell.
         let mut outcome = exit.and_then(|exit| self.log.append(exit.as_bytes()));

@@ -1,7 +1,7 @@
 //! Tick arrays and ticks of CPUs in one founder, as stock gprofng and as our reader count them.
 //!
 //! Experiments are made by chance; for every one the sums of what went in, by function, thread,
-//! CPU and process, are compared with the columns that gprofng prints and with our records.
+//! CPU, process and detail, are compared with the columns that gprofng prints and with our records.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ use experiment_format::layout::{ExperimentDir, NameRequest};
 use experiment_format::log::{Header, ProfileDecl, Run, System};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
-use experiment_format::packet::{ClockRecord, ClockTick, PacketDecl, TickArray};
+use experiment_format::packet::{ClockRecord, ClockTick, Detail, PacketDecl, TickArray};
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::writer::ExperimentWriter;
@@ -38,6 +38,8 @@ struct Said {
     tid: u32,
     function: u64,
     what: What,
+    /// Of an array; the other packet has none.
+    detail: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -70,7 +72,7 @@ impl Said {
         match self.what {
             What::Kernel(_) => 40,
             What::Array(counts) if counts.iter().all(|count| *count == 0) => 0,
-            What::Array(_) => 72,
+            What::Array(_) => 80,
         }
     }
 }
@@ -81,11 +83,18 @@ fn said() -> impl Strategy<Value = Said> {
         (1u32..100_000).prop_map(What::Kernel),
         prop::array::uniform10(count()).prop_map(What::Array),
     ];
-    (0..4u32, 40..52u32, 0..5u64, what).prop_map(|(cpu, tid, function, what)| Said {
-        cpu,
-        tid,
-        function,
-        what,
+    (0..4u32, 40..52u32, 0..5u64, what, 0..5u32).prop_map(|(cpu, tid, function, what, detail)| {
+        let detail = match what {
+            What::Kernel(_) => 0,
+            What::Array(_) => detail,
+        };
+        Said {
+            cpu,
+            tid,
+            function,
+            what,
+            detail,
+        }
     })
 }
 
@@ -156,6 +165,7 @@ fn write(parent: &Path, profiles: Vec<ProfileDecl>, said: &[Said]) -> PathBuf {
                 tid,
                 pid,
                 ticks,
+                detail: said.detail,
             }),
         }
         .unwrap();
@@ -173,13 +183,14 @@ fn add(sums: &mut Sums, key: String, ticks: [u64; STATES]) {
 }
 
 /// The rows in which gprofng shows ticks.
-fn rows(cpu: u32, tid: u64, pid: u32, function: &str) -> [String; 5] {
+fn rows(cpu: u32, tid: u64, pid: u32, detail: u32, function: &str) -> [String; 6] {
     [
         "<Total>".to_owned(),
         function.to_owned(),
         format!("Thread {tid}"),
         format!("CPU {cpu}"),
-        format!("0x{pid:016x} ({pid})"),
+        format!("kpid 0x{pid:016x} ({pid})"),
+        format!("kdetail 0x{detail:016x} ({detail})"),
     ]
 }
 
@@ -190,7 +201,8 @@ fn expected(said: &[Said]) -> Sums {
             continue;
         }
         let pid = process(said.tid);
-        for key in rows(said.cpu, said.tid.into(), pid, &name(said.function)) {
+        let function = name(said.function);
+        for key in rows(said.cpu, said.tid.into(), pid, said.detail, &function) {
             add(&mut sums, key, said.ticks());
         }
     }
@@ -210,7 +222,8 @@ fn ours(path: &Path) -> Sums {
         let mut ticks = [0; STATES];
         ticks[record.state as usize] = u64::from(record.ticks.unsigned_abs());
         let function = name(leaf / 0x1000 - 1);
-        for key in rows(record.cpu, record.thread, record.pid.unwrap(), &function) {
+        let (pid, detail) = (record.pid.unwrap(), record.detail);
+        for key in rows(record.cpu, record.thread, pid, detail, &function) {
             add(&mut sums, key, ticks);
         }
     }
@@ -238,7 +251,8 @@ fn view(path: &Path) -> String {
     let columns: Vec<_> = metrics().map(|name| format!("e.{name}")).collect();
     let script = path.join("script");
     let commands = format!(
-        "metrics {}:name\nfunctions\nthreads\ncpus\nindxobj_define kpid KPID\nkpid\n",
+        "metrics {}:name\nfunctions\nthreads\ncpus\nindxobj_define kpid KPID\nkpid\n\
+         indxobj_define kdetail KDETAIL\nkdetail\n",
         columns.join(":")
     );
     std::fs::write(&script, commands).unwrap();
@@ -272,6 +286,7 @@ fn counts_may_be_as_large_as_the_field() {
         tid: u32::MAX,
         function: 1,
         what: What::Array([i32::MAX as u32; Microstate::PER_THREAD]),
+        detail: u32::MAX,
     }];
     let path = write(tmp.path(), founder(), &said);
     assert_eq!(ours(&path), expected(&said));
@@ -286,10 +301,47 @@ fn a_tick_array_without_ticks_is_not_written() {
         tid: 40,
         function: 1,
         what: What::Array([0; Microstate::PER_THREAD]),
+        detail: 1,
     }];
     let path = write(tmp.path(), founder(), &said);
     assert!(!path.join("profile").exists());
     assert_eq!(records(&path), []);
+}
+
+/// A filter by detail takes the arrays that have it, and with 0 the packets that have none.
+#[test]
+fn filters_know_details() {
+    let tmp = tempfile::tempdir().unwrap();
+    let mut said: Vec<_> = (Detail::ALL.into_iter())
+        .map(|detail| Said {
+            cpu: 0,
+            tid: 41,
+            function: u64::from(detail.number()),
+            what: What::Array([0, 0, 0, 0, 0, 0, 0, 100, 10 + detail.number(), 0]),
+            detail: detail.number(),
+        })
+        .collect();
+    let what = What::Kernel(50);
+    said.push(Said {
+        what,
+        detail: 0,
+        ..said[0]
+    });
+    let path = write(tmp.path(), founder(), &said);
+    compare(&path, &expected(&said));
+    let total = |filter: &str| {
+        let script = path.join("script");
+        let commands = format!("metrics e.kcpu:e.sleep:e.wait:name\nfilters {filter}\nfunctions\n");
+        std::fs::write(&script, commands).unwrap();
+        let text = display(&path, &["-script", script.to_str().unwrap()]);
+        row(&text, "<Total>")[..3].join(" ")
+    };
+    assert_eq!(total("1"), "0.500 5.000 0.600");
+    assert_eq!(total("KDETAIL==0"), "0.500 1.000 0.100");
+    assert_eq!(total("KDETAIL==3"), "0. 1.000 0.130");
+    assert_eq!(total("KDETAIL==2||KDETAIL==3"), "0. 2.000 0.250");
+    assert_eq!(total("KDETAIL==3&&MSTATE==8"), "0. 0. 0.130");
+    assert_eq!(total("KDETAIL>0"), "0. 4.000 0.500");
 }
 
 /// Why a header whose last clock table is another one is refused: see `log.rs`.
@@ -302,12 +354,14 @@ fn the_last_table_says_how_long_a_tick_is_and_how_many_states_count() {
             tid: 41,
             function: 1,
             what: What::Array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+            detail: 0,
         },
         Said {
             cpu: 2,
             tid: 42,
             function: 2,
             what: What::Kernel(50),
+            detail: 0,
         },
     ];
     let path = write(tmp.path(), founder(), &said);
@@ -371,7 +425,7 @@ proptest! {
             prop_assert_eq!(ours(&path), expected(&said[..whole]), "cut at {}", cut);
         }
         // 40 bytes is the first packet at most: with it gprofng has something to show.
-        let cut = 72 + cut.index(bytes.len() - 71);
+        let cut = 80 + cut.index(bytes.len() - 79);
         std::fs::write(&profile, &bytes[..cut]).unwrap();
         compare(&path, &ours(&path));
     }

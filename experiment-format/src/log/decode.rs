@@ -9,12 +9,12 @@ use std::path::Path;
 use crate::Result;
 use crate::error::Error;
 use crate::log::{
-    Cpu, Descendant, Header, LogEvent, ProfileDecl, Run, Setting, VERBATIM_COMMENT,
-    VERBATIM_WARNING, WordSize,
+    Cpu, Descendant, Header, LogEvent, ProfileDecl, Run, Setting, THREAD_NAMED, THREAD_NAMES,
+    VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
 };
 use crate::microstate::NumStates;
 use crate::packet::{FieldDecl, FieldType, PacketDecl};
-use crate::xml::{Item, Parser, Tag, integer, time};
+use crate::xml::{Item, Parser, Tag, integer, number, time};
 
 /// All that a `log.xml`, or a `warnings.xml`, says.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -77,6 +77,7 @@ pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Log> {
             }
         }
     }
+    log.count_from_start();
     Ok(log)
 }
 
@@ -91,6 +92,16 @@ impl Log {
                 self.header.comments.push(text);
             }
             other => self.events.push(other),
+        }
+    }
+
+    /// Makes the times of threads, which the file does not count from the start, like all others.
+    fn count_from_start(&mut self) {
+        let start = self.run.map_or(0, |run| run.tstamp);
+        for event in &mut self.events {
+            if let LogEvent::Thread { at, .. } = event {
+                *at = at.saturating_sub(start);
+            }
         }
     }
 }
@@ -143,6 +154,10 @@ fn begin(path: &Path, tag: Tag, header: &mut Header) -> Result<Open> {
                     ),
                     packets: Vec::new(),
                 }),
+                // With a version of Java it is more than names.
+                Some(THREAD_NAMES) if others(&tag, &["name"]).is_empty() => {
+                    header.profiles.push(ProfileDecl::ThreadNames);
+                }
                 name => header.profiles.push(ProfileDecl::Other {
                     name: name.unwrap_or_default().to_owned(),
                     attributes: others(&tag, &["name"]),
@@ -155,7 +170,11 @@ fn begin(path: &Path, tag: Tag, header: &mut Header) -> Result<Open> {
             let kind = tag.parsed(path, "kind", |text| u16::try_from(integer(text)?).ok())?;
             let kind = kind.ok_or_else(|| tag.malformed(path, "a packet without a kind"))?;
             let uname = tag.get("uname").unwrap_or_default().to_owned();
-            if let Some(packets) = header.profiles.last_mut().map(ProfileDecl::packets_mut) {
+            if let Some(packets) = header
+                .profiles
+                .last_mut()
+                .and_then(ProfileDecl::packets_mut)
+            {
                 packets.push(PacketDecl {
                     kind,
                     uname,
@@ -164,7 +183,10 @@ fn begin(path: &Path, tag: Tag, header: &mut Header) -> Result<Open> {
             }
         }
         "field" => {
-            let packets = header.profiles.last_mut().map(ProfileDecl::packets_mut);
+            let packets = header
+                .profiles
+                .last_mut()
+                .and_then(ProfileDecl::packets_mut);
             let Some(packet) = packets.and_then(|packets| packets.last_mut()) else {
                 return Err(tag.malformed(path, "a field outside of a packet"));
             };
@@ -219,6 +241,17 @@ fn event(path: &Path, tag: &Tag, text: String) -> Result<LogEvent> {
             message: string("msg"),
         })
     };
+    // A thread may have a number that is none of Linux: what `pthread_self` returned.
+    let thread = tag.get("tid").and_then(number);
+    let thread = thread.and_then(|tid| u32::try_from(tid).ok());
+    if let (Some(THREAD_NAMED), Some(tid)) = (tag.get("kind"), thread) {
+        return Ok(LogEvent::Thread {
+            at: since_start,
+            tid,
+            name: string("name"),
+            group: string("grpname"),
+        });
+    }
     let (warning, comment) = (i64::from(VERBATIM_WARNING), i64::from(VERBATIM_COMMENT));
     Ok(match (tag.get("kind").unwrap_or_default(), id) {
         ("run", _) => LogEvent::Run(Run {
@@ -286,266 +319,4 @@ pub(crate) fn check(path: &Path, header: &Header) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::log::System;
-    use proptest::prelude::*;
-
-    fn read(text: &str) -> Result<Log> {
-        decode(Path::new("log.xml"), text.as_bytes())
-    }
-
-    fn text() -> impl Strategy<Value = String> {
-        // Text of blanks alone is dropped by the format.
-        "\\PC{0,20}x"
-    }
-
-    fn packets() -> impl Strategy<Value = Vec<PacketDecl>> {
-        let kinds = prop::sample::select(vec![
-            FieldType::Int32,
-            FieldType::Uint64,
-            FieldType::String,
-            FieldType::Date,
-        ]);
-        let field =
-            (text(), text(), kinds, any::<u16>()).prop_map(|(name, uname, kind, offset)| {
-                FieldDecl {
-                    name,
-                    uname,
-                    kind,
-                    offset: offset.into(),
-                }
-            });
-        // Tick arrays, of kind 1, make demands on the tables around them.
-        let packet = (2u16.., text(), prop::collection::vec(field, 0..4)).prop_map(
-            |(kind, uname, fields)| PacketDecl {
-                kind,
-                uname,
-                fields,
-            },
-        );
-        prop::collection::vec(packet, 0..3)
-    }
-
-    fn header() -> impl Strategy<Value = Header> {
-        let cpu = (any::<u16>(), any::<u16>()).prop_map(|(id, mhz)| Cpu {
-            id: id.into(),
-            mhz: mhz.into(),
-        });
-        let system = (
-            text(),
-            any::<u16>(),
-            any::<u32>(),
-            prop::collection::vec(cpu, 0..4),
-        )
-            .prop_map(|(hostname, page_size, pages, cpus)| System {
-                hostname,
-                arch: "aarch64".into(),
-                page_size: page_size.into(),
-                pages: pages.into(),
-                cpus,
-            });
-        let clock = |tick_us| {
-            (any::<i16>(), packets()).prop_map(move |(states, packets)| {
-                let states = NumStates::from_number(states.into());
-                ProfileDecl::Clock {
-                    tick_us,
-                    states,
-                    packets,
-                }
-            })
-        };
-        let other = || {
-            ("[a-z]{1,5}x", text(), packets()).prop_map(|(name, value, packets)| {
-                let attributes = vec![("interval".to_owned(), value)];
-                ProfileDecl::Other {
-                    name,
-                    attributes,
-                    packets,
-                }
-            })
-        };
-        let profiles = any::<u16>().prop_flat_map(move |tick_us| {
-            prop::collection::vec(prop_oneof![clock(tick_us.into()), other()], 0..4)
-        });
-        let setting = prop_oneof![
-            Just(Setting::NoIdle),
-            any::<u32>().prop_map(|n| Setting::Limit(n.into())),
-            any::<u32>().prop_map(Setting::SamplePeriod),
-            any::<u32>().prop_map(Setting::DelayStart),
-            any::<u32>().prop_map(Setting::Terminate),
-            any::<u32>().prop_map(Setting::PauseSignal),
-            text().prop_map(Setting::LineTrace),
-        ];
-        let settings = prop::collection::vec(setting, 0..5);
-        let rest = (
-            text(),
-            prop::option::of(text()),
-            prop::collection::vec(text(), 0..3),
-        );
-        (
-            system,
-            any::<u32>(),
-            prop::option::of(any::<u32>()),
-            profiles,
-            settings,
-            rest,
-        )
-            .prop_map(
-                |(
-                    system,
-                    pid,
-                    ppid,
-                    profiles,
-                    settings,
-                    (command_line, driver_version, comments),
-                )| {
-                    Header {
-                        collector: command_line.clone(),
-                        system,
-                        pid,
-                        ppid,
-                        command_line,
-                        profiles,
-                        driver_version,
-                        settings,
-                        comments,
-                        ..Header::default()
-                    }
-                },
-            )
-    }
-
-    fn events() -> impl Strategy<Value = LogEvent> {
-        let at = || 0..(1u64 << 31) * 1_000_000_000;
-        let descendant = || {
-            (at(), text(), text(), any::<bool>(), text()).prop_map(
-                |(at, variant, lineage, follow, message)| Descendant {
-                    at,
-                    variant,
-                    lineage,
-                    follow,
-                    message,
-                },
-            )
-        };
-        prop_oneof![
-            at().prop_map(|at| LogEvent::Exit { at }),
-            (at(), any::<u32>(), text()).prop_map(|(at, id, label)| LogEvent::Sample {
-                at,
-                id,
-                label
-            }),
-            (at(), prop::option::of(text())).prop_map(|(at, name)| LogEvent::Pause { at, name }),
-            at().prop_map(|at| LogEvent::Resume { at }),
-            (at(), text()).prop_map(|(at, text)| LogEvent::Comment { at, text }),
-            (at(), text()).prop_map(|(at, text)| LogEvent::Warning { at, text }),
-            (at(), text(), any::<i32>()).prop_map(|(at, text, errno)| LogEvent::Error {
-                at,
-                text,
-                errno
-            }),
-            descendant().prop_map(LogEvent::DescStart),
-            descendant().prop_map(LogEvent::DescStarted),
-            (text(), text()).prop_map(|(value, text)| LogEvent::Other {
-                kind: "gc_start".into(),
-                attributes: vec![("tid".into(), value)],
-                text,
-            }),
-        ]
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-        #[test]
-        fn what_is_encoded_is_decoded(
-            header in header(),
-            tstamp in 0..(1u64 << 31) * 1_000_000_000,
-            wall: i32,
-            events in prop::collection::vec(events(), 0..10),
-        ) {
-            let run = Run { tstamp, wall: wall.into(), tm_zone: -3600 };
-            let mut text = header.encode().unwrap() + &LogEvent::Run(run).encode().unwrap();
-            for event in &events {
-                text += &event.encode().unwrap();
-            }
-            text.push('\n');
-            let log = read(&text).unwrap();
-            prop_assert_eq!(log.header, header);
-            prop_assert_eq!(log.run, Some(run));
-            prop_assert_eq!(log.events, events);
-        }
-
-        #[test]
-        fn any_elements_are_read_or_refused(
-            text in "(<(/?(event|profile|profpckt|field|process|system|setting))( (kind|id|tstamp|offset|type|name)=\"[a-z0-9.]{0,5}\"){0,3}/?>\n?){0,8}"
-        ) {
-            let _ = read(&text);
-        }
-    }
-
-    #[test]
-    fn a_cut_between_events_loses_the_rest_and_one_inside_is_an_error() {
-        let header = Header {
-            system: System {
-                arch: "x86_64".into(),
-                ..System::default()
-            },
-            ..Header::default()
-        };
-        let mut text = header.encode().unwrap();
-        text += &LogEvent::Run(Run::default()).encode().unwrap();
-        let begin = text.len();
-        for at in 1..4 {
-            text += &LogEvent::Comment {
-                at,
-                text: "x".into(),
-            }
-            .encode()
-            .unwrap();
-        }
-        for cut in begin..text.len() {
-            let whole = text[begin..cut].matches('\n').count();
-            match read(&text[..cut]) {
-                Ok(log) => assert_eq!(log.events.len(), whole, "cut at {cut}"),
-                Err(Error::Malformed { offset, .. }) => assert!(offset >= begin as u64),
-                Err(other) => panic!("{other}"),
-            }
-        }
-    }
-
-    #[test]
-    fn what_the_format_says_of_old_and_foreign_data() {
-        let with = |version: &str, arch: &str| Header {
-            version: version.into(),
-            system: System {
-                arch: arch.into(),
-                ..System::default()
-            },
-            ..Header::default()
-        };
-        let check = |header: Header| check(Path::new("log.xml"), &header).is_ok();
-        assert!(check(with("12.4", "x86_64")) && check(with("13", "aarch64")));
-        assert!(!check(with("11.9", "x86_64")) && !check(with("", "x86_64")));
-        assert!(!check(with("12.4", "sparc")) && !check(with("12.4", "riscv64")));
-    }
-
-    #[test]
-    fn errors_are_placed() {
-        for (text, offset) in [
-            ("<event kind=\"run\"/>\n", 0),
-            ("<process/>\n<event kind=\"exit\" tstamp=\"soon\"/>\n", 11),
-            ("<profpckt kind=\"8\"/>\n", 0),
-            ("<field offset=\"8\" type=\"INT32\"/>\n", 0),
-            (
-                "<profile name=\"profile\">\n<profpckt kind=\"70000\"/>\n",
-                25,
-            ),
-        ] {
-            match read(text) {
-                Err(Error::Malformed { offset: found, .. }) => assert_eq!(found, offset, "{text}"),
-                other => panic!("{text}: {other:?}"),
-            }
-        }
-    }
-}
+mod tests;

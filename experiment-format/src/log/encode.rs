@@ -3,8 +3,8 @@
 use crate::Result;
 use crate::error::Error;
 use crate::log::{
-    Descendant, Header, LogEvent, ProfileDecl, Setting, System, VERBATIM_COMMENT, VERBATIM_WARNING,
-    WordSize,
+    Descendant, HIDDEN_GROUP, Header, LogEvent, ProfileDecl, Setting, System, THREAD_NAMED,
+    THREAD_NAMES, VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
 };
 use crate::microstate::NumStates;
 use crate::packet::TICK_ARRAY;
@@ -68,7 +68,7 @@ impl Header {
                 at: 0,
                 text: text.clone(),
             };
-            out.push_str(&comment.encode()?);
+            out.push_str(&comment.encode(0)?);
         }
         Ok(out)
     }
@@ -82,7 +82,7 @@ impl Header {
                 states,
                 packets,
             } => Some((tick_us, states, packets)),
-            ProfileDecl::Other { .. } => None,
+            ProfileDecl::ThreadNames | ProfileDecl::Other { .. } => None,
         });
         let Some((last_us, last_states, _)) = clocks.clone().next_back() else {
             return Ok(());
@@ -166,6 +166,11 @@ impl ProfileDecl {
                 "profile",
                 packets,
             ),
+            ProfileDecl::ThreadNames => (
+                Element::begin(out, "profile").attribute("name", THREAD_NAMES),
+                THREAD_NAMES,
+                &Vec::new(),
+            ),
             ProfileDecl::Other {
                 name,
                 attributes,
@@ -198,8 +203,8 @@ impl ProfileDecl {
 }
 
 impl LogEvent {
-    /// The one element that stands for the event.
-    pub(crate) fn encode(&self) -> Result<String> {
+    /// The one element that stands for the event, in an experiment that began at `start`.
+    pub(crate) fn encode(&self, start: u64) -> Result<String> {
         let mut out = String::new();
         let event = |out, kind| Element::begin(out, "event").attribute("kind", kind);
         let time = |at: &u64| checked_time("log.xml", *at);
@@ -224,6 +229,25 @@ impl LogEvent {
                 .end();
             }
             LogEvent::Resume { at } => event(&mut out, "resume").time("tstamp", time(at)?).end(),
+            LogEvent::Thread {
+                tid, name, group, ..
+            } if group == HIDDEN_GROUP => {
+                return Err(refused(format!(
+                    "thread {tid} {name:?} in group {group:?}, which gprofng hides; name the group \
+                     by its process id"
+                )));
+            }
+            LogEvent::Thread {
+                at,
+                tid,
+                name,
+                group,
+            } => event(&mut out, THREAD_NAMED)
+                .time("tstamp", time(&start.saturating_add(*at))?)
+                .number("tid", tid)
+                .attribute("name", name)
+                .attribute("grpname", group)
+                .end(),
             LogEvent::Comment { at, text } => event(&mut out, "comment")
                 .time("tstamp", time(at)?)
                 .number("id", VERBATIM_COMMENT)
@@ -299,6 +323,30 @@ mod tests {
             ..Header::default()
         };
         header.encode()
+    }
+
+    #[test]
+    fn a_thread_that_gprofng_hides_or_whose_time_is_too_late_is_refused() {
+        let encoded = |start, group: &str| {
+            let (at, tid, name, group) = (1_000_000_000, 12, "a<b".into(), group.into());
+            let event = LogEvent::Thread {
+                at,
+                tid,
+                name,
+                group,
+            };
+            event.encode(start)
+        };
+        assert_eq!(
+            encoded(5, "systemd").unwrap(),
+            "<event kind=\"jthread_start\" tstamp=\"1.000000005\" tid=\"12\" name=\"a&lt;b\" \
+             grpname=\"systemd\"/>\n"
+        );
+        let error = encoded(5, "system").unwrap_err().to_string();
+        assert!(error.contains("thread 12 \"a<b\""), "{error}");
+        for start in [LAST_TIME, u64::MAX] {
+            assert!(encoded(start, "x").is_err());
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Both begin with the same fields: who, where, when, with which stack. A [`ClockTick`] goes on
 //! with one state and its ticks, a [`TickArray`] with the ticks of each of the ten. All fields are
-//! aligned; thread ids need 4 bytes, so THRID has no more, which gprofng takes.
+//! aligned; thread ids need 4 bytes, so THRID has no more, which gprofng takes. A tick array ends
+//! with what is known beyond the states, a [`Detail`].
 //!
 //! gprofng 2.40 takes both from one file and shows all their metrics at once, if the clock tables
 //! of the header stand in the right order: that of the ticks of CPUs first, that of the tick arrays
@@ -55,12 +56,54 @@ pub struct TickArray {
     pub pid: u32,
     /// How many ticks, by [`Microstate::number`]; 2^31 − 1 at most in each.
     pub ticks: [u32; Microstate::PER_THREAD],
+    /// What more is known of the ticks, the [`Detail::number`] of all of them: a thread that slept
+    /// for a disk and then waited for a CPU has two arrays. The property `KDETAIL` in gprofng's
+    /// filters.
+    pub detail: u32,
+}
+
+/// Why a thread was in its state, where the state alone leaves that open.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum Detail {
+    /// Nothing more is known.
+    #[default]
+    None = 0,
+    /// Blocked for block I/O.
+    BlockIo = 1,
+    /// Waiting for a CPU after a wake-up.
+    Woken = 2,
+    /// Waiting for a CPU that was taken away or given up.
+    Preempted = 3,
+    /// Waiting because a cgroup's quota was used up.
+    Throttled = 4,
+}
+
+impl Detail {
+    /// All details, in the order of their numbers.
+    pub const ALL: [Detail; 5] = [
+        Detail::None,
+        Detail::BlockIo,
+        Detail::Woken,
+        Detail::Preempted,
+        Detail::Throttled,
+    ];
+
+    /// The number in the file.
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// The detail of a number, if it is one that has a name.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.get(usize::try_from(number).ok()?).copied()
+    }
 }
 
 /// Bytes of a clock packet.
 const CLOCK_BYTES: usize = 40;
-/// Bytes of a tick array.
-const ARRAY_BYTES: usize = 72;
+/// Bytes of a tick array, the last 4 of them unused.
+const ARRAY_BYTES: usize = 80;
 
 /// A field of ours: where it is and what it is called.
 #[derive(Debug, Clone, Copy)]
@@ -117,6 +160,10 @@ pub(super) const ARRAY: Form<{ Microstate::PER_THREAD }> = Form {
     ],
 };
 
+/// What a tick array has behind its counts. gprofng gives it to the record of each state, and the
+/// value 0 to records of packets that do not have it.
+pub(super) const DETAIL: Field = field("KDETAIL", "Detail", FieldType::Uint32, 72);
+
 const fn field(name: &'static str, uname: &'static str, kind: FieldType, offset: u32) -> Field {
     Field {
         name,
@@ -155,7 +202,9 @@ impl ClockTick {
 impl TickArray {
     /// The declaration of this packet, for the last [`crate::log::ProfileDecl::Clock`] of a header.
     pub fn declaration() -> PacketDecl {
-        ARRAY.declaration()
+        let mut declaration = ARRAY.declaration();
+        declaration.fields.push(DETAIL.declaration());
+        declaration
     }
 
     /// The packet as it stands in `profile`.
@@ -166,22 +215,36 @@ impl TickArray {
     /// hold.
     pub fn encode(&self) -> Result<[u8; ARRAY_BYTES]> {
         let ids = [self.cpu, self.tid, self.pid];
-        ARRAY.encode(self.time, self.stack, ids, self.ticks)
+        let mut packet = ARRAY.encode(self.time, self.stack, ids, self.ticks)?;
+        DETAIL.put(&mut packet, self.detail.into());
+        Ok(packet)
+    }
+}
+
+impl Field {
+    fn declaration(&self) -> FieldDecl {
+        FieldDecl {
+            name: self.name.to_owned(),
+            uname: self.uname.to_owned(),
+            kind: self.kind,
+            offset: self.offset,
+        }
+    }
+
+    /// Writes the value into its place.
+    fn put(&self, packet: &mut [u8], value: u64) {
+        let (offset, width) = (self.offset as usize, self.kind.bytes());
+        packet[offset..offset + width].copy_from_slice(&value.to_le_bytes()[..width]);
     }
 }
 
 impl<const FIELDS: usize> Form<FIELDS> {
     fn declaration(&self) -> PacketDecl {
-        let fields = SHARED.iter().chain(&self.fields).map(|field| FieldDecl {
-            name: field.name.to_owned(),
-            uname: field.uname.to_owned(),
-            kind: field.kind,
-            offset: field.offset,
-        });
+        let fields = SHARED.iter().chain(&self.fields);
         PacketDecl {
             kind: self.kind,
             uname: self.uname.to_owned(),
-            fields: fields.collect(),
+            fields: fields.map(Field::declaration).collect(),
         }
     }
 
@@ -205,8 +268,7 @@ impl<const FIELDS: usize> Form<FIELDS> {
         let shared = [cpu.into(), time, stack.get(), tid.into(), pid.into()];
         let values = shared.into_iter().chain(own.map(u64::from));
         for (field, value) in SHARED.iter().chain(&self.fields).zip(values) {
-            let (offset, width) = (field.offset as usize, field.kind.bytes());
-            packet[offset..offset + width].copy_from_slice(&value.to_le_bytes()[..width]);
+            field.put(&mut packet, value);
         }
         Ok(packet)
     }
@@ -239,6 +301,7 @@ mod tests {
             tid,
             pid,
             ticks,
+            detail: 0,
         }
     }
 
@@ -257,8 +320,39 @@ mod tests {
             })
         };
         assert_eq!(ends(&ONE.fields), CLOCK_BYTES);
-        assert_eq!(ends(&ARRAY.fields), ARRAY_BYTES);
+        let whole = [&ARRAY.fields[..], &[DETAIL]].concat();
+        assert_eq!(ends(&whole).next_multiple_of(8), ARRAY_BYTES);
         assert!(CLOCK_BYTES.is_multiple_of(8) && ARRAY_BYTES.is_multiple_of(8));
+    }
+
+    #[test]
+    fn numbers_of_details_are_positions() {
+        for (position, detail) in Detail::ALL.into_iter().enumerate() {
+            assert_eq!(detail.number() as usize, position);
+            assert_eq!(Detail::from_number(detail.number()), Some(detail));
+        }
+        assert_eq!(Detail::from_number(5), None);
+        assert_eq!(
+            Detail::from_number(Detail::default().number()),
+            Some(Detail::None)
+        );
+    }
+
+    /// What was written before there were details.
+    #[test]
+    fn a_tick_array_without_a_detail_is_read() {
+        let mut array = array([1; 10], 7, [0; 3], 1);
+        array.detail = Detail::Woken.number();
+        let packet = array.encode().unwrap();
+        let mut decl = TickArray::declaration();
+        let details = |decl: &PacketDecl, packet: &[u8]| -> Vec<_> {
+            let found = decoded(decl, packet).unwrap().into_iter();
+            found.map(|record| record.detail).collect()
+        };
+        assert_eq!(details(&decl, &packet), [2; 10]);
+        assert_eq!(details(&decl, &packet[..72]), [0; 10]);
+        decl.fields.retain(|field| field.name != "KDETAIL");
+        assert_eq!(details(&decl, &packet[..72]), [0; 10]);
     }
 
     #[test]
@@ -291,6 +385,7 @@ mod tests {
                 pid: Some(tick.pid),
                 state,
                 ticks: ticks as i32,
+                detail: 0,
             };
             let packet = tick.encode().unwrap();
             prop_assert_eq!(decoded(&ClockTick::declaration(), &packet), Some(vec![expected]));
@@ -302,9 +397,10 @@ mod tests {
             time in 0u64..1 << 63,
             ids: [u32; 3],
             stack in 1u64..,
+            detail: u32,
             cut in 4..ARRAY_BYTES,
         ) {
-            let array = array(ticks, time, ids, stack);
+            let array = TickArray { detail, ..array(ticks, time, ids, stack) };
             let records = (0..).zip(ticks).filter(|(_, ticks)| *ticks > 0);
             let expected: Vec<_> = records.map(|(state, ticks)| ClockRecord {
                 cpu: array.cpu,
@@ -314,6 +410,7 @@ mod tests {
                 pid: Some(array.pid),
                 state,
                 ticks: ticks as i32,
+                detail,
             }).collect();
             let (decl, packet) = (TickArray::declaration(), array.encode().unwrap());
             prop_assert_eq!(decoded(&decl, &packet), Some(expected.clone()));

@@ -3,8 +3,15 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Runs gprofng and gives what it printed.
+/// Runs gprofng and gives what it printed; it must have nothing to complain of.
 pub(crate) fn display(experiment: &Path, arguments: &[&str]) -> String {
+    let (text, errors) = run(experiment, arguments);
+    assert_eq!(errors, "", "{arguments:?} on stderr");
+    text
+}
+
+/// Runs gprofng and gives what it printed on stdout and on stderr.
+pub(crate) fn run(experiment: &Path, arguments: &[&str]) -> (String, String) {
     let output = Command::new("gprofng")
         .args(["display", "text"])
         .args(arguments)
@@ -17,14 +24,13 @@ pub(crate) fn display(experiment: &Path, arguments: &[&str]) -> String {
             panic!("cannot run gprofng: {error}; install the package binutils (Debian: gprofng)")
         });
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         output.status.success(),
         "{arguments:?}: {}\n{text}\n{errors}",
         output.status
     );
-    assert_eq!(errors, "", "{arguments:?} on stderr");
-    text
+    (text, errors)
 }
 
 /// The line whose last column is `name`, as columns.
