@@ -7,6 +7,12 @@
  * where interrupts were off, or the hypervisor had taken the CPU away, or had parked an idle CPU with
  * its timers, boundaries pass without a firing and the kernel says nothing. Counting firings would
  * lose that time; counting boundaries does not, whoever asks and whenever.
+ *
+ * A boundary belongs to who is on the CPU when it is counted. That is a little after it has passed, by
+ * the latency of an interrupt, which is the same for all: short of that, samples would all fall at the
+ * end of a stay on the CPU for loads that change thread faster than a timer fires. So a thread that
+ * leaves takes the boundaries counted until then as its own, and its absence those counted from
+ * then on.
  */
 #ifndef KCOLLECT_GRID_H
 #define KCOLLECT_GRID_H
@@ -29,12 +35,14 @@ static inline __u32 grid_advance(struct grid *grid, __u64 now, __u64 period)
 	return passed > 0x7fffffffULL ? 0x7fffffffU : (__u32)passed;
 }
 
-/* Boundaries before `to`, if the first one lies at `next`. */
-static inline __u32 grid_until(__u64 next, __u64 to, __u64 period)
+/* Of the boundaries in (from, to], how many are before the instant `end`? */
+static inline __u32 grid_before(__u64 origin, __u64 from, __u64 to, __u64 end, __u64 period)
 {
-	__u64 passed = to < next ? 0 : 1 + (to - next) / period;
+	__u64 index = end > origin ? (end - origin) / period : 0;
 
-	return passed > 0x7fffffffULL ? 0x7fffffffU : (__u32)passed;
+	if (index <= from)
+		return 0;
+	return index < to ? index - from : to - from;
 }
 
 #endif

@@ -76,7 +76,9 @@ struct {
 /* What is kept with each thread, and goes with it. */
 struct thread {
 	struct account account;
-	__u64 next; /* the next boundary of the CPU that it left, scheduler's clock */
+	__u64 index; /* the boundaries counted on the CPU that it left, until it did */
+	__u32 cpu;   /* that CPU */
+	__u32 zero;
 	__u32 user_fault; /* the last fault of user mode: enum state */
 	__u32 kernel_fault; /* a fault was taken in the kernel, perhaps in this very system call */
 	__u32 entry; /* twice the number of its last entry to user mode, and ENTRY_AWAITED: one word, one store */

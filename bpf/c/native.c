@@ -13,7 +13,7 @@ __u32 native_grid_advance(struct grid *grid, __u64 now, __u64 period)
 	return grid_advance(grid, now, period);
 }
 
-__u32 native_grid_until(__u64 next, __u64 to, __u64 period);
+__u32 native_grid_before(__u64 origin, __u64 from, __u64 to, __u64 end, __u64 period);
 void native_enter(struct account *account, __u64 now, __u32 state, __u32 detail, __u64 run_delay,
 		  __u64 run_time);
 void native_leave(struct account *account, __u64 now, __u32 state, __u32 detail, __u64 run_delay,
@@ -23,9 +23,9 @@ void native_repair(struct account *account, __u64 arrival, __u64 run_delay);
 struct absence native_close(struct account *account, __u64 now, __u64 run_delay);
 int native_is_whole(const struct account *account);
 
-__u32 native_grid_until(__u64 next, __u64 to, __u64 period)
+__u32 native_grid_before(__u64 origin, __u64 from, __u64 to, __u64 end, __u64 period)
 {
-	return grid_until(next, to, period);
+	return grid_before(origin, from, to, end, period);
 }
 
 void native_enter(struct account *account, __u64 now, __u32 state, __u32 detail, __u64 run_delay,

@@ -16,6 +16,9 @@
 #define TASK_DEAD 0x80
 #define SYSTEM_CALL_NONE (-1)
 
+/* A timer's interrupt that has not come after so long, ns, is held up. */
+#define LATE 100000
+
 /* Where exceptions of pages are handled in the kernel: from load.rs, by the kernel's symbols. */
 const volatile __u64 page_fault_from;
 const volatile __u64 page_fault_to;
@@ -123,20 +126,31 @@ static __always_inline bool claim(struct account *account, __u32 from)
 	return __sync_val_compare_and_swap(&account->watched, from, WATCHED_CLAIMED) == from;
 }
 
-/* Puts an absence together, without its stack. */
-static __always_inline void describe_absence(struct cpu_books *book, struct record *out, struct task_struct *task,
-					     struct thread *thread, const struct absence *absence, __u32 cpu)
+/* The boundaries that are counted by now on the CPU that a thread left. Those of another CPU than this one may have passed
+ * without being counted yet. */
+static __always_inline __u64 index_now(struct cpu_books *left, struct cpu_books *here)
 {
-	__u32 all = grid_until(thread->next, absence->to, period_ns);
+	struct grid grid = { .origin = left->origin, .index = left->index };
 
-	describe(out, task, bpf_ktime_get_ns(), cpu, RECORD_ABSENCE, all);
-	out->blocked = grid_until(thread->next, absence->woken, period_ns);
+	if (left != here)
+		grid_advance(&grid, bpf_ktime_get_ns(), period_ns);
+	return grid.index;
+}
+
+/* Puts an absence together, without its stack; `index` is what index_now() gives. */
+static __always_inline void describe_absence(struct cpu_books *book, struct cpu_books *left, __u64 index,
+					     struct record *out, struct task_struct *task, struct thread *thread,
+					     const struct absence *absence, __u32 cpu)
+{
+	describe(out, task, bpf_ktime_get_ns(), cpu, RECORD_ABSENCE, index - thread->index);
+	out->blocked = grid_before(left->origin, thread->index, index, absence->woken - any_offset, period_ns);
 	out->state = absence->state;
 	out->detail = absence->detail;
 	out->entry = next_entry(book, task, thread);
 }
 
-static __always_inline void send_absence(struct cpu_books *book, struct task_struct *task, struct thread *thread,
+static __always_inline void send_absence(struct cpu_books *book, struct cpu_books *left, __u64 index,
+					 struct task_struct *task, struct thread *thread,
 					 const struct absence *absence, __u32 cpu)
 {
 	__u32 zero = 0;
@@ -145,7 +159,7 @@ static __always_inline void send_absence(struct cpu_books *book, struct task_str
 
 	if (!out)
 		return;
-	describe_absence(book, &out->record, task, thread, absence, cpu);
+	describe_absence(book, left, index, &out->record, task, thread, absence, cpu);
 	size = add_stack(&out->record, bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0));
 	if (!send(cpu, out, SCRATCH_LENGTH(size)))
 		book->absences_lost += out->record.ticks;
@@ -204,13 +218,15 @@ static __always_inline void leave(struct cpu_books *book, struct task_struct *pr
 		account_enter(&thread->account, now, state, detail, prev->sched_info.run_delay,
 			      prev->se.sum_exec_runtime);
 	}
-	thread->next = book->next + book->offset;
+	thread->index = book->index;
+	thread->cpu = cpu;
 }
 
 static __always_inline void arrive(struct cpu_books *book, struct task_struct *next, __u64 now, __u32 cpu)
 {
 	struct thread *thread = bpf_task_storage_get(&threads, next, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	__u64 delay = run_delay(next, now);
+	__u64 delay = run_delay(next, now), index;
+	struct cpu_books *left = book;
 	struct absence absence;
 
 	if (!thread) {
@@ -224,17 +240,24 @@ static __always_inline void arrive(struct cpu_books *book, struct task_struct *n
 		/* Being entered at this moment: what it does until its next change of CPU is made good then. */
 		if (!claim(&thread->account, WATCHED_NOT))
 			return;
-		thread->next = ~0ULL;
+		thread->index = book->index;
+		thread->cpu = cpu;
 		account_enter(&thread->account, queued && queued < now ? queued : now, STATE_WAIT_CPU, DETAIL_NONE,
 			      next->sched_info.run_delay, next->se.sum_exec_runtime);
 	}
 	absence = account_return(&thread->account, now, delay, next->se.sum_exec_runtime);
-	if (absence.to >= thread->next)
-		send_absence(book, next, thread, &absence, cpu);
+	if (thread->cpu != cpu) {
+		left = bpf_map_lookup_elem(&books, &thread->cpu);
+		if (!left)
+			return;
+	}
+	index = index_now(left, book);
+	if (index > thread->index)
+		send_absence(book, left, index, next, thread, &absence, cpu);
 }
 
-/* A boundary has passed and the clock has not fired for it, for a timer's interrupt may come late by
- * more than a thread runs: it belongs to the thread that leaves now, not to whatever follows. */
+/* A boundary has passed and the clock has not fired for it, and it is not to be expected soon: it belongs to the thread
+ * that leaves now, not to whatever follows. */
 static __always_inline void charge(__u64 *ctx, struct cpu_books *book, struct task_struct *prev, __u64 now,
 				   __u32 cpu)
 {
@@ -277,7 +300,8 @@ int on_switch(__u64 *ctx)
 	}
 	if (!recording && !(prev_state & TASK_DEAD))
 		return 0;
-	if (now - book->offset >= book->next && book->origin)
+	/* Before a sleep of the CPU, whose timers may sleep with it, or when the interrupt is late for another reason. */
+	if (now - book->offset >= book->next + (next->pid ? LATE : 0) && book->origin)
 		charge(ctx, book, prev, now - book->offset, cpu);
 	if (prev->pid)
 		leave(book, prev, now, ctx[0], prev_state, cpu);

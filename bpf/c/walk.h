@@ -35,6 +35,7 @@ int watch_all(struct bpf_iter__task *ctx)
 	struct cpu_books *book = bpf_map_lookup_elem(&books, &cpu);
 	struct walk_scratch *out = bpf_map_lookup_elem(&walk_scratch, &zero);
 	struct thread *thread;
+	struct grid grid;
 	__u64 now;
 
 	if (!task || !book || !out || task->__state & TASK_DEAD)
@@ -50,8 +51,12 @@ int watch_all(struct bpf_iter__task *ctx)
 	if (!claim(&thread->account, WATCHED_NOT))
 		return 0;
 	now = bpf_ktime_get_ns() + any_offset;
-	/* The CPU that it left may have slept since its grid was looked at; its phase is any's here. */
-	thread->next = now + period_ns - (now - any_offset - book->origin) % period_ns;
+	/* The CPU that it left is not known; this one's grid may have been looked at a while ago. */
+	grid.origin = book->origin;
+	grid.index = book->index;
+	grid_advance(&grid, now - any_offset, period_ns);
+	thread->index = grid.index;
+	thread->cpu = cpu;
 	state = state_of(task, thread, &out->absence);
 	account_enter(&thread->account, now, state, state == STATE_ON_CPU ? DETAIL_NONE : detail_of(task, state),
 		      run_delay(task, now), task->se.sum_exec_runtime);
@@ -100,6 +105,7 @@ int close_all(struct bpf_iter__task *ctx)
 	struct cpu_books *book = bpf_map_lookup_elem(&books, &cpu);
 	struct walk_scratch *out = bpf_map_lookup_elem(&walk_scratch, &zero);
 	struct absence absence;
+	struct cpu_books *left;
 	struct thread *thread;
 	__u64 now, size;
 	long got;
@@ -114,8 +120,10 @@ int close_all(struct bpf_iter__task *ctx)
 	detail = thread->account.detail;
 	out->thread.since = thread->account.since - any_offset;
 	absence = account_close(&thread->account, now, run_delay(task, now));
-	if (absence.to >= thread->next && absence.to) {
-		describe_absence(book, &out->absence.record, task, thread, &absence, cpu);
+	/* Data have stopped on all CPUs: what has passed there by then is counted. */
+	left = bpf_map_lookup_elem(&books, &thread->cpu);
+	if (left && state != STATE_ON_CPU && left->index > thread->index) {
+		describe_absence(book, left, left->index, &out->absence.record, task, thread, &absence, cpu);
 		got = bpf_get_task_stack(task, out->absence.stack, sizeof(out->absence.stack), 0);
 		size = add_stack(&out->absence.record, got);
 		bpf_seq_write(ctx->meta->seq, &out->absence, SCRATCH_LENGTH(size));

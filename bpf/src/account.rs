@@ -42,7 +42,6 @@ struct Absence {
 }
 
 unsafe extern "C" {
-    fn native_grid_until(next: u64, to: u64, period: u64) -> u32;
     fn native_enter(
         account: *mut Account,
         now: u64,
@@ -280,19 +279,6 @@ fn clocks_that_differ_by_a_hair_make_no_negative_time() {
     account.close(1020, 0);
     assert_eq!(account.ns[..10].iter().sum::<u64>(), 20);
     assert_eq!(account.lived, 20);
-}
-
-#[test]
-fn boundaries_of_the_grid_the_thread_left_are_counted_in_absences() {
-    let until = |next, to| {
-        // SAFETY: a pure function of numbers.
-        unsafe { native_grid_until(next, to, 10) }
-    };
-    assert_eq!(until(15, 14), 0);
-    assert_eq!(until(15, 15), 1);
-    assert_eq!(until(15, 24), 1);
-    assert_eq!(until(15, 25), 2);
-    assert_eq!(until(u64::MAX, 25), 0);
 }
 
 proptest! {

@@ -14,6 +14,7 @@ struct Grid {
 
 unsafe extern "C" {
     fn native_grid_advance(grid: *mut Grid, now: u64, period: u64) -> u32;
+    fn native_grid_before(origin: u64, from: u64, to: u64, end: u64, period: u64) -> u32;
 }
 
 impl Grid {
@@ -75,6 +76,25 @@ fn before_the_origin_nothing_has_passed() {
     assert_eq!(grid.advance(900, 4), 0);
     assert_eq!(grid.advance(1003, 4), 0);
     assert_eq!(grid.advance(1004, 4), 1);
+}
+
+/// A thread left after boundary 3 was counted and came back after 7 was: so many of the four lie before its wake-up.
+#[test]
+fn the_boundaries_of_an_absence_divide_at_its_wake_up() {
+    let before = |woken| {
+        // SAFETY: a pure function of numbers.
+        unsafe { native_grid_before(1000, 3, 7, woken, 10) }
+    };
+    // 3 is at 1030, 7 at 1070; counted a little later.
+    assert_eq!(before(1031), 0);
+    assert_eq!(before(1039), 0);
+    assert_eq!(before(1040), 1);
+    assert_eq!(before(1069), 3);
+    assert_eq!(before(1070), 4);
+    assert_eq!(before(1075), 4);
+    // Awake when 8 has passed and is not counted yet; and by a clock that is behind.
+    assert_eq!(before(1082), 4);
+    assert_eq!(before(900), 0);
 }
 
 proptest! {

@@ -455,6 +455,7 @@ fn header(plan: &Plan, emission: Emission) -> Header {
         command_line: "kernel".to_owned(),
         // In this order: the last one tells gprofng how many states there are.
         profiles: vec![
+            ProfileDecl::ThreadNames,
             ProfileDecl::Clock {
                 tick_us: plan.period_us,
                 states: NumStates::Kernel,

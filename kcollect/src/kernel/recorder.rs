@@ -10,11 +10,12 @@
 
 use std::collections::HashMap;
 
-use bpf::{Absence, Entry, Head, Mode, Stack, ThreadTimes, Tick};
+use bpf::{Absence, Entry, Head, Mode, Stack, ThreadName, ThreadTimes, Tick};
 use experiment_format::layout::printable;
+use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::Microstate;
-use experiment_format::packet::{ClockTick, TickArray};
+use experiment_format::packet::{ClockTick, Detail, TickArray};
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::writer::ExperimentWriter;
 use user_collector::entries::Entries;
@@ -62,6 +63,7 @@ pub struct Recorder {
     user_frames: HashMap<u32, UserFrame>,
     next_address: u64,
     idle: Option<StackUid>,
+    threads: HashMap<u32, Named>,
     samples: Samples,
     /// The user side of what was recorded in the kernel.
     pub entries: Entries,
@@ -79,6 +81,17 @@ struct UserFrame {
     uid: StackUid,
 }
 
+/// What the experiment says of a thread.
+#[derive(Debug)]
+struct Named {
+    pid: u32,
+    name: ThreadName,
+    changes: u32,
+}
+
+/// So often a thread may change its name in the experiment: a reader's work grows with packets times names.
+const MOST_NAMES: u32 = 8;
+
 impl Recorder {
     /// `start` is the zero of the experiment's times, CLOCK_MONOTONIC nanoseconds; `targets` are counted
     /// apart.
@@ -92,6 +105,7 @@ impl Recorder {
             user_frames: HashMap::new(),
             next_address: FIRST_PROCESS_ADDRESS,
             idle: None,
+            threads: HashMap::new(),
             samples: Samples::new(start, interval_ns),
             entries: Entries::default(),
             accounts: Accounts::new(targets),
@@ -124,6 +138,7 @@ impl Recorder {
         } else {
             self.kernel_stack(writer, &tick.stack, |stack| stack.ticks += ticks)?
         };
+        self.name_thread(writer, process, head)?;
         writer.tick(&ClockTick {
             cpu: head.cpu,
             time: head.time,
@@ -151,9 +166,7 @@ impl Recorder {
             _ if self.is_trap(&tick) => Microstate::Trap,
             _ => Microstate::System,
         };
-        let mut counts = [0; Microstate::PER_THREAD];
-        counts[state.number() as usize] = tick.ticks;
-        self.array(writer, head, stack, counts)?;
+        self.array(writer, head, stack, (state, tick.ticks), Detail::None)?;
         self.entries.recorded(head.tid, head.entry, ticks);
         self.accounts.tick(owner(processes, head), state, ticks);
         Ok(())
@@ -210,8 +223,14 @@ impl Recorder {
         writer: &mut ExperimentWriter,
         head: Head,
         stack: StackUid,
-        ticks: [u32; Microstate::PER_THREAD],
+        (state, ticks): (Microstate, u32),
+        detail: Detail,
     ) -> experiment_format::Result<()> {
+        if ticks == 0 {
+            return Ok(());
+        }
+        let mut counts = [0; Microstate::PER_THREAD];
+        counts[state.number() as usize] = ticks;
         self.recorded.arrays += 1;
         writer.tick_array(&TickArray {
             cpu: head.cpu,
@@ -219,8 +238,49 @@ impl Recorder {
             stack,
             tid: head.tid,
             pid: head.pid,
-            ticks,
+            ticks: counts,
+            detail: detail.number(),
         })
+    }
+
+    /// Tells the name of a thread before its first packet, and when it has another one: then all of its packets have that.
+    /// When another process has its id, what comes from then on is that one's.
+    fn name_thread(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        process: Option<&Process>,
+        head: Head,
+    ) -> experiment_format::Result<()> {
+        let known = self.threads.get(&head.tid);
+        let (at, changes) = match known {
+            Some(known) if known.pid != head.pid => (head.time.saturating_sub(self.start), 0),
+            // Each CPU's idle thread has this id, and a name of its own.
+            Some(known) if known.name == head.name || head.tid == 0 => return Ok(()),
+            Some(known) if known.changes == MOST_NAMES => return Ok(()),
+            Some(known) => (0, known.changes + 1),
+            None => (0, 0),
+        };
+        let name = match head.tid {
+            0 => "swapper".to_owned(),
+            _ => printable(head.name.bytes()),
+        };
+        let process = shown(
+            head.pid,
+            process.and_then(|process| process.name.as_deref()),
+        );
+        writer.log(&LogEvent::Thread {
+            at,
+            tid: head.tid,
+            name,
+            group: format!("{process}, pid {}", head.pid),
+        })?;
+        let named = Named {
+            pid: head.pid,
+            name: head.name,
+            changes,
+        };
+        self.threads.insert(head.tid, named);
+        Ok(())
     }
 
     /// Was the CPU in a trap: an interrupt, or an exception that is no page fault? Then its entry is at
@@ -321,10 +381,28 @@ impl Recorder {
                 }
             })?
         };
+        let head = absence.head;
+        self.name_thread(writer, processes.get(head.pid), head)?;
         let ticks = u64::from(absence.blocked) + u64::from(absence.waited);
-        self.entries
-            .recorded(absence.head.tid, absence.head.entry, ticks);
-        self.array(writer, absence.head, stack, counts)
+        self.entries.recorded(head.tid, head.entry, ticks);
+        let state = Microstate::ALL[usize::from(absence.state)];
+        let blocked = match absence.detail {
+            Some(bpf::Detail::BlockIo) => Detail::BlockIo,
+            _ => Detail::None,
+        };
+        let waited = match absence.detail {
+            Some(bpf::Detail::Preempted) => Detail::Preempted,
+            Some(bpf::Detail::Throttled) => Detail::Throttled,
+            _ => Detail::Woken,
+        };
+        self.array(writer, head, stack, (state, absence.blocked), blocked)?;
+        self.array(
+            writer,
+            head,
+            stack,
+            (Microstate::WaitCpu, absence.waited),
+            waited,
+        )
     }
 
     /// Leaves out what is on top of the scheduler in a stack that was taken in it: our program, and what calls it.
