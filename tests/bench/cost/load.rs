@@ -26,7 +26,7 @@ const TRIPS: &str = "400000";
 const MESSAGES: [&str; 4] = ["-g", "10", "-l", "300"];
 
 /// Multiplications of each CPU, each of which waits for the one before.
-const MULTIPLICATIONS: u64 = 800_000_000;
+const MULTIPLICATIONS: u64 = 1_600_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Load {

@@ -38,6 +38,14 @@ pub(crate) struct Results {
     pub(crate) rows: Vec<Row>,
 }
 
+impl Measured {
+    /// Of one CPU, what programs took that are neither the load nor the profiler, the kernel's own threads included.
+    pub(crate) fn besides(&self) -> f64 {
+        let besides_s = self.ran.besides_s - self.cpu_meanwhile_s.unwrap_or(0.0);
+        besides_s.max(0.0) / self.ran.elapsed.as_secs_f64()
+    }
+}
+
 impl Row {
     fn each(&self, of: impl Fn(&Measured) -> Option<f64>) -> Vec<Option<f64>> {
         self.rounds
@@ -71,10 +79,10 @@ pub(crate) struct Style {
 }
 
 impl Style {
-    /// Names and what they stand for.
+    /// Names and what they stand for, after an empty line.
     pub(crate) fn list(self, lines: &[(String, String)]) -> String {
         let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-        let mut out = String::new();
+        let mut out = String::from("\n");
         for (name, text) in lines {
             let _ = if self.markdown {
                 writeln!(out, "* {name}: {text}")
@@ -82,7 +90,6 @@ impl Style {
                 writeln!(out, "{name:width$}  {text}")
             };
         }
-        out.push('\n');
         out
     }
 
@@ -108,7 +115,7 @@ impl Style {
             "CPU s",
             "written",
             "lost",
-            "besides",
+            "others %",
         ]);
         for row in rows {
             let value = |measured: &Measured| Some(measured.ran.value);
@@ -141,16 +148,15 @@ impl Style {
                 ),
                 or_dash(row.lost(), |lost| lost.to_string()),
                 or_dash(
-                    row.median(|measured| {
-                        let others_s =
-                            measured.ran.besides_s - measured.cpu_meanwhile_s.unwrap_or(0.0);
-                        Some(100.0 * others_s.max(0.0) / measured.ran.elapsed.as_secs_f64())
-                    }),
+                    row.median(|measured| Some(100.0 * measured.besides())),
                     |percent| format!("{percent:.1}"),
                 ),
             ]);
         }
-        self.finish(&mut out, &table);
+        finish(&mut out, &table);
+        if self.markdown && rows.iter().any(|row| row.failure.is_some()) {
+            out.push('\n');
+        }
         for row in rows {
             if let Some(failure) = &row.failure {
                 let (mark, name) = (if self.markdown { "* " } else { "" }, &row.setting.name);
@@ -163,7 +169,7 @@ impl Style {
     /// What kcollect writes, next to the switches that were made while it watched.
     pub(crate) fn traffic(self, all: &[Results]) -> String {
         let mut out =
-            self.heading("What kcollect writes does not depend on how often threads switch");
+            self.heading("What kcollect writes, next to the switches that were made meanwhile");
         let mut table = self.table(&[
             "",
             "",
@@ -210,7 +216,7 @@ impl Style {
         if table.row_count() == 0 {
             return String::new();
         }
-        self.finish(&mut out, &table);
+        finish(&mut out, &table);
         out
     }
 
@@ -240,14 +246,11 @@ impl Style {
         }
         table
     }
+}
 
-    fn finish(self, out: &mut String, table: &Table) {
-        for line in table.lines() {
-            let _ = writeln!(out, "{}", line.trim_end());
-        }
-        if self.markdown {
-            out.push('\n');
-        }
+fn finish(out: &mut String, table: &Table) {
+    for line in table.lines() {
+        let _ = writeln!(out, "{}", line.trim_end());
     }
 }
 
