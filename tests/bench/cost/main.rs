@@ -26,7 +26,7 @@ use tests::machine::Exclusive;
 use tests::paired::order;
 
 use crate::load::Load;
-use crate::setting::{Kind, Profiler, Setting};
+use crate::setting::{Kind, Setting};
 use crate::table::{Measured, Results, Row, Style};
 
 /// For checks that wait for the machine: between two loads, they get it.
