@@ -4,11 +4,12 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 KCOLLECT := $(abspath $(TARGET))/release/kcollect
 export KCOLLECT
 
-.PHONY: help build run check test rust
+.PHONY: help build run check test bench rust
 
 help:
 	@echo 'make run     build it, profile this machine for ten seconds under a small load, leave ktest.N.er here'
 	@echo 'make test    build it, run all tests, those that need root through sudo'
+	@echo 'make bench   build it, measure what it costs other programs, next to other profilers (as root, minutes)'
 	@echo 'make check   formatting, clippy, rustdoc'
 	@echo 'make build   only build $(TARGET)/release/kcollect'
 
@@ -34,3 +35,8 @@ test: build
 	cargo test --locked --workspace --no-fail-fast -- --skip root_
 	PATH="$$(scripts/perf-path.sh)" cargo test --locked --workspace --tests --no-fail-fast \
 		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']" -- root_ --test-threads=1
+
+bench: build
+	@scripts/packages.sh test
+	PATH="$$(scripts/perf-path.sh)" cargo bench --locked -p tests --bench cost \
+		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']"

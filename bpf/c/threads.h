@@ -195,11 +195,25 @@ static __always_inline void leave(struct cpu_books *book, struct task_struct *pr
 				  __u32 prev_state, __u32 cpu)
 {
 	struct thread *thread = bpf_task_storage_get(&threads, prev, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	__u32 state, detail, zero = 0;
+	__u32 state, zero = 0;
 
 	if (!thread) {
 		book->threads_lost++;
 		return;
+	}
+	if (thread->account.watched != WATCHED) {
+		/* Being entered at this moment: what it does until its next change of CPU is made good then. */
+		if (!recording || !claim(&thread->account, WATCHED_NOT)) {
+			if (prev_state & TASK_DEAD)
+				end(book, prev, thread, now, cpu);
+			return;
+		}
+		__u64 from = begin_ns + book->offset;
+
+		/* Its arrival was not seen, or was before data began. */
+		if (from < prev->sched_info.last_arrival)
+			from = prev->sched_info.last_arrival;
+		account_enter(&thread->account, from, STATE_ON_CPU, DETAIL_NONE, prev->sched_info.run_delay, 0);
 	}
 	if (prev_state & TASK_DEAD) {
 		end(book, prev, thread, now, cpu);
@@ -209,15 +223,9 @@ static __always_inline void leave(struct cpu_books *book, struct task_struct *pr
 			? STATE_WAIT_CPU
 			: reason(prev, thread, prev_state,
 				 thread->kernel_fault ? bpf_map_lookup_elem(&scratch, &zero) : 0);
-	detail = detail_of(prev, state);
-	if (thread->account.watched == WATCHED) {
-		account_repair(&thread->account, prev->sched_info.last_arrival, prev->sched_info.run_delay);
-		account_leave(&thread->account, now, state, detail, prev->sched_info.run_delay,
-			      prev->se.sum_exec_runtime);
-	} else if (claim(&thread->account, WATCHED_NOT)) {
-		account_enter(&thread->account, now, state, detail, prev->sched_info.run_delay,
-			      prev->se.sum_exec_runtime);
-	}
+	account_repair(&thread->account, prev->sched_info.last_arrival, prev->sched_info.run_delay);
+	account_leave(&thread->account, now, state, detail_of(prev, state), prev->sched_info.run_delay,
+		      prev->se.sum_exec_runtime);
 	thread->index = book->index;
 	thread->cpu = cpu;
 }
@@ -229,20 +237,22 @@ static __always_inline void arrive(struct cpu_books *book, struct task_struct *n
 	struct cpu_books *left = book;
 	struct absence absence;
 
-	if (!thread) {
-		book->threads_lost++;
+	/* The storage is being changed by the thread that this one takes the CPU from. Made good when it leaves. */
+	if (!thread)
 		return;
-	}
 	if (thread->account.watched != WATCHED) {
 		/* New: it has waited since it was forked. Or new to us: then that long at the least. */
-		__u64 queued = next->sched_info.last_queued;
+		__u64 from = next->sched_info.last_queued, begin = begin_ns + book->offset;
 
-		/* Being entered at this moment: what it does until its next change of CPU is made good then. */
+		if (!from || from > now)
+			from = now;
+		if (from < begin)
+			from = begin;
 		if (!claim(&thread->account, WATCHED_NOT))
 			return;
 		thread->index = book->index;
 		thread->cpu = cpu;
-		account_enter(&thread->account, queued && queued < now ? queued : now, STATE_WAIT_CPU, DETAIL_NONE,
+		account_enter(&thread->account, from, STATE_WAIT_CPU, DETAIL_NONE,
 			      next->sched_info.run_delay, next->se.sum_exec_runtime);
 	}
 	absence = account_return(&thread->account, now, delay, next->se.sum_exec_runtime);

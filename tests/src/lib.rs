@@ -12,6 +12,8 @@
 //! Ticks are a sample, so nothing is compared by eye or by a round percentage: [`statistics`] says how far a correct
 //! profiler may be off, and every failure message carries the numbers of that judgement.
 //!
+//! What kcollect costs is the benchmark in `bench/cost/`, which needs [`paired`] and [`perf_losses`] besides.
+//!
 //! The checks themselves are the files in `checks/`. Those whose names begin with `root_` profile the whole machine
 //! and need root; `make test` runs them so. They take the machine for themselves ([`machine::Exclusive`]): two loads
 //! pinned to one CPU would each be the other's noise.
@@ -26,7 +28,9 @@ pub mod kallsyms;
 pub mod kcollect;
 pub mod ledger;
 pub mod machine;
+pub mod paired;
 pub mod perf;
+pub mod perf_losses;
 pub mod states;
 pub mod statistics;
 pub mod threads;

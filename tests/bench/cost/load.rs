@@ -1,0 +1,220 @@
+//! What the machine does while it is profiled, and how long that takes it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::thread::scope;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use clap::ValueEnum;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::time::TimeVal;
+use tests::command::{Finished, Running};
+use tests::machine::{online_cpus, work_cpu};
+use tests::truth::pin;
+
+/// The longest that a load may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Round trips of the pipe, two switches each.
+const TRIPS: &str = "400000";
+
+/// Groups of 40 processes, and messages that each sender sends to each receiver of its group.
+const MESSAGES: [&str; 4] = ["-g", "10", "-l", "300"];
+
+/// Multiplications of each CPU, each of which waits for the one before.
+const MULTIPLICATIONS: u64 = 1_600_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Load {
+    /// Two processes on one CPU that wake each other: the most switches there can be
+    Pipe,
+    /// 400 processes on all CPUs that send each other messages
+    Messaging,
+    /// Arithmetic on all CPUs: no switches
+    Cpu,
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ran {
+    /// What is compared, in [`Load::unit`].
+    pub(crate) value: f64,
+    /// From start to end.
+    pub(crate) elapsed: Duration,
+    /// Switches of the whole machine meanwhile.
+    pub(crate) switches: u64,
+    /// CPU time of the whole machine meanwhile that was not the load's: the profiler's, and that of other programs.
+    pub(crate) besides_s: f64,
+}
+
+impl Load {
+    /// For people: what runs.
+    pub(crate) fn describe(self) -> Result<String> {
+        Ok(match self {
+            Self::Pipe => words(&pipe()?),
+            Self::Messaging => words(&messaging()),
+            Self::Cpu => format!(
+                "{MULTIPLICATIONS} multiplications on each of {} CPUs",
+                online_cpus()?.len()
+            ),
+        })
+    }
+
+    pub(crate) fn unit(self) -> &'static str {
+        match self {
+            Self::Pipe => "us a trip",
+            Self::Messaging | Self::Cpu => "ms",
+        }
+    }
+
+    /// Digits after the point with which its values are worth printing.
+    pub(crate) fn digits(self) -> usize {
+        match self {
+            Self::Pipe => 3,
+            Self::Messaging | Self::Cpu => 0,
+        }
+    }
+
+    pub(crate) fn run(self) -> Result<Ran> {
+        let (start, before) = (Instant::now(), Machine::now()?);
+        let value = match self {
+            Self::Pipe => said(&bench(pipe()?)?, |words| match words {
+                [value, "usecs/op"] => Some(*value),
+                _ => None,
+            })?,
+            Self::Messaging => {
+                1e3 * said(&bench(messaging())?, |words| match words {
+                    ["Total", "time:", value, "[sec]"] => Some(*value),
+                    _ => None,
+                })?
+            }
+            Self::Cpu => 1e3 * multiply_everywhere(online_cpus()?)?.as_secs_f64(),
+        };
+        let (elapsed, after) = (start.elapsed(), Machine::now()?);
+        let own_s = after.own_s - before.own_s;
+        Ok(Ran {
+            value,
+            elapsed,
+            switches: after.switches - before.switches,
+            besides_s: (after.busy_s - before.busy_s - own_s).max(0.0),
+        })
+    }
+}
+
+fn pipe() -> Result<Command> {
+    let mut command = Command::new("taskset");
+    command.args(["-c", &work_cpu()?.to_string()]);
+    command.args(["perf", "bench", "sched", "pipe", "-l", TRIPS]);
+    Ok(command)
+}
+
+fn messaging() -> Command {
+    let mut command = Command::new("perf");
+    command.args(["bench", "sched", "messaging"]).args(MESSAGES);
+    command
+}
+
+/// Runs a command in a process group of its own. When it fails or takes too long, none of the group is left.
+fn bench(mut command: Command) -> Result<Finished> {
+    let running = Running::start(command.process_group(0), LIMIT)?;
+    let group = running.pid();
+    running
+        .finish()
+        .and_then(Finished::succeeded)
+        .inspect_err(|_| {
+            // That there is none any more is as well.
+            let _ = killpg(group, Signal::SIGKILL);
+        })
+}
+
+/// The number in the line whose words `of` knows.
+fn said(finished: &Finished, of: impl for<'a> Fn(&[&'a str]) -> Option<&'a str>) -> Result<f64> {
+    finished
+        .stdout
+        .lines()
+        .find_map(|line| {
+            let words: Vec<_> = line.split_ascii_whitespace().collect();
+            of(&words)?.parse().ok()
+        })
+        .with_context(|| format!("no time in the words of {finished}"))
+}
+
+fn multiply_everywhere(cpus: BTreeSet<usize>) -> Result<Duration> {
+    let start = Instant::now();
+    scope(|scope| {
+        let threads: Vec<_> = cpus
+            .into_iter()
+            .map(|cpu| {
+                scope.spawn(move || {
+                    pin(cpu)?;
+                    let mut value = 1u64;
+                    for _ in 0..MULTIPLICATIONS {
+                        value = std::hint::black_box(value.wrapping_mul(0x5851_f42d_4c95_7f2d) + 1);
+                    }
+                    anyhow::Ok(())
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a CPU's thread died"))?)
+    })?;
+    Ok(start.elapsed())
+}
+
+/// What the kernel has counted so far.
+struct Machine {
+    /// Switches of all CPUs.
+    switches: u64,
+    /// Time in which they ran a program.
+    busy_s: f64,
+    /// CPU time of this process and of the children that it has waited for.
+    own_s: f64,
+}
+
+impl Machine {
+    fn now() -> Result<Self> {
+        /// The first columns of a line of CPU time: user, nice, system.
+        const BUSY: usize = 3;
+        const JIFFIES_A_SECOND: f64 = 100.0;
+        let stat = fs::read_to_string("/proc/stat")?;
+        let field = |name: &str| {
+            stat.lines()
+                .find_map(|line| line.strip_prefix(name))
+                .with_context(|| format!("/proc/stat has no {name:?}"))
+        };
+        let jiffies: u64 = field("cpu ")?
+            .split_ascii_whitespace()
+            .take(BUSY)
+            .map(str::parse::<u64>)
+            .sum::<Result<_, _>>()?;
+        let own = |who| anyhow::Ok(cpu_time(who)?.as_secs_f64());
+        Ok(Self {
+            switches: field("ctxt ")?.trim().parse()?,
+            busy_s: jiffies as f64 / JIFFIES_A_SECOND,
+            own_s: own(UsageWho::RUSAGE_SELF)? + own(UsageWho::RUSAGE_CHILDREN)?,
+        })
+    }
+}
+
+/// CPU time so far of this process, or of its children that have been waited for.
+pub(crate) fn cpu_time(who: UsageWho) -> Result<Duration> {
+    let usage = getrusage(who)?;
+    let micros =
+        |time: TimeVal| time.tv_sec().cast_unsigned() * 1_000_000 + time.tv_usec().cast_unsigned();
+    Ok(Duration::from_micros(
+        micros(usage.user_time()) + micros(usage.system_time()),
+    ))
+}
+
+fn words(command: &Command) -> String {
+    std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}

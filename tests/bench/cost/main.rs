@@ -1,0 +1,265 @@
+//! What kcollect costs the work that it watches, next to its peers: `make bench`, or as root
+//! `cargo bench -p tests --bench cost`. Options come after `--`.
+//!
+//! Every load runs in every round under every setting, in an order that changes from round to round, and what is
+//! compared is a setting with nothing running *in the same round* ([`tests::paired`] says why). Each run has a profiler
+//! of its own, started before and ended after it, so that what it wrote and took is of this load.
+//!
+//! A peer that is not installed, or that this kernel does not let run, is a row that says so. kcollect has to run.
+
+mod empty;
+mod load;
+mod machine;
+mod setting;
+mod table;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, ValueEnum};
+use nix::sys::signal::Signal;
+use tests::machine::Exclusive;
+use tests::paired::order;
+
+use crate::load::Load;
+use crate::setting::{Kind, Setting};
+use crate::table::{Measured, Results, Row, Style};
+
+/// For checks that wait for the machine: between two loads, they get it.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Of one CPU, what other programs may take during a run before it is repeated. The kernel counts CPU time in ticks, and
+/// writes files for a profiler in threads of its own: less than this is no disturbance.
+const DISTURBED: f64 = 0.15;
+
+/// What a profiler is given to record when it is tried out: one that has recorded nothing says so with an error.
+const SOMETHING: Duration = Duration::from_millis(200);
+
+/// How often a run is made at most; the least disturbed one counts.
+const TRIES: usize = 3;
+
+/// What kcollect costs the work that it watches, next to its peers.
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo bench -p tests --bench cost --")]
+struct Options {
+    /// How often everything is measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Only these loads
+    #[arg(long, value_name = "LOAD,...", value_delimiter = ',')]
+    only: Option<Vec<Load>>,
+    /// Only these settings; nothing is always among them
+    #[arg(long, value_name = "SETTING,...", value_delimiter = ',')]
+    settings: Option<Vec<Kind>>,
+    /// The kcollect that is measured; the default is $KCOLLECT, or else the release build
+    #[arg(long, value_name = "PATH")]
+    kcollect: Option<PathBuf>,
+    /// Another one, measured in the same rounds as "on (other)" and "hi (other)"
+    #[arg(long, value_name = "PATH")]
+    against: Option<PathBuf>,
+    /// Print the tables as Markdown
+    #[arg(long)]
+    markdown: bool,
+    /// What cargo says to every benchmark
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// Ctrl-C and the like, seen between two runs: what runs is then ended in order.
+#[derive(Debug)]
+struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    fn watch() -> Result<Self> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+            signal_hook::flag::register(signal as i32, flag.clone())?;
+        }
+        Ok(Self(flag))
+    }
+
+    fn check(&self) -> Result<()> {
+        ensure!(!self.0.load(Ordering::Relaxed), "interrupted");
+        Ok(())
+    }
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let interrupt = Interrupt::watch()?;
+    let binary = match &options.kcollect {
+        Some(path) => path
+            .canonicalize()
+            .with_context(|| path.display().to_string())?,
+        None => tests::kcollect::binary()?,
+    };
+    let kinds = options.settings.as_deref();
+    let settings = Setting::all(
+        kinds.unwrap_or(Kind::value_variants()),
+        &binary,
+        options.against.as_deref(),
+    );
+    let loads = options.only.as_deref().unwrap_or(Load::value_variants());
+
+    let mut all = try_out(loads, &settings, &interrupt)?;
+    let rounds = usize::from(options.rounds);
+    // A machine that is never quiet makes the whole run half as long again, not three times as long.
+    let runs: usize = all.iter().map(|results| results.rows.len()).sum();
+    let mut spare = runs * rounds / 2;
+    for round in 0..rounds {
+        for results in &mut all {
+            if results.what.is_err() {
+                continue;
+            }
+            eprintln!("round {} of {rounds}: {:?}", round + 1, results.load);
+            let _machine = Exclusive::take()?;
+            measure_round(results, round, &mut spare, &interrupt)?;
+            sleep(PAUSE);
+        }
+    }
+    let style = Style {
+        markdown: options.markdown,
+    };
+    print!("{}", style.list(&machine::describe(&binary)?));
+    print_tables(style, &settings, &all);
+    Ok(())
+}
+
+/// Runs every load once alone, and starts every profiler once: what works, works later, and caches are warm.
+fn try_out(loads: &[Load], settings: &[Setting], interrupt: &Interrupt) -> Result<Vec<Results>> {
+    let _machine = Exclusive::take()?;
+    let mut rows = Vec::new();
+    for setting in settings {
+        interrupt.check()?;
+        let tried = setting.start().and_then(|profiler| {
+            spin(SOMETHING);
+            profiler.stop()
+        });
+        let failure = match tried {
+            Ok(_) => None,
+            Err(error) if setting.must_work() => return Err(error),
+            Err(error) => Some(format!("cannot run here: {}", in_short(&error))),
+        };
+        rows.push(Row {
+            setting: setting.clone(),
+            works: failure.is_none(),
+            rounds: Vec::new(),
+            failure,
+        });
+    }
+    let mut all = Vec::new();
+    for &load in loads {
+        interrupt.check()?;
+        let what = load.describe()?;
+        let ran = load.run();
+        all.push(Results {
+            load,
+            rows: if ran.is_ok() {
+                rows.clone()
+            } else {
+                Vec::new()
+            },
+            what: ran.map(|_| what).map_err(|error| in_short(&error)),
+        });
+    }
+    Ok(all)
+}
+
+fn spin(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+/// Everything that works, once.
+fn measure_round(
+    results: &mut Results,
+    round: usize,
+    spare: &mut usize,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let load = results.load;
+    let mut working: Vec<_> = results.rows.iter_mut().filter(|row| row.works).collect();
+    for place in order(working.len(), round) {
+        let row = &mut working[place];
+        let measured = match least_disturbed(load, &row.setting, spare, interrupt) {
+            Ok(measured) => Some(measured),
+            Err(error) if row.setting.must_work() => return Err(error),
+            Err(error) => {
+                row.failure = Some(format!(
+                    "failed in round {}: {}",
+                    round + 1,
+                    in_short(&error)
+                ));
+                None
+            }
+        };
+        row.rounds.push(measured);
+    }
+    Ok(())
+}
+
+/// Measures, and measures again where other programs took part, as far as that may be done.
+fn least_disturbed(
+    load: Load,
+    setting: &Setting,
+    spare: &mut usize,
+    interrupt: &Interrupt,
+) -> Result<Measured> {
+    interrupt.check()?;
+    let mut best = measure(load, setting)?;
+    for _ in 1..TRIES {
+        if best.besides() < DISTURBED || *spare == 0 {
+            break;
+        }
+        interrupt.check()?;
+        *spare -= 1;
+        let again = measure(load, setting)?;
+        if again.besides() < best.besides() {
+            best = again;
+        }
+    }
+    Ok(best)
+}
+
+fn measure(load: Load, setting: &Setting) -> Result<Measured> {
+    let profiler = setting.start()?;
+    let before = profiler.cpu()?;
+    let ran = load.run()?;
+    let after = profiler.cpu()?;
+    Ok(Measured {
+        ran,
+        cpu_meanwhile_s: before
+            .zip(after)
+            .map(|(before, after)| (after - before).as_secs_f64()),
+        took: profiler.stop()?,
+    })
+}
+
+/// An error as one line: what failed, and the last words, which say why.
+fn in_short(error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    match lines.next_back() {
+        Some(last) => format!("{first} {last}"),
+        None => first.to_owned(),
+    }
+}
+
+fn print_tables(style: Style, settings: &[Setting], all: &[Results]) {
+    let lines: Vec<_> = settings
+        .iter()
+        .map(|setting| (setting.name.clone(), setting.describe()))
+        .collect();
+    print!("{}", style.list(&lines));
+    for results in all {
+        print!("{}", style.load(results));
+    }
+    print!("{}", style.traffic(all));
+}
