@@ -16,14 +16,19 @@
 
 #include "threads.h"
 
-/* In which state is a thread that we have not seen move? */
-static __always_inline __u32 state_of(struct task_struct *task, struct thread *thread, struct scratch *out)
+/* In which state was a thread at `from` that we have not seen move since? */
+static __always_inline __u32 state_at(__u64 from, struct task_struct *task, struct thread *thread,
+				      struct scratch *out)
 {
 	if (task->on_cpu)
 		return STATE_ON_CPU;
 	if (task->on_rq == 1 &&
-	    !(bpf_core_field_exists(task->se.sched_delayed) && task->se.sched_delayed))
-		return STATE_WAIT_CPU;
+	    !(bpf_core_field_exists(task->se.sched_delayed) && task->se.sched_delayed)) {
+		if (task->sched_info.last_queued <= from)
+			return STATE_WAIT_CPU;
+		/* Woken since: it had been blocked. */
+		return reason(task, thread, 0, out);
+	}
 	return reason(task, thread, task->__state, out);
 }
 
@@ -36,7 +41,7 @@ int watch_all(struct bpf_iter__task *ctx)
 	struct walk_scratch *out = bpf_map_lookup_elem(&walk_scratch, &zero);
 	struct thread *thread;
 	struct grid grid;
-	__u64 now;
+	__u64 from;
 
 	if (!task || !book || !out || task->__state & TASK_DEAD)
 		return 0;
@@ -50,16 +55,18 @@ int watch_all(struct bpf_iter__task *ctx)
 	thread->counted = 1;
 	if (!claim(&thread->account, WATCHED_NOT))
 		return 0;
-	now = bpf_ktime_get_ns() + any_offset;
+	/* All that did not move since are entered as of one instant, however long the walk takes. */
+	from = task->start_time > begin_ns ? task->start_time : begin_ns;
 	/* The CPU that it left is not known; this one's grid may have been looked at a while ago. */
 	grid.origin = book->origin;
-	grid.index = book->index;
-	grid_advance(&grid, now - any_offset, period_ns);
+	grid.index = 0;
+	grid_advance(&grid, from, period_ns);
 	thread->index = grid.index;
 	thread->cpu = cpu;
-	state = state_of(task, thread, &out->absence);
-	account_enter(&thread->account, now, state, state == STATE_ON_CPU ? DETAIL_NONE : detail_of(task, state),
-		      run_delay(task, now), task->se.sum_exec_runtime);
+	from += any_offset;
+	state = state_at(from, task, thread, &out->absence);
+	account_enter(&thread->account, from, state, state == STATE_ON_CPU ? DETAIL_NONE : detail_of(task, state),
+		      run_delay(task, from), state == STATE_ON_CPU ? 0 : task->se.sum_exec_runtime);
 	return 0;
 }
 
@@ -115,7 +122,7 @@ int close_all(struct bpf_iter__task *ctx)
 	thread = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!thread || !claim(&thread->account, WATCHED))
 		return 0;
-	now = bpf_ktime_get_ns() + any_offset;
+	now = until_ns + any_offset;
 	state = thread->account.state;
 	detail = thread->account.detail;
 	out->thread.since = thread->account.since - any_offset;

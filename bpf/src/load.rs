@@ -241,6 +241,9 @@ impl TickCollector {
             bss.recording = true;
             return Ok(());
         }
+        if !bss.recording {
+            return Ok(());
+        }
         bss.until_ns = now;
         // Twice: the second time nothing counts any more, but when a CPU has come to it, no program is at work there that
         // still saw data being taken.

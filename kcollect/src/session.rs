@@ -122,7 +122,7 @@ impl<'a> Session<'a> {
         let founder = Founder::create(dir, plan, kernel, sources.emission, |text| {
             output.detail(text);
         });
-        let mut founder = founder.map_err(|error| creation_failure(&error))?;
+        let founder = founder.map_err(|error| creation_failure(&error))?;
         output.say(&format!(
             "Creating experiment directory {} (Process ID: {}) ...",
             path.display(),
@@ -143,7 +143,9 @@ impl<'a> Session<'a> {
                 return Err(failure);
             }
         };
-        founder.begin(started, gate.open());
+        if gate.open() {
+            sources.tell_recording(true, started);
+        }
         sources.sample("start")?;
 
         let load = match plan.load.is_empty() {
@@ -375,10 +377,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let changed = self.sources.set_recording(open)?;
-        self.founder.log_at(changed, |at| match open {
-            true => LogEvent::Resume { at },
-            false => LogEvent::Pause { at, name: None },
-        });
+        self.sources.tell_recording(open, changed);
         Ok(())
     }
 

@@ -31,6 +31,11 @@ pub enum Event {
         /// Its name, bytes.
         name: Vec<u8>,
     },
+    /// Data were taken from this time on, or no longer.
+    Recording {
+        /// Which of both.
+        on: bool,
+    },
     /// A sample was taken: all threads have told what they did until its time.
     Sample {
         /// Its time, CLOCK_MONOTONIC nanoseconds.
@@ -142,6 +147,11 @@ impl Sources {
             cpu.change(now, on && cpu.has_clock);
         }
         Ok(now)
+    }
+
+    /// Lets the stream of events tell of a change that [`Sources::set_recording`] made at a time.
+    pub fn tell_recording(&mut self, on: bool, time: u64) {
+        self.order.push(time, Event::Recording { on });
     }
 
     /// Takes a sample: it comes out of a round, after all that happened until its time.

@@ -176,7 +176,8 @@ fn root_ten_thousand_threads() -> Result<()> {
     for sleeper in sleepers {
         sleeper.join().ok().context("a sleeper died")?;
     }
-    let experiment = recorded?.experiment()?;
+    let recorded = recorded?;
+    let experiment = recorded.experiment()?;
     let books = Books::of(&experiment)?;
     books.complete()?;
     ensure!(
@@ -188,7 +189,7 @@ fn root_ten_thousand_threads() -> Result<()> {
     let row = States::of(&experiment)?.row(own)?.clone();
     ensure!(row.threads > THREADS as u64, "{row:?}");
     ensure!(
-        (row.lived_s / row.threads as f64 - books.elapsed_s).abs() < 0.1,
+        (row.lived_s / row.threads as f64 - books.elapsed_s).abs() < 1e-5,
         "{} threads lived for {} s, of {} s each",
         row.threads,
         row.lived_s,

@@ -123,7 +123,8 @@ fn root_the_limit_stops_data_and_not_samples() -> Result<()> {
     let experiment = recorded.experiment()?;
     let size = fs::metadata(experiment.join("profile"))?.len();
     ensure!(
-        (900_000..1_400_000).contains(&size),
+        // What is on its way when the limit is reached, of a tenth of a second or two at 20,000 packets each, is kept.
+        (900_000..2_000_000).contains(&size),
         "-L 1 left {size} bytes of profile data"
     );
     let samples = samples(&experiment)?;

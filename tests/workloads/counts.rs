@@ -3,10 +3,12 @@
 
 use std::fs::{File, read_to_string};
 use std::io::{Read, Write};
+use std::num::NonZeroUsize;
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::sys::resource::{UsageWho, getrusage};
 use tests::counts::Counts;
 use tests::truth::Work;
@@ -25,15 +27,28 @@ fn main() -> Result<()> {
     while !work.over()? {
         zero.read_exact(&mut block)?;
         null.write_all(&block)?;
-        // Large enough that the allocator maps it anew and gives it back.
-        let mut fresh = vec![0_u8; PAGES * PAGE];
-        fresh.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
-        std::hint::black_box(&fresh);
+        touch_fresh_pages()?;
         sleep(Duration::from_millis(1));
         rounds += 1;
     }
     println!("{}", serde_json::to_string(&counted()?)?);
     work.end(rounds)
+}
+
+/// Not by the allocator, which keeps what it is given back.
+fn touch_fresh_pages() -> Result<()> {
+    let length = NonZeroUsize::new(PAGES * PAGE).context("no pages")?;
+    let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: a mapping of its own, at an address that the kernel chooses.
+    let pages = unsafe { mmap_anonymous(None, length, access, MapFlags::MAP_PRIVATE) }?;
+    for page in 0..PAGES {
+        // SAFETY: within the mapping.
+        let byte = unsafe { pages.cast::<u8>().add(page * PAGE) };
+        // SAFETY: mapped for writing, and nobody else knows of it.
+        unsafe { byte.write_volatile(1) };
+    }
+    // SAFETY: the mapping from above, which nothing refers to any more.
+    Ok(unsafe { munmap(pages, PAGES * PAGE) }?)
 }
 
 fn counted() -> Result<Counts> {

@@ -100,7 +100,7 @@ impl Founder {
     /// Writes all that is known before the first tick: header, notes, the kernel's load objects with
     /// their text where that can be had. If that fails, nothing is left behind.
     ///
-    /// The experiment's time begins here, and data are paused until [`Founder::begin`]: so it can be
+    /// The experiment's time begins here, and data are paused until an [`Event::Recording`]: so it can be
     /// opened from the first instant on, and the writing of images is not in the profile.
     ///
     /// # Errors
@@ -178,17 +178,14 @@ impl Founder {
         maps.iter().try_for_each(|event| self.writer.map(event))
     }
 
-    /// Data begin now, or stay paused.
-    pub fn begin(&mut self, now: u64, recording: bool) {
-        if recording {
-            self.log_at(now, |at| LogEvent::Resume { at });
-        }
-    }
-
     /// Applies one event of the stream. Events must come in time order.
     pub fn apply(&mut self, time: u64, event: Event) {
         match event {
             Event::Record(record) => self.record(record),
+            Event::Recording { on: true } => self.log_at(time, |at| LogEvent::Resume { at }),
+            Event::Recording { on: false } => {
+                self.log_at(time, |at| LogEvent::Pause { at, name: None });
+            }
             Event::Sample { at, label } => self.sample(at, label),
             Event::Found { pid, name } => self.processes.found(pid, &name),
             Event::Sideband(event) => self.sideband(time, event),

@@ -38,7 +38,7 @@ const FILE: &str = "threads.jsonl";
 pub struct Samples {
     start: u64,
     interval_ns: u64,
-    /// Threads that live and have had a line, with the start of the state that was told.
+    /// Threads that live and have had a line, with its time.
     told: HashMap<u64, u64>,
     brief: (u64, Times),
     taken: u32,
@@ -116,11 +116,14 @@ impl Samples {
     ) -> experiment_format::Result<()> {
         let mut changed: Vec<_> = accounts
             .living()
-            .filter(|(thread, _)| self.told.get(&thread.task) != Some(&thread.since))
+            .filter(|(thread, _)| {
+                let told = self.told.get(&thread.task);
+                told.is_none_or(|told| thread.since >= *told)
+            })
             .collect();
         changed.sort_by_key(|(thread, _)| (thread.head.pid, thread.head.tid));
         for (thread, times) in &changed {
-            self.told.insert(thread.task, thread.since);
+            self.told.insert(thread.task, thread.head.time);
             self.thread(writer, thread, times)?;
         }
         let (brief, times) = std::mem::take(&mut self.brief);
