@@ -114,6 +114,7 @@ static __always_inline void tell(struct thread_record *out, struct task_struct *
 {
 	describe(&out->head, task, bpf_ktime_get_ns(), cpu, RECORD_THREAD, 0);
 	out->task = (__u64)task;
+	out->as_of = account->since - any_offset;
 	out->lived = account->lived;
 	__builtin_memcpy(out->ns, account->ns, sizeof(out->ns));
 	count(task, out->counts);

@@ -70,6 +70,9 @@ int watch_all(struct bpf_iter__task *ctx)
 	return 0;
 }
 
+/* As of this instant tell_all tells, CLOCK_MONOTONIC, ns; of a thread that has moved since, as of its last move. */
+volatile __u64 tell_ns;
+
 SEC("iter/task")
 int tell_all(struct bpf_iter__task *ctx)
 {
@@ -95,7 +98,7 @@ int tell_all(struct bpf_iter__task *ctx)
 	state = out->account.state;
 	detail = out->account.detail;
 	out->thread.since = out->account.since - any_offset;
-	now = bpf_ktime_get_ns() + any_offset;
+	now = tell_ns + any_offset;
 	account_close(&out->account, now, run_delay(task, now));
 	tell(&out->thread, task, thread, &out->account, cpu);
 	out->thread.head.state = state;

@@ -96,6 +96,7 @@ enum counter {
 struct thread_record {
 	struct record head;	/* state and detail: of the open interval */
 	__u64 task;		/* tells it from all threads that live at that time, whatever becomes of its tid */
+	__u64 as_of;		/* what follows is what it did until then, CLOCK_MONOTONIC, ns */
 	__u64 since;		/* when the open interval began, CLOCK_MONOTONIC, ns; before that nothing changed */
 	__u64 lived;		/* how long it was watched, ns */
 	__u64 ns[13];		/* by enum state; on a CPU, in whatever mode: the first; and by enum detail */
@@ -111,7 +112,7 @@ struct entry_record {
 };
 
 _Static_assert(sizeof(struct record) == 56, "wire.rs mirrors this");
-_Static_assert(sizeof(struct thread_record) == 264, "wire.rs mirrors this");
+_Static_assert(sizeof(struct thread_record) == 272, "wire.rs mirrors this");
 _Static_assert(sizeof(struct entry_record) == 72, "wire.rs mirrors this");
 _Static_assert(sizeof(struct cpu_books) == 192, "wire.rs mirrors this");
 

@@ -268,11 +268,15 @@ impl TickCollector {
         walk_threads(&self.skel.progs.watch_all).map(drop)
     }
 
-    /// What each thread that lives has done until now. Threads that ended are told in the rings.
+    /// What each thread that lives has done until an instant, CLOCK_MONOTONIC nanoseconds, that has just passed. Threads
+    /// that ended are told in the rings.
     ///
     /// # Errors
     /// [`Error::Step`] when the threads can't be walked, [`Error::Record`] as [`TickCollector::drain`].
-    pub fn tell_threads(&mut self) -> Result<Vec<Record>, Error> {
+    pub fn tell_threads(&mut self, now: u64) -> Result<Vec<Record>, Error> {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            bss.tell_ns = now;
+        }
         walk_threads(&self.skel.progs.tell_all)
     }
 

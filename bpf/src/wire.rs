@@ -20,7 +20,7 @@ pub const STATES: usize = 10;
 const WAIT_CPU: usize = 8;
 
 const HEAD: usize = 56;
-const THREAD: usize = 26 * 8;
+const THREAD: usize = 27 * 8;
 const ENTRY: usize = 2 * 8;
 
 /// A thread's name as the kernel keeps it: at most 15 bytes of any kind but NUL.
@@ -148,6 +148,8 @@ pub struct ThreadTimes {
     pub state: u8,
     /// Tells it from all threads that live at that time.
     pub task: u64,
+    /// What follows is what it did until then, CLOCK_MONOTONIC, nanoseconds.
+    pub as_of: u64,
     /// Since when it is in that state, CLOCK_MONOTONIC, nanoseconds.
     pub since: u64,
     /// For how long it was watched, nanoseconds.
@@ -357,14 +359,15 @@ impl Record {
 }
 
 fn thread(head: Head, state: u8, ended: bool, body: &[u8]) -> ThreadTimes {
-    let times = |at: usize| word(body, 24 + at * 8);
+    let times = |at: usize| word(body, 32 + at * 8);
     ThreadTimes {
         head,
         ended,
         state,
         task: word(body, 0),
-        since: word(body, 8),
-        lived: word(body, 16),
+        as_of: word(body, 8),
+        since: word(body, 16),
+        lived: word(body, 24),
         ns: std::array::from_fn(times),
         details: Details::decode((STATES..STATES + 3).map(times)),
         counts: Counts::decode((STATES + 3..STATES + 13).map(times)),
@@ -459,17 +462,18 @@ mod tests {
 
     #[test]
     fn a_thread_and_an_entry_decode() {
-        let words: Vec<u64> = (0..26).collect();
+        let words: Vec<u64> = (0..27).collect();
         let Record::Thread(thread) = Record::decode(&record([4, 7, 0, 8], 0, &words)).unwrap()
         else {
             panic!("not a thread");
         };
         assert!(thread.ended);
-        assert_eq!((thread.task, thread.since, thread.lived), (0, 1, 2));
-        assert_eq!((thread.ns[0], thread.ns[9]), (3, 12));
-        assert_eq!(thread.details.throttled, 15);
-        assert_eq!(thread.counts.minor_faults, 16);
-        assert_eq!(thread.counts.written_bytes, 25);
+        assert_eq!((thread.task, thread.as_of), (0, 1));
+        assert_eq!((thread.since, thread.lived), (2, 3));
+        assert_eq!((thread.ns[0], thread.ns[9]), (4, 13));
+        assert_eq!(thread.details.throttled, 16);
+        assert_eq!(thread.counts.minor_faults, 17);
+        assert_eq!(thread.counts.written_bytes, 26);
 
         let entry = Record::decode(&record([5, 0, 0, 0], 0, &[1, 2])).unwrap();
         let expected = Entry {
@@ -484,7 +488,7 @@ mod tests {
     #[test]
     fn records_that_follow_each_other_decode_one_by_one() {
         let mut bytes = record([3, 7, 0, 0], 2, &[1, 2]);
-        bytes.extend(record([4, 7, 0, 0], 0, &[0; 26]));
+        bytes.extend(record([4, 7, 0, 0], 0, &[0; 27]));
         let (first, rest) = Record::decode_first(&bytes).unwrap();
         assert!(matches!(first, Record::Absence(_)));
         let (second, rest) = Record::decode_first(rest).unwrap();
@@ -500,8 +504,8 @@ mod tests {
         }
         let refused = [
             record([0, 0, 0, 0], 1, &[1, 2]),
-            record([4, 0, 0, 0], 0, &[0; 25]),
-            record([4, 0, 0, 0], 26, &[0; 26]),
+            record([4, 0, 0, 0], 0, &[0; 26]),
+            record([4, 0, 0, 0], 27, &[0; 27]),
             record([5, 0, 0, 0], 0, &[0]),
             record([6, 0, 0, 0], 0, &[]),
             record([3, 10, 0, 0], 0, &[]),

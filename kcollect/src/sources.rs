@@ -161,7 +161,7 @@ impl Sources {
     pub fn sample(&mut self, label: &'static str) -> Result<(), Failure> {
         let at = machine::now();
         if self.recording {
-            let told = self.collector.tell_threads().map_err(bpf_failure)?;
+            let told = self.collector.tell_threads(at).map_err(bpf_failure)?;
             self.take(told);
         }
         self.order.push(machine::now(), Event::Sample { at, label });

@@ -3,7 +3,7 @@
 //! The machine's go into `overview`, where gprofng looks for them, as what all threads did since the recording
 //! began. The threads' go into `threads.jsonl`, a file of our own, one JSON object a line, blank lines between them:
 //!
-//! * a thread that has ended, or changed its state since the last sample, or is told of for the first time. It has its `pid`, `tid` and `name`; `at_ns`, when it was looked at; `ended`, or else the `state` it is in and
+//! * a thread that has ended, or changed its state since the last sample, or is told of for the first time. It has its `pid`, `tid` and `name`; `at_ns`, until when its sums are; `ended`, or else the `state` it is in and
 //!   `since_ns`; `lived_ns`; `states_ns` by state; `of_which_ns` and `counts`. All sums are since it was watched first, those
 //!   that are 0 are left out. A thread that has no line at a sample has been in the state of its last line
 //!   ever since.
@@ -123,7 +123,7 @@ impl Samples {
             .collect();
         changed.sort_by_key(|(thread, _)| (thread.head.pid, thread.head.tid));
         for (thread, times) in &changed {
-            self.told.insert(thread.task, thread.head.time);
+            self.told.insert(thread.task, thread.as_of);
             self.thread(writer, thread, times)?;
         }
         let (brief, times) = std::mem::take(&mut self.brief);
@@ -190,7 +190,7 @@ impl Samples {
         line.insert("pid".into(), thread.head.pid.into());
         line.insert("tid".into(), thread.head.tid.into());
         line.insert("name".into(), printable(thread.head.name.bytes()).into());
-        line.insert("at_ns".into(), self.at(thread.head.time).into());
+        line.insert("at_ns".into(), self.at(thread.as_of).into());
         if thread.ended {
             line.insert("ended".into(), true.into());
         } else {
