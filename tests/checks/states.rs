@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use tests::books::Books;
 use tests::kcollect::record;
-use tests::machine::{Exclusive, processes, work_cpu};
+use tests::machine::{Exclusive, io_uring, processes, work_cpu};
 use tests::states::{Row, States};
 use tests::truth::Truth;
 use tests::workload;
@@ -96,6 +96,15 @@ fn root_sleep_poll() -> Result<()> {
 #[test]
 fn root_sleep_epoll() -> Result<()> {
     sleeps("epoll", 0.9)
+}
+
+#[test]
+fn root_sleep_io_uring() -> Result<()> {
+    if let Err(error) = io_uring() {
+        eprintln!("not checked: this kernel permits no io_uring: {error:#}");
+        return Ok(());
+    }
+    sleeps("io_uring", 0.9)
 }
 
 #[test]
