@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use tests::books::Books;
+use tests::compat32;
 use tests::kcollect::record;
 use tests::machine::{Exclusive, io_uring, processes, work_cpu};
 use tests::states::{Row, States};
@@ -132,6 +133,21 @@ fn root_stopped_by_a_tracer() -> Result<()> {
     mostly(&child, Microstate::Stopped, 0.9)
 }
 
+#[test]
+fn root_lock_of_a_32_bit_program() -> Result<()> {
+    compat32("futex", Microstate::UserLock)
+}
+
+#[test]
+fn root_lock_of_a_newer_32_bit_program() -> Result<()> {
+    compat32("futex_time64", Microstate::UserLock)
+}
+
+#[test]
+fn root_sleep_of_a_32_bit_program() -> Result<()> {
+    compat32("nanosleep", Microstate::Sleep)
+}
+
 /// Threads of which hardly any is alive at a tick: all of them are counted, and so is all of their time.
 #[test]
 fn root_births() -> Result<()> {
@@ -158,6 +174,17 @@ const DISK: f64 = 0.2;
 fn sleeps(variant: &str, share: f64) -> Result<()> {
     let [row] = judge(workload!("state_sleep"), Some(variant))?;
     mostly(&row, Microstate::Sleep, share)
+}
+
+/// A 32-bit child, whose system calls have numbers that mean others in its 64-bit parent.
+fn compat32(variant: &str, state: Microstate) -> Result<()> {
+    if let Err(error) = compat32::supported() {
+        eprintln!("not checked: this machine runs no 32-bit programs: {error:#}");
+        return Ok(());
+    }
+    let [parent, child] = judge(workload!("compat32"), Some(variant))?;
+    mostly(&parent, Microstate::Sleep, 0.9)?;
+    mostly(&child, state, 0.9)
 }
 
 /// Runs a workload that stays on its CPU, and judges also how its CPU time divides.

@@ -46,12 +46,35 @@ impl Account {
     }
 }
 
-/// The three clocks at one instant.
+/// The three clocks of a thread at one instant, nanoseconds.
 #[derive(Clone, Copy, Debug)]
-struct Instant {
-    wall_ns: u64,
-    cpu_ns: u64,
-    waited_ns: u64,
+pub struct Instant {
+    /// `CLOCK_MONOTONIC`.
+    pub wall_ns: u64,
+    /// CPU time since the thread's birth.
+    pub cpu_ns: u64,
+    /// Waits for a CPU since the thread's birth.
+    pub waited_ns: u64,
+}
+
+impl Instant {
+    /// The account of a thread that was blocked in one state from here to a later instant, whenever it neither ran nor
+    /// waited for a CPU.
+    pub fn blocked_until(&self, later: &Self, state: Microstate) -> Account {
+        let mut account = Account {
+            threads: 1,
+            lived_ns: later.wall_ns - self.wall_ns,
+            ..Account::default()
+        };
+        account.credit(Microstate::WaitCpu, later.waited_ns - self.waited_ns);
+        account.credit(state, self.blocked_ns(later));
+        account
+    }
+
+    fn blocked_ns(&self, later: &Self) -> u64 {
+        let elsewhere = (later.cpu_ns - self.cpu_ns) + (later.waited_ns - self.waited_ns);
+        (later.wall_ns - self.wall_ns).saturating_sub(elsewhere)
+    }
 }
 
 /// The ledger of the thread that made it. It belongs to no other thread: two of its clocks are the thread's own.
@@ -90,9 +113,7 @@ impl Ledger {
         let before = instant(&self.schedstat)?;
         let result = call();
         let after = instant(&self.schedstat)?;
-        let elsewhere = (after.cpu_ns - before.cpu_ns) + (after.waited_ns - before.waited_ns);
-        let wall = after.wall_ns - before.wall_ns;
-        self.account.credit(state, wall.saturating_sub(elsewhere));
+        self.account.credit(state, before.blocked_ns(&after));
         Ok(result)
     }
 
@@ -120,7 +141,15 @@ pub fn waited_ns() -> Result<u64> {
 fn waited(schedstat: &File) -> Result<u64> {
     let mut text = [0; 64];
     let length = schedstat.read_at(&mut text, 0)?;
-    let text = std::str::from_utf8(text.get(..length).unwrap_or_default())?;
+    parse_waited(text.get(..length).unwrap_or_default())
+}
+
+/// The wait for a CPU in what a `schedstat` holds, nanoseconds: the second of its numbers.
+///
+/// # Errors
+/// When there is none.
+pub fn parse_waited(schedstat: &[u8]) -> Result<u64> {
+    let text = std::str::from_utf8(schedstat)?;
     let number = text.split_ascii_whitespace().nth(1);
     number
         .and_then(|number| number.parse().ok())

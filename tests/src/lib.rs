@@ -19,6 +19,7 @@
 pub mod books;
 pub mod cold_file;
 pub mod command;
+pub mod compat32;
 pub mod experiment;
 pub mod gprofng;
 pub mod kallsyms;

@@ -8,6 +8,7 @@
 //! Where the rest of its time went, a workload knows from its [`Ledger`], for the calls that it made through
 //! [`Work::blocked`].
 
+use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -80,6 +81,32 @@ impl Truth {
     /// Wall time of the work, nanoseconds.
     pub fn wall_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.start_ns)
+    }
+
+    /// Adds where the time went: an account of the threads, and the CPU time of the process, or of its children that have
+    /// ended.
+    ///
+    /// # Errors
+    /// When the kernel's account cannot be read.
+    pub fn spent(mut self, account: &Account, usage: UsageWho) -> Result<Self> {
+        let usage = getrusage(usage)?;
+        self.user_ns = nanoseconds(usage.user_time())?;
+        self.system_ns = nanoseconds(usage.system_time())?;
+        self.threads = account.threads;
+        self.lived_s = seconds(account.lived_ns);
+        self.states_s = account.off_cpu_ns.map(seconds);
+        self.states_s[Microstate::User as usize] = seconds(self.user_ns);
+        self.states_s[Microstate::System as usize] = seconds(self.system_ns);
+        Ok(self)
+    }
+
+    /// Prints the line of a workload, in one piece: others may print at the same time.
+    ///
+    /// # Errors
+    /// When it cannot be printed.
+    pub fn tell(&self) -> Result<()> {
+        let line = self.line()? + "\n";
+        Ok(std::io::stdout().write_all(line.as_bytes())?)
     }
 
     /// The line a workload prints.
@@ -181,6 +208,11 @@ impl Work {
         self.until_ns
     }
 
+    /// The CPU that the work is pinned to.
+    pub fn cpu(&self) -> usize {
+        self.truth.cpu
+    }
+
     /// Notes a child.
     pub fn child(&mut self, pid: Pid) {
         self.truth.children.push(pid.as_raw());
@@ -198,17 +230,10 @@ impl Work {
     pub fn end(mut self, operations: u64) -> Result<()> {
         self.truth.end_ns = monotonic_ns()?;
         self.others.add(&self.ledger.end()?);
-        let usage = getrusage(UsageWho::RUSAGE_SELF)?;
-        self.truth.user_ns = nanoseconds(usage.user_time())?;
-        self.truth.system_ns = nanoseconds(usage.system_time())?;
         self.truth.operations = operations;
-        self.truth.threads = self.others.threads;
-        self.truth.lived_s = seconds(self.others.lived_ns);
-        self.truth.states_s = self.others.off_cpu_ns.map(seconds);
-        self.truth.states_s[Microstate::User as usize] = seconds(self.truth.user_ns);
-        self.truth.states_s[Microstate::System as usize] = seconds(self.truth.system_ns);
-        println!("{}", self.truth.line()?);
-        Ok(())
+        self.truth
+            .spent(&self.others, UsageWho::RUSAGE_SELF)?
+            .tell()
     }
 }
 
