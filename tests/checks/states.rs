@@ -119,6 +119,20 @@ fn root_wait_cpu() -> Result<()> {
     mostly(&row, Microstate::WaitCpu, 0.6)
 }
 
+/// The latency of wake-ups: the naps of one process end while two others spin on its CPU.
+#[test]
+fn root_wait_cpu_after_a_sleep() -> Result<()> {
+    let [sleeper, one, other] = judge(workload!("state_latency"), None)?;
+    mostly(&sleeper, Microstate::WaitCpu, LATENCY)?;
+    ensure!(
+        sleeper.of(Microstate::Sleep)
+            >= 0.9 * (sleeper.off_cpu_s() - sleeper.of(Microstate::WaitCpu)),
+        "the rest is no sleep: {sleeper:?}"
+    );
+    mostly(&one, Microstate::WaitCpu, 0.3)?;
+    mostly(&other, Microstate::WaitCpu, 0.3)
+}
+
 #[test]
 fn root_stopped_by_a_signal() -> Result<()> {
     let [parent, child] = judge(workload!("state_stop"), Some("signal"))?;
@@ -170,6 +184,10 @@ fn root_parent_in_vfork() -> Result<()> {
 /// Share of the time that a workload which waits for the disk spends so. The rest goes into making the disk necessary.
 /// On a disk with less, these checks say nothing.
 const DISK: f64 = 0.2;
+
+/// Share of the time that a thread which naps for a millisecond waits for its CPU, where two others spin on it. The
+/// scheduler may let it run at once or after a turn of each; with less than this there was no load.
+const LATENCY: f64 = 0.2;
 
 fn sleeps(variant: &str, share: f64) -> Result<()> {
     let [row] = judge(workload!("state_sleep"), Some(variant))?;

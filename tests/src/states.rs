@@ -88,6 +88,11 @@ impl Row {
     pub fn cpu_s(&self) -> f64 {
         on_cpu(&self.states_s)
     }
+
+    /// Seconds off CPU.
+    pub fn off_cpu_s(&self) -> f64 {
+        self.states_s.iter().sum::<f64>() - self.cpu_s()
+    }
 }
 
 /// The states on CPU.
