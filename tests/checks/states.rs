@@ -9,6 +9,7 @@ use experiment_format::microstate::Microstate;
 use tests::books::Books;
 use tests::compat32;
 use tests::kcollect::record;
+use tests::loads;
 use tests::machine::{Exclusive, io_uring, processes, work_cpu};
 use tests::states::{Row, States};
 use tests::truth::Truth;
@@ -181,6 +182,22 @@ fn root_parent_in_vfork() -> Result<()> {
     mostly(&row, Microstate::Sleep, 0.9)
 }
 
+/// All of these at once, on all CPUs: no wait of one is taken for another's, and no time is missing.
+#[test]
+fn root_all_of_them_mixed() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let cpu = work_cpu()?.to_string();
+    let (truths, _, _) = witnesses(&[workload!("mixed"), SECONDS, &cpu])?;
+    // The one that starts them tells its truth as well.
+    let expected = 1 + loads::possible().map(|load| load.truths).sum::<usize>();
+    ensure!(
+        truths.len() == expected,
+        "{} truths, not {expected}",
+        truths.len()
+    );
+    Ok(())
+}
+
 /// Share of the time that a workload which waits for the disk spends so. The rest goes into making the disk necessary.
 /// On a disk with less, these checks say nothing.
 const DISK: f64 = 0.2;
@@ -222,7 +239,6 @@ fn judge<const N: usize>(program: &str, variant: Option<&str>) -> Result<[Row; N
     rows.try_into().ok().context("as many rows as truths")
 }
 
-/// Runs a workload, whose processes tell `N` truths, under kcollect, and judges the account by them and by itself.
 /// Loads that hold their CPU for long. What a CPU does between two threads is no thread's time and yet ticks, so where
 /// threads come and go by the ten thousand a second the two differ.
 fn is_steady(program: &str) -> bool {
@@ -236,14 +252,30 @@ fn is_steady(program: &str) -> bool {
     steady.iter().any(|name| program.ends_with(name))
 }
 
+/// Runs a workload, whose processes tell `N` truths, under kcollect, and judges the account by them and by itself.
 fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; N], States)> {
     let _machine = Exclusive::take()?;
     let cpu = work_cpu()?.to_string();
     let seconds = variant.map_or(SECONDS, |_| SECONDS_OF_VARIANTS);
     let mut load = vec![program, seconds, &cpu];
     load.extend(variant);
+    let (truths, account, books) = witnesses(&load)?;
+    if is_steady(program) {
+        account.busy_time(&books)?;
+    }
+    let count = truths.len();
+    let truths = truths
+        .try_into()
+        .ok()
+        .with_context(|| format!("{count} truths, not {N}"))?;
+    Ok((truths, account))
+}
+
+/// Records a load, and judges the account by the truths of its processes and by itself. The truths are in the order of
+/// the processes' names.
+fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, Books)> {
     let before = processes()?;
-    let recorded = record(&["-p", "hi", "-x", "off"], &load, Duration::from_secs(40))?;
+    let recorded = record(&["-p", "hi", "-x", "off"], load, Duration::from_secs(40))?;
     let mut residents: BTreeSet<i32> = before.intersection(&processes()?).copied().collect();
     // Some sandboxes run a control program as process 1, which their kernel shows to no BPF program that walks threads.
     residents.remove(&1);
@@ -253,23 +285,29 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
     let account = States::of(&experiment)?;
 
     let mut truths = Truth::find_all(&recorded.finished.stdout);
+    ensure!(!truths.is_empty(), "no truth: {}", recorded.finished);
     truths.sort_by(|one, other| one.workload.cmp(&other.workload));
-    let mut verdicts: Vec<_> = truths.iter().map(|truth| account.agree(truth)).collect();
+    let mut verdicts: Vec<_> = truths
+        .iter()
+        .map(|truth| account.agree(truth, company(truth, &truths)))
+        .collect();
     verdicts.push(account.conserve(&residents));
-    if is_steady(program) {
-        verdicts.push(account.busy_time(&books));
-    }
     let wrong: Vec<_> = verdicts
         .into_iter()
         .filter_map(|verdict| Some(format!("{:#}", verdict.err()?)))
         .collect();
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let count = truths.len();
-    let truths = truths
-        .try_into()
-        .ok()
-        .with_context(|| format!("{count} truths, not {N}: {}", recorded.finished))?;
-    Ok((truths, account))
+    Ok((truths, account, books))
+}
+
+/// How many other processes want the CPU of one.
+fn company(truth: &Truth, truths: &[Truth]) -> usize {
+    // Among others it has a real-time priority, and all of its CPU when it wants it.
+    if truth.workload == "births" {
+        return 0;
+    }
+    let here = truths.iter().filter(|other| other.cpu == truth.cpu);
+    here.count() - 1
 }
 
 /// Passes when a process spent at least so much of its life in a state: else the workload was none of that state.

@@ -3,7 +3,8 @@
 //! Three clocks of the kernel tell a thread where its wall time goes: `CLOCK_MONOTONIC` passes always,
 //! `CLOCK_THREAD_CPUTIME_ID` while it runs, and the second number of `/proc/thread-self/schedstat` while it is runnable
 //! and does not run. What is left of a call is the time that it was blocked in it, and the workload knows what for: it
-//! made the call. None of the three comes from kcollect, or from where kcollect gets its numbers.
+//! made the call. The last two count from the thread's birth, so a busy CPU may keep it waiting before its first word.
+//! None of the three comes from kcollect, or from where kcollect gets its numbers.
 //!
 //! Nothing is guessed: blocked time outside of [`Ledger::blocked`] is in no state, and the check that reads the account
 //! refuses a workload that cannot explain its own life.
@@ -58,16 +59,22 @@ pub struct Instant {
 }
 
 impl Instant {
-    /// The account of a thread that was blocked in one state from here to a later instant, whenever it neither ran nor
-    /// waited for a CPU.
+    /// The account, at a later instant, of a thread that whatever blocked it since this one blocked in one state.
     pub fn blocked_until(&self, later: &Self, state: Microstate) -> Account {
+        let mut account = self.account_until(later);
+        account.credit(state, self.blocked_ns(later));
+        account
+    }
+
+    /// The account at a later instant, without what blocked the thread in between.
+    fn account_until(&self, later: &Self) -> Account {
+        let before_ns = self.cpu_ns + self.waited_ns;
         let mut account = Account {
             threads: 1,
-            lived_ns: later.wall_ns - self.wall_ns,
+            lived_ns: before_ns + (later.wall_ns - self.wall_ns),
             ..Account::default()
         };
-        account.credit(Microstate::WaitCpu, later.waited_ns - self.waited_ns);
-        account.credit(state, self.blocked_ns(later));
+        account.credit(Microstate::WaitCpu, later.waited_ns);
         account
     }
 
@@ -86,7 +93,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Starts now.
+    /// Starts now. What the thread has run and waited since its birth is in its account; only what blocked it before
+    /// now is not, and for a new thread that is nothing.
     ///
     /// # Errors
     /// When a clock cannot be read. The cure for a missing `schedstat` is a kernel with `CONFIG_SCHED_INFO`.
@@ -96,10 +104,7 @@ impl Ledger {
         Ok(Self {
             start: instant(&schedstat)?,
             schedstat,
-            account: Account {
-                threads: 1,
-                ..Account::default()
-            },
+            account: Account::default(),
         })
     }
 
@@ -109,7 +114,6 @@ impl Ledger {
     /// # Errors
     /// When a clock cannot be read. What the call returns is the caller's to judge.
     pub fn blocked<T>(&mut self, state: Microstate, call: impl FnOnce() -> T) -> Result<T> {
-        // The clocks are read in the same order on both sides, so that what reading takes falls out of the difference.
         let before = instant(&self.schedstat)?;
         let result = call();
         let after = instant(&self.schedstat)?;
@@ -123,9 +127,7 @@ impl Ledger {
     /// When a clock cannot be read.
     pub fn end(mut self) -> Result<Account> {
         let end = instant(&self.schedstat)?;
-        self.account.lived_ns = end.wall_ns - self.start.wall_ns;
-        self.account
-            .credit(Microstate::WaitCpu, end.waited_ns - self.start.waited_ns);
+        self.account.add(&self.start.account_until(&end));
         Ok(self.account)
     }
 }
@@ -156,12 +158,24 @@ pub fn parse_waited(schedstat: &[u8]) -> Result<u64> {
         .with_context(|| format!("schedstat: {text:?}"))
 }
 
+/// The three clocks, read without a wait for the CPU in between, which would be in one and not in another. That is no
+/// rare thing: asked for a thread's CPU time, the scheduler brings its account up to date, finds that the thread's turn is
+/// over, and lets others run on the way out of the call.
 fn instant(schedstat: &File) -> Result<Instant> {
-    Ok(Instant {
-        wall_ns: monotonic_ns()?,
-        cpu_ns: clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID)?,
-        waited_ns: waited(schedstat)?,
-    })
+    let mut waited_ns = waited(schedstat)?;
+    loop {
+        let cpu_ns = clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
+        let wall_ns = monotonic_ns()?;
+        let again = waited(schedstat)?;
+        if again == waited_ns {
+            return Ok(Instant {
+                wall_ns,
+                cpu_ns,
+                waited_ns,
+            });
+        }
+        waited_ns = again;
+    }
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ pub mod gprofng;
 pub mod kallsyms;
 pub mod kcollect;
 pub mod ledger;
+pub mod loads;
 pub mod machine;
 pub mod perf;
 pub mod states;

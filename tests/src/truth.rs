@@ -58,7 +58,8 @@ pub struct Truth {
     pub operations: u64,
     /// Threads of the process that the workload keeps account of, the first one included.
     pub threads: u64,
-    /// Wall time of these threads from their first to their last instruction of their own, summed, seconds.
+    /// Wall time of these threads, summed, seconds: from the first to the last instant that each has an account of, and
+    /// what it ran and waited for a CPU before.
     pub lived_s: f64,
     /// Where that time went, by number of the microstate, seconds. User and system time are those of `getrusage`;
     /// trap time, which it counts as system time, is 0. Blocked time is what the workload made through
@@ -291,6 +292,24 @@ pub fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu)?;
     sched_setaffinity(Pid::from_raw(0), &set).with_context(|| format!("cannot run on CPU {cpu}"))
+}
+
+/// Puts the calling thread, and all it creates, under a policy of the scheduler.
+///
+/// # Errors
+/// When the kernel refuses: a real-time policy needs root.
+pub fn schedule(policy: i32, priority: i32) -> Result<()> {
+    let parameters = libc::sched_param {
+        sched_priority: priority,
+    };
+    // SAFETY: the kernel reads the structure and nothing else.
+    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+    ensure!(
+        result == 0,
+        "scheduling policy {policy}: {}",
+        std::io::Error::last_os_error()
+    );
+    Ok(())
 }
 
 /// Spins in user mode until a moment of `CLOCK_MONOTONIC`; the number of iterations.

@@ -84,8 +84,9 @@ static u64 number(const char *text)
 
 static void look(struct instant *now, int schedstat)
 {
-	now->wall_ns = clock(MONOTONIC);
+	/* First what may end this thread's turn on the CPU: the wait for the next is then in both of the others. */
 	now->cpu_ns = clock(PROCESS_CPU);
+	now->wall_ns = clock(MONOTONIC);
 	call(LSEEK, schedstat, 0, 0, 0);
 	if (call(READ, schedstat, (int)now->schedstat, sizeof(now->schedstat), 0) <= 0)
 		end(3);

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use tests::truth::{Work, spin_until};
+use tests::truth::{Work, schedule, spin_until};
 
 /// One nap.
 const NAP: Duration = Duration::from_millis(1);
@@ -25,7 +25,7 @@ fn main() -> Result<()> {
         }
     }
     // After the forks: children inherit this.
-    become_batch()?;
+    schedule(libc::SCHED_BATCH, 0)?;
     let mut naps = 0;
     while !work.over()? {
         work.blocked(Microstate::Sleep, || sleep(NAP))?;
@@ -37,18 +37,6 @@ fn main() -> Result<()> {
         work.child(child);
     }
     work.end(naps)
-}
-
-fn become_batch() -> Result<()> {
-    let priority = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the kernel reads the structure and nothing else.
-    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const priority) };
-    ensure!(
-        result == 0,
-        "SCHED_BATCH: {}",
-        std::io::Error::last_os_error()
-    );
-    Ok(())
 }
 
 fn spin() -> Result<()> {
