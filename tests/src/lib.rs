@@ -17,6 +17,7 @@
 //! pinned to one CPU would each be the other's noise.
 
 pub mod books;
+pub mod cgroup;
 pub mod cold_file;
 pub mod command;
 pub mod compat32;

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use experiment_format::microstate::Microstate;
 
-use crate::{compat32, machine};
+use crate::{cgroup, compat32, machine};
 
 /// One of them.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ pub struct Load {
 }
 
 /// All of them, those that the machine cannot run included.
-pub const ALL: [Load; 25] = [
+pub const ALL: [Load; 26] = [
     Load::on_cpu("spin_user"),
     Load::on_cpu("read_zero"),
     Load::on_cpu("state_trap"),
@@ -62,6 +62,7 @@ pub const ALL: [Load; 25] = [
     Load::off_cpu("births", Some("fifo"), Microstate::Sleep),
     Load::off_cpu("state_wait", None, Microstate::WaitCpu),
     Load::off_cpu("state_latency", None, Microstate::WaitCpu).of(3, "state_latency", nothing),
+    Load::off_cpu("throttled", Some("5"), Microstate::WaitCpu).of(1, "throttled", cgroup::possible),
     Load::off_cpu("migrate", None, Microstate::Sleep),
     Load::off_cpu("state_stop", Some("signal"), Microstate::Stopped).of(
         2,

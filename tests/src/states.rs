@@ -46,6 +46,9 @@ const EXPLAINED_S: f64 = 0.01;
 const THREAD_S: f64 = 1e-6;
 /// The last digit of the account, seconds: how far each number may be off for that.
 const DIGIT_S: f64 = 1e-9;
+/// How far the time may be off for which a quota kept a workload from running, as a share of the wall time: the kernel
+/// sums it up from timers of its own, for a group.
+const THROTTLED: f64 = 0.02;
 /// From the first to the last instant of the run, as against those of its books, seconds.
 const RUN_S: f64 = 0.05;
 /// How far the lives of two threads may differ that both lived through the whole run, seconds: they are entered one after
@@ -78,6 +81,19 @@ pub struct Row {
     pub lived_s: f64,
     /// Where these went, by number of the state, seconds.
     pub states_s: [f64; Microstate::PER_THREAD],
+    /// What parts of that were. Older experiments do not tell.
+    pub of_which_s: Option<OfWhich>,
+}
+
+/// Parts of a row's times, seconds. Each is in one of the states as well.
+#[derive(Clone, Debug, Deserialize)]
+pub struct OfWhich {
+    /// Blocked for a block device.
+    pub block_io: f64,
+    /// Waiting for a CPU after it was taken away, not after a wake-up.
+    pub preempted: f64,
+    /// Waiting for a CPU because a quota was used up.
+    pub throttled: f64,
 }
 
 impl Row {
@@ -151,6 +167,7 @@ impl States {
     /// When time is missing or counted twice; the message has all the numbers.
     pub fn conserve(&self, residents: &BTreeSet<i32>) -> Result<()> {
         let mut wrong: Vec<String> = self.processes.iter().filter_map(not_whole).collect();
+        wrong.extend(self.processes.iter().filter_map(not_parts));
         wrong.extend(self.not_all_there(residents));
         verdict("conservation", &wrong)
     }
@@ -276,6 +293,14 @@ impl States {
                 ));
             }
         }
+        if let Some(parts) = &row.of_which_s
+            && (parts.throttled - truth.throttled_s).abs() > THROTTLED * wall
+        {
+            wrong.push(format!(
+                "throttled for {} s by its group, {} s by the account",
+                truth.throttled_s, parts.throttled
+            ));
+        }
         verdict(
             &format!("{} (process {})", truth.workload, truth.pid),
             &wrong,
@@ -321,6 +346,22 @@ fn not_whole(row: &Row) -> Option<String> {
     (!whole || !possible).then(|| format!("the states add up to {sum} s in {row:?}"))
 }
 
+/// What is more than that which it is a part of.
+fn not_parts(row: &Row) -> Option<String> {
+    let parts = row.of_which_s.as_ref()?;
+    let waited = row.of(Microstate::WaitCpu);
+    let blocked = row.off_cpu_s() - waited - row.of(Microstate::Stopped);
+    let limits = [
+        (parts.preempted, waited),
+        (parts.throttled, waited),
+        (parts.block_io, blocked),
+    ];
+    let possible = limits.iter().all(|(part, whole)| {
+        *part >= 0.0 && *part <= whole + Microstate::PER_THREAD as f64 * DIGIT_S
+    });
+    (!possible).then(|| format!("a part is more than the whole in {row:?}"))
+}
+
 /// What is wrong, if anything is: the first of it, since a wrong clock is wrong for all processes of a machine.
 fn verdict(what: &str, wrong: &[String]) -> Result<()> {
     const SHOWN: usize = 8;
@@ -357,6 +398,7 @@ mod tests {
             threads: 1,
             lived_s: 4.0,
             states_s: truth.states_s,
+            of_which_s: None,
         };
         let account = States {
             states: Vec::new(),
@@ -423,6 +465,43 @@ mod tests {
                 .root_cause()
                 .to_string();
             assert!(error.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn parts_are_judged_where_they_are_told() {
+        let (mut account, mut truth) = slept();
+        let residents = BTreeSet::from([7]);
+        let row = &mut account.processes[0];
+        row.states_s = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 0.0];
+        truth.states_s = row.states_s;
+        truth.throttled_s = 1.5;
+        let parts = OfWhich {
+            block_io: 1.0,
+            preempted: 2.0,
+            throttled: 1.45,
+        };
+        row.of_which_s = Some(parts.clone());
+        account.agree(&truth, 0).unwrap();
+        account.conserve(&residents).unwrap();
+
+        account.processes[0].of_which_s = Some(OfWhich {
+            throttled: 1.4,
+            ..parts.clone()
+        });
+        assert!(account.agree(&truth, 0).is_err());
+        for wrong in [
+            OfWhich {
+                block_io: 1.1,
+                ..parts.clone()
+            },
+            OfWhich {
+                preempted: 2.1,
+                ..parts
+            },
+        ] {
+            account.processes[0].of_which_s = Some(wrong);
+            assert!(account.conserve(&residents).is_err());
         }
     }
 

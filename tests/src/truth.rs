@@ -65,6 +65,10 @@ pub struct Truth {
     /// trap time, which it counts as system time, is 0. Blocked time is what the workload made through
     /// [`Work::blocked`]; of a workload that blocks otherwise some time is in no state.
     pub states_s: [f64; Microstate::PER_THREAD],
+    /// For how long a quota kept it from running, by the kernel's sum for its control group, seconds. All of it is a wait
+    /// for a CPU.
+    #[serde(default)]
+    pub throttled_s: f64,
     /// Children, in the order of their creation.
     #[serde(default)]
     pub children: Vec<i32>,
@@ -212,6 +216,11 @@ impl Work {
     /// The CPU that the work is pinned to.
     pub fn cpu(&self) -> usize {
         self.truth.cpu
+    }
+
+    /// Notes for how long a quota kept the process from running.
+    pub fn throttled(&mut self, ns: u64) {
+        self.truth.throttled_s = seconds(ns);
     }
 
     /// Notes a child.
