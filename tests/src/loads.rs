@@ -23,7 +23,7 @@ pub struct Load {
 }
 
 /// All of them, those that the machine cannot run included.
-pub const ALL: [Load; 26] = [
+const ALL: [Load; 26] = [
     Load::on_cpu("spin_user"),
     Load::on_cpu("read_zero"),
     Load::on_cpu("state_trap"),
