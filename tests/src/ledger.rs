@@ -4,7 +4,9 @@
 //! `CLOCK_THREAD_CPUTIME_ID` while it runs, and the second number of `/proc/thread-self/schedstat` while it is runnable
 //! and does not run. What is left of a call is the time that it was blocked in it, and the workload knows what for: it
 //! made the call. The last two count from the thread's birth, so a busy CPU may keep it waiting before its first word.
-//! None of the three comes from kcollect, or from where kcollect gets its numbers.
+//! None of the three comes from kcollect. But the last two are sums of the scheduler that kcollect reads as well, at its
+//! own instants: of them, agreement means that nothing was lost or misplaced. And the kernel leaves out of the second the
+//! wait of a thread that was preempted when it had declared itself asleep and was not off its CPU yet.
 //!
 //! Nothing is guessed: blocked time outside of [`Ledger::blocked`] is in no state, and the check that reads the account
 //! refuses a workload that cannot explain its own life.
