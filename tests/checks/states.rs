@@ -7,8 +7,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use tests::books::Books;
+use tests::cgroup;
+use tests::compat32;
 use tests::kcollect::record;
-use tests::machine::{Exclusive, processes, work_cpu};
+use tests::loads;
+use tests::machine::{Exclusive, io_uring, processes, work_cpu};
 use tests::states::{Row, States};
 use tests::truth::Truth;
 use tests::workload;
@@ -80,32 +83,75 @@ fn root_lock_priority_inheriting() -> Result<()> {
 
 #[test]
 fn root_sleep_nanosleep() -> Result<()> {
-    sleeps("nanosleep", 0.9)
+    sleeps("nanosleep")
 }
 
 #[test]
 fn root_sleep_pipe() -> Result<()> {
-    sleeps("pipe", 0.9)
+    sleeps("pipe")
 }
 
 #[test]
 fn root_sleep_poll() -> Result<()> {
-    sleeps("poll", 0.9)
+    sleeps("poll")
 }
 
 #[test]
 fn root_sleep_epoll() -> Result<()> {
-    sleeps("epoll", 0.9)
+    sleeps("epoll")
+}
+
+#[test]
+fn root_sleep_io_uring() -> Result<()> {
+    if let Err(error) = io_uring() {
+        eprintln!("not checked: this kernel permits no io_uring: {error:#}");
+        return Ok(());
+    }
+    // Whether it was for a disk is not asked: the kernel takes any wait for a completion for one.
+    sleep("io_uring", 0.9).map(drop)
 }
 
 #[test]
 fn root_sleep_fsync() -> Result<()> {
-    sleeps("fsync", DISK)
+    let row = sleep("fsync", DISK)?;
+    let Some(parts) = &row.of_which_s else {
+        return Ok(());
+    };
+    ensure!(
+        parts.block_io >= 0.5 * row.of(Microstate::Sleep),
+        "less than half of the sleep was for the disk: {row:?}"
+    );
+    Ok(())
 }
 
 #[test]
 fn root_wait_cpu() -> Result<()> {
     let [row] = judge(workload!("state_wait"), None)?;
+    mostly(&row, Microstate::WaitCpu, 0.6)
+}
+
+/// The latency of wake-ups: the naps of one process end while two others spin on its CPU.
+#[test]
+fn root_wait_cpu_after_a_sleep() -> Result<()> {
+    let [sleeper, one, other] = judge(workload!("state_latency"), None)?;
+    mostly(&sleeper, Microstate::WaitCpu, LATENCY)?;
+    ensure!(
+        sleeper.of(Microstate::Sleep)
+            >= 0.9 * (sleeper.off_cpu_s() - sleeper.of(Microstate::WaitCpu)),
+        "the rest is no sleep: {sleeper:?}"
+    );
+    mostly(&one, Microstate::WaitCpu, 0.3)?;
+    mostly(&other, Microstate::WaitCpu, 0.3)
+}
+
+/// A quota: runnable, with nobody else on the CPU, and kept from running.
+#[test]
+fn root_wait_cpu_for_a_quota() -> Result<()> {
+    if let Err(error) = cgroup::possible() {
+        eprintln!("not checked: no control group with a quota can be made: {error:#}");
+        return Ok(());
+    }
+    let [row] = judge(workload!("throttled"), None)?;
     mostly(&row, Microstate::WaitCpu, 0.6)
 }
 
@@ -121,6 +167,21 @@ fn root_stopped_by_a_tracer() -> Result<()> {
     let [parent, child] = judge(workload!("state_stop"), Some("ptrace"))?;
     mostly(&parent, Microstate::Sleep, 0.9)?;
     mostly(&child, Microstate::Stopped, 0.9)
+}
+
+#[test]
+fn root_lock_of_a_32_bit_program() -> Result<()> {
+    compat32("futex", Microstate::UserLock)
+}
+
+#[test]
+fn root_lock_of_a_newer_32_bit_program() -> Result<()> {
+    compat32("futex_time64", Microstate::UserLock)
+}
+
+#[test]
+fn root_sleep_of_a_32_bit_program() -> Result<()> {
+    compat32("nanosleep", Microstate::Sleep)
 }
 
 /// Threads of which hardly any is alive at a tick: all of them are counted, and so is all of their time.
@@ -142,13 +203,61 @@ fn root_parent_in_vfork() -> Result<()> {
     mostly(&row, Microstate::Sleep, 0.9)
 }
 
+/// All of these at once, on all CPUs: no wait of one is taken for another's, and no time is missing.
+#[test]
+fn root_all_of_them_mixed() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let cpu = work_cpu()?.to_string();
+    let (truths, _, _) = witnesses(&[workload!("mixed"), SECONDS, &cpu])?;
+    // The one that starts them tells its truth as well.
+    let expected = 1 + loads::possible().map(|load| load.truths).sum::<usize>();
+    ensure!(
+        truths.len() == expected,
+        "{} truths, not {expected}",
+        truths.len()
+    );
+    Ok(())
+}
+
 /// Share of the time that a workload which waits for the disk spends so. The rest goes into making the disk necessary.
 /// On a disk with less, these checks say nothing.
 const DISK: f64 = 0.2;
 
-fn sleeps(variant: &str, share: f64) -> Result<()> {
+/// How long a program may wait for the disk before its work, seconds.
+const DISK_BEFORE_S: f64 = 0.01;
+
+/// Share of the time that a thread which naps for a millisecond waits for its CPU, where two others spin on it. The
+/// scheduler may let it run at once or after a turn of each; with less than this there was no load.
+const LATENCY: f64 = 0.2;
+
+/// Sleeps in a call that knows of no disk. Before its work a process may read its program from one.
+fn sleeps(variant: &str) -> Result<()> {
+    let row = sleep(variant, 0.9)?;
+    let Some(parts) = &row.of_which_s else {
+        return Ok(());
+    };
+    ensure!(
+        parts.block_io <= DISK_BEFORE_S,
+        "a part of its sleep was for a disk: {row:?}"
+    );
+    Ok(())
+}
+
+fn sleep(variant: &str, share: f64) -> Result<Row> {
     let [row] = judge(workload!("state_sleep"), Some(variant))?;
-    mostly(&row, Microstate::Sleep, share)
+    mostly(&row, Microstate::Sleep, share)?;
+    Ok(row)
+}
+
+/// A 32-bit child, whose system calls have numbers that mean others in its 64-bit parent.
+fn compat32(variant: &str, state: Microstate) -> Result<()> {
+    if let Err(error) = compat32::supported() {
+        eprintln!("not checked: this machine runs no 32-bit programs: {error:#}");
+        return Ok(());
+    }
+    let [parent, child] = judge(workload!("compat32"), Some(variant))?;
+    mostly(&parent, Microstate::Sleep, 0.9)?;
+    mostly(&child, state, 0.9)
 }
 
 /// Runs a workload that stays on its CPU, and judges also how its CPU time divides.
@@ -168,7 +277,6 @@ fn judge<const N: usize>(program: &str, variant: Option<&str>) -> Result<[Row; N
     rows.try_into().ok().context("as many rows as truths")
 }
 
-/// Runs a workload, whose processes tell `N` truths, under kcollect, and judges the account by them and by itself.
 /// Loads that hold their CPU for long. What a CPU does between two threads is no thread's time and yet ticks, so where
 /// threads come and go by the ten thousand a second the two differ.
 fn is_steady(program: &str) -> bool {
@@ -178,18 +286,35 @@ fn is_steady(program: &str) -> bool {
         "state_trap",
         "state_wait",
         "state_stop",
+        "throttled",
     ];
     steady.iter().any(|name| program.ends_with(name))
 }
 
+/// Runs a workload, whose processes tell `N` truths, under kcollect, and judges the account by them and by itself.
 fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; N], States)> {
     let _machine = Exclusive::take()?;
     let cpu = work_cpu()?.to_string();
     let seconds = variant.map_or(SECONDS, |_| SECONDS_OF_VARIANTS);
     let mut load = vec![program, seconds, &cpu];
     load.extend(variant);
+    let (truths, account, books) = witnesses(&load)?;
+    if is_steady(program) {
+        account.busy_time(&books)?;
+    }
+    let count = truths.len();
+    let truths = truths
+        .try_into()
+        .ok()
+        .with_context(|| format!("{count} truths, not {N}"))?;
+    Ok((truths, account))
+}
+
+/// Records a load, and judges the account by the truths of its processes and by itself. The truths are in the order of
+/// the processes' names.
+fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, Books)> {
     let before = processes()?;
-    let recorded = record(&["-p", "hi", "-x", "off"], &load, Duration::from_secs(40))?;
+    let recorded = record(&["-p", "hi", "-x", "off"], load, Duration::from_secs(40))?;
     let mut residents: BTreeSet<i32> = before.intersection(&processes()?).copied().collect();
     // Some sandboxes run a control program as process 1, which their kernel shows to no BPF program that walks threads.
     residents.remove(&1);
@@ -199,23 +324,29 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
     let account = States::of(&experiment)?;
 
     let mut truths = Truth::find_all(&recorded.finished.stdout);
+    ensure!(!truths.is_empty(), "no truth: {}", recorded.finished);
     truths.sort_by(|one, other| one.workload.cmp(&other.workload));
-    let mut verdicts: Vec<_> = truths.iter().map(|truth| account.agree(truth)).collect();
+    let mut verdicts: Vec<_> = truths
+        .iter()
+        .map(|truth| account.agree(truth, company(truth, &truths)))
+        .collect();
     verdicts.push(account.conserve(&residents));
-    if is_steady(program) {
-        verdicts.push(account.busy_time(&books));
-    }
     let wrong: Vec<_> = verdicts
         .into_iter()
         .filter_map(|verdict| Some(format!("{:#}", verdict.err()?)))
         .collect();
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let count = truths.len();
-    let truths = truths
-        .try_into()
-        .ok()
-        .with_context(|| format!("{count} truths, not {N}: {}", recorded.finished))?;
-    Ok((truths, account))
+    Ok((truths, account, books))
+}
+
+/// How many other processes want the CPU of one.
+fn company(truth: &Truth, truths: &[Truth]) -> usize {
+    // Among others it has a real-time priority, and all of its CPU when it wants it.
+    if truth.workload == "births" {
+        return 0;
+    }
+    let here = truths.iter().filter(|other| other.cpu == truth.cpu);
+    here.count() - 1
 }
 
 /// Passes when a process spent at least so much of its life in a state: else the workload was none of that state.

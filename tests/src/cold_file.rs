@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 
 use crate::truth::Work;
@@ -27,7 +27,7 @@ const STRIDE: usize = 64 << 10;
 /// `ret` on x86-64.
 const RET: u8 = 0xc3;
 
-/// The file and its mapping, which lasts as long as the process.
+/// The file and its mapping.
 #[derive(Debug)]
 pub struct ColdFile {
     file: std::fs::File,
@@ -61,6 +61,19 @@ impl ColdFile {
             posix_fadvise(&self.file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
         })??;
         Ok(())
+    }
+
+    /// Gives the file up. Without a name it is gone then, and that takes the disk: noted as sleep, before the work ends.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn remove(self, work: &mut Work) -> Result<()> {
+        work.blocked(Microstate::Sleep, || {
+            // SAFETY: who has the value has the mapping, and no place of it is in use any more.
+            unsafe { munmap(self.base, LENGTH) }?;
+            drop(self.file);
+            Ok(())
+        })?
     }
 
     /// The places to touch.

@@ -3,7 +3,10 @@
 //! Three clocks of the kernel tell a thread where its wall time goes: `CLOCK_MONOTONIC` passes always,
 //! `CLOCK_THREAD_CPUTIME_ID` while it runs, and the second number of `/proc/thread-self/schedstat` while it is runnable
 //! and does not run. What is left of a call is the time that it was blocked in it, and the workload knows what for: it
-//! made the call. None of the three comes from kcollect, or from where kcollect gets its numbers.
+//! made the call. The last two count from the thread's birth, so a busy CPU may keep it waiting before its first word.
+//! None of the three comes from kcollect. But the last two are sums of the scheduler that kcollect reads as well, at its
+//! own instants: of them, agreement means that nothing was lost or misplaced. And the kernel leaves out of the second the
+//! wait of a thread that was preempted when it had declared itself asleep and was not off its CPU yet.
 //!
 //! Nothing is guessed: blocked time outside of [`Ledger::blocked`] is in no state, and the check that reads the account
 //! refuses a workload that cannot explain its own life.
@@ -46,12 +49,41 @@ impl Account {
     }
 }
 
-/// The three clocks at one instant.
+/// The three clocks of a thread at one instant, nanoseconds.
 #[derive(Clone, Copy, Debug)]
-struct Instant {
-    wall_ns: u64,
-    cpu_ns: u64,
-    waited_ns: u64,
+pub struct Instant {
+    /// `CLOCK_MONOTONIC`.
+    pub wall_ns: u64,
+    /// CPU time since the thread's birth.
+    pub cpu_ns: u64,
+    /// Waits for a CPU since the thread's birth.
+    pub waited_ns: u64,
+}
+
+impl Instant {
+    /// The account, at a later instant, of a thread that whatever blocked it since this one blocked in one state.
+    pub fn blocked_until(&self, later: &Self, state: Microstate) -> Account {
+        let mut account = self.account_until(later);
+        account.credit(state, self.blocked_ns(later));
+        account
+    }
+
+    /// The account at a later instant, without what blocked the thread in between.
+    fn account_until(&self, later: &Self) -> Account {
+        let before_ns = self.cpu_ns + self.waited_ns;
+        let mut account = Account {
+            threads: 1,
+            lived_ns: before_ns + (later.wall_ns - self.wall_ns),
+            ..Account::default()
+        };
+        account.credit(Microstate::WaitCpu, later.waited_ns);
+        account
+    }
+
+    fn blocked_ns(&self, later: &Self) -> u64 {
+        let elsewhere = (later.cpu_ns - self.cpu_ns) + (later.waited_ns - self.waited_ns);
+        (later.wall_ns - self.wall_ns).saturating_sub(elsewhere)
+    }
 }
 
 /// The ledger of the thread that made it. It belongs to no other thread: two of its clocks are the thread's own.
@@ -63,7 +95,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Starts now.
+    /// Starts now. What the thread has run and waited since its birth is in its account; only what blocked it before
+    /// now is not, and for a new thread that is nothing.
     ///
     /// # Errors
     /// When a clock cannot be read. The cure for a missing `schedstat` is a kernel with `CONFIG_SCHED_INFO`.
@@ -73,10 +106,7 @@ impl Ledger {
         Ok(Self {
             start: instant(&schedstat)?,
             schedstat,
-            account: Account {
-                threads: 1,
-                ..Account::default()
-            },
+            account: Account::default(),
         })
     }
 
@@ -86,13 +116,10 @@ impl Ledger {
     /// # Errors
     /// When a clock cannot be read. What the call returns is the caller's to judge.
     pub fn blocked<T>(&mut self, state: Microstate, call: impl FnOnce() -> T) -> Result<T> {
-        // The clocks are read in the same order on both sides, so that what reading takes falls out of the difference.
         let before = instant(&self.schedstat)?;
         let result = call();
         let after = instant(&self.schedstat)?;
-        let elsewhere = (after.cpu_ns - before.cpu_ns) + (after.waited_ns - before.waited_ns);
-        let wall = after.wall_ns - before.wall_ns;
-        self.account.credit(state, wall.saturating_sub(elsewhere));
+        self.account.credit(state, before.blocked_ns(&after));
         Ok(result)
     }
 
@@ -102,9 +129,7 @@ impl Ledger {
     /// When a clock cannot be read.
     pub fn end(mut self) -> Result<Account> {
         let end = instant(&self.schedstat)?;
-        self.account.lived_ns = end.wall_ns - self.start.wall_ns;
-        self.account
-            .credit(Microstate::WaitCpu, end.waited_ns - self.start.waited_ns);
+        self.account.add(&self.start.account_until(&end));
         Ok(self.account)
     }
 }
@@ -120,19 +145,39 @@ pub fn waited_ns() -> Result<u64> {
 fn waited(schedstat: &File) -> Result<u64> {
     let mut text = [0; 64];
     let length = schedstat.read_at(&mut text, 0)?;
-    let text = std::str::from_utf8(text.get(..length).unwrap_or_default())?;
+    parse_waited(text.get(..length).unwrap_or_default())
+}
+
+/// The wait for a CPU in what a `schedstat` holds, nanoseconds: the second of its numbers.
+///
+/// # Errors
+/// When there is none.
+pub fn parse_waited(schedstat: &[u8]) -> Result<u64> {
+    let text = std::str::from_utf8(schedstat)?;
     let number = text.split_ascii_whitespace().nth(1);
     number
         .and_then(|number| number.parse().ok())
         .with_context(|| format!("schedstat: {text:?}"))
 }
 
+/// The three clocks, read without a wait for the CPU in between, which would be in one and not in another. That is no
+/// rare thing: asked for a thread's CPU time, the scheduler brings its account up to date, finds that the thread's turn is
+/// over, and lets others run on the way out of the call.
 fn instant(schedstat: &File) -> Result<Instant> {
-    Ok(Instant {
-        wall_ns: monotonic_ns()?,
-        cpu_ns: clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID)?,
-        waited_ns: waited(schedstat)?,
-    })
+    let mut waited_ns = waited(schedstat)?;
+    loop {
+        let cpu_ns = clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
+        let wall_ns = monotonic_ns()?;
+        let again = waited(schedstat)?;
+        if again == waited_ns {
+            return Ok(Instant {
+                wall_ns,
+                cpu_ns,
+                waited_ns,
+            });
+        }
+        waited_ns = again;
+    }
 }
 
 #[cfg(test)]

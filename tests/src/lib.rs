@@ -19,14 +19,17 @@
 //! pinned to one CPU would each be the other's noise.
 
 pub mod books;
+pub mod cgroup;
 pub mod cold_file;
 pub mod command;
+pub mod compat32;
 pub mod counts;
 pub mod experiment;
 pub mod gprofng;
 pub mod kallsyms;
 pub mod kcollect;
 pub mod ledger;
+pub mod loads;
 pub mod machine;
 pub mod paired;
 pub mod perf;

@@ -225,6 +225,20 @@ impl Drop for SmallDisk {
     }
 }
 
+/// Whether programs may use io_uring here. It is compiled out of some kernels and forbidden on others.
+///
+/// # Errors
+/// When they may not; the message says what `kernel.io_uring_disabled` is, where the kernel has it.
+pub fn io_uring() -> Result<()> {
+    let setting = || {
+        let path = "/proc/sys/kernel/io_uring_disabled";
+        let text = fs::read_to_string(path).unwrap_or_else(|error| error.to_string());
+        format!("{path}: {}", text.trim())
+    };
+    io_uring::IoUring::new(1).with_context(setting)?;
+    Ok(())
+}
+
 /// The BPF programs and maps in the kernel, by kind and id.
 ///
 /// # Errors

@@ -37,6 +37,8 @@ const CPU_THREAD_S: f64 = 5e-6;
 const OUTSIDE_S: f64 = 0.05;
 /// The same for each thread but the first: it lives before it can run, and ends after its last word.
 const OUTSIDE_THREAD_S: f64 = 2e-5;
+/// How long one process runs while another waits, seconds: a turn of the scheduler is 3 ms or so, and ends at its tick.
+const TURN_S: f64 = 4e-3;
 /// How far a workload's states may be from its own wall time, seconds, beside half of what a state may be off: usage is
 /// counted from the process's birth, work is not.
 const EXPLAINED_S: f64 = 0.01;
@@ -44,6 +46,9 @@ const EXPLAINED_S: f64 = 0.01;
 const THREAD_S: f64 = 1e-6;
 /// The last digit of the account, seconds: how far each number may be off for that.
 const DIGIT_S: f64 = 1e-9;
+/// How far the time may be off for which a quota kept a workload from running, as a share of the wall time: the kernel
+/// sums it up from timers of its own, for a group.
+const THROTTLED: f64 = 0.02;
 /// From the first to the last instant of the run, as against those of its books, seconds.
 const RUN_S: f64 = 0.05;
 /// How far the lives of two threads may differ that both lived through the whole run, seconds: they are entered one after
@@ -76,6 +81,19 @@ pub struct Row {
     pub lived_s: f64,
     /// Where these went, by number of the state, seconds.
     pub states_s: [f64; Microstate::PER_THREAD],
+    /// What parts of that were. Older experiments do not tell.
+    pub of_which_s: Option<OfWhich>,
+}
+
+/// Parts of a row's times, seconds. Each is in one of the states as well.
+#[derive(Clone, Debug, Deserialize)]
+pub struct OfWhich {
+    /// Blocked for a block device.
+    pub block_io: f64,
+    /// Waiting for a CPU after it was taken away, not after a wake-up.
+    pub preempted: f64,
+    /// Waiting for a CPU because a quota was used up.
+    pub throttled: f64,
 }
 
 impl Row {
@@ -87,6 +105,11 @@ impl Row {
     /// Seconds on CPU.
     pub fn cpu_s(&self) -> f64 {
         on_cpu(&self.states_s)
+    }
+
+    /// Seconds off CPU.
+    pub fn off_cpu_s(&self) -> f64 {
+        self.states_s.iter().sum::<f64>() - self.cpu_s()
     }
 }
 
@@ -144,6 +167,7 @@ impl States {
     /// When time is missing or counted twice; the message has all the numbers.
     pub fn conserve(&self, residents: &BTreeSet<i32>) -> Result<()> {
         let mut wrong: Vec<String> = self.processes.iter().filter_map(not_whole).collect();
+        wrong.extend(self.processes.iter().filter_map(not_parts));
         wrong.extend(self.not_all_there(residents));
         verdict("conservation", &wrong)
     }
@@ -212,12 +236,14 @@ impl States {
         wrong
     }
 
-    /// Judges the row of a workload by its truth.
+    /// Judges the row of a workload by its truth, where so many other processes want its CPU. What a thread waits before
+    /// its work is in its truth, but not what it may wait after its last word: one turn of each of them, the more so as
+    /// its end wakes the thread that waits for it. Only the wait for a CPU may be longer by that.
     ///
     /// # Errors
     /// When a number is off by more than it may be, or the workload cannot explain its own time; the message has all
     /// the numbers.
-    pub fn agree(&self, truth: &Truth) -> Result<()> {
+    pub fn agree(&self, truth: &Truth, company: usize) -> Result<()> {
         let row = self.row(truth.pid)?;
         let wall = truth.wall_ns() as f64 / 1e9;
         let cpu = truth.cpu_ns() as f64 / 1e9;
@@ -239,7 +265,9 @@ impl States {
         }
         let outside = row.lived_s - truth.lived_s;
         let more = truth.threads.saturating_sub(1) as f64;
-        if !(-CPU_EDGE_S..=OUTSIDE_S + more * OUTSIDE_THREAD_S).contains(&outside) {
+        let ends = truth.threads as f64 * company as f64 * TURN_S;
+        let alone = OUTSIDE_S + more * OUTSIDE_THREAD_S;
+        if !(-CPU_EDGE_S..=alone + ends).contains(&outside) {
             wrong.push(format!(
                 "the threads lived {} s by their own clocks, {} s by the account",
                 truth.lived_s, row.lived_s
@@ -254,12 +282,24 @@ impl States {
         let allowed = STATE * wall;
         for state in states().filter(|state| !ON_CPU.contains(state)) {
             let (mine, own) = (row.of(state), of(&truth.states_s, state));
-            if !(own - allowed..=own + allowed + outside.max(0.0)).contains(&mine) {
+            let late = match state {
+                Microstate::WaitCpu => outside,
+                _ => outside.min(alone),
+            };
+            if !(own - allowed..=own + allowed + late.max(0.0)).contains(&mine) {
                 wrong.push(format!(
                     "{}: {own} s by the workload, {mine} s by the account",
                     state.name()
                 ));
             }
+        }
+        if let Some(parts) = &row.of_which_s
+            && (parts.throttled - truth.throttled_s).abs() > THROTTLED * wall
+        {
+            wrong.push(format!(
+                "throttled for {} s by its group, {} s by the account",
+                truth.throttled_s, parts.throttled
+            ));
         }
         verdict(
             &format!("{} (process {})", truth.workload, truth.pid),
@@ -306,6 +346,22 @@ fn not_whole(row: &Row) -> Option<String> {
     (!whole || !possible).then(|| format!("the states add up to {sum} s in {row:?}"))
 }
 
+/// What is more than that which it is a part of.
+fn not_parts(row: &Row) -> Option<String> {
+    let parts = row.of_which_s.as_ref()?;
+    let waited = row.of(Microstate::WaitCpu);
+    let blocked = row.off_cpu_s() - waited - row.of(Microstate::Stopped);
+    let limits = [
+        (parts.preempted, waited),
+        (parts.throttled, waited),
+        (parts.block_io, blocked),
+    ];
+    let possible = limits.iter().all(|(part, whole)| {
+        *part >= 0.0 && *part <= whole + Microstate::PER_THREAD as f64 * DIGIT_S
+    });
+    (!possible).then(|| format!("a part is more than the whole in {row:?}"))
+}
+
 /// What is wrong, if anything is: the first of it, since a wrong clock is wrong for all processes of a machine.
 fn verdict(what: &str, wrong: &[String]) -> Result<()> {
     const SHOWN: usize = 8;
@@ -342,6 +398,7 @@ mod tests {
             threads: 1,
             lived_s: 4.0,
             states_s: truth.states_s,
+            of_which_s: None,
         };
         let account = States {
             states: Vec::new(),
@@ -364,14 +421,28 @@ mod tests {
     #[test]
     fn what_agrees_passes_and_start_up_may_be_in_any_state() {
         let (mut account, truth) = slept();
-        account.agree(&truth).unwrap();
+        account.agree(&truth, 0).unwrap();
         account.conserve(&BTreeSet::from([7])).unwrap();
         account.busy_time(&busy(1003)).unwrap();
         let row = &mut account.processes[0];
         row.lived_s += 0.01;
         row.states_s[Microstate::Sleep as usize] += 0.04;
         row.states_s[Microstate::DataFault as usize] += 0.01;
-        account.agree(&truth).unwrap();
+        account.agree(&truth, 0).unwrap();
+    }
+
+    #[test]
+    fn in_company_the_last_wait_may_be_long_and_nothing_else() {
+        let (mut account, truth) = slept();
+        let row = &mut account.processes[0];
+        row.lived_s += 0.1;
+        row.states_s[Microstate::WaitCpu as usize] += 0.1;
+        account.agree(&truth, 20).unwrap();
+        assert!(account.agree(&truth, 10).is_err());
+        let row = &mut account.processes[0];
+        row.states_s[Microstate::WaitCpu as usize] -= 0.1;
+        row.states_s[Microstate::Sleep as usize] += 0.1;
+        assert!(account.agree(&truth, 20).is_err());
     }
 
     /// Each of these is one thing wrong, and the message names it.
@@ -388,8 +459,49 @@ mod tests {
         for (spoil, name) in wrongs {
             let (mut account, truth) = slept();
             spoil(&mut account.processes[0]);
-            let error = account.agree(&truth).unwrap_err().root_cause().to_string();
+            let error = account
+                .agree(&truth, 0)
+                .unwrap_err()
+                .root_cause()
+                .to_string();
             assert!(error.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn parts_are_judged_where_they_are_told() {
+        let (mut account, mut truth) = slept();
+        let residents = BTreeSet::from([7]);
+        let row = &mut account.processes[0];
+        row.states_s = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 0.0];
+        truth.states_s = row.states_s;
+        truth.throttled_s = 1.5;
+        let parts = OfWhich {
+            block_io: 1.0,
+            preempted: 2.0,
+            throttled: 1.45,
+        };
+        row.of_which_s = Some(parts.clone());
+        account.agree(&truth, 0).unwrap();
+        account.conserve(&residents).unwrap();
+
+        account.processes[0].of_which_s = Some(OfWhich {
+            throttled: 1.4,
+            ..parts.clone()
+        });
+        assert!(account.agree(&truth, 0).is_err());
+        for wrong in [
+            OfWhich {
+                block_io: 1.1,
+                ..parts.clone()
+            },
+            OfWhich {
+                preempted: 2.1,
+                ..parts
+            },
+        ] {
+            account.processes[0].of_which_s = Some(wrong);
+            assert!(account.conserve(&residents).is_err());
         }
     }
 
@@ -398,7 +510,7 @@ mod tests {
         let (mut account, truth) = slept();
         account.agree_on_user_mode(&truth).unwrap();
         account.processes[0].states_s = [0.5, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0];
-        account.agree(&truth).unwrap();
+        account.agree(&truth, 0).unwrap();
         assert!(account.agree_on_user_mode(&truth).is_err());
     }
 
@@ -406,7 +518,7 @@ mod tests {
     fn a_workload_that_cannot_explain_its_time_is_no_witness() {
         let (account, mut truth) = slept();
         truth.states_s[Microstate::Sleep as usize] = 2.9;
-        let error = account.agree(&truth).unwrap_err().to_string();
+        let error = account.agree(&truth, 0).unwrap_err().to_string();
         assert!(error.contains("explains"), "{error}");
     }
 

@@ -8,6 +8,7 @@
 //! Where the rest of its time went, a workload knows from its [`Ledger`], for the calls that it made through
 //! [`Work::blocked`].
 
+use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -57,12 +58,17 @@ pub struct Truth {
     pub operations: u64,
     /// Threads of the process that the workload keeps account of, the first one included.
     pub threads: u64,
-    /// Wall time of these threads from their first to their last instruction of their own, summed, seconds.
+    /// Wall time of these threads, summed, seconds: from the first to the last instant that each has an account of, and
+    /// what it ran and waited for a CPU before.
     pub lived_s: f64,
     /// Where that time went, by number of the microstate, seconds. User and system time are those of `getrusage`;
     /// trap time, which it counts as system time, is 0. Blocked time is what the workload made through
     /// [`Work::blocked`]; of a workload that blocks otherwise some time is in no state.
     pub states_s: [f64; Microstate::PER_THREAD],
+    /// For how long a quota kept it from running, by the kernel's sum for its control group, seconds. All of it is a wait
+    /// for a CPU.
+    #[serde(default)]
+    pub throttled_s: f64,
     /// Children, in the order of their creation.
     #[serde(default)]
     pub children: Vec<i32>,
@@ -80,6 +86,32 @@ impl Truth {
     /// Wall time of the work, nanoseconds.
     pub fn wall_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.start_ns)
+    }
+
+    /// Adds where the time went: an account of the threads, and the CPU time of the process, or of its children that have
+    /// ended.
+    ///
+    /// # Errors
+    /// When the kernel's account cannot be read.
+    pub fn spent(mut self, account: &Account, usage: UsageWho) -> Result<Self> {
+        let usage = getrusage(usage)?;
+        self.user_ns = nanoseconds(usage.user_time())?;
+        self.system_ns = nanoseconds(usage.system_time())?;
+        self.threads = account.threads;
+        self.lived_s = seconds(account.lived_ns);
+        self.states_s = account.off_cpu_ns.map(seconds);
+        self.states_s[Microstate::User as usize] = seconds(self.user_ns);
+        self.states_s[Microstate::System as usize] = seconds(self.system_ns);
+        Ok(self)
+    }
+
+    /// Prints the line of a workload, in one piece: others may print at the same time.
+    ///
+    /// # Errors
+    /// When it cannot be printed.
+    pub fn tell(&self) -> Result<()> {
+        let line = self.line()? + "\n";
+        Ok(std::io::stdout().write_all(line.as_bytes())?)
     }
 
     /// The line a workload prints.
@@ -181,6 +213,16 @@ impl Work {
         self.until_ns
     }
 
+    /// The CPU that the work is pinned to.
+    pub fn cpu(&self) -> usize {
+        self.truth.cpu
+    }
+
+    /// Notes for how long a quota kept the process from running.
+    pub fn throttled(&mut self, ns: u64) {
+        self.truth.throttled_s = seconds(ns);
+    }
+
     /// Notes a child.
     pub fn child(&mut self, pid: Pid) {
         self.truth.children.push(pid.as_raw());
@@ -198,17 +240,10 @@ impl Work {
     pub fn end(mut self, operations: u64) -> Result<()> {
         self.truth.end_ns = monotonic_ns()?;
         self.others.add(&self.ledger.end()?);
-        let usage = getrusage(UsageWho::RUSAGE_SELF)?;
-        self.truth.user_ns = nanoseconds(usage.user_time())?;
-        self.truth.system_ns = nanoseconds(usage.system_time())?;
         self.truth.operations = operations;
-        self.truth.threads = self.others.threads;
-        self.truth.lived_s = seconds(self.others.lived_ns);
-        self.truth.states_s = self.others.off_cpu_ns.map(seconds);
-        self.truth.states_s[Microstate::User as usize] = seconds(self.truth.user_ns);
-        self.truth.states_s[Microstate::System as usize] = seconds(self.truth.system_ns);
-        println!("{}", self.truth.line()?);
-        Ok(())
+        self.truth
+            .spent(&self.others, UsageWho::RUSAGE_SELF)?
+            .tell()
     }
 }
 
@@ -266,6 +301,24 @@ pub fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu)?;
     sched_setaffinity(Pid::from_raw(0), &set).with_context(|| format!("cannot run on CPU {cpu}"))
+}
+
+/// Puts the calling thread, and all it creates, under a policy of the scheduler.
+///
+/// # Errors
+/// When the kernel refuses: a real-time policy needs root.
+pub fn schedule(policy: i32, priority: i32) -> Result<()> {
+    let parameters = libc::sched_param {
+        sched_priority: priority,
+    };
+    // SAFETY: the kernel reads the structure and nothing else.
+    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+    ensure!(
+        result == 0,
+        "scheduling policy {policy}: {}",
+        std::io::Error::last_os_error()
+    );
+    Ok(())
 }
 
 /// Spins in user mode until a moment of `CLOCK_MONOTONIC`; the number of iterations.

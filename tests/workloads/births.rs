@@ -1,22 +1,30 @@
-//! `births SECONDS CPU`: about a thousand threads a second, each born and dead between two ticks.
+//! `births SECONDS CPU [fifo]`: about a thousand threads a second, each born and dead between two ticks.
 //!
 //! A thread that does not block runs or waits for a CPU for all of its life, so the process's CPU time beyond the first
 //! thread's, and what each says that it waited, are the lives of all of them, to the last instruction.
+//!
+//! Where others want the CPU, one of them could take it between a thread's last word and its end. With `fifo` none can:
+//! the process has the lowest real-time priority, and its threads do not interrupt each other.
 
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use experiment_format::microstate::Microstate;
 use nix::time::ClockId;
 use tests::ledger::{Account, waited_ns};
-use tests::truth::{Work, clock_ns, process_cpu_ns};
+use tests::truth::{Work, clock_ns, process_cpu_ns, schedule, variant};
 
 /// Between two births.
 const PAUSE: Duration = Duration::from_micros(800);
 
 fn main() -> Result<()> {
     let mut work = Work::start("births")?;
+    match variant().as_deref() {
+        Err(_) => {}
+        Ok("fifo") => schedule(libc::SCHED_FIFO, 1)?,
+        Ok(other) => bail!("no variant {other:?}"),
+    }
     // What the first thread used before the work is in both clocks.
     let mut children = Account::default();
     while !work.over()? {

@@ -14,10 +14,11 @@ fn main() -> Result<()> {
     while !work.over()? {
         data.drop_cache(&mut work)?;
         for place in data.places() {
-            // SAFETY: the page is mapped for reading as long as the process lives.
+            // SAFETY: the page is mapped for reading until the file is removed.
             work.blocked(Microstate::DataFault, || unsafe { place.read_volatile() })?;
             touches += 1;
         }
     }
+    data.remove(&mut work)?;
     work.end(touches)
 }

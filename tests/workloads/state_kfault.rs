@@ -36,5 +36,6 @@ fn main() -> Result<()> {
             touches += 1;
         }
     }
+    data.remove(&mut work)?;
     work.end(touches)
 }

@@ -1,14 +1,16 @@
 //! `state_sleep SECONDS CPU VARIANT`: blocked in a system call that is neither a lock nor a fault: `nanosleep`, `pipe`
-//! (a read, with a thread that writes now and then), `poll`, `epoll`, or `fsync` (not interruptible: the disk).
+//! (a read, with a thread that writes now and then), `poll`, `epoll`, `io_uring` (the same read, handed to a ring, and a
+//! wait for its completion), or `fsync` (not interruptible: the disk).
 
 use std::fs::File;
-use std::io::{Read, Seek, Write, pipe};
-use std::os::fd::AsFd;
+use std::io::{PipeReader, Read, Seek, Write, pipe};
+use std::os::fd::{AsFd, AsRawFd};
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use experiment_format::microstate::Microstate;
+use io_uring::{IoUring, opcode, types};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use tests::ledger::Ledger;
@@ -26,7 +28,13 @@ fn main() -> Result<()> {
             sleep(NAP);
             Ok(())
         }),
-        "pipe" => read_pipe(work),
+        "pipe" => read_pipe(work, |reader, byte| Ok(reader.read(byte)?)),
+        "io_uring" => {
+            let mut ring = IoUring::new(1).context("io_uring")?;
+            read_pipe(work, move |reader, byte| {
+                read_by_ring(&mut ring, reader, byte)
+            })
+        }
         "poll" => {
             let (reader, _writer) = pipe()?;
             repeat(work, || {
@@ -62,10 +70,16 @@ fn repeat(mut work: Work, mut nap: impl FnMut() -> Result<()>) -> Result<()> {
         work.blocked(Microstate::Sleep, &mut nap)??;
         naps += 1;
     }
+    // A file that ends with it takes the disk.
+    work.blocked(Microstate::Sleep, || drop(nap))?;
     work.end(naps)
 }
 
-fn read_pipe(mut work: Work) -> Result<()> {
+/// Reads what another thread writes, one byte at a time, until there is no more.
+fn read_pipe(
+    mut work: Work,
+    mut read: impl FnMut(&mut PipeReader, &mut [u8; 1]) -> Result<usize>,
+) -> Result<()> {
     let (mut reader, mut writer) = pipe()?;
     let until_ns = work.until_ns();
     let thread = std::thread::spawn(move || {
@@ -79,10 +93,24 @@ fn read_pipe(mut work: Work) -> Result<()> {
         ledger.end()
     });
     let mut reads = 0;
-    while work.blocked(Microstate::Sleep, || reader.read(&mut [0]))?? > 0 {
+    while work.blocked(Microstate::Sleep, || read(&mut reader, &mut [0]))?? > 0 {
         reads += 1;
     }
     let account = work.blocked(Microstate::UserLock, || thread.join())?;
     work.account(&account.map_err(|_| anyhow!("the writer panicked"))??);
     work.end(reads)
+}
+
+/// A read through a ring. The pipe is empty, so the kernel waits for it without a thread of its own, and this thread waits
+/// in `io_uring_enter`.
+fn read_by_ring(ring: &mut IoUring, reader: &mut PipeReader, byte: &mut [u8; 1]) -> Result<usize> {
+    let pipe = types::Fd(reader.as_raw_fd());
+    let entry = opcode::Read::new(pipe, byte.as_mut_ptr(), 1).build();
+    // SAFETY: the byte is there until the read is complete: this function returns only then, or the process ends.
+    unsafe { ring.submission().push(&entry) }?;
+    ring.submit_and_wait(1)?;
+    let completed = ring.completion().next().context("nothing is complete")?;
+    usize::try_from(completed.result())
+        .map_err(|_| std::io::Error::from_raw_os_error(-completed.result()))
+        .context("a read by io_uring")
 }

@@ -21,5 +21,6 @@ fn main() -> Result<()> {
             calls += 1;
         }
     }
+    code.remove(&mut work)?;
     work.end(calls)
 }

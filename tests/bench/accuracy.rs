@@ -1,0 +1,216 @@
+//! How exact kcollect's account of microstates is: `cargo bench -p tests --bench accuracy` (as root).
+//!
+//! Runs each workload that knows where its time went, again and again under kcollect as it is by default, and prints how
+//! far the account was from what the workload knows. The checks pass or fail by bounds; this says how much room there is.
+//!
+//! `-- --rounds N` (20) and `--seconds S` (1) of work a round, `--only NAME` for the loads with that in their names,
+//! `--markdown` for the table of ACCURACY.md. The order is round by round, so that a bad minute of the machine falls on
+//! all alike.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use experiment_format::microstate::Microstate;
+use tests::kcollect::record;
+use tests::loads::{self, Load};
+use tests::machine::{Exclusive, work_cpu};
+use tests::states::{Row, States};
+use tests::truth::Truth;
+use tests::workload;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+const TITLES: [&str; 10] = [
+    "workload",
+    "state",
+    "share, %",
+    "mean",
+    "σ",
+    "worst",
+    "other states",
+    "life, worst %",
+    "CPU, mean %",
+    "CPU, worst %",
+];
+
+/// What was asked for.
+struct Options {
+    rounds: usize,
+    seconds: f64,
+    only: String,
+    markdown: bool,
+}
+
+/// What one round of one load showed, percent.
+struct Round {
+    /// Of the subject's life, by its truth, that it spent in the load's state.
+    share: f64,
+    /// Account less truth in that state, of the wall time.
+    state: f64,
+    /// The greatest difference in another state off CPU, of the wall time.
+    others: f64,
+    /// Account less truth in the lives of its threads, of these.
+    life: f64,
+    /// Account less `getrusage` in time on CPU, of that time.
+    cpu: f64,
+}
+
+fn main() -> Result<()> {
+    let options = options(std::env::args().skip(1))?;
+    let loads: Vec<Load> = loads::possible()
+        .filter(|load| load.to_string().contains(&options.only))
+        .collect();
+    ensure!(
+        !loads.is_empty(),
+        "no workload has {:?} in its name",
+        options.only
+    );
+    let mut rounds: Vec<Vec<Round>> = loads.iter().map(|_| Vec::new()).collect();
+    for _ in 0..options.rounds {
+        for (load, rounds) in loads.iter().zip(&mut rounds) {
+            rounds.push(round(load, options.seconds).with_context(|| load.to_string())?);
+        }
+    }
+    let rows = loads
+        .iter()
+        .zip(&rounds)
+        .map(|(load, rounds)| row(load, rounds));
+    print(&rows.collect::<Vec<_>>(), options.markdown);
+    Ok(())
+}
+
+fn options(mut words: impl Iterator<Item = String>) -> Result<Options> {
+    let mut options = Options {
+        rounds: 20,
+        seconds: 1.0,
+        only: String::new(),
+        markdown: false,
+    };
+    while let Some(word) = words.next() {
+        let mut value = || {
+            words
+                .next()
+                .with_context(|| format!("{word} needs a value"))
+        };
+        match word.as_str() {
+            "--rounds" => options.rounds = value()?.parse()?,
+            "--seconds" => options.seconds = value()?.parse()?,
+            "--only" => options.only = value()?,
+            "--markdown" => options.markdown = true,
+            // What cargo tells every benchmark.
+            "--bench" => {}
+            other => bail!("no option {other:?}"),
+        }
+    }
+    ensure!(options.rounds > 0, "at least one round");
+    Ok(options)
+}
+
+fn round(load: &Load, seconds: f64) -> Result<Round> {
+    // One at a time: checks may take their turns in between.
+    let _machine = Exclusive::take()?;
+    let sibling = Path::new(workload!("spin_user"));
+    let words = load.words(sibling, &seconds.to_string(), work_cpu()?);
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    // With idle ticks: a second of sleep on a quiet machine has no others, and a run without any is an error.
+    let recorded = record(&["-p", "on", "-x", "off"], &words, LIMIT)?;
+    let account = States::of(&recorded.experiment()?)?;
+    let truths = Truth::find_all(&recorded.finished.stdout);
+    let truth = truths.iter().find(|truth| truth.workload == load.subject);
+    let truth = truth.with_context(|| format!("no truth of {}", load.subject))?;
+    Ok(compare(load, truth, account.row(truth.pid)?))
+}
+
+fn compare(load: &Load, truth: &Truth, row: &Row) -> Round {
+    let wall = truth.wall_ns() as f64 / 1e9;
+    let cpu = truth.cpu_ns() as f64 / 1e9;
+    let error = |state: Microstate| row.of(state) - truth.states_s[state as usize];
+    let (own, state) = load.state.map_or((cpu, row.cpu_s() - cpu), |state| {
+        (truth.states_s[state as usize], error(state))
+    });
+    let others = Microstate::ALL
+        .into_iter()
+        .take(Microstate::PER_THREAD)
+        .filter(|state| !state.in_total_cpu() && Some(*state) != load.state);
+    Round {
+        share: own / truth.lived_s * 100.0,
+        state: state / wall * 100.0,
+        others: others.map(|state| error(state).abs()).fold(0.0, f64::max) / wall * 100.0,
+        life: (row.lived_s / truth.lived_s - 1.0) * 100.0,
+        cpu: (row.cpu_s() - cpu) / cpu * 100.0,
+    }
+}
+
+fn row(load: &Load, rounds: &[Round]) -> [String; 10] {
+    let column = |pick: fn(&Round) -> f64| rounds.iter().map(pick).collect::<Vec<_>>();
+    let state = column(|round| round.state);
+    let cpu = column(|round| round.cpu);
+    [
+        load.to_string(),
+        load.state.map_or("on CPU", Microstate::name).to_owned(),
+        format!("{:.1}", mean(&column(|round| round.share))),
+        format!("{:+.3}", mean(&state)),
+        format!("{:.3}", sigma(&state)),
+        format!("{:+.3}", worst(&state)),
+        format!("{:.3}", worst(&column(|round| round.others))),
+        format!("{:+.3}", worst(&column(|round| round.life))),
+        format!("{:+.2}", mean(&cpu)),
+        format!("{:+.2}", worst(&cpu)),
+    ]
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+fn sigma(values: &[f64]) -> f64 {
+    let mean = mean(values);
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (squares / (values.len() as f64 - 1.0).max(1.0)).sqrt()
+}
+
+/// The one farthest from zero.
+fn worst(values: &[f64]) -> f64 {
+    values.iter().copied().fold(0.0, |worst, value| {
+        if value.abs() > worst.abs() {
+            value
+        } else {
+            worst
+        }
+    })
+}
+
+fn print(rows: &[[String; 10]], markdown: bool) {
+    let widths: [usize; 10] = std::array::from_fn(|column| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells
+            .chain([TITLES[column].chars().count()])
+            .max()
+            .unwrap_or(0)
+    });
+    let line = |cells: [&str; 10]| {
+        let padded =
+            cells
+                .iter()
+                .zip(widths)
+                .enumerate()
+                .map(|(column, (cell, width))| match column {
+                    0 | 1 => format!("{cell:<width$}"),
+                    _ => format!("{cell:>width$}"),
+                });
+        let cells: Vec<_> = padded.collect();
+        if markdown {
+            println!("| {} |", cells.join(" | "));
+        } else {
+            println!("{}", cells.join("  "));
+        }
+    };
+    line(TITLES);
+    if markdown {
+        println!("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|");
+    }
+    for row in rows {
+        line(row.each_ref().map(String::as_str));
+    }
+}

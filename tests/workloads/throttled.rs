@@ -1,0 +1,20 @@
+//! `throttled SECONDS CPU [PERCENT]`: spins in a control group that may use 30 percent of a CPU, or so many. For the rest
+//! of the time it could run and may not, which is a wait for a CPU, and the kernel sums it up for the group.
+
+use std::env::args;
+
+use anyhow::{Context, Result};
+use experiment_format::microstate::Microstate;
+use tests::cgroup::Quota;
+use tests::truth::{Work, spin_until};
+
+fn main() -> Result<()> {
+    let percent = args().nth(3).map_or(Ok(30), |word| word.parse());
+    let mut work = Work::start("throttled")?;
+    let percent = percent.context("PERCENT is a number")?;
+    let quota = work.blocked(Microstate::Sleep, || Quota::enter(percent))??;
+    let rounds = spin_until(work.until_ns())?;
+    work.throttled(quota.throttled_ns()?);
+    work.blocked(Microstate::Sleep, || drop(quota))?;
+    work.end(rounds)
+}
