@@ -43,6 +43,8 @@ pub struct Summary {
     pub ticks: u64,
     /// Packets in the experiment.
     pub packets: u64,
+    /// Tick arrays of threads in the experiment, on a CPU or away from it.
+    pub arrays: u64,
     /// What is missing or impaired, by cause.
     pub losses: Losses,
     /// The states of a thread, as gprofng calls their metrics.
@@ -251,6 +253,7 @@ impl Summary {
             },
             ticks: recorded.ticks,
             packets: recorded.packets,
+            arrays: recorded.arrays,
             losses: Losses {
                 ring_full: sum(|books| books.lost),
                 not_written: founder.not_written,
