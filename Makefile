@@ -37,6 +37,6 @@ test: build
 		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']" -- root_ --test-threads=1
 
 bench: build
-	@scripts/packages.sh test
+	@scripts/packages.sh bench
 	PATH="$$(scripts/perf-path.sh)" cargo bench --locked -p tests --bench cost \
 		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']"

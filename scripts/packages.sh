@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what building (build) or testing (test) needs, through the distribution's own package manager.
+# Installs what building (build), testing (test) or the benchmark (bench) needs, through the distribution's own package manager.
 #
 # It looks for the things themselves, not for packages: a clang from elsewhere is as good, and where all is there no
 # package manager is called, on any distribution. What is missing is installed on Debian, Ubuntu and what derives from
@@ -7,13 +7,13 @@
 set -eu
 
 usage() {
-    echo "usage: $0 build|test" >&2
+    echo "usage: $0 build|test|bench" >&2
     exit 64
 }
 
 [ $# -eq 1 ] || usage
 case $1 in
-build | test) purpose=$1 ;;
+build | test | bench) purpose=$1 ;;
 *) usage ;;
 esac
 
@@ -64,9 +64,12 @@ find_missing() {
         lacks "libelf with headers" libelf-dev
         lacks "zlib with headers" zlib1g-dev
     fi
-    if [ "$purpose" = test ]; then
+    if [ "$purpose" != build ]; then
         have gprofng || lacks "gprofng (binutils 2.39 or later)" binutils
         perf_works || lacks perf "$(perf_package)"
+    fi
+    if [ "$purpose" = bench ]; then
+        have offcputime || lacks "offcputime of bcc's libbpf-tools" libbpf-tools
     fi
 }
 

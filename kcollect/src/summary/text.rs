@@ -63,6 +63,13 @@ impl Summary {
         let processes: Vec<_> = top().chain(targets).collect();
         if !processes.is_empty() {
             writeln!(out, "{}\n", process_table(&processes, width))?;
+            let more = self.of_which_s;
+            writeln!(
+                out,
+                "Of all threads' time blocked, for block I/O {:.3} s; of their wait for a CPU, preempted {:.3} s, throttled \
+                 by a quota {:.3} s\n",
+                more.block_io, more.preempted, more.throttled
+            )?;
         }
         if !self.functions.is_empty() {
             writeln!(
