@@ -292,6 +292,20 @@ static __always_inline void charge(__u64 *ctx, struct cpu_books *book, struct ta
 	send_tick(book, out, add_stack(&out->record, bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0)));
 }
 
+/* The run queue's clock is read when the scheduler begins, and it may take its time until it comes here, or a hypervisor may
+ * take it: the offset is what it is when that was short. It may fall by 500 millionths at most, as fast as a time service
+ * lets CLOCK_MONOTONIC run. */
+static __always_inline void note_offset(struct cpu_books *book, __u64 now)
+{
+	__u64 offset = now - bpf_ktime_get_ns(), least = book->offset - (period_ns >> 11);
+
+	if (book->offset && (__s64)(offset - least) < 0)
+		offset = least;
+	book->offset = offset;
+	book->offset_stale = 0;
+	any_offset = offset;
+}
+
 SEC("tp_btf/sched_switch")
 int on_switch(__u64 *ctx)
 {
@@ -304,11 +318,8 @@ int on_switch(__u64 *ctx)
 	if (!book)
 		return 0;
 	now = rq_clock(prev->pid ? prev : next);
-	if (book->offset_stale) {
-		book->offset = now - bpf_ktime_get_ns();
-		book->offset_stale = 0;
-		any_offset = book->offset;
-	}
+	if (book->offset_stale)
+		note_offset(book, now);
 	if (!recording && !(prev_state & TASK_DEAD))
 		return 0;
 	/* Before a sleep of the CPU, whose timers may sleep with it, or when the interrupt is late for another reason. */
