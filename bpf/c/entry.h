@@ -4,10 +4,11 @@
  * the next, so whatever is recorded in between carries the number of the coming entry, and the user
  * side is told once, with that number.
  *
- * Where the kernel calls back on the way to user mode (6.18), it is told then, by the thread itself,
- * and only for those that something was recorded of. Elsewhere the number stands for a place in user
- * mode, and changes when the thread is found at another one: a thread that went to user mode and came
- * back to the same place has the same number, and is told of once.
+ * A tick finds the thread on the CPU, with its user side at hand, and tells at once; so it has a number
+ * of its own. A thread that comes back from an absence is found with another one's memory around it. Where
+ * the kernel calls back on the way to user mode (6.18), the thread tells by itself then. Elsewhere the
+ * number stands for a place in user mode, and changes when the thread is found at another one: a thread
+ * that went to user mode and came back to the same place has the same number, and is told of once.
  */
 #ifndef KCOLLECT_ENTRY_H
 #define KCOLLECT_ENTRY_H
@@ -78,25 +79,32 @@ static __always_inline bool wait_for_entry(struct task_struct *task)
 	return wait && !bpf_task_work_schedule_resume_impl(task, &wait->work, &entry_waits, on_entry, (void *)0);
 }
 
-/* The number for a record of what a thread did since it left user mode, which is told of then; 0 for one that is never
- * in user mode. */
-static __always_inline __u32 next_entry(struct cpu_books *book, struct task_struct *task, struct thread *thread)
+/* The number for a record of what a thread did since it left user mode; 0 for one that will not be there. `current`: it
+ * is on this CPU. */
+static __always_inline __u32 next_entry(struct cpu_books *book, struct task_struct *task, struct thread *thread,
+					bool current)
 {
 	struct pt_regs *regs;
+	__u32 number;
 
 	if (!thread || task->flags & (PF_KTHREAD | PF_IO_WORKER))
 		return 0;
 	if (callback_on_entry) {
-		if (!(thread->entry & ENTRY_AWAITED)) {
-			if (task->flags & PF_EXITING)
-				return 0;
-			if (!wait_for_entry(task)) {
-				__sync_fetch_and_add(&book->entries_lost, 1);
-				return 0;
-			}
+		number = thread->entry / 2 + 1;
+		if (thread->entry & ENTRY_AWAITED)
+			return number;
+		if (task->flags & PF_EXITING)
+			return 0;
+		if (current) {
+			send_entry(task, number);
+			thread->entry += 2;
+		} else if (wait_for_entry(task)) {
 			thread->entry |= ENTRY_AWAITED;
+		} else {
+			__sync_fetch_and_add(&book->entries_lost, 1);
+			return 0;
 		}
-		return thread->entry / 2 + 1;
+		return number;
 	}
 	regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	if (!(thread->entry & ENTRY_AWAITED) || thread->ip != user_ip(regs) || thread->sp != regs->sp) {

@@ -147,7 +147,7 @@ static __always_inline void describe_absence(struct cpu_books *book, struct cpu_
 	out->blocked = grid_before(left->origin, thread->index, index, absence->woken - any_offset, period_ns);
 	out->state = absence->state;
 	out->detail = absence->detail;
-	out->entry = next_entry(book, task, thread);
+	out->entry = next_entry(book, task, thread, false);
 }
 
 static __always_inline void send_absence(struct cpu_books *book, struct cpu_books *left, __u64 index,
@@ -288,7 +288,7 @@ static __always_inline void charge(__u64 *ctx, struct cpu_books *book, struct ta
 	book->made_up += ticks - 1;
 	describe(&out->record, prev, now, cpu, TICK_KERNEL, ticks);
 	out->record.flags = TICK_LEAVING;
-	out->record.entry = next_entry(book, prev, bpf_task_storage_get(&threads, prev, 0, 0));
+	out->record.entry = next_entry(book, prev, bpf_task_storage_get(&threads, prev, 0, 0), true);
 	send_tick(book, out, add_stack(&out->record, bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0)));
 }
 
