@@ -192,6 +192,38 @@ static __always_inline void end(struct cpu_books *book, struct task_struct *task
 		book->threads_lost++;
 }
 
+/* Enters a thread that leaves its CPU, and that nobody has seen come to it: it did before data began, or the program was
+ * not called. */
+static __always_inline void enter_leaving(struct cpu_books *book, struct task_struct *prev, struct account *account)
+{
+	__u64 begin = begin_ns + book->offset, arrival = prev->sched_info.last_arrival;
+
+	if (arrival > begin && prev->start_time < begin_ns)
+		account_enter(account, begin, STATE_SLEEP, DETAIL_NONE, prev->sched_info.run_delay, 0);
+	else
+		account_enter(account, arrival > begin ? arrival : begin, STATE_ON_CPU, DETAIL_NONE,
+			      prev->sched_info.run_delay, 0);
+}
+
+/* Enters a thread that comes to a CPU. A new one has waited since it was made. One that was there when data began, and has
+ * not been walked to yet, was blocked then, or waited already. */
+static __always_inline void enter_arriving(struct cpu_books *book, struct task_struct *next, struct thread *thread,
+					   __u64 now)
+{
+	__u64 begin = begin_ns + book->offset, from = next->sched_info.last_queued;
+	__u32 state = STATE_WAIT_CPU;
+
+	if (!from || from > now)
+		from = now;
+	if (next->start_time < begin_ns || from < begin) {
+		if (from > begin)
+			state = reason(next, thread, 0, 0);
+		from = begin;
+	}
+	account_enter(&thread->account, from, state, DETAIL_NONE, next->sched_info.run_delay,
+		      next->se.sum_exec_runtime);
+}
+
 static __always_inline void leave(struct cpu_books *book, struct task_struct *prev, __u64 now, bool preempted,
 				  __u32 prev_state, __u32 cpu)
 {
@@ -209,12 +241,7 @@ static __always_inline void leave(struct cpu_books *book, struct task_struct *pr
 				end(book, prev, thread, now, cpu);
 			return;
 		}
-		__u64 from = begin_ns + book->offset;
-
-		/* Its arrival was not seen, or was before data began. */
-		if (from < prev->sched_info.last_arrival)
-			from = prev->sched_info.last_arrival;
-		account_enter(&thread->account, from, STATE_ON_CPU, DETAIL_NONE, prev->sched_info.run_delay, 0);
+		enter_leaving(book, prev, &thread->account);
 	}
 	if (prev_state & TASK_DEAD) {
 		end(book, prev, thread, now, cpu);
@@ -242,19 +269,11 @@ static __always_inline void arrive(struct cpu_books *book, struct task_struct *n
 	if (!thread)
 		return;
 	if (thread->account.watched != WATCHED) {
-		/* New: it has waited since it was forked. Or new to us: then that long at the least. */
-		__u64 from = next->sched_info.last_queued, begin = begin_ns + book->offset;
-
-		if (!from || from > now)
-			from = now;
-		if (from < begin)
-			from = begin;
 		if (!claim(&thread->account, WATCHED_NOT))
 			return;
 		thread->index = book->index;
 		thread->cpu = cpu;
-		account_enter(&thread->account, from, STATE_WAIT_CPU, DETAIL_NONE,
-			      next->sched_info.run_delay, next->se.sum_exec_runtime);
+		enter_arriving(book, next, thread, now);
 	}
 	absence = account_return(&thread->account, now, delay, next->se.sum_exec_runtime);
 	if (thread->cpu != cpu) {

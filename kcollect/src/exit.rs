@@ -62,7 +62,9 @@ impl Kind {
         match self {
             Kind::Ok => "all went well",
             Kind::Usage => "the command line is wrong",
-            Kind::Empty => "the experiment is complete, but holds no tick, of a CPU or of a thread away from one",
+            Kind::Empty => {
+                "the experiment is complete, but holds no tick, of a CPU or of a thread away from one"
+            }
             Kind::NoInput => "a process or thread named by -T does not exist",
             Kind::Unavailable => "the kernel or the machine lacks something needed",
             Kind::Software => "a mistake in kcollect itself",

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 use std::{fs, io};
 
 use bpf::{CpuBooks, Emission, Record, Settings, TickCollector};
@@ -16,6 +17,9 @@ use crate::perf::sideband::{Sideband, SidebandEvent};
 /// A record is stamped first and put into its ring a microsecond later, unless a hypervisor takes the
 /// CPU away in between. What is older than this, nanoseconds, has arrived.
 const SETTLED: u64 = 100_000_000;
+
+/// Long intervals are not waited for.
+const LONGEST_SPREAD: Duration = Duration::from_millis(100);
 
 /// Anything that happened at an instant.
 #[derive(Clone, Debug)]
@@ -122,10 +126,20 @@ impl Sources {
             hotplug: Vec::new(),
         };
         sources.snapshot();
-        for cpu in online {
-            sources.start_clock(cpu)?;
-        }
+        sources.start_clocks(online)?;
         Ok(sources)
+    }
+
+    /// Starts the clocks spread over an interval. A tick disturbs what runs: threads that hand each other work fall into step with
+    /// it, and if the next CPU's tick came at a fixed short time after, it would find them at the same point again and again.
+    fn start_clocks(&mut self, cpus: CpuSet) -> Result<(), Failure> {
+        let spread = Duration::from_nanos(self.period_ns).min(LONGEST_SPREAD);
+        let apart = spread / u32::try_from(cpus.len()).unwrap_or(u32::MAX).max(1);
+        for cpu in cpus {
+            self.start_clock(cpu)?;
+            std::thread::sleep(apart);
+        }
+        Ok(())
     }
 
     /// Takes data from now on, or stops taking them. Gives the time of the change.

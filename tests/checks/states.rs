@@ -9,6 +9,7 @@ use experiment_format::microstate::Microstate;
 use tests::books::Books;
 use tests::cgroup;
 use tests::compat32;
+use tests::experiment::array_ticks;
 use tests::kcollect::record;
 use tests::loads;
 use tests::machine::{Exclusive, io_uring, processes, work_cpu};
@@ -299,9 +300,7 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
     let mut load = vec![program, seconds, &cpu];
     load.extend(variant);
     let (truths, account, books) = witnesses(&load)?;
-    if is_steady(program) {
-        account.busy_time(&books)?;
-    }
+    account.busy_time(&books)?;
     let count = truths.len();
     let truths = truths
         .try_into()
@@ -331,6 +330,10 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, Books)> {
         .map(|truth| account.agree(truth, company(truth, &truths)))
         .collect();
     verdicts.push(account.conserve(&residents));
+    for truth in truths.iter().filter(|truth| truth.workload != "migrate") {
+        let ticks = array_ticks(&experiment, Some(truth.pid))?;
+        verdicts.push(account.tile(truth.pid, ticks));
+    }
     let wrong: Vec<_> = verdicts
         .into_iter()
         .filter_map(|verdict| Some(format!("{:#}", verdict.err()?)))

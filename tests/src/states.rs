@@ -22,6 +22,7 @@ use serde::Deserialize;
 
 use crate::books::{Books, CpuBooks};
 use crate::statistics::{Band, Pair};
+use crate::threads::CLOCKS;
 use crate::truth::{Truth, accounting_hz};
 
 /// How far a state may be off, as a share of the wall time.
@@ -51,9 +52,9 @@ const DIGIT_S: f64 = 1e-9;
 const THROTTLED: f64 = 0.02;
 /// From the first to the last instant of the run, as against those of its books, seconds.
 const RUN_S: f64 = 0.05;
-/// How far the lives of two threads may differ that both lived through the whole run, seconds: they are entered one after
-/// the other, by a program that may have to wait for a CPU in between.
-const WHOLE_S: f64 = 5e-3;
+/// How far the lives of two threads may differ that both lived through the whole run, seconds: all are entered and closed
+/// as of the same instants, by the clock of the scheduler as one CPU or another has it.
+const WHOLE_S: f64 = 3e-4;
 
 /// The account of microstates.
 #[derive(Clone, Debug, Deserialize)]
@@ -77,6 +78,9 @@ pub struct Row {
     pub name: String,
     /// How many threads of it lived.
     pub threads: u64,
+    /// Its ticks on a CPU.
+    #[serde(default)]
+    pub ticks: u64,
     /// Their lives inside the run, summed, seconds.
     pub lived_s: f64,
     /// Where these went, by number of the state, seconds.
@@ -185,6 +189,8 @@ impl States {
         let interval = books.interval_us * 1e3;
         let recorded: f64 = books.cpus.iter().map(|cpu| cpu.recorded_ns).sum();
         let busy: u64 = books.cpus.iter().map(|cpu| cpu.ticks() - cpu.idle).sum();
+        // Interrupts at work on idle CPUs are no thread's.
+        let busy = busy - self.row(0).map_or(0, |row| row.ticks);
         let all: u64 = books.cpus.iter().map(CpuBooks::ticks).sum();
         let cpu_ns = self.processes.iter().map(Row::cpu_s).sum::<f64>() * 1e9;
         ensure!(
@@ -234,6 +240,23 @@ impl States {
             }
         }
         wrong
+    }
+
+    /// Judges the ticks of a process by its exact time: on a CPU and away from one they tile the life of each thread, but for
+    /// one at its beginning and one at its end, and one whenever it changes its CPU, which a workload does when it pins
+    /// itself.
+    ///
+    /// # Errors
+    /// When there are too few or too many.
+    pub fn tile(&self, pid: i32, ticks: u64) -> Result<()> {
+        let row = self.row(pid)?;
+        let expected = row.lived_s / (self.interval_us / 1e6);
+        let allowed = 3.0 + 2.0 * row.threads as f64 + expected * CLOCKS;
+        ensure!(
+            (ticks as f64 - expected).abs() <= allowed,
+            "{ticks} ticks, not {expected:.1} ± {allowed:.1}, in {row:?}"
+        );
+        Ok(())
     }
 
     /// Judges the row of a workload by its truth, where so many other processes want its CPU. What a thread waits before
@@ -396,6 +419,7 @@ mod tests {
             pid: 7,
             name: "sleeper".into(),
             threads: 1,
+            ticks: 0,
             lived_s: 4.0,
             states_s: truth.states_s,
             of_which_s: None,
