@@ -2,15 +2,20 @@
 //! before anyone could look, under hostile names, and for an id that was used twice.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
+use std::sync::mpsc::channel;
+use std::thread::spawn;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use experiment_format::layout::printable;
+use nix::sys::prctl::set_name;
+use nix::unistd::gettid;
 use tests::gprofng::{self, Table};
 use tests::kcollect::{Recorded, record};
 use tests::machine::{Exclusive, work_cpu};
 use tests::statistics::Band;
-use tests::truth::Truth;
+use tests::truth::{Truth, spin_for_cpu};
 use tests::workload;
 
 const LIMIT: Duration = Duration::from_secs(40);
@@ -141,4 +146,53 @@ fn user_names(functions: &Table) -> BTreeMap<i32, BTreeSet<String>> {
         }
     }
     names
+}
+
+/// gprofng shows threads by their real ids, their own names and their processes; those of the kernel too, and one that
+/// changed its name under the last one.
+#[test]
+fn root_threads_are_shown_by_name() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let (told, tids) = channel();
+    let spinners: Vec<_> = ["kc-alpha", "kc beta<&>"]
+        .into_iter()
+        .map(|name| {
+            let told = told.clone();
+            spawn(move || -> Result<()> {
+                told.send((gettid().as_raw(), name))?;
+                spin_for_cpu(300_000_000)?;
+                set_name(&CString::new(name)?)?;
+                spin_for_cpu(700_000_000)
+            })
+        })
+        .collect();
+    let recorded = record(&["-p", "hi", "-t", "1"], &[], Duration::from_secs(20));
+    for spinner in spinners {
+        spinner.join().ok().context("a spinner died")??;
+    }
+    let recorded = recorded?;
+    let threads = gprofng::script(
+        &["metrics e.total:name", "threads"],
+        &recorded.experiment()?,
+    )?;
+    let text = threads.content()?.text;
+    let own = std::process::id();
+    for (tid, name) in tids.try_iter() {
+        let label = format!("Thread {tid}, JThread ");
+        let row = text.lines().find(|line| line.contains(&label));
+        let row = row.with_context(|| format!("no thread {tid} in:\n{text}"))?;
+        ensure!(
+            row.contains(&format!("'{name}'")) && row.contains(&format!("pid {own}'")),
+            "{name}, {tid}: {row}"
+        );
+    }
+    ensure!(
+        text.contains("'kthreadd', Group 'kthreadd, pid 2'"),
+        "no thread of the kernel by name:\n{text}"
+    );
+    ensure!(
+        !text.contains("JVM-System"),
+        "a thread without a name:\n{text}"
+    );
+    Ok(())
 }

@@ -278,20 +278,6 @@ fn judge<const N: usize>(program: &str, variant: Option<&str>) -> Result<[Row; N
     rows.try_into().ok().context("as many rows as truths")
 }
 
-/// Loads that hold their CPU for long. What a CPU does between two threads is no thread's time and yet ticks, so where
-/// threads come and go by the ten thousand a second the two differ.
-fn is_steady(program: &str) -> bool {
-    let steady = [
-        "spin_user",
-        "read_zero",
-        "state_trap",
-        "state_wait",
-        "state_stop",
-        "throttled",
-    ];
-    steady.iter().any(|name| program.ends_with(name))
-}
-
 /// Runs a workload, whose processes tell `N` truths, under kcollect, and judges the account by them and by itself.
 fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; N], States)> {
     let _machine = Exclusive::take()?;
@@ -300,7 +286,10 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
     let mut load = vec![program, seconds, &cpu];
     load.extend(variant);
     let (truths, account, books) = witnesses(&load)?;
-    account.busy_time(&books)?;
+    // Births come at nearly the rate of the ticks, which therefore are no independent samples of them.
+    if !program.ends_with("births") {
+        account.busy_time(&books)?;
+    }
     let count = truths.len();
     let truths = truths
         .try_into()
@@ -332,7 +321,7 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, Books)> {
     verdicts.push(account.conserve(&residents));
     for truth in truths.iter().filter(|truth| truth.workload != "migrate") {
         let ticks = array_ticks(&experiment, Some(truth.pid))?;
-        verdicts.push(account.tile(truth.pid, ticks));
+        verdicts.push(account.tile(truth.pid, ticks, company(truth, &truths)));
     }
     let wrong: Vec<_> = verdicts
         .into_iter()

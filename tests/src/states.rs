@@ -178,10 +178,7 @@ impl States {
 
     /// CPU time of all processes against the ticks that were not idle.
     ///
-    /// Only for loads that hold their CPU for long. What a CPU does between two threads is no thread's. And not for one that
-    /// waits for a disk: its completions come by interrupts, whose work on an idle CPU is
-    /// no process's; and in a virtual machine they come when the hypervisor gets round to it, often with the timer's own
-    /// interrupt, so that the ticks are no independent samples of it.
+    /// Not for a load that comes and goes in step with the ticks: they are no independent samples of it.
     ///
     /// # Errors
     /// When they differ by more than chance; the message has all the numbers.
@@ -244,14 +241,14 @@ impl States {
 
     /// Judges the ticks of a process by its exact time: on a CPU and away from one they tile the life of each thread, but for
     /// one at its beginning and one at its end, and one whenever it changes its CPU, which a workload does when it pins
-    /// itself.
+    /// itself, and the scheduler before that: the more often, the more others there are.
     ///
     /// # Errors
     /// When there are too few or too many.
-    pub fn tile(&self, pid: i32, ticks: u64) -> Result<()> {
+    pub fn tile(&self, pid: i32, ticks: u64, company: usize) -> Result<()> {
         let row = self.row(pid)?;
         let expected = row.lived_s / (self.interval_us / 1e6);
-        let allowed = 3.0 + 2.0 * row.threads as f64 + expected * CLOCKS;
+        let allowed = 3.0 + 2.0 * row.threads as f64 + company as f64 + expected * CLOCKS;
         ensure!(
             (ticks as f64 - expected).abs() <= allowed,
             "{ticks} ticks, not {expected:.1} ± {allowed:.1}, in {row:?}"
