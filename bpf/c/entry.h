@@ -23,7 +23,10 @@
 #define PF_IO_WORKER 0x00000010
 #define PF_KTHREAD 0x00200000
 
-/* Set by load.rs; so that the other way can be tested on a kernel that has this one. */
+/* Does anybody ask for user sides? And are they told by callback: set by load.rs, so that the other way can be tested on
+ * a kernel that has this one. A callback begins with an interrupt that the CPU sends itself, which in a virtual machine
+ * can take 10 us: not for nothing. */
+const volatile bool tell_entries;
 const volatile bool callback_on_entry;
 
 static __always_inline void send_entry(struct task_struct *task, __u32 number)
@@ -87,7 +90,7 @@ static __always_inline __u32 next_entry(struct cpu_books *book, struct task_stru
 	struct pt_regs *regs;
 	__u32 number;
 
-	if (!thread || task->flags & (PF_KTHREAD | PF_IO_WORKER))
+	if (!tell_entries || !thread || task->flags & (PF_KTHREAD | PF_IO_WORKER))
 		return 0;
 	if (callback_on_entry) {
 		number = thread->entry / 2 + 1;
@@ -121,7 +124,7 @@ static __always_inline void forget_entry(struct task_struct *task, struct thread
 {
 	__u32 tid = task->pid;
 
-	if (callback_on_entry && thread->entry)
+	if (tell_entries && callback_on_entry && thread->entry)
 		bpf_map_delete_elem(&entry_waits, &tid);
 }
 

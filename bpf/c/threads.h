@@ -128,12 +128,12 @@ static __always_inline bool claim(struct account *account, __u32 from)
 }
 
 /* The boundaries that are counted by now on the CPU that a thread left. Those of another CPU than this one may have passed
- * without being counted yet. */
+ * without being counted yet; one that went offline counts none. */
 static __always_inline __u64 index_now(struct cpu_books *left, struct cpu_books *here)
 {
 	struct grid grid = { .origin = left->origin, .index = left->index };
 
-	if (left != here)
+	if (left != here && left->origin)
 		grid_advance(&grid, bpf_ktime_get_ns(), period_ns);
 	return grid.index;
 }
@@ -311,18 +311,23 @@ static __always_inline void charge(__u64 *ctx, struct cpu_books *book, struct ta
 	send_tick(book, out, add_stack(&out->record, bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0)));
 }
 
-/* The run queue's clock is read when the scheduler begins, and it may take its time until it comes here, or a hypervisor may
- * take it: the offset is what it is when that was short. It may fall by 500 millionths at most, as fast as a time service
- * lets CLOCK_MONOTONIC run. */
+/* What an offset is by what it was known as and what it seems to be. The run queue's clock is read when the scheduler
+ * begins, and it may take its time until it comes here, or a hypervisor may take it: so the offset is what it is when that
+ * was short. It may fall by 500 millionths at most, as fast as a time service lets CLOCK_MONOTONIC run. */
+static __always_inline __u64 better_offset(__u64 known, __u64 seems)
+{
+	__u64 least = known - (period_ns >> 11);
+
+	return known && (__s64)(seems - least) < 0 ? least : seems;
+}
+
 static __always_inline void note_offset(struct cpu_books *book, __u64 now)
 {
-	__u64 offset = now - bpf_ktime_get_ns(), least = book->offset - (period_ns >> 11);
+	__u64 seems = now - bpf_ktime_get_ns();
 
-	if (book->offset && (__s64)(offset - least) < 0)
-		offset = least;
-	book->offset = offset;
+	book->offset = better_offset(book->offset ? book->offset : any_offset, seems);
 	book->offset_stale = 0;
-	any_offset = offset;
+	any_offset = better_offset(any_offset, seems);
 }
 
 SEC("tp_btf/sched_switch")

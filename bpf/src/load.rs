@@ -59,15 +59,15 @@ pub struct Settings {
     pub page_fault: (u64, u64),
     /// One more than the largest CPU id that this machine can have.
     pub cpu_ids: u32,
-    /// How threads' entries to user mode are told.
-    pub emission: Emission,
+    /// How threads' entries to user mode are told, if anybody asks for the user side of what they do.
+    pub emission: Option<Emission>,
 }
 
 /// When the user side of what was recorded in the kernel is told: the join is by thread and number of the entry to user
 /// mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emission {
-    /// By the thread itself, on its way to user mode.
+    /// By a thread that was away itself, on its way to user mode; by a tick at once.
     OnEntry,
     /// When something is recorded and the thread is not at the place in user mode that was told last.
     AtPlace,
@@ -344,7 +344,8 @@ fn open_and_load(settings: &Settings) -> libbpf_rs::Result<CollectorSkel<'static
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.period_ns = settings.period_ns;
         rodata.record_idle = settings.record_idle;
-        rodata.callback_on_entry = settings.emission == Emission::OnEntry;
+        rodata.tell_entries = settings.emission.is_some();
+        rodata.callback_on_entry = settings.emission == Some(Emission::OnEntry);
         (rodata.page_fault_from, rodata.page_fault_to) = settings.page_fault;
         rodata.max_frames = settings.max_frames.min(MAX_FRAMES as u32);
     }

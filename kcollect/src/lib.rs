@@ -81,7 +81,10 @@ fn doctor(json: bool, output: &mut Output) -> Kind {
     if doctor::first_obstacle(&findings).is_none() {
         let emission = Emission::probe();
         findings.push(bpf_finding(emission));
-        findings.push(Finding::ok("user side", format!("told {emission}")));
+        findings.push(Finding::ok(
+            "user side",
+            format!("would be told {emission}; no process is followed yet"),
+        ));
     }
     output.result(&match json {
         true => doctor::json(&findings),
@@ -99,7 +102,7 @@ fn bpf_finding(emission: Emission) -> Finding {
         max_frames: 127,
         page_fault: (0, 0),
         cpu_ids: 1,
-        emission,
+        emission: Some(emission),
     };
     match TickCollector::load(&settings) {
         Ok(_) => Finding::ok(NAME, "the kernel loads and verifies them"),

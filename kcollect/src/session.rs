@@ -119,9 +119,7 @@ impl<'a> Session<'a> {
 
         let dir = create_directory(plan, output)?;
         let path = shown_path(plan, &dir);
-        let founder = Founder::create(dir, plan, kernel, sources.emission, |text| {
-            output.detail(text);
-        });
+        let founder = Founder::create(dir, plan, kernel, |text| output.detail(text));
         let founder = founder.map_err(|error| creation_failure(&error))?;
         output.say(&format!(
             "Creating experiment directory {} (Process ID: {}) ...",

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use std::{fs, io};
 
-use bpf::{CpuBooks, Emission, Record, Settings, TickCollector};
+use bpf::{CpuBooks, Record, Settings, TickCollector};
 
 use crate::exit::{Failure, Kind};
 use crate::machine::{self, CpuSet};
@@ -79,8 +79,6 @@ pub struct Sources {
     cpus: BTreeMap<u32, CpuTime>,
     recording: bool,
     order: Order<Event>,
-    /// How threads' entries to user mode are told.
-    pub emission: Emission,
     /// CPUs that came online or went, with the time at which it was noticed.
     pub hotplug: Vec<(u64, u32, bool)>,
 }
@@ -104,7 +102,6 @@ impl Sources {
                 .open(*cpu)
                 .map_err(|error| refused("the side-band", *cpu, &error))?;
         }
-        let emission = Emission::probe();
         // After the side-band, which so tells the names of our own programs too.
         let collector = TickCollector::load(&Settings {
             period_ns,
@@ -112,7 +109,8 @@ impl Sources {
             max_frames: max_frames(),
             page_fault,
             cpu_ids: possible.last().map_or(1, |last| last + 1),
-            emission,
+            // No process is followed.
+            emission: None,
         })
         .map_err(bpf_failure)?;
         let mut sources = Sources {
@@ -122,7 +120,6 @@ impl Sources {
             cpus: BTreeMap::new(),
             recording: false,
             order: Order::default(),
-            emission,
             hotplug: Vec::new(),
         };
         sources.snapshot();

@@ -109,7 +109,7 @@ fn nap_under(way: Emission) -> Result<(u32, Vec<Record>)> {
         max_frames: 127,
         page_fault: (0, 0),
         cpu_ids: cpus.last().map_or(1, |last| last + 1),
-        emission: way,
+        emission: Some(way),
     })?;
     for cpu in cpus {
         collector.attach(cpu, open_clock(cpu, PERIOD_NS)?)?;

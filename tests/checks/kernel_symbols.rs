@@ -9,26 +9,14 @@ use tests::experiment;
 use tests::gprofng;
 use tests::kallsyms::{KERNEL, Kallsyms};
 use tests::kcollect::Recording;
-use tests::machine::{Exclusive, work_cpu};
+use tests::machine::Exclusive;
 use tests::workload;
 
 #[test]
 fn root_names_are_those_of_kallsyms() -> Result<()> {
     let _machine = Exclusive::take()?;
-    let cpu = work_cpu()?.to_string();
     // Fork, exec, faults and exit go through much of the kernel.
-    let arguments = [
-        "-p",
-        "hi",
-        "-x",
-        "off",
-        "--",
-        workload!("spawner"),
-        "4",
-        &cpu,
-    ];
-    let mut recording = Recording::start(arguments, Duration::from_secs(40))?;
-    recording.until_running()?;
+    let (recording, _) = Recording::of(workload!("spawner"), 4, Duration::from_secs(40))?;
     // Read now, it has kcollect's own programs.
     let kallsyms = Kallsyms::running()?;
     let recorded = recording.finish()?.succeeded()?;

@@ -5,25 +5,14 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use tests::gprofng;
 use tests::kcollect::Recording;
-use tests::machine::{Exclusive, work_cpu};
+use tests::machine::Exclusive;
 use tests::workload;
 
 #[test]
 fn root_totals_grow_while_it_is_written() -> Result<()> {
     let _machine = Exclusive::take()?;
-    let cpu = work_cpu()?.to_string();
-    let arguments = [
-        "-p",
-        "hi",
-        "-x",
-        "off",
-        "--",
-        workload!("spawner"),
-        "6",
-        &cpu,
-    ];
-    let mut recording = Recording::start(arguments, Duration::from_secs(60))?;
-    let experiment = recording.until_running()?;
+    let limit = Duration::from_secs(60);
+    let (mut recording, experiment) = Recording::of(workload!("spawner"), 6, limit)?;
 
     let mut totals: Vec<f64> = Vec::new();
     while !recording.running().ended()? {

@@ -205,29 +205,21 @@ fn root_ten_thousand_threads() -> Result<()> {
     threads::judge(&threads::lines(&experiment)?).map(drop)
 }
 
-/// Each tick of a thread that has a user side has the number of an entry to user mode, and nearly all of these were told.
+/// Nobody is followed, so nothing is asked of a thread for its user side: the ticks of all threads are there without.
 #[test]
-fn root_ticks_join_their_entries_to_user_mode() -> Result<()> {
+fn root_no_user_side_without_followers() -> Result<()> {
     let _machine = Exclusive::take()?;
     let cpu = work_cpu()?.to_string();
-    let load = [workload!("state_lock"), "3", &cpu, "mutex"];
+    let load = [workload!("state_lock"), "1", &cpu, "mutex"];
     let recorded = record(&["-p", "hi"], &load, LIMIT)?;
     let experiment = recorded.experiment()?;
     let text = std::fs::read_to_string(experiment.join("kcollect.json"))?;
     let summary: serde_json::Value = serde_json::from_str(&text)?;
     let entries = &summary["user_entries"];
-    let of = |name: &str| entries[name].as_u64().unwrap_or_default();
     let all = array_ticks(&experiment, None)?;
     ensure!(
-        of("ticks") + of("open") + of("none") == all,
+        entries["entries"] == 0 && entries["none"] == all && all > 1000,
         "{all} ticks in arrays: {entries}"
-    );
-    // The load's ticks: four threads for three seconds at most are open when data stop.
-    let pid = recorded.truth()?.pid;
-    let load = array_ticks(&experiment, Some(pid))?;
-    ensure!(
-        of("ticks") >= load / 2 && of("entries") > 500,
-        "{load} ticks of the load: {entries}"
     );
     Ok(())
 }

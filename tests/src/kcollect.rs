@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::command::{Finished, Running, run};
+use crate::machine::work_cpu;
 use crate::truth::Truth;
 
 /// The path of a workload of this package, known when a check is compiled.
@@ -94,6 +95,19 @@ impl Recording {
                 .is_ok_and(|log| log.contains("kind=\"run\""))
         })?;
         experiment_in(&directory)
+    }
+
+    /// Starts it with a load, a workload's path, that runs for so many seconds, every tick recorded; and waits until data are
+    /// recorded. Gives the experiment too.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn of(workload: &str, seconds: u32, limit: Duration) -> Result<(Self, PathBuf)> {
+        let (seconds, cpu) = (seconds.to_string(), work_cpu()?.to_string());
+        let load = ["-p", "hi", "-x", "off", "--", workload, &seconds, &cpu];
+        let mut recording = Self::start(load, limit)?;
+        let experiment = recording.until_running()?;
+        Ok((recording, experiment))
     }
 
     /// The experiment.

@@ -109,7 +109,6 @@ impl Founder {
         dir: ExperimentDir,
         plan: &Plan,
         kernel: Kernel,
-        emission: Emission,
         mut say: impl FnMut(&str),
     ) -> Result<Founder, Error> {
         let start = machine::now();
@@ -118,7 +117,7 @@ impl Founder {
             wall: wall_clock(),
             tm_zone: 0,
         };
-        let writer = ExperimentWriter::create(dir, &header(plan, emission), run)?;
+        let writer = ExperimentWriter::create(dir, &header(plan), run)?;
         let mut founder = Founder {
             writer,
             start,
@@ -429,7 +428,7 @@ impl Founder {
     }
 }
 
-fn header(plan: &Plan, emission: Emission) -> Header {
+fn header(plan: &Plan) -> Header {
     let seconds = |time: std::time::Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let mut settings = Vec::new();
     if !plan.record_idle {
@@ -473,7 +472,11 @@ fn header(plan: &Plan, emission: Emission) -> Header {
             "samples: exact times and counts of all threads since the recording began; system calls are those that read \
              and write; those of each thread are in threads.jsonl"
                 .to_owned(),
-            format!("user side of what was recorded in the kernel: told {emission}"),
+            format!(
+                "user side of what was recorded in the kernel: not told, since no process is followed; this kernel would have it \
+                 told {}",
+                Emission::probe()
+            ),
         ],
         ..Header::default()
     }

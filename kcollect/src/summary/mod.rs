@@ -53,8 +53,8 @@ pub struct Summary {
     pub processes: Vec<Process>,
     /// What more is known of some of the time of all threads.
     pub of_which_s: OfWhich,
-    /// How the user side of ticks was told, and of how many.
-    pub user_entries: UserEntries,
+    /// Ticks by what became of their user side.
+    pub user_entries: Joined,
     /// Processes and threads named with `-T`.
     pub targets: Vec<Process>,
     /// Where threads were away from the CPUs, by ticks, most first; sleep and stop come after all else.
@@ -147,16 +147,6 @@ impl OfWhich {
             throttled: seconds(details.throttled),
         }
     }
-}
-
-/// How the user side of what was recorded in the kernel was told.
-#[derive(Debug, Serialize)]
-pub struct UserEntries {
-    /// When.
-    pub told: String,
-    /// What became of the ticks.
-    #[serde(flatten)]
-    pub joined: Joined,
 }
 
 /// A place in the kernel where threads waited.
@@ -283,10 +273,7 @@ impl Summary {
                 .map(|times| row(times, None))
                 .collect(),
             of_which_s: OfWhich::new(&system.details),
-            user_entries: UserEntries {
-                told: sources.emission.to_string(),
-                joined: founder.recorder.entries.joined(),
-            },
+            user_entries: founder.recorder.entries.joined(),
             waiting: waiting(founder, interval),
             functions: functions(founder, interval),
             cost: cost(elapsed_s, founder.bytes_written()),
