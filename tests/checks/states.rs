@@ -286,8 +286,7 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
     let mut load = vec![program, seconds, &cpu];
     load.extend(variant);
     let (truths, account, books) = witnesses(&load)?;
-    // Births come at nearly the rate of the ticks, which therefore are no independent samples of them.
-    if !program.ends_with("births") {
+    if !in_step_with_ticks(program, variant) {
         account.busy_time(&books)?;
     }
     let count = truths.len();
@@ -296,6 +295,12 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
         .ok()
         .with_context(|| format!("{count} truths, not {N}"))?;
     Ok((truths, account))
+}
+
+/// Births come at nearly the rate of the ticks, and the disk's work often comes with them.
+fn in_step_with_ticks(program: &str, variant: Option<&str>) -> bool {
+    let loads = ["births", "state_tfault", "state_dfault", "state_kfault"];
+    variant == Some("fsync") || loads.iter().any(|load| program.ends_with(load))
 }
 
 /// Records a load, and judges the account by the truths of its processes and by itself. The truths are in the order of
@@ -314,10 +319,7 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, Books)> {
     let mut truths = Truth::find_all(&recorded.finished.stdout);
     ensure!(!truths.is_empty(), "no truth: {}", recorded.finished);
     truths.sort_by(|one, other| one.workload.cmp(&other.workload));
-    let mut verdicts: Vec<_> = truths
-        .iter()
-        .map(|truth| account.agree(truth, company(truth, &truths)))
-        .collect();
+    let mut verdicts: Vec<_> = truths.iter().map(|truth| account.agree(truth)).collect();
     verdicts.push(account.conserve(&residents));
     for truth in truths.iter().filter(|truth| truth.workload != "migrate") {
         let ticks = array_ticks(&experiment, Some(truth.pid))?;

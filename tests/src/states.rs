@@ -38,8 +38,6 @@ const CPU_THREAD_S: f64 = 5e-6;
 const OUTSIDE_S: f64 = 0.05;
 /// The same for each thread but the first: it lives before it can run, and ends after its last word.
 const OUTSIDE_THREAD_S: f64 = 2e-5;
-/// How long one process runs while another waits, seconds: a turn of the scheduler is 3 ms or so, and ends at its tick.
-const TURN_S: f64 = 4e-3;
 /// How far a workload's states may be from its own wall time, seconds, beside half of what a state may be off: usage is
 /// counted from the process's birth, work is not.
 const EXPLAINED_S: f64 = 0.01;
@@ -178,7 +176,8 @@ impl States {
 
     /// CPU time of all processes against the ticks that were not idle.
     ///
-    /// Not for a load that comes and goes in step with the ticks: they are no independent samples of it.
+    /// Not for a load that comes and goes in step with the ticks, as it is or as a hypervisor makes it, which tells of a disk's
+    /// work when it gets round to it, often with the timer's own interrupt: the ticks are no independent samples of it.
     ///
     /// # Errors
     /// When they differ by more than chance; the message has all the numbers.
@@ -256,14 +255,14 @@ impl States {
         Ok(())
     }
 
-    /// Judges the row of a workload by its truth, where so many other processes want its CPU. What a thread waits before
-    /// its work is in its truth, but not what it may wait after its last word: one turn of each of them, the more so as
-    /// its end wakes the thread that waits for it. Only the wait for a CPU may be longer by that.
+    /// Judges the row of a workload by its truth. What a thread waits before its work is in its truth, but not what it waits
+    /// for a CPU after its last word, the more so as its end wakes the thread that waits for it: that may be long where
+    /// others want the CPU, and its life is longer by just that.
     ///
     /// # Errors
     /// When a number is off by more than it may be, or the workload cannot explain its own time; the message has all
     /// the numbers.
-    pub fn agree(&self, truth: &Truth, company: usize) -> Result<()> {
+    pub fn agree(&self, truth: &Truth) -> Result<()> {
         let row = self.row(truth.pid)?;
         let wall = truth.wall_ns() as f64 / 1e9;
         let cpu = truth.cpu_ns() as f64 / 1e9;
@@ -285,9 +284,9 @@ impl States {
         }
         let outside = row.lived_s - truth.lived_s;
         let more = truth.threads.saturating_sub(1) as f64;
-        let ends = truth.threads as f64 * company as f64 * TURN_S;
+        let waited = row.of(Microstate::WaitCpu) - of(&truth.states_s, Microstate::WaitCpu);
         let alone = OUTSIDE_S + more * OUTSIDE_THREAD_S;
-        if !(-CPU_EDGE_S..=alone + ends).contains(&outside) {
+        if !(-CPU_EDGE_S..=alone + waited.max(0.0)).contains(&outside) {
             wrong.push(format!(
                 "the threads lived {} s by their own clocks, {} s by the account",
                 truth.lived_s, row.lived_s
@@ -442,28 +441,27 @@ mod tests {
     #[test]
     fn what_agrees_passes_and_start_up_may_be_in_any_state() {
         let (mut account, truth) = slept();
-        account.agree(&truth, 0).unwrap();
+        account.agree(&truth).unwrap();
         account.conserve(&BTreeSet::from([7])).unwrap();
         account.busy_time(&busy(1003)).unwrap();
         let row = &mut account.processes[0];
         row.lived_s += 0.01;
         row.states_s[Microstate::Sleep as usize] += 0.04;
         row.states_s[Microstate::DataFault as usize] += 0.01;
-        account.agree(&truth, 0).unwrap();
+        account.agree(&truth).unwrap();
     }
 
     #[test]
-    fn in_company_the_last_wait_may_be_long_and_nothing_else() {
+    fn the_last_wait_may_be_long_and_nothing_else() {
         let (mut account, truth) = slept();
         let row = &mut account.processes[0];
         row.lived_s += 0.1;
         row.states_s[Microstate::WaitCpu as usize] += 0.1;
-        account.agree(&truth, 20).unwrap();
-        assert!(account.agree(&truth, 10).is_err());
+        account.agree(&truth).unwrap();
         let row = &mut account.processes[0];
         row.states_s[Microstate::WaitCpu as usize] -= 0.1;
         row.states_s[Microstate::Sleep as usize] += 0.1;
-        assert!(account.agree(&truth, 20).is_err());
+        assert!(account.agree(&truth).is_err());
     }
 
     /// Each of these is one thing wrong, and the message names it.
@@ -480,11 +478,7 @@ mod tests {
         for (spoil, name) in wrongs {
             let (mut account, truth) = slept();
             spoil(&mut account.processes[0]);
-            let error = account
-                .agree(&truth, 0)
-                .unwrap_err()
-                .root_cause()
-                .to_string();
+            let error = account.agree(&truth).unwrap_err().root_cause().to_string();
             assert!(error.contains(name), "{error}");
         }
     }
@@ -503,14 +497,14 @@ mod tests {
             throttled: 1.45,
         };
         row.of_which_s = Some(parts.clone());
-        account.agree(&truth, 0).unwrap();
+        account.agree(&truth).unwrap();
         account.conserve(&residents).unwrap();
 
         account.processes[0].of_which_s = Some(OfWhich {
             throttled: 1.4,
             ..parts.clone()
         });
-        assert!(account.agree(&truth, 0).is_err());
+        assert!(account.agree(&truth).is_err());
         for wrong in [
             OfWhich {
                 block_io: 1.1,
@@ -531,7 +525,7 @@ mod tests {
         let (mut account, truth) = slept();
         account.agree_on_user_mode(&truth).unwrap();
         account.processes[0].states_s = [0.5, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0];
-        account.agree(&truth, 0).unwrap();
+        account.agree(&truth).unwrap();
         assert!(account.agree_on_user_mode(&truth).is_err());
     }
 
@@ -539,7 +533,7 @@ mod tests {
     fn a_workload_that_cannot_explain_its_time_is_no_witness() {
         let (account, mut truth) = slept();
         truth.states_s[Microstate::Sleep as usize] = 2.9;
-        let error = account.agree(&truth, 0).unwrap_err().to_string();
+        let error = account.agree(&truth).unwrap_err().to_string();
         assert!(error.contains("explains"), "{error}");
     }
 
