@@ -1,0 +1,159 @@
+//! Whom to follow into user code: the rule of `-F`.
+//!
+//! A pattern is held against the whole of three things, any of which may match: the process's name as the kernel has
+//! it (15 bytes), the base name of the file that it executes, and its number. So `nginx` is nginx, and neither
+//! `nginx-debug` nor process 1264's child; `nginx.*` is all of them.
+
+use regex::bytes::Regex;
+
+/// The rule.
+#[derive(Clone, Debug)]
+pub enum Follow {
+    /// Nobody.
+    Off,
+    /// Who was on a CPU at a tick.
+    On,
+    /// Everybody, also who only waited.
+    All,
+    /// Whoever matches, once on a CPU at a tick or not.
+    Matching(Pattern),
+}
+
+/// A process, as the rule sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// Its number.
+    pub pid: u32,
+    /// Its name, where known; bytes, not text.
+    pub name: Option<&'a [u8]>,
+    /// Path of the file that it executes, where known.
+    pub executable: Option<&'a [u8]>,
+    /// It was on a CPU at a tick.
+    pub ticked: bool,
+}
+
+impl Follow {
+    /// Is it to be followed, as it is now?
+    #[must_use]
+    pub fn wants(&self, candidate: &Candidate<'_>) -> bool {
+        match self {
+            Follow::Off => false,
+            Follow::On => candidate.ticked,
+            Follow::All => true,
+            Follow::Matching(pattern) => pattern.matches(candidate),
+        }
+    }
+}
+
+/// An extended regular expression that has to match the whole of a name.
+#[derive(Clone, Debug)]
+pub struct Pattern(Regex);
+
+/// Why a pattern is none.
+#[derive(Debug, thiserror::Error)]
+#[error("{pattern:?} is no regular expression: {source}")]
+pub struct PatternError {
+    pattern: String,
+    source: Box<regex::Error>,
+}
+
+impl Pattern {
+    /// Compiles an expression.
+    ///
+    /// # Errors
+    /// [`PatternError`], which shows where it is wrong.
+    pub fn new(pattern: &str) -> Result<Pattern, PatternError> {
+        // Names are bytes: a dot is any of them. By itself first, or a parenthesis too many would close ours.
+        Regex::new(&format!("(?s-u){pattern}"))
+            .and_then(|_| Regex::new(&format!("(?s-u)\\A(?:{pattern})\\z")))
+            .map(Pattern)
+            .map_err(|source| PatternError {
+                pattern: pattern.to_owned(),
+                source: Box::new(source),
+            })
+    }
+
+    fn matches(&self, candidate: &Candidate<'_>) -> bool {
+        let base = candidate
+            .executable
+            .and_then(|path| path.rsplit(|byte| *byte == b'/').next());
+        self.0.is_match(candidate.pid.to_string().as_bytes())
+            || [candidate.name, base]
+                .into_iter()
+                .flatten()
+                .any(|name| self.0.is_match(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nginx() -> Candidate<'static> {
+        Candidate {
+            pid: 1264,
+            name: Some(b"nginx: worker p"),
+            executable: Some(b"/usr/sbin/nginx"),
+            ticked: false,
+        }
+    }
+
+    fn matching(pattern: &str) -> bool {
+        Follow::Matching(Pattern::new(pattern).unwrap()).wants(&nginx())
+    }
+
+    #[test]
+    fn a_pattern_matches_a_name_a_file_or_a_number_as_a_whole() {
+        for pattern in [
+            "nginx",
+            "1264",
+            "nginx: worker p",
+            "ng.*x",
+            "(a|nginx)",
+            "12[0-9]+",
+            "nginx|x",
+        ] {
+            assert!(matching(pattern), "{pattern}");
+        }
+        for pattern in [
+            "ngin",
+            "126",
+            "/usr/sbin/nginx",
+            "sbin/nginx",
+            "x|ngin",
+            "NGINX",
+            "",
+        ] {
+            assert!(!matching(pattern), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn names_are_bytes() {
+        let candidate = Candidate {
+            name: Some(b"\xff\xff\n"),
+            executable: None,
+            ..nginx()
+        };
+        let pattern = Pattern::new("...").unwrap();
+        assert!(Follow::Matching(pattern).wants(&candidate));
+    }
+
+    #[test]
+    fn on_is_who_ticked_and_all_is_everybody() {
+        let ticked = Candidate {
+            ticked: true,
+            ..nginx()
+        };
+        assert!(Follow::On.wants(&ticked) && !Follow::On.wants(&nginx()));
+        assert!(Follow::All.wants(&nginx()) && !Follow::Off.wants(&ticked));
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_told() {
+        for pattern in ["(", "a)(b", "[", "*"] {
+            let error = Pattern::new(pattern).unwrap_err().to_string();
+            assert!(error.contains(&format!("{pattern:?}")), "{error}");
+        }
+    }
+}
