@@ -12,16 +12,17 @@ use gimli::{
     UnwindSection, UnwindTableRow,
 };
 
+use super::MAX_CIE;
 use super::elf::{Error, Frames, Sections};
 use super::rule::{Rule, Rules, Unsupported};
 use super::summary::Summary;
 use super::table::Functions;
-use super::{MAX_CIE, x86_64};
+use super::x86_64::{self, Description};
 
 pub(super) type Slice<'data> = EndianSlice<'data, LittleEndian>;
 
 /// Room for the rules of one row. gimli's own is for 192 registers, which a hostile program would have copied
-/// with each instruction; here are as many as the ABI numbers for general and vector registers.
+/// again and again; the ABI has 49 general and vector registers.
 pub(super) struct Storage;
 
 impl<T: ReaderOffset> UnwindContextStorage<T> for Storage {
@@ -88,7 +89,7 @@ struct Entries<'data> {
     cie: Cie,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 struct Entry {
     offset: usize,
     length: usize,
@@ -100,40 +101,42 @@ impl Iterator for Entries<'_> {
 
     fn next(&mut self) -> Option<Entry> {
         loop {
-            let offset = self.at;
-            let (head, length) = match self.u32_at(offset)? {
-                // A terminator; where sections were joined, entries follow it.
-                0 => {
-                    self.at += 4;
-                    continue;
-                }
-                0xffff_ffff => (
-                    12,
-                    usize::try_from(self.u64_at(offset.checked_add(4)?)?).ok()?,
-                ),
-                length => (4, length as usize),
-            };
-            let length = length.checked_add(head)?;
-            let end = offset.checked_add(length)?;
-            if end > self.data.len() {
-                return None;
+            let entry = self.entry(self.at)?;
+            self.at += entry.length;
+            // A length of zero is a terminator; where sections were joined, entries follow it.
+            if entry.length > 4 {
+                return Some(entry);
             }
-            let is_cie = match (self.cie, head) {
-                (Cie::Zero, _) => self.u32_at(offset + head) == Some(0),
-                (Cie::Ones, 4) => self.u32_at(offset + head) == Some(u32::MAX),
-                (Cie::Ones, _) => self.u64_at(offset + head) == Some(u64::MAX),
-            };
-            self.at = end;
-            return Some(Entry {
-                offset,
-                length,
-                is_cie,
-            });
         }
     }
 }
 
 impl Entries<'_> {
+    /// What has its length field at this offset; nothing where it would reach beyond the section.
+    fn entry(&self, offset: usize) -> Option<Entry> {
+        let (head, length) = match self.u32_at(offset)? {
+            u32::MAX => (
+                12,
+                usize::try_from(self.u64_at(offset.checked_add(4)?)?).ok()?,
+            ),
+            length => (4, length as usize),
+        };
+        let length = length.checked_add(head)?;
+        if offset.checked_add(length)? > self.data.len() {
+            return None;
+        }
+        let is_cie = match (self.cie, head) {
+            (Cie::Zero, _) => self.u32_at(offset + head) == Some(0),
+            (Cie::Ones, 4) => self.u32_at(offset + head) == Some(u32::MAX),
+            (Cie::Ones, _) => self.u64_at(offset + head) == Some(u64::MAX),
+        };
+        Some(Entry {
+            offset,
+            length,
+            is_cie,
+        })
+    }
+
     fn u32_at(&self, at: usize) -> Option<u32> {
         self.data
             .get(at..)?
@@ -213,13 +216,8 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
             .fde_from_offset(bases, offset.into(), |section, bases, cie: S::Offset| {
                 let offset: usize = gimli::UnwindOffset::into(cie);
                 let parse = || {
-                    let entry = Entries {
-                        at: offset,
-                        ..entries.clone()
-                    }
-                    .next()?;
-                    let readable =
-                        entry.is_cie && entry.offset == offset && entry.length <= MAX_CIE;
+                    let entry = entries.entry(offset)?;
+                    let readable = entry.is_cie && entry.length <= MAX_CIE;
                     readable
                         .then(|| section.cie_from_offset(bases, cie).ok())
                         .flatten()
@@ -252,14 +250,23 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
         }
         self.functions.begin(pcs.clone());
         let mut known_to = pcs.start;
+        let mut last = None;
+        let column = fde.cie().return_address_register();
         if let Ok(mut table) = fde.rows(&self.section, &self.bases, context) {
             loop {
                 match table.next_row() {
+                    // What a program says of no pc, or of those behind its end, is not worth a rule.
+                    Ok(Some(row)) if row.start_address() >= pcs.end => return Ok(()),
+                    Ok(Some(row)) if row.start_address() == row.end_address() => {}
                     Ok(Some(row)) => {
-                        let rule = x86_64::rule(row, &self.section, fde);
-                        self.functions
-                            .row(row.start_address(), self.rules.number(rule))?;
                         known_to = row.end_address();
+                        let description = Description::of(row, column);
+                        // Expressions are not read again for each row that they hold for.
+                        if last.as_ref() != Some(&description) {
+                            last = Some(description.clone());
+                            let number = self.rules.number(description.rule(&self.section, fde));
+                            self.functions.row(row.start_address(), number)?;
+                        }
                     }
                     Ok(None) => return Ok(()),
                     Err(_) => break,

@@ -51,11 +51,11 @@ pub const MAX_PAGES: usize = 1 << 16;
 
 /// Longest CIE that is read, bytes. Compilers write some 24. Its program runs once for each FDE, so that a long one
 /// would cost the square of the section's size.
-pub const MAX_CIE: usize = 1024;
+pub const MAX_CIE: usize = 256;
 
 /// Longest DWARF expression that is looked at, bytes: the longest that is understood is the PLT's with 11. Each
 /// row looks at it anew.
-pub const MAX_EXPRESSION: usize = 32;
+pub const MAX_EXPRESSION: usize = 16;
 
 /// Longest gap between two functions that counts as padding of the first, bytes: alignment to 16.
 pub const MAX_PADDING: u64 = 15;

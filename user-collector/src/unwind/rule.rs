@@ -35,6 +35,8 @@ pub enum Unsupported {
     Malformed = 5,
     /// All 65,536 numbers of rules are used.
     Full = 6,
+    /// The caller's stack pointer is not the CFA.
+    StackPointer = 7,
 }
 
 /// Where the caller's registers are.

@@ -50,6 +50,8 @@ pub struct RowCounts {
     pub cfa_expression: u64,
     /// The CFA is relative to no general register.
     pub cfa_register: u64,
+    /// The caller's stack pointer is not the CFA.
+    pub other_stack_pointer: u64,
     /// The return address is found in no way that is understood.
     pub return_address: u64,
     /// An offset is too large for its field.
@@ -102,6 +104,7 @@ impl RowCounts {
                     Unsupported::ReturnAddress => &mut self.return_address,
                     Unsupported::Offset => &mut self.offset,
                     Unsupported::Malformed => &mut self.malformed,
+                    Unsupported::StackPointer => &mut self.other_stack_pointer,
                     Unsupported::Full => &mut self.full,
                 };
             }

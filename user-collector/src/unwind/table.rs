@@ -186,7 +186,7 @@ impl Functions {
         });
     }
 
-    /// From `pc` on this rule; of two for one pc the second stands.
+    /// From `pc` on this rule. Calls for one function come by rising pc.
     pub(super) fn row(&mut self, pc: u64, rule: u16) -> Result<(), Error> {
         let Some(function) = self.functions.last() else {
             return Ok(());
@@ -197,13 +197,8 @@ impl Functions {
         // All pages together hold no more than a u32 can say, and so does a function.
         let offset = u32::try_from(pc.saturating_sub(function.pcs.start))
             .map_err(|_| Error::TooManyPages)?;
-        let own = &self.rows[function.first_row..];
-        match own {
-            [.., (last, _)] if *last == offset => {
-                self.rows.pop();
-                return self.row(pc, rule);
-            }
-            [.., (last, same)] if *last > offset || *same == rule => return Ok(()),
+        match self.rows[function.first_row..].last() {
+            Some(&(last, same)) if last >= offset || same == rule => {}
             _ if self.rows.len() >= MAX_ROWS => return Err(Error::TooManyRows),
             _ => self.rows.push((offset, rule)),
         }

@@ -39,40 +39,88 @@ const LIT11: u8 = 0x3b;
 type Row = UnwindTableRow<usize, Storage>;
 type Expression = UnwindExpression<usize>;
 
-/// The rule of one row.
-pub(super) fn rule<'data, S: UnwindSection<Slice<'data>>>(
-    row: &Row,
+/// What a row says of the registers that are followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Description {
+    cfa: CfaRule<usize>,
+    sp: Saved,
+    fp: Saved,
+    ra: Saved,
+}
+
+/// Where a register of the caller is; nothing where nothing is said.
+type Saved = Option<RegisterRule<usize>>;
+
+impl Description {
+    /// Of a row, whose CIE has the return address in this column.
+    pub(super) fn of(row: &Row, return_address: Register) -> Description {
+        Description {
+            cfa: row.cfa().clone(),
+            sp: row.register(X86_64::RSP),
+            fp: row.register(X86_64::RBP),
+            ra: row.register(return_address),
+        }
+    }
+
+    /// The rule that says the same.
+    pub(super) fn rule<'data, S: UnwindSection<Slice<'data>>>(
+        self,
+        section: &S,
+        fde: &FrameDescriptionEntry<Slice<'data>>,
+    ) -> Rule {
+        let in_frame = || -> Result<Rule, Unsupported> {
+            let Some(ra) = return_address(self.ra, section, fde)? else {
+                return Ok(Rule::Stop);
+            };
+            let cfa = match self.cfa {
+                CfaRule::RegisterAndOffset { register, offset } => {
+                    let register = general(register).ok_or(Unsupported::CfaRegister)?;
+                    Cfa::Register {
+                        register,
+                        offset: offset32(offset)?,
+                    }
+                }
+                CfaRule::Expression(expression) => cfa_expression(expression, section, fde)?,
+            };
+            if !is_cfa(self.sp, cfa, section, fde) {
+                return Err(Unsupported::StackPointer);
+            }
+            Ok(Rule::Frame(Frame {
+                cfa,
+                fp: frame_pointer(self.fp, section, fde),
+                ra,
+            }))
+        };
+        in_frame().unwrap_or_else(Rule::Unsupported)
+    }
+}
+
+/// The caller's stack pointer is the CFA unless something else is said, as in `longjmp` when it has the new one. A
+/// signal frame says the same in other words: it is stored where the CFA is read.
+fn is_cfa<'data, S: UnwindSection<Slice<'data>>>(
+    sp: Saved,
+    cfa: Cfa,
     section: &S,
     fde: &FrameDescriptionEntry<Slice<'data>>,
-) -> Rule {
-    let in_frame = || -> Result<Rule, Unsupported> {
-        let column = fde.cie().return_address_register();
-        let Some(ra) = return_address(row.register(column), section, fde)? else {
-            return Ok(Rule::Stop);
-        };
-        let cfa = match row.cfa() {
-            CfaRule::RegisterAndOffset { register, offset } => {
-                let register = general(*register).ok_or(Unsupported::CfaRegister)?;
-                Cfa::Register {
-                    register,
-                    offset: offset32(*offset)?,
-                }
-            }
-            CfaRule::Expression(expression) => cfa_expression(*expression, section, fde)?,
-        };
-        Ok(Rule::Frame(Frame {
-            cfa,
-            fp: frame_pointer(row.register(X86_64::RBP), section, fde),
-            ra,
-        }))
-    };
-    in_frame().unwrap_or_else(Rule::Unsupported)
+) -> bool {
+    match (sp, cfa) {
+        (None | Some(RegisterRule::ValOffset(0)), _) => true,
+        (
+            Some(RegisterRule::Expression(expression)),
+            Cfa::Deref {
+                register,
+                offset,
+                plus: 0,
+            },
+        ) => saved_at(expression, section, fde) == Some((Base::Register(register), offset.into())),
+        _ => false,
+    }
 }
 
 /// Nothing for the outermost frame, whose return address is undefined. Not to mention it means nothing: on this
 /// processor every CIE says where it is.
 fn return_address<'data, S: UnwindSection<Slice<'data>>>(
-    rule: Option<RegisterRule<usize>>,
+    rule: Saved,
     section: &S,
     fde: &FrameDescriptionEntry<Slice<'data>>,
 ) -> Result<Option<ReturnAddress>, Unsupported> {
@@ -98,7 +146,7 @@ fn return_address<'data, S: UnwindSection<Slice<'data>>>(
 
 /// Where nothing is said of rbp, the function keeps it, as the ABI has it.
 fn frame_pointer<'data, S: UnwindSection<Slice<'data>>>(
-    rule: Option<RegisterRule<usize>>,
+    rule: Saved,
     section: &S,
     fde: &FrameDescriptionEntry<Slice<'data>>,
 ) -> FramePointer {
@@ -195,7 +243,7 @@ fn operations<'data, S: UnwindSection<Slice<'data>>>(
     }
     let expression = expression.get(section).ok()?;
     let mut iterator = expression.operations(fde.cie().encoding());
-    let mut operations = Vec::new();
+    let mut operations = Vec::with_capacity(MAX_EXPRESSION);
     while let Some(operation) = iterator.next().ok()? {
         operations.push(operation);
     }
