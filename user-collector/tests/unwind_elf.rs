@@ -10,6 +10,7 @@
     reason = "a test reports by panicking"
 )]
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use gimli::{
@@ -22,7 +23,7 @@ use user_collector::unwind::{
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// What leaving a frame gives: CFA, the caller's frame pointer, its pc (nothing: outermost), whether a signal frame.
+/// What leaving a frame gives: the caller's stack pointer, the caller's frame pointer, its pc (nothing: outermost), whether a signal frame.
 type Left = (u64, Option<u64>, Option<u64>, bool);
 
 fn hash(value: u64) -> u64 {
@@ -44,6 +45,7 @@ struct Row {
     start: u64,
     end: u64,
     cfa: CfaRule<usize>,
+    sp: Option<RegisterRule<usize>>,
     fp: Option<RegisterRule<usize>>,
     ra: Option<RegisterRule<usize>>,
     encoding: Encoding,
@@ -74,6 +76,7 @@ impl<'a> Oracle<'a> {
                         start: row.start_address(),
                         end: row.end_address(),
                         cfa: row.cfa().clone(),
+                        sp: row.register(X86_64::RSP),
                         fp: row.register(X86_64::RBP),
                         ra: row.register(X86_64::RA),
                         encoding: fde.cie().encoding(),
@@ -139,12 +142,18 @@ impl<'a> Oracle<'a> {
         let restore = |number: u64, rule: &Option<RegisterRule<usize>>| match rule {
             Some(RegisterRule::Undefined) => None,
             None | Some(RegisterRule::SameValue) => Some(register(number, pc)),
+            Some(RegisterRule::ValOffset(offset)) => Some(cfa.wrapping_add_signed(*offset)),
             Some(RegisterRule::Offset(offset)) => Some(memory(cfa.wrapping_add_signed(*offset))),
             Some(RegisterRule::Register(other)) => Some(register(other.0.into(), pc)),
             Some(RegisterRule::Expression(expression)) => Some(memory(at(expression, Some(cfa)))),
             other => panic!("{other:?}"),
         };
-        Some((cfa, restore(6, &row.fp), restore(16, &row.ra), row.signal))
+        let sp = if row.sp.is_none() {
+            cfa
+        } else {
+            restore(7, &row.sp).unwrap()
+        };
+        Some((sp, restore(6, &row.fp), restore(16, &row.ra), row.signal))
     }
 }
 
@@ -196,12 +205,15 @@ fn lost(rule: &Rule) -> bool {
 
 /// Compares all rows of a file; gives what it counted.
 fn compare(path: &Path) -> Summary {
-    let file = std::fs::read(path).unwrap();
+    compare_bytes(path, &std::fs::read(path).unwrap())
+}
+
+fn compare_bytes(path: &Path, file: &[u8]) -> Summary {
     let mut rules = Rules::new();
     let started = std::time::Instant::now();
-    let (table, summary) = Table::of_elf(&file, &mut rules).unwrap();
+    let (table, summary) = Table::of_elf(file, &mut rules).unwrap();
     let took = started.elapsed();
-    let sections = Sections::of_elf(&file).unwrap();
+    let sections = Sections::of_elf(file).unwrap();
     let Frames::Eh { data, address } = sections.frames else {
         panic!("{}: no .eh_frame", path.display())
     };
@@ -305,6 +317,24 @@ fn libc() {
 #[test]
 fn dynamic_linker() {
     compare(&mapped("/ld-linux"));
+}
+
+/// No file has it, so it is read from memory.
+#[test]
+fn vdso() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let Some(line) = maps.lines().find(|line| line.ends_with("[vdso]")) else {
+        return;
+    };
+    let (start, end) = line
+        .split_once(' ')
+        .and_then(|(range, _)| range.split_once('-'))
+        .unwrap();
+    let [start, end] = [start, end].map(|hex| u64::from_str_radix(hex, 16).unwrap());
+    let mut image = vec![0; usize::try_from(end - start).unwrap()];
+    let memory = std::fs::File::open("/proc/self/mem").unwrap();
+    memory.read_exact_at(&mut image, start).unwrap();
+    compare_bytes(Path::new("[vdso]"), &image);
 }
 
 /// Larger files, and those that an environment variable names, separated by colons.

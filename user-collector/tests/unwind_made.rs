@@ -258,6 +258,7 @@ fn a_signal_frame() {
         &[&[
             (0, Cfi::CfaExpression(raw(&[0x77, 0xa0, 0x01, 0x06]))),
             (0, Cfi::Expression(X86_64::RBP, raw(&[0x77, 0xf8, 0x00]))),
+            (0, Cfi::Expression(X86_64::RSP, raw(&[0x77, 0xa0, 0x01]))),
             (0, Cfi::Expression(X86_64::RA, raw(&[0x77, 0xa8, 0x01]))),
         ]],
     ));
@@ -302,6 +303,7 @@ fn what_is_not_understood_is_counted() {
         (4, Cfi::Offset(X86_64::RA, -0x10_0000)),
         (5, Cfi::Offset(X86_64::RA, -8)),
         (5, Cfi::ValOffset(X86_64::RBP, 8)),
+        (6, Cfi::Register(X86_64::RSP, X86_64::R8)),
     ]);
     let unsupported = |why| Some(Rule::Unsupported(why));
     assert_eq!(made.at(1), unsupported(Unsupported::CfaExpression));
