@@ -3,7 +3,7 @@
 //! Distributions build without frame pointers, and a BPF program can't evaluate DWARF. So the call frame
 //! information of an ELF file is evaluated once, here, into a [`Table`] that a bounded binary search reads: a
 //! [`Row`] of 4 bytes is the low half of a pc and the number of a [`Rule`]; rows are grouped by 64 KiB
-//! [`Page`] of pc. Rules repeat from file to file (a whole distribution has about 5,300 of them), so all files
+//! [`Page`] of pc. Rules repeat from file to file (all programs and libraries of a Debian system have about 5,000), so all files
 //! share one [`Rules`].
 //!
 //! ```
@@ -21,12 +21,14 @@
 //! ```
 //!
 //! Bytes come in, a table goes out; nothing is opened, mapped or read here. The bytes are anybody's: whoever
-//! runs a program chooses its `.eh_frame`. So nothing panics, time is linear in the size of the section, memory is
-//! bounded by the limits below, and one bad entry is counted and does not lose the rest.
+//! runs a program chooses its `.eh_frame`. So nothing panics, time is linear in the size of the section (about 1 ms per
+//! MB of text; the worst that was thought of costs seconds for the largest section), memory is bounded by the
+//! limits below, and one bad entry is counted and does not lose the rest.
 //!
-//! What it refuses: general DWARF expressions (0.04 % of rows; marked as [`Rule::Unsupported`] and counted),
-//! compressed `.debug_frame`, and files of another class, byte order or machine. What depends on the
-//! processor is in `x86_64.rs` alone.
+//! What it refuses: general DWARF expressions, and stack pointers that are not the CFA: 19 of 10.7 million rows in
+//! the programs and libraries of a Debian system, marked as [`Rule::Unsupported`] and counted. Also compressed
+//! `.debug_frame`, and files of another class, byte order or machine. What depends on the processor is in
+//! `x86_64.rs` alone.
 
 mod elf;
 mod frames;
@@ -53,8 +55,8 @@ pub const MAX_PAGES: usize = 1 << 16;
 /// would cost the square of the section's size.
 pub const MAX_CIE: usize = 256;
 
-/// Longest DWARF expression that is looked at, bytes: the longest that is understood is the PLT's with 11. Each
-/// row looks at it anew.
+/// Longest DWARF expression that is looked at, bytes: the longest that is understood is the PLT's with 11. One
+/// expression may be looked at for each row that it holds for.
 pub const MAX_EXPRESSION: usize = 16;
 
 /// Longest gap between two functions that counts as padding of the first, bytes: alignment to 16.

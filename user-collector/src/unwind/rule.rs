@@ -31,7 +31,8 @@ pub enum Unsupported {
     ReturnAddress = 3,
     /// An offset does not fit its field.
     Offset = 4,
-    /// The program of the function's FDE ends here with an error.
+    /// The program of the function's FDE ends here with an error. Seen once in the field: a new register for a CFA that
+    /// is an expression, in hand-written assembly of libgcrypt.
     Malformed = 5,
     /// All 65,536 numbers of rules are used.
     Full = 6,
