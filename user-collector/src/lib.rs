@@ -1,10 +1,12 @@
-//! Processes as functions of time, who lived when, under which name, with what mapped where; whom to follow; and the join of what was recorded of a thread in the
-//! kernel with its user side.
+//! Processes as functions of time: who lived when, under which name, with what mapped where. Whom to follow. The join of what
+//! was recorded of a thread in the kernel with its user side, and the unwind tables of the files that are executed.
 //!
 //! Fed with the perf side-band and a snapshot of `/proc`, in time order; asked about instants in the
-//! same order. It reads nothing by itself, so its tests are drawings of time.
+//! same order. It reads nothing by itself, so its tests are drawings of time; and likewise [`unwind`] is given the bytes
+//! of a file.
 
 pub mod entries;
 pub mod follow;
 pub mod maps;
 pub mod process;
+pub mod unwind;

@@ -1,0 +1,141 @@
+//! What became of the frame information of one file: losses are counted, not silent.
+
+use serde::Serialize;
+
+use super::rule::{Cfa, FramePointer, ReturnAddress, Rule, Rules, Unsupported};
+use super::table::Table;
+use super::x86_64;
+
+/// The account of one table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// Bytes of executable segments.
+    pub text: u64,
+    /// FDEs that were read.
+    pub fdes: u64,
+    /// FDEs that could not be read at all, because of themselves or of their CIE.
+    pub bad_fdes: u64,
+    /// FDEs whose program ends with an error; up to there they are in the table.
+    pub malformed_fdes: u64,
+    /// FDEs of code that is in no executable segment: what a linker has thrown away but not its frame information.
+    pub elsewhere: u64,
+    /// FDEs of which another one that begins later hides the rest.
+    pub overlapped: u64,
+    /// Bytes at the section's end that make no entry.
+    pub unread: u64,
+    /// The rows of the table by kind.
+    pub rows: RowCounts,
+}
+
+/// Rows by kind. Each row is in one of the kinds up to `unsupported`; the last fields are shares of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RowCounts {
+    /// A hole begins.
+    pub absent: u64,
+    /// Outermost frames.
+    pub stop: u64,
+    /// The CFA is relative to the stack pointer.
+    pub stack_pointer: u64,
+    /// The CFA is relative to the frame pointer.
+    pub frame_pointer: u64,
+    /// The CFA is read from memory.
+    pub deref: u64,
+    /// Entries of the PLT.
+    pub plt: u64,
+    /// Signal frames.
+    pub signal: u64,
+    /// The CFA or the return address is in another register: good in the innermost frame only.
+    pub innermost: u64,
+    /// The CFA is an expression that is not understood.
+    pub cfa_expression: u64,
+    /// The CFA is relative to no general register.
+    pub cfa_register: u64,
+    /// The caller's stack pointer is not the CFA.
+    pub other_stack_pointer: u64,
+    /// The return address is found in no way that is understood.
+    pub return_address: u64,
+    /// An offset is too large for its field.
+    pub offset: u64,
+    /// What follows an error in an FDE's program.
+    pub malformed: u64,
+    /// No number was left for the rule.
+    pub full: u64,
+    /// Rows after which the caller's frame pointer is unknown, of all kinds.
+    pub frame_pointer_lost: u64,
+}
+
+impl RowCounts {
+    pub(super) fn of(table: &Table, rules: &Rules) -> RowCounts {
+        let mut counts = RowCounts::default();
+        for row in table.rows() {
+            counts.add(rules.get(row.rule).unwrap_or(&Rule::Absent));
+        }
+        counts
+    }
+
+    /// Rows that say that something is known but can't be used.
+    #[must_use]
+    pub fn unsupported(&self) -> u64 {
+        self.cfa_expression
+            + self.cfa_register
+            + self.return_address
+            + self.offset
+            + self.malformed
+            + self.full
+    }
+
+    fn add(&mut self, rule: &Rule) {
+        *self.of_kind(rule) += 1;
+        if let Rule::Frame(frame) = rule
+            && frame.fp == FramePointer::Lost
+        {
+            self.frame_pointer_lost += 1;
+        }
+    }
+
+    fn of_kind(&mut self, rule: &Rule) -> &mut u64 {
+        let frame = match rule {
+            Rule::Absent => return &mut self.absent,
+            Rule::Stop => return &mut self.stop,
+            Rule::Unsupported(why) => {
+                return match why {
+                    Unsupported::CfaExpression => &mut self.cfa_expression,
+                    Unsupported::CfaRegister => &mut self.cfa_register,
+                    Unsupported::ReturnAddress => &mut self.return_address,
+                    Unsupported::Offset => &mut self.offset,
+                    Unsupported::Malformed => &mut self.malformed,
+                    Unsupported::StackPointer => &mut self.other_stack_pointer,
+                    Unsupported::Full => &mut self.full,
+                };
+            }
+            Rule::Frame(frame) => frame,
+        };
+        match (frame.ra, frame.cfa) {
+            (ReturnAddress::Interrupted { .. }, _) => &mut self.signal,
+            (ReturnAddress::Register(_), _) => &mut self.innermost,
+            (_, Cfa::Plt { .. }) => &mut self.plt,
+            (
+                _,
+                Cfa::Register {
+                    register: x86_64::SP,
+                    ..
+                },
+            ) => &mut self.stack_pointer,
+            (
+                _,
+                Cfa::Register {
+                    register: x86_64::FP,
+                    ..
+                },
+            ) => &mut self.frame_pointer,
+            (
+                _,
+                Cfa::Deref {
+                    register: x86_64::SP | x86_64::FP,
+                    ..
+                },
+            ) => &mut self.deref,
+            (_, Cfa::Register { .. } | Cfa::Deref { .. }) => &mut self.innermost,
+        }
+    }
+}

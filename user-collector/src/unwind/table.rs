@@ -1,0 +1,418 @@
+//! The table that is searched: rows of 4 bytes, by page.
+//!
+//! A row holds from its pc to the next row's. At the start of each page the row that holds there is repeated, so that a
+//! search never leaves its page. Where neighbours say the same, the first stands for both.
+
+use std::ops::Range;
+
+use super::elf::{Error, Sections};
+use super::rule::{Rule, Rules};
+use super::summary::{RowCounts, Summary};
+use super::{MAX_PADDING, MAX_PAGES, MAX_ROWS, frames};
+
+/// From this pc on, this rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Row {
+    /// The low 16 bits of the pc, in the address space that the ELF file is linked for.
+    pub low: u16,
+    /// The number of the rule, in the [`Rules`] that the table was made with.
+    pub rule: u16,
+}
+
+/// The rows of 64 KiB of pc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// The pc, shifted right by 16.
+    pub number: u32,
+    /// Place of its first row in [`Table::rows`].
+    pub start: u32,
+    /// Place after its last row.
+    pub end: u32,
+}
+
+/// The unwind table of one file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    pages: Vec<Page>,
+    rows: Vec<Row>,
+}
+
+impl Table {
+    /// Makes the table of an ELF file: `.eh_frame`, or else `.debug_frame`, or else an empty one.
+    ///
+    /// # Errors
+    /// The file is no ELF file of this machine, its headers point outside of it, or it is beyond the limits of this
+    /// module.
+    pub fn of_elf(file: &[u8], rules: &mut Rules) -> Result<(Table, Summary), Error> {
+        Table::of_sections(&Sections::of_elf(file)?, rules)
+    }
+
+    /// Makes the table of what was found in an ELF file.
+    ///
+    /// # Errors
+    /// The table would be beyond the limits of this module.
+    pub fn of_sections(
+        sections: &Sections<'_>,
+        rules: &mut Rules,
+    ) -> Result<(Table, Summary), Error> {
+        let mut summary = Summary {
+            text: sections.executable.iter().fold(0, |sum, range| {
+                sum.saturating_add(range.end.saturating_sub(range.start))
+            }),
+            ..Summary::default()
+        };
+        let functions = frames::read(sections, rules, &mut summary)?;
+        let table = functions.table(&mut summary)?;
+        summary.rows = RowCounts::of(&table, rules);
+        Ok((table, summary))
+    }
+
+    /// The pages that have rows, by rising number.
+    #[must_use]
+    pub fn pages(&self) -> &[Page] {
+        &self.pages
+    }
+
+    /// The rows of all pages.
+    #[must_use]
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Bytes of the rows, and of the pages as the BPF side has them (12 bytes each).
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of_val(self.rows.as_slice()) + size_of_val(self.pages.as_slice())
+    }
+
+    /// The number of the rule for a pc of the file's own address space; [`Rules::ABSENT`] where there is none.
+    ///
+    /// Finds the page, then the last row whose `low` is not above the pc's.
+    #[must_use]
+    pub fn number_at(&self, pc: u64) -> u16 {
+        let low = (pc & 0xffff) as u16;
+        let Ok(place) = self
+            .pages
+            .binary_search_by_key(&(pc >> 16), |page| u64::from(page.number))
+        else {
+            return Rules::ABSENT;
+        };
+        let page = &self.pages[place];
+        let rows = self
+            .rows
+            .get(page.start as usize..page.end as usize)
+            .unwrap_or_default();
+        match rows.partition_point(|row| row.low <= low) {
+            0 => Rules::ABSENT,
+            after => rows[after - 1].rule,
+        }
+    }
+
+    /// The rule for a pc of the file's own address space; nothing in a hole.
+    #[must_use]
+    pub fn lookup<'r>(&self, rules: &'r Rules, pc: u64) -> Option<&'r Rule> {
+        match self.number_at(pc) {
+            Rules::ABSENT => None,
+            number => rules.get(number),
+        }
+    }
+
+    /// From `pc` on this rule. Calls come by rising pc.
+    fn push(&mut self, pc: u64, rule: u16, last: &mut (u64, u16)) -> Result<(), Error> {
+        if rule == last.1 {
+            return Ok(());
+        }
+        if last.1 != Rules::ABSENT {
+            for page in (last.0 >> 16) + 1..pc >> 16 {
+                self.row(page << 16, last.1)?;
+            }
+            if last.0 >> 16 < pc >> 16 && pc & 0xffff != 0 {
+                self.row(pc & !0xffff, last.1)?;
+            }
+        }
+        // A page that begins in a hole begins with its first row.
+        if rule != Rules::ABSENT || pc & 0xffff != 0 {
+            self.row(pc, rule)?;
+        }
+        *last = (pc, rule);
+        Ok(())
+    }
+
+    fn row(&mut self, pc: u64, rule: u16) -> Result<(), Error> {
+        let number = u32::try_from(pc >> 16).map_err(|_| Error::Address { address: pc })?;
+        let start = self.rows.len() as u32;
+        if self.rows.len() >= MAX_ROWS {
+            return Err(Error::TooManyRows);
+        }
+        self.rows.push(Row {
+            low: (pc & 0xffff) as u16,
+            rule,
+        });
+        if let Some(page) = self.pages.last_mut().filter(|page| page.number == number) {
+            page.end = start + 1;
+        } else if self.pages.len() >= MAX_PAGES {
+            return Err(Error::TooManyPages);
+        } else {
+            self.pages.push(Page {
+                number,
+                start,
+                end: start + 1,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The functions of a file as they are read: in any order, overlapping as they please.
+#[derive(Debug, Default)]
+pub(super) struct Functions {
+    functions: Vec<Function>,
+    rows: Vec<(u32, u16)>,
+}
+
+#[derive(Debug)]
+struct Function {
+    pcs: Range<u64>,
+    first_row: usize,
+}
+
+impl Functions {
+    /// The rows that follow are of this function.
+    pub(super) fn begin(&mut self, pcs: Range<u64>) {
+        self.functions.push(Function {
+            pcs,
+            first_row: self.rows.len(),
+        });
+    }
+
+    /// From `pc` on this rule. Calls for one function come by rising pc.
+    pub(super) fn row(&mut self, pc: u64, rule: u16) -> Result<(), Error> {
+        let Some(function) = self.functions.last() else {
+            return Ok(());
+        };
+        if pc >= function.pcs.end {
+            return Ok(());
+        }
+        // All pages together hold no more than a u32 can say, and so does a function.
+        let offset = u32::try_from(pc.saturating_sub(function.pcs.start))
+            .map_err(|_| Error::TooManyPages)?;
+        match self.rows[function.first_row..].last() {
+            Some(&(last, same)) if last >= offset || same == rule => {}
+            _ if self.rows.len() >= MAX_ROWS => return Err(Error::TooManyRows),
+            _ => self.rows.push((offset, rule)),
+        }
+        Ok(())
+    }
+
+    /// Sorts them. Of two that overlap, the one that begins later holds from its start: so does the search of
+    /// `.eh_frame_hdr` by which programs unwind themselves.
+    fn table(mut self, summary: &mut Summary) -> Result<Table, Error> {
+        let first_rows: Vec<usize> = self
+            .functions
+            .iter()
+            .map(|function| function.first_row)
+            .collect();
+        let mut order: Vec<usize> = (0..self.functions.len()).collect();
+        order.sort_by_key(|&index| self.functions[index].pcs.start);
+        for pair in order.windows(2) {
+            let next = self.functions[pair[1]].pcs.start;
+            let end = &mut self.functions[pair[0]].pcs.end;
+            if next < *end {
+                summary.overlapped += 1;
+                *end = next;
+            }
+        }
+        let mut table = Table::default();
+        let mut last = (0, Rules::ABSENT);
+        let mut covered: Option<u64> = None;
+        for index in order {
+            let Function { pcs, first_row } = &self.functions[index];
+            if pcs.is_empty() {
+                continue;
+            }
+            if let Some(end) = covered
+                && pcs.start - end > MAX_PADDING
+            {
+                table.push(end, Rules::ABSENT, &mut last)?;
+            }
+            let after = first_rows
+                .get(index + 1)
+                .copied()
+                .unwrap_or(self.rows.len());
+            for &(offset, rule) in &self.rows[*first_row..after] {
+                let pc = pcs.start + u64::from(offset);
+                if pc < pcs.end {
+                    table.push(pc, rule, &mut last)?;
+                }
+            }
+            covered = Some(pcs.end);
+        }
+        if let Some(end) = covered {
+            table.push(end, Rules::ABSENT, &mut last)?;
+        }
+        table.rows.shrink_to_fit();
+        table.pages.shrink_to_fit();
+        Ok(table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A function: its pcs, and rules by offset.
+    type Made = (Range<u64>, Vec<(u64, u16)>);
+
+    fn table(functions: &[Made]) -> (Table, Summary) {
+        let mut made = Functions::default();
+        for (pcs, rows) in functions {
+            made.begin(pcs.clone());
+            for &(offset, rule) in rows {
+                made.row(pcs.start + offset, rule).unwrap();
+            }
+        }
+        let mut summary = Summary::default();
+        (made.table(&mut summary).unwrap(), summary)
+    }
+
+    /// What the table must say, read slowly from what it was made of.
+    fn naive(functions: &[Made], pc: u64) -> u16 {
+        let rule = |(pcs, rows): &Made, pc: u64| {
+            rows.iter()
+                .rev()
+                .find(|(offset, _)| pcs.start + offset <= pc)
+                .map_or(Rules::ABSENT, |&(_, rule)| rule)
+        };
+        let begun = |pc: u64| functions.iter().filter(move |(pcs, _)| pcs.start <= pc);
+        // The last of those that begin last.
+        let Some(function) = begun(pc).max_by_key(|(pcs, _)| pcs.start) else {
+            return Rules::ABSENT;
+        };
+        if pc < function.0.end {
+            return rule(function, pc);
+        }
+        let next = functions
+            .iter()
+            .map(|(pcs, _)| pcs.start)
+            .filter(|&start| start > pc)
+            .min();
+        match next {
+            Some(next) if next - function.0.end <= MAX_PADDING => {
+                rule(function, function.0.end - 1)
+            }
+            _ => Rules::ABSENT,
+        }
+    }
+
+    #[test]
+    fn equal_neighbours_are_one_row() {
+        let (table, _) = table(&[
+            (0x1000..0x1010, vec![(0, 5), (4, 5), (8, 6)]),
+            (0x1010..0x1020, vec![(0, 6)]),
+        ]);
+        let rows = [(0x1000, 5), (0x1008, 6), (0x1020, Rules::ABSENT)]
+            .map(|(low, rule)| Row { low, rule });
+        assert_eq!(table.rows(), rows);
+        assert_eq!(
+            table.pages(),
+            [Page {
+                number: 0,
+                start: 0,
+                end: 3
+            }]
+        );
+    }
+
+    #[test]
+    fn a_row_is_repeated_at_each_border() {
+        let (table, _) = table(&[
+            (0x1_fff0..0x4_0000, vec![(0, 5)]),
+            (0x9_0000..0x9_0004, vec![(0, 6)]),
+        ]);
+        let rows =
+            [(0xfff0, 5), (0, 5), (0, 5), (0, 6), (4, 0)].map(|(low, rule)| Row { low, rule });
+        assert_eq!(table.rows(), rows);
+        let numbers: Vec<u32> = table.pages().iter().map(|page| page.number).collect();
+        assert_eq!(numbers, [1, 2, 3, 9]);
+        assert_eq!(table.number_at(0x3_ffff), 5);
+        assert_eq!(table.number_at(0x4_0000), Rules::ABSENT);
+        assert_eq!(table.number_at(u64::MAX), Rules::ABSENT);
+    }
+
+    #[test]
+    fn padding_belongs_to_the_function_before_it() {
+        let hole = |gap: u64| {
+            let (table, _) = table(&[
+                (0x1000..0x1010, vec![(0, 5)]),
+                (0x1010 + gap..0x1040, vec![(0, 6)]),
+            ]);
+            table.number_at(0x1010)
+        };
+        assert_eq!(hole(MAX_PADDING), 5);
+        assert_eq!(hole(MAX_PADDING + 1), Rules::ABSENT);
+    }
+
+    #[test]
+    fn of_two_the_later_holds() {
+        let (table, summary) = table(&[
+            (0x1020..0x1030, vec![(0, 6)]),
+            (0x1000..0x1080, vec![(0, 5)]),
+        ]);
+        assert_eq!(
+            [0x101f, 0x1020, 0x102f, 0x1030].map(|pc| table.number_at(pc)),
+            [5, 6, 6, Rules::ABSENT]
+        );
+        assert_eq!(summary.overlapped, 1);
+    }
+
+    #[test]
+    fn too_much_is_an_error() {
+        let mut functions = Functions::default();
+        functions.begin(0x1000..(MAX_PAGES as u64 + 1) << 16);
+        functions.row(0x1000, 5).unwrap();
+        assert_eq!(
+            functions.table(&mut Summary::default()),
+            Err(Error::TooManyPages)
+        );
+    }
+
+    fn function() -> impl Strategy<Value = Made> {
+        // Dense enough to touch and overlap, long enough to cross several borders.
+        let length = prop_oneof![1..64_u64, 1..0x3_0000_u64];
+        let start = prop_oneof![0x1_fff0..0x2_0010_u64, 1..0x8_0000_u64];
+        (
+            start,
+            length,
+            proptest::collection::btree_map(0..0x3_0000_u64, 3..6_u16, 0..8),
+            3..6_u16,
+        )
+            .prop_map(|(start, length, mut rows, first)| {
+                rows.insert(0, first);
+                (start..start + length, rows.into_iter().collect())
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn lookup_is_a_linear_search(
+            functions in proptest::collection::vec(function(), 0..12),
+            pcs in proptest::collection::vec(0..0xc_0000_u64, 32),
+        ) {
+            let (table, _) = table(&functions);
+            let rows = functions.iter().flat_map(|(pcs, rows)| rows.iter().map(|(offset, _)| pcs.start + offset));
+            let edges = functions.iter().flat_map(|(pcs, _)| [pcs.start, pcs.end, pcs.end + MAX_PADDING]);
+            let borders = (1..12_u64).map(|page| page << 16);
+            let near = rows.chain(edges).chain(borders).flat_map(|pc| [pc - 1, pc, pc + 1]);
+            for pc in near.chain(pcs) {
+                prop_assert_eq!(table.number_at(pc), naive(&functions, pc), "pc {:#x}", pc);
+            }
+            for page in table.pages() {
+                let rows = &table.rows()[page.start as usize..page.end as usize];
+                prop_assert!(rows.windows(2).all(|pair| pair[0].low < pair[1].low && pair[0].rule != pair[1].rule));
+            }
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! Unwind tables of frame information that is written here: one test a form that compilers and linkers write.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test reports by panicking"
+)]
+
+use gimli::write::{
+    Address, CallFrameInstruction as Cfi, CommonInformationEntry, EhFrame, EndianVec, Expression,
+    FrameDescriptionEntry, FrameTable,
+};
+use gimli::{Encoding, Format, LittleEndian, Register, X86_64};
+use user_collector::unwind::{
+    Base, Cfa, Frame, FramePointer, Frames, MAX_CIE, ReturnAddress, Rule, Rules, Sections, Summary,
+    Table, Unsupported,
+};
+
+const START: u64 = 0x1_0000;
+
+fn cie() -> CommonInformationEntry {
+    let encoding = Encoding {
+        format: Format::Dwarf32,
+        version: 1,
+        address_size: 8,
+    };
+    let mut cie = CommonInformationEntry::new(encoding, 1, -8, X86_64::RA);
+    cie.add_instruction(Cfi::Cfa(X86_64::RSP, 8));
+    cie.add_instruction(Cfi::Offset(X86_64::RA, -8));
+    cie
+}
+
+/// The section with one function for each list of instructions, 0x100 bytes each and 0x1000 apart.
+fn section(cie: CommonInformationEntry, functions: &[&[(u32, Cfi)]]) -> Vec<u8> {
+    let mut table = FrameTable::default();
+    let cie = table.add_cie(cie);
+    for (index, instructions) in functions.iter().enumerate() {
+        let mut fde =
+            FrameDescriptionEntry::new(Address::Constant(START + index as u64 * 0x1000), 0x100);
+        for (offset, instruction) in *instructions {
+            fde.add_instruction(*offset, instruction.clone());
+        }
+        table.add_fde(cie, fde);
+    }
+    let mut section = EhFrame(EndianVec::new(LittleEndian));
+    table.write_eh_frame(&mut section).unwrap();
+    section.0.into_vec()
+}
+
+fn sections(data: &[u8]) -> Sections<'_> {
+    let executable = std::iter::once(0x1000..0x100_0000).collect();
+    Sections {
+        frames: Frames::Eh {
+            data,
+            address: 0x80_0000,
+        },
+        text: 0,
+        got: 0,
+        executable,
+    }
+}
+
+struct Made {
+    table: Table,
+    rules: Rules,
+    summary: Summary,
+}
+
+impl Made {
+    fn of(data: &[u8]) -> Made {
+        let mut rules = Rules::new();
+        let (table, summary) = Table::of_sections(&sections(data), &mut rules).unwrap();
+        Made {
+            table,
+            rules,
+            summary,
+        }
+    }
+
+    fn at(&self, offset: u64) -> Option<Rule> {
+        self.table.lookup(&self.rules, START + offset).copied()
+    }
+}
+
+fn one(instructions: &[(u32, Cfi)]) -> Made {
+    Made::of(&section(cie(), &[instructions]))
+}
+
+fn raw(bytes: &[u8]) -> Expression {
+    Expression::raw(bytes.to_vec())
+}
+
+const RETURN: ReturnAddress = ReturnAddress::At {
+    base: Base::Cfa,
+    offset: -8,
+};
+
+fn frame(cfa: Cfa, fp: FramePointer) -> Option<Rule> {
+    Some(Rule::Frame(Frame {
+        cfa,
+        fp,
+        ra: RETURN,
+    }))
+}
+
+fn sp(offset: i32) -> Cfa {
+    Cfa::Register {
+        register: 7,
+        offset,
+    }
+}
+
+const SAVED: FramePointer = FramePointer::At {
+    base: Base::Cfa,
+    offset: -16,
+};
+
+#[test]
+fn push_and_frame_pointer() {
+    let made = one(&[
+        (1, Cfi::CfaOffset(16)),
+        (1, Cfi::Offset(X86_64::RBP, -16)),
+        (4, Cfi::CfaRegister(X86_64::RBP)),
+        (0xf0, Cfi::Cfa(X86_64::RSP, 8)),
+    ]);
+    assert_eq!(made.at(0), frame(sp(8), FramePointer::Same));
+    assert_eq!(made.at(1), frame(sp(16), SAVED));
+    assert_eq!(
+        made.at(4),
+        frame(
+            Cfa::Register {
+                register: 6,
+                offset: 16
+            },
+            SAVED
+        )
+    );
+    assert_eq!(made.at(0xef), made.at(4));
+    assert_eq!(made.at(0xff), frame(sp(8), SAVED));
+    assert_eq!(made.at(0x100), None);
+    assert_eq!(made.summary.rows.stack_pointer, 3);
+    assert_eq!(made.summary.rows.frame_pointer, 1);
+    assert_eq!((made.summary.fdes, made.summary.rows.absent), (1, 1));
+}
+
+#[test]
+fn remembered_states_come_back() {
+    let made = one(&[
+        (1, Cfi::CfaOffset(64)),
+        (9, Cfi::RememberState),
+        (9, Cfi::CfaOffset(8)),
+        (10, Cfi::RestoreState),
+    ]);
+    assert_eq!(
+        [1, 9, 10].map(|at| made.at(at)),
+        [sp(64), sp(8), sp(64)].map(|cfa| frame(cfa, FramePointer::Same))
+    );
+}
+
+#[test]
+fn both_plts() {
+    for threshold in [10, 11] {
+        let expression = [
+            0x77,
+            8,
+            0x80,
+            0,
+            0x3f,
+            0x1a,
+            0x30 + threshold,
+            0x2a,
+            0x33,
+            0x24,
+            0x22,
+        ];
+        let made = one(&[(0, Cfi::CfaExpression(raw(&expression)))]);
+        assert_eq!(
+            made.at(0),
+            frame(
+                Cfa::Plt {
+                    offset: 8,
+                    threshold
+                },
+                FramePointer::Same
+            )
+        );
+        assert_eq!(made.summary.rows.plt, 1);
+    }
+}
+
+#[test]
+fn a_realigned_stack_of_gcc() {
+    let r10 = X86_64::R10;
+    let made = one(&[
+        (5, Cfi::Cfa(r10, 0)),
+        (14, Cfi::Expression(X86_64::RBP, raw(&[0x76, 0]))),
+        (24, Cfi::CfaExpression(raw(&[0x76, 0x78, 0x06]))),
+        (90, Cfi::CfaExpression(raw(&[0x77, 40, 0x06, 0x23, 8]))),
+    ]);
+    let saved = FramePointer::At {
+        base: Base::Register(6),
+        offset: 0,
+    };
+    assert_eq!(
+        made.at(5),
+        frame(
+            Cfa::Register {
+                register: 10,
+                offset: 0
+            },
+            FramePointer::Same
+        )
+    );
+    assert_eq!(
+        made.at(14),
+        frame(
+            Cfa::Register {
+                register: 10,
+                offset: 0
+            },
+            saved
+        )
+    );
+    assert_eq!(
+        made.at(24),
+        frame(
+            Cfa::Deref {
+                register: 6,
+                offset: -8,
+                plus: 0
+            },
+            saved
+        )
+    );
+    assert_eq!(
+        made.at(90),
+        frame(
+            Cfa::Deref {
+                register: 7,
+                offset: 40,
+                plus: 8
+            },
+            saved
+        )
+    );
+    assert_eq!(
+        (made.summary.rows.innermost, made.summary.rows.deref),
+        (2, 2)
+    );
+}
+
+#[test]
+fn a_signal_frame() {
+    let mut cie = cie();
+    cie.signal_trampoline = true;
+    let made = Made::of(&section(
+        cie,
+        &[&[
+            (0, Cfi::CfaExpression(raw(&[0x77, 0xa0, 0x01, 0x06]))),
+            (0, Cfi::Expression(X86_64::RBP, raw(&[0x77, 0xf8, 0x00]))),
+            (0, Cfi::Expression(X86_64::RSP, raw(&[0x77, 0xa0, 0x01]))),
+            (0, Cfi::Expression(X86_64::RA, raw(&[0x77, 0xa8, 0x01]))),
+        ]],
+    ));
+    let base = Base::Register(7);
+    let rule = Rule::Frame(Frame {
+        cfa: Cfa::Deref {
+            register: 7,
+            offset: 160,
+            plus: 0,
+        },
+        fp: FramePointer::At { base, offset: 120 },
+        ra: ReturnAddress::Interrupted { base, offset: 168 },
+    });
+    assert_eq!(made.at(0), Some(rule));
+    assert_eq!(made.summary.rows.signal, 1);
+}
+
+#[test]
+fn the_outermost_frame_and_vfork() {
+    let made = one(&[
+        (4, Cfi::Undefined(X86_64::RA)),
+        (8, Cfi::Register(X86_64::RA, X86_64::RDI)),
+    ]);
+    assert_eq!(made.at(4), Some(Rule::Stop));
+    let Some(Rule::Frame(frame)) = made.at(8) else {
+        panic!("{:?}", made.at(8))
+    };
+    assert_eq!(frame.ra, ReturnAddress::Register(5));
+    assert_eq!(
+        (made.summary.rows.stop, made.summary.rows.innermost),
+        (1, 1)
+    );
+}
+
+#[test]
+fn what_is_not_understood_is_counted() {
+    let made = one(&[
+        (1, Cfi::CfaExpression(raw(&[0x77, 8, 0x31, 0x22]))),
+        (2, Cfi::Cfa(Register(17), 8)),
+        (3, Cfi::Cfa(X86_64::RSP, 8)),
+        (3, Cfi::ValOffset(X86_64::RA, 8)),
+        (4, Cfi::Offset(X86_64::RA, -0x10_0000)),
+        (5, Cfi::Offset(X86_64::RA, -8)),
+        (5, Cfi::ValOffset(X86_64::RBP, 8)),
+        (6, Cfi::Register(X86_64::RSP, X86_64::R8)),
+    ]);
+    let unsupported = |why| Some(Rule::Unsupported(why));
+    assert_eq!(made.at(1), unsupported(Unsupported::CfaExpression));
+    assert_eq!(made.at(2), unsupported(Unsupported::CfaRegister));
+    assert_eq!(made.at(3), unsupported(Unsupported::ReturnAddress));
+    assert_eq!(made.at(4), unsupported(Unsupported::Offset));
+    assert_eq!(made.at(5), frame(sp(8), FramePointer::Lost));
+    assert_eq!(
+        (
+            made.summary.rows.unsupported(),
+            made.summary.rows.frame_pointer_lost
+        ),
+        (4, 1)
+    );
+}
+
+#[test]
+fn functions_beyond_64_kib() {
+    let instructions: &[(u32, Cfi)] = &[(1, Cfi::CfaOffset(16))];
+    let made = Made::of(&section(cie(), &[instructions; 40]));
+    assert_eq!(made.table.pages().len(), 3);
+    for index in 0..40 {
+        assert_eq!(made.at(index * 0x1000), frame(sp(8), FramePointer::Same));
+        assert_eq!(
+            made.at(index * 0x1000 + 0xff),
+            frame(sp(16), FramePointer::Same)
+        );
+        assert_eq!(made.at(index * 0x1000 + 0x100), None);
+    }
+}
+
+/// The length fields' places: of the CIE and of each FDE.
+fn entries(data: &[u8]) -> Vec<usize> {
+    let mut places = vec![];
+    let mut at = 0;
+    while at + 4 <= data.len() {
+        places.push(at);
+        at += 4 + u32::from_le_bytes(data[at..at + 4].try_into().unwrap()) as usize;
+    }
+    places
+}
+
+#[test]
+fn one_bad_entry_does_not_lose_the_rest() {
+    let instructions: &[(u32, Cfi)] = &[(1, Cfi::CfaOffset(16))];
+    let mut data = section(cie(), &[instructions; 3]);
+    let places = entries(&data);
+    // The second function's place of its CIE points nowhere.
+    data[places[2] + 4..places[2] + 8].copy_from_slice(&0x7fff_ffff_u32.to_le_bytes());
+    let made = Made::of(&data);
+    assert_eq!((made.summary.fdes, made.summary.bad_fdes), (2, 1));
+    assert_eq!(
+        [0, 0x1000, 0x2000].map(|at| made.at(at).is_some()),
+        [true, false, true]
+    );
+}
+
+#[test]
+fn a_program_that_ends_in_an_error_is_good_up_to_there() {
+    let mut data = section(
+        cie(),
+        &[&[(1, Cfi::CfaOffset(16)), (9, Cfi::RestoreState)], &[]],
+    );
+    let made = Made::of(&data);
+    assert_eq!(made.at(8), frame(sp(16), FramePointer::Same));
+    assert_eq!(made.at(9), Some(Rule::Unsupported(Unsupported::Malformed)));
+    assert_eq!(made.at(0xff), made.at(9));
+    assert_eq!(
+        (made.summary.malformed_fdes, made.summary.rows.malformed),
+        (1, 1)
+    );
+    assert!(made.at(0x1000).is_some());
+
+    // An entry that is longer than the section ends the walk, and what was read stays.
+    let last = *entries(&data).last().unwrap();
+    data[last..last + 4].copy_from_slice(&0x1000_u32.to_le_bytes());
+    let made = Made::of(&data);
+    assert_eq!(
+        (made.summary.fdes, made.summary.unread),
+        (1, (data.len() - last) as u64)
+    );
+}
+
+#[test]
+fn code_outside_the_segments_is_left_out() {
+    let data = section(cie(), &[&[], &[]]);
+    let mut rules = Rules::new();
+    let only_second = START + 0x1000..START + 0x1100;
+    let sections = Sections {
+        executable: std::iter::once(only_second).collect(),
+        ..sections(&data)
+    };
+    let (table, summary) = Table::of_sections(&sections, &mut rules).unwrap();
+    assert_eq!((summary.fdes, summary.elsewhere), (2, 1));
+    assert_eq!(table.lookup(&rules, START), None);
+    assert!(table.lookup(&rules, START + 0x1000).is_some());
+}
+
+#[test]
+fn a_cie_that_costs_too_much_is_refused() {
+    let mut long = cie();
+    for _ in 0..MAX_CIE {
+        long.add_instruction(Cfi::CfaOffset(8));
+    }
+    let made = Made::of(&section(long, &[&[]]));
+    assert_eq!((made.summary.fdes, made.summary.bad_fdes), (0, 1));
+    assert_eq!(made.table, Table::default());
+}
+
+#[test]
+fn debug_frame() {
+    let mut table = FrameTable::default();
+    let cie = table.add_cie(cie());
+    table.add_fde(
+        cie,
+        FrameDescriptionEntry::new(Address::Constant(START), 0x100),
+    );
+    let mut section = gimli::write::DebugFrame(EndianVec::new(LittleEndian));
+    table.write_debug_frame(&mut section).unwrap();
+    let data = section.0.into_vec();
+    let mut rules = Rules::new();
+    let sections = Sections {
+        frames: Frames::Debug { data: &data },
+        ..sections(&[])
+    };
+    let (table, summary) = Table::of_sections(&sections, &mut rules).unwrap();
+    assert_eq!(
+        table.lookup(&rules, START).copied(),
+        frame(sp(8), FramePointer::Same)
+    );
+    assert_eq!(summary.fdes, 1);
+}
+
+#[test]
+fn a_file_without_frame_information_has_an_empty_table() {
+    let mut rules = Rules::new();
+    let sections = Sections {
+        frames: Frames::None,
+        ..sections(&[])
+    };
+    let (table, summary) = Table::of_sections(&sections, &mut rules).unwrap();
+    assert_eq!((table, summary.fdes), (Table::default(), 0));
+}
