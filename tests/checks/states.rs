@@ -297,9 +297,16 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
     Ok((truths, account))
 }
 
-/// Births come at nearly the rate of the ticks, and the disk's work often comes with them.
+/// Births come at nearly the rate of the ticks, and the disk's work often comes with them. A migration storm is disturbed by a
+/// tick, goes on from there like a clock, and is found at the same point by the next CPU's.
 fn in_step_with_ticks(program: &str, variant: Option<&str>) -> bool {
-    let loads = ["births", "state_tfault", "state_dfault", "state_kfault"];
+    let loads = [
+        "births",
+        "migrate",
+        "state_tfault",
+        "state_dfault",
+        "state_kfault",
+    ];
     variant == Some("fsync") || loads.iter().any(|load| program.ends_with(load))
 }
 
