@@ -133,6 +133,8 @@ impl<'a> Session<'a> {
                 .is_some_and(|pause| !pause.start_recording),
             ..Gate::default()
         };
+        // Before the first tick, or it would be of no sample.
+        sources.sample("start")?;
         let started = match sources.set_recording(gate.open()) {
             Ok(started) => started,
             Err(failure) => {
@@ -144,7 +146,6 @@ impl<'a> Session<'a> {
         if gate.open() {
             sources.tell_recording(true, started);
         }
-        sources.sample("start")?;
 
         let load = match plan.load.is_empty() {
             true => LoadPhase::None,

@@ -50,13 +50,16 @@ pub enum Event {
 }
 
 impl Event {
-    /// An absence that was going on when data stopped is told a moment later; it belongs to the instant
-    /// at which they stopped.
+    /// What was going on when data stopped is told a moment later; it belongs to the instant at which they
+    /// stopped.
     #[must_use]
     pub fn not_after(mut self, stopped: u64) -> Event {
-        if let Event::Record(Record::Absence(absence)) = &mut self {
-            absence.head.time = absence.head.time.min(stopped);
-        }
+        let head = match &mut self {
+            Event::Record(Record::Absence(absence)) => &mut absence.head,
+            Event::Record(Record::Tick(tick)) => &mut tick.head,
+            _ => return self,
+        };
+        head.time = head.time.min(stopped);
         self
     }
 }
