@@ -1,10 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* The pure headers as ordinary functions, for the tests in bpf/src. */
+typedef unsigned char __u8;
+typedef short __s16;
+typedef int __s32;
 typedef unsigned int __u32;
+typedef long long __s64;
 typedef unsigned long long __u64;
+typedef _Bool bool;
+#define true 1
+#define false 0
+#define __always_inline inline __attribute__((always_inline))
+
+/* Reads a word of a stack for whoever asked; 0 when it could be read. */
+struct native_reader {
+	int (*read)(void *whose, __u64 address, __u64 *word);
+	void *whose;
+};
+
+static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word)
+{
+	struct native_reader *native = reader;
+
+	return native->read(native->whose, address, word);
+}
 
 #include "account.h"
 #include "grid.h"
+#include "unwind.h"
 
 __u32 native_grid_advance(struct grid *grid, __u64 now, __u64 period);
 
@@ -58,4 +80,17 @@ struct absence native_close(struct account *account, __u64 now, __u64 run_delay)
 int native_is_whole(const struct account *account)
 {
 	return account_is_whole(account);
+}
+
+__u32 native_unwind_leave(struct unwind_state *state, const struct unwind_rule *rule, struct native_reader *reader);
+__u32 native_unwind_guess(struct unwind_state *state, struct native_reader *reader);
+
+__u32 native_unwind_leave(struct unwind_state *state, const struct unwind_rule *rule, struct native_reader *reader)
+{
+	return unwind_leave(state, rule, reader);
+}
+
+__u32 native_unwind_guess(struct unwind_state *state, struct native_reader *reader)
+{
+	return unwind_guess(state, reader);
 }

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * One frame of a user stack, left by a rule: the only unwinder there is. It is pure: what it reads of the stack it
+ * reads by unwind_read(), which whoever includes this has defined, in the kernel and natively.
+ *
+ *	static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word); (0 when it could be read)
+ *
+ * Only pc, stack pointer and frame pointer are followed. The other registers are known in the innermost frame alone, and a
+ * rule that needs one further out is refused: a wrong caller is worse than none.
+ */
+#ifndef KCOLLECT_UNWIND_H
+#define KCOLLECT_UNWIND_H
+
+/* DWARF numbers of x86-64. */
+#define UNWIND_FP 6
+#define UNWIND_SP 7
+#define UNWIND_REGISTERS 16
+/* In place of a register: relative to the canonical frame address. */
+#define UNWIND_CFA 255
+
+enum unwind_cfa_kind {
+	CFA_ABSENT,
+	CFA_STOP,
+	CFA_UNSUPPORTED,
+	CFA_REGISTER,
+	CFA_DEREF,
+	CFA_PLT,
+};
+
+enum unwind_fp_kind {
+	FP_SAME,
+	FP_AT,
+	FP_LOST,
+};
+
+enum unwind_ra_kind {
+	RA_AT,
+	RA_INTERRUPTED,
+	RA_REGISTER,
+};
+
+/* How to leave a frame; Rule::encode of user-collector makes them. */
+struct unwind_rule {
+	__s32 cfa_offset;
+	__s16 cfa_plus; /* deref: added after it; PLT: the threshold */
+	__s16 fp_offset;
+	__s16 ra_offset;
+	__u8 cfa_kind;	   /* enum unwind_cfa_kind */
+	__u8 cfa_register; /* DWARF number; unsupported: why */
+	__u8 fp_kind;	   /* enum unwind_fp_kind */
+	__u8 fp_base;	   /* DWARF number, or UNWIND_CFA */
+	__u8 ra_kind;	   /* enum unwind_ra_kind */
+	__u8 ra_base;	   /* as fp_base */
+};
+
+/* Why a stack ends where it does. */
+enum unwind_end {
+	UNWIND_ON,	    /* it does not: there is a caller */
+	UNWIND_COMPLETE,    /* at the thread's first function */
+	UNWIND_DEEP,	    /* there was no room for more */
+	UNWIND_NO_MAPPING,  /* no code is known to be mapped at the pc */
+	UNWIND_NO_TABLE,    /* the table of the file at the pc is not there yet */
+	UNWIND_NO_RULE,	    /* the table says nothing of the pc */
+	UNWIND_UNSUPPORTED, /* it says something that can't be followed */
+	UNWIND_UNREADABLE,  /* the stack could not be read */
+	UNWIND_ASTRAY,	    /* the caller's frame would not lie above its callee's */
+	UNWIND_ENDS,
+};
+
+struct unwind_state {
+	__u64 pc;
+	__u64 registers[UNWIND_REGISTERS]; /* by DWARF number */
+	__u32 known;			   /* a bit for each of them */
+	__u32 exact;			   /* pc is where it was interrupted, not a return address */
+};
+
+/* The address by which rules and functions are found: of a caller, inside its call. */
+static __always_inline __u64 unwind_at(const struct unwind_state *state)
+{
+	return state->exact ? state->pc : state->pc - 1;
+}
+
+static __always_inline int unwind_register(const struct unwind_state *state, __u8 number, __u64 *value)
+{
+	if (number >= UNWIND_REGISTERS || !(state->known >> number & 1))
+		return -1;
+	*value = state->registers[number & (UNWIND_REGISTERS - 1)];
+	return 0;
+}
+
+static __always_inline int unwind_base(const struct unwind_state *state, __u8 base, __u64 cfa, __u64 *value)
+{
+	if (base == UNWIND_CFA) {
+		*value = cfa;
+		return 0;
+	}
+	return unwind_register(state, base, value);
+}
+
+/* The caller's frame is known. */
+static __always_inline enum unwind_end unwind_to(struct unwind_state *state, __u64 pc, __u64 sp, __u64 fp, bool has_fp,
+						 bool interrupted)
+{
+	/* Whoever starts a thread without saying that it is the first leaves 0 where a return address would be. */
+	if (!pc)
+		return UNWIND_COMPLETE;
+	state->pc = pc;
+	state->registers[UNWIND_SP] = sp;
+	state->registers[UNWIND_FP] = fp;
+	state->known = 1 << UNWIND_SP | (has_fp ? 1 << UNWIND_FP : 0);
+	state->exact = interrupted;
+	return UNWIND_ON;
+}
+
+/* Leaves a frame by its rule. What `state` says is the caller's where the answer is UNWIND_ON. */
+static __always_inline enum unwind_end unwind_leave(struct unwind_state *state, const struct unwind_rule *rule,
+						    void *reader)
+{
+	__u64 cfa, base, pc, fp = state->registers[UNWIND_FP];
+	bool has_fp = state->known >> UNWIND_FP & 1;
+
+	switch (rule->cfa_kind) {
+	case CFA_ABSENT:
+		return UNWIND_NO_RULE;
+	case CFA_STOP:
+		return UNWIND_COMPLETE;
+	case CFA_REGISTER:
+	case CFA_DEREF:
+	case CFA_PLT:
+		break;
+	default:
+		return UNWIND_UNSUPPORTED;
+	}
+	if (unwind_register(state, rule->cfa_register, &cfa))
+		return UNWIND_UNSUPPORTED;
+	cfa += rule->cfa_offset;
+	if (rule->cfa_kind == CFA_DEREF) {
+		if (unwind_read(reader, cfa, &cfa))
+			return UNWIND_UNREADABLE;
+		cfa += rule->cfa_plus;
+	} else if (rule->cfa_kind == CFA_PLT && (__s64)(state->pc & 15) >= rule->cfa_plus) {
+		cfa += 8;
+	}
+
+	if (rule->ra_kind == RA_REGISTER) {
+		if (unwind_register(state, rule->ra_base, &pc))
+			return UNWIND_UNSUPPORTED;
+	} else {
+		if (unwind_base(state, rule->ra_base, cfa, &base))
+			return UNWIND_UNSUPPORTED;
+		if (unwind_read(reader, base + rule->ra_offset, &pc))
+			return UNWIND_UNREADABLE;
+	}
+	if (rule->fp_kind == FP_AT) {
+		has_fp = !unwind_base(state, rule->fp_base, cfa, &base) &&
+			 !unwind_read(reader, base + rule->fp_offset, &fp);
+	} else if (rule->fp_kind == FP_LOST) {
+		has_fp = false;
+	}
+	/* A signal's handler may have a stack of its own, anywhere. */
+	if (rule->ra_kind != RA_INTERRUPTED && cfa <= state->registers[UNWIND_SP])
+		return UNWIND_ASTRAY;
+	return unwind_to(state, pc, cfa, fp, has_fp, rule->ra_kind == RA_INTERRUPTED);
+}
+
+/* Leaves a frame of code without rules, as if it kept a frame pointer: a guess. */
+static __always_inline enum unwind_end unwind_guess(struct unwind_state *state, void *reader)
+{
+	__u64 fp = state->registers[UNWIND_FP], pc, next;
+
+	if (!(state->known >> UNWIND_FP & 1) || fp & 7 || fp < state->registers[UNWIND_SP])
+		return fp ? UNWIND_ASTRAY : UNWIND_COMPLETE;
+	if (unwind_read(reader, fp, &next) || unwind_read(reader, fp + 8, &pc))
+		return UNWIND_UNREADABLE;
+	return unwind_to(state, pc, fp + 16, next, true, false);
+}
+
+_Static_assert(sizeof(struct unwind_rule) == 16, "Rule::SIZE of user-collector");
+
+#endif
