@@ -24,6 +24,34 @@ static __always_inline __u64 user_ip(const struct pt_regs *regs)
 	return regs->ip;
 }
 
+/* The same by DWARF number, and where the thread is. */
+static __always_inline void user_registers(const struct pt_regs *regs, __u64 *pc, __u64 *registers)
+{
+	*pc = regs->ip;
+	registers[0] = regs->ax;
+	registers[1] = regs->dx;
+	registers[2] = regs->cx;
+	registers[3] = regs->bx;
+	registers[4] = regs->si;
+	registers[5] = regs->di;
+	registers[6] = regs->bp;
+	registers[7] = regs->sp;
+	registers[8] = regs->r8;
+	registers[9] = regs->r9;
+	registers[10] = regs->r10;
+	registers[11] = regs->r11;
+	registers[12] = regs->r12;
+	registers[13] = regs->r13;
+	registers[14] = regs->r14;
+	registers[15] = regs->r15;
+}
+
+/* A program of 32 bits, whose frames are others: its code segment is not __USER_CS. */
+static __always_inline bool is_narrow(const struct pt_regs *regs)
+{
+	return regs->cs != 0x33;
+}
+
 /* THREAD_SIZE: four pages on every x86-64 kernel but a KASAN one, whose deeper half then counts as
  * interrupt work; nobody profiles those for speed. */
 #define KERNEL_STACK_SIZE (16 * 1024)

@@ -37,6 +37,7 @@ enum bpf_map_type {
 
 enum {
 	BPF_F_NO_PREALLOC = 1,
+	BPF_F_MMAPABLE = 1024,
 	BPF_NOEXIST = 1,
 	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
 };
@@ -126,6 +127,7 @@ struct task_struct {
 	__u64 start_time;
 	unsigned long nvcsw;
 	unsigned long nivcsw;
+	__u64 self_exec_id;
 	unsigned long min_flt;
 	unsigned long maj_flt;
 	struct task_io_accounting ioac;
@@ -139,9 +141,8 @@ struct task_struct___thread_throttling {
 
 struct pt_regs {
 #if defined(__TARGET_ARCH_x86)
-	unsigned long orig_ax;
-	unsigned long ip;
-	unsigned long sp;
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax;
+	unsigned long ip, cs, flags, sp, ss;
 #elif defined(__TARGET_ARCH_arm64)
 	__u64 sp;
 	__u64 pc;

@@ -83,7 +83,7 @@ struct thread {
 	__u32 kernel_fault; /* a fault was taken in the kernel, perhaps in this very system call */
 	__u32 entry; /* twice the number of its last entry to user mode, and ENTRY_AWAITED: one word, one store */
 	__u32 counted; /* `before` is known */
-	__u64 ip, sp; /* where entries are not seen: the place in user mode that the awaited one is known by */
+	__u64 ip, sp, print; /* where entries are not seen: the place in user mode that the number stands for; or ip 0 */
 	__u64 before[COUNTERS]; /* what the kernel had counted when it was watched first */
 };
 
@@ -93,6 +93,21 @@ struct {
 	__type(key, int);
 	__type(value, struct thread);
 } threads SEC(".maps");
+
+/* Where entries are not seen: the user stack of a thread at the place where it left its CPU last. */
+#define KEPT_FRAMES 254
+
+struct kept_place {
+	struct entry_record record;
+	__u64 words[KEPT_FRAMES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct kept_place);
+} places SEC(".maps");
 
 /* Threads whose next entry to user mode is waited for, or was. By tid; a task work can't live in `threads`. */
 struct entry_wait {
@@ -108,6 +123,15 @@ struct {
 	__type(key, __u32);
 	__type(value, struct entry_wait);
 } entry_waits SEC(".maps");
+
+/* Is half of a CPU's ring free? */
+static __always_inline bool has_room(__u32 cpu)
+{
+	__u32 index = cpu / CPUS_PER_RING;
+	void *ring = bpf_map_lookup_elem(&rings, &index);
+
+	return ring && bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) < bpf_ringbuf_query(ring, BPF_RB_RING_SIZE) / 2;
+}
 
 /* Send `size` bytes into the ring of a CPU; false where there is no room. The reader comes round on a timer; it is
  * woken only when a quarter is full, for a wake-up per record would cost more than the record. */

@@ -147,7 +147,7 @@ static __always_inline void describe_absence(struct cpu_books *book, struct cpu_
 	out->blocked = grid_before(left->origin, thread->index, index, absence->woken - any_offset, period_ns);
 	out->state = absence->state;
 	out->detail = absence->detail;
-	out->entry = next_entry(book, task, thread, false);
+	out->entry = next_entry(book, task, thread, false, cpu);
 }
 
 static __always_inline void send_absence(struct cpu_books *book, struct cpu_books *left, __u64 index,
@@ -256,6 +256,7 @@ static __always_inline void leave(struct cpu_books *book, struct task_struct *pr
 		      prev->se.sum_exec_runtime);
 	thread->index = book->index;
 	thread->cpu = cpu;
+	keep_place(book, prev, thread, cpu);
 }
 
 static __always_inline void arrive(struct cpu_books *book, struct task_struct *next, __u64 now, __u32 cpu)
@@ -307,7 +308,7 @@ static __always_inline void charge(__u64 *ctx, struct cpu_books *book, struct ta
 	book->made_up += ticks - 1;
 	describe(&out->record, prev, now, cpu, TICK_KERNEL, ticks);
 	out->record.flags = TICK_LEAVING;
-	out->record.entry = next_entry(book, prev, bpf_task_storage_get(&threads, prev, 0, 0), true);
+	out->record.entry = next_entry(book, prev, bpf_task_storage_get(&threads, prev, 0, 0), true, cpu);
 	send_tick(book, out, add_stack(&out->record, bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0)));
 }
 

@@ -133,7 +133,7 @@ int tick(struct bpf_perf_event_data *ctx)
 		}
 	}
 	if (task->pid)
-		out->record.entry = next_entry(book, task, bpf_task_storage_get(&threads, task, 0, 0), true);
+		out->record.entry = next_entry(book, task, bpf_task_storage_get(&threads, task, 0, 0), true, cpu);
 	send_tick(book, out, size);
 	return 0;
 }

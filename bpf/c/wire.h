@@ -29,6 +29,7 @@ enum record_flags {
 	THREAD_ENDED = 8,   /* the last of this thread; else it lives on */
 	ENTRY_AT_EXIT = 16, /* the thread ends: it will not be in user mode again */
 	TICK_LEAVING = 32,  /* taken when the thread left its CPU: the first frames are those of the taking */
+	ENTRY_COPIED = 64,  /* what follows is a copy of the registers, by DWARF number, and of the stack from its pointer on */
 };
 
 /* What every record begins with. Ticks and absences: followed by `frames` 64-bit addresses. */
@@ -104,16 +105,22 @@ struct thread_record {
 };
 
 /* A thread of which records with this number were sent goes back to user mode, or was there: the place in which its
- * user stack was all the time. */
+ * user stack was all the time. Followed by `frames` 64-bit words: the user stack, leaf first, callers as addresses inside
+ * the call, or a copy of what it is to be walked by. */
 struct entry_record {
 	struct record head; /* entry: the number */
 	__u64 ip;
 	__u64 sp;
+	__u32 execution; /* how often the thread had executed a program */
+	__u32 version;	 /* of the process's mappings, by which the stack was walked; 0: it was not */
+	__u8 end;	 /* enum unwind_end */
+	__u8 guessed;	 /* a frame was left by its frame pointer */
+	__u16 zero[3];
 };
 
 _Static_assert(sizeof(struct record) == 56, "wire.rs mirrors this");
 _Static_assert(sizeof(struct thread_record) == 272, "wire.rs mirrors this");
-_Static_assert(sizeof(struct entry_record) == 72, "wire.rs mirrors this");
+_Static_assert(sizeof(struct entry_record) == 88, "wire.rs mirrors this");
 _Static_assert(sizeof(struct cpu_books) == 192, "wire.rs mirrors this");
 
 #endif

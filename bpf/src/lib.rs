@@ -14,13 +14,17 @@ mod error;
 #[cfg(test)]
 mod grid;
 mod load;
+mod skeleton;
+mod tables;
+pub mod unwind;
 mod verifier;
 pub mod wire;
 
 pub use books::CpuBooks;
 pub use error::Error;
 pub use load::{Emission, Settings, TickCollector};
+pub use tables::{Code, Mapped, PageRows, RULE_SIZE, TableId, TableUse};
 pub use wire::{
     Absence, Counts, Detail, Details, Entry, Head, Mode, Record, Stack, ThreadName, ThreadTimes,
-    Tick,
+    Tick, UserSide,
 };

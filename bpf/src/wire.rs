@@ -9,6 +9,7 @@ use std::ops::AddAssign;
 use serde::Serialize;
 
 use crate::Error;
+use crate::unwind::End;
 
 /// As many frames as a record can have.
 pub const MAX_FRAMES: usize = 127;
@@ -21,7 +22,13 @@ const WAIT_CPU: usize = 8;
 
 const HEAD: usize = 56;
 const THREAD: usize = 27 * 8;
-const ENTRY: usize = 2 * 8;
+const ENTRY: usize = 4 * 8;
+
+/// As many words as can follow an entry.
+const ENTRY_WORDS: usize = 2048;
+
+/// General registers that a copied user side begins with, by DWARF number.
+pub const REGISTERS: usize = 16;
 
 /// A thread's name as the kernel keeps it: at most 15 bytes of any kind but NUL.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -225,7 +232,7 @@ sums! {
 }
 
 /// A thread went back to user mode, or was there: its user stack is that of all records with this number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// When and where, who, and the number.
     pub head: Head,
@@ -235,6 +242,33 @@ pub struct Entry {
     pub ip: u64,
     /// Its stack pointer there.
     pub sp: u64,
+    /// How often it had executed a program until then, counted from any number.
+    pub execution: u32,
+    /// Its stack there.
+    pub user: UserSide,
+}
+
+/// A user stack, or what it can be walked by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UserSide {
+    /// Walked in the kernel.
+    Walked {
+        /// User addresses, leaf first: where it was interrupted; of callers, inside the call.
+        frames: Box<[u64]>,
+        /// Why there are no more.
+        end: End,
+        /// A frame was left by its frame pointer, for want of a table.
+        guessed: bool,
+        /// The version of the process's mappings by which it was walked; 0: of none.
+        version: u32,
+    },
+    /// Copied, because something that the walk needs was not there.
+    Copied {
+        /// General registers by DWARF number.
+        registers: Box<[u64; REGISTERS]>,
+        /// Words of the stack from the stack pointer on.
+        stack: Box<[u64]>,
+    },
 }
 
 /// One record of a ring, or of a walk over all threads.
@@ -293,7 +327,7 @@ impl Record {
         let body = match kind {
             0..=3 if frames <= MAX_FRAMES => frames * 8,
             4 if frames == 0 => THREAD,
-            5 if frames == 0 => ENTRY,
+            5 if frames <= ENTRY_WORDS => ENTRY + frames * 8,
             0..=5 => return Err(refuse("more frames than there can be")),
             _ => return Err(refuse("unknown kind")),
         };
@@ -335,12 +369,17 @@ impl Record {
                 stack: stack(),
             }),
             4 => Record::Thread(Box::new(thread(head, state, flag(8), body))),
-            5 => Record::Entry(Entry {
-                head,
-                at_exit: flag(16),
-                ip: word(body, 0),
-                sp: word(body, 8),
-            }),
+            5 => {
+                let (fixed, words) = body.split_at(ENTRY);
+                Record::Entry(Entry {
+                    head,
+                    at_exit: flag(16),
+                    ip: word(fixed, 0),
+                    sp: word(fixed, 8),
+                    execution: half(fixed, 16),
+                    user: user_side(fixed, words, flag(64)).map_err(refuse)?,
+                })
+            }
             kind => Record::Tick(Tick {
                 head,
                 ticks,
@@ -356,6 +395,25 @@ impl Record {
         };
         Ok((record, rest))
     }
+}
+
+fn user_side(fixed: &[u8], words: &[u8], copied: bool) -> Result<UserSide, &'static str> {
+    let mut words = words.chunks_exact(8).map(|bytes| word(bytes, 0));
+    if !copied {
+        return Ok(UserSide::Walked {
+            frames: words.collect(),
+            end: End::from_number(fixed[24]).ok_or("unknown end of a stack")?,
+            guessed: fixed[25] != 0,
+            version: half(fixed, 20),
+        });
+    }
+    if words.len() < REGISTERS {
+        return Err("a copy without registers");
+    }
+    Ok(UserSide::Copied {
+        registers: Box::new(std::array::from_fn(|_| words.next().unwrap_or_default())),
+        stack: words.collect(),
+    })
 }
 
 fn thread(head: Head, state: u8, ended: bool, body: &[u8]) -> ThreadTimes {
@@ -475,14 +533,34 @@ mod tests {
         assert_eq!(thread.counts.minor_faults, 17);
         assert_eq!(thread.counts.written_bytes, 26);
 
-        let entry = Record::decode(&record([5, 0, 0, 0], 0, &[1, 2])).unwrap();
+        let walked = [1, 2, 7 << 32 | 5, 0x0101, 0x1000, 0x2000];
+        let entry = Record::decode(&record([5, 0, 0, 0], 2, &walked)).unwrap();
         let expected = Entry {
             head: head(),
             at_exit: false,
             ip: 1,
             sp: 2,
+            execution: 5,
+            user: UserSide::Walked {
+                frames: Box::new([0x1000, 0x2000]),
+                end: End::Complete,
+                guessed: true,
+                version: 7,
+            },
         };
         assert_eq!(entry, Record::Entry(expected));
+
+        let mut copied = vec![1, 2, 5, 2];
+        copied.extend(0..18);
+        let Record::Entry(entry) = Record::decode(&record([5, 0, 0, 64], 18, &copied)).unwrap()
+        else {
+            panic!("not an entry");
+        };
+        let expected = UserSide::Copied {
+            registers: Box::new(std::array::from_fn(|number| number as u64)),
+            stack: Box::new([16, 17]),
+        };
+        assert_eq!(entry.user, expected);
     }
 
     #[test]
@@ -506,7 +584,9 @@ mod tests {
             record([0, 0, 0, 0], 1, &[1, 2]),
             record([4, 0, 0, 0], 0, &[0; 26]),
             record([4, 0, 0, 0], 27, &[0; 27]),
-            record([5, 0, 0, 0], 0, &[0]),
+            record([5, 0, 0, 0], 0, &[0; 3]),
+            record([5, 0, 0, 0], 0, &[0, 0, 0, 200]),
+            record([5, 0, 0, 64], 1, &[0; 5]),
             record([6, 0, 0, 0], 0, &[]),
             record([3, 10, 0, 0], 0, &[]),
             record([1, 0, 0, 0], MAX_FRAMES + 1, &[0; MAX_FRAMES + 1]),
