@@ -5,8 +5,10 @@
 //! same order. It reads nothing by itself, so its tests are drawings of time; and likewise [`unwind`] is given the bytes
 //! of a file.
 
-pub mod entries;
 pub mod follow;
+pub mod join;
 pub mod maps;
+pub mod names;
 pub mod process;
+pub mod spaces;
 pub mod unwind;

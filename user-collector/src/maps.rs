@@ -49,7 +49,7 @@ impl Mapping {
     }
 
     /// The part between two addresses, if there is any.
-    fn part(&self, from: u64, to: u64) -> Option<Mapping> {
+    pub(crate) fn part(&self, from: u64, to: u64) -> Option<Mapping> {
         let (start, end) = (self.start.max(from), self.end.min(to));
         (start < end).then(|| Mapping {
             start,
@@ -101,6 +101,18 @@ impl Mappings {
     pub fn find(&self, address: u64) -> Option<&Mapping> {
         let (_, mapping) = self.by_start.range(..=address).next_back()?;
         (address < mapping.end).then_some(mapping)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_start.len()
+    }
+
+    /// Is there none?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_start.is_empty()
     }
 
     /// All mappings, by address.

@@ -8,11 +8,14 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
 
 use byteorder::NativeEndian;
 use linux_perf_event_reader::{
     CommOrExecRecord, ForkOrExitRecord, LostRecord, Mmap2FileId, Mmap2Record, RawData, RecordType,
 };
+
+use user_collector::maps::{MappedFile, Mapping};
 
 use super::event::open_sideband;
 use super::ring::PerfRing;
@@ -47,14 +50,12 @@ pub enum SidebandEvent {
         /// By exec, not by `prctl`.
         exec: bool,
     },
-    /// A process mapped a file for execution.
+    /// A process mapped something for execution, or made what it had mapped executable.
     Map {
         /// The process.
         pid: u32,
-        /// The path as the process sees it.
-        path: Box<[u8]>,
-        /// The file's build id; empty where it has none.
-        build_id: Box<[u8]>,
+        /// Where, and what.
+        mapping: Mapping,
     },
     /// Kernel code came or went: a BPF program, a trampoline.
     KernelCode {
@@ -212,12 +213,24 @@ fn map(body: &[u8], misc: u16) -> Option<SidebandEvent> {
         return None;
     }
     let record = Mmap2Record::parse::<NativeEndian>(RawData::Single(body), misc).ok()?;
+    let (build_id, identity) = match record.file_id {
+        Mmap2FileId::BuildId(id) => (id.into(), (0, 0, 0)),
+        Mmap2FileId::InodeAndVersion(file) => {
+            let device = libc::makedev(file.major, file.minor);
+            (Box::default(), (device, file.inode, file.inode_generation))
+        }
+    };
     Some(SidebandEvent::Map {
         pid: number(record.pid)?,
-        path: record.path.as_slice().into(),
-        build_id: match record.file_id {
-            Mmap2FileId::BuildId(id) => id.into(),
-            Mmap2FileId::InodeAndVersion(_) => Box::default(),
+        mapping: Mapping {
+            start: record.address,
+            end: record.address.saturating_add(record.length),
+            offset: record.page_offset,
+            file: Arc::new(MappedFile {
+                path: record.path.as_slice().into(),
+                build_id,
+                identity,
+            }),
         },
     })
 }
@@ -315,8 +328,16 @@ mod tests {
                     12,
                     SidebandEvent::Map {
                         pid: 9,
-                        path: (*b"/bin/true").into(),
-                        build_id: [0xab; 20].into()
+                        mapping: Mapping {
+                            start: 0x5555_0000,
+                            end: 0x5555_1000,
+                            offset: 0,
+                            file: Arc::new(MappedFile {
+                                path: (*b"/bin/true").into(),
+                                build_id: [0xab; 20].into(),
+                                identity: (0, 0, 0),
+                            }),
+                        }
                     }
                 ),
                 (13, SidebandEvent::Exit { pid: 9 }),

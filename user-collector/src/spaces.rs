@@ -1,0 +1,312 @@
+//! The address spaces of all processes, as they are at the instant of the last event applied.
+//!
+//! A user stack is walked in the kernel by what was known of the process's mappings when they were last handed there, some
+//! hundred milliseconds ago. Here it is known what was mapped at the very instant. So each version that was handed over is
+//! remembered, and a stack that was walked by it is held against the present one: a frame whose mapping is not the same in both
+//! was walked by the wrong file's table, and what follows it is not to be believed.
+//!
+//! Events must come in time order.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::maps::{Mapping, Mappings};
+
+/// Versions of one space that are remembered: a stack is told within one or two rounds.
+const VERSIONS: usize = 4;
+
+/// The mappings of one process at an instant, by rising address.
+pub type Code = Arc<Vec<Mapping>>;
+
+/// A change of a space that an experiment has to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// When, in nanoseconds of the events' clock.
+    pub at: u64,
+    /// What.
+    pub what: What,
+}
+
+/// What changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// This is mapped from now on.
+    Map(Mapping),
+    /// The mapping that begins at this address ends.
+    Unmap(u64),
+}
+
+/// Changes that are kept for a process that nobody follows yet, for each mapping that it has.
+const KEPT: usize = 8;
+
+/// What is mapped in one process.
+#[derive(Clone, Debug, Default)]
+pub struct Space {
+    mappings: Mappings,
+    changes: Vec<Change>,
+    code: Option<Code>,
+    versions: VecDeque<(u32, Code)>,
+    handed: bool,
+    /// By which number the kernel tells this execution of a program from others, once a record has told.
+    pub execution: Option<u32>,
+}
+
+impl Space {
+    /// The mappings as they are.
+    pub fn code(&mut self) -> Code {
+        let mappings = &self.mappings;
+        let code = self
+            .code
+            .get_or_insert_with(|| Arc::new(mappings.iter().cloned().collect()));
+        Arc::clone(code)
+    }
+
+    /// A record of the thread tells which execution this is. Gives whether that is news.
+    pub fn executes(&mut self, execution: u32) -> bool {
+        let news = self.execution != Some(execution);
+        self.execution = Some(execution);
+        self.handed &= !news;
+        news
+    }
+
+    /// They were handed over as they are, under this version.
+    pub fn handed_over(&mut self, version: u32) {
+        let code = self.code();
+        self.versions.push_back((version, code));
+        while self.versions.len() > VERSIONS {
+            self.versions.pop_front();
+        }
+        self.handed = true;
+    }
+
+    /// Were they handed over since they changed last?
+    #[must_use]
+    pub fn is_handed_over(&self) -> bool {
+        self.handed
+    }
+
+    /// Something else has changed that goes with the mappings.
+    pub fn hand_over_again(&mut self) {
+        self.handed = false;
+    }
+
+    /// How many frames of a stack that was walked by a version, leaf first, are to be believed: those until
+    /// something else is mapped now than there was.
+    pub fn believed(&mut self, version: u32, frames: &[u64]) -> usize {
+        let now = self.code();
+        let Some((_, then)) = self.versions.iter().find(|(number, _)| *number == version) else {
+            return frames.len().min(1);
+        };
+        if Arc::ptr_eq(then, &now) {
+            return frames.len();
+        }
+        let same = |frame: &u64| find(then, *frame) == find(&now, *frame);
+        let wrong = frames.iter().position(|frame| !same(frame));
+        // The frame itself is where it is; its caller was found by the wrong table.
+        wrong.map_or(frames.len(), |wrong| wrong + 1)
+    }
+
+    /// The changes since this was asked for last, by time; of one that nobody asked about for long perhaps only those that still hold.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    fn map(&mut self, at: u64, new: Mapping) {
+        if new.start >= new.end {
+            return;
+        }
+        let ended = self.mappings.map(new.clone());
+        self.unmapped(at, &ended);
+        for old in &ended {
+            let rests = [old.part(0, new.start), old.part(new.end, u64::MAX)];
+            self.changes
+                .extend(rests.into_iter().flatten().map(|rest| Change {
+                    at,
+                    what: What::Map(rest),
+                }));
+        }
+        self.changes.push(Change {
+            at,
+            what: What::Map(new),
+        });
+        self.changed();
+        if self.changes.len() > KEPT * (self.mappings.len() + KEPT) {
+            self.changes = holding(&self.mappings, at);
+        }
+    }
+
+    fn unmapped(&mut self, at: u64, ended: &[Mapping]) {
+        self.changes.extend(ended.iter().map(|old| Change {
+            at,
+            what: What::Unmap(old.start),
+        }));
+    }
+
+    fn changed(&mut self) {
+        self.code = None;
+        self.handed = false;
+    }
+}
+
+fn holding(mappings: &Mappings, at: u64) -> Vec<Change> {
+    let map = |mapping: &Mapping| Change {
+        at,
+        what: What::Map(mapping.clone()),
+    };
+    mappings.iter().map(map).collect()
+}
+
+/// What is mapped at an address.
+#[must_use]
+pub fn find(code: &[Mapping], address: u64) -> Option<&Mapping> {
+    let after = code.partition_point(|mapping| mapping.start <= address);
+    let mapping = code.get(after.checked_sub(1)?)?;
+    (address < mapping.end).then_some(mapping)
+}
+
+/// The spaces of all processes.
+#[derive(Debug, Default)]
+pub struct Spaces {
+    by_pid: HashMap<u32, Space>,
+}
+
+impl Spaces {
+    /// `parent` forked `pid`: a copy of its space.
+    pub fn forked(&mut self, pid: u32, parent: u32, at: u64) {
+        let parent = self.by_pid.get(&parent);
+        let space = parent.map_or_else(Space::default, |parent| Space {
+            mappings: parent.mappings.clone(),
+            changes: holding(&parent.mappings, at),
+            code: parent.code.clone(),
+            versions: VecDeque::new(),
+            handed: false,
+            execution: parent.execution,
+        });
+        self.by_pid.insert(pid, space);
+    }
+
+    /// `pid` executes another program: all that it had mapped is gone.
+    pub fn executed(&mut self, pid: u32, at: u64) {
+        let space = self.by_pid.entry(pid).or_default();
+        space.execution = None;
+        let ended = space.mappings.exec();
+        space.unmapped(at, &ended);
+        space.changed();
+    }
+
+    /// `pid` maps something for execution.
+    pub fn mapped(&mut self, pid: u32, mapping: Mapping, at: u64) {
+        self.by_pid.entry(pid).or_default().map(at, mapping);
+    }
+
+    /// A snapshot found what `pid` has mapped. What events told stands.
+    pub fn found(&mut self, pid: u32, found: impl IntoIterator<Item = Mapping>, at: u64) {
+        let space = self.by_pid.entry(pid).or_default();
+        for mapping in found {
+            let known = space.mappings.find(mapping.start).is_some()
+                || space.mappings.find(mapping.end - 1).is_some();
+            if !known {
+                space.map(at, mapping);
+            }
+        }
+    }
+
+    /// The space of a process.
+    pub fn get_mut(&mut self, pid: u32) -> Option<&mut Space> {
+        self.by_pid.get_mut(&pid)
+    }
+
+    /// All of them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Space)> {
+        self.by_pid.iter_mut().map(|(pid, space)| (*pid, space))
+    }
+
+    /// Forgets processes. Gives those that went.
+    pub fn retain(&mut self, mut still: impl FnMut(u32) -> bool) -> Vec<u32> {
+        let gone: Vec<u32> = self
+            .by_pid
+            .keys()
+            .copied()
+            .filter(|pid| !still(*pid))
+            .collect();
+        for pid in &gone {
+            self.by_pid.remove(pid);
+        }
+        gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::maps::MappedFile;
+
+    fn mapping(name: &str, start: u64, end: u64) -> Mapping {
+        let file = MappedFile {
+            path: name.as_bytes().into(),
+            build_id: Box::default(),
+            identity: (0, 0, 0),
+        };
+        Mapping {
+            start,
+            end,
+            offset: 0,
+            file: Arc::new(file),
+        }
+    }
+
+    #[test]
+    fn a_stack_is_believed_until_the_first_frame_that_lay_in_something_else() {
+        let mut spaces = Spaces::default();
+        spaces.mapped(7, mapping("main", 10, 20), 1);
+        spaces.mapped(7, mapping("one.so", 30, 40), 2);
+        let space = spaces.get_mut(7).unwrap();
+        space.handed_over(1);
+        assert!(space.is_handed_over());
+        assert_eq!(space.believed(1, &[31, 15, 32, 16]), 4);
+        spaces.mapped(7, mapping("two.so", 30, 40), 3);
+        let space = spaces.get_mut(7).unwrap();
+        assert!(!space.is_handed_over());
+        assert_eq!(space.believed(1, &[15, 16, 31, 17]), 3);
+        assert_eq!(space.believed(1, &[31, 15]), 1);
+        // Of a version that nobody remembers, the leaf alone.
+        assert_eq!(space.believed(9, &[15, 16]), 1);
+    }
+
+    #[test]
+    fn a_child_has_its_parents_space_until_it_executes() {
+        let mut spaces = Spaces::default();
+        spaces.mapped(7, mapping("sh", 10, 20), 1);
+        spaces.get_mut(7).unwrap().executes(3);
+        spaces.forked(9, 7, 2);
+        assert_eq!(spaces.get_mut(9).unwrap().execution, Some(3));
+        spaces.executed(9, 3);
+        spaces.mapped(9, mapping("true", 15, 25), 4);
+        let child = spaces.get_mut(9).unwrap();
+        assert_eq!((child.execution, child.code().len()), (None, 1));
+        let told: Vec<_> = child
+            .take_changes()
+            .into_iter()
+            .map(|change| (change.at, change.what))
+            .collect();
+        let expected = [
+            (2, What::Map(mapping("sh", 10, 20))),
+            (3, What::Unmap(10)),
+            (4, What::Map(mapping("true", 15, 25))),
+        ];
+        assert_eq!(told, expected);
+        assert!(child.take_changes().is_empty());
+        assert_eq!(spaces.get_mut(7).unwrap().code().len(), 1);
+    }
+
+    #[test]
+    fn events_outrank_the_snapshot() {
+        let mut spaces = Spaces::default();
+        spaces.mapped(7, mapping("new", 10, 20), 1);
+        spaces.found(7, [mapping("old", 15, 25), mapping("else", 30, 40)], 2);
+        let code = spaces.get_mut(7).unwrap().code();
+        assert_eq!(&*code[0].file.path, b"new");
+        assert_eq!(&*find(&code, 35).unwrap().file.path, b"else");
+        assert!(find(&code, 22).is_none());
+    }
+}
