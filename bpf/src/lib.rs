@@ -14,6 +14,7 @@ mod error;
 #[cfg(test)]
 mod grid;
 mod load;
+pub mod unwind;
 mod verifier;
 pub mod wire;
 
