@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The pure headers as ordinary functions, for the tests in bpf/src. */
+/* The pure headers as ordinary functions: unwind.h for src/unwind.rs, the others for the tests in bpf/src. */
 typedef unsigned char __u8;
 typedef short __s16;
 typedef int __s32;
@@ -82,8 +82,14 @@ int native_is_whole(const struct account *account)
 	return account_is_whole(account);
 }
 
+__u64 native_unwind_at(const struct unwind_state *state);
 __u32 native_unwind_leave(struct unwind_state *state, const struct unwind_rule *rule, struct native_reader *reader);
 __u32 native_unwind_guess(struct unwind_state *state, struct native_reader *reader);
+
+__u64 native_unwind_at(const struct unwind_state *state)
+{
+	return unwind_at(state);
+}
 
 __u32 native_unwind_leave(struct unwind_state *state, const struct unwind_rule *rule, struct native_reader *reader)
 {
@@ -94,3 +100,6 @@ __u32 native_unwind_guess(struct unwind_state *state, struct native_reader *read
 {
 	return unwind_guess(state, reader);
 }
+
+_Static_assert(sizeof(struct unwind_state) == 144, "State of src/unwind.rs");
+_Static_assert(sizeof(struct native_reader) == 16, "Reader of src/unwind.rs");

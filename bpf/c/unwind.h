@@ -59,7 +59,7 @@ enum unwind_end {
 	UNWIND_COMPLETE,    /* at the thread's first function */
 	UNWIND_DEEP,	    /* there was no room for more */
 	UNWIND_NO_MAPPING,  /* no code is known to be mapped at the pc */
-	UNWIND_NO_TABLE,    /* the table of the file at the pc is not there yet */
+	UNWIND_NO_TABLE,    /* there is no table of the file at the pc (yet), nor a frame pointer to guess by */
 	UNWIND_NO_RULE,	    /* the table says nothing of the pc */
 	UNWIND_UNSUPPORTED, /* it says something that can't be followed */
 	UNWIND_UNREADABLE,  /* the stack could not be read */
@@ -101,8 +101,11 @@ static __always_inline int unwind_base(const struct unwind_state *state, __u8 ba
 static __always_inline enum unwind_end unwind_to(struct unwind_state *state, __u64 pc, __u64 sp, __u64 fp, bool has_fp,
 						 bool interrupted)
 {
-	/* Whoever starts a thread without saying that it is the first leaves 0 where a return address would be. */
-	if (!pc)
+	/*
+	 * Whoever starts a thread without saying that it is the first leaves 0 where a return address would be. But a call
+	 * of a null pointer is interrupted at 0, and it has a caller.
+	 */
+	if (!pc && !interrupted)
 		return UNWIND_COMPLETE;
 	state->pc = pc;
 	state->registers[UNWIND_SP] = sp;
@@ -116,7 +119,7 @@ static __always_inline enum unwind_end unwind_to(struct unwind_state *state, __u
 static __always_inline enum unwind_end unwind_leave(struct unwind_state *state, const struct unwind_rule *rule,
 						    void *reader)
 {
-	__u64 cfa, base, pc, fp = state->registers[UNWIND_FP];
+	__u64 cfa, base, pc, sp, fp = state->registers[UNWIND_FP];
 	bool has_fp = state->known >> UNWIND_FP & 1;
 
 	switch (rule->cfa_kind) {
@@ -157,8 +160,12 @@ static __always_inline enum unwind_end unwind_leave(struct unwind_state *state, 
 	} else if (rule->fp_kind == FP_LOST) {
 		has_fp = false;
 	}
-	/* A signal's handler may have a stack of its own, anywhere. */
-	if (rule->ra_kind != RA_INTERRUPTED && cfa <= state->registers[UNWIND_SP])
+	/*
+	 * A signal's handler may have a stack of its own, anywhere. And a function that has taken its return address off the
+	 * stack, as vfork has, stands where its caller does.
+	 */
+	sp = state->registers[UNWIND_SP];
+	if ((cfa < sp && rule->ra_kind != RA_INTERRUPTED) || (cfa == sp && rule->ra_kind == RA_AT))
 		return UNWIND_ASTRAY;
 	return unwind_to(state, pc, cfa, fp, has_fp, rule->ra_kind == RA_INTERRUPTED);
 }
@@ -168,8 +175,13 @@ static __always_inline enum unwind_end unwind_guess(struct unwind_state *state, 
 {
 	__u64 fp = state->registers[UNWIND_FP], pc, next;
 
-	if (!(state->known >> UNWIND_FP & 1) || fp & 7 || fp < state->registers[UNWIND_SP])
-		return fp ? UNWIND_ASTRAY : UNWIND_COMPLETE;
+	/* What it was before it was lost says nothing. */
+	if (!(state->known >> UNWIND_FP & 1))
+		return UNWIND_NO_TABLE;
+	if (!fp)
+		return UNWIND_COMPLETE;
+	if (fp & 7 || fp < state->registers[UNWIND_SP])
+		return UNWIND_ASTRAY;
 	if (unwind_read(reader, fp, &next) || unwind_read(reader, fp + 8, &pc))
 		return UNWIND_UNREADABLE;
 	return unwind_to(state, pc, fp + 16, next, true, false);

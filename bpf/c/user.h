@@ -121,6 +121,8 @@ struct user_scratch {
 	__u32 end;	    /* enum unwind_end */
 	__u32 guessed;
 	__u32 depth;
+	__u32 pending; /* the table of a file was needed that is not there yet */
+	__u32 unused;
 	__u32 zero; /* nobody writes it; the verifier doesn't know that */
 	struct entry_record record;
 	__u64 words[USER_WORDS];
@@ -223,6 +225,7 @@ __attribute__((noinline)) int unwind_step(__u32 place)
 	}
 	if (mapping->kind == MAPPING_PENDING) {
 		out->end = UNWIND_NO_TABLE;
+		out->pending = 1;
 		return 1;
 	}
 	number = mapping->kind == MAPPING_TABLE ? find_rule(out, mapping, address) : 0;
@@ -281,6 +284,7 @@ static __always_inline void describe_entry(struct user_scratch *out, struct task
 	out->state.exact = 1;
 	out->depth = 0;
 	out->guessed = 0;
+	out->pending = 0;
 	out->record.ip = out->state.pc;
 	out->record.sp = out->state.registers[UNWIND_SP];
 	out->record.execution = task->self_exec_id;
@@ -309,7 +313,7 @@ static __always_inline void take_user_stack(struct user_scratch *out, struct tas
 	out->record.head.frames = out->depth;
 	out->record.end = out->end;
 	out->record.guessed = out->guessed;
-	if (out->end == UNWIND_NO_TABLE || (out->end == UNWIND_NO_MAPPING && out->depth <= 1)) {
+	if (out->pending || (out->end == UNWIND_NO_MAPPING && out->depth <= 1)) {
 		/* What was walked has overwritten the registers that it began with. */
 		user_registers((struct pt_regs *)bpf_task_pt_regs(task), &out->state.pc, out->state.registers);
 		if (has_room(cpu))

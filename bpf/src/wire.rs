@@ -402,7 +402,7 @@ fn user_side(fixed: &[u8], words: &[u8], copied: bool) -> Result<UserSide, &'sta
     if !copied {
         return Ok(UserSide::Walked {
             frames: words.collect(),
-            end: End::from_number(fixed[24]).ok_or("unknown end of a stack")?,
+            end: End::try_from(fixed[24]).map_err(|_| "unknown end of a stack")?,
             guessed: fixed[25] != 0,
             version: half(fixed, 20),
         });
