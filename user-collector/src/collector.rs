@@ -1,0 +1,232 @@
+//! The user collector: the subexperiment of one followed process.
+//!
+//! Tick arrays of its threads with the kernel's frames above the user frames that called them, what is mapped in
+//! it as it changes, the functions that a JIT compiler makes, the names of its threads, and a sample of the whole process
+//! whenever one is taken. It is told all that in time order, writes it in batches, and holds no file open in
+//! between: there may be thousands of them.
+
+use experiment_format::Result;
+use experiment_format::layout::{ExperimentDir, printable};
+use experiment_format::log::{Header, LogEvent, Run};
+use experiment_format::map::{MapEvent, READ_EXECUTE};
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::{Detail, TickArray};
+use experiment_format::stacks::StackEnd;
+use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::usage::UsageRecord;
+
+use crate::jit;
+use crate::maps::Mapping;
+use crate::names::ThreadNames;
+use crate::spaces::{Change, What};
+
+/// What waits in memory is written when it is so much, bytes,
+const BATCH: usize = 64 << 10;
+/// or so old, nanoseconds.
+const OLDEST: u64 = 2_000_000_000;
+
+/// Time of one thread in one state with one stack.
+#[derive(Clone, Copy, Debug)]
+pub struct Array<'a> {
+    /// When it was told, nanoseconds of the events' clock.
+    pub at: u64,
+    /// Where.
+    pub cpu: u32,
+    /// The thread.
+    pub tid: u32,
+    /// Its name.
+    pub thread: &'a [u8],
+    /// Kernel frames and user frames, leaf first, callers as addresses inside the call.
+    pub frames: &'a [u64],
+    /// How they end.
+    pub end: StackEnd,
+    /// The state.
+    pub state: Microstate,
+    /// Interval boundaries in it.
+    pub ticks: u32,
+    /// What more is known of it.
+    pub detail: Detail,
+}
+
+/// A followed process's experiment, being written.
+#[derive(Debug)]
+pub struct Collector {
+    writer: SubexperimentWriter,
+    pid: u32,
+    start: u64,
+    group: String,
+    names: ThreadNames,
+    flushed: u64,
+    /// Tick arrays written.
+    pub arrays: u64,
+}
+
+impl Collector {
+    /// Begins the experiment in the founder's directory. `run` says what is the zero of its times; `kernel` places
+    /// the kernel's load objects, without which the kernel's frames have no names.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn create(
+        founder: &ExperimentDir,
+        name: &str,
+        header: &Header,
+        run: Run,
+        kernel: &[MapEvent],
+    ) -> Result<Collector> {
+        let start = run.tstamp;
+        let mut writer = SubexperimentWriter::create(founder, name, header, run)?;
+        for event in kernel {
+            writer.map(event)?;
+        }
+        Ok(Collector {
+            writer,
+            pid: header.pid,
+            start,
+            group: format!("pid {}", header.pid),
+            names: ThreadNames::default(),
+            flushed: start,
+            arrays: 0,
+        })
+    }
+
+    /// Its directory's name.
+    pub fn name(&self) -> &str {
+        self.writer.name()
+    }
+
+    /// What was mapped and unmapped, by time. `object` names the load object of a mapping; one that has no name is nothing that a
+    /// report could open.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn mapped(
+        &mut self,
+        changes: &[Change],
+        mut object: impl FnMut(&Mapping) -> Option<String>,
+    ) -> Result<()> {
+        for change in changes {
+            let at = self.at(change.at);
+            let event = match &change.what {
+                What::Unmap(vaddr) => Some(MapEvent::Unmap { at, vaddr: *vaddr }),
+                What::Map(mapping) => object(mapping).map(|name| MapEvent::Segment {
+                    at,
+                    vaddr: mapping.start,
+                    size: mapping.end - mapping.start,
+                    file_offset: mapping.offset,
+                    modes: READ_EXECUTE,
+                    name,
+                }),
+            };
+            event.map_or(Ok(()), |event| self.writer.map(&event))?;
+        }
+        Ok(())
+    }
+
+    /// Functions that came and went in memory without a file.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn functions(&mut self, changes: &[jit::Change]) -> Result<()> {
+        for change in changes {
+            let event = match change {
+                jit::Change::Begin {
+                    at,
+                    address,
+                    size,
+                    name,
+                    ..
+                } => MapEvent::Function {
+                    at: self.at(*at),
+                    vaddr: *address,
+                    size: *size,
+                    name: name.clone(),
+                },
+                jit::Change::End { at, address, .. } => MapEvent::Unmap {
+                    at: self.at(*at),
+                    vaddr: *address,
+                },
+            };
+            self.writer.map(&event)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a tick array.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn array(&mut self, array: &Array<'_>) -> Result<()> {
+        if let Some(at) = self
+            .names
+            .tell(self.pid, array.tid, array.thread, self.at(array.at))
+        {
+            self.writer.log(&LogEvent::Thread {
+                at,
+                tid: array.tid,
+                name: printable(array.thread),
+                group: self.group.clone(),
+            })?;
+        }
+        let stack = self.writer.stack(array.frames, array.end)?;
+        let mut ticks = [0; Microstate::PER_THREAD];
+        ticks[array.state.number() as usize] = array.ticks;
+        self.arrays += 1;
+        self.writer.tick_array(&TickArray {
+            cpu: array.cpu,
+            time: array.at,
+            stack,
+            tid: array.tid,
+            pid: self.pid,
+            ticks,
+            detail: array.detail.number(),
+        })
+    }
+
+    /// Writes a sample of the process at an instant.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn sample(&mut self, at: u64, label: &str, usage: &UsageRecord) -> Result<()> {
+        self.writer.sample(self.at(at), label, usage)
+    }
+
+    /// Writes an event, made from its time in the experiment.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn log(&mut self, at: u64, event: impl FnOnce(u64) -> LogEvent) -> Result<()> {
+        self.writer.log(&event(self.at(at)))
+    }
+
+    /// Bytes written, what waits included.
+    pub fn bytes_written(&self) -> u64 {
+        self.writer.bytes_written()
+    }
+
+    /// Once a round: writes what waits if it is much or old.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn tidy(&mut self, founder: &ExperimentDir, now: u64) -> Result<()> {
+        let waits = self.writer.buffered();
+        if waits == 0 || (waits < BATCH && now.saturating_sub(self.flushed) < OLDEST) {
+            return Ok(());
+        }
+        self.flushed = now;
+        self.writer.flush(founder)
+    }
+
+    /// Ends the experiment at an instant.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn close(self, founder: &ExperimentDir, at: u64) -> Result<()> {
+        let at = self.at(at);
+        self.writer.close(founder, at)
+    }
+
+    fn at(&self, time: u64) -> u64 {
+        time.saturating_sub(self.start)
+    }
+}
