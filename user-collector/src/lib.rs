@@ -7,6 +7,7 @@
 
 pub mod entries;
 pub mod follow;
+pub mod jit;
 pub mod maps;
 pub mod process;
 pub mod unwind;
