@@ -140,7 +140,7 @@ impl Collector {
                     at: self.at(*at),
                     vaddr: *address,
                     size: *size,
-                    name: name.clone(),
+                    name: name.to_string(),
                 },
                 jit::Change::End { at, address, .. } => MapEvent::Unmap {
                     at: self.at(*at),

@@ -5,7 +5,9 @@
 //! same order. It reads nothing by itself, so its tests are drawings of time; and likewise [`unwind`] is given the bytes
 //! of a file.
 
+pub mod collector;
 pub mod follow;
+pub mod jit;
 pub mod join;
 pub mod maps;
 pub mod names;

@@ -1,0 +1,172 @@
+//! Functions that a JIT makes, as stock gprofng reads them.
+//!
+//! Code in anonymous memory has a name by a `function` event alone, without text; `unmap` ends it; and what lies at the same
+//! address later is told apart by time.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a helper of tests reports by panicking, as tests do"
+)]
+
+mod stock;
+
+use std::path::PathBuf;
+
+use experiment_format::layout::{ExperimentDir, NameRequest};
+use experiment_format::log::{Cpu, Header, ProfileDecl, Run, System};
+use experiment_format::map::{MapEvent, READ_EXECUTE};
+use experiment_format::microstate::{Microstate, NumStates};
+use experiment_format::packet::ClockTick;
+use experiment_format::stacks::StackEnd;
+use experiment_format::writer::ExperimentWriter;
+
+use stock::{display, row, run};
+
+const SECOND: u64 = 1_000_000_000;
+const START: u64 = 77 * SECOND;
+/// Where a JIT's anonymous memory might be.
+const JIT: u64 = 0x7f29_eefc_3000;
+
+fn header() -> Header {
+    Header {
+        collector: "kcollect test".into(),
+        system: System {
+            hostname: "db1".into(),
+            arch: "x86_64".into(),
+            page_size: 4096,
+            pages: 1 << 20,
+            cpus: vec![Cpu { id: 0, mhz: 2600 }],
+        },
+        pid: 4242,
+        ppid: Some(1),
+        command_line: "node busy.js".into(),
+        profiles: vec![ProfileDecl::Clock {
+            tick_us: 10_000,
+            states: NumStates::Solaris,
+            packets: vec![ClockTick::declaration()],
+        }],
+        ..Header::default()
+    }
+}
+
+struct Written {
+    _tmp: tempfile::TempDir,
+    path: PathBuf,
+}
+
+/// An experiment with these maps, and ticks at times and addresses: (seconds, address, ticks of 10 ms).
+fn written(maps: &[MapEvent], ticks: &[(u64, u64, u32)]) -> Written {
+    let tmp = tempfile::tempdir().unwrap();
+    let name = NameRequest::Series {
+        stem: "ktest".into(),
+    };
+    let (dir, _) = ExperimentDir::create(tmp.path(), &name, None).unwrap();
+    let run = Run {
+        tstamp: START,
+        wall: 1_795_205_070,
+        tm_zone: 0,
+    };
+    let mut writer = ExperimentWriter::create(dir, &header(), run).unwrap();
+    for map in maps {
+        writer.map(map).unwrap();
+    }
+    for (at, address, ticks) in ticks {
+        let stack = writer.stack(&[*address], StackEnd::Complete).unwrap();
+        let tick = ClockTick {
+            cpu: 0,
+            time: START + at * SECOND,
+            stack,
+            tid: 4242,
+            pid: 4242,
+            state: Microstate::User,
+            ticks: *ticks,
+        };
+        writer.tick(&tick).unwrap();
+    }
+    let path = writer.close(60 * SECOND).unwrap();
+    Written { _tmp: tmp, path }
+}
+
+fn begin(at: u64, vaddr: u64, size: u64, name: &str) -> MapEvent {
+    MapEvent::Function {
+        at: at * SECOND,
+        vaddr,
+        size,
+        name: name.into(),
+    }
+}
+
+fn end(at: u64, vaddr: u64) -> MapEvent {
+    MapEvent::Unmap {
+        at: at * SECOND,
+        vaddr,
+    }
+}
+
+const FUNCTIONS: [&str; 3] = ["-metrics", "e.user:name", "-functions"];
+
+#[test]
+fn a_function_has_its_name_without_text() {
+    let name = "JS:*fib /srv/a <b> & \"c\"/busy.js:1:13";
+    let written = written(
+        &[
+            begin(0, JIT, 0x100, name),
+            begin(0, JIT + 0x100, 0x40, "py::main:/srv/main.py"),
+        ],
+        &[
+            (1, JIT, 100),
+            (2, JIT + 0xff, 50),
+            (3, JIT + 0x100, 25),
+            (4, JIT + 0x140, 7),
+        ],
+    );
+    let text = display(&written.path, &FUNCTIONS);
+    assert_eq!(row(&text, name)[0], "1.500", "{text}");
+    assert_eq!(row(&text, "py::main:/srv/main.py")[0], "0.250");
+    assert_eq!(row(&text, "<Unknown>")[0], "0.070");
+}
+
+#[test]
+fn an_end_and_another_function_at_the_address_are_told_apart_by_time() {
+    let written = written(
+        &[
+            begin(10, JIT, 0x100, "first"),
+            end(20, JIT),
+            begin(30, JIT, 0x100, "second"),
+            end(40, JIT),
+            // Another size, and over the middle of the one before.
+            begin(40, JIT + 0x80, 0x100, "third"),
+        ],
+        &[
+            (15, JIT + 0x90, 100),
+            (35, JIT + 0x90, 200),
+            (45, JIT + 0x90, 300),
+            // Before all, and in the gap: what comes next at the address.
+            (5, JIT + 4, 1_000),
+            (25, JIT + 4, 10_000),
+            // After all.
+            (45, JIT + 4, 50),
+        ],
+    );
+    let text = display(&written.path, &FUNCTIONS);
+    assert_eq!(row(&text, "first")[0], "11.000", "{text}");
+    assert_eq!(row(&text, "second")[0], "102.000", "{text}");
+    assert_eq!(row(&text, "third")[0], "3.000", "{text}");
+    assert_eq!(row(&text, "<Unknown>")[0], "0.500", "{text}");
+}
+
+#[test]
+fn one_may_begin_at_the_instant_at_which_another_ends() {
+    let written = written(
+        &[
+            begin(0, JIT, 0x100, "first"),
+            end(20, JIT),
+            begin(20, JIT, 0x100, "second"),
+        ],
+        &[(19, JIT, 100), (20, JIT, 200), (21, JIT, 300)],
+    );
+    let text = display(&written.path, &FUNCTIONS);
+    assert_eq!(row(&text, "first")[0], "1.000", "{text}");
+    assert_eq!(row(&text, "second")[0], "5.000", "{text}");
+}

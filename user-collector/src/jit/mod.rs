@@ -1,0 +1,445 @@
+//! The functions that JIT compilers and interpreters make: code in anonymous memory, which no file names.
+//!
+//! Two conventions tell of it, both invented for perf: a text file `/tmp/perf-PID.map` ([`perf_map`]) and a binary one,
+//! `jit-PID.dump` ([`jitdump`]). [`JitWatch`] finds and reads them for one process, [`Functions`] makes of what they say
+//! the functions as a function of time, and gives each [`Change`] for whoever writes an experiment: an
+//! [`Change::End`] is a `MapEvent::Unmap`, a [`Change::Begin`] a `MapEvent::Function`. Ends come before the beginning
+//! that causes them, because gprofng keeps an old object where a new one lies on it.
+//!
+//! A perf map has no times. Its entry is valid since the end of the poll before the one that read it, or since the
+//! process began to be watched for the first reading of a file: then the ticks of the code's first moments, before
+//! its line was read, have its name too. Where the address was free before, the exact time matters even less:
+//! gprofng resolves what is earlier than all mappings at its address by the first of them.
+//!
+//! Not all that a perf map names is of a JIT. node lists its builtins, which lie in the text of its own file, and
+//! functions that are only interpreted, whose address is of byte code that is never executed. A
+//! function must not be written where a file is mapped: [`is_anonymous`] tells which mappings are meant.
+//!
+//! The files are written by those who are looked at. They are data of a stranger: each bound is here or in the parsers,
+//! and what is beyond it is counted in [`Counts`] or a [`Refusal`].
+
+pub mod jitdump;
+mod open;
+pub mod perf_map;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use experiment_format::layout::printable;
+
+pub use open::Refusal;
+pub use watch::{Counts, JitWatch};
+
+use crate::maps::MappedFile;
+
+/// Bytes of a name that are kept. Longer ones are cut, not refused.
+pub const LONGEST_NAME: usize = 1000;
+/// Functions of one process that live at a time.
+pub const MOST_FUNCTIONS: usize = 1_000_000;
+/// Bytes of all names of these, as they are kept.
+pub const MOST_NAME_BYTES: usize = 128 << 20;
+/// Sizes are read as signed 32-bit numbers by gprofng.
+const LARGEST: u64 = (1 << 31) - 1;
+
+/// A function that begins or ends, in the order in which it is to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// From now on there is a function.
+    Begin {
+        /// When, nanoseconds of the events' clock.
+        at: u64,
+        /// First address.
+        address: u64,
+        /// Bytes: 1 to 2^31 - 1.
+        size: u64,
+        /// Its name, safe to print.
+        name: Arc<str>,
+    },
+    /// The function that begins at this address is no more.
+    End {
+        /// When, nanoseconds of the events' clock.
+        at: u64,
+        /// First address.
+        address: u64,
+    },
+}
+
+/// The dynamic functions of one process, as they are at the instant of the last change. No two overlap.
+#[derive(Clone, Debug, Default)]
+pub struct Functions {
+    by_address: BTreeMap<u64, Function>,
+    name_bytes: usize,
+    latest: u64,
+    refused: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Function {
+    size: u64,
+    name: Arc<str>,
+}
+
+impl Functions {
+    /// Code was made. It ends all functions that it touches, whole: a part of a function is none.
+    ///
+    /// The same function once more changes nothing. A time before the last change's is taken as that one. What has no
+    /// bytes, is too large or is one too many is refused, and counted.
+    pub fn load(&mut self, at: u64, address: u64, size: u64, name: &[u8]) -> Vec<Change> {
+        let name = printable(&name[..name.len().min(LONGEST_NAME)]);
+        self.begin(at, address, size, name.into())
+    }
+
+    /// The code at `from` was moved to `to`. Of an unknown function this says nothing, and changes nothing.
+    pub fn moved(&mut self, at: u64, from: u64, to: u64) -> Vec<Change> {
+        let Some(Function { size, name }) = self.by_address.get(&from).cloned() else {
+            return Vec::new();
+        };
+        if from == to {
+            return Vec::new();
+        }
+        let mut changes = self.clear(at, from, from + size);
+        changes.extend(self.begin(at, to, size, name));
+        changes
+    }
+
+    /// Nothing of before is left between two addresses: all functions that touch them end.
+    pub fn clear(&mut self, at: u64, start: u64, end: u64) -> Vec<Change> {
+        if start >= end {
+            return Vec::new();
+        }
+        let before = self.by_address.range(..start).next_back();
+        let first = match before {
+            Some((address, function)) if address + function.size > start => *address,
+            _ => start,
+        };
+        let over: Vec<u64> = self
+            .by_address
+            .range(first..end)
+            .map(|(address, _)| *address)
+            .collect();
+        for address in &over {
+            if let Some(function) = self.by_address.remove(address) {
+                self.name_bytes -= function.name.len();
+            }
+        }
+        if !over.is_empty() {
+            self.latest = self.latest.max(at);
+        }
+        let end = |address| Change::End {
+            at: self.latest,
+            address,
+        };
+        over.into_iter().map(end).collect()
+    }
+
+    fn begin(&mut self, at: u64, address: u64, size: u64, name: Arc<str>) -> Vec<Change> {
+        let end = match address.checked_add(size) {
+            Some(end) if size != 0 && size <= LARGEST => end,
+            _ => {
+                self.refused += 1;
+                return Vec::new();
+            }
+        };
+        if let Some(old) = self.by_address.get(&address)
+            && old.size == size
+            && old.name == name
+        {
+            return Vec::new();
+        }
+        let mut changes = self.clear(at, address, end);
+        let name_bytes = self.name_bytes + name.len();
+        if self.by_address.len() >= MOST_FUNCTIONS || name_bytes > MOST_NAME_BYTES {
+            self.refused += 1;
+            return changes;
+        }
+        self.name_bytes = name_bytes;
+        self.latest = self.latest.max(at);
+        let function = Function {
+            size,
+            name: Arc::clone(&name),
+        };
+        self.by_address.insert(address, function);
+        changes.push(Change::Begin {
+            at: self.latest,
+            address,
+            size,
+            name,
+        });
+        changes
+    }
+
+    /// How many live.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_address.len()
+    }
+
+    /// Are there none?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_address.is_empty()
+    }
+
+    /// How many were refused so far.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+}
+
+/// Is this memory for code that is made at run time, by the name that the kernel gives the mapping?
+///
+/// `//anon` is anonymous memory, `[heap]` and `[stack]` and `[anon:NAME]` are too, and so is what only looks like
+/// a file: shared anonymous memory and memfds, which .NET and others map twice, once for writing and once for execution.
+#[must_use]
+pub fn is_anonymous(file: &MappedFile) -> bool {
+    const NAMES: [&[u8]; 3] = [b"//anon", b"[heap]", b"[stack]"];
+    const BEGINNINGS: [&[u8]; 6] = [
+        b"[anon:",
+        b"[anon_shmem:",
+        b"/memfd:",
+        b"/dev/zero",
+        b"/anon_hugepage",
+        b"/SYSV",
+    ];
+    NAMES.contains(&&*file.path) || BEGINNINGS.iter().any(|begin| file.path.starts_with(begin))
+}
+
+/// Takes away the functions that began and ended at one instant: no tick is theirs. The order of the rest stays.
+fn without_the_brief(changes: &mut Vec<Change>) {
+    let mut begun = BTreeMap::new();
+    let mut keep = vec![true; changes.len()];
+    for (index, change) in changes.iter().enumerate() {
+        match change {
+            Change::Begin { at, address, .. } => {
+                begun.insert(*address, (*at, index));
+            }
+            Change::End { at, address } => {
+                if let Some((since, begin)) = begun.remove(address)
+                    && since == *at
+                {
+                    keep[begin] = false;
+                    keep[index] = false;
+                }
+            }
+        }
+    }
+    let mut keep = keep.into_iter();
+    changes.retain(|_| keep.next().unwrap_or(true));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What who writes the changes down would have: functions by address.
+    #[derive(Default)]
+    struct Written(BTreeMap<u64, (u64, Arc<str>)>, u64);
+
+    impl Written {
+        fn apply(&mut self, changes: &[Change]) {
+            for change in changes {
+                match change {
+                    Change::Begin {
+                        at,
+                        address,
+                        size,
+                        name,
+                    } => {
+                        assert!(*at >= self.1, "time runs back");
+                        self.1 = *at;
+                        let old = self.0.insert(*address, (*size, Arc::clone(name)));
+                        assert!(old.is_none(), "{address:#x} was not ended");
+                    }
+                    Change::End { at, address } => {
+                        assert!(*at >= self.1, "time runs back");
+                        self.1 = *at;
+                        assert!(self.0.remove(address).is_some(), "{address:#x} ends twice");
+                    }
+                }
+            }
+            let all: Vec<_> = self.0.iter().collect();
+            assert!(
+                all.windows(2)
+                    .all(|pair| pair[0].0 + pair[0].1.0 <= *pair[1].0),
+                "overlap"
+            );
+        }
+
+        /// First letters of the names, a dot for nothing.
+        fn drawing(&self, length: u64) -> String {
+            (0..length)
+                .map(|address| {
+                    let found = self.0.range(..=address).next_back();
+                    found
+                        .filter(|(start, (size, _))| address < *start + size)
+                        .and_then(|(_, (_, name))| name.chars().next())
+                        .unwrap_or('.')
+                })
+                .collect()
+        }
+    }
+
+    fn after(loads: &[(u64, u64, &str)]) -> (Functions, Written) {
+        let (mut functions, mut written) = (Functions::default(), Written::default());
+        for (at, (address, size, name)) in loads.iter().enumerate() {
+            written.apply(&functions.load(at as u64, *address, *size, name.as_bytes()));
+        }
+        (functions, written)
+    }
+
+    #[test]
+    fn a_new_function_ends_all_that_it_touches() {
+        let (mut functions, written) = after(&[(1, 3, "a"), (4, 2, "b"), (6, 2, "c")]);
+        assert_eq!(written.drawing(10), ".aaabbcc..");
+        let changes = functions.load(9, 3, 2, b"d");
+        let end = |address| Change::End { at: 9, address };
+        assert_eq!(changes[..2], [end(1), end(4)]);
+        assert!(matches!(changes[2], Change::Begin { address: 3, .. }));
+        assert_eq!(functions.len(), 2);
+    }
+
+    #[test]
+    fn the_same_again_changes_nothing_but_another_name_does() {
+        let (mut functions, _) = after(&[(1, 3, "a")]);
+        assert!(functions.load(9, 1, 3, b"a").is_empty());
+        assert_eq!(functions.load(9, 1, 3, b"aa").len(), 2);
+        assert_eq!(functions.load(9, 1, 2, b"aa").len(), 2);
+    }
+
+    #[test]
+    fn what_is_no_function_is_refused() {
+        let mut functions = Functions::default();
+        for (address, size) in [(1, 0), (1, 1 << 31), (u64::MAX, 2)] {
+            assert!(functions.load(0, address, size, b"x").is_empty());
+        }
+        assert_eq!(functions.refused(), 3);
+        assert!(functions.is_empty());
+    }
+
+    #[test]
+    fn names_are_safe_and_short() {
+        let mut functions = Functions::default();
+        let name = |changes: Vec<Change>| match &changes[..] {
+            [Change::Begin { name, .. }] => name.to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            name(functions.load(0, 1, 1, b"a\x1b[31m\xff")),
+            "a\\x1B[31m\\xFF"
+        );
+        assert_eq!(name(functions.load(0, 2, 1, &[b'y'; 2000])).len(), 1000);
+    }
+
+    #[test]
+    fn moved_code_keeps_its_name() {
+        let (mut functions, mut written) = after(&[(1, 3, "a"), (6, 2, "b")]);
+        written.apply(&functions.moved(5, 1, 4));
+        assert_eq!(written.drawing(9), "....aaa..");
+        written.apply(&functions.moved(6, 4, 3));
+        assert_eq!(written.drawing(9), "...aaa...");
+        assert!(functions.moved(6, 77, 3).is_empty());
+        assert!(functions.moved(6, 3, 3).is_empty());
+    }
+
+    #[test]
+    fn a_file_over_functions_ends_them() {
+        let (mut functions, mut written) = after(&[(1, 3, "a"), (4, 2, "b"), (6, 2, "c")]);
+        written.apply(&functions.clear(5, 5, 6));
+        assert_eq!(written.drawing(9), ".aaa..cc.");
+        written.apply(&functions.clear(6, 0, u64::MAX));
+        assert!(written.0.is_empty() && functions.is_empty());
+        assert_eq!(functions.name_bytes, 0);
+    }
+
+    #[test]
+    fn time_does_not_run_back() {
+        let mut functions = Functions::default();
+        functions.load(9, 1, 1, b"a");
+        let changes = functions.load(3, 1, 1, b"b");
+        assert_eq!(changes[0], Change::End { at: 9, address: 1 });
+    }
+
+    #[test]
+    fn what_lived_for_no_time_is_not_told() {
+        let mut functions = Functions::default();
+        let mut changes = functions.load(1, 1, 1, b"a");
+        changes.extend(functions.load(1, 1, 1, b"b"));
+        changes.extend(functions.load(2, 1, 1, b"c"));
+        without_the_brief(&mut changes);
+        let told: Vec<_> = changes
+            .iter()
+            .map(|change| match change {
+                Change::Begin { at, name, .. } => format!("{at}+{name}"),
+                Change::End { at, .. } => format!("{at}-"),
+            })
+            .collect();
+        assert_eq!(told, ["1+b", "2-", "2+c"]);
+    }
+
+    #[test]
+    fn anonymous_memory_has_many_names() {
+        let file = |path: &str| MappedFile {
+            path: path.as_bytes().into(),
+            build_id: Box::default(),
+            identity: (0, 0, 0),
+        };
+        for path in [
+            "//anon",
+            "[anon:v8]",
+            "/memfd:doublemapper (deleted)",
+            "/dev/zero (deleted)",
+        ] {
+            assert!(is_anonymous(&file(path)), "{path}");
+        }
+        for path in [
+            "/usr/bin/node",
+            "[vdso]",
+            "[vsyscall]",
+            "/tmp/jit-7.dump",
+            "",
+        ] {
+            assert!(!is_anonymous(&file(path)), "{path}");
+        }
+    }
+
+    proptest! {
+        /// As a sheet of paper where a new drawing rubs out whatever it touches.
+        #[test]
+        fn what_was_loaded_last_is_there(
+            loads in proptest::collection::vec((0_u64..64, 1_u64..32, 0_u8..20, 0_u64..4), 1..60)
+        ) {
+            let (mut functions, mut written) = (Functions::default(), Written::default());
+            let mut sheet = vec![None; 96];
+            let (mut all, mut now) = (Vec::new(), 0);
+            for (number, (address, size, letter, time)) in loads.into_iter().enumerate() {
+                now += time;
+                let name = char::from(b'a' + letter).to_string();
+                let changes = functions.load(now, address, size, name.as_bytes());
+                written.apply(&changes);
+                all.extend(changes);
+                let here = address as usize..(address + size) as usize;
+                let touched: Vec<_> = sheet[here.clone()].iter().flatten().map(|(number, _)| *number).collect();
+                for place in &mut sheet {
+                    if place.is_some_and(|(number, _)| touched.contains(&number)) {
+                        *place = None;
+                    }
+                }
+                sheet[here].fill(Some((number, b'a' + letter)));
+            }
+            let expected: String = sheet
+                .iter()
+                .map(|place| place.map_or('.', |(_, letter)| char::from(letter)))
+                .collect();
+            prop_assert_eq!(written.drawing(96), &*expected);
+            // Without what lived for no time it comes to the same.
+            without_the_brief(&mut all);
+            let mut again = Written::default();
+            again.apply(&all);
+            prop_assert_eq!(again.drawing(96), expected);
+        }
+    }
+}
