@@ -21,7 +21,6 @@
 
 #define PF_EXITING 0x00000004
 #define PF_IO_WORKER 0x00000010
-#define PF_KTHREAD 0x00200000
 
 /* Does anybody ask for user sides? And are they told by callback: set by load.rs, so that the other way can be tested on
  * a kernel that has this one. A callback begins with an interrupt that the CPU sends itself, which in a virtual machine
@@ -55,7 +54,7 @@ static __always_inline void send_entry(struct task_struct *task, __u32 number, b
 	}
 	describe_entry(out, task, number, cpu);
 	if (task->flags & PF_EXITING)
-		out->record.head.flags = ENTRY_AT_EXIT;
+		out->record.head.flags |= ENTRY_AT_EXIT;
 	take_user_stack(out, task, place, cpu);
 	send_user_stack(out, book, cpu);
 	if (in_thread)

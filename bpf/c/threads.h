@@ -186,7 +186,7 @@ static __always_inline void end(struct cpu_books *book, struct task_struct *task
 		return;
 	}
 	tell(out, task, thread, &thread->account, cpu);
-	out->head.flags = THREAD_ENDED;
+	out->head.flags |= THREAD_ENDED;
 	out->since = out->head.time;
 	if (!send(cpu, out, sizeof(*out)))
 		book->threads_lost++;
@@ -307,7 +307,7 @@ static __always_inline void charge(__u64 *ctx, struct cpu_books *book, struct ta
 	book->kernel += ticks;
 	book->made_up += ticks - 1;
 	describe(&out->record, prev, now, cpu, TICK_KERNEL, ticks);
-	out->record.flags = TICK_LEAVING;
+	out->record.flags |= TICK_LEAVING;
 	out->record.entry = next_entry(book, prev, bpf_task_storage_get(&threads, prev, 0, 0), true, cpu);
 	send_tick(book, out, add_stack(&out->record, bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0)));
 }

@@ -30,6 +30,7 @@ enum record_flags {
 	ENTRY_AT_EXIT = 16, /* the thread ends: it will not be in user mode again */
 	TICK_LEAVING = 32,  /* taken when the thread left its CPU: the first frames are those of the taking */
 	ENTRY_COPIED = 64,  /* what follows is a copy of the registers, by DWARF number, and of the stack from its pointer on */
+	OF_KERNEL = 128,    /* the thread is the kernel's own */
 };
 
 /* What every record begins with. Ticks and absences: followed by `frames` 64-bit addresses. */

@@ -64,6 +64,8 @@ pub struct Head {
     pub entry: u32,
     /// The thread's name at that time.
     pub name: ThreadName,
+    /// The thread is the kernel's own.
+    pub kernel_thread: bool,
 }
 
 /// What the CPU was doing at a tick.
@@ -345,6 +347,7 @@ impl Record {
             tid: half(head, 16),
             entry: half(head, 28),
             name: ThreadName(std::array::from_fn(|at| head[40 + at])),
+            kernel_thread: flags & 128 != 0,
         };
         let flag = |bit: u8| flags & bit != 0;
         let stack = || Stack {
@@ -476,6 +479,7 @@ mod tests {
             tid: 101,
             entry: 9,
             name: ThreadName(name),
+            kernel_thread: false,
         }
     }
 

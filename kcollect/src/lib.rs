@@ -21,6 +21,7 @@ pub mod session;
 pub mod signals;
 pub mod sources;
 pub mod summary;
+pub mod user;
 
 use std::ffi::OsString;
 

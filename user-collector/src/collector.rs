@@ -123,6 +123,14 @@ impl Collector {
         Ok(())
     }
 
+    /// More of the kernel's load objects.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn kernel_objects(&mut self, maps: &[MapEvent]) -> Result<()> {
+        maps.iter().try_for_each(|event| self.writer.map(event))
+    }
+
     /// Functions that came and went in memory without a file.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ pub mod jit;
 pub mod join;
 pub mod maps;
 pub mod names;
+pub mod objects;
 pub mod process;
 pub mod spaces;
 pub mod unwind;

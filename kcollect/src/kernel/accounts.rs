@@ -142,6 +142,25 @@ impl Accounts {
         })
     }
 
+    /// What the processes have done until now, by number and serial, and how many threads of each live; `serial` gives that of the
+    /// present holder of a number. Small ones may be missing.
+    #[must_use]
+    pub fn processes_now(
+        &self,
+        serial: impl Fn(u32) -> u64,
+    ) -> HashMap<(u32, u64), (Times, usize)> {
+        let ended = self.processes.iter();
+        let mut sums: HashMap<_, _> = ended.map(|(key, row)| (*key, (row.times, 0))).collect();
+        for thread in self.living.values() {
+            let pid = thread.head.pid;
+            let (times, living) = sums.entry((pid, serial(pid))).or_default();
+            // Its ticks are in the process's sum already.
+            times.add(&Times::of(thread, Ticks::default()));
+            *living += 1;
+        }
+        sums
+    }
+
     /// All threads, those that ended and those that live, and how many live.
     #[must_use]
     pub fn system(&self) -> (Times, usize) {

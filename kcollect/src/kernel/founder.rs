@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use bpf::{Emission, Record};
+use bpf::{Emission, Record, TickCollector};
 use experiment_format::Error;
 use experiment_format::layout::ExperimentDir;
 use experiment_format::log::{Header, LogEvent, ProfileDecl, Run, Setting};
@@ -15,6 +15,8 @@ use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::{ClockTick, TickArray};
 use experiment_format::writer::ExperimentWriter;
+use user_collector::modules::Cache;
+use user_collector::objects::Objects;
 use user_collector::process::Processes;
 
 use super::archive::{self, Program};
@@ -27,6 +29,7 @@ use crate::losses::Losses;
 use crate::machine;
 use crate::perf::sideband::SidebandEvent;
 use crate::sources::Event;
+use crate::user::{Founding, Stay, UserSide};
 
 /// Exited processes are kept so long, for the ticks of their last moments: nanoseconds.
 const MEMORY_OF_THE_DEAD: u64 = 10_000_000_000;
@@ -45,6 +48,10 @@ pub struct Founder {
     processes: Processes,
     /// Ticks as they were recorded.
     pub recorder: Recorder,
+    /// What is followed into user code, if anything may be.
+    pub user: Option<UserSide>,
+    /// How the user side of what was recorded in the kernel is told.
+    emission: Option<Emission>,
     /// Side-band records that the kernel could not deliver.
     pub sideband_lost: u64,
     /// Ticks that came after writing had failed.
@@ -109,6 +116,7 @@ impl Founder {
         dir: ExperimentDir,
         plan: &Plan,
         kernel: Kernel,
+        emission: Option<Emission>,
         mut say: impl FnMut(&str),
     ) -> Result<Founder, Error> {
         let start = machine::now();
@@ -117,8 +125,11 @@ impl Founder {
             wall: wall_clock(),
             tm_zone: 0,
         };
-        let writer = ExperimentWriter::create(dir, &header(plan), run)?;
+        let header = header(plan, emission);
+        let writer = ExperimentWriter::create(dir, &header, run)?;
         let mut founder = Founder {
+            user: None,
+            emission,
             writer,
             start,
             archive: plan.archive,
@@ -139,7 +150,10 @@ impl Founder {
             forgotten_at: start,
         };
         match founder.write_start(plan, &mut say) {
-            Ok(()) => Ok(founder),
+            Ok(kernel) => {
+                founder.user = follow(plan, Founding { header, run, kernel }, &mut say);
+                Ok(founder)
+            }
             Err(error) => {
                 // The first error is the one to tell.
                 let _ = founder.writer.discard();
@@ -148,7 +162,11 @@ impl Founder {
         }
     }
 
-    fn write_start(&mut self, plan: &Plan, say: &mut impl FnMut(&str)) -> Result<(), Error> {
+    fn write_start(
+        &mut self,
+        plan: &Plan,
+        say: &mut impl FnMut(&str),
+    ) -> Result<Vec<MapEvent>, Error> {
         self.writer.log(&LogEvent::Pause { at: 0, name: None })?;
         for comment in &plan.comments {
             self.writer.note(comment)?;
@@ -157,7 +175,7 @@ impl Founder {
             self.writer.warning(0, notice)?;
         }
         if self.archive == Archive::Off {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let kcore = Kcore::open()
             .map_err(|error| {
@@ -174,25 +192,40 @@ impl Founder {
                 maps.extend(archive::kernel_object(dir, name, object, kcore.as_ref())?);
             }
         }
-        maps.iter().try_for_each(|event| self.writer.map(event))
+        maps.iter().try_for_each(|event| self.writer.map(event))?;
+        Ok(maps)
     }
 
     /// Applies one event of the stream. Events must come in time order.
     pub fn apply(&mut self, time: u64, event: Event) {
         match event {
             Event::Record(record) => self.record(record),
-            Event::Recording { on: true } => self.log_at(time, |at| LogEvent::Resume { at }),
-            Event::Recording { on: false } => {
-                self.log_at(time, |at| LogEvent::Pause { at, name: None });
+            Event::Recording { on } => {
+                let event = |at| match on {
+                    true => LogEvent::Resume { at },
+                    false => LogEvent::Pause { at, name: None },
+                };
+                self.log_at(time, event);
+                if let Some(user) = &mut self.user {
+                    user.log(time, event);
+                }
             }
             Event::Sample { at, label } => self.sample(at, label),
-            Event::Found { pid, name } => self.processes.found(pid, &name),
+            Event::Found {
+                pid,
+                name,
+                mappings,
+            } => {
+                self.processes.found(pid, &name);
+                if let Some(user) = &mut self.user {
+                    user.found(pid, mappings, self.start);
+                }
+            }
             Event::Sideband(event) => self.sideband(time, event),
         }
     }
 
     fn record(&mut self, record: Record) {
-        let (writer, processes) = (&mut self.writer, &self.processes);
         let result = match record {
             Record::Tick(tick) if self.failed.is_some() => {
                 self.not_written += u64::from(tick.ticks);
@@ -200,23 +233,87 @@ impl Founder {
             }
             Record::Tick(tick) => {
                 let ticks = u64::from(tick.ticks);
+                let of_kernel = tick.head.kernel_thread;
+                let (writer, processes) = (&mut self.writer, &self.processes);
                 let result = self.recorder.tick(writer, processes, tick);
                 self.not_written += if result.is_err() { ticks } else { 0 };
-                result
+                result.and_then(|stay| stay.map_or(Ok(()), |stay| self.stay(stay, of_kernel)))
             }
             Record::Absence(_) if self.failed.is_some() => Ok(()),
-            Record::Absence(absence) => self.recorder.absence(writer, processes, &absence),
-            Record::Thread(thread) => self.recorder.thread(writer, processes, &thread),
+            Record::Absence(absence) => {
+                let (writer, processes) = (&mut self.writer, &self.processes);
+                let of_kernel = absence.head.kernel_thread;
+                let stays = self.recorder.absence(writer, processes, &absence);
+                stays.and_then(|stays| {
+                    let mut stays = stays.into_iter().filter(|stay| stay.ticks > 0);
+                    stays.try_for_each(|stay| self.stay(stay, of_kernel))
+                })
+            }
+            Record::Thread(thread) => {
+                let (writer, processes) = (&mut self.writer, &self.processes);
+                let result = self.recorder.thread(writer, processes, &thread);
+                let back = match &mut self.user {
+                    Some(user) if thread.ended => {
+                        user.thread_ended(self.writer.dir(), &self.processes, thread.head.tid)
+                    }
+                    _ => Vec::new(),
+                };
+                result.and(self.write(&back))
+            }
+            Record::Entry(_) if self.failed.is_some() => Ok(()),
             Record::Entry(entry) => {
-                self.recorder.entry(&entry);
-                Ok(())
+                let back = match &mut self.user {
+                    Some(user) => user.entry(self.writer.dir(), &self.processes, entry),
+                    None => Vec::new(),
+                };
+                self.write(&back)
             }
         };
         self.note_failure(result);
     }
 
+    /// What a thread did goes to its process's collector, or is written here.
+    fn stay(&mut self, stay: Stay, of_kernel: bool) -> Result<(), Error> {
+        let back = match &mut self.user {
+            Some(user) if stay.head.pid != 0 && !of_kernel => {
+                user.stay(self.writer.dir(), &self.processes, stay)
+            }
+            _ => vec![stay],
+        };
+        self.write(&back)
+    }
+
+    fn write(&mut self, stays: &[Stay]) -> Result<(), Error> {
+        stays
+            .iter()
+            .try_for_each(|stay| self.recorder.stay(&mut self.writer, &self.processes, stay))
+    }
+
+    fn write_back(&mut self, stays: &[Stay]) {
+        let result = self.write(stays);
+        self.note_failure(result);
+    }
+
+    /// Once a round: what was learnt of processes is handed to the programs in the kernel.
+    ///
+    /// # Errors
+    /// When the kernel has no memory for it.
+    pub fn hand_over(&mut self, collector: &mut TickCollector) -> Result<(), bpf::Error> {
+        let Some(user) = &mut self.user else {
+            return Ok(());
+        };
+        let back = user.walk_copies(self.writer.dir(), &self.processes, false);
+        let result = user.hand_over(collector, &self.processes);
+        self.write_back(&back);
+        result
+    }
+
     /// The last has been told of all threads.
     pub fn close_threads(&mut self) {
+        if let Some(user) = &mut self.user {
+            let back = user.finish(self.writer.dir(), &self.processes);
+            self.write_back(&back);
+        }
         self.recorder.close_threads(&self.processes);
     }
 
@@ -228,14 +325,35 @@ impl Founder {
 
     fn sideband(&mut self, time: u64, event: SidebandEvent) {
         match event {
-            SidebandEvent::Fork { pid, parent } => self.processes.forked(pid, parent),
-            SidebandEvent::Exit { pid } => self.processes.exited(pid, time),
-            SidebandEvent::Comm { pid, name, exec } => self.processes.named(pid, &name, exec),
-            SidebandEvent::Map {
-                pid,
-                path,
-                build_id,
-            } => self.processes.mapped(pid, &path, &build_id),
+            SidebandEvent::Fork { pid, parent } => {
+                self.processes.forked(pid, parent);
+                if let Some(user) = &mut self.user {
+                    let back =
+                        user.forked(self.writer.dir(), &self.processes, pid, parent, time);
+                    self.write_back(&back);
+                }
+            }
+            SidebandEvent::Exit { pid } => {
+                self.processes.exited(pid, time);
+                if let Some(user) = &mut self.user {
+                    user.exited(pid, time);
+                }
+            }
+            SidebandEvent::Comm { pid, name, exec } => {
+                self.processes.named(pid, &name, exec);
+                if let Some(user) = &mut self.user
+                    && exec
+                {
+                    user.executed(pid, time);
+                }
+            }
+            SidebandEvent::Map { pid, mapping } => {
+                let file = &mapping.file;
+                self.processes.mapped(pid, &file.path, &file.build_id);
+                if let Some(user) = &mut self.user {
+                    user.mapped(pid, mapping, time);
+                }
+            }
             SidebandEvent::KernelCode {
                 address,
                 size,
@@ -294,6 +412,10 @@ impl Founder {
 
     /// Lets go of what is only kept for the late: call it once a round.
     pub fn tidy(&mut self, now: u64) {
+        if let Some(user) = &mut self.user {
+            user.tidy(self.writer.dir(), now);
+            self.failed = self.failed.take().or(user.failed.take());
+        }
         if now.saturating_sub(self.forgotten_at) < MEMORY_OF_THE_DEAD {
             return;
         }
@@ -303,12 +425,23 @@ impl Founder {
             fs::exists(format!("/proc/{pid}")).unwrap_or(true)
         });
         self.recorder.forget(&self.processes);
+        if let Some(user) = &mut self.user {
+            let processes = &self.processes;
+            let back = user.forget(self.writer.dir(), |pid, ended| {
+                ended < long_ago && processes.get(pid).is_none_or(|process| process.exited.is_some())
+            });
+            self.write_back(&back);
+        }
     }
 
     /// Takes a sample of an instant of which all is known.
     pub fn sample(&mut self, at: u64, label: &str) {
         let result = self.recorder.sample(&mut self.writer, at, label);
         self.note_failure(result);
+        if let Some(user) = &mut self.user {
+            let usage = self.recorder.usage_by_process(&self.processes, at);
+            user.sample(at, label, |pid, serial| usage.get(&(pid, serial)).copied());
+        }
     }
 
     /// Writes an event of the run: pause, resume, comment. It is made from its time in the experiment.
@@ -326,7 +459,8 @@ impl Founder {
     /// Bytes written, archives not counted.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
-        self.writer.bytes_written()
+        let user = self.user.as_ref().map_or(0, UserSide::bytes_written);
+        self.writer.bytes_written() + user
     }
 
     /// Adds what came during the run: BPF programs, modules. `give_up` is asked before each object.
@@ -340,6 +474,7 @@ impl Founder {
     }
 
     fn write_late(&mut self, give_up: &mut impl FnMut() -> bool) -> Result<(), Error> {
+        let mut late = Vec::new();
         let (before, since) = self.programs.split_at(self.programs_at_start);
         let changed = !since.is_empty() || before.iter().any(|program| program.to.is_some());
         if changed && !give_up() {
@@ -353,6 +488,7 @@ impl Founder {
                 !segment || segments > known
             });
             maps.iter().try_for_each(|event| self.writer.map(event))?;
+            late.append(&mut maps);
         }
         let came = match loaded_modules() != self.modules {
             true => Symbols::read().ok(),
@@ -380,7 +516,12 @@ impl Founder {
             let dir = self.writer.dir();
             maps.extend(archive::kernel_object(dir, name, object, kcore.as_ref())?);
         }
-        maps.iter().try_for_each(|event| self.writer.map(event))
+        maps.iter().try_for_each(|event| self.writer.map(event))?;
+        late.append(&mut maps);
+        if let Some(user) = &mut self.user {
+            user.kernel_objects(&late);
+        }
+        Ok(())
     }
 
     /// Modules in which a recorded stack has a frame.
@@ -422,13 +563,13 @@ impl Founder {
     ///
     /// # Errors
     /// When the closing can't be written.
-    pub fn close(self, stopped: u64) -> Result<(), Error> {
+    pub fn close(mut self, stopped: u64) -> Result<(), Error> {
         let at = self.at(stopped);
         self.writer.close(at).map(drop)
     }
 }
 
-fn header(plan: &Plan) -> Header {
+fn header(plan: &Plan, emission: Option<Emission>) -> Header {
     let seconds = |time: std::time::Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let mut settings = Vec::new();
     if !plan.record_idle {
@@ -472,13 +613,35 @@ fn header(plan: &Plan) -> Header {
             "samples: exact times and counts of all threads since the recording began; system calls are those that read \
              and write; those of each thread are in threads.jsonl"
                 .to_owned(),
-            format!(
-                "user side of what was recorded in the kernel: not told, since no process is followed; this kernel would have it \
-                 told {}",
-                Emission::probe()
-            ),
+            match emission {
+                Some(emission) => format!("user side of what was recorded in the kernel: told {emission}"),
+                None => format!(
+                    "user side of what was recorded in the kernel: not told, since no process is followed; this kernel would \
+                     have it told {}",
+                    Emission::probe()
+                ),
+            },
         ],
         ..Header::default()
+    }
+}
+
+/// The user side of a recording, if the plan follows anybody.
+fn follow(plan: &Plan, founding: Founding, say: &mut impl FnMut(&str)) -> Option<UserSide> {
+    let rule = plan.rule();
+    if !rule.follows() {
+        return None;
+    }
+    let cache = Cache::open_default().unwrap_or_else(|error| {
+        say(&format!("unwind tables are not kept on disk: {error}"));
+        None
+    });
+    match Objects::new(cache) {
+        Ok(objects) => Some(UserSide::new(rule, objects, founding)),
+        Err(error) => {
+            say(&format!("no process is followed: {error}"));
+            None
+        }
     }
 }
 

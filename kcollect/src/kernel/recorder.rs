@@ -9,22 +9,25 @@
 //! address where no kernel code can be.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use bpf::{Absence, Entry, Head, Mode, Stack, ThreadName, ThreadTimes, Tick};
+use bpf::{Absence, Head, Mode, Stack, ThreadTimes, Tick};
 use experiment_format::layout::printable;
 use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::{ClockTick, Detail, TickArray};
 use experiment_format::stacks::{StackEnd, StackUid};
+use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
-use user_collector::entries::Entries;
+use user_collector::names::ThreadNames;
 use user_collector::process::{Name, Process, Processes};
 
 use super::accounts::{Accounts, Owner, StackTicks};
 use super::samples::Samples;
 use super::symbols::Symbols;
 use crate::cli::Target;
+use crate::user::Stay;
 
 /// The frame that ends a truncated stack in [`Accounts::stacks`].
 pub const TRUNCATED: u64 = u64::MAX;
@@ -63,10 +66,8 @@ pub struct Recorder {
     user_frames: HashMap<u32, UserFrame>,
     next_address: u64,
     idle: Option<StackUid>,
-    threads: HashMap<u32, Named>,
+    names: ThreadNames,
     samples: Samples,
-    /// The user side of what was recorded in the kernel.
-    pub entries: Entries,
     /// Sums for the summary.
     pub accounts: Accounts,
     /// Counts for the summary.
@@ -81,17 +82,6 @@ struct UserFrame {
     uid: StackUid,
 }
 
-/// What the experiment says of a thread.
-#[derive(Debug)]
-struct Named {
-    pid: u32,
-    name: ThreadName,
-    changes: u32,
-}
-
-/// So often a thread may change its name in the experiment: a reader's work grows with packets times names.
-const MOST_NAMES: u32 = 8;
-
 impl Recorder {
     /// `start` is the zero of the experiment's times, CLOCK_MONOTONIC nanoseconds; `targets` are counted
     /// apart.
@@ -105,15 +95,15 @@ impl Recorder {
             user_frames: HashMap::new(),
             next_address: FIRST_PROCESS_ADDRESS,
             idle: None,
-            threads: HashMap::new(),
+            names: ThreadNames::default(),
             samples: Samples::new(start, interval_ns),
-            entries: Entries::default(),
             accounts: Accounts::new(targets),
             recorded: Recorded::default(),
         }
     }
 
-    /// Writes one tick; `processes` is as it was at the tick's time.
+    /// Writes one tick of a CPU; `processes` is as it was at the tick's time. Gives what the thread did that was on it, for
+    /// whoever writes what that process's threads do.
     ///
     /// # Errors
     /// When the experiment can't be written.
@@ -122,7 +112,7 @@ impl Recorder {
         writer: &mut ExperimentWriter,
         processes: &Processes,
         tick: Tick,
-    ) -> experiment_format::Result<()> {
+    ) -> experiment_format::Result<Option<Stay>> {
         let mut tick = tick;
         if tick.leaving {
             self.drop_own_frames(&mut tick.stack);
@@ -130,13 +120,17 @@ impl Recorder {
         let ticks = u64::from(tick.ticks);
         let head = tick.head;
         let process = processes.get(head.pid);
+        let mut kernel: Arc<[u64]> = Arc::default();
         let stack = if tick.mode == Mode::Idle {
             self.idle(writer)?
         } else if tick.stack.frames.is_empty() {
             // In user mode, and where the kernel gave no stack, the process is all that is known.
             self.user_frame(writer, process, head)?
         } else {
-            self.kernel_stack(writer, &tick.stack, |stack| stack.ticks += ticks)?
+            kernel = self.frames(&tick.stack);
+            self.kernel_stack(writer, &kernel, tick.stack.truncated, |stack| {
+                stack.ticks += ticks;
+            })?
         };
         self.name_thread(writer, process, head)?;
         writer.tick(&ClockTick {
@@ -155,7 +149,7 @@ impl Recorder {
         self.recorded.no_stack += u64::from(tick.stack.missing);
         self.recorded.irq_work += if tick.irq_work { ticks } else { 0 };
         if tick.mode == Mode::Idle {
-            return Ok(());
+            return Ok(None);
         }
         let name = process.and_then(|process| process.name.as_deref());
         if name.is_none() && head.pid != 0 {
@@ -166,10 +160,16 @@ impl Recorder {
             _ if self.is_trap(&tick) => Microstate::Trap,
             _ => Microstate::System,
         };
-        self.array(writer, head, stack, (state, tick.ticks), Detail::None)?;
-        self.entries.recorded(head.tid, head.entry, ticks);
         self.accounts.tick(owner(processes, head), state, ticks);
-        Ok(())
+        Ok(Some(Stay {
+            head,
+            serial: process.map_or(0, |process| process.serial),
+            kernel,
+            truncated: tick.stack.truncated,
+            state,
+            ticks: tick.ticks,
+            detail: Detail::None,
+        }))
     }
 
     /// Notes what a thread did; `processes` is as it was when this was told.
@@ -186,7 +186,6 @@ impl Recorder {
             self.accounts.lives(*thread);
             return Ok(());
         }
-        self.entries.ended(thread.head.tid);
         let times = self.accounts.ends(owner(processes, thread.head), thread);
         self.samples.ended(writer, thread, &times)
     }
@@ -198,11 +197,6 @@ impl Recorder {
         for thread in living {
             self.accounts.ends(owner(processes, thread.head), &thread);
         }
-    }
-
-    /// A thread has told where it is in user mode.
-    pub fn entry(&mut self, entry: &Entry) {
-        self.entries.told(entry.head.tid, entry.head.entry);
     }
 
     /// Writes a sample of an instant of which all is known.
@@ -218,19 +212,38 @@ impl Recorder {
         self.samples.take(writer, &self.accounts, at, label)
     }
 
-    fn array(
+    /// The sample records of all processes of an instant of which all is known, by number and serial.
+    pub fn usage_by_process(
+        &mut self,
+        processes: &Processes,
+        at: u64,
+    ) -> HashMap<(u32, u64), UsageRecord> {
+        let serial = |pid| processes.get(pid).map_or(0, |process| process.serial);
+        self.samples.of_processes(&self.accounts, at, serial)
+    }
+
+    /// Writes what a thread did that nobody follows; `processes` as it is by now.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn stay(
         &mut self,
         writer: &mut ExperimentWriter,
-        head: Head,
-        stack: StackUid,
-        (state, ticks): (Microstate, u32),
-        detail: Detail,
+        processes: &Processes,
+        stay: &Stay,
     ) -> experiment_format::Result<()> {
-        if ticks == 0 {
+        if stay.ticks == 0 {
             return Ok(());
         }
+        let head = stay.head;
+        let process = processes.get(head.pid);
+        let stack = match stay.kernel.is_empty() {
+            true => self.user_frame(writer, process, head)?,
+            false => self.kernel_stack(writer, &stay.kernel, stay.truncated, |_| {})?,
+        };
+        self.name_thread(writer, process, head)?;
         let mut counts = [0; Microstate::PER_THREAD];
-        counts[state.number() as usize] = ticks;
+        counts[stay.state.number() as usize] = stay.ticks;
         self.recorded.arrays += 1;
         writer.tick_array(&TickArray {
             cpu: head.cpu,
@@ -239,26 +252,19 @@ impl Recorder {
             tid: head.tid,
             pid: head.pid,
             ticks: counts,
-            detail: detail.number(),
+            detail: stay.detail.number(),
         })
     }
 
-    /// Tells the name of a thread before its first packet, and when it has another one: then all of its packets have that.
-    /// When another process has its id, what comes from then on is that one's.
     fn name_thread(
         &mut self,
         writer: &mut ExperimentWriter,
         process: Option<&Process>,
         head: Head,
     ) -> experiment_format::Result<()> {
-        let known = self.threads.get(&head.tid);
-        let (at, changes) = match known {
-            Some(known) if known.pid != head.pid => (head.time.saturating_sub(self.start), 0),
-            // Each CPU's idle thread has this id, and a name of its own.
-            Some(known) if known.name == head.name || head.tid == 0 => return Ok(()),
-            Some(known) if known.changes == MOST_NAMES => return Ok(()),
-            Some(known) => (0, known.changes + 1),
-            None => (0, 0),
+        let at = head.time.saturating_sub(self.start);
+        let Some(at) = self.names.tell(head.pid, head.tid, head.name.bytes(), at) else {
+            return Ok(());
         };
         let name = match head.tid {
             0 => "swapper".to_owned(),
@@ -273,14 +279,7 @@ impl Recorder {
             tid: head.tid,
             name,
             group: format!("{process}, pid {}", head.pid),
-        })?;
-        let named = Named {
-            pid: head.pid,
-            name: head.name,
-            changes,
-        };
-        self.threads.insert(head.tid, named);
-        Ok(())
+        })
     }
 
     /// Was the CPU in a trap: an interrupt, or an exception that is no page fault? Then its entry is at
@@ -333,26 +332,30 @@ impl Recorder {
         Ok(uid)
     }
 
-    /// The number of a kernel stack, given as the kernel gives it; `count` adds to its ticks.
+    /// The frames of a kernel stack as they are in the experiment.
+    fn frames(&self, stack: &Stack) -> Arc<[u64]> {
+        let mut frames = stack.frames.to_vec();
+        self.point_at_calls(&mut frames);
+        frames.into()
+    }
+
+    /// The number of a kernel stack; `count` adds to its ticks.
     fn kernel_stack(
         &mut self,
         writer: &mut ExperimentWriter,
-        stack: &Stack,
+        kernel: &[u64],
+        truncated: bool,
         count: impl FnOnce(&mut StackTicks),
     ) -> experiment_format::Result<StackUid> {
-        let mut frames = stack.frames.to_vec();
-        self.point_at_calls(&mut frames);
-        let end = if stack.truncated {
+        let (mut frames, mut end) = (kernel.to_vec(), StackEnd::Complete);
+        if truncated {
             frames.push(TRUNCATED);
-            StackEnd::Truncated
-        } else {
-            StackEnd::Complete
-        };
+            end = StackEnd::Truncated;
+        }
         if let Some(known) = self.accounts.stacks.get_mut(&*frames) {
             count(known);
             return Ok(known.uid);
         }
-        let kernel = frames.strip_suffix(&[TRUNCATED]).unwrap_or(&frames);
         let uid = writer.stack(kernel, end)?;
         let mut ticks = StackTicks::new(uid);
         count(&mut ticks);
@@ -360,7 +363,8 @@ impl Recorder {
         Ok(uid)
     }
 
-    /// Writes the ticks of a thread's absence; `processes` is as it was when the thread came back.
+    /// Notes a thread's absence; `processes` is as it was when the thread came back. Gives what it was: blocked, and waiting for
+    /// a CPU.
     ///
     /// # Errors
     /// When the experiment can't be written.
@@ -369,23 +373,16 @@ impl Recorder {
         writer: &mut ExperimentWriter,
         processes: &Processes,
         absence: &Absence,
-    ) -> experiment_format::Result<()> {
-        let counts = absence.counts();
-        let stack = if absence.stack.frames.is_empty() {
-            let process = processes.get(absence.head.pid);
-            self.user_frame(writer, process, absence.head)?
-        } else {
-            self.kernel_stack(writer, &absence.stack, |stack| {
+    ) -> experiment_format::Result<[Stay; 2]> {
+        let (counts, head) = (absence.counts(), absence.head);
+        let kernel = self.frames(&absence.stack);
+        if !kernel.is_empty() {
+            self.kernel_stack(writer, &kernel, absence.stack.truncated, |stack| {
                 for (sum, ticks) in stack.away.iter_mut().zip(counts) {
                     *sum += u64::from(ticks);
                 }
-            })?
-        };
-        let head = absence.head;
-        self.name_thread(writer, processes.get(head.pid), head)?;
-        let ticks = u64::from(absence.blocked) + u64::from(absence.waited);
-        self.entries.recorded(head.tid, head.entry, ticks);
-        let state = Microstate::ALL[usize::from(absence.state)];
+            })?;
+        }
         let blocked = match absence.detail {
             Some(bpf::Detail::BlockIo) => Detail::BlockIo,
             _ => Detail::None,
@@ -395,14 +392,21 @@ impl Recorder {
             Some(bpf::Detail::Throttled) => Detail::Throttled,
             _ => Detail::Woken,
         };
-        self.array(writer, head, stack, (state, absence.blocked), blocked)?;
-        self.array(
-            writer,
+        let state = Microstate::ALL[usize::from(absence.state)];
+        let serial = processes.get(head.pid).map_or(0, |process| process.serial);
+        let stay = |state, ticks, detail| Stay {
             head,
-            stack,
-            (Microstate::WaitCpu, absence.waited),
-            waited,
-        )
+            serial,
+            kernel: Arc::clone(&kernel),
+            truncated: absence.stack.truncated,
+            state,
+            ticks,
+            detail,
+        };
+        Ok([
+            stay(state, absence.blocked, blocked),
+            stay(Microstate::WaitCpu, absence.waited, waited),
+        ])
     }
 
     /// Leaves out what is on top of the scheduler in a stack that was taken in it: our program, and what calls it.

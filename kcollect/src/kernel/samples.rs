@@ -43,6 +43,7 @@ pub struct Samples {
     brief: (u64, Times),
     taken: u32,
     split: Split,
+    splits: HashMap<(u32, u64), Split>,
 }
 
 /// Time on a CPU until a sample, split by the ticks of each span between two samples, so that none of the parts shrinks.
@@ -81,6 +82,7 @@ impl Samples {
             brief: (0, Times::default()),
             taken: 0,
             split: Split::default(),
+            splits: HashMap::new(),
         }
     }
 
@@ -148,6 +150,27 @@ impl Samples {
         write(writer, line)?;
         self.taken += 1;
         writer.sample(self.at(at), label, &self.usage(at, &system, states, living))
+    }
+
+    /// The records of each process of an instant, for gprofng, by number and serial.
+    pub fn of_processes(
+        &mut self,
+        accounts: &Accounts,
+        at: u64,
+        serial: impl Fn(u32) -> u64,
+    ) -> HashMap<(u32, u64), UsageRecord> {
+        let now = accounts.processes_now(serial);
+        self.splits.retain(|key, _| now.contains_key(key));
+        let mut records = HashMap::new();
+        for (key, (times, living)) in now {
+            let mut states = times.ns;
+            let split = self.splits.entry(key).or_default();
+            for (part, ns) in split.until(&times).into_iter().enumerate() {
+                states[part] = ns;
+            }
+            records.insert(key, self.usage(at, &times, states, living));
+        }
+        records
     }
 
     /// The record for gprofng. What Linux counts for no thread stays 0: messages, signals, swaps. Of the system calls

@@ -1,0 +1,202 @@
+//! Once a round: what was learnt of processes and their files is handed to the programs in the kernel, which walk user stacks by
+//! it.
+
+use std::collections::{HashMap, HashSet};
+
+use bpf::{Code, Mapped, PageRows, TableId, TickCollector};
+use user_collector::follow::Follow;
+use user_collector::maps::Mapping;
+use user_collector::modules::{Module, ObjectId};
+use user_collector::objects::Table;
+use user_collector::process::Processes;
+
+use super::{UserSide, relatives};
+
+/// What the programs have, and what they lack.
+#[derive(Debug, Default)]
+pub struct HandOver {
+    tables: HashMap<ObjectId, TableId>,
+    /// Files whose tables found no room.
+    refused: HashSet<ObjectId>,
+    rules: usize,
+    changed: HashSet<u32>,
+    pending: HashSet<u32>,
+    gone: Vec<u32>,
+    /// Files whose tables found no room, and processes whose mappings found none.
+    pub no_room: u64,
+}
+
+impl HandOver {
+    /// Something about a process has changed.
+    pub(super) fn changed(&mut self, pid: u32) {
+        self.changed.insert(pid);
+    }
+
+    /// A process is no more.
+    pub(super) fn gone(&mut self, pid: u32) {
+        self.changed.remove(&pid);
+        self.pending.remove(&pid);
+        self.gone.push(pid);
+    }
+
+    /// Tables are there that some processes lacked.
+    pub(super) fn settled(&mut self, settled: &[ObjectId]) {
+        if !settled.is_empty() {
+            self.changed.extend(self.pending.drain());
+        }
+    }
+}
+
+impl UserSide {
+    /// Hands over what has changed.
+    ///
+    /// # Errors
+    /// When the kernel has no memory for it.
+    pub fn hand_over(
+        &mut self,
+        collector: &mut TickCollector,
+        processes: &Processes,
+    ) -> Result<(), bpf::Error> {
+        collector.tidy_tables();
+        for pid in std::mem::take(&mut self.hand_over.gone) {
+            collector.forget_process(pid);
+        }
+        let rules = self.objects.rules_from(self.hand_over.rules);
+        self.hand_over.rules += rules.len();
+        collector.add_rules(rules.iter().copied());
+        for pid in std::mem::take(&mut self.hand_over.changed) {
+            self.hand_over_process(collector, processes, pid)?;
+        }
+        Ok(())
+    }
+
+    fn hand_over_process(
+        &mut self,
+        collector: &mut TickCollector,
+        processes: &Processes,
+        pid: u32,
+    ) -> Result<(), bpf::Error> {
+        let ignored = self.is_ignored(processes, pid);
+        let Some(space) = self.spaces.get_mut(pid) else {
+            return Ok(());
+        };
+        // Its next record tells.
+        let Some(execution) = space.execution else {
+            return Ok(());
+        };
+        if ignored {
+            return collector.ignore_process(pid, execution);
+        }
+        let (mut mapped, mut pending) = (Vec::new(), false);
+        for mapping in space.code().iter() {
+            let code = self.code(collector, processes, pid, mapping)?;
+            pending |= code == Code::Pending;
+            mapped.push(Mapped {
+                start: mapping.start,
+                end: mapping.end,
+                code,
+            });
+        }
+        if pending {
+            self.hand_over.pending.insert(pid);
+        }
+        let version = collector.set_process(pid, execution, &mapped)?;
+        match (version, self.spaces.get_mut(pid)) {
+            (Some(version), Some(space)) => space.handed_over(version),
+            _ => self.hand_over.no_room += 1,
+        }
+        Ok(())
+    }
+
+    /// How frames in a mapping are left.
+    fn code(
+        &mut self,
+        collector: &mut TickCollector,
+        processes: &Processes,
+        pid: u32,
+        mapping: &Mapping,
+    ) -> Result<Code, bpf::Error> {
+        let id = self
+            .objects
+            .of(pid, &relatives(processes, pid), mapping);
+        let table = self.objects.get(id).map(|object| object.table.clone());
+        let module = match table {
+            Some(Table::Pending) => return Ok(Code::Pending),
+            Some(Table::Ready(module)) => module,
+            Some(Table::None) | None => return Ok(Code::Guess),
+        };
+        let Some(address) = module.address_of(mapping.offset) else {
+            return Ok(Code::Guess);
+        };
+        let bias = mapping.start.wrapping_sub(address);
+        if let Some(table) = self.hand_over.tables.get(&id) {
+            return Ok(Code::Table { table: *table, bias });
+        }
+        if self.hand_over.refused.contains(&id) {
+            return Ok(Code::Guess);
+        }
+        let mut placed = place(collector, &module)?;
+        if placed.is_none() && self.evict(collector) {
+            placed = place(collector, &module)?;
+        }
+        match placed {
+            Some(table) => {
+                self.hand_over.tables.insert(id, table);
+                Ok(Code::Table { table, bias })
+            }
+            None => {
+                self.hand_over.refused.insert(id);
+                self.hand_over.no_room += 1;
+                Ok(Code::Guess)
+            }
+        }
+    }
+
+    /// Takes away the tables that no living process has. What they took is free two rounds later. Gives whether there were any.
+    fn evict(&mut self, collector: &mut TickCollector) -> bool {
+        let mut used = HashSet::new();
+        for (pid, space) in self.spaces.iter_mut() {
+            for mapping in space.code().iter() {
+                used.insert(self.objects.of(pid, &[], mapping));
+            }
+        }
+        let before = self.hand_over.tables.len();
+        self.hand_over.tables.retain(|id, table| {
+            let kept = used.contains(id);
+            if !kept {
+                collector.remove_table(*table);
+            }
+            kept
+        });
+        self.hand_over.tables.len() < before
+    }
+
+    /// Will nobody follow the process, as it is now?
+    fn is_ignored(&self, processes: &Processes, pid: u32) -> bool {
+        if !matches!(self.rule.follow, Follow::Off | Follow::Matching(_)) {
+            return false;
+        }
+        let fate = self.serials.get(&pid).and_then(|serial| self.fates.get(serial));
+        let taken = fate.is_some_and(|fate| fate.chosen || fate.followed.is_some());
+        !taken && !self.wants(processes, pid, false)
+    }
+}
+
+fn place(collector: &mut TickCollector, module: &Module) -> Result<Option<TableId>, bpf::Error> {
+    let pages: Vec<PageRows> = module
+        .table
+        .pages()
+        .iter()
+        .map(|page| PageRows {
+            number: page.number,
+            rows: page.start as usize..page.end as usize,
+        })
+        .collect();
+    let rows: Vec<[u16; 2]> = module
+        .table
+        .rows()
+        .iter()
+        .map(|row| [row.low, row.rule])
+        .collect();
+    collector.place_table(&pages, &rows)
+}

@@ -1,0 +1,156 @@
+//! User stacks: those that the kernel walked, held against what is mapped at the instant; those that it
+//! copied, walked here.
+
+use std::collections::BTreeMap;
+
+use bpf::unwind::{self, End, Found, Registers};
+use experiment_format::stacks::StackEnd;
+use serde::Serialize;
+use user_collector::maps::Mapping;
+use user_collector::objects::{Objects, Table};
+use user_collector::spaces::{Code, find};
+
+/// As many frames as the kernel's walk has at most (`DEEPEST` of the BPF side).
+const DEEPEST: usize = 1000;
+
+/// The user side of what was recorded of a thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserStack {
+    /// Leaf first: where it was interrupted; callers as addresses inside the call.
+    pub frames: Vec<u64>,
+    /// Why there are no more.
+    pub end: End,
+    /// A frame was left by its frame pointer.
+    pub guessed: bool,
+}
+
+impl UserStack {
+    /// How it ends in the experiment.
+    #[must_use]
+    pub fn mark(&self) -> StackEnd {
+        match self.end {
+            End::Complete => StackEnd::Complete,
+            End::Deep => StackEnd::Truncated,
+            _ => StackEnd::UnwindFailed,
+        }
+    }
+}
+
+/// Ticks by how their user stack ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StackCounts {
+    /// Ticks, by the end.
+    #[serde(flatten)]
+    pub by_end: BTreeMap<End, u64>,
+    /// Ticks that have no user side.
+    pub missing: u64,
+    /// Ticks with a frame that was left by its frame pointer.
+    pub guessed: u64,
+}
+
+impl StackCounts {
+    /// Adds ticks with a user stack, or without.
+    pub fn add(&mut self, stack: Option<&UserStack>, ticks: u64) {
+        match stack {
+            Some(stack) => {
+                *self.by_end.entry(stack.end).or_default() += ticks;
+                self.guessed += if stack.guessed { ticks } else { 0 };
+            }
+            None => self.missing += ticks,
+        }
+    }
+
+    /// Adds those of another.
+    pub fn merge(&mut self, other: &StackCounts) {
+        for (end, ticks) in &other.by_end {
+            *self.by_end.entry(*end).or_default() += ticks;
+        }
+        self.missing += other.missing;
+        self.guessed += other.guessed;
+    }
+}
+
+/// A stack that was copied, with all that is needed to walk it.
+#[derive(Debug)]
+pub struct Copied {
+    /// The innermost frame.
+    pub registers: Registers,
+    /// The words from the stack pointer on.
+    pub stack: Box<[u64]>,
+    /// What was mapped.
+    pub code: Code,
+    /// A process that mapped it.
+    pub pid: u32,
+}
+
+impl Copied {
+    /// Bytes that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.stack) + size_of::<Copied>()
+    }
+
+    /// Walks it; nothing while a table is being made that it needs.
+    pub fn walk(&self, objects: &mut Objects, relatives: &[u32]) -> Option<UserStack> {
+        let mut waits = false;
+        let sp = self.registers.general[usize::from(SP)];
+        let read = |address: u64| self.word(address.checked_sub(sp)?);
+        let find = |address: u64| {
+            let Some(mapping) = find(&self.code, address) else {
+                return Found::End(End::NoMapping);
+            };
+            let id = objects.of(self.pid, relatives, mapping);
+            match objects.get(id).map(|object| object.table.clone()) {
+                Some(Table::Pending) => {
+                    waits = true;
+                    Found::End(End::NoTable)
+                }
+                Some(Table::Ready(module)) => {
+                    let rule = file_address(mapping, &module, address)
+                        .map(|address| module.table.number_at(address))
+                        .filter(|number| *number != 0)
+                        .and_then(|number| objects.rule(number));
+                    rule.map_or(Found::Guess, Found::Rule)
+                }
+                Some(Table::None) | None => Found::Guess,
+            }
+        };
+        let mut walked = unwind::walk(&self.registers, DEEPEST, find, read);
+        if waits {
+            return None;
+        }
+        // A caller where no code is was no caller. The leaf is where it is.
+        if walked.end == End::NoMapping && walked.frames.len() > 1 {
+            walked.frames.pop();
+        }
+        Some(UserStack {
+            frames: walked.frames,
+            end: walked.end,
+            guessed: walked.guessed,
+        })
+    }
+
+    /// The word so many bytes above the stack pointer.
+    fn word(&self, above: u64) -> Option<u64> {
+        let index = usize::try_from(above / 8).ok()?;
+        let low = *self.stack.get(index)?;
+        let shift = above % 8 * 8;
+        if shift == 0 {
+            return Some(low);
+        }
+        let high = *self.stack.get(index + 1)?;
+        Some(low >> shift | high << (64 - shift))
+    }
+}
+
+/// DWARF number of the stack pointer.
+const SP: u8 = 7;
+
+/// The address of the file's own space that is mapped at an address.
+fn file_address(
+    mapping: &Mapping,
+    module: &user_collector::modules::Module,
+    address: u64,
+) -> Option<u64> {
+    module.address_of(mapping.file_offset(address))
+}
