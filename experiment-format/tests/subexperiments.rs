@@ -209,13 +209,19 @@ fn gprofng_adds_up_founder_and_subexperiments() {
     let mains: Vec<_> = mains.iter().map(columns).collect();
     assert_eq!(mains, ["5.000 5.050", "5.000 5.100", "5.000 5.150"]);
     let text = display(&path, &["-metrics", "e.user:e.sleep:name", "-threads"]);
-    assert!(
-        text.contains("1.000    1.020   Process 3, Thread 102003"),
-        "{text}"
-    );
+    let lines: Vec<_> = (text.lines())
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    for thread in (101..104).flat_map(|pid| (0..5).map(move |round| 1000 * pid + round)) {
+        let hundredths = thread / 1000 - 100;
+        let process = hundredths + 1;
+        let expected = format!("1.000 1.0{hundredths}0 Process {process}, Thread {thread},");
+        let found = lines.iter().filter(|line| line.starts_with(&expected));
+        assert_eq!(found.count(), 1, "{expected} in {text}");
+    }
     let header = display(&path, &["-header"]);
     assert!(header.contains("program103"), "{header}");
-    for complaint in ["not closed", "missing", "invalid", "rror"] {
+    for complaint in ["not closed", "missing", "invalid", "corrupted"] {
         assert!(!header.contains(complaint), "{complaint} in {header}");
     }
     let subs = Experiment::open(&path).unwrap().subexperiments().unwrap();
