@@ -1,10 +1,13 @@
-//! A file that grows by whole records: text elements and usage records.
+//! A file that grows by whole records: text elements, usage records, packets.
 //!
 //! gprofng gives up on an experiment with half an element or half a usage record, so a record is
 //! written whole or taken back. Two things can cut one. A disk may fill up: space is reserved
 //! ahead, the end of a failed write is cut off, and what was reserved beyond the records leaves
 //! room for the events that close the experiment. And a process may be killed: Linux ends a write
 //! only between two pages of the file, so no text element lies across a page border.
+//!
+//! A file may also be left and resumed later, by whoever remembers its length. Such files are
+//! small and many, and nothing is reserved for them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,14 +24,16 @@ const PAGE: u64 = 4096;
 /// Space is reserved in steps of this.
 const STEP: u64 = 16 * 1024;
 
-/// What stands between records so that none lies across a page border.
+/// What keeps a record whole that would lie across a page border.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Records {
-    /// Text elements: blanks between them mean nothing.
+    /// Text, an element a line: blanks between lines mean nothing, and fill the page.
     Text,
     /// An array: nothing may stand between. A record across a border is made room for first, so
     /// that the file's size is always that of whole records.
     Array,
+    /// Packets: nothing is needed, readers leave out one that is cut at the end of a file.
+    Packets,
 }
 
 /// A file that grows by whole records.
@@ -38,8 +43,9 @@ pub(crate) struct AppendFile {
     path: PathBuf,
     records: Records,
     len: u64,
-    /// Up to here the disk has space for us.
-    reserved: u64,
+    /// Up to here the disk has space for us. None if nothing is reserved: writing itself will
+    /// tell.
+    reserved: Option<u64>,
     /// How much of the reserved space ordinary records leave alone.
     spare: u64,
 }
@@ -52,11 +58,23 @@ impl AppendFile {
             path: path.to_owned(),
             records,
             len: 0,
-            reserved: 0,
+            reserved: Some(0),
             spare,
         };
         this.reserve(0)?;
         Ok(this)
+    }
+
+    /// Takes a file that was left with `len` bytes. Reserves nothing.
+    pub(crate) fn resume(file: File, path: &Path, records: Records, len: u64) -> Self {
+        AppendFile {
+            file,
+            path: path.to_owned(),
+            records,
+            len,
+            reserved: None,
+            spare: 0,
+        }
     }
 
     /// Bytes written.
@@ -69,25 +87,21 @@ impl AppendFile {
         self.spare = self.spare.min(rest);
     }
 
-    /// Appends one record, whole or not at all.
-    pub(crate) fn append(&mut self, record: &[u8]) -> Result<()> {
-        let size = record.len() as u64;
-        let to_border = PAGE - self.len % PAGE;
-        let crosses = size > to_border;
-        if self.records == Records::Text && crosses && size <= PAGE {
-            let mut padded = vec![b' '; to_border as usize];
-            if let Some(last) = padded.last_mut() {
-                *last = b'\n';
+    /// Appends one record of an array, or any number of lines or packets; all or nothing.
+    pub(crate) fn append(&mut self, records: &[u8]) -> Result<()> {
+        match self.records {
+            Records::Text => self.write(&between_borders(records, self.len)),
+            Records::Array => {
+                let size = records.len() as u64;
+                if size > to_border(self.len) {
+                    self.reserve(size)?;
+                    let grown = self.file.set_len(self.len + size);
+                    grown.map_err(|error| Error::io("extend", &self.path, error))?;
+                }
+                self.write(records)
             }
-            padded.extend_from_slice(record);
-            return self.write(&padded);
+            Records::Packets => self.write(records),
         }
-        if self.records == Records::Array && crosses {
-            self.reserve(size)?;
-            let grown = self.file.set_len(self.len + size);
-            grown.map_err(|error| Error::io("extend", &self.path, error))?;
-        }
-        self.write(record)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -104,9 +118,12 @@ impl AppendFile {
     pub(crate) fn cut(&mut self, len: u64) -> Result<()> {
         self.len = len;
         self.release()?;
-        // That gave back what was reserved too. If it cannot be had again, the next record tells.
-        self.reserved = len;
-        let _ = self.reserve(0);
+        if self.reserved.is_some() {
+            // That gave back what was reserved too. If it cannot be had again, the next record
+            // tells.
+            self.reserved = Some(len);
+            let _ = self.reserve(0);
+        }
         Ok(())
     }
 
@@ -120,20 +137,21 @@ impl AppendFile {
     /// Makes sure that `more` bytes, and what is kept beyond, have space.
     fn reserve(&mut self, more: u64) -> Result<()> {
         let needed = self.len + more + self.spare;
-        if needed <= self.reserved {
-            return Ok(());
-        }
+        let reserved = match self.reserved {
+            Some(reserved) if reserved < needed => reserved,
+            _ => return Ok(()),
+        };
+        let from = reserved.max(self.len);
         // In large steps while there is space, exactly when it becomes tight.
         let step = needed.next_multiple_of(STEP);
-        match self.reserve_to(step) {
-            Err(Errno::ENOSPC | Errno::EDQUOT) if step > needed => self.reserve_to(needed),
+        match self.reserve_range(from, step) {
+            Err(Errno::ENOSPC | Errno::EDQUOT) if step > needed => self.reserve_range(from, needed),
             other => other,
         }
         .map_err(|errno| Error::io("reserve space for", &self.path, errno))
     }
 
-    fn reserve_to(&mut self, end: u64) -> nix::Result<()> {
-        let from = self.reserved.max(self.len);
+    fn reserve_range(&mut self, from: u64, end: u64) -> nix::Result<()> {
         let (offset, size) = (from as i64, (end - from) as i64);
         match retry(|| {
             fallocate(
@@ -143,13 +161,34 @@ impl AppendFile {
                 size,
             )
         }) {
-            Ok(()) => self.reserved = end,
-            // A file system without reservations: writing itself will tell.
-            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => self.reserved = u64::MAX,
+            Ok(()) => self.reserved = Some(end),
+            // A file system without reservations.
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => self.reserved = None,
             Err(other) => return Err(other),
         }
         Ok(())
     }
+}
+
+/// Bytes from `at` to the end of its page.
+fn to_border(at: u64) -> u64 {
+    PAGE - at % PAGE
+}
+
+/// The lines as they stand in a file from `at` on: a blank line ahead of each that would lie
+/// across a page border. One that is longer than a page cannot be helped.
+fn between_borders(lines: &[u8], at: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(lines.len());
+    for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        let rest = to_border(at + out.len() as u64);
+        let size = line.len() as u64;
+        if size > rest && size <= PAGE {
+            out.resize(out.len() + rest as usize - 1, b' ');
+            out.push(b'\n');
+        }
+        out.extend_from_slice(line);
+    }
+    out
 }
 
 /// Repeats a call that a signal interrupted.
@@ -203,6 +242,28 @@ mod tests {
                 "element {n} at {begin}"
             );
         }
+    }
+
+    #[test]
+    fn lines_lie_the_same_whether_they_come_one_by_one_or_at_once() {
+        let lines: Vec<_> = (0..400)
+            .map(|n| format!("<{}>\n", "x".repeat(n * 13 % 5000)))
+            .collect();
+        let (_dir, path, mut file) = file(Records::Text, 100);
+        for line in &lines {
+            file.append(line.as_bytes()).unwrap();
+        }
+        file.release().unwrap();
+        let one_by_one = std::fs::read(&path).unwrap();
+        file.cut(0).unwrap();
+        let mut len = 0;
+        for lines in lines.chunks(150) {
+            let again = File::options().write(true).open(&path).unwrap();
+            let mut again = AppendFile::resume(again, &path, Records::Text, len);
+            again.append(lines.concat().as_bytes()).unwrap();
+            len = again.len();
+        }
+        assert!(std::fs::read(&path).unwrap() == one_by_one);
     }
 
     #[test]

@@ -48,10 +48,10 @@ pub enum Error {
         attempts: u32,
     },
 
-    /// Something else was put in the place of a directory that was just made.
-    #[error("{} was replaced while it was being created", path.display())]
+    /// Something else was put in the place of a directory or file that was made here.
+    #[error("{} was replaced by something else", path.display())]
     Replaced {
-        /// The directory.
+        /// The directory or file.
         path: PathBuf,
     },
 

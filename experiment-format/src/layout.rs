@@ -4,7 +4,8 @@
 //! user has to be taken for hostile: at any moment a name inside may become a link to somewhere
 //! else. Hence nothing is opened by path. The directory is held by its descriptor from the moment
 //! it is made, everything in it is created anew relative to that, never through a link and never
-//! over what is there, and gets its owner through the descriptor.
+//! over what is there, and gets its owner through the descriptor. What is not held open, the
+//! subexperiments, is opened again only if it is still what was made.
 //!
 //! The names follow er_kernel: the next number of a series is one more than the largest in use,
 //! not the first gap.
@@ -16,7 +17,7 @@ use std::sync::OnceLock;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
-use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
+use nix::sys::stat::{Mode, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::Result;
@@ -24,9 +25,11 @@ use crate::archive::{ARCHIVES, archive_name};
 use crate::error::Error;
 
 mod place;
+mod sub;
 
 pub use place::PendingFile;
 use place::{entries, make_dir, make_file, remove_content};
+pub(crate) use sub::Identity;
 
 /// How often a directory is tried under a new number when others take the numbers meanwhile.
 const ATTEMPTS: u32 = 4095;
@@ -253,7 +256,7 @@ impl ExperimentDir {
             AtFlags::AT_SYMLINK_NOFOLLOW,
         )
         .map_err(failed)?;
-        if !same_inode(&ours, &named) {
+        if Identity::from(&ours) != Identity::from(&named) {
             return Err(Error::Replaced { path: self.path });
         }
         // Should the name change its meaning just now, only another empty directory can go.
@@ -304,10 +307,6 @@ fn largest_in_use(parent: &OwnedFd, stem: &str) -> nix::Result<u64> {
         }
     }
     Ok(largest)
-}
-
-fn same_inode(a: &FileStat, b: &FileStat) -> bool {
-    (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! The gprofng experiment format: a directory that stock `gprofng display text` opens.
 //!
 //! An experiment is a profile with all that is needed to understand it later and elsewhere. This
-//! crate writes and reads it: [`writer::ExperimentWriter`] and [`reader::Experiment`]. Both are for
-//! one machine word: 64-bit, little-endian data of version 12.4.
+//! crate writes and reads it: [`writer::ExperimentWriter`], for what is inside
+//! [`subexperiment::SubexperimentWriter`], and [`reader::Experiment`]. All are for one machine word:
+//! 64-bit, little-endian data of version 12.4.
 //!
 //! # The directory
 //!
@@ -17,7 +18,7 @@
 //!   notes               text ahead of the header
 //!   warnings.xml        more events
 //!   kcollect.json       whatever the format has no place for
-//!   _NAME_PID_n.1.er/   subexperiments: the same again, without archives
+//!   _NAME_PID_n.1.er/   subexperiments, the same again without archives: subexperiment
 //! ```
 //!
 //! # What holds at any time
@@ -132,6 +133,7 @@ pub mod packet;
 pub mod reader;
 pub mod space;
 pub mod stacks;
+pub mod subexperiment;
 pub mod usage;
 mod walk;
 pub mod writer;

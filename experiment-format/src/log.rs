@@ -6,6 +6,7 @@
 
 pub(crate) mod decode;
 pub(crate) mod encode;
+pub(crate) mod events;
 
 use crate::microstate::NumStates;
 use crate::packet::PacketDecl;

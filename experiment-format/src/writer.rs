@@ -18,9 +18,9 @@ use crate::append::{AppendFile, Records};
 use crate::block::BlockFile;
 use crate::error::Error;
 use crate::layout::ExperimentDir;
-use crate::log::{Header, LogEvent, ProfileDecl, Run};
+use crate::log::events::Events;
+use crate::log::{Header, LogEvent, Run};
 use crate::map::MapEvent;
-use crate::microstate::Microstate;
 use crate::packet::{ClockTick, TickArray};
 use crate::stacks::{StackEnd, StackInterner, StackUid};
 use crate::usage::{USAGE_BYTES, UsageRecord};
@@ -49,12 +49,7 @@ pub struct ExperimentWriter {
     frames: Option<BlockFile>,
     sides: BTreeMap<&'static str, AppendFile>,
     stacks: StackInterner,
-    /// The [`Run::tstamp`].
-    start: u64,
-    /// Whether threads may have names.
-    thread_names: bool,
-    /// Samples written, which is the id of the next.
-    samples: u32,
+    events: Events,
 }
 
 impl ExperimentWriter {
@@ -65,7 +60,7 @@ impl ExperimentWriter {
     /// What the system refuses, and a header that gprofng would misread.
     pub fn create(dir: ExperimentDir, header: &Header, start: Run) -> Result<Self> {
         match Self::start(&dir, header, start) {
-            Ok((log, map, overview)) => Ok(ExperimentWriter {
+            Ok((events, [log, map, overview])) => Ok(ExperimentWriter {
                 dir,
                 log,
                 map,
@@ -76,9 +71,7 @@ impl ExperimentWriter {
                 frames: None,
                 sides: BTreeMap::new(),
                 stacks: StackInterner::default(),
-                start: start.tstamp,
-                thread_names: header.profiles.contains(&ProfileDecl::ThreadNames),
-                samples: 0,
+                events,
             }),
             Err(error) => {
                 // The error to tell is the one that brought us here.
@@ -92,14 +85,13 @@ impl ExperimentWriter {
         dir: &ExperimentDir,
         header: &Header,
         start: Run,
-    ) -> Result<(AppendFile, AppendFile, AppendFile)> {
-        let mut text = header.encode()?;
-        text.push_str(&LogEvent::Run(start).encode(start.tstamp)?);
+    ) -> Result<(Events, [AppendFile; 3])> {
+        let (events, text) = Events::begin(header, start)?;
         let mut log = append_file(dir, "log.xml", Records::Text, LOG_SPARE)?;
         log.append(text.as_bytes())?;
         let map = append_file(dir, "map.xml", Records::Text, 0)?;
         let overview = append_file(dir, "overview", Records::Array, USAGE_SPARE)?;
-        Ok((log, map, overview))
+        Ok((events, [log, map, overview]))
     }
 
     /// The directory.
@@ -112,22 +104,11 @@ impl ExperimentWriter {
     /// # Errors
     ///
     /// A start, a sample or an exit, which have methods of their own; the name of a thread in an
-    /// experiment that does not declare [`ProfileDecl::ThreadNames`]; a time beyond 2^31 seconds;
-    /// what the system refuses.
+    /// experiment that does not declare [`ThreadNames`](crate::log::ProfileDecl::ThreadNames); a
+    /// time beyond 2^31 seconds; what the system refuses.
     pub fn log(&mut self, event: &LogEvent) -> Result<()> {
-        if let LogEvent::Run(_) | LogEvent::Sample { .. } | LogEvent::Exit { .. } = event {
-            let what = "a start, sample or exit among other events";
-            return Err(Error::unwritable(self.dir.path().join("log.xml"), what));
-        }
-        if let LogEvent::Thread { tid, name, .. } = event
-            && !self.thread_names
-        {
-            let what = format!(
-                "the name {name:?} of thread {tid}: the header does not declare ThreadNames"
-            );
-            return Err(Error::unwritable(self.dir.path().join("log.xml"), what));
-        }
-        self.append_to_log(&event.encode(self.start)?)
+        let event = self.events.event(event)?;
+        self.append_to_log(&event)
     }
 
     /// Writes a mapping. A report places stacks by mappings whenever they were written, but what
@@ -137,12 +118,7 @@ impl ExperimentWriter {
     ///
     /// Numbers that the file has no room for, and what the system refuses.
     pub fn map(&mut self, event: &MapEvent) -> Result<()> {
-        let text = event.encode()?;
-        // One at a time: a large segment is several elements.
-        for element in text.split_inclusive('\n') {
-            self.map.append(element.as_bytes())?;
-        }
-        Ok(())
+        self.map.append(event.encode()?.as_bytes())
     }
 
     /// Adds a line to `notes`, printed ahead of the header.
@@ -163,11 +139,7 @@ impl ExperimentWriter {
     ///
     /// A time beyond 2^31 seconds, and what the system refuses.
     pub fn warning(&mut self, at: u64, text: &str) -> Result<()> {
-        let warning = LogEvent::Warning {
-            at,
-            text: text.to_owned(),
-        }
-        .encode(self.start)?;
+        let warning = self.events.warning(at, text)?;
         lazily(&mut self.warnings, || {
             append_file(&self.dir, "warnings.xml", Records::Text, 0)
         })?
@@ -206,7 +178,7 @@ impl ExperimentWriter {
     ///
     /// More than 2^31 − 1 ticks of one state or a time beyond 2^63 ns, and what the system refuses.
     pub fn tick_array(&mut self, array: &TickArray) -> Result<()> {
-        if array.ticks == [0; Microstate::PER_THREAD] {
+        if array.is_empty() {
             return Ok(());
         }
         self.profile()?.append(&array.encode()?)
@@ -219,12 +191,7 @@ impl ExperimentWriter {
     ///
     /// A time beyond 2^31 seconds, and what the system refuses.
     pub fn sample(&mut self, at: u64, label: &str, usage: &UsageRecord) -> Result<()> {
-        let event = LogEvent::Sample {
-            at,
-            id: self.samples,
-            label: label.to_owned(),
-        };
-        let event = event.encode(self.start)?;
+        let event = self.events.sample(at, label)?;
         let before = self.log.len();
         self.append_to_log(&event)?;
         let record = usage.encode();
@@ -236,7 +203,7 @@ impl ExperimentWriter {
             self.log.cut(before)?;
             return Err(error);
         }
-        self.samples += 1;
+        self.events.sampled();
         Ok(())
     }
 
@@ -280,7 +247,7 @@ impl ExperimentWriter {
     ///
     /// What the system refuses. As much as possible is closed nevertheless.
     pub fn close(mut self, at: u64) -> Result<PathBuf> {
-        let exit = LogEvent::Exit { at }.encode(self.start);
+        let exit = self.events.exit(at);
         self.log.use_spare(0);
         // Every step is taken; the first error is the one to tell.
         let mut outcome = exit.and_then(|exit| self.log.append(exit.as_bytes()));

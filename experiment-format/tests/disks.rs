@@ -17,9 +17,10 @@ use experiment_format::layout::{ExperimentDir, NameRequest};
 use experiment_format::log::{Header, LogEvent, ProfileDecl, Run, System};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
-use experiment_format::packet::ClockTick;
+use experiment_format::packet::{ClockTick, TickArray};
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
+use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 
@@ -216,4 +217,109 @@ fn root_a_file_system_that_cannot_reserve_space_will_do() {
     );
     assert_eq!(experiment.stacks().unwrap().len(), 10_000);
     assert_eq!(experiment.usage().unwrap().len(), 10_000);
+}
+
+/// Says a little of everything.
+fn say(sub: &mut SubexperimentWriter, n: u64) {
+    let function = MapEvent::Function {
+        at: 0,
+        vaddr: 256 * n,
+        size: 256,
+        name: format!("function_{n}"),
+    };
+    sub.map(&function).unwrap();
+    let stack = sub.stack(&[n, 2, 3], StackEnd::Complete).unwrap();
+    let array = TickArray {
+        cpu: 0,
+        time: n,
+        stack,
+        tid: 1,
+        pid: 1,
+        ticks: [1; Microstate::PER_THREAD],
+        detail: 0,
+    };
+    sub.tick_array(&array).unwrap();
+    let text = format!("comment {n}");
+    sub.log(&LogEvent::Comment { at: n, text }).unwrap();
+    sub.sample(n, "x", &UsageRecord::default()).unwrap();
+}
+
+/// Whether all that is there is whole: elements, records, stacks of packets.
+fn check_whole(path: &Path) -> (usize, usize) {
+    let experiment = Experiment::open(path).unwrap();
+    experiment.maps().unwrap();
+    let stacks = experiment.stacks().unwrap();
+    for tick in experiment.ticks().unwrap() {
+        assert!(stacks.get(tick.unwrap().stack.unwrap()).is_some());
+    }
+    let (usage, samples) = (experiment.usage().unwrap(), experiment.samples().unwrap());
+    assert!(usage.len() <= samples.len());
+    (experiment.ticks().unwrap().count() / 10, usage.len())
+}
+
+#[test]
+fn root_a_subexperiment_waits_for_room() {
+    let test = "root_a_subexperiment_waits_for_room";
+    let Some(disk) = on_disk(test, "-t tmpfs -o size=4m") else {
+        return;
+    };
+    let request = NameRequest::Exactly("full.er".into());
+    let (founder, _) = ExperimentDir::create(&disk, &request, None).unwrap();
+    let header = Header {
+        system: System {
+            arch: "x86_64".into(),
+            ..System::default()
+        },
+        profiles: vec![ProfileDecl::Clock {
+            tick_us: 1000,
+            states: NumStates::Solaris,
+            packets: vec![TickArray::declaration()],
+        }],
+        ..Header::default()
+    };
+    let create = |name: &str| SubexperimentWriter::create(&founder, name, &header, Run::default());
+    let room = disk.join("room");
+    let (mut said, mut failed) = (0, 0);
+    let mut sub = create("_a.er").unwrap();
+    let path = founder.path().join("_a.er");
+    // The disk is full at every page that the files may need.
+    for pages in (0..12).chain(0..12) {
+        std::fs::write(&room, vec![1; 4096 * pages]).unwrap();
+        let filler = disk.join(format!("filler{pages}"));
+        let _ = std::fs::write(&filler, vec![1; 4 << 20]);
+        std::fs::remove_file(&room).unwrap();
+        for _ in 0..30 {
+            say(&mut sub, said);
+            said += 1;
+        }
+        let before = sub.buffered();
+        if let Err(error) = sub.flush(&founder) {
+            assert!(error.is_disk_full(), "{error}");
+            assert!((1..=before).contains(&sub.buffered()));
+            failed += 1;
+        }
+        check_whole(&path);
+        // gprofng skips one with an empty file of stacks.
+        let frames = std::fs::metadata(path.join("data.frameinfo"));
+        assert!(frames.map_or(true, |frames| frames.len() > 0));
+        if pages == 11 {
+            std::fs::remove_file(&filler).unwrap();
+            sub.flush(&founder).unwrap();
+            assert_eq!(check_whole(&path), (said as usize, said as usize));
+        } else {
+            std::fs::remove_file(&filler).unwrap();
+        }
+    }
+    assert!(failed > 10, "the disk was never full");
+
+    // One that cannot begin leaves nothing; one that cannot end is whole.
+    let _ = std::fs::write(&room, vec![1; 4 << 20]);
+    assert!(create("_b.er").unwrap_err().is_disk_full());
+    assert!(!founder.path().join("_b.er").exists());
+    for n in 0..1000 {
+        say(&mut sub, said + n);
+    }
+    assert!(sub.close(&founder, 1).unwrap_err().is_disk_full());
+    let (arrays, _) = check_whole(&path);
+    assert!(arrays >= said as usize);
 }

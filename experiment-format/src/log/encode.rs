@@ -13,7 +13,7 @@ use crate::xml::{Element, is_name};
 /// The seconds of a time stamp must fit in 31 bits.
 const LAST_TIME: u64 = (1 << 31) * 1_000_000_000 - 1;
 
-fn refused(what: impl Into<String>) -> Error {
+pub(super) fn refused(what: impl Into<String>) -> Error {
     Error::unwritable("log.xml", what)
 }
 

@@ -207,6 +207,11 @@ impl TickArray {
         declaration
     }
 
+    /// Whether it has no ticks: it then says nothing, and writers leave it out.
+    pub fn is_empty(&self) -> bool {
+        self.ticks == [0; Microstate::PER_THREAD]
+    }
+
     /// The packet as it stands in `profile`.
     ///
     /// # Errors

@@ -1,0 +1,152 @@
+//! Directories of subexperiments, which are closed between two visits.
+//!
+//! Thousands of processes may be followed at once, too many for a descriptor each. So a directory
+//! and its files are opened again by name, while their owner, who may be hostile, can put anything
+//! under these names. What is opened is therefore compared with what was made, and refused if it is
+//! anything else: a link, another directory, a file that somebody else's process writes to.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::libc::{S_IFMT, S_IFREG};
+use nix::sys::stat::{FileStat, Mode, fstat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use super::place::make_dir;
+use super::{ExperimentDir, check_name};
+use crate::Result;
+use crate::error::Error;
+use crate::layout::printable;
+
+/// What a file or directory is known by, whatever its name.
+///
+/// The number of a file that was removed is given to a new one. The owner tells that apart, if it
+/// is somebody else's file that was moved here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    device: u64,
+    inode: u64,
+    owner: u32,
+}
+
+impl From<&FileStat> for Identity {
+    fn from(stat: &FileStat) -> Self {
+        Identity {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            owner: stat.st_uid,
+        }
+    }
+}
+
+impl Identity {
+    /// That of what is open here; `path` is for the error.
+    pub(crate) fn of(fd: impl AsFd, path: &Path) -> Result<Self> {
+        let stat = fstat(fd).map_err(|errno| Error::io("examine", path, errno))?;
+        Ok(Identity::from(&stat))
+    }
+}
+
+impl ExperimentDir {
+    /// Makes the directory of a subexperiment in this one: mode 0700, of the same owner.
+    ///
+    /// # Errors
+    ///
+    /// A name that does not begin with `_` and end in `.er`, which no reader would find; one in
+    /// use; and what the system refuses.
+    pub(crate) fn create_sub(&self, name: &str) -> Result<ExperimentDir> {
+        check_name(name)?;
+        if !name.starts_with('_') {
+            return Err(Error::BadName {
+                name: printable(name.as_bytes()),
+                problem: "does not begin with _",
+            });
+        }
+        let made = make_dir(self.fd.as_fd(), name, &self.path.join(name), self.owner);
+        match made {
+            Ok(fd) => self.sub(name, fd),
+            Err(Error::Io { source, .. })
+                if source.raw_os_error() == Some(Errno::EEXIST as i32) =>
+            {
+                Err(Error::NameInUse {
+                    name: name.to_owned(),
+                })
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Opens a directory again that [`ExperimentDir::create_sub`] made.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Replaced`] if it is another one now, and what the system refuses.
+    pub(crate) fn open_sub(&self, name: &str, made: Identity) -> Result<ExperimentDir> {
+        let flags = OFlag::O_DIRECTORY;
+        let (fd, _) = open_made(self.fd.as_fd(), name, &self.path.join(name), flags, made)?;
+        self.sub(name, fd)
+    }
+
+    /// Opens a file again that [`ExperimentDir::create_file`] made, for writing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Replaced`] if it is another one now or has a second name, and what the system
+    /// refuses.
+    pub(crate) fn open_file(&self, name: &str, made: Identity) -> Result<File> {
+        let path = self.path.join(name);
+        // A pipe in its place would keep a writer waiting for a reader.
+        let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let (fd, stat) = open_made(self.fd.as_fd(), name, &path, flags, made)?;
+        if stat.st_mode & S_IFMT != S_IFREG || stat.st_nlink != 1 {
+            return Err(Error::Replaced { path });
+        }
+        Ok(File::from(fd))
+    }
+
+    /// Removes a name from the directory, whatever it means now.
+    pub(crate) fn remove_file(&self, name: &str) -> Result<()> {
+        unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir)
+            .map_err(|errno| Error::io("remove", &self.path.join(name), errno))
+    }
+
+    fn sub(&self, name: &str, fd: OwnedFd) -> Result<ExperimentDir> {
+        let parent = self.fd.try_clone();
+        Ok(ExperimentDir {
+            parent: parent.map_err(|error| Error::io("open directory", &self.path, error))?,
+            fd,
+            name: name.to_owned(),
+            path: self.path.join(name),
+            owner: self.owner,
+            archives: OnceLock::new(),
+        })
+    }
+}
+
+/// Opens `name` in `dir`, if it is what was made.
+fn open_made(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    path: &Path,
+    flags: OFlag,
+    made: Identity,
+) -> Result<(OwnedFd, FileStat)> {
+    let replaced = || Error::Replaced {
+        path: path.to_owned(),
+    };
+    let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let fd = openat(dir, name, flags, Mode::empty()).map_err(|errno| match errno {
+        // A link; no directory, or one; a pipe or socket without anybody who listens.
+        Errno::ELOOP | Errno::ENOTDIR | Errno::EISDIR | Errno::ENXIO => replaced(),
+        other => Error::io("open", path, other),
+    })?;
+    let stat = fstat(&fd).map_err(|errno| Error::io("examine", path, errno))?;
+    if Identity::from(&stat) != made {
+        return Err(replaced());
+    }
+    Ok((fd, stat))
+}

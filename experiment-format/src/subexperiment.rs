@@ -1,0 +1,322 @@
+//! The experiment of one followed process, inside the founder's directory.
+//!
+//! There may be thousands of these at once, most of them with little to say. So one holds nothing
+//! open: what it is told waits in memory, whole elements, records and packets, until a flush opens
+//! each file, appends, and closes it. How much waits, and for how long, is the caller's to decide:
+//! see [`SubexperimentWriter::buffered`].
+//!
+//! # The order
+//!
+//! A flush writes the maps, the stacks, and then the packets that refer to them; the log, and then
+//! the usage records that its samples announce. So a collector that is killed in between leaves
+//! nothing that refers to what is not there. What waited is lost with it: keep the time between two
+//! flushes short. Files are made when they get their first content, since gprofng skips a
+//! subexperiment with an empty `data.frameinfo`.
+//!
+//! # What is refused
+//!
+//! The writer often runs as root, and the directory belongs to a user who may be hostile. No path
+//! is followed. The directory is opened by its name in the founder's, a file by its name in the
+//! directory, never through a link, and each must be what was made under that name; else the flush
+//! fails with [`Error::Replaced`] and nothing is written there.
+//!
+//! [`Error::Replaced`]: crate::Error::Replaced
+
+use crate::Result;
+use crate::append::{AppendFile, Records};
+use crate::layout::{ExperimentDir, Identity};
+use crate::log::events::Events;
+use crate::log::{Header, LogEvent, Run};
+use crate::map::MapEvent;
+use crate::packet::TickArray;
+use crate::stacks::{StackEnd, StackInterner, StackUid};
+use crate::usage::{USAGE_BYTES, UsageRecord};
+
+/// Bytes of packets that are written at once: a disk that fills up takes what it has room for, and
+/// only the rest waits.
+const PACKETS: usize = 64 * 1024;
+
+/// A subexperiment being written. Readable at every instant, also after the process was killed.
+///
+/// Dropped, it leaves what was flushed.
+#[derive(Debug)]
+pub struct SubexperimentWriter {
+    name: String,
+    made: Identity,
+    map: Part,
+    frames: Part,
+    profile: Part,
+    log: Part,
+    overview: Part,
+    notes: Part,
+    warnings: Part,
+    stacks: StackInterner,
+    events: Events,
+}
+
+impl SubexperimentWriter {
+    /// Makes the directory `name`, for instance `_sshd_PID_1264.1.er`, in that of the founder: mode
+    /// 0700, of the same owner. The log with header and start is written at once. If that fails,
+    /// the directory is removed again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NameInUse`](crate::Error::NameInUse); a name that does not begin with `_` and end
+    /// in `.er`, or has a `/` or a NUL; a header that gprofng would misread; what the system
+    /// refuses.
+    pub fn create(
+        founder: &ExperimentDir,
+        name: &str,
+        header: &Header,
+        start: Run,
+    ) -> Result<Self> {
+        let (events, text) = Events::begin(header, start)?;
+        let dir = founder.create_sub(name)?;
+        let mut log = Part::new("log.xml", Records::Text);
+        log.push(text.as_bytes());
+        let begun = Identity::of(&dir, dir.path()).and_then(|made| {
+            log.flush(&dir)?;
+            Ok(made)
+        });
+        match begun {
+            Ok(made) => Ok(SubexperimentWriter {
+                name: name.to_owned(),
+                made,
+                map: Part::new("map.xml", Records::Text),
+                frames: Part::new("data.frameinfo", Records::Packets),
+                profile: Part::new("profile", Records::Packets),
+                log,
+                overview: Part::new("overview", Records::Array),
+                notes: Part::new("notes", Records::Text),
+                warnings: Part::new("warnings.xml", Records::Text),
+                stacks: StackInterner::default(),
+                events,
+            }),
+            Err(error) => {
+                // The error to tell is the one that brought us here.
+                let _ = dir.remove_all();
+                Err(error)
+            }
+        }
+    }
+
+    /// The name of its directory.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Adds an event.
+    ///
+    /// # Errors
+    ///
+    /// A start, a sample or an exit, which have methods of their own; the name of a thread in an
+    /// experiment that does not declare [`ThreadNames`](crate::log::ProfileDecl::ThreadNames); a
+    /// time beyond 2^31 seconds.
+    pub fn log(&mut self, event: &LogEvent) -> Result<()> {
+        let event = self.events.event(event)?;
+        self.log.push(event.as_bytes());
+        Ok(())
+    }
+
+    /// Adds a mapping.
+    ///
+    /// # Errors
+    ///
+    /// Numbers that the file has no room for.
+    pub fn map(&mut self, event: &MapEvent) -> Result<()> {
+        self.map.push(event.encode()?.as_bytes());
+        Ok(())
+    }
+
+    /// Adds a line to `notes`, printed ahead of the header.
+    pub fn note(&mut self, text: &str) {
+        self.notes.push(format!("{text}\n").as_bytes());
+    }
+
+    /// Adds a warning to `warnings.xml`; `at` in nanoseconds since the start.
+    ///
+    /// # Errors
+    ///
+    /// A time beyond 2^31 seconds.
+    pub fn warning(&mut self, at: u64, text: &str) -> Result<()> {
+        let warning = self.events.warning(at, text)?;
+        self.warnings.push(warning.as_bytes());
+        Ok(())
+    }
+
+    /// Interns a stack, leaf first, like
+    /// [`ExperimentWriter::stack`](crate::writer::ExperimentWriter::stack). Its number is one of
+    /// this subexperiment and means nothing elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// None at present: a new stack waits.
+    pub fn stack(&mut self, frames: &[u64], end: StackEnd) -> Result<StackUid> {
+        let file = &mut self.frames;
+        self.stacks.intern(frames, end, |packet| {
+            file.push(packet);
+            Ok(())
+        })
+    }
+
+    /// Adds a tick array. One without ticks says nothing and is not written.
+    ///
+    /// The header has to declare it, see [`TickArray::declaration`].
+    ///
+    /// # Errors
+    ///
+    /// More than 2^31 − 1 ticks of one state or a time beyond 2^63 ns.
+    pub fn tick_array(&mut self, array: &TickArray) -> Result<()> {
+        if !array.is_empty() {
+            self.profile.push(&array.encode()?);
+        }
+        Ok(())
+    }
+
+    /// Adds a usage record and the sample event that belongs to it; `at` in nanoseconds since the
+    /// start. The first call is the start point.
+    ///
+    /// # Errors
+    ///
+    /// A time beyond 2^31 seconds.
+    pub fn sample(&mut self, at: u64, label: &str, usage: &UsageRecord) -> Result<()> {
+        let event = self.events.sample(at, label)?;
+        self.log.push(event.as_bytes());
+        self.overview.push(&usage.encode());
+        self.events.sampled();
+        Ok(())
+    }
+
+    /// Bytes that wait to be written.
+    pub fn buffered(&self) -> usize {
+        self.parts().iter().map(|part| part.waiting.len()).sum()
+    }
+
+    /// Bytes in its files, and those that wait.
+    pub fn bytes_written(&self) -> u64 {
+        let files: u64 = self.parts().iter().map(|part| part.len).sum();
+        files + self.buffered() as u64
+    }
+
+    /// Writes what waits. Does nothing if nothing does.
+    ///
+    /// After an error, the files are whole and what was not written waits still. At a full disk,
+    /// packets are written as far as there is room, text all or not at all, and a later flush may
+    /// succeed; until then more and more waits, unless the caller ends that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Replaced`](crate::Error::Replaced) if the directory or a file is not what was made,
+    /// and what the system refuses. The log is written even if packets were not; of several errors
+    /// the first is told.
+    pub fn flush(&mut self, founder: &ExperimentDir) -> Result<()> {
+        if self.buffered() == 0 {
+            return Ok(());
+        }
+        let dir = &founder.open_sub(&self.name, self.made)?;
+        let in_order = |parts: &mut [&mut Part]| parts.iter_mut().try_for_each(|p| p.flush(dir));
+        let data = in_order(&mut [&mut self.map, &mut self.frames, &mut self.profile]);
+        let told = in_order(&mut [&mut self.log, &mut self.overview]);
+        let texts = in_order(&mut [&mut self.warnings, &mut self.notes]);
+        data.and(told).and(texts)
+    }
+
+    /// Closes the subexperiment: `at` in nanoseconds since the start.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SubexperimentWriter::flush`], and a time beyond 2^31 seconds. As much as possible
+    /// is written nevertheless.
+    pub fn close(mut self, founder: &ExperimentDir, at: u64) -> Result<()> {
+        let exit = self
+            .events
+            .exit(at)
+            .map(|exit| self.log.push(exit.as_bytes()));
+        exit.and(self.flush(founder))
+    }
+
+    fn parts(&self) -> [&Part; 7] {
+        [
+            &self.map,
+            &self.frames,
+            &self.profile,
+            &self.log,
+            &self.overview,
+            &self.notes,
+            &self.warnings,
+        ]
+    }
+}
+
+/// A file of a subexperiment: what is in it, and what waits.
+#[derive(Debug)]
+struct Part {
+    name: &'static str,
+    records: Records,
+    /// The file, once it is made.
+    made: Option<Identity>,
+    /// Bytes in it.
+    len: u64,
+    /// Whole records.
+    waiting: Vec<u8>,
+}
+
+impl Part {
+    fn new(name: &'static str, records: Records) -> Self {
+        Part {
+            name,
+            records,
+            made: None,
+            len: 0,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Adds whole records to what waits.
+    fn push(&mut self, records: &[u8]) {
+        self.waiting.extend_from_slice(records);
+    }
+
+    /// Writes what waits; what was not written waits still.
+    fn flush(&mut self, dir: &ExperimentDir) -> Result<()> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        let path = dir.path().join(self.name);
+        let file = match self.made {
+            Some(made) => dir.open_file(self.name, made)?,
+            None => dir.create_file(self.name)?,
+        };
+        let outcome = Identity::of(&file, &path).and_then(|made| {
+            self.made = Some(made);
+            self.append(AppendFile::resume(file, &path, self.records, self.len))
+        });
+        if outcome.is_err() && self.len == 0 {
+            // Nothing is in the file, and as an empty one it would say something else than none.
+            // Should that fail too, the next flush tells.
+            self.made = dir.remove_file(self.name).map_or(self.made, |()| None);
+        }
+        outcome
+    }
+
+    fn append(&mut self, mut file: AppendFile) -> Result<()> {
+        let piece = match self.records {
+            Records::Text => self.waiting.len(),
+            Records::Array => USAGE_BYTES,
+            Records::Packets => PACKETS,
+        };
+        let mut done = 0;
+        let outcome = self.waiting.chunks(piece).try_for_each(|piece| {
+            file.append(piece)?;
+            done += piece.len();
+            Ok(())
+        });
+        self.len = file.len();
+        self.waiting.drain(..done);
+        if self.waiting.is_empty() {
+            // Many of these live long and say little: no memory is kept for what may come.
+            self.waiting = Vec::new();
+        }
+        outcome
+    }
+}

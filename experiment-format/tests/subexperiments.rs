@@ -1,0 +1,693 @@
+//! Subexperiments as stock gprofng and our reader see them, and what their writer does to files
+//! that are not its own.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a helper of tests reports by panicking, as tests do"
+)]
+
+mod stock;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use experiment_format::Error;
+use experiment_format::layout::{ExperimentDir, NameRequest};
+use experiment_format::log::{Cpu, Header, LogEvent, ProfileDecl, Run, System};
+use experiment_format::map::MapEvent;
+use experiment_format::microstate::{Microstate, NumStates};
+use experiment_format::packet::{ClockTick, TickArray};
+use experiment_format::reader::Experiment;
+use experiment_format::stacks::{StackEnd, StackUid};
+use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::usage::UsageRecord;
+use experiment_format::writer::ExperimentWriter;
+use proptest::prelude::*;
+
+use stock::{display, row};
+
+const START: u64 = 1_000_000_000;
+const SECOND: u64 = 1_000_000_000;
+/// Set in a second run of this program: where to write.
+const PARENT: &str = "EXPERIMENT_FORMAT_SUBEXPERIMENTS";
+
+fn header(pid: u32) -> Header {
+    let clock = |states, packet| ProfileDecl::Clock {
+        tick_us: 10_000,
+        states,
+        packets: vec![packet],
+    };
+    let arrays = clock(NumStates::Solaris, TickArray::declaration());
+    let profiles = match pid {
+        0 => vec![clock(NumStates::Kernel, ClockTick::declaration()), arrays],
+        _ => vec![ProfileDecl::ThreadNames, arrays],
+    };
+    Header {
+        system: System {
+            arch: "x86_64".into(),
+            // More than a page of them.
+            cpus: (0..300).map(|id| Cpu { id, mhz: 2600 }).collect(),
+            ..System::default()
+        },
+        pid,
+        command_line: format!("/usr/bin/program{pid}"),
+        profiles,
+        ..Header::default()
+    }
+}
+
+fn run(tstamp: u64) -> Run {
+    Run {
+        tstamp,
+        wall: 1_795_205_070,
+        tm_zone: 0,
+    }
+}
+
+fn founder(parent: &Path) -> ExperimentWriter {
+    let request = NameRequest::Exactly("founder.er".into());
+    let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
+    ExperimentWriter::create(dir, &header(0), run(START)).unwrap()
+}
+
+fn name(pid: u32) -> String {
+    format!("_program{pid}_PID_{pid}.1.er")
+}
+
+fn sub(founder: &ExperimentWriter, pid: u32) -> SubexperimentWriter {
+    SubexperimentWriter::create(founder.dir(), &name(pid), &header(pid), run(START + 7)).unwrap()
+}
+
+fn function(vaddr: u64, name: &str) -> MapEvent {
+    MapEvent::Function {
+        at: 0,
+        vaddr,
+        size: 256,
+        name: name.to_owned(),
+    }
+}
+
+fn named(tid: u32, pid: u32) -> LogEvent {
+    LogEvent::Thread {
+        at: 0,
+        tid,
+        name: format!("worker{tid}"),
+        group: format!("pid {pid}"),
+    }
+}
+
+fn array(stack: StackUid, tid: u32, state: Microstate, count: u32) -> TickArray {
+    let mut ticks = [0; Microstate::PER_THREAD];
+    ticks[state as usize] = count;
+    TickArray {
+        cpu: 1,
+        time: START + SECOND,
+        stack,
+        tid,
+        pid: tid,
+        ticks,
+        detail: 0,
+    }
+}
+
+/// A line for each of the files that may be there.
+fn fill(sub: &mut SubexperimentWriter, n: u32) {
+    sub.map(&function(0x10_0000 + 256 * u64::from(n), &format!("f{n}")))
+        .unwrap();
+    let stack = sub
+        .stack(&[u64::from(n), 2, 3], StackEnd::Complete)
+        .unwrap();
+    sub.tick_array(&array(stack, n, Microstate::Sleep, 1))
+        .unwrap();
+    sub.sample(n.into(), "x", &UsageRecord::default()).unwrap();
+    sub.note("a note");
+    sub.warning(n.into(), "a warning").unwrap();
+}
+
+#[test]
+fn gprofng_adds_up_founder_and_subexperiments() {
+    let tmp = tempfile::tempdir().unwrap();
+    let mut founder = founder(tmp.path());
+    founder.map(&function(0x2000, "<IDLE>")).unwrap();
+    let idle = founder.stack(&[0x2000], StackEnd::Complete).unwrap();
+    founder
+        .tick(&ClockTick {
+            cpu: 0,
+            time: START + 1,
+            stack: idle,
+            tid: 0,
+            pid: 0,
+            state: Microstate::KernelCpu,
+            ticks: 300,
+        })
+        .unwrap();
+    let mut subs: Vec<_> = (101..104).map(|pid| sub(&founder, pid)).collect();
+    for round in 0..5 {
+        for (pid, sub) in (101..).zip(&mut subs) {
+            if round == 0 {
+                sub.map(&function(0x1000, "main")).unwrap();
+            }
+            let leaf = format!("round{round}_of_{pid}");
+            let vaddr = 0x1_0000 * u64::from(pid) + 0x100 * round;
+            sub.map(&function(vaddr, &leaf)).unwrap();
+            sub.log(&named(1000 * pid + round as u32, pid)).unwrap();
+            let frames = [vaddr, 0x1008, 0x1004];
+            let stack = sub.stack(&frames, StackEnd::Complete).unwrap();
+            let (sleep, user) = (Microstate::Sleep, Microstate::User);
+            let thread = 1000 * pid + round as u32;
+            sub.tick_array(&array(stack, thread, user, 100)).unwrap();
+            sub.tick_array(&array(stack, thread, sleep, pid)).unwrap();
+            sub.sample(round * SECOND, "x", &UsageRecord::default())
+                .unwrap();
+            // Now and then one is not flushed.
+            if (round + u64::from(pid)) % 3 != 0 {
+                sub.flush(founder.dir()).unwrap();
+                assert_eq!(sub.buffered(), 0);
+            }
+        }
+    }
+    for sub in subs {
+        sub.close(founder.dir(), 6 * SECOND).unwrap();
+    }
+    let path = founder.close(7 * SECOND).unwrap();
+
+    let text = display(
+        &path,
+        &["-metrics", "e.user:e.sleep:e.kcpu:name", "-functions"],
+    );
+    let seconds = |name: &str| row(&text, name)[..3].join(" ");
+    assert_eq!(seconds("<Total>"), "15.000 15.300 3.000");
+    assert_eq!(seconds("<IDLE>"), "0. 0. 3.000");
+    for pid in 101..104 {
+        for round in 0..5 {
+            let function = format!("round{round}_of_{pid}");
+            assert_eq!(
+                seconds(&function),
+                format!("1.000 1.{:02}0 0.", pid - 100),
+                "{function}"
+            );
+        }
+    }
+    let text = display(&path, &["-metrics", "i.user:i.sleep:name", "-functions"]);
+    // Three processes have three of them.
+    let mut mains: Vec<_> = text
+        .lines()
+        .filter(|line| line.ends_with(" main"))
+        .collect();
+    mains.sort_unstable();
+    let columns = |line: &&str| {
+        line.split_whitespace()
+            .take(2)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let mains: Vec<_> = mains.iter().map(columns).collect();
+    assert_eq!(mains, ["5.000 5.050", "5.000 5.100", "5.000 5.150"]);
+    let text = display(&path, &["-metrics", "e.user:e.sleep:name", "-threads"]);
+    let lines: Vec<_> = (text.lines())
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    for thread in (101..104).flat_map(|pid| (0..5).map(move |round| 1000 * pid + round)) {
+        let hundredths = thread / 1000 - 100;
+        let process = hundredths + 1;
+        let expected = format!("1.000 1.0{hundredths}0 Process {process}, Thread {thread},");
+        let found = lines.iter().filter(|line| line.starts_with(&expected));
+        assert_eq!(found.count(), 1, "{expected} in {text}");
+    }
+    let header = display(&path, &["-header"]);
+    assert!(header.contains("program103"), "{header}");
+    for complaint in ["not closed", "missing", "invalid", "corrupted"] {
+        assert!(!header.contains(complaint), "{complaint} in {header}");
+    }
+    let subs = Experiment::open(&path).unwrap().subexperiments().unwrap();
+    assert_eq!(subs.len(), 3);
+    for sub in subs {
+        let sub = Experiment::open(&sub).unwrap();
+        assert!(sub.is_closed());
+        assert_eq!(sub.samples().unwrap().len(), 5);
+        assert_eq!(sub.header().system.cpus.len(), 300);
+    }
+}
+
+#[test]
+fn one_without_stacks_is_not_skipped() {
+    let tmp = tempfile::tempdir().unwrap();
+    let mut founder = founder(tmp.path());
+    founder.note("so that there is something").unwrap();
+    let mut quiet = sub(&founder, 5);
+    quiet.sample(0, "start", &UsageRecord::default()).unwrap();
+    quiet.close(founder.dir(), SECOND).unwrap();
+    let path = founder.close(SECOND).unwrap();
+    let mut names: Vec<_> = fs::read_dir(path.join(name(5)))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["log.xml", "overview"]);
+    let list = display(&path, &["-exp_list"]);
+    assert!(list.contains(&name(5)), "{list}");
+}
+
+#[test]
+fn names_are_those_that_readers_look_for() {
+    let tmp = tempfile::tempdir().unwrap();
+    let founder = founder(tmp.path());
+    let create =
+        |name: &str| SubexperimentWriter::create(founder.dir(), name, &header(1), run(START));
+    for name in ["x.er", "_x", "_a/b.er", "_a\0.er", "_../../x.er", ".er", ""] {
+        let error = create(name).unwrap_err();
+        assert!(matches!(error, Error::BadName { .. }), "{name:?}: {error}");
+    }
+    let first = create("_x.er").unwrap();
+    assert_eq!(first.name(), "_x.er");
+    assert!(matches!(
+        create("_x.er").unwrap_err(),
+        Error::NameInUse { .. }
+    ));
+    let bad = Header::default();
+    assert!(SubexperimentWriter::create(founder.dir(), "_y.er", &bad, run(START)).is_err());
+    assert!(!founder.dir().path().join("_y.er").exists());
+}
+
+#[test]
+fn the_refusals_are_those_of_an_experiment() {
+    let tmp = tempfile::tempdir().unwrap();
+    let mut founder = founder(tmp.path());
+    let mut sub = sub(&founder, 5);
+    let late = u64::MAX;
+    let text = String::new();
+    for event in [
+        LogEvent::Run(run(1)),
+        LogEvent::Exit { at: 1 },
+        LogEvent::Sample {
+            at: 1,
+            id: 0,
+            label: "x".into(),
+        },
+        LogEvent::Comment { at: late, text },
+    ] {
+        let (a, b) = (founder.log(&event), sub.log(&event));
+        assert_eq!(a.unwrap_err().to_string(), b.unwrap_err().to_string());
+    }
+    assert!(founder.log(&named(5, 5)).is_err());
+    assert_eq!(sub.buffered(), 0);
+    sub.log(&named(5, 5)).unwrap();
+    assert!(sub.buffered() > 0);
+}
+
+#[test]
+fn root_everything_belongs_to_the_owner_of_the_founder() {
+    let tmp = tempfile::tempdir().unwrap();
+    let request = NameRequest::Exactly("founder.er".into());
+    let (dir, _) = ExperimentDir::create(tmp.path(), &request, Some((1234, 4321))).unwrap();
+    let mut sub = SubexperimentWriter::create(&dir, &name(5), &header(5), run(1)).unwrap();
+    fill(&mut sub, 1);
+    sub.flush(&dir).unwrap();
+    fill(&mut sub, 2);
+    sub.flush(&dir).unwrap();
+    let path = dir.path().join(name(5));
+    let stat = |path: &Path| {
+        let stat = fs::metadata(path).unwrap();
+        (stat.uid(), stat.gid(), stat.permissions().mode() & 0o7777)
+    };
+    assert_eq!(stat(&path), (1234, 4321, 0o700));
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 7);
+    for file in fs::read_dir(&path).unwrap() {
+        assert_eq!(stat(&file.unwrap().path()), (1234, 4321, 0o600));
+    }
+    // A file that took the place, and number, of ours may be another user's.
+    std::os::unix::fs::chown(path.join("profile"), Some(4), None).unwrap();
+    fill(&mut sub, 3);
+    assert!(matches!(sub.flush(&dir), Err(Error::Replaced { .. })));
+}
+
+/// A subexperiment that was flushed once and has more to say for each file.
+fn hostile() -> (
+    tempfile::TempDir,
+    ExperimentWriter,
+    SubexperimentWriter,
+    PathBuf,
+) {
+    let tmp = tempfile::tempdir().unwrap();
+    let founder = founder(tmp.path());
+    let mut sub = sub(&founder, 5);
+    fill(&mut sub, 1);
+    sub.flush(founder.dir()).unwrap();
+    fill(&mut sub, 2);
+    let path = founder.dir().path().join(name(5));
+    (tmp, founder, sub, path)
+}
+
+fn is_refused(sub: &mut SubexperimentWriter, founder: &ExperimentWriter) {
+    let error = sub.flush(founder.dir()).unwrap_err();
+    assert!(matches!(error, Error::Replaced { .. }), "{error}");
+}
+
+#[test]
+fn another_directory_is_left_alone() {
+    let (tmp, founder, mut sub, path) = hostile();
+    let moved = tmp.path().join("moved");
+    fs::rename(&path, &moved).unwrap();
+    let waits = sub.buffered();
+    // A link, even to what was ours; a directory like it; a file.
+    symlink(&moved, &path).unwrap();
+    is_refused(&mut sub, &founder);
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    is_refused(&mut sub, &founder);
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+    fs::remove_dir(&path).unwrap();
+    fs::write(&path, "x").unwrap();
+    is_refused(&mut sub, &founder);
+    fs::remove_file(&path).unwrap();
+    let gone = sub.flush(founder.dir()).unwrap_err();
+    assert!(matches!(gone, Error::Io { .. }), "{gone}");
+    assert_eq!(sub.buffered(), waits);
+    // Back again.
+    fs::rename(&moved, &path).unwrap();
+    sub.close(founder.dir(), 1).unwrap();
+    assert_eq!(Experiment::open(&path).unwrap().samples().unwrap().len(), 2);
+}
+
+#[test]
+fn another_file_is_left_alone() {
+    let files = [
+        "log.xml",
+        "map.xml",
+        "profile",
+        "data.frameinfo",
+        "overview",
+        "notes",
+        "warnings.xml",
+    ];
+    for name in files {
+        let (tmp, founder, mut sub, path) = hostile();
+        let (file, moved) = (path.join(name), tmp.path().join("moved"));
+        let outside = tmp.path().join("outside");
+        fs::write(&outside, "precious").unwrap();
+        fs::rename(&file, &moved).unwrap();
+        let before = fs::read(&moved).unwrap();
+        for put in [
+            |from: &Path, to: &Path| symlink(from, to).unwrap(),
+            |from: &Path, to: &Path| fs::hard_link(from, to).unwrap(),
+            |from: &Path, to: &Path| fs::copy(from, to).map(drop).unwrap(),
+            |_: &Path, to: &Path| nix::unistd::mkfifo(to, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+            |_: &Path, to: &Path| drop(std::os::unix::net::UnixListener::bind(to).unwrap()),
+        ] {
+            put(&outside, &file);
+            is_refused(&mut sub, &founder);
+            assert_eq!(fs::read_to_string(&outside).unwrap(), "precious", "{name}");
+            fs::remove_file(&file).unwrap();
+        }
+        fs::create_dir(&file).unwrap();
+        is_refused(&mut sub, &founder);
+        fs::remove_dir(&file).unwrap();
+        // Ours, but under a second name.
+        fs::hard_link(&moved, &file).unwrap();
+        is_refused(&mut sub, &founder);
+        assert_eq!(fs::read(&moved).unwrap(), before, "{name}");
+        fs::remove_file(&moved).unwrap();
+        sub.close(founder.dir(), 1).unwrap();
+        let experiment = Experiment::open(&path).unwrap();
+        assert!(experiment.is_closed());
+        assert_eq!(experiment.ticks().unwrap().count(), 2, "{name}");
+        assert_eq!(experiment.usage().unwrap().len(), 2, "{name}");
+    }
+}
+
+#[test]
+fn a_file_is_not_made_over_what_is_there() {
+    let tmp = tempfile::tempdir().unwrap();
+    let founder = founder(tmp.path());
+    let mut sub = sub(&founder, 5);
+    fill(&mut sub, 1);
+    let path = founder.dir().path().join(name(5));
+    let outside = tmp.path().join("outside");
+    symlink(&outside, path.join("profile")).unwrap();
+    assert!(sub.flush(founder.dir()).is_err());
+    assert!(!outside.exists());
+    fs::remove_file(path.join("profile")).unwrap();
+    sub.flush(founder.dir()).unwrap();
+    let experiment = Experiment::open(&path).unwrap();
+    assert_eq!(experiment.ticks().unwrap().count(), 1);
+    assert_eq!(experiment.usage().unwrap().len(), 1);
+}
+
+/// Runs the test of this name again in a process of its own, where `PARENT` is set, after this
+/// shell command.
+fn again(test: &str, shell: &str, parent: &Path) -> Child {
+    let script = format!("{shell} && exec \"$0\" --exact \"$1\"");
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).arg(program).arg(test);
+    let command = command.env(PARENT, parent).stdout(Stdio::null());
+    command.spawn().unwrap()
+}
+
+#[test]
+fn a_thousand_hold_nothing_open() {
+    let test = "a_thousand_hold_nothing_open";
+    let Some(parent) = std::env::var_os(PARENT) else {
+        let tmp = tempfile::tempdir().unwrap();
+        let status = again(test, "ulimit -n 64", tmp.path()).wait();
+        assert!(status.unwrap().success());
+        return;
+    };
+    let open = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let mut founder = founder(Path::new(&parent));
+    founder.map(&function(0x2000, "<IDLE>")).unwrap();
+    let before = open();
+    let mut subs: Vec<_> = (1..=1000).map(|pid| sub(&founder, pid)).collect();
+    for (pid, sub) in (1..).zip(&mut subs) {
+        sub.map(&function(0x1000, "main")).unwrap();
+        let stack = sub.stack(&[0x1000], StackEnd::Complete).unwrap();
+        sub.tick_array(&array(stack, pid, Microstate::Sleep, 10))
+            .unwrap();
+        if pid % 2 == 0 {
+            sub.flush(founder.dir()).unwrap();
+        }
+    }
+    assert_eq!(open(), before);
+    for sub in subs {
+        sub.close(founder.dir(), SECOND).unwrap();
+    }
+    assert_eq!(open(), before);
+    let path = founder.close(SECOND).unwrap();
+    let subs = Experiment::open(&path).unwrap().subexperiments().unwrap();
+    assert_eq!(subs.len(), 1000);
+    let text = display(&path, &["-metrics", "e.sleep:name", "-functions"]);
+    assert_eq!(row(&text, "<Total>")[0], "100.000");
+}
+
+fn write_forever(parent: &Path) -> ! {
+    let founder = founder(parent);
+    let mut sub = sub(&founder, 5);
+    for n in 0u32.. {
+        let depth = 1 + n % 40;
+        let frames: Vec<u64> = (1..=depth).map(|k| u64::from(k * (1 + n % 7))).collect();
+        let stack = sub.stack(&frames, StackEnd::Complete).unwrap();
+        let ticks = 1 + n / 1000;
+        sub.tick_array(&array(stack, depth, Microstate::Sleep, ticks))
+            .unwrap();
+        let text = "y".repeat(n as usize % 777);
+        sub.map(&function(u64::from(n) << 12, &text)).unwrap();
+        sub.log(&LogEvent::Comment { at: n.into(), text }).unwrap();
+        if n % 10 == 0 {
+            let usage = UsageRecord {
+                system_calls: n.into(),
+                ..UsageRecord::default()
+            };
+            sub.sample(n.into(), &n.to_string(), &usage).unwrap();
+        }
+        // From a few hundred bytes to some hundred kilobytes at once.
+        if n % (1 + n % 331) == 0 {
+            sub.flush(founder.dir()).unwrap();
+        }
+    }
+    unreachable!()
+}
+
+/// Reads all that a killed writer left; gives the number of arrays.
+fn check_killed(path: &Path) -> usize {
+    let experiment = Experiment::open(path).unwrap();
+    assert!(!experiment.is_closed());
+    let maps = experiment.maps().unwrap();
+    let stacks = experiment.stacks().unwrap();
+    let mut arrays = 0;
+    for tick in experiment.ticks().unwrap() {
+        let tick = tick.unwrap();
+        let stack = stacks.get(tick.stack.unwrap()).unwrap();
+        assert_eq!(stack.frames.len() as u64, tick.thread);
+        assert_eq!(tick.ticks as usize, 1 + arrays / 1000);
+        arrays += 1;
+    }
+    assert!(maps.len() >= arrays);
+    let (samples, usage) = (experiment.samples().unwrap(), experiment.usage().unwrap());
+    assert!(usage.len() <= samples.len());
+    for (n, (sample, record)) in samples.iter().zip(&usage).enumerate() {
+        // Room is made for a record across a page border before it is written.
+        let unfinished = n + 1 == usage.len() && n * 504 / 4096 != (n * 504 + 503) / 4096;
+        assert!(unfinished || sample.label == record.system_calls.to_string());
+    }
+    let overview = fs::metadata(path.join("overview"));
+    assert!(overview.is_ok_and(|overview| overview.len() % 504 == 0));
+    arrays
+}
+
+#[test]
+fn a_writer_that_is_killed_leaves_what_it_wrote() {
+    let test = "a_writer_that_is_killed_leaves_what_it_wrote";
+    if let Some(parent) = std::env::var_os(PARENT) {
+        write_forever(Path::new(&parent));
+    }
+    for round in 0..16u64 {
+        let tmp = tempfile::tempdir().unwrap();
+        let mut writer = again(test, "true", tmp.path());
+        let path = tmp.path().join("founder.er").join(name(5));
+        let begun = Instant::now();
+        while !path.join("overview").exists() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "nothing written");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(round * 7919));
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        check_killed(&path);
+    }
+}
+
+/// What a subexperiment is told.
+#[derive(Debug, Clone)]
+enum Said {
+    Log(LogEvent),
+    Map(MapEvent),
+    Array { frames: Vec<u64>, ticks: u32 },
+    Sample(u64),
+    Note(String),
+    Warning(String),
+    Flush,
+}
+
+fn said() -> impl Strategy<Value = Said> {
+    let text = || "[a-z<&\n\u{e9}]{0,40}|x{3000,5000}";
+    let line = "[ a-z]{0,40}";
+    prop_oneof![
+        text().prop_map(|text| Said::Log(LogEvent::Comment { at: 7, text })),
+        (1..9u32).prop_map(|tid| Said::Log(named(tid, 5))),
+        (0..1u64 << 40, text()).prop_map(|(vaddr, name)| Said::Map(function(vaddr, &name))),
+        (prop::collection::vec(1..9u64, 0..6), 0..3u32)
+            .prop_map(|(frames, ticks)| Said::Array { frames, ticks }),
+        (0..SECOND).prop_map(Said::Sample),
+        line.prop_map(Said::Note),
+        text().prop_map(Said::Warning),
+        Just(Said::Flush),
+        Just(Said::Flush),
+    ]
+}
+
+fn say(sub: &mut SubexperimentWriter, said: &Said) {
+    match said {
+        Said::Log(event) => sub.log(event).unwrap(),
+        Said::Map(map) => sub.map(map).unwrap(),
+        Said::Array { frames, ticks } => {
+            let stack = sub.stack(frames, StackEnd::Complete).unwrap();
+            let array = array(stack, 1, Microstate::Sleep, *ticks);
+            sub.tick_array(&array).unwrap();
+        }
+        Said::Sample(at) => {
+            let usage = UsageRecord {
+                real: *at,
+                ..UsageRecord::default()
+            };
+            sub.sample(*at, &at.to_string(), &usage).unwrap();
+        }
+        Said::Note(text) => sub.note(text),
+        Said::Warning(text) => sub.warning(1, text).unwrap(),
+        Said::Flush => {}
+    }
+}
+
+fn files(path: &Path) -> BTreeMap<std::ffi::OsString, Vec<u8>> {
+    let entries = fs::read_dir(path).unwrap().map(Result::unwrap);
+    let file = |entry: fs::DirEntry| (entry.file_name(), fs::read(entry.path()).unwrap());
+    entries.map(file).collect()
+}
+
+/// Whether the reader sees what was said, and nothing else.
+fn check_said(path: &Path, all: &[Said]) {
+    let experiment = Experiment::open(path).unwrap();
+    let stacks = experiment.stacks().unwrap();
+    let (mut maps, mut ticks) = (
+        experiment.maps().unwrap().into_iter(),
+        experiment.ticks().unwrap(),
+    );
+    let (mut samples, mut events) = (
+        experiment.samples().unwrap().into_iter(),
+        experiment.events().iter(),
+    );
+    let mut warnings = experiment.warnings().unwrap().into_iter();
+    let mut notes = String::new();
+    for said in all {
+        match said {
+            Said::Log(event) => assert_eq!(events.next(), Some(event)),
+            Said::Map(map) => assert_eq!(maps.next().as_ref(), Some(map)),
+            Said::Array { ticks: 0, .. } | Said::Flush => {}
+            Said::Array {
+                frames,
+                ticks: count,
+            } => {
+                let tick = ticks.next().unwrap().unwrap();
+                assert_eq!(tick.ticks as u32, *count);
+                assert_eq!(stacks.get(tick.stack.unwrap()).unwrap().frames, *frames);
+            }
+            Said::Sample(at) => {
+                assert!(matches!(events.next(), Some(LogEvent::Sample { .. })));
+                let sample = samples.next().unwrap();
+                assert_eq!((sample.at, sample.usage.unwrap().real), (*at, *at));
+            }
+            Said::Note(text) => notes += text,
+            Said::Warning(said) => {
+                let found = warnings.next().unwrap();
+                assert!(matches!(found, LogEvent::Warning { text, .. } if text == *said));
+            }
+        }
+    }
+    assert!(matches!(events.next(), Some(LogEvent::Exit { at: 9 })));
+    assert!(events.next().is_none() && maps.next().is_none() && ticks.next().is_none());
+    assert!(warnings.next().is_none() && samples.next().is_none());
+    let blank = |text: &str| text.replace([' ', '\n'], "");
+    assert_eq!(blank(&experiment.notes().unwrap()), blank(&notes));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn it_does_not_matter_when_it_is_flushed(all in prop::collection::vec(said(), 0..60)) {
+        let tmp = tempfile::tempdir().unwrap();
+        let founder = founder(tmp.path());
+        let (mut often, mut once) = (sub(&founder, 5), {
+            SubexperimentWriter::create(founder.dir(), "_o.er", &header(5), run(START + 7)).unwrap()
+        });
+        for said in &all {
+            say(&mut often, said);
+            say(&mut once, said);
+            if matches!(said, Said::Flush) {
+                often.flush(founder.dir()).unwrap();
+                prop_assert_eq!(often.buffered(), 0);
+                let size: usize = files(&founder.dir().path().join(name(5))).values().map(Vec::len).sum();
+                prop_assert_eq!(often.bytes_written(), size as u64);
+            }
+        }
+        often.close(founder.dir(), 9).unwrap();
+        once.close(founder.dir(), 9).unwrap();
+        let often = founder.dir().path().join(name(5));
+        let once = founder.dir().path().join("_o.er");
+        prop_assert!(files(&often) == files(&once));
+        check_said(&often, &all);
+    }
+}
