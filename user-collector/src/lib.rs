@@ -8,5 +8,6 @@
 pub mod entries;
 pub mod follow;
 pub mod maps;
+pub mod modules;
 pub mod process;
 pub mod unwind;

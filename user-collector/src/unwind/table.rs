@@ -39,6 +39,9 @@ pub struct Table {
 }
 
 impl Table {
+    /// The processor whose files have tables, as `e_machine` has it.
+    pub(crate) const MACHINE: u16 = super::x86_64::MACHINE.0;
+
     /// Makes the table of an ELF file: `.eh_frame`, or else `.debug_frame`, or else an empty one.
     ///
     /// # Errors
