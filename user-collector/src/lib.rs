@@ -12,6 +12,7 @@ pub mod join;
 pub mod maps;
 pub mod names;
 pub mod objects;
+pub mod modules;
 pub mod process;
 pub mod spaces;
 pub mod unwind;

@@ -426,7 +426,9 @@ fn debug_frame() {
     let data = section.0.into_vec();
     let mut rules = Rules::new();
     let sections = Sections {
-        frames: Frames::Debug { data: &data },
+        frames: Frames::Debug {
+            data: data.as_slice().into(),
+        },
         ..sections(&[])
     };
     let (table, summary) = Table::of_sections(&sections, &mut rules).unwrap();

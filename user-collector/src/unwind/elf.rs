@@ -1,18 +1,35 @@
 //! What is needed of an ELF file: its frame information, and which addresses are code.
 //!
 //! Only program headers and section headers are read, so that a file with a broken symbol table still has its
-//! stacks. A file without section headers (`sstrip`) has no frame information here, though `PT_GNU_EH_FRAME` would
-//! lead to it: such files are rare, and their stacks are guessed from frame pointers.
+//! stacks. Where no section header names `.eh_frame` (`llvm-objcopy --strip-sections`), `PT_GNU_EH_FRAME` leads to it,
+//! as it leads the program itself.
+//!
+//! The file is whatever gives bytes on demand ([`ReadRef`]): memory, or a file of which only these pieces are read. So each
+//! size is compared with its limit before the piece is asked for.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
+use flate2::{Decompress, FlushDecompress, Status};
+use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 use object::Endianness;
 use object::elf::{
-    ELFCLASS64, ELFDATA2LSB, ELFMAG, FileHeader64, PF_X, PT_LOAD, SHF_COMPRESSED, SectionHeader64,
+    ELFCLASS64, ELFCOMPRESS_ZLIB, ELFDATA2LSB, ELFMAG, FileHeader64, PF_X, PT_GNU_EH_FRAME,
+    PT_LOAD, ProgramHeader64, SectionHeader64,
 };
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
+use object::read::ReadRef;
+use object::read::elf::{CompressionHeader, FileHeader, ProgramHeader, SectionHeader};
 
-use super::{MAX_PAGES, MAX_ROWS, MAX_SECTION, x86_64};
+use super::{MAX_PAGES, MAX_ROWS, MAX_SECTION, frames, x86_64};
+
+/// Most program headers: 64 KiB of them, as many as the kernel reads of a program.
+const MAX_SEGMENTS: u32 = 65_536 / size_of::<ProgramHeader64<Endianness>>() as u32;
+
+/// Most section headers. Only objects that are not linked yet have more.
+const MAX_SECTIONS: u32 = 1 << 16;
+
+/// Of `.eh_frame_hdr`, what is before its search table: four bytes and two numbers of eight.
+const FRAME_HEADER: u64 = 20;
 
 /// Why a file has no unwind table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,7 +63,7 @@ pub enum Error {
     /// A table of headers is not where the file says.
     #[error("the {headers} headers are damaged: {problem}")]
     Headers {
-        /// `file`, `program` or `section`.
+        /// `file`, `program`, `section`, `frame` or `compression`.
         headers: &'static str,
         /// What the reader of ELF files found.
         problem: String,
@@ -69,7 +86,7 @@ pub enum Error {
         /// The section's name.
         name: &'static str,
         /// Bytes.
-        size: usize,
+        size: u64,
     },
 
     /// Code at an address that no program can use.
@@ -89,7 +106,7 @@ pub enum Error {
 }
 
 /// Where call frame information was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frames<'data> {
     /// `.eh_frame`.
     Eh {
@@ -100,10 +117,10 @@ pub enum Frames<'data> {
     },
     /// `.debug_frame`.
     Debug {
-        /// The section.
-        data: &'data [u8],
+        /// The section, decompressed where it was compressed.
+        data: Cow<'data, [u8]>,
     },
-    /// Nowhere; or only compressed, which is not read.
+    /// Nowhere; or only compressed in another way than zlib's.
     None,
 }
 
@@ -120,50 +137,95 @@ pub struct Sections<'data> {
     pub executable: Vec<Range<u64>>,
 }
 
+type Header = FileHeader64<Endianness>;
+type Segment = ProgramHeader64<Endianness>;
 type Section = SectionHeader64<Endianness>;
-const LITTLE: Endianness = Endianness::Little;
+pub(crate) const LITTLE: Endianness = Endianness::Little;
 
 impl<'data> Sections<'data> {
     /// Finds them.
     ///
     /// # Errors
-    /// The file is no ELF file of this machine, or its headers point outside of it.
-    pub fn of_elf(file: &'data [u8]) -> Result<Sections<'data>, Error> {
+    /// The file is no ELF file of this machine, its headers point outside of it, or what they tell of is larger than
+    /// the limits of this module.
+    pub fn of_elf<R: ReadRef<'data>>(file: R) -> Result<Sections<'data>, Error> {
         let header = header(file)?;
-        let segments = header
-            .program_headers(LITTLE, file)
-            .map_err(|error| damaged("program", error))?;
-        let mut executable = Vec::new();
-        for segment in segments {
-            if segment.p_type(LITTLE) != PT_LOAD || !segment.p_flags(LITTLE).contains(PF_X) {
-                continue;
-            }
-            let (offset, size) = segment.file_range(LITTLE);
-            if offset
-                .checked_add(size)
-                .is_none_or(|end| end > file.len() as u64)
-            {
-                return Err(Error::Outside {
-                    name: "an executable segment",
-                    offset,
-                    size,
-                });
-            }
-            let start = segment.p_vaddr(LITTLE);
-            match start.checked_add(size) {
-                Some(end) if end <= 1 << 48 => executable.push(start..end),
-                _ => return Err(Error::Address { address: start }),
-            }
-        }
+        let segments = segments(header, file)?;
+        let executable = executable(segments, file)?;
         let named = Named::of(header, file)?;
         let address = |name| named.get(name).map_or(0, |section| section.sh_addr(LITTLE));
         Ok(Sections {
-            frames: frames(&named, file)?,
+            frames: frames(&named, segments, file)?,
             text: address(".text"),
             got: address(".got"),
             executable,
         })
     }
+}
+
+/// The header of a file of this machine.
+fn header<'data, R: ReadRef<'data>>(file: R) -> Result<&'data Header, Error> {
+    let ident = file.read_bytes_at(0, 6).map_err(|()| Error::NotElf)?;
+    if !ident.starts_with(&ELFMAG) {
+        return Err(Error::NotElf);
+    }
+    match (ident[4], ident[5]) {
+        (class, _) if class != ELFCLASS64.0 => return Err(Error::Class { class }),
+        (_, order) if order != ELFDATA2LSB.0 => return Err(Error::ByteOrder { order }),
+        _ => {}
+    }
+    let header = Header::parse(file).map_err(|error| damaged("file", error))?;
+    match header.e_machine(LITTLE) {
+        x86_64::MACHINE => Ok(header),
+        machine => Err(Error::Machine { machine: machine.0 }),
+    }
+}
+
+/// The program headers of a file of this machine.
+///
+/// # Errors
+/// As [`Sections::of_elf`].
+pub(crate) fn program_headers<'data, R: ReadRef<'data>>(
+    file: R,
+) -> Result<&'data [ProgramHeader64<Endianness>], Error> {
+    segments(header(file)?, file)
+}
+
+fn segments<'data, R: ReadRef<'data>>(header: &Header, file: R) -> Result<&'data [Segment], Error> {
+    let count = header.phnum(LITTLE, file);
+    few(count, MAX_SEGMENTS)
+        .and_then(|()| header.program_headers(LITTLE, file).map_err(text))
+        .map_err(|problem| Error::Headers {
+            headers: "program",
+            problem,
+        })
+}
+
+fn executable<'data, R: ReadRef<'data>>(
+    segments: &[Segment],
+    file: R,
+) -> Result<Vec<Range<u64>>, Error> {
+    let length = file.len().unwrap_or(0);
+    let mut executable = Vec::new();
+    for segment in segments {
+        if segment.p_type(LITTLE) != PT_LOAD || !segment.p_flags(LITTLE).contains(PF_X) {
+            continue;
+        }
+        let (offset, size) = segment.file_range(LITTLE);
+        if offset.checked_add(size).is_none_or(|end| end > length) {
+            return Err(Error::Outside {
+                name: "an executable segment",
+                offset,
+                size,
+            });
+        }
+        let start = segment.p_vaddr(LITTLE);
+        match start.checked_add(size) {
+            Some(end) if end <= 1 << 48 => executable.push(start..end),
+            _ => return Err(Error::Address { address: start }),
+        }
+    }
+    Ok(executable)
 }
 
 /// The sections and their names. Names are compared in place: to cut them out first would cost the square of
@@ -174,10 +236,14 @@ struct Named<'data> {
 }
 
 impl<'data> Named<'data> {
-    fn of(header: &FileHeader64<Endianness>, file: &'data [u8]) -> Result<Named<'data>, Error> {
-        let headers = header
-            .section_headers(LITTLE, file)
-            .map_err(|error| damaged("section", error))?;
+    fn of<R: ReadRef<'data>>(header: &Header, file: R) -> Result<Named<'data>, Error> {
+        let count = header.shnum(LITTLE, file);
+        let headers = few(count, MAX_SECTIONS)
+            .and_then(|()| header.section_headers(LITTLE, file).map_err(text))
+            .map_err(|problem| Error::Headers {
+                headers: "section",
+                problem,
+            })?;
         let strings = header
             .section_strings_index(LITTLE, file)
             .ok()
@@ -198,60 +264,135 @@ impl<'data> Named<'data> {
     }
 }
 
-fn header(file: &[u8]) -> Result<&FileHeader64<Endianness>, Error> {
-    if file.get(..4) != Some(&ELFMAG) {
-        return Err(Error::NotElf);
-    }
-    match (file.get(4), file.get(5)) {
-        (Some(&class), _) if class != ELFCLASS64.0 => return Err(Error::Class { class }),
-        (_, Some(&order)) if order != ELFDATA2LSB.0 => return Err(Error::ByteOrder { order }),
+fn frames<'data, R: ReadRef<'data>>(
+    sections: &Named<'data>,
+    segments: &[Segment],
+    file: R,
+) -> Result<Frames<'data>, Error> {
+    let eh_frame = match sections.get(".eh_frame") {
+        Some(section) => Some((data(section, ".eh_frame", file)?, section.sh_addr(LITTLE))),
+        None => loaded_frames(segments, file)?,
+    };
+    match eh_frame {
+        // Only its terminator, in objects whose functions are all described elsewhere (Go).
+        Some((data, address)) if data.len() > 4 => return Ok(Frames::Eh { data, address }),
         _ => {}
     }
-    let header = FileHeader64::<Endianness>::parse(file).map_err(|error| damaged("file", error))?;
-    match header.e_machine(LITTLE) {
-        x86_64::MACHINE => Ok(header),
-        machine => Err(Error::Machine { machine: machine.0 }),
-    }
+    let debug_frame = sections.get(".debug_frame");
+    let data = debug_frame.map_or(Ok(None), |section| {
+        decompressed(section, ".debug_frame", file)
+    });
+    Ok(data?.map_or(Frames::None, |data| Frames::Debug { data }))
 }
 
-fn frames<'data>(sections: &Named<'data>, file: &'data [u8]) -> Result<Frames<'data>, Error> {
-    if let Some(eh_frame) = sections.get(".eh_frame") {
-        let data = data(eh_frame, ".eh_frame", file)?;
-        // Only its terminator, in objects whose functions are all described elsewhere (Go).
-        if data.len() > 4 {
-            return Ok(Frames::Eh {
-                data,
-                address: eh_frame.sh_addr(LITTLE),
-            });
-        }
-    }
-    match sections.get(".debug_frame") {
-        Some(debug_frame) if !debug_frame.sh_flags(LITTLE).contains(SHF_COMPRESSED) => {
-            Ok(Frames::Debug {
-                data: data(debug_frame, ".debug_frame", file)?,
-            })
-        }
-        _ => Ok(Frames::None),
-    }
+/// `.eh_frame` and its address, by the way of the program itself: `PT_GNU_EH_FRAME` is a header that says where it begins;
+/// it ends with its terminator, and before its segment does.
+fn loaded_frames<'data, R: ReadRef<'data>>(
+    segments: &[Segment],
+    file: R,
+) -> Result<Option<(&'data [u8], u64)>, Error> {
+    let is_header = |segment: &&Segment| segment.p_type(LITTLE) == PT_GNU_EH_FRAME;
+    let Some(segment) = segments.iter().find(is_header) else {
+        return Ok(None);
+    };
+    let problem = |problem: &str| Error::Headers {
+        headers: "frame",
+        problem: problem.to_owned(),
+    };
+    let (offset, size) = segment.file_range(LITTLE);
+    let header = piece(file, ".eh_frame_hdr", offset, size.min(FRAME_HEADER))?;
+    let bases = BaseAddresses::default().set_eh_frame_hdr(segment.p_vaddr(LITTLE));
+    let header = EhFrameHdr::new(header, LittleEndian)
+        .parse(&bases, x86_64::ADDRESS_SIZE)
+        .map_err(|error| problem(&error.to_string()))?;
+    let Pointer::Direct(address) = header.eh_frame_ptr() else {
+        return Err(problem("the address of .eh_frame is in memory"));
+    };
+    let (offset, size) = segments
+        .iter()
+        .filter(|segment| segment.p_type(LITTLE) == PT_LOAD)
+        .find_map(|segment| {
+            let (offset, size) = segment.file_range(LITTLE);
+            let before = address.checked_sub(segment.p_vaddr(LITTLE))?;
+            Some((offset.checked_add(before)?, size.checked_sub(before)?))
+        })
+        .ok_or_else(|| problem("the address of .eh_frame is in no segment"))?;
+    let data = piece(file, ".eh_frame", offset, size.min(MAX_SECTION as u64))?;
+    Ok(Some((frames::up_to_terminator(data), address)))
 }
 
-fn data<'data>(
+fn data<'data, R: ReadRef<'data>>(
     section: &Section,
     name: &'static str,
-    file: &'data [u8],
+    file: R,
 ) -> Result<&'data [u8], Error> {
-    let data = section.data(LITTLE, file).map_err(|_| Error::Outside {
-        name,
-        offset: section.sh_offset(LITTLE),
-        size: section.sh_size(LITTLE),
-    })?;
-    if data.len() > MAX_SECTION {
-        return Err(Error::SectionTooLarge {
-            name,
-            size: data.len(),
-        });
+    section
+        .file_range(LITTLE)
+        .map_or(Ok(&[]), |(offset, size)| piece(file, name, offset, size))
+}
+
+/// A section that may be compressed; nothing where it is so in a way that is not known.
+fn decompressed<'data, R: ReadRef<'data>>(
+    section: &Section,
+    name: &'static str,
+    file: R,
+) -> Result<Option<Cow<'data, [u8]>>, Error> {
+    let problem = |problem: String| Error::Headers {
+        headers: "compression",
+        problem,
+    };
+    let compression = section
+        .compression(LITTLE, file)
+        .map_err(|error| problem(error.to_string()))?;
+    let Some((header, offset, size)) = compression else {
+        return data(section, name, file).map(|data| Some(data.into()));
+    };
+    if header.ch_type(LITTLE) != ELFCOMPRESS_ZLIB {
+        return Ok(None);
     }
-    Ok(data)
+    let length = header.ch_size(LITTLE);
+    let mut data = Vec::with_capacity(bounded(name, length)?);
+    let compressed = piece(file, name, offset, size)?;
+    // Never makes the vector larger than it is.
+    let end = Decompress::new(true)
+        .decompress_vec(compressed, &mut data, FlushDecompress::Finish)
+        .map_err(|error| problem(error.to_string()))?;
+    if end != Status::StreamEnd || data.len() as u64 != length {
+        return Err(problem(format!("it does not have {length} bytes")));
+    }
+    Ok(Some(data.into()))
+}
+
+/// A piece of the file that is no larger than a section may be.
+fn piece<'data, R: ReadRef<'data>>(
+    file: R,
+    name: &'static str,
+    offset: u64,
+    size: u64,
+) -> Result<&'data [u8], Error> {
+    bounded(name, size)?;
+    file.read_bytes_at(offset, size)
+        .map_err(|()| Error::Outside { name, offset, size })
+}
+
+fn bounded(name: &'static str, size: u64) -> Result<usize, Error> {
+    usize::try_from(size)
+        .ok()
+        .filter(|&size| size <= MAX_SECTION)
+        .ok_or(Error::SectionTooLarge { name, size })
+}
+
+/// So many headers are still few.
+fn few(count: object::read::Result<u32>, most: u32) -> Result<(), String> {
+    match count {
+        Ok(count) if count <= most => Ok(()),
+        Ok(count) => Err(format!("{count}, more than {most}")),
+        Err(error) => Err(text(error)),
+    }
+}
+
+fn text(error: object::read::Error) -> String {
+    error.to_string()
 }
 
 fn damaged(headers: &'static str, error: object::read::Error) -> Error {

@@ -39,8 +39,8 @@ pub(super) fn read(
     let bases = BaseAddresses::default()
         .set_text(sections.text)
         .set_got(sections.got);
-    match sections.frames {
-        Frames::Eh { data, address } => {
+    match &sections.frames {
+        &Frames::Eh { data, address } => {
             let mut section = EhFrame::new(data, LittleEndian);
             section.set_address_size(x86_64::ADDRESS_SIZE);
             let entries = Entries {
@@ -70,6 +70,22 @@ pub(super) fn read(
         }
         Frames::None => Ok(Functions::default()),
     }
+}
+
+/// The section without what follows its terminator: where only its start is known.
+pub(super) fn up_to_terminator(data: &[u8]) -> &[u8] {
+    let mut entries = Entries {
+        data,
+        at: 0,
+        cie: Cie::Zero,
+    };
+    while let Some(entry) = entries.entry(entries.at) {
+        entries.at += entry.length;
+        if entry.length <= 4 {
+            break;
+        }
+    }
+    &data[..entries.at]
 }
 
 /// What a CIE has where an FDE has the place of its CIE.

@@ -26,11 +26,11 @@
 //! limits below, and one bad entry is counted and does not lose the rest.
 //!
 //! What it refuses: general DWARF expressions, and stack pointers that are not the CFA: 19 of 10.7 million rows in
-//! the programs and libraries of a Debian system, marked as [`Rule::Unsupported`] and counted. Also compressed
-//! `.debug_frame`, and files of another class, byte order or machine. What depends on the processor is in
+//! the programs and libraries of a Debian system, marked as [`Rule::Unsupported`] and counted. Also
+//! `.debug_frame` compressed in another way than zlib's, and files of another class, byte order or machine. What depends on the processor is in
 //! `x86_64.rs` alone.
 
-mod elf;
+pub(crate) mod elf;
 mod frames;
 mod rule;
 mod summary;

@@ -135,6 +135,34 @@ impl Base {
             Base::Register(register) => register,
         }
     }
+
+    fn decode(byte: u8) -> Option<Base> {
+        match byte {
+            BASE_CFA => Some(Base::Cfa),
+            register => general(register).map(Base::Register),
+        }
+    }
+}
+
+/// A register that a rule may name.
+fn general(register: u8) -> Option<u8> {
+    (u16::from(register) < super::x86_64::GENERAL).then_some(register)
+}
+
+impl Unsupported {
+    fn decode(byte: u8) -> Option<Unsupported> {
+        [
+            Unsupported::CfaExpression,
+            Unsupported::CfaRegister,
+            Unsupported::ReturnAddress,
+            Unsupported::Offset,
+            Unsupported::Malformed,
+            Unsupported::Full,
+            Unsupported::StackPointer,
+        ]
+        .into_iter()
+        .find(|why| *why as u8 == byte)
+    }
 }
 
 impl Rule {
@@ -198,6 +226,63 @@ impl Rule {
         bytes[8..10].copy_from_slice(&ra_offset.to_le_bytes());
         bytes[10..16].copy_from_slice(&[kind, register, fp_kind, fp_base, ra_kind, ra_base]);
         bytes
+    }
+
+    /// The rule of which [`Rule::encode`] makes these bytes; nothing where there is none.
+    #[must_use]
+    pub fn decode(bytes: &[u8; Rule::SIZE]) -> Option<Rule> {
+        let [kind, register, fp_kind, fp_base, ra_kind, ra_base] = *bytes.last_chunk()?;
+        let short = |at: usize| i16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let offset = i32::from_le_bytes(*bytes.first_chunk()?);
+        let fp = || match fp_kind {
+            0 => Some(FramePointer::Same),
+            1 => Some(FramePointer::At {
+                base: Base::decode(fp_base)?,
+                offset: short(6),
+            }),
+            2 => Some(FramePointer::Lost),
+            _ => None,
+        };
+        let ra = || match ra_kind {
+            0 => Some(ReturnAddress::At {
+                base: Base::decode(ra_base)?,
+                offset: short(8),
+            }),
+            1 => Some(ReturnAddress::Interrupted {
+                base: Base::decode(ra_base)?,
+                offset: short(8),
+            }),
+            2 => general(ra_base).map(ReturnAddress::Register),
+            _ => None,
+        };
+        let frame = |cfa| {
+            Some(Rule::Frame(Frame {
+                cfa,
+                fp: fp()?,
+                ra: ra()?,
+            }))
+        };
+        let rule = match kind {
+            0 => Rule::Absent,
+            1 => Rule::Stop,
+            2 => Rule::Unsupported(Unsupported::decode(register)?),
+            3 => frame(Cfa::Register {
+                register: general(register)?,
+                offset,
+            })?,
+            4 => frame(Cfa::Deref {
+                register: general(register)?,
+                offset,
+                plus: short(4),
+            })?,
+            5 => frame(Cfa::Plt {
+                offset,
+                threshold: u8::try_from(short(4)).ok()?,
+            })?,
+            _ => return None,
+        };
+        // What a kind has no use for must be zero.
+        (rule.encode() == *bytes).then_some(rule)
     }
 }
 
@@ -269,6 +354,8 @@ impl Rules {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -362,5 +449,64 @@ mod tests {
             plt.encode(),
             [8, 0, 0, 0, 11, 0, 0, 0, 0, 0, 5, 7, 2, 0, 2, 5]
         );
+    }
+
+    fn base() -> impl Strategy<Value = Base> {
+        prop_oneof![Just(Base::Cfa), (0..16_u8).prop_map(Base::Register)]
+    }
+
+    fn cfa() -> impl Strategy<Value = Cfa> {
+        prop_oneof![
+            (0..16_u8, any::<i32>())
+                .prop_map(|(register, offset)| Cfa::Register { register, offset }),
+            (0..16_u8, any::<i32>(), any::<i16>()).prop_map(|(register, offset, plus)| {
+                Cfa::Deref {
+                    register,
+                    offset,
+                    plus,
+                }
+            }),
+            (any::<i32>(), any::<u8>())
+                .prop_map(|(offset, threshold)| Cfa::Plt { offset, threshold }),
+        ]
+    }
+
+    fn fp() -> impl Strategy<Value = FramePointer> {
+        prop_oneof![
+            Just(FramePointer::Same),
+            Just(FramePointer::Lost),
+            (base(), any::<i16>()).prop_map(|(base, offset)| FramePointer::At { base, offset }),
+        ]
+    }
+
+    fn ra() -> impl Strategy<Value = ReturnAddress> {
+        prop_oneof![
+            (0..16_u8).prop_map(ReturnAddress::Register),
+            (base(), any::<i16>()).prop_map(|(base, offset)| ReturnAddress::At { base, offset }),
+            (base(), any::<i16>())
+                .prop_map(|(base, offset)| ReturnAddress::Interrupted { base, offset }),
+        ]
+    }
+
+    fn rule() -> impl Strategy<Value = Rule> {
+        let frame =
+            (cfa(), fp(), ra()).prop_map(|(cfa, fp, ra)| Rule::Frame(Frame { cfa, fp, ra }));
+        let why = (1..8_u8).prop_map(|why| Rule::Unsupported(Unsupported::decode(why).unwrap()));
+        prop_oneof![8 => frame, 1 => why, 1 => Just(Rule::Absent), 1 => Just(Rule::Stop)]
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_undoes_encoding(rule in rule()) {
+            prop_assert_eq!(Rule::decode(&rule.encode()), Some(rule));
+        }
+
+        /// Small bytes, for they are those that mean something.
+        #[test]
+        fn nothing_else_is_decoded(bytes in proptest::array::uniform16(prop_oneof![0..8_u8, any::<u8>()])) {
+            if let Some(rule) = Rule::decode(&bytes) {
+                prop_assert_eq!(rule.encode(), bytes);
+            }
+        }
     }
 }

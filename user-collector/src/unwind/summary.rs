@@ -65,7 +65,7 @@ pub struct RowCounts {
 }
 
 impl RowCounts {
-    pub(super) fn of(table: &Table, rules: &Rules) -> RowCounts {
+    pub(crate) fn of(table: &Table, rules: &Rules) -> RowCounts {
         let mut counts = RowCounts::default();
         for row in table.rows() {
             counts.add(rules.get(row.rule).unwrap_or(&Rule::Absent));

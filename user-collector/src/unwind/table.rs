@@ -39,6 +39,9 @@ pub struct Table {
 }
 
 impl Table {
+    /// The processor whose files have tables, as `e_machine` has it.
+    pub(crate) const MACHINE: u16 = super::x86_64::MACHINE.0;
+
     /// Makes the table of an ELF file: `.eh_frame`, or else `.debug_frame`, or else an empty one.
     ///
     /// # Errors
@@ -66,6 +69,24 @@ impl Table {
         let table = functions.table(&mut summary)?;
         summary.rows = RowCounts::of(&table, rules);
         Ok((table, summary))
+    }
+
+    /// Makes a table of its parts, as [`Table::pages`] and [`Table::rows`] gave them. Nothing where the parts are not a table's, or beyond the limits of this module.
+    pub(crate) fn of_parts(pages: Vec<Page>, rows: Vec<Row>) -> Option<Table> {
+        if pages.len() > MAX_PAGES || rows.len() > MAX_ROWS {
+            return None;
+        }
+        let mut end = 0;
+        for page in &pages {
+            let own = rows.get(page.start as usize..page.end as usize)?;
+            let rising = own.windows(2).all(|pair| pair[0].low < pair[1].low);
+            if page.start != end || own.is_empty() || !rising {
+                return None;
+            }
+            end = page.end;
+        }
+        let rising = pages.windows(2).all(|pair| pair[0].number < pair[1].number);
+        (rising && end as usize == rows.len()).then_some(Table { pages, rows })
     }
 
     /// The pages that have rows, by rising number.
@@ -366,6 +387,31 @@ mod tests {
             [5, 6, 6, Rules::ABSENT]
         );
         assert_eq!(summary.overlapped, 1);
+    }
+
+    #[test]
+    fn only_a_tables_parts_are_a_table() {
+        let (made, _) = table(&[
+            (0x1_fff0..0x4_0000, vec![(0, 5), (8, 6)]),
+            (0x9_0000..0x9_0004, vec![(0, 6)]),
+        ]);
+        let (pages, rows) = (made.pages().to_vec(), made.rows().to_vec());
+        assert_eq!(Table::of_parts(pages.clone(), rows.clone()), Some(made));
+        let none = Table::of_parts(Vec::new(), Vec::new());
+        assert_eq!(none, Some(Table::default()));
+        let with = |change: &dyn Fn(&mut Vec<Page>, &mut Vec<Row>)| {
+            let (mut pages, mut rows) = (pages.clone(), rows.clone());
+            change(&mut pages, &mut rows);
+            Table::of_parts(pages, rows)
+        };
+        assert_eq!(with(&|_, rows| rows.truncate(4)), None);
+        assert_eq!(with(&|_, rows| rows[1].low = rows[0].low), None);
+        assert_eq!(with(&|pages, _| pages.truncate(2)), None);
+        assert_eq!(with(&|pages, _| pages.swap(0, 1)), None);
+        assert_eq!(with(&|pages, _| pages[1].number = 1), None);
+        assert_eq!(with(&|pages, _| pages[1].start = 0), None);
+        assert_eq!(with(&|pages, _| pages[3].end = u32::MAX), None);
+        assert_eq!(with(&|pages, _| pages[0].end = 0), None);
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) const SP: u8 = 7;
 pub(super) const FP: u8 = 6;
 
 /// General registers have the numbers below.
-const GENERAL: u16 = 16;
+pub(super) const GENERAL: u16 = 16;
 
 /// GNU ld's description of the PLT, `rsp + 8 + ((rip & 15) >= N) * 8`, up to N and from there. N is 11 after
 /// `push imm32` behind a jump, 10 in a PLT with `endbr64` or `bnd`.

@@ -1,0 +1,271 @@
+//! The thread that makes unwind tables.
+//!
+//! It is one thread, of low priority: tables are wanted soon, and never at the cost of what is measured. Whoever asks
+//! never waits for it. It owns the [`Rules`], so that a rule has one number in all tables; who asks keeps a copy, which grows
+//! by [`Built::new_rules`].
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use object::read::{ReadCache, ReadRef};
+
+use super::cache::Cache;
+use super::image::{Segment, build_id, segments};
+use super::stored::Key;
+use crate::unwind::{self, Rule, Rules, Sections, Summary, Table};
+
+/// How nice the thread is: +10 gives it a tenth of the weight of an ordinary one.
+const NICE: i32 = 10;
+
+/// A file, by the number that who asks has for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectId(pub u32);
+
+/// What a table is made of.
+#[derive(Debug)]
+pub enum Source {
+    /// A file, of which only what is needed is read. It stays open until its turn comes.
+    File(File),
+    /// The bytes of one: of the vDSO.
+    Bytes(Vec<u8>),
+}
+
+/// What is known of an ELF file, for unwinding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Module {
+    /// Its unwind table.
+    pub table: Table,
+    /// The account of the table.
+    pub summary: Summary,
+    /// What is mapped of it, as the file orders it.
+    pub segments: Vec<Segment>,
+    /// The file's own build id; empty when it has none.
+    pub build_id: Box<[u8]>,
+    /// Was the table found in the cache?
+    pub from_cache: bool,
+}
+
+impl Module {
+    /// The address that a place in the file is linked for, where [`Table`] knows it; nothing where it is not loaded.
+    ///
+    /// A mapping begins with a page, and a segment may begin within it: the page's start has an address too. Where
+    /// segments share a page, it is the executable one's.
+    #[must_use]
+    pub fn address_of(&self, file_offset: u64) -> Option<u64> {
+        let of_kind = |executable: bool| {
+            self.segments
+                .iter()
+                .filter(move |segment| segment.executable == executable)
+                .find_map(|segment| segment.address_of(file_offset))
+        };
+        of_kind(true).or_else(|| of_kind(false))
+    }
+}
+
+/// Why there is no table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The file is none that has one.
+    #[error(transparent)]
+    Elf(#[from] unwind::Error),
+
+    /// A defect of ours.
+    #[error(
+        "the making of its unwind table panicked: {message}. This is a defect of kcollect; please report it"
+    )]
+    Panicked {
+        /// What was said.
+        message: String,
+    },
+
+    /// A defect of ours, and worse.
+    #[error(
+        "the thread that makes unwind tables has ended. This is a defect of kcollect; please report it"
+    )]
+    Ended,
+}
+
+/// The answer to [`Builder::ask`].
+#[derive(Debug)]
+pub struct Built {
+    /// The file.
+    pub id: ObjectId,
+    /// What became of it.
+    pub module: Result<Module, BuildError>,
+    /// The rules that came since the last answer, in the order of their numbers. All answers' rules, one after the other,
+    /// are [`Rules::as_slice`], from number 0 on. To be kept also where there is no module.
+    pub new_rules: Vec<Rule>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// The thread, seen from who asks. When it is dropped, the thread ends after the file at hand; nobody waits for it.
+#[derive(Debug)]
+pub struct Builder {
+    questions: Sender<(ObjectId, Source)>,
+    answers: Receiver<Built>,
+    /// Asked and not answered yet, in the order of the questions, which is that of the answers.
+    waiting: VecDeque<ObjectId>,
+}
+
+impl Builder {
+    /// Starts the thread. Without a cache all tables are made anew.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    pub fn start(mut cache: Option<Cache>) -> io::Result<Builder> {
+        Builder::start_with(move |rules, source| match source {
+            Source::File(file) => build(&ReadCache::new(file), rules, cache.as_mut()),
+            Source::Bytes(bytes) => build(bytes.as_slice(), rules, cache.as_mut()),
+        })
+    }
+
+    fn start_with<B>(mut build: B) -> io::Result<Builder>
+    where
+        B: FnMut(&mut Rules, Source) -> Result<Module, unwind::Error> + Send + 'static,
+    {
+        let (questions, to_do) = channel();
+        let (done, answers) = channel();
+        let work = move || {
+            be_nice();
+            let mut rules = Rules::new();
+            let mut told = 0;
+            for (id, source) in to_do {
+                let started = Instant::now();
+                // At worst a rule has two numbers afterwards.
+                let built = catch_unwind(AssertUnwindSafe(|| build(&mut rules, source)));
+                let module = match built {
+                    Ok(built) => built.map_err(BuildError::Elf),
+                    Err(panic) => Err(BuildError::Panicked {
+                        message: message(&*panic),
+                    }),
+                };
+                let answer = Built {
+                    id,
+                    module,
+                    new_rules: rules.as_slice()[told..].to_vec(),
+                    took: started.elapsed(),
+                };
+                told = rules.as_slice().len();
+                if done.send(answer).is_err() {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("unwind-tables".to_owned())
+            .spawn(work)?;
+        Ok(Builder {
+            questions,
+            answers,
+            waiting: VecDeque::new(),
+        })
+    }
+
+    /// Asks for the table of a file. Answers come in the order of the questions.
+    ///
+    /// As long as a file waits it is open: who asks for hundreds at once must be allowed that many.
+    pub fn ask(&mut self, id: ObjectId, source: Source) {
+        self.waiting.push_back(id);
+        // If the thread has ended, so it is said when the answer is taken.
+        let _ = self.questions.send((id, source));
+    }
+
+    /// What is ready. Never waits.
+    pub fn take(&mut self) -> Vec<Built> {
+        let mut ready = Vec::new();
+        loop {
+            match self.answers.try_recv() {
+                Ok(built) => ready.push(self.answered(built)),
+                Err(TryRecvError::Empty) => return ready,
+                Err(TryRecvError::Disconnected) => {
+                    ready.extend(self.waiting.drain(..).map(ended));
+                    return ready;
+                }
+            }
+        }
+    }
+
+    /// What is ready; if nothing is and something is waited for, what is ready after that long, or as soon as anything
+    /// is.
+    pub fn wait(&mut self, at_most: Duration) -> Vec<Built> {
+        if self.waiting.is_empty() {
+            return Vec::new();
+        }
+        match self.answers.recv_timeout(at_most) {
+            Ok(built) => {
+                let mut ready = vec![self.answered(built)];
+                ready.extend(self.take());
+                ready
+            }
+            Err(RecvTimeoutError::Timeout) => Vec::new(),
+            Err(RecvTimeoutError::Disconnected) => self.take(),
+        }
+    }
+
+    /// How many are asked for and not taken yet.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn answered(&mut self, built: Built) -> Built {
+        self.waiting.pop_front();
+        built
+    }
+}
+
+fn ended(id: ObjectId) -> Built {
+    Built {
+        id,
+        module: Err(BuildError::Ended),
+        new_rules: Vec::new(),
+        took: Duration::ZERO,
+    }
+}
+
+fn build<'data, R: ReadRef<'data>>(
+    file: R,
+    rules: &mut Rules,
+    cache: Option<&mut Cache>,
+) -> Result<Module, unwind::Error> {
+    let sections = Sections::of_elf(file)?;
+    let segments = segments(file)?;
+    let build_id = build_id(file);
+    let module = |(table, summary), from_cache| Module {
+        table,
+        summary,
+        segments,
+        build_id: build_id.clone(),
+        from_cache,
+    };
+    let Some(cache) = cache.filter(|_| Cache::is_for(&sections)) else {
+        return Ok(module(Table::of_sections(&sections, rules)?, false));
+    };
+    let key = Key::of(&sections);
+    if let Some(found) = cache.load(&build_id, key, rules) {
+        return Ok(module(found, true));
+    }
+    let (table, summary) = Table::of_sections(&sections, rules)?;
+    cache.store(&build_id, key, (&table, &summary), rules);
+    Ok(module((table, summary), false))
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("for no reason").to_owned()
+}
+
+/// Gives the calling thread a low priority. That it can't have one is not worth an error.
+fn be_nice() {
+    // SAFETY: it takes three numbers; of the process 0 it means the calling thread.
+    let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+}

@@ -1,0 +1,258 @@
+//! Unwind tables on disk, from run to run.
+//!
+//! A table is kept under a strong hash of all that it is made of, so that it can only be that of its own frame information:
+//! a program that bears the build id of libc gets no table of libc's name that libc would use. Only large tables are
+//! kept: to make a small one takes no longer than to find it.
+//!
+//! The directory belongs to who runs us and nobody else may write there. Two that run at once do not disturb each other:
+//! a file is written under another name and renamed. What does not check out is ignored, and replaced by what is made in
+//! its place. All of it may be deleted at any time. That a table can't be kept is no error of the run that made it.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::stored::{self, Key, MAX_STORED};
+use crate::unwind::{Frames, Rules, Sections, Summary, Table};
+
+/// Most bytes of all tables together.
+const MAX_CACHE: u64 = 256 << 20;
+
+/// What is left when there were more: room for what comes.
+const KEPT: u64 = MAX_CACHE / 4 * 3;
+
+/// Smallest frame information whose table is kept, bytes. Below it a table is made in less than some 10 ms.
+const MIN_FRAMES: usize = 256 << 10;
+
+/// Files that are being written have names that begin so.
+const UNFINISHED: &str = ".new-";
+
+/// For how long a file may be in writing: then its writer was killed.
+const ABANDONED: Duration = Duration::from_secs(3600);
+
+/// A directory of unwind tables.
+#[derive(Debug)]
+pub struct Cache {
+    directory: PathBuf,
+    /// Bytes that may still be written.
+    room: u64,
+}
+
+/// Why a directory is not used as a cache.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CacheError {
+    /// Something else has its name.
+    #[error("{}: not a directory; remove it, and the cache of unwind tables is made in its place", path.display())]
+    NotADirectory {
+        /// The directory.
+        path: PathBuf,
+    },
+
+    /// It belongs to somebody else.
+    #[error("{}: belongs to user {owner}; remove it, and it is made anew", path.display())]
+    Owner {
+        /// The directory.
+        path: PathBuf,
+        /// The user's number.
+        owner: u32,
+    },
+
+    /// Others may write there.
+    #[error("{}: others may write there (mode {mode:o}); remove it, for they may have: it is made anew", path.display())]
+    Mode {
+        /// The directory.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+
+    /// It can't be made or read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl Cache {
+    /// The cache of who runs us: `/var/cache/kcollect` for root, else `kcollect` in `$XDG_CACHE_HOME` or `~/.cache`.
+    /// Nothing for a user without a home.
+    ///
+    /// # Errors
+    /// As [`Cache::open`].
+    pub fn open_default() -> Result<Option<Cache>, CacheError> {
+        let absolute = |name: &str| {
+            let path = PathBuf::from(std::env::var_os(name)?);
+            path.is_absolute().then_some(path)
+        };
+        let parent = if nix::unistd::geteuid().is_root() {
+            Some(PathBuf::from("/var/cache"))
+        } else {
+            absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))
+        };
+        parent
+            .map(|parent| Cache::open(parent.join("kcollect")))
+            .transpose()
+    }
+
+    /// The cache in a directory, which is made if it is not there. Where its files have more than 256 MiB, those that were
+    /// not used for longest are deleted.
+    ///
+    /// # Errors
+    /// It can't be made or read, belongs to somebody else, or others may write there.
+    pub fn open(directory: PathBuf) -> Result<Cache, CacheError> {
+        let io = |source| CacheError::Io {
+            path: directory.clone(),
+            source,
+        };
+        if let Some(parent) = directory.parent() {
+            fs::create_dir_all(parent).map_err(io)?;
+        }
+        match DirBuilder::new().mode(0o700).create(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
+            _ => {}
+        }
+        let metadata = fs::symlink_metadata(&directory).map_err(io)?;
+        let (path, owner, mode) = (directory.clone(), metadata.uid(), metadata.mode() & 0o7777);
+        if !metadata.is_dir() {
+            return Err(CacheError::NotADirectory { path });
+        }
+        if owner != nix::unistd::geteuid().as_raw() {
+            return Err(CacheError::Owner { path, owner });
+        }
+        if mode & 0o022 != 0 {
+            return Err(CacheError::Mode { path, mode });
+        }
+        let used = tidy(&directory, MAX_CACHE, KEPT).map_err(io)?;
+        Ok(Cache {
+            directory,
+            room: MAX_CACHE.saturating_sub(used),
+        })
+    }
+
+    /// Is the table of these sections worth a file?
+    pub(super) fn is_for(sections: &Sections<'_>) -> bool {
+        let length = match &sections.frames {
+            Frames::Eh { data, .. } => data.len(),
+            Frames::Debug { data } => data.len(),
+            Frames::None => 0,
+        };
+        length >= MIN_FRAMES
+    }
+
+    /// The table of what has this key, if it is here.
+    pub(super) fn load(
+        &self,
+        build_id: &[u8],
+        key: Key,
+        rules: &mut Rules,
+    ) -> Option<(Table, Summary)> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(self.path(build_id, key))
+            .ok()?;
+        let metadata = file.metadata().ok()?;
+        if !metadata.is_file() || metadata.len() > MAX_STORED {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(metadata.len() as usize);
+        (&mut file).take(MAX_STORED).read_to_end(&mut bytes).ok()?;
+        let found = stored::decode(&bytes, key, rules)?;
+        // Its age is that of its last use; where that can't be said, it goes earlier than it should.
+        let _ = file.set_modified(SystemTime::now());
+        Some(found)
+    }
+
+    /// Keeps a table. After a failure, and when the cache is full, nothing more is kept in this run.
+    pub(super) fn store(
+        &mut self,
+        build_id: &[u8],
+        key: Key,
+        (table, summary): (&Table, &Summary),
+        rules: &Rules,
+    ) {
+        let Some(bytes) = stored::encode(key, table, summary, rules) else {
+            return;
+        };
+        self.room = self.room.checked_sub(bytes.len() as u64).map_or(0, |room| {
+            let written = write(&self.directory, &self.path(build_id, key), &bytes);
+            written.map_or(0, |()| room)
+        });
+    }
+
+    fn path(&self, build_id: &[u8], key: Key) -> PathBuf {
+        self.directory.join(name(build_id, key))
+    }
+}
+
+/// The build id is for people.
+fn name(build_id: &[u8], key: Key) -> String {
+    let mut name: String = build_id
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    if name.is_empty() {
+        name.push_str("none");
+    }
+    name + "-" + &key.hex()
+}
+
+/// Has a file of the directory a name of ours?
+fn is_ours(name: &str) -> bool {
+    let hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    name.split_once('-')
+        .is_some_and(|(id, key)| (id == "none" || hex(id)) && key.len() == 64 && hex(key))
+}
+
+/// Writes a file at once: it has all of its bytes or is not there.
+fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = tempfile::Builder::new()
+        .prefix(UNFINISHED)
+        .tempfile_in(directory)?;
+    file.write_all(bytes)?;
+    file.persist(path)?;
+    Ok(())
+}
+
+/// Deletes what was abandoned, and the oldest where there is more than `most`, until `kept` is left. Gives how many bytes
+/// are left.
+fn tidy(directory: &Path, most: u64, kept: u64) -> io::Result<u64> {
+    let now = SystemTime::now();
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let file_name = entry.file_name();
+        let name = file_name.to_string_lossy();
+        // Another that runs may delete it before us.
+        let Ok(metadata) = entry.metadata() else {
+            continue;
+        };
+        let modified = metadata.modified()?;
+        let age = now.duration_since(modified).unwrap_or_default();
+        if name.starts_with(UNFINISHED) && age > ABANDONED {
+            let _ = fs::remove_file(entry.path());
+        } else if is_ours(&name) && metadata.is_file() {
+            files.push((modified, metadata.len(), entry.path()));
+        }
+    }
+    let mut used: u64 = files.iter().map(|(_, length, _)| length).sum();
+    if used > most {
+        files.sort();
+        for (_, length, path) in files {
+            if used <= kept {
+                break;
+            }
+            if fs::remove_file(path).is_ok() {
+                used -= length;
+            }
+        }
+    }
+    Ok(used)
+}

@@ -1,0 +1,44 @@
+//! From "a process mapped a file" to that file's unwind table, off the hot path.
+//!
+//! [`open`] finds the file behind a mapping, [`Builder`] makes its table in a thread of its own, [`Cache`] keeps tables
+//! on disk for the next run.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//! use user_collector::modules::{Builder, ObjectId, Source};
+//!
+//! let mut builder = Builder::start(None)?;
+//! let file = std::fs::File::open(std::env::current_exe()?)?;
+//! builder.ask(ObjectId(0), Source::File(file));
+//! let mut rules = Vec::new();
+//! for built in builder.wait(Duration::from_secs(60)) {
+//!     rules.extend(built.new_rules);
+//!     let module = built.module?;
+//!     println!("{} rows", module.table.rows().len());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! All of it is other people's: the paths, the files, and what is in them, while they are read. A path is resolved
+//! inside its process's root and never through a device, a pipe or a symbolic link at its end. A file is read in pieces
+//! and never mapped, because its owner may cut it at any time, and a mapped page that is gone is a `SIGBUS`. How much is
+//! read is bounded by the limits of [`crate::unwind`], whatever the file says.
+//!
+//! What it does not hold off: a file system that does not answer. A file on a dead NFS server holds up whoever reads
+//! it, as it does the process that runs it: [`open`] its caller, for the few pieces that prove a file to be the one, the
+//! builder all that come later.
+
+mod backing;
+mod builder;
+mod cache;
+mod image;
+mod open;
+mod stored;
+
+pub use backing::{Backing, backing};
+pub use builder::{BuildError, Builder, Built, Module, ObjectId, Source};
+pub use cache::{Cache, CacheError};
+pub use image::{MAX_BUILD_ID, Segment, build_id};
+pub use open::{MAX_FILE, MAX_VDSO, OpenError, Opened, Way, open, vdso};

@@ -1,0 +1,183 @@
+//! A table as bytes, for a file.
+//!
+//! Little endian, without padding, and ends where its last row ends:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 8 | `kcunwind` |
+//! | 4 | version of the format: 1 |
+//! | 32 | BLAKE3 of all that follows |
+//! | 32 | the key: BLAKE3 of all that the table was made of |
+//! | 7 × 8 | the summary: `text`, `fdes`, `bad_fdes`, `malformed_fdes`, `elsewhere`, `overlapped`, `unread` |
+//! | 3 × 4 | numbers of rules, pages and rows |
+//! | 16 each | rules, as [`Rule::encode`] has them |
+//! | 12 each | pages: number, start, end |
+//! | 4 each | rows: low, and the place of the rule in this file's list |
+//!
+//! Rules have other numbers in each run, so a file has a list of its own. Nothing is taken from a file on trust: what is
+//! not a table by the rules of [`Table`] is no table.
+
+use std::collections::HashMap;
+
+use crate::unwind::{
+    Frames, MAX_PAGES, MAX_ROWS, Page, Row, RowCounts, Rule, Rules, Sections, Summary, Table,
+};
+
+const MAGIC: &[u8; 8] = b"kcunwind";
+/// Also part of the key, as is the version of this program, which may make another table of the same section.
+const VERSION: u32 = 1;
+/// Bytes before those that the checksum is of.
+const HEAD: usize = 8 + 4 + 32;
+
+/// Largest file of a table, bytes.
+pub(super) const MAX_STORED: u64 =
+    (HEAD + 32 + 7 * 8 + 3 * 4 + (Rule::SIZE << 16) + 12 * MAX_PAGES + 4 * MAX_ROWS) as u64;
+
+/// What a table was made of, all of it. Whoever makes a file with the build id of another gets a table of his own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key([u8; 32]);
+
+impl Key {
+    pub(super) fn of(sections: &Sections<'_>) -> Key {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(concat!("kcollect unwind table ", env!("CARGO_PKG_VERSION")).as_bytes());
+        let (kind, address, data) = match &sections.frames {
+            Frames::None => (0, 0, &[][..]),
+            Frames::Eh { data, address } => (1, *address, *data),
+            Frames::Debug { data } => (2, 0, &**data),
+        };
+        let machine = u64::from(Table::MACHINE);
+        let ranges = sections.executable.len() as u64;
+        let version = u64::from(VERSION);
+        for number in [
+            version,
+            machine,
+            sections.text,
+            sections.got,
+            kind,
+            address,
+            ranges,
+        ] {
+            hasher.update(&number.to_le_bytes());
+        }
+        for range in &sections.executable {
+            hasher.update(&range.start.to_le_bytes());
+            hasher.update(&range.end.to_le_bytes());
+        }
+        // Last, so that it needs no length.
+        hasher.update(data);
+        Key(hasher.finalize().into())
+    }
+
+    /// In hexadecimal.
+    pub(super) fn hex(&self) -> String {
+        blake3::Hash::from_bytes(self.0).to_hex().to_string()
+    }
+}
+
+/// The bytes of a table; nothing where it says [`Rules::FULL`], which is true of one run only.
+pub(super) fn encode(key: Key, table: &Table, summary: &Summary, rules: &Rules) -> Option<Vec<u8>> {
+    let mut own = HashMap::new();
+    let mut list = Vec::new();
+    let mut rows = Vec::with_capacity(4 * table.rows().len());
+    for row in table.rows() {
+        if row.rule == Rules::FULL {
+            return None;
+        }
+        let rule = rules.get(row.rule)?;
+        let place = *own.entry(row.rule).or_insert_with(|| {
+            list.extend_from_slice(&rule.encode());
+            // As many as there are numbers, and no number comes twice.
+            (list.len() / Rule::SIZE - 1) as u16
+        });
+        rows.extend_from_slice(&row.low.to_le_bytes());
+        rows.extend_from_slice(&place.to_le_bytes());
+    }
+    let mut body = Vec::from(key.0);
+    for number in numbers(&mut summary.clone()) {
+        body.extend_from_slice(&number.to_le_bytes());
+    }
+    for count in [own.len(), table.pages().len(), table.rows().len()] {
+        body.extend_from_slice(&u32::try_from(count).ok()?.to_le_bytes());
+    }
+    body.extend_from_slice(&list);
+    for page in table.pages() {
+        for number in [page.number, page.start, page.end] {
+            body.extend_from_slice(&number.to_le_bytes());
+        }
+    }
+    body.extend_from_slice(&rows);
+    let mut bytes = Vec::with_capacity(HEAD + body.len());
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(blake3::hash(&body).as_bytes());
+    bytes.extend_from_slice(&body);
+    Some(bytes)
+}
+
+/// The table of some bytes, its rules numbered anew; nothing where they are not the table of this key.
+pub(super) fn decode(mut bytes: &[u8], key: Key, rules: &mut Rules) -> Option<(Table, Summary)> {
+    let bytes = &mut bytes;
+    let head = (take::<8>(bytes)?, take(bytes).map(u32::from_le_bytes)?);
+    let checksum = take::<32>(bytes)?;
+    if head != (*MAGIC, VERSION) || blake3::hash(bytes) != checksum || take(bytes)? != key.0 {
+        return None;
+    }
+    let mut summary = Summary::default();
+    for number in numbers(&mut summary) {
+        *number = u64::from_le_bytes(take(bytes)?);
+    }
+    let mut count = || take(bytes).map(|count| u32::from_le_bytes(count) as usize);
+    let counts = (count()?, count()?, count()?);
+    let list = many::<{ Rule::SIZE }>(bytes, counts.0)?;
+    let pages = many::<12>(bytes, counts.1)?;
+    let rows = many::<4>(bytes, counts.2)?;
+    if !bytes.is_empty() {
+        return None;
+    }
+    let list: Option<Vec<Rule>> = list.iter().map(Rule::decode).collect();
+    let own: Vec<u16> = list?.into_iter().map(|rule| rules.number(rule)).collect();
+    let row = |&[l, ow, r, ule]: &[u8; 4]| {
+        let rule = *own.get(usize::from(u16::from_le_bytes([r, ule])))?;
+        let low = u16::from_le_bytes([l, ow]);
+        Some(Row { low, rule })
+    };
+    let page = |mut bytes: &[u8]| {
+        let mut number = || take(&mut bytes).map(u32::from_le_bytes);
+        Some(Page {
+            number: number()?,
+            start: number()?,
+            end: number()?,
+        })
+    };
+    let pages = pages.iter().map(|bytes| page(bytes)).collect::<Option<_>>();
+    let rows = rows.iter().map(row).collect::<Option<_>>();
+    let table = Table::of_parts(pages?, rows?)?;
+    summary.rows = RowCounts::of(&table, rules);
+    Some((table, summary))
+}
+
+/// What is kept of a summary; the counts of rows are made of the rows.
+fn numbers(summary: &mut Summary) -> [&mut u64; 7] {
+    [
+        &mut summary.text,
+        &mut summary.fdes,
+        &mut summary.bad_fdes,
+        &mut summary.malformed_fdes,
+        &mut summary.elsewhere,
+        &mut summary.overlapped,
+        &mut summary.unread,
+    ]
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*first)
+}
+
+fn many<'a, const N: usize>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [[u8; N]]> {
+    let (first, rest) = bytes.split_at_checked(count.checked_mul(N)?)?;
+    *bytes = rest;
+    Some(first.as_chunks().0)
+}
