@@ -5,6 +5,7 @@
 //! same order. It reads nothing by itself, so its tests are drawings of time; and likewise [`unwind`] is given the bytes
 //! of a file.
 
+pub mod archive;
 pub mod entries;
 pub mod follow;
 pub mod maps;
