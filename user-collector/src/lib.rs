@@ -7,7 +7,9 @@
 
 pub mod archive;
 pub mod entries;
+pub mod facts;
 pub mod follow;
+pub mod lineage;
 pub mod maps;
 pub mod process;
 pub mod unwind;

@@ -73,7 +73,8 @@ impl<'file> Elf<'file> {
         };
         let (count, size) = (header.e_shnum(LITTLE), header.e_shentsize(LITTLE));
         // No linker makes files with more sections than the header can count.
-        if count == 0 || count >= SHN_LORESERVE - ADDED || usize::from(size) != size_of::<Section>() {
+        if count == 0 || count >= SHN_LORESERVE - ADDED || usize::from(size) != size_of::<Section>()
+        {
             return Err(Damaged("no section headers"));
         }
         let table = elf.piece(header.e_shoff(LITTLE), u64::from(count) * u64::from(size))?;

@@ -46,7 +46,11 @@ impl ObjectNames {
             [] => file.identity,
             _ => Default::default(),
         };
-        let key = (without_mark(&file.path).into(), file.build_id.clone(), identity);
+        let key = (
+            without_mark(&file.path).into(),
+            file.build_id.clone(),
+            identity,
+        );
         if !self.names.contains_key(&key) {
             let name = self.free_name(file);
             self.taken.insert(name.clone());
@@ -89,7 +93,12 @@ fn safe(path: &[u8]) -> String {
     if name.starts_with('<') {
         name.replace_range(..1, "\\x3C");
     }
-    if name.chars().skip(1).collect::<String>().starts_with("Unresolvable") {
+    if name
+        .chars()
+        .skip(1)
+        .collect::<String>()
+        .starts_with("Unresolvable")
+    {
         name.insert(0, '_');
     }
     if name.len() > LONGEST {

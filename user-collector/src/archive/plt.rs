@@ -3,8 +3,8 @@
 //! An entry jumps through a slot of the global offset table, and a relocation says whose address the slot gets. gprofng
 //! leaves what runs in `.plt` out of its list of functions, with its time, unless a symbol is there.
 //!
-//! Only x86-64 entries are known. Others, and those of which no relocation tells, have one name together, which says
-//! where they are.
+//! Only x86-64 entries are known. Those of which no relocation tells have one name together, which says where they are;
+//! at the very beginning of `.plt`, where lazy binding happens, gprofng prefers its own, hidden function.
 
 use std::collections::HashMap;
 

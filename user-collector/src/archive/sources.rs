@@ -72,6 +72,9 @@ pub fn source_paths(file: &File, debug: Option<&File>, lines: Lines<'_>) -> BTre
 /// Archives a source file under its path, as gprofng looks for it. The file must be one that the user who asked may
 /// read: from [`Asker::open`](super::Asker::open).
 ///
+/// Sources come before load objects: a program may say that its source has the path of a load object, and what is
+/// archived last under a name stays.
+///
 /// # Errors
 /// Those of [`super::archive_object`]; [`ArchiveError::NothingToKeep`] for a file above 64 MiB.
 pub fn archive_source(dir: &ExperimentDir, path: &str, file: &File) -> Result<(), ArchiveError> {
