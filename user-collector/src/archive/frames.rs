@@ -1,0 +1,87 @@
+//! Where functions begin and end, from `.eh_frame`: there for unwinding, so also in stripped programs.
+
+use std::collections::HashMap;
+
+use gimli::{
+    BaseAddresses, CieOrFde, CommonInformationEntry, EhFrame, EhFrameOffset, EndianSlice,
+    LittleEndian, UnwindSection,
+};
+use object::read::elf::SectionHeader;
+
+use super::elf::{Elf, LITTLE};
+use super::functions::MOST;
+use crate::unwind::MAX_SECTION;
+
+/// Addresses of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Frame {
+    pub(super) start: u64,
+    /// First address behind, beyond `start`.
+    pub(super) end: u64,
+}
+
+/// The functions that the file's frame information tells of, by address, none inside another. What can't be read ends
+/// the list.
+pub(super) fn functions(elf: &Elf<'_>) -> Vec<Frame> {
+    let Some(section) = elf.named(b".eh_frame") else {
+        return Vec::new();
+    };
+    let Some(data) = elf
+        .data(section)
+        .ok()
+        .filter(|data| data.len() <= MAX_SECTION)
+    else {
+        return Vec::new();
+    };
+    let address = |name| elf.named(name).map_or(0, |section| section.sh_addr(LITTLE));
+    let bases = BaseAddresses::default()
+        .set_eh_frame(section.sh_addr(LITTLE))
+        .set_text(address(b".text"))
+        .set_got(address(b".got"));
+    let mut frames = read(&data, &bases);
+    frames.sort_unstable();
+    let mut behind = 0;
+    frames.retain(|frame| {
+        let apart = frame.start >= behind;
+        behind = behind.max(frame.end);
+        apart
+    });
+    frames
+}
+
+type Slice<'data> = EndianSlice<'data, LittleEndian>;
+
+fn read(data: &[u8], bases: &BaseAddresses) -> Vec<Frame> {
+    let section = EhFrame::new(data, LittleEndian);
+    let mut entries = section.entries(bases);
+    // Each CIE is read once, however many functions share it.
+    let mut cies: HashMap<usize, gimli::Result<CommonInformationEntry<Slice<'_>>>> = HashMap::new();
+    let mut frames = Vec::new();
+    while let Ok(Some(entry)) = entries.next() {
+        let CieOrFde::Fde(partial) = entry else {
+            continue;
+        };
+        let fde = partial.parse(|section, bases, offset: EhFrameOffset| {
+            cies.entry(offset.0)
+                .or_insert_with(|| section.cie_from_offset(bases, offset))
+                .clone()
+        });
+        let Ok(fde) = fde else {
+            continue;
+        };
+        let (start, end) = (fde.initial_address(), fde.end_address());
+        if start != 0 && start < end {
+            frames.push(Frame { start, end });
+        }
+        if frames.len() >= MOST {
+            break;
+        }
+    }
+    frames
+}
+
+/// The function that an address is in.
+pub(super) fn around(frames: &[Frame], address: u64) -> Option<&Frame> {
+    let after = frames.partition_point(|frame| frame.start <= address);
+    frames[..after].last().filter(|frame| address < frame.end)
+}

@@ -1,0 +1,274 @@
+//! The functions of a file, from all that tells of them.
+//!
+//! gprofng takes those of one symbol table that are marked as functions, and what lies between two of them counts as
+//! one nameless function: all of a stripped program is. What lies in `.plt` it leaves out of its list, with its time.
+//! So here one table is made of everything that is known, the better source first:
+//!
+//! 1. symbols of functions, of the file and of its debug file, with indirect functions among them;
+//! 2. entries of the procedure linkage table, as `NAME@plt`;
+//! 3. symbols without a type, which assemblers make: those that are not inside a function;
+//! 4. the functions that the frame information tells of, which is there in stripped programs too. They get the name
+//!    that gprofng itself gives, `<static>@0xPOSITION (<FILE>)`, each its own.
+//!
+//! The tables are anybody's. Time is linear but for a sort, names are neither compared nor copied one by one, and
+//! counts are bounded.
+
+use std::collections::HashMap;
+
+use object::LittleEndian;
+use object::elf::{
+    SHN_LORESERVE, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Sym64,
+};
+use object::read::elf::{SectionHeader, Sym};
+
+use super::elf::{Code, Elf, LITTLE};
+use super::{frames, plt};
+
+/// Most functions of a file. The largest programs have a million.
+pub(super) const MOST: usize = 4 << 20;
+/// Most bytes of names: their positions are 32-bit numbers.
+const MOST_NAMES: usize = 1 << 30;
+
+/// A function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Function {
+    pub(super) address: u64,
+    pub(super) size: u64,
+    /// Position in [`Functions::names`].
+    pub(super) name: u32,
+    /// Which section of the file, from 1.
+    pub(super) section: usize,
+}
+
+/// All functions that were found.
+#[derive(Debug)]
+pub(super) struct Functions {
+    /// By address.
+    pub(super) list: Vec<Function>,
+    /// The names, each up to a NUL; the first is empty.
+    pub(super) names: Vec<u8>,
+    /// How many are of the debug file.
+    pub(super) of_debug: usize,
+}
+
+/// A symbol that stands for code.
+#[derive(Clone, Copy)]
+struct Symbol {
+    address: u64,
+    size: u64,
+    name: u32,
+    function: bool,
+}
+
+impl Functions {
+    /// Finds them. `base` is the last part of the load object's name.
+    pub(super) fn of(elf: &Elf<'_>, debug: Option<&Elf<'_>>, base: &str) -> Functions {
+        let code = elf.code();
+        let mut functions = Functions {
+            list: Vec::new(),
+            names: vec![0],
+            of_debug: 0,
+        };
+        let mut symbols = Vec::new();
+        for kind in [SHT_SYMTAB, SHT_DYNSYM] {
+            functions.read_symbols(elf, kind, &mut symbols);
+        }
+        let own = symbols.len();
+        if let Some(debug) = debug {
+            functions.read_symbols(debug, SHT_SYMTAB, &mut symbols);
+        }
+        functions.of_debug = symbols.len() - own;
+
+        let (mut strong, mut weak): (Vec<_>, Vec<_>) =
+            symbols.into_iter().partition(|symbol| symbol.function);
+        let frames = frames::functions(elf);
+        // The first name of an address, for the linkage table's calls of indirect functions.
+        let first: HashMap<u64, u32> = strong
+            .iter()
+            .rev()
+            .map(|symbol| (symbol.address, symbol.name))
+            .collect();
+        let names = &functions.names;
+        let entries = plt::entries(elf, &code, base, |address| {
+            plt::name_in(names, *first.get(&address)?)
+        });
+        strong.extend(entries.into_iter().map_while(|entry| {
+            Some(Symbol {
+                address: entry.address,
+                size: entry.size,
+                name: functions.name(&entry.name)?,
+                function: true,
+            })
+        }));
+        functions.add(&code, strong);
+        // A label at which no function of the frame information begins, but inside of one, is a label in a function.
+        weak.retain(|symbol| {
+            let around = frames::around(&frames, symbol.address);
+            around.is_none_or(|frame| frame.start == symbol.address)
+        });
+        functions.add_between(&code, weak);
+        let unnamed = functions.unnamed(&code, &frames, base);
+        functions.add_between(&code, unnamed);
+        functions.give_sizes(&code, &frames);
+        functions
+    }
+
+    /// Takes over a name; none if there are too many.
+    pub(super) fn name(&mut self, name: &[u8]) -> Option<u32> {
+        if self.names.len() + name.len() >= MOST_NAMES {
+            return None;
+        }
+        let position = self.names.len() as u32;
+        self.names.extend_from_slice(name);
+        self.names.push(0);
+        Some(position)
+    }
+
+    fn read_symbols(
+        &mut self,
+        elf: &Elf<'_>,
+        kind: object::elf::SectionType,
+        symbols: &mut Vec<Symbol>,
+    ) {
+        let Some(section) = elf.of_type(kind) else {
+            return;
+        };
+        let strings = elf.sections.get(section.sh_link(LITTLE) as usize);
+        let strings = strings.and_then(|strings| elf.data(strings).ok());
+        let Some(strings) = strings.filter(|strings| !strings.is_empty()) else {
+            return;
+        };
+        let Ok(table) = elf.table::<Sym64<LittleEndian>>(section) else {
+            return;
+        };
+        // All names at once: they may share their ends, and one that has none ends here.
+        let Some(base) = self.name(&strings) else {
+            return;
+        };
+        for symbol in &table {
+            let kind = symbol.st_type();
+            let function = kind == STT_FUNC || kind == STT_GNU_IFUNC;
+            let section = symbol.st_shndx(LITTLE).0;
+            let name = symbol.st_name(LITTLE);
+            let named = strings.get(name as usize).is_some_and(|first| {
+                // `$x` and `$d` tell code from data on some processors.
+                *first != 0 && (function || *first != b'$')
+            });
+            if !(function || kind == STT_NOTYPE)
+                || section == 0
+                || section >= SHN_LORESERVE
+                || !named
+                || symbols.len() >= MOST
+            {
+                continue;
+            }
+            symbols.push(Symbol {
+                address: symbol.st_value(LITTLE),
+                size: symbol.st_size(LITTLE),
+                name: base + name,
+                function,
+            });
+        }
+    }
+
+    /// Adds symbols that are in a section of code, each to the end of its section at most.
+    fn add(&mut self, code: &[Code], symbols: Vec<Symbol>) {
+        for symbol in symbols {
+            let Some(code) = section_of(code, symbol.address) else {
+                continue;
+            };
+            self.list.push(Function {
+                address: symbol.address,
+                size: symbol.size.min(code.end - symbol.address),
+                name: symbol.name,
+                section: code.index,
+            });
+        }
+        self.list
+            .sort_unstable_by_key(|function| (function.address, function.size, function.name));
+        self.list.dedup();
+    }
+
+    /// Adds those that begin where no function is, and ends them where one is.
+    fn add_between(&mut self, code: &[Code], mut symbols: Vec<Symbol>) {
+        symbols.sort_unstable_by_key(|symbol| (symbol.address, symbol.name));
+        let (mut next, mut covered) = (0, 0);
+        let mut free = Vec::new();
+        for mut symbol in symbols {
+            while let Some(function) = self.list.get(next)
+                && function.address <= symbol.address
+            {
+                // One without a size still has its first byte.
+                let end = function.address.saturating_add(function.size.max(1));
+                covered = covered.max(end);
+                next += 1;
+            }
+            if symbol.address < covered {
+                continue;
+            }
+            if let Some(function) = self.list.get(next) {
+                symbol.size = symbol.size.min(function.address - symbol.address);
+            }
+            free.push(symbol);
+        }
+        self.add(code, free);
+    }
+
+    /// The functions of the frame information, under the names that gprofng gives.
+    fn unnamed(&mut self, code: &[Code], frames: &[frames::Frame], base: &str) -> Vec<Symbol> {
+        let mut symbols = Vec::new();
+        for frame in frames {
+            // What is known already needs no name; most is, where there is a symbol table.
+            let at = self
+                .list
+                .partition_point(|function| function.address < frame.start);
+            let known = self
+                .list
+                .get(at)
+                .is_some_and(|function| function.address == frame.start);
+            let Some(code) = section_of(code, frame.start).filter(|_| !known) else {
+                continue;
+            };
+            let position = code.offset + (frame.start - code.address);
+            let name = format!("<static>@{position:#x} (<{base}>)");
+            let Some(name) = self.name(name.as_bytes()) else {
+                break;
+            };
+            symbols.push(Symbol {
+                address: frame.start,
+                size: frame.end - frame.start,
+                name,
+                function: true,
+            });
+        }
+        symbols
+    }
+
+    /// A function without a size ends with its frame information, or at the next function. gprofng would only look
+    /// for the next function.
+    fn give_sizes(&mut self, code: &[Code], frames: &[frames::Frame]) {
+        let mut next = u64::MAX;
+        let mut index = self.list.len();
+        while index > 0 {
+            // All of one address have the same neighbour.
+            let address = self.list[index - 1].address;
+            let limit = section_of(code, address).map_or(next, |code| code.end.min(next));
+            while index > 0 && self.list[index - 1].address == address {
+                let function = &mut self.list[index - 1];
+                if function.size == 0 {
+                    let frame = frames::around(frames, address);
+                    let end = frame.map_or(limit, |frame| frame.end.min(limit));
+                    function.size = end - address;
+                }
+                index -= 1;
+            }
+            next = address;
+        }
+    }
+}
+
+/// The section of code that has an address.
+fn section_of(code: &[Code], address: u64) -> Option<&Code> {
+    let after = code.partition_point(|code| code.address <= address);
+    code[..after].last().filter(|code| address < code.end)
+}

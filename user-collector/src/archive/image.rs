@@ -1,0 +1,218 @@
+//! The file that is archived: a copy with another symbol table behind it, or the names alone.
+//!
+//! gprofng finds a function by the position of its section in the file, so that all of the copy stays where it was:
+//! instructions, frame information, line tables. Only the header at the beginning points to a new table of sections at
+//! the end, in which the old symbol table has given its place to the new one.
+//!
+//! Where the content must not be copied, or is too large, the sections of code keep their places in a file that has
+//! nothing there (NOBITS): names, and no disassembly.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileExt;
+
+use object::LittleEndian;
+use object::elf::{
+    SHT_NOBITS, SHT_NULL, SHT_STRTAB, SHT_SYMTAB, SHT_SYMTAB_SHNDX, STB_GLOBAL, STT_FUNC,
+    SectionFlags, Sym64, SymbolOther, SymbolSection,
+};
+use object::endian::{U16, U32, U64};
+use object::pod::{bytes_of, bytes_of_slice};
+use object::read::elf::SectionHeader;
+
+use super::elf::{Elf, Header, LITTLE, Section};
+use super::functions::Functions;
+
+/// Files are copied in pieces of this, bytes.
+const PIECE: usize = 1 << 20;
+/// Alignment of tables, bytes.
+const ALIGN: u64 = 8;
+
+/// Copies `length` bytes, of which the first are replaced.
+pub(super) fn copy(file: &File, length: u64, first: &[u8], out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(first)?;
+    let mut buffer = vec![0; PIECE];
+    let mut done = first.len() as u64;
+    while done < length {
+        let wanted = (length - done).min(PIECE as u64) as usize;
+        let read = match file.read_at(&mut buffer[..wanted], done) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        out.write_all(&buffer[..read])?;
+        done += read as u64;
+    }
+    Ok(())
+}
+
+/// What lies behind the copy.
+struct Tables {
+    header: Header,
+    sections: Vec<Section>,
+    names: Vec<u8>,
+    symbols: Vec<Sym64<LittleEndian>>,
+}
+
+/// Writes a file of `length` bytes with these functions instead of its own symbol table; with `text` all of it, without
+/// only its headers.
+pub(super) fn write(
+    elf: &Elf<'_>,
+    file: &File,
+    length: u64,
+    functions: &Functions,
+    text: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let content = if text {
+        length
+    } else {
+        size_of::<Header>() as u64
+    };
+    let tables = Tables::new(elf, functions, content, text);
+    copy(file, content, bytes_of(&tables.header), out)?;
+    let mut out = BufWriter::with_capacity(PIECE, out);
+    out.write_all(&[0; ALIGN as usize][..padding(content) as usize])?;
+    out.write_all(bytes_of_slice(&tables.symbols))?;
+    out.write_all(&functions.names)?;
+    out.write_all(&tables.names)?;
+    let behind = functions.names.len() + tables.names.len();
+    out.write_all(&[0; ALIGN as usize][..padding(behind as u64) as usize])?;
+    out.write_all(bytes_of_slice(&tables.sections))?;
+    out.flush()
+}
+
+fn padding(length: u64) -> u64 {
+    length.next_multiple_of(ALIGN) - length
+}
+
+impl Tables {
+    fn new(elf: &Elf<'_>, functions: &Functions, content: u64, text: bool) -> Tables {
+        let mut sections = elf.sections.clone();
+        if !text {
+            only_code(elf, &mut sections);
+        }
+        let mut names = elf.names.clone();
+        let mut named = |name: &[u8]| {
+            // What is there may lack its end.
+            names.push(0);
+            let position = names.len() as u32;
+            names.extend_from_slice(name);
+            names.push(0);
+            position
+        };
+        let [symtab, strtab, shstrtab] =
+            [&b".symtab"[..], b".strtab", b".shstrtab"].map(&mut named);
+
+        let symbols: Vec<_> = std::iter::once(symbol(0, 0, 0, None))
+            .chain(functions.list.iter().map(|function| {
+                let section = Some(function.section);
+                symbol(function.name, function.address, function.size, section)
+            }))
+            .collect();
+        let mut offset = content + padding(content);
+        let mut table = |name, kind, size: usize| {
+            let section = Section {
+                sh_name: U32::new(LITTLE, name),
+                sh_type: U32::new(LITTLE, kind),
+                sh_offset: U64::new(LITTLE, offset),
+                sh_size: U64::new(LITTLE, size as u64),
+                sh_addralign: U64::new(LITTLE, 1),
+                ..null()
+            };
+            offset += size as u64;
+            section
+        };
+        let mut symtab = table(symtab, SHT_SYMTAB, symbols.len() * size_of_symbol());
+        let strtab = table(strtab, SHT_STRTAB, functions.names.len());
+        let shstrtab = table(shstrtab, SHT_STRTAB, names.len());
+        offset += padding((functions.names.len() + names.len()) as u64);
+
+        // The new table takes the old one's place, to which other sections may point.
+        let old = sections
+            .iter()
+            .position(|section| section.sh_type(LITTLE) == SHT_SYMTAB);
+        for section in &mut sections {
+            let kind = section.sh_type(LITTLE);
+            if kind == SHT_SYMTAB || kind == SHT_SYMTAB_SHNDX {
+                *section = null();
+            }
+        }
+        let added = sections.len();
+        symtab.sh_link = U32::new(LITTLE, added as u32);
+        // The first symbol that is not local: all but the empty one.
+        symtab.sh_info = U32::new(LITTLE, 1);
+        symtab.sh_entsize = U64::new(LITTLE, size_of_symbol() as u64);
+        symtab.sh_addralign = U64::new(LITTLE, ALIGN);
+        sections.extend([strtab, shstrtab]);
+        match old {
+            Some(old) => sections[old] = symtab,
+            None => sections.push(symtab),
+        }
+
+        let mut header = elf.header;
+        header.e_shoff = U64::new(LITTLE, offset);
+        header.e_shnum = U16::new(LITTLE, sections.len() as u16);
+        header.e_shstrndx = U16::new(LITTLE, SymbolSection(added as u16 + 1));
+        if !text {
+            header.e_phoff = U64::new(LITTLE, 0);
+            header.e_phnum = U16::new(LITTLE, 0);
+        }
+        Tables {
+            header,
+            sections,
+            names,
+            symbols,
+        }
+    }
+}
+
+/// Leaves the sections of code, without bits, and no others: their content is not in the file.
+fn only_code(elf: &Elf<'_>, sections: &mut [Section]) {
+    let code: Vec<usize> = elf.code().iter().map(|code| code.index).collect();
+    for (index, section) in sections.iter_mut().enumerate() {
+        if code.contains(&index) {
+            section.sh_type = U32::new(LITTLE, SHT_NOBITS);
+            section.sh_link = U32::new(LITTLE, 0);
+            section.sh_info = U32::new(LITTLE, 0);
+        } else {
+            *section = null();
+        }
+    }
+}
+
+const fn size_of_symbol() -> usize {
+    size_of::<Sym64<LittleEndian>>()
+}
+
+fn null() -> Section {
+    Section {
+        sh_name: U32::new(LITTLE, 0),
+        sh_type: U32::new(LITTLE, SHT_NULL),
+        sh_flags: U64::new(LITTLE, SectionFlags(0)),
+        sh_addr: U64::new(LITTLE, 0),
+        sh_offset: U64::new(LITTLE, 0),
+        sh_size: U64::new(LITTLE, 0),
+        sh_link: U32::new(LITTLE, 0),
+        sh_info: U32::new(LITTLE, 0),
+        sh_addralign: U64::new(LITTLE, 0),
+        sh_entsize: U64::new(LITTLE, 0),
+    }
+}
+
+fn symbol(name: u32, address: u64, size: u64, section: Option<usize>) -> Sym64<LittleEndian> {
+    // Sections are fewer than the numbers that mean something else.
+    let index = section.and_then(|section| u16::try_from(section).ok());
+    Sym64 {
+        st_name: U32::new(LITTLE, name),
+        st_info: match section {
+            Some(_) => STB_GLOBAL | STT_FUNC,
+            None => Default::default(),
+        },
+        st_other: SymbolOther(0),
+        st_shndx: U16::new(LITTLE, SymbolSection(index.unwrap_or(0))),
+        st_value: U64::new(LITTLE, address),
+        st_size: U64::new(LITTLE, size),
+    }
+}

@@ -1,0 +1,184 @@
+//! Names of load objects: one for each file, by which `map.xml` and `archives/` mean the same.
+//!
+//! Load objects are one namespace in all of an experiment, and paths are not: two containers have two files of one path,
+//! and an upgrade puts another file in the place of one that still runs. Given one name, the functions of the one would
+//! be shown for the other.
+
+use std::collections::{HashMap, HashSet};
+
+use experiment_format::layout::printable;
+
+use crate::maps::MappedFile;
+
+/// Longest name, bytes.
+const LONGEST: usize = 4096;
+/// So many hexadecimal digits of a build id are shown, as in short names of commits.
+const SHOWN_ID: usize = 4;
+/// What the kernel writes behind the path of a file that has no name any more.
+const DELETED: &[u8] = b" (deleted)";
+
+/// What makes a file another one: its path, and its build id or, without, what the kernel tells of its place.
+type Key = (Box<[u8]>, Box<[u8]>, (u64, u64, u64));
+
+/// The names that were given, for the whole run.
+#[derive(Clone, Debug, Default)]
+pub struct ObjectNames {
+    names: HashMap<Key, String>,
+    taken: HashSet<String>,
+}
+
+impl ObjectNames {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> ObjectNames {
+        ObjectNames::default()
+    }
+
+    /// The name of a file: the same for equal files, another one for each other file. Files of one path are equal if
+    /// their build ids are, or without build ids their places on the disk.
+    ///
+    /// It is the path, without the kernel's ` (deleted)`, with `\xHH` for what is not printable. The second file of a
+    /// path has its build id behind it, `/usr/lib/libc.so.6 (build id 1234abcd)`, or a number where it has none. A name
+    /// has no back-quote, because gprofng never opens such a file, and begins neither with `<`, which is how functions
+    /// without a file begin, nor with a mark before `Unresolvable`, which gprofng ignores.
+    pub fn name_of(&mut self, file: &MappedFile) -> &str {
+        let identity = match &*file.build_id {
+            [] => file.identity,
+            _ => Default::default(),
+        };
+        let key = (
+            without_mark(&file.path).into(),
+            file.build_id.clone(),
+            identity,
+        );
+        if !self.names.contains_key(&key) {
+            let name = self.free_name(file);
+            self.taken.insert(name.clone());
+            self.names.insert(key.clone(), name);
+        }
+        self.names.get(&key).map_or("", String::as_str)
+    }
+
+    fn free_name(&self, file: &MappedFile) -> String {
+        let path = safe(&file.path);
+        let id: String = file
+            .build_id
+            .iter()
+            .take(SHOWN_ID)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let with_id = (!id.is_empty()).then(|| format!("{path} (build id {id})"));
+        let numbered = (2_u64..).map(|number| match id.as_str() {
+            "" => format!("{path} ({number})"),
+            id => format!("{path} (build id {id}, {number})"),
+        });
+        std::iter::once(path.clone())
+            .chain(with_id)
+            .chain(numbered)
+            .find(|name| !self.taken.contains(name))
+            .unwrap_or_default()
+    }
+}
+
+fn without_mark(path: &[u8]) -> &[u8] {
+    path.strip_suffix(DELETED).unwrap_or(path)
+}
+
+/// A path as a name that gprofng opens.
+fn safe(path: &[u8]) -> String {
+    let mut name = printable(without_mark(path)).replace('`', "\\x60");
+    if name.is_empty() {
+        name.push('?');
+    }
+    if name.starts_with('<') {
+        name.replace_range(..1, "\\x3C");
+    }
+    if name
+        .chars()
+        .skip(1)
+        .collect::<String>()
+        .starts_with("Unresolvable")
+    {
+        name.insert(0, '_');
+    }
+    if name.len() > LONGEST {
+        let end = (0..=LONGEST).rev().find(|end| name.is_char_boundary(*end));
+        name.truncate(end.unwrap_or(0));
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn file(path: &[u8], build_id: &[u8], inode: u64) -> MappedFile {
+        MappedFile {
+            path: path.into(),
+            build_id: build_id.into(),
+            identity: (8, inode, 0),
+        }
+    }
+
+    #[test]
+    fn the_second_file_of_a_path_has_its_build_id() {
+        let mut names = ObjectNames::new();
+        let libc = "/usr/lib/libc.so.6";
+        let host = file(libc.as_bytes(), &[1, 2, 3, 4, 5], 1);
+        let container = file(libc.as_bytes(), &[0x12, 0x34, 0xab, 0xcd, 9], 2);
+        let other = file(libc.as_bytes(), &[0x12, 0x34, 0xab, 0xcd, 7], 3);
+        assert_eq!(names.name_of(&host), libc);
+        assert_eq!(
+            names.name_of(&container),
+            "/usr/lib/libc.so.6 (build id 1234abcd)"
+        );
+        assert_eq!(
+            names.name_of(&other),
+            "/usr/lib/libc.so.6 (build id 1234abcd, 2)"
+        );
+        assert_eq!(names.name_of(&host), libc);
+        let mut replaced = file(b"/usr/lib/libc.so.6 (deleted)", &[], 4);
+        assert_eq!(names.name_of(&replaced), "/usr/lib/libc.so.6 (2)");
+        replaced.path = (*b"/tmp/x (deleted)").into();
+        assert_eq!(names.name_of(&replaced), "/tmp/x");
+    }
+
+    #[test]
+    fn a_name_is_one_that_gprofng_opens() {
+        for (path, name) in [
+            (&b"/a\n`b`/\xff"[..], "/a\\x0A\\x60b\\x60/\\xFF"),
+            (b"<x>", "\\x3Cx>"),
+            (b"?Unresolvable", "_?Unresolvable"),
+            (b"", "?"),
+            (b" (deleted)", "?"),
+            ("/opt/naïve dir/x".as_bytes(), "/opt/naïve dir/x"),
+        ] {
+            assert_eq!(ObjectNames::new().name_of(&file(path, &[], 1)), name);
+        }
+        let long = ObjectNames::new()
+            .name_of(&file("é".repeat(9000).as_bytes(), &[], 1))
+            .len();
+        assert!(long <= LONGEST);
+    }
+
+    proptest! {
+        #[test]
+        fn names_differ_as_files_do(
+            files in prop::collection::vec(
+                (0_u8..3, prop::collection::vec(0_u8..2, 0..3), 0_u64..4), 1..30)
+        ) {
+            let mut names = ObjectNames::new();
+            let mut given: HashMap<String, MappedFile> = HashMap::new();
+            for (path, id, inode) in files {
+                let inode = if id.is_empty() { inode } else { 0 };
+                let file = file(&[b'/', b'`' + path], &id, inode);
+                let name = names.name_of(&file).to_owned();
+                prop_assert!(!name.contains('`') && !name.starts_with('<'));
+                let first = given.entry(name).or_insert_with(|| file.clone());
+                prop_assert_eq!(&*first, &file);
+            }
+        }
+    }
+}

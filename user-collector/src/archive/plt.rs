@@ -1,0 +1,201 @@
+//! The procedure linkage table: which function each of its entries calls.
+//!
+//! An entry jumps through a slot of the global offset table, and a relocation says whose address the slot gets. gprofng
+//! leaves what runs in `.plt` out of its list of functions, with its time, unless a symbol is there.
+//!
+//! Only x86-64 entries are known. Those of which no relocation tells have one name together, which says where they are;
+//! at the very beginning of `.plt`, where lazy binding happens, gprofng prefers its own, hidden function.
+
+use std::collections::HashMap;
+
+use object::LittleEndian;
+use object::elf::{
+    EM_X86_64, R_X86_64_GLOB_DAT, R_X86_64_IRELATIVE, R_X86_64_JUMP_SLOT, Rela64, SHT_DYNSYM,
+    SHT_RELA, Sym64,
+};
+use object::read::elf::{SectionHeader, Sym};
+
+use super::elf::{Code, Elf, LITTLE};
+use super::functions::MOST;
+
+/// Names are cut at this many bytes here.
+const LONGEST_NAME: usize = 4096;
+
+/// An entry, or a run of unknown ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) address: u64,
+    pub(super) size: u64,
+    /// Whom it calls, with `@plt`.
+    pub(super) name: Vec<u8>,
+}
+
+/// What an address in the global offset table will hold the address of.
+enum Target {
+    /// The symbol of this number.
+    Symbol(u32),
+    /// What the function at this address decides on.
+    Resolver(u64),
+}
+
+/// All entries. `name_at` gives the name of the function that begins at an address; `base` is the last part of the
+/// load object's name.
+pub(super) fn entries<'a>(
+    elf: &Elf<'_>,
+    code: &[Code],
+    base: &str,
+    name_at: impl Fn(u64) -> Option<&'a [u8]>,
+) -> Vec<Entry> {
+    let mut found = Vec::new();
+    if elf.header.e_machine.get(LITTLE) != EM_X86_64 {
+        return found;
+    }
+    let targets = targets(elf);
+    let symbols = Symbols::of(elf);
+    for code in code {
+        let section = &elf.sections[code.index];
+        if !elf.name_begins(section, b".plt") {
+            continue;
+        }
+        let Ok(bytes) = elf.data(section) else {
+            continue;
+        };
+        let step = match section.sh_entsize(LITTLE) {
+            8 => 8,
+            _ => 16,
+        };
+        let mut unknown: Option<Entry> = None;
+        for (index, entry) in bytes.chunks(step).enumerate() {
+            if found.len() >= MOST {
+                return found;
+            }
+            let address = code.address + (index * step) as u64;
+            let slot = slot(entry, address);
+            let name = slot.and_then(|slot| match targets.get(&slot)? {
+                Target::Symbol(number) => symbols.name(*number),
+                Target::Resolver(address) => name_at(*address),
+            });
+            let size = entry.len() as u64;
+            match (name, &mut unknown) {
+                (Some(name), _) => {
+                    found.extend(unknown.take());
+                    let name = [name, b"@plt"].concat();
+                    found.push(Entry {
+                        address,
+                        size,
+                        name,
+                    });
+                }
+                (None, Some(run)) => run.size += size,
+                (None, none) => {
+                    let position = code.offset + (address - code.address);
+                    *none = Some(Entry {
+                        address,
+                        size,
+                        name: format!("<plt>@{position:#x} (<{base}>)").into_bytes(),
+                    });
+                }
+            }
+        }
+        found.extend(unknown);
+    }
+    found
+}
+
+/// The slot through which an entry jumps: `jmp *distance(%rip)`, behind `endbr64` and `bnd` where they are.
+fn slot(entry: &[u8], address: u64) -> Option<u64> {
+    let mut rest = entry;
+    for prefix in [&[0xf3, 0x0f, 0x1e, 0xfa][..], &[0xf2]] {
+        rest = rest.strip_prefix(prefix).unwrap_or(rest);
+    }
+    let rest = rest.strip_prefix(&[0xff, 0x25])?;
+    let (distance, rest) = rest.split_first_chunk()?;
+    let next = address.wrapping_add((entry.len() - rest.len()) as u64);
+    Some(next.wrapping_add_signed(i64::from(i32::from_le_bytes(*distance))))
+}
+
+fn targets(elf: &Elf<'_>) -> HashMap<u64, Target> {
+    let mut targets = HashMap::new();
+    let tables = elf
+        .sections
+        .iter()
+        .filter(|section| section.sh_type(LITTLE) == SHT_RELA);
+    for relocation in tables
+        .filter_map(|table| elf.table::<Rela64<LittleEndian>>(table).ok())
+        .flatten()
+    {
+        let kind = relocation.r_type(LITTLE, false);
+        let target = if kind == R_X86_64_JUMP_SLOT || kind == R_X86_64_GLOB_DAT {
+            Target::Symbol(relocation.r_sym(LITTLE, false))
+        } else if kind == R_X86_64_IRELATIVE {
+            Target::Resolver(relocation.r_addend.get(LITTLE) as u64)
+        } else {
+            continue;
+        };
+        targets.insert(relocation.r_offset.get(LITTLE), target);
+        if targets.len() >= MOST {
+            break;
+        }
+    }
+    targets
+}
+
+/// The dynamic symbols.
+struct Symbols {
+    table: Vec<Sym64<LittleEndian>>,
+    strings: Vec<u8>,
+}
+
+impl Symbols {
+    fn of(elf: &Elf<'_>) -> Symbols {
+        let section = elf.of_type(SHT_DYNSYM);
+        let strings =
+            section.and_then(|section| elf.sections.get(section.sh_link(LITTLE) as usize));
+        Symbols {
+            table: section
+                .and_then(|section| elf.table(section).ok())
+                .unwrap_or_default(),
+            strings: strings
+                .and_then(|strings| elf.data(strings).ok())
+                .unwrap_or_default(),
+        }
+    }
+
+    fn name(&self, number: u32) -> Option<&[u8]> {
+        let symbol = self.table.get(number as usize)?;
+        name_in(&self.strings, symbol.st_name(LITTLE))
+    }
+}
+
+/// The name at a position of a string table, cut where it is longer than any compiler makes.
+pub(super) fn name_in(strings: &[u8], position: u32) -> Option<&[u8]> {
+    let rest = strings.get(position as usize..)?;
+    let rest = &rest[..rest.len().min(LONGEST_NAME)];
+    let end = rest.iter().position(|byte| *byte == 0);
+    let name = &rest[..end.unwrap_or(rest.len())];
+    (!name.is_empty()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_jumps_through_a_slot() {
+        let plain = [0xff, 0x25, 0xea, 0xcf, 0x1a, 0x00, 0x68, 0x34];
+        assert_eq!(slot(&plain, 0x26010), Some(0x1d_3000));
+        let bound = [0xf2, 0xff, 0x25, 0xea, 0xcf, 0x1a, 0x00];
+        assert_eq!(slot(&bound, 0x2600f), Some(0x1d_3000));
+        let tracked = [
+            0xf3, 0x0f, 0x1e, 0xfa, 0xff, 0x25, 0xea, 0xcf, 0x1a, 0x00, 0x66,
+        ];
+        assert_eq!(slot(&tracked, 0x2600c), Some(0x1d_3000));
+        assert_eq!(slot(&[0xff, 0x35, 0, 0, 0, 0], 0), None);
+        assert_eq!(slot(&[0xff, 0x25, 0, 0, 0], 0), None);
+        assert_eq!(slot(&[], 0), None);
+        assert_eq!(
+            slot(&[0xff, 0x25, 0xff, 0xff, 0xff, 0xff], u64::MAX),
+            Some(4)
+        );
+    }
+}
