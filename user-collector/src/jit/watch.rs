@@ -66,6 +66,22 @@ enum Format {
     JitDump(JitDump),
 }
 
+impl Format {
+    fn bad(&self) -> u64 {
+        match self {
+            Format::PerfMap(map) => map.bad(),
+            Format::JitDump(dump) => dump.bad(),
+        }
+    }
+
+    fn restart(&mut self) {
+        match self {
+            Format::PerfMap(map) => map.restart(),
+            Format::JitDump(dump) => dump.restart(),
+        }
+    }
+}
+
 impl JitWatch {
     /// Begins to watch `pid`, which lives, whose program was started, or found, at `start`.
     ///
@@ -105,6 +121,7 @@ impl JitWatch {
             if path != self.path {
                 self.path = path;
                 self.growing = None;
+                self.counts.bad += self.format.bad();
                 self.format = Format::JitDump(JitDump::default());
                 self.next_look = 0;
             }
@@ -131,12 +148,8 @@ impl JitWatch {
     /// What was read so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let bad = match &self.format {
-            Format::PerfMap(map) => map.bad(),
-            Format::JitDump(dump) => dump.bad(),
-        };
         Counts {
-            bad: self.counts.bad + bad,
+            bad: self.counts.bad + self.format.bad(),
             refused: self.functions.refused(),
             ..self.counts
         }
@@ -172,10 +185,7 @@ impl JitWatch {
         if growing.is_written_anew().map_err(io)? {
             growing.restart();
             self.counts.rereadings += 1;
-            match &mut self.format {
-                Format::PerfMap(map) => map.restart(),
-                Format::JitDump(dump) => dump.restart(),
-            }
+            self.format.restart();
         }
         let mut room = room;
         let mut buffer = Vec::new();
@@ -253,10 +263,7 @@ impl JitWatch {
             Some(_) => self.counts.rereadings += 1,
             None => {}
         }
-        match &mut self.format {
-            Format::PerfMap(map) => map.restart(),
-            Format::JitDump(dump) => dump.restart(),
-        }
+        self.format.restart();
         self.growing = Some(Growing::new(file, identity));
         Ok(())
     }
@@ -511,7 +518,7 @@ mod tests {
     #[test]
     fn a_dump_is_read_in_the_place_of_the_map() {
         let mut trial = trial();
-        trial.append(b"10 8 a\n");
+        trial.append(b"10 8 a\nbad\n");
         assert_eq!(trial.poll(1000), ["100+a"]);
         let pid = std::process::id();
         let dump = trial.path.with_file_name(format!("jit-{pid}.dump"));
@@ -532,7 +539,7 @@ mod tests {
             trial.poll(2000),
             ["100+early", "1500-10", "1501+b", "2000+late"]
         );
-        assert_eq!(trial.watch.counts().bad, 0);
+        assert_eq!(trial.watch.counts().bad, 1);
         assert_eq!(told(trial.watch.end(3000)).len(), 3);
     }
 
