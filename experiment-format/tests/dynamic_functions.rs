@@ -170,3 +170,76 @@ fn one_may_begin_at_the_instant_at_which_another_ends() {
     assert_eq!(row(&text, "first")[0], "1.000", "{text}");
     assert_eq!(row(&text, "second")[0], "5.000", "{text}");
 }
+
+#[test]
+fn a_longer_or_shorter_name_at_the_same_place_is_another_function_after_the_end() {
+    let written = written(
+        &[
+            begin(0, JIT, 0x100, "fib"),
+            end(20, JIT),
+            begin(20, JIT, 0x100, "fib2"),
+            end(40, JIT),
+            begin(40, JIT, 0x100, "fib"),
+        ],
+        &[(10, JIT, 100), (30, JIT, 200), (50, JIT, 400)],
+    );
+    let text = display(&written.path, &FUNCTIONS);
+    assert_eq!(row(&text, "fib2")[0], "2.000", "{text}");
+    // A function that comes again is one more of its name.
+    let fib: Vec<_> = text
+        .lines()
+        .filter(|line| line.trim_end().ends_with(" fib"))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(fib, ["4.000", "1.000"], "{text}");
+}
+
+/// gprofng sorts events by time, and one that comes late before those of its own instant: an end and a beginning of
+/// one instant would change places.
+#[test]
+fn what_is_written_late_is_as_good_if_an_end_is_before_a_beginning() {
+    let late = |gap: u64| {
+        let second = MapEvent::Function {
+            at: 20 * SECOND + gap,
+            vaddr: JIT,
+            size: 0x100,
+            name: "second".into(),
+        };
+        let elsewhere = begin(50, JIT + 0x1000, 0x10, "elsewhere");
+        written(
+            &[
+                elsewhere,
+                begin(0, JIT, 0x100, "first"),
+                end(20, JIT),
+                second,
+            ],
+            &[(10, JIT, 100), (30, JIT, 200), (55, JIT + 0x1000, 400)],
+        )
+    };
+    let text = display(&late(1).path, &FUNCTIONS);
+    assert_eq!(row(&text, "first")[0], "1.000", "{text}");
+    assert_eq!(row(&text, "second")[0], "2.000", "{text}");
+    assert_eq!(row(&text, "elsewhere")[0], "4.000", "{text}");
+    let (_, errors) = run(&late(0).path, &FUNCTIONS);
+    assert!(errors.contains("loaded with same address"), "{errors}");
+}
+
+/// Why a function is not to be written where a file is mapped, nor the anonymous memory as a segment: gprofng looks at the
+/// mapping that it found last before it looks for a better one, so the name is a matter of chance.
+#[test]
+fn a_segment_keeps_its_addresses_from_a_function() {
+    let segment = MapEvent::Segment {
+        at: 0,
+        vaddr: JIT,
+        size: 0x1000,
+        file_offset: 0,
+        modes: READ_EXECUTE,
+        name: "//anon".into(),
+    };
+    let written = written(
+        &[segment, begin(10, JIT + 0x10, 0x10, "inside")],
+        &[(20, JIT + 8, 100), (20, JIT + 0x10, 200)],
+    );
+    let (text, _) = run(&written.path, &FUNCTIONS);
+    assert!(!text.contains("inside"), "{text}");
+}

@@ -4,7 +4,8 @@
 //! `jit-PID.dump` ([`jitdump`]). [`JitWatch`] finds and reads them for one process, [`Functions`] makes of what they say
 //! the functions as a function of time, and gives each [`Change`] for whoever writes an experiment: an
 //! [`Change::End`] is a `MapEvent::Unmap`, a [`Change::Begin`] a `MapEvent::Function`. Ends come before the beginning
-//! that causes them, because gprofng keeps an old object where a new one lies on it.
+//! that causes them, and a nanosecond earlier: gprofng keeps an old object where a new one lies on it, and it sorts what is
+//! written late before the events of the same instant, so that an end would come after its beginning.
 //!
 //! A perf map has no times. Its entry is valid since the end of the poll before the one that read it, or since the
 //! process began to be watched for the first reading of a file: then the ticks of the code's first moments, before
@@ -70,12 +71,13 @@ pub enum Change {
 pub struct Functions {
     by_address: BTreeMap<u64, Function>,
     name_bytes: usize,
-    latest: u64,
+    latest_end: u64,
     refused: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Function {
+    begun: u64,
     size: u64,
     name: Arc<str>,
 }
@@ -83,8 +85,9 @@ struct Function {
 impl Functions {
     /// Code was made. It ends all functions that it touches, whole: a part of a function is none.
     ///
-    /// The same function once more changes nothing. A time before the last change's is taken as that one. What has no
-    /// bytes, is too large or is one too many is refused, and counted.
+    /// The same function once more changes nothing. What has no bytes, is too large or is one too many is refused, and
+    /// counted. Times of one address always increase: a beginning is a nanosecond after the last end of any function, an end
+    /// after its beginning, whatever `at` says.
     pub fn load(&mut self, at: u64, address: u64, size: u64, name: &[u8]) -> Vec<Change> {
         let name = printable(&name[..name.len().min(LONGEST_NAME)]);
         self.begin(at, address, size, name.into())
@@ -92,7 +95,7 @@ impl Functions {
 
     /// The code at `from` was moved to `to`. Of an unknown function this says nothing, and changes nothing.
     pub fn moved(&mut self, at: u64, from: u64, to: u64) -> Vec<Change> {
-        let Some(Function { size, name }) = self.by_address.get(&from).cloned() else {
+        let Some(Function { size, name, .. }) = self.by_address.get(&from).cloned() else {
             return Vec::new();
         };
         if from == to {
@@ -118,19 +121,14 @@ impl Functions {
             .range(first..end)
             .map(|(address, _)| *address)
             .collect();
-        for address in &over {
-            if let Some(function) = self.by_address.remove(address) {
-                self.name_bytes -= function.name.len();
-            }
-        }
-        if !over.is_empty() {
-            self.latest = self.latest.max(at);
-        }
-        let end = |address| Change::End {
-            at: self.latest,
-            address,
-        };
-        over.into_iter().map(end).collect()
+        let ended = over.into_iter().filter_map(|address| {
+            let function = self.by_address.remove(&address)?;
+            self.name_bytes -= function.name.len();
+            let at = at.max(function.begun.saturating_add(1));
+            self.latest_end = self.latest_end.max(at);
+            Some(Change::End { at, address })
+        });
+        ended.collect()
     }
 
     fn begin(&mut self, at: u64, address: u64, size: u64, name: Arc<str>) -> Vec<Change> {
@@ -154,14 +152,15 @@ impl Functions {
             return changes;
         }
         self.name_bytes = name_bytes;
-        self.latest = self.latest.max(at);
+        let at = at.max(self.latest_end.saturating_add(1));
         let function = Function {
+            begun: at,
             size,
             name: Arc::clone(&name),
         };
         self.by_address.insert(address, function);
         changes.push(Change::Begin {
-            at: self.latest,
+            at,
             address,
             size,
             name,
@@ -206,7 +205,8 @@ pub fn is_anonymous(file: &MappedFile) -> bool {
     NAMES.contains(&&*file.path) || BEGINNINGS.iter().any(|begin| file.path.starts_with(begin))
 }
 
-/// Takes away the functions that began and ended at one instant: no tick is theirs. The order of the rest stays.
+/// Takes away the functions that lived for the one nanosecond that a function must: no tick is theirs, they only stood in a file
+/// ahead of what replaced them. The order of the rest stays.
 fn without_the_brief(changes: &mut Vec<Change>) {
     let mut begun = BTreeMap::new();
     let mut keep = vec![true; changes.len()];
@@ -217,7 +217,7 @@ fn without_the_brief(changes: &mut Vec<Change>) {
             }
             Change::End { at, address } => {
                 if let Some((since, begin)) = begun.remove(address)
-                    && since == *at
+                    && *at <= since + 1
                 {
                     keep[begin] = false;
                     keep[index] = false;
@@ -235,38 +235,40 @@ mod tests {
 
     use super::*;
 
-    /// What who writes the changes down would have: functions by address.
+    /// What who reads the changes would have, sorted by time: functions by address.
     #[derive(Default)]
-    struct Written(BTreeMap<u64, (u64, Arc<str>)>, u64);
+    struct Written(BTreeMap<u64, (u64, Arc<str>)>, Vec<Change>);
 
     impl Written {
         fn apply(&mut self, changes: &[Change]) {
-            for change in changes {
+            self.1.extend_from_slice(changes);
+            self.0.clear();
+            let mut sorted = self.1.clone();
+            // As gprofng does: of one instant, what is written last comes first.
+            sorted.reverse();
+            sorted.sort_by_key(|change| match change {
+                Change::Begin { at, .. } | Change::End { at, .. } => *at,
+            });
+            for change in sorted {
                 match change {
                     Change::Begin {
-                        at,
                         address,
                         size,
                         name,
+                        ..
                     } => {
-                        assert!(*at >= self.1, "time runs back");
-                        self.1 = *at;
-                        let old = self.0.insert(*address, (*size, Arc::clone(name)));
+                        let old = self.0.insert(address, (size, name));
                         assert!(old.is_none(), "{address:#x} was not ended");
+                        let all: Vec<_> = self.0.iter().collect();
+                        let apart =
+                            |pair: &[(&u64, &(u64, _))]| pair[0].0 + pair[0].1.0 <= *pair[1].0;
+                        assert!(all.windows(2).all(apart), "overlap");
                     }
-                    Change::End { at, address } => {
-                        assert!(*at >= self.1, "time runs back");
-                        self.1 = *at;
-                        assert!(self.0.remove(address).is_some(), "{address:#x} ends twice");
+                    Change::End { address, .. } => {
+                        assert!(self.0.remove(&address).is_some(), "{address:#x} ends twice");
                     }
                 }
             }
-            let all: Vec<_> = self.0.iter().collect();
-            assert!(
-                all.windows(2)
-                    .all(|pair| pair[0].0 + pair[0].1.0 <= *pair[1].0),
-                "overlap"
-            );
         }
 
         /// First letters of the names, a dot for nothing.
@@ -355,12 +357,24 @@ mod tests {
         assert_eq!(functions.name_bytes, 0);
     }
 
+    /// Changes in short: time, sign, name or address.
+    fn told(changes: &[Change]) -> Vec<String> {
+        let told = changes.iter().map(|change| match change {
+            Change::Begin { at, name, .. } => format!("{at}+{name}"),
+            Change::End { at, address } => format!("{at}-{address}"),
+        });
+        told.collect()
+    }
+
     #[test]
-    fn time_does_not_run_back() {
+    fn times_of_an_address_increase() {
         let mut functions = Functions::default();
-        functions.load(9, 1, 1, b"a");
-        let changes = functions.load(3, 1, 1, b"b");
-        assert_eq!(changes[0], Change::End { at: 9, address: 1 });
+        assert_eq!(told(&functions.load(9, 1, 1, b"a")), ["9+a"]);
+        assert_eq!(told(&functions.load(9, 1, 1, b"b")), ["10-1", "11+b"]);
+        assert_eq!(told(&functions.load(3, 1, 1, b"c")), ["12-1", "13+c"]);
+        assert_eq!(told(&functions.load(50, 1, 1, b"d")), ["50-1", "51+d"]);
+        // It may have been the place of one that has ended.
+        assert_eq!(told(&functions.load(3, 5, 1, b"e")), ["51+e"]);
     }
 
     #[test]
@@ -368,16 +382,10 @@ mod tests {
         let mut functions = Functions::default();
         let mut changes = functions.load(1, 1, 1, b"a");
         changes.extend(functions.load(1, 1, 1, b"b"));
-        changes.extend(functions.load(2, 1, 1, b"c"));
+        changes.extend(functions.load(1, 1, 1, b"c"));
+        changes.extend(functions.load(100, 1, 1, b"d"));
         without_the_brief(&mut changes);
-        let told: Vec<_> = changes
-            .iter()
-            .map(|change| match change {
-                Change::Begin { at, name, .. } => format!("{at}+{name}"),
-                Change::End { at, .. } => format!("{at}-"),
-            })
-            .collect();
-        assert_eq!(told, ["1+b", "2-", "2+c"]);
+        assert_eq!(told(&changes), ["5+c", "100-1", "101+d"]);
     }
 
     #[test]
@@ -410,13 +418,13 @@ mod tests {
         /// As a sheet of paper where a new drawing rubs out whatever it touches.
         #[test]
         fn what_was_loaded_last_is_there(
-            loads in proptest::collection::vec((0_u64..64, 1_u64..32, 0_u8..20, 0_u64..4), 1..60)
+            loads in proptest::collection::vec((0_u64..64, 1_u64..32, 0_u8..20, 0_u64..9), 1..60)
         ) {
             let (mut functions, mut written) = (Functions::default(), Written::default());
             let mut sheet = vec![None; 96];
-            let (mut all, mut now) = (Vec::new(), 0);
-            for (number, (address, size, letter, time)) in loads.into_iter().enumerate() {
-                now += time;
+            let mut all = Vec::new();
+            // Times in any order.
+            for (number, (address, size, letter, now)) in loads.into_iter().enumerate() {
                 let name = char::from(b'a' + letter).to_string();
                 let changes = functions.load(now, address, size, name.as_bytes());
                 written.apply(&changes);
