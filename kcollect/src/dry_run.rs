@@ -1,6 +1,6 @@
 //! The plan in words, for `-n`, `-v` and the experiment's header.
 
-use crate::cli::{Archive, NameWish, Plan, signal_name};
+use crate::cli::{Archive, FollowWish, NameWish, Plan, signal_name};
 
 /// The plan, a line for each decision, without a full stop.
 #[must_use]
@@ -15,6 +15,17 @@ pub fn describe(plan: &Plan) -> Vec<String> {
             false => "ticks of idle CPUs are left out".to_owned(),
         },
     ];
+    let descendants = match plan.descendants {
+        true => ", and what they fork",
+        false => "",
+    };
+    lines.push(match &plan.follow {
+        FollowWish::Off if plan.targets.is_empty() => "no process is followed".to_owned(),
+        FollowWish::Off => format!("only the processes of -T are followed{descendants}"),
+        FollowWish::On => format!("processes that were on a CPU at a tick are followed{descendants}"),
+        FollowWish::All => "all processes are followed".to_owned(),
+        FollowWish::Matching(pattern) => format!("processes that {pattern} matches are followed{descendants}"),
+    });
     let directory = plan.directory.display();
     lines.push(match &plan.name {
         NameWish::Series { stem } => {

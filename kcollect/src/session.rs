@@ -10,6 +10,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bpf::Emission;
 use experiment_format::layout::{ExperimentDir, NameRequest};
 use experiment_format::log::LogEvent;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -115,11 +116,14 @@ impl<'a> Session<'a> {
             )
         })?;
         let period = u64::from(plan.period_us) * 1000;
-        let mut sources = Sources::open(period, plan.record_idle, kernel.page_fault())?;
+        let emission = plan.rule().follows().then(Emission::probe);
+        let mut sources =
+            Sources::open(period, plan.record_idle, kernel.page_fault(), emission)?;
 
         let dir = create_directory(plan, output)?;
         let path = shown_path(plan, &dir);
-        let founder = Founder::create(dir, plan, kernel, |text| output.detail(text));
+        let founder =
+            Founder::create(dir, plan, kernel, emission, |text| output.detail(text));
         let founder = founder.map_err(|error| creation_failure(&error))?;
         output.say(&format!(
             "Creating experiment directory {} (Process ID: {}) ...",
@@ -175,6 +179,9 @@ impl<'a> Session<'a> {
             for (time, event) in self.sources.round()? {
                 self.founder.apply(time, event);
             }
+            self.founder
+                .hand_over(&mut self.sources.collector)
+                .map_err(no_hand_over)?;
             if time >= next_round {
                 next_round = time + ROUND;
                 self.sources.follow_hotplug()?;
@@ -316,6 +323,7 @@ impl<'a> Session<'a> {
             LoadPhase::QuietUntil(start) if time >= *start => match Load::start(&self.plan.load) {
                 Ok(load) => {
                     output.detail(&format!("load started (Process ID: {})", load.pid()));
+                    self.founder.follow(load.pid());
                     self.load = LoadPhase::Running(load);
                 }
                 Err(error) => {
@@ -474,6 +482,14 @@ fn empty_failure(summary: &Summary) -> Failure {
 
 fn cannot_start(program: &OsStr, error: &io::Error) -> String {
     format!("cannot start the load {}: {error}", program.display())
+}
+
+fn no_hand_over(error: bpf::Error) -> Failure {
+    Failure::new(
+        Kind::Unavailable,
+        error.to_string(),
+        "`kcollect doctor` says what is missing; -F off follows nobody",
+    )
 }
 
 /// Adds the experiment to a group file, `#analyzer experiment group` and then a path a line.

@@ -3,10 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
-use bpf::{CpuBooks, Record, Settings, TickCollector};
+use bpf::{CpuBooks, Emission, Record, Settings, TickCollector};
+use procfs::process::MMapPath;
+use user_collector::maps::{MappedFile, Mapping};
 
 use crate::exit::{Failure, Kind};
 use crate::machine::{self, CpuSet};
@@ -34,6 +38,8 @@ pub enum Event {
         pid: u32,
         /// Its name, bytes.
         name: Vec<u8>,
+        /// What it has mapped for execution; nothing where nobody is followed.
+        mappings: Vec<Mapping>,
     },
     /// Data were taken from this time on, or no longer.
     Recording {
@@ -76,19 +82,21 @@ pub struct CpuTime {
 /// Clocks and side-band of all CPUs.
 #[derive(Debug)]
 pub struct Sources {
-    collector: TickCollector,
+    /// The programs in the kernel.
+    pub collector: TickCollector,
     sideband: Sideband,
     period_ns: u64,
     cpus: BTreeMap<u32, CpuTime>,
     recording: bool,
     order: Order<Event>,
+    follows: bool,
     /// CPUs that came online or went, with the time at which it was noticed.
     pub hotplug: Vec<(u64, u32, bool)>,
 }
 
 impl Sources {
     /// Loads the programs and opens everything; data are not taken yet. `page_fault` is where the kernel
-    /// handles page faults.
+    /// handles page faults, `emission` how user sides are told, if anybody is followed.
     ///
     /// # Errors
     /// A [`Failure`] with its cure.
@@ -96,6 +104,7 @@ impl Sources {
         period_ns: u64,
         record_idle: bool,
         page_fault: (u64, u64),
+        emission: Option<Emission>,
     ) -> Result<Sources, Failure> {
         let possible = machine::possible_cpus().map_err(no_cpus)?;
         let online = machine::online_cpus().map_err(no_cpus)?;
@@ -112,8 +121,7 @@ impl Sources {
             max_frames: max_frames(),
             page_fault,
             cpu_ids: possible.last().map_or(1, |last| last + 1),
-            // No process is followed.
-            emission: None,
+            emission,
         })
         .map_err(bpf_failure)?;
         let mut sources = Sources {
@@ -124,6 +132,7 @@ impl Sources {
             recording: false,
             order: Order::default(),
             hotplug: Vec::new(),
+            follows: emission.is_some(),
         };
         sources.snapshot();
         sources.start_clocks(online)?;
@@ -312,9 +321,56 @@ impl Sources {
             let time = machine::now();
             if let Ok(mut name) = fs::read(format!("/proc/{pid}/comm")) {
                 name.pop();
-                self.order.push(time, Event::Found { pid, name });
+                let mappings = match self.follows {
+                    true => mapped_code(pid),
+                    false => Vec::new(),
+                };
+                let found = Event::Found {
+                    pid,
+                    name,
+                    mappings,
+                };
+                self.order.push(time, found);
             }
         }
+    }
+}
+
+/// What a process has mapped for execution; nothing if it is gone, or the kernel's own.
+fn mapped_code(pid: u32) -> Vec<Mapping> {
+    let maps = i32::try_from(pid)
+        .ok()
+        .and_then(|pid| procfs::process::Process::new(pid).ok()?.maps().ok());
+    let executable = maps.into_iter().flatten().filter(|map| {
+        map.perms
+            .contains(procfs::process::MMPermissions::EXECUTE)
+    });
+    executable
+        .map(|map| Mapping {
+            start: map.address.0,
+            end: map.address.1,
+            offset: map.offset,
+            file: Arc::new(MappedFile {
+                path: path_of(&map.pathname),
+                build_id: Box::default(),
+                identity: (
+                    libc::makedev(map.dev.0.cast_unsigned(), map.dev.1.cast_unsigned()),
+                    map.inode,
+                    0,
+                ),
+            }),
+        })
+        .collect()
+}
+
+/// As the side-band would tell it.
+fn path_of(path: &MMapPath) -> Box<[u8]> {
+    match path {
+        MMapPath::Path(path) => path.as_os_str().as_bytes().into(),
+        MMapPath::Vdso => b"[vdso]".as_slice().into(),
+        MMapPath::Vsyscall => b"[vsyscall]".as_slice().into(),
+        MMapPath::Heap => b"[heap]".as_slice().into(),
+        _ => b"//anon".as_slice().into(),
     }
 }
 

@@ -1,23 +1,22 @@
-//! Processes as functions of time: who lived when, under which name, with what mapped where. Whom to follow. The join of what
-//! was recorded of a thread in the kernel with its user side, and the unwind tables of the files that are executed.
+//! Processes as functions of time: who lived when, under which name, with what mapped where. Whom to follow, and the join of what
+//! was recorded of a thread in the kernel with its user side. The files that are executed, with their unwind tables; the
+//! functions that JIT compilers make. And the collectors, which write the subexperiments of followed processes.
 //!
 //! Fed with the perf side-band and a snapshot of `/proc`, in time order; asked about instants in the
-//! same order. It reads nothing by itself, so its tests are drawings of time; and likewise [`unwind`] is given the bytes
-//! of a file.
+//! same order. What only keeps books reads nothing by itself, so its tests are drawings of time. What looks at processes and opens
+//! their files is [`modules`], [`jit`], [`facts`] and [`archive`].
 
+pub mod archive;
 pub mod collector;
+pub mod facts;
 pub mod follow;
 pub mod jit;
 pub mod join;
-pub mod archive;
-pub mod entries;
-pub mod facts;
-pub mod follow;
 pub mod lineage;
 pub mod maps;
+pub mod modules;
 pub mod names;
 pub mod objects;
-pub mod modules;
 pub mod process;
 pub mod spaces;
 pub mod unwind;

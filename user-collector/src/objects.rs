@@ -16,8 +16,7 @@ use std::time::Duration;
 
 use crate::archive::ObjectNames;
 use crate::maps::{MappedFile, Mapping};
-use crate::modules::open::{self, Backing};
-use crate::modules::{Builder, Built, Cache, Module, ObjectId, Source};
+use crate::modules::{self, Backing, Builder, Built, Cache, Module, ObjectId, Source};
 use crate::unwind::Rule;
 
 /// One load object.
@@ -180,7 +179,7 @@ impl Objects {
     }
 
     fn meet(&mut self, pid: u32, relatives: &[u32], mapping: &Mapping) -> ObjectId {
-        let backing = open::backing(&mapping.file.path);
+        let backing = modules::backing(&mapping.file.path);
         match backing {
             Backing::Vdso => return self.meet_vdso(pid, relatives, mapping),
             Backing::File => {}
@@ -195,20 +194,19 @@ impl Objects {
             }
         }
         let proc = Path::new("/proc");
-        let mut opened = open::open(proc, pid, mapping);
+        let mut opened = modules::open(proc, pid, mapping);
         for relative in relatives {
             if opened.is_ok() {
                 break;
             }
             // Why the process's own could not be opened is what is told.
-            opened = open::open(proc, *relative, mapping).or(opened);
+            opened = modules::open(proc, *relative, mapping).or(opened);
         }
-        let (file, inode) = match opened.map(|opened| opened.file).and_then(|file| {
-            let metadata = file.metadata();
-            metadata
-                .map(|metadata| (file, (metadata.dev(), metadata.ino())))
-                .map_err(Into::into)
-        }) {
+        let opened = opened.map_err(|error| error.to_string()).and_then(|opened| {
+            let metadata = opened.file.metadata().map_err(|error| error.to_string())?;
+            Ok((opened.file, (metadata.dev(), metadata.ino())))
+        });
+        let (file, inode) = match opened {
             Ok(opened) => opened,
             Err(error) => {
                 self.counts.failed += 1;
@@ -218,7 +216,7 @@ impl Objects {
                     backing,
                     file: None,
                     table: Table::None,
-                    refusal: Some(error.to_string()),
+                    refusal: Some(error),
                 });
             }
         };
@@ -251,7 +249,7 @@ impl Objects {
         let bytes = [&[pid], relatives]
             .concat()
             .into_iter()
-            .find_map(|pid| open::vdso(proc, pid, mapping).ok());
+            .find_map(|pid| modules::vdso(proc, pid, mapping).ok());
         let id = self.add(Object {
             name: Some("[vdso]".to_owned()),
             backing: Backing::Vdso,

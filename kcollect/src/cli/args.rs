@@ -69,11 +69,16 @@ pub(super) struct What {
     /// Hardware counters. Alone: lists those of this machine
     #[arg(short = 'h', long, value_name = "COUNTER,...", num_args = 0..=1, action = ArgAction::Append)]
     pub(super) counters: Option<Vec<String>>,
-    /// Follow processes into their user code: off for now; on, all and =REGEXP are not there yet
+    /// Follow processes into their user code, each in an experiment of its own inside: on (those that were on a CPU at a
+    /// tick, the default), all (also those that only waited), off (the kernel only), or =REGEXP, which has to match the
+    /// whole of a name, of the program's file name or of the number
     #[arg(short = 'F', long, value_name = "WHICH", allow_hyphen_values = true)]
     pub(super) follow: Option<String>,
-    /// Count this process apart, or this thread of it, and show it whatever its rank; the whole machine is recorded all
-    /// the same. It exists already. 0/TID is a thread of the kernel. May be repeated
+    /// Follow what a followed process forks too
+    #[arg(long)]
+    pub(super) descendants: bool,
+    /// Follow this process, count it apart, or this thread of it, and show it whatever its rank; the whole machine is
+    /// recorded all the same. It exists already. 0/TID is a thread of the kernel. May be repeated
     #[arg(
         short = 'T',
         long,
@@ -182,6 +187,7 @@ Examples:
   sudo kcollect -p on make -j4        while a load runs
   sudo kcollect -p hi -t 30           30 seconds at 1000 Hz
   sudo kcollect -t 5m -x off -S 10    5 minutes with idle time, a sample every 10 seconds
+  sudo kcollect -F =nginx             follow nginx alone into its user code
   sudo kcollect -T 1264 -t 10         with a line of its own for one process
   kcollect doctor                     does this machine permit it?
 ";

@@ -8,8 +8,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use user_collector::follow::{Follow, Pattern};
+
 use super::args::{Sub, Typed};
 use super::{CliError, Machine, signals, values};
+use crate::user::Rule;
 
 /// What kcollect was asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +65,12 @@ pub struct Plan {
     pub sample_signal: Option<i32>,
     /// The signal that pauses and resumes (`-y`).
     pub pause_signal: Option<PauseSignal>,
-    /// Processes and threads that are counted apart (`-T`). The whole machine is recorded whatever is named here.
+    /// Which processes are followed into their user code (`-F`).
+    pub follow: FollowWish,
+    /// What a followed process forks is followed too.
+    pub descendants: bool,
+    /// Processes and threads that are counted apart (`-T`), and followed whatever `-F` says. The whole machine is recorded
+    /// whatever is named here.
     pub targets: Vec<Target>,
     /// The load command and its arguments. Empty: none.
     pub load: Vec<OsString>,
@@ -121,6 +129,44 @@ pub struct PauseSignal {
     pub start_recording: bool,
 }
 
+/// Which processes are followed into their user code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FollowWish {
+    /// None.
+    Off,
+    /// Those that were on a CPU at a tick.
+    On,
+    /// All, also those that only waited.
+    All,
+    /// Those that a regular expression matches as a whole: by name, file name of the program, or number.
+    Matching(String),
+}
+
+impl Plan {
+    /// Whom to follow, by `-F`, `-T` and `--descendants`.
+    #[must_use]
+    pub fn rule(&self) -> Rule {
+        Rule {
+            follow: match &self.follow {
+                FollowWish::Off => Follow::Off,
+                FollowWish::On => Follow::On,
+                FollowWish::All => Follow::All,
+                // It was compiled when it was typed.
+                FollowWish::Matching(pattern) => {
+                    Pattern::new(pattern).map_or(Follow::Off, Follow::Matching)
+                }
+            },
+            pids: self
+                .targets
+                .iter()
+                .map(|target| target.pid)
+                .filter(|pid| *pid != 0)
+                .collect(),
+            descendants: self.descendants,
+        }
+    }
+}
+
 /// A process, or one thread of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -176,7 +222,7 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
     } = typed;
     let mut notices = Vec::new();
 
-    what.follow.as_deref().map_or(Ok(()), values::follow)?;
+    let follow = values::follow(what.follow.as_deref().unwrap_or("on"))?;
     let period_us = values::interval(
         what.interval.as_deref().unwrap_or("on"),
         machine,
@@ -274,6 +320,8 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
         sample_period: values::sample_period(what.sample.as_deref().unwrap_or("on"))?,
         sample_signal,
         pause_signal,
+        follow,
+        descendants: what.descendants,
         targets: what
             .target
             .iter()

@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use super::plan::{Archive, MAX_PERIOD_US, MIN_PERIOD_US, Target};
+use user_collector::follow::Pattern;
+
+use super::plan::{Archive, FollowWish, MAX_PERIOD_US, MIN_PERIOD_US, Target};
 use super::{CliError, Machine};
 
 const NANOS: u128 = 1_000_000_000;
@@ -252,28 +254,33 @@ pub(super) fn archive(typed: &str) -> Result<Archive, CliError> {
     }
 }
 
-/// `-F`: only off, until there is more.
-pub(super) fn follow(typed: &str) -> Result<(), CliError> {
+/// `-F`: whom to follow.
+pub(super) fn follow(typed: &str) -> Result<FollowWish, CliError> {
     match typed {
-        "off" => Ok(()),
-        "on" | "all" => Err(not_followed(typed)),
-        _ if typed.len() > 1 && typed.starts_with('=') => Err(not_followed(typed)),
-        _ => Err(error(
-            "-F",
-            typed,
-            "unrecognized follow-mode parameter",
-            "type -F off, or leave -F out",
-        )),
+        "off" => Ok(FollowWish::Off),
+        "on" => Ok(FollowWish::On),
+        "all" => Ok(FollowWish::All),
+        _ => {
+            let Some(pattern) = typed.strip_prefix('=').filter(|rest| !rest.is_empty()) else {
+                return Err(error(
+                    "-F",
+                    typed,
+                    "unrecognized follow-mode parameter",
+                    "type on, off, all, or =REGEXP for processes by name or number, as in -F '=nginx|1264'",
+                ));
+            };
+            Pattern::new(pattern).map_err(|wrong| {
+                error(
+                    "-F",
+                    typed,
+                    &wrong.to_string(),
+                    "it has to match the whole of a process's name, of its program's file name, or of its number; quote it for \
+                     the shell",
+                )
+            })?;
+            Ok(FollowWish::Matching(pattern.to_owned()))
+        }
     }
-}
-
-fn not_followed(typed: &str) -> CliError {
-    error(
-        "-F",
-        typed,
-        "this version cannot follow processes, because the user collectors do not exist yet",
-        "type -F off, or leave -F out: the kernel is profiled for every process",
-    )
 }
 
 /// `-T`: a process or a thread.

@@ -50,8 +50,6 @@ pub struct Founder {
     pub recorder: Recorder,
     /// What is followed into user code, if anything may be.
     pub user: Option<UserSide>,
-    /// How the user side of what was recorded in the kernel is told.
-    emission: Option<Emission>,
     /// Side-band records that the kernel could not deliver.
     pub sideband_lost: u64,
     /// Ticks that came after writing had failed.
@@ -129,7 +127,6 @@ impl Founder {
         let writer = ExperimentWriter::create(dir, &header, run)?;
         let mut founder = Founder {
             user: None,
-            emission,
             writer,
             start,
             archive: plan.archive,
@@ -294,6 +291,13 @@ impl Founder {
         self.note_failure(result);
     }
 
+    /// The load is followed, unless nobody is.
+    pub fn follow(&mut self, load: u32) {
+        if let Some(user) = &mut self.user {
+            user.choose_load(load);
+        }
+    }
+
     /// Once a round: what was learnt of processes is handed to the programs in the kernel.
     ///
     /// # Errors
@@ -440,7 +444,7 @@ impl Founder {
         self.note_failure(result);
         if let Some(user) = &mut self.user {
             let usage = self.recorder.usage_by_process(&self.processes, at);
-            user.sample(at, label, |pid, serial| usage.get(&(pid, serial)).copied());
+            user.sample(at, label, |pid, serial| usage.get(&(pid, serial)).cloned());
         }
     }
 
@@ -565,7 +569,13 @@ impl Founder {
     /// When the closing can't be written.
     pub fn close(mut self, stopped: u64) -> Result<(), Error> {
         let at = self.at(stopped);
-        self.writer.close(at).map(drop)
+        let mut failed = None;
+        if let Some(user) = &mut self.user {
+            user.close(self.writer.dir(), stopped);
+            failed = user.failed.take();
+        }
+        let closed = self.writer.close(at).map(drop);
+        failed.map_or(closed, Err)
     }
 }
 

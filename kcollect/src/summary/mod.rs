@@ -9,8 +9,10 @@ use std::collections::{BTreeMap, HashMap};
 use bpf::{Counts, CpuBooks, Details};
 use experiment_format::microstate::Microstate;
 use serde::Serialize;
-use user_collector::entries::Joined;
+use user_collector::join::Joined;
+use user_collector::objects::TableCounts;
 
+use crate::user::{FollowedProcess, StackCounts, UserLosses};
 use crate::cli::Plan;
 use crate::exit::Failure;
 use crate::kernel::accounts::ProcessTimes;
@@ -53,8 +55,8 @@ pub struct Summary {
     pub processes: Vec<Process>,
     /// What more is known of some of the time of all threads.
     pub of_which_s: OfWhich,
-    /// Ticks by what became of their user side.
-    pub user_entries: Joined,
+    /// What came of following processes, where any could be followed.
+    pub followed: Option<Followed>,
     /// Processes and threads named with `-T`.
     pub targets: Vec<Process>,
     /// Where threads were away from the CPUs, by ticks, most first; sleep and stop come after all else.
@@ -65,6 +67,21 @@ pub struct Summary {
     pub cost: Cost,
     /// Commands to type next.
     pub next: Vec<String>,
+}
+
+/// What came of following processes into their user code.
+#[derive(Debug, Serialize)]
+pub struct Followed {
+    /// The followed processes, by the number of their ticks.
+    pub processes: Vec<FollowedProcess>,
+    /// Ticks of all of them by how their user stack ended.
+    pub user_stacks: StackCounts,
+    /// Ticks of all threads by what became of their user side.
+    pub entries: Joined,
+    /// How load objects got their unwind tables.
+    pub tables: TableCounts,
+    /// What was lost.
+    pub losses: UserLosses,
 }
 
 /// One CPU's books.
@@ -273,7 +290,7 @@ impl Summary {
                 .map(|times| row(times, None))
                 .collect(),
             of_which_s: OfWhich::new(&system.details),
-            user_entries: founder.recorder.entries.joined(),
+            followed: user(founder),
             waiting: waiting(founder, interval),
             functions: functions(founder, interval),
             cost: cost(elapsed_s, founder.bytes_written()),
@@ -286,6 +303,23 @@ impl Summary {
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
+}
+
+/// What came of following processes, where any could be.
+fn user(founder: &Founder) -> Option<Followed> {
+    let user = founder.user.as_ref()?;
+    let processes = user.summary();
+    let mut user_stacks = StackCounts::default();
+    for process in &processes {
+        user_stacks.merge(&process.user_stacks);
+    }
+    Some(Followed {
+        processes,
+        user_stacks,
+        entries: user.joined(),
+        tables: user.objects.counts,
+        losses: user.losses,
+    })
 }
 
 fn cpu((cpu, books, time): &(u32, CpuBooks, CpuTime)) -> Cpu {

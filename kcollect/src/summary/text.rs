@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-use super::{Function, Process, Summary, WaitingPlace};
+use bpf::unwind::End;
+
+use super::{Followed, Function, Process, Summary, WaitingPlace};
 
 /// Rows of a table.
 const TOP: usize = 10;
@@ -43,6 +45,9 @@ impl Summary {
             },
         )?;
         writeln!(out, "  {}", self.losses.line())?;
+        if let Some(followed) = &self.followed {
+            writeln!(out, "  {}", followed.line())?;
+        }
         writeln!(out)?;
         writeln!(
             out,
@@ -93,6 +98,23 @@ impl Summary {
         self.next
             .iter()
             .try_for_each(|command| writeln!(out, "  {command}"))
+    }
+}
+
+impl Followed {
+    fn line(&self) -> String {
+        let stacks = &self.user_stacks;
+        let walked: u64 = stacks.by_end.values().sum();
+        let complete = stacks.by_end.get(&End::Complete).copied().unwrap_or(0);
+        format!(
+            "{} process{} followed: of {} ticks {} have their complete user stack, {} a part of it, {} none",
+            self.processes.len(),
+            if self.processes.len() == 1 { "" } else { "es" },
+            walked + stacks.missing,
+            complete,
+            walked - complete,
+            stacks.missing,
+        )
     }
 }
 

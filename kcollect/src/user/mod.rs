@@ -14,19 +14,20 @@ use std::time::Duration;
 
 use bpf::{Entry, Head, UserSide as Side};
 use bpf::unwind::{End, Registers};
-use experiment_format::log::{Header, LogEvent, Run};
-use experiment_format::layout::ExperimentDir;
+use experiment_format::log::{Header, LogEvent, ProfileDecl, Run};
+use experiment_format::layout::{ExperimentDir, printable};
 use experiment_format::map::MapEvent;
-use experiment_format::microstate::Microstate;
+use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::Detail;
 use experiment_format::stacks::StackEnd;
 use experiment_format::usage::UsageRecord;
 use experiment_format::{Error, Result};
 use user_collector::collector::{Array, Collector};
 use user_collector::follow::{Candidate, Follow};
-use user_collector::jit::{self, JitWatch};
+use user_collector::jit::JitWatch;
 use user_collector::join::{Join, Joined, Slot};
-use user_collector::lineage;
+use user_collector::lineage::{Birth, DirectoryNames, Lineages};
+use user_collector::facts::Facts;
 use user_collector::maps::Mapping;
 use user_collector::objects::Objects;
 use user_collector::process::{Process, Processes};
@@ -135,7 +136,8 @@ pub struct UserSide {
     held: usize,
     copies: Vec<(Slot, Copied)>,
     copied_bytes: usize,
-    names: lineage::Names,
+    names: DirectoryNames,
+    lineages: Option<Lineages>,
     gone: Vec<FollowedProcess>,
     bytes_gone: u64,
     hand_over: HandOver,
@@ -171,7 +173,8 @@ impl UserSide {
             held: 0,
             copies: Vec::new(),
             copied_bytes: 0,
-            names: lineage::Names::default(),
+            names: DirectoryNames::new(),
+            lineages: None,
             gone: Vec::new(),
             bytes_gone: 0,
             hand_over: HandOver::default(),
@@ -180,9 +183,14 @@ impl UserSide {
         }
     }
 
-    /// This process is followed whatever the rule says.
-    pub fn choose(&mut self, pid: u32) {
-        self.rule.pids.push(pid);
+    /// The load: followed unless a pattern decides, and the first of a line of descent.
+    pub fn choose_load(&mut self, pid: u32) {
+        if matches!(self.rule.follow, Follow::On | Follow::All) {
+            self.rule.pids.push(pid);
+        }
+        if self.rule.descendants {
+            self.lineages = Some(Lineages::new(pid));
+        }
     }
 
     /// `parent` forked `pid`, of which `processes` know.
@@ -205,6 +213,9 @@ impl UserSide {
         let before = self.serials.remove(&pid);
         let back = before.map_or_else(Vec::new, |before| self.end(dir, before, at));
         self.spaces.forked(pid, parent, at);
+        if let Some(lineages) = &mut self.lineages {
+            lineages.forked(pid, parent, Birth::Fork);
+        }
         self.hand_over.changed(pid);
         let fate = self.fate(processes, pid);
         fate.chosen |= by_followed;
@@ -214,6 +225,9 @@ impl UserSide {
     /// `pid` executes another program.
     pub fn executed(&mut self, pid: u32, at: u64) {
         self.spaces.executed(pid, at);
+        if let Some(lineages) = &mut self.lineages {
+            lineages.executed(pid);
+        }
         self.hand_over.changed(pid);
         if let Some(followed) = self.followed(pid)
             && let Some(watch) = followed.jit.take()
@@ -603,14 +617,23 @@ impl UserSide {
         (pid, serial): (u32, u64),
         name: &[u8],
     ) -> Result<()> {
-        let facts = user_collector::facts::Facts::of(pid);
+        let facts = Facts::read(pid);
         let mut header = self.founding.header.clone();
         header.pid = pid;
-        header.command_line = facts.command_line(name);
-        header.profiles.remove(1);
+        header.command_line = facts
+            .command_line
+            .clone()
+            .unwrap_or_else(|| printable(name));
+        header.profiles.retain(|profile| {
+            !matches!(profile, ProfileDecl::Clock { states: NumStates::Kernel, .. })
+        });
         header.settings.clear();
-        header.comments = facts.comments();
-        let directory = self.names.directory(name, pid);
+        header.comments = described_by(&facts, name);
+        let descent = self.lineages.as_ref().and_then(|lineages| lineages.get(pid));
+        let directory = match descent.filter(|descent| !descent.is_empty()) {
+            Some(descent) => format!("{descent}.er"),
+            None => self.names.next(name, pid),
+        };
         let mut collector = Collector::create(
             dir,
             &directory,
@@ -719,6 +742,26 @@ fn relatives(processes: &Processes, pid: u32) -> Vec<u32> {
 fn process_name(process: Option<&Process>, head: &Head) -> Vec<u8> {
     let name = process.and_then(|process| process.name.as_deref());
     name.unwrap_or(head.name.bytes()).to_vec()
+}
+
+/// What is known of a process, as comments of its experiment.
+fn described_by(facts: &Facts, name: &[u8]) -> Vec<String> {
+    let mut comments = vec![format!("process: {}", printable(name))];
+    let mut tell = |what: &str, value: Option<String>| {
+        comments.extend(value.map(|value| format!("{what}: {value}")));
+    };
+    tell("program", facts.executable.clone());
+    tell("directory", facts.cwd.clone());
+    tell("user id", facts.uid.map(|uid| uid.to_string()));
+    tell(
+        "container",
+        facts
+            .container
+            .as_ref()
+            .map(|container| format!("{:?} {}", container.runtime, container.id)),
+    );
+    tell("MPI rank", facts.mpi_rank.map(|rank| rank.to_string()));
+    comments
 }
 
 fn write(followed: &mut Followed, stay: &Stay, stack: Option<&UserStack>) -> Result<()> {
