@@ -93,12 +93,9 @@ fn safe(path: &[u8]) -> String {
     if name.starts_with('<') {
         name.replace_range(..1, "\\x3C");
     }
-    if name
-        .chars()
-        .skip(1)
-        .collect::<String>()
-        .starts_with("Unresolvable")
-    {
+    let mut behind = name.chars();
+    behind.next();
+    if behind.as_str().starts_with("Unresolvable") {
         name.insert(0, '_');
     }
     if name.len() > LONGEST {
