@@ -23,7 +23,7 @@ use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::writer::ExperimentWriter;
-use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+use object::{Object, ObjectSection, ObjectSymbol};
 use proptest::prelude::*;
 use user_collector::archive::{
     ArchiveError, Archived, Asker, Lines, archive_object, find_debug_file, source_paths,
@@ -44,6 +44,19 @@ const ROOT: Asker = Asker {
 #[inline(never)]
 extern "C" fn kcollect_archive_here(x: u64) -> u64 {
     std::hint::black_box(x).wrapping_mul(3)
+}
+
+// A function of which nothing tells but a label: no type, no size, no frame information.
+std::arch::global_asm!(
+    ".globl kcollect_archive_label",
+    "kcollect_archive_label:",
+    "nop",
+    "nop",
+    "ret"
+);
+
+unsafe extern "C" {
+    fn kcollect_archive_label();
 }
 
 /// An experiment with 100 ticks at each of these positions in the file.
@@ -107,18 +120,22 @@ fn experiment(parent: &Path, positions: &[u64], archive: impl FnOnce(&Experiment
 fn here() -> File {
     // It is in the program only if it is used.
     assert_eq!(kcollect_archive_here(2), 6);
+    // SAFETY: it does nothing and returns.
+    unsafe { kcollect_archive_label() };
     File::open(std::env::current_exe().unwrap()).unwrap()
 }
 
 /// Position in the file of the function that is looked for.
 fn position() -> u64 {
+    position_of("kcollect_archive_here")
+}
+
+fn position_of(function: &str) -> u64 {
     let bytes = fs::read(std::env::current_exe().unwrap()).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
     let symbol = file
         .symbols()
-        .find(|symbol| {
-            symbol.kind() == SymbolKind::Text && symbol.name() == Ok("kcollect_archive_here")
-        })
+        .find(|symbol| symbol.name() == Ok(function))
         .unwrap();
     let section = file
         .section_by_index(symbol.section_index().unwrap())
@@ -164,6 +181,17 @@ fn names_and_instructions_of_a_program() {
     assert_eq!(row(&text, "kcollect_archive_here")[0], "1.000");
     let code = display(&path, &["-disasm", "kcollect_archive_here"]);
     assert!(code.contains("ret"), "{code}");
+}
+
+#[test]
+fn a_label_of_assembly_is_a_function() {
+    let tmp = tempfile::tempdir().unwrap();
+    let position = position_of("kcollect_archive_label");
+    let path = experiment(tmp.path(), &[position, position + 1], |dir| {
+        archive_object(dir, "/opt/x/prog", &here(), None, &ROOT).unwrap();
+    });
+    let text = display(&path, &["-functions"]);
+    assert_eq!(row(&text, "kcollect_archive_label")[0], "2.000");
 }
 
 #[test]

@@ -23,7 +23,9 @@ use super::elf::{Elf, LITTLE};
 /// Longest build id that is believed, bytes. SHA-1 has 20.
 const LONGEST_ID: usize = 64;
 /// Largest section of notes that is looked at, bytes.
-const LARGEST_NOTES: usize = 64 * 1024;
+const LARGEST_NOTES: u64 = 64 * 1024;
+/// Most sections of notes that are looked at.
+const MOST_NOTES: usize = 16;
 /// The directory of debug files.
 const DEBUG: &str = "usr/lib/debug";
 
@@ -85,9 +87,8 @@ fn regular(root: BorrowedFd<'_>, path: &Path) -> Option<File> {
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     let place = File::from(openat2(root.as_fd(), path, how).ok()?);
-    let metadata = place.metadata().ok()?;
-    let taken = metadata.is_file() && metadata.len() <= MAX_FILE;
-    taken.then(|| reopen(&place).ok()).flatten()
+    let file = place.metadata().ok()?.is_file();
+    file.then(|| reopen(&place).ok()).flatten()
 }
 
 /// Has it the build id, where there is one on both sides, and else the checksum?
@@ -116,8 +117,10 @@ fn id_of(elf: &Elf<'_>) -> Box<[u8]> {
     let notes = elf
         .sections
         .iter()
-        .filter(|section| section.sh_type(LITTLE) == SHT_NOTE)
-        .take(16);
+        .filter(|section| {
+            section.sh_type(LITTLE) == SHT_NOTE && section.sh_size(LITTLE) <= LARGEST_NOTES
+        })
+        .take(MOST_NOTES);
     notes
         .filter_map(|section| elf.data(section).ok())
         .find_map(|notes| id_in(&notes))
@@ -126,7 +129,7 @@ fn id_of(elf: &Elf<'_>) -> Box<[u8]> {
 
 /// The build id among notes: size of name, size of content, type; each of the two padded to 4 bytes.
 fn id_in(notes: &[u8]) -> Option<Box<[u8]>> {
-    let mut rest = notes.get(..notes.len().min(LARGEST_NOTES))?;
+    let mut rest = notes;
     loop {
         let (head, behind) = rest.split_at_checked(12)?;
         let word = |at: usize| Some(u32::from_le_bytes(*head.get(at..)?.first_chunk()?));

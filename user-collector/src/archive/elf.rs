@@ -20,8 +20,9 @@ pub(super) type Section = SectionHeader64<LittleEndian>;
 pub(super) type Header = FileHeader64<LittleEndian>;
 
 pub(super) const LITTLE: LittleEndian = LittleEndian;
-/// Largest table or section that is read into memory, bytes. The symbols of the largest browsers have 300 MB.
-const LARGEST_PIECE: u64 = 512 << 20;
+/// Largest table or section that is read into memory, bytes. A file without content, and so without cost to its owner,
+/// may tell of tables up to its own size.
+const LARGEST_PIECE: u64 = 256 << 20;
 
 /// So many sections are added to those of a file.
 const ADDED: u16 = 3;

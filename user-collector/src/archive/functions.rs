@@ -26,8 +26,8 @@ use super::{frames, plt};
 
 /// Most functions of a file. The largest programs have a million.
 pub(super) const MOST: usize = 4 << 20;
-/// Most bytes of names: their positions are 32-bit numbers.
-const MOST_NAMES: usize = 1 << 30;
+/// Most bytes of names.
+const MOST_NAMES: usize = 512 << 20;
 
 /// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

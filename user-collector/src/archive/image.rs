@@ -7,6 +7,7 @@
 //! Where the content must not be copied, or is too large, the sections of code keep their places in a file that has
 //! nothing there (NOBITS): names, and no disassembly.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
@@ -170,7 +171,7 @@ impl Tables {
 
 /// Leaves the sections of code, without bits, and no others: their content is not in the file.
 fn only_code(elf: &Elf<'_>, sections: &mut [Section]) {
-    let code: Vec<usize> = elf.code().iter().map(|code| code.index).collect();
+    let code: HashSet<usize> = elf.code().iter().map(|code| code.index).collect();
     for (index, section) in sections.iter_mut().enumerate() {
         if code.contains(&index) {
             section.sh_type = U32::new(LITTLE, SHT_NOBITS);

@@ -3,9 +3,13 @@
 //! Load objects are one namespace in all of an experiment, and paths are not: two containers have two files of one path,
 //! and an upgrade puts another file in the place of one that still runs. Given one name, the functions of the one would
 //! be shown for the other.
+//!
+//! Names of files in `archives/` have a checksum in the place of the directory, for which anybody can make a directory
+//! that gives the same. So two load objects differ in that name too, or the file of one would take the other's place.
 
 use std::collections::{HashMap, HashSet};
 
+use experiment_format::archive::archive_name;
 use experiment_format::layout::printable;
 
 use crate::maps::MappedFile;
@@ -24,6 +28,7 @@ type Key = (Box<[u8]>, Box<[u8]>, (u64, u64, u64));
 #[derive(Clone, Debug, Default)]
 pub struct ObjectNames {
     names: HashMap<Key, String>,
+    /// Their names in `archives/`.
     taken: HashSet<String>,
 }
 
@@ -32,6 +37,11 @@ impl ObjectNames {
     #[must_use]
     pub fn new() -> ObjectNames {
         ObjectNames::default()
+    }
+
+    /// Keeps a name for something else that is archived, such as the kernel.
+    pub fn reserve(&mut self, name: &str) {
+        self.taken.insert(archive_name(name));
     }
 
     /// The name of a file: the same for equal files, another one for each other file. Files of one path are equal if
@@ -53,7 +63,7 @@ impl ObjectNames {
         );
         if !self.names.contains_key(&key) {
             let name = self.free_name(file);
-            self.taken.insert(name.clone());
+            self.taken.insert(archive_name(&name));
             self.names.insert(key.clone(), name);
         }
         self.names.get(&key).map_or("", String::as_str)
@@ -75,7 +85,7 @@ impl ObjectNames {
         std::iter::once(path.clone())
             .chain(with_id)
             .chain(numbered)
-            .find(|name| !self.taken.contains(name))
+            .find(|name| !self.taken.contains(&archive_name(name)))
             .unwrap_or_default()
     }
 }
@@ -93,12 +103,9 @@ fn safe(path: &[u8]) -> String {
     if name.starts_with('<') {
         name.replace_range(..1, "\\x3C");
     }
-    if name
-        .chars()
-        .skip(1)
-        .collect::<String>()
-        .starts_with("Unresolvable")
-    {
+    let mut behind = name.chars();
+    behind.next();
+    if behind.as_str().starts_with("Unresolvable") {
         name.insert(0, '_');
     }
     if name.len() > LONGEST {
@@ -161,6 +168,21 @@ mod tests {
             .name_of(&file("é".repeat(9000).as_bytes(), &[], 1))
             .len();
         assert!(long <= LONGEST);
+    }
+
+    #[test]
+    fn a_reserved_name_is_not_given() {
+        let mut names = ObjectNames::new();
+        names.reserve("vmlinux");
+        assert_eq!(names.name_of(&file(b"vmlinux", &[], 1)), "vmlinux (2)");
+        // Two directories of one checksum: they differ by the bits of its polynomial.
+        let (one, other) = ("/tmp/bbbbbbbbb/x", "/tmp/cbbbbbbje/x");
+        assert_eq!(archive_name(one), archive_name(other));
+        assert_eq!(names.name_of(&file(one.as_bytes(), &[], 1)), one);
+        assert_eq!(
+            names.name_of(&file(other.as_bytes(), &[], 2)),
+            "/tmp/cbbbbbbje/x (2)"
+        );
     }
 
     proptest! {

@@ -10,14 +10,18 @@ use std::collections::HashMap;
 
 use object::LittleEndian;
 use object::elf::{
-    EM_X86_64, R_X86_64_GLOB_DAT, R_X86_64_IRELATIVE, R_X86_64_JUMP_SLOT, Rela64, SHT_DYNSYM,
-    SHT_RELA, Sym64,
+    EM_X86_64, R_X86_64_GLOB_DAT, R_X86_64_IRELATIVE, R_X86_64_JUMP_SLOT, Rela64, SHF_ALLOC,
+    SHT_DYNSYM, SHT_RELA, Sym64,
 };
 use object::read::elf::{SectionHeader, Sym};
 
 use super::elf::{Code, Elf, LITTLE};
 use super::functions::MOST;
 
+/// Largest table that is read, bytes; and most of each kind. Programs have one or two of each, but headers of sections can
+/// show the same bytes as often as they want.
+const LARGEST: u64 = 64 << 20;
+const MOST_TABLES: usize = 8;
 /// Names are cut at this many bytes here.
 const LONGEST_NAME: usize = 4096;
 
@@ -52,11 +56,13 @@ pub(super) fn entries<'a>(
     }
     let targets = targets(elf);
     let symbols = Symbols::of(elf);
-    for code in code {
-        let section = &elf.sections[code.index];
-        if !elf.name_begins(section, b".plt") {
-            continue;
-        }
+    let tables = code
+        .iter()
+        .map(|code| (code, &elf.sections[code.index]))
+        .filter(|(_, section)| {
+            elf.name_begins(section, b".plt") && section.sh_size(LITTLE) <= LARGEST
+        });
+    for (code, section) in tables.take(MOST_TABLES) {
         let Ok(bytes) = elf.data(section) else {
             continue;
         };
@@ -119,7 +125,12 @@ fn targets(elf: &Elf<'_>) -> HashMap<u64, Target> {
     let tables = elf
         .sections
         .iter()
-        .filter(|section| section.sh_type(LITTLE) == SHT_RELA);
+        .filter(|section| {
+            section.sh_type(LITTLE) == SHT_RELA
+                && section.sh_flags(LITTLE).contains(SHF_ALLOC)
+                && section.sh_size(LITTLE) <= LARGEST
+        })
+        .take(MOST_TABLES);
     for relocation in tables
         .filter_map(|table| elf.table::<Rela64<LittleEndian>>(table).ok())
         .flatten()
@@ -133,9 +144,6 @@ fn targets(elf: &Elf<'_>) -> HashMap<u64, Target> {
             continue;
         };
         targets.insert(relocation.r_offset.get(LITTLE), target);
-        if targets.len() >= MOST {
-            break;
-        }
     }
     targets
 }
