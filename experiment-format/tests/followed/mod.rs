@@ -1,0 +1,84 @@
+//! A founder and subexperiments in it, as the tests make them.
+
+use std::path::Path;
+
+use experiment_format::layout::{ExperimentDir, NameRequest};
+use experiment_format::log::{Cpu, Header, ProfileDecl, Run, System};
+use experiment_format::map::MapEvent;
+use experiment_format::microstate::{Microstate, NumStates};
+use experiment_format::packet::{ClockTick, TickArray};
+use experiment_format::stacks::StackUid;
+use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::writer::ExperimentWriter;
+
+pub(crate) const START: u64 = 1_000_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
+pub(crate) fn header(pid: u32) -> Header {
+    let clock = |states, packet| ProfileDecl::Clock {
+        tick_us: 10_000,
+        states,
+        packets: vec![packet],
+    };
+    let arrays = clock(NumStates::Solaris, TickArray::declaration());
+    let profiles = match pid {
+        0 => vec![clock(NumStates::Kernel, ClockTick::declaration()), arrays],
+        _ => vec![ProfileDecl::ThreadNames, arrays],
+    };
+    Header {
+        system: System {
+            arch: "x86_64".into(),
+            // More than a page of them.
+            cpus: (0..300).map(|id| Cpu { id, mhz: 2600 }).collect(),
+            ..System::default()
+        },
+        pid,
+        command_line: format!("/usr/bin/program{pid}"),
+        profiles,
+        ..Header::default()
+    }
+}
+
+pub(crate) fn run(tstamp: u64) -> Run {
+    Run {
+        tstamp,
+        wall: 1_795_205_070,
+        tm_zone: 0,
+    }
+}
+
+pub(crate) fn founder(parent: &Path) -> ExperimentWriter {
+    let request = NameRequest::Exactly("founder.er".into());
+    let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
+    ExperimentWriter::create(dir, &header(0), run(START)).unwrap()
+}
+
+pub(crate) fn name(pid: u32) -> String {
+    format!("_program{pid}_PID_{pid}.1.er")
+}
+
+pub(crate) fn sub(founder: &ExperimentWriter, pid: u32) -> SubexperimentWriter {
+    SubexperimentWriter::create(founder.dir(), &name(pid), &header(pid), run(START + 7)).unwrap()
+}
+
+pub(crate) fn function(vaddr: u64, name: &str) -> MapEvent {
+    MapEvent::Function {
+        at: 0,
+        vaddr,
+        size: 256,
+        name: name.to_owned(),
+    }
+}
+
+pub(crate) fn array(stack: StackUid, tid: u32, state: Microstate, count: u32) -> TickArray {
+    let mut ticks = [0; Microstate::PER_THREAD];
+    ticks[state as usize] = count;
+    TickArray {
+        cpu: 1,
+        time: START + SECOND,
+        stack,
+        tid,
+        pid: tid,
+        ticks,
+        detail: 0,
+    }
+}
