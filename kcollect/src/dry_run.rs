@@ -22,9 +22,13 @@ pub fn describe(plan: &Plan) -> Vec<String> {
     lines.push(match &plan.follow {
         FollowWish::Off if plan.targets.is_empty() => "no process is followed".to_owned(),
         FollowWish::Off => format!("only the processes of -T are followed{descendants}"),
-        FollowWish::On => format!("processes that were on a CPU at a tick are followed{descendants}"),
+        FollowWish::On => {
+            format!("processes that were on a CPU at a tick are followed{descendants}")
+        }
         FollowWish::All => "all processes are followed".to_owned(),
-        FollowWish::Matching(pattern) => format!("processes that {pattern} matches are followed{descendants}"),
+        FollowWish::Matching(pattern) => {
+            format!("processes that {pattern} matches are followed{descendants}")
+        }
     });
     let directory = plan.directory.display();
     lines.push(match &plan.name {

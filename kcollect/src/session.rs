@@ -117,13 +117,11 @@ impl<'a> Session<'a> {
         })?;
         let period = u64::from(plan.period_us) * 1000;
         let emission = plan.rule().follows().then(Emission::probe);
-        let mut sources =
-            Sources::open(period, plan.record_idle, kernel.page_fault(), emission)?;
+        let mut sources = Sources::open(period, plan.record_idle, kernel.page_fault(), emission)?;
 
         let dir = create_directory(plan, output)?;
         let path = shown_path(plan, &dir);
-        let founder =
-            Founder::create(dir, plan, kernel, emission, |text| output.detail(text));
+        let founder = Founder::create(dir, plan, kernel, emission, |text| output.detail(text));
         let founder = founder.map_err(|error| creation_failure(&error))?;
         output.say(&format!(
             "Creating experiment directory {} (Process ID: {}) ...",

@@ -341,10 +341,10 @@ fn mapped_code(pid: u32) -> Vec<Mapping> {
     let maps = i32::try_from(pid)
         .ok()
         .and_then(|pid| procfs::process::Process::new(pid).ok()?.maps().ok());
-    let executable = maps.into_iter().flatten().filter(|map| {
-        map.perms
-            .contains(procfs::process::MMPermissions::EXECUTE)
-    });
+    let executable = maps
+        .into_iter()
+        .flatten()
+        .filter(|map| map.perms.contains(procfs::process::MMPermissions::EXECUTE));
     executable
         .map(|map| Mapping {
             start: map.address.0,

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::spawn;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use bpf::{Emission, Head, Record, Settings, TickCollector};
 use kcollect::machine::now;
 use kcollect::perf::event::open_clock;
 use tests::machine::{Exclusive, online_cpus};
-use user_collector::entries::Entries;
+use user_collector::join::Join;
 
 /// Longer than an interval, so that every sleep has a boundary of the grid.
 const NAP: Duration = Duration::from_millis(3);
@@ -37,20 +38,21 @@ fn judge(way: Emission) -> Result<()> {
     // As the session does it: in the order of time.
     records.retain(|record| head(record).tid == tid);
     records.sort_by_key(Record::time);
-    let (mut join, mut all) = (Entries::default(), 0);
+    let (mut join, mut all) = (Join::<(), ()>::default(), 0);
     let mut places: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     for record in &records {
         let ticks = match record {
             Record::Tick(tick) => u64::from(tick.ticks),
             Record::Absence(absence) => u64::from(absence.blocked + absence.waited),
             Record::Entry(entry) => {
-                join.told(tid, entry.head.entry);
+                let (slot, _) = join.announced(tid, entry.head.entry);
+                join.resolved(slot, Arc::new(()));
                 places.insert(entry.head.entry, (entry.ip, entry.sp));
                 continue;
             }
             Record::Thread(_) => continue,
         };
-        join.recorded(tid, head(record).entry, ticks);
+        join.recorded(tid, head(record).entry, ticks, ());
         all += ticks;
     }
 

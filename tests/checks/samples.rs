@@ -215,11 +215,15 @@ fn root_no_user_side_without_followers() -> Result<()> {
     let experiment = recorded.experiment()?;
     let text = std::fs::read_to_string(experiment.join("kcollect.json"))?;
     let summary: serde_json::Value = serde_json::from_str(&text)?;
-    let entries = &summary["user_entries"];
     let all = array_ticks(&experiment, None)?;
     ensure!(
-        entries["entries"] == 0 && entries["none"] == all && all > 1000,
-        "{all} ticks in arrays: {entries}"
+        summary["followed"].is_null() && all > 1000,
+        "{all} ticks in arrays: {}",
+        summary["followed"]
     );
+    let subexperiments = std::fs::read_dir(&experiment)?
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with('_'));
+    ensure!(subexperiments.count() == 0, "a process was followed");
     Ok(())
 }

@@ -68,7 +68,8 @@ pub struct Recorded {
 }
 
 impl Recording {
-    /// Starts it. The directory is given by `-d`; the load, if any, is the end of the arguments.
+    /// Starts it. The directory is given by `-d`; the load, if any, is the end of the arguments. Nobody is followed unless the
+    /// arguments say so by `-F`: most checks are of the founder alone.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -78,6 +79,13 @@ impl Recording {
     ) -> Result<Self> {
         let directory = TempDir::new()?;
         let mut command = command(["-d".as_ref(), directory.path().as_os_str()])?;
+        let arguments: Vec<_> = arguments
+            .into_iter()
+            .map(|argument| argument.as_ref().to_owned())
+            .collect();
+        if !arguments.iter().any(|argument| argument == "-F") {
+            command.args(["-F", "off"]);
+        }
         command.args(arguments).current_dir(directory.path());
         let running = Running::start(&mut command, limit)?;
         Ok(Self { directory, running })

@@ -149,8 +149,7 @@ impl Objects {
     fn settle(&mut self, built: Vec<Built>) -> Vec<ObjectId> {
         let mut settled = Vec::new();
         for built in built {
-            self.rules
-                .extend(built.new_rules.iter().map(Rule::encode));
+            self.rules.extend(built.new_rules.iter().map(Rule::encode));
             let Some(object) = self.objects.get_mut(built.id.0 as usize) else {
                 continue;
             };
@@ -202,10 +201,12 @@ impl Objects {
             // Why the process's own could not be opened is what is told.
             opened = modules::open(proc, *relative, mapping).or(opened);
         }
-        let opened = opened.map_err(|error| error.to_string()).and_then(|opened| {
-            let metadata = opened.file.metadata().map_err(|error| error.to_string())?;
-            Ok((opened.file, (metadata.dev(), metadata.ino())))
-        });
+        let opened = opened
+            .map_err(|error| error.to_string())
+            .and_then(|opened| {
+                let metadata = opened.file.metadata().map_err(|error| error.to_string())?;
+                Ok((opened.file, (metadata.dev(), metadata.ino())))
+            });
         let (file, inode) = match opened {
             Ok(opened) => opened,
             Err(error) => {

@@ -22,7 +22,7 @@ use clap::error::ErrorKind;
 
 pub use error::CliError;
 pub use machine::Machine;
-pub use plan::{FollowWish, Archive, Command, NameWish, PauseSignal, Plan, Target};
+pub use plan::{Archive, Command, FollowWish, NameWish, PauseSignal, Plan, Target};
 pub use targets::check_targets;
 
 /// Reads the command line, `argv[0]` included, and says what will be done.

@@ -148,7 +148,15 @@ impl Founder {
         };
         match founder.write_start(plan, &mut say) {
             Ok(kernel) => {
-                founder.user = follow(plan, Founding { header, run, kernel }, &mut say);
+                founder.user = follow(
+                    plan,
+                    Founding {
+                        header,
+                        run,
+                        kernel,
+                    },
+                    &mut say,
+                );
                 Ok(founder)
             }
             Err(error) => {
@@ -332,8 +340,7 @@ impl Founder {
             SidebandEvent::Fork { pid, parent } => {
                 self.processes.forked(pid, parent);
                 if let Some(user) = &mut self.user {
-                    let back =
-                        user.forked(self.writer.dir(), &self.processes, pid, parent, time);
+                    let back = user.forked(self.writer.dir(), &self.processes, pid, parent, time);
                     self.write_back(&back);
                 }
             }
@@ -432,7 +439,10 @@ impl Founder {
         if let Some(user) = &mut self.user {
             let processes = &self.processes;
             let back = user.forget(self.writer.dir(), |pid, ended| {
-                ended < long_ago && processes.get(pid).is_none_or(|process| process.exited.is_some())
+                ended < long_ago
+                    && processes
+                        .get(pid)
+                        .is_none_or(|process| process.exited.is_some())
             });
             self.write_back(&back);
         }

@@ -12,7 +12,6 @@ use serde::Serialize;
 use user_collector::join::Joined;
 use user_collector::objects::TableCounts;
 
-use crate::user::{FollowedProcess, StackCounts, UserLosses};
 use crate::cli::Plan;
 use crate::exit::Failure;
 use crate::kernel::accounts::ProcessTimes;
@@ -20,6 +19,7 @@ use crate::kernel::founder::Founder;
 use crate::kernel::recorder::TRUNCATED;
 use crate::losses::Losses;
 use crate::sources::{CpuTime, Sources};
+use crate::user::{FollowedProcess, StackCounts, UserLosses};
 
 /// Rows of a table in the JSON.
 const TOP_JSON: usize = 200;

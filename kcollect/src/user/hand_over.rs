@@ -116,9 +116,7 @@ impl UserSide {
         pid: u32,
         mapping: &Mapping,
     ) -> Result<Code, bpf::Error> {
-        let id = self
-            .objects
-            .of(pid, &relatives(processes, pid), mapping);
+        let id = self.objects.of(pid, &relatives(processes, pid), mapping);
         let table = self.objects.get(id).map(|object| object.table.clone());
         let module = match table {
             Some(Table::Pending) => return Ok(Code::Pending),
@@ -130,7 +128,10 @@ impl UserSide {
         };
         let bias = mapping.start.wrapping_sub(address);
         if let Some(table) = self.hand_over.tables.get(&id) {
-            return Ok(Code::Table { table: *table, bias });
+            return Ok(Code::Table {
+                table: *table,
+                bias,
+            });
         }
         if self.hand_over.refused.contains(&id) {
             return Ok(Code::Guess);
@@ -176,7 +177,10 @@ impl UserSide {
         if !matches!(self.rule.follow, Follow::Off | Follow::Matching(_)) {
             return false;
         }
-        let fate = self.serials.get(&pid).and_then(|serial| self.fates.get(serial));
+        let fate = self
+            .serials
+            .get(&pid)
+            .and_then(|serial| self.fates.get(serial));
         let taken = fate.is_some_and(|fate| fate.chosen || fate.followed.is_some());
         !taken && !self.wants(processes, pid, false)
     }

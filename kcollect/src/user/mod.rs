@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bpf::{Entry, Head, UserSide as Side};
 use bpf::unwind::{End, Registers};
-use experiment_format::log::{Header, LogEvent, ProfileDecl, Run};
+use bpf::{Entry, Head, UserSide as Side};
 use experiment_format::layout::{ExperimentDir, printable};
+use experiment_format::log::{Header, LogEvent, ProfileDecl, Run};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::Detail;
@@ -23,11 +23,11 @@ use experiment_format::stacks::StackEnd;
 use experiment_format::usage::UsageRecord;
 use experiment_format::{Error, Result};
 use user_collector::collector::{Array, Collector};
+use user_collector::facts::Facts;
 use user_collector::follow::{Candidate, Follow};
 use user_collector::jit::JitWatch;
 use user_collector::join::{Join, Joined, Slot};
 use user_collector::lineage::{Birth, DirectoryNames, Lineages};
-use user_collector::facts::Facts;
 use user_collector::maps::Mapping;
 use user_collector::objects::Objects;
 use user_collector::process::{Process, Processes};
@@ -359,13 +359,23 @@ impl UserSide {
     }
 
     /// A thread ended. Gives what is the founder's.
-    pub fn thread_ended(&mut self, dir: &ExperimentDir, processes: &Processes, tid: u32) -> Vec<Stay> {
+    pub fn thread_ended(
+        &mut self,
+        dir: &ExperimentDir,
+        processes: &Processes,
+        tid: u32,
+    ) -> Vec<Stay> {
         let complete = self.join.ended(tid);
         self.deliver(dir, processes, complete)
     }
 
     /// Walks the stacks that were copied and whose tables are there now; all of them when `last`.
-    pub fn walk_copies(&mut self, dir: &ExperimentDir, processes: &Processes, last: bool) -> Vec<Stay> {
+    pub fn walk_copies(
+        &mut self,
+        dir: &ExperimentDir,
+        processes: &Processes,
+        last: bool,
+    ) -> Vec<Stay> {
         let settled = match last {
             false => self.objects.take(),
             true => self.objects.wait(Duration::from_millis(500)),
@@ -416,7 +426,11 @@ impl UserSide {
     }
 
     /// Forgets processes that are gone, when `is_gone` says so. Gives what is the founder's.
-    pub fn forget(&mut self, dir: &ExperimentDir, mut is_gone: impl FnMut(u32, u64) -> bool) -> Vec<Stay> {
+    pub fn forget(
+        &mut self,
+        dir: &ExperimentDir,
+        mut is_gone: impl FnMut(u32, u64) -> bool,
+    ) -> Vec<Stay> {
         let gone: Vec<u64> = self
             .fates
             .iter()
@@ -434,14 +448,22 @@ impl UserSide {
             back.extend(self.end(dir, serial, at.unwrap_or(0)));
         }
         let serials = &self.serials;
-        for pid in self.spaces.retain(|pid| serials.contains_key(&pid) || !is_gone(pid, 0)) {
+        for pid in self
+            .spaces
+            .retain(|pid| serials.contains_key(&pid) || !is_gone(pid, 0))
+        {
             self.hand_over.gone(pid);
         }
         back
     }
 
     /// Writes a sample of each followed process; `usage` gives its record, by pid and serial.
-    pub fn sample(&mut self, at: u64, label: &str, usage: impl Fn(u32, u64) -> Option<UsageRecord>) {
+    pub fn sample(
+        &mut self,
+        at: u64,
+        label: &str,
+        usage: impl Fn(u32, u64) -> Option<UsageRecord>,
+    ) {
         let mut result = Ok(());
         for (serial, fate) in &mut self.fates {
             if let Some(followed) = &mut fate.followed
@@ -511,8 +533,14 @@ impl UserSide {
     /// Bytes of all subexperiments.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
-        let living = self.fates.values().filter_map(|fate| fate.followed.as_ref());
-        self.bytes_gone + living.map(|followed| followed.collector.bytes_written()).sum::<u64>()
+        let living = self
+            .fates
+            .values()
+            .filter_map(|fate| fate.followed.as_ref());
+        self.bytes_gone
+            + living
+                .map(|followed| followed.collector.bytes_written())
+                .sum::<u64>()
     }
 
     /// What became of the ticks' user sides.
@@ -524,7 +552,11 @@ impl UserSide {
     fn fate(&mut self, processes: &Processes, pid: u32) -> &mut Fate {
         let serial = processes.get(pid).map_or(0, |process| process.serial);
         // Nobody knows of it: it is told apart from others without a serial by its number.
-        let serial = if serial == 0 { u64::from(pid) << 32 } else { serial };
+        let serial = if serial == 0 {
+            u64::from(pid) << 32
+        } else {
+            serial
+        };
         self.serials.insert(pid, serial);
         let chosen = self.rule.pids.contains(&pid);
         let fate = self.fates.entry(serial).or_default();
@@ -625,11 +657,20 @@ impl UserSide {
             .clone()
             .unwrap_or_else(|| printable(name));
         header.profiles.retain(|profile| {
-            !matches!(profile, ProfileDecl::Clock { states: NumStates::Kernel, .. })
+            !matches!(
+                profile,
+                ProfileDecl::Clock {
+                    states: NumStates::Kernel,
+                    ..
+                }
+            )
         });
         header.settings.clear();
         header.comments = described_by(&facts, name);
-        let descent = self.lineages.as_ref().and_then(|lineages| lineages.get(pid));
+        let descent = self
+            .lineages
+            .as_ref()
+            .and_then(|lineages| lineages.get(pid));
         let directory = match descent.filter(|descent| !descent.is_empty()) {
             Some(descent) => format!("{descent}.er"),
             None => self.names.next(name, pid),
