@@ -3,7 +3,7 @@
 //!
 //! Fed with the perf side-band and a snapshot of `/proc`, in time order; asked about instants in the
 //! same order. It reads nothing by itself, so its tests are drawings of time; and likewise [`unwind`] is given the bytes
-//! of a file.
+//! of a file. What opens and reads files is [`modules`], and it alone.
 
 pub mod entries;
 pub mod follow;
