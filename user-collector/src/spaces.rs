@@ -46,7 +46,6 @@ pub struct Space {
     changes: Vec<Change>,
     code: Option<Code>,
     versions: VecDeque<(u32, Code)>,
-    handed: bool,
     /// By which number the kernel tells this execution of a program from others, once a record has told.
     pub execution: Option<u32>,
 }
@@ -65,7 +64,6 @@ impl Space {
     pub fn executes(&mut self, execution: u32) -> bool {
         let news = self.execution != Some(execution);
         self.execution = Some(execution);
-        self.handed &= !news;
         news
     }
 
@@ -76,18 +74,6 @@ impl Space {
         while self.versions.len() > VERSIONS {
             self.versions.pop_front();
         }
-        self.handed = true;
-    }
-
-    /// Were they handed over since they changed last?
-    #[must_use]
-    pub fn is_handed_over(&self) -> bool {
-        self.handed
-    }
-
-    /// Something else has changed that goes with the mappings.
-    pub fn hand_over_again(&mut self) {
-        self.handed = false;
     }
 
     /// How many frames of a stack that was walked by a version, leaf first, are to be believed: those until
@@ -144,7 +130,6 @@ impl Space {
 
     fn changed(&mut self) {
         self.code = None;
-        self.handed = false;
     }
 }
 
@@ -179,7 +164,6 @@ impl Spaces {
             changes: holding(&parent.mappings, at),
             code: parent.code.clone(),
             versions: VecDeque::new(),
-            handed: false,
             execution: parent.execution,
         });
         self.by_pid.insert(pid, space);
@@ -262,11 +246,9 @@ mod tests {
         spaces.mapped(7, mapping("one.so", 30, 40), 2);
         let space = spaces.get_mut(7).unwrap();
         space.handed_over(1);
-        assert!(space.is_handed_over());
         assert_eq!(space.believed(1, &[31, 15, 32, 16]), 4);
         spaces.mapped(7, mapping("two.so", 30, 40), 3);
         let space = spaces.get_mut(7).unwrap();
-        assert!(!space.is_handed_over());
         assert_eq!(space.believed(1, &[15, 16, 31, 17]), 3);
         assert_eq!(space.believed(1, &[31, 15]), 1);
         // Of a version that nobody remembers, the leaf alone.

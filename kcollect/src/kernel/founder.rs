@@ -439,10 +439,7 @@ impl Founder {
         if let Some(user) = &mut self.user {
             let processes = &self.processes;
             let back = user.forget(self.writer.dir(), |pid, ended| {
-                ended < long_ago
-                    && processes
-                        .get(pid)
-                        .is_none_or(|process| process.exited.is_some())
+                ended < long_ago && processes.get(pid).is_none()
             });
             self.write_back(&back);
         }

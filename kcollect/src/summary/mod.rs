@@ -245,6 +245,7 @@ impl Summary {
             lived_s: times.times.lived as f64 / 1e9,
         };
         let (system, _) = accounts.system();
+        let followed = user(founder);
         Ok(Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
@@ -260,7 +261,7 @@ impl Summary {
             },
             ticks: recorded.ticks,
             packets: recorded.packets,
-            arrays: recorded.arrays,
+            arrays: recorded.arrays + followed.as_ref().map_or(0, Followed::arrays),
             losses: Losses {
                 ring_full: sum(|books| books.lost),
                 not_written: founder.not_written,
@@ -290,7 +291,7 @@ impl Summary {
                 .map(|times| row(times, None))
                 .collect(),
             of_which_s: OfWhich::new(&system.details),
-            followed: user(founder),
+            followed,
             waiting: waiting(founder, interval),
             functions: functions(founder, interval),
             cost: cost(elapsed_s, founder.bytes_written()),
@@ -302,6 +303,12 @@ impl Summary {
     #[must_use]
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+}
+
+impl Followed {
+    fn arrays(&self) -> u64 {
+        self.processes.iter().map(|process| process.arrays).sum()
     }
 }
 

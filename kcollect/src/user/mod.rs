@@ -10,7 +10,7 @@ mod stack;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bpf::unwind::{End, Registers};
 use bpf::{Entry, Head, UserSide as Side};
@@ -38,6 +38,8 @@ pub use stack::{Copied, StackCounts, UserStack};
 
 /// Copied stacks that wait for tables take at most so many bytes.
 const MOST_COPIES: usize = 64 << 20;
+/// So long is waited at the end for the tables that copied stacks need.
+const LONGEST_WAIT: Duration = Duration::from_secs(3);
 /// Things that processes did of which it is open whether they will be followed.
 const MOST_HELD: usize = 200_000;
 
@@ -88,6 +90,8 @@ pub struct FollowedProcess {
     pub experiment: String,
     /// Ticks of its threads that are in there.
     pub ticks: u64,
+    /// Tick arrays that they are in.
+    pub arrays: u64,
     /// How their user stacks ended.
     pub user_stacks: StackCounts,
 }
@@ -376,10 +380,14 @@ impl UserSide {
         processes: &Processes,
         last: bool,
     ) -> Vec<Stay> {
-        let settled = match last {
-            false => self.objects.take(),
-            true => self.objects.wait(Duration::from_millis(500)),
-        };
+        let mut settled = self.objects.take();
+        let began = Instant::now();
+        while last && !self.copies.is_empty() && self.objects.waiting() > 0 {
+            match LONGEST_WAIT.checked_sub(began.elapsed()) {
+                Some(left) => settled.extend(self.objects.wait(left)),
+                None => break,
+            }
+        }
         self.hand_over.settled(&settled);
         if settled.is_empty() && !last {
             return Vec::new();
@@ -768,6 +776,7 @@ fn describe(pid: u32, followed: &Followed) -> FollowedProcess {
         pid,
         experiment: followed.collector.name().to_owned(),
         ticks: followed.ticks,
+        arrays: followed.collector.arrays,
         user_stacks: followed.counts.clone(),
     }
 }
