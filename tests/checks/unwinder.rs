@@ -1,0 +1,646 @@
+//! The unwinder, compiled natively, agrees with framehop on every frame of real programs' stacks; where it does not, the
+//! program itself says who is right.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bpf::unwind::{self, End, Found, Registers, Walked};
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
+use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
+use object::{Object as _, ObjectSection as _, ObjectSegment as _, ObjectSymbol as _};
+use tempfile::TempDir;
+use tests::traced::{Copied, Mapping, State, Stop, Traced, Truth};
+use user_collector::unwind::{Frames, Rule, Rules, Sections, Table};
+
+/// More than any of the programs is deep.
+const MOST: usize = 600;
+/// `mov $15,%rax; syscall`: where a handler returns to, and how debuggers know it.
+const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+
+type Bytes = Arc<[u8]>;
+
+/// A file with code.
+struct File {
+    name: String,
+    data: Bytes,
+    table: Table,
+    has_frames: bool,
+    /// Offset in the file, address: of the executable segments.
+    segments: Vec<(Range<u64>, u64)>,
+}
+
+impl File {
+    fn of(name: &str, data: Vec<u8>, rules: &mut Rules) -> Result<File> {
+        let sections = Sections::of_elf(&data)?;
+        let has_frames = sections.frames != Frames::None;
+        let (table, _) = Table::of_sections(&sections, rules)?;
+        let segments = object::File::parse(&*data)?
+            .segments()
+            .filter(|segment| segment.permissions().executable())
+            .map(|segment| {
+                let (offset, size) = segment.file_range();
+                (offset..offset + size, segment.address())
+            })
+            .collect();
+        Ok(File {
+            name: name.rsplit('/').next().unwrap_or(name).into(),
+            data: data.into(),
+            table,
+            has_frames,
+            segments,
+        })
+    }
+
+    /// What is added to the addresses of the file where it is mapped so.
+    fn bias(&self, mapping: &Mapping) -> Option<u64> {
+        let page = |offset: u64| offset & !0xfff;
+        let (offsets, address) = self.segments.iter().find(|(offsets, _)| {
+            page(offsets.start) <= mapping.offset && mapping.offset < offsets.end
+        })?;
+        let start = (address + mapping.offset).wrapping_sub(offsets.start);
+        Some(mapping.range.start.wrapping_sub(start))
+    }
+
+    fn module(&self, mapping: &Mapping, bias: u64) -> Result<Module<Bytes>> {
+        let file = object::File::parse(&*self.data)?;
+        let range = |name| {
+            let section = file.section_by_name(name)?;
+            Some(section.address()..section.address() + section.size())
+        };
+        let data = |name| {
+            let section = file.section_by_name(name)?;
+            let data = section.uncompressed_data().ok()?;
+            // As Go leaves it: only its end.
+            (data.len() > 4).then(|| Bytes::from(&*data))
+        };
+        let base_svma = file
+            .segments()
+            .map(|segment| segment.address() & !0xfff)
+            .min()
+            .unwrap_or(0);
+        let sections = ExplicitModuleSectionInfo {
+            base_svma,
+            text_svma: range(".text"),
+            got_svma: range(".got"),
+            eh_frame_svma: range(".eh_frame"),
+            eh_frame: data(".eh_frame"),
+            eh_frame_hdr_svma: range(".eh_frame_hdr"),
+            eh_frame_hdr: data(".eh_frame_hdr"),
+            debug_frame: data(".debug_frame"),
+            ..ExplicitModuleSectionInfo::default()
+        };
+        Ok(Module::new(
+            self.name.clone(),
+            mapping.range.clone(),
+            bias.wrapping_add(base_svma),
+            sections,
+        ))
+    }
+
+    fn symbol(&self, address: u64) -> String {
+        let Ok(file) = object::File::parse(&*self.data) else {
+            return String::new();
+        };
+        file.symbols()
+            .chain(file.dynamic_symbols())
+            .filter(|symbol| symbol.address() != 0 && symbol.address() <= address)
+            .filter(|symbol| symbol.kind() == object::SymbolKind::Text)
+            .max_by_key(object::ObjectSymbol::address)
+            .and_then(|symbol| Some(symbol.name().ok()?.to_owned()))
+            .unwrap_or_default()
+    }
+}
+
+/// All files that were seen, and their rules.
+#[derive(Default)]
+struct Library {
+    rules: Rules,
+    files: HashMap<PathBuf, Option<Rc<File>>>,
+}
+
+impl Library {
+    fn file(&mut self, mapping: &Mapping, traced: &Traced) -> Option<Rc<File>> {
+        let path = PathBuf::from(&mapping.path);
+        if let Some(known) = self.files.get(&path) {
+            return known.clone();
+        }
+        let size = (mapping.range.end - mapping.range.start) as usize;
+        let data = match mapping.path.as_str() {
+            "[vdso]" => Some(traced.bytes(mapping.range.start, size)),
+            other => std::fs::read(other).ok(),
+        };
+        let file = data.and_then(|data| File::of(&mapping.path, data, &mut self.rules).ok());
+        let file = file.map(Rc::new);
+        self.files.insert(path, file.clone());
+        file
+    }
+}
+
+struct Loaded {
+    range: Range<u64>,
+    bias: u64,
+    file: Rc<File>,
+}
+
+/// What a process has mapped, for both unwinders.
+#[derive(Default)]
+struct Space {
+    loaded: Vec<Loaded>,
+    hop: UnwinderX86_64<Bytes>,
+    restorers: HashMap<u64, bool>,
+}
+
+/// How far framehop came.
+#[derive(Debug)]
+struct Hopped {
+    frames: Vec<u64>,
+    complete: bool,
+}
+
+impl Space {
+    fn of(traced: &Traced, library: &mut Library) -> Result<Space> {
+        let mut space = Space::default();
+        for mapping in traced.code()? {
+            let Some(file) = library.file(&mapping, traced) else {
+                continue;
+            };
+            let Some(bias) = file.bias(&mapping) else {
+                continue;
+            };
+            space.hop.add_module(file.module(&mapping, bias)?);
+            space.loaded.push(Loaded {
+                range: mapping.range,
+                bias,
+                file,
+            });
+        }
+        Ok(space)
+    }
+
+    fn at(&self, address: u64) -> Option<&Loaded> {
+        self.loaded
+            .iter()
+            .find(|loaded| loaded.range.contains(&address))
+    }
+
+    fn find(&self, rules: &Rules, address: u64) -> Found {
+        let Some(loaded) = self.at(address) else {
+            return Found::End(End::NoMapping);
+        };
+        if !loaded.file.has_frames {
+            return Found::Guess;
+        }
+        let rule = loaded
+            .file
+            .table
+            .lookup(rules, address.wrapping_sub(loaded.bias));
+        Found::Rule(rule.unwrap_or(&Rule::Absent).encode())
+    }
+
+    fn ours(&self, rules: &Rules, state: &State, stack: &Copied, traced: &Traced) -> Walked {
+        let start = Registers {
+            pc: state.pc,
+            general: state.general,
+        };
+        unwind::walk(
+            &start,
+            MOST,
+            |address| self.find(rules, address),
+            |address| stack.word(address).or_else(|| traced.word(address)),
+        )
+    }
+
+    fn theirs(
+        &mut self,
+        cache: &mut CacheX86_64,
+        state: &State,
+        stack: &Copied,
+        traced: &Traced,
+    ) -> Hopped {
+        let mut registers = UnwindRegsX86_64::new(state.pc, state.sp(), state.fp());
+        let mut address = FrameAddress::InstructionPointer(state.pc);
+        let mut frames = vec![state.pc];
+        let mut read = |address| {
+            let word = stack.word(address).or_else(|| traced.word(address));
+            word.ok_or(())
+        };
+        while frames.len() < MOST {
+            let here = address.address();
+            let restorer = *self
+                .restorers
+                .entry(here)
+                .or_insert_with(|| traced.bytes(here, RESTORER.len()) == RESTORER);
+            // framehop does not know signal frames: it is told that these are no calls.
+            if restorer {
+                address = FrameAddress::InstructionPointer(here);
+            }
+            let back = self
+                .hop
+                .unwind_frame(address, &mut registers, cache, &mut read);
+            match back {
+                Ok(Some(back)) if restorer => {
+                    address = FrameAddress::InstructionPointer(back);
+                    frames.push(back);
+                }
+                Ok(Some(back)) => match FrameAddress::from_return_address(back) {
+                    Some(caller) => {
+                        address = caller;
+                        frames.push(back - 1);
+                    }
+                    None => {
+                        return Hopped {
+                            frames,
+                            complete: true,
+                        };
+                    }
+                },
+                end => {
+                    return Hopped {
+                        frames,
+                        complete: end == Ok(None),
+                    };
+                }
+            }
+        }
+        Hopped {
+            frames,
+            complete: false,
+        }
+    }
+
+    fn name(&self, rules: &Rules, address: u64) -> String {
+        let Some(loaded) = self.at(address) else {
+            return format!("{address:#x}");
+        };
+        let inside = address.wrapping_sub(loaded.bias);
+        let rule = loaded.file.table.lookup(rules, inside);
+        format!(
+            "{}`{} {inside:#x} {rule:?}",
+            loaded.file.name,
+            loaded.file.symbol(inside)
+        )
+    }
+}
+
+/// Who is right about one stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Verdict {
+    /// Both, as far as is known.
+    Agreed,
+    /// Both say what is not true.
+    BothWrong,
+    /// Ours; framehop is wrong, or stops early.
+    Ours,
+    /// framehop; ours stops early, and says so.
+    OursShort,
+    /// framehop; ours is wrong.
+    OursWrong,
+    /// They differ, and nobody knows.
+    Unknown,
+}
+
+fn judge(ours: &Walked, theirs: &Hopped, truth: Option<&[u64]>) -> Verdict {
+    let agreed = ours.frames == theirs.frames;
+    let Some(truth) = truth else {
+        return if agreed {
+            Verdict::Agreed
+        } else {
+            Verdict::Unknown
+        };
+    };
+    match (agreed, ours.frames == truth) {
+        (true, true) => Verdict::Agreed,
+        (false, true) => Verdict::Ours,
+        (true, false) if truth.starts_with(&ours.frames) && ours.end != End::Complete => {
+            Verdict::Agreed
+        }
+        (true, false) => Verdict::BothWrong,
+        (false, false) if truth.starts_with(&ours.frames) && ours.end != End::Complete => {
+            Verdict::OursShort
+        }
+        (false, false) => Verdict::OursWrong,
+    }
+}
+
+/// What became of one program.
+#[derive(Default)]
+struct Tally {
+    stacks: u64,
+    frames: u64,
+    true_stacks: u64,
+    verdicts: BTreeMap<Verdict, u64>,
+    ends: BTreeMap<End, u64>,
+    guessed: u64,
+    /// Differences by the frame that was left differently.
+    differences: BTreeMap<(Verdict, String), (u64, String)>,
+}
+
+/// A program, and how it is watched.
+struct Program {
+    name: &'static str,
+    command: Command,
+    /// Watch the last thread, not the first.
+    last: bool,
+    /// Its stacks are made by calls, returns and signals alone.
+    followed: bool,
+    from_start: u32,
+    rounds: u32,
+    steps: u32,
+}
+
+struct Check {
+    library: Library,
+    cache: CacheX86_64,
+}
+
+impl Check {
+    fn run(&mut self, program: &mut Program) -> Result<Tally> {
+        let mut tally = Tally::default();
+        let mut traced = Traced::start(&mut program.command)?;
+        let mut space = Space::of(&traced, &mut self.library)?;
+        let mut truth = Some(Truth::new(&[])).filter(|_| program.followed);
+        self.steps(
+            &mut traced,
+            &mut space,
+            &mut truth,
+            program.from_start,
+            &mut tally,
+        )?;
+        traced.seize(program.last, Duration::from_millis(60))?;
+        for _ in 0..program.rounds {
+            let stop = traced.run_for(Duration::from_millis(7))?;
+            ensure!(stop != Stop::Ended, "{} has ended", program.name);
+            space = Space::of(&traced, &mut self.library)?;
+            let mut truth = None;
+            if program.followed {
+                let state = traced.state()?;
+                let mut stack = Copied::default();
+                stack.renew(&traced, state.sp())?;
+                let ours = space.ours(&self.library.rules, &state, &stack, &traced);
+                let theirs = space.theirs(&mut self.cache, &state, &stack, &traced);
+                if ours.frames == theirs.frames {
+                    truth = Some(Truth::new(&ours.frames[1..]));
+                }
+            }
+            self.steps(
+                &mut traced,
+                &mut space,
+                &mut truth,
+                program.steps,
+                &mut tally,
+            )?;
+        }
+        Ok(tally)
+    }
+
+    fn steps(
+        &mut self,
+        traced: &mut Traced,
+        space: &mut Space,
+        truth: &mut Option<Truth>,
+        steps: u32,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let mut stack = Copied::default();
+        let mut before: Option<(State, Vec<u8>)> = None;
+        for _ in 0..steps {
+            let state = traced.state()?;
+            if let (Some((before, code)), Some(truth)) = (&before, truth.as_mut()) {
+                truth.step(before, code, &state, traced);
+            }
+            if space.at(state.pc).is_none() && state.pc > 4096 {
+                *space = Space::of(traced, &mut self.library)?;
+            }
+            self.look(traced, space, truth.as_ref(), &state, &mut stack, tally)?;
+            before = Some((state, traced.bytes(state.pc, 16)));
+            match traced.step()? {
+                Stop::Stopped => {}
+                Stop::Blocks => {
+                    traced.interrupt()?;
+                    return Ok(());
+                }
+                Stop::Ended => anyhow::bail!("it has ended"),
+            }
+        }
+        Ok(())
+    }
+
+    fn look(
+        &mut self,
+        traced: &Traced,
+        space: &mut Space,
+        truth: Option<&Truth>,
+        state: &State,
+        stack: &mut Copied,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        stack.renew(traced, state.sp())?;
+        let rules = &self.library.rules;
+        let ours = space.ours(rules, state, stack, traced);
+        let theirs = space.theirs(&mut self.cache, state, stack, traced);
+        let truth = truth.and_then(|truth| truth.frames(state.pc));
+        let verdict = judge(&ours, &theirs, truth.as_deref());
+        tally.stacks += 1;
+        tally.frames += ours.frames.len() as u64;
+        tally.true_stacks += u64::from(truth.is_some());
+        tally.guessed += u64::from(ours.guessed);
+        *tally.verdicts.entry(verdict).or_default() += 1;
+        *tally.ends.entry(ours.end).or_default() += 1;
+        if verdict != Verdict::Agreed {
+            let other = match verdict {
+                Verdict::Ours | Verdict::Unknown => &theirs.frames,
+                _ => truth.as_ref().unwrap_or(&theirs.frames),
+            };
+            let same = ours
+                .frames
+                .iter()
+                .zip(other)
+                .take_while(|(a, b)| a == b)
+                .count();
+            let callee = ours.frames[same.max(1) - 1];
+            let key = (verdict, space.name(rules, callee));
+            let detail = || {
+                format!(
+                    "at frame {same}; pc {:#x}, sp {:#x}\n ours   {:x?} {:?}\n theirs {:x?} {}\n truth  {:x?}",
+                    state.pc,
+                    state.sp(),
+                    ours.frames,
+                    ours.end,
+                    theirs.frames,
+                    theirs.complete,
+                    truth
+                )
+            };
+            tally
+                .differences
+                .entry(key)
+                .or_insert_with(|| (0, detail()))
+                .0 += 1;
+        }
+        Ok(())
+    }
+}
+
+/// The workloads that are compiled here, if there is a compiler for them.
+fn compile(
+    directory: &Path,
+    name: &str,
+    compiler: &str,
+    flags: &str,
+    source: &str,
+) -> Option<Command> {
+    let program = directory.join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("workloads")
+        .join(source);
+    let mut command = Command::new(compiler);
+    command.env("GOCACHE", directory.join("go-cache"));
+    command.args(flags.split_whitespace());
+    command.arg("-o").arg(&program).arg(source);
+    match command.output() {
+        Ok(output) if output.status.success() => Some(Command::new(program)),
+        Ok(output) => {
+            println!("{name}: {}", String::from_utf8_lossy(&output.stderr));
+            None
+        }
+        Err(error) => {
+            println!("{name}: left out, for there is no {compiler}: {error}");
+            None
+        }
+    }
+}
+
+fn programs(directory: &Path) -> Vec<Program> {
+    let mut programs = Vec::new();
+    let mut add = |name, command: Option<Command>, arguments: &str, last, followed| {
+        let Some(mut command) = command else { return };
+        command.args(arguments.split_whitespace());
+        programs.push(Program {
+            name,
+            command,
+            last,
+            followed,
+            from_start: 1500,
+            rounds: 8,
+            steps: 500,
+        });
+    };
+    let c = |name, compiler, flags| compile(directory, name, compiler, flags, "unwound.c");
+    let lazy = "-O2 -fomit-frame-pointer -no-pie -Wl,-z,lazy";
+    add("C, lazy PLT", c("lazy", "cc", lazy), "", false, true);
+    add(
+        "C, signals",
+        c("signals", "cc", "-O2"),
+        "signals",
+        false,
+        true,
+    );
+    add("C, vDSO", c("vdso", "cc", "-O2"), "vdso", false, true);
+    add(
+        "C, not optimised",
+        c("debug", "cc", "-O0 -fcf-protection"),
+        "",
+        false,
+        true,
+    );
+    add(
+        "C, static",
+        c("static", "cc", "-O2 -static"),
+        "",
+        false,
+        true,
+    );
+    add(
+        "C, musl",
+        c("musl", "musl-gcc", "-O2 -static"),
+        "",
+        false,
+        true,
+    );
+    add(
+        "C++, main",
+        compile(directory, "cxx", "c++", "-O2 -pthread", "unwound.cpp"),
+        "",
+        false,
+        true,
+    );
+    add(
+        "C++, thread",
+        compile(directory, "cxx2", "c++", "-O2 -pthread", "unwound.cpp"),
+        "",
+        true,
+        true,
+    );
+    let rust = compile(directory, "rust", "rustc", "-O", "unwound_rust.rs");
+    add("Rust", rust, "", false, true);
+    let go = "build -ldflags=-compressdwarf=false";
+    add(
+        "Go",
+        compile(directory, "go", "go", go, "unwound.go"),
+        "",
+        false,
+        false,
+    );
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads/unwound.py");
+    let python = ["/usr/bin/python3", "/usr/local/bin/python3"]
+        .into_iter()
+        .find(|path| Path::new(path).exists());
+    if let Some(python) = python {
+        let mut command = Command::new(python);
+        command.arg(script);
+        add("Python", Some(command), "", false, true);
+    }
+    for (name, what) in [("openssl, AES", "aes-128-cbc"), ("openssl, SHA", "sha256")] {
+        let mut command = Command::new("openssl");
+        command.args(["speed", "-seconds", "1", what]);
+        add(name, Some(command), "", false, true);
+    }
+    programs
+}
+
+#[test]
+fn every_frame_of_real_programs() -> Result<()> {
+    let directory = TempDir::new()?;
+    let mut check = Check {
+        library: Library::default(),
+        cache: CacheX86_64::new(),
+    };
+    let only = std::env::var("ONLY").unwrap_or_default();
+    for mut program in programs(directory.path()) {
+        if !program.name.contains(&only) {
+            continue;
+        }
+        let start = Instant::now();
+        let tally = check
+            .run(&mut program)
+            .with_context(|| program.name.to_owned());
+        let tally = match tally {
+            Ok(tally) => tally,
+            Err(error) => {
+                println!("{error:?}");
+                continue;
+            }
+        };
+        println!(
+            "{:16} {:?} stacks {} true {} frames {} {:?} {:?} guessed {}",
+            program.name,
+            start.elapsed(),
+            tally.stacks,
+            tally.true_stacks,
+            tally.frames,
+            tally.verdicts,
+            tally.ends,
+            tally.guessed
+        );
+        for ((verdict, name), (count, detail)) in &tally.differences {
+            println!("   {verdict:?} {count} {name}\n {detail}");
+        }
+    }
+    Ok(())
+}
