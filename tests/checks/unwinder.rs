@@ -15,7 +15,7 @@ use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 use object::{Object as _, ObjectSection as _, ObjectSegment as _, ObjectSymbol as _};
 use tempfile::TempDir;
-use tests::traced::{Copied, Mapping, State, Stop, Traced, Truth};
+use tests::traced::{Copied, Mapping, SIGNAL_FP, SIGNAL_PC, SIGNAL_SP, State, Stop, Traced, Truth};
 use user_collector::unwind::{Frames, Rule, Rules, Sections, Table};
 
 /// More than any of the programs is deep.
@@ -236,18 +236,25 @@ impl Space {
                 .restorers
                 .entry(here)
                 .or_insert_with(|| traced.bytes(here, RESTORER.len()) == RESTORER);
-            // framehop does not know signal frames: it is told that these are no calls.
+            // framehop evaluates no expression that reads memory, and knows no signal frames: it is told by the kernel's layout.
             if restorer {
-                address = FrameAddress::InstructionPointer(here);
+                let sp = registers.sp();
+                let told = [SIGNAL_PC, SIGNAL_SP, SIGNAL_FP].map(|offset| read(sp + offset));
+                let [Ok(pc), Ok(sp), Ok(fp)] = told else {
+                    return Hopped {
+                        frames,
+                        complete: false,
+                    };
+                };
+                registers = UnwindRegsX86_64::new(pc, sp, fp);
+                address = FrameAddress::InstructionPointer(pc);
+                frames.push(pc);
+                continue;
             }
             let back = self
                 .hop
                 .unwind_frame(address, &mut registers, cache, &mut read);
             match back {
-                Ok(Some(back)) if restorer => {
-                    address = FrameAddress::InstructionPointer(back);
-                    frames.push(back);
-                }
                 Ok(Some(back)) => match FrameAddress::from_return_address(back) {
                     Some(caller) => {
                         address = caller;
@@ -293,6 +300,8 @@ impl Space {
 enum Verdict {
     /// Both, as far as is known.
     Agreed,
+    /// Both stop early, and ours says so.
+    BothShort,
     /// Both say what is not true.
     BothWrong,
     /// Ours; framehop is wrong, or stops early.
@@ -318,7 +327,7 @@ fn judge(ours: &Walked, theirs: &Hopped, truth: Option<&[u64]>) -> Verdict {
         (true, true) => Verdict::Agreed,
         (false, true) => Verdict::Ours,
         (true, false) if truth.starts_with(&ours.frames) && ours.end != End::Complete => {
-            Verdict::Agreed
+            Verdict::BothShort
         }
         (true, false) => Verdict::BothWrong,
         (false, false) if truth.starts_with(&ours.frames) && ours.end != End::Complete => {
@@ -334,6 +343,7 @@ struct Tally {
     stacks: u64,
     frames: u64,
     true_stacks: u64,
+    lost: u64,
     verdicts: BTreeMap<Verdict, u64>,
     ends: BTreeMap<End, u64>,
     guessed: u64,
@@ -369,7 +379,7 @@ impl Check {
             &mut traced,
             &mut space,
             &mut truth,
-            program.from_start,
+            (program.from_start, program.followed),
             &mut tally,
         )?;
         traced.seize(program.last, Duration::from_millis(60))?;
@@ -378,21 +388,11 @@ impl Check {
             ensure!(stop != Stop::Ended, "{} has ended", program.name);
             space = Space::of(&traced, &mut self.library)?;
             let mut truth = None;
-            if program.followed {
-                let state = traced.state()?;
-                let mut stack = Copied::default();
-                stack.renew(&traced, state.sp())?;
-                let ours = space.ours(&self.library.rules, &state, &stack, &traced);
-                let theirs = space.theirs(&mut self.cache, &state, &stack, &traced);
-                if ours.frames == theirs.frames {
-                    truth = Some(Truth::new(&ours.frames[1..]));
-                }
-            }
             self.steps(
                 &mut traced,
                 &mut space,
                 &mut truth,
-                program.steps,
+                (program.steps, program.followed),
                 &mut tally,
             )?;
         }
@@ -404,7 +404,7 @@ impl Check {
         traced: &mut Traced,
         space: &mut Space,
         truth: &mut Option<Truth>,
-        steps: u32,
+        (steps, followed): (u32, bool),
         tally: &mut Tally,
     ) -> Result<()> {
         let mut stack = Copied::default();
@@ -417,7 +417,10 @@ impl Check {
             if space.at(state.pc).is_none() && state.pc > 4096 {
                 *space = Space::of(traced, &mut self.library)?;
             }
-            self.look(traced, space, truth.as_ref(), &state, &mut stack, tally)?;
+            self.look(traced, space, truth, &state, &mut stack, tally)?;
+            if !followed {
+                *truth = None;
+            }
             before = Some((state, traced.bytes(state.pc, 16)));
             match traced.step()? {
                 Stop::Stopped => {}
@@ -435,7 +438,7 @@ impl Check {
         &mut self,
         traced: &Traced,
         space: &mut Space,
-        truth: Option<&Truth>,
+        truth: &mut Option<Truth>,
         state: &State,
         stack: &mut Copied,
         tally: &mut Tally,
@@ -444,7 +447,14 @@ impl Check {
         let rules = &self.library.rules;
         let ours = space.ours(rules, state, stack, traced);
         let theirs = space.theirs(&mut self.cache, state, stack, traced);
-        let truth = truth.and_then(|truth| truth.frames(state.pc));
+        let known = truth.as_ref().and_then(|truth| truth.frames(state.pc));
+        tally.lost += u64::from(known.is_none() && truth.is_some());
+        if known.is_none() {
+            // What both agree on is taken up.
+            *truth = (ours.frames == theirs.frames && ours.end == End::Complete)
+                .then(|| Truth::new(&ours.frames[1..]));
+        }
+        let truth = known;
         let verdict = judge(&ours, &theirs, truth.as_deref());
         tally.stacks += 1;
         tally.frames += ours.frames.len() as u64;
@@ -628,11 +638,12 @@ fn every_frame_of_real_programs() -> Result<()> {
             }
         };
         println!(
-            "{:16} {:?} stacks {} true {} frames {} {:?} {:?} guessed {}",
+            "{:16} {:?} stacks {} true {} lost {} frames {} {:?} {:?} guessed {}",
             program.name,
             start.elapsed(),
             tally.stacks,
             tally.true_stacks,
+            tally.lost,
             tally.frames,
             tally.verdicts,
             tally.ends,

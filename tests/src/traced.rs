@@ -30,9 +30,13 @@ const LOOKS: u32 = 2000;
 const COPIED: u64 = 1 << 20;
 /// A leap of the stack pointer by more than this, bytes, is one to another stack.
 const LEAP: u64 = 256 << 10;
-/// Where a signal frame has the interrupted stack pointer and pc: bytes above its return address's word.
-const SIGNAL_SP: u64 = 160;
-const SIGNAL_PC: u64 = 168;
+/// Where a signal frame has the interrupted frame pointer, by the kernel's `struct rt_sigframe`: bytes from the stack pointer
+/// of the code that the handler returns to.
+pub const SIGNAL_FP: u64 = 120;
+/// Likewise, the stack pointer.
+pub const SIGNAL_SP: u64 = 160;
+/// Likewise, the pc.
+pub const SIGNAL_PC: u64 = 168;
 /// The number of `rt_sigreturn`.
 const SIGRETURN: u64 = 15;
 
@@ -305,6 +309,11 @@ impl Drop for Traced {
         if !self.ended {
             // It may have ended by itself meanwhile.
             let _gone = self.child.kill();
+            // A thread that is traced is waited for by its tracer before its process can be.
+            while !matches!(
+                waitpid(self.thread, Some(WaitPidFlag::__WALL)),
+                Err(_) | Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..))
+            ) {}
         }
         let _status = self.child.wait();
     }
