@@ -162,7 +162,7 @@ impl Traced {
                 self.thread,
                 Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG),
             )? {
-                WaitStatus::StillAlive => sleep(Duration::from_micros(200)),
+                WaitStatus::StillAlive => sleep(Duration::from_micros(20)),
                 WaitStatus::Stopped(_, signal) => ptrace::cont(self.thread, Some(signal))?,
                 other => return Ok(self.stopped(other)),
             }
@@ -364,6 +364,8 @@ enum Kind {
     Call,
     Return,
     SystemCall,
+    /// The stack pointer is set to another register than the frame pointer: to a stack that was left long ago.
+    Leap,
     Other,
 }
 
@@ -381,6 +383,7 @@ fn kind(code: &[u8]) -> Kind {
         [0xff, mode, ..] if mode >> 3 & 7 == 2 => Kind::Call,
         [0xc3 | 0xc2, ..] => Kind::Return,
         [0x0f, 0x05, ..] => Kind::SystemCall,
+        [0x89, mode, ..] if mode & 0xc7 == 0xc4 && *mode != 0xec => Kind::Leap,
         _ => Kind::Other,
     }
 }
@@ -452,8 +455,14 @@ impl Truth {
             return;
         }
         let kind = kind(code);
-        if kind == Kind::SystemCall && before.general[0] == SIGRETURN && self.parts.len() > 1 {
-            self.parts.pop();
+        if kind == Kind::SystemCall && before.general[0] == SIGRETURN {
+            if self.parts.len() > 1 {
+                self.parts.pop();
+            } else if self.base.first() == Some(&after.pc) && self.calls().is_empty() {
+                self.base.remove(0);
+            } else {
+                self.lost = true;
+            }
             return;
         }
         if self.parts.len() == 1 && sp.abs_diff(old_sp) > LEAP {
@@ -467,20 +476,25 @@ impl Truth {
             }
             return;
         }
-        self.rise(before, kind, after);
+        // How many of those from before it was watched are left behind is not known.
+        if kind == Kind::Leap && self.parts.len() == 1 && self.calls().is_empty() {
+            self.lost = true;
+            return;
+        }
+        self.rise(before, kind, after, traced);
     }
 
     /// Takes away what lies below the stack pointer.
-    fn rise(&mut self, before: &State, kind: Kind, after: &State) {
+    fn rise(&mut self, before: &State, kind: Kind, after: &State, traced: &Traced) {
         let sp = after.sp();
         let returned = kind == Kind::Return;
-        // A return address that is popped into a register, as by vfork, is still where it goes on.
-        let held = |call: &Called| {
-            !returned && call.slot == before.sp() && sp == call.slot + 8 && call.back != after.pc
-        };
+        // A return address that is popped into a register, as by vfork, is still where it goes on. libgcc pops another one,
+        // that it has put there, to land in a handler.
         let kept = |call: &Called| {
-            let stood = before.sp() == call.slot + 8 && sp == before.sp() && !returned;
-            call.slot >= sp || held(call) || (stood && call.back != after.pc)
+            let popped = call.slot == before.sp() && traced.word(call.slot) == Some(call.back);
+            let stood = call.slot + 8 == before.sp() && sp == before.sp();
+            let held = !returned && sp == call.slot + 8 && (popped || stood);
+            call.slot >= sp || (held && call.back != after.pc)
         };
         let base = self.parts.len() == 1;
         if base && returned && self.calls().is_empty() {
@@ -502,7 +516,8 @@ impl Truth {
             last = Some(call);
             self.calls().pop();
         }
-        if returned && last.is_some_and(|call| call.back != after.pc) {
+        let elsewhere = last.is_some_and(|call| call.back != after.pc);
+        if (returned && elsewhere) || (kind == Kind::Leap && base && self.calls().is_empty()) {
             self.lost = true;
         }
         // A handler that is left by a jump, and not to its return address.
@@ -513,7 +528,7 @@ impl Truth {
         {
             self.lost = false;
             self.parts.pop();
-            self.rise(before, Kind::Other, after);
+            self.rise(before, Kind::Other, after, traced);
         }
     }
 
