@@ -366,6 +366,8 @@ enum Kind {
     SystemCall,
     /// The stack pointer is set to another register than the frame pointer: to a stack that was left long ago.
     Leap,
+    /// To an address in a register or in memory.
+    Jump,
     Other,
 }
 
@@ -381,6 +383,7 @@ fn kind(code: &[u8]) -> Kind {
     match rest {
         [0xe8, ..] => Kind::Call,
         [0xff, mode, ..] if mode >> 3 & 7 == 2 => Kind::Call,
+        [0xff, mode, ..] if mode >> 3 & 7 == 4 => Kind::Jump,
         [0xc3 | 0xc2, ..] => Kind::Return,
         [0x0f, 0x05, ..] => Kind::SystemCall,
         [0x89, mode, ..] if mode & 0xc7 == 0xc4 && *mode != 0xec => Kind::Leap,
@@ -497,12 +500,12 @@ impl Truth {
             call.slot >= sp || (held && call.back != after.pc)
         };
         let base = self.parts.len() == 1;
-        if base && returned && self.calls().is_empty() {
-            if self
-                .base
-                .first()
-                .is_some_and(|caller| caller + 1 == after.pc)
-            {
+        let back = self
+            .base
+            .first()
+            .is_some_and(|caller| caller + 1 == after.pc);
+        if base && (returned || (kind == Kind::Jump && back)) && self.calls().is_empty() {
+            if back {
                 self.base.remove(0);
             } else {
                 self.lost = true;
@@ -560,7 +563,10 @@ mod tests {
             (&[0xff, 0xd0], Kind::Call),
             (&[0x41, 0xff, 0xd4], Kind::Call),
             (&[0xf2, 0xff, 0x15, 0, 0, 0, 0], Kind::Call),
-            (&[0xff, 0x25, 0, 0, 0, 0], Kind::Other),
+            (&[0xff, 0x25, 0, 0, 0, 0], Kind::Jump),
+            (&[0x48, 0x89, 0xcc], Kind::Leap),
+            (&[0x48, 0x89, 0xec], Kind::Other),
+            (&[0x48, 0x89, 0xe5], Kind::Other),
             (&[0xf3, 0xc3], Kind::Return),
             (&[0xc2, 8, 0], Kind::Return),
             (&[0x0f, 0x05], Kind::SystemCall),

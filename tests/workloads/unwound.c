@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * Stacks of every shape that a C compiler makes, one after another for as long as it is let; for checks/unwinder.rs.
- * With an argument that begins with 's', signals only; with 'v', the clock of the vDSO only.
+ * With an argument that begins with 's', signals only; with 'v', the clock of the vDSO only; with 'f', odd frames only.
  */
 #include <alloca.h>
 #include <setjmp.h>
@@ -173,17 +173,19 @@ int main(int count, char **arguments)
 		/* Each stops a program that is traced, so that it would do little else. */
 		if (what == 's' || (what == 'a' && n % 16 == 3))
 			signals();
-		if (what != 's')
+		if (what == 'v' || what == 'a')
 			clocks();
-		if (what != 'a')
+		if (what == 's' || what == 'v')
 			continue;
-		sink += deep(20 + n % 40, n);
 		sink += realigned(n, 2, 3, 4, 5, 6, 7, 8);
 		sink += with_alloca(n % 500 + 1);
 		sink += large(n);
-		by_the_library();
 		if (!setjmp(place))
 			jumps(5);
 		child();
+		if (what == 'f')
+			continue;
+		sink += deep(20 + n % 40, n);
+		by_the_library();
 	}
 }
