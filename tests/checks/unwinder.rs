@@ -354,8 +354,8 @@ fn judge(ours: &Walked, theirs: &Hopped, truth: Option<&[u64]>) -> Verdict {
 enum Excuse {
     /// What the program did says that ours is right.
     Proven,
-    /// A null pointer was called; framehop guesses whom by.
-    CallOfNull,
+    /// No code is mapped there, as when a null pointer was called; framehop guesses its caller.
+    Unmapped,
     /// The C library has no frame information; framehop guesses.
     Bare,
     /// `longjmp` between two stacks, whose stack pointer is not what its description says.
@@ -382,38 +382,48 @@ impl Seen<'_> {
         let short = other.starts_with(ours);
         let differs = ours.iter().zip(other).take_while(|(a, b)| a == b).count();
         let callee = space.rule(rules, *ours.get(differs.saturating_sub(1))?);
-        match verdict {
-            Verdict::Ours => Some(Excuse::Proven),
-            Verdict::BothShort | Verdict::OursShort | Verdict::Unknown if short => {
-                match (self.ours.end, callee) {
-                    (End::NoMapping, _) if last == 0 => Some(Excuse::CallOfNull),
-                    (End::NoRule, None) if self.bare => Some(Excuse::Bare),
-                    (End::Unsupported, Some(Rule::Unsupported(Unsupported::StackPointer))) => {
-                        Some(Excuse::LongJump)
-                    }
-                    _ => None,
-                }
+        if verdict == Verdict::Ours {
+            return Some(Excuse::Proven);
+        }
+        if self.truth.is_some() && (ours == self.theirs || by_rcx(callee)) && lands(ours, space) {
+            return Some(Excuse::Landing);
+        }
+        match (self.ours.end, callee) {
+            (End::NoMapping, _) if short && (last == 0 || self.truth.is_none()) => {
+                Some(Excuse::Unmapped)
             }
-            Verdict::Unknown => match callee {
-                // Of the innermost frame alone, so that the rest is compared elsewhere.
-                Some(Rule::Frame(frame)) if differs == 1 && beyond_framehop(frame) => {
-                    Some(Excuse::BeyondFramehop)
-                }
-                _ => None,
-            },
-            Verdict::BothWrong | Verdict::OursWrong => {
-                let lands = ours.iter().take(2).any(|&frame| {
-                    space.at(frame).is_some_and(|loaded| {
-                        let inside = frame.wrapping_sub(loaded.bias);
-                        loaded.file.name.starts_with("libgcc_s.")
-                            && LANDINGS.contains(&loaded.file.symbol(inside).as_str())
-                    })
-                });
-                lands.then_some(Excuse::Landing)
+            (End::NoRule, None) if short && self.bare => Some(Excuse::Bare),
+            (End::Unsupported, Some(Rule::Unsupported(Unsupported::StackPointer))) if short => {
+                Some(Excuse::LongJump)
+            }
+            // Of the innermost frame alone: of others it would be ours that lacks the register.
+            (_, Some(Rule::Frame(frame)))
+                if verdict == Verdict::Unknown && differs == 1 && beyond_framehop(frame) =>
+            {
+                Some(Excuse::BeyondFramehop)
             }
             _ => None,
         }
     }
+}
+
+/// Is it libgcc's, on the way to a handler?
+fn lands(frames: &[u64], space: &Space) -> bool {
+    frames.iter().take(2).any(|&frame| {
+        space.at(frame).is_some_and(|loaded| {
+            let inside = frame.wrapping_sub(loaded.bias);
+            loaded.file.name.starts_with("libgcc_s.")
+                && LANDINGS.contains(&loaded.file.symbol(inside).as_str())
+        })
+    })
+}
+
+/// The last instructions of a landing.
+fn by_rcx(rule: Option<&Rule>) -> bool {
+    let Some(Rule::Frame(frame)) = rule else {
+        return false;
+    };
+    matches!(frame.cfa, Cfa::Register { register: 2, .. })
 }
 
 /// The functions that leave by landing.
@@ -593,15 +603,6 @@ impl Check {
             truth: truth.as_deref(),
             bare,
         };
-        if std::env::var_os("DBG").is_some() && ours.end != End::Complete && ours.end != End::NoRule
-        {
-            println!(
-                "{:?} {:x?} {}",
-                ours.end,
-                ours.frames,
-                space.name(rules, ours.frames[ours.frames.len().saturating_sub(2)])
-            );
-        }
         if verdict == Verdict::Agreed {
             tally.agreed += 1;
         } else if let Some(excuse) = seen.excuse(verdict, space, rules) {

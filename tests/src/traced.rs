@@ -163,7 +163,7 @@ impl Traced {
                 Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG),
             )? {
                 WaitStatus::StillAlive => sleep(Duration::from_micros(20)),
-                WaitStatus::Stopped(_, signal) => ptrace::cont(self.thread, Some(signal))?,
+                WaitStatus::Stopped(_, signal) => self.forward(signal)?,
                 other => return Ok(self.stopped(other)),
             }
         }
@@ -178,12 +178,16 @@ impl Traced {
         ptrace::interrupt(self.thread)?;
         loop {
             match waitpid(self.thread, Some(WaitPidFlag::__WALL))? {
-                WaitStatus::Stopped(_, signal) if signal != Signal::SIGTRAP => {
-                    ptrace::cont(self.thread, Some(signal))?;
-                }
+                WaitStatus::Stopped(_, signal) => self.forward(signal)?,
                 other => return Ok(self.stopped(other)),
             }
         }
+    }
+
+    /// The end of a step that has blocked is no signal of the program's own.
+    fn forward(&self, signal: Signal) -> Result<()> {
+        let signal = Some(signal).filter(|signal| *signal != Signal::SIGTRAP);
+        Ok(ptrace::cont(self.thread, signal)?)
     }
 
     /// Executes one instruction, or enters the handler of a signal that has come.
