@@ -163,6 +163,7 @@ struct Space {
     loaded: Vec<Loaded>,
     hop: UnwinderX86_64<Bytes>,
     restorers: HashMap<u64, bool>,
+    stack: Copied,
 }
 
 /// How far framehop came.
@@ -215,7 +216,8 @@ impl Space {
         Found::Rule(rule.unwrap_or(&Rule::Absent).encode())
     }
 
-    fn ours(&self, rules: &Rules, state: &State, stack: &Copied, traced: &Traced) -> Walked {
+    fn ours(&self, rules: &Rules, state: &State, traced: &Traced) -> Walked {
+        let stack = &self.stack;
         let start = Registers {
             pc: state.pc,
             general: state.general,
@@ -228,13 +230,8 @@ impl Space {
         )
     }
 
-    fn theirs(
-        &mut self,
-        cache: &mut CacheX86_64,
-        state: &State,
-        stack: &Copied,
-        traced: &Traced,
-    ) -> Hopped {
+    fn theirs(&mut self, cache: &mut CacheX86_64, state: &State, traced: &Traced) -> Hopped {
+        let stack = &self.stack;
         let mut registers = UnwindRegsX86_64::new(state.pc, state.sp(), state.fp());
         let mut address = FrameAddress::InstructionPointer(state.pc);
         let mut frames = vec![state.pc];
@@ -483,9 +480,9 @@ struct Program {
 
 /// Instructions that are stepped from a program's start, how often it is stopped after that, and the instructions that are
 /// stepped then.
-const FROM_START: u32 = 2000;
+const FROM_START: u32 = 1500;
 const ROUNDS: u32 = 12;
-const STEPS: u32 = 1000;
+const STEPS: u32 = 500;
 
 struct Check {
     library: Library,
@@ -535,7 +532,6 @@ impl Check {
         program: &Program,
         tally: &mut Tally,
     ) -> Result<()> {
-        let mut stack = Copied::default();
         let mut before: Option<(State, Vec<u8>)> = None;
         for _ in 0..steps {
             let state = traced.state()?;
@@ -545,15 +541,7 @@ impl Check {
             if space.at(state.pc).is_none() && state.pc > 4096 {
                 *space = Space::of(traced, &mut self.library)?;
             }
-            self.look(
-                traced,
-                space,
-                truth,
-                &state,
-                &mut stack,
-                program.bare,
-                tally,
-            )?;
+            self.look(traced, space, truth, &state, program.bare, tally)?;
             if !program.followed {
                 *truth = None;
             }
@@ -576,14 +564,13 @@ impl Check {
         space: &mut Space,
         truth: &mut Option<Truth>,
         state: &State,
-        stack: &mut Copied,
         bare: bool,
         tally: &mut Tally,
     ) -> Result<()> {
-        stack.renew(traced, state.sp())?;
+        space.stack.renew(traced, state.sp())?;
         let rules = &self.library.rules;
-        let ours = space.ours(rules, state, stack, traced);
-        let theirs = space.theirs(&mut self.cache, state, stack, traced);
+        let ours = space.ours(rules, state, traced);
+        let theirs = space.theirs(&mut self.cache, state, traced);
         let known = truth.as_ref().and_then(|truth| truth.frames(state.pc));
         if known.is_none() {
             // What both agree on is taken up.
