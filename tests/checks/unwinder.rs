@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bpf::unwind::{self, End, Found, Registers, Walked};
@@ -353,11 +353,15 @@ enum Excuse {
     Proven,
     /// No code is mapped there, as when a null pointer was called; framehop guesses its caller.
     Unmapped,
-    /// The C library has no frame information; framehop guesses.
+    /// The C library has no frame information, nor have `_init` and `_fini` anywhere; framehop guesses.
     Bare,
+    /// The frame is found by a register that is known in the innermost frame only, as is rbx in the dynamic linker's resolver
+    /// of lazily bound functions: ours says that it stops there, and so does framehop.
+    OtherRegister,
     /// `longjmp` between two stacks, whose stack pointer is not what its description says.
     LongJump,
-    /// Of a register that framehop does not have, or an expression that it does not evaluate.
+    /// Of a register that framehop does not have, or an expression that it does not evaluate, where the program was stopped
+    /// before its calls were known. In later stacks of the kind they are.
     BeyondFramehop,
     /// libgcc rewrites its own return address, to land in the handler of an exception.
     Landing,
@@ -369,6 +373,8 @@ struct Seen<'a> {
     theirs: &'a [u64],
     truth: Option<&'a [u64]>,
     bare: bool,
+    /// Nothing is known of the calls since the program was stopped.
+    unsettled: bool,
 }
 
 impl Seen<'_> {
@@ -389,19 +395,37 @@ impl Seen<'_> {
             (End::NoMapping, _) if short && (last == 0 || self.truth.is_none()) => {
                 Some(Excuse::Unmapped)
             }
-            (End::NoRule, None) if short && self.bare => Some(Excuse::Bare),
+            (End::NoRule, None) if short && (self.bare || initial(last, space)) => {
+                Some(Excuse::Bare)
+            }
+            (End::Unsupported, Some(Rule::Frame(frame)))
+                if short && differs > 1 && beyond_framehop(frame) =>
+            {
+                Some(Excuse::OtherRegister)
+            }
             (End::Unsupported, Some(Rule::Unsupported(Unsupported::StackPointer))) if short => {
                 Some(Excuse::LongJump)
             }
             // Of the innermost frame alone: of others it would be ours that lacks the register.
             (_, Some(Rule::Frame(frame)))
-                if verdict == Verdict::Unknown && differs == 1 && beyond_framehop(frame) =>
+                if self.unsettled
+                    && verdict == Verdict::Unknown
+                    && differs == 1
+                    && beyond_framehop(frame) =>
             {
                 Some(Excuse::BeyondFramehop)
             }
             _ => None,
         }
     }
+}
+
+/// Is it of the sections that the C library's start files are made of?
+fn initial(frame: u64, space: &Space) -> bool {
+    space.at(frame).is_some_and(|loaded| {
+        let symbol = loaded.file.symbol(frame.wrapping_sub(loaded.bias));
+        ["_init", "_fini"].contains(&symbol.as_str())
+    })
 }
 
 /// Is it libgcc's, on the way to a handler?
@@ -439,14 +463,15 @@ fn beyond_framehop(frame: &Frame) -> bool {
     }
 }
 
-/// What kind of rule an innermost frame was left by; nothing for the ordinary ones.
-fn odd(rule: Option<&Rule>) -> Option<&'static str> {
+/// What kind of rule an innermost frame at this pc was left by; nothing for the ordinary ones.
+fn odd(rule: Option<&Rule>, pc: u64) -> Option<&'static str> {
     let Some(Rule::Frame(frame)) = rule else {
         return None;
     };
     match (frame.cfa, frame.ra) {
         (_, ReturnAddress::Interrupted { .. }) => Some("signal frame"),
         (_, ReturnAddress::Register(_)) => Some("return address in a register"),
+        (Cfa::Plt { threshold, .. }, _) if pc & 15 >= u64::from(threshold) => Some("PLT, pushed"),
         (Cfa::Plt { .. }, _) => Some("PLT"),
         (Cfa::Deref { .. }, _) => Some("realigned"),
         (Cfa::Register { register: 10, .. }, _) => Some("realigned, prologue"),
@@ -476,6 +501,8 @@ struct Program {
     followed: bool,
     /// Its C library has no frame information.
     bare: bool,
+    /// Watched for longer, from its own first instruction too.
+    longer: bool,
 }
 
 /// Instructions that are stepped from a program's start, how often it is stopped after that, and the instructions that are
@@ -483,6 +510,12 @@ struct Program {
 const FROM_START: u32 = 1500;
 const ROUNDS: u32 = 12;
 const STEPS: u32 = 500;
+/// So many times as much for those that are watched for longer: a round of the odd frames.
+const LONGER: u32 = 10;
+/// The longest that rounds are begun for one program.
+const LONGEST: Duration = Duration::from_secs(3);
+/// The dynamic linker's work for a small program takes fewer instructions.
+const LINKING: u32 = 400_000;
 
 struct Check {
     library: Library,
@@ -505,8 +538,25 @@ impl Check {
             program,
             &mut tally,
         )?;
+        if program.longer {
+            self.to_own_code(&mut traced, &space, &mut truth)?;
+            space = Space::of(&traced, &mut self.library)?;
+            self.steps(
+                &mut traced,
+                &mut space,
+                &mut truth,
+                LONGER * STEPS,
+                program,
+                &mut tally,
+            )?;
+        }
         traced.seize(program.last, Duration::from_millis(60))?;
+        let start = Instant::now();
         for _ in 0..ROUNDS {
+            // A busy machine.
+            if start.elapsed() > LONGEST {
+                break;
+            }
             let stop = traced.run_for(Duration::from_millis(7))?;
             ensure!(stop != Stop::Ended, "{} has ended", program.name);
             space = Space::of(&traced, &mut self.library)?;
@@ -515,12 +565,38 @@ impl Check {
                 &mut traced,
                 &mut space,
                 &mut truth,
-                STEPS,
+                if program.longer {
+                    LONGER * STEPS
+                } else {
+                    STEPS
+                },
                 program,
                 &mut tally,
             )?;
         }
         Ok(tally)
+    }
+
+    /// Through the dynamic linker, without a look.
+    fn to_own_code(
+        &mut self,
+        traced: &mut Traced,
+        space: &Space,
+        truth: &mut Option<Truth>,
+    ) -> Result<()> {
+        let own = space.loaded.first().context("no code")?.range.clone();
+        for _ in 0..LINKING {
+            let before = traced.state()?;
+            if own.contains(&before.pc) {
+                return Ok(());
+            }
+            let code = traced.bytes(before.pc, 16);
+            ensure!(traced.step()? == Stop::Stopped, "it has not started");
+            if let Some(truth) = truth {
+                truth.step(&before, &code, &traced.state()?, traced);
+            }
+        }
+        anyhow::bail!("the dynamic linker takes longer than {LINKING} instructions")
     }
 
     fn steps(
@@ -533,6 +609,7 @@ impl Check {
         tally: &mut Tally,
     ) -> Result<()> {
         let mut before: Option<(State, Vec<u8>)> = None;
+        let mut unsettled = truth.is_none();
         for _ in 0..steps {
             let state = traced.state()?;
             if let (Some((before, code)), Some(truth)) = (&before, truth.as_mut()) {
@@ -541,7 +618,8 @@ impl Check {
             if space.at(state.pc).is_none() && state.pc > 4096 {
                 *space = Space::of(traced, &mut self.library)?;
             }
-            self.look(traced, space, truth, &state, program.bare, tally)?;
+            self.look(traced, space, truth, &state, (program, unsettled), tally)?;
+            unsettled &= truth.is_none();
             if !program.followed {
                 *truth = None;
             }
@@ -564,7 +642,7 @@ impl Check {
         space: &mut Space,
         truth: &mut Option<Truth>,
         state: &State,
-        bare: bool,
+        (program, unsettled): (&Program, bool),
         tally: &mut Tally,
     ) -> Result<()> {
         space.stack.renew(traced, state.sp())?;
@@ -583,12 +661,15 @@ impl Check {
         tally.frames += ours.frames.len() as u64;
         tally.true_stacks += u64::from(truth.is_some());
         *tally.ends.entry(ours.end).or_default() += 1;
-        self.odd.extend(odd(space.rule(rules, state.pc)));
+        if truth.is_some() {
+            self.odd.extend(odd(space.rule(rules, state.pc), state.pc));
+        }
         let seen = Seen {
             ours: &ours,
             theirs: &theirs.frames,
             truth: truth.as_deref(),
-            bare,
+            bare: program.bare,
+            unsettled,
         };
         if verdict == Verdict::Agreed {
             tally.agreed += 1;
@@ -673,6 +754,7 @@ fn programs(directory: &Path) -> Vec<(Program, Command)> {
             last,
             followed,
             bare: name == "C, musl",
+            longer: name == "C, odd frames",
         };
         programs.push((program, command));
     };
@@ -797,6 +879,7 @@ fn every_frame_of_real_programs() -> Result<()> {
     ensure!(faults.is_empty(), "{table}\n{faults}");
     let all = [
         "PLT",
+        "PLT, pushed",
         "realigned",
         "realigned, prologue",
         "return address in a register",

@@ -22,8 +22,8 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// The longest that a step is waited for. A step into a system call may last as long as the call.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// The longest that a step of a seized program is waited for; another can't be interrupted. A step into a system call may last as long as the call.
+const PATIENCE: Duration = Duration::from_millis(300);
 /// Waiting with a look each time: a step takes some microseconds.
 const LOOKS: u32 = 2000;
 /// The most of a stack that is copied, bytes.
@@ -92,6 +92,7 @@ pub struct Traced {
     thread: Pid,
     memory: File,
     signal: Option<Signal>,
+    seized: bool,
     ended: bool,
 }
 
@@ -119,6 +120,7 @@ impl Traced {
             thread,
             memory,
             signal: None,
+            seized: false,
             ended: false,
         };
         match waitpid(thread, Some(WaitPidFlag::__WALL))? {
@@ -146,6 +148,7 @@ impl Traced {
         }
         self.thread = Pid::from_raw(thread);
         ptrace::seize(self.thread, Options::empty())?;
+        self.seized = true;
         self.interrupt()?;
         Ok(())
     }
@@ -170,7 +173,7 @@ impl Traced {
         self.interrupt()
     }
 
-    /// Stops it, and forwards the signals that come first.
+    /// Stops it once it is seized, and forwards the signals that come first.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -210,7 +213,7 @@ impl Traced {
             if look > LOOKS {
                 sleep(Duration::from_micros(100));
             }
-            if start.elapsed() > PATIENCE {
+            if self.seized && start.elapsed() > PATIENCE {
                 return Ok(Stop::Blocks);
             }
         }
