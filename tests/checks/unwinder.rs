@@ -353,7 +353,7 @@ enum Excuse {
     Proven,
     /// No code is mapped there, as when a null pointer was called; framehop guesses its caller.
     Unmapped,
-    /// The C library has no frame information, nor have `_init` and `_fini` anywhere; framehop guesses.
+    /// The C library has no frame information, nor have the start files anywhere; framehop guesses.
     Bare,
     /// The frame is found by a register that is known in the innermost frame only, as is rbx in the dynamic linker's resolver
     /// of lazily bound functions: ours says that it stops there, and so does framehop.
@@ -420,11 +420,21 @@ impl Seen<'_> {
     }
 }
 
-/// Is it of the sections that the C library's start files are made of?
+/// The functions of the start files, which are built without frame information.
+const START_FILES: [&str; 6] = [
+    "_init",
+    "_fini",
+    "frame_dummy",
+    "register_tm_clones",
+    "deregister_tm_clones",
+    "__do_global_dtors_aux",
+];
+
+/// Is it of the start files that the linker adds to each program?
 fn initial(frame: u64, space: &Space) -> bool {
     space.at(frame).is_some_and(|loaded| {
         let symbol = loaded.file.symbol(frame.wrapping_sub(loaded.bias));
-        ["_init", "_fini"].contains(&symbol.as_str())
+        START_FILES.contains(&symbol.as_str())
     })
 }
 
