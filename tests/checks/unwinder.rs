@@ -764,7 +764,7 @@ fn programs(directory: &Path) -> Vec<(Program, Command)> {
             last,
             followed,
             bare: name == "C, musl",
-            longer: name == "C, odd frames",
+            longer: ["C, odd frames", "C, signals"].contains(&name),
         };
         programs.push((program, command));
     };
