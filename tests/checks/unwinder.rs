@@ -523,7 +523,7 @@ const STEPS: u32 = 500;
 /// So many times as much for those that are watched for longer: a round of the odd frames.
 const LONGER: u32 = 10;
 /// The longest that rounds are begun for one program.
-const LONGEST: Duration = Duration::from_secs(3);
+const LONGEST: Duration = Duration::from_secs(2);
 /// The dynamic linker's work for a small program takes fewer instructions.
 const LINKING: u32 = 400_000;
 
@@ -549,7 +549,7 @@ impl Check {
             &mut tally,
         )?;
         if program.longer {
-            self.to_own_code(&mut traced, &space, &mut truth)?;
+            Self::link(&mut traced, &space, &mut truth)?;
             space = Space::of(&traced, &mut self.library)?;
             self.steps(
                 &mut traced,
@@ -587,13 +587,8 @@ impl Check {
         Ok(tally)
     }
 
-    /// Through the dynamic linker, without a look.
-    fn to_own_code(
-        &mut self,
-        traced: &mut Traced,
-        space: &Space,
-        truth: &mut Option<Truth>,
-    ) -> Result<()> {
+    /// Through the dynamic linker to the program's own code, without a look.
+    fn link(traced: &mut Traced, space: &Space, truth: &mut Option<Truth>) -> Result<()> {
         let own = space.loaded.first().context("no code")?.range.clone();
         for _ in 0..LINKING {
             let before = traced.state()?;
