@@ -37,4 +37,5 @@ pub mod perf_losses;
 pub mod states;
 pub mod statistics;
 pub mod threads;
+pub mod traced;
 pub mod truth;
