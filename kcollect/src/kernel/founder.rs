@@ -340,8 +340,7 @@ impl Founder {
             SidebandEvent::Fork { pid, parent } => {
                 self.processes.forked(pid, parent);
                 if let Some(user) = &mut self.user {
-                    let back = user.forked(self.writer.dir(), &self.processes, pid, parent, time);
-                    self.write_back(&back);
+                    user.forked(self.writer.dir(), &self.processes, pid, parent, time);
                 }
             }
             SidebandEvent::Exit { pid } => {
@@ -437,13 +436,7 @@ impl Founder {
         });
         self.recorder.forget(&self.processes);
         if let Some(user) = &mut self.user {
-            let processes = &self.processes;
-            let back = user.forget(self.writer.dir(), |pid, ended| {
-                ended < long_ago
-                    && processes
-                        .get(pid)
-                        .is_none_or(|process| process.exited.is_some())
-            });
+            let back = user.forget(self.writer.dir(), &self.processes, long_ago);
             self.write_back(&back);
         }
     }

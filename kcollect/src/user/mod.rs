@@ -66,6 +66,8 @@ struct Fate {
     pid: u32,
     chosen: bool,
     ticked: bool,
+    /// What it was called when it was chosen and had done something, and when that was.
+    first: Option<(Vec<u8>, u64)>,
     held: Vec<(Stay, Option<Arc<UserStack>>)>,
     followed: Option<Box<Followed>>,
     ended: Option<u64>,
@@ -77,6 +79,8 @@ struct Followed {
     jit: Option<JitWatch>,
     counts: StackCounts,
     ticks: u64,
+    /// The time of the last thing that it did.
+    last: u64,
 }
 
 /// A followed process, for the summary.
@@ -137,6 +141,8 @@ pub struct UserSide {
     copies: Vec<(Slot, Copied)>,
     copied_bytes: usize,
     names: DirectoryNames,
+    /// The load until it executes its program: there its line of descent begins.
+    load: Option<u32>,
     lineages: Option<Lineages>,
     gone: Vec<FollowedProcess>,
     bytes_gone: u64,
@@ -174,6 +180,7 @@ impl UserSide {
             copies: Vec::new(),
             copied_bytes: 0,
             names: DirectoryNames::new(),
+            load: None,
             lineages: None,
             gone: Vec::new(),
             bytes_gone: 0,
@@ -189,13 +196,11 @@ impl UserSide {
             self.rule.pids.push(pid);
         }
         if self.rule.descendants {
-            self.lineages = Some(Lineages::new(pid));
+            self.load = Some(pid);
         }
     }
 
     /// `parent` forked `pid`, of which `processes` know.
-    ///
-    /// Gives what is the founder's of what the former holder of the number did.
     pub fn forked(
         &mut self,
         dir: &ExperimentDir,
@@ -203,15 +208,16 @@ impl UserSide {
         pid: u32,
         parent: u32,
         at: u64,
-    ) -> Vec<Stay> {
+    ) {
         let by_followed = self.rule.descendants
             && self
                 .serials
                 .get(&parent)
                 .and_then(|serial| self.fates.get(serial))
                 .is_some_and(|fate| fate.chosen || fate.followed.is_some());
-        let before = self.serials.remove(&pid);
-        let back = before.map_or_else(Vec::new, |before| self.end(dir, before, at));
+        if let Some(before) = self.serials.remove(&pid) {
+            self.superseded(dir, processes, before, at);
+        }
         self.spaces.forked(pid, parent, at);
         if let Some(lineages) = &mut self.lineages {
             lineages.forked(pid, parent, Birth::Fork);
@@ -219,13 +225,29 @@ impl UserSide {
         self.hand_over.changed(pid);
         let fate = self.fate(processes, pid);
         fate.chosen |= by_followed;
-        back
+    }
+
+    /// Another process gets the number. What the former one did may still wait for its user side; but what it had mapped is
+    /// forgotten now, so that is told first.
+    fn superseded(&mut self, dir: &ExperimentDir, processes: &Processes, serial: u64, at: u64) {
+        self.begin_if_chosen(dir, processes, serial);
+        let Some(fate) = self.fates.get_mut(&serial) else {
+            return;
+        };
+        fate.ended.get_or_insert(at);
+        if let Some(followed) = &mut fate.followed {
+            let told = tell_mapped(followed, &mut self.spaces, &mut self.objects, fate.pid);
+            self.note(told);
+        }
     }
 
     /// `pid` executes another program.
     pub fn executed(&mut self, pid: u32, at: u64) {
         self.spaces.executed(pid, at);
-        if let Some(lineages) = &mut self.lineages {
+        if self.load == Some(pid) {
+            self.load = None;
+            self.lineages = Some(Lineages::new(pid));
+        } else if let Some(lineages) = &mut self.lineages {
             lineages.executed(pid);
         }
         self.hand_over.changed(pid);
@@ -280,8 +302,8 @@ impl UserSide {
             stay.state,
             Microstate::User | Microstate::System | Microstate::Trap
         );
-        let fate = self.fate(processes, head.pid);
-        fate.ticked |= on_cpu;
+        self.fate(processes, head.pid).ticked |= on_cpu;
+        self.choose(processes, &head);
         let complete = self
             .join
             .recorded(head.tid, head.entry, u64::from(stay.ticks), stay);
@@ -302,6 +324,18 @@ impl UserSide {
         if space.executes(entry.execution) {
             self.hand_over.changed(pid);
         }
+        if !self.may_follow(processes, pid) {
+            let nothing = UserStack {
+                frames: Vec::new(),
+                end: End::NoTable,
+                guessed: false,
+            };
+            complete.extend(self.join.resolved(slot, Arc::new(nothing)));
+            return self.deliver(dir, processes, complete);
+        }
+        let Some(space) = self.spaces.get_mut(pid) else {
+            return self.deliver(dir, processes, complete);
+        };
         let stack = match entry.user {
             Side::Walked {
                 frames,
@@ -425,16 +459,25 @@ impl UserSide {
         self.note(result);
     }
 
-    /// Forgets processes that are gone, when `is_gone` says so. Gives what is the founder's.
+    /// Forgets processes that ended before `long_ago` and of which `processes` know no more. Gives what is the founder's.
     pub fn forget(
         &mut self,
         dir: &ExperimentDir,
-        mut is_gone: impl FnMut(u32, u64) -> bool,
+        processes: &Processes,
+        long_ago: u64,
     ) -> Vec<Stay> {
+        // Its leading thread has ended; the others may live on.
+        let lives = |serial: u64, pid| {
+            processes
+                .get(pid)
+                .is_some_and(|process| process.serial == serial)
+        };
         let gone: Vec<u64> = self
             .fates
             .iter()
-            .filter(|(_, fate)| fate.ended.is_some_and(|ended| is_gone(fate.pid, ended)))
+            .filter(|(serial, fate)| {
+                fate.ended.is_some_and(|ended| ended < long_ago) && !lives(**serial, fate.pid)
+            })
             .map(|(serial, _)| *serial)
             .collect();
         let mut back = Vec::new();
@@ -450,7 +493,7 @@ impl UserSide {
         let serials = &self.serials;
         for pid in self
             .spaces
-            .retain(|pid| serials.contains_key(&pid) || !is_gone(pid, 0))
+            .retain(|pid| serials.contains_key(&pid) || processes.get(pid).is_some())
         {
             self.hand_over.gone(pid);
         }
@@ -587,7 +630,7 @@ impl UserSide {
                 back.push(stay);
                 continue;
             }
-            self.decide(dir, processes, serial, &stay);
+            self.begin_if_chosen(dir, processes, serial);
             let Some(fate) = self.fates.get_mut(&serial) else {
                 continue;
             };
@@ -607,25 +650,50 @@ impl UserSide {
         back
     }
 
-    /// Follows a process, if it is to be followed by now.
-    fn decide(&mut self, dir: &ExperimentDir, processes: &Processes, serial: u64, stay: &Stay) {
-        let pid = stay.head.pid;
+    /// A process did something: is it to be followed by now?
+    fn choose(&mut self, processes: &Processes, head: &Head) {
+        let fate = self.serials.get(&head.pid).copied();
+        let Some((serial, fate)) = fate.and_then(|serial| Some((serial, self.fates.get(&serial)?)))
+        else {
+            return;
+        };
+        if fate.first.is_some() {
+            return;
+        }
+        if fate.chosen || self.wants(processes, head.pid, fate.ticked) {
+            let name = process_name(processes.get(head.pid), head);
+            if let Some(fate) = self.fates.get_mut(&serial) {
+                fate.chosen = true;
+                fate.first = Some((name, head.time));
+            }
+        }
+    }
+
+    /// Is it followed, or may it be yet without being called otherwise?
+    fn may_follow(&self, processes: &Processes, pid: u32) -> bool {
+        let fate = self
+            .serials
+            .get(&pid)
+            .and_then(|serial| self.fates.get(serial));
+        matches!(self.rule.follow, Follow::On | Follow::All)
+            || fate.is_some_and(|fate| fate.chosen)
+            || self.wants(processes, pid, false)
+    }
+
+    /// Begins the experiment of a process that was chosen.
+    fn begin_if_chosen(&mut self, dir: &ExperimentDir, processes: &Processes, serial: u64) {
         let Some(fate) = self.fates.get(&serial) else {
             return;
         };
-        let wanted = fate.chosen || self.wants(processes, pid, fate.ticked);
-        if fate.followed.is_some() || !wanted {
+        let Some((name, at)) = &fate.first else {
+            return;
+        };
+        if fate.followed.is_some() {
             return;
         }
-        let process = processes
-            .get(pid)
-            .filter(|process| process.serial == stay.serial);
-        let name = process_name(process, &stay.head);
-        match self.begin(dir, processes, (pid, serial), &name) {
-            Ok(()) => {}
-            Err(error) => {
-                self.failed.get_or_insert(error);
-            }
+        let (name, at) = (name.clone(), *at);
+        if let Err(error) = self.begin(dir, processes, (fate.pid, serial), &name, at) {
+            self.failed.get_or_insert(error);
         }
     }
 
@@ -648,8 +716,14 @@ impl UserSide {
         processes: &Processes,
         (pid, serial): (u32, u64),
         name: &[u8],
+        chosen_at: u64,
     ) -> Result<()> {
         let facts = Facts::read(pid);
+        // By now another process may have the number.
+        let facts = match facts.started_after(chosen_at) {
+            true => Facts::default(),
+            false => facts,
+        };
         let mut header = self.founding.header.clone();
         header.pid = pid;
         header.command_line = facts
@@ -712,6 +786,7 @@ impl UserSide {
             jit,
             counts: StackCounts::default(),
             ticks: 0,
+            last: 0,
         });
         for (stay, stack) in fate.held.drain(..) {
             self.held -= 1;
@@ -729,11 +804,15 @@ impl UserSide {
         self.held -= fate.held.len();
         if let Some(mut followed) = fate.followed {
             let (spaces, objects) = (&mut self.spaces, &mut self.objects);
-            let told = tell_mapped(&mut followed, spaces, objects, fate.pid);
+            let told = match self.serials.get(&fate.pid).is_none_or(|of| *of == serial) {
+                true => tell_mapped(&mut followed, spaces, objects, fate.pid),
+                false => Ok(()),
+            };
             self.note(told);
             self.gone.push(describe(fate.pid, &followed));
             self.bytes_gone += followed.collector.bytes_written();
-            let result = followed.collector.close(dir, fate.ended.unwrap_or(at));
+            let ended = fate.ended.unwrap_or(at).max(followed.last);
+            let result = followed.collector.close(dir, ended);
             self.note(result);
         }
         fate.held.into_iter().map(|(stay, _)| stay).collect()
@@ -818,6 +897,7 @@ fn write(followed: &mut Followed, stay: &Stay, stack: Option<&UserStack>) -> Res
     let ticks = u64::from(stay.ticks);
     followed.counts.add(stack, ticks);
     followed.ticks += ticks;
+    followed.last = followed.last.max(stay.head.time);
     followed.collector.array(&Array {
         at: stay.head.time,
         cpu: stay.head.cpu,
