@@ -43,7 +43,7 @@ __attribute__((noinline)) void BURN(u64 ns)
 	u64 end = cpu_ns() + ns;
 
 	do {
-		for (long round = 0; round < 20000; round++)
+		for (long round = 0; round < 200000; round++)
 			__asm__ volatile("" : "+r"(round));
 	} while (cpu_ns() < end);
 	__asm__ volatile("");

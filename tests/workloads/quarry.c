@@ -9,8 +9,9 @@
  *   say:WORD             writes its process id, the word and the time to standard output
  *   fork                 a child does the rest; the process waits for it and goes no further
  *   both                 a child and the process itself do the rest
- *   twin:MS              forks a child of this process id's number once more: see reuse()
+ *   twin:MS              a child spins in burn_one for so long and ends; another one of the same number does the rest
  *   space                a child in a new pid namespace does the rest
+ *   root:PATH            goes on in user and mount namespaces of its own, where PATH is the root directory
  *   exec:PATH            another program does the rest
  *   memory               a copy of this program in memory (memfd) does the rest
  *   die                  kills itself
@@ -55,7 +56,7 @@ static inline __attribute__((always_inline)) void burn(uint64_t ns)
 	uint64_t end = now(CLOCK_PROCESS_CPUTIME_ID) + ns;
 
 	do {
-		for (uint64_t round = 0; round < 20000; round++)
+		for (uint64_t round = 0; round < 200000; round++)
 			__asm__ volatile("" : "+r"(round));
 	} while (now(CLOCK_PROCESS_CPUTIME_ID) < end);
 }
@@ -229,7 +230,7 @@ static void wait_for(pid_t child)
 	waitpid(child, &status, 0);
 }
 
-/* Ends, and the next process but one that begins has this number again; its child does the rest. Needs root. */
+/* Forks a child that has this number. Gives 0 in the child. Needs root. */
 static pid_t again(pid_t wanted)
 {
 	for (int tries = 0; tries < 200; tries++) {
@@ -333,6 +334,9 @@ int main(int count, char **words)
 				wait_for(child);
 				return 0;
 			}
+		} else if (IS("root")) {
+			if (unshare(CLONE_NEWUSER | CLONE_NEWNS) || chroot(what) || chdir("/"))
+				fail(what);
 		} else if (IS("exec")) {
 			words[index] = what;
 			execv(what, words + index);

@@ -19,7 +19,7 @@ __attribute__((noinline)) void LEAF(uint64_t ns)
 	uint64_t end = cpu_ns() + ns;
 
 	do {
-		for (uint64_t round = 0; round < 20000; round++)
+		for (uint64_t round = 0; round < 200000; round++)
 			__asm__ volatile("" : "+r"(round));
 	} while (cpu_ns() < end);
 	__asm__ volatile("");

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 
 use bpf::{Emission, Record, TickCollector};
 use experiment_format::Error;
@@ -223,6 +224,11 @@ impl Founder {
             } => {
                 self.processes.found(pid, &name);
                 if let Some(user) = &mut self.user {
+                    if let Ok(path) = fs::read_link(format!("/proc/{pid}/exe")) {
+                        let path = path.as_os_str().as_bytes();
+                        let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+                        self.processes.found_executing(pid, path);
+                    }
                     user.found(pid, mappings, self.start);
                 }
             }

@@ -66,11 +66,21 @@ struct Fate {
     pid: u32,
     chosen: bool,
     ticked: bool,
-    /// What it was called when it was chosen and had done something, and when that was.
-    first: Option<(Vec<u8>, u64)>,
+    first: Option<First>,
     held: Vec<(Stay, Option<Arc<UserStack>>)>,
     followed: Option<Box<Followed>>,
     ended: Option<u64>,
+}
+
+/// A chosen process when it did the first thing that belongs into its experiment.
+#[derive(Clone, Debug)]
+struct First {
+    /// When that was.
+    at: u64,
+    /// What it was called.
+    name: Vec<u8>,
+    /// Its line of descent from the load, where it has one.
+    descent: Option<String>,
 }
 
 #[derive(Debug)]
@@ -344,6 +354,10 @@ impl UserSide {
                 version,
             } => {
                 let mut frames = frames.into_vec();
+                // Where nothing was known of its mappings, and no room for a copy: at least where it was.
+                if frames.is_empty() {
+                    frames.push(entry.ip);
+                }
                 let believed = match version {
                     0 => frames.len(),
                     _ => space.believed(version, &frames),
@@ -661,10 +675,20 @@ impl UserSide {
             return;
         }
         if fate.chosen || self.wants(processes, head.pid, fate.ticked) {
-            let name = process_name(processes.get(head.pid), head);
+            let descent = self
+                .lineages
+                .as_ref()
+                .and_then(|lineages| lineages.get(head.pid));
+            let first = First {
+                at: head.time,
+                name: process_name(processes.get(head.pid), head),
+                descent: descent
+                    .filter(|descent| !descent.is_empty())
+                    .map(str::to_owned),
+            };
             if let Some(fate) = self.fates.get_mut(&serial) {
                 fate.chosen = true;
-                fate.first = Some((name, head.time));
+                fate.first = Some(first);
             }
         }
     }
@@ -685,14 +709,10 @@ impl UserSide {
         let Some(fate) = self.fates.get(&serial) else {
             return;
         };
-        let Some((name, at)) = &fate.first else {
+        let Some(first) = fate.first.clone().filter(|_| fate.followed.is_none()) else {
             return;
         };
-        if fate.followed.is_some() {
-            return;
-        }
-        let (name, at) = (name.clone(), *at);
-        if let Err(error) = self.begin(dir, processes, (fate.pid, serial), &name, at) {
+        if let Err(error) = self.begin(dir, processes, (fate.pid, serial), &first) {
             self.failed.get_or_insert(error);
         }
     }
@@ -715,12 +735,11 @@ impl UserSide {
         dir: &ExperimentDir,
         processes: &Processes,
         (pid, serial): (u32, u64),
-        name: &[u8],
-        chosen_at: u64,
+        first: &First,
     ) -> Result<()> {
         let facts = Facts::read(pid);
         // By now another process may have the number.
-        let facts = match facts.started_after(chosen_at) {
+        let facts = match facts.started_after(first.at) {
             true => Facts::default(),
             false => facts,
         };
@@ -729,7 +748,7 @@ impl UserSide {
         header.command_line = facts
             .command_line
             .clone()
-            .unwrap_or_else(|| printable(name));
+            .unwrap_or_else(|| printable(&first.name));
         header.profiles.retain(|profile| {
             !matches!(
                 profile,
@@ -740,14 +759,10 @@ impl UserSide {
             )
         });
         header.settings.clear();
-        header.comments = described_by(&facts, name);
-        let descent = self
-            .lineages
-            .as_ref()
-            .and_then(|lineages| lineages.get(pid));
-        let directory = match descent.filter(|descent| !descent.is_empty()) {
+        header.comments = described_by(&facts, &first.name);
+        let directory = match &first.descent {
             Some(descent) => format!("{descent}.er"),
-            None => self.names.next(name, pid),
+            None => self.names.next(&first.name, pid),
         };
         let mut collector = Collector::create(
             dir,
