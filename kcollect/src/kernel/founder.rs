@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 
 use bpf::{Emission, Record, TickCollector};
 use experiment_format::Error;
@@ -223,6 +224,11 @@ impl Founder {
             } => {
                 self.processes.found(pid, &name);
                 if let Some(user) = &mut self.user {
+                    if let Ok(path) = fs::read_link(format!("/proc/{pid}/exe")) {
+                        let path = path.as_os_str().as_bytes();
+                        let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+                        self.processes.found_executing(pid, path);
+                    }
                     user.found(pid, mappings, self.start);
                 }
             }
@@ -340,8 +346,7 @@ impl Founder {
             SidebandEvent::Fork { pid, parent } => {
                 self.processes.forked(pid, parent);
                 if let Some(user) = &mut self.user {
-                    let back = user.forked(self.writer.dir(), &self.processes, pid, parent, time);
-                    self.write_back(&back);
+                    user.forked(self.writer.dir(), &self.processes, pid, parent, time);
                 }
             }
             SidebandEvent::Exit { pid } => {
@@ -437,10 +442,7 @@ impl Founder {
         });
         self.recorder.forget(&self.processes);
         if let Some(user) = &mut self.user {
-            let processes = &self.processes;
-            let back = user.forget(self.writer.dir(), |pid, ended| {
-                ended < long_ago && processes.get(pid).is_none()
-            });
+            let back = user.forget(self.writer.dir(), &self.processes, long_ago);
             self.write_back(&back);
         }
     }
