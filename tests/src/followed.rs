@@ -150,7 +150,14 @@ impl Followed {
     /// # Errors
     /// When something was.
     pub fn lost_nothing(&self) -> Result<()> {
-        for what in ["ring_full", "not_written", "absences", "threads", "sideband", "entries"] {
+        for what in [
+            "ring_full",
+            "not_written",
+            "absences",
+            "threads",
+            "sideband",
+            "entries",
+        ] {
             let lost = &self.json["losses"][what];
             ensure!(lost == 0, "{what}: {lost} in {}", self.json["losses"]);
         }

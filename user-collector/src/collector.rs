@@ -17,8 +17,10 @@ use experiment_format::usage::UsageRecord;
 
 use crate::jit;
 use crate::maps::Mapping;
+use crate::modules::ObjectId;
 use crate::names::ThreadNames;
 use crate::spaces::{Change, What};
+use crate::used::Used;
 
 /// What waits in memory is written when it is so much, bytes,
 const BATCH: usize = 64 << 10;
@@ -57,6 +59,7 @@ pub struct Collector {
     group: String,
     names: ThreadNames,
     flushed: u64,
+    used: Option<Used>,
     /// Tick arrays written.
     pub arrays: u64,
 }
@@ -86,8 +89,19 @@ impl Collector {
             group: format!("pid {}", header.pid),
             names: ThreadNames::default(),
             flushed: start,
+            used: None,
             arrays: 0,
         })
+    }
+
+    /// From here on it is noted which load objects its stacks are in. Before anything is mapped.
+    pub fn watch_used(&mut self) {
+        self.used = Some(Used::default());
+    }
+
+    /// Which load objects its stacks are in, where that is noted.
+    pub fn used(&mut self) -> Option<&mut Used> {
+        self.used.as_mut()
     }
 
     /// Its directory's name.
@@ -95,27 +109,32 @@ impl Collector {
         self.writer.name()
     }
 
-    /// What was mapped and unmapped, by time. `object` names the load object of a mapping; one that has no name is nothing that a
-    /// report could open.
+    /// What was mapped and unmapped, by time. `object` gives the load object of a mapping and its name; one that has no name is
+    /// nothing that a report could open.
     ///
     /// # Errors
     /// When it can't be written.
     pub fn mapped(
         &mut self,
         changes: &[Change],
-        mut object: impl FnMut(&Mapping) -> Option<String>,
+        mut object: impl FnMut(&Mapping) -> Option<(ObjectId, String)>,
     ) -> Result<()> {
         for change in changes {
             let at = self.at(change.at);
             let event = match &change.what {
                 What::Unmap(vaddr) => Some(MapEvent::Unmap { at, vaddr: *vaddr }),
-                What::Map(mapping) => object(mapping).map(|name| MapEvent::Segment {
-                    at,
-                    vaddr: mapping.start,
-                    size: mapping.end - mapping.start,
-                    file_offset: mapping.offset,
-                    modes: READ_EXECUTE,
-                    name,
+                What::Map(mapping) => object(mapping).map(|(id, name)| {
+                    if let Some(used) = &mut self.used {
+                        used.mapped(mapping, id);
+                    }
+                    MapEvent::Segment {
+                        at,
+                        vaddr: mapping.start,
+                        size: mapping.end - mapping.start,
+                        file_offset: mapping.offset,
+                        modes: READ_EXECUTE,
+                        name,
+                    }
                 }),
             };
             event.map_or(Ok(()), |event| self.writer.map(&event))?;
@@ -177,6 +196,9 @@ impl Collector {
             })?;
         }
         let stack = self.writer.stack(array.frames, array.end)?;
+        if let Some(used) = &mut self.used {
+            used.stack(stack, array.frames);
+        }
         let mut ticks = [0; Microstate::PER_THREAD];
         ticks[array.state.number() as usize] = array.ticks;
         self.arrays += 1;

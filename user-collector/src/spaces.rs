@@ -46,6 +46,8 @@ pub struct Space {
     changes: Vec<Change>,
     code: Option<Code>,
     versions: VecDeque<(u32, Code)>,
+    /// When the last change was, and whether it was the end of a mapping.
+    last: (u64, bool),
     /// By which number the kernel tells this execution of a program from others, once a record has told.
     pub execution: Option<u32>,
 }
@@ -105,27 +107,34 @@ impl Space {
         self.unmapped(at, &ended);
         for old in &ended {
             let rests = [old.part(0, new.start), old.part(new.end, u64::MAX)];
-            self.changes
-                .extend(rests.into_iter().flatten().map(|rest| Change {
-                    at,
-                    what: What::Map(rest),
-                }));
+            for rest in rests.into_iter().flatten() {
+                self.tell(at, What::Map(rest));
+            }
         }
-        self.changes.push(Change {
-            at,
-            what: What::Map(new),
-        });
+        self.tell(at, What::Map(new));
         self.changed();
         if self.changes.len() > KEPT * (self.mappings.len() + KEPT) {
-            self.changes = holding(&self.mappings, at);
+            self.changes = holding(&self.mappings, self.last.0);
         }
     }
 
     fn unmapped(&mut self, at: u64, ended: &[Mapping]) {
-        self.changes.extend(ended.iter().map(|old| Change {
-            at,
-            what: What::Unmap(old.start),
-        }));
+        for old in ended {
+            self.tell(at, What::Unmap(old.start));
+        }
+    }
+
+    /// Readers sort changes by time, and may reverse those of one instant. So what begins where something ended does so a nanosecond
+    /// later, and the other way round.
+    fn tell(&mut self, at: u64, what: What) {
+        let ends = matches!(what, What::Unmap(_));
+        let (last, ended) = self.last;
+        let at = match at <= last && ends != ended {
+            true => last + 1,
+            false => at.max(last),
+        };
+        self.last = (at, ends);
+        self.changes.push(Change { at, what });
     }
 
     fn changed(&mut self) {
@@ -164,6 +173,7 @@ impl Spaces {
             changes: holding(&parent.mappings, at),
             code: parent.code.clone(),
             versions: VecDeque::new(),
+            last: (at, false),
             execution: parent.execution,
         });
         self.by_pid.insert(pid, space);
@@ -279,6 +289,36 @@ mod tests {
         assert_eq!(told, expected);
         assert!(child.take_changes().is_empty());
         assert_eq!(spaces.get_mut(7).unwrap().code().len(), 1);
+    }
+
+    #[test]
+    fn what_takes_a_place_begins_after_what_was_there_has_ended() {
+        let mut spaces = Spaces::default();
+        let (one, two) = (mapping("one", 10, 30), mapping("two", 15, 25));
+        spaces.mapped(7, one.clone(), 5);
+        spaces.mapped(7, two.clone(), 5);
+        spaces.executed(7, 6);
+        spaces.mapped(7, one.clone(), 9);
+        let told: Vec<_> = spaces
+            .get_mut(7)
+            .unwrap()
+            .take_changes()
+            .into_iter()
+            .map(|change| (change.at, change.what))
+            .collect();
+        let rest = |from, to| What::Map(one.part(from, to).unwrap());
+        let expected = [
+            (5, What::Map(one.clone())),
+            (6, What::Unmap(10)),
+            (7, rest(0, 15)),
+            (7, rest(25, 99)),
+            (7, What::Map(two)),
+            (8, What::Unmap(10)),
+            (8, What::Unmap(15)),
+            (8, What::Unmap(25)),
+            (9, What::Map(one.clone())),
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use bpf::{Counts, CpuBooks, Details};
 use experiment_format::microstate::Microstate;
 use serde::Serialize;
+use user_collector::archive::Account;
 use user_collector::join::Joined;
 use user_collector::objects::TableCounts;
 
@@ -57,6 +58,8 @@ pub struct Summary {
     pub of_which_s: OfWhich,
     /// What came of following processes, where any could be followed.
     pub followed: Option<Followed>,
+    /// What came of archiving the files of followed processes (`-A`). It is known last.
+    pub archive: Option<Account>,
     /// Processes and threads named with `-T`.
     pub targets: Vec<Process>,
     /// Where threads were away from the CPUs, by ticks, most first; sleep and stop come after all else.
@@ -292,6 +295,7 @@ impl Summary {
                 .collect(),
             of_which_s: OfWhich::new(&system.details),
             followed,
+            archive: None,
             waiting: waiting(founder, interval),
             functions: functions(founder, interval),
             cost: cost(elapsed_s, founder.bytes_written()),

@@ -5,6 +5,7 @@
 //! to the process's collector, or back to the founder where nobody follows the process. While it is open whether a process will be
 //! followed, what it did is kept: a followed process is followed from its first moment on.
 
+mod archives;
 mod hand_over;
 mod stack;
 
@@ -33,6 +34,7 @@ use user_collector::objects::Objects;
 use user_collector::process::{Process, Processes};
 use user_collector::spaces::Spaces;
 
+pub use archives::begin as begin_archive;
 pub use hand_over::HandOver;
 pub use stack::{Copied, StackCounts, UserStack};
 
@@ -472,6 +474,7 @@ impl UserSide {
                 let (spaces, objects) = (&mut self.spaces, &mut self.objects);
                 result = result.and(tell_mapped(followed, spaces, objects, fate.pid));
             }
+            archives::tell_used(followed, &mut self.objects);
             if let Some(watch) = &mut followed.jit {
                 let changes = watch.poll(now);
                 result = result.and(followed.collector.functions(&changes));
@@ -779,6 +782,9 @@ impl UserSide {
             self.founding.run,
             &self.founding.kernel,
         )?;
+        if self.objects.wants_used() {
+            collector.watch_used();
+        }
         let mut jit = JitWatch::open(pid, self.founding.run.tstamp).ok();
         let relatives = relatives(processes, pid);
         if let Some(space) = self.spaces.get_mut(pid) {
@@ -797,8 +803,7 @@ impl UserSide {
                 }
             }
             collector.mapped(&changes, |mapping| {
-                let id = objects.of(pid, &relatives, mapping);
-                objects.get(id)?.name.clone()
+                objects.followed(pid, &relatives, mapping)
             })?;
         }
         let Some(fate) = self.fates.get_mut(&serial) else {
@@ -831,6 +836,7 @@ impl UserSide {
                 true => tell_mapped(&mut followed, spaces, objects, fate.pid),
                 false => Ok(()),
             };
+            archives::tell_all_used(&mut followed, objects);
             self.note(told);
             self.gone.push(describe(fate.pid, &followed));
             self.bytes_gone += followed.collector.bytes_written();
@@ -859,10 +865,9 @@ fn tell_mapped(
         .get_mut(pid)
         .map(|space| space.take_changes())
         .unwrap_or_default();
-    followed.collector.mapped(&changes, |mapping| {
-        let id = objects.of(pid, &[], mapping);
-        objects.get(id)?.name.clone()
-    })
+    followed
+        .collector
+        .mapped(&changes, |mapping| objects.followed(pid, &[], mapping))
 }
 
 fn describe(pid: u32, followed: &Followed) -> FollowedProcess {

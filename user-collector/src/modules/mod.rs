@@ -37,7 +37,7 @@ mod image;
 mod open;
 mod stored;
 
-pub use backing::{Backing, backing};
+pub use backing::{Backing, backing, without_mark};
 pub use builder::{BuildError, Builder, Built, Module, ObjectId, Source};
 pub use cache::{Cache, CacheError};
 pub use image::{MAX_BUILD_ID, Segment, build_id};
