@@ -398,7 +398,7 @@ fn root_a_container_has_its_own_files_and_numbers() -> Result<()> {
         ])
     })?;
     let followed = Followed::read(&recorded)?;
-    let outside = |said: &String| Ok(find_word(said, "space")?.pid);
+    let outside = |said: &str| anyhow::Ok(find_word(said, "space")?.pid);
     let pids = [outside(&said[0])?, outside(&said[1])?, pids[2]];
     let mut names = BTreeSet::new();
     for (pid, function) in pids
@@ -521,7 +521,8 @@ fn variants(directory: &Path) -> Result<BTreeMap<std::path::PathBuf, String>> {
     })?;
     make("a section over the headers", &|bytes| {
         frames.set_offset(bytes, 0);
-        frames.set_size(bytes, bytes.len() as u64);
+        let all = bytes.len() as u64;
+        frames.set_size(bytes, all);
     })?;
     make("an index of its own frames", &|bytes| {
         let (offset, size) = (frames.offset(bytes) as u64, frames.size(bytes) as u64);

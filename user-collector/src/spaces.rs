@@ -44,6 +44,7 @@ const KEPT: usize = 8;
 pub struct Space {
     mappings: Mappings,
     changes: Vec<Change>,
+    complete: bool,
     code: Option<Code>,
     versions: VecDeque<(u32, Code)>,
     /// When the last change was, and whether it was the end of a mapping.
@@ -94,7 +95,12 @@ impl Space {
         wrong.map_or(frames.len(), |wrong| wrong + 1)
     }
 
-    /// The changes since this was asked for last, by time; of one that nobody asked about for long perhaps only those that still hold.
+    /// Somebody will ask for the changes: from now on none is left out.
+    pub fn keep_changes(&mut self) {
+        self.complete = true;
+    }
+
+    /// The changes since this was asked for last, by time. Until [`Space::keep_changes`] they may be only those that still hold.
     pub fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
@@ -113,7 +119,7 @@ impl Space {
         }
         self.tell(at, What::Map(new));
         self.changed();
-        if self.changes.len() > KEPT * (self.mappings.len() + KEPT) {
+        if !self.complete && self.changes.len() > KEPT * (self.mappings.len() + KEPT) {
             self.changes = holding(&self.mappings, self.last.0);
         }
     }
@@ -171,6 +177,7 @@ impl Spaces {
         let space = parent.map_or_else(Space::default, |parent| Space {
             mappings: parent.mappings.clone(),
             changes: holding(&parent.mappings, at),
+            complete: false,
             code: parent.code.clone(),
             versions: VecDeque::new(),
             last: (at, false),
@@ -319,6 +326,23 @@ mod tests {
             (9, What::Map(one.clone())),
         ];
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn changes_that_somebody_will_ask_for_are_all_kept() {
+        let turns = |keep: bool| {
+            let mut spaces = Spaces::default();
+            for turn in 0..1000 {
+                let name = ["one.so", "two.so"][turn % 2];
+                spaces.mapped(7, mapping(name, 30, 40), turn as u64);
+                if keep {
+                    spaces.get_mut(7).unwrap().keep_changes();
+                }
+            }
+            spaces.get_mut(7).unwrap().take_changes().len()
+        };
+        assert!(turns(false) < 200);
+        assert_eq!(turns(true), 2 * 1000 - 1);
     }
 
     #[test]

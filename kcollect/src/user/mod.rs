@@ -701,6 +701,9 @@ impl UserSide {
                 fate.chosen = true;
                 fate.first = Some(first);
             }
+            if let Some(space) = self.spaces.get_mut(head.pid) {
+                space.keep_changes();
+            }
         }
     }
 
