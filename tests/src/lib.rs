@@ -18,7 +18,9 @@
 //! and need root; `make test` runs them so. They take the machine for themselves ([`machine::Exclusive`]): two loads
 //! pinned to one CPU would each be the other's noise.
 
+pub mod audit;
 pub mod books;
+pub mod call_tree;
 pub mod cgroup;
 pub mod cold_file;
 pub mod command;
@@ -26,6 +28,7 @@ pub mod compat32;
 pub mod counts;
 pub mod experiment;
 pub mod followed;
+pub mod followed_books;
 pub mod gprofng;
 pub mod kallsyms;
 pub mod kcollect;
