@@ -32,7 +32,7 @@ use user_collector::lineage::{Birth, DirectoryNames, Lineages};
 use user_collector::maps::Mapping;
 use user_collector::objects::Objects;
 use user_collector::process::{Process, Processes};
-use user_collector::spaces::Spaces;
+use user_collector::spaces::{Code, Spaces};
 
 pub use archives::begin as begin_archive;
 pub use hand_over::HandOver;
@@ -271,7 +271,8 @@ impl UserSide {
             && let Some(watch) = followed.jit.take()
         {
             let ended = watch.end(at);
-            let result = followed.collector.functions(&ended);
+            let result = followed.collector.functions(&ended, &[]);
+            followed.jit = JitWatch::open(pid, at).ok();
             self.note(result);
         }
     }
@@ -283,7 +284,7 @@ impl UserSide {
             && !mapping.file.path.starts_with(b"//anon")
         {
             let ended = watch.mapped(at, mapping.start, mapping.end, &mapping.file.path);
-            let result = followed.collector.functions(&ended);
+            let result = followed.collector.functions(&ended, &[]);
             self.note(result);
         }
         self.spaces.mapped(pid, mapping, at);
@@ -305,7 +306,8 @@ impl UserSide {
                 && let Some(watch) = &mut followed.jit
             {
                 let last = watch.last_poll(at);
-                let result = followed.collector.functions(&last);
+                let code = code_of(&mut self.spaces, pid);
+                let result = followed.collector.functions(&last, &code);
                 self.note(result);
             }
         }
@@ -470,14 +472,16 @@ impl UserSide {
             let Some(followed) = &mut fate.followed else {
                 continue;
             };
+            let mut code = Code::default();
             if self.serials.get(&fate.pid) == Some(serial) {
                 let (spaces, objects) = (&mut self.spaces, &mut self.objects);
                 result = result.and(tell_mapped(followed, spaces, objects, fate.pid));
+                code = code_of(spaces, fate.pid);
             }
             archives::tell_used(followed, &mut self.objects);
             if let Some(watch) = &mut followed.jit {
                 let changes = watch.poll(now);
-                result = result.and(followed.collector.functions(&changes));
+                result = result.and(followed.collector.functions(&changes, &code));
             }
             result = result.and(followed.collector.tidy(dir, now));
         }
@@ -871,6 +875,14 @@ fn tell_mapped(
     followed
         .collector
         .mapped(&changes, |mapping| objects.followed(pid, &[], mapping))
+}
+
+/// What the process has mapped.
+fn code_of(spaces: &mut Spaces, pid: u32) -> Code {
+    spaces
+        .get_mut(pid)
+        .map(|space| space.code())
+        .unwrap_or_default()
 }
 
 fn describe(pid: u32, followed: &Followed) -> FollowedProcess {
