@@ -39,7 +39,7 @@ struct File {
 
 impl File {
     fn of(name: &str, data: Vec<u8>, rules: &mut Rules) -> Result<File> {
-        let sections = Sections::of_elf(&data)?;
+        let sections = Sections::of_elf(&data[..])?;
         let has_frames = sections.frames != Frames::None;
         let (table, _) = Table::of_sections(&sections, rules)?;
         let segments = object::File::parse(&*data)?

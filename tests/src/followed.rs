@@ -193,7 +193,7 @@ impl Sub {
         let (stacks, space) = (experiment.stacks()?, experiment.address_space()?);
         let start = experiment.start().tstamp;
         let ticks = experiment.ticks()?;
-        let stays = ticks.map(|tick| Ok(stay(&stacks, &space, start, &tick?)?));
+        let stays = ticks.map(|tick| stay(&stacks, &space, start, &tick?));
         let end = experiment.events().iter().find_map(|event| match event {
             LogEvent::Exit { at } => Some(start + at),
             _ => None,

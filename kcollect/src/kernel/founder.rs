@@ -460,7 +460,9 @@ impl Founder {
         });
         self.recorder.forget(&self.processes);
         if let Some(user) = &mut self.user {
-            let back = user.forget(self.writer.dir(), &self.processes, long_ago);
+            let usage = self.recorder.usage_by_process(&self.processes, now);
+            let usage = |pid, serial| usage.get(&(pid, serial)).cloned();
+            let back = user.forget(self.writer.dir(), &self.processes, long_ago, usage);
             self.write_back(&back);
         }
     }

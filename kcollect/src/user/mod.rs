@@ -488,12 +488,14 @@ impl UserSide {
         self.note(result);
     }
 
-    /// Forgets processes that ended before `long_ago` and of which `processes` know no more. Gives what is the founder's.
+    /// Forgets processes that ended before `long_ago` and of which `processes` know no more; `usage` gives
+    /// their last sample, by pid and serial. Gives what is the founder's.
     pub fn forget(
         &mut self,
         dir: &ExperimentDir,
         processes: &Processes,
         long_ago: u64,
+        usage: impl Fn(u32, u64) -> Option<UsageRecord>,
     ) -> Vec<Stay> {
         // Its leading thread has ended; the others may live on.
         let lives = |serial: u64, pid| {
@@ -516,8 +518,19 @@ impl UserSide {
             {
                 self.serials.remove(&fate.pid);
             }
-            let at = self.fates.get(&serial).and_then(|fate| fate.ended);
-            back.extend(self.end(dir, serial, at.unwrap_or(0)));
+            let mut at = 0;
+            let mut sampled = Ok(());
+            if let Some(fate) = self.fates.get_mut(&serial) {
+                at = fate.ended.unwrap_or(0);
+                if let Some(followed) = &mut fate.followed
+                    && let Some(usage) = usage(fate.pid, serial)
+                {
+                    let usage = UsageRecord { time: at, ..usage };
+                    sampled = followed.collector.sample(at, "exit", &usage);
+                }
+            }
+            self.note(sampled);
+            back.extend(self.end(dir, serial, at));
         }
         let serials = &self.serials;
         for pid in self
@@ -789,6 +802,12 @@ impl UserSide {
             self.founding.run,
             &self.founding.kernel,
         )?;
+        let nothing = UsageRecord {
+            time: first.at,
+            created: self.founding.run.tstamp,
+            ..UsageRecord::default()
+        };
+        collector.sample(first.at, "start", &nothing)?;
         if self.objects.wants_used() {
             collector.watch_used();
         }
