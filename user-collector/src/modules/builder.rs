@@ -260,8 +260,6 @@ fn message(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("for no reason").to_owned()
 }
 
-/// Gives the calling thread a low priority. That it can't have one is not worth an error.
-
 #[cfg(test)]
 mod tests {
     use super::*;
