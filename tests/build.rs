@@ -45,7 +45,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             format!("-DROOM={room}"),
         ];
         let names = [names[0].as_str(), names[1].as_str(), names[2].as_str()];
-        compile("swapped", &format!("swapped_{name}"), &[LIBRARY, CALLS, &names])?;
+        compile(
+            "swapped",
+            &format!("swapped_{name}"),
+            &[LIBRARY, CALLS, &names],
+        )?;
     }
     Ok(())
 }

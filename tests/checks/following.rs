@@ -18,8 +18,8 @@ use tests::workload;
 
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// Shares of an interval that the kernel, the C library and the loader have of a quarry's CPU time.
-const ELSEWHERE: f64 = 0.06;
+/// The share of a quarry's CPU time that the kernel has, with its interrupts, and the C library and the loader, at most.
+const ELSEWHERE: f64 = 0.12;
 
 #[test]
 fn root_on_is_who_was_on_a_cpu_and_all_is_everybody() -> Result<()> {
@@ -29,11 +29,19 @@ fn root_on_is_who_was_on_a_cpu_and_all_is_everybody() -> Result<()> {
     let (sleeping, spinning) = (pid(&sleeper), pid(&spinner));
 
     let off = record(&["-t", "0.3", "-F", "off"], &[], LIMIT)?;
-    ensure!(directories(&off.experiment()?)?.is_empty(), "-F off follows");
+    ensure!(
+        directories(&off.experiment()?)?.is_empty(),
+        "-F off follows"
+    );
 
     let kernel_threads = kernel_threads()?;
     let on = Followed::read(&record(&["-p", "hi", "-t", "1", "-F", "on"], &[], LIMIT)?)?;
-    let ticked: BTreeSet<u32> = on.kernel_cpu.keys().copied().filter(|pid| *pid != 0).collect();
+    let ticked: BTreeSet<u32> = on
+        .kernel_cpu
+        .keys()
+        .copied()
+        .filter(|pid| *pid != 0)
+        .collect();
     let kernel_threads: BTreeSet<u32> = &kernel_threads | &self::kernel_threads()?;
     let expected: BTreeSet<u32> = &ticked - &kernel_threads;
     ensure!(
@@ -63,7 +71,10 @@ fn root_a_pattern_is_a_name_a_number_or_a_program() -> Result<()> {
     let program = directory.path().join("kc-program");
     fs::copy(QUARRY, &program)?;
     let spin = |program: &str, name: &str| {
-        start(program, &[name_deed(name.as_bytes()), "one:20000".to_owned()])
+        start(
+            program,
+            &[name_deed(name.as_bytes()), "one:20000".to_owned()],
+        )
     };
     let program = program.to_str().context("a path")?;
     let by_name = spin(QUARRY, "kc-name")?;
@@ -82,15 +93,27 @@ fn root_a_pattern_is_a_name_a_number_or_a_program() -> Result<()> {
     ensure!(
         followed.pids() == BTreeSet::from(expected),
         "followed: {:?}, not {expected:?}",
-        followed.subs.iter().map(|sub| &sub.name).collect::<Vec<_>>()
+        followed
+            .subs
+            .iter()
+            .map(|sub| &sub.name)
+            .collect::<Vec<_>>()
     );
     let names = followed.subs.iter().map(|sub| sub.name.as_str());
     let name = format!("_kc-name_PID_{}.1.er", pid(&by_name));
-    ensure!(names.clone().any(|found| found == name), "{:?}", names.collect::<Vec<_>>());
+    ensure!(
+        names.clone().any(|found| found == name),
+        "{:?}",
+        names.collect::<Vec<_>>()
+    );
 
     // Who is named is followed, whatever -F says.
     let number = pid(&none).to_string();
-    let recorded = record(&["-p", "hi", "-t", "0.5", "-F", "off", "-T", &number], &[], LIMIT)?;
+    let recorded = record(
+        &["-p", "hi", "-t", "0.5", "-F", "off", "-T", &number],
+        &[],
+        LIMIT,
+    )?;
     let followed = Followed::read(&recorded)?;
     ensure!(
         followed.pids() == BTreeSet::from([pid(&none)]),
@@ -105,18 +128,26 @@ fn root_a_load_and_its_descendants_are_followed() -> Result<()> {
     let _machine = Exclusive::take()?;
     // The load has two children and the first of them one; these two without children execute another program.
     let again = format!("exec:{INSIDE}");
-    let load = [QUARRY, "one:100", "both", "one:100", "fork", "two:100", &again, "one:100"];
+    let load = [
+        QUARRY, "one:100", "both", "one:100", "fork", "two:100", &again, "one:100",
+    ];
     let options = ["-p", "hi", "-F", "=quarry", "--descendants", "-t", "2"];
     let followed = Followed::read(&record(&options, &load, LIMIT)?)?;
     let mut names: Vec<&str> = followed.subs.iter().map(|sub| sub.name.as_str()).collect();
     names.sort_unstable();
-    let own = names.iter().position(|name| name.starts_with("_quarry_PID_"));
+    let own = names
+        .iter()
+        .position(|name| name.starts_with("_quarry_PID_"));
     names.remove(own.with_context(|| format!("{names:?}"))?);
     ensure!(
         names == ["_f1.er", "_f1_f1.er", "_f2.er"],
         "descendants: {names:?}"
     );
-    for sub in followed.subs.iter().filter(|sub| ["_f1_f1.er", "_f2.er"].contains(&sub.name.as_str())) {
+    for sub in followed
+        .subs
+        .iter()
+        .filter(|sub| ["_f1_f1.er", "_f2.er"].contains(&sub.name.as_str()))
+    {
         let (_, inside) = sub.user_ticks(|object| object == Some(INSIDE));
         Band::time(100e6, 100e6, followed.interval_ns)
             .with_edges(ELSEWHERE * 100.0)
@@ -137,12 +168,21 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
     recording.until_running()?;
     std::thread::sleep(Duration::from_millis(200));
     let again = format!("exec:{INSIDE}");
-    let deeds = ["name:6d696e65", "one:300", "name:796f757273", "two:300", "say:exec", &again, "one:300"];
+    let deeds = [
+        "name:6d696e65",
+        "one:300",
+        "name:796f757273",
+        "two:300",
+        "say:exec",
+        &again,
+        "one:300",
+    ];
     let changing = start(QUARRY, &deeds)?;
     let twins = start(QUARRY, &["twin:300", "two:300"])?;
     let killed = start(QUARRY, &["one:200", "say:die", "die"])?;
-    let pids = [&changing, &killed].map(pid);
-    let said: Vec<String> = finish(vec![changing, twins, killed])?
+    let leaderless = start(QUARRY, &["leader:300"])?;
+    let pids = [&changing, &killed, &leaderless].map(pid);
+    let said: Vec<String> = finish(vec![changing, twins, killed, leaderless])?
         .into_iter()
         .map(|finished| finished.stdout)
         .collect();
@@ -153,11 +193,17 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
     let changing = followed.the(pids[0])?;
     // As it was called when it was first seen; but not by its parent's name, as between fork and exec.
     ensure!(
-        ["_quarry", "_mine"].iter().any(|name| changing.name.starts_with(name)),
+        ["_quarry", "_mine"]
+            .iter()
+            .any(|name| changing.name.starts_with(name)),
         "{}",
         changing.name
     );
-    judge(&followed, changing, &[("burn_one", 300), ("burn_two", 300), ("burn_inside", 300)])?;
+    judge(
+        &followed,
+        changing,
+        &[("burn_one", 300), ("burn_two", 300), ("burn_inside", 300)],
+    )?;
     let executed = find_word(&said[0], "exec")?.numbers[0];
     for stay in &changing.stays {
         for object in stay.objects.iter().flatten() {
@@ -175,12 +221,18 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
         }
     }
 
-    let (first, second) = (find_word(&said[1], "first")?, find_word(&said[1], "second")?);
+    let (first, second) = (
+        find_word(&said[1], "first")?,
+        find_word(&said[1], "second")?,
+    );
     ensure!(first.pid == second.pid, "{said:?}");
     let twins = followed.of(first.pid);
     let names: Vec<&str> = twins.iter().map(|sub| sub.name.as_str()).collect();
     ensure!(
-        twins.len() == 2 && names.iter().any(|name| name.ends_with(&format!("_{}.2.er", first.pid))),
+        twins.len() == 2
+            && names
+                .iter()
+                .any(|name| name.ends_with(&format!("_{}.2.er", first.pid))),
         "{names:?}"
     );
     let (one, two) = match names[0].ends_with(".1.er") {
@@ -191,7 +243,13 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
     judge(&followed, two, &[("burn_two", 300)])?;
     let last = one.stays.iter().map(|stay| stay.time).max();
     let next = two.stays.iter().map(|stay| stay.time).min();
-    ensure!(last < next, "the first twin's last {last:?}, the second's first {next:?}");
+    ensure!(
+        last < next,
+        "the first twin's last {last:?}, the second's first {next:?}"
+    );
+
+    // Its first thread ended long before it.
+    judge(&followed, followed.the(pids[2])?, &[("burn_two", 300)])?;
 
     let killed = followed.the(pids[1])?;
     judge(&followed, killed, &[("burn_one", 200)])?;
@@ -223,7 +281,10 @@ fn judge(followed: &Followed, sub: &Sub, burnt: &[(&str, u64)]) -> Result<()> {
         rest -= seconds;
         Band::time(expected, expected, followed.interval_ns)
             .with_edges(ELSEWHERE * expected / followed.interval_ns)
-            .judge(&format!("{name} in {}", sub.name), seconds * 1e9 / followed.interval_ns)
+            .judge(
+                &format!("{name} in {}", sub.name),
+                seconds * 1e9 / followed.interval_ns,
+            )
             .with_context(|| first_rows(&table))?;
     }
     let whole: u64 = burnt.iter().map(|(_, ms)| ms).sum();
@@ -256,9 +317,15 @@ fn root_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
                 sums.entry(sub.pid).or_default()[stay.state as usize] += stay.ticks;
             }
             let told = followed.json["followed"]["processes"].as_array();
-            let told = told.and_then(|all| all.iter().find(|of| of["experiment"] == sub.name.as_str()));
+            let told =
+                told.and_then(|all| all.iter().find(|of| of["experiment"] == sub.name.as_str()));
             let told = told.and_then(|of| of["ticks"].as_u64());
-            ensure!(told == Some(sub.ticks()), "{}: {} of {told:?}", sub.name, sub.ticks());
+            ensure!(
+                told == Some(sub.ticks()),
+                "{}: {} of {told:?}",
+                sub.name,
+                sub.ticks()
+            );
             ensure!(sub.ticks() > 0, "{} is empty", sub.name);
         }
         if follow == "on" {
@@ -274,20 +341,29 @@ fn root_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
         for (pid, ticks) in followed.kernel_cpu.iter().filter(|(pid, _)| **pid != 0) {
             if let Some(states) = sums.get(pid).filter(|_| follow == "on") {
                 let on_cpu: u64 = states[..=Microstate::Trap as usize].iter().sum();
-                ensure!(on_cpu == *ticks, "process {pid}: {on_cpu} of {ticks} ticks on a CPU");
+                ensure!(
+                    on_cpu == *ticks,
+                    "process {pid}: {on_cpu} of {ticks} ticks on a CPU"
+                );
             }
         }
         // And away from it, by the exact accounts of the process.
         let truth = recorded.truth()?;
         let load = truth.pid.cast_unsigned();
-        let found: u64 = sums.get(&load).context("the load is followed")?.iter().sum();
+        let found: u64 = sums
+            .get(&load)
+            .context("the load is followed")?
+            .iter()
+            .sum();
         let inside: u64 = followed
             .arrays
             .iter()
             .filter(|((pid, _), _)| *pid == load)
             .map(|(_, ticks)| ticks)
             .sum();
-        let processes = followed.json["processes"].as_array().context("no processes")?;
+        let processes = followed.json["processes"]
+            .as_array()
+            .context("no processes")?;
         let account = processes
             .iter()
             .find(|process| process["pid"] == load)
@@ -306,7 +382,16 @@ fn root_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
 fn root_a_thousand_short_processes_leave_nothing_open_and_nothing_empty() -> Result<()> {
     let _machine = Exclusive::take()?;
     let cpu = work_cpu()?.to_string();
-    let load = ["-p", "hi", "-F", "on", "--", workload!("short_lived"), "4", &cpu];
+    let load = [
+        "-p",
+        "hi",
+        "-F",
+        "on",
+        "--",
+        workload!("short_lived"),
+        "4",
+        &cpu,
+    ];
     let mut recording = Recording::start(load, Duration::from_secs(60))?;
     recording.until_running()?;
     let before = descriptors(recording.running())?;
@@ -318,18 +403,30 @@ fn root_a_thousand_short_processes_leave_nothing_open_and_nothing_empty() -> Res
     let recorded: Recorded = recording.finish()?.succeeded()?;
     let truth = recorded.truth()?;
     let followed = Followed::read(&recorded)?;
-    let children: BTreeSet<u32> = truth.children.iter().map(|pid| pid.cast_unsigned()).collect();
+    let children: BTreeSet<u32> = truth
+        .children
+        .iter()
+        .map(|pid| pid.cast_unsigned())
+        .collect();
     // Three milliseconds of CPU time are three ticks.
     let missing = &children - &followed.pids();
-    ensure!(missing.is_empty(), "of {} not followed: {missing:?}", children.len());
+    ensure!(
+        missing.is_empty(),
+        "of {} not followed: {missing:?}",
+        children.len()
+    );
     ensure!(children.len() >= 500, "only {} children", children.len());
     for sub in &followed.subs {
         ensure!(sub.ticks() > 0, "{} is empty", sub.name);
     }
-    // What is mapped is held open until the end, each file once.
-    let objects = followed.load_objects()?.len();
+    // What is mapped is held open until the end, each file once, and once more while its table is made.
+    let tables = &followed.json["followed"]["tables"];
+    let objects = ["built", "cached", "failed"]
+        .iter()
+        .filter_map(|how| tables[how].as_u64());
+    let objects = usize::try_from(objects.sum::<u64>())?;
     ensure!(
-        most <= before + objects + 20 && children.len() > 2 * (most - before),
+        most <= before + 2 * objects + 20 && children.len() > 2 * (most - before),
         "{most} open descriptors for {} processes and {objects} load objects, {before} before",
         followed.subs.len()
     );
