@@ -392,7 +392,7 @@ impl Founder {
                 if let Some(user) = &mut self.user
                     && exec
                 {
-                    user.executed(pid, time);
+                    user.executed(pid, &name, time);
                 }
             }
             SidebandEvent::Map { pid, mapping } => {

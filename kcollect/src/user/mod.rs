@@ -44,6 +44,9 @@ const MOST_COPIES: usize = 64 << 20;
 const LONGEST_PREPARATION: Duration = Duration::from_millis(500);
 /// So long is waited at the end for the tables that copied stacks need.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
+/// A forked process that was chosen has so long to execute its own program before its experiment gets the name that its parent
+/// gave it, nanoseconds.
+const BEFORE_EXEC: u64 = 50_000_000;
 /// Things that processes did of which it is open whether they will be followed.
 const MOST_HELD: usize = 200_000;
 
@@ -72,6 +75,8 @@ struct Fate {
     pid: u32,
     chosen: bool,
     ticked: bool,
+    /// When it was forked; nothing once it has executed a program, and for those that were there before.
+    forked: Option<u64>,
     first: Option<First>,
     held: Vec<(Stay, Option<Arc<UserStack>>)>,
     followed: Option<Box<Followed>>,
@@ -255,12 +260,13 @@ impl UserSide {
         self.hand_over.changed(pid);
         let fate = self.fate(processes, pid);
         fate.chosen |= by_followed;
+        fate.forked = Some(at);
     }
 
     /// Another process gets the number. What the former one did may still wait for its user side; but what it had mapped is
     /// forgotten now, so that is told first.
     fn superseded(&mut self, dir: &ExperimentDir, processes: &Processes, serial: u64, at: u64) {
-        self.begin_if_chosen(dir, processes, serial);
+        self.begin_if_chosen(dir, processes, serial, u64::MAX);
         let Some(fate) = self.fates.get_mut(&serial) else {
             return;
         };
@@ -271,8 +277,8 @@ impl UserSide {
         }
     }
 
-    /// `pid` executes another program.
-    pub fn executed(&mut self, pid: u32, at: u64) {
+    /// `pid` executes another program and is called by its name.
+    pub fn executed(&mut self, pid: u32, name: &[u8], at: u64) {
         self.spaces.executed(pid, at);
         if self.load == Some(pid) {
             self.load = None;
@@ -281,6 +287,17 @@ impl UserSide {
             lineages.executed(pid);
         }
         self.hand_over.changed(pid);
+        let descent = self.descent(pid);
+        if let Some(serial) = self.serials.get(&pid)
+            && let Some(fate) = self.fates.get_mut(serial)
+            && let Some(forked) = fate.forked.take()
+            && fate.followed.is_none()
+            && at < forked.saturating_add(BEFORE_EXEC)
+            && let Some(first) = &mut fate.first
+        {
+            first.name = name.to_vec();
+            first.descent = descent;
+        }
         if let Some(followed) = self.followed(pid)
             && let Some(watch) = followed.jit.take()
         {
@@ -543,6 +560,7 @@ impl UserSide {
             .collect();
         let mut back = Vec::new();
         for serial in gone {
+            self.begin_if_chosen(dir, processes, serial, u64::MAX);
             if let Some(fate) = self.fates.get(&serial)
                 && self.serials.get(&fate.pid) == Some(&serial)
             {
@@ -618,6 +636,10 @@ impl UserSide {
         let mut back = self.walk_copies(dir, processes, true);
         let complete = self.join.close();
         back.extend(self.deliver(dir, processes, complete));
+        let serials: Vec<u64> = self.fates.keys().copied().collect();
+        for serial in serials {
+            self.begin_if_chosen(dir, processes, serial, u64::MAX);
+        }
         for fate in self.fates.values_mut() {
             self.held -= fate.held.len();
             back.extend(fate.held.drain(..).map(|(stay, _)| stay));
@@ -702,14 +724,14 @@ impl UserSide {
                 back.push(stay);
                 continue;
             }
-            self.begin_if_chosen(dir, processes, serial);
+            self.begin_if_chosen(dir, processes, serial, stay.head.time);
             let Some(fate) = self.fates.get_mut(&serial) else {
                 continue;
             };
             if let Some(followed) = &mut fate.followed {
                 let result = write(followed, &stay, stack.as_deref());
                 self.note(result);
-            } else if !matches!(self.rule.follow, Follow::On) {
+            } else if fate.first.is_none() && !matches!(self.rule.follow, Follow::On) {
                 back.push(stay);
             } else if self.held < MOST_HELD {
                 self.held += 1;
@@ -733,16 +755,10 @@ impl UserSide {
             return;
         }
         if fate.chosen || self.wants(processes, head.pid, fate.ticked) {
-            let descent = self
-                .lineages
-                .as_ref()
-                .and_then(|lineages| lineages.get(head.pid));
             let first = First {
                 at: head.time,
                 name: process_name(processes.get(head.pid), head),
-                descent: descent
-                    .filter(|descent| !descent.is_empty())
-                    .map(str::to_owned),
+                descent: self.descent(head.pid),
             };
             if let Some(fate) = self.fates.get_mut(&serial) {
                 fate.chosen = true;
@@ -752,6 +768,12 @@ impl UserSide {
                 space.keep_changes();
             }
         }
+    }
+
+    /// How a process descends from the load, if it does and is not the load.
+    fn descent(&self, pid: u32) -> Option<String> {
+        let descent = self.lineages.as_ref()?.get(pid)?;
+        (!descent.is_empty()).then(|| descent.to_owned())
     }
 
     /// Is it followed, or may it be yet without being called otherwise?
@@ -765,14 +787,24 @@ impl UserSide {
             || self.wants(processes, pid, false)
     }
 
-    /// Begins the experiment of a process that was chosen.
-    fn begin_if_chosen(&mut self, dir: &ExperimentDir, processes: &Processes, serial: u64) {
+    /// Begins the experiment of a process that was chosen, unless it may still execute its own program at a time.
+    fn begin_if_chosen(
+        &mut self,
+        dir: &ExperimentDir,
+        processes: &Processes,
+        serial: u64,
+        now: u64,
+    ) {
         let Some(fate) = self.fates.get(&serial) else {
             return;
         };
         let Some(first) = fate.first.clone().filter(|_| fate.followed.is_none()) else {
             return;
         };
+        let executes_yet = |forked: u64| now < forked.saturating_add(BEFORE_EXEC);
+        if fate.ended.is_none() && fate.forked.is_some_and(executes_yet) {
+            return;
+        }
         if let Err(error) = self.begin(dir, processes, (fate.pid, serial), &first) {
             self.failed.get_or_insert(error);
         }
