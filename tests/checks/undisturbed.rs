@@ -25,7 +25,7 @@ struct Told {
     signals: BTreeMap<String, u64>,
     /// Executable mappings at the beginning and at the end.
     code: (u64, u64),
-    /// Everything else: what it was started with.
+    /// What it was started with.
     origin: BTreeSet<String>,
 }
 
@@ -52,7 +52,9 @@ fn root_a_followed_process_is_not_disturbed() -> Result<()> {
     let process = followed
         .processes
         .iter()
-        .find(|process| process.experiment.contains("setarch") || process.experiment.contains("bystander"))
+        .find(|process| {
+            process.experiment.contains("setarch") || process.experiment.contains("bystander")
+        })
         .with_context(|| format!("it was not followed: {followed:?}"))?;
     let stacks = process.user_stacks.get("complete").copied();
     ensure!(
@@ -62,7 +64,9 @@ fn root_a_followed_process_is_not_disturbed() -> Result<()> {
 
     for (who, told) in [("alone", &alone), ("watched", &watched)] {
         for (kind, [times, interrupted, short, early]) in &told.calls {
-            println!("{who}: {kind} {times} times, {interrupted} interrupted, {short} short, {early} early");
+            println!(
+                "{who}: {kind} {times} times, {interrupted} interrupted, {short} short, {early} early"
+            );
             ensure!(
                 *times >= TIMES && interrupted + short + early == 0,
                 "{who}: {kind}, {times} times: {interrupted} interrupted, {short} short, {early} ended otherwise"
@@ -115,9 +119,11 @@ fn told(finished: &Finished) -> Result<Told> {
                 told.signals.insert(words[1].to_owned(), number(2)?);
             }
             Some(&"code") => told.code = (number(1)?, number(2)?),
-            _ => {
+            Some(&"origin") => {
                 told.origin.insert(line.to_owned());
             }
+            // kcollect's own words.
+            _ => {}
         }
     }
     Ok(told)

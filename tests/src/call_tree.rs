@@ -43,7 +43,10 @@ impl CallTree {
     /// When gprofng fails or complains, or shows no tree.
     pub fn of(experiment: &Path) -> Result<Self> {
         let metrics = STATES.map(|state| format!("i.{state}")).join(":");
-        let said = script(&[&format!("metrics {metrics}:name"), "calltree"], experiment)?;
+        let said = script(
+            &[&format!("metrics {metrics}:name"), "calltree"],
+            experiment,
+        )?;
         let text = said.content()?.text;
         let tree = Self::parse(&text);
         ensure!(
