@@ -1,72 +1,96 @@
-//! Compiles the workloads that are not in Rust.
-//!
-//! The 32-bit one cannot be: Rust's standard library for such programs, and the C library below it, are not on every machine.
-//! Those that are watched in their call stacks and system calls are C, as the programs are that distributions compile, without
-//! frame pointers. clang is there, since the BPF programs need it, and the linker of binutils knows i386.
+//! Compiles the workloads that Rust cannot be for. Some have 32 bits: Rust's standard library for such programs, and the C
+//! library below it, are not on every machine. Others are about what a compiler leaves in a file: tables for unwinding
+//! and no frame pointers, two libraries that differ in nothing but names. clang is on every machine that builds kcollect,
+//! since the BPF programs need it, and the linker of binutils knows i386.
 
 use std::env;
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-/// What both kinds of programs are compiled with.
-const STRICT: [&str; 4] = ["-O2", "-Wall", "-Wextra", "-Werror"];
+/// All of them.
+const COMMON: &[&str] = &["-Wall", "-Wextra", "-Werror"];
+/// Without libraries.
+const BARE: &[&str] = &[
+    "-ffreestanding",
+    "-nostdlib",
+    "-static",
+    "-fno-pic",
+    "-fno-stack-protector",
+    "-Wl,-z,noexecstack",
+];
+/// Every call is on the stack, and found by tables alone.
+const CALLS: &[&str] = &[
+    "-O1",
+    "-fomit-frame-pointer",
+    "-fno-optimize-sibling-calls",
+    "-fasynchronous-unwind-tables",
+];
+/// Optimised, and each function of the source is one of the call tree.
+const THREADED: &[&str] = &[
+    "-O2",
+    "-fomit-frame-pointer",
+    "-fno-optimize-sibling-calls",
+    "-pthread",
+];
+const NARROW: &[&str] = &["--target=i386-linux-gnu"];
+const LIBRARY: &[&str] = &["-shared", "-fPIC"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-env-changed=CLANG");
-    let directory = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
+    compile("compat32", "compat32", &[NARROW, &["-O2"], BARE])?;
+    compile("quarry", "quarry", &[CALLS])?;
     for name in ["server", "bystander"] {
-        // Each function of the source is one of the call tree.
-        let options = [
-            "-fomit-frame-pointer",
-            "-fno-optimize-sibling-calls",
-            "-pthread",
+        compile(name, name, &[THREADED])?;
+    }
+    for (name, target) in [("narrow", NARROW), ("inside", &[]), ("outside", &[])] {
+        let names = [format!("-DBURN=burn_{name}"), format!("-DCALL=call_{name}")];
+        let names = [names[0].as_str(), names[1].as_str()];
+        compile("bare", name, &[target, CALLS, BARE, &names])?;
+    }
+    for (name, room) in [("one", 24), ("two", 72)] {
+        let names = [
+            format!("-DLEAF=leaf_{name}"),
+            format!("-DMIDDLE=middle_{name}"),
+            format!("-DROOM={room}"),
         ];
-        let program = directory.join(name);
-        compile(name, &options, &program)?;
-        println!(
-            "cargo::rustc-env={}_PROGRAM={}",
-            name.to_uppercase(),
-            program.display()
-        );
+        let names = [names[0].as_str(), names[1].as_str(), names[2].as_str()];
+        compile(
+            "swapped",
+            &format!("swapped_{name}"),
+            &[LIBRARY, CALLS, &names],
+        )?;
     }
-    if env::var("CARGO_CFG_TARGET_ARCH")? != "x86_64" {
-        // No such path: what would run it says so.
-        println!("cargo::rustc-env=COMPAT32_PROGRAM=");
-        return Ok(());
-    }
-    let program = directory.join("compat32");
-    let options = [
-        "--target=i386-linux-gnu",
-        "-ffreestanding",
-        "-nostdlib",
-        "-static",
-        "-fno-pic",
-        "-fno-stack-protector",
-        "-Wl,-z,noexecstack",
-    ];
-    compile("compat32", &options, &program)?;
-    println!("cargo::rustc-env=COMPAT32_PROGRAM={}", program.display());
     Ok(())
 }
 
-fn compile(name: &str, options: &[&str], program: &Path) -> Result<(), Box<dyn Error>> {
-    let source = format!("workloads/{name}.c");
+/// Compiles `workloads/SOURCE.c`, and tells the program's path as `NAME_PROGRAM`.
+fn compile(source: &str, name: &str, flags: &[&[&str]]) -> Result<(), Box<dyn Error>> {
+    let source = format!("workloads/{source}.c");
+    let variable = format!("{}_PROGRAM", name.to_uppercase());
     println!("cargo::rerun-if-changed={source}");
+    if env::var("CARGO_CFG_TARGET_ARCH")? != "x86_64" {
+        // No such path: what would run it says so.
+        println!("cargo::rustc-env={variable}=");
+        return Ok(());
+    }
+    let program = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?).join(name);
     let clang = env::var_os("CLANG").unwrap_or_else(|| "clang".into());
     let status = Command::new(&clang)
-        .args(STRICT)
-        .args(options)
-        .args([&source, "-o"])
-        .arg(program)
+        .args(flags.concat())
+        .args(COMMON)
+        .arg(&source)
+        .arg("-o")
+        .arg(&program)
         .status()
         .map_err(|error| format!("cannot run {}: {error} (package clang)", clang.display()))?;
     if !status.success() {
         return Err(format!(
-            "{source} is not compiled: clang, a linker that knows i386, and the C library's headers are needed \
-             (packages clang, binutils and libc6-dev)"
+            "{source} is not compiled: clang, a linker for i386 and a C library are needed (packages clang, binutils and \
+             libc6-dev)"
         )
         .into());
     }
+    println!("cargo::rustc-env={variable}={}", program.display());
     Ok(())
 }

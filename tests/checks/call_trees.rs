@@ -18,7 +18,7 @@ use serde::Deserialize;
 use tests::books::Books;
 use tests::call_tree::{CallTree, STATES, expand, plain};
 use tests::experiment::{array_ticks, interval_ns};
-use tests::followed::Followed;
+use tests::followed_books::Followed;
 use tests::kcollect::{Recorded, record};
 use tests::machine::{Exclusive, work_cpu};
 use tests::states::States;

@@ -12,7 +12,7 @@ use experiment_format::reader::Experiment;
 use tests::audit::{Audit, Life};
 use tests::books::Books;
 use tests::experiment::{array_ticks, packets, start_ns};
-use tests::followed::{Followed, complete};
+use tests::followed_books::{Followed, complete};
 use tests::kcollect::record;
 use tests::machine::Exclusive;
 use tests::states::States;

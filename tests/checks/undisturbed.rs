@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tests::command::{Finished, run};
-use tests::followed::Followed;
+use tests::followed_books::Followed;
 use tests::kcollect::record;
 use tests::machine::Exclusive;
 

@@ -14,6 +14,7 @@ mod stock;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use experiment_format::layout::{ExperimentDir, NameRequest};
 use experiment_format::log::{Cpu, Header, ProfileDecl, Run, System};
@@ -38,6 +39,9 @@ const ROOT: Asker = Asker {
     uid: 0,
     groups: Vec::new(),
 };
+
+/// Nobody gives up.
+static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// The function that the tests look for.
 #[unsafe(no_mangle)]
@@ -166,7 +170,7 @@ fn archived(
 ) -> (Archived, PathBuf) {
     let mut archived = None;
     let path = experiment(parent, &[position() + 1], |dir| {
-        archived = Some(archive_object(dir, "/opt/x/prog", file, debug, asker).unwrap());
+        archived = Some(archive_object(dir, "/opt/x/prog", file, debug, asker, &NEVER).unwrap());
     });
     (archived.unwrap(), path)
 }
@@ -174,7 +178,7 @@ fn archived(
 #[test]
 fn names_and_instructions_of_a_program() {
     let tmp = tempfile::tempdir().unwrap();
-    let (archived, path) = archived(tmp.path(), &here(), None, &ROOT);
+    let (archived, path) = archived(tmp.path(), &here(), None, &ROOT, &NEVER);
     assert!(archived.text && archived.functions.unwrap() > 100);
     assert_eq!(archived.note, None);
     let text = display(&path, &["-functions"]);
@@ -188,7 +192,7 @@ fn a_label_of_assembly_is_a_function() {
     let tmp = tempfile::tempdir().unwrap();
     let position = position_of("kcollect_archive_label");
     let path = experiment(tmp.path(), &[position, position + 1], |dir| {
-        archive_object(dir, "/opt/x/prog", &here(), None, &ROOT).unwrap();
+        archive_object(dir, "/opt/x/prog", &here(), None, &ROOT, &NEVER).unwrap();
     });
     let text = display(&path, &["-functions"]);
     assert_eq!(row(&text, "kcollect_archive_label")[0], "2.000");
@@ -198,7 +202,7 @@ fn a_label_of_assembly_is_a_function() {
 fn a_stripped_program_has_functions_of_its_own_and_the_names_of_its_debug_file() {
     let tmp = tempfile::tempdir().unwrap();
     let file = stripped(&tmp.path().join("prog"));
-    let (without, path) = archived(tmp.path(), &file, None, &ROOT);
+    let (without, path) = archived(tmp.path(), &file, None, &ROOT, &NEVER);
     assert!(without.functions.unwrap() > 100);
     let name = format!("<static>@{:#x} (<prog>)", position());
     assert_eq!(row(&display(&path, &["-functions"]), &name)[0], "1.000");
@@ -220,7 +224,7 @@ fn what_the_user_may_not_read_gives_names_only() {
         uid: file.metadata().unwrap().uid() + 7,
         groups: Vec::new(),
     };
-    let (archived, path) = archived(tmp.path(), &file, None, &stranger);
+    let (archived, path) = archived(tmp.path(), &file, None, &stranger, &NEVER);
     assert!(!archived.text && archived.note.is_some());
     let copy = fs::read_dir(path.join("archives")).unwrap();
     let copy: Vec<_> = copy.map(|entry| entry.unwrap().path()).collect();
@@ -233,11 +237,26 @@ fn what_the_user_may_not_read_gives_names_only() {
     fs::write(&text, "no program").unwrap();
     fs::set_permissions(&text, fs::Permissions::from_mode(0o700)).unwrap();
     experiment(tmp.path(), &[], |dir| {
-        let error = archive_object(dir, "t", &File::open(&text).unwrap(), None, &stranger);
+        let error = archive_object(
+            dir,
+            "t",
+            &File::open(&text).unwrap(),
+            None,
+            &stranger,
+            &NEVER,
+        );
         assert!(matches!(error, Err(ArchiveError::NothingToKeep { .. })));
-        let error = archive_object(dir, "t", &File::open("/dev/null").unwrap(), None, &ROOT);
+        let error = archive_object(
+            dir,
+            "t",
+            &File::open("/dev/null").unwrap(),
+            None,
+            &ROOT,
+            &NEVER,
+        );
         assert!(matches!(error, Err(ArchiveError::NotRegular { .. })));
-        let archived = archive_object(dir, "t", &File::open(&text).unwrap(), None, &ROOT).unwrap();
+        let archived =
+            archive_object(dir, "t", &File::open(&text).unwrap(), None, &ROOT, &NEVER).unwrap();
         assert_eq!(archived.functions, None);
     });
 }
@@ -245,7 +264,7 @@ fn what_the_user_may_not_read_gives_names_only() {
 #[test]
 fn the_reader_of_this_project_sees_the_same() {
     let tmp = tempfile::tempdir().unwrap();
-    let (_, path) = archived(tmp.path(), &here(), None, &ROOT);
+    let (_, path) = archived(tmp.path(), &here(), None, &ROOT, &NEVER);
     let experiment = Experiment::open(&path).unwrap();
     let space = experiment.address_space().unwrap();
     let mut archives = experiment.archives();
@@ -290,7 +309,7 @@ fn small_elf() -> Vec<u8> {
 fn archive_bytes(dir: &ExperimentDir, path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
     let file = File::open(path).unwrap();
-    archive_object(dir, "/prog", &file, Some(&file), &ROOT).unwrap();
+    archive_object(dir, "/prog", &file, Some(&file), &ROOT, &NEVER).unwrap();
     let _ = source_paths(&file, Some(&file), Lines::All);
     let _ = find_debug_file(&[], Path::new("/prog"), &file);
 }
