@@ -70,7 +70,7 @@ fn main() -> Result<()> {
     let options = Options::parse();
     let path = path();
     let mut table = Table::new();
-    table.load_preset(match options.markdown {
+    table.load_style(match options.markdown {
         true => ASCII_MARKDOWN,
         false => NOTHING,
     });

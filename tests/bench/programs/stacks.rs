@@ -116,9 +116,10 @@ impl Stacks {
 
     /// The other ends with their ticks, the most frequent first.
     pub(crate) fn others(&self) -> Vec<(&str, u64)> {
-        let others = self.by_end.iter().filter(|(end, ticks)| {
-            **ticks > 0 && ![GUESSED, COMPLETE].contains(&end.as_str())
-        });
+        let others = self
+            .by_end
+            .iter()
+            .filter(|(end, ticks)| **ticks > 0 && ![GUESSED, COMPLETE].contains(&end.as_str()));
         sorted(others)
     }
 
