@@ -29,7 +29,7 @@ const CPUS_PER_RING: u32 = 8;
 const SCRATCHES: u32 = 4;
 /// Bytes of one ring. Eight busy CPUs at 1000 Hz with 25 frames each fill it in a second and a half;
 /// the reader comes round ten times a second, and is woken at a quarter.
-const RING_SIZE: u32 = 16 << 20;
+const RING_SIZE: u32 = 2 << 20;
 
 /// What is fixed when the programs are loaded.
 #[derive(Clone, Copy, Debug)]
