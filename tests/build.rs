@@ -1,48 +1,96 @@
-//! Compiles the 32-bit workload, which Rust cannot be for: its standard library for such programs, and the C library
-//! below it, are not on every machine. clang is, since the BPF programs need it, and the linker of binutils knows i386.
+//! Compiles the workloads that Rust cannot be for. Some have 32 bits: Rust's standard library for such programs, and the C
+//! library below it, are not on every machine. Others are about what a compiler leaves in a file: tables for unwinding
+//! and no frame pointers, two libraries that differ in nothing but names. clang is on every machine that builds kcollect,
+//! since the BPF programs need it, and the linker of binutils knows i386.
 
 use std::env;
+use std::error::Error;
 use std::path::PathBuf;
 use std::process::Command;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    const SOURCE: &str = "workloads/compat32.c";
-    println!("cargo::rerun-if-changed={SOURCE}");
-    println!("cargo::rerun-if-env-changed=CLANG");
+/// All of them.
+const COMMON: &[&str] = &["-Wall", "-Wextra", "-Werror"];
+/// Without libraries.
+const BARE: &[&str] = &[
+    "-ffreestanding",
+    "-nostdlib",
+    "-static",
+    "-fno-pic",
+    "-fno-stack-protector",
+    "-Wl,-z,noexecstack",
+];
+/// Every call is on the stack, and found by tables alone.
+const CALLS: &[&str] = &[
+    "-O1",
+    "-fomit-frame-pointer",
+    "-fno-optimize-sibling-calls",
+    "-fasynchronous-unwind-tables",
+];
+/// Optimised, and each function of the source is one of the call tree.
+const THREADED: &[&str] = &[
+    "-O2",
+    "-fomit-frame-pointer",
+    "-fno-optimize-sibling-calls",
+    "-pthread",
+];
+const NARROW: &[&str] = &["--target=i386-linux-gnu"];
+const LIBRARY: &[&str] = &["-shared", "-fPIC"];
 
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-env-changed=CLANG");
+    compile("compat32", "compat32", &[NARROW, &["-O2"], BARE])?;
+    compile("quarry", "quarry", &[CALLS])?;
+    for name in ["server", "bystander"] {
+        compile(name, name, &[THREADED])?;
+    }
+    for (name, target) in [("narrow", NARROW), ("inside", &[]), ("outside", &[])] {
+        let names = [format!("-DBURN=burn_{name}"), format!("-DCALL=call_{name}")];
+        let names = [names[0].as_str(), names[1].as_str()];
+        compile("bare", name, &[target, CALLS, BARE, &names])?;
+    }
+    for (name, room) in [("one", 24), ("two", 72)] {
+        let names = [
+            format!("-DLEAF=leaf_{name}"),
+            format!("-DMIDDLE=middle_{name}"),
+            format!("-DROOM={room}"),
+        ];
+        let names = [names[0].as_str(), names[1].as_str(), names[2].as_str()];
+        compile(
+            "swapped",
+            &format!("swapped_{name}"),
+            &[LIBRARY, CALLS, &names],
+        )?;
+    }
+    Ok(())
+}
+
+/// Compiles `workloads/SOURCE.c`, and tells the program's path as `NAME_PROGRAM`.
+fn compile(source: &str, name: &str, flags: &[&[&str]]) -> Result<(), Box<dyn Error>> {
+    let source = format!("workloads/{source}.c");
+    let variable = format!("{}_PROGRAM", name.to_uppercase());
+    println!("cargo::rerun-if-changed={source}");
     if env::var("CARGO_CFG_TARGET_ARCH")? != "x86_64" {
         // No such path: what would run it says so.
-        println!("cargo::rustc-env=COMPAT32_PROGRAM=");
+        println!("cargo::rustc-env={variable}=");
         return Ok(());
     }
-    let program =
-        PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?).join("compat32");
+    let program = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?).join(name);
     let clang = env::var_os("CLANG").unwrap_or_else(|| "clang".into());
     let status = Command::new(&clang)
-        .args([
-            "--target=i386-linux-gnu",
-            "-O2",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-        ])
-        .args([
-            "-ffreestanding",
-            "-nostdlib",
-            "-static",
-            "-fno-pic",
-            "-fno-stack-protector",
-        ])
-        .args(["-Wl,-z,noexecstack", SOURCE, "-o"])
+        .args(flags.concat())
+        .args(COMMON)
+        .arg(&source)
+        .arg("-o")
         .arg(&program)
         .status()
         .map_err(|error| format!("cannot run {}: {error} (package clang)", clang.display()))?;
     if !status.success() {
         return Err(format!(
-            "{SOURCE} is not compiled: clang and a linker for i386 are needed (packages clang and binutils)"
+            "{source} is not compiled: clang, a linker for i386 and a C library are needed (packages clang, binutils and \
+             libc6-dev)"
         )
         .into());
     }
-    println!("cargo::rustc-env=COMPAT32_PROGRAM={}", program.display());
+    println!("cargo::rustc-env={variable}={}", program.display());
     Ok(())
 }

@@ -18,13 +18,17 @@
 //! and need root; `make test` runs them so. They take the machine for themselves ([`machine::Exclusive`]): two loads
 //! pinned to one CPU would each be the other's noise.
 
+pub mod audit;
 pub mod books;
+pub mod call_tree;
 pub mod cgroup;
 pub mod cold_file;
 pub mod command;
 pub mod compat32;
 pub mod counts;
 pub mod experiment;
+pub mod followed;
+pub mod followed_books;
 pub mod gprofng;
 pub mod kallsyms;
 pub mod kcollect;
@@ -34,7 +38,9 @@ pub mod machine;
 pub mod paired;
 pub mod perf;
 pub mod perf_losses;
+pub mod quarry;
 pub mod states;
 pub mod statistics;
 pub mod threads;
+pub mod traced;
 pub mod truth;

@@ -19,8 +19,10 @@ use experiment_format::usage::UsageRecord;
 
 use crate::jit;
 use crate::maps::Mapping;
+use crate::modules::ObjectId;
 use crate::names::ThreadNames;
 use crate::spaces::{Change, What, find};
+use crate::used::Used;
 
 /// What waits in memory is written when it is so much, bytes,
 const BATCH: usize = 64 << 10;
@@ -63,6 +65,7 @@ pub struct Collector {
     /// and of the dynamic functions that live.
     functions: HashSet<u64>,
     flushed: u64,
+    used: Option<Used>,
     /// Tick arrays written.
     pub arrays: u64,
 }
@@ -94,8 +97,19 @@ impl Collector {
             segments: HashSet::new(),
             functions: HashSet::new(),
             flushed: start,
+            used: None,
             arrays: 0,
         })
+    }
+
+    /// From here on it is noted which load objects its stacks are in. Before anything is mapped.
+    pub fn watch_used(&mut self) {
+        self.used = Some(Used::default());
+    }
+
+    /// Which load objects its stacks are in, where that is noted.
+    pub fn used(&mut self) -> Option<&mut Used> {
+        self.used.as_mut()
     }
 
     /// Its directory's name.
@@ -103,15 +117,15 @@ impl Collector {
         self.writer.name()
     }
 
-    /// What was mapped and unmapped, by time. `object` names the load object of a mapping; one that has no name is nothing that a
-    /// report could open.
+    /// What was mapped and unmapped, by time. `object` gives the load object of a mapping and its name; one that has no name is
+    /// nothing that a report could open.
     ///
     /// # Errors
     /// When it can't be written.
     pub fn mapped(
         &mut self,
         changes: &[Change],
-        mut object: impl FnMut(&Mapping) -> Option<String>,
+        mut object: impl FnMut(&Mapping) -> Option<(ObjectId, String)>,
     ) -> Result<()> {
         for change in changes {
             let at = self.at(change.at);
@@ -121,13 +135,18 @@ impl Collector {
                     .segments
                     .remove(vaddr)
                     .then_some(MapEvent::Unmap { at, vaddr: *vaddr }),
-                What::Map(mapping) => object(mapping).map(|name| MapEvent::Segment {
-                    at,
-                    vaddr: mapping.start,
-                    size: mapping.end - mapping.start,
-                    file_offset: mapping.offset,
-                    modes: READ_EXECUTE,
-                    name,
+                What::Map(mapping) => object(mapping).map(|(id, name)| {
+                    if let Some(used) = &mut self.used {
+                        used.mapped(mapping, id);
+                    }
+                    MapEvent::Segment {
+                        at,
+                        vaddr: mapping.start,
+                        size: mapping.end - mapping.start,
+                        file_offset: mapping.offset,
+                        modes: READ_EXECUTE,
+                        name,
+                    }
                 }),
             };
             if let Some(MapEvent::Segment { vaddr, .. }) = event {
@@ -208,6 +227,9 @@ impl Collector {
             })?;
         }
         let stack = self.writer.stack(array.frames, array.end)?;
+        if let Some(used) = &mut self.used {
+            used.stack(stack, array.frames);
+        }
         let mut ticks = [0; Microstate::PER_THREAD];
         ticks[array.state.number() as usize] = array.ticks;
         self.arrays += 1;

@@ -93,6 +93,22 @@ impl Facts {
         Facts::read_in(&Path::new("/proc").join(pid.to_string()))
     }
 
+    /// Are they of a process that started after an instant of CLOCK_MONOTONIC, nanoseconds? Both clocks are held against each
+    /// other now, and the kernel tells a start to a hundredth of a second.
+    #[must_use]
+    pub fn started_after(&self, at: u64) -> bool {
+        const TICK_NS: u64 = 10_000_000;
+        let clock = |id| {
+            let time = nix::time::clock_gettime(id).ok()?;
+            u64::try_from(std::time::Duration::from(time).as_nanos()).ok()
+        };
+        let asleep = clock(nix::time::ClockId::CLOCK_BOOTTIME)
+            .zip(clock(nix::time::ClockId::CLOCK_MONOTONIC))
+            .map_or(0, |(boot, awake)| boot.saturating_sub(awake));
+        self.start_ticks
+            .is_some_and(|ticks| ticks.saturating_mul(TICK_NS) > at.saturating_add(asleep))
+    }
+
     fn read_in(dir: &Path) -> Facts {
         let text = |name: &str| bounded(&dir.join(name), MAX_FACT).map(|(bytes, _)| bytes);
         let link = |name: &str| {

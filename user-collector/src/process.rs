@@ -105,6 +105,17 @@ impl Processes {
         }
     }
 
+    /// A snapshot found that `pid` executes this file. What the side-band told stands.
+    pub fn found_executing(&mut self, pid: u32, path: &[u8]) {
+        let process = self.known(pid);
+        if process.executable.is_none() && !process.expects_executable {
+            process.executable = Some(Box::new(Executable {
+                path: path.into(),
+                build_id: Box::default(),
+            }));
+        }
+    }
+
     /// Who holds `pid` at the instant of the last event.
     #[must_use]
     pub fn get(&self, pid: u32) -> Option<&Process> {

@@ -5,12 +5,13 @@
 //! to the process's collector, or back to the founder where nobody follows the process. While it is open whether a process will be
 //! followed, what it did is kept: a followed process is followed from its first moment on.
 
+mod archives;
 mod hand_over;
 mod stack;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bpf::unwind::{End, Registers};
 use bpf::{Entry, Head, UserSide as Side};
@@ -33,11 +34,14 @@ use user_collector::objects::Objects;
 use user_collector::process::{Process, Processes};
 use user_collector::spaces::{Code, Spaces};
 
+pub use archives::begin as begin_archive;
 pub use hand_over::HandOver;
 pub use stack::{Copied, StackCounts, UserStack};
 
 /// Copied stacks that wait for tables take at most so many bytes.
 const MOST_COPIES: usize = 64 << 20;
+/// So long is waited at the end for the tables that copied stacks need.
+const LONGEST_WAIT: Duration = Duration::from_secs(3);
 /// Things that processes did of which it is open whether they will be followed.
 const MOST_HELD: usize = 200_000;
 
@@ -66,9 +70,21 @@ struct Fate {
     pid: u32,
     chosen: bool,
     ticked: bool,
+    first: Option<First>,
     held: Vec<(Stay, Option<Arc<UserStack>>)>,
     followed: Option<Box<Followed>>,
     ended: Option<u64>,
+}
+
+/// A chosen process when it did the first thing that belongs into its experiment.
+#[derive(Clone, Debug)]
+struct First {
+    /// When that was.
+    at: u64,
+    /// What it was called.
+    name: Vec<u8>,
+    /// Its line of descent from the load, where it has one.
+    descent: Option<String>,
 }
 
 #[derive(Debug)]
@@ -77,6 +93,8 @@ struct Followed {
     jit: Option<JitWatch>,
     counts: StackCounts,
     ticks: u64,
+    /// The time of the last thing that it did.
+    last: u64,
 }
 
 /// A followed process, for the summary.
@@ -88,6 +106,8 @@ pub struct FollowedProcess {
     pub experiment: String,
     /// Ticks of its threads that are in there.
     pub ticks: u64,
+    /// Tick arrays that they are in.
+    pub arrays: u64,
     /// How their user stacks ended.
     pub user_stacks: StackCounts,
 }
@@ -137,6 +157,8 @@ pub struct UserSide {
     copies: Vec<(Slot, Copied)>,
     copied_bytes: usize,
     names: DirectoryNames,
+    /// The load until it executes its program: there its line of descent begins.
+    load: Option<u32>,
     lineages: Option<Lineages>,
     gone: Vec<FollowedProcess>,
     bytes_gone: u64,
@@ -174,6 +196,7 @@ impl UserSide {
             copies: Vec::new(),
             copied_bytes: 0,
             names: DirectoryNames::new(),
+            load: None,
             lineages: None,
             gone: Vec::new(),
             bytes_gone: 0,
@@ -189,13 +212,11 @@ impl UserSide {
             self.rule.pids.push(pid);
         }
         if self.rule.descendants {
-            self.lineages = Some(Lineages::new(pid));
+            self.load = Some(pid);
         }
     }
 
     /// `parent` forked `pid`, of which `processes` know.
-    ///
-    /// Gives what is the founder's of what the former holder of the number did.
     pub fn forked(
         &mut self,
         dir: &ExperimentDir,
@@ -203,15 +224,16 @@ impl UserSide {
         pid: u32,
         parent: u32,
         at: u64,
-    ) -> Vec<Stay> {
+    ) {
         let by_followed = self.rule.descendants
             && self
                 .serials
                 .get(&parent)
                 .and_then(|serial| self.fates.get(serial))
                 .is_some_and(|fate| fate.chosen || fate.followed.is_some());
-        let before = self.serials.remove(&pid);
-        let back = before.map_or_else(Vec::new, |before| self.end(dir, before, at));
+        if let Some(before) = self.serials.remove(&pid) {
+            self.superseded(dir, processes, before, at);
+        }
         self.spaces.forked(pid, parent, at);
         if let Some(lineages) = &mut self.lineages {
             lineages.forked(pid, parent, Birth::Fork);
@@ -219,13 +241,29 @@ impl UserSide {
         self.hand_over.changed(pid);
         let fate = self.fate(processes, pid);
         fate.chosen |= by_followed;
-        back
+    }
+
+    /// Another process gets the number. What the former one did may still wait for its user side; but what it had mapped is
+    /// forgotten now, so that is told first.
+    fn superseded(&mut self, dir: &ExperimentDir, processes: &Processes, serial: u64, at: u64) {
+        self.begin_if_chosen(dir, processes, serial);
+        let Some(fate) = self.fates.get_mut(&serial) else {
+            return;
+        };
+        fate.ended.get_or_insert(at);
+        if let Some(followed) = &mut fate.followed {
+            let told = tell_mapped(followed, &mut self.spaces, &mut self.objects, fate.pid);
+            self.note(told);
+        }
     }
 
     /// `pid` executes another program.
     pub fn executed(&mut self, pid: u32, at: u64) {
         self.spaces.executed(pid, at);
-        if let Some(lineages) = &mut self.lineages {
+        if self.load == Some(pid) {
+            self.load = None;
+            self.lineages = Some(Lineages::new(pid));
+        } else if let Some(lineages) = &mut self.lineages {
             lineages.executed(pid);
         }
         self.hand_over.changed(pid);
@@ -282,8 +320,8 @@ impl UserSide {
             stay.state,
             Microstate::User | Microstate::System | Microstate::Trap
         );
-        let fate = self.fate(processes, head.pid);
-        fate.ticked |= on_cpu;
+        self.fate(processes, head.pid).ticked |= on_cpu;
+        self.choose(processes, &head);
         let complete = self
             .join
             .recorded(head.tid, head.entry, u64::from(stay.ticks), stay);
@@ -304,6 +342,18 @@ impl UserSide {
         if space.executes(entry.execution) {
             self.hand_over.changed(pid);
         }
+        if !self.may_follow(processes, pid) {
+            let nothing = UserStack {
+                frames: Vec::new(),
+                end: End::NoTable,
+                guessed: false,
+            };
+            complete.extend(self.join.resolved(slot, Arc::new(nothing)));
+            return self.deliver(dir, processes, complete);
+        }
+        let Some(space) = self.spaces.get_mut(pid) else {
+            return self.deliver(dir, processes, complete);
+        };
         let stack = match entry.user {
             Side::Walked {
                 frames,
@@ -312,6 +362,10 @@ impl UserSide {
                 version,
             } => {
                 let mut frames = frames.into_vec();
+                // Where nothing was known of its mappings, and no room for a copy: at least where it was.
+                if frames.is_empty() {
+                    frames.push(entry.ip);
+                }
                 let believed = match version {
                     0 => frames.len(),
                     _ => space.believed(version, &frames),
@@ -378,10 +432,14 @@ impl UserSide {
         processes: &Processes,
         last: bool,
     ) -> Vec<Stay> {
-        let settled = match last {
-            false => self.objects.take(),
-            true => self.objects.wait(Duration::from_millis(500)),
-        };
+        let mut settled = self.objects.take();
+        let began = Instant::now();
+        while last && !self.copies.is_empty() && self.objects.waiting() > 0 {
+            match LONGEST_WAIT.checked_sub(began.elapsed()) {
+                Some(left) => settled.extend(self.objects.wait(left)),
+                None => break,
+            }
+        }
         self.hand_over.settled(&settled);
         if settled.is_empty() && !last {
             return Vec::new();
@@ -420,6 +478,7 @@ impl UserSide {
                 result = result.and(tell_mapped(followed, spaces, objects, fate.pid));
                 code = code_of(spaces, fate.pid);
             }
+            archives::tell_used(followed, &mut self.objects);
             if let Some(watch) = &mut followed.jit {
                 let changes = watch.poll(now);
                 result = result.and(followed.collector.functions(&changes, &code));
@@ -429,16 +488,27 @@ impl UserSide {
         self.note(result);
     }
 
-    /// Forgets processes that are gone, when `is_gone` says so. Gives what is the founder's.
+    /// Forgets processes that ended before `long_ago` and of which `processes` know no more; `usage` gives
+    /// their last sample, by pid and serial. Gives what is the founder's.
     pub fn forget(
         &mut self,
         dir: &ExperimentDir,
-        mut is_gone: impl FnMut(u32, u64) -> bool,
+        processes: &Processes,
+        long_ago: u64,
+        usage: impl Fn(u32, u64) -> Option<UsageRecord>,
     ) -> Vec<Stay> {
+        // Its leading thread has ended; the others may live on.
+        let lives = |serial: u64, pid| {
+            processes
+                .get(pid)
+                .is_some_and(|process| process.serial == serial)
+        };
         let gone: Vec<u64> = self
             .fates
             .iter()
-            .filter(|(_, fate)| fate.ended.is_some_and(|ended| is_gone(fate.pid, ended)))
+            .filter(|(serial, fate)| {
+                fate.ended.is_some_and(|ended| ended < long_ago) && !lives(**serial, fate.pid)
+            })
             .map(|(serial, _)| *serial)
             .collect();
         let mut back = Vec::new();
@@ -448,13 +518,24 @@ impl UserSide {
             {
                 self.serials.remove(&fate.pid);
             }
-            let at = self.fates.get(&serial).and_then(|fate| fate.ended);
-            back.extend(self.end(dir, serial, at.unwrap_or(0)));
+            let mut at = 0;
+            let mut sampled = Ok(());
+            if let Some(fate) = self.fates.get_mut(&serial) {
+                at = fate.ended.unwrap_or(0);
+                if let Some(followed) = &mut fate.followed
+                    && let Some(usage) = usage(fate.pid, serial)
+                {
+                    let usage = UsageRecord { time: at, ..usage };
+                    sampled = followed.collector.sample(at, "exit", &usage);
+                }
+            }
+            self.note(sampled);
+            back.extend(self.end(dir, serial, at));
         }
         let serials = &self.serials;
         for pid in self
             .spaces
-            .retain(|pid| serials.contains_key(&pid) || !is_gone(pid, 0))
+            .retain(|pid| serials.contains_key(&pid) || processes.get(pid).is_some())
         {
             self.hand_over.gone(pid);
         }
@@ -591,7 +672,7 @@ impl UserSide {
                 back.push(stay);
                 continue;
             }
-            self.decide(dir, processes, serial, &stay);
+            self.begin_if_chosen(dir, processes, serial);
             let Some(fate) = self.fates.get_mut(&serial) else {
                 continue;
             };
@@ -611,25 +692,59 @@ impl UserSide {
         back
     }
 
-    /// Follows a process, if it is to be followed by now.
-    fn decide(&mut self, dir: &ExperimentDir, processes: &Processes, serial: u64, stay: &Stay) {
-        let pid = stay.head.pid;
+    /// A process did something: is it to be followed by now?
+    fn choose(&mut self, processes: &Processes, head: &Head) {
+        let fate = self.serials.get(&head.pid).copied();
+        let Some((serial, fate)) = fate.and_then(|serial| Some((serial, self.fates.get(&serial)?)))
+        else {
+            return;
+        };
+        if fate.first.is_some() {
+            return;
+        }
+        if fate.chosen || self.wants(processes, head.pid, fate.ticked) {
+            let descent = self
+                .lineages
+                .as_ref()
+                .and_then(|lineages| lineages.get(head.pid));
+            let first = First {
+                at: head.time,
+                name: process_name(processes.get(head.pid), head),
+                descent: descent
+                    .filter(|descent| !descent.is_empty())
+                    .map(str::to_owned),
+            };
+            if let Some(fate) = self.fates.get_mut(&serial) {
+                fate.chosen = true;
+                fate.first = Some(first);
+            }
+            if let Some(space) = self.spaces.get_mut(head.pid) {
+                space.keep_changes();
+            }
+        }
+    }
+
+    /// Is it followed, or may it be yet without being called otherwise?
+    fn may_follow(&self, processes: &Processes, pid: u32) -> bool {
+        let fate = self
+            .serials
+            .get(&pid)
+            .and_then(|serial| self.fates.get(serial));
+        matches!(self.rule.follow, Follow::On | Follow::All)
+            || fate.is_some_and(|fate| fate.chosen)
+            || self.wants(processes, pid, false)
+    }
+
+    /// Begins the experiment of a process that was chosen.
+    fn begin_if_chosen(&mut self, dir: &ExperimentDir, processes: &Processes, serial: u64) {
         let Some(fate) = self.fates.get(&serial) else {
             return;
         };
-        let wanted = fate.chosen || self.wants(processes, pid, fate.ticked);
-        if fate.followed.is_some() || !wanted {
+        let Some(first) = fate.first.clone().filter(|_| fate.followed.is_none()) else {
             return;
-        }
-        let process = processes
-            .get(pid)
-            .filter(|process| process.serial == stay.serial);
-        let name = process_name(process, &stay.head);
-        match self.begin(dir, processes, (pid, serial), &name) {
-            Ok(()) => {}
-            Err(error) => {
-                self.failed.get_or_insert(error);
-            }
+        };
+        if let Err(error) = self.begin(dir, processes, (fate.pid, serial), &first) {
+            self.failed.get_or_insert(error);
         }
     }
 
@@ -651,15 +766,20 @@ impl UserSide {
         dir: &ExperimentDir,
         processes: &Processes,
         (pid, serial): (u32, u64),
-        name: &[u8],
+        first: &First,
     ) -> Result<()> {
         let facts = Facts::read(pid);
+        // By now another process may have the number.
+        let facts = match facts.started_after(first.at) {
+            true => Facts::default(),
+            false => facts,
+        };
         let mut header = self.founding.header.clone();
         header.pid = pid;
         header.command_line = facts
             .command_line
             .clone()
-            .unwrap_or_else(|| printable(name));
+            .unwrap_or_else(|| printable(&first.name));
         header.profiles.retain(|profile| {
             !matches!(
                 profile,
@@ -670,14 +790,10 @@ impl UserSide {
             )
         });
         header.settings.clear();
-        header.comments = described_by(&facts, name);
-        let descent = self
-            .lineages
-            .as_ref()
-            .and_then(|lineages| lineages.get(pid));
-        let directory = match descent.filter(|descent| !descent.is_empty()) {
+        header.comments = described_by(&facts, &first.name);
+        let directory = match &first.descent {
             Some(descent) => format!("{descent}.er"),
-            None => self.names.next(name, pid),
+            None => self.names.next(&first.name, pid),
         };
         let mut collector = Collector::create(
             dir,
@@ -686,6 +802,15 @@ impl UserSide {
             self.founding.run,
             &self.founding.kernel,
         )?;
+        let nothing = UsageRecord {
+            time: first.at,
+            created: self.founding.run.tstamp,
+            ..UsageRecord::default()
+        };
+        collector.sample(first.at, "start", &nothing)?;
+        if self.objects.wants_used() {
+            collector.watch_used();
+        }
         let mut jit = JitWatch::open(pid, self.founding.run.tstamp).ok();
         let relatives = relatives(processes, pid);
         if let Some(space) = self.spaces.get_mut(pid) {
@@ -704,8 +829,7 @@ impl UserSide {
                 }
             }
             collector.mapped(&changes, |mapping| {
-                let id = objects.of(pid, &relatives, mapping);
-                objects.get(id)?.name.clone()
+                objects.followed(pid, &relatives, mapping)
             })?;
         }
         let Some(fate) = self.fates.get_mut(&serial) else {
@@ -716,6 +840,7 @@ impl UserSide {
             jit,
             counts: StackCounts::default(),
             ticks: 0,
+            last: 0,
         });
         for (stay, stack) in fate.held.drain(..) {
             self.held -= 1;
@@ -733,11 +858,16 @@ impl UserSide {
         self.held -= fate.held.len();
         if let Some(mut followed) = fate.followed {
             let (spaces, objects) = (&mut self.spaces, &mut self.objects);
-            let told = tell_mapped(&mut followed, spaces, objects, fate.pid);
+            let told = match self.serials.get(&fate.pid).is_none_or(|of| *of == serial) {
+                true => tell_mapped(&mut followed, spaces, objects, fate.pid),
+                false => Ok(()),
+            };
+            archives::tell_all_used(&mut followed, objects);
             self.note(told);
             self.gone.push(describe(fate.pid, &followed));
             self.bytes_gone += followed.collector.bytes_written();
-            let result = followed.collector.close(dir, fate.ended.unwrap_or(at));
+            let ended = fate.ended.unwrap_or(at).max(followed.last);
+            let result = followed.collector.close(dir, ended);
             self.note(result);
         }
         fate.held.into_iter().map(|(stay, _)| stay).collect()
@@ -761,10 +891,9 @@ fn tell_mapped(
         .get_mut(pid)
         .map(|space| space.take_changes())
         .unwrap_or_default();
-    followed.collector.mapped(&changes, |mapping| {
-        let id = objects.of(pid, &[], mapping);
-        objects.get(id)?.name.clone()
-    })
+    followed
+        .collector
+        .mapped(&changes, |mapping| objects.followed(pid, &[], mapping))
 }
 
 /// What the process has mapped.
@@ -780,6 +909,7 @@ fn describe(pid: u32, followed: &Followed) -> FollowedProcess {
         pid,
         experiment: followed.collector.name().to_owned(),
         ticks: followed.ticks,
+        arrays: followed.collector.arrays,
         user_stacks: followed.counts.clone(),
     }
 }
@@ -830,6 +960,7 @@ fn write(followed: &mut Followed, stay: &Stay, stack: Option<&UserStack>) -> Res
     let ticks = u64::from(stay.ticks);
     followed.counts.add(stack, ticks);
     followed.ticks += ticks;
+    followed.last = followed.last.max(stay.head.time);
     followed.collector.array(&Array {
         at: stay.head.time,
         cpu: stay.head.cpu,
