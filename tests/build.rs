@@ -26,6 +26,13 @@ const CALLS: &[&str] = &[
     "-fno-optimize-sibling-calls",
     "-fasynchronous-unwind-tables",
 ];
+/// Optimised, and each function of the source is one of the call tree.
+const THREADED: &[&str] = &[
+    "-O2",
+    "-fomit-frame-pointer",
+    "-fno-optimize-sibling-calls",
+    "-pthread",
+];
 const NARROW: &[&str] = &["--target=i386-linux-gnu"];
 const LIBRARY: &[&str] = &["-shared", "-fPIC"];
 
@@ -33,6 +40,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-env-changed=CLANG");
     compile("compat32", "compat32", &[NARROW, &["-O2"], BARE])?;
     compile("quarry", "quarry", &[CALLS])?;
+    for name in ["server", "bystander"] {
+        compile(name, name, &[THREADED])?;
+    }
     for (name, target) in [("narrow", NARROW), ("inside", &[]), ("outside", &[])] {
         let names = [format!("-DBURN=burn_{name}"), format!("-DCALL=call_{name}")];
         let names = [names[0].as_str(), names[1].as_str()];

@@ -160,9 +160,7 @@ static __always_inline void send_kept(struct cpu_books *book, struct task_struct
 	thread->entry &= ~ENTRY_AWAITED;
 	kept->record.head.time = bpf_ktime_get_ns();
 	size = sizeof(kept->record) + 8 * (__u64)kept->record.head.frames;
-	if (size > sizeof(*kept))
-		return;
-	if (!send(cpu, kept, size))
+	if (!send(cpu, kept, KEPT_LENGTH(size)))
 		__sync_fetch_and_add(&book->entries_lost, 1);
 }
 

@@ -95,11 +95,13 @@ struct {
 } threads SEC(".maps");
 
 /* Where entries are not seen: the user stack of a thread at the place where it left its CPU last. */
-#define KEPT_FRAMES 254
+#define KEPT_FRAMES 244
+#define KEPT 2048
+#define KEPT_LENGTH(length) ((length) & (KEPT - 1))
 
 struct kept_place {
 	struct entry_record record;
-	__u64 words[KEPT_FRAMES];
+	__u64 words[(KEPT - sizeof(struct entry_record)) / sizeof(__u64)];
 };
 
 struct {

@@ -139,15 +139,15 @@ static __always_inline __u64 index_now(struct cpu_books *left, struct cpu_books 
 }
 
 /* Puts an absence together, without its stack; `index` is what index_now() gives. */
-static __always_inline void describe_absence(struct cpu_books *book, struct cpu_books *left, __u64 index,
+static __always_inline void describe_absence(struct cpu_books *left, __u64 index,
 					     struct record *out, struct task_struct *task, struct thread *thread,
-					     const struct absence *absence, __u32 cpu)
+					     const struct absence *absence, __u32 entry, __u32 cpu)
 {
 	describe(out, task, bpf_ktime_get_ns(), cpu, RECORD_ABSENCE, index - thread->index);
 	out->blocked = grid_before(left->origin, thread->index, index, absence->woken - any_offset, period_ns);
 	out->state = absence->state;
 	out->detail = absence->detail;
-	out->entry = next_entry(book, task, thread, false, cpu);
+	out->entry = entry;
 }
 
 static __always_inline void send_absence(struct cpu_books *book, struct cpu_books *left, __u64 index,
@@ -160,7 +160,8 @@ static __always_inline void send_absence(struct cpu_books *book, struct cpu_book
 
 	if (!out)
 		return;
-	describe_absence(book, left, index, &out->record, task, thread, absence, cpu);
+	describe_absence(left, index, &out->record, task, thread, absence,
+			 next_entry(book, task, thread, false, cpu), cpu);
 	size = add_stack(&out->record, bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0));
 	if (!send(cpu, out, SCRATCH_LENGTH(size)))
 		book->absences_lost += out->record.ticks;

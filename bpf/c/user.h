@@ -15,11 +15,7 @@
 #include "maps.h"
 #include "record.h"
 
-static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word)
-{
-	(void)reader;
-	return bpf_probe_read_user(word, sizeof(*word), (void *)address);
-}
+static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word);
 
 #include "unwind.h"
 
@@ -124,6 +120,7 @@ struct user_scratch {
 	__u32 pending; /* the table of a file was needed that is not there yet */
 	__u32 unused;
 	__u32 zero; /* nobody writes it; the verifier doesn't know that */
+	__u64 window; /* of another thread's stack: from this address on, the upper part of `words` has it */
 	struct entry_record record;
 	__u64 words[USER_WORDS];
 };
@@ -138,6 +135,41 @@ struct {
 	__type(key, __u32);
 	__type(value, struct user_scratch);
 } user_scratch SEC(".maps");
+
+/* Who reads the stack of a thread that does not run. */
+struct sleeper {
+	struct user_scratch *out;
+	struct task_struct *task;
+};
+
+/* A piece of its stack at a time lies in the words that no frame takes. */
+#define WINDOW 2048
+#define WINDOW_WORD 1024
+
+static __always_inline int read_sleeper(struct sleeper *sleeper, __u64 address, __u64 *word)
+{
+	struct user_scratch *out = sleeper->out;
+	void *window = out->words + WINDOW_WORD;
+
+	if (address - out->window > WINDOW - sizeof(*word)) {
+		out->window = address;
+		if (bpf_copy_from_user_task(window, WINDOW, (void *)address, sleeper->task, 0)) {
+			/* Near the end of the stack. */
+			out->window = -(__u64)WINDOW;
+			return bpf_copy_from_user_task(word, sizeof(*word), (void *)address, sleeper->task, 0);
+		}
+	}
+	*word = *(__u64 *)(window + ((address - out->window) & (WINDOW - 1)));
+	return 0;
+}
+
+/* Of the thread that runs, or of one that does not. */
+static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word)
+{
+	if (reader)
+		return read_sleeper(reader, address, word);
+	return bpf_probe_read_user(word, sizeof(*word), (void *)address);
+}
 
 /*
  * Two binary searches, for the last of some that begin not above an address. Their state is masked at each step and their lengths
@@ -197,17 +229,13 @@ static __always_inline __u32 find_rule(const struct user_scratch *out, const str
 	return below ? rows->row[(start + below - 1) & (ROWS - 1)].rule : 0;
 }
 
-/* Takes one frame down and goes to its caller; not 0 when the walk has ended. A function of its own, which the verifier
- * looks at once. */
-__attribute__((noinline)) int unwind_step(__u32 place)
+/* Takes one frame down and goes to its caller; not 0 when the walk has ended. */
+static __always_inline int step(struct user_scratch *out, void *reader)
 {
-	struct user_scratch *out = bpf_map_lookup_elem(&user_scratch, &place);
 	const struct mapping *mapping;
 	__u32 end, number;
 	__u64 address;
 
-	if (!out)
-		return 1;
 	if (out->depth >= DEEPEST) {
 		out->end = UNWIND_DEEP;
 		return 1;
@@ -216,7 +244,7 @@ __attribute__((noinline)) int unwind_step(__u32 place)
 	mapping = find_mapping(out, address);
 	/* A caller where no code is was no caller. The leaf is where it is. */
 	if (mapping || !out->depth) {
-		out->words[out->depth & (USER_WORDS - 1)] = address;
+		out->words[out->depth & (WINDOW_WORD - 1)] = address;
 		out->depth++;
 	}
 	if (!mapping) {
@@ -230,24 +258,45 @@ __attribute__((noinline)) int unwind_step(__u32 place)
 	}
 	number = mapping->kind == MAPPING_TABLE ? find_rule(out, mapping, address) : 0;
 	if (number) {
-		end = unwind_leave(&out->state, &rules[number & (RULES - 1)], 0);
+		end = unwind_leave(&out->state, &rules[number & (RULES - 1)], reader);
 	} else {
 		out->guessed = 1;
-		end = unwind_guess(&out->state, 0);
+		end = unwind_guess(&out->state, reader);
 	}
 	out->end = end;
 	return end != UNWIND_ON;
 }
 
-/* Copies the registers, and the stack from its pointer on, of the thread itself or of another. */
-static __always_inline void copy_stack(struct user_scratch *out)
+/* A function of its own, which the verifier looks at once. */
+__attribute__((noinline)) int unwind_step(__u32 place)
+{
+	struct user_scratch *out = bpf_map_lookup_elem(&user_scratch, &place);
+
+	return out ? step(out, 0) : 1;
+}
+
+static long sleeper_step(__u64 index, struct sleeper *sleeper)
+{
+	(void)index;
+	return step(sleeper->out, sleeper);
+}
+
+/* Reads a piece of the stack of the thread that runs, or of another one. */
+static __always_inline long read_piece(void *to, __u32 size, __u64 from, struct task_struct *other)
+{
+	return other ? bpf_copy_from_user_task(to, size, (void *)from, other, 0)
+		     : bpf_probe_read_user(to, size, (void *)from);
+}
+
+/* Copies the registers, and the stack from its pointer on. */
+static __always_inline void copy_stack(struct user_scratch *out, struct task_struct *other)
 {
 	__u64 sp = out->state.registers[UNWIND_SP], *to = out->words + UNWIND_REGISTERS;
 	__u32 length = 0;
 
 	__builtin_memcpy(out->words, out->state.registers, sizeof(out->state.registers));
 	for (__u32 piece = 0; piece < PIECES; piece++) {
-		if (bpf_probe_read_user(to + piece * (PIECE / 8), PIECE, (void *)(sp + length)))
+		if (read_piece(to + piece * (PIECE / 8), PIECE, sp + length, other))
 			break;
 		length += PIECE;
 	}
@@ -255,7 +304,7 @@ static __always_inline void copy_stack(struct user_scratch *out)
 		__u32 place = UNWIND_REGISTERS + length / 8;
 
 		if (place > MOST_WORDS - SMALL_PIECE / 8 ||
-		    bpf_probe_read_user(out->words + place, SMALL_PIECE, (void *)(sp + length)))
+		    read_piece(out->words + place, SMALL_PIECE, sp + length, other))
 			break;
 		length += SMALL_PIECE;
 	}
@@ -293,8 +342,8 @@ static __always_inline void describe_entry(struct user_scratch *out, struct task
 	out->end = is_narrow(regs) ? UNWIND_UNSUPPORTED : UNWIND_NO_MAPPING;
 }
 
-/* Walks the user stack of the thread that runs, or copies it. */
-static __always_inline void take_user_stack(struct user_scratch *out, struct task_struct *task, __u32 place, __u32 cpu)
+/* Are the mappings of the thread's process known? Then the walk can begin. */
+static __always_inline bool begin_walk(struct user_scratch *out, struct task_struct *task)
 {
 	__u32 pid = task->tgid;
 	struct process *process = bpf_map_lookup_elem(&processes, &pid);
@@ -302,23 +351,50 @@ static __always_inline void take_user_stack(struct user_scratch *out, struct tas
 	if (out->end == UNWIND_UNSUPPORTED) {
 		out->words[0] = out->state.pc;
 		out->depth = 1;
-	} else if (process && process->execution == (__u32)task->self_exec_id) {
-		out->record.version = process->version;
-		out->first = process->first;
-		out->count = process->count;
-		for (__u32 frame = 0; frame <= DEEPEST; frame++)
-			if (unwind_step(place))
-				break;
+		return false;
 	}
+	if (!process || process->execution != (__u32)task->self_exec_id)
+		return false;
+	out->record.version = process->version;
+	out->first = process->first;
+	out->count = process->count;
+	return true;
+}
+
+/* Is a copy needed, because something is not known yet? */
+static __always_inline bool end_walk(struct user_scratch *out, struct task_struct *task)
+{
 	out->record.head.frames = out->depth;
 	out->record.end = out->end;
 	out->record.guessed = out->guessed;
-	if (out->pending || (out->end == UNWIND_NO_MAPPING && out->depth <= 1)) {
-		/* What was walked has overwritten the registers that it began with. */
-		user_registers((struct pt_regs *)bpf_task_pt_regs(task), &out->state.pc, out->state.registers);
-		if (has_room(cpu))
-			copy_stack(out);
-	}
+	if (!out->pending && (out->end != UNWIND_NO_MAPPING || out->depth > 1))
+		return false;
+	/* What was walked has overwritten the registers that it began with. */
+	user_registers((struct pt_regs *)bpf_task_pt_regs(task), &out->state.pc, out->state.registers);
+	return true;
+}
+
+/* Walks the user stack of the thread that runs, or copies it. */
+static __always_inline void take_user_stack(struct user_scratch *out, struct task_struct *task, __u32 place, __u32 cpu)
+{
+	if (begin_walk(out, task))
+		for (__u32 frame = 0; frame <= DEEPEST; frame++)
+			if (unwind_step(place))
+				break;
+	if (end_walk(out, task) && has_room(cpu))
+		copy_stack(out, 0);
+}
+
+/* The same of a thread that does not run. */
+static __always_inline void take_sleepers_stack(struct user_scratch *out, struct task_struct *task)
+{
+	struct sleeper sleeper = { .out = out, .task = task };
+
+	out->window = -(__u64)WINDOW;
+	if (begin_walk(out, task))
+		bpf_loop(DEEPEST + 1, sleeper_step, &sleeper, 0);
+	if (end_walk(out, task))
+		copy_stack(out, task);
 }
 
 /* Sends it. */

@@ -107,7 +107,33 @@ int tell_all(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-SEC("iter/task")
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct user_scratch);
+} sleeper_scratch SEC(".maps");
+
+/* Tells the user side of a thread that is away while data stop, and may be for ever. Gives its number; 0 where there is none. */
+static __always_inline __u32 tell_sleeper(struct bpf_iter__task *ctx, struct task_struct *task, struct thread *thread,
+					  __u32 cpu)
+{
+	__u32 zero = 0, number;
+	struct user_scratch *out = bpf_map_lookup_elem(&sleeper_scratch, &zero);
+	__u64 size;
+
+	if (!out || !tell_entries || task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_EXITING) || !is_followed(task))
+		return 0;
+	number = thread->entry / 2 + 1;
+	describe_entry(out, task, number, cpu);
+	take_sleepers_stack(out, task);
+	size = sizeof(out->record) + 8 * (__u64)out->record.head.frames;
+	bpf_seq_write(ctx->meta->seq, &out->record, USER_RECORD_LENGTH(size));
+	return number;
+}
+
+/* It may sleep, for it reads the memory of threads that do. */
+SEC("iter.s/task")
 int close_all(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
@@ -133,7 +159,8 @@ int close_all(struct bpf_iter__task *ctx)
 	/* Data have stopped on all CPUs: what has passed there by then is counted. */
 	left = bpf_map_lookup_elem(&books, &thread->cpu);
 	if (left && state != STATE_ON_CPU && left->index > thread->index) {
-		describe_absence(book, left, left->index, &out->absence.record, task, thread, &absence, cpu);
+		describe_absence(left, left->index, &out->absence.record, task, thread, &absence,
+				 tell_sleeper(ctx, task, thread, cpu), cpu);
 		got = bpf_get_task_stack(task, out->absence.stack, sizeof(out->absence.stack), 0);
 		size = add_stack(&out->absence.record, got);
 		bpf_seq_write(ctx->meta->seq, &out->absence, SCRATCH_LENGTH(size));

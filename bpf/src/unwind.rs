@@ -616,6 +616,58 @@ mod tests {
             .ends(&[0x123, 0x144, 0x166], End::Astray);
     }
 
+    /// CPython's trampolines: `sub $8,%rsp; call *%rcx; add $8,%rsp; ret`.
+    #[test]
+    fn a_trampoline_without_a_frame_pointer() {
+        let text = [
+            0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3, 0, 0, 0,
+        ];
+        let word = |at: usize| u64::from_le_bytes(text[at..at + 8].try_into().unwrap());
+        // Its caller needs the frame pointer, which it left as it was.
+        let drawing = Drawing::new()
+            .rule(0x100, Drawn::register(SP, 8))
+            .word(0x7000, 0x206)
+            .function(0x200, Found::Guess)
+            .word(0x204, word(4))
+            .word(0x7010, 0x345)
+            .rule(0x300, Drawn::register(FP, 16))
+            .register(FP, 0x7040)
+            .word(0x7048, 0xe01);
+        drawing.ends(&[0x123, 0x205, 0x344, 0xe00], End::Complete);
+        // Interrupted itself, at each of its instructions.
+        for (at, height) in [(4, 8), (6, 8), (10, 0)] {
+            let mut drawing = Drawing::new()
+                .function(0x200, Found::Guess)
+                .word(0x200 + at as u64 - 2, word(at - 2))
+                .word(0x7000 + height, 0xe01);
+            drawing.start.pc = 0x200 + at as u64;
+            drawing.ends(&[0x200 + at as u64, 0xe00], End::Complete);
+        }
+        let mut drawing = Drawing::new()
+            .function(0x200, Found::Guess)
+            .word(0x1fe, word(0) << 16)
+            .word(0x7000, 0xe01);
+        drawing.start.pc = 0x200;
+        drawing.ends(&[0x200, 0xe00], End::Complete);
+    }
+
+    /// Before the frame pointer is set and after it is restored, it is the caller's.
+    #[test]
+    fn where_the_frame_pointer_is_not_yet_its_own() {
+        let push = 0xe589_4855_u64;
+        for (word, height) in [(push << 16, 0), (push << 8, 8), (0xc3 << 16, 0)] {
+            Drawing::new()
+                .function(0x100, Found::Guess)
+                .word(0x121, word)
+                .register(FP, 0x7040)
+                .word(0x7000, 0x7040)
+                .word(0x7000 + height, 0x145)
+                .word(0x7040, 0)
+                .word(0x7048, 0xe01)
+                .ends(&[0x123, 0x144, 0xe00], End::Complete);
+        }
+    }
+
     #[test]
     fn guesses_want_a_frame_pointer() {
         let guess = || Drawing::new().function(0x100, Found::Guess);

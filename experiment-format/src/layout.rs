@@ -101,6 +101,9 @@ pub struct ExperimentDir {
     owner: Option<(u32, u32)>,
     /// `archives/`, once something is in it.
     archives: OnceLock<OwnedFd>,
+    /// What a file is called until it is complete. One is pending at a time, and names of 255 bytes are too long for a
+    /// suffix.
+    temporary: &'static str,
 }
 
 impl ExperimentDir {
@@ -171,6 +174,7 @@ impl ExperimentDir {
                 path,
                 owner,
                 archives: OnceLock::new(),
+                temporary: ".incomplete",
             };
             return Ok((dir, renamed));
         }
@@ -202,7 +206,13 @@ impl ExperimentDir {
 
     /// Begins a file of this directory that appears under `name` once it is complete.
     pub(crate) fn pending(&self, name: &str) -> Result<PendingFile<'_>> {
-        PendingFile::begin(self.fd.as_fd(), &self.path, name, self.owner)
+        PendingFile::begin(
+            self.fd.as_fd(),
+            &self.path,
+            name,
+            self.temporary,
+            self.owner,
+        )
     }
 
     /// Stores a copy of a load object in `archives/`. That may come before all else: reports look
@@ -224,20 +234,45 @@ impl ExperimentDir {
     ///
     /// What the system refuses.
     pub fn archive_file(&self, load_object: &str) -> Result<PendingFile<'_>> {
-        let archives = match self.archives.get() {
-            Some(archives) => archives,
-            None => {
-                let made = self.create_dir(ARCHIVES)?;
-                self.archives.get_or_init(|| made)
-            }
-        };
-        let path = self.path.join(ARCHIVES);
         PendingFile::begin(
-            archives.as_fd(),
-            &path,
+            self.archives()?.as_fd(),
+            &self.path.join(ARCHIVES),
             &archive_name(load_object),
+            self.temporary,
             self.owner,
         )
+    }
+
+    /// Another handle of the same directory, for a thread that fills `archives/` while this one writes the experiment. Both
+    /// may have a file of `archives/` pending at the same time. There is one such handle at most.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses.
+    pub fn for_archiver(&self) -> Result<ExperimentDir> {
+        let copy = |fd: &OwnedFd| {
+            fd.try_clone()
+                .map_err(|error| Error::io("open", &self.path, error))
+        };
+        Ok(ExperimentDir {
+            parent: copy(&self.parent)?,
+            fd: copy(&self.fd)?,
+            name: self.name.clone(),
+            path: self.path.clone(),
+            owner: self.owner,
+            archives: OnceLock::from(copy(self.archives()?)?),
+            temporary: ".incomplete-copy",
+        })
+    }
+
+    fn archives(&self) -> Result<&OwnedFd> {
+        match self.archives.get() {
+            Some(archives) => Ok(archives),
+            None => {
+                let made = self.create_dir(ARCHIVES)?;
+                Ok(self.archives.get_or_init(|| made))
+            }
+        }
     }
 
     /// Removes the directory with all that is in it. Follows no link.

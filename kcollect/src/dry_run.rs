@@ -68,10 +68,7 @@ pub fn describe(plan: &Plan) -> Vec<String> {
         plan.limit
             .map(|limit| format!("data stop at {} MB", limit >> 20)),
     );
-    lines.push(match plan.archive {
-        Archive::Off => "nothing is archived".to_owned(),
-        _ => "the kernel's load objects are archived".to_owned(),
-    });
+    lines.push(format!("archived: {}", archived(plan.archive)));
     if !plan.load.is_empty() {
         let words: Vec<_> = plan
             .load
@@ -92,4 +89,20 @@ pub fn describe(plan: &Plan) -> Vec<String> {
         None => format!("process {} is always shown in the summary", target.pid),
     }));
     lines
+}
+
+fn archived(what: Archive) -> &'static str {
+    match what {
+        Archive::Off => "nothing",
+        Archive::LoadObjects => "the load objects of the kernel and of followed processes",
+        Archive::UsedLoadObjects => {
+            "the load objects, of the kernel and of followed processes, in which a stack is"
+        }
+        Archive::Sources | Archive::All => {
+            "the load objects of the kernel and of followed processes, and all their sources"
+        }
+        Archive::UsedSources => {
+            "the load objects of the kernel and of followed processes, and the sources of lines in a stack"
+        }
+    }
 }

@@ -82,10 +82,7 @@ fn doctor(json: bool, output: &mut Output) -> Kind {
     if doctor::first_obstacle(&findings).is_none() {
         let emission = Emission::probe();
         findings.push(bpf_finding(emission));
-        findings.push(Finding::ok(
-            "user side",
-            format!("would be told {emission}; no process is followed yet"),
-        ));
+        findings.push(Finding::ok("user side", format!("told {emission}")));
     }
     output.result(&match json {
         true => doctor::json(&findings),

@@ -6,9 +6,11 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
+use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{AccessFlags, access};
 
 /// Looks for a load's program before anything is opened: a misspelt name should not cost a recording.
@@ -48,15 +50,23 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts it.
+    /// Starts it. `descriptors` is how many files it may have open, soft and hard, where that is not what kcollect has.
     ///
     /// # Errors
     /// What `execve(2)` says: there is no such program, or it is none.
-    pub fn start(words: &[OsString]) -> io::Result<Load> {
+    pub fn start(words: &[OsString], descriptors: Option<(u64, u64)>) -> io::Result<Load> {
         let (program, arguments) = words
             .split_first()
             .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-        let child = Command::new(program).args(arguments).spawn()?;
+        let mut command = Command::new(program);
+        command.args(arguments);
+        if let Some((soft, hard)) = descriptors {
+            let restore =
+                move || setrlimit(Resource::RLIMIT_NOFILE, soft, hard).map_err(io::Error::from);
+            // SAFETY: between fork and exec it does one system call, and takes no memory.
+            unsafe { command.pre_exec(restore) };
+        }
+        let child = command.spawn()?;
         Ok(Load {
             child,
             status: None,

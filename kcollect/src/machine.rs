@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use experiment_format::log::{Cpu, System};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use procfs::Current as _;
 
 /// CPU ids as the kernel lists them: `0-3,8`.
@@ -99,6 +100,14 @@ fn megahertz(cpus: &procfs::CpuInfo, position: usize) -> u32 {
     field
         .and_then(|text| text.parse::<f64>().ok())
         .map_or(0, |mhz| mhz.round() as u32)
+}
+
+/// Raises how many files this process may have open to the most that it may raise it to: each load object keeps one open until
+/// it is archived. Gives what it was, soft and hard, if it changed.
+pub fn raise_descriptors() -> Option<(u64, u64)> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    let raised = soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
+    raised.then_some((soft, hard))
 }
 
 /// The user and group behind sudo, to whom what is written belongs; `None` without sudo.

@@ -32,6 +32,9 @@ use crate::summary::Summary;
 /// and leave the rings nearly empty.
 const ROUND: u64 = 200_000_000;
 
+/// How often it is looked whether the user has given up on archiving.
+const ARCHIVE_ROUND: Duration = Duration::from_millis(100);
+
 /// Records as planned. Gives the exit code: the load's, or 0.
 ///
 /// # Errors
@@ -59,6 +62,8 @@ struct Session<'a> {
     sources: Sources,
     founder: Founder,
     gate: Gate,
+    /// How many files a process may have open, as kcollect found it.
+    descriptors: Option<(u64, u64)>,
     load: LoadPhase,
     /// Nanoseconds of CLOCK_MONOTONIC, as all times here.
     started: u64,
@@ -103,6 +108,7 @@ impl<'a> Session<'a> {
             return Err(obstacle);
         }
         check_targets(&plan.targets)?;
+        let descriptors = machine::raise_descriptors();
         let signals = Signals::listen(
             plan.pause_signal.map(|pause| pause.signal),
             plan.sample_signal,
@@ -160,6 +166,7 @@ impl<'a> Session<'a> {
             sources,
             founder,
             gate,
+            descriptors,
             load,
             started,
             next_sample: plan.sample_period.map(|period| after(started, period)),
@@ -197,14 +204,21 @@ impl<'a> Session<'a> {
         let stopped = stop.as_ref().copied().unwrap_or_else(|_| now());
         self.founder.sample(stopped, "stop");
         self.founder.close_threads();
-        let signals = &mut self.signals;
-        self.founder
-            .archive_late(|| signals.take().contains(&Request::Stop));
 
         let path = self.path.display().to_string();
         let times = (self.started, stopped);
-        let summary = Summary::new(self.plan, &path, &self.sources, &self.founder, times);
-        if let Ok(summary) = &summary {
+        let mut summary = Summary::new(self.plan, &path, &self.sources, &self.founder, times);
+        // People see what they have at once; the last copies may take a while.
+        if let Ok(summary) = &summary
+            && !self.plan.json
+        {
+            let width = output.width();
+            output.result(&summary.text(width));
+        }
+        self.archive(output);
+        self.founder.tell_archived(stopped);
+        if let Ok(summary) = &mut summary {
+            summary.archive = self.founder.archived().cloned();
             self.founder.tell_losses(stopped, &summary.losses);
             self.founder.side_file("kcollect.json", &summary.json());
         }
@@ -214,11 +228,9 @@ impl<'a> Session<'a> {
         stop?;
         let summary = summary?;
 
-        let width = output.width();
-        output.result(&match self.plan.json {
-            true => summary.json(),
-            false => summary.text(width),
-        });
+        if self.plan.json {
+            output.result(&summary.json());
+        }
         if let Some(error) = failed {
             return Err(writing_failure(&error));
         }
@@ -239,6 +251,40 @@ impl<'a> Session<'a> {
         }
         output.say(&failure.to_string());
         Ok(code)
+    }
+
+    /// Archives what is not archived yet. Another Ctrl-C gives up on that.
+    fn archive(&mut self, output: &mut Output) {
+        let (signals, mut given_up) = (&mut self.signals, false);
+        let mut give_up = || {
+            given_up |= signals.take().contains(&Request::Stop);
+            given_up
+        };
+        self.founder.archive_late(&mut give_up);
+        while let Some((done, all)) = self.founder.archiving(ARCHIVE_ROUND) {
+            if give_up() {
+                self.founder.give_up_archiving();
+                break;
+            }
+            output
+                .progress(|| format!("archiving {done} of {all} load objects  (Ctrl-C gives up)"));
+        }
+        output.end_progress();
+        let Some(archived) = self.founder.archived() else {
+            return;
+        };
+        output.detail(&format!(
+            "archived {} load objects and {} sources of processes, {:.1} MB",
+            archived.objects,
+            archived.sources,
+            archived.bytes as f64 / 1e6
+        ));
+        if let missing @ 1.. = archived.left_out.len() {
+            output.say(&format!(
+                "{missing} load object{} of processes not archived: the experiment's log names them",
+                if missing == 1 { "" } else { "s" },
+            ));
+        }
     }
 
     /// Stops the data and applies what is on its way. Gives the time of the last tick that counts.
@@ -318,18 +364,20 @@ impl<'a> Session<'a> {
 
     fn follow_load(&mut self, time: u64, output: &mut Output) -> Result<(), Failure> {
         match &mut self.load {
-            LoadPhase::QuietUntil(start) if time >= *start => match Load::start(&self.plan.load) {
-                Ok(load) => {
-                    output.detail(&format!("load started (Process ID: {})", load.pid()));
-                    self.founder.follow(load.pid());
-                    self.load = LoadPhase::Running(load);
+            LoadPhase::QuietUntil(start) if time >= *start => {
+                match Load::start(&self.plan.load, self.descriptors) {
+                    Ok(load) => {
+                        output.detail(&format!("load started (Process ID: {})", load.pid()));
+                        self.founder.follow(load.pid());
+                        self.load = LoadPhase::Running(load);
+                    }
+                    Err(error) => {
+                        output.say(&cannot_start(&self.plan.load[0], &error));
+                        self.load = LoadPhase::Refused(spawn_code(&error));
+                        self.stopped = true;
+                    }
                 }
-                Err(error) => {
-                    output.say(&cannot_start(&self.plan.load[0], &error));
-                    self.load = LoadPhase::Refused(spawn_code(&error));
-                    self.stopped = true;
-                }
-            },
+            }
             LoadPhase::Running(load) => {
                 let ended = load.ended().map_err(|error| {
                     Failure::new(

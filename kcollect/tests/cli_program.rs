@@ -26,7 +26,7 @@ fn errors_go_to_standard_error_alone() {
         &["-p", "5x"],
         &["--bogus"],
         &["-t", "5-2"],
-        &["-F", "on"],
+        &["-F", "maybe"],
     ] {
         let output = run(arguments);
         assert_eq!(code(&output), Some(Kind::Usage.code()), "{arguments:?}");

@@ -19,8 +19,10 @@
 //! and need root; `make test` runs them so. They take the machine for themselves ([`machine::Exclusive`]): two loads
 //! pinned to one CPU would each be the other's noise.
 
+pub mod audit;
 pub mod books;
 pub mod broken_elf;
+pub mod call_tree;
 pub mod cgroup;
 pub mod cold_file;
 pub mod command;
@@ -28,6 +30,7 @@ pub mod compat32;
 pub mod counts;
 pub mod experiment;
 pub mod followed;
+pub mod followed_books;
 pub mod gprofng;
 pub mod kallsyms;
 pub mod kcollect;
@@ -41,4 +44,5 @@ pub mod quarry;
 pub mod states;
 pub mod statistics;
 pub mod threads;
+pub mod traced;
 pub mod truth;

@@ -5,6 +5,8 @@
 //! whenever one is taken. It is told all that in time order, writes it in batches, and holds no file open in
 //! between: there may be thousands of them.
 
+use std::collections::HashSet;
+
 use experiment_format::Result;
 use experiment_format::layout::{ExperimentDir, printable};
 use experiment_format::log::{Header, LogEvent, Run};
@@ -17,8 +19,10 @@ use experiment_format::usage::UsageRecord;
 
 use crate::jit;
 use crate::maps::Mapping;
+use crate::modules::ObjectId;
 use crate::names::ThreadNames;
-use crate::spaces::{Change, What};
+use crate::spaces::{Change, What, find};
+use crate::used::Used;
 
 /// What waits in memory is written when it is so much, bytes,
 const BATCH: usize = 64 << 10;
@@ -56,7 +60,12 @@ pub struct Collector {
     start: u64,
     group: String,
     names: ThreadNames,
+    /// First addresses of the load objects that are mapped,
+    segments: HashSet<u64>,
+    /// and of the dynamic functions that live.
+    functions: HashSet<u64>,
     flushed: u64,
+    used: Option<Used>,
     /// Tick arrays written.
     pub arrays: u64,
 }
@@ -85,9 +94,22 @@ impl Collector {
             start,
             group: format!("pid {}", header.pid),
             names: ThreadNames::default(),
+            segments: HashSet::new(),
+            functions: HashSet::new(),
             flushed: start,
+            used: None,
             arrays: 0,
         })
+    }
+
+    /// From here on it is noted which load objects its stacks are in. Before anything is mapped.
+    pub fn watch_used(&mut self) {
+        self.used = Some(Used::default());
+    }
+
+    /// Which load objects its stacks are in, where that is noted.
+    pub fn used(&mut self) -> Option<&mut Used> {
+        self.used.as_mut()
     }
 
     /// Its directory's name.
@@ -95,29 +117,41 @@ impl Collector {
         self.writer.name()
     }
 
-    /// What was mapped and unmapped, by time. `object` names the load object of a mapping; one that has no name is nothing that a
-    /// report could open.
+    /// What was mapped and unmapped, by time. `object` gives the load object of a mapping and its name; one that has no name is
+    /// nothing that a report could open.
     ///
     /// # Errors
     /// When it can't be written.
     pub fn mapped(
         &mut self,
         changes: &[Change],
-        mut object: impl FnMut(&Mapping) -> Option<String>,
+        mut object: impl FnMut(&Mapping) -> Option<(ObjectId, String)>,
     ) -> Result<()> {
         for change in changes {
             let at = self.at(change.at);
             let event = match &change.what {
-                What::Unmap(vaddr) => Some(MapEvent::Unmap { at, vaddr: *vaddr }),
-                What::Map(mapping) => object(mapping).map(|name| MapEvent::Segment {
-                    at,
-                    vaddr: mapping.start,
-                    size: mapping.end - mapping.start,
-                    file_offset: mapping.offset,
-                    modes: READ_EXECUTE,
-                    name,
+                // Where memory without a file begins, a dynamic function may begin too: it would end.
+                What::Unmap(vaddr) => self
+                    .segments
+                    .remove(vaddr)
+                    .then_some(MapEvent::Unmap { at, vaddr: *vaddr }),
+                What::Map(mapping) => object(mapping).map(|(id, name)| {
+                    if let Some(used) = &mut self.used {
+                        used.mapped(mapping, id);
+                    }
+                    MapEvent::Segment {
+                        at,
+                        vaddr: mapping.start,
+                        size: mapping.end - mapping.start,
+                        file_offset: mapping.offset,
+                        modes: READ_EXECUTE,
+                        name,
+                    }
                 }),
             };
+            if let Some(MapEvent::Segment { vaddr, .. }) = event {
+                self.segments.insert(vaddr);
+            }
             event.map_or(Ok(()), |event| self.writer.map(&event))?;
         }
         Ok(())
@@ -131,12 +165,28 @@ impl Collector {
         maps.iter().try_for_each(|event| self.writer.map(event))
     }
 
-    /// Functions that came and went in memory without a file.
+    /// Functions that came and went, of which those in memory without a file are written. What is mapped is the process's
+    /// `code`.
+    ///
+    /// A perf map may name functions of a file too, as node's does its builtins. A report would not accept them there, and
+    /// the file has its own.
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn functions(&mut self, changes: &[jit::Change]) -> Result<()> {
+    pub fn functions(&mut self, changes: &[jit::Change], code: &[Mapping]) -> Result<()> {
+        let in_file = |address: u64| {
+            find(code, address).is_some_and(|mapping| !jit::is_anonymous(&mapping.file))
+        };
         for change in changes {
+            match change {
+                jit::Change::Begin { address, .. } if in_file(*address) => continue,
+                jit::Change::Begin { address, .. } => {
+                    self.functions.insert(*address);
+                }
+                // One that was not written does not end.
+                jit::Change::End { address, .. } if !self.functions.remove(address) => continue,
+                jit::Change::End { .. } => {}
+            }
             let event = match change {
                 jit::Change::Begin {
                     at,
@@ -177,6 +227,9 @@ impl Collector {
             })?;
         }
         let stack = self.writer.stack(array.frames, array.end)?;
+        if let Some(used) = &mut self.used {
+            used.stack(stack, array.frames);
+        }
         let mut ticks = [0; Microstate::PER_THREAD];
         ticks[array.state.number() as usize] = array.ticks;
         self.arrays += 1;

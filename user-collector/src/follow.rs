@@ -51,10 +51,17 @@ pub struct Pattern(Regex);
 
 /// Why a pattern is none.
 #[derive(Debug, thiserror::Error)]
-#[error("{pattern:?} is no regular expression: {source}")]
+#[error("{pattern:?} is no regular expression: {}", last_line(source))]
 pub struct PatternError {
     pattern: String,
     source: Box<regex::Error>,
+}
+
+/// Why, without the drawing of where.
+fn last_line(error: &regex::Error) -> String {
+    let text = error.to_string();
+    let last = text.lines().next_back().unwrap_or_default();
+    last.trim_start_matches("error: ").to_owned()
 }
 
 impl Pattern {

@@ -20,3 +20,4 @@ pub mod objects;
 pub mod process;
 pub mod spaces;
 pub mod unwind;
+pub mod used;

@@ -18,7 +18,7 @@ pub struct MappedFile {
     pub path: Box<[u8]>,
     /// The build id that the kernel read from the file; empty when it has none.
     pub build_id: Box<[u8]>,
-    /// Device, inode and generation; all 0 where the kernel told the build id in their place.
+    /// Device (as `st_dev` has it), inode and generation; all 0 where the kernel told the build id in their place.
     pub identity: (u64, u64, u64),
 }
 

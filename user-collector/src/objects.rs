@@ -1,23 +1,30 @@
 //! The load objects: the files that processes execute, each once, however many processes map it.
 //!
-//! A file is opened when it is first needed, while a process that maps it still lives, and stays open for the archive at the end: by
-//! then it may be deleted, or its container gone. Its unwind table is made in the background.
+//! A file is opened when it is first needed, while a process that maps it still lives. Where it may be archived it stays open until it is:
+//! by then it may be deleted, or its container gone. Its unwind table is made in the background, and so is its copy in the archive, as
+//! soon as a followed process maps it.
 //!
 //! The kernel tells a file by its build id, or by its inode where it could not read that, and a snapshot of `/proc` by its inode; so
 //! one file may come under several descriptions. What was opened decides.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::archive::ObjectNames;
+use crate::archive::{Account, Archivist, ObjectNames, Sources, Wish};
 use crate::maps::{MappedFile, Mapping};
 use crate::modules::{self, Backing, Builder, Built, Cache, Module, ObjectId, Source};
 use crate::unwind::Rule;
+
+/// The name of the kernel's code for user mode.
+pub const VDSO: &str = "[vdso]";
 
 /// One load object.
 #[derive(Debug)]
@@ -26,12 +33,37 @@ pub struct Object {
     pub name: Option<String>,
     /// What it is.
     pub backing: Backing,
-    /// The file, if it could be opened.
-    pub file: Option<File>,
+    /// What is to be archived of it, until it is asked for.
+    content: Option<Source>,
+    /// The root directory of a process that maps it, where it is not ours.
+    root: Option<OwnedFd>,
+    /// Where processes have it.
+    path: PathBuf,
+    /// Does a followed process map it?
+    followed: bool,
+    /// Was it asked for?
+    asked: bool,
     /// How its frames are left.
     pub table: Table,
     /// Why it has no table, where that is no matter of course.
     pub refusal: Option<String>,
+}
+
+impl Object {
+    fn new(name: Option<String>, backing: Backing, mapping: &Mapping) -> Object {
+        let path = OsStr::from_bytes(modules::without_mark(&mapping.file.path));
+        Object {
+            name,
+            backing,
+            path: path.into(),
+            content: None,
+            root: None,
+            followed: false,
+            asked: false,
+            table: Table::None,
+            refusal: None,
+        }
+    }
 }
 
 /// How frames in an object are left.
@@ -62,6 +94,18 @@ pub struct TableCounts {
     pub took_ns: u64,
 }
 
+/// Whoever archives them, and what is asked of it.
+#[derive(Debug)]
+struct Archive {
+    archivist: Archivist,
+    used_only: bool,
+    /// Of how many objects the content is kept, and of how many it may be.
+    kept: usize,
+    most_kept: usize,
+    /// Where stacks were seen in them.
+    positions: HashMap<ObjectId, BTreeSet<u64>>,
+}
+
 /// All load objects of a run.
 #[derive(Debug)]
 pub struct Objects {
@@ -72,6 +116,7 @@ pub struct Objects {
     opened: HashMap<(u64, u64), ObjectId>,
     rules: Vec<[u8; Rule::SIZE]>,
     vdso: Option<ObjectId>,
+    archive: Option<Archive>,
     /// Sums over all of them.
     pub counts: TableCounts,
 }
@@ -90,8 +135,137 @@ impl Objects {
             opened: HashMap::new(),
             rules: Vec::new(),
             vdso: None,
+            archive: None,
             counts: TableCounts::default(),
         })
+    }
+
+    /// Keeps a name for something else that is archived, such as the kernel.
+    pub fn reserve(&mut self, name: &str) {
+        self.names.reserve(name);
+    }
+
+    /// From here on objects are archived: those that followed processes map, or with `used_only` those in which stacks of theirs were
+    /// seen. At most so many files are open for it at once.
+    pub fn archive_by(&mut self, archivist: Archivist, used_only: bool, most_kept: usize) {
+        self.archive = Some(Archive {
+            archivist,
+            used_only,
+            kept: 0,
+            most_kept,
+            positions: HashMap::new(),
+        });
+    }
+
+    /// Has somebody to say which objects were used?
+    #[must_use]
+    pub fn wants_used(&self) -> bool {
+        self.archive.as_ref().is_some_and(|archive| {
+            archive.used_only || archive.archivist.sources() == Sources::Used
+        })
+    }
+
+    /// Whoever archives them.
+    pub fn archivist(&mut self) -> Option<&mut Archivist> {
+        self.archive.as_mut().map(|archive| &mut archive.archivist)
+    }
+
+    /// What came of archiving until now, where anything is archived.
+    #[must_use]
+    pub fn archived(&self) -> Option<&Account> {
+        self.archive
+            .as_ref()
+            .map(|archive| archive.archivist.account())
+    }
+
+    /// A followed process maps an object. Gives it with its name; nothing for memory without a file.
+    pub fn followed(
+        &mut self,
+        pid: u32,
+        relatives: &[u32],
+        mapping: &Mapping,
+    ) -> Option<(ObjectId, String)> {
+        let id = self.of(pid, relatives, mapping);
+        let archive = self.archive.as_ref();
+        let object = self.objects.get_mut(id.0 as usize)?;
+        let name = object.name.clone()?;
+        if let Some(archive) = archive
+            && !object.followed
+        {
+            object.followed = true;
+            if matches!(object.content, Some(Source::File(_))) {
+                object.root = root_of(pid);
+            }
+            if !archive.used_only {
+                self.archive(id);
+            }
+        }
+        Some((id, name))
+    }
+
+    /// Stacks of followed processes were seen in an object, perhaps again.
+    pub fn used(&mut self, id: ObjectId) {
+        if self
+            .archive
+            .as_ref()
+            .is_some_and(|archive| archive.used_only)
+        {
+            self.archive(id);
+        }
+    }
+
+    /// A stack of a followed process was seen at this position of the file, bytes.
+    pub fn used_at(&mut self, id: ObjectId, position: u64) {
+        if let Some(archive) = &mut self.archive
+            && archive.archivist.sources() == Sources::Used
+        {
+            archive.positions.entry(id).or_default().insert(position);
+        }
+    }
+
+    /// All has been told of what was used: asks for the sources of that.
+    pub fn archive_used_sources(&mut self) {
+        let Some(archive) = &mut self.archive else {
+            return;
+        };
+        for (id, positions) in std::mem::take(&mut archive.positions) {
+            let object = self.objects.get(id.0 as usize);
+            if let Some(name) = object.and_then(|object| object.name.as_deref()) {
+                archive
+                    .archivist
+                    .ask_lines(name, positions.into_iter().collect());
+            }
+        }
+    }
+
+    fn archive(&mut self, id: ObjectId) {
+        let (Some(archive), Some(object)) =
+            (&mut self.archive, self.objects.get_mut(id.0 as usize))
+        else {
+            return;
+        };
+        let Some(name) = object.name.clone().filter(|_| !object.asked) else {
+            return;
+        };
+        object.asked = true;
+        match object.content.take() {
+            Some(content) => {
+                archive.kept -= 1;
+                archive.archivist.ask(Wish {
+                    name,
+                    path: object.path.clone(),
+                    content,
+                    root: object.root.take(),
+                });
+            }
+            None => {
+                let why = object
+                    .refusal
+                    .as_deref()
+                    .unwrap_or("too many files are open");
+                archive.archivist.leave_out(&name, why);
+            }
+        }
     }
 
     /// The object that is mapped. One that is seen for the first time is opened through `pid`, which maps it, or else through
@@ -183,13 +357,7 @@ impl Objects {
             Backing::Vdso => return self.meet_vdso(pid, relatives, mapping),
             Backing::File => {}
             Backing::Anonymous | Backing::Special => {
-                return self.add(Object {
-                    name: None,
-                    backing,
-                    file: None,
-                    table: Table::None,
-                    refusal: None,
-                });
+                return self.add(Object::new(None, backing, mapping));
             }
         }
         let proc = Path::new("/proc");
@@ -213,11 +381,8 @@ impl Objects {
                 self.counts.failed += 1;
                 let name = Some(self.names.name_of(&mapping.file).to_owned());
                 return self.add(Object {
-                    name,
-                    backing,
-                    file: None,
-                    table: Table::None,
                     refusal: Some(error),
+                    ..Object::new(name, backing, mapping)
                 });
             }
         };
@@ -225,19 +390,13 @@ impl Objects {
             return *known;
         }
         let name = Some(self.names.name_of(&mapping.file).to_owned());
-        let copy = file.try_clone();
-        let id = self.add(Object {
-            name,
-            backing,
-            file: Some(file),
-            table: Table::None,
-            refusal: None,
-        });
+        let id = self.add(Object::new(name, backing, mapping));
         self.opened.insert(inode, id);
-        match copy {
-            Ok(copy) => self.ask(id, Source::File(copy)),
-            Err(_) => self.counts.failed += 1,
+        if self.keeps() {
+            let copy = file.try_clone();
+            self.keep(id, copy.ok().map(Source::File));
         }
+        self.ask(id, Source::File(file));
         id
     }
 
@@ -252,17 +411,32 @@ impl Objects {
             .into_iter()
             .find_map(|pid| modules::vdso(proc, pid, mapping).ok());
         let id = self.add(Object {
-            name: Some("[vdso]".to_owned()),
-            backing: Backing::Vdso,
-            file: None,
-            table: Table::None,
-            refusal: None,
+            // Without its bytes there is nothing to archive, and another process may have them.
+            asked: bytes.is_none(),
+            ..Object::new(Some(VDSO.to_owned()), Backing::Vdso, mapping)
         });
         if let Some(bytes) = bytes {
             self.vdso = Some(id);
+            if self.keeps() {
+                self.keep(id, Some(Source::Bytes(bytes.clone())));
+            }
             self.ask(id, Source::Bytes(bytes));
         }
         id
+    }
+
+    fn keeps(&self) -> bool {
+        let archive = self.archive.as_ref();
+        archive.is_some_and(|archive| archive.kept < archive.most_kept)
+    }
+
+    fn keep(&mut self, id: ObjectId, content: Option<Source>) {
+        if let (Some(archive), Some(object)) =
+            (&mut self.archive, self.objects.get_mut(id.0 as usize))
+        {
+            archive.kept += usize::from(content.is_some());
+            object.content = content;
+        }
     }
 
     fn ask(&mut self, id: ObjectId, source: Source) {
@@ -277,4 +451,18 @@ impl Objects {
         self.objects.push(object);
         id
     }
+}
+
+/// The root directory of a process, where it is not ours; nothing where the process is gone.
+fn root_of(pid: u32) -> Option<OwnedFd> {
+    let open = |path: &str| {
+        File::options()
+            .read(true)
+            .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+            .open(path)
+    };
+    let place = |file: &File| file.metadata().map(|place| (place.dev(), place.ino())).ok();
+    let own = open(&format!("/proc/{pid}/root")).ok()?;
+    let same = place(&own) == place(&open("/").ok()?);
+    (!same).then(|| own.into())
 }

@@ -47,7 +47,8 @@ pub struct Space {
     complete: bool,
     code: Option<Code>,
     versions: VecDeque<(u32, Code)>,
-    handed: bool,
+    /// When the last change was, and whether it was the end of a mapping.
+    last: (u64, bool),
     /// By which number the kernel tells this execution of a program from others, once a record has told.
     pub execution: Option<u32>,
 }
@@ -66,7 +67,6 @@ impl Space {
     pub fn executes(&mut self, execution: u32) -> bool {
         let news = self.execution != Some(execution);
         self.execution = Some(execution);
-        self.handed &= !news;
         news
     }
 
@@ -77,18 +77,6 @@ impl Space {
         while self.versions.len() > VERSIONS {
             self.versions.pop_front();
         }
-        self.handed = true;
-    }
-
-    /// Were they handed over since they changed last?
-    #[must_use]
-    pub fn is_handed_over(&self) -> bool {
-        self.handed
-    }
-
-    /// Something else has changed that goes with the mappings.
-    pub fn hand_over_again(&mut self) {
-        self.handed = false;
     }
 
     /// How many frames of a stack that was walked by a version, leaf first, are to be believed: those until
@@ -125,32 +113,38 @@ impl Space {
         self.unmapped(at, &ended);
         for old in &ended {
             let rests = [old.part(0, new.start), old.part(new.end, u64::MAX)];
-            self.changes
-                .extend(rests.into_iter().flatten().map(|rest| Change {
-                    at,
-                    what: What::Map(rest),
-                }));
+            for rest in rests.into_iter().flatten() {
+                self.tell(at, What::Map(rest));
+            }
         }
-        self.changes.push(Change {
-            at,
-            what: What::Map(new),
-        });
+        self.tell(at, What::Map(new));
         self.changed();
         if !self.complete && self.changes.len() > KEPT * (self.mappings.len() + KEPT) {
-            self.changes = holding(&self.mappings, at);
+            self.changes = holding(&self.mappings, self.last.0);
         }
     }
 
     fn unmapped(&mut self, at: u64, ended: &[Mapping]) {
-        self.changes.extend(ended.iter().map(|old| Change {
-            at,
-            what: What::Unmap(old.start),
-        }));
+        for old in ended {
+            self.tell(at, What::Unmap(old.start));
+        }
+    }
+
+    /// Readers sort changes by time, and may reverse those of one instant. So what begins where something ended does so a nanosecond
+    /// later, and the other way round.
+    fn tell(&mut self, at: u64, what: What) {
+        let ends = matches!(what, What::Unmap(_));
+        let (last, ended) = self.last;
+        let at = match at <= last && ends != ended {
+            true => last + 1,
+            false => at.max(last),
+        };
+        self.last = (at, ends);
+        self.changes.push(Change { at, what });
     }
 
     fn changed(&mut self) {
         self.code = None;
-        self.handed = false;
     }
 }
 
@@ -186,7 +180,7 @@ impl Spaces {
             complete: false,
             code: parent.code.clone(),
             versions: VecDeque::new(),
-            handed: false,
+            last: (at, false),
             execution: parent.execution,
         });
         self.by_pid.insert(pid, space);
@@ -269,11 +263,9 @@ mod tests {
         spaces.mapped(7, mapping("one.so", 30, 40), 2);
         let space = spaces.get_mut(7).unwrap();
         space.handed_over(1);
-        assert!(space.is_handed_over());
         assert_eq!(space.believed(1, &[31, 15, 32, 16]), 4);
         spaces.mapped(7, mapping("two.so", 30, 40), 3);
         let space = spaces.get_mut(7).unwrap();
-        assert!(!space.is_handed_over());
         assert_eq!(space.believed(1, &[15, 16, 31, 17]), 3);
         assert_eq!(space.believed(1, &[31, 15]), 1);
         // Of a version that nobody remembers, the leaf alone.
@@ -304,6 +296,36 @@ mod tests {
         assert_eq!(told, expected);
         assert!(child.take_changes().is_empty());
         assert_eq!(spaces.get_mut(7).unwrap().code().len(), 1);
+    }
+
+    #[test]
+    fn what_takes_a_place_begins_after_what_was_there_has_ended() {
+        let mut spaces = Spaces::default();
+        let (one, two) = (mapping("one", 10, 30), mapping("two", 15, 25));
+        spaces.mapped(7, one.clone(), 5);
+        spaces.mapped(7, two.clone(), 5);
+        spaces.executed(7, 6);
+        spaces.mapped(7, one.clone(), 9);
+        let told: Vec<_> = spaces
+            .get_mut(7)
+            .unwrap()
+            .take_changes()
+            .into_iter()
+            .map(|change| (change.at, change.what))
+            .collect();
+        let rest = |from, to| What::Map(one.part(from, to).unwrap());
+        let expected = [
+            (5, What::Map(one.clone())),
+            (6, What::Unmap(10)),
+            (7, rest(0, 15)),
+            (7, rest(25, 99)),
+            (7, What::Map(two)),
+            (8, What::Unmap(10)),
+            (8, What::Unmap(15)),
+            (8, What::Unmap(25)),
+            (9, What::Map(one.clone())),
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]

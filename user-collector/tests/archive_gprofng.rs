@@ -14,6 +14,7 @@ mod stock;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use experiment_format::layout::{ExperimentDir, NameRequest};
 use experiment_format::log::{Cpu, Header, ProfileDecl, Run, System};
@@ -38,6 +39,9 @@ const ROOT: Asker = Asker {
     uid: 0,
     groups: Vec::new(),
 };
+
+/// Nobody gives up.
+static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// The function that the tests look for.
 #[unsafe(no_mangle)]
@@ -166,7 +170,7 @@ fn archived(
 ) -> (Archived, PathBuf) {
     let mut archived = None;
     let path = experiment(parent, &[position() + 1], |dir| {
-        archived = Some(archive_object(dir, "/opt/x/prog", file, debug, asker).unwrap());
+        archived = Some(archive_object(dir, "/opt/x/prog", file, debug, asker, &NEVER).unwrap());
     });
     (archived.unwrap(), path)
 }
@@ -188,7 +192,7 @@ fn a_label_of_assembly_is_a_function() {
     let tmp = tempfile::tempdir().unwrap();
     let position = position_of("kcollect_archive_label");
     let path = experiment(tmp.path(), &[position, position + 1], |dir| {
-        archive_object(dir, "/opt/x/prog", &here(), None, &ROOT).unwrap();
+        archive_object(dir, "/opt/x/prog", &here(), None, &ROOT, &NEVER).unwrap();
     });
     let text = display(&path, &["-functions"]);
     assert_eq!(row(&text, "kcollect_archive_label")[0], "2.000");
@@ -233,11 +237,26 @@ fn what_the_user_may_not_read_gives_names_only() {
     fs::write(&text, "no program").unwrap();
     fs::set_permissions(&text, fs::Permissions::from_mode(0o700)).unwrap();
     experiment(tmp.path(), &[], |dir| {
-        let error = archive_object(dir, "t", &File::open(&text).unwrap(), None, &stranger);
+        let error = archive_object(
+            dir,
+            "t",
+            &File::open(&text).unwrap(),
+            None,
+            &stranger,
+            &NEVER,
+        );
         assert!(matches!(error, Err(ArchiveError::NothingToKeep { .. })));
-        let error = archive_object(dir, "t", &File::open("/dev/null").unwrap(), None, &ROOT);
+        let error = archive_object(
+            dir,
+            "t",
+            &File::open("/dev/null").unwrap(),
+            None,
+            &ROOT,
+            &NEVER,
+        );
         assert!(matches!(error, Err(ArchiveError::NotRegular { .. })));
-        let archived = archive_object(dir, "t", &File::open(&text).unwrap(), None, &ROOT).unwrap();
+        let archived =
+            archive_object(dir, "t", &File::open(&text).unwrap(), None, &ROOT, &NEVER).unwrap();
         assert_eq!(archived.functions, None);
     });
 }
@@ -290,7 +309,7 @@ fn small_elf() -> Vec<u8> {
 fn archive_bytes(dir: &ExperimentDir, path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
     let file = File::open(path).unwrap();
-    archive_object(dir, "/prog", &file, Some(&file), &ROOT).unwrap();
+    archive_object(dir, "/prog", &file, Some(&file), &ROOT, &NEVER).unwrap();
     let _ = source_paths(&file, Some(&file), Lines::All);
     let _ = find_debug_file(&[], Path::new("/prog"), &file);
 }

@@ -23,7 +23,7 @@ pub struct PendingFile<'a> {
     dir: BorrowedFd<'a>,
     file: File,
     path: PathBuf,
-    temporary: String,
+    temporary: &'static str,
     name: String,
     committed: bool,
 }
@@ -33,12 +33,11 @@ impl<'a> PendingFile<'a> {
         dir: BorrowedFd<'a>,
         dir_path: &Path,
         name: &str,
+        temporary: &'static str,
         owner: Option<(u32, u32)>,
     ) -> Result<Self> {
         let path = dir_path.join(name);
-        // One file is pending at a time, and names of 255 bytes are too long for a suffix.
-        let temporary = ".incomplete".to_owned();
-        let file = make_file(dir, &temporary, &path, owner)?;
+        let file = make_file(dir, temporary, &path, owner)?;
         Ok(PendingFile {
             dir,
             file,
@@ -51,13 +50,8 @@ impl<'a> PendingFile<'a> {
 
     /// Gives the complete file its name, in the place of one that has it already.
     pub fn commit(mut self) -> Result<()> {
-        renameat(
-            self.dir,
-            self.temporary.as_str(),
-            self.dir,
-            self.name.as_str(),
-        )
-        .map_err(|errno| Error::io("create", &self.path, errno))?;
+        renameat(self.dir, self.temporary, self.dir, self.name.as_str())
+            .map_err(|errno| Error::io("create", &self.path, errno))?;
         self.committed = true;
         Ok(())
     }
@@ -84,11 +78,7 @@ impl Drop for PendingFile<'_> {
     fn drop(&mut self) {
         if !self.committed {
             // Nobody could be told; what stays behind is a hidden file that no reader looks at.
-            let _ = unlinkat(
-                self.dir,
-                self.temporary.as_str(),
-                UnlinkatFlags::NoRemoveDir,
-            );
+            let _ = unlinkat(self.dir, self.temporary, UnlinkatFlags::NoRemoveDir);
         }
     }
 }

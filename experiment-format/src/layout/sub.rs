@@ -123,6 +123,7 @@ impl ExperimentDir {
             path: self.path.join(name),
             owner: self.owner,
             archives: OnceLock::new(),
+            temporary: self.temporary,
         })
     }
 }

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
+use std::time::Duration;
 
 use bpf::{Emission, Record, TickCollector};
 use experiment_format::Error;
@@ -16,6 +17,7 @@ use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::{ClockTick, TickArray};
 use experiment_format::writer::ExperimentWriter;
+use user_collector::archive::Account;
 use user_collector::modules::Cache;
 use user_collector::objects::Objects;
 use user_collector::process::Processes;
@@ -30,7 +32,7 @@ use crate::losses::Losses;
 use crate::machine;
 use crate::perf::sideband::SidebandEvent;
 use crate::sources::Event;
-use crate::user::{Founding, Stay, UserSide};
+use crate::user::{self, Founding, Stay, UserSide};
 
 /// Exited processes are kept so long, for the ticks of their last moments: nanoseconds.
 const MEMORY_OF_THE_DEAD: u64 = 10_000_000_000;
@@ -149,15 +151,13 @@ impl Founder {
         };
         match founder.write_start(plan, &mut say) {
             Ok(kernel) => {
-                founder.user = follow(
-                    plan,
-                    Founding {
-                        header,
-                        run,
-                        kernel,
-                    },
-                    &mut say,
-                );
+                let founding = Founding {
+                    header,
+                    run,
+                    kernel,
+                };
+                founder.user = follow(plan, founding, &mut say);
+                founder.begin_archive(&mut say);
                 Ok(founder)
             }
             Err(error) => {
@@ -200,6 +200,24 @@ impl Founder {
         }
         maps.iter().try_for_each(|event| self.writer.map(event))?;
         Ok(maps)
+    }
+
+    /// From here on the files of followed processes are archived in the background.
+    fn begin_archive(&mut self, say: &mut impl FnMut(&str)) {
+        let Some(user) = &mut self.user else {
+            return;
+        };
+        let taken = self
+            .symbols
+            .objects()
+            .map(|(name, _)| name)
+            .chain([KERNEL, BPF]);
+        let dir = self.writer.dir();
+        if let Err(error) = user::begin_archive(&mut user.objects, self.archive, dir, taken) {
+            say(&format!(
+                "load objects of processes are not archived: {error}"
+            ));
+        }
     }
 
     /// Applies one event of the stream. Events must come in time order.
@@ -442,7 +460,9 @@ impl Founder {
         });
         self.recorder.forget(&self.processes);
         if let Some(user) = &mut self.user {
-            let back = user.forget(self.writer.dir(), &self.processes, long_ago);
+            let usage = self.recorder.usage_by_process(&self.processes, now);
+            let usage = |pid, serial| usage.get(&(pid, serial)).cloned();
+            let back = user.forget(self.writer.dir(), &self.processes, long_ago, usage);
             self.write_back(&back);
         }
     }
@@ -476,13 +496,49 @@ impl Founder {
         self.writer.bytes_written() + user
     }
 
-    /// Adds what came during the run: BPF programs, modules. `give_up` is asked before each object.
+    /// Adds what came of the kernel during the run: BPF programs, modules. `give_up` is asked before each object. Of the files of
+    /// followed processes it asks for the rest, for which [`Founder::archiving`] waits.
     pub fn archive_late(&mut self, mut give_up: impl FnMut() -> bool) {
-        if self.archive == Archive::Off || self.failed.is_some() {
+        if self.archive == Archive::Off {
             return;
         }
-        if let Err(error) = self.write_late(&mut give_up) {
+        if self.failed.is_none()
+            && let Err(error) = self.write_late(&mut give_up)
+        {
             self.failed = Some(error);
+        }
+        if let Some(user) = &mut self.user {
+            user.archive_rest();
+        }
+        if self.failed.is_some() {
+            self.give_up_archiving();
+        }
+    }
+
+    /// Waits until the files of followed processes are archived, at most so long. Gives how many are, and of how many; nothing
+    /// once all is done.
+    pub fn archiving(&mut self, at_most: Duration) -> Option<(usize, usize)> {
+        self.user.as_mut()?.archiving(at_most)
+    }
+
+    /// What is not archived by now is left out.
+    pub fn give_up_archiving(&mut self) {
+        if let Some(user) = &mut self.user {
+            user.give_up_archiving();
+        }
+    }
+
+    /// What came of archiving the files of followed processes; nothing where none were to be.
+    #[must_use]
+    pub fn archived(&self) -> Option<&Account> {
+        self.user.as_ref()?.archived()
+    }
+
+    /// Names in the log what is not archived.
+    pub fn tell_archived(&mut self, now: u64) {
+        let warnings = self.archived().map(Account::warnings).unwrap_or_default();
+        for text in warnings {
+            self.log_at(now, |at| LogEvent::Warning { at, text });
         }
     }
 

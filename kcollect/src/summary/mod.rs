@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use bpf::{Counts, CpuBooks, Details};
 use experiment_format::microstate::Microstate;
 use serde::Serialize;
+use user_collector::archive::Account;
 use user_collector::join::Joined;
 use user_collector::objects::TableCounts;
 
@@ -57,6 +58,8 @@ pub struct Summary {
     pub of_which_s: OfWhich,
     /// What came of following processes, where any could be followed.
     pub followed: Option<Followed>,
+    /// What came of archiving the files of followed processes (`-A`). It is known last.
+    pub archive: Option<Account>,
     /// Processes and threads named with `-T`.
     pub targets: Vec<Process>,
     /// Where threads were away from the CPUs, by ticks, most first; sleep and stop come after all else.
@@ -245,6 +248,7 @@ impl Summary {
             lived_s: times.times.lived as f64 / 1e9,
         };
         let (system, _) = accounts.system();
+        let followed = user(founder);
         Ok(Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
@@ -260,7 +264,7 @@ impl Summary {
             },
             ticks: recorded.ticks,
             packets: recorded.packets,
-            arrays: recorded.arrays,
+            arrays: recorded.arrays + followed.as_ref().map_or(0, Followed::arrays),
             losses: Losses {
                 ring_full: sum(|books| books.lost),
                 not_written: founder.not_written,
@@ -290,7 +294,8 @@ impl Summary {
                 .map(|times| row(times, None))
                 .collect(),
             of_which_s: OfWhich::new(&system.details),
-            followed: user(founder),
+            followed,
+            archive: None,
             waiting: waiting(founder, interval),
             functions: functions(founder, interval),
             cost: cost(elapsed_s, founder.bytes_written()),
@@ -302,6 +307,12 @@ impl Summary {
     #[must_use]
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+}
+
+impl Followed {
+    fn arrays(&self) -> u64 {
+        self.processes.iter().map(|process| process.arrays).sum()
     }
 }
 

@@ -5,12 +5,13 @@
 //! to the process's collector, or back to the founder where nobody follows the process. While it is open whether a process will be
 //! followed, what it did is kept: a followed process is followed from its first moment on.
 
+mod archives;
 mod hand_over;
 mod stack;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bpf::unwind::{End, Registers};
 use bpf::{Entry, Head, UserSide as Side};
@@ -31,8 +32,9 @@ use user_collector::lineage::{Birth, DirectoryNames, Lineages};
 use user_collector::maps::Mapping;
 use user_collector::objects::Objects;
 use user_collector::process::{Process, Processes};
-use user_collector::spaces::Spaces;
+use user_collector::spaces::{Code, Spaces};
 
+pub use archives::begin as begin_archive;
 pub use hand_over::HandOver;
 pub use stack::{Copied, StackCounts, UserStack};
 
@@ -41,6 +43,8 @@ const MOST_COPIES: usize = 64 << 20;
 /// A forked process that was chosen has so long to execute its own program before its experiment gets the name that its parent
 /// gave it, nanoseconds.
 const BEFORE_EXEC: u64 = 50_000_000;
+/// So long is waited at the end for the tables that copied stacks need.
+const LONGEST_WAIT: Duration = Duration::from_secs(3);
 /// Things that processes did of which it is open whether they will be followed.
 const MOST_HELD: usize = 200_000;
 
@@ -107,6 +111,8 @@ pub struct FollowedProcess {
     pub experiment: String,
     /// Ticks of its threads that are in there.
     pub ticks: u64,
+    /// Tick arrays that they are in.
+    pub arrays: u64,
     /// How their user stacks ended.
     pub user_stacks: StackCounts,
 }
@@ -282,7 +288,8 @@ impl UserSide {
             && let Some(watch) = followed.jit.take()
         {
             let ended = watch.end(at);
-            let result = followed.collector.functions(&ended);
+            let result = followed.collector.functions(&ended, &[]);
+            followed.jit = JitWatch::open(pid, at).ok();
             self.note(result);
         }
     }
@@ -294,7 +301,7 @@ impl UserSide {
             && !mapping.file.path.starts_with(b"//anon")
         {
             let ended = watch.mapped(at, mapping.start, mapping.end, &mapping.file.path);
-            let result = followed.collector.functions(&ended);
+            let result = followed.collector.functions(&ended, &[]);
             self.note(result);
         }
         self.spaces.mapped(pid, mapping, at);
@@ -316,7 +323,8 @@ impl UserSide {
                 && let Some(watch) = &mut followed.jit
             {
                 let last = watch.last_poll(at);
-                let result = followed.collector.functions(&last);
+                let code = code_of(&mut self.spaces, pid);
+                let result = followed.collector.functions(&last, &code);
                 self.note(result);
             }
         }
@@ -441,10 +449,14 @@ impl UserSide {
         processes: &Processes,
         last: bool,
     ) -> Vec<Stay> {
-        let settled = match last {
-            false => self.objects.take(),
-            true => self.objects.wait(Duration::from_millis(500)),
-        };
+        let mut settled = self.objects.take();
+        let began = Instant::now();
+        while last && !self.copies.is_empty() && self.objects.waiting() > 0 {
+            match LONGEST_WAIT.checked_sub(began.elapsed()) {
+                Some(left) => settled.extend(self.objects.wait(left)),
+                None => break,
+            }
+        }
         self.hand_over.settled(&settled);
         if settled.is_empty() && !last {
             return Vec::new();
@@ -477,25 +489,30 @@ impl UserSide {
             let Some(followed) = &mut fate.followed else {
                 continue;
             };
+            let mut code = Code::default();
             if self.serials.get(&fate.pid) == Some(serial) {
                 let (spaces, objects) = (&mut self.spaces, &mut self.objects);
                 result = result.and(tell_mapped(followed, spaces, objects, fate.pid));
+                code = code_of(spaces, fate.pid);
             }
+            archives::tell_used(followed, &mut self.objects);
             if let Some(watch) = &mut followed.jit {
                 let changes = watch.poll(now);
-                result = result.and(followed.collector.functions(&changes));
+                result = result.and(followed.collector.functions(&changes, &code));
             }
             result = result.and(followed.collector.tidy(dir, now));
         }
         self.note(result);
     }
 
-    /// Forgets processes that ended before `long_ago` and of which `processes` know no more. Gives what is the founder's.
+    /// Forgets processes that ended before `long_ago` and of which `processes` know no more; `usage` gives
+    /// their last sample, by pid and serial. Gives what is the founder's.
     pub fn forget(
         &mut self,
         dir: &ExperimentDir,
         processes: &Processes,
         long_ago: u64,
+        usage: impl Fn(u32, u64) -> Option<UsageRecord>,
     ) -> Vec<Stay> {
         // Its leading thread has ended; the others may live on.
         let lives = |serial: u64, pid| {
@@ -519,8 +536,19 @@ impl UserSide {
             {
                 self.serials.remove(&fate.pid);
             }
-            let at = self.fates.get(&serial).and_then(|fate| fate.ended);
-            back.extend(self.end(dir, serial, at.unwrap_or(0)));
+            let mut at = 0;
+            let mut sampled = Ok(());
+            if let Some(fate) = self.fates.get_mut(&serial) {
+                at = fate.ended.unwrap_or(0);
+                if let Some(followed) = &mut fate.followed
+                    && let Some(usage) = usage(fate.pid, serial)
+                {
+                    let usage = UsageRecord { time: at, ..usage };
+                    sampled = followed.collector.sample(at, "exit", &usage);
+                }
+            }
+            self.note(sampled);
+            back.extend(self.end(dir, serial, at));
         }
         let serials = &self.serials;
         for pid in self
@@ -806,6 +834,15 @@ impl UserSide {
             self.founding.run,
             &self.founding.kernel,
         )?;
+        let nothing = UsageRecord {
+            time: first.at,
+            created: self.founding.run.tstamp,
+            ..UsageRecord::default()
+        };
+        collector.sample(first.at, "start", &nothing)?;
+        if self.objects.wants_used() {
+            collector.watch_used();
+        }
         let mut jit = JitWatch::open(pid, self.founding.run.tstamp).ok();
         let relatives = relatives(processes, pid);
         if let Some(space) = self.spaces.get_mut(pid) {
@@ -824,8 +861,7 @@ impl UserSide {
                 }
             }
             collector.mapped(&changes, |mapping| {
-                let id = objects.of(pid, &relatives, mapping);
-                objects.get(id)?.name.clone()
+                objects.followed(pid, &relatives, mapping)
             })?;
         }
         let Some(fate) = self.fates.get_mut(&serial) else {
@@ -858,6 +894,7 @@ impl UserSide {
                 true => tell_mapped(&mut followed, spaces, objects, fate.pid),
                 false => Ok(()),
             };
+            archives::tell_all_used(&mut followed, objects);
             self.note(told);
             self.gone.push(describe(fate.pid, &followed));
             self.bytes_gone += followed.collector.bytes_written();
@@ -886,10 +923,17 @@ fn tell_mapped(
         .get_mut(pid)
         .map(|space| space.take_changes())
         .unwrap_or_default();
-    followed.collector.mapped(&changes, |mapping| {
-        let id = objects.of(pid, &[], mapping);
-        objects.get(id)?.name.clone()
-    })
+    followed
+        .collector
+        .mapped(&changes, |mapping| objects.followed(pid, &[], mapping))
+}
+
+/// What the process has mapped.
+fn code_of(spaces: &mut Spaces, pid: u32) -> Code {
+    spaces
+        .get_mut(pid)
+        .map(|space| space.code())
+        .unwrap_or_default()
 }
 
 fn describe(pid: u32, followed: &Followed) -> FollowedProcess {
@@ -897,6 +941,7 @@ fn describe(pid: u32, followed: &Followed) -> FollowedProcess {
         pid,
         experiment: followed.collector.name().to_owned(),
         ticks: followed.ticks,
+        arrays: followed.collector.arrays,
         user_stacks: followed.counts.clone(),
     }
 }

@@ -12,6 +12,7 @@
 //! files and files without section headers, which are copied as they are; the debug file's line tables.
 
 mod access;
+mod archivist;
 mod debug_file;
 mod elf;
 mod frames;
@@ -23,10 +24,12 @@ mod sources;
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use experiment_format::layout::{ExperimentDir, PendingFile, printable};
 
 pub use access::Asker;
+pub use archivist::{Account, Archivist, LeftOut, MOST_BYTES, Sources, Wish};
 pub use debug_file::{build_id, find_debug_file};
 pub use names::ObjectNames;
 pub use sources::{Lines, archive_source, source_paths};
@@ -48,6 +51,8 @@ pub struct Archived {
     pub debug_symbols: usize,
     /// Why less was archived than there could be: the end of a sentence that begins with the object's name.
     pub note: Option<String>,
+    /// Bytes that were written.
+    pub bytes: u64,
 }
 
 /// Why nothing was archived.
@@ -86,6 +91,13 @@ pub enum ArchiveError {
         name: String,
     },
 
+    /// It was to stop before the copy was whole.
+    #[error("{name} was being copied when archiving was given up")]
+    GivenUp {
+        /// The load object.
+        name: String,
+    },
+
     /// It could not be written. [`experiment_format::Error::is_disk_full`] tells a full disk.
     #[error(transparent)]
     Write(#[from] experiment_format::Error),
@@ -94,6 +106,7 @@ pub enum ArchiveError {
 /// Archives the file that `map.xml` calls `name`, with the symbols of its debug file.
 ///
 /// `file` is read at positions, its own position doesn't matter. `debug` must belong to it: see [`find_debug_file`].
+/// Once `stop` is set nothing more is written.
 ///
 /// # Errors
 /// Nothing is left in `archives/` then, unless it was there before.
@@ -103,6 +116,7 @@ pub fn archive_object(
     file: &File,
     debug: Option<&File>,
     asker: &Asker,
+    stop: &AtomicBool,
 ) -> Result<Archived, ArchiveError> {
     let shown = || printable(name.as_bytes());
     let read = |source| ArchiveError::Read {
@@ -135,12 +149,13 @@ pub fn archive_object(
             let why = note.unwrap_or_default();
             return Err(ArchiveError::NothingToKeep { name: shown(), why });
         }
-        store(dir, name, |out| image::copy(file, length, &[], out))?;
+        let bytes = store(dir, name, stop, |out| image::copy(file, length, &[], out))?;
         return Ok(Archived {
             text,
             functions: None,
             debug_symbols: 0,
             note,
+            bytes,
         });
     };
     let debug = debug.and_then(|debug| {
@@ -149,7 +164,7 @@ pub fn archive_object(
     });
     let base = name.rsplit('/').next().unwrap_or(name);
     let functions = Functions::of(&elf, debug.as_ref(), base);
-    store(dir, name, |out| {
+    let bytes = store(dir, name, stop, |out| {
         image::write(&elf, file, length, &functions, text, out)
     })?;
     Ok(Archived {
@@ -157,22 +172,30 @@ pub fn archive_object(
         functions: Some(functions.list.len()),
         debug_symbols: functions.of_debug,
         note,
+        bytes,
     })
 }
 
-/// Writes a file of `archives/`, whole or not at all.
+/// Writes a file of `archives/`, whole or not at all. Gives its length.
 fn store(
     dir: &ExperimentDir,
     name: &str,
+    stop: &AtomicBool,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<(), ArchiveError> {
+) -> Result<u64, ArchiveError> {
     let shown = || printable(name.as_bytes());
     let mut out = Out {
         file: dir.archive_file(name)?,
         failed: false,
+        bytes: 0,
+        stop,
     };
     match fill(&mut out) {
-        Ok(()) => Ok(out.file.commit()?),
+        Ok(()) => {
+            out.file.commit()?;
+            Ok(out.bytes)
+        }
+        Err(_) if stop.load(Ordering::Relaxed) => Err(ArchiveError::GivenUp { name: shown() }),
         Err(source) if out.failed => Err(ArchiveError::Write(experiment_format::Error::Io {
             action: "write",
             path: dir
@@ -191,15 +214,21 @@ fn store(
     }
 }
 
-/// Tells errors of the experiment's disk from those of the file that is read.
+/// Tells errors of the experiment's disk from those of the file that is read, and stops in the middle when it is told to.
 struct Out<'a> {
     file: PendingFile<'a>,
     failed: bool,
+    bytes: u64,
+    stop: &'a AtomicBool,
 }
 
 impl Write for Out<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::Other.into());
+        }
         let written = self.file.write(bytes);
+        self.bytes += written.as_ref().map_or(0, |count| *count as u64);
         self.failed |= written
             .as_ref()
             .is_err_and(|error| error.kind() != io::ErrorKind::Interrupted);

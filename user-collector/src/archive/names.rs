@@ -13,13 +13,12 @@ use experiment_format::archive::archive_name;
 use experiment_format::layout::printable;
 
 use crate::maps::MappedFile;
+use crate::modules::without_mark;
 
 /// Longest name, bytes.
 const LONGEST: usize = 4096;
 /// So many hexadecimal digits of a build id are shown, as in short names of commits.
 const SHOWN_ID: usize = 4;
-/// What the kernel writes behind the path of a file that has no name any more.
-const DELETED: &[u8] = b" (deleted)";
 
 /// What makes a file another one: its path, and its build id or, without, what the kernel tells of its place.
 type Key = (Box<[u8]>, Box<[u8]>, (u64, u64, u64));
@@ -88,10 +87,6 @@ impl ObjectNames {
             .find(|name| !self.taken.contains(&archive_name(name)))
             .unwrap_or_default()
     }
-}
-
-fn without_mark(path: &[u8]) -> &[u8] {
-    path.strip_suffix(DELETED).unwrap_or(path)
 }
 
 /// A path as a name that gprofng opens.

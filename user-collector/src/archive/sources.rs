@@ -9,6 +9,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::io;
+use std::sync::atomic::AtomicBool;
 
 use experiment_format::layout::{ExperimentDir, printable};
 use gimli::{
@@ -72,12 +73,17 @@ pub fn source_paths(file: &File, debug: Option<&File>, lines: Lines<'_>) -> BTre
 /// Archives a source file under its path, as gprofng looks for it. The file must be one that the user who asked may
 /// read: from [`Asker::open`](super::Asker::open).
 ///
-/// Sources come before load objects: a program may say that its source has the path of a load object, and what is
-/// archived last under a name stays.
+/// A program may say that its source has the path of a load object, and what is archived last under a name stays: who calls
+/// this takes care that no source takes a load object's place. Gives the bytes that were written.
 ///
 /// # Errors
 /// Those of [`super::archive_object`]; [`ArchiveError::NothingToKeep`] for a file above 64 MiB.
-pub fn archive_source(dir: &ExperimentDir, path: &str, file: &File) -> Result<(), ArchiveError> {
+pub fn archive_source(
+    dir: &ExperimentDir,
+    path: &str,
+    file: &File,
+    stop: &AtomicBool,
+) -> Result<u64, ArchiveError> {
     let name = || printable(path.as_bytes());
     let metadata = file.metadata().map_err(|source| ArchiveError::Read {
         name: name(),
@@ -90,7 +96,7 @@ pub fn archive_source(dir: &ExperimentDir, path: &str, file: &File) -> Result<()
         let why = "is larger than 64 MiB".to_owned();
         return Err(ArchiveError::NothingToKeep { name: name(), why });
     }
-    store(dir, path, |out| -> io::Result<()> {
+    store(dir, path, stop, |out| -> io::Result<()> {
         image::copy(file, metadata.len(), &[], out)
     })
 }

@@ -34,13 +34,19 @@ pub fn backing(path: &[u8]) -> Backing {
         return Backing::Anonymous;
     }
     // Shared memory, which the kernel makes of files that nobody can open.
-    let name = path.strip_suffix(DELETED).unwrap_or(path);
+    let name = without_mark(path);
     let shared = matches!(name, b"/dev/zero" | b"/anon_hugepage") || name.starts_with(b"/SYSV");
     match path.first() {
         _ if shared => Backing::Anonymous,
         Some(b'/') => Backing::File,
         _ => Backing::Special,
     }
+}
+
+/// The path of a file that may be deleted, as it was before.
+#[must_use]
+pub fn without_mark(path: &[u8]) -> &[u8] {
+    path.strip_suffix(DELETED).unwrap_or(path)
 }
 
 /// The paths under which the file may still be found, by their likelihood: none for what the kernel has no path for.

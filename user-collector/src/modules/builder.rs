@@ -20,9 +20,6 @@ use super::image::{Segment, build_id, segments};
 use super::stored::Key;
 use crate::unwind::{self, Rule, Rules, Sections, Summary, Table};
 
-/// How nice the thread is: +10 gives it a tenth of the weight of an ordinary one.
-const NICE: i32 = 10;
-
 /// A file, by the number that who asks has for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u32);
@@ -134,7 +131,6 @@ impl Builder {
         let (questions, to_do) = channel();
         let (done, answers) = channel();
         let work = move || {
-            be_nice();
             let mut rules = Rules::new();
             let mut told = 0;
             for (id, source) in to_do {
@@ -264,8 +260,151 @@ fn message(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("for no reason").to_owned()
 }
 
-/// Gives the calling thread a low priority. That it can't have one is not worth an error.
-fn be_nice() {
-    // SAFETY: it takes three numbers; of the process 0 it means the calling thread.
-    let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn this() -> Source {
+        Source::File(File::open("/proc/self/exe").unwrap())
+    }
+
+    fn empty() -> Module {
+        Module {
+            table: Table::default(),
+            summary: Summary::default(),
+            segments: Vec::new(),
+            build_id: Box::default(),
+            from_cache: false,
+        }
+    }
+
+    /// Waits for so many answers.
+    fn answers(builder: &mut Builder, count: usize) -> Vec<Built> {
+        let mut all = Vec::new();
+        while all.len() < count {
+            let some = builder.wait(LONG);
+            assert!(!some.is_empty(), "no answer");
+            all.extend(some);
+        }
+        assert_eq!((all.len(), builder.waiting()), (count, 0));
+        all
+    }
+
+    #[test]
+    fn rules_of_all_answers_are_the_rules() {
+        let mut builder = Builder::start(None).unwrap();
+        assert!(builder.take().is_empty());
+        assert!(builder.wait(LONG).is_empty());
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        for (id, source) in [
+            this(),
+            Source::Bytes(b"nothing".to_vec()),
+            Source::Bytes(bytes.clone()),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            builder.ask(ObjectId(id as u32), source);
+        }
+        assert_eq!(builder.waiting(), 3);
+        let answers = answers(&mut builder, 3);
+        let mut expected = Rules::new();
+        let (table, summary) = Table::of_elf(&bytes, &mut expected).unwrap();
+        let ids: Vec<ObjectId> = answers.iter().map(|built| built.id).collect();
+        assert_eq!(ids, [0, 1, 2].map(ObjectId));
+        let rules: Vec<Rule> = answers
+            .iter()
+            .flat_map(|built| built.new_rules.clone())
+            .collect();
+        assert_eq!(rules, expected.as_slice());
+        let [first, nothing, again] = answers.try_into().unwrap();
+        let first = first.module.unwrap();
+        assert_eq!((&first.table, &first.summary), (&table, &summary));
+        assert_eq!(nothing.module, Err(BuildError::Elf(unwind::Error::NotElf)));
+        assert_eq!(again.module, Ok(first));
+    }
+
+    #[test]
+    fn addresses_of_places_in_the_file() {
+        let mut module = empty();
+        let segment = |offset, address, executable| Segment {
+            offset,
+            size: 0x1000,
+            address,
+            executable,
+        };
+        module.segments = vec![
+            segment(0x0, 0x40_0000, false),
+            segment(0xff0, 0x41_0ff0, false),
+            segment(0x1800, 0x50_1800, true),
+        ];
+        assert_eq!(module.address_of(0xfef), Some(0x40_0fef));
+        assert_eq!(module.address_of(0x1000), Some(0x50_1000));
+        assert_eq!(module.address_of(0x27ff), Some(0x50_27ff));
+        assert_eq!(module.address_of(0x2800), None);
+    }
+
+    #[test]
+    fn a_panic_is_of_one_file() {
+        let mut builder = Builder::start_with(|rules, source| match source {
+            Source::File(_) => panic!("a defect"),
+            Source::Bytes(_) => {
+                rules.number(Rule::Unsupported(unwind::Unsupported::Offset));
+                Ok(empty())
+            }
+        })
+        .unwrap();
+        builder.ask(ObjectId(7), this());
+        builder.ask(ObjectId(8), Source::Bytes(Vec::new()));
+        let answers = answers(&mut builder, 2);
+        let error = answers[0].module.as_ref().unwrap_err();
+        assert!(error.to_string().contains("panicked: a defect."), "{error}");
+        assert_eq!(answers[0].new_rules.len(), 3);
+        assert_eq!(answers[1].new_rules.len(), 1);
+        assert!(answers[1].module.is_ok());
+    }
+
+    /// A panic that panics again when it is thrown away: the one way to end the thread from inside.
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if !thread::panicking() {
+                panic!("the end of the thread");
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_thread_is_told() {
+        let mut builder = Builder::start_with(|_, _| std::panic::panic_any(Bomb)).unwrap();
+        builder.ask(ObjectId(1), this());
+        builder.ask(ObjectId(2), this());
+        let ended = answers(&mut builder, 2);
+        assert_eq!([ended[0].id, ended[1].id], [ObjectId(1), ObjectId(2)]);
+        for built in ended {
+            assert_eq!(built.module, Err(BuildError::Ended));
+        }
+        builder.ask(ObjectId(3), this());
+        assert_eq!(answers(&mut builder, 1)[0].module, Err(BuildError::Ended));
+    }
+
+    #[test]
+    fn nobody_waits_for_it() {
+        let (blocked, wait) = channel::<()>();
+        let mut builder = Builder::start_with(move |_, _| {
+            let _ = wait.recv();
+            Ok(empty())
+        })
+        .unwrap();
+        builder.ask(ObjectId(1), Source::Bytes(Vec::new()));
+        let before = Instant::now();
+        assert!(builder.take().is_empty());
+        assert!(builder.wait(Duration::from_millis(10)).is_empty());
+        drop(builder);
+        assert!(before.elapsed() < Duration::from_secs(10));
+        drop(blocked);
+    }
 }

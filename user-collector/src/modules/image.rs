@@ -109,6 +109,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// A file of one note segment, of either class.
@@ -184,5 +186,21 @@ mod tests {
         let segments = segments(this.as_slice()).unwrap();
         assert!(segments.iter().filter(|segment| segment.executable).count() >= 1);
         assert!(segments.len() >= 2);
+    }
+
+    proptest! {
+        #[test]
+        fn anything_has_a_build_id_or_none(
+            wide in any::<bool>(),
+            notes in proptest::collection::vec(any::<u8>(), 0..256),
+            changes in proptest::collection::vec((0..0x80_usize, any::<u8>()), 0..8),
+        ) {
+            let mut file = file(wide, &notes);
+            for (place, byte) in changes {
+                file[place] = byte;
+            }
+            prop_assert!(build_id(file.as_slice()).len() <= MAX_BUILD_ID);
+            let _ = segments(file.as_slice());
+        }
     }
 }

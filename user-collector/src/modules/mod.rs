@@ -1,6 +1,6 @@
 //! From "a process mapped a file" to that file's unwind table, off the hot path.
 //!
-//! [`open`] finds the file behind a mapping, [`Builder`] makes its table in a thread of its own, [`Cache`] keeps tables
+//! [`open()`] finds the file behind a mapping, [`Builder`] makes its table in a thread of its own, [`Cache`] keeps tables
 //! on disk for the next run.
 //!
 //! ```
@@ -27,7 +27,7 @@
 //! read is bounded by the limits of [`crate::unwind`], whatever the file says.
 //!
 //! What it does not hold off: a file system that does not answer. A file on a dead NFS server holds up whoever reads
-//! it, as it does the process that runs it: [`open`] its caller, for the few pieces that prove a file to be the one, the
+//! it, as it does the process that runs it: [`open()`] its caller, for the few pieces that prove a file to be the one, the
 //! builder all that come later.
 
 mod backing;
@@ -37,7 +37,7 @@ mod image;
 mod open;
 mod stored;
 
-pub use backing::{Backing, backing};
+pub use backing::{Backing, backing, without_mark};
 pub use builder::{BuildError, Builder, Built, Module, ObjectId, Source};
 pub use cache::{Cache, CacheError};
 pub use image::{MAX_BUILD_ID, Segment, build_id};

@@ -24,7 +24,8 @@ use crate::unwind::{
 };
 
 const MAGIC: &[u8; 8] = b"kcunwind";
-/// Also part of the key, as is the version of this program, which may make another table of the same section.
+/// To be raised with any change of the format, and of the unwinder's that makes another table of the same section: it is
+/// also part of the key.
 const VERSION: u32 = 1;
 /// Bytes before those that the checksum is of.
 const HEAD: usize = 8 + 4 + 32;
@@ -180,4 +181,206 @@ fn many<'a, const N: usize>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [[
     let (first, rest) = bytes.split_at_checked(count.checked_mul(N)?)?;
     *bytes = rest;
     Some(first.as_chunks().0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::unwind::Unsupported;
+
+    /// The dynamic linker's sections are small, and rich in forms.
+    fn file() -> Vec<u8> {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let mut paths = maps
+            .lines()
+            .filter_map(|line| line.split_ascii_whitespace().nth(5));
+        let path = paths.find(|path| path.contains("/ld-linux")).unwrap();
+        std::fs::read(path).unwrap()
+    }
+
+    struct Made {
+        key: Key,
+        table: Table,
+        summary: Summary,
+        rules: Rules,
+    }
+
+    fn made() -> Made {
+        let file = file();
+        let sections = Sections::of_elf(file.as_slice()).unwrap();
+        let mut rules = Rules::new();
+        let (table, summary) = Table::of_sections(&sections, &mut rules).unwrap();
+        Made {
+            key: Key::of(&sections),
+            table,
+            summary,
+            rules,
+        }
+    }
+
+    fn stored(made: &Made) -> Vec<u8> {
+        encode(made.key, &made.table, &made.summary, &made.rules).unwrap()
+    }
+
+    fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
+        let checksum = blake3::hash(&bytes[HEAD..]);
+        bytes[12..HEAD].copy_from_slice(checksum.as_bytes());
+        bytes
+    }
+
+    /// Rules that came before have other numbers: what a pc's rule says is the same.
+    #[test]
+    fn the_same_table_in_another_run() {
+        let made = made();
+        let mut rules = Rules::new();
+        for why in [Unsupported::Offset, Unsupported::CfaRegister] {
+            rules.number(Rule::Unsupported(why));
+        }
+        let (table, summary) = decode(&stored(&made), made.key, &mut rules).unwrap();
+        assert_eq!(summary, made.summary);
+        assert_eq!(table.pages(), made.table.pages());
+        assert_eq!(table.rows().len(), made.table.rows().len());
+        for (ours, theirs) in table.rows().iter().zip(made.table.rows()) {
+            assert_eq!(ours.low, theirs.low);
+            assert_eq!(rules.get(ours.rule), made.rules.get(theirs.rule));
+        }
+        assert_ne!(table, made.table);
+        // The same run: the same numbers.
+        let mut rules = made.rules.clone();
+        let (table, _) = decode(&stored(&made), made.key, &mut rules).unwrap();
+        assert_eq!(table, made.table);
+        assert_eq!(rules.as_slice(), made.rules.as_slice());
+    }
+
+    #[test]
+    fn an_empty_table() {
+        let sections = Sections {
+            frames: Frames::None,
+            text: 0,
+            got: 0,
+            executable: Vec::new(),
+        };
+        let (key, empty) = (Key::of(&sections), Table::default());
+        let mut rules = Rules::new();
+        let bytes = encode(key, &empty, &Summary::default(), &rules).unwrap();
+        assert_eq!(bytes.len(), 144);
+        let found = decode(&bytes, key, &mut rules);
+        assert_eq!(found, Some((empty, Summary::default())));
+    }
+
+    #[test]
+    fn what_is_true_of_one_run_is_not_kept() {
+        let made = made();
+        let mut rules = Rules::new();
+        for offset in 0..70_000_u32 {
+            let mut bytes = [0; Rule::SIZE];
+            bytes[..4].copy_from_slice(&offset.to_le_bytes());
+            bytes[10] = 3;
+            rules.number(Rule::decode(&bytes).unwrap());
+        }
+        let full = decode(&stored(&made), made.key, &mut rules);
+        let (table, summary) = full.unwrap();
+        assert!(summary.rows.full > 0);
+        assert_eq!(encode(made.key, &table, &summary, &rules), None);
+    }
+
+    #[test]
+    fn the_key_is_of_all_that_is_read() {
+        let data = [1, 2, 3];
+        let base = || Sections {
+            frames: Frames::Eh {
+                data: &data,
+                address: 1,
+            },
+            text: 2,
+            got: 3,
+            executable: vec![4..5, 6..7],
+        };
+        let eh = |data, address| Frames::Eh { data, address };
+        let changes: [fn(&mut Sections<'static>); 6] = [
+            |sections| sections.text = 0,
+            |sections| sections.got = 0,
+            |sections| sections.executable[1].end = 8,
+            |sections| sections.executable.truncate(1),
+            |sections| sections.frames = Frames::None,
+            |sections| {
+                sections.frames = Frames::Debug {
+                    data: vec![1, 2, 3].into(),
+                }
+            },
+        ];
+        let mut keys = vec![Key::of(&base())];
+        for frames in [eh(&data, 9), eh(&data[..2], 1), eh(&[1, 2, 4], 1)] {
+            keys.push(Key::of(&Sections { frames, ..base() }));
+        }
+        for change in changes {
+            let mut sections = Sections {
+                frames: Frames::Eh {
+                    data: &[1, 2, 3],
+                    address: 1,
+                },
+                ..base()
+            };
+            change(&mut sections);
+            keys.push(Key::of(&sections));
+        }
+        let different: std::collections::HashSet<String> = keys.iter().map(Key::hex).collect();
+        assert_eq!(different.len(), keys.len());
+        assert_eq!(Key::of(&base()), keys[0]);
+    }
+
+    #[test]
+    fn only_its_own_key() {
+        let made = made();
+        let other = Key(*blake3::hash(b"other").as_bytes());
+        assert_eq!(decode(&stored(&made), other, &mut Rules::new()), None);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn a_damaged_file_is_none(place in any::<prop::sample::Index>(), change in 1..=255_u8) {
+            let made = made();
+            let mut bytes = stored(&made);
+            let place = place.index(bytes.len());
+            bytes[place] ^= change;
+            prop_assert_eq!(decode(&bytes, made.key, &mut Rules::new()), None);
+        }
+
+        #[test]
+        fn a_cut_file_is_none(length in any::<prop::sample::Index>()) {
+            let made = made();
+            let bytes = stored(&made);
+            let cut = &bytes[..length.index(bytes.len())];
+            prop_assert_eq!(decode(cut, made.key, &mut Rules::new()), None);
+            if cut.len() > HEAD {
+                let cut = with_checksum(cut.to_vec());
+                prop_assert_eq!(decode(&cut, made.key, &mut Rules::new()), None);
+            }
+        }
+
+        /// Even with a good checksum, what comes out is a table.
+        #[test]
+        fn a_made_up_file_is_a_table_or_none(
+            changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+            in_head in any::<bool>(),
+        ) {
+            let made = made();
+            let mut bytes = stored(&made);
+            let end = if in_head { 144 + 64 } else { bytes.len() };
+            for (place, byte) in changes {
+                let place = HEAD + 32 + place.index(end - HEAD - 32);
+                bytes[place] = byte;
+            }
+            let mut rules = Rules::new();
+            if let Some((table, _)) = decode(&with_checksum(bytes), made.key, &mut rules) {
+                let (pages, rows) = (table.pages().to_vec(), table.rows().to_vec());
+                prop_assert!(rows.iter().all(|row| rules.get(row.rule).is_some()));
+                prop_assert_eq!(Table::of_parts(pages, rows), Some(table));
+            }
+        }
+    }
 }

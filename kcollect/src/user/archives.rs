@@ -1,0 +1,127 @@
+//! What is archived of the files of followed processes (`-A`), and when.
+//!
+//! It goes on in the background from the moment that a process is followed; at the end what is left is waited for, and the user
+//! may give up on that. With `-A usedldobjects` a file is archived once a stack was seen in it, with `-A usedsrc` the sources come
+//! last, when all lines are known.
+
+use std::ffi::CString;
+use std::io;
+use std::time::Duration;
+
+use experiment_format::layout::ExperimentDir;
+use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::{Gid, Uid, User, getgid, getgrouplist, getgroups, getuid};
+use user_collector::archive::{Account, Archivist, Asker, Sources};
+use user_collector::objects::{Objects, VDSO};
+
+use super::{Followed, UserSide, tell_mapped};
+use crate::cli::Archive;
+use crate::machine;
+
+/// Begins to archive as the command line says. `taken` are the kernel's load objects, whose names no file gets.
+///
+/// # Errors
+/// When the directory can't be made, or there is no thread to be had.
+pub fn begin<'a>(
+    objects: &mut Objects,
+    archive: Archive,
+    dir: &ExperimentDir,
+    taken: impl Iterator<Item = &'a str>,
+) -> io::Result<()> {
+    let taken: Vec<&str> = taken.chain([VDSO]).collect();
+    taken.iter().for_each(|name| objects.reserve(name));
+    let sources = match archive {
+        Archive::Off => return Ok(()),
+        Archive::LoadObjects | Archive::UsedLoadObjects => Sources::None,
+        Archive::UsedSources => Sources::Used,
+        Archive::Sources | Archive::All => Sources::All,
+    };
+    let dir = dir.for_archiver().map_err(io::Error::other)?;
+    let archivist = Archivist::start(dir, asker(), sources, taken)?;
+    // Each object has a descriptor here, and another one until its unwind table is made; the rest is for all else.
+    let (descriptors, _) = getrlimit(Resource::RLIMIT_NOFILE).map_err(io::Error::from)?;
+    let most = usize::try_from(descriptors / 4).unwrap_or(usize::MAX);
+    objects.archive_by(archivist, archive == Archive::UsedLoadObjects, most);
+    Ok(())
+}
+
+/// Who asked for the recording, to whom all that is archived is given: the user behind sudo, or whoever runs this.
+fn asker() -> Asker {
+    let Some((uid, gid)) = machine::sudo_user() else {
+        let groups = getgroups()
+            .unwrap_or_default()
+            .into_iter()
+            .chain([getgid()]);
+        return Asker {
+            uid: getuid().as_raw(),
+            groups: groups.map(Gid::as_raw).collect(),
+        };
+    };
+    let name = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    let name = name.and_then(|user| CString::new(user.name).ok());
+    let groups = name.and_then(|name| getgrouplist(&name, Gid::from_raw(gid)).ok());
+    Asker {
+        uid,
+        groups: groups.map_or_else(
+            || vec![gid],
+            |groups| groups.into_iter().map(Gid::as_raw).collect(),
+        ),
+    }
+}
+
+impl UserSide {
+    /// The recording is over: asks for what is not asked for yet, and makes haste.
+    pub fn archive_rest(&mut self) {
+        let mut result = Ok(());
+        for (serial, fate) in &mut self.fates {
+            let Some(followed) = &mut fate.followed else {
+                continue;
+            };
+            let (spaces, objects) = (&mut self.spaces, &mut self.objects);
+            if self.serials.get(&fate.pid) == Some(serial) {
+                result = result.and(tell_mapped(followed, spaces, objects, fate.pid));
+            }
+            tell_all_used(followed, objects);
+        }
+        self.note(result);
+        self.objects.archive_used_sources();
+        if let Some(archivist) = self.objects.archivist() {
+            archivist.hurry();
+        }
+    }
+
+    /// Waits until all is archived, at most so long. Gives how many load objects are, and of how many; nothing once all is done.
+    pub fn archiving(&mut self, at_most: Duration) -> Option<(usize, usize)> {
+        let archivist = self.objects.archivist()?;
+        (!archivist.wait(at_most)).then(|| archivist.progress())
+    }
+
+    /// What is not archived by now is left out.
+    pub fn give_up_archiving(&mut self) {
+        if let Some(archivist) = self.objects.archivist() {
+            archivist.give_up();
+        }
+    }
+
+    /// What came of archiving; nothing where nothing was to be.
+    #[must_use]
+    pub fn archived(&self) -> Option<&Account> {
+        self.objects.archived()
+    }
+}
+
+/// Tells what stacks of a process were seen in since.
+pub(super) fn tell_used(followed: &mut Followed, objects: &mut Objects) {
+    if let Some(used) = followed.collector.used() {
+        used.take().into_iter().for_each(|id| objects.used(id));
+    }
+}
+
+/// The same of a process of which no more stacks come, with the places.
+pub(super) fn tell_all_used(followed: &mut Followed, objects: &mut Objects) {
+    tell_used(followed, objects);
+    if let Some(used) = followed.collector.used() {
+        used.positions()
+            .for_each(|(id, position)| objects.used_at(id, position));
+    }
+}

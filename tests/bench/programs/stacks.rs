@@ -1,0 +1,143 @@
+//! What the experiments say of the user stacks of a program: kcollect's own counts, and where incomplete ones stop.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use experiment_format::reader::Experiment;
+use experiment_format::stacks::StackEnd;
+use serde::Deserialize;
+
+/// The part of `kcollect.json` that is of interest.
+#[derive(Debug, Deserialize)]
+struct Books {
+    followed: Followed,
+}
+
+#[derive(Debug, Deserialize)]
+struct Followed {
+    processes: Vec<Process>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Process {
+    experiment: String,
+    user_stacks: BTreeMap<String, u64>,
+}
+
+/// Ticks by how their user stack ended, and where.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stacks {
+    /// By the name of `kcollect.json`; those with a guessed frame among them.
+    by_end: BTreeMap<String, u64>,
+    /// Ticks by the outermost frame of stacks that failed.
+    last: BTreeMap<String, u64>,
+}
+
+/// Not an end: these ticks are in one of the others too.
+const GUESSED: &str = "guessed";
+const COMPLETE: &str = "complete";
+
+impl Stacks {
+    /// Those of the processes of these names in an experiment.
+    pub(crate) fn of(experiment: &Path, names: &[&str]) -> Result<Stacks> {
+        let path = experiment.join("kcollect.json");
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let books: Books = serde_json::from_str(&text)?;
+        let mut stacks = Stacks::default();
+        for process in &books.followed.processes {
+            if !name(&process.experiment).is_some_and(|name| names.contains(&name)) {
+                continue;
+            }
+            for (end, ticks) in &process.user_stacks {
+                *stacks.by_end.entry(end.clone()).or_default() += ticks;
+            }
+            stacks.look(&experiment.join(&process.experiment))?;
+        }
+        Ok(stacks)
+    }
+
+    /// Where stacks stop that failed.
+    fn look(&mut self, path: &Path) -> Result<()> {
+        let experiment = Experiment::open(path)?;
+        let (table, space) = (experiment.stacks()?, experiment.address_space()?);
+        let mut archives = experiment.archives();
+        let start = experiment.start().tstamp;
+        for tick in experiment.ticks()? {
+            let tick = tick?;
+            let Some(stack) = tick.stack.and_then(|uid| table.get(uid)) else {
+                continue;
+            };
+            if stack.end != StackEnd::UnwindFailed {
+                continue;
+            }
+            let at = tick.time.saturating_sub(start);
+            let place = match stack.frames.last().copied() {
+                None => "no frame at all".to_owned(),
+                Some(address) => {
+                    let function = archives.function_at(&space, address, at)?;
+                    let place = space.find(address, at);
+                    let name = function.and_then(|function| function.name);
+                    match (place, name) {
+                        (Some(place), Some(name)) => {
+                            format!("{name} ({}+{:#x})", place.object, place.offset)
+                        }
+                        (Some(place), None) => format!("{}+{:#x}", place.object, place.offset),
+                        (None, _) => "memory without a file".to_owned(),
+                    }
+                }
+            };
+            *self.last.entry(place).or_default() += u64::from(tick.ticks.unsigned_abs());
+        }
+        Ok(())
+    }
+
+    /// All ticks.
+    pub(crate) fn ticks(&self) -> u64 {
+        let ends = self.by_end.iter().filter(|(end, _)| *end != GUESSED);
+        ends.map(|(_, ticks)| ticks).sum()
+    }
+
+    /// Percent of the ticks that have this end.
+    pub(crate) fn percent(&self, end: &str) -> f64 {
+        100.0 * self.by_end.get(end).copied().unwrap_or(0) as f64 / (self.ticks() as f64).max(1.0)
+    }
+
+    /// Percent that reach the thread's first function.
+    pub(crate) fn complete(&self) -> f64 {
+        self.percent(COMPLETE)
+    }
+
+    /// Percent with a frame that was left by its frame pointer.
+    pub(crate) fn guessed(&self) -> f64 {
+        self.percent(GUESSED)
+    }
+
+    /// The other ends with their ticks, the most frequent first.
+    pub(crate) fn others(&self) -> Vec<(&str, u64)> {
+        let others = self
+            .by_end
+            .iter()
+            .filter(|(end, ticks)| **ticks > 0 && ![GUESSED, COMPLETE].contains(&end.as_str()));
+        sorted(others)
+    }
+
+    /// Where stacks stopped that failed, the most frequent first. Too deep ones did not.
+    pub(crate) fn last(&self) -> Vec<(&str, u64)> {
+        sorted(self.last.iter())
+    }
+}
+
+fn sorted<'a>(counts: impl Iterator<Item = (&'a String, &'a u64)>) -> Vec<(&'a str, u64)> {
+    let mut counts: Vec<_> = counts
+        .map(|(what, ticks)| (what.as_str(), *ticks))
+        .collect();
+    counts.sort_by_key(|(_, ticks)| std::cmp::Reverse(*ticks));
+    counts
+}
+
+/// The process's name in the name of its experiment.
+fn name(experiment: &str) -> Option<&str> {
+    Some(experiment.strip_prefix('_')?.rsplit_once("_PID_")?.0)
+}

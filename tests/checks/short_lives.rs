@@ -1,0 +1,215 @@
+//! Processes that are gone at once: a shell's loop of `true`, and a parallel build. Whoever had a tick is in the books under a name
+//! that it had, by perf's own side-band, and has a subexperiment in which its time, its load objects and its stacks are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use experiment_format::microstate::Microstate;
+use experiment_format::reader::Experiment;
+use tests::audit::{Audit, Life};
+use tests::books::Books;
+use tests::experiment::{array_ticks, packets};
+use tests::followed_books::{Followed, complete};
+use tests::kcollect::record;
+use tests::machine::Exclusive;
+use tests::states::States;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// How many times the shell runs `true`.
+const TIMES: usize = 1000;
+/// How many files are compiled.
+const FILES: usize = 30;
+/// Which part of the ticks with a user stack have one that is complete.
+const COMPLETE: f64 = 0.95;
+/// Which part of the user's frames may be of no load object.
+const NOWHERE: f64 = 0.01;
+
+#[test]
+fn root_a_loop_of_brief_programs() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let script = format!("i=0; while [ $i -lt {TIMES} ]; do /bin/true; i=$((i+1)); done");
+    judge(&["sh", "-c", &script], TIMES, &["sh", "true"])
+}
+
+#[test]
+fn root_a_parallel_build() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let directory = tempfile::tempdir()?;
+    let place = directory.path().to_str().context("a path that is text")?;
+    let sources: Vec<_> = (0..FILES).map(|number| format!("f{number}")).collect();
+    for (number, name) in sources.iter().enumerate() {
+        let text = format!(
+            "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
+             int work{number}(int count, char **words)\n{{\n\tint sum = 0;\n\
+             \tfor (int at = 0; at < count; at++) sum += (int)strlen(words[at]) * atoi(words[at]);\n\
+             \treturn printf(\"%d\\n\", sum);\n}}\n"
+        );
+        fs::write(directory.path().join(format!("{name}.c")), text)?;
+    }
+    let objects: Vec<_> = sources.iter().map(|name| format!("{name}.o")).collect();
+    let makefile = format!(
+        "all: {}\n%.o: %.c\n\tcc -O2 -c -o $@ $<\n",
+        objects.join(" ")
+    );
+    fs::write(directory.path().join("Makefile"), makefile)?;
+    judge(
+        &["make", "-s", "-j2", "-C", place],
+        2 * FILES,
+        &["make", "cc"],
+    )
+}
+
+/// Records a load of which so many programs are executed, and holds it against the audit.
+fn judge(load: &[&str], programs: usize, names: &[&str]) -> Result<()> {
+    let audit = Audit::start(LIMIT)?;
+    let recorded = record(&["-p", "hi", "-F", "on"], load, LIMIT)?;
+    let lives = audit.end()?;
+    let founder = recorded.experiment()?;
+    Books::of(&founder)?.complete()?;
+
+    let states = States::of(&founder)?;
+    let followed = Followed::of(&founder)?;
+    ensure!(
+        followed.losses.values().all(|count| *count == 0),
+        "{:?}",
+        followed.losses
+    );
+    // Only those that the audit saw from birth to death, and so their names: others live as long as the machine.
+    let brief: BTreeMap<i32, &Life> = lives
+        .iter()
+        .filter(|(_, life)| life.forked && life.exited && life.programs > 0)
+        .map(|(pid, life)| (*pid, life))
+        .collect();
+    ensure!(
+        brief.len() >= programs,
+        "the audit has {} programs",
+        brief.len()
+    );
+    let called: BTreeSet<&str> = brief
+        .values()
+        .flat_map(|life| life.names.iter().map(String::as_str))
+        .collect();
+    ensure!(
+        names.iter().all(|name| called.contains(name)),
+        "the audit knows {called:?}"
+    );
+
+    let mut with_ticks = BTreeSet::new();
+    for packet in packets(&founder)? {
+        with_ticks.insert(packet.pid);
+    }
+    let mut wrong = Vec::new();
+    let mut stacks: BTreeMap<String, u64> = BTreeMap::new();
+    let (mut count, mut frames, mut nowhere) = (0, 0, 0);
+    for (pid, life) in &brief {
+        if !with_ticks.contains(pid) {
+            continue;
+        }
+        count += 1;
+        match one(&founder, &states, &followed, *pid, life) {
+            Ok(found) => {
+                frames += found.frames;
+                nowhere += found.nowhere;
+            }
+            Err(error) => wrong.push(format!("process {pid}, {life:?}: {error:#}")),
+        }
+        for process in followed.all(*pid) {
+            for (end, ticks) in &process.user_stacks {
+                *stacks.entry(end.clone()).or_default() += ticks;
+            }
+        }
+    }
+    println!(
+        "{} brief programs by the audit, {count} with ticks; user stacks {stacks:?}, {:.2} % complete; \
+         {nowhere} of {frames} user frames are nowhere",
+        brief.len(),
+        complete(&stacks) * 100.0
+    );
+    ensure!(
+        wrong.is_empty(),
+        "{} of {count} are wrong:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(8)].join("\n")
+    );
+    ensure!(count >= 20, "only {count} of them had a tick");
+    ensure!(
+        complete(&stacks) >= COMPLETE,
+        "only {:.4} of the user stacks are complete: {stacks:?}",
+        complete(&stacks)
+    );
+    ensure!(
+        nowhere as f64 <= NOWHERE * frames as f64,
+        "{nowhere} of {frames} frames in no load object"
+    );
+    Ok(())
+}
+
+/// User frames, and how many of them are in no load object.
+#[derive(Default)]
+struct Found {
+    frames: u64,
+    nowhere: u64,
+}
+
+/// A process that had ticks.
+fn one(
+    founder: &Path,
+    states: &States,
+    followed: &Followed,
+    pid: i32,
+    life: &Life,
+) -> Result<Found> {
+    let row = states.row(pid)?;
+    ensure!(
+        life.names.last() == Some(&row.name),
+        "it is called {:?}",
+        row.name
+    );
+    let (process, path) = followed.one(founder, pid)?;
+    // It may have had its first tick before its first program: under the name of who forked it.
+    let own_names = life.names.iter().map(String::as_str);
+    let inherited = states.processes.iter().map(|row| row.name.as_str());
+    let expected = |name: &str| process.experiment == format!("_{name}_PID_{pid}.1.er");
+    ensure!(
+        own_names.chain(inherited).any(expected),
+        "its experiment is {}",
+        process.experiment
+    );
+    let ticks = array_ticks(&path, None)?;
+    ensure!(
+        ticks == process.ticks && ticks >= row.ticks,
+        "{ticks} ticks in its experiment, of {} on a CPU: {process:?}",
+        row.ticks
+    );
+    let twice = array_ticks(founder, Some(pid))?;
+    ensure!(twice == 0, "{twice} of its ticks are in the founder too");
+
+    let experiment = Experiment::open(&path)?;
+    ensure!(experiment.is_closed(), "its experiment is not closed");
+    let (space, stacks) = (experiment.address_space()?, experiment.stacks()?);
+    let start = experiment.start().tstamp;
+    let mut found = Found::default();
+    for tick in experiment.ticks()? {
+        let tick = tick?;
+        let stack = tick.stack.and_then(|stack| stacks.get(stack));
+        let stack = stack.context("a tick without a stack")?;
+        ensure!(
+            tick.state == Microstate::User.number() || stack.frames.iter().any(is_of_kernel),
+            "a tick in the kernel without its functions: {tick:?}"
+        );
+        for frame in stack.frames.iter().filter(|frame| !is_of_kernel(frame)) {
+            found.frames += 1;
+            let at = tick.time.saturating_sub(start);
+            found.nowhere += u64::from(space.find(*frame, at).is_none());
+        }
+    }
+    Ok(found)
+}
+
+/// The upper half of the addresses is the kernel's.
+fn is_of_kernel(address: &u64) -> bool {
+    *address >> 63 == 1
+}

@@ -1,0 +1,128 @@
+//! A followed process does not notice it: no signal arrives, no system call is interrupted, cut short or ended early, nothing is
+//! mapped, opened, set or attached that is not there without kcollect.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tests::command::{Finished, run};
+use tests::followed_books::Followed;
+use tests::kcollect::record;
+use tests::machine::Exclusive;
+
+/// How long it makes its calls, seconds.
+const SECONDS: &str = "3";
+/// How often each kind of call is made at least.
+const TIMES: u64 = 20;
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// What the program tells.
+struct Told {
+    /// By kind: how often, and how many of these were interrupted, cut short or early.
+    calls: BTreeMap<String, [u64; 4]>,
+    /// By number: how often.
+    signals: BTreeMap<String, u64>,
+    /// Executable mappings at the beginning and at the end.
+    code: (u64, u64),
+    /// Everything else: what it was started with.
+    origin: BTreeSet<String>,
+}
+
+#[test]
+fn root_a_followed_process_is_not_disturbed() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    // Without randomised addresses, maps can be compared.
+    let load = ["setarch", "-R", env!("BYSTANDER_PROGRAM"), SECONDS];
+    let alone = run(
+        Command::new(load[0])
+            .args(&load[1..])
+            .env_remove("SUDO_UID")
+            .env_remove("SUDO_GID")
+            .env_remove("SUDO_USER"),
+        LIMIT,
+    )?;
+    let alone = told(&alone.succeeded()?)?;
+    let recorded = record(&["-p", "hi", "-F", "on"], &load, LIMIT)?;
+    let watched = told(&recorded.finished)?;
+
+    // It was followed, or this shows nothing.
+    let experiment = recorded.experiment()?;
+    let followed = Followed::of(&experiment)?;
+    let process = followed
+        .processes
+        .iter()
+        .find(|process| {
+            process.experiment.contains("setarch") || process.experiment.contains("bystander")
+        })
+        .with_context(|| format!("it was not followed: {followed:?}"))?;
+    let stacks = process.user_stacks.get("complete").copied();
+    ensure!(
+        stacks.unwrap_or_default() > 10_000,
+        "few of its ticks have a user stack: {process:?}"
+    );
+
+    for (who, told) in [("alone", &alone), ("watched", &watched)] {
+        for (kind, [times, interrupted, short, early]) in &told.calls {
+            println!(
+                "{who}: {kind} {times} times, {interrupted} interrupted, {short} short, {early} early"
+            );
+            ensure!(
+                *times >= TIMES && interrupted + short + early == 0,
+                "{who}: {kind}, {times} times: {interrupted} interrupted, {short} short, {early} ended otherwise"
+            );
+        }
+        ensure!(
+            told.signals.len() > 30 && told.signals.values().all(|times| *times == 0),
+            "{who}: signals arrived: {:?}",
+            told.signals
+        );
+        ensure!(
+            told.code.0 == told.code.1,
+            "{who}: {:?} executable mappings",
+            told.code
+        );
+        ensure!(told.calls.len() > 15, "{who}: only {:?}", told.calls);
+    }
+    let only = |one: &Told, other: &Told| -> Vec<String> {
+        one.origin.difference(&other.origin).cloned().collect()
+    };
+    let (lost, found) = (only(&alone, &watched), only(&watched, &alone));
+    ensure!(
+        lost.is_empty() && found.is_empty(),
+        "alone it is started with {lost:#?}, watched with {found:#?}"
+    );
+    let traced = |line: &&String| line.contains("TracerPid:\t0");
+    ensure!(watched.origin.iter().any(|line| traced(&line)), "traced");
+    Ok(())
+}
+
+fn told(finished: &Finished) -> Result<Told> {
+    let mut told = Told {
+        calls: BTreeMap::new(),
+        signals: BTreeMap::new(),
+        code: (0, 0),
+        origin: BTreeSet::new(),
+    };
+    for line in finished.stdout.lines() {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let number = |at: usize| -> Result<u64> {
+            let word = words.get(at).with_context(|| line.to_owned())?;
+            word.parse().with_context(|| line.to_owned())
+        };
+        match words.first() {
+            Some(&"call") => {
+                let counts = [number(2)?, number(3)?, number(4)?, number(5)?];
+                told.calls.insert(words[1].to_owned(), counts);
+            }
+            Some(&"signal") => {
+                told.signals.insert(words[1].to_owned(), number(2)?);
+            }
+            Some(&"code") => told.code = (number(1)?, number(2)?),
+            _ => {
+                told.origin.insert(line.to_owned());
+            }
+        }
+    }
+    Ok(told)
+}

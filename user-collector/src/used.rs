@@ -1,0 +1,108 @@
+//! Which of a process's load objects were seen in its stacks, and where: for `-A usedldobjects` and `-A usedsrc`.
+//!
+//! Only a stack that is new to the experiment is looked at, and its addresses are only kept. They are held against what was mapped
+//! when somebody asks: against all that was ever mapped there, because a stack may be written before or after what is told
+//! of mappings. One object too many is no harm.
+
+use std::collections::{BTreeSet, HashSet};
+
+use experiment_format::stacks::StackUid;
+
+use crate::maps::Mapping;
+use crate::modules::ObjectId;
+
+/// The seen addresses of one process.
+#[derive(Debug, Default)]
+pub struct Used {
+    newest: Option<StackUid>,
+    addresses: BTreeSet<u64>,
+    /// First address, end, position in the file, object.
+    mapped: BTreeSet<(u64, u64, u64, ObjectId)>,
+    told: HashSet<ObjectId>,
+    changed: bool,
+}
+
+impl Used {
+    /// A stack is written.
+    pub fn stack(&mut self, stack: StackUid, frames: &[u64]) {
+        // Numbers rise.
+        if self.newest.is_some_and(|newest| stack <= newest) {
+            return;
+        }
+        self.newest = Some(stack);
+        // The upper half is the kernel's.
+        let of_user = frames.iter().filter(|frame| **frame >> 63 == 0);
+        let before = self.addresses.len();
+        self.addresses.extend(of_user);
+        self.changed |= self.addresses.len() > before;
+    }
+
+    /// An object is mapped.
+    pub fn mapped(&mut self, mapping: &Mapping, object: ObjectId) {
+        let entry = (mapping.start, mapping.end, mapping.offset, object);
+        self.changed |= self.mapped.insert(entry);
+    }
+
+    /// The objects that were seen, each once.
+    pub fn take(&mut self) -> Vec<ObjectId> {
+        if !std::mem::take(&mut self.changed) {
+            return Vec::new();
+        }
+        let mut new = Vec::new();
+        for (start, end, _, object) in &self.mapped {
+            let seen = self.addresses.range(start..end).next().is_some();
+            if seen && self.told.insert(*object) {
+                new.push(*object);
+            }
+        }
+        new
+    }
+
+    /// Where they were seen: positions in their files, bytes.
+    pub fn positions(&self) -> impl Iterator<Item = (ObjectId, u64)> {
+        self.mapped.iter().flat_map(|(start, end, offset, object)| {
+            let seen = self.addresses.range(start..end);
+            seen.map(move |address| (*object, offset + (address - start)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::maps::MappedFile;
+
+    fn mapping(start: u64, end: u64, offset: u64) -> Mapping {
+        let file = MappedFile {
+            path: (*b"/x").into(),
+            build_id: Box::default(),
+            identity: (0, 0, 0),
+        };
+        Mapping {
+            start,
+            end,
+            offset,
+            file: Arc::new(file),
+        }
+    }
+
+    #[test]
+    fn an_object_is_used_once_a_stack_and_its_mapping_are_known() {
+        let (mut used, stack) = (Used::default(), |number| StackUid::new(number).unwrap());
+        used.mapped(&mapping(10, 20, 100), ObjectId(0));
+        used.mapped(&mapping(20, 30, 0), ObjectId(1));
+        assert_eq!(used.take(), []);
+        used.stack(stack(1), &[u64::MAX << 40, 12, 35]);
+        assert_eq!(used.take(), [ObjectId(0)]);
+        assert_eq!(used.take(), []);
+        // The same stack again: its frames are not looked at.
+        used.stack(stack(1), &[22]);
+        assert_eq!(used.take(), []);
+        used.mapped(&mapping(30, 40, 7), ObjectId(2));
+        assert_eq!(used.take(), [ObjectId(2)]);
+        let positions: Vec<_> = used.positions().collect();
+        assert_eq!(positions, [(ObjectId(0), 102), (ObjectId(2), 12)]);
+    }
+}
