@@ -126,13 +126,13 @@ struct {
 	__type(value, struct entry_wait);
 } entry_waits SEC(".maps");
 
-/* Is half of a CPU's ring free? */
+/* Is a quarter of a CPU's ring free? */
 static __always_inline bool has_room(__u32 cpu)
 {
 	__u32 index = cpu / CPUS_PER_RING;
 	void *ring = bpf_map_lookup_elem(&rings, &index);
 
-	return ring && bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) < bpf_ringbuf_query(ring, BPF_RB_RING_SIZE) / 2;
+	return ring && bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) < bpf_ringbuf_query(ring, BPF_RB_RING_SIZE) / 4 * 3;
 }
 
 /* Send `size` bytes into the ring of a CPU; false where there is no room. The reader comes round on a timer; it is

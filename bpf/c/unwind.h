@@ -5,8 +5,10 @@
  *
  *	static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word); (0 when it could be read)
  *
- * Only pc, stack pointer and frame pointer are followed. The other registers are known in the innermost frame alone, and a
- * rule that needs one further out is refused: a wrong caller is worse than none.
+ * Only pc, stack pointer and frame pointer are followed. The other registers are known in the innermost frame. Further out, those
+ * that functions save for their callers are not, and a rule that needs one is refused: a wrong caller is worse than none. The
+ * rest nobody saves: whoever needs one of them across a call knows that it stays, as OpenSSL's AES-GCM does, whose frame
+ * address is in rax.
  */
 #ifndef KCOLLECT_UNWIND_H
 #define KCOLLECT_UNWIND_H
@@ -15,12 +17,16 @@
 #define UNWIND_FP 6
 #define UNWIND_SP 7
 #define UNWIND_REGISTERS 16
+/* A bit for each that a function need not keep for its caller: rax, rdx, rcx, rsi, rdi, r8 to r11. */
+#define UNWIND_UNSAVED 0xf37
 /* Its text, as words of it read: little endian, the first instruction lowest. */
 #define TEXT_RET 0xc3
 #define TEXT_PUSH_FP 0xe5894855	    /* push %rbp; mov %rsp,%rbp */
 #define TEXT_PUSH_FP_JVM 0xec8b4855 /* the same in other bytes */
 #define TEXT_TRAMPOLINE 0xd1ff08ec8348	  /* sub $8,%rsp; call *%rcx */
 #define TEXT_TRAMPOLINE_CALL 0xc308c48348d1ff /* call *%rcx; add $8,%rsp; ret */
+#define TEXT_MCALL 0xe958d4ff		     /* call *%r12, without its first byte; pop %rax; jmp */
+#define TEXT_MCALL_NOP 0xe95890d4ff	     /* the same of Go since 1.22 */
 /* In place of a register: relative to the canonical frame address. */
 #define UNWIND_CFA 255
 
@@ -103,9 +109,9 @@ static __always_inline int unwind_base(const struct unwind_state *state, __u8 ba
 	return unwind_register(state, base, value);
 }
 
-/* The caller's frame is known. */
+/* The caller's frame is known, and of its other registers those in `kept`. */
 static __always_inline enum unwind_end unwind_to(struct unwind_state *state, __u64 pc, __u64 sp, __u64 fp, bool has_fp,
-						 bool interrupted)
+						 bool interrupted, __u32 kept)
 {
 	/*
 	 * Whoever starts a thread without saying that it is the first leaves 0 where a return address would be. But a call
@@ -116,7 +122,7 @@ static __always_inline enum unwind_end unwind_to(struct unwind_state *state, __u
 	state->pc = pc;
 	state->registers[UNWIND_SP] = sp;
 	state->registers[UNWIND_FP] = fp;
-	state->known = 1 << UNWIND_SP | (has_fp ? 1 << UNWIND_FP : 0);
+	state->known = (state->known & kept) | 1 << UNWIND_SP | (has_fp ? 1 << UNWIND_FP : 0);
 	state->exact = interrupted;
 	return UNWIND_ON;
 }
@@ -152,7 +158,7 @@ static __always_inline enum unwind_end unwind_leave(struct unwind_state *state, 
 	}
 
 	if (rule->ra_kind == RA_REGISTER) {
-		if (unwind_register(state, rule->ra_base, &pc))
+		if (!state->exact || unwind_register(state, rule->ra_base, &pc))
 			return UNWIND_UNSUPPORTED;
 	} else {
 		if (unwind_base(state, rule->ra_base, cfa, &base))
@@ -173,7 +179,8 @@ static __always_inline enum unwind_end unwind_leave(struct unwind_state *state, 
 	sp = state->registers[UNWIND_SP];
 	if ((cfa < sp && rule->ra_kind != RA_INTERRUPTED) || (cfa == sp && rule->ra_kind == RA_AT))
 		return UNWIND_ASTRAY;
-	return unwind_to(state, pc, cfa, fp, has_fp, rule->ra_kind == RA_INTERRUPTED);
+	return unwind_to(state, pc, cfa, fp, has_fp, rule->ra_kind == RA_INTERRUPTED,
+			 rule->ra_kind == RA_INTERRUPTED ? 0 : UNWIND_UNSAVED);
 }
 
 /*
@@ -207,12 +214,16 @@ static __always_inline enum unwind_end unwind_guess(struct unwind_state *state, 
 	bool has_fp = state->known >> UNWIND_FP & 1, pushed;
 	__u32 height = 0;
 
-	if (!unwind_read(reader, state->pc - 2, &text))
+	if (!unwind_read(reader, state->pc - 2, &text)) {
+		/* Go's runtime.mcall has left the goroutine's stack for the thread's, and begins it anew each time. */
+		if (!state->exact && ((__u32)text == TEXT_MCALL || (text & 0xffffffffff) == TEXT_MCALL_NOP))
+			return UNWIND_COMPLETE;
 		height = unwind_height(state, text, &pushed);
+	}
 	if (height) {
 		if (unwind_read(reader, sp + height - 8, &pc) || (pushed && unwind_read(reader, sp, &fp)))
 			return UNWIND_UNREADABLE;
-		return unwind_to(state, pc, sp + height, fp, has_fp, false);
+		return unwind_to(state, pc, sp + height, fp, has_fp, false, 0);
 	}
 	/* What it was before it was lost says nothing. */
 	if (!has_fp)
@@ -223,7 +234,7 @@ static __always_inline enum unwind_end unwind_guess(struct unwind_state *state, 
 		return UNWIND_ASTRAY;
 	if (unwind_read(reader, fp, &next) || unwind_read(reader, fp + 8, &pc))
 		return UNWIND_UNREADABLE;
-	return unwind_to(state, pc, fp + 16, next, true, false);
+	return unwind_to(state, pc, fp + 16, next, true, false, 0);
 }
 
 _Static_assert(sizeof(struct unwind_rule) == 16, "Rule::SIZE of user-collector");

@@ -81,7 +81,7 @@ struct {
 
 /* What user space knows of a process. */
 struct process {
-	__u32 execution; /* of which task->self_exec_id the mappings are */
+	__u32 execution; /* of which task->self_exec_id the mappings are; or ANY_EXECUTION, until watch_all has told it */
 	__u32 first;	 /* index of the first in `mappings` */
 	__u32 count;
 	__u32 version;	 /* of the mappings: goes with each stack that is walked by them */
@@ -95,6 +95,8 @@ struct {
 	__type(key, __u32);
 	__type(value, struct process);
 } processes SEC(".maps");
+
+#define ANY_EXECUTION 0xffffffff
 
 /* The deepest stack that is walked. */
 #define DEEPEST 1000
@@ -381,8 +383,12 @@ static __always_inline void take_user_stack(struct user_scratch *out, struct tas
 		for (__u32 frame = 0; frame <= DEEPEST; frame++)
 			if (unwind_step(place))
 				break;
-	if (end_walk(out, task) && has_room(cpu))
+	if (!end_walk(out, task))
+		return;
+	if (has_room(cpu))
 		copy_stack(out, 0);
+	else
+		out->record.end = UNWIND_NO_TABLE;
 }
 
 /* The same of a thread that does not run. */

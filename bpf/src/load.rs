@@ -300,14 +300,15 @@ impl TickCollector {
     }
 
     /// Makes the code known that is mapped in a process, by rising start, while it executes its program of that number
-    /// ([`crate::Entry::execution`]). Gives the version by which stacks say that they were walked by this; nothing where there is no room.
+    /// ([`crate::Entry::execution`]); or, where that is not known, what it executes when [`TickCollector::watch_threads`] is called
+    /// next. Gives the version by which stacks say that they were walked by this; nothing where there is no room.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.
     pub fn set_process(
         &mut self,
         pid: u32,
-        execution: u32,
+        execution: Option<u32>,
         mapped: &[Mapped],
     ) -> Result<Option<u32>, Error> {
         self.tables

@@ -238,6 +238,7 @@ mod tests {
     const FP: u8 = 6;
     const SP: u8 = 7;
     const R10: u8 = 10;
+    const R12: u8 = 12;
     const CFA: u8 = 255;
 
     /// A rule as it is drawn: how the CFA is found, then the rest as of an ordinary function.
@@ -568,16 +569,19 @@ mod tests {
         }
     }
 
-    /// gcc's prologue that realigns begins by r10.
+    /// gcc's prologue that realigns begins by r10, which nobody saves; r12 is saved by whoever changes it.
     #[test]
     fn other_registers_are_the_innermost_frames() {
-        let drawing = Drawing::new()
-            .register(R10, 0x7020)
-            .rule(0x100, Drawn::register(R10, 0))
-            .word(0x7018, 0x245);
-        drawing
-            .rule(0x200, Drawn::register(R10, 64))
-            .ends(&[0x123, 0x244], End::Unsupported);
+        let drawing = |register| {
+            Drawing::new()
+                .register(register, 0x7020)
+                .rule(0x100, Drawn::register(register, 0))
+                .word(0x7018, 0x245)
+                .rule(0x200, Drawn::register(register, 64))
+                .word(0x7058, 0xe01)
+        };
+        drawing(R10).ends(&[0x123, 0x244, 0xe00], End::Complete);
+        drawing(R12).ends(&[0x123, 0x244], End::Unsupported);
         Drawing::new()
             .rule(0x100, Drawn::register(16, 0))
             .ends(&[0x123], End::Unsupported);
@@ -620,7 +624,7 @@ mod tests {
     #[test]
     fn a_trampoline_without_a_frame_pointer() {
         let text = [
-            0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3, 0, 0, 0,
+            0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3, 0, 0, 0, 0, 0,
         ];
         let word = |at: usize| u64::from_le_bytes(text[at..at + 8].try_into().unwrap());
         // Its caller needs the frame pointer, which it left as it was.
@@ -649,6 +653,20 @@ mod tests {
             .word(0x7000, 0xe01);
         drawing.start.pc = 0x200;
         drawing.ends(&[0x200, 0xe00], End::Complete);
+    }
+
+    /// Go's `runtime.mcall`: `call *%r12; pop %rax; jmp`, since 1.22 with a `nop` behind the call.
+    #[test]
+    fn go_switches_stacks() {
+        for word in [0xe958_d4ff_u64, 0xe9_5890_d4ff] {
+            Drawing::new()
+                .rule(0x100, Drawn::register(SP, 8))
+                .word(0x7000, 0x206)
+                .function(0x200, Found::Guess)
+                .word(0x204, word)
+                .register(FP, 0x5000)
+                .ends(&[0x123, 0x205], End::Complete);
+        }
     }
 
     /// Before the frame pointer is set and after it is restored, it is the caller's.

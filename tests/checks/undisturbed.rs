@@ -25,7 +25,7 @@ struct Told {
     signals: BTreeMap<String, u64>,
     /// Executable mappings at the beginning and at the end.
     code: (u64, u64),
-    /// Everything else: what it was started with.
+    /// What it was started with.
     origin: BTreeSet<String>,
 }
 
@@ -119,9 +119,11 @@ fn told(finished: &Finished) -> Result<Told> {
                 told.signals.insert(words[1].to_owned(), number(2)?);
             }
             Some(&"code") => told.code = (number(1)?, number(2)?),
-            _ => {
+            Some(&"origin") => {
                 told.origin.insert(line.to_owned());
             }
+            // kcollect's own words.
+            _ => {}
         }
     }
     Ok(told)

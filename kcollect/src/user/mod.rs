@@ -40,11 +40,13 @@ pub use stack::{Copied, StackCounts, UserStack};
 
 /// Copied stacks that wait for tables take at most so many bytes.
 const MOST_COPIES: usize = 64 << 20;
+/// So long is waited before data are taken for the tables of what runs.
+const LONGEST_PREPARATION: Duration = Duration::from_millis(500);
+/// So long is waited at the end for the tables that copied stacks need.
+const LONGEST_WAIT: Duration = Duration::from_secs(3);
 /// A forked process that was chosen has so long to execute its own program before its experiment gets the name that its parent
 /// gave it, nanoseconds.
 const BEFORE_EXEC: u64 = 50_000_000;
-/// So long is waited at the end for the tables that copied stacks need.
-const LONGEST_WAIT: Duration = Duration::from_secs(3);
 /// Things that processes did of which it is open whether they will be followed.
 const MOST_HELD: usize = 200_000;
 
@@ -172,6 +174,17 @@ pub struct UserSide {
     pub failed: Option<Error>,
     /// What could not be done.
     pub losses: UserLosses,
+    /// How stacks were walked.
+    pub walks: Walks,
+}
+
+/// User stacks by who walked them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Walks {
+    /// The programs in the kernel.
+    pub kernel: u64,
+    /// We did, from a copy, because something was not known there yet.
+    pub copied: u64,
 }
 
 /// What was lost of the user side.
@@ -208,6 +221,7 @@ impl UserSide {
             hand_over: HandOver::default(),
             failed: None,
             losses: UserLosses::default(),
+            walks: Walks::default(),
         }
     }
 
@@ -310,7 +324,21 @@ impl UserSide {
 
     /// A snapshot found a process with its mappings.
     pub fn found(&mut self, pid: u32, mappings: Vec<Mapping>, at: u64) {
-        self.spaces.found(pid, mappings, at);
+        if !mappings.is_empty() {
+            self.spaces.found(pid, mappings, at);
+            self.hand_over.changed(pid);
+        }
+    }
+
+    /// Before data are taken: waits for the unwind tables of what runs, but not long.
+    pub fn wait_for_tables(&mut self) {
+        let began = Instant::now();
+        while self.objects.waiting() > 0
+            && let Some(left) = LONGEST_PREPARATION.checked_sub(began.elapsed())
+        {
+            let settled = self.objects.wait(left);
+            self.hand_over.settled(&settled);
+        }
     }
 
     /// The leading thread of `pid` exited.
@@ -378,6 +406,7 @@ impl UserSide {
                 guessed,
                 version,
             } => {
+                self.walks.kernel += 1;
                 let mut frames = frames.into_vec();
                 // Where nothing was known of its mappings, and no room for a copy: at least where it was.
                 if frames.is_empty() {
@@ -400,6 +429,7 @@ impl UserSide {
                 }
             }
             Side::Copied { registers, stack } => {
+                self.walks.copied += 1;
                 let copied = Copied {
                     registers: Registers {
                         pc: entry.ip,

@@ -136,7 +136,7 @@ for cipher in aes-256-gcm chacha20-poly1305 aes-128-ctr sha512 sha3-256 sha1; do
         packages: "git",
         needs: &["/usr/bin/git"],
         processes: &["git"],
-        prepare: r#"/usr/bin/git init -q repository 2> init.out; cd repository
+        prepare: r#"/usr/bin/git init -q -b main repository; cd repository
 awk 'BEGIN { srand(7); for (n = 1; n <= 1500; n++) {
     printf "commit refs/heads/main\ncommitter A <a@b> %d +0000\ndata 1\nm\n", 1500000000 + 60 * n
     for (f = 0; f < 3; f++) { text = ""; for (l = 0; l < 200; l++) text = text int(rand() * (l % 20 ? 3 : 9999)) " line " l "\n"

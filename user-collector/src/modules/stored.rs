@@ -5,7 +5,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 8 | `kcunwind` |
-//! | 4 | version of the format: 1 |
+//! | 4 | version of the format: 2 |
 //! | 32 | BLAKE3 of all that follows |
 //! | 32 | the key: BLAKE3 of all that the table was made of |
 //! | 7 × 8 | the summary: `text`, `fdes`, `bad_fdes`, `malformed_fdes`, `elsewhere`, `overlapped`, `unread` |
@@ -26,7 +26,7 @@ use crate::unwind::{
 const MAGIC: &[u8; 8] = b"kcunwind";
 /// To be raised with any change of the format, and of the unwinder's that makes another table of the same section: it is
 /// also part of the key.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes before those that the checksum is of.
 const HEAD: usize = 8 + 4 + 32;
 
@@ -57,6 +57,7 @@ impl Key {
             sections.got,
             kind,
             address,
+            sections.root.unwrap_or(0),
             ranges,
         ] {
             hasher.update(&number.to_le_bytes());

@@ -15,7 +15,7 @@ use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 use object::Endianness;
 use object::elf::{
     ELFCLASS64, ELFCOMPRESS_ZLIB, ELFDATA2LSB, ELFMAG, FileHeader64, PF_X, PT_GNU_EH_FRAME,
-    PT_LOAD, ProgramHeader64, SectionHeader64,
+    PT_LOAD, ProgramHeader64, SectionHeader64, Sym64,
 };
 use object::read::ReadRef;
 use object::read::elf::{CompressionHeader, FileHeader, ProgramHeader, SectionHeader};
@@ -135,6 +135,10 @@ pub struct Sections<'data> {
     pub got: u64,
     /// Addresses of the executable segments, as far as the file fills them.
     pub executable: Vec<Range<u64>>,
+    /// Address of the function that is a stack's first, although its frame information tells of a caller: Go's
+    /// `runtime.mcall`. It has left the goroutine's stack for the thread's, which it begins anew each time; what
+    /// is above it there is of an earlier use.
+    pub root: Option<u64>,
 }
 
 type Header = FileHeader64<Endianness>;
@@ -154,11 +158,17 @@ impl<'data> Sections<'data> {
         let executable = executable(segments, file)?;
         let named = Named::of(header, file)?;
         let address = |name| named.get(name).map_or(0, |section| section.sh_addr(LITTLE));
+        let frames = frames(&named, segments, file)?;
+        let root = match frames {
+            Frames::Debug { .. } => go_root(&named, file),
+            _ => None,
+        };
         Ok(Sections {
-            frames: frames(&named, segments, file)?,
+            frames,
             text: address(".text"),
             got: address(".got"),
             executable,
+            root,
         })
     }
 }
@@ -283,6 +293,23 @@ fn frames<'data, R: ReadRef<'data>>(
         decompressed(section, ".debug_frame", file)
     });
     Ok(data?.map_or(Frames::None, |data| Frames::Debug { data }))
+}
+
+/// Where `runtime.mcall` begins, in a file of Go's linker.
+fn go_root<'data, R: ReadRef<'data>>(sections: &Named<'data>, file: R) -> Option<u64> {
+    sections.get(".gopclntab")?;
+    let section = sections.get(".symtab")?;
+    let symbols = data(section, ".symtab", file).ok()?;
+    let strings = sections.headers.get(section.sh_link(LITTLE) as usize)?;
+    let names = data(strings, ".strtab", file).ok()?;
+    symbols
+        .chunks_exact(size_of::<Sym64<Endianness>>())
+        .find_map(|symbol| {
+            let name = u32::from_le_bytes(*symbol.first_chunk()?);
+            let value = u64::from_le_bytes(*symbol.get(8..)?.first_chunk()?);
+            let is_root = names.get(name as usize..)?.starts_with(b"runtime.mcall\0");
+            is_root.then_some(value)
+        })
 }
 
 /// `.eh_frame` and its address, by the way of the program itself: `PT_GNU_EH_FRAME` is a header that says where it begins;

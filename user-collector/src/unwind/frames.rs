@@ -174,6 +174,7 @@ struct Reader<'data, 'a, S: UnwindSection<Slice<'data>>> {
     entries: Entries<'data>,
     /// By rising start.
     executable: Vec<Range<u64>>,
+    root: Option<u64>,
     rules: &'a mut Rules,
     summary: &'a mut Summary,
     cies: HashMap<usize, Option<CommonInformationEntry<Slice<'data>>>>,
@@ -197,6 +198,7 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
             bases,
             entries,
             executable,
+            root: sections.root,
             rules,
             summary,
             cies,
@@ -265,6 +267,9 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
             return Ok(());
         }
         self.functions.begin(pcs.clone());
+        if self.root == Some(pcs.start) {
+            return self.functions.row(pcs.start, Rules::STOP);
+        }
         let mut known_to = pcs.start;
         let mut last = None;
         let column = fde.cie().return_address_register();

@@ -1,0 +1,142 @@
+//! `jit_code SECONDS CPU map|dump`: makes machine code, tells of it in a perf map or a jitdump, and runs it.
+//!
+//! | function | its share of the loops | called by |
+//! |---|---|---|
+//! | `made_a` | 3 of 5 | `made_caller`, which keeps a frame pointer |
+//! | `made_b` | 1 of 5 | the same |
+//! | `made_c` | 1 of 5 | a function of this file, called through `made_trampoline`, which keeps none, as CPython's don't |
+//!
+//! All loops are the same instructions at the same alignment. The perf map names a function in this file's own text
+//! too, `never`, as node's does its builtins: nothing may get that name.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
+use nix::time::{ClockId, clock_gettime};
+use tests::truth::{Work, variant};
+
+const PAGE: usize = 4096;
+/// Rounds of the loops in one turn: some 30 µs each.
+const ROUNDS: u64 = 100_000;
+
+/// `push %rbp; mov %rsp,%rbp; 1: dec %rdi; jnz 1b; pop %rbp; ret`.
+const LOOP: [u8; 11] = [
+    0x55, 0x48, 0x89, 0xe5, 0x48, 0xff, 0xcf, 0x75, 0xfb, 0x5d, 0xc3,
+];
+/// `push %rbp; mov %rsp,%rbp; call *%rsi; pop %rbp; ret`.
+const CALLER: [u8; 8] = [0x55, 0x48, 0x89, 0xe5, 0xff, 0xd6, 0x5d, 0xc3];
+/// `sub $8,%rsp; call *%rcx; add $8,%rsp; ret`.
+const TRAMPOLINE: [u8; 11] = [0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3];
+
+const FUNCTIONS: [(&str, &[u8]); 5] = [
+    ("made_a", &LOOP),
+    ("made_b", &LOOP),
+    ("made_c", &LOOP),
+    ("made_caller", &CALLER),
+    ("made_trampoline", &TRAMPOLINE),
+];
+
+type Call = extern "C" fn(u64, usize, usize, usize);
+
+/// What the trampoline calls: runs a loop that is given by address.
+extern "C" fn called(rounds: u64, of: usize, _: usize, _: usize) {
+    // SAFETY: the trampoline passes on the address of the loop that `main` gave it.
+    let of: Call = unsafe { std::mem::transmute(of) };
+    of(rounds, 0, 0, 0);
+    // Not a jump: this function stays on the stack.
+    std::hint::black_box(rounds);
+}
+
+fn main() -> Result<()> {
+    let work = Work::start("jit_code")?;
+    let size = NonZeroUsize::new(PAGE).context("a page has bytes")?;
+    let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: a new mapping where the kernel likes.
+    let page = unsafe { mmap_anonymous(None, size, both, MapFlags::MAP_PRIVATE)? };
+    for (index, (_, code)) in FUNCTIONS.iter().enumerate() {
+        // SAFETY: each has 64 bytes of the page that was mapped for them.
+        unsafe {
+            let to = page.as_ptr().cast::<u8>().add(64 * index);
+            to.copy_from_nonoverlapping(code.as_ptr(), code.len());
+        }
+    }
+    // SAFETY: the page is ours.
+    unsafe { mprotect(page, PAGE, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC)? };
+
+    let [a, b, c, caller, trampoline] = std::array::from_fn(|index| page.addr().get() + 64 * index);
+    let file = match variant()?.as_str() {
+        "map" => tell_map(page)?,
+        "dump" => tell_dump(page)?,
+        other => bail!("map or dump, not {other}"),
+    };
+    // SAFETY: this is what was written there.
+    let caller: Call = unsafe { std::mem::transmute(caller) };
+    // SAFETY: the same.
+    let trampoline: Call = unsafe { std::mem::transmute(trampoline) };
+    let mut rounds = 0;
+    while !work.over()? {
+        caller(3 * ROUNDS, a, 0, 0);
+        caller(ROUNDS, b, 0, 0);
+        trampoline(ROUNDS, c, 0, called as *const () as usize);
+        rounds += 5 * ROUNDS;
+    }
+    work.end(rounds)?;
+    // kcollect reads it when the process ends at the latest.
+    drop(file);
+    Ok(())
+}
+
+fn now() -> Result<u64> {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+    Ok(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+}
+
+fn tell_map(page: NonNull<std::ffi::c_void>) -> Result<File> {
+    let path = format!("/tmp/perf-{}.map", std::process::id());
+    let mut text = String::new();
+    for (index, (name, code)) in FUNCTIONS.iter().enumerate() {
+        let address = page.addr().get() + 64 * index;
+        text += &format!("{address:x} {:x} {name}\n", code.len());
+    }
+    text += &format!("{:x} 40 never\n", called as *const () as usize);
+    fs::write(&path, text).context(path.clone())?;
+    Ok(File::open(path)?)
+}
+
+/// The file is mapped for execution, which is how a JIT tells a profiler that there is one.
+fn tell_dump(page: NonNull<std::ffi::c_void>) -> Result<File> {
+    let pid = std::process::id();
+    let path = format!("jit-{pid}.dump");
+    let mut bytes = Vec::new();
+    put(&mut bytes, &[0x4a69_5444, 1, 40, 62, 0, pid], &[now()?, 0]);
+    for (index, (name, code)) in FUNCTIONS.iter().enumerate() {
+        let address = (page.addr().get() + 64 * index) as u64;
+        let size = 16 + 40 + name.len() + 1 + code.len();
+        put(&mut bytes, &[0, size as u32], &[now()?]);
+        let numbers = [address, address, code.len() as u64, index as u64];
+        put(&mut bytes, &[pid, pid], &numbers);
+        bytes.extend(name.bytes().chain([0]).chain(code.iter().copied()));
+    }
+    let mut file = OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .read(true)
+        .write(true)
+        .open(&path)
+        .context(path)?;
+    file.write_all(&bytes)?;
+    let size = NonZeroUsize::new(PAGE).context("a page has bytes")?;
+    let modes = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+    // SAFETY: a new mapping where the kernel likes; nobody touches it.
+    unsafe { mmap(None, size, modes, MapFlags::MAP_PRIVATE, &file, 0)? };
+    Ok(file)
+}
+
+fn put(bytes: &mut Vec<u8>, words: &[u32], longs: &[u64]) {
+    bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    bytes.extend(longs.iter().flat_map(|long| long.to_le_bytes()));
+}
