@@ -178,9 +178,7 @@ fn root_files_that_go_or_are_replaced_are_told_apart() -> Result<()> {
     {
         let (_, ticks) = sub.user_ticks(|found| found == Some(object));
         judge(&followed, &sub.name, 500, ticks as f64)?;
-        if followed.archives(object) {
-            judge_function(&followed, sub, function, 500)?;
-        }
+        judge_function(&followed, sub, function, 500)?;
     }
     Ok(())
 }
@@ -283,9 +281,7 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
         .main_object()
         .context("the program in memory has a load object")?;
     ensure!(object.starts_with("/memfd:quarry"), "{object}");
-    if followed.archives(&object) {
-        judge_function(&followed, memory, "burn_one", 200)?;
-    }
+    judge_function(&followed, memory, "burn_one", 200)?;
     judge_function(&followed, narrow, "burn_narrow", 200)?;
 
     let deep = the(6)?;
@@ -414,9 +410,7 @@ fn root_a_container_has_its_own_files_and_numbers() -> Result<()> {
             400,
             ticks as f64,
         )?;
-        if followed.archives(&object) {
-            judge_function(&followed, sub, function, 400)?;
-        }
+        judge_function(&followed, sub, function, 400)?;
         let ends = followed.ends(sub)?;
         let complete = ends.get("complete").copied().unwrap_or(0) as f64;
         ensure!(

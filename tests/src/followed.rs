@@ -162,12 +162,6 @@ impl Followed {
         }
         Ok(())
     }
-
-    /// Whether load objects of this name were archived, and so are found whatever became of the file.
-    pub fn archives(&self, object: &str) -> bool {
-        let name = experiment_format::archive::archive_name(object);
-        self.founder.join("archives").join(name).exists()
-    }
 }
 
 impl Sub {
