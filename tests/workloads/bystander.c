@@ -6,7 +6,7 @@
  * is told as well: environment, open files, limits, memory map, state of its signals.
  *
  * It prints lines: `call KIND TIMES INTERRUPTED SHORT EARLY`; `signal NUMBER TIMES`; `code COUNT COUNT`, how many executable
- * mappings there were at the beginning and at the end; `origin` and what it was started with.
+ * mappings there were at the beginning and at the end; `pid` and its number; `origin` and what it was started with.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -512,6 +512,7 @@ int main(int argument_count, char **arguments, char **environment)
 		return 64;
 	}
 	print_origin(environment);
+	printf("pid %d\n", getpid());
 	for (size_t number = 0; number < sizeof WATCHED / sizeof *WATCHED; number++)
 		check(sigaction(WATCHED[number], &action, NULL) == 0, "sigaction");
 	for (int number = SIGRTMIN; number <= SIGRTMAX; number++)
