@@ -178,7 +178,7 @@ fn archived(
 #[test]
 fn names_and_instructions_of_a_program() {
     let tmp = tempfile::tempdir().unwrap();
-    let (archived, path) = archived(tmp.path(), &here(), None, &ROOT, &NEVER);
+    let (archived, path) = archived(tmp.path(), &here(), None, &ROOT);
     assert!(archived.text && archived.functions.unwrap() > 100);
     assert_eq!(archived.note, None);
     let text = display(&path, &["-functions"]);
@@ -202,7 +202,7 @@ fn a_label_of_assembly_is_a_function() {
 fn a_stripped_program_has_functions_of_its_own_and_the_names_of_its_debug_file() {
     let tmp = tempfile::tempdir().unwrap();
     let file = stripped(&tmp.path().join("prog"));
-    let (without, path) = archived(tmp.path(), &file, None, &ROOT, &NEVER);
+    let (without, path) = archived(tmp.path(), &file, None, &ROOT);
     assert!(without.functions.unwrap() > 100);
     let name = format!("<static>@{:#x} (<prog>)", position());
     assert_eq!(row(&display(&path, &["-functions"]), &name)[0], "1.000");
@@ -224,7 +224,7 @@ fn what_the_user_may_not_read_gives_names_only() {
         uid: file.metadata().unwrap().uid() + 7,
         groups: Vec::new(),
     };
-    let (archived, path) = archived(tmp.path(), &file, None, &stranger, &NEVER);
+    let (archived, path) = archived(tmp.path(), &file, None, &stranger);
     assert!(!archived.text && archived.note.is_some());
     let copy = fs::read_dir(path.join("archives")).unwrap();
     let copy: Vec<_> = copy.map(|entry| entry.unwrap().path()).collect();
@@ -264,7 +264,7 @@ fn what_the_user_may_not_read_gives_names_only() {
 #[test]
 fn the_reader_of_this_project_sees_the_same() {
     let tmp = tempfile::tempdir().unwrap();
-    let (_, path) = archived(tmp.path(), &here(), None, &ROOT, &NEVER);
+    let (_, path) = archived(tmp.path(), &here(), None, &ROOT);
     let experiment = Experiment::open(&path).unwrap();
     let space = experiment.address_space().unwrap();
     let mut archives = experiment.archives();
