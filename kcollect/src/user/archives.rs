@@ -14,7 +14,8 @@ use nix::unistd::{Gid, Uid, User, getgid, getgrouplist, getgroups, getuid};
 use user_collector::archive::{Account, Archivist, Asker, Sources};
 use user_collector::objects::{Objects, VDSO};
 
-use super::{Followed, UserSide, tell_mapped};
+use super::lives::tell_mapped;
+use super::{Followed, UserSide};
 use crate::cli::Archive;
 use crate::machine;
 
