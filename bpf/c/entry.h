@@ -176,7 +176,8 @@ static __always_inline __u32 next_entry(struct cpu_books *book, struct task_stru
 	if (current && callback_on_entry && thread->entry & ENTRY_AWAITED)
 		return thread->entry / 2 + 1;
 	if (current) {
-		if (task->flags & PF_EXITING)
+		/* An ending thread has its memory for a while. */
+		if (task->flags & PF_EXITING && !task->mm)
 			return 0;
 		thread->entry = (thread->entry & ~ENTRY_AWAITED) + 2;
 		number = thread->entry / 2;

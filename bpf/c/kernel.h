@@ -115,6 +115,7 @@ struct task_io_accounting {
 struct task_struct {
 	struct thread_info thread_info;
 	void *stack;
+	void *mm;
 	unsigned int __state;
 	unsigned int flags;
 	int on_cpu;

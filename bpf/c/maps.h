@@ -126,13 +126,13 @@ struct {
 	__type(value, struct entry_wait);
 } entry_waits SEC(".maps");
 
-/* Is half of a CPU's ring free? */
-static __always_inline bool has_room(__u32 cpu)
+/* How full is a CPU's ring, in eighths? */
+static __always_inline __u32 fullness(__u32 cpu)
 {
 	__u32 index = cpu / CPUS_PER_RING;
 	void *ring = bpf_map_lookup_elem(&rings, &index);
 
-	return ring && bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) < bpf_ringbuf_query(ring, BPF_RB_RING_SIZE) / 2;
+	return ring ? 8 * bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) / bpf_ringbuf_query(ring, BPF_RB_RING_SIZE) : 8;
 }
 
 /* Send `size` bytes into the ring of a CPU; false where there is no room. The reader comes round on a timer; it is

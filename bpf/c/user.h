@@ -81,7 +81,7 @@ struct {
 
 /* What user space knows of a process. */
 struct process {
-	__u32 execution; /* of which task->self_exec_id the mappings are */
+	__u32 execution; /* of which task->self_exec_id the mappings are; or ANY_EXECUTION, until watch_all has told it */
 	__u32 first;	 /* index of the first in `mappings` */
 	__u32 count;
 	__u32 version;	 /* of the mappings: goes with each stack that is walked by them */
@@ -96,12 +96,16 @@ struct {
 	__type(value, struct process);
 } processes SEC(".maps");
 
+#define ANY_EXECUTION 0xffffffff
+
 /* The deepest stack that is walked. */
 #define DEEPEST 1000
 
 /* A copy: the registers, and of the stack as much. */
 #define PIECE 1024
 #define PIECES 15
+/* Where the ring fills up: brief programs need no more. */
+#define FEW_PIECES 4
 #define SMALL_PIECE 128
 
 /* As many words can be sent: with what they follow, they are no longer than a mask. */
@@ -288,14 +292,14 @@ static __always_inline long read_piece(void *to, __u32 size, __u64 from, struct 
 		     : bpf_probe_read_user(to, size, (void *)from);
 }
 
-/* Copies the registers, and the stack from its pointer on. */
-static __always_inline void copy_stack(struct user_scratch *out, struct task_struct *other)
+/* Copies the registers, and the stack from its pointer on: so many pieces and a part of one. */
+static __always_inline void copy_stack(struct user_scratch *out, struct task_struct *other, __u32 pieces)
 {
 	__u64 sp = out->state.registers[UNWIND_SP], *to = out->words + UNWIND_REGISTERS;
 	__u32 length = 0;
 
 	__builtin_memcpy(out->words, out->state.registers, sizeof(out->state.registers));
-	for (__u32 piece = 0; piece < PIECES; piece++) {
+	for (__u32 piece = 0; piece < PIECES && piece < pieces; piece++) {
 		if (read_piece(to + piece * (PIECE / 8), PIECE, sp + length, other))
 			break;
 		length += PIECE;
@@ -377,12 +381,19 @@ static __always_inline bool end_walk(struct user_scratch *out, struct task_struc
 /* Walks the user stack of the thread that runs, or copies it. */
 static __always_inline void take_user_stack(struct user_scratch *out, struct task_struct *task, __u32 place, __u32 cpu)
 {
+	__u32 full;
+
 	if (begin_walk(out, task))
 		for (__u32 frame = 0; frame <= DEEPEST; frame++)
 			if (unwind_step(place))
 				break;
-	if (end_walk(out, task) && has_room(cpu))
-		copy_stack(out, 0);
+	if (!end_walk(out, task))
+		return;
+	full = fullness(cpu);
+	if (full < 7)
+		copy_stack(out, 0, full < 2 ? PIECES : FEW_PIECES);
+	else
+		out->record.end = UNWIND_NO_TABLE;
 }
 
 /* The same of a thread that does not run. */
@@ -394,7 +405,7 @@ static __always_inline void take_sleepers_stack(struct user_scratch *out, struct
 	if (begin_walk(out, task))
 		bpf_loop(DEEPEST + 1, sleeper_step, &sleeper, 0);
 	if (end_walk(out, task))
-		copy_stack(out, task);
+		copy_stack(out, task, PIECES);
 }
 
 /* Sends it. */

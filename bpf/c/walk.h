@@ -32,6 +32,20 @@ static __always_inline __u32 state_at(__u64 from, struct task_struct *task, stru
 	return reason(task, thread, task->__state, out);
 }
 
+/* A snapshot tells what a process has mapped, and not by which number the kernel knows what it executes. If it has executed something
+ * else in between, that will be told, and what was walked by the snapshot is not believed. */
+static __always_inline void learn_execution(struct task_struct *task)
+{
+	__u32 pid = task->tgid;
+	struct process *process;
+
+	if (!tell_entries || task->pid != task->tgid)
+		return;
+	process = bpf_map_lookup_elem(&processes, &pid);
+	if (process && process->execution == ANY_EXECUTION)
+		process->execution = task->self_exec_id;
+}
+
 SEC("iter/task")
 int watch_all(struct bpf_iter__task *ctx)
 {
@@ -45,6 +59,7 @@ int watch_all(struct bpf_iter__task *ctx)
 
 	if (!task || !book || !out || task->__state & TASK_DEAD)
 		return 0;
+	learn_execution(task);
 	thread = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!thread) {
 		__sync_fetch_and_add(&book->threads_lost, 1);

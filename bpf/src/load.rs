@@ -30,6 +30,8 @@ const SCRATCHES: u32 = 4;
 /// Bytes of one ring. Eight busy CPUs at 1000 Hz with 25 frames each fill it in a second and a half;
 /// the reader comes round ten times a second, and is woken at a quarter.
 const RING_SIZE: u32 = 2 << 20;
+/// And with user stacks, of which those of brief programs are copied.
+const RING_SIZE_WITH_USER: u32 = 4 << 20;
 
 /// What is fixed when the programs are loaded.
 #[derive(Clone, Copy, Debug)]
@@ -120,8 +122,12 @@ impl TickCollector {
         let skel = loaded.map_err(|source| Error::Load { source, log })?;
 
         let arrived = Rc::new(RefCell::new(Vec::new()));
+        let size = match settings.emission {
+            Some(_) => RING_SIZE_WITH_USER,
+            None => RING_SIZE,
+        };
         let handles = (0..settings.cpu_ids.div_ceil(CPUS_PER_RING))
-            .map(|index| make_ring(&skel, index))
+            .map(|index| make_ring(&skel, index, size))
             .collect::<Result<Vec<_>, _>>()?;
         let mut builder = RingBufferBuilder::new();
         for handle in &handles {
@@ -300,14 +306,15 @@ impl TickCollector {
     }
 
     /// Makes the code known that is mapped in a process, by rising start, while it executes its program of that number
-    /// ([`crate::Entry::execution`]). Gives the version by which stacks say that they were walked by this; nothing where there is no room.
+    /// ([`crate::Entry::execution`]); or, where that is not known, what it executes when [`TickCollector::watch_threads`] is called
+    /// next. Gives the version by which stacks say that they were walked by this; nothing where there is no room.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.
     pub fn set_process(
         &mut self,
         pid: u32,
-        execution: u32,
+        execution: Option<u32>,
         mapped: &[Mapped],
     ) -> Result<Option<u32>, Error> {
         self.tables
@@ -447,7 +454,7 @@ fn walk_threads(program: &ProgramMut<'_>) -> Result<Vec<Record>, Error> {
     Ok(records)
 }
 
-fn make_ring(skel: &CollectorSkel<'_>, index: u32) -> Result<MapHandle, Error> {
+fn make_ring(skel: &CollectorSkel<'_>, index: u32, size: u32) -> Result<MapHandle, Error> {
     let options = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
         ..Default::default()
@@ -457,10 +464,10 @@ fn make_ring(skel: &CollectorSkel<'_>, index: u32) -> Result<MapHandle, Error> {
         Some("kcollect_ring"),
         0,
         0,
-        RING_SIZE,
+        size,
         &options,
     )
-    .map_err(step(format!("make a ring of {} MiB", RING_SIZE >> 20)))?;
+    .map_err(step(format!("make a ring of {} MiB", size >> 20)))?;
     skel.maps
         .rings
         .update(

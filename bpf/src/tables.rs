@@ -26,6 +26,8 @@ const PAGES: u32 = 65_536;
 const RULES: usize = 65_536;
 const ROW_SIZE: usize = 4;
 
+const ANY_EXECUTION: u32 = u32::MAX;
+
 /// Most chunks that are made: 64 MiB of rows, for some 1.3 GB of text.
 const MOST_CHUNKS: u16 = 256;
 
@@ -271,7 +273,7 @@ impl Tables {
         &mut self,
         skel: &mut CollectorSkel<'_>,
         pid: u32,
-        execution: u32,
+        execution: Option<u32>,
         mapped: &[Mapped],
     ) -> Result<Option<u32>, Error> {
         let Some(range) = self.mappings.take(mapped.len() as u32) else {
@@ -301,7 +303,7 @@ impl Tables {
         // 0 is said of stacks that were not walked.
         self.versions = self.versions.wrapping_add(1).max(1);
         let value = [
-            execution,
+            execution.unwrap_or(ANY_EXECUTION),
             range.start,
             mapped.len() as u32,
             self.versions,

@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
         let dir = create_directory(plan, output)?;
         let path = shown_path(plan, &dir);
         let founder = Founder::create(dir, plan, kernel, emission, |text| output.detail(text));
-        let founder = founder.map_err(|error| creation_failure(&error))?;
+        let mut founder = founder.map_err(|error| creation_failure(&error))?;
         output.say(&format!(
             "Creating experiment directory {} (Process ID: {}) ...",
             path.display(),
@@ -141,9 +141,12 @@ impl<'a> Session<'a> {
                 .is_some_and(|pause| !pause.start_recording),
             ..Gate::default()
         };
-        // Before the first tick, or it would be of no sample.
-        sources.sample("start")?;
-        let started = match sources.set_recording(gate.open()) {
+        let started = prepare(&mut sources, &mut founder).and_then(|()| {
+            // Before the first tick, or it would be of no sample.
+            sources.sample("start")?;
+            sources.set_recording(gate.open())
+        });
+        let started = match started {
             Ok(started) => started,
             Err(failure) => {
                 // The first failure is the one to tell.
@@ -460,6 +463,16 @@ impl<'a> Session<'a> {
             self.founder.bytes_written() as f64 / 1e6,
         )
     }
+}
+
+/// Lets the programs in the kernel know what runs, before they take data.
+fn prepare(sources: &mut Sources, founder: &mut Founder) -> Result<(), Failure> {
+    for (time, event) in sources.round()? {
+        founder.apply(time, event);
+    }
+    founder
+        .prepare(&mut sources.collector)
+        .map_err(no_hand_over)
 }
 
 fn after(time: u64, span: Duration) -> u64 {

@@ -18,8 +18,8 @@ use tests::workload;
 
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// Shares of an interval that the kernel, the C library and the loader have of a quarry's CPU time.
-const ELSEWHERE: f64 = 0.06;
+/// The share of a quarry's CPU time that the kernel has, with its interrupts, and the C library and the loader, at most.
+const ELSEWHERE: f64 = 0.12;
 
 #[test]
 fn root_on_is_who_was_on_a_cpu_and_all_is_everybody() -> Result<()> {
@@ -180,8 +180,9 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
     let changing = start(QUARRY, &deeds)?;
     let twins = start(QUARRY, &["twin:300", "two:300"])?;
     let killed = start(QUARRY, &["one:200", "say:die", "die"])?;
-    let pids = [&changing, &killed].map(pid);
-    let said: Vec<String> = finish(vec![changing, twins, killed])?
+    let leaderless = start(QUARRY, &["leader:300"])?;
+    let pids = [&changing, &killed, &leaderless].map(pid);
+    let said: Vec<String> = finish(vec![changing, twins, killed, leaderless])?
         .into_iter()
         .map(|finished| finished.stdout)
         .collect();
@@ -190,9 +191,9 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
     let followed = Followed::read(&recorded)?;
 
     let changing = followed.the(pids[0])?;
-    // As it was called when it was first seen: between fork and exec that is its parent's name.
+    // As it was called when it was first seen; but not by its parent's name, as between fork and exec.
     ensure!(
-        ["_following", "_quarry", "_mine"]
+        ["_quarry", "_mine"]
             .iter()
             .any(|name| changing.name.starts_with(name)),
         "{}",
@@ -246,6 +247,9 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
         last < next,
         "the first twin's last {last:?}, the second's first {next:?}"
     );
+
+    // Its first thread ended long before it.
+    judge(&followed, followed.the(pids[2])?, &[("burn_two", 300)])?;
 
     let killed = followed.the(pids[1])?;
     judge(&followed, killed, &[("burn_one", 200)])?;
@@ -415,10 +419,14 @@ fn root_a_thousand_short_processes_leave_nothing_open_and_nothing_empty() -> Res
     for sub in &followed.subs {
         ensure!(sub.ticks() > 0, "{} is empty", sub.name);
     }
-    // What is mapped is held open until the end, each file once.
-    let objects = followed.load_objects()?.len();
+    // What is mapped is held open until the end, each file once, and once more while its table is made.
+    let tables = &followed.json["followed"]["tables"];
+    let objects = ["built", "cached", "failed"]
+        .iter()
+        .filter_map(|how| tables[how].as_u64());
+    let objects = usize::try_from(objects.sum::<u64>())?;
     ensure!(
-        most <= before + objects + 20 && children.len() > 2 * (most - before),
+        most <= before + 2 * objects + 20 && children.len() > 2 * (most - before),
         "{most} open descriptors for {} processes and {objects} load objects, {before} before",
         followed.subs.len()
     );

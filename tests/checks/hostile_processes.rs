@@ -2,7 +2,8 @@
 //! are gone or replaced, with code that moves, is made, or has no tables or lies in them, and out of containers. What can be
 //! known of them is right, what can't is marked, and nobody else's stacks suffer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use experiment_format::stacks::StackEnd;
+use tests::broken_elf;
 use tests::command::Running;
 use tests::followed::{Followed, Sub};
 use tests::gprofng;
@@ -22,25 +24,45 @@ use tests::statistics::Band;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Shares of an interval that the kernel, the C library and the loader have of a quarry's CPU time.
-const ELSEWHERE: f64 = 0.06;
+/// The share of a quarry's CPU time that the kernel has, with its interrupts, and the C library and the loader, at most.
+const ELSEWHERE: f64 = 0.12;
 
 /// What the kernel walks at most, frames.
 const DEEPEST: usize = 1000;
 
-/// Records what `begin` starts, until all of that has ended.
+/// The number of a process, and what it said.
+type Done = (u32, String);
+
+/// The programs that are followed, by the names of their files: what they call themselves is anything.
+const PROGRAMS: &str = "=quarry|memfd:quarry.*|narrow|inside|outside|program|deleted|fixed|linked|an?-.*|frames-.*|entries-.*|no-.*";
+
+/// Records what is done.
 fn record_all(
-    begin: impl FnOnce() -> Result<Vec<Running>>,
-) -> Result<(Recorded, Vec<u32>, Vec<String>)> {
-    let mut recording = Recording::start(["-p", "hi", "-F", "on"], LIMIT)?;
+    deeds: impl FnOnce() -> Result<Vec<Done>>,
+) -> Result<(Followed, Vec<Done>, Recorded)> {
+    let mut recording = Recording::start(["-p", "hi", "-F", PROGRAMS], LIMIT)?;
     recording.until_running()?;
     std::thread::sleep(Duration::from_millis(200));
-    let all = begin()?;
-    let pids = all.iter().map(pid).collect();
-    let said = finish(all)?.into_iter().map(|finished| finished.stdout);
-    let said = said.collect();
+    let done = deeds()?;
     std::thread::sleep(Duration::from_millis(150));
-    Ok((recording.stop()?, pids, said))
+    let recorded = recording.stop()?;
+    Ok((Followed::read(&recorded)?, done, recorded))
+}
+
+/// Waits for the end of all.
+fn all(running: Vec<Running>) -> Result<Vec<Done>> {
+    let pids: Vec<u32> = running.iter().map(pid).collect();
+    let said = finish(running)?.into_iter().map(|finished| finished.stdout);
+    Ok(pids.into_iter().zip(said).collect())
+}
+
+/// Runs programs one after the other: a CPU is left for whoever watches.
+fn in_turn<P: AsRef<Path>, A: AsRef<OsStr>>(programs: &[(P, Vec<A>)]) -> Result<Vec<Done>> {
+    let mut done = Vec::new();
+    for (program, deeds) in programs {
+        done.extend(all(vec![start(program, deeds)?])?);
+    }
+    Ok(done)
 }
 
 /// That so many milliseconds of user time are found, as far as a sample can tell.
@@ -74,28 +96,16 @@ fn root_names_that_are_no_names_stay_inside() -> Result<()> {
         b"",
         b"../../../etc/x",
     ];
-    let (recorded, pids, _) = record_all(|| {
+    let (followed, _, recorded) = record_all(|| {
         // Under the name from the first instant on: the quarry that does the work is a child.
-        let deeds = |name| {
-            [
-                name_deed(name),
-                "fork".into(),
-                "say:child".into(),
-                "one:80".into(),
-            ]
-        };
-        names
-            .iter()
-            .map(|name| start(QUARRY, &deeds(name)))
-            .collect()
+        let deeds = |name| vec![name_deed(name), "fork".into(), "one:80".into()];
+        in_turn(&names.map(|name| (QUARRY, deeds(name))))
     })?;
-    ensure!(pids.len() == names.len());
     let founder = recorded.experiment()?;
     let beside: Vec<_> = fs::read_dir(recorded.directory())?
         .map(|entry| Ok(entry?.file_name()))
         .collect::<Result<_>>()?;
     ensure!(beside.len() == 1, "beside the experiment: {beside:?}");
-    let followed = Followed::read(&recorded)?;
     let mut of_names = 0;
     for sub in &followed.subs {
         let stem = sub
@@ -137,16 +147,15 @@ fn root_files_that_go_or_are_replaced_are_told_apart() -> Result<()> {
     fs::copy(INSIDE, &program)?;
     fs::copy(OUTSIDE, &other)?;
     fs::copy(INSIDE, &deleted)?;
-    let (recorded, pids, _) = record_all(|| {
+    let (followed, done, _recorded) = record_all(|| {
         let first = start(&program, &["one:500"])?;
         let gone = start(&deleted, &["one:500"])?;
         std::thread::sleep(Duration::from_millis(150));
         fs::rename(&other, &program)?;
         fs::remove_file(&deleted)?;
-        Ok(vec![first, gone, start(&program, &["one:500"])?])
+        all(vec![first, gone, start(&program, &["one:500"])?])
     })?;
-    let followed = Followed::read(&recorded)?;
-    let subs = pids.iter().map(|pid| followed.the(*pid));
+    let subs = done.iter().map(|(pid, _)| followed.the(*pid));
     let subs = subs.collect::<Result<Vec<_>>>()?;
     let objects: Vec<String> = subs
         .iter()
@@ -169,9 +178,7 @@ fn root_files_that_go_or_are_replaced_are_told_apart() -> Result<()> {
     {
         let (_, ticks) = sub.user_ticks(|found| found == Some(object));
         judge(&followed, &sub.name, 500, ticks as f64)?;
-        if followed.archives(object) {
-            judge_function(&followed, sub, function, 500)?;
-        }
+        judge_function(&followed, sub, function, 500)?;
     }
     Ok(())
 }
@@ -181,13 +188,12 @@ fn root_libraries_that_take_turns_at_an_address_are_told_apart() -> Result<()> {
     const TIMES: u64 = 3000;
     const US: u64 = 200;
     let _machine = Exclusive::take()?;
-    let (recorded, pids, said) = record_all(|| {
+    let (followed, done, _recorded) = record_all(|| {
         let deed = format!("swap:{},{},{TIMES},{US}", SWAPPED[0], SWAPPED[1]);
-        Ok(vec![start(QUARRY, &[deed])?])
+        in_turn(&[(QUARRY, vec![deed])])
     })?;
-    let followed = Followed::read(&recorded)?;
-    let sub = followed.the(pids[0])?;
-    let spent = find_word(&said[0], "swapped")?.numbers;
+    let sub = followed.the(done[0].0)?;
+    let spent = find_word(&done[0].1, "swapped")?.numbers;
     ensure!(
         spent[2] == 2 * TIMES,
         "they were not always at one address: {spent:?}"
@@ -203,7 +209,7 @@ fn root_libraries_that_take_turns_at_an_address_are_told_apart() -> Result<()> {
     }
     // And no function of the one calls one of the other.
     for (caller, other) in [("middle_one", "leaf_two"), ("middle_two", "leaf_one")] {
-        let filter = format!("(FNAME(\"{caller}\") SOME IN STACK)");
+        let filter = format!("'(FNAME(\"{caller}\") SOME IN STACK)'");
         let table = sub.functions(Some(&filter))?;
         ensure!(
             table.get(other) == 0.0,
@@ -223,37 +229,29 @@ fn root_libraries_that_take_turns_at_an_address_are_told_apart() -> Result<()> {
     ensure!(mixed.count() == 0, "stacks with frames in both");
     let ends = followed.ends(sub)?;
     let complete = ends.get("complete").copied().unwrap_or(0);
-    eprintln!(
-        "of {} ticks {ends:?}; losses {}",
-        sub.ticks(),
-        followed.json["followed"]["losses"]
-    );
-    ensure!(complete > 0, "{ends:?}");
+    // A table that is a moment old is for the library that was there then; what it says of the other is not believed.
+    ensure!(complete > 0 && complete <= sub.ticks(), "{ends:?}");
     Ok(())
 }
 
 #[test]
 fn root_code_without_files_tables_or_stacks() -> Result<()> {
     let _machine = Exclusive::take()?;
-    let (recorded, pids, said) = record_all(|| {
-        [
-            (QUARRY, &["two:600"][..]),
-            (QUARRY, &["moved:200"]),
-            (QUARRY, &["memory", "one:200"]),
-            (QUARRY, &["jit:200"]),
-            (QUARRY, &["jitfp:200"]),
-            (NARROW, &["one:200"]),
-            (QUARRY, &["deep:20000,400"]),
-            (QUARRY, &["nowhere:200"]),
-            (QUARRY, &["one:200", "die"]),
-            (QUARRY, &["space", "say:inside", "one:200"]),
-        ]
-        .into_iter()
-        .map(|(program, deeds)| start(program, deeds))
-        .collect()
+    let (followed, done, _recorded) = record_all(|| {
+        in_turn(&[
+            (QUARRY, vec!["two:600"]),
+            (QUARRY, vec!["moved:200"]),
+            (QUARRY, vec!["memory", "one:200"]),
+            (QUARRY, vec!["jit:200"]),
+            (QUARRY, vec!["jitfp:200"]),
+            (NARROW, vec!["one:200"]),
+            (QUARRY, vec!["deep:20000,400"]),
+            (QUARRY, vec!["nowhere:200"]),
+            (QUARRY, vec!["one:200", "die"]),
+            (QUARRY, vec!["space", "say:inside", "one:200"]),
+        ])
     })?;
-    let followed = Followed::read(&recorded)?;
-    let the = |index: usize| followed.the(pids[index]);
+    let the = |index: usize| followed.the(done[index].0);
     let (ordinary, moved, memory, narrow) = (the(0)?, the(1)?, the(2)?, the(5)?);
 
     judge_function(&followed, ordinary, "burn_two", 600)?;
@@ -283,9 +281,7 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
         .main_object()
         .context("the program in memory has a load object")?;
     ensure!(object.starts_with("/memfd:quarry"), "{object}");
-    if followed.archives(&object) {
-        judge_function(&followed, memory, "burn_one", 200)?;
-    }
+    judge_function(&followed, memory, "burn_one", 200)?;
     judge_function(&followed, narrow, "burn_narrow", 200)?;
 
     let deep = the(6)?;
@@ -316,9 +312,9 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
     ensure!(killed.end_ns.is_some(), "{} is not closed", killed.name);
 
     // By the machine's numbers, not by its own.
-    let inside = find_word(&said[9], "inside")?.pid;
+    let inside = find_word(&done[9].1, "inside")?.pid;
     ensure!(inside == 1, "it is number {inside} in its namespace");
-    let outside = find_word(&said[9], "space")?.pid;
+    let outside = find_word(&done[9].1, "space")?.pid;
     judge_function(&followed, followed.the(outside)?, "burn_one", 200)?;
     followed.lost_nothing()
 }
@@ -327,24 +323,23 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
 fn root_tables_that_lie_harm_nobody_else() -> Result<()> {
     let _machine = Exclusive::take()?;
     let directory = tempfile::tempdir()?;
-    let programs = variants(directory.path())?;
-    let (recorded, pids, _) = record_all(|| {
-        let mut all = vec![start(QUARRY, &["two:800"])?];
-        for program in programs.keys() {
-            all.push(start(program, &["one:80"])?);
-        }
-        Ok(all)
+    let programs = broken_elf::variants(Path::new(QUARRY), directory.path())?;
+    let (followed, done, _recorded) = record_all(|| {
+        let ordinary = start(QUARRY, &["two:1000"])?;
+        let programs: Vec<_> = programs.keys().map(|path| (path, vec!["one:80"])).collect();
+        let mut done = in_turn(&programs)?;
+        done.splice(0..0, all(vec![ordinary])?);
+        Ok(done)
     })?;
-    let followed = Followed::read(&recorded)?;
-    let ordinary = followed.the(pids[0])?;
-    judge_function(&followed, ordinary, "burn_two", 800)?;
+    let ordinary = followed.the(done[0].0)?;
+    judge_function(&followed, ordinary, "burn_two", 1000)?;
     let ends = followed.ends(ordinary)?;
     let complete = ends.get("complete").copied().unwrap_or(0) as f64;
     ensure!(
         complete >= 0.97 * ordinary.ticks() as f64,
         "the ordinary one's stacks: {ends:?}"
     );
-    for (pid, (program, what)) in pids[1..].iter().zip(&programs) {
+    for ((pid, _), (program, what)) in done[1..].iter().zip(&programs) {
         let sub = followed.the(*pid)?;
         let (_, burnt) =
             sub.user_ticks(|object| object.is_some_and(|object| Path::new(object) == program));
@@ -381,25 +376,24 @@ fn root_a_container_has_its_own_files_and_numbers() -> Result<()> {
         fs::copy(&library, to)?;
     }
     let enter = format!("root:{}", root.path().display());
-    let (recorded, pids, said) = record_all(|| {
+    let (followed, done, _recorded) = record_all(|| {
         let exec = |program: &Path| format!("exec:{}", program.display());
         let deeds = |program, rest: &str| {
-            [
+            vec![
                 enter.clone(),
                 "space".into(),
                 exec(program),
                 rest.to_owned(),
             ]
         };
-        Ok(vec![
-            start(QUARRY, &deeds(&fixed, "one:400"))?,
-            start(QUARRY, &deeds(&linked, "two:400"))?,
-            start(&fixed, &["one:400"])?,
+        in_turn(&[
+            (Path::new(QUARRY), deeds(&fixed, "one:400")),
+            (Path::new(QUARRY), deeds(&linked, "two:400")),
+            (&fixed, vec!["one:400".to_owned()]),
         ])
     })?;
-    let followed = Followed::read(&recorded)?;
-    let outside = |said: &str| anyhow::Ok(find_word(said, "space")?.pid);
-    let pids = [outside(&said[0])?, outside(&said[1])?, pids[2]];
+    let outside = |(_, said): &Done| anyhow::Ok(find_word(said, "space")?.pid);
+    let pids = [outside(&done[0])?, outside(&done[1])?, done[2].0];
     let mut names = BTreeSet::new();
     for (pid, function) in pids
         .into_iter()
@@ -416,9 +410,7 @@ fn root_a_container_has_its_own_files_and_numbers() -> Result<()> {
             400,
             ticks as f64,
         )?;
-        if followed.archives(&object) {
-            judge_function(&followed, sub, function, 400)?;
-        }
+        judge_function(&followed, sub, function, 400)?;
         let ends = followed.ends(sub)?;
         let complete = ends.get("complete").copied().unwrap_or(0) as f64;
         ensure!(
@@ -458,148 +450,4 @@ fn libraries() -> Result<BTreeSet<String>> {
     }
     found.retain(|path| Path::new(path).exists());
     Ok(found)
-}
-
-/// Copies of the quarry whose frame information is not what it should be, and what is wrong with each.
-fn variants(directory: &Path) -> Result<BTreeMap<std::path::PathBuf, String>> {
-    let good = fs::read(QUARRY)?;
-    let elf = Elf::of(&good).context("the quarry is an ELF file")?;
-    let frames = elf
-        .section(&good, ".eh_frame")
-        .context("it has .eh_frame")?;
-    let index = elf
-        .section(&good, ".eh_frame_hdr")
-        .context("it has .eh_frame_hdr")?;
-    let (at, size) = (frames.offset(&good), frames.size(&good));
-    let mut made = BTreeMap::new();
-    let mut make = |what: &str, change: &dyn Fn(&mut Vec<u8>)| -> Result<()> {
-        let mut bytes = good.clone();
-        change(&mut bytes);
-        let path = directory.join(what.replace(' ', "-"));
-        fs::write(&path, bytes)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
-        made.insert(path, what.to_owned());
-        Ok(())
-    };
-    make("frames of noise", &|bytes| {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        for byte in &mut bytes[at..at + size] {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            *byte = state.to_be_bytes()[0];
-        }
-    })?;
-    make("frames of ones", &|bytes| bytes[at..at + size].fill(0xff))?;
-    make("frames cut in the middle", &|bytes| {
-        bytes[at + size / 2 + 3..at + size].fill(0);
-        frames.set_size(bytes, (size / 2 + 3) as u64);
-    })?;
-    make("an entry of four gigabytes", &|bytes| {
-        bytes[at..at + 4].copy_from_slice(&0xffff_fff0_u32.to_le_bytes());
-    })?;
-    make("an entry of many exabytes", &|bytes| {
-        bytes[at..at + 4].fill(0xff);
-        bytes[at + 4..at + 12].copy_from_slice(&(u64::MAX - 16).to_le_bytes());
-    })?;
-    make("entries that point at themselves", &|bytes| {
-        let mut place = at;
-        while place + 8 <= at + size {
-            let length = u32::from_le_bytes(bytes[place..place + 4].try_into().unwrap_or_default());
-            if length == 0 || length as usize > size {
-                break;
-            }
-            bytes[place + 4..place + 8].copy_from_slice(&4_u32.to_le_bytes());
-            place += 4 + length as usize;
-        }
-    })?;
-    make("a section without end", &|bytes| {
-        frames.set_size(bytes, u64::MAX)
-    })?;
-    make("a section beyond the file", &|bytes| {
-        frames.set_offset(bytes, 1 << 40)
-    })?;
-    make("a section over the headers", &|bytes| {
-        frames.set_offset(bytes, 0);
-        let all = bytes.len() as u64;
-        frames.set_size(bytes, all);
-    })?;
-    make("an index of its own frames", &|bytes| {
-        let (offset, size) = (frames.offset(bytes) as u64, frames.size(bytes) as u64);
-        index.set_offset(bytes, offset);
-        index.set_size(bytes, size);
-    })?;
-    make("no section at all", &|bytes| {
-        // e_shoff, e_shnum and e_shstrndx.
-        bytes[0x28..0x30].copy_from_slice(&u64::MAX.to_le_bytes());
-        bytes[0x3c..0x40].fill(0xff);
-    })?;
-    Ok(made)
-}
-
-/// The section headers of an ELF file of 64 bits.
-struct Elf {
-    first: usize,
-    count: usize,
-    names: usize,
-}
-
-/// One of them: where it is.
-#[derive(Clone, Copy)]
-struct Section(usize);
-
-impl Elf {
-    fn of(bytes: &[u8]) -> Option<Elf> {
-        let half = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-        Some(Elf {
-            first: number(bytes, 0x28)?,
-            count: half(0x3c)?.into(),
-            names: half(0x3e)?.into(),
-        })
-    }
-
-    fn at(&self, index: usize) -> Section {
-        const HEADER: usize = 64;
-        Section(self.first + HEADER * index)
-    }
-
-    fn section(&self, bytes: &[u8], name: &str) -> Option<Section> {
-        let names = self.at(self.names).offset(bytes);
-        (0..self.count).map(|index| self.at(index)).find(|section| {
-            let place = bytes
-                .get(section.0..section.0 + 4)
-                .and_then(|word| word.try_into().ok());
-            let start = names + place.map_or(0, |word| u32::from_le_bytes(word) as usize);
-            let rest = bytes.get(start..).unwrap_or_default();
-            rest.starts_with(name.as_bytes()) && rest.get(name.len()) == Some(&0)
-        })
-    }
-}
-
-impl Section {
-    const OFFSET: usize = 0x18;
-    const SIZE: usize = 0x20;
-
-    fn offset(self, bytes: &[u8]) -> usize {
-        number(bytes, self.0 + Self::OFFSET).unwrap_or(0)
-    }
-
-    fn size(self, bytes: &[u8]) -> usize {
-        number(bytes, self.0 + Self::SIZE).unwrap_or(0)
-    }
-
-    fn set_offset(self, bytes: &mut [u8], value: u64) {
-        let place = self.0 + Self::OFFSET;
-        bytes[place..place + 8].copy_from_slice(&value.to_le_bytes());
-    }
-
-    fn set_size(self, bytes: &mut [u8], value: u64) {
-        let place = self.0 + Self::SIZE;
-        bytes[place..place + 8].copy_from_slice(&value.to_le_bytes());
-    }
-}
-
-fn number(bytes: &[u8], at: usize) -> Option<usize> {
-    let bytes = bytes.get(at..at + 8)?.try_into().ok()?;
-    usize::try_from(u64::from_le_bytes(bytes)).ok()
 }

@@ -11,7 +11,7 @@ use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 use tests::audit::{Audit, Life};
 use tests::books::Books;
-use tests::experiment::{array_ticks, packets};
+use tests::experiment::{array_ticks, packets, start_ns};
 use tests::followed_books::{Followed, complete};
 use tests::kcollect::record;
 use tests::machine::Exclusive;
@@ -20,18 +20,30 @@ use tests::states::States;
 const LIMIT: Duration = Duration::from_secs(60);
 /// How many times the shell runs `true`.
 const TIMES: usize = 1000;
+/// Seconds after a first time, in which what its programs need for their stacks is learnt.
+const LEARN: &str = "1.5";
 /// How many files are compiled.
 const FILES: usize = 30;
 /// Which part of the ticks with a user stack have one that is complete.
 const COMPLETE: f64 = 0.95;
+/// The same of programs that live for a millisecond: no one can tell the kernel in time what they have mapped, so their stacks are
+/// copied, where there is room. How often there is, depends on how soon kcollect gets a CPU to make some.
+const COMPLETE_IN_A_BLINK: f64 = 0.4;
 /// Which part of the user's frames may be of no load object.
 const NOWHERE: f64 = 0.01;
 
 #[test]
 fn root_a_loop_of_brief_programs() -> Result<()> {
     let _machine = Exclusive::take()?;
-    let script = format!("i=0; while [ $i -lt {TIMES} ]; do /bin/true; i=$((i+1)); done");
-    judge(&["sh", "-c", &script], TIMES, &["sh", "true"])
+    let script = format!(
+        "/bin/true; sleep {LEARN}; i=0; while [ $i -lt {TIMES} ]; do /bin/true; i=$((i+1)); done"
+    );
+    judge(
+        &["sh", "-c", &script],
+        TIMES,
+        &["sh", "true"],
+        COMPLETE_IN_A_BLINK,
+    )
 }
 
 #[test]
@@ -55,25 +67,26 @@ fn root_a_parallel_build() -> Result<()> {
         objects.join(" ")
     );
     fs::write(directory.path().join("Makefile"), makefile)?;
-    judge(
-        &["make", "-s", "-j2", "-C", place],
-        2 * FILES,
-        &["make", "cc"],
-    )
+    let script = format!("cd {place} && make -s -j2 f0.o f1.o && sleep {LEARN} && make -s -j2");
+    judge(&["sh", "-c", &script], 2 * FILES, &["make", "cc"], COMPLETE)
 }
 
-/// Records a load of which so many programs are executed, and holds it against the audit.
-fn judge(load: &[&str], programs: usize, names: &[&str]) -> Result<()> {
+/// Records a load that executes at least so many programs, some of these names, and holds it against the audit; so great a share
+/// of the user stacks is to be complete.
+fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<()> {
     let audit = Audit::start(LIMIT)?;
     let recorded = record(&["-p", "hi", "-F", "on"], load, LIMIT)?;
     let lives = audit.end()?;
     let founder = recorded.experiment()?;
-    Books::of(&founder)?.complete()?;
-
+    let books = Books::of(&founder)?;
+    books.complete()?;
     let states = States::of(&founder)?;
     let followed = Followed::of(&founder)?;
+    // Frames that were disbelieved are no loss: the process had unmapped what they were walked by.
     ensure!(
-        followed.losses.values().all(|count| *count == 0),
+        ["copies", "unheld"]
+            .iter()
+            .all(|loss| followed.losses.get(*loss) == Some(&0)),
         "{:?}",
         followed.losses
     );
@@ -85,8 +98,9 @@ fn judge(load: &[&str], programs: usize, names: &[&str]) -> Result<()> {
         .collect();
     ensure!(
         brief.len() >= programs,
-        "the audit has {} programs",
-        brief.len()
+        "the audit has {} programs of {} processes",
+        brief.len(),
+        lives.len()
     );
     let called: BTreeSet<&str> = brief
         .values()
@@ -102,29 +116,36 @@ fn judge(load: &[&str], programs: usize, names: &[&str]) -> Result<()> {
         with_ticks.insert(packet.pid);
     }
     let mut wrong = Vec::new();
-    let mut stacks: BTreeMap<String, u64> = BTreeMap::new();
-    let (mut count, mut frames, mut nowhere) = (0, 0, 0);
+    let (mut early, mut stacks): (BTreeMap<String, u64>, BTreeMap<String, u64>) =
+        Default::default();
+    let (mut count, mut frames, mut nowhere, mut kernelless) = (0, 0, 0, 0);
+    let learnt_ns = start_ns(&founder)? + 1_000_000_000;
     for (pid, life) in &brief {
         if !with_ticks.contains(pid) {
             continue;
         }
         count += 1;
-        match one(&founder, &states, &followed, *pid, life) {
-            Ok(found) => {
-                frames += found.frames;
-                nowhere += found.nowhere;
+        let found = match one(&founder, &states, &followed, *pid, life) {
+            Ok(found) => found,
+            Err(error) => {
+                wrong.push(format!("process {pid}, {life:?}: {error:#}"));
+                continue;
             }
-            Err(error) => wrong.push(format!("process {pid}, {life:?}: {error:#}")),
-        }
-        for process in followed.all(*pid) {
-            for (end, ticks) in &process.user_stacks {
-                *stacks.entry(end.clone()).or_default() += ticks;
-            }
+        };
+        frames += found.frames;
+        nowhere += found.nowhere;
+        kernelless += found.kernelless;
+        let sums = match found.born_ns < learnt_ns {
+            true => &mut early,
+            false => &mut stacks,
+        };
+        for (end, ticks) in followed.all(*pid).flat_map(|process| &process.user_stacks) {
+            *sums.entry(end.clone()).or_default() += ticks;
         }
     }
     println!(
-        "{} brief programs by the audit, {count} with ticks; user stacks {stacks:?}, {:.2} % complete; \
-         {nowhere} of {frames} user frames are nowhere",
+        "{} brief programs by the audit, {count} with ticks; user stacks {stacks:?}, {:.2} % complete, \
+         of those born in the first second {early:?}; {nowhere} of {frames} user frames are nowhere",
         brief.len(),
         complete(&stacks) * 100.0
     );
@@ -134,9 +155,14 @@ fn judge(load: &[&str], programs: usize, names: &[&str]) -> Result<()> {
         wrong.len(),
         wrong[..wrong.len().min(8)].join("\n")
     );
+    let missing = books.losses.get("missing_stacks").copied();
+    ensure!(
+        kernelless <= missing.unwrap_or_default(),
+        "{kernelless} ticks in the kernel without its functions, of {missing:?} in the books"
+    );
     ensure!(count >= 20, "only {count} of them had a tick");
     ensure!(
-        complete(&stacks) >= COMPLETE,
+        complete(&stacks) >= share,
         "only {:.4} of the user stacks are complete: {stacks:?}",
         complete(&stacks)
     );
@@ -147,11 +173,15 @@ fn judge(load: &[&str], programs: usize, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// User frames, and how many of them are in no load object.
-#[derive(Default)]
+/// What is in a subexperiment.
 struct Found {
+    /// When its first tick was told.
+    born_ns: u64,
+    /// User frames, and how many of them are in no load object.
     frames: u64,
     nowhere: u64,
+    /// Ticks in the kernel that have no function of it.
+    kernelless: i64,
 }
 
 /// A process that had ticks.
@@ -191,15 +221,20 @@ fn one(
     ensure!(experiment.is_closed(), "its experiment is not closed");
     let (space, stacks) = (experiment.address_space()?, experiment.stacks()?);
     let start = experiment.start().tstamp;
-    let mut found = Found::default();
+    let mut found = Found {
+        born_ns: u64::MAX,
+        frames: 0,
+        nowhere: 0,
+        kernelless: 0,
+    };
     for tick in experiment.ticks()? {
         let tick = tick?;
         let stack = tick.stack.and_then(|stack| stacks.get(stack));
         let stack = stack.context("a tick without a stack")?;
-        ensure!(
-            tick.state == Microstate::User.number() || stack.frames.iter().any(is_of_kernel),
-            "a tick in the kernel without its functions: {tick:?}"
-        );
+        found.born_ns = found.born_ns.min(tick.time);
+        if tick.state != Microstate::User.number() && !stack.frames.iter().any(is_of_kernel) {
+            found.kernelless += i64::from(tick.ticks);
+        }
         for frame in stack.frames.iter().filter(|frame| !is_of_kernel(frame)) {
             found.frames += 1;
             let at = tick.time.saturating_sub(start);

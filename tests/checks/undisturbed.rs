@@ -18,14 +18,16 @@ const TIMES: u64 = 20;
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// What the program tells.
+#[derive(Default)]
 struct Told {
+    pid: i32,
     /// By kind: how often, and how many of these were interrupted, cut short or early.
     calls: BTreeMap<String, [u64; 4]>,
     /// By number: how often.
     signals: BTreeMap<String, u64>,
     /// Executable mappings at the beginning and at the end.
     code: (u64, u64),
-    /// Everything else: what it was started with.
+    /// What it was started with.
     origin: BTreeSet<String>,
 }
 
@@ -49,13 +51,7 @@ fn root_a_followed_process_is_not_disturbed() -> Result<()> {
     // It was followed, or this shows nothing.
     let experiment = recorded.experiment()?;
     let followed = Followed::of(&experiment)?;
-    let process = followed
-        .processes
-        .iter()
-        .find(|process| {
-            process.experiment.contains("setarch") || process.experiment.contains("bystander")
-        })
-        .with_context(|| format!("it was not followed: {followed:?}"))?;
+    let (process, _) = followed.one(&experiment, watched.pid)?;
     let stacks = process.user_stacks.get("complete").copied();
     ensure!(
         stacks.unwrap_or_default() > 10_000,
@@ -98,12 +94,7 @@ fn root_a_followed_process_is_not_disturbed() -> Result<()> {
 }
 
 fn told(finished: &Finished) -> Result<Told> {
-    let mut told = Told {
-        calls: BTreeMap::new(),
-        signals: BTreeMap::new(),
-        code: (0, 0),
-        origin: BTreeSet::new(),
-    };
+    let mut told = Told::default();
     for line in finished.stdout.lines() {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let number = |at: usize| -> Result<u64> {
@@ -119,9 +110,12 @@ fn told(finished: &Finished) -> Result<Told> {
                 told.signals.insert(words[1].to_owned(), number(2)?);
             }
             Some(&"code") => told.code = (number(1)?, number(2)?),
-            _ => {
+            Some(&"pid") => told.pid = i32::try_from(number(1)?)?,
+            Some(&"origin") => {
                 told.origin.insert(line.to_owned());
             }
+            // kcollect's own words.
+            _ => {}
         }
     }
     Ok(told)

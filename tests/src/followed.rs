@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use experiment_format::log::LogEvent;
-use experiment_format::map::MapEvent;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::ClockRecord;
 use experiment_format::reader::Experiment;
@@ -162,28 +161,6 @@ impl Followed {
             ensure!(lost == 0, "{what}: {lost} in {}", self.json["losses"]);
         }
         Ok(())
-    }
-
-    /// The names of all load objects of the followed processes.
-    ///
-    /// # Errors
-    /// When a map cannot be read.
-    pub fn load_objects(&self) -> Result<BTreeSet<String>> {
-        let mut found = BTreeSet::new();
-        for sub in &self.subs {
-            let maps = Experiment::open(&sub.path)?.maps()?;
-            found.extend(maps.into_iter().filter_map(|event| match event {
-                MapEvent::Segment { name, .. } => Some(name),
-                _ => None,
-            }));
-        }
-        Ok(found)
-    }
-
-    /// Whether load objects of this name were archived, and so are found whatever became of the file.
-    pub fn archives(&self, object: &str) -> bool {
-        let name = experiment_format::archive::archive_name(object);
-        self.founder.join("archives").join(name).exists()
     }
 }
 

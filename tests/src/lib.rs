@@ -1,10 +1,11 @@
 //! What the checks of kcollect are made of.
 //!
-//! A profiler is right when it agrees with things that know better. Three of them are used here:
+//! A profiler is right when it agrees with things that know better. Four of them are used here:
 //!
 //! * **workloads** ([`truth`]), programs that do one thing for a stated time and then say what they did, by the
 //!   kernel's own account of them, and where they spent their time ([`ledger`], which [`states`]
 //!   holds against kcollect's account, as [`threads`] and [`counts`] do for samples and counts);
+//! * **programs that are hard to follow** ([`quarry`], [`broken_elf`]), and what was recorded of them ([`followed`]);
 //! * **stock tools** ([`gprofng`], [`perf`]), which read kcollect's experiment or watch the same load;
 //! * **the kernel's tables** ([`kallsyms`], [`machine`]), and the experiment's files by the letter of their format
 //!   ([`experiment`]).
@@ -20,6 +21,7 @@
 
 pub mod audit;
 pub mod books;
+pub mod broken_elf;
 pub mod call_tree;
 pub mod cgroup;
 pub mod cold_file;

@@ -5,8 +5,8 @@
  * of them restarts a call, and every call that ends otherwise than it should is counted by kind. What the process was started with
  * is told as well: environment, open files, limits, memory map, state of its signals.
  *
- * It prints lines: `call KIND TIMES INTERRUPTED SHORT EARLY`, `signal NUMBER TIMES`, `code COUNT COUNT`, how many executable
- * mappings there were at the beginning and at the end; all others tell what it was started with.
+ * It prints lines: `call KIND TIMES INTERRUPTED SHORT EARLY`; `signal NUMBER TIMES`; `code COUNT COUNT`, how many executable
+ * mappings there were at the beginning and at the end; `pid` and its number; `origin` and what it was started with.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -446,7 +446,7 @@ static void print_file(const char *path, const char *words)
 	while (fgets(line, sizeof line, file)) {
 		snprintf(word, sizeof word, " %.*s ", (int)strcspn(line, ":"), line);
 		if (words == NULL || strstr(words, word) != NULL)
-			printf("%s: %s", path, line);
+			printf("origin %s: %s", path, line);
 	}
 	fclose(file);
 }
@@ -480,9 +480,9 @@ static void print_origin(char **environment)
 	print_file("/proc/self/oom_score_adj", NULL);
 	print_file("/proc/self/cgroup", NULL);
 	for (; *environment != NULL; environment++)
-		printf("environment: %s\n", *environment);
+		printf("origin environment: %s\n", *environment);
 	check(getcwd(cwd, sizeof cwd) != NULL, "getcwd");
-	printf("scheduling: policy %d, nice %d\n", sched_getscheduler(0), getpriority(PRIO_PROCESS, 0));
+	printf("origin scheduling: policy %d, nice %d\n", sched_getscheduler(0), getpriority(PRIO_PROCESS, 0));
 	check(files != NULL, "/proc/self/fd");
 	while ((entry = readdir(files)) != NULL) {
 		struct stat status;
@@ -490,12 +490,12 @@ static void print_origin(char **environment)
 		if (entry->d_name[0] == '.' || file == dirfd(files))
 			continue;
 		check(fstat(file, &status) == 0, "fstat");
-		printf("file: %d, mode %o, flags %o %o\n", file, status.st_mode, fcntl(file, F_GETFL), fcntl(file, F_GETFD));
+		printf("origin file: %d, mode %o, flags %o %o\n", file, status.st_mode, fcntl(file, F_GETFL), fcntl(file, F_GETFD));
 	}
 	closedir(files);
 	for (int number = 1; number < _NSIG; number++)
 		if (sigaction(number, NULL, &action) == 0 && action.sa_handler != SIG_DFL)
-			printf("disposition: %d is not left to the kernel\n", number);
+			printf("origin disposition: %d is not left to the kernel\n", number);
 }
 
 int main(int argument_count, char **arguments, char **environment)
@@ -512,6 +512,7 @@ int main(int argument_count, char **arguments, char **environment)
 		return 64;
 	}
 	print_origin(environment);
+	printf("pid %d\n", getpid());
 	for (size_t number = 0; number < sizeof WATCHED / sizeof *WATCHED; number++)
 		check(sigaction(WATCHED[number], &action, NULL) == 0, "sigaction");
 	for (int number = SIGRTMIN; number <= SIGRTMAX; number++)
@@ -535,8 +536,9 @@ int main(int argument_count, char **arguments, char **environment)
 		const struct kind *kind = &kinds[number];
 		if (kind->call == call_io_uring_enter && ring < 0)
 			continue;
+		/* One that waits still: the other side may have ended without a last message. */
 		if (kind->call == call_msgrcv)
-			rest();
+			check(msgsnd(messages, &(struct message){ .type = 1 }, sizeof(struct message) - sizeof(long), 0) == 0, "msgsnd");
 		check(pthread_join(callers[number], NULL) == 0, "pthread_join");
 		if (kind->other != NULL)
 			check(pthread_join(others[number], NULL) == 0, "pthread_join");

@@ -58,11 +58,9 @@ fn main() -> Result<()> {
     // SAFETY: a new mapping where the kernel likes.
     let page = unsafe { mmap_anonymous(None, size, both, MapFlags::MAP_PRIVATE)? };
     for (index, (_, code)) in FUNCTIONS.iter().enumerate() {
+        let to = page.as_ptr().cast::<u8>().wrapping_add(64 * index);
         // SAFETY: each has 64 bytes of the page that was mapped for them.
-        unsafe {
-            let to = page.as_ptr().cast::<u8>().add(64 * index);
-            to.copy_from_nonoverlapping(code.as_ptr(), code.len());
-        }
+        unsafe { to.copy_from_nonoverlapping(code.as_ptr(), code.len()) };
     }
     // SAFETY: the page is ours.
     unsafe { mprotect(page, PAGE, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC)? };

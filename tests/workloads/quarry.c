@@ -15,6 +15,7 @@
  *   exec:PATH            another program does the rest
  *   memory               a copy of this program in memory (memfd) does the rest
  *   die                  kills itself
+ *   leader:MS            the first thread ends; another spins in burn_two for so long, and ends the process
  *   deep:N,MS            burn_deep at the bottom of N calls of dig
  *   nowhere:MS           spins with a stack pointer to nowhere
  *   jit:MS jitfp:MS      spins in code made in memory, called without and with a frame pointer
@@ -26,6 +27,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -101,9 +103,14 @@ APART static void dig(uint64_t depth, uint64_t ns)
 	(void)room[0];
 }
 
-/* About `rounds` times two nanoseconds; nothing of it needs a stack. */
-APART static void spin_nowhere(uint64_t rounds)
+/* Some hundred microseconds of `dec; jnz`. */
+#define ROUNDS (1 << 18)
+
+/* Nothing of it needs a stack. */
+APART static void spin_nowhere(void)
 {
+	uint64_t rounds = ROUNDS;
+
 	__asm__ volatile("movq %%rsp, %%r12\n"
 			 "movq $0x10, %%rsp\n"
 			 "1: decq %0\n"
@@ -113,16 +120,6 @@ APART static void spin_nowhere(uint64_t rounds)
 			 :
 			 : "r12", "cc", "memory");
 	CALLED;
-}
-
-/* Rounds of `dec; jnz` in so much time, on this machine. */
-static uint64_t rounds_of(uint64_t ns)
-{
-	uint64_t rounds = 1 << 20, count = rounds, before = now(CLOCK_PROCESS_CPUTIME_ID), took;
-
-	__asm__ volatile("1: decq %0\n jnz 1b\n" : "+r"(count) : : "cc");
-	took = now(CLOCK_PROCESS_CPUTIME_ID) - before;
-	return rounds * ns / (took ? took : 1) + 1;
 }
 
 static const unsigned char BARE[] = { 0x48, 0xff, 0xcf, 0x75, 0xfb, 0xc3 }; /* dec %rdi; jnz; ret */
@@ -140,7 +137,11 @@ static void *made(const void *code, size_t length)
 
 APART static void call_made(void *code, uint64_t ns)
 {
-	((void (*)(uint64_t))code)(rounds_of(ns));
+	uint64_t end = now(CLOCK_PROCESS_CPUTIME_ID) + ns;
+
+	do
+		((void (*)(uint64_t))code)(ROUNDS);
+	while (now(CLOCK_PROCESS_CPUTIME_ID) < end);
 	CALLED;
 }
 
@@ -269,6 +270,14 @@ static void memory(char **rest)
 	fail("fexecve");
 }
 
+static void *survive(void *ns)
+{
+	/* The first thread goes first. */
+	nap(20 * MS);
+	call_two((uint64_t)ns);
+	exit(0);
+}
+
 int main(int count, char **words)
 {
 	for (int index = 1; index < count; index++) {
@@ -343,6 +352,12 @@ int main(int count, char **words)
 			fail(what);
 		} else if (IS("memory")) {
 			memory(words + index + 1);
+		} else if (IS("leader")) {
+			pthread_t thread;
+
+			if (pthread_create(&thread, 0, survive, (void *)ns))
+				fail("pthread_create");
+			pthread_exit(0);
 		} else if (IS("die")) {
 			kill(getpid(), SIGKILL);
 		} else if (IS("deep")) {
@@ -351,7 +366,11 @@ int main(int count, char **words)
 
 			dig(depth, strtoull(rest + 1, 0, 10) * MS);
 		} else if (IS("nowhere")) {
-			spin_nowhere(rounds_of(ns));
+			uint64_t end = now(CLOCK_PROCESS_CPUTIME_ID) + ns;
+
+			do
+				spin_nowhere();
+			while (now(CLOCK_PROCESS_CPUTIME_ID) < end);
 		} else if (IS("jit")) {
 			call_made(made(BARE, sizeof(BARE)), ns);
 		} else if (IS("jitfp")) {

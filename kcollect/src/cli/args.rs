@@ -142,8 +142,9 @@ pub(super) struct Experiment {
     /// Add it to this group, a file that is made if need be. It also gives the experiment its name: NAME.1.er
     #[arg(short = 'g', long, value_name = "NAME.erg", allow_hyphen_values = true)]
     pub(super) group: Option<PathBuf>,
-    /// What is copied into it: on (load objects, the default), off, usedldobjects (those the data refer to), src (and
-    /// all sources), usedsrc (and sources the data refer to), all; ldobjects and copy mean on
+    /// What is copied into it: on (load objects of the kernel and of followed processes, the default), off,
+    /// usedldobjects (those the data refer to), src or all (on, and all sources), usedsrc (on, and sources the data
+    /// refer to); ldobjects and copy mean on
     #[arg(short = 'A', long, value_name = "WHAT", allow_hyphen_values = true)]
     pub(super) archive: Option<String>,
     /// A comment for its notes; up to ten

@@ -103,7 +103,7 @@ pub enum NameWish {
     Exactly(String),
 }
 
-/// What is copied into the experiment's `archives/` at the end (`-A`).
+/// What is copied into the experiment's `archives/` (`-A`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Archive {
     /// Nothing.

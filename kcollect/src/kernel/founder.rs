@@ -330,6 +330,20 @@ impl Founder {
         }
     }
 
+    /// Before data are taken: what a snapshot has told of processes is handed to the programs in the kernel, so that their stacks are
+    /// walked from the first tick on.
+    ///
+    /// # Errors
+    /// When the kernel has no memory for it.
+    pub fn prepare(&mut self, collector: &mut TickCollector) -> Result<(), bpf::Error> {
+        let Some(user) = &mut self.user else {
+            return Ok(());
+        };
+        user.hand_over(collector, &self.processes, true)?;
+        user.wait_for_tables();
+        user.hand_over(collector, &self.processes, true)
+    }
+
     /// Once a round: what was learnt of processes is handed to the programs in the kernel.
     ///
     /// # Errors
@@ -339,7 +353,7 @@ impl Founder {
             return Ok(());
         };
         let back = user.walk_copies(self.writer.dir(), &self.processes, false);
-        let result = user.hand_over(collector, &self.processes);
+        let result = user.hand_over(collector, &self.processes, false);
         self.write_back(&back);
         result
     }
@@ -378,7 +392,7 @@ impl Founder {
                 if let Some(user) = &mut self.user
                     && exec
                 {
-                    user.executed(pid, time);
+                    user.executed(pid, &name, time);
                 }
             }
             SidebandEvent::Map { pid, mapping } => {

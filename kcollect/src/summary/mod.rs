@@ -6,6 +6,7 @@ mod text;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
+use bpf::TableUse;
 use bpf::{Counts, CpuBooks, Details};
 use experiment_format::microstate::Microstate;
 use serde::Serialize;
@@ -20,7 +21,7 @@ use crate::kernel::founder::Founder;
 use crate::kernel::recorder::TRUNCATED;
 use crate::losses::Losses;
 use crate::sources::{CpuTime, Sources};
-use crate::user::{FollowedProcess, StackCounts, UserLosses};
+use crate::user::{FollowedProcess, StackCounts, UserLosses, Walks};
 
 /// Rows of a table in the JSON.
 const TOP_JSON: usize = 200;
@@ -81,6 +82,10 @@ pub struct Followed {
     pub user_stacks: StackCounts,
     /// Ticks of all threads by what became of their user side.
     pub entries: Joined,
+    /// User stacks by who walked them.
+    pub walks: Walks,
+    /// How much of the kernel's memory the unwind tables took.
+    pub table_use: TableUse,
     /// How load objects got their unwind tables.
     pub tables: TableCounts,
     /// What was lost.
@@ -248,7 +253,7 @@ impl Summary {
             lived_s: times.times.lived as f64 / 1e9,
         };
         let (system, _) = accounts.system();
-        let followed = user(founder);
+        let followed = user(founder, sources.collector.table_use());
         Ok(Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
@@ -317,7 +322,7 @@ impl Followed {
 }
 
 /// What came of following processes, where any could be.
-fn user(founder: &Founder) -> Option<Followed> {
+fn user(founder: &Founder, table_use: TableUse) -> Option<Followed> {
     let user = founder.user.as_ref()?;
     let processes = user.summary();
     let mut user_stacks = StackCounts::default();
@@ -328,6 +333,8 @@ fn user(founder: &Founder) -> Option<Followed> {
         processes,
         user_stacks,
         entries: user.joined(),
+        walks: user.walks,
+        table_use,
         tables: user.objects.counts,
         losses: user.losses,
     })

@@ -48,7 +48,7 @@ impl HandOver {
 }
 
 impl UserSide {
-    /// Hands over what has changed.
+    /// Hands over what has changed; `before_data` also of processes of which a snapshot alone has told.
     ///
     /// # Errors
     /// When the kernel has no memory for it.
@@ -56,6 +56,7 @@ impl UserSide {
         &mut self,
         collector: &mut TickCollector,
         processes: &Processes,
+        before_data: bool,
     ) -> Result<(), bpf::Error> {
         collector.tidy_tables();
         for pid in std::mem::take(&mut self.hand_over.gone) {
@@ -65,7 +66,7 @@ impl UserSide {
         self.hand_over.rules += rules.len();
         collector.add_rules(rules.iter().copied());
         for pid in std::mem::take(&mut self.hand_over.changed) {
-            self.hand_over_process(collector, processes, pid)?;
+            self.hand_over_process(collector, processes, pid, before_data)?;
         }
         Ok(())
     }
@@ -75,17 +76,22 @@ impl UserSide {
         collector: &mut TickCollector,
         processes: &Processes,
         pid: u32,
+        before_data: bool,
     ) -> Result<(), bpf::Error> {
         let ignored = self.is_ignored(processes, pid);
         let Some(space) = self.spaces.get_mut(pid) else {
             return Ok(());
         };
-        // Its next record tells.
-        let Some(execution) = space.execution else {
-            return Ok(());
-        };
+        // Where it is not known yet its next record tells.
+        let execution = space.execution;
         if ignored {
-            return collector.ignore_process(pid, execution);
+            return match execution {
+                Some(execution) => collector.ignore_process(pid, execution),
+                None => Ok(()),
+            };
+        }
+        if execution.is_none() && !before_data {
+            return Ok(());
         }
         let (mut mapped, mut pending) = (Vec::new(), false);
         for mapping in space.code().iter() {

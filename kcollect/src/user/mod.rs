@@ -40,8 +40,13 @@ pub use stack::{Copied, StackCounts, UserStack};
 
 /// Copied stacks that wait for tables take at most so many bytes.
 const MOST_COPIES: usize = 64 << 20;
+/// So long is waited before data are taken for the tables of what runs.
+const LONGEST_PREPARATION: Duration = Duration::from_millis(500);
 /// So long is waited at the end for the tables that copied stacks need.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
+/// A forked process that was chosen has so long to execute its own program before its experiment gets the name that its parent
+/// gave it, nanoseconds.
+const BEFORE_EXEC: u64 = 50_000_000;
 /// Things that processes did of which it is open whether they will be followed.
 const MOST_HELD: usize = 200_000;
 
@@ -70,6 +75,8 @@ struct Fate {
     pid: u32,
     chosen: bool,
     ticked: bool,
+    /// When it was forked; nothing once it has executed a program, and for those that were there before.
+    forked: Option<u64>,
     first: Option<First>,
     held: Vec<(Stay, Option<Arc<UserStack>>)>,
     followed: Option<Box<Followed>>,
@@ -167,6 +174,17 @@ pub struct UserSide {
     pub failed: Option<Error>,
     /// What could not be done.
     pub losses: UserLosses,
+    /// How stacks were walked.
+    pub walks: Walks,
+}
+
+/// User stacks by who walked them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Walks {
+    /// The programs in the kernel.
+    pub kernel: u64,
+    /// We did, from a copy, because something was not known there yet.
+    pub copied: u64,
 }
 
 /// What was lost of the user side.
@@ -203,6 +221,7 @@ impl UserSide {
             hand_over: HandOver::default(),
             failed: None,
             losses: UserLosses::default(),
+            walks: Walks::default(),
         }
     }
 
@@ -241,12 +260,13 @@ impl UserSide {
         self.hand_over.changed(pid);
         let fate = self.fate(processes, pid);
         fate.chosen |= by_followed;
+        fate.forked = Some(at);
     }
 
     /// Another process gets the number. What the former one did may still wait for its user side; but what it had mapped is
     /// forgotten now, so that is told first.
     fn superseded(&mut self, dir: &ExperimentDir, processes: &Processes, serial: u64, at: u64) {
-        self.begin_if_chosen(dir, processes, serial);
+        self.begin_if_chosen(dir, processes, serial, u64::MAX);
         let Some(fate) = self.fates.get_mut(&serial) else {
             return;
         };
@@ -257,8 +277,8 @@ impl UserSide {
         }
     }
 
-    /// `pid` executes another program.
-    pub fn executed(&mut self, pid: u32, at: u64) {
+    /// `pid` executes another program and is called by its name.
+    pub fn executed(&mut self, pid: u32, name: &[u8], at: u64) {
         self.spaces.executed(pid, at);
         if self.load == Some(pid) {
             self.load = None;
@@ -267,6 +287,17 @@ impl UserSide {
             lineages.executed(pid);
         }
         self.hand_over.changed(pid);
+        let descent = self.descent(pid);
+        if let Some(serial) = self.serials.get(&pid)
+            && let Some(fate) = self.fates.get_mut(serial)
+            && let Some(forked) = fate.forked.take()
+            && fate.followed.is_none()
+            && at < forked.saturating_add(BEFORE_EXEC)
+            && let Some(first) = &mut fate.first
+        {
+            first.name = name.to_vec();
+            first.descent = descent;
+        }
         if let Some(followed) = self.followed(pid)
             && let Some(watch) = followed.jit.take()
         {
@@ -293,7 +324,21 @@ impl UserSide {
 
     /// A snapshot found a process with its mappings.
     pub fn found(&mut self, pid: u32, mappings: Vec<Mapping>, at: u64) {
-        self.spaces.found(pid, mappings, at);
+        if !mappings.is_empty() {
+            self.spaces.found(pid, mappings, at);
+            self.hand_over.changed(pid);
+        }
+    }
+
+    /// Before data are taken: waits for the unwind tables of what runs, but not long.
+    pub fn wait_for_tables(&mut self) {
+        let began = Instant::now();
+        while self.objects.waiting() > 0
+            && let Some(left) = LONGEST_PREPARATION.checked_sub(began.elapsed())
+        {
+            let settled = self.objects.wait(left);
+            self.hand_over.settled(&settled);
+        }
     }
 
     /// The leading thread of `pid` exited.
@@ -361,6 +406,7 @@ impl UserSide {
                 guessed,
                 version,
             } => {
+                self.walks.kernel += 1;
                 let mut frames = frames.into_vec();
                 // Where nothing was known of its mappings, and no room for a copy: at least where it was.
                 if frames.is_empty() {
@@ -383,6 +429,7 @@ impl UserSide {
                 }
             }
             Side::Copied { registers, stack } => {
+                self.walks.copied += 1;
                 let copied = Copied {
                     registers: Registers {
                         pc: entry.ip,
@@ -513,6 +560,7 @@ impl UserSide {
             .collect();
         let mut back = Vec::new();
         for serial in gone {
+            self.begin_if_chosen(dir, processes, serial, u64::MAX);
             if let Some(fate) = self.fates.get(&serial)
                 && self.serials.get(&fate.pid) == Some(&serial)
             {
@@ -588,6 +636,10 @@ impl UserSide {
         let mut back = self.walk_copies(dir, processes, true);
         let complete = self.join.close();
         back.extend(self.deliver(dir, processes, complete));
+        let serials: Vec<u64> = self.fates.keys().copied().collect();
+        for serial in serials {
+            self.begin_if_chosen(dir, processes, serial, u64::MAX);
+        }
         for fate in self.fates.values_mut() {
             self.held -= fate.held.len();
             back.extend(fate.held.drain(..).map(|(stay, _)| stay));
@@ -672,14 +724,14 @@ impl UserSide {
                 back.push(stay);
                 continue;
             }
-            self.begin_if_chosen(dir, processes, serial);
+            self.begin_if_chosen(dir, processes, serial, stay.head.time);
             let Some(fate) = self.fates.get_mut(&serial) else {
                 continue;
             };
             if let Some(followed) = &mut fate.followed {
                 let result = write(followed, &stay, stack.as_deref());
                 self.note(result);
-            } else if !matches!(self.rule.follow, Follow::On) {
+            } else if fate.first.is_none() && !matches!(self.rule.follow, Follow::On) {
                 back.push(stay);
             } else if self.held < MOST_HELD {
                 self.held += 1;
@@ -703,16 +755,10 @@ impl UserSide {
             return;
         }
         if fate.chosen || self.wants(processes, head.pid, fate.ticked) {
-            let descent = self
-                .lineages
-                .as_ref()
-                .and_then(|lineages| lineages.get(head.pid));
             let first = First {
                 at: head.time,
                 name: process_name(processes.get(head.pid), head),
-                descent: descent
-                    .filter(|descent| !descent.is_empty())
-                    .map(str::to_owned),
+                descent: self.descent(head.pid),
             };
             if let Some(fate) = self.fates.get_mut(&serial) {
                 fate.chosen = true;
@@ -722,6 +768,12 @@ impl UserSide {
                 space.keep_changes();
             }
         }
+    }
+
+    /// How a process descends from the load, if it does and is not the load.
+    fn descent(&self, pid: u32) -> Option<String> {
+        let descent = self.lineages.as_ref()?.get(pid)?;
+        (!descent.is_empty()).then(|| descent.to_owned())
     }
 
     /// Is it followed, or may it be yet without being called otherwise?
@@ -735,14 +787,24 @@ impl UserSide {
             || self.wants(processes, pid, false)
     }
 
-    /// Begins the experiment of a process that was chosen.
-    fn begin_if_chosen(&mut self, dir: &ExperimentDir, processes: &Processes, serial: u64) {
+    /// Begins the experiment of a process that was chosen, unless it may still execute its own program at a time.
+    fn begin_if_chosen(
+        &mut self,
+        dir: &ExperimentDir,
+        processes: &Processes,
+        serial: u64,
+        now: u64,
+    ) {
         let Some(fate) = self.fates.get(&serial) else {
             return;
         };
         let Some(first) = fate.first.clone().filter(|_| fate.followed.is_none()) else {
             return;
         };
+        let executes_yet = |forked: u64| now < forked.saturating_add(BEFORE_EXEC);
+        if fate.ended.is_none() && fate.forked.is_some_and(executes_yet) {
+            return;
+        }
         if let Err(error) = self.begin(dir, processes, (fate.pid, serial), &first) {
             self.failed.get_or_insert(error);
         }

@@ -29,7 +29,7 @@ use experiment_format::layout::{ExperimentDir, printable};
 use nix::sys::statvfs::fstatvfs;
 
 use super::{
-    ArchiveError, Asker, Lines, archive_object, archive_source, find_debug_file, source_paths,
+    ArchiveError, Asker, Lines, archive_object, archive_source, find_debug_file, source_paths, vdso,
 };
 use crate::modules::Source;
 
@@ -379,7 +379,8 @@ impl Work {
         let file = match &wish.content {
             Source::Bytes(bytes) => {
                 self.room_for(bytes.len() as u64)?;
-                let stored = self.dir.archive(&wish.name, bytes);
+                let image = vdso::with_one_name_each(bytes.clone());
+                let stored = self.dir.archive(&wish.name, &image);
                 stored.map_err(|error| error.to_string())?;
                 self.spent += bytes.len() as u64;
                 return Ok((true, None));

@@ -21,6 +21,7 @@ mod image;
 mod names;
 mod plt;
 mod sources;
+mod vdso;
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -262,6 +262,7 @@ mod tests {
             text: 0,
             got: 0,
             executable: Vec::new(),
+            root: None,
         };
         let (key, empty) = (Key::of(&sections), Table::default());
         let mut rules = Rules::new();
@@ -298,13 +299,15 @@ mod tests {
             text: 2,
             got: 3,
             executable: vec![4..5, 6..7],
+            root: None,
         };
         let eh = |data, address| Frames::Eh { data, address };
-        let changes: [fn(&mut Sections<'static>); 6] = [
+        let changes: [fn(&mut Sections<'static>); 7] = [
             |sections| sections.text = 0,
             |sections| sections.got = 0,
             |sections| sections.executable[1].end = 8,
             |sections| sections.executable.truncate(1),
+            |sections| sections.root = Some(1),
             |sections| sections.frames = Frames::None,
             |sections| {
                 sections.frames = Frames::Debug {

@@ -1,0 +1,100 @@
+//! The vDSO as it is archived: with one name for each function.
+//!
+//! Its functions have two, `__vdso_clock_gettime` and the weak `clock_gettime`. gprofng shows the shorter one, which is what the C
+//! library calls its own function, so that the two could not be told apart.
+
+use std::collections::HashSet;
+
+use object::LittleEndian;
+use object::elf::{FileHeader64, SHT_DYNSYM, STB_WEAK, STT_FUNC, STT_NOTYPE, Sym64, SymbolInfo};
+use object::read::elf::{FileHeader as _, SectionHeader as _, Sym as _};
+
+use super::elf::LITTLE;
+
+/// Where a symbol's kind is in its record, bytes.
+const INFO: usize = 4;
+
+/// The same image, in which weak names of what has another name are no functions' any more. What can't be understood stays as it is.
+pub(super) fn with_one_name_each(mut image: Vec<u8>) -> Vec<u8> {
+    for position in second_names(&image).unwrap_or_default() {
+        if let Some(info) = image.get_mut(position) {
+            *info = SymbolInfo::new(STB_WEAK, STT_NOTYPE).0;
+        }
+    }
+    image
+}
+
+/// Where in the image the kinds of weak functions are that have another name too.
+fn second_names(image: &[u8]) -> object::Result<Vec<usize>> {
+    let header = FileHeader64::<LittleEndian>::parse(image)?;
+    let sections = header.sections(LITTLE, image)?;
+    let mut found = Vec::new();
+    for section in sections.iter() {
+        if section.sh_type(LITTLE) != SHT_DYNSYM {
+            continue;
+        }
+        let symbols: &[Sym64<LittleEndian>] = section.data_as_array(LITTLE, image)?;
+        let functions = || {
+            let all = symbols.iter().enumerate();
+            all.filter(|(_, symbol)| symbol.st_type() == STT_FUNC)
+        };
+        let strong: HashSet<u64> = functions()
+            .filter(|(_, symbol)| symbol.st_bind() != STB_WEAK)
+            .map(|(_, symbol)| symbol.st_value(LITTLE))
+            .collect();
+        let start = section.sh_offset(LITTLE) as usize;
+        found.extend(
+            functions()
+                .filter(|(_, symbol)| symbol.st_bind() == STB_WEAK)
+                .filter(|(_, symbol)| strong.contains(&symbol.st_value(LITTLE)))
+                .map(|(index, _)| start + index * size_of::<Sym64<LittleEndian>>() + INFO),
+        );
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::os::unix::fs::FileExt;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The vDSO of this process.
+    fn own() -> Vec<u8> {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let line = maps.lines().find(|line| line.ends_with("[vdso]")).unwrap();
+        let (range, _) = line.split_once(' ').unwrap();
+        let (start, end) = range.split_once('-').unwrap();
+        let [start, end] = [start, end].map(|number| u64::from_str_radix(number, 16).unwrap());
+        let mut image = vec![0; (end - start) as usize];
+        let memory = File::open("/proc/self/mem").unwrap();
+        memory.read_exact_at(&mut image, start).unwrap();
+        image
+    }
+
+    #[test]
+    fn the_weak_names_are_taken_away() {
+        let image = own();
+        let second = second_names(&image).unwrap();
+        assert!(cfg!(not(target_arch = "x86_64")) || !second.is_empty());
+        let one_each = with_one_name_each(image.clone());
+        assert_eq!(second_names(&one_each).unwrap(), []);
+        let changed = image.iter().zip(&one_each).filter(|(a, b)| a != b);
+        assert_eq!(changed.count(), second.len());
+    }
+
+    proptest! {
+        #[test]
+        fn any_image_is_taken(at in 0_usize..8192, byte in any::<u8>(), length in 0_usize..8192) {
+            let mut image = own();
+            let at = at % image.len();
+            image[at] = byte;
+            image.truncate(length);
+            let length = image.len();
+            prop_assert_eq!(with_one_name_each(image).len(), length);
+        }
+    }
+}
