@@ -101,6 +101,7 @@ fn main() -> Result<()> {
             }
         };
         ran += 1;
+        eprintln!("{:.2} % of {} ticks", stacks.complete(), stacks.ticks());
         if stacks.complete() < BUDGET {
             below.push(program.name);
         }
