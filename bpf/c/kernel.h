@@ -122,6 +122,7 @@ struct task_struct {
 	int on_rq;
 	int pid;
 	int tgid;
+	struct task_struct *real_parent;
 	unsigned in_iowait : 1;
 	struct sched_entity se;
 	struct sched_info sched_info;

@@ -346,18 +346,29 @@ static __always_inline void describe_entry(struct user_scratch *out, struct task
 	out->end = is_narrow(regs) ? UNWIND_UNSUPPORTED : UNWIND_NO_MAPPING;
 }
 
+/* What is known of the process of a thread, for the program that it executes. A process that was just forked has what its parent
+ * has: if that has changed since, what is walked by it is not believed. */
+static __always_inline struct process *known_process(struct task_struct *task)
+{
+	__u32 pid = task->tgid, parent = task->real_parent->tgid;
+	struct process *process = bpf_map_lookup_elem(&processes, &pid);
+
+	if (!process)
+		process = bpf_map_lookup_elem(&processes, &parent);
+	return process && process->execution == (__u32)task->self_exec_id ? process : 0;
+}
+
 /* Are the mappings of the thread's process known? Then the walk can begin. */
 static __always_inline bool begin_walk(struct user_scratch *out, struct task_struct *task)
 {
-	__u32 pid = task->tgid;
-	struct process *process = bpf_map_lookup_elem(&processes, &pid);
+	struct process *process = known_process(task);
 
 	if (out->end == UNWIND_UNSUPPORTED) {
 		out->words[0] = out->state.pc;
 		out->depth = 1;
 		return false;
 	}
-	if (!process || process->execution != (__u32)task->self_exec_id)
+	if (!process)
 		return false;
 	out->record.version = process->version;
 	out->first = process->first;

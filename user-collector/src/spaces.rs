@@ -179,7 +179,8 @@ impl Spaces {
             changes: holding(&parent.mappings, at),
             complete: false,
             code: parent.code.clone(),
-            versions: VecDeque::new(),
+            // By which its stacks are walked until its own are handed over.
+            versions: parent.versions.clone(),
             last: (at, false),
             execution: parent.execution,
         });
