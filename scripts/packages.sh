@@ -67,6 +67,8 @@ find_missing() {
     if [ "$purpose" != build ]; then
         have gprofng || lacks "gprofng (binutils 2.39 or later)" binutils
         perf_works || lacks perf "$(perf_package)"
+        # Its assembler is unwound.
+        have openssl || lacks openssl openssl
     fi
     if [ "$purpose" = bench ]; then
         have offcputime || lacks "offcputime of bcc's libbpf-tools" libbpf-tools
