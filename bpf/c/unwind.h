@@ -26,6 +26,7 @@
 #define TEXT_TRAMPOLINE 0xd1ff08ec8348	  /* sub $8,%rsp; call *%rcx */
 #define TEXT_TRAMPOLINE_CALL 0xc308c48348d1ff /* call *%rcx; add $8,%rsp; ret */
 #define TEXT_MCALL 0xe958d4ff		     /* call *%r12, without its first byte; pop %rax; jmp */
+#define TEXT_SYSTEMSTACK 0xf825048b4864d7ff  /* call *%rdi; mov %fs:..f8,%rax */
 #define TEXT_MCALL_NOP 0xe95890d4ff	     /* the same of Go since 1.22 */
 /* In place of a register: relative to the canonical frame address. */
 #define UNWIND_CFA 255
@@ -214,7 +215,9 @@ static __always_inline enum unwind_end unwind_guess(struct unwind_state *state, 
 	bool has_fp = state->known >> UNWIND_FP & 1, pushed;
 	__u32 height = 0;
 
-	if (!unwind_read(reader, state->pc - 2, &text)) {
+	if (unwind_read(reader, state->pc - 2, &text)) {
+		text = 0;
+	} else {
 		/* Go's runtime.mcall has left the goroutine's stack for the thread's, and begins it anew each time. */
 		if (!state->exact && ((__u32)text == TEXT_MCALL || (text & 0xffffffffff) == TEXT_MCALL_NOP))
 			return UNWIND_COMPLETE;
@@ -230,7 +233,8 @@ static __always_inline enum unwind_end unwind_guess(struct unwind_state *state, 
 		return UNWIND_NO_TABLE;
 	if (!fp)
 		return UNWIND_COMPLETE;
-	if (fp & 7 || fp < sp)
+	/* Go's runtime.systemstack calls on the thread's stack, with the frame pointer of the goroutine's. */
+	if (fp & 7 || (fp < sp && (state->exact || text != TEXT_SYSTEMSTACK)))
 		return UNWIND_ASTRAY;
 	if (unwind_read(reader, fp, &next) || unwind_read(reader, fp + 8, &pc))
 		return UNWIND_UNREADABLE;

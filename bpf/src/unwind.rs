@@ -667,6 +667,18 @@ mod tests {
                 .register(FP, 0x5000)
                 .ends(&[0x123, 0x205], End::Complete);
         }
+        // `runtime.systemstack` has a caller, on the goroutine's.
+        let switched = Drawing::new()
+            .rule(0x100, Drawn::register(SP, 8))
+            .word(0x7000, 0x206)
+            .function(0x200, Found::Guess)
+            .register(FP, 0x5000)
+            .word(0x5000, 0)
+            .word(0x5008, 0xe01);
+        switched.ends(&[0x123, 0x205], End::Astray);
+        switched
+            .word(0x204, 0xf825_048b_4864_d7ff)
+            .ends(&[0x123, 0x205, 0xe00], End::Complete);
     }
 
     /// Before the frame pointer is set and after it is restored, it is the caller's.

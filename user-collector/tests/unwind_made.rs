@@ -57,7 +57,7 @@ fn sections(data: &[u8]) -> Sections<'_> {
         text: 0,
         got: 0,
         executable,
-        root: None,
+        roots: Vec::new(),
     }
 }
 
@@ -446,7 +446,7 @@ fn a_stack_that_begins_in_a_function() {
     let data = section(cie(), &[&[], &[]]);
     let mut rules = Rules::new();
     let sections = Sections {
-        root: Some(START),
+        roots: vec![START],
         ..sections(&data)
     };
     let (table, _) = Table::of_sections(&sections, &mut rules).unwrap();

@@ -276,7 +276,7 @@ mod tests {
             text,
             got: 0,
             executable: Vec::new(),
-            root: None,
+            roots: Vec::new(),
         }
     }
 

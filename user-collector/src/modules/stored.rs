@@ -5,7 +5,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 8 | `kcunwind` |
-//! | 4 | version of the format: 2 |
+//! | 4 | version of the format: 3 |
 //! | 32 | BLAKE3 of all that follows |
 //! | 32 | the key: BLAKE3 of all that the table was made of |
 //! | 7 × 8 | the summary: `text`, `fdes`, `bad_fdes`, `malformed_fdes`, `elsewhere`, `overlapped`, `unread` |
@@ -26,7 +26,7 @@ use crate::unwind::{
 const MAGIC: &[u8; 8] = b"kcunwind";
 /// To be raised with any change of the format, and of the unwinder's that makes another table of the same section: it is
 /// also part of the key.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Bytes before those that the checksum is of.
 const HEAD: usize = 8 + 4 + 32;
 
@@ -57,7 +57,7 @@ impl Key {
             sections.got,
             kind,
             address,
-            sections.root.unwrap_or(0),
+            sections.roots.len() as u64,
             ranges,
         ] {
             hasher.update(&number.to_le_bytes());
@@ -65,6 +65,9 @@ impl Key {
         for range in &sections.executable {
             hasher.update(&range.start.to_le_bytes());
             hasher.update(&range.end.to_le_bytes());
+        }
+        for root in &sections.roots {
+            hasher.update(&root.to_le_bytes());
         }
         // Last, so that it needs no length.
         hasher.update(data);
@@ -262,7 +265,7 @@ mod tests {
             text: 0,
             got: 0,
             executable: Vec::new(),
-            root: None,
+            roots: Vec::new(),
         };
         let (key, empty) = (Key::of(&sections), Table::default());
         let mut rules = Rules::new();
@@ -299,7 +302,7 @@ mod tests {
             text: 2,
             got: 3,
             executable: vec![4..5, 6..7],
-            root: None,
+            roots: Vec::new(),
         };
         let eh = |data, address| Frames::Eh { data, address };
         let changes: [fn(&mut Sections<'static>); 7] = [
@@ -307,7 +310,7 @@ mod tests {
             |sections| sections.got = 0,
             |sections| sections.executable[1].end = 8,
             |sections| sections.executable.truncate(1),
-            |sections| sections.root = Some(1),
+            |sections| sections.roots = vec![1],
             |sections| sections.frames = Frames::None,
             |sections| {
                 sections.frames = Frames::Debug {

@@ -135,10 +135,10 @@ pub struct Sections<'data> {
     pub got: u64,
     /// Addresses of the executable segments, as far as the file fills them.
     pub executable: Vec<Range<u64>>,
-    /// Address of the function that is a stack's first, although its frame information tells of a caller: Go's
-    /// `runtime.mcall`. It has left the goroutine's stack for the thread's, which it begins anew each time; what
-    /// is above it there is of an earlier use.
-    pub root: Option<u64>,
+    /// Addresses of the functions that are a stack's first, although their frame information tells of a caller: Go's
+    /// `runtime.mcall` and `runtime.morestack`. They have left the goroutine's stack for the thread's, which they begin
+    /// anew each time; what is above them there is of an earlier use.
+    pub roots: Vec<u64>,
 }
 
 type Header = FileHeader64<Endianness>;
@@ -159,16 +159,16 @@ impl<'data> Sections<'data> {
         let named = Named::of(header, file)?;
         let address = |name| named.get(name).map_or(0, |section| section.sh_addr(LITTLE));
         let frames = frames(&named, segments, file)?;
-        let root = match frames {
-            Frames::Debug { .. } => go_root(&named, file),
-            _ => None,
+        let roots = match frames {
+            Frames::Debug { .. } => go_roots(&named, file).unwrap_or_default(),
+            _ => Vec::new(),
         };
         Ok(Sections {
             frames,
             text: address(".text"),
             got: address(".got"),
             executable,
-            root,
+            roots,
         })
     }
 }
@@ -295,21 +295,30 @@ fn frames<'data, R: ReadRef<'data>>(
     Ok(data?.map_or(Frames::None, |data| Frames::Debug { data }))
 }
 
-/// Where `runtime.mcall` begins, in a file of Go's linker.
-fn go_root<'data, R: ReadRef<'data>>(sections: &Named<'data>, file: R) -> Option<u64> {
+/// Where the functions begin, in a file of Go's linker.
+fn go_roots<'data, R: ReadRef<'data>>(sections: &Named<'data>, file: R) -> Option<Vec<u64>> {
+    const NAMES: [&[u8]; 3] = [
+        b"runtime.mcall\0",
+        b"runtime.morestack\0",
+        b"runtime.morestack.abi0\0",
+    ];
     sections.get(".gopclntab")?;
     let section = sections.get(".symtab")?;
     let symbols = data(section, ".symtab", file).ok()?;
     let strings = sections.headers.get(section.sh_link(LITTLE) as usize)?;
     let names = data(strings, ".strtab", file).ok()?;
-    symbols
+    let address = |symbol: &[u8]| {
+        let name = u32::from_le_bytes(*symbol.first_chunk()?);
+        let name = names.get(name as usize..)?;
+        let value = u64::from_le_bytes(*symbol.get(8..)?.first_chunk()?);
+        let is_root = NAMES.iter().any(|root| name.starts_with(root));
+        is_root.then_some(value)
+    };
+    let found = symbols
         .chunks_exact(size_of::<Sym64<Endianness>>())
-        .find_map(|symbol| {
-            let name = u32::from_le_bytes(*symbol.first_chunk()?);
-            let value = u64::from_le_bytes(*symbol.get(8..)?.first_chunk()?);
-            let is_root = names.get(name as usize..)?.starts_with(b"runtime.mcall\0");
-            is_root.then_some(value)
-        })
+        .filter_map(address);
+    // Each is there once; a file that says otherwise is no reason to compare each function with more.
+    Some(found.take(NAMES.len()).collect())
 }
 
 /// `.eh_frame` and its address, by the way of the program itself: `PT_GNU_EH_FRAME` is a header that says where it begins;

@@ -174,7 +174,7 @@ struct Reader<'data, 'a, S: UnwindSection<Slice<'data>>> {
     entries: Entries<'data>,
     /// By rising start.
     executable: Vec<Range<u64>>,
-    root: Option<u64>,
+    roots: &'a [u64],
     rules: &'a mut Rules,
     summary: &'a mut Summary,
     cies: HashMap<usize, Option<CommonInformationEntry<Slice<'data>>>>,
@@ -198,7 +198,7 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
             bases,
             entries,
             executable,
-            root: sections.root,
+            roots: &sections.roots,
             rules,
             summary,
             cies,
@@ -267,7 +267,7 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
             return Ok(());
         }
         self.functions.begin(pcs.clone());
-        if self.root == Some(pcs.start) {
+        if self.roots.contains(&pcs.start) {
             return self.functions.row(pcs.start, Rules::STOP);
         }
         let mut known_to = pcs.start;
