@@ -107,6 +107,8 @@ struct {
 /* Where the ring fills up: brief programs need no more. */
 #define FEW_PIECES 4
 #define SMALL_PIECE 128
+/* Below the stack pointer, as much is the function's too. */
+#define RED_ZONE 128
 
 /* As many words can be sent: with what they follow, they are no longer than a mask. */
 #define USER_WORDS 2048
@@ -295,17 +297,19 @@ static __always_inline long read_piece(void *to, __u32 size, __u64 from, struct 
 /* Copies the registers, and the stack from its pointer on: so many pieces and a part of one. */
 static __always_inline void copy_stack(struct user_scratch *out, struct task_struct *other, __u32 pieces)
 {
-	__u64 sp = out->state.registers[UNWIND_SP], *to = out->words + UNWIND_REGISTERS;
+	__u64 sp = out->state.registers[UNWIND_SP], *to = out->words + UNWIND_REGISTERS + RED_ZONE / 8;
 	__u32 length = 0;
 
 	__builtin_memcpy(out->words, out->state.registers, sizeof(out->state.registers));
+	/* Where it can't be read, it is filled with zeros. */
+	read_piece(out->words + UNWIND_REGISTERS, RED_ZONE, sp - RED_ZONE, other);
 	for (__u32 piece = 0; piece < PIECES && piece < pieces; piece++) {
 		if (read_piece(to + piece * (PIECE / 8), PIECE, sp + length, other))
 			break;
 		length += PIECE;
 	}
 	for (__u32 piece = 0; piece < PIECE / SMALL_PIECE; piece++) {
-		__u32 place = UNWIND_REGISTERS + length / 8;
+		__u32 place = UNWIND_REGISTERS + (RED_ZONE + length) / 8;
 
 		if (place > MOST_WORDS - SMALL_PIECE / 8 ||
 		    read_piece(out->words + place, SMALL_PIECE, sp + length, other))
@@ -313,7 +317,7 @@ static __always_inline void copy_stack(struct user_scratch *out, struct task_str
 		length += SMALL_PIECE;
 	}
 	out->record.head.flags |= ENTRY_COPIED;
-	out->record.head.frames = UNWIND_REGISTERS + length / 8;
+	out->record.head.frames = UNWIND_REGISTERS + (RED_ZONE + length) / 8;
 }
 
 /* Does anybody follow the process of a thread, as far as is known? */
@@ -382,7 +386,8 @@ static __always_inline bool end_walk(struct user_scratch *out, struct task_struc
 	out->record.head.frames = out->depth;
 	out->record.end = out->end;
 	out->record.guessed = out->guessed;
-	if (!out->pending && (out->end != UNWIND_NO_MAPPING || out->depth > 1))
+	/* Where nothing is known to be mapped, something may have been since the mappings were told: user space hears of it in time. */
+	if (!out->pending && out->end != UNWIND_NO_MAPPING)
 		return false;
 	/* What was walked has overwritten the registers that it began with. */
 	user_registers((struct pt_regs *)bpf_task_pt_regs(task), &out->state.pc, out->state.registers);

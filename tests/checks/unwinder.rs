@@ -351,6 +351,8 @@ fn judge(ours: &Walked, theirs: &Hopped, truth: Option<&[u64]>) -> Verdict {
 enum Excuse {
     /// What the program did says that ours is right.
     Proven,
+    /// Ours ends where Go has changed stacks, and says that it is complete.
+    GoRoot,
     /// No code is mapped there, as when a null pointer was called; framehop guesses its caller.
     Unmapped,
     /// The C library has no frame information, nor have the start files anywhere; framehop guesses.
@@ -406,6 +408,11 @@ impl Seen<'_> {
             (End::Unsupported, Some(Rule::Unsupported(Unsupported::StackPointer))) if short => {
                 Some(Excuse::LongJump)
             }
+            (End::Complete, Some(Rule::Stop))
+                if short && self.truth.is_none() && go_root(last, space) =>
+            {
+                Some(Excuse::GoRoot)
+            }
             // Of the innermost frame alone: of others it would be ours that lacks the register.
             (_, Some(Rule::Frame(frame)))
                 if self.unsettled
@@ -418,6 +425,17 @@ impl Seen<'_> {
             _ => None,
         }
     }
+}
+
+/// Is it a function of Go's that has changed to the scheduler's stack? A goroutine's registers are elsewhere then, and what
+/// framehop finds above is what the scheduler's stack had before.
+fn go_root(frame: u64, space: &Space) -> bool {
+    space.at(frame).is_some_and(|loaded| {
+        let symbol = loaded.file.symbol(frame.wrapping_sub(loaded.bias));
+        ["runtime.mcall", "runtime.morestack"]
+            .iter()
+            .any(|root| symbol.starts_with(root))
+    })
 }
 
 /// The functions of the start files, which are built without frame information.

@@ -75,7 +75,7 @@ impl StackCounts {
 pub struct Copied {
     /// The innermost frame.
     pub registers: Registers,
-    /// The words from the stack pointer on.
+    /// The words from [`RED_ZONE`] below the stack pointer on.
     pub stack: Box<[u64]>,
     /// What was mapped.
     pub code: Code,
@@ -93,8 +93,8 @@ impl Copied {
     /// Walks it; nothing while a table is being made that it needs.
     pub fn walk(&self, objects: &mut Objects, relatives: &[u32]) -> Option<UserStack> {
         let mut waits = false;
-        let sp = self.registers.general[usize::from(SP)];
-        let read = |address: u64| self.word(address.checked_sub(sp)?);
+        let lowest = self.registers.general[usize::from(SP)].wrapping_sub(RED_ZONE);
+        let read = |address: u64| self.word(address.checked_sub(lowest)?);
         let find = |address: u64| {
             let Some(mapping) = find(&self.code, address) else {
                 return Found::End(End::NoMapping);
@@ -130,7 +130,7 @@ impl Copied {
         })
     }
 
-    /// The word so many bytes above the stack pointer.
+    /// The word so many bytes above the lowest that was copied.
     fn word(&self, above: u64) -> Option<u64> {
         let index = usize::try_from(above / 8).ok()?;
         let low = *self.stack.get(index)?;
@@ -142,6 +142,10 @@ impl Copied {
         Some(low >> shift | high << (64 - shift))
     }
 }
+
+/// Bytes below the stack pointer that are copied too (`RED_ZONE` of the BPF side): OpenSSL's SHA-2 has its frame address
+/// there.
+const RED_ZONE: u64 = 128;
 
 /// DWARF number of the stack pointer.
 const SP: u8 = 7;
