@@ -75,7 +75,7 @@ impl StackCounts {
 pub struct Copied {
     /// The innermost frame.
     pub registers: Registers,
-    /// The words from [`RED_ZONE`] below the stack pointer on.
+    /// The words from 128 bytes below the stack pointer on.
     pub stack: Box<[u64]>,
     /// What was mapped.
     pub code: Code,
