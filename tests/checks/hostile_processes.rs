@@ -241,7 +241,8 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
         in_turn(&[
             (QUARRY, vec!["two:600"]),
             (QUARRY, vec!["moved:200"]),
-            (QUARRY, vec!["memory", "one:200"]),
+            // Its file goes with it, and has to be opened before.
+            (QUARRY, vec!["memory", "one:900"]),
             (QUARRY, vec!["jit:200"]),
             (QUARRY, vec!["jitfp:200"]),
             (NARROW, vec!["one:200"]),
@@ -281,7 +282,7 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
         .main_object()
         .context("the program in memory has a load object")?;
     ensure!(object.starts_with("/memfd:quarry"), "{object}");
-    judge_function(&followed, memory, "burn_one", 200)?;
+    judge_function(&followed, memory, "burn_one", 900)?;
     judge_function(&followed, narrow, "burn_narrow", 200)?;
 
     let deep = the(6)?;
