@@ -24,8 +24,9 @@ use tests::statistics::Band;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The share of a quarry's CPU time that the kernel has, with its interrupts, and the C library and the loader, at most.
-const ELSEWHERE: f64 = 0.12;
+/// The share of a quarry's CPU time that the kernel has, with its interrupts, the C library, the loader, and a hypervisor that
+/// takes the CPU away, at most. Who is named is the question here; how exact times are is that of checks/states.rs.
+const ELSEWHERE: f64 = 0.2;
 
 /// What the kernel walks at most, frames.
 const DEEPEST: usize = 1000;
