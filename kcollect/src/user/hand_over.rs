@@ -4,7 +4,6 @@
 use std::collections::{HashMap, HashSet};
 
 use bpf::{Code, Mapped, PageRows, TableId, TickCollector};
-use user_collector::follow::Follow;
 use user_collector::maps::Mapping;
 use user_collector::modules::{Module, ObjectId};
 use user_collector::objects::Table;
@@ -78,7 +77,7 @@ impl UserSide {
         pid: u32,
         before_data: bool,
     ) -> Result<(), bpf::Error> {
-        let ignored = self.is_ignored(processes, pid);
+        let ignored = !self.may_follow(processes, pid);
         let Some(space) = self.spaces.get_mut(pid) else {
             return Ok(());
         };
@@ -176,19 +175,6 @@ impl UserSide {
             kept
         });
         self.hand_over.tables.len() < before
-    }
-
-    /// Will nobody follow the process, as it is now?
-    fn is_ignored(&self, processes: &Processes, pid: u32) -> bool {
-        if !matches!(self.rule.follow, Follow::Off | Follow::Matching(_)) {
-            return false;
-        }
-        let fate = self
-            .serials
-            .get(&pid)
-            .and_then(|serial| self.fates.get(serial));
-        let taken = fate.is_some_and(|fate| fate.chosen || fate.followed.is_some());
-        !taken && !self.wants(processes, pid, false)
     }
 }
 
