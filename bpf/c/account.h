@@ -147,12 +147,11 @@ static inline struct absence account_return(struct account *account, __u64 now, 
 	return absence;
 }
 
-/* The thread is about to leave a CPU: had it come to one, as far as we saw? If not, it came at `arrival`, as the
- * scheduler has it. */
-static inline void account_repair(struct account *account, __u64 arrival, __u64 run_delay)
+/* The thread is about to leave a CPU, and as far as we saw it had never come to one: it came at `arrival`, as the scheduler
+ * has it. */
+static inline struct absence account_repair(struct account *account, __u64 arrival, __u64 run_delay)
 {
-	if (account->state != STATE_ON_CPU)
-		account_return(account, arrival, run_delay, account->run_time);
+	return account_return(account, arrival, run_delay, account->run_time);
 }
 
 /* Does the account conserve time? One that is read while it changes may not, and is to be read again. */

@@ -19,7 +19,6 @@
 #include "record.h"
 #include "user.h"
 
-#define PF_EXITING 0x00000004
 #define PF_IO_WORKER 0x00000010
 
 /* Does anybody ask for user sides? And are they told by callback: set by load.rs, so that the other way can be tested on
@@ -53,8 +52,6 @@ static __always_inline void send_entry(struct task_struct *task, __u32 number, b
 		return;
 	}
 	describe_entry(out, task, number, cpu);
-	if (task->flags & PF_EXITING)
-		out->record.head.flags |= ENTRY_AT_EXIT;
 	take_user_stack(out, task, place, cpu);
 	send_user_stack(out, book, cpu);
 	if (in_thread)

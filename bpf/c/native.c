@@ -41,7 +41,7 @@ void native_enter(struct account *account, __u64 now, __u32 state, __u32 detail,
 void native_leave(struct account *account, __u64 now, __u32 state, __u32 detail, __u64 run_delay,
 		  __u64 run_time);
 struct absence native_return(struct account *account, __u64 now, __u64 run_delay, __u64 run_time);
-void native_repair(struct account *account, __u64 arrival, __u64 run_delay);
+struct absence native_repair(struct account *account, __u64 arrival, __u64 run_delay);
 struct absence native_close(struct account *account, __u64 now, __u64 run_delay);
 int native_is_whole(const struct account *account);
 
@@ -67,9 +67,9 @@ struct absence native_return(struct account *account, __u64 now, __u64 run_delay
 	return account_return(account, now, run_delay, run_time);
 }
 
-void native_repair(struct account *account, __u64 arrival, __u64 run_delay)
+struct absence native_repair(struct account *account, __u64 arrival, __u64 run_delay)
 {
-	account_repair(account, arrival, run_delay);
+	return account_repair(account, arrival, run_delay);
 }
 
 struct absence native_close(struct account *account, __u64 now, __u64 run_delay)

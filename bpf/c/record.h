@@ -7,6 +7,7 @@
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
 
+#define PF_EXITING 0x00000004
 #define PF_KTHREAD 0x00200000
 
 /* kernel.perf_event_max_stack, MAX_FRAMES at the most. */
@@ -22,7 +23,7 @@ static __always_inline void describe(struct record *record, struct task_struct *
 		.tid = task->pid,
 		.ticks = ticks,
 		.kind = kind,
-		.flags = task->flags & PF_KTHREAD ? OF_KERNEL : 0,
+		.flags = (task->flags & PF_KTHREAD ? OF_KERNEL : 0) | (task->flags & PF_EXITING ? EXITING : 0),
 	};
 	bpf_probe_read_kernel(record->name, sizeof(record->name), task->comm);
 }

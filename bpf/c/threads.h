@@ -175,10 +175,8 @@ static __always_inline void end(struct cpu_books *book, struct task_struct *task
 	struct thread_record *out = bpf_map_lookup_elem(&scratch, &zero);
 
 	forget_entry(task, thread);
-	if (thread->account.watched == WATCHED && claim(&thread->account, WATCHED)) {
-		account_repair(&thread->account, task->sched_info.last_arrival, task->sched_info.run_delay);
+	if (thread->account.watched == WATCHED && claim(&thread->account, WATCHED))
 		account_close(&thread->account, now, 0);
-	}
 	/* Claimed by the walk that closes all, which tells of it. Or its life was outside of all data. */
 	if (thread->account.watched == WATCHED_CLAIMED || !thread->account.lived)
 		return;
@@ -225,6 +223,28 @@ static __always_inline void enter_arriving(struct cpu_books *book, struct task_s
 		      next->se.sum_exec_runtime);
 }
 
+/* A thread leaves that nobody has seen come: how long it was away is known, and where is not any more, nor in which place of
+ * user mode. */
+static __always_inline void make_up_absence(struct cpu_books *book, struct task_struct *task, struct thread *thread,
+					    __u32 cpu)
+{
+	__u64 arrival = task->sched_info.last_arrival, index;
+	struct absence absence = account_repair(&thread->account, arrival, task->sched_info.run_delay);
+	struct cpu_books *left = bpf_map_lookup_elem(&books, &thread->cpu);
+	__u32 zero = 0;
+	struct scratch *out = bpf_map_lookup_elem(&scratch, &zero);
+
+	if (!left || !out)
+		return;
+	index = index_now(left, book);
+	index = thread->index + grid_before(left->origin, thread->index, index, arrival - any_offset, period_ns);
+	if (index == thread->index)
+		return;
+	describe_absence(left, index, &out->record, task, thread, &absence, 0, cpu);
+	if (!send(cpu, out, SCRATCH_LENGTH(add_stack(&out->record, -1))))
+		book->absences_lost += out->record.ticks;
+}
+
 static __always_inline void leave(struct cpu_books *book, struct task_struct *prev, __u64 now, bool preempted,
 				  __u32 prev_state, __u32 cpu)
 {
@@ -244,6 +264,8 @@ static __always_inline void leave(struct cpu_books *book, struct task_struct *pr
 		}
 		enter_leaving(book, prev, &thread->account);
 	}
+	if (thread->account.state != STATE_ON_CPU)
+		make_up_absence(book, prev, thread, cpu);
 	if (prev_state & TASK_DEAD) {
 		end(book, prev, thread, now, cpu);
 		return;
@@ -252,7 +274,6 @@ static __always_inline void leave(struct cpu_books *book, struct task_struct *pr
 			? STATE_WAIT_CPU
 			: reason(prev, thread, prev_state,
 				 thread->kernel_fault ? bpf_map_lookup_elem(&scratch, &zero) : 0);
-	account_repair(&thread->account, prev->sched_info.last_arrival, prev->sched_info.run_delay);
 	account_leave(&thread->account, now, state, detail_of(prev, state), prev->sched_info.run_delay,
 		      prev->se.sum_exec_runtime);
 	thread->index = book->index;

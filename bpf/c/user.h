@@ -101,18 +101,18 @@ struct {
 /* The deepest stack that is walked. */
 #define DEEPEST 1000
 
-/* A copy: the registers, and of the stack as much. */
-#define PIECE 1024
+/* A copy: the registers, and of the stack as much: a compiler's recursion takes tens of KiB. */
+#define PIECE 2048
 #define PIECES 15
 /* Where the ring fills up: brief programs need no more. */
-#define FEW_PIECES 4
+#define FEW_PIECES 2
 #define SMALL_PIECE 128
 /* Below the stack pointer, as much is the function's too. */
 #define RED_ZONE 128
 
 /* As many words can be sent: with what they follow, they are no longer than a mask. */
-#define USER_WORDS 2048
-#define MOST_WORDS 2032
+#define USER_WORDS 4096
+#define MOST_WORDS 4080
 #define USER_RECORD_LENGTH(length) ((length) & (8 * USER_WORDS - 1))
 
 /* A user stack is put together here. */
@@ -123,12 +123,12 @@ struct user_scratch {
 	__u32 end;	    /* enum unwind_end */
 	__u32 guessed;
 	__u32 depth;
+	__u32 stuck;	    /* how many frames were left */
 	__u32 pending; /* the table of a file was needed that is not there yet */
-	__u32 unused;
 	__u32 zero; /* nobody writes it; the verifier doesn't know that */
 	__u64 window; /* of another thread's stack: from this address on, the upper part of `words` has it */
 	struct entry_record record;
-	__u64 words[USER_WORDS];
+	__u64 words[USER_WORDS + PIECE / 8];
 };
 
 /* Of each CPU one for programs that run with interrupts off, and those that a thread claims on its way to user mode, where
@@ -248,6 +248,7 @@ static __always_inline int step(struct user_scratch *out, void *reader)
 	}
 	address = unwind_at(&out->state);
 	mapping = find_mapping(out, address);
+	out->stuck = out->depth;
 	/* A caller where no code is was no caller. The leaf is where it is. */
 	if (mapping || !out->depth) {
 		out->words[out->depth & (WINDOW_WORD - 1)] = address;
@@ -294,30 +295,44 @@ static __always_inline long read_piece(void *to, __u32 size, __u64 from, struct 
 		     : bpf_probe_read_user(to, size, (void *)from);
 }
 
-/* Copies the registers, and the stack from its pointer on: so many pieces and a part of one. */
+/* Masked where it is used, so that the verifier sees what the compiler knows; `words` has room for a piece beyond. */
+static __always_inline __u64 *word_at(struct user_scratch *out, __u32 place)
+{
+	barrier_var(place);
+	return out->words + (place & (USER_WORDS - 1));
+}
+
+/* Copies what the walk can go on by from the frame that could not be left: its registers, and the stack from its pointer on, so many
+ * pieces and a part of one. */
 static __always_inline void copy_stack(struct user_scratch *out, struct task_struct *other, __u32 pieces)
 {
-	__u64 sp = out->state.registers[UNWIND_SP], *to = out->words + UNWIND_REGISTERS + RED_ZONE / 8;
-	__u32 length = 0;
+	__u64 from = out->state.registers[UNWIND_SP];
+	__u32 place = out->stuck & (WINDOW_WORD - 1);
 
-	__builtin_memcpy(out->words, out->state.registers, sizeof(out->state.registers));
+	out->record.walked = place;
+	out->record.known = out->state.known;
+	out->record.exact = out->state.exact;
+	__builtin_memcpy(word_at(out, place), out->state.registers, sizeof(out->state.registers));
+	place += UNWIND_REGISTERS;
+	*word_at(out, place++) = out->state.pc;
 	/* Where it can't be read, it is filled with zeros. */
-	read_piece(out->words + UNWIND_REGISTERS, RED_ZONE, sp - RED_ZONE, other);
+	read_piece(word_at(out, place), RED_ZONE, from - RED_ZONE, other);
+	place += RED_ZONE / 8;
 	for (__u32 piece = 0; piece < PIECES && piece < pieces; piece++) {
-		if (read_piece(to + piece * (PIECE / 8), PIECE, sp + length, other))
+		if (place > MOST_WORDS - PIECE / 8 || read_piece(word_at(out, place), PIECE, from, other))
 			break;
-		length += PIECE;
+		place += PIECE / 8;
+		from += PIECE;
 	}
 	for (__u32 piece = 0; piece < PIECE / SMALL_PIECE; piece++) {
-		__u32 place = UNWIND_REGISTERS + (RED_ZONE + length) / 8;
-
-		if (place > MOST_WORDS - SMALL_PIECE / 8 ||
-		    read_piece(out->words + place, SMALL_PIECE, sp + length, other))
+		if (place > MOST_WORDS - SMALL_PIECE / 8 || read_piece(word_at(out, place), SMALL_PIECE, from, other))
 			break;
-		length += SMALL_PIECE;
+		place += SMALL_PIECE / 8;
+		from += SMALL_PIECE;
 	}
 	out->record.head.flags |= ENTRY_COPIED;
-	out->record.head.frames = UNWIND_REGISTERS + (RED_ZONE + length) / 8;
+	out->record.head.frames = place;
+	out->record.guessed &= !!out->stuck;
 }
 
 /* Does anybody follow the process of a thread, as far as is known? */
@@ -341,12 +356,13 @@ static __always_inline void describe_entry(struct user_scratch *out, struct task
 	out->state.exact = 1;
 	out->depth = 0;
 	out->guessed = 0;
+	out->stuck = 0;
 	out->pending = 0;
 	out->record.ip = out->state.pc;
 	out->record.sp = out->state.registers[UNWIND_SP];
 	out->record.execution = task->self_exec_id;
 	out->record.version = 0;
-	out->record.zero[0] = out->record.zero[1] = 0;
+	out->record.walked = out->record.known = out->record.exact = 0;
 	out->end = is_narrow(regs) ? UNWIND_UNSUPPORTED : UNWIND_NO_MAPPING;
 }
 
@@ -387,11 +403,14 @@ static __always_inline bool end_walk(struct user_scratch *out, struct task_struc
 	out->record.end = out->end;
 	out->record.guessed = out->guessed;
 	/* Where nothing is known to be mapped, something may have been since the mappings were told: user space hears of it in time. */
-	if (!out->pending && out->end != UNWIND_NO_MAPPING)
-		return false;
-	/* What was walked has overwritten the registers that it began with. */
-	user_registers((struct pt_regs *)bpf_task_pt_regs(task), &out->state.pc, out->state.registers);
-	return true;
+	if (out->end == UNWIND_NO_MAPPING && out->stuck) {
+		/* So a frame before may have been left by the wrong table: from the beginning. */
+		user_registers((struct pt_regs *)bpf_task_pt_regs(task), &out->state.pc, out->state.registers);
+		out->state.known = (1 << UNWIND_REGISTERS) - 1;
+		out->state.exact = 1;
+		out->stuck = 0;
+	}
+	return out->pending || out->end == UNWIND_NO_MAPPING;
 }
 
 /* Walks the user stack of the thread that runs, or copies it. */

@@ -27,9 +27,9 @@ enum record_flags {
 	TICK_TRUNCATED = 2, /* the stack was deeper than MAX_FRAMES */
 	TICK_NO_STACK = 4,  /* the kernel gave no stack: the leaf alone is here, or nothing */
 	THREAD_ENDED = 8,   /* the last of this thread; else it lives on */
-	ENTRY_AT_EXIT = 16, /* the thread ends: it will not be in user mode again */
+	EXITING = 16,	    /* the thread ends: it will not be in user mode again, and gives its memory up */
 	TICK_LEAVING = 32,  /* taken when the thread left its CPU: the first frames are those of the taking */
-	ENTRY_COPIED = 64,  /* what follows is a copy of the registers, by DWARF number, and of the stack from its pointer on */
+	ENTRY_COPIED = 64,  /* it was walked to some frame, of which a copy follows */
 	OF_KERNEL = 128,    /* the thread is the kernel's own */
 };
 
@@ -107,7 +107,8 @@ struct thread_record {
 
 /* A thread of which records with this number were sent goes back to user mode, or was there: the place in which its
  * user stack was all the time. Followed by `frames` 64-bit words: the user stack, leaf first, callers as addresses inside
- * the call, or a copy of what it is to be walked by. */
+ * the call; the last part of it may be a copy of what it is to be walked by: the registers of the frame that could not be left,
+ * by DWARF number, its pc, and the stack from RED_ZONE below its pointer on. */
 struct entry_record {
 	struct record head; /* entry: the number */
 	__u64 ip;
@@ -116,7 +117,10 @@ struct entry_record {
 	__u32 version;	 /* of the process's mappings, by which the stack was walked; 0: it was not */
 	__u8 end;	 /* enum unwind_end */
 	__u8 guessed;	 /* a frame was left by its frame pointer */
-	__u16 zero[3];
+	/* Of a copy: */
+	__u16 walked;	 /* so many frames come before it */
+	__u16 known;	 /* a bit for each register of the frame that is known */
+	__u16 exact;	 /* its pc is where it was interrupted, not a return address */
 };
 
 _Static_assert(sizeof(struct record) == 56, "wire.rs mirrors this");

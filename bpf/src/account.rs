@@ -59,7 +59,7 @@ unsafe extern "C" {
         run_time: u64,
     );
     fn native_return(account: *mut Account, now: u64, run_delay: u64, run_time: u64) -> Absence;
-    fn native_repair(account: *mut Account, arrival: u64, run_delay: u64);
+    fn native_repair(account: *mut Account, arrival: u64, run_delay: u64) -> Absence;
     fn native_close(account: *mut Account, now: u64, run_delay: u64) -> Absence;
     fn native_is_whole(account: *const Account) -> i32;
 }
@@ -91,9 +91,10 @@ impl Account {
         unsafe { native_return(self, now, run_delay, run_time) }
     }
 
-    fn repair(&mut self, arrival: u64, run_delay: u64) {
+    /// As `leave` of the BPF side does where the thread was not seen to come.
+    fn repair(&mut self, arrival: u64, run_delay: u64) -> Option<Absence> {
         // SAFETY: as in `enter`.
-        unsafe { native_repair(self, arrival, run_delay) };
+        (self.state != ON_CPU).then(|| unsafe { native_repair(self, arrival, run_delay) })
     }
 
     fn close(&mut self, now: u64, run_delay: u64) -> Absence {
@@ -132,7 +133,7 @@ fn play_seen(drawing: &str, seen: &str) -> (Account, Vec<Absence>) {
         match (pair[0], pair[1]) {
             (b'U', b'U') => {}
             (b'U', other) if !hidden => {
-                account.repair(arrival, delay);
+                absences.extend(account.repair(arrival, delay));
                 account.leave(now as u64, state(other), delay, run_time);
             }
             (b'U', _) => {}
@@ -220,9 +221,10 @@ fn an_account_read_while_it_changes_is_seen_to_be_torn() {
 
 #[test]
 fn an_arrival_that_nobody_saw_is_made_good_at_the_next_leave() {
-    let (seen, _) = play("UUSSSSWWUUUSSSSUU");
-    let (hidden, _) = play_seen("UUSSSSWWUUUSSSSUU", "        -        ");
+    let (seen, told) = play("UUSSSSWWUUUSSSSUU");
+    let (hidden, made_up) = play_seen("UUSSSSWWUUUSSSSUU", "        -        ");
     assert_eq!(seen.ns, hidden.ns);
+    assert_eq!(told, made_up);
 }
 
 #[test]

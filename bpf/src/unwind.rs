@@ -79,13 +79,36 @@ impl fmt::Display for End {
     }
 }
 
-/// What is known of the innermost frame: all of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What is known of a frame: of the innermost one all, of others what their callees have kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
     /// The instruction that was to be executed next.
     pub pc: u64,
     /// The general registers by their DWARF number; on x86-64, 6 is the frame pointer and 7 the stack pointer.
     pub general: [u64; 16],
+    /// A bit for each of them that is known.
+    pub known: u16,
+    /// `pc` is where it was interrupted, and not a return address.
+    pub exact: bool,
+}
+
+impl Registers {
+    /// Those of an innermost frame.
+    #[must_use]
+    pub fn innermost(pc: u64, general: [u64; 16]) -> Registers {
+        Registers {
+            pc,
+            general,
+            known: u16::MAX,
+            exact: true,
+        }
+    }
+
+    /// The address by which functions are found: of a caller, inside its call.
+    #[must_use]
+    pub fn at(&self) -> u64 {
+        self.pc.wrapping_sub(u64::from(!self.exact))
+    }
 }
 
 /// What is known of an address in a stack.
@@ -169,7 +192,7 @@ unsafe extern "C" fn read_word<F: FnMut(u64) -> Option<u64>>(
     }
 }
 
-/// Follows a stack from its innermost frame outwards.
+/// Follows a stack outwards, from its innermost frame or from another one.
 ///
 /// `find` tells what is known of an address: of the pc as it is in the innermost frame and in one that a signal has
 /// interrupted, and of the return address − 1 in others. `read` gives the 8 bytes of the process at an address,
@@ -189,8 +212,8 @@ pub fn walk(
     let mut state = State {
         pc: start.pc,
         registers: start.general,
-        known: 0xffff,
-        exact: 1,
+        known: start.known.into(),
+        exact: start.exact.into(),
     };
     let mut reader = Reader::new(&mut read);
     let mut walked = Walked {
@@ -301,7 +324,6 @@ mod tests {
     }
 
     /// Code and memory: functions of 256 bytes by the page of their address, and words.
-    #[derive(Default)]
     struct Drawing {
         functions: BTreeMap<u64, Found>,
         words: BTreeMap<u64, u64>,
@@ -311,8 +333,11 @@ mod tests {
     impl Drawing {
         /// The innermost function is at 0x100, its stack pointer at 0x7000; the outermost at 0xe00 has no caller.
         fn new() -> Drawing {
-            let mut drawing = Drawing::default();
-            drawing.start.pc = 0x123;
+            let mut drawing = Drawing {
+                functions: BTreeMap::new(),
+                words: BTreeMap::new(),
+                start: Registers::innermost(0x123, [0; 16]),
+            };
             drawing.start.general[usize::from(SP)] = 0x7000;
             drawing.function(0xe00, of_kind(1))
         }
@@ -402,6 +427,22 @@ mod tests {
             .word(0x7080, 0)
             .word(0x7088, 0xe01)
             .ends(&[0x123, 0x244, 0xe00], End::Complete);
+    }
+
+    /// As a copy is walked of which the kernel has left the first frames.
+    #[test]
+    fn from_a_frame_in_the_middle() {
+        let mut drawing = Drawing::new()
+            .rule(0x200, Drawn::register(FP, 16))
+            .word(0x7040, 0)
+            .word(0x7048, 0xe01);
+        drawing.start.pc = 0x245;
+        drawing.start.exact = false;
+        drawing.start.known = 1 << FP | 1 << SP;
+        drawing.start.general[usize::from(FP)] = 0x7040;
+        drawing.ends(&[0x244, 0xe00], End::Complete);
+        drawing.start.known = 1 << SP;
+        drawing.ends(&[0x244], End::Unsupported);
     }
 
     /// gcc's realigned stack: the CFA is stored below rbp, and so is the caller's rbp.
@@ -742,7 +783,7 @@ mod tests {
             general in any::<[u64; 16]>(),
             most in 0..300_usize,
         ) {
-            let start = Registers { pc, general };
+            let start = Registers::innermost(pc, general);
             let pick = |at: u64| (at ^ at >> 32) as usize;
             let mut reads = 0;
             let walked = walk(

@@ -9,7 +9,7 @@ use std::ops::AddAssign;
 use serde::Serialize;
 
 use crate::Error;
-use crate::unwind::End;
+use crate::unwind::{End, Registers};
 
 /// As many frames as a record can have.
 pub const MAX_FRAMES: usize = 127;
@@ -25,7 +25,7 @@ const THREAD: usize = 27 * 8;
 const ENTRY: usize = 4 * 8;
 
 /// As many words as can follow an entry.
-const ENTRY_WORDS: usize = 2048;
+const ENTRY_WORDS: usize = 4096;
 
 /// General registers that a copied user side begins with, by DWARF number.
 pub const REGISTERS: usize = 16;
@@ -66,6 +66,8 @@ pub struct Head {
     pub name: ThreadName,
     /// The thread is the kernel's own.
     pub kernel_thread: bool,
+    /// The thread ends: it will not be in user mode again, and gives its memory up.
+    pub exiting: bool,
 }
 
 /// What the CPU was doing at a tick.
@@ -238,8 +240,6 @@ sums! {
 pub struct Entry {
     /// When and where, who, and the number.
     pub head: Head,
-    /// The thread ends: it will not be in user mode again.
-    pub at_exit: bool,
     /// The address at which it goes on in user mode.
     pub ip: u64,
     /// Its stack pointer there.
@@ -264,11 +264,17 @@ pub enum UserSide {
         /// The version of the process's mappings by which it was walked; 0: of none.
         version: u32,
     },
-    /// Copied, because something that the walk needs was not there.
+    /// Copied from some frame on, because something that the walk needs was not there.
     Copied {
-        /// General registers by DWARF number.
-        registers: Box<[u64; REGISTERS]>,
-        /// Words of the stack from the stack pointer on.
+        /// User addresses of the frames that were left, leaf first.
+        walked: Box<[u64]>,
+        /// One of these was left by its frame pointer, for want of a table.
+        guessed: bool,
+        /// The version of the process's mappings by which they were left; 0: of none.
+        version: u32,
+        /// What is known of the next frame.
+        registers: Box<Registers>,
+        /// Words of the stack, from 128 bytes below its pointer on.
         stack: Box<[u64]>,
     },
 }
@@ -348,6 +354,7 @@ impl Record {
             entry: half(head, 28),
             name: ThreadName(std::array::from_fn(|at| head[40 + at])),
             kernel_thread: flags & 128 != 0,
+            exiting: flags & 16 != 0,
         };
         let flag = |bit: u8| flags & bit != 0;
         let stack = || Stack {
@@ -376,7 +383,6 @@ impl Record {
                 let (fixed, words) = body.split_at(ENTRY);
                 Record::Entry(Entry {
                     head,
-                    at_exit: flag(16),
                     ip: word(fixed, 0),
                     sp: word(fixed, 8),
                     execution: half(fixed, 16),
@@ -401,20 +407,31 @@ impl Record {
 }
 
 fn user_side(fixed: &[u8], words: &[u8], copied: bool) -> Result<UserSide, &'static str> {
+    let quarter = |at: usize| u16::from_ne_bytes([fixed[at], fixed[at + 1]]);
+    let (guessed, version) = (fixed[25] != 0, half(fixed, 20));
     let mut words = words.chunks_exact(8).map(|bytes| word(bytes, 0));
     if !copied {
         return Ok(UserSide::Walked {
             frames: words.collect(),
             end: End::try_from(fixed[24]).map_err(|_| "unknown end of a stack")?,
-            guessed: fixed[25] != 0,
-            version: half(fixed, 20),
+            guessed,
+            version,
         });
     }
-    if words.len() < REGISTERS {
+    let walked = usize::from(quarter(26));
+    if words.len() <= walked + REGISTERS {
         return Err("a copy without registers");
     }
     Ok(UserSide::Copied {
-        registers: Box::new(std::array::from_fn(|_| words.next().unwrap_or_default())),
+        walked: words.by_ref().take(walked).collect(),
+        guessed,
+        version,
+        registers: Box::new(Registers {
+            general: std::array::from_fn(|_| words.next().unwrap_or_default()),
+            pc: words.next().unwrap_or_default(),
+            known: quarter(28),
+            exact: quarter(30) != 0,
+        }),
         stack: words.collect(),
     })
 }
@@ -480,6 +497,7 @@ mod tests {
             entry: 9,
             name: ThreadName(name),
             kernel_thread: false,
+            exiting: false,
         }
     }
 
@@ -541,7 +559,6 @@ mod tests {
         let entry = Record::decode(&record([5, 0, 0, 0], 2, &walked)).unwrap();
         let expected = Entry {
             head: head(),
-            at_exit: false,
             ip: 1,
             sp: 2,
             execution: 5,
@@ -554,15 +571,25 @@ mod tests {
         };
         assert_eq!(entry, Record::Entry(expected));
 
-        let mut copied = vec![1, 2, 5, 2];
-        copied.extend(0..18);
-        let Record::Entry(entry) = Record::decode(&record([5, 0, 0, 64], 18, &copied)).unwrap()
+        // One frame was left, and the next is known by its frame pointer and stack pointer.
+        let mut copied = vec![1, 2, 7 << 32 | 5, 0xc0 << 32 | 1 << 16 | 2];
+        copied.push(0x1000);
+        copied.extend(0..19);
+        let Record::Entry(entry) = Record::decode(&record([5, 0, 0, 64], 20, &copied)).unwrap()
         else {
             panic!("not an entry");
         };
         let expected = UserSide::Copied {
-            registers: Box::new(std::array::from_fn(|number| number as u64)),
-            stack: Box::new([16, 17]),
+            walked: Box::new([0x1000]),
+            guessed: false,
+            version: 7,
+            registers: Box::new(Registers {
+                pc: 16,
+                general: std::array::from_fn(|number| number as u64),
+                known: 0xc0,
+                exact: false,
+            }),
+            stack: Box::new([17, 18]),
         };
         assert_eq!(entry.user, expected);
     }
@@ -591,6 +618,11 @@ mod tests {
             record([5, 0, 0, 0], 0, &[0; 3]),
             record([5, 0, 0, 0], 0, &[0, 0, 0, 200]),
             record([5, 0, 0, 64], 1, &[0; 5]),
+            record(
+                [5, 0, 0, 64],
+                17,
+                &[[0, 0, 0, 1 << 16].as_slice(), &[0; 17]].concat(),
+            ),
             record([6, 0, 0, 0], 0, &[]),
             record([3, 10, 0, 0], 0, &[]),
             record([1, 0, 0, 0], MAX_FRAMES + 1, &[0; MAX_FRAMES + 1]),

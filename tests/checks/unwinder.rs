@@ -218,10 +218,7 @@ impl Space {
 
     fn ours(&self, rules: &Rules, state: &State, traced: &Traced) -> Walked {
         let stack = &self.stack;
-        let start = Registers {
-            pc: state.pc,
-            general: state.general,
-        };
+        let start = Registers::innermost(state.pc, state.general);
         unwind::walk(
             &start,
             MOST,

@@ -70,12 +70,12 @@ impl Followed {
     }
 }
 
-/// Ticks by how their user stack ended, and which part of those that have a user stack have a complete one.
+/// Ticks by how their user stack ended, and which part is complete of those that can have one.
 pub fn complete(user_stacks: &BTreeMap<String, u64>) -> f64 {
     let of = |end: &str| user_stacks.get(end).copied().unwrap_or_default();
     let all: u64 = user_stacks
         .iter()
-        .filter(|(end, _)| !["guessed", "missing"].contains(&end.as_str()))
+        .filter(|(end, _)| !["guessed", "exiting"].contains(&end.as_str()))
         .map(|(_, ticks)| ticks)
         .sum();
     if all == 0 {

@@ -48,9 +48,10 @@ pub struct Recorded {
     pub arrays: u64,
     /// Ticks of processes whose name nothing had told.
     pub unnamed: u64,
-    /// Packets whose stack was cut at the kernel's depth limit.
+    /// Ticks and absences whose stack was cut at the kernel's depth limit.
     pub truncated: u64,
-    /// Packets for which the kernel gave no stack.
+    /// Ticks and absences for which the kernel gave no stack, or which it did not show: who leaves a CPU and was not seen to
+    /// come to it was away for a known time in an unknown place.
     pub no_stack: u64,
     /// Ticks in which an interrupt or softirq had borrowed the CPU.
     pub irq_work: u64,
@@ -375,6 +376,8 @@ impl Recorder {
         absence: &Absence,
     ) -> experiment_format::Result<[Stay; 2]> {
         let (counts, head) = (absence.counts(), absence.head);
+        self.recorded.truncated += u64::from(absence.stack.truncated);
+        self.recorded.no_stack += u64::from(absence.stack.missing);
         let kernel = self.frames(&absence.stack);
         if !kernel.is_empty() {
             self.kernel_stack(writer, &kernel, absence.stack.truncated, |stack| {

@@ -107,13 +107,14 @@ impl Followed {
         let walked: u64 = stacks.by_end.values().sum();
         let complete = stacks.by_end.get(&End::Complete).copied().unwrap_or(0);
         format!(
-            "{} process{} followed: of {} ticks {} have their complete user stack, {} a part of it, {} none",
+            "{} process{} followed: of {} ticks {} have their complete user stack, {} a part of it, {} none; {} more fell on threads without memory, which ended",
             self.processes.len(),
             if self.processes.len() == 1 { "" } else { "es" },
             walked + stacks.missing,
             complete,
             walked - complete,
             stacks.missing,
+            stacks.exiting,
         )
     }
 }

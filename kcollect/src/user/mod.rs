@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bpf::unwind::{End, Registers};
+use bpf::unwind::End;
 use bpf::{Entry, Head, UserSide as Side};
 use experiment_format::layout::{ExperimentDir, printable};
 use experiment_format::log::{Header, LogEvent, ProfileDecl, Run};
@@ -33,7 +33,7 @@ use user_collector::lineage::{Birth, DirectoryNames, Lineages};
 use user_collector::maps::Mapping;
 use user_collector::objects::Objects;
 use user_collector::process::{Process, Processes};
-use user_collector::spaces::{Code, Spaces};
+use user_collector::spaces::{Code, Space, Spaces};
 
 pub use archives::begin as begin_archive;
 use lives::{code_of, tell_mapped};
@@ -282,14 +282,9 @@ impl UserSide {
                 if frames.is_empty() {
                     frames.push(entry.ip);
                 }
-                let believed = match version {
-                    0 => frames.len(),
-                    _ => space.believed(version, &frames),
-                };
                 let mut end = end;
-                if believed < frames.len() {
+                if disbelieved(space, version, &mut frames) {
                     self.losses.disbelieved += 1;
-                    frames.truncate(believed);
                     end = End::NoMapping;
                 }
                 UserStack {
@@ -298,30 +293,43 @@ impl UserSide {
                     guessed,
                 }
             }
-            Side::Copied { registers, stack } => {
+            Side::Copied {
+                walked,
+                guessed,
+                version,
+                registers,
+                stack,
+            } => {
                 self.walks.copied += 1;
-                let copied = Copied {
-                    registers: Registers {
-                        pc: entry.ip,
-                        general: *registers,
-                    },
-                    stack,
-                    code: space.code(),
-                    pid,
-                };
-                match copied.walk(&mut self.objects, &relatives(processes, pid)) {
-                    Some(stack) => stack,
-                    None if self.copied_bytes + copied.bytes() <= MOST_COPIES => {
-                        self.copied_bytes += copied.bytes();
-                        self.copies.push((slot, copied));
-                        return self.deliver(dir, processes, complete);
+                let mut frames = walked.into_vec();
+                frames.push(registers.at());
+                if disbelieved(space, version, &mut frames) {
+                    self.losses.disbelieved += 1;
+                    UserStack {
+                        frames,
+                        end: End::NoMapping,
+                        guessed,
                     }
-                    None => {
-                        self.losses.copies += 1;
-                        UserStack {
-                            frames: vec![entry.ip],
-                            end: End::NoTable,
-                            guessed: false,
+                } else {
+                    frames.pop();
+                    let copied = Copied {
+                        walked: frames.into(),
+                        guessed,
+                        registers: *registers,
+                        stack,
+                        code: space.code(),
+                        pid,
+                    };
+                    match copied.walk(&mut self.objects, &relatives(processes, pid)) {
+                        Some(stack) => stack,
+                        None if self.copied_bytes + copied.bytes() <= MOST_COPIES => {
+                            self.copied_bytes += copied.bytes();
+                            self.copies.push((slot, copied));
+                            return self.deliver(dir, processes, complete);
+                        }
+                        None => {
+                            self.losses.copies += 1;
+                            copied.cut()
                         }
                     }
                 }
@@ -363,20 +371,19 @@ impl UserSide {
         }
         let mut complete = Vec::new();
         for (slot, copied) in std::mem::take(&mut self.copies) {
-            let walked = copied.walk(&mut self.objects, &relatives(processes, copied.pid));
+            let (walked, bytes) = (
+                copied.walk(&mut self.objects, &relatives(processes, copied.pid)),
+                copied.bytes(),
+            );
             let stack = match walked {
                 Some(stack) => stack,
                 None if !last => {
                     self.copies.push((slot, copied));
                     continue;
                 }
-                None => UserStack {
-                    frames: vec![copied.registers.pc],
-                    end: End::NoTable,
-                    guessed: false,
-                },
+                None => copied.cut(),
             };
-            self.copied_bytes -= copied.bytes();
+            self.copied_bytes -= bytes;
             complete.extend(self.join.resolved(slot, Arc::new(stack)));
         }
         self.deliver(dir, processes, complete)
@@ -545,8 +552,17 @@ impl UserSide {
     }
 }
 
-/// Tells what the process has mapped and unmapped since.
-/// What the process has mapped.
+/// Cuts off the frames that were found by what was no longer mapped. Were there any?
+fn disbelieved(space: &mut Space, version: u32, frames: &mut Vec<u64>) -> bool {
+    if version == 0 {
+        return false;
+    }
+    let believed = space.believed(version, frames);
+    let cut = believed < frames.len();
+    frames.truncate(believed);
+    cut
+}
+
 fn describe(pid: u32, followed: &Followed) -> FollowedProcess {
     FollowedProcess {
         pid,
@@ -565,10 +581,11 @@ fn relatives(processes: &Processes, pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// What is known of a process, as comments of its experiment.
+/// Writes a thread's ticks, with the kernel's frames above the user's.
 fn write(followed: &mut Followed, stay: &Stay, stack: Option<&UserStack>) -> Result<()> {
     let (user, mark): (&[u64], _) = match stack {
         Some(stack) => (&stack.frames, stack.mark()),
+        None if stay.head.exiting => (&[], StackEnd::Complete),
         None => (&[], StackEnd::UnwindFailed),
     };
     let mark = match stay.truncated {
@@ -577,7 +594,7 @@ fn write(followed: &mut Followed, stay: &Stay, stack: Option<&UserStack>) -> Res
     };
     let frames: Vec<u64> = stay.kernel.iter().chain(user).copied().collect();
     let ticks = u64::from(stay.ticks);
-    followed.counts.add(stack, ticks);
+    followed.counts.add(stack, stay.head.exiting, ticks);
     followed.ticks += ticks;
     followed.last = followed.last.max(stay.head.time);
     followed.collector.array(&Array {

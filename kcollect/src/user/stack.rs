@@ -42,20 +42,23 @@ pub struct StackCounts {
     /// Ticks, by the end.
     #[serde(flatten)]
     pub by_end: BTreeMap<End, u64>,
-    /// Ticks that have no user side.
+    /// Ticks that have no user side, and should have one.
     pub missing: u64,
+    /// Ticks of threads that were ending and had given their memory up, and their user stack with it.
+    pub exiting: u64,
     /// Ticks with a frame that was left by its frame pointer.
     pub guessed: u64,
 }
 
 impl StackCounts {
-    /// Adds ticks with a user stack, or without.
-    pub fn add(&mut self, stack: Option<&UserStack>, ticks: u64) {
+    /// Adds ticks with a user stack, or without, of a thread that ends or doesn't.
+    pub fn add(&mut self, stack: Option<&UserStack>, exiting: bool, ticks: u64) {
         match stack {
             Some(stack) => {
                 *self.by_end.entry(stack.end).or_default() += ticks;
                 self.guessed += if stack.guessed { ticks } else { 0 };
             }
+            None if exiting => self.exiting += ticks,
             None => self.missing += ticks,
         }
     }
@@ -66,16 +69,21 @@ impl StackCounts {
             *self.by_end.entry(*end).or_default() += ticks;
         }
         self.missing += other.missing;
+        self.exiting += other.exiting;
         self.guessed += other.guessed;
     }
 }
 
-/// A stack that was copied, with all that is needed to walk it.
+/// A stack that was copied from some frame on, with all that is needed to walk it.
 #[derive(Debug)]
 pub struct Copied {
-    /// The innermost frame.
+    /// The frames that were left, leaf first.
+    pub walked: Box<[u64]>,
+    /// One of these was left by its frame pointer.
+    pub guessed: bool,
+    /// The next frame.
     pub registers: Registers,
-    /// The words from 128 bytes below the stack pointer on.
+    /// The words from 128 bytes below its stack pointer on.
     pub stack: Box<[u64]>,
     /// What was mapped.
     pub code: Code,
@@ -87,7 +95,7 @@ impl Copied {
     /// Bytes that it takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.stack) + size_of::<Copied>()
+        size_of_val(&*self.stack) + size_of_val(&*self.walked) + size_of::<Copied>()
     }
 
     /// Walks it; nothing while a table is being made that it needs.
@@ -115,19 +123,32 @@ impl Copied {
                 Some(Table::None) | None => Found::Guess,
             }
         };
-        let mut walked = unwind::walk(&self.registers, DEEPEST, find, read);
+        let most = DEEPEST.saturating_sub(self.walked.len());
+        let walked = unwind::walk(&self.registers, most, find, read);
         if waits {
             return None;
         }
+        let mut frames = [&*self.walked, &walked.frames].concat();
         // A caller where no code is was no caller. The leaf is where it is.
-        if walked.end == End::NoMapping && walked.frames.len() > 1 {
-            walked.frames.pop();
+        if walked.end == End::NoMapping && frames.len() > 1 {
+            frames.pop();
         }
         Some(UserStack {
-            frames: walked.frames,
+            frames,
             end: walked.end,
-            guessed: walked.guessed,
+            guessed: self.guessed || walked.guessed,
         })
+    }
+
+    /// The stack as far as it is known without a table that it needs.
+    pub fn cut(self) -> UserStack {
+        let mut frames = self.walked.into_vec();
+        frames.push(self.registers.at());
+        UserStack {
+            frames,
+            end: End::NoTable,
+            guessed: self.guessed,
+        }
     }
 
     /// The word so many bytes above the lowest that was copied.

@@ -38,6 +38,7 @@ pub(crate) struct Stacks {
 /// Not an end: these ticks are in one of the others too.
 const GUESSED: &str = "guessed";
 const COMPLETE: &str = "complete";
+const EXITING: &str = "exiting";
 
 impl Stacks {
     /// Those of the processes of these names in an experiment.
@@ -93,9 +94,12 @@ impl Stacks {
         Ok(())
     }
 
-    /// All ticks.
+    /// All ticks, but for those of threads that end and have no memory any more.
     pub(crate) fn ticks(&self) -> u64 {
-        let ends = self.by_end.iter().filter(|(end, _)| *end != GUESSED);
+        let ends = self
+            .by_end
+            .iter()
+            .filter(|(end, _)| ![GUESSED, EXITING].contains(&end.as_str()));
         ends.map(|(_, ticks)| ticks).sum()
     }
 
@@ -116,10 +120,9 @@ impl Stacks {
 
     /// The other ends with their ticks, the most frequent first.
     pub(crate) fn others(&self) -> Vec<(&str, u64)> {
-        let others = self
-            .by_end
-            .iter()
-            .filter(|(end, ticks)| **ticks > 0 && ![GUESSED, COMPLETE].contains(&end.as_str()));
+        let others = self.by_end.iter().filter(|(end, ticks)| {
+            **ticks > 0 && ![GUESSED, EXITING, COMPLETE].contains(&end.as_str())
+        });
         sorted(others)
     }
 
