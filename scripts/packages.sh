@@ -69,6 +69,9 @@ find_missing() {
         perf_works || lacks perf "$(perf_package)"
         # Its assembler is unwound.
         have openssl || lacks openssl openssl
+        # What lines and inlined functions are compared with, and what moves debug information into a common file.
+        have llvm-addr2line || lacks llvm-addr2line llvm
+        have dwz || lacks dwz dwz
     fi
     if [ "$purpose" = bench ]; then
         have offcputime || lacks "offcputime of bcc's libbpf-tools" libbpf-tools

@@ -4,7 +4,8 @@
 //! In the order of a run: [`cli`] turns what was typed into a plan; [`session`] opens the
 //! [`sources`] (a clock and a side-band for each CPU, by `bpf` and [`perf`]), puts their events in
 //! [`order`], and hands them to the [`kernel`]'s founder experiment; [`summary`] says what came of it.
-//! [`doctor`] says beforehand what is missing, [`exit`] how a run ends.
+//! [`doctor`] says beforehand what is missing, [`exit`] how a run ends. [`symbol`] says of a report's addresses which lines
+//! they are.
 
 pub mod cli;
 pub mod doctor;
@@ -21,6 +22,7 @@ pub mod session;
 pub mod signals;
 pub mod sources;
 pub mod summary;
+pub mod symbol;
 pub mod user;
 
 use std::ffi::OsString;

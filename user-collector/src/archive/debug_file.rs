@@ -48,14 +48,8 @@ pub fn find_debug_file(roots: &[BorrowedFd<'_>], path: &Path, file: &File) -> Op
     let elf = Elf::read(file, length).ok()?;
     let id = id_of(&elf);
     let link = link_of(&elf);
-    if !id.is_empty() {
-        let path = path_of_id(&id);
-        for root in roots {
-            let found = regular(*root, &path).filter(|found| build_id(found) == id);
-            if found.is_some() {
-                return found;
-            }
-        }
+    if let Some(found) = find_by_build_id(roots, &id) {
+        return Some(found);
     }
     let (name, checksum) = link?;
     let directory = path.parent()?.strip_prefix("/").ok()?;
@@ -73,6 +67,18 @@ pub fn find_debug_file(roots: &[BorrowedFd<'_>], path: &Path, file: &File) -> Op
         }
     }
     None
+}
+
+/// Finds the debug file of whatever has this build id, as [`find_debug_file`] does; none for an empty one.
+#[must_use]
+pub fn find_by_build_id(roots: &[BorrowedFd<'_>], id: &[u8]) -> Option<File> {
+    if id.is_empty() {
+        return None;
+    }
+    let path = path_of_id(id);
+    roots
+        .iter()
+        .find_map(|root| regular(*root, &path).filter(|found| *build_id(found) == *id))
 }
 
 /// `usr/lib/debug/.build-id/xx/yyyy.debug`.

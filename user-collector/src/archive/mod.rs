@@ -31,7 +31,7 @@ use experiment_format::layout::{ExperimentDir, PendingFile, printable};
 
 pub use access::Asker;
 pub use archivist::{Account, Archivist, LeftOut, MOST_BYTES, Sources, Wish};
-pub use debug_file::{build_id, find_debug_file};
+pub use debug_file::{build_id, find_by_build_id, find_debug_file};
 pub use names::ObjectNames;
 pub use sources::{Lines, archive_source, source_paths};
 

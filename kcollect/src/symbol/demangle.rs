@@ -1,0 +1,128 @@
+//! Names of C++ and Rust as people write them.
+//!
+//! A name is as hostile as the file that it comes from: a hundred bytes can stand for gigabytes, by substitutions of
+//! substitutions. The libraries bound their recursion; length is bounded here, on both sides. A name that is too long stays
+//! as it is.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write};
+
+/// Longest name that is tried, bytes. Expression templates come to some thousands.
+const LONGEST_MANGLED: usize = 16 << 10;
+/// Longest name that comes out, bytes.
+const LONGEST: usize = 64 << 10;
+
+/// A mangled name of C++ (Itanium) or Rust (legacy and v0) as it was in the source, Rust's without the hash; any other name
+/// as it is. What follows an `@`, a version or `plt`, stays.
+#[must_use]
+pub fn demangle(name: &str) -> Cow<'_, str> {
+    let (stem, version) = match name.find('@') {
+        Some(at) => name.split_at(at),
+        None => (name, ""),
+    };
+    if stem.len() > LONGEST_MANGLED {
+        return Cow::Borrowed(name);
+    }
+    // Rust first: its legacy names are names of C++ too.
+    match rust(stem).or_else(|| cpp(stem)) {
+        Some(mut demangled) => {
+            demangled.push_str(version);
+            Cow::Owned(demangled)
+        }
+        None => Cow::Borrowed(name),
+    }
+}
+
+fn rust(name: &str) -> Option<String> {
+    let demangled = rustc_demangle::try_demangle(name).ok()?;
+    let mut out = Limited::default();
+    write!(out, "{demangled:#}").ok()?;
+    Some(out.0)
+}
+
+fn cpp(name: &str) -> Option<String> {
+    let mangled = ["_Z", "__Z", "_GLOBAL_"];
+    if !mangled.iter().any(|prefix| name.starts_with(prefix)) {
+        return None;
+    }
+    let symbol = cpp_demangle::Symbol::new(name).ok()?;
+    let mut out = Limited::default();
+    let options = cpp_demangle::DemangleOptions::default();
+    symbol.structured_demangle(&mut out, &options).ok()?;
+    Some(out.0)
+}
+
+/// Text up to [`LONGEST`].
+#[derive(Default)]
+struct Limited(String);
+
+impl Write for Limited {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > LONGEST {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_are_as_in_the_source() {
+        for (mangled, name) in [
+            ("main", "main"),
+            (
+                "_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE",
+                "core::fmt::Write::write_fmt",
+            ),
+            ("_RNvC6_123foo3bar", "123foo::bar"),
+            ("_RINvNtC3std3mem8align_ofjE", "std::mem::align_of::<usize>"),
+            (
+                "_ZNSt6vectorIiSaIiEE9push_backEOi",
+                "std::vector<int, std::allocator<int> >::push_back(int&&)",
+            ),
+            ("_ZN3fooC2Ev@plt", "foo::foo()@plt"),
+            ("_ZSt4cout@GLIBCXX_3.4", "std::cout@GLIBCXX_3.4"),
+            ("_Z3fooi.isra.0", "foo(int) [clone .isra.0]"),
+            ("_Zwhat", "_Zwhat"),
+            ("memcpy@@GLIBC_2.14", "memcpy@@GLIBC_2.14"),
+            ("", ""),
+        ] {
+            assert_eq!(demangle(mangled), name);
+        }
+    }
+
+    #[test]
+    fn what_would_grow_without_bound_stays_as_it_is() {
+        // Each template argument is twice the one before.
+        let mut bomb = "_Z1fI1AIiiE".to_owned();
+        for number in 0..30 {
+            let substitution = match number {
+                0 => "S0_".to_owned(),
+                number => format!(
+                    "S{}_",
+                    char::from_digit(number, 36).unwrap().to_ascii_uppercase()
+                ),
+            };
+            bomb.push_str(&format!("1AI{substitution}{substitution}E"));
+        }
+        bomb.push_str("Evv");
+        assert!(demangle(&bomb).len() <= LONGEST);
+        let deep = format!("_Z1f{}i", "P".repeat(10_000));
+        assert_eq!(demangle(&deep), deep);
+        let long = format!("_Z{}{}", 1 << 20, "x".repeat(1 << 20));
+        assert_eq!(demangle(&long), long);
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_has_an_end(name in "(_Z|_R|_ZN)[A-Z0-9a-zS_IE]{0,80}E?") {
+            prop_assert!(demangle(&name).len() <= LONGEST);
+        }
+    }
+}

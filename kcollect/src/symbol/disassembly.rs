@@ -1,0 +1,282 @@
+//! The instructions of a piece of code, in the syntax of objdump and gprofng (AT&T for x86).
+//!
+//! iced-x86 decodes x86, yaxpeax-arm aarch64: both are Rust and small with these features. What is neither is refused.
+//! A branch says whose code it goes to, where the caller knows that.
+
+use std::fmt::Write;
+use std::ops::Range;
+
+use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, OpKind};
+use object::elf::{EM_386, EM_AARCH64, EM_X86_64};
+use yaxpeax_arch::{Decoder as _, U8Reader};
+use yaxpeax_arm::armv8::a64::{InstDecoder, Operand};
+
+use super::elf::Elf;
+use super::locate::{self, Origin};
+use super::{Lack, ObjectRef, Symboliser};
+
+/// Most bytes of code that are disassembled at a time. The largest functions of the kernel and of interpreters have some
+/// ten thousand.
+const MOST_CODE: u64 = 4 << 20;
+/// Bytes of an instruction of aarch64.
+const WORD: usize = 4;
+
+/// The name of the function at a position in the same file, and how far that is from its beginning.
+pub type NameAt<'a> = dyn Fn(u64) -> Option<(String, u64)> + 'a;
+
+/// One instruction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    /// Its position in the file.
+    pub offset: u64,
+    /// Its address, as the file says it.
+    pub address: u64,
+    /// Its bytes.
+    pub bytes: Box<[u8]>,
+    /// `call 0x1139 <main+0x4>`; `(bad)` for bytes that are no instruction.
+    pub text: String,
+    /// The position in the file that a branch or call goes to, if it says so and is in this file.
+    pub target: Option<u64>,
+}
+
+/// The instructions of a range of positions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disassembly {
+    /// In their order. They end where the section ends, or after 4 MiB.
+    pub instructions: Vec<Instruction>,
+    /// Where their bytes are.
+    pub origin: Origin,
+}
+
+impl Symboliser {
+    /// Disassembles a load object's code at these positions in its file. The range begins with an instruction: where a
+    /// function begins.
+    ///
+    /// # Errors
+    /// No file has the instructions, as those of the kernel where `/proc/kcore` was not readable; or they are of
+    /// another processor.
+    pub fn disassemble(
+        &self,
+        object: &ObjectRef,
+        range: Range<u64>,
+        names: &NameAt<'_>,
+    ) -> Result<Disassembly, Lack> {
+        let size = range.end.saturating_sub(range.start).min(MOST_CODE);
+        let mut lack = Lack::NoCode;
+        for image in locate::images(object, self.search())? {
+            let elf = &image.elf;
+            let (code, address) = match (elf.code(range.start, size), elf.address(range.start)) {
+                (Ok(Some(code)), Some(address)) => (code, address),
+                (Err(damaged), _) => {
+                    lack = damaged.into();
+                    continue;
+                }
+                _ => continue,
+            };
+            let piece = Piece {
+                elf,
+                code: &code,
+                offset: range.start,
+                address,
+                names,
+            };
+            let instructions = match elf.machine {
+                EM_X86_64 | EM_386 => piece.x86(),
+                EM_AARCH64 => piece.aarch64(),
+                _ => return Err(Lack::OtherProcessor),
+            };
+            return Ok(Disassembly {
+                instructions,
+                origin: image.origin,
+            });
+        }
+        Err(lack)
+    }
+}
+
+struct Piece<'a> {
+    elf: &'a Elf,
+    code: &'a [u8],
+    offset: u64,
+    address: u64,
+    names: &'a NameAt<'a>,
+}
+
+impl Piece<'_> {
+    fn x86(&self) -> Vec<Instruction> {
+        let mut decoder = Decoder::with_ip(
+            self.elf.bits(),
+            self.code,
+            self.address,
+            DecoderOptions::NONE,
+        );
+        let mut formatter = GasFormatter::new();
+        let options = formatter.options_mut();
+        options.set_uppercase_hex(false);
+        options.set_gas_space_after_memory_operand_comma(false);
+        options.set_rip_relative_addresses(true);
+        options.set_branch_leading_zeros(false);
+        options.set_small_hex_numbers_in_decimal(false);
+        let mut instructions = Vec::new();
+        while decoder.can_decode() {
+            let instruction = decoder.decode();
+            let mut text = String::new();
+            formatter.format(&instruction, &mut text);
+            let branches = matches!(
+                instruction.op0_kind(),
+                OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
+            );
+            let target = branches.then(|| instruction.near_branch_target());
+            let begin = (instruction.ip() - self.address) as usize;
+            instructions.push(self.instruction(begin, instruction.len(), text, target));
+        }
+        instructions
+    }
+
+    fn aarch64(&self) -> Vec<Instruction> {
+        let decoder = InstDecoder::default();
+        let words = self.code.chunks_exact(WORD).enumerate();
+        let instruction = |(index, word)| {
+            let begin = index * WORD;
+            let Ok(instruction) = decoder.decode(&mut U8Reader::new(word)) else {
+                return self.instruction(begin, WORD, "(bad)".to_owned(), None);
+            };
+            let target = instruction
+                .operands
+                .iter()
+                .find_map(|operand| match operand {
+                    Operand::PCOffset(by) => {
+                        Some((self.address + begin as u64).wrapping_add_signed(*by))
+                    }
+                    _ => None,
+                });
+            let mut text = instruction.to_string();
+            // The distance, as the library writes it, becomes the address.
+            if let Some((stem, target)) = text.find('$').map(|at| &text[..at]).zip(target) {
+                text = format!("{stem}{target:#x}");
+            }
+            self.instruction(begin, WORD, text, target)
+        };
+        words.map(instruction).collect()
+    }
+
+    /// The one of `size` bytes that is `begin` bytes into the piece, and goes to the address `target`.
+    fn instruction(
+        &self,
+        begin: usize,
+        size: usize,
+        mut text: String,
+        target: Option<u64>,
+    ) -> Instruction {
+        let target = target.and_then(|address| self.elf.offset(address));
+        if let Some((name, into)) = target.and_then(self.names) {
+            // Into a text no write fails.
+            let _ = match into {
+                0 => write!(text, " <{name}>"),
+                into => write!(text, " <{name}+{into:#x}>"),
+            };
+        }
+        let bytes = self.code.get(begin..begin.saturating_add(size));
+        Instruction {
+            offset: self.offset + begin as u64,
+            address: self.address + begin as u64,
+            bytes: bytes.unwrap_or_default().into(),
+            text,
+            target,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use experiment_format::archive::archive_name;
+    use object::write::{Object, StandardSection};
+    use object::{Architecture, BinaryFormat, Endianness};
+    use proptest::prelude::*;
+
+    use super::super::SearchPaths;
+    use super::*;
+
+    /// Where the code begins in the file: behind the header.
+    const BEGIN: u64 = 64;
+    /// The same in a 32-bit file.
+    const BEGIN_32: u64 = 52;
+
+    fn disassemble(architecture: Architecture, code: &[u8]) -> Result<Disassembly, Lack> {
+        let mut object = Object::new(BinaryFormat::Elf, architecture, Endianness::Little);
+        let text = object.section_id(StandardSection::Text);
+        object.append_section_data(text, code, 1);
+        let archives = tempfile::tempdir().unwrap();
+        let place = archives.path().join(archive_name("[x]"));
+        fs::write(place, object.write().unwrap()).unwrap();
+        let symboliser = Symboliser::new(SearchPaths::new(Some(archives.path().to_owned())));
+        let object = ObjectRef {
+            name: "[x]".to_owned(),
+            build_id: Box::default(),
+        };
+        let names = |offset: u64| Some(("f".to_owned(), offset.checked_sub(BEGIN)?));
+        let begin = match architecture {
+            Architecture::I386 => BEGIN_32,
+            _ => BEGIN,
+        };
+        symboliser.disassemble(&object, begin..u64::MAX, &names)
+    }
+
+    fn texts(disassembly: &Disassembly) -> Vec<&str> {
+        let texts = disassembly.instructions.iter();
+        texts.map(|instruction| &*instruction.text).collect()
+    }
+
+    #[test]
+    fn x86_is_in_the_syntax_of_objdump() {
+        let code = b"\x55\x48\x89\xe5\x8b\x05\x10\0\0\0\xe8\xf1\xff\xff\xff\x75\xf4\xff\xe0\x0f\x0b\xc3\x06";
+        let found = disassemble(Architecture::X86_64, code).unwrap();
+        assert_eq!(found.origin, Origin::Archive);
+        insta::assert_debug_snapshot!(texts(&found));
+        let call = &found.instructions[3];
+        assert_eq!(
+            (call.offset, call.address, call.target),
+            (BEGIN + 10, 10, Some(BEGIN))
+        );
+        assert_eq!(*call.bytes, [0xe8, 0xf1, 0xff, 0xff, 0xff]);
+    }
+
+    #[test]
+    fn aarch64_is_disassembled_too() {
+        let words: [u32; 7] = [
+            0xa9bf_7bfd,
+            0x9100_03fd,
+            0x97ff_fffe,
+            0xb400_0040,
+            0xd65f_03c0,
+            0x3600_0020,
+            0,
+        ];
+        let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let found = disassemble(Architecture::Aarch64, &code).unwrap();
+        insta::assert_debug_snapshot!(texts(&found));
+        assert_eq!(found.instructions[2].target, Some(BEGIN));
+    }
+
+    #[test]
+    fn another_processor_is_refused() {
+        let found = disassemble(Architecture::Riscv64, &[0; 16]);
+        assert_eq!(found, Err(Lack::OtherProcessor));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_instructions_or_bad(code in prop::collection::vec(any::<u8>(), 0..4000)) {
+            for architecture in [Architecture::X86_64, Architecture::I386, Architecture::Aarch64] {
+                let found = disassemble(architecture, &code);
+                prop_assert!(code.is_empty() || found.is_ok());
+                let bytes: usize = found.map_or(0, |found| {
+                    found.instructions.iter().map(|instruction| instruction.bytes.len()).sum()
+                });
+                prop_assert!(code.len() - bytes < 16);
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! From a load object to files: the one that has its code, and the one that has its debug information.
+//!
+//! The code is in the experiment's copy, or in the original on this machine; the original is taken only if it has the
+//! build id that was recorded, because lines of another build are worse than none. Where no build id is known, there is
+//! nothing to compare and the original is taken: that is said in [`Origin`].
+//!
+//! Debug information is in the same file, or in a debug file as distributions have them: by build id below
+//! `usr/lib/debug/.build-id`, or by the name and checksum in `.gnu_debuglink`; and what `dwz` moved out of that into a file
+//! common to several is found by path or build id. The kernel's image in an experiment was made of a list of symbols and
+//! has no debug information: its debug file is found by the build id that was recorded.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use user_collector::archive::{build_id, find_by_build_id, find_debug_file};
+
+use super::elf::{Damaged, Elf, Room};
+use super::paths::{SearchPaths, open_regular};
+use super::{Lack, ObjectRef};
+
+/// Both have it in the vmlinux and in kallsyms, wherever the kernel was put at boot.
+const KERNEL_MARK: &[u8] = b"_stext";
+
+/// Where lines or instructions came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The experiment's copy.
+    Archive,
+    /// The file itself, as it is on this machine.
+    Original {
+        /// Where.
+        path: PathBuf,
+        /// Has it the build id that was recorded? Without one it may be of another build.
+        same_build: bool,
+    },
+    /// A separate debug file.
+    DebugFile(PathBuf),
+}
+
+/// A file that has the code of a load object, or stands for it.
+#[derive(Debug)]
+pub(super) struct Image {
+    pub(super) elf: Elf,
+    pub(super) origin: Origin,
+}
+
+/// The file with the debug information of a load object.
+#[derive(Debug)]
+pub(super) struct Debug {
+    pub(super) elf: Elf,
+    pub(super) origin: Origin,
+    /// What is added to an address of the image to get one of this file.
+    pub(super) slide: u64,
+    /// The file that dwz made, or that it is missing.
+    pub(super) alternative: Option<Result<Elf, Lack>>,
+}
+
+/// The files that have the object's code, the experiment's first.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn images(object: &ObjectRef, search: &SearchPaths) -> Result<Vec<Image>, Lack> {
+    let mut images = Vec::new();
+    let mut why = Lack::NotFound;
+    let archived = search
+        .archived(&object.name)
+        .as_deref()
+        .and_then(open_regular);
+    let mut id: Box<[u8]> = object.build_id.clone();
+    if let Some(file) = archived {
+        if id.is_empty() {
+            id = build_id(&file);
+        }
+        match Elf::read(file) {
+            Ok(elf) => images.push(Image {
+                elf,
+                origin: Origin::Archive,
+            }),
+            Err(Damaged(what)) => why = Lack::Damaged(what),
+        }
+    }
+    // Made by the recorder, from memory: no file has it.
+    if object.name.starts_with('[') || images.iter().any(|image| image.elf.is_synthetic()) {
+        return found_or(images, why);
+    }
+    let (path, ambiguous) = path_of(&object.name);
+    for path in search.candidates(path) {
+        let Some(file) = open_regular(&path) else {
+            continue;
+        };
+        let same_build = !id.is_empty() && *build_id(&file) == *id;
+        if !same_build && (ambiguous || !id.is_empty()) {
+            why = Lack::OtherBuild(path);
+            continue;
+        }
+        match Elf::read(file) {
+            Ok(elf) => {
+                let origin = Origin::Original { path, same_build };
+                images.push(Image { elf, origin });
+                break;
+            }
+            Err(Damaged(what)) => why = Lack::Damaged(what),
+        }
+    }
+    found_or(images, why)
+}
+
+fn found_or(images: Vec<Image>, why: Lack) -> Result<Vec<Image>, Lack> {
+    if images.is_empty() {
+        Err(why)
+    } else {
+        Ok(images)
+    }
+}
+
+/// The path that a load object's name stands for, and whether it is not the only object of that path: the second one has
+/// ` (build id 1234abcd)` or a number behind it.
+fn path_of(name: &str) -> (&Path, bool) {
+    let stem = name
+        .strip_suffix(')')
+        .and_then(|name| name.rsplit_once(" ("));
+    match stem {
+        Some((path, mark))
+            if mark.starts_with("build id ") || mark.bytes().all(|byte| byte.is_ascii_digit()) =>
+        {
+            (Path::new(path), true)
+        }
+        _ => (Path::new(name), false),
+    }
+}
+
+/// The debug information of an object with these images, which are in the order of [`images`].
+///
+/// # Errors
+/// That there is none.
+pub(super) fn debug(
+    object: &ObjectRef,
+    search: &SearchPaths,
+    images: Vec<Image>,
+) -> Result<Debug, Lack> {
+    let (path, _) = path_of(&object.name);
+    let roots: Vec<File> = search
+        .roots
+        .iter()
+        .filter_map(|root| File::open(root).ok())
+        .collect();
+    let roots: Vec<_> = roots.iter().map(AsFd::as_fd).collect();
+    let mut separate = None;
+    for image in &images {
+        if image.elf.has_lines() {
+            break;
+        }
+        let found = find_by_build_id(&roots, &object.build_id)
+            .or_else(|| find_debug_file(&roots, path, image.elf.file()));
+        let elf = found.and_then(|found| Elf::read(found).ok());
+        if let Some(elf) = elf.filter(Elf::has_lines) {
+            let slide = slide(&image.elf, &elf)?;
+            separate = Some((elf, slide));
+            break;
+        }
+    }
+    let (elf, origin, slide) = match separate {
+        Some((elf, slide)) => {
+            let path = place(elf.file()).unwrap_or_default();
+            (elf, Origin::DebugFile(path), slide)
+        }
+        None => {
+            let own = images.into_iter().find(|image| image.elf.has_lines());
+            let own = own.ok_or(Lack::NoLines)?;
+            (own.elf, own.origin, 0)
+        }
+    };
+    let alternative = elf
+        .alternative()
+        .map(|(path, id)| alternative(&elf, search, &roots, &path, &id));
+    Ok(Debug {
+        alternative,
+        elf,
+        origin,
+        slide,
+    })
+}
+
+/// How far the kernel's code is from where it was linked.
+fn slide(image: &Elf, debug: &Elf) -> Result<u64, Lack> {
+    if !image.is_synthetic() {
+        return Ok(0);
+    }
+    let mut room = Room::new();
+    let mut mark = |elf: &Elf| elf.symbol(KERNEL_MARK, &mut room);
+    match (mark(image), mark(debug)) {
+        (Some(image), Some(debug)) => Ok(debug.wrapping_sub(image)),
+        // A module: its debug file is relocatable and has no addresses yet.
+        _ => Err(Lack::Relocatable),
+    }
+}
+
+/// The file of `.gnu_debugaltlink`, whose path is absolute or relative to the file that names it.
+fn alternative(
+    debug: &Elf,
+    search: &SearchPaths,
+    roots: &[BorrowedFd<'_>],
+    path: &[u8],
+    id: &[u8],
+) -> Result<Elf, Lack> {
+    let path = Path::new(OsStr::from_bytes(path));
+    let mut candidates = search.candidates(path);
+    if path.is_relative() {
+        let place = place(debug.file());
+        let beside = place.as_deref().and_then(Path::parent);
+        candidates = beside.map(|beside| beside.join(path)).into_iter().collect();
+    }
+    let by_path = || {
+        let mut files = candidates.iter().filter_map(|path| open_regular(path));
+        files.find(|file| *build_id(file) == *id)
+    };
+    by_path()
+        .or_else(|| find_by_build_id(roots, id))
+        .and_then(|file| Elf::read(file).ok())
+        .ok_or_else(|| Lack::NoAlternative(path.to_owned()))
+}
+
+/// Where an open file is.
+fn place(file: &File) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stand_for_paths() {
+        for (name, path, ambiguous) in [
+            ("/usr/bin/x", "/usr/bin/x", false),
+            ("/usr/bin/x (build id 1234abcd)", "/usr/bin/x", true),
+            ("/usr/bin/x (build id 1234abcd, 2)", "/usr/bin/x", true),
+            ("/usr/bin/x (2)", "/usr/bin/x", true),
+            ("/opt/Program (old)/x", "/opt/Program (old)/x", false),
+            ("/opt/x (old)", "/opt/x (old)", false),
+        ] {
+            assert_eq!(path_of(name), (Path::new(path), ambiguous));
+        }
+    }
+}
