@@ -133,16 +133,7 @@ fn root_a_load_and_its_descendants_are_followed() -> Result<()> {
     ];
     let options = ["-p", "hi", "-F", "=quarry", "--descendants", "-t", "2"];
     let followed = Followed::read(&record(&options, &load, LIMIT)?)?;
-    let mut names: Vec<&str> = followed.subs.iter().map(|sub| sub.name.as_str()).collect();
-    names.sort_unstable();
-    let own = names
-        .iter()
-        .position(|name| name.starts_with("_quarry_PID_"));
-    names.remove(own.with_context(|| format!("{names:?}"))?);
-    ensure!(
-        names == ["_f1.er", "_f1_f1.er", "_f2.er"],
-        "descendants: {names:?}"
-    );
+    judge_descendants(&followed, &["_f1.er", "_f1_f1.er", "_f2.er"])?;
     for sub in followed
         .subs
         .iter()
@@ -158,6 +149,58 @@ fn root_a_load_and_its_descendants_are_followed() -> Result<()> {
     let recorded = record(&["-p", "hi", "-F", "on"], &load, LIMIT)?;
     let truth = recorded.truth()?;
     Followed::read(&recorded)?.the(truth.pid.cast_unsigned())?;
+    Ok(())
+}
+
+/// A fork that executes a program later is another thing than a call that does both, which holds its caller meanwhile.
+#[test]
+fn root_a_descent_tells_forks_from_spawned_programs() -> Result<()> {
+    /// A shell that does this runs no other program.
+    const BURN: &str = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+    let _machine = Exclusive::take()?;
+    let (system, popen) = (format!("system:{BURN}"), format!("popen:{BURN}"));
+    let load = [
+        QUARRY,
+        "one:50",
+        "start:one:100",
+        "spawn:one:100",
+        "vfork:one:100",
+        &system,
+        "start:one:100",
+        &popen,
+        "spawn:spawn:one:100",
+    ];
+    let options = ["-p", "hi", "-F", "=quarry", "--descendants"];
+    let followed = Followed::read(&record(&options, &load, LIMIT)?)?;
+    let expected = [
+        "_c1.er",
+        "_c2.er",
+        "_c3.er",
+        "_c4.er",
+        "_c5.er",
+        "_c5_c1.er",
+        "_f1_x1.er",
+        "_f2_x1.er",
+    ];
+    judge_descendants(&followed, &expected)?;
+    for (name, shell) in expected.into_iter().zip([false, false, true, true]) {
+        let sub = followed.subs.iter().find(|sub| sub.name == name);
+        let sub = sub.context("it is there")?;
+        let object = sub.main_object().context("it has a load object")?;
+        ensure!((object != QUARRY) == shell, "{name} is {object}");
+    }
+    followed.lost_nothing()
+}
+
+/// That the followed are the quarry and its descendants of these names.
+fn judge_descendants(followed: &Followed, expected: &[&str]) -> Result<()> {
+    let mut names: Vec<&str> = followed.subs.iter().map(|sub| sub.name.as_str()).collect();
+    names.sort_unstable();
+    let own = names
+        .iter()
+        .position(|name| name.starts_with("_quarry_PID_"));
+    names.remove(own.with_context(|| format!("{names:?}"))?);
+    ensure!(names == expected, "descendants: {names:?}");
     Ok(())
 }
 

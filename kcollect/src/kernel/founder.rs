@@ -289,6 +289,12 @@ impl Founder {
                 };
                 result.and(self.write(&back))
             }
+            Record::Birth(head) => {
+                if let Some(user) = &mut self.user {
+                    user.combined(head.pid);
+                }
+                Ok(())
+            }
             Record::Entry(_) if self.failed.is_some() => Ok(()),
             Record::Entry(entry) => {
                 let back = match &mut self.user {

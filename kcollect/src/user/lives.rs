@@ -14,6 +14,13 @@ impl UserSide {
         }
     }
 
+    /// The parent of the process that is forked next under this number waits until it executes a program.
+    pub fn combined(&mut self, pid: u32) {
+        if let Some(lineages) = &mut self.lineages {
+            lineages.combined(pid);
+        }
+    }
+
     /// `parent` forked `pid`, of which `processes` know.
     pub fn forked(
         &mut self,
@@ -34,7 +41,7 @@ impl UserSide {
         }
         self.spaces.forked(pid, parent, at);
         if let Some(lineages) = &mut self.lineages {
-            lineages.forked(pid, parent, Birth::Fork);
+            lineages.forked(pid, parent);
         }
         self.hand_over.changed(pid);
         let fate = self.fate(processes, pid);
@@ -173,6 +180,9 @@ impl UserSide {
                 && self.serials.get(&fate.pid) == Some(&serial)
             {
                 self.serials.remove(&fate.pid);
+                if let Some(lineages) = &mut self.lineages {
+                    lineages.ended(fate.pid);
+                }
             }
             let mut at = 0;
             let mut sampled = Ok(());

@@ -29,7 +29,7 @@ use user_collector::facts::Facts;
 use user_collector::follow::{Candidate, Follow};
 use user_collector::jit::JitWatch;
 use user_collector::join::{Join, Joined, Slot};
-use user_collector::lineage::{Birth, DirectoryNames, Lineages};
+use user_collector::lineage::{DirectoryNames, Lineages};
 use user_collector::maps::Mapping;
 use user_collector::objects::Objects;
 use user_collector::process::{Process, Processes};
