@@ -138,6 +138,15 @@ fn gprofng_adds_up_founder_and_subexperiments() {
     }
     let subs = Experiment::open(&path).unwrap().subexperiments().unwrap();
     assert_eq!(subs.len(), 3);
+    for sub in &subs {
+        let read = sub.header();
+        let written = header(read.pid);
+        assert_eq!(
+            (read.mpi_rank, &read.container),
+            (written.mpi_rank, &written.container)
+        );
+        assert!(read.container.is_some());
+    }
     for sub in subs {
         let sub = Experiment::open(&sub).unwrap();
         assert!(sub.is_closed());

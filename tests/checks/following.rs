@@ -3,10 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::log::Container;
 use experiment_format::microstate::Microstate;
+use experiment_format::reader::Experiment;
+use tests::cgroup::Quota;
 use tests::command::Running;
 use tests::followed::{Followed, Sub, directories};
 use tests::gprofng::Table;
@@ -190,6 +194,56 @@ fn root_a_descent_tells_forks_from_spawned_programs() -> Result<()> {
         ensure!((object != QUARRY) == shell, "{name} is {object}");
     }
     followed.lost_nothing()
+}
+
+/// By fields, for whoever reads with a program; gprofng passes over them.
+#[test]
+fn root_rank_and_container_are_told() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let id = "0123456789abcdef".repeat(4);
+    let container = Quota::of_container(&id)?;
+    let mut quarry = Command::new(QUARRY);
+    quarry.arg("one:20000").env("PMIX_RANK", "17");
+    let inside = Running::start(&mut quarry, LIMIT)?;
+    container.take(pid(&inside))?;
+    let outside = start(QUARRY, &["one:20000"])?;
+    let options = ["-p", "hi", "-t", "0.5", "-F", "=quarry"];
+    let followed = Followed::read(&record(&options, &[], LIMIT)?)?;
+
+    let expected = Container {
+        runtime: "docker".to_owned(),
+        id: id.clone(),
+    };
+    for (running, rank, container) in [(&inside, Some(17), Some(expected)), (&outside, None, None)]
+    {
+        let sub = followed.the(pid(running))?;
+        let experiment = Experiment::open(&sub.path)?;
+        let header = experiment.header();
+        ensure!(
+            (header.mpi_rank, &header.container) == (rank, &container),
+            "{header:?}"
+        );
+        let comments = [
+            rank.map(|rank| format!("MPI rank: {rank}")),
+            container.map(|container| format!("container: {} {}", container.runtime, container.id)),
+        ];
+        for comment in comments.iter().flatten() {
+            ensure!(header.comments.contains(comment), "{header:?}");
+        }
+        let processes = followed.json["followed"]["processes"].as_array();
+        let told = processes
+            .and_then(|all| all.iter().find(|of| of["experiment"] == sub.name.as_str()))
+            .context("it is in kcollect.json")?;
+        let as_json = rank.map(|_| serde_json::json!({"runtime": "docker", "id": id}));
+        ensure!(
+            told.get("mpi_rank") == rank.map(Into::into).as_ref()
+                && told.get("container") == as_json.as_ref(),
+            "{told}"
+        );
+        // Stock gprofng opens it without a word.
+        ensure!(sub.functions(None)?.get("burn_one") > 0.0);
+    }
+    Ok(())
 }
 
 /// That the followed are the quarry and its descendants of these names.

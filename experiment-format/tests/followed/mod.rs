@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{Cpu, Header, ProfileDecl, Run, System};
+use experiment_format::log::{Container, Cpu, Header, ProfileDecl, Run, System};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
@@ -34,6 +34,12 @@ pub(crate) fn header(pid: u32) -> Header {
         pid,
         command_line: format!("/usr/bin/program{pid}"),
         profiles,
+        // As of a process of a parallel program in a container.
+        mpi_rank: (pid > 0).then_some(pid),
+        container: (pid > 0).then(|| Container {
+            runtime: "docker".into(),
+            id: "<\"0123'".into(),
+        }),
         ..Header::default()
     }
 }

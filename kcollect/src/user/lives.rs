@@ -338,6 +338,8 @@ impl UserSide {
         });
         header.settings.clear();
         header.comments = described_by(&facts, &first.name);
+        header.mpi_rank = facts.mpi_rank;
+        header.container = facts.container.clone().map(Into::into);
         let directory = match &first.descent {
             Some(descent) => format!("{descent}.er"),
             None => self.names.next(&first.name, pid),
@@ -385,6 +387,8 @@ impl UserSide {
         let mut followed = Box::new(Followed {
             collector,
             jit,
+            mpi_rank: facts.mpi_rank,
+            container: facts.container,
             counts: StackCounts::default(),
             ticks: 0,
             last: 0,
@@ -461,7 +465,7 @@ pub(super) fn described_by(facts: &Facts, name: &[u8]) -> Vec<String> {
         facts
             .container
             .as_ref()
-            .map(|container| format!("{:?} {}", container.runtime, container.id)),
+            .map(|container| format!("{} {}", container.runtime.name(), container.id)),
     );
     tell("MPI rank", facts.mpi_rank.map(|rank| rank.to_string()));
     comments

@@ -25,7 +25,7 @@ use experiment_format::stacks::StackEnd;
 use experiment_format::usage::UsageRecord;
 use experiment_format::{Error, Result};
 use user_collector::collector::{Array, Collector};
-use user_collector::facts::Facts;
+use user_collector::facts::{Container, Facts};
 use user_collector::follow::{Candidate, Follow};
 use user_collector::jit::JitWatch;
 use user_collector::join::{Join, Joined, Slot};
@@ -101,6 +101,8 @@ struct First {
 struct Followed {
     collector: Collector,
     jit: Option<JitWatch>,
+    mpi_rank: Option<u32>,
+    container: Option<Container>,
     counts: StackCounts,
     ticks: u64,
     /// The time of the last thing that it did.
@@ -114,6 +116,12 @@ pub struct FollowedProcess {
     pub pid: u32,
     /// Its experiment's directory.
     pub experiment: String,
+    /// Its rank in a parallel program (MPI).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mpi_rank: Option<u32>,
+    /// The container that it was in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<Container>,
     /// Ticks of its threads that are in there.
     pub ticks: u64,
     /// Tick arrays that they are in.
@@ -551,6 +559,8 @@ fn describe(pid: u32, followed: &Followed) -> FollowedProcess {
     FollowedProcess {
         pid,
         experiment: followed.collector.name().to_owned(),
+        mpi_rank: followed.mpi_rank,
+        container: followed.container.clone(),
         ticks: followed.ticks,
         arrays: followed.collector.arrays,
         user_stacks: followed.counts.clone(),
