@@ -208,7 +208,8 @@ fn root_rank_and_container_are_told() -> Result<()> {
     container.take(pid(&inside))?;
     let outside = start(QUARRY, &["one:20000"])?;
     let options = ["-p", "hi", "-t", "0.5", "-F", "=quarry"];
-    let followed = Followed::read(&record(&options, &[], LIMIT)?)?;
+    let recorded = record(&options, &[], LIMIT)?;
+    let followed = Followed::read(&recorded)?;
 
     let expected = Container {
         runtime: "docker".to_owned(),
@@ -230,15 +231,12 @@ fn root_rank_and_container_are_told() -> Result<()> {
         for comment in comments.iter().flatten() {
             ensure!(header.comments.contains(comment), "{header:?}");
         }
-        let processes = followed.json["followed"]["processes"].as_array();
-        let told = processes
-            .and_then(|all| all.iter().find(|of| of["experiment"] == sub.name.as_str()))
-            .context("it is in kcollect.json")?;
-        let as_json = rank.map(|_| serde_json::json!({"runtime": "docker", "id": id}));
+        let told = followed.books.followed()?.named(&sub.name)?;
+        let part = |part: &str| Some(told.container.as_ref()?.get(part)?.as_str());
+        let docker = rank.map(|_| ("docker", id.as_str()));
         ensure!(
-            told.get("mpi_rank") == rank.map(Into::into).as_ref()
-                && told.get("container") == as_json.as_ref(),
-            "{told}"
+            told.mpi_rank == rank && part("runtime").zip(part("id")) == docker,
+            "{told:?}"
         );
         // Stock gprofng opens it without a word.
         ensure!(sub.functions(None)?.get("burn_one") > 0.0);
@@ -413,13 +411,10 @@ fn root_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
             for stay in &sub.stays {
                 sums.entry(sub.pid).or_default()[stay.state as usize] += stay.ticks;
             }
-            let told = followed.json["followed"]["processes"].as_array();
-            let told =
-                told.and_then(|all| all.iter().find(|of| of["experiment"] == sub.name.as_str()));
-            let told = told.and_then(|of| of["ticks"].as_u64());
+            let told = followed.books.followed()?.named(&sub.name)?.ticks;
             ensure!(
-                told == Some(sub.ticks()),
-                "{}: {} of {told:?}",
+                told == sub.ticks(),
+                "{}: {} of {told}",
                 sub.name,
                 sub.ticks()
             );

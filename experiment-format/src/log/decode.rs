@@ -9,8 +9,8 @@ use std::path::Path;
 use crate::Result;
 use crate::error::Error;
 use crate::log::{
-    Container, Cpu, Descendant, Header, LogEvent, ProfileDecl, Run, Setting, THREAD_NAMED, THREAD_NAMES,
-    VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
+    Container, Cpu, Descendant, Header, LogEvent, ProfileDecl, Run, Setting, THREAD_NAMED,
+    THREAD_NAMES, VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
 };
 use crate::microstate::NumStates;
 use crate::packet::{FieldDecl, FieldType, PacketDecl};
