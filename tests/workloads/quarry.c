@@ -15,6 +15,7 @@
  *   system:COMMAND       a shell does something, and is waited for
  *   popen:COMMAND        likewise
  *   twin:MS              a child spins in burn_one for so long and ends; another one of the same number does the rest
+ *   doze:MS              likewise, but the child sleeps for so long
  *   space                a child in a new pid namespace does the rest
  *   root:PATH            goes on in user and mount namespaces of its own, where PATH is the root directory
  *   exec:PATH            another program does the rest
@@ -352,13 +353,16 @@ int main(int count, char **words)
 
 			if (!shell || pclose(shell))
 				fail(what);
-		} else if (IS("twin")) {
+		} else if (IS("twin") || IS("doze")) {
 			pid_t child = fork();
 
 			if (!child) {
 				name("6669727374"); /* first */
 				say("first");
-				call_one(ns);
+				if (IS("doze"))
+					nap(ns);
+				else
+					call_one(ns);
 				return 0;
 			}
 			wait_for(child);

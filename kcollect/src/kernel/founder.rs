@@ -382,7 +382,7 @@ impl Founder {
     fn sideband(&mut self, time: u64, event: SidebandEvent) {
         match event {
             SidebandEvent::Fork { pid, parent } => {
-                self.processes.forked(pid, parent);
+                self.processes.forked(pid, parent, time);
                 if let Some(user) = &mut self.user {
                     user.forked(self.writer.dir(), &self.processes, pid, parent, time);
                 }
