@@ -250,6 +250,15 @@ impl Founder {
                     user.found(pid, mappings, self.start);
                 }
             }
+            Event::Reread {
+                pid,
+                began,
+                mappings,
+            } => {
+                if let Some(user) = &mut self.user {
+                    user.was_read(pid, began, time, mappings);
+                }
+            }
             Event::Sideband(event) => self.sideband(time, event),
         }
     }
@@ -362,6 +371,13 @@ impl Founder {
         let result = user.hand_over(collector, &self.processes, false);
         self.write_back(&back);
         result
+    }
+
+    /// Processes whose mappings are to be read: an [`Event::Reread`] is awaited of each.
+    pub fn take_unmapped(&mut self) -> Vec<u32> {
+        self.user
+            .as_mut()
+            .map_or_else(Vec::new, UserSide::take_unmapped)
     }
 
     /// The last has been told of all threads.

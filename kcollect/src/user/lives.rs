@@ -39,6 +39,7 @@ impl UserSide {
         if let Some(before) = self.serials.remove(&pid) {
             self.superseded(dir, processes, before, at);
         }
+        self.stop_waiting(pid);
         self.spaces.forked(pid, parent, at);
         if let Some(lineages) = &mut self.lineages {
             lineages.forked(pid, parent);
@@ -71,6 +72,7 @@ impl UserSide {
 
     /// `pid` executes another program and is called by its name.
     pub fn executed(&mut self, pid: u32, name: &[u8], at: u64) {
+        self.stop_waiting(pid);
         self.spaces.executed(pid, at);
         if self.load == Some(pid) {
             self.load = None;
@@ -120,6 +122,42 @@ impl UserSide {
             self.spaces.found(pid, mappings, at);
             self.hand_over.changed(pid);
         }
+    }
+
+    /// Whose mappings are to be read, because stacks have an address where nothing is known to be mapped.
+    pub fn take_unmapped(&mut self) -> Vec<u32> {
+        self.unmapped.take_asked()
+    }
+
+    /// They were read, from an instant on until `now`; or not, because the process was gone.
+    pub fn was_read(&mut self, pid: u32, began: u64, now: u64, mappings: Option<Vec<Mapping>>) {
+        let (ran, waiting) = self.unmapped.was_read(pid);
+        if mappings.is_none() {
+            self.losses.unread += waiting.len() as u64;
+        }
+        let found = mappings.unwrap_or_default();
+        let news = !waiting.is_empty() && self.spaces.learnt(pid, found, began, ran);
+        self.unmapped.had_news(pid, now, news);
+        if news {
+            self.hand_over.changed(pid);
+        }
+        let code = code_of(&mut self.spaces, pid);
+        self.walk_soon(waiting.into_iter().map(|(slot, copied)| {
+            let code = Code::clone(&code);
+            (slot, Copied { code, ..copied })
+        }));
+    }
+
+    /// What waits for a process's mappings waits in vain.
+    fn stop_waiting(&mut self, pid: u32) {
+        let waiting = self.unmapped.forget(pid);
+        self.walk_soon(waiting);
+    }
+
+    fn walk_soon(&mut self, copies: impl IntoIterator<Item = (Slot, Copied)>) {
+        let before = self.copies.len();
+        self.copies.extend(copies);
+        self.copies_due |= self.copies.len() > before;
     }
 
     /// Before data are taken: waits for the unwind tables of what runs, but not long.
@@ -204,6 +242,7 @@ impl UserSide {
             .retain(|pid| serials.contains_key(&pid) || processes.get(pid).is_some())
         {
             self.hand_over.gone(pid);
+            self.stop_waiting(pid);
         }
         back
     }

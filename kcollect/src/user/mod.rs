@@ -9,6 +9,7 @@ mod archives;
 mod hand_over;
 mod lives;
 mod stack;
+mod unmapped;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -40,6 +41,7 @@ use lives::{code_of, tell_mapped};
 
 pub use hand_over::HandOver;
 pub use stack::{Copied, StackCounts, UserStack};
+use unmapped::Unmapped;
 
 /// Copied stacks that wait for tables take at most so many bytes.
 const MOST_COPIES: usize = 64 << 20;
@@ -174,6 +176,9 @@ pub struct UserSide {
     held: usize,
     copies: Vec<(Slot, Copied)>,
     copied_bytes: usize,
+    /// Some of them are to be walked without a new table.
+    copies_due: bool,
+    unmapped: Unmapped,
     names: DirectoryNames,
     /// The load until it executes its program: there its line of descent begins.
     load: Option<u32>,
@@ -207,6 +212,8 @@ pub struct UserLosses {
     pub unheld: u64,
     /// Frames that were walked by what was no longer mapped, and cut off.
     pub disbelieved: u64,
+    /// Stacks with an address where nothing was known to be mapped, and the process was gone when its mappings were read for that.
+    pub unread: u64,
 }
 
 impl UserSide {
@@ -224,6 +231,8 @@ impl UserSide {
             held: 0,
             copies: Vec::new(),
             copied_bytes: 0,
+            copies_due: false,
+            unmapped: Unmapped::default(),
             names: DirectoryNames::new(),
             load: None,
             lineages: None,
@@ -317,10 +326,19 @@ impl UserSide {
                     code: space.code(),
                     pid,
                 };
+                let bytes = copied.bytes();
+                let room = self.copied_bytes + bytes <= MOST_COPIES;
                 match copied.walk(&mut self.objects, &relatives(processes, pid)) {
+                    Some(stack) if stack.end == End::NoMapping && room => {
+                        if self.unmapped.wait(head.time, slot, copied).is_none() {
+                            self.copied_bytes += bytes;
+                            return self.deliver(dir, processes, complete);
+                        }
+                        stack
+                    }
                     Some(stack) => stack,
-                    None if self.copied_bytes + copied.bytes() <= MOST_COPIES => {
-                        self.copied_bytes += copied.bytes();
+                    None if room => {
+                        self.copied_bytes += bytes;
                         self.copies.push((slot, copied));
                         return self.deliver(dir, processes, complete);
                     }
@@ -358,6 +376,10 @@ impl UserSide {
         last: bool,
     ) -> Vec<Stay> {
         let mut settled = self.objects.take();
+        if last {
+            let waiting = self.unmapped.close();
+            self.copies.extend(waiting);
+        }
         let began = Instant::now();
         while last && !self.copies.is_empty() && self.objects.waiting() > 0 {
             match LONGEST_WAIT.checked_sub(began.elapsed()) {
@@ -366,7 +388,7 @@ impl UserSide {
             }
         }
         self.hand_over.settled(&settled);
-        if settled.is_empty() && !last {
+        if settled.is_empty() && !std::mem::take(&mut self.copies_due) && !last {
             return Vec::new();
         }
         let mut complete = Vec::new();
