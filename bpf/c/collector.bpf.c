@@ -3,5 +3,6 @@
 #include "tick.h"
 #include "threads.h"
 #include "walk.h"
+#include "births.h"
 
 char LICENSE[] SEC("license") = "GPL";

@@ -20,6 +20,7 @@ enum record_kind {
 	RECORD_ABSENCE = 3, /* a thread came back to a CPU and boundaries had passed while it was away, in the stack */
 	RECORD_THREAD = 4,  /* struct thread_record */
 	RECORD_ENTRY = 5,   /* struct entry_record */
+	RECORD_BIRTH = 6,   /* a process was made whose parent waits until it has executed a program or ended; `time` is its own start */
 };
 
 enum record_flags {
@@ -75,7 +76,8 @@ struct cpu_books {
 	__u64 threads_lost; /* thread records that found no room, or threads for which there was no memory */
 	__u64 begun; /* the begin_ns that the grid knows of */
 	__u64 entries_lost; /* entries to user mode that could not be waited for or told */
-	__u64 zero[4];
+	__u64 births_lost; /* records of a birth that found no room in the ring */
+	__u64 zero[3];
 };
 
 /* What the kernel counts of a thread by itself, since the thread was watched first. */

@@ -39,6 +39,8 @@ pub struct CpuBooks {
     pub threads_lost: u64,
     /// Entries to user mode that could not be waited for or told: nothing joins the records with their numbers.
     pub entries_lost: u64,
+    /// Births of processes whose parent waits for their exec that are not told: the ring was full.
+    pub births_lost: u64,
 }
 
 impl CpuBooks {
@@ -70,6 +72,7 @@ impl CpuBooks {
             absences_lost: word(bytes, 128),
             threads_lost: word(bytes, 136),
             entries_lost: word(bytes, 152),
+            births_lost: word(bytes, 160),
         })
     }
 
@@ -96,6 +99,7 @@ impl CpuBooks {
             self.threads_lost,
             0,
             self.entries_lost,
+            self.births_lost,
         ];
         let mut bytes = [0; BOOKS];
         for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -113,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn books_survive_the_way_there_and_back(words in any::<[u64; 20]>()) {
+        fn books_survive_the_way_there_and_back(words in any::<[u64; 21]>()) {
             let mut bytes = [0; BOOKS];
             // What belongs to a clock that is gone is not kept.
             let clock = [13, 14, 15, 18];

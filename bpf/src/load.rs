@@ -95,7 +95,7 @@ impl fmt::Display for Emission {
 pub struct TickCollector {
     // Before the skeleton, so that no tick comes while it goes.
     links: BTreeMap<u32, Link>,
-    _hooks: [Link; 4],
+    _hooks: [Link; 5],
     rings: RingBuffer<'static>,
     arrived: Rc<RefCell<Vec<Result<Record, Error>>>>,
     skel: CollectorSkel<'static>,
@@ -145,13 +145,15 @@ impl TickCollector {
             skel.progs.on_switch.attach(),
             skel.progs.on_user_fault.attach(),
             skel.progs.on_kernel_fault.attach(),
+            skel.progs.on_birth.attach(),
         ];
-        let [idle, switch, user_fault, kernel_fault] = hooks;
+        let [idle, switch, user_fault, kernel_fault, birth] = hooks;
         let hooks = [
             idle.map_err(step("watch idle CPUs"))?,
             switch.map_err(step("watch changes of thread"))?,
             user_fault.map_err(step("watch page faults of user mode"))?,
             kernel_fault.map_err(step("watch page faults of the kernel"))?,
+            birth.map_err(step("watch births of processes"))?,
         ];
         // So that this CPU has changed its thread once, by which its scheduler's clock is known.
         std::thread::sleep(Duration::from_millis(1));

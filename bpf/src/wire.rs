@@ -290,6 +290,9 @@ pub enum Record {
     Thread(Box<ThreadTimes>),
     /// A thread goes back to user mode.
     Entry(Entry),
+    /// A process was made whose parent waits until it has executed a program or ended (`CLONE_VFORK`). Of the moment at which
+    /// the kernel says that it started, which is before any other record tells of it.
+    Birth(Head),
 }
 
 impl Record {
@@ -301,6 +304,7 @@ impl Record {
             Record::Absence(absence) => absence.head.time,
             Record::Thread(thread) => thread.head.time,
             Record::Entry(entry) => entry.head.time,
+            Record::Birth(head) => head.time,
         }
     }
 
@@ -336,7 +340,8 @@ impl Record {
             0..=3 if frames <= MAX_FRAMES => frames * 8,
             4 if frames == 0 => THREAD,
             5 if frames <= ENTRY_WORDS => ENTRY + frames * 8,
-            0..=5 => return Err(refuse("more frames than there can be")),
+            6 if frames == 0 => 0,
+            0..=6 => return Err(refuse("more frames than there can be")),
             _ => return Err(refuse("unknown kind")),
         };
         if usize::from(state) >= STATES {
@@ -389,6 +394,7 @@ impl Record {
                     user: user_side(fixed, words, flag(64)).map_err(refuse)?,
                 })
             }
+            6 => Record::Birth(head),
             kind => Record::Tick(Tick {
                 head,
                 ticks,
@@ -595,6 +601,12 @@ mod tests {
     }
 
     #[test]
+    fn a_birth_is_a_head() {
+        let birth = Record::decode(&record([6, 0, 0, 0], 0, &[])).unwrap();
+        assert_eq!(birth, Record::Birth(head()));
+    }
+
+    #[test]
     fn records_that_follow_each_other_decode_one_by_one() {
         let mut bytes = record([3, 7, 0, 0], 2, &[1, 2]);
         bytes.extend(record([4, 7, 0, 0], 0, &[0; 27]));
@@ -623,7 +635,8 @@ mod tests {
                 17,
                 &[[0, 0, 0, 1 << 16].as_slice(), &[0; 17]].concat(),
             ),
-            record([6, 0, 0, 0], 0, &[]),
+            record([6, 0, 0, 0], 1, &[1]),
+            record([7, 0, 0, 0], 0, &[]),
             record([3, 10, 0, 0], 0, &[]),
             record([1, 0, 0, 0], MAX_FRAMES + 1, &[0; MAX_FRAMES + 1]),
         ];
@@ -640,7 +653,7 @@ mod tests {
 
         #[test]
         fn any_head_of_a_known_kind_decodes_or_is_refused(
-            kind in 0_u8..6, bytes in proptest::collection::vec(any::<u8>(), 300..400)
+            kind in 0_u8..7, bytes in proptest::collection::vec(any::<u8>(), 300..400)
         ) {
             let mut bytes = bytes;
             bytes[32] = kind;

@@ -42,6 +42,15 @@ pub struct System {
     pub cpus: Vec<Cpu>,
 }
 
+/// A container.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Container {
+    /// Who runs it: `docker`, `podman`.
+    pub runtime: String,
+    /// Its id or name.
+    pub id: String,
+}
+
 /// Width of a stack word.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum WordSize {
@@ -151,6 +160,10 @@ pub struct Header {
     pub command_line: String,
     /// The data tables.
     pub profiles: Vec<ProfileDecl>,
+    /// The process's rank in a parallel program (MPI): an attribute that gprofng passes over.
+    pub mpi_rank: Option<u32>,
+    /// The container that the process was in: two attributes that gprofng passes over.
+    pub container: Option<Container>,
     /// What took the data in the kernel.
     pub driver_version: Option<String>,
     /// The collector's settings.
@@ -170,6 +183,8 @@ impl Default for Header {
             word_size: WordSize::Bits64,
             command_line: String::new(),
             profiles: Vec::new(),
+            mpi_rank: None,
+            container: None,
             driver_version: None,
             settings: Vec::new(),
             comments: Vec::new(),

@@ -10,11 +10,13 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
+mod made;
+
 use std::path::Path;
 use std::process::Command;
 
 use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{Header, LogEvent, ProfileDecl, Run, System};
+use experiment_format::log::{LogEvent, Run};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
@@ -23,6 +25,8 @@ use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
+
+use made::{begin, clock, header};
 
 /// Set in the second run: the directory where the disk is mounted.
 const DISK: &str = "EXPERIMENT_FORMAT_DISK";
@@ -47,31 +51,8 @@ fn on_disk(test: &str, mount: &str) -> Option<std::path::PathBuf> {
 }
 
 fn create(disk: &Path) -> experiment_format::Result<ExperimentWriter> {
-    let request = NameRequest::Series {
-        stem: "full".into(),
-    };
-    let (dir, _) = ExperimentDir::create(disk, &request, None)?;
-    let header = Header {
-        system: System {
-            arch: "x86_64".into(),
-            ..System::default()
-        },
-        profiles: vec![ProfileDecl::Clock {
-            tick_us: 1000,
-            states: NumStates::Kernel,
-            packets: vec![ClockTick::declaration()],
-        }],
-        ..Header::default()
-    };
-    ExperimentWriter::create(
-        dir,
-        &header,
-        Run {
-            tstamp: 1,
-            wall: 1,
-            tm_zone: 0,
-        },
-    )
+    let clock = clock(1000, NumStates::Kernel, ClockTick::declaration());
+    begin(disk, "full", &header(vec![clock]), 1)
 }
 
 fn gprofng(arguments: &[&str], experiment: &Path) -> String {
@@ -265,18 +246,8 @@ fn root_a_subexperiment_waits_for_room() {
     };
     let request = NameRequest::Exactly("full.er".into());
     let (founder, _) = ExperimentDir::create(&disk, &request, None).unwrap();
-    let header = Header {
-        system: System {
-            arch: "x86_64".into(),
-            ..System::default()
-        },
-        profiles: vec![ProfileDecl::Clock {
-            tick_us: 1000,
-            states: NumStates::Solaris,
-            packets: vec![TickArray::declaration()],
-        }],
-        ..Header::default()
-    };
+    let arrays = clock(1000, NumStates::Solaris, TickArray::declaration());
+    let header = header(vec![arrays]);
     let create = |name: &str| SubexperimentWriter::create(&founder, name, &header, Run::default());
     let room = disk.join("room");
     let (mut said, mut failed) = (0, 0);

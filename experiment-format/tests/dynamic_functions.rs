@@ -9,46 +9,23 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
+mod made;
 mod stock;
 
 use std::path::PathBuf;
 
-use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{Cpu, Header, ProfileDecl, Run, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
 use experiment_format::stacks::StackEnd;
-use experiment_format::writer::ExperimentWriter;
 
+use made::{clock, header};
 use stock::{display, row, run};
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 77 * SECOND;
 /// Where a JIT's anonymous memory might be.
 const JIT: u64 = 0x7f29_eefc_3000;
-
-fn header() -> Header {
-    Header {
-        collector: "kcollect test".into(),
-        system: System {
-            hostname: "db1".into(),
-            arch: "x86_64".into(),
-            page_size: 4096,
-            pages: 1 << 20,
-            cpus: vec![Cpu { id: 0, mhz: 2600 }],
-        },
-        pid: 4242,
-        ppid: Some(1),
-        command_line: "node busy.js".into(),
-        profiles: vec![ProfileDecl::Clock {
-            tick_us: 10_000,
-            states: NumStates::Solaris,
-            packets: vec![ClockTick::declaration()],
-        }],
-        ..Header::default()
-    }
-}
 
 struct Written {
     _tmp: tempfile::TempDir,
@@ -58,16 +35,8 @@ struct Written {
 /// An experiment with these maps, and ticks at times and addresses: (seconds, address, ticks of 10 ms).
 fn written(maps: &[MapEvent], ticks: &[(u64, u64, u32)]) -> Written {
     let tmp = tempfile::tempdir().unwrap();
-    let name = NameRequest::Series {
-        stem: "ktest".into(),
-    };
-    let (dir, _) = ExperimentDir::create(tmp.path(), &name, None).unwrap();
-    let run = Run {
-        tstamp: START,
-        wall: 1_795_205_070,
-        tm_zone: 0,
-    };
-    let mut writer = ExperimentWriter::create(dir, &header(), run).unwrap();
+    let clock = clock(10_000, NumStates::Solaris, ClockTick::declaration());
+    let mut writer = made::begin(tmp.path(), "ktest", &header(vec![clock]), START).unwrap();
     for map in maps {
         writer.map(map).unwrap();
     }

@@ -9,14 +9,15 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
+mod made;
 mod stock;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use experiment_format::image::{Image, Placed, Symbol, Text};
-use experiment_format::layout::{ExperimentDir, NameRequest, printable};
-use experiment_format::log::{Cpu, Header, LogEvent, ProfileDecl, Run, Setting, System};
+use experiment_format::layout::printable;
+use experiment_format::log::{Cpu, Header, LogEvent, Setting, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
@@ -25,6 +26,7 @@ use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 
+use made::begin;
 use stock::{display, row};
 
 const SECOND: u64 = 1_000_000_000;
@@ -38,11 +40,8 @@ const TICK_US: u32 = 10_000;
 const HOSTILE: &[u8] = b"e\nv\"i'l%41%<&>\xff";
 
 fn header() -> Header {
-    let clock = |states| ProfileDecl::Clock {
-        tick_us: TICK_US,
-        states,
-        packets: vec![ClockTick::declaration()],
-    };
+    let clock = |states| made::clock(TICK_US, states, ClockTick::declaration());
+    let profiles = vec![clock(NumStates::Solaris), clock(NumStates::Kernel)];
     Header {
         collector: "kcollect test".into(),
         system: System {
@@ -55,7 +54,6 @@ fn header() -> Header {
         pid: 4242,
         ppid: Some(1),
         command_line: format!("kcollect -p on {}", printable(HOSTILE)),
-        profiles: vec![clock(NumStates::Solaris), clock(NumStates::Kernel)],
         driver_version: Some("kcollect bpf 0.1".into()),
         settings: vec![
             Setting::NoIdle,
@@ -63,7 +61,7 @@ fn header() -> Header {
             Setting::SamplePeriod(1),
         ],
         comments: vec!["a comment: 100% <of> it & \"more\"".into()],
-        ..Header::default()
+        ..made::header(profiles)
     }
 }
 
@@ -76,16 +74,7 @@ struct Founder {
 /// Writes the experiment that the tests look at.
 fn founder() -> Founder {
     let tmp = tempfile::tempdir().unwrap();
-    let name = NameRequest::Series {
-        stem: "ktest".into(),
-    };
-    let (dir, _) = ExperimentDir::create(tmp.path(), &name, None).unwrap();
-    let run = Run {
-        tstamp: START,
-        wall: 1_795_205_070,
-        tm_zone: 0,
-    };
-    let mut writer = ExperimentWriter::create(dir, &header(), run).unwrap();
+    let mut writer = begin(tmp.path(), "ktest", &header(), START).unwrap();
     let hostile_function = format!("<{}_PID_13>", printable(HOSTILE));
     write_images(&mut writer, &hostile_function);
     writer.note("a note ahead of the header").unwrap();
@@ -455,14 +444,7 @@ fn our_reader_gives_back_what_was_written() {
     let experiment = Experiment::open(&founder.path).unwrap();
     // What a clock declaration is part of comes back as it was, in order.
     assert_eq!(*experiment.header(), header());
-    assert_eq!(
-        experiment.start(),
-        Run {
-            tstamp: START,
-            wall: 1_795_205_070,
-            tm_zone: 0
-        }
-    );
+    assert_eq!(experiment.start(), made::run(START));
     assert!(experiment.is_closed());
     assert_eq!(experiment.notes().unwrap(), "a note ahead of the header\n");
     assert_eq!(experiment.warnings().unwrap().len(), 1);
@@ -485,15 +467,8 @@ fn our_reader_gives_back_what_was_written() {
 #[test]
 fn a_killed_experiment_is_only_not_closed() {
     let tmp = tempfile::tempdir().unwrap();
-    let name = NameRequest::Exactly("killed.er".into());
-    let (dir, _) = ExperimentDir::create(tmp.path(), &name, None).unwrap();
-    let path = dir.path().to_owned();
-    let run = Run {
-        tstamp: START,
-        wall: 1_795_205_070,
-        tm_zone: 0,
-    };
-    let mut writer = ExperimentWriter::create(dir, &header(), run).unwrap();
+    let mut writer = begin(tmp.path(), "killed.er", &header(), START).unwrap();
+    let path = tmp.path().join("killed.er");
     write_images(&mut writer, "<x_PID_1>");
     for n in 0..5000u32 {
         let frames = [KERNEL + u64::from(n % 0x140), KERNEL + 0x20, KERNEL + 0x8];

@@ -7,6 +7,7 @@
 )]
 
 mod followed;
+mod made;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -21,7 +22,8 @@ use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 
-use followed::{array, founder, function, header, name, run, sub};
+use followed::{array, founder, function, header, name, sub};
+use made::run;
 
 /// A line for each of the files that may be there.
 fn fill(sub: &mut SubexperimentWriter, n: u32) {

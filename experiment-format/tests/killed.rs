@@ -9,45 +9,29 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
+mod made;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{Header, LogEvent, ProfileDecl, Run, System};
+use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::usage::UsageRecord;
-use experiment_format::writer::ExperimentWriter;
+
+use made::{begin, clock, header};
 
 /// Set in the writer: where to write.
 const PARENT: &str = "EXPERIMENT_FORMAT_KILLED_PARENT";
 const NAME: &str = "killed.er";
 
 fn write_forever(parent: &Path) -> ! {
-    let request = NameRequest::Exactly(NAME.into());
-    let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
-    let header = Header {
-        system: System {
-            arch: "x86_64".into(),
-            ..System::default()
-        },
-        profiles: vec![ProfileDecl::Clock {
-            tick_us: 1000,
-            states: NumStates::Solaris,
-            packets: vec![ClockTick::declaration()],
-        }],
-        ..Header::default()
-    };
-    let run = Run {
-        tstamp: 1,
-        wall: 1,
-        tm_zone: 0,
-    };
-    let mut writer = ExperimentWriter::create(dir, &header, run).unwrap();
+    let clock = clock(1000, NumStates::Solaris, ClockTick::declaration());
+    let mut writer = begin(parent, NAME, &header(vec![clock]), 1).unwrap();
     for n in 0u64.. {
         let frames: Vec<u64> = (0..=n % 40)
             .map(|depth| 0x1000 + depth * (1 + n % 7))

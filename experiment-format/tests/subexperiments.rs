@@ -7,6 +7,7 @@
 )]
 
 mod followed;
+mod made;
 mod stock;
 
 use std::collections::BTreeMap;
@@ -26,7 +27,8 @@ use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::usage::UsageRecord;
 use proptest::prelude::*;
 
-use followed::{SECOND, START, array, founder, function, header, name, run, sub};
+use followed::{SECOND, START, array, founder, function, header, name, sub};
+use made::run;
 use stock::{display, row};
 
 /// Set in a second run of this program: where to write.
@@ -138,6 +140,16 @@ fn gprofng_adds_up_founder_and_subexperiments() {
     }
     let subs = Experiment::open(&path).unwrap().subexperiments().unwrap();
     assert_eq!(subs.len(), 3);
+    for sub in &subs {
+        let sub = Experiment::open(sub).unwrap();
+        let read = sub.header();
+        let written = followed::header(read.pid);
+        assert_eq!(
+            (read.mpi_rank, &read.container),
+            (written.mpi_rank, &written.container)
+        );
+        assert!(read.container.is_some());
+    }
     for sub in subs {
         let sub = Experiment::open(&sub).unwrap();
         assert!(sub.is_closed());

@@ -10,13 +10,14 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
+mod made;
 mod stock;
 
 use std::path::{Path, PathBuf};
 
 use experiment_format::image::{Image, Symbol, Text};
-use experiment_format::layout::{ExperimentDir, NameRequest, printable};
-use experiment_format::log::{Header, LogEvent, ProfileDecl, Run, System};
+use experiment_format::layout::printable;
+use experiment_format::log::{Header, LogEvent, ProfileDecl};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
@@ -24,6 +25,7 @@ use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::writer::ExperimentWriter;
 
+use made::clock;
 use stock::{display, row, run};
 
 const SECOND: u64 = 1_000_000_000;
@@ -37,38 +39,18 @@ const RUNNING: u64 = 0x2000;
 const KERNEL_TIME: [&str; 2] = ["-metrics", "e.kcpu:name"];
 
 fn header(names: bool) -> Header {
-    let clock = |states, packet| ProfileDecl::Clock {
-        tick_us: 10_000,
-        states,
-        packets: vec![packet],
-    };
     let mut profiles = vec![
-        clock(NumStates::Kernel, ClockTick::declaration()),
-        clock(NumStates::Solaris, TickArray::declaration()),
+        clock(10_000, NumStates::Kernel, ClockTick::declaration()),
+        clock(10_000, NumStates::Solaris, TickArray::declaration()),
     ];
     if names {
         profiles.push(ProfileDecl::ThreadNames);
     }
-    Header {
-        system: System {
-            arch: "x86_64".into(),
-            ..System::default()
-        },
-        command_line: "kernel".into(),
-        profiles,
-        ..Header::default()
-    }
+    made::header(profiles)
 }
 
 fn begin(parent: &Path, name: &str, names: bool) -> ExperimentWriter {
-    let request = NameRequest::Exactly(name.into());
-    let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
-    let run = Run {
-        tstamp: START,
-        wall: 1_795_205_070,
-        tm_zone: 0,
-    };
-    let mut writer = ExperimentWriter::create(dir, &header(names), run).unwrap();
+    let mut writer = made::begin(parent, name, &header(names), START).unwrap();
     for (vaddr, name) in [(IDLE, "<IDLE>"), (RUNNING, "<running>")] {
         let name = name.to_owned();
         let (at, size) = (0, 256);

@@ -9,19 +9,18 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
+mod made;
 mod stock;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{Header, ProfileDecl, Run, System};
+use experiment_format::log::ProfileDecl;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockRecord, ClockTick, Detail, PacketDecl, TickArray};
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
-use experiment_format::writer::ExperimentWriter;
 use proptest::prelude::*;
 
 use stock::{display, row};
@@ -99,11 +98,7 @@ fn said() -> impl Strategy<Value = Said> {
 }
 
 fn clock(states: NumStates, packet: PacketDecl) -> ProfileDecl {
-    ProfileDecl::Clock {
-        tick_us: TICK_US,
-        states,
-        packets: vec![packet],
-    }
+    made::clock(TICK_US, states, packet)
 }
 
 /// The clock tables of a founder: ticks of CPUs, then tick arrays.
@@ -115,25 +110,7 @@ fn founder() -> Vec<ProfileDecl> {
 }
 
 fn write(parent: &Path, profiles: Vec<ProfileDecl>, said: &[Said]) -> PathBuf {
-    let request = NameRequest::Series {
-        stem: "ktest".into(),
-    };
-    let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
-    let header = Header {
-        system: System {
-            arch: "x86_64".into(),
-            ..System::default()
-        },
-        command_line: "kernel".into(),
-        profiles,
-        ..Header::default()
-    };
-    let run = Run {
-        tstamp: START,
-        wall: 1_795_205_070,
-        tm_zone: 0,
-    };
-    let mut writer = ExperimentWriter::create(dir, &header, run).unwrap();
+    let mut writer = made::begin(parent, "ktest", &made::header(profiles), START).unwrap();
     for function in 0..5 {
         let (vaddr, name) = (0x1000 * (1 + function), name(function));
         let map = MapEvent::Function {

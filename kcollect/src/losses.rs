@@ -31,6 +31,8 @@ pub struct Losses {
     pub made_up: u64,
     /// Entries of threads to user mode that could not be told: ticks without their user side.
     pub entries: u64,
+    /// Births of processes whose parent waits for their exec that could not be told: of descendants, `_f1_x1` in place of `_c1`.
+    pub births: u64,
     /// Events that came after their time had been passed on.
     pub late_events: u64,
 }
@@ -53,7 +55,7 @@ impl Losses {
     pub fn line(&self) -> String {
         format!(
             "lost: {} ring full, {} not written, {} unaccounted, {} of absences, {} threads, {} side-band; \
-             impaired: {} unnamed, {} stacks cut, {} stacks missing, {} ticks made up, {} entries, {} events late",
+             impaired: {} unnamed, {} stacks cut, {} stacks missing, {} ticks made up, {} entries, {} births, {} events late",
             self.ring_full,
             self.not_written,
             self.unaccounted,
@@ -65,6 +67,7 @@ impl Losses {
             self.missing_stacks,
             self.made_up,
             self.entries,
+            self.births,
             self.late_events,
         )
     }

@@ -190,6 +190,9 @@ impl<'a> Session<'a> {
             self.founder
                 .hand_over(&mut self.sources.collector)
                 .map_err(no_hand_over)?;
+            for pid in self.founder.take_unmapped() {
+                self.sources.read_again(pid);
+            }
             if time >= next_round {
                 next_round = time + ROUND;
                 self.sources.follow_hotplug()?;

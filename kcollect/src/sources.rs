@@ -41,6 +41,15 @@ pub enum Event {
         /// What it has mapped for execution; nothing where nobody is followed.
         mappings: Vec<Mapping>,
     },
+    /// The mappings of a process were read, which somebody asked for.
+    Reread {
+        /// The process.
+        pid: u32,
+        /// When the reading began, CLOCK_MONOTONIC nanoseconds. The event's own time is when it ended.
+        began: u64,
+        /// What it has mapped for execution; nothing if it is gone.
+        mappings: Option<Vec<Mapping>>,
+    },
     /// Data were taken from this time on, or no longer.
     Recording {
         /// Which of both.
@@ -199,6 +208,18 @@ impl Sources {
         let began = machine::now();
         self.drain()?;
         Ok(self.order.release(began.saturating_sub(SETTLED)))
+    }
+
+    /// Reads what a process has mapped: it comes out of a later round, after all that happened until then.
+    pub fn read_again(&mut self, pid: u32) {
+        let began = machine::now();
+        let mappings = Some(mapped_code(pid)).filter(|mappings| !mappings.is_empty());
+        let reread = Event::Reread {
+            pid,
+            began,
+            mappings,
+        };
+        self.order.push(machine::now(), reread);
     }
 
     /// The last round: everything, after data have been stopped. The clocks are gone then.

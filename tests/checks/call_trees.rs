@@ -18,7 +18,6 @@ use serde::Deserialize;
 use tests::books::Books;
 use tests::call_tree::{CallTree, STATES, expand, plain};
 use tests::experiment::{array_ticks, interval_ns};
-use tests::followed_books::Followed;
 use tests::kcollect::{Recorded, record};
 use tests::machine::{Exclusive, work_cpu};
 use tests::states::States;
@@ -95,13 +94,13 @@ fn root_paths_through_a_daemon_took_what_they_took() -> Result<()> {
         Duration::from_secs(60),
     )?;
     let founder = recorded.experiment()?;
-    Books::of(&founder)?.complete()?;
+    let books = Books::of(&founder)?;
+    books.complete()?;
     let told = told(&recorded)?;
     ensure!(told.len() == 2, "{told:?}");
     let mut wrong = Vec::new();
     for told in &told {
-        let followed = Followed::of(&founder)?;
-        let (process, experiment) = followed.one(&founder, told.pid)?;
+        let (process, experiment) = books.followed()?.one(&founder, told.pid)?;
         println!("{}: {process:?}", told.server);
         ensure!(
             process.experiment.starts_with("_server_PID_"),

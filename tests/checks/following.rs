@@ -3,10 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::log::Container;
 use experiment_format::microstate::Microstate;
+use experiment_format::reader::Experiment;
+use tests::cgroup::Quota;
 use tests::command::Running;
 use tests::followed::{Followed, Sub, directories};
 use tests::gprofng::Table;
@@ -133,16 +137,7 @@ fn root_a_load_and_its_descendants_are_followed() -> Result<()> {
     ];
     let options = ["-p", "hi", "-F", "=quarry", "--descendants", "-t", "2"];
     let followed = Followed::read(&record(&options, &load, LIMIT)?)?;
-    let mut names: Vec<&str> = followed.subs.iter().map(|sub| sub.name.as_str()).collect();
-    names.sort_unstable();
-    let own = names
-        .iter()
-        .position(|name| name.starts_with("_quarry_PID_"));
-    names.remove(own.with_context(|| format!("{names:?}"))?);
-    ensure!(
-        names == ["_f1.er", "_f1_f1.er", "_f2.er"],
-        "descendants: {names:?}"
-    );
+    judge_descendants(&followed, &["_f1.er", "_f1_f1.er", "_f2.er"])?;
     for sub in followed
         .subs
         .iter()
@@ -158,6 +153,106 @@ fn root_a_load_and_its_descendants_are_followed() -> Result<()> {
     let recorded = record(&["-p", "hi", "-F", "on"], &load, LIMIT)?;
     let truth = recorded.truth()?;
     Followed::read(&recorded)?.the(truth.pid.cast_unsigned())?;
+    Ok(())
+}
+
+/// A fork that executes a program later is another thing than a call that does both, which holds its caller meanwhile.
+#[test]
+fn root_a_descent_tells_forks_from_spawned_programs() -> Result<()> {
+    /// A shell that does this runs no other program.
+    const BURN: &str = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+    let _machine = Exclusive::take()?;
+    let (system, popen) = (format!("system:{BURN}"), format!("popen:{BURN}"));
+    let load = [
+        QUARRY,
+        "one:50",
+        "start:one:100",
+        "spawn:one:100",
+        "vfork:one:100",
+        &system,
+        "start:one:100",
+        &popen,
+        "spawn:spawn:one:100",
+    ];
+    let options = ["-p", "hi", "-F", "=quarry", "--descendants"];
+    let followed = Followed::read(&record(&options, &load, LIMIT)?)?;
+    let expected = [
+        "_c1.er",
+        "_c2.er",
+        "_c3.er",
+        "_c4.er",
+        "_c5.er",
+        "_c5_c1.er",
+        "_f1_x1.er",
+        "_f2_x1.er",
+    ];
+    judge_descendants(&followed, &expected)?;
+    for (name, shell) in expected.into_iter().zip([false, false, true, true]) {
+        let sub = followed.subs.iter().find(|sub| sub.name == name);
+        let sub = sub.context("it is there")?;
+        let object = sub.main_object().context("it has a load object")?;
+        ensure!((object != QUARRY) == shell, "{name} is {object}");
+    }
+    followed.lost_nothing()
+}
+
+/// By fields, for whoever reads with a program; gprofng passes over them.
+#[test]
+fn root_rank_and_container_are_told() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let id = "0123456789abcdef".repeat(4);
+    let container = Quota::of_container(&id)?;
+    let mut quarry = Command::new(QUARRY);
+    quarry.arg("one:20000").env("PMIX_RANK", "17");
+    let inside = Running::start(&mut quarry, LIMIT)?;
+    container.take(pid(&inside))?;
+    let outside = start(QUARRY, &["one:20000"])?;
+    let options = ["-p", "hi", "-t", "0.5", "-F", "=quarry"];
+    let recorded = record(&options, &[], LIMIT)?;
+    let followed = Followed::read(&recorded)?;
+
+    let expected = Container {
+        runtime: "docker".to_owned(),
+        id: id.clone(),
+    };
+    for (running, rank, container) in [(&inside, Some(17), Some(expected)), (&outside, None, None)]
+    {
+        let sub = followed.the(pid(running))?;
+        let experiment = Experiment::open(&sub.path)?;
+        let header = experiment.header();
+        ensure!(
+            (header.mpi_rank, &header.container) == (rank, &container),
+            "{header:?}"
+        );
+        let comments = [
+            rank.map(|rank| format!("MPI rank: {rank}")),
+            container.map(|container| format!("container: {} {}", container.runtime, container.id)),
+        ];
+        for comment in comments.iter().flatten() {
+            ensure!(header.comments.contains(comment), "{header:?}");
+        }
+        let told = followed.books.followed()?.named(&sub.name)?;
+        let part = |part: &str| Some(told.container.as_ref()?.get(part)?.as_str());
+        let docker = rank.map(|_| ("docker", id.as_str()));
+        ensure!(
+            told.mpi_rank == rank && part("runtime").zip(part("id")) == docker,
+            "{told:?}"
+        );
+        // Stock gprofng opens it without a word.
+        ensure!(sub.functions(None)?.get("burn_one") > 0.0);
+    }
+    Ok(())
+}
+
+/// That the followed are the quarry and its descendants of these names.
+fn judge_descendants(followed: &Followed, expected: &[&str]) -> Result<()> {
+    let mut names: Vec<&str> = followed.subs.iter().map(|sub| sub.name.as_str()).collect();
+    names.sort_unstable();
+    let own = names
+        .iter()
+        .position(|name| name.starts_with("_quarry_PID_"));
+    names.remove(own.with_context(|| format!("{names:?}"))?);
+    ensure!(names == expected, "descendants: {names:?}");
     Ok(())
 }
 
@@ -316,13 +411,10 @@ fn root_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
             for stay in &sub.stays {
                 sums.entry(sub.pid).or_default()[stay.state as usize] += stay.ticks;
             }
-            let told = followed.json["followed"]["processes"].as_array();
-            let told =
-                told.and_then(|all| all.iter().find(|of| of["experiment"] == sub.name.as_str()));
-            let told = told.and_then(|of| of["ticks"].as_u64());
+            let told = followed.books.followed()?.named(&sub.name)?.ticks;
             ensure!(
-                told == Some(sub.ticks()),
-                "{}: {} of {told:?}",
+                told == sub.ticks(),
+                "{}: {} of {told}",
                 sub.name,
                 sub.ticks()
             );

@@ -240,8 +240,9 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
     let (followed, done, _recorded) = record_all(|| {
         in_turn(&[
             (QUARRY, vec!["two:600"]),
-            (QUARRY, vec!["moved:200"]),
-            // Its file goes with it, and has to be opened before.
+            // What it has mapped goes with it, and has to be read before.
+            (QUARRY, vec!["moved:900"]),
+            // So does its file.
             (QUARRY, vec!["memory", "one:900"]),
             (QUARRY, vec!["jit:200"]),
             (QUARRY, vec!["jitfp:200"]),
@@ -263,8 +264,16 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
         "the ordinary one's stacks: {ends:?}"
     );
 
-    // The kernel tells nobody that a mapping moves: nothing is known of the new place, and nothing wrong is said.
-    judge_function(&followed, moved, "<Unknown>", 200)?;
+    // The kernel tells nobody that a mapping moves: it is read where it went once code runs there, and stacks are walked by it.
+    judge_function(&followed, moved, "spin_moved", 900)?;
+    let ends = followed.ends(moved)?;
+    let complete = ends.get("complete").copied().unwrap_or(0) as f64;
+    ensure!(
+        complete >= 0.97 * moved.ticks() as f64,
+        "stacks from where code moved to: {ends:?}"
+    );
+    let losses = &followed.books.followed()?.losses;
+    ensure!(losses["unread"] == 0, "stacks waited in vain: {losses:?}");
     for index in [3, 4] {
         judge_function(&followed, the(index)?, "<Unknown>", 200)?;
     }

@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use experiment_format::layout::printable;
+use experiment_format::log::LogEvent;
+use experiment_format::reader::Experiment;
 use nix::sys::prctl::set_name;
 use nix::unistd::gettid;
 use tests::gprofng::{self, Table};
 use tests::kcollect::{Recorded, record};
 use tests::machine::{Exclusive, work_cpu};
+use tests::quarry::{QUARRY, find_word};
 use tests::statistics::Band;
 use tests::truth::{Truth, spin_for_cpu};
 use tests::workload;
@@ -100,6 +103,33 @@ fn root_an_id_used_twice_has_two_names() -> Result<()> {
         "the workload had no id twice: {truth:?}"
     );
     judge_names(&recorded, &truth)
+}
+
+/// A process that only waits is written when it is known that it is not followed, and by then its id may have been used again.
+#[test]
+fn root_an_id_used_twice_has_two_names_when_it_is_written_late() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    // Hardly a tick finds them on a CPU, by which they would be followed.
+    let options = ["-p", "500", "-F", "on"];
+    let recorded = record(&options, &[QUARRY, "doze:1600", "sleep:1600"], LIMIT)?;
+    let said = &recorded.finished.stdout;
+    let (first, second) = (find_word(said, "first")?, find_word(said, "second")?);
+    ensure!(first.pid == second.pid, "no id was used twice: {said}");
+    let experiment = Experiment::open(&recorded.experiment()?)?;
+    for named in ["first", "second"] {
+        let told = experiment.events().iter().find_map(|event| match event {
+            LogEvent::Thread {
+                tid, name, group, ..
+            } if *tid == first.pid && name == named => Some(group),
+            _ => None,
+        });
+        let told = told.with_context(|| format!("{named} is not in the founder"))?;
+        ensure!(
+            *told == format!("{named}, pid {}", first.pid),
+            "{named} is of {told:?}"
+        );
+    }
+    Ok(())
 }
 
 fn run(program: &str, seconds: &str) -> Result<(Recorded, Truth)> {

@@ -10,9 +10,8 @@ use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 use tests::audit::{Audit, Life};
-use tests::books::Books;
+use tests::books::{Books, FollowedBooks, complete};
 use tests::experiment::{array_ticks, packets, start_ns};
-use tests::followed_books::{Followed, complete};
 use tests::kcollect::record;
 use tests::machine::Exclusive;
 use tests::states::States;
@@ -81,7 +80,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
     let books = Books::of(&founder)?;
     books.complete()?;
     let states = States::of(&founder)?;
-    let followed = Followed::of(&founder)?;
+    let followed = books.followed()?;
     // Frames that were disbelieved are no loss: the process had unmapped what they were walked by.
     ensure!(
         ["copies", "unheld"]
@@ -125,7 +124,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
             continue;
         }
         count += 1;
-        let found = match one(&founder, &states, &followed, *pid, life) {
+        let found = match one(&founder, &states, followed, *pid, life) {
             Ok(found) => found,
             Err(error) => {
                 wrong.push(format!("process {pid}, {life:?}: {error:#}"));
@@ -188,7 +187,7 @@ struct Found {
 fn one(
     founder: &Path,
     states: &States,
-    followed: &Followed,
+    followed: &FollowedBooks,
     pid: i32,
     life: &Life,
 ) -> Result<Found> {

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use tests::books::Books;
 use tests::command::{Finished, run};
-use tests::followed_books::Followed;
 use tests::kcollect::record;
 use tests::machine::Exclusive;
 
@@ -50,8 +50,8 @@ fn root_a_followed_process_is_not_disturbed() -> Result<()> {
 
     // It was followed, or this shows nothing.
     let experiment = recorded.experiment()?;
-    let followed = Followed::of(&experiment)?;
-    let (process, _) = followed.one(&experiment, watched.pid)?;
+    let books = Books::of(&experiment)?;
+    let (process, _) = books.followed()?.one(&experiment, watched.pid)?;
     let stacks = process.user_stacks.get("complete").copied();
     ensure!(
         stacks.unwrap_or_default() > 10_000,

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 /// The account.
@@ -22,6 +22,34 @@ pub struct Books {
     pub ticks: u64,
     /// What is missing or impaired, by cause.
     pub losses: BTreeMap<String, i64>,
+    /// The followed processes, where any could be followed.
+    followed: Option<FollowedBooks>,
+}
+
+/// The followed processes.
+#[derive(Clone, Debug, Deserialize)]
+pub struct FollowedBooks {
+    /// One by one.
+    pub processes: Vec<ProcessBooks>,
+    /// What was lost.
+    pub losses: BTreeMap<String, u64>,
+}
+
+/// One followed process.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ProcessBooks {
+    /// Its number.
+    pub pid: i32,
+    /// The name of its experiment's directory, in the founder's.
+    pub experiment: String,
+    /// Its rank in a parallel program.
+    pub mpi_rank: Option<u32>,
+    /// The container that it was in: its `runtime` and `id`.
+    pub container: Option<BTreeMap<String, String>>,
+    /// Ticks of its threads that are in there.
+    pub ticks: u64,
+    /// How their user stacks ended; `guessed` and `missing` among them.
+    pub user_stacks: BTreeMap<String, u64>,
 }
 
 /// The account of one CPU, in ticks.
@@ -74,14 +102,30 @@ impl Books {
             .with_context(|| format!("no books of CPU {cpu}: {self:?}"))
     }
 
+    /// The followed processes.
+    ///
+    /// # Errors
+    /// When nobody was followed.
+    pub fn followed(&self) -> Result<&FollowedBooks> {
+        self.followed.as_ref().context("nobody is followed")
+    }
+
     /// Passes when nothing was lost.
     ///
     /// # Errors
     /// When something was.
     pub fn complete(&self) -> Result<()> {
-        for loss in LOSSES {
+        self.without(&LOSSES)
+    }
+
+    /// Passes when nothing was lost for these causes.
+    ///
+    /// # Errors
+    /// When something was.
+    pub fn without(&self, losses: &[&str]) -> Result<()> {
+        for loss in losses {
             ensure!(
-                self.losses.get(loss) == Some(&0),
+                self.losses.get(*loss) == Some(&0),
                 "{loss} is not 0: {:?}",
                 self.losses
             );
@@ -97,6 +141,52 @@ impl CpuBooks {
     }
 }
 
+impl FollowedBooks {
+    /// All that a number stands for: of a number that was given again there are several.
+    pub fn all(&self, pid: i32) -> impl Iterator<Item = &ProcessBooks> {
+        self.processes
+            .iter()
+            .filter(move |process| process.pid == pid)
+    }
+
+    /// The one of a number, and its subexperiment.
+    ///
+    /// # Errors
+    /// When there is none, or more than one.
+    pub fn one(&self, experiment: &Path, pid: i32) -> Result<(&ProcessBooks, PathBuf)> {
+        let found: Vec<_> = self.all(pid).collect();
+        match found.as_slice() {
+            [one] => Ok((one, experiment.join(&one.experiment))),
+            found => bail!("{} followed processes {pid}: {found:?}", found.len()),
+        }
+    }
+
+    /// The one with an experiment of this name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn named(&self, experiment: &str) -> Result<&ProcessBooks> {
+        self.processes
+            .iter()
+            .find(|process| process.experiment == experiment)
+            .with_context(|| format!("{experiment} is not in kcollect.json"))
+    }
+}
+
+/// Of ticks by how their user stack ended: which part is complete of those that can have one.
+pub fn complete(user_stacks: &BTreeMap<String, u64>) -> f64 {
+    let of = |end: &str| user_stacks.get(end).copied().unwrap_or_default();
+    let all: u64 = user_stacks
+        .iter()
+        .filter(|(end, _)| !["guessed", "exiting"].contains(&end.as_str()))
+        .map(|(_, ticks)| ticks)
+        .sum();
+    if all == 0 {
+        return 1.0;
+    }
+    of("complete") as f64 / all as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,11 +195,19 @@ mod tests {
     fn books_are_read_and_losses_are_seen() {
         let text = r#"{"version": "0", "interval_us": 997, "elapsed_s": 2.5, "ticks": 5,
             "cpus": [{"cpu": 1, "recorded_ns": 4985, "user": 1, "kernel": 2, "idle": 2, "lost": 0, "made_up": 0}],
-            "losses": {"ring_full": 0, "not_written": 0, "unaccounted": 0, "sideband": 0, "unnamed": 3}}"#;
+            "losses": {"ring_full": 0, "not_written": 0, "unaccounted": 0, "sideband": 0, "unnamed": 3},
+            "followed": {"processes": [{"pid": 7, "experiment": "_a_PID_7.1.er", "ticks": 11, "mpi_rank": 3,
+            "user_stacks": {"complete": 9, "deep": 1, "missing": 1, "guessed": 2}}], "losses": {"copies": 0}}}"#;
         let mut books = Books::parse(text).unwrap();
         assert_eq!(books.cpu(1).unwrap().ticks(), 5);
         assert!(books.cpu(0).is_err());
         books.complete().unwrap();
+        let followed = books.followed().unwrap();
+        let (process, path) = followed.one(Path::new("/x"), 7).unwrap();
+        assert!(path.ends_with("_a_PID_7.1.er") && process.mpi_rank == Some(3));
+        assert_eq!(complete(&process.user_stacks), 0.9);
+        assert!(followed.one(Path::new("/x"), 8).is_err() && followed.named("x").is_err());
+        assert_eq!(complete(&BTreeMap::new()), 1.0);
         books.losses.insert("ring_full".into(), 1);
         assert!(books.complete().is_err());
     }

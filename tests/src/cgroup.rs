@@ -1,4 +1,5 @@
-//! A control group with a CPU quota: how a container's limit keeps a process from running.
+//! A control group with a CPU quota: how a container's limit keeps a process from running; and how its name tells whose
+//! the processes in it are.
 //!
 //! The kernel has two generations of them, and both are out there. Either serves; the one that has the CPU controller is
 //! taken.
@@ -20,7 +21,7 @@ enum Hierarchy {
     Second(PathBuf),
 }
 
-/// A group of this process alone, with a quota. It is left and removed when this value is dropped.
+/// A group with a quota. It is left by this process and removed when this value is dropped.
 #[derive(Debug)]
 pub struct Quota {
     hierarchy: Hierarchy,
@@ -35,7 +36,7 @@ pub struct Quota {
 /// # Errors
 /// When it cannot; the message says why.
 pub fn possible() -> Result<()> {
-    Quota::make(100).map(drop)
+    Quota::make(&own_name(), 100).map(drop)
 }
 
 impl Quota {
@@ -44,12 +45,28 @@ impl Quota {
     /// # Errors
     /// When the kernel has no CPU controller, or its groups are not ours to make.
     pub fn enter(percent: u64) -> Result<Self> {
-        let quota = Self::make(percent)?;
-        write(&quota.group.join("cgroup.procs"), "0")?;
+        let quota = Self::make(&own_name(), percent)?;
+        quota.take(0)?;
         Ok(quota)
     }
 
-    fn make(percent: u64) -> Result<Self> {
+    /// A group as Docker makes them, for the container of this id, of which nothing is kept from running.
+    ///
+    /// # Errors
+    /// As [`Quota::enter`].
+    pub fn of_container(id: &str) -> Result<Self> {
+        Self::make(&format!("docker-{id}.scope"), 100 * 1000)
+    }
+
+    /// Moves a process into it, 0 for this one.
+    ///
+    /// # Errors
+    /// When it is not ours to move.
+    pub fn take(&self, pid: u32) -> Result<()> {
+        write(&self.group.join("cgroup.procs"), &pid.to_string())
+    }
+
+    fn make(name: &str, percent: u64) -> Result<Self> {
         let hierarchy = hierarchy(&fs::read_to_string("/proc/self/mountinfo")?)?;
         let root = hierarchy.root();
         let home = home(&hierarchy, &fs::read_to_string("/proc/self/cgroup")?);
@@ -61,7 +78,7 @@ impl Quota {
                 enabled = true;
             }
         }
-        let group = root.join(format!("kcollect-quota-{}", std::process::id()));
+        let group = root.join(name);
         fs::create_dir(&group).with_context(|| group.display().to_string())?;
         // From here on it is removed whatever happens.
         let quota = Self {
@@ -120,6 +137,10 @@ impl Hierarchy {
             Self::First(root) | Self::Second(root) => root,
         }
     }
+}
+
+fn own_name() -> String {
+    format!("kcollect-quota-{}", std::process::id())
 }
 
 /// The hierarchy that has the CPU controller, of those that are mounted.

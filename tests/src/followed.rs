@@ -14,6 +14,7 @@ use experiment_format::stacks::StackEnd;
 use experiment_format::stacks::table::StackTable;
 use serde_json::Value;
 
+use crate::books::Books;
 use crate::gprofng::{Table, script};
 use crate::kcollect::Recorded;
 
@@ -62,7 +63,9 @@ pub struct Followed {
     pub kernel_cpu: BTreeMap<u32, u64>,
     /// The founder's ticks of threads, by process and thread.
     pub arrays: BTreeMap<(u32, u64), u64>,
-    /// `kcollect.json`.
+    /// `kcollect.json`, what is read of it often,
+    pub books: Books,
+    /// and all of it.
     pub json: Value,
     /// The clock interval, nanoseconds.
     pub interval_ns: f64,
@@ -97,6 +100,7 @@ impl Followed {
             subs: subs.collect::<Result<_>>()?,
             kernel_cpu,
             arrays,
+            books: Books::of(&founder)?,
             json: serde_json::from_slice(&json)?,
             interval_ns: crate::experiment::interval_ns(&founder)?,
             founder,
@@ -133,15 +137,8 @@ impl Followed {
     /// # Errors
     /// When it has nothing of that experiment.
     pub fn ends(&self, sub: &Sub) -> Result<BTreeMap<String, u64>> {
-        let all = self.json["followed"]["processes"].as_array();
-        let of = all
-            .and_then(|all| all.iter().find(|of| of["experiment"] == sub.name.as_str()))
-            .with_context(|| format!("{} is not in kcollect.json", sub.name))?;
-        let ends = of["user_stacks"].as_object().context("no user_stacks")?;
-        Ok(ends
-            .iter()
-            .filter_map(|(end, ticks)| Some((end.clone(), ticks.as_u64()?)))
-            .collect())
+        let process = self.books.followed()?.named(&sub.name)?;
+        Ok(process.user_stacks.clone())
     }
 
     /// That nothing was lost.
@@ -149,18 +146,15 @@ impl Followed {
     /// # Errors
     /// When something was.
     pub fn lost_nothing(&self) -> Result<()> {
-        for what in [
+        self.books.without(&[
             "ring_full",
             "not_written",
             "absences",
             "threads",
             "sideband",
             "entries",
-        ] {
-            let lost = &self.json["losses"][what];
-            ensure!(lost == 0, "{what}: {lost} in {}", self.json["losses"]);
-        }
-        Ok(())
+            "births",
+        ])
     }
 }
 

@@ -30,7 +30,6 @@ pub mod compat32;
 pub mod counts;
 pub mod experiment;
 pub mod followed;
-pub mod followed_books;
 pub mod gprofng;
 pub mod kallsyms;
 pub mod kcollect;

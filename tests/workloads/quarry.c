@@ -9,7 +9,13 @@
  *   say:WORD             writes its process id, the word and the time to standard output
  *   fork                 a child does the rest; the process waits for it and goes no further
  *   both                 a child and the process itself do the rest
+ *   start:DEED           a child made by fork, and then another quarry, does a deed, and is waited for
+ *   vfork:DEED           likewise, by vfork
+ *   spawn:DEED           likewise, by posix_spawn
+ *   system:COMMAND       a shell does something, and is waited for
+ *   popen:COMMAND        likewise
  *   twin:MS              a child spins in burn_one for so long and ends; another one of the same number does the rest
+ *   doze:MS              likewise, but the child sleeps for so long
  *   space                a child in a new pid namespace does the rest
  *   root:PATH            goes on in user and mount namespaces of its own, where PATH is the root directory
  *   exec:PATH            another program does the rest
@@ -29,6 +35,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -231,6 +238,25 @@ static void wait_for(pid_t child)
 	waitpid(child, &status, 0);
 }
 
+/* Has a deed done by another quarry, begun by fork, vfork or posix_spawn. */
+static void begin(char way, char *program, char *deed)
+{
+	char *words[] = { program, deed, 0 };
+	pid_t child = -1;
+
+	if (way == 's') {
+		if (posix_spawn(&child, program, 0, 0, words, environ))
+			fail("posix_spawn");
+	} else {
+		child = way == 'v' ? vfork() : fork();
+		if (!child) {
+			execv(program, words);
+			_exit(3);
+		}
+	}
+	wait_for(child);
+}
+
 /* Forks a child that has this number. Gives 0 in the child. Needs root. */
 static pid_t again(pid_t wanted)
 {
@@ -317,13 +343,26 @@ int main(int count, char **words)
 		} else if (IS("both")) {
 			if (fork() < 0)
 				fail("fork");
-		} else if (IS("twin")) {
+		} else if (IS("start") || IS("vfork") || IS("spawn")) {
+			begin(IS("start") ? 'f' : deed[0], words[0], what);
+		} else if (IS("system")) {
+			if (system(what))
+				fail(what);
+		} else if (IS("popen")) {
+			FILE *shell = popen(what, "r");
+
+			if (!shell || pclose(shell))
+				fail(what);
+		} else if (IS("twin") || IS("doze")) {
 			pid_t child = fork();
 
 			if (!child) {
 				name("6669727374"); /* first */
 				say("first");
-				call_one(ns);
+				if (IS("doze"))
+					nap(ns);
+				else
+					call_one(ns);
 				return 0;
 			}
 			wait_for(child);

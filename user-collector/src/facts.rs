@@ -65,6 +65,15 @@ pub struct Container {
     pub id: String,
 }
 
+impl From<Container> for experiment_format::log::Container {
+    fn from(container: Container) -> Self {
+        Self {
+            runtime: container.runtime.name().to_owned(),
+            id: container.id,
+        }
+    }
+}
+
 /// Who runs a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -84,6 +93,22 @@ pub enum Runtime {
     Machine,
     /// A pod of Kubernetes, of a runtime that doesn't tell its name.
     Kubernetes,
+}
+
+impl Runtime {
+    /// As an experiment has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Runtime::Docker => "docker",
+            Runtime::Containerd => "containerd",
+            Runtime::Crio => "crio",
+            Runtime::Podman => "podman",
+            Runtime::Lxc => "lxc",
+            Runtime::Machine => "machine",
+            Runtime::Kubernetes => "kubernetes",
+        }
+    }
 }
 
 impl Facts {

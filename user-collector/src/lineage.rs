@@ -8,7 +8,7 @@
 //! keeps letters, digits and a few marks that neither a shell nor a path gives a meaning to. What makes it unique is
 //! number and count, not the name.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 /// Longest part of a directory's name that is a process's name, bytes. The kernel's names have 15.
@@ -60,24 +60,18 @@ fn safe(name: &[u8]) -> String {
     out
 }
 
-/// How a process came to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Birth {
-    /// By a fork.
-    Fork,
-    /// By a call that forks and executes in one, such as `system`, `popen` and `posix_spawn`. The kernel sees a child that
-    /// shares its parent's memory and holds it until it executes (`CLONE_VFORK`).
-    Combo,
-}
-
 /// The descent of the processes that a load has started.
 ///
-/// A letter and a count for each step: `_f` a fork, `_c` a combination of fork and exec, `_x` an exec. A process counts its
+/// A letter and a count for each step: `_f` a fork, `_c` a combination of fork and exec, `_x` an exec. A combination is a call
+/// such as `system`, `popen` and `posix_spawn`: the kernel holds the parent until the child has executed a program
+/// (`CLONE_VFORK`). It does so after vfork(2) too, which nothing tells from them. A process counts its
 /// own steps, by letter, and begins anew with a new program. Calls that failed are not counted, other than in collect: the
 /// kernel doesn't tell of them.
 #[derive(Clone, Debug)]
 pub struct Lineages {
     processes: HashMap<u32, Descendant>,
+    /// Processes that will be told of as forked, and are combinations.
+    combined: HashSet<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -97,24 +91,31 @@ impl Lineages {
         let founder = Descendant::new(Some(String::new()), false);
         Lineages {
             processes: HashMap::from([(load, founder)]),
+            combined: HashSet::new(),
         }
     }
 
+    /// The parent of the process that is [`Lineages::forked`] next under this number waits until it executes a program.
+    pub fn combined(&mut self, pid: u32) {
+        self.combined.insert(pid);
+    }
+
     /// `parent` made the process `pid`. Nothing changes if the parent is none of the load's.
-    pub fn forked(&mut self, pid: u32, parent: u32, birth: Birth) {
+    pub fn forked(&mut self, pid: u32, parent: u32) {
+        let combined = self.combined.remove(&pid);
         let Some(parent) = self.processes.get_mut(&parent) else {
             // The number may have been one of them.
             self.processes.remove(&pid);
             return;
         };
-        let (letter, count) = match birth {
-            Birth::Fork => ('f', &mut parent.forks),
-            Birth::Combo => ('c', &mut parent.combos),
+        let (letter, count) = match combined {
+            false => ('f', &mut parent.forks),
+            true => ('c', &mut parent.combos),
         };
         *count = count.saturating_add(1);
         let lineage = step(parent.lineage.as_deref(), letter, *count);
         self.processes
-            .insert(pid, Descendant::new(lineage, birth == Birth::Combo));
+            .insert(pid, Descendant::new(lineage, combined));
     }
 
     /// `pid` executes another program.
@@ -135,6 +136,7 @@ impl Lineages {
     /// `pid` is gone, with all its threads.
     pub fn ended(&mut self, pid: u32) {
         self.processes.remove(&pid);
+        self.combined.remove(&pid);
     }
 
     /// Does it descend from the load, or is it the load?
@@ -211,8 +213,11 @@ mod tests {
             let pid = event[..mark].parse().unwrap();
             let other = event[mark + 1..].parse().unwrap_or_default();
             match &event[mark..=mark] {
-                "+" => lineages.forked(other, pid, Birth::Fork),
-                "*" => lineages.forked(other, pid, Birth::Combo),
+                "+" => lineages.forked(other, pid),
+                "*" => {
+                    lineages.combined(other);
+                    lineages.forked(other, pid);
+                }
                 "!" => lineages.executed(pid),
                 _ => lineages.ended(pid),
             }
@@ -232,6 +237,8 @@ mod tests {
             ("1*3 3! 3+4 3*5", 5, Some("_c1_c1")),
             ("1! 1+2", 2, Some("_x1_f1")),
             ("1+2 1! 1+3", 3, Some("_x1_f1")),
+            ("1*2 2! 1+2", 2, Some("_f1")),
+            ("9*2 1+2", 2, Some("_f1")),
             ("1+2 2-", 2, None),
             ("1+2 2- 9+2", 2, None),
             ("1+2 9+2 2+3", 3, None),
@@ -248,7 +255,7 @@ mod tests {
         for _ in 0..1000 {
             lineages.executed(1);
         }
-        lineages.forked(2, 1, Birth::Fork);
+        lineages.forked(2, 1);
         assert!(lineages.contains(1) && lineages.contains(2));
         assert_eq!((lineages.get(1), lineages.get(2)), (None, None));
     }
@@ -280,8 +287,10 @@ mod tests {
                     0 => lineages.executed(pid + 1),
                     1 => lineages.ended(pid),
                     _ => {
-                        let birth = if kind == 2 { Birth::Fork } else { Birth::Combo };
-                        lineages.forked(next, by, birth);
+                        if kind == 3 {
+                            lineages.combined(next);
+                        }
+                        lineages.forked(next, by);
                         if let Some(lineage) = lineages.get(next) {
                             prop_assert!(seen.insert(lineage.to_owned()), "{}", lineage);
                         }

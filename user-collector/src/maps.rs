@@ -103,6 +103,18 @@ impl Mappings {
         (address < mapping.end).then_some(mapping)
     }
 
+    /// The parts of a mapping that lie where nothing is mapped.
+    #[must_use]
+    pub fn gaps_in(&self, new: &Mapping) -> Vec<Mapping> {
+        let (mut gaps, mut from) = (Vec::new(), new.start);
+        for known in self.by_start.range(..new.end).map(|(_, known)| known) {
+            gaps.extend(new.part(from, known.start));
+            from = from.max(known.end);
+        }
+        gaps.extend(new.part(from, new.end));
+        gaps
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -167,6 +179,26 @@ mod tests {
         let ended = mappings.map(mapping("c", 4, 11));
         assert_eq!(ended.len(), 2);
         assert_eq!(drawing(&mappings, 11), ".aabccccccc");
+    }
+
+    #[test]
+    fn gaps_are_what_is_not_covered() {
+        let mut mappings = Mappings::default();
+        for (start, end) in [(1, 3), (5, 6), (8, 12)] {
+            mappings.map(mapping("a", start, end));
+        }
+        let gaps = |start, end| {
+            let gaps = mappings.gaps_in(&mapping("b", start, end));
+            assert!(gaps.iter().all(|gap| gap.offset == gap.start - start));
+            gaps.iter()
+                .map(|gap| (gap.start, gap.end))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(gaps(0, 10), [(0, 1), (3, 5), (6, 8)]);
+        assert_eq!(gaps(2, 5), [(3, 5)]);
+        assert_eq!(gaps(9, 20), [(12, 20)]);
+        assert_eq!(gaps(9, 11), []);
+        assert_eq!(gaps(20, 30), [(20, 30)]);
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub struct Executable {
 #[derive(Clone, Debug, Default)]
 pub struct Processes {
     by_pid: HashMap<u32, Process>,
+    /// Those whose number another one got, by serial, with the time of that: what they did may be written later.
+    former: HashMap<u64, (u64, Process)>,
     serials: u64,
 }
 
@@ -53,8 +55,8 @@ impl Processes {
         Processes::default()
     }
 
-    /// `parent` forked `pid`. The child begins with the parent's name and file.
-    pub fn forked(&mut self, pid: u32, parent: u32) {
+    /// `parent` forked `pid` at `time`. The child begins with the parent's name and file.
+    pub fn forked(&mut self, pid: u32, parent: u32, time: u64) {
         let (name, executable) = self
             .by_pid
             .get(&parent)
@@ -68,7 +70,9 @@ impl Processes {
             exited: None,
             expects_executable: false,
         };
-        self.by_pid.insert(pid, process);
+        if let Some(former) = self.by_pid.insert(pid, process) {
+            self.former.insert(former.serial, (time, former));
+        }
     }
 
     /// The leading thread of `pid` got a new name; by exec if `exec`.
@@ -122,6 +126,17 @@ impl Processes {
         self.by_pid.get(&pid)
     }
 
+    /// The process of this number and serial, whoever holds the number by now; for so long as what was before
+    /// [`Processes::forget_exited`]'s time is not forgotten.
+    #[must_use]
+    pub fn with_serial(&self, pid: u32, serial: u64) -> Option<&Process> {
+        let holder = self.by_pid.get(&pid);
+        let former = || self.former.get(&serial).map(|(_, process)| process);
+        holder
+            .filter(|process| process.serial == serial)
+            .or_else(former)
+    }
+
     /// How many are in the table.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -140,6 +155,7 @@ impl Processes {
         self.by_pid.retain(|pid, process| {
             process.exited.is_none_or(|exited| exited >= time) || still_there(*pid)
         });
+        self.former.retain(|_, (since, _)| *since >= time);
     }
 
     fn known(&mut self, pid: u32) -> &mut Process {
@@ -181,7 +197,7 @@ mod tests {
             let mark = event.find(|c: char| !c.is_ascii_digit()).unwrap();
             let (pid, rest) = (event[..mark].parse().unwrap(), &event[mark + 1..]);
             match &event[mark..=mark] {
-                "+" => table.forked(pid, rest.parse().unwrap()),
+                "+" => table.forked(pid, rest.parse().unwrap(), time as u64),
                 "=" => table.named(pid, rest.as_bytes(), false),
                 "!" => table.named(pid, rest.as_bytes(), true),
                 "-" => table.exited(pid, time as u64),
@@ -203,6 +219,23 @@ mod tests {
     fn a_reused_number_is_another_process() {
         let table = replay("7?bash 9+7 9!true 9- 9>true 9+7 9>bash 9!cat 9>cat");
         assert_eq!(table.get(9).unwrap().serial, 3);
+    }
+
+    #[test]
+    fn a_former_holder_of_a_number_has_its_name_until_it_is_forgotten() {
+        let mut table = replay("7?bash 9+7 9!true 9- 9+7 9!cat");
+        let name = |table: &Processes, serial| {
+            let process = table.with_serial(9, serial)?;
+            process.name.clone()
+        };
+        let named = |name: &[u8]| Some(Box::from(name));
+        assert_eq!(name(&table, 2), named(b"true"));
+        assert_eq!(name(&table, 3), named(b"cat"));
+        assert_eq!(name(&table, 0), None);
+        table.forget_exited(4, |_| true);
+        assert_eq!(name(&table, 2), named(b"true"));
+        table.forget_exited(5, |_| true);
+        assert_eq!((name(&table, 2), name(&table, 3)), (None, named(b"cat")));
     }
 
     #[test]
@@ -248,7 +281,7 @@ mod tests {
             let mut table = Processes::new();
             for (time, (pid, kind)) in events.into_iter().enumerate() {
                 match kind {
-                    0 => table.forked(pid, (pid + 1) % 5),
+                    0 => table.forked(pid, (pid + 1) % 5, time as u64),
                     1 => table.exited(pid, time as u64),
                     2 => table.found(pid, b"found"),
                     3 => table.mapped(pid, b"/x", &[]),

@@ -49,6 +49,8 @@ pub struct Space {
     versions: VecDeque<(u32, Code)>,
     /// When the last change was, and whether it was the end of a mapping.
     last: (u64, bool),
+    /// When it began: with the process, or with the program that it executes.
+    since: u64,
     /// By which number the kernel tells this execution of a program from others, once a record has told.
     pub execution: Option<u32>,
 }
@@ -182,6 +184,7 @@ impl Spaces {
             // By which its stacks are walked until its own are handed over.
             versions: parent.versions.clone(),
             last: (at, false),
+            since: at,
             execution: parent.execution,
         });
         self.by_pid.insert(pid, space);
@@ -191,6 +194,7 @@ impl Spaces {
     pub fn executed(&mut self, pid: u32, at: u64) {
         let space = self.by_pid.entry(pid).or_default();
         space.execution = None;
+        space.since = at;
         let ended = space.mappings.exec();
         space.unmapped(at, &ended);
         space.changed();
@@ -211,6 +215,40 @@ impl Spaces {
                 space.map(at, mapping);
             }
         }
+    }
+
+    /// What `pid` had mapped when somebody began to look at an instant, because code ran from another one on where nothing was known to be. What
+    /// events told stands; what is new is there from that other instant on. Gives whether anything is.
+    pub fn learnt(
+        &mut self,
+        pid: u32,
+        found: impl IntoIterator<Item = Mapping>,
+        looked: u64,
+        ran: u64,
+    ) -> bool {
+        let Some(space) = self.by_pid.get_mut(&pid) else {
+            return false;
+        };
+        // Of the program that it executed before, or in part.
+        if looked <= space.since {
+            return false;
+        }
+        let mut news = false;
+        for found in found {
+            for new in space.mappings.gaps_in(&found) {
+                // Where nothing was, nothing has ended: this need not come after what was told last.
+                space.changes.push(Change {
+                    at: ran.max(space.since + 1),
+                    what: What::Map(new.clone()),
+                });
+                space.mappings.map(new);
+                news = true;
+            }
+        }
+        if news {
+            space.changed();
+        }
+        news
     }
 
     /// The space of a process.
@@ -344,6 +382,28 @@ mod tests {
         };
         assert!(turns(false) < 200);
         assert_eq!(turns(true), 2 * 1000 - 1);
+    }
+
+    #[test]
+    fn what_moved_is_learnt_from_when_it_ran() {
+        let mut spaces = Spaces::default();
+        spaces.executed(7, 5);
+        spaces.mapped(7, mapping("main", 10, 20), 6);
+        spaces.mapped(7, mapping("one.so", 40, 50), 9);
+        spaces.get_mut(7).unwrap().take_changes();
+        let found = || [mapping("main", 10, 20), mapping("main", 30, 45)];
+        // Looked at before it executed this program.
+        assert!(!spaces.learnt(7, found(), 5, 8));
+        assert!(!spaces.learnt(8, found(), 12, 8));
+        assert!(spaces.learnt(7, found(), 12, 8));
+        assert!(!spaces.learnt(7, found(), 13, 8));
+        let space = spaces.get_mut(7).unwrap();
+        let moved = Change {
+            at: 8,
+            what: What::Map(mapping("main", 30, 40)),
+        };
+        assert_eq!(space.take_changes(), [moved]);
+        assert_eq!(space.code().len(), 3);
     }
 
     #[test]

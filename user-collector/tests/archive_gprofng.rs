@@ -8,6 +8,8 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
+#[path = "../../experiment-format/tests/made/mod.rs"]
+mod made;
 #[path = "../../experiment-format/tests/stock/mod.rs"]
 mod stock;
 
@@ -16,20 +18,19 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{Cpu, Header, ProfileDecl, Run, System};
+use experiment_format::layout::ExperimentDir;
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
-use experiment_format::writer::ExperimentWriter;
 use object::{Object, ObjectSection, ObjectSymbol};
 use proptest::prelude::*;
 use user_collector::archive::{
     ArchiveError, Archived, Asker, Lines, archive_object, find_debug_file, source_paths,
 };
 
+use made::{begin, clock, header};
 use stock::{display, row};
 
 const START: u64 = 1_000_000_000;
@@ -65,35 +66,9 @@ unsafe extern "C" {
 
 /// An experiment with 100 ticks at each of these positions in the file.
 fn experiment(parent: &Path, positions: &[u64], archive: impl FnOnce(&ExperimentDir)) -> PathBuf {
-    let request = NameRequest::Series {
-        stem: "ktest".into(),
-    };
-    let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
-    archive(&dir);
-    let header = Header {
-        collector: "kcollect test".into(),
-        system: System {
-            hostname: "db1".into(),
-            arch: "x86_64".into(),
-            page_size: 4096,
-            pages: 1 << 20,
-            cpus: vec![Cpu { id: 0, mhz: 2600 }],
-        },
-        pid: 4242,
-        command_line: "x".into(),
-        profiles: vec![ProfileDecl::Clock {
-            tick_us: 10_000,
-            states: NumStates::Solaris,
-            packets: vec![ClockTick::declaration()],
-        }],
-        ..Header::default()
-    };
-    let run = Run {
-        tstamp: START,
-        wall: 1_795_205_070,
-        tm_zone: 0,
-    };
-    let mut writer = ExperimentWriter::create(dir, &header, run).unwrap();
+    let clock = clock(10_000, NumStates::Solaris, ClockTick::declaration());
+    let mut writer = begin(parent, "ktest", &header(vec![clock]), START).unwrap();
+    archive(writer.dir());
     let map = MapEvent::Segment {
         at: 0,
         vaddr: BASE,

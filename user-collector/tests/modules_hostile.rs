@@ -7,6 +7,8 @@
     reason = "a test reports by panicking"
 )]
 
+mod mapped;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +19,8 @@ use tempfile::NamedTempFile;
 use user_collector::modules::{BuildError, Builder, Built, Cache, Module, ObjectId, Source};
 use user_collector::unwind::{Error, MAX_SECTION, Rules, Table};
 
+use mapped::mapped;
+
 /// Offsets in an ELF header.
 const E_PHOFF: usize = 0x20;
 const E_SHOFF: usize = 0x28;
@@ -24,16 +28,6 @@ const E_SHNUM: usize = 0x3c;
 /// Offsets in a section header.
 const SH_OFFSET: usize = 24;
 const SH_SIZE: usize = 32;
-
-fn mapped(name: &str) -> Vec<u8> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let path = maps.lines().find_map(|line| {
-        line.split_ascii_whitespace()
-            .nth(5)
-            .filter(|path| path.contains(name))
-    });
-    std::fs::read(path.unwrap()).unwrap()
-}
 
 /// A file that is nobody else's.
 fn file(bytes: &[u8]) -> NamedTempFile {

@@ -6,6 +6,9 @@
     reason = "a test reports by panicking"
 )]
 
+mod entry;
+mod mapped;
+
 use std::io::Write;
 
 use gimli::write::{
@@ -16,22 +19,15 @@ use gimli::{Encoding, Format, LittleEndian, X86_64};
 use object::read::ReadCache;
 use user_collector::unwind::{Error, Frames, MAX_SECTION, Rules, Sections, Table};
 
+use entry::cie;
+use mapped::mapped;
+
 /// Offsets in an ELF header.
 const E_SHOFF: usize = 0x28;
 const E_SHNUM: usize = 0x3c;
 /// Types of program headers.
 const PT_LOAD: u32 = 1;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
-
-fn mapped(name: &str) -> Vec<u8> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let path = maps.lines().find_map(|line| {
-        line.split_ascii_whitespace()
-            .nth(5)
-            .filter(|path| path.contains(name))
-    });
-    std::fs::read(path.unwrap()).unwrap()
-}
 
 fn put(file: &mut [u8], at: usize, bytes: &[u8]) {
     file[at..at + bytes.len()].copy_from_slice(bytes);
@@ -137,16 +133,8 @@ struct Debug {
 }
 
 fn debug_frame() -> Vec<u8> {
-    let encoding = Encoding {
-        format: Format::Dwarf32,
-        version: 1,
-        address_size: 8,
-    };
-    let mut cie = CommonInformationEntry::new(encoding, 1, -8, X86_64::RA);
-    cie.add_instruction(Cfi::Cfa(X86_64::RSP, 8));
-    cie.add_instruction(Cfi::Offset(X86_64::RA, -8));
     let mut table = FrameTable::default();
-    let cie = table.add_cie(cie);
+    let cie = table.add_cie(cie());
     for index in 0..100 {
         let mut fde = FrameDescriptionEntry::new(Address::Constant(0x1000 + index * 64), 64);
         fde.add_instruction(1, Cfi::CfaOffset(16));

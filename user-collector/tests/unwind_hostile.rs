@@ -6,23 +6,19 @@
     reason = "a test reports by panicking"
 )]
 
+mod mapped;
+
 use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use user_collector::unwind::{Frames, Rules, Sections, Table};
 
+use mapped::mapped;
+
 /// The dynamic linker: small, and rich in forms.
 fn file() -> &'static [u8] {
     static FILE: OnceLock<Vec<u8>> = OnceLock::new();
-    FILE.get_or_init(|| {
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let path = maps.lines().find_map(|line| {
-            line.split_ascii_whitespace()
-                .nth(5)
-                .filter(|p| p.contains("/ld-linux"))
-        });
-        std::fs::read(path.unwrap()).unwrap()
-    })
+    FILE.get_or_init(|| mapped("/ld-linux"))
 }
 
 /// Places and bytes, to be put into a file.

@@ -6,6 +6,8 @@
     reason = "a test reports by panicking"
 )]
 
+mod entry;
+
 use gimli::write::{
     Address, CallFrameInstruction as Cfi, CommonInformationEntry, EhFrame, EndianVec, Expression,
     FrameDescriptionEntry, FrameTable,
@@ -16,19 +18,9 @@ use user_collector::unwind::{
     Table, Unsupported,
 };
 
-const START: u64 = 0x1_0000;
+use entry::cie;
 
-fn cie() -> CommonInformationEntry {
-    let encoding = Encoding {
-        format: Format::Dwarf32,
-        version: 1,
-        address_size: 8,
-    };
-    let mut cie = CommonInformationEntry::new(encoding, 1, -8, X86_64::RA);
-    cie.add_instruction(Cfi::Cfa(X86_64::RSP, 8));
-    cie.add_instruction(Cfi::Offset(X86_64::RA, -8));
-    cie
-}
+const START: u64 = 0x1_0000;
 
 /// The section with one function for each list of instructions, 0x100 bytes each and 0x1000 apart.
 fn section(cie: CommonInformationEntry, functions: &[&[(u32, Cfi)]]) -> Vec<u8> {

@@ -9,8 +9,8 @@ use std::path::Path;
 use crate::Result;
 use crate::error::Error;
 use crate::log::{
-    Cpu, Descendant, Header, LogEvent, ProfileDecl, Run, Setting, THREAD_NAMED, THREAD_NAMES,
-    VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
+    Container, Cpu, Descendant, Header, LogEvent, ProfileDecl, Run, Setting, THREAD_NAMED,
+    THREAD_NAMES, VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
 };
 use crate::microstate::NumStates;
 use crate::packet::{FieldDecl, FieldType, PacketDecl};
@@ -126,6 +126,13 @@ fn begin(path: &Path, tag: Tag, header: &mut Header) -> Result<Open> {
         "process" => {
             header.pid = unsigned("pid")?.unwrap_or(header.pid);
             header.ppid = unsigned("ppid")?.or(header.ppid);
+            header.mpi_rank = unsigned("mpi_rank")?.or(header.mpi_rank);
+            if let Some(id) = tag.get("container_id") {
+                header.container = Some(Container {
+                    runtime: tag.get("container_runtime").unwrap_or_default().to_owned(),
+                    id: id.to_owned(),
+                });
+            }
             match tag.get("wsize") {
                 Some("32") => header.word_size = WordSize::Bits32,
                 Some("64") => header.word_size = WordSize::Bits64,

@@ -49,6 +49,17 @@ impl Header {
         Element::begin(&mut out, "process")
             .number("wsize", 64)
             .end();
+        if let Some(rank) = self.mpi_rank {
+            Element::begin(&mut out, "process")
+                .number("mpi_rank", rank)
+                .end();
+        }
+        if let Some(container) = &self.container {
+            Element::begin(&mut out, "process")
+                .attribute("container_runtime", &container.runtime)
+                .attribute("container_id", &container.id)
+                .end();
+        }
         Element::begin(&mut out, "process").text(&self.command_line);
         for setting in &self.settings {
             setting.encode(&mut out)?;

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{Cpu, Header, ProfileDecl, Run, System};
+use experiment_format::log::{Container, Cpu, Header, ProfileDecl, System};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
@@ -11,14 +10,12 @@ use experiment_format::stacks::StackUid;
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::writer::ExperimentWriter;
 
+use crate::made::{self, run};
+
 pub(crate) const START: u64 = 1_000_000_000;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 pub(crate) fn header(pid: u32) -> Header {
-    let clock = |states, packet| ProfileDecl::Clock {
-        tick_us: 10_000,
-        states,
-        packets: vec![packet],
-    };
+    let clock = |states, packet| made::clock(10_000, states, packet);
     let arrays = clock(NumStates::Solaris, TickArray::declaration());
     let profiles = match pid {
         0 => vec![clock(NumStates::Kernel, ClockTick::declaration()), arrays],
@@ -33,23 +30,18 @@ pub(crate) fn header(pid: u32) -> Header {
         },
         pid,
         command_line: format!("/usr/bin/program{pid}"),
-        profiles,
-        ..Header::default()
-    }
-}
-
-pub(crate) fn run(tstamp: u64) -> Run {
-    Run {
-        tstamp,
-        wall: 1_795_205_070,
-        tm_zone: 0,
+        // As of a process of a parallel program in a container.
+        mpi_rank: (pid > 0).then_some(pid),
+        container: (pid > 0).then(|| Container {
+            runtime: "docker".into(),
+            id: "<\"0123'".into(),
+        }),
+        ..made::header(profiles)
     }
 }
 
 pub(crate) fn founder(parent: &Path) -> ExperimentWriter {
-    let request = NameRequest::Exactly("founder.er".into());
-    let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
-    ExperimentWriter::create(dir, &header(0), run(START)).unwrap()
+    made::begin(parent, "founder.er", &header(0), START).unwrap()
 }
 
 pub(crate) fn name(pid: u32) -> String {

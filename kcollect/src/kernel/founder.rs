@@ -250,6 +250,15 @@ impl Founder {
                     user.found(pid, mappings, self.start);
                 }
             }
+            Event::Reread {
+                pid,
+                began,
+                mappings,
+            } => {
+                if let Some(user) = &mut self.user {
+                    user.was_read(pid, began, time, mappings);
+                }
+            }
             Event::Sideband(event) => self.sideband(time, event),
         }
     }
@@ -288,6 +297,12 @@ impl Founder {
                     _ => Vec::new(),
                 };
                 result.and(self.write(&back))
+            }
+            Record::Birth(head) => {
+                if let Some(user) = &mut self.user {
+                    user.combined(head.pid);
+                }
+                Ok(())
             }
             Record::Entry(_) if self.failed.is_some() => Ok(()),
             Record::Entry(entry) => {
@@ -358,6 +373,13 @@ impl Founder {
         result
     }
 
+    /// Processes whose mappings are to be read: an [`Event::Reread`] is awaited of each.
+    pub fn take_unmapped(&mut self) -> Vec<u32> {
+        self.user
+            .as_mut()
+            .map_or_else(Vec::new, UserSide::take_unmapped)
+    }
+
     /// The last has been told of all threads.
     pub fn close_threads(&mut self) {
         if let Some(user) = &mut self.user {
@@ -376,7 +398,7 @@ impl Founder {
     fn sideband(&mut self, time: u64, event: SidebandEvent) {
         match event {
             SidebandEvent::Fork { pid, parent } => {
-                self.processes.forked(pid, parent);
+                self.processes.forked(pid, parent, time);
                 if let Some(user) = &mut self.user {
                     user.forked(self.writer.dir(), &self.processes, pid, parent, time);
                 }

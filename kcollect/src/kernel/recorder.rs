@@ -223,7 +223,7 @@ impl Recorder {
         self.samples.of_processes(&self.accounts, at, serial)
     }
 
-    /// Writes what a thread did that nobody follows; `processes` as it is by now.
+    /// Writes what a thread did that nobody follows; `processes` as it is by now, when another one may have the number.
     ///
     /// # Errors
     /// When the experiment can't be written.
@@ -237,7 +237,7 @@ impl Recorder {
             return Ok(());
         }
         let head = stay.head;
-        let process = processes.get(head.pid);
+        let process = processes.with_serial(head.pid, stay.serial);
         let stack = match stay.kernel.is_empty() {
             true => self.user_frame(writer, process, head)?,
             false => self.kernel_stack(writer, &stay.kernel, stay.truncated, |_| {})?,

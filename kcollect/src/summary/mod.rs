@@ -282,6 +282,7 @@ impl Summary {
                 missing_stacks: recorded.no_stack,
                 made_up: sum(|books| books.made_up),
                 entries: sum(|books| books.entries_lost),
+                births: sum(|books| books.births_lost),
                 late_events: sources.late(),
             },
             targets: accounts

@@ -14,6 +14,13 @@ impl UserSide {
         }
     }
 
+    /// The parent of the process that is forked next under this number waits until it executes a program.
+    pub fn combined(&mut self, pid: u32) {
+        if let Some(lineages) = &mut self.lineages {
+            lineages.combined(pid);
+        }
+    }
+
     /// `parent` forked `pid`, of which `processes` know.
     pub fn forked(
         &mut self,
@@ -32,9 +39,10 @@ impl UserSide {
         if let Some(before) = self.serials.remove(&pid) {
             self.superseded(dir, processes, before, at);
         }
+        self.stop_waiting(pid);
         self.spaces.forked(pid, parent, at);
         if let Some(lineages) = &mut self.lineages {
-            lineages.forked(pid, parent, Birth::Fork);
+            lineages.forked(pid, parent);
         }
         self.hand_over.changed(pid);
         let fate = self.fate(processes, pid);
@@ -64,6 +72,7 @@ impl UserSide {
 
     /// `pid` executes another program and is called by its name.
     pub fn executed(&mut self, pid: u32, name: &[u8], at: u64) {
+        self.stop_waiting(pid);
         self.spaces.executed(pid, at);
         if self.load == Some(pid) {
             self.load = None;
@@ -113,6 +122,42 @@ impl UserSide {
             self.spaces.found(pid, mappings, at);
             self.hand_over.changed(pid);
         }
+    }
+
+    /// Whose mappings are to be read, because stacks have an address where nothing is known to be mapped.
+    pub fn take_unmapped(&mut self) -> Vec<u32> {
+        self.unmapped.take_asked()
+    }
+
+    /// They were read, from an instant on until `now`; or not, because the process was gone.
+    pub fn was_read(&mut self, pid: u32, began: u64, now: u64, mappings: Option<Vec<Mapping>>) {
+        let (ran, waiting) = self.unmapped.was_read(pid);
+        if mappings.is_none() {
+            self.losses.unread += waiting.len() as u64;
+        }
+        let found = mappings.unwrap_or_default();
+        let news = !waiting.is_empty() && self.spaces.learnt(pid, found, began, ran);
+        self.unmapped.had_news(pid, now, news);
+        if news {
+            self.hand_over.changed(pid);
+        }
+        let code = code_of(&mut self.spaces, pid);
+        self.walk_soon(waiting.into_iter().map(|(slot, copied)| {
+            let code = Code::clone(&code);
+            (slot, Copied { code, ..copied })
+        }));
+    }
+
+    /// What waits for a process's mappings waits in vain.
+    fn stop_waiting(&mut self, pid: u32) {
+        let waiting = self.unmapped.forget(pid);
+        self.walk_soon(waiting);
+    }
+
+    fn walk_soon(&mut self, copies: impl IntoIterator<Item = (Slot, Copied)>) {
+        let before = self.copies.len();
+        self.copies.extend(copies);
+        self.copies_due |= self.copies.len() > before;
     }
 
     /// Before data are taken: waits for the unwind tables of what runs, but not long.
@@ -173,6 +218,9 @@ impl UserSide {
                 && self.serials.get(&fate.pid) == Some(&serial)
             {
                 self.serials.remove(&fate.pid);
+                if let Some(lineages) = &mut self.lineages {
+                    lineages.ended(fate.pid);
+                }
             }
             let mut at = 0;
             let mut sampled = Ok(());
@@ -194,6 +242,7 @@ impl UserSide {
             .retain(|pid| serials.contains_key(&pid) || processes.get(pid).is_some())
         {
             self.hand_over.gone(pid);
+            self.stop_waiting(pid);
         }
         back
     }
@@ -328,6 +377,8 @@ impl UserSide {
         });
         header.settings.clear();
         header.comments = described_by(&facts, &first.name);
+        header.mpi_rank = facts.mpi_rank;
+        header.container = facts.container.clone().map(Into::into);
         let directory = match &first.descent {
             Some(descent) => format!("{descent}.er"),
             None => self.names.next(&first.name, pid),
@@ -375,6 +426,8 @@ impl UserSide {
         let mut followed = Box::new(Followed {
             collector,
             jit,
+            mpi_rank: facts.mpi_rank,
+            container: facts.container,
             counts: StackCounts::default(),
             ticks: 0,
             last: 0,
@@ -451,7 +504,7 @@ pub(super) fn described_by(facts: &Facts, name: &[u8]) -> Vec<String> {
         facts
             .container
             .as_ref()
-            .map(|container| format!("{:?} {}", container.runtime, container.id)),
+            .map(|container| format!("{} {}", container.runtime.name(), container.id)),
     );
     tell("MPI rank", facts.mpi_rank.map(|rank| rank.to_string()));
     comments

@@ -9,6 +9,7 @@ mod archives;
 mod hand_over;
 mod lives;
 mod stack;
+mod unmapped;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -25,11 +26,11 @@ use experiment_format::stacks::StackEnd;
 use experiment_format::usage::UsageRecord;
 use experiment_format::{Error, Result};
 use user_collector::collector::{Array, Collector};
-use user_collector::facts::Facts;
+use user_collector::facts::{Container, Facts};
 use user_collector::follow::{Candidate, Follow};
 use user_collector::jit::JitWatch;
 use user_collector::join::{Join, Joined, Slot};
-use user_collector::lineage::{Birth, DirectoryNames, Lineages};
+use user_collector::lineage::{DirectoryNames, Lineages};
 use user_collector::maps::Mapping;
 use user_collector::objects::Objects;
 use user_collector::process::{Process, Processes};
@@ -40,6 +41,7 @@ use lives::{code_of, tell_mapped};
 
 pub use hand_over::HandOver;
 pub use stack::{Copied, StackCounts, UserStack};
+use unmapped::Unmapped;
 
 /// Copied stacks that wait for tables take at most so many bytes.
 const MOST_COPIES: usize = 64 << 20;
@@ -101,6 +103,8 @@ struct First {
 struct Followed {
     collector: Collector,
     jit: Option<JitWatch>,
+    mpi_rank: Option<u32>,
+    container: Option<Container>,
     counts: StackCounts,
     ticks: u64,
     /// The time of the last thing that it did.
@@ -114,6 +118,12 @@ pub struct FollowedProcess {
     pub pid: u32,
     /// Its experiment's directory.
     pub experiment: String,
+    /// Its rank in a parallel program (MPI).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mpi_rank: Option<u32>,
+    /// The container that it was in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<Container>,
     /// Ticks of its threads that are in there.
     pub ticks: u64,
     /// Tick arrays that they are in.
@@ -166,6 +176,9 @@ pub struct UserSide {
     held: usize,
     copies: Vec<(Slot, Copied)>,
     copied_bytes: usize,
+    /// Some of them are to be walked without a new table.
+    copies_due: bool,
+    unmapped: Unmapped,
     names: DirectoryNames,
     /// The load until it executes its program: there its line of descent begins.
     load: Option<u32>,
@@ -199,6 +212,8 @@ pub struct UserLosses {
     pub unheld: u64,
     /// Frames that were walked by what was no longer mapped, and cut off.
     pub disbelieved: u64,
+    /// Stacks with an address where nothing was known to be mapped, and the process was gone when its mappings were read for that.
+    pub unread: u64,
 }
 
 impl UserSide {
@@ -216,6 +231,8 @@ impl UserSide {
             held: 0,
             copies: Vec::new(),
             copied_bytes: 0,
+            copies_due: false,
+            unmapped: Unmapped::default(),
             names: DirectoryNames::new(),
             load: None,
             lineages: None,
@@ -320,10 +337,19 @@ impl UserSide {
                         code: space.code(),
                         pid,
                     };
+                    let bytes = copied.bytes();
+                    let room = self.copied_bytes + bytes <= MOST_COPIES;
                     match copied.walk(&mut self.objects, &relatives(processes, pid)) {
+                        Some(stack) if stack.end == End::NoMapping && room => {
+                            if self.unmapped.wait(head.time, slot, copied).is_none() {
+                                self.copied_bytes += bytes;
+                                return self.deliver(dir, processes, complete);
+                            }
+                            stack
+                        }
                         Some(stack) => stack,
-                        None if self.copied_bytes + copied.bytes() <= MOST_COPIES => {
-                            self.copied_bytes += copied.bytes();
+                        None if room => {
+                            self.copied_bytes += bytes;
                             self.copies.push((slot, copied));
                             return self.deliver(dir, processes, complete);
                         }
@@ -358,6 +384,10 @@ impl UserSide {
         last: bool,
     ) -> Vec<Stay> {
         let mut settled = self.objects.take();
+        if last {
+            let waiting = self.unmapped.close();
+            self.copies.extend(waiting);
+        }
         let began = Instant::now();
         while last && !self.copies.is_empty() && self.objects.waiting() > 0 {
             match LONGEST_WAIT.checked_sub(began.elapsed()) {
@@ -366,7 +396,7 @@ impl UserSide {
             }
         }
         self.hand_over.settled(&settled);
-        if settled.is_empty() && !last {
+        if settled.is_empty() && !std::mem::take(&mut self.copies_due) && !last {
             return Vec::new();
         }
         let mut complete = Vec::new();
@@ -567,6 +597,8 @@ fn describe(pid: u32, followed: &Followed) -> FollowedProcess {
     FollowedProcess {
         pid,
         experiment: followed.collector.name().to_owned(),
+        mpi_rank: followed.mpi_rank,
+        container: followed.container.clone(),
         ticks: followed.ticks,
         arrays: followed.collector.arrays,
         user_stacks: followed.counts.clone(),

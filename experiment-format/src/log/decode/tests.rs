@@ -96,21 +96,29 @@ fn header() -> impl Strategy<Value = Header> {
         prop::option::of(text()),
         prop::collection::vec(text(), 0..3),
     );
+    let container = (text(), text()).prop_map(|(runtime, id)| Container { runtime, id });
     (
         system,
-        any::<u32>(),
-        prop::option::of(any::<u32>()),
+        (
+            any::<u32>(),
+            prop::option::of(any::<u32>()),
+            prop::option::of(any::<u32>()),
+            prop::option::of(container),
+        ),
         profiles,
         settings,
         rest,
     )
         .prop_map(
-            |(system, pid, ppid, profiles, settings, (command_line, driver_version, comments))| {
+            |(system, process, profiles, settings, (command_line, driver_version, comments))| {
+                let (pid, ppid, mpi_rank, container) = process;
                 Header {
                     collector: command_line.clone(),
                     system,
                     pid,
                     ppid,
+                    mpi_rank,
+                    container,
                     command_line,
                     profiles,
                     driver_version,
