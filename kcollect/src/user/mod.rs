@@ -309,7 +309,11 @@ impl UserSide {
                     code: space.code(),
                     pid,
                 };
-                match copied.walk(&mut self.objects, &relatives(processes, pid)) {
+                match copied.walk(
+                    &mut self.objects,
+                    &self.hand_over,
+                    &relatives(processes, pid),
+                ) {
                     Some(stack) => stack,
                     None if self.copied_bytes + copied.bytes() <= MOST_COPIES => {
                         self.copied_bytes += copied.bytes();
@@ -363,7 +367,11 @@ impl UserSide {
         }
         let mut complete = Vec::new();
         for (slot, copied) in std::mem::take(&mut self.copies) {
-            let walked = copied.walk(&mut self.objects, &relatives(processes, copied.pid));
+            let walked = copied.walk(
+                &mut self.objects,
+                &self.hand_over,
+                &relatives(processes, copied.pid),
+            );
             let stack = match walked {
                 Some(stack) => stack,
                 None if !last => {
