@@ -35,6 +35,8 @@ use user_collector::objects::Objects;
 use user_collector::process::{Process, Processes};
 use user_collector::spaces::{Code, Spaces};
 
+use crate::machine;
+
 pub use archives::begin as begin_archive;
 use lives::{code_of, tell_mapped};
 
@@ -43,6 +45,8 @@ pub use stack::{Copied, StackCounts, UserStack};
 
 /// Copied stacks that wait for tables take at most so many bytes.
 const MOST_COPIES: usize = 64 << 20;
+/// Once none wait any more, what they took is given back if it was so much.
+const MANY_COPIES: usize = 1 << 20;
 /// So long is waited before data are taken for the tables of what runs.
 const LONGEST_PREPARATION: Duration = Duration::from_millis(500);
 /// So long is waited at the end for the tables that copied stacks need.
@@ -366,6 +370,7 @@ impl UserSide {
             return Vec::new();
         }
         let mut complete = Vec::new();
+        let before = self.copied_bytes;
         for (slot, copied) in std::mem::take(&mut self.copies) {
             let walked = copied.walk(
                 &mut self.objects,
@@ -386,6 +391,9 @@ impl UserSide {
             };
             self.copied_bytes -= copied.bytes();
             complete.extend(self.join.resolved(slot, Arc::new(stack)));
+        }
+        if self.copied_bytes == 0 && before > MANY_COPIES {
+            machine::give_rest_back();
         }
         self.deliver(dir, processes, complete)
     }
