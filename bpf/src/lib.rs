@@ -23,7 +23,7 @@ pub mod wire;
 pub use books::CpuBooks;
 pub use error::Error;
 pub use load::{Emission, Settings, TickCollector};
-pub use tables::{Code, Mapped, PageRows, RULE_SIZE, TableId, TableUse};
+pub use tables::{Code, Mapped, PageRows, PlacedTable, RULE_SIZE, TableId, TableUse};
 pub use wire::{
     Absence, Counts, Detail, Details, Entry, Head, Mode, Record, Stack, ThreadName, ThreadTimes,
     Tick, UserSide,

@@ -19,7 +19,7 @@ use libbpf_rs::{
 use libbpf_sys::BPF_F_TEST_RUN_ON_CPU;
 
 use crate::skeleton::{CollectorSkel, CollectorSkelBuilder};
-use crate::tables::{Mapped, PageRows, RULE_SIZE, TableId, TableUse, Tables};
+use crate::tables::{Mapped, PageRows, PlacedTable, RULE_SIZE, TableId, TableUse, Tables};
 use crate::verifier::with_log;
 use crate::wire::{MAX_FRAMES, Record};
 use crate::{CpuBooks, Error};
@@ -289,20 +289,20 @@ impl TickCollector {
         self.tables.add_rules(&mut self.skel, encoded);
     }
 
-    /// Hands an unwind table to the programs: its rows as the low half of an address and the number of a rule, by page. Nothing where there is no room for it, or
-    /// where it is empty, or its addresses lie more than 1 GiB apart.
+    /// Hands an unwind table to the programs: its rows as the low half of an address and the number of a rule, by page; `row` gives each
+    /// of them. Nothing where there is no room for it, or where it is empty, or its addresses lie more than 1 GiB apart.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.
     pub fn place_table(
         &mut self,
         pages: &[PageRows],
-        rows: &[[u16; 2]],
-    ) -> Result<Option<TableId>, Error> {
-        self.tables.place(&mut self.skel, pages, rows)
+        row: impl Fn(usize) -> [u16; 2],
+    ) -> Result<Option<PlacedTable>, Error> {
+        self.tables.place(&mut self.skel, pages, row)
     }
 
-    /// Takes a table away. No process may have it any more.
+    /// Takes a table away. No process may have it any more, and nobody reads it: others get its place.
     pub fn remove_table(&mut self, table: TableId) {
         self.tables.remove(table);
     }

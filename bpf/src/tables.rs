@@ -1,13 +1,15 @@
 //! What the walk of user stacks goes by, in the kernel's memory: the one writer of the maps of `c/user.h`.
 //!
 //! Unwind tables lie in chunks of 65,536 rows, which are made as they are needed, and in a directory of their pages; the mappings of
-//! each process in one long array. A program may be reading while we write. So what is new is written to a place that nobody
+//! each process in one long array. Rows are tens of megabytes where compilers run, so nobody has to keep them twice: who handed a table
+//! over reads it here ([`PlacedTable`]). A program may be reading while we write. So what is new is written to a place that nobody
 //! knows of, then made known by one update, and the place of what it replaces is used again only after
 //! [`Tables::tidy`] was called twice, rounds later.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
 use memmap2::{MmapMut, MmapOptions};
@@ -74,6 +76,80 @@ pub struct PageRows {
     pub rows: Range<usize>,
 }
 
+/// A table that was placed, to be read as long as it is not removed.
+#[derive(Clone, Debug)]
+pub struct PlacedTable {
+    /// By which it is removed, and mapped in processes.
+    pub id: TableId,
+    /// By rising number.
+    pages: Vec<(u32, Arc<Chunk>, Range<u32>)>,
+}
+
+impl PlacedTable {
+    /// The number of the rule for an address of the table's space, by the last row that is not above it in its page; 0 where there
+    /// is none.
+    #[must_use]
+    pub fn number_at(&self, address: u64) -> u16 {
+        let page = self
+            .pages
+            .binary_search_by_key(&(address >> 16), |(number, ..)| u64::from(*number));
+        let Some((_, chunk, rows)) = page.ok().and_then(|place| self.pages.get(place)) else {
+            return 0;
+        };
+        let low = (address & 0xffff) as u16;
+        chunk.read(rows, |rows| {
+            let after = rows.partition_point(|row| decode(row)[0] <= low);
+            after
+                .checked_sub(1)
+                .map_or(0, |last| decode(&rows[last])[1])
+        })
+    }
+
+    /// All rows, as they were handed over.
+    #[must_use]
+    pub fn rows(&self) -> Vec<[u16; 2]> {
+        let mut all = Vec::new();
+        for (_, chunk, rows) in &self.pages {
+            chunk.read(rows, |rows| all.extend(rows.iter().map(decode)));
+        }
+        all
+    }
+}
+
+/// The memory of a map of rows.
+#[derive(Debug)]
+struct Chunk(Mutex<MmapMut>);
+
+impl Chunk {
+    /// Nobody panics who has it.
+    fn memory(&self) -> std::sync::MutexGuard<'_, MmapMut> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read<T>(&self, rows: &Range<u32>, read: impl FnOnce(&[[u8; ROW_SIZE]]) -> T) -> T {
+        let memory = self.memory();
+        let (all, _) = memory.as_chunks();
+        read(
+            all.get(rows.start as usize..rows.end as usize)
+                .unwrap_or_default(),
+        )
+    }
+
+    fn write(&self, start: u32, rows: impl Iterator<Item = [u16; 2]>) {
+        let mut memory = self.memory();
+        let (all, _) = memory.as_chunks_mut::<ROW_SIZE>();
+        for (place, [low, rule]) in all.iter_mut().skip(start as usize).zip(rows) {
+            place[..2].copy_from_slice(&low.to_ne_bytes());
+            place[2..].copy_from_slice(&rule.to_ne_bytes());
+        }
+    }
+}
+
+fn decode(row: &[u8; ROW_SIZE]) -> [u16; 2] {
+    let &[l, ow, ru, le] = row;
+    [u16::from_ne_bytes([l, ow]), u16::from_ne_bytes([ru, le])]
+}
+
 #[derive(Debug)]
 struct Placed {
     first_page: u32,
@@ -106,7 +182,7 @@ enum Retired {
 /// Everything that was placed.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    chunks: Vec<(MmapMut, Space)>,
+    chunks: Vec<(Arc<Chunk>, Space)>,
     directory: Space,
     mappings: Space,
     rules: usize,
@@ -165,8 +241,8 @@ impl Tables {
         &mut self,
         skel: &mut CollectorSkel<'_>,
         pages: &[PageRows],
-        rows: &[[u16; 2]],
-    ) -> Result<Option<TableId>, Error> {
+        row: impl Fn(usize) -> [u16; 2],
+    ) -> Result<Option<PlacedTable>, Error> {
         let (Some(first), Some(last)) = (pages.first(), pages.last()) else {
             return Ok(None);
         };
@@ -183,18 +259,20 @@ impl Tables {
             rows: Vec::new(),
         };
         let mut entries = vec![(0_u16, 0_u16, 0_u32); width as usize];
+        let mut readable = Vec::with_capacity(pages.len());
         for page in pages {
-            let Some(rows) = rows.get(page.rows.clone()) else {
-                continue;
-            };
-            let Some((chunk, range)) = self.write_rows(skel, rows)? else {
+            let count = page.rows.len() as u32;
+            let Some((number, range)) = self.take_rows(skel, count)? else {
                 self.give_back(placed);
                 return Ok(None);
             };
+            let chunk = &self.chunks[usize::from(number)].0;
+            chunk.write(range.start, page.rows.clone().map(&row));
+            readable.push((page.number, Arc::clone(chunk), range.clone()));
             if let Some(entry) = entries.get_mut((page.number - first.number) as usize) {
-                *entry = (chunk, range.start as u16, rows.len() as u32);
+                *entry = (number, range.start as u16, count);
             }
-            placed.rows.push((chunk, range));
+            placed.rows.push((number, range));
         }
         if let Some(bss) = skel.maps.bss_pages_data.as_deref_mut() {
             for (index, (chunk, start, rows)) in directory.zip(entries) {
@@ -206,7 +284,10 @@ impl Tables {
         self.tables_made += 1;
         let id = TableId(self.tables_made);
         self.placed.insert(id, placed);
-        Ok(Some(id))
+        Ok(Some(PlacedTable {
+            id,
+            pages: readable,
+        }))
     }
 
     /// No process is walked by it any more.
@@ -232,38 +313,27 @@ impl Tables {
         }
     }
 
-    fn write_rows(
+    /// Room for so many rows of one page.
+    fn take_rows(
         &mut self,
         skel: &CollectorSkel<'_>,
-        rows: &[[u16; 2]],
+        count: u32,
     ) -> Result<Option<(u16, Range<u32>)>, Error> {
-        let count = rows.len() as u32;
         let found = self
             .chunks
             .iter_mut()
             .zip(0_u16..)
             .find_map(|((_, space), number)| Some((number, space.take(count)?)));
-        let (number, range) = match found {
-            Some(found) => found,
-            None => {
-                let number = self.chunks.len() as u16;
-                if number >= MOST_CHUNKS || count > ROWS {
-                    return Ok(None);
-                }
-                let mut space = Space::of(ROWS);
-                let Some(range) = space.take(count) else {
-                    return Ok(None);
-                };
-                self.chunks.push((make_chunk(skel, number)?, space));
-                (number, range)
-            }
-        };
-        let memory = &mut self.chunks[usize::from(number)].0;
-        let bytes = memory[range.start as usize * ROW_SIZE..].chunks_exact_mut(ROW_SIZE);
-        for (place, [low, rule]) in bytes.zip(rows) {
-            place[..2].copy_from_slice(&low.to_ne_bytes());
-            place[2..].copy_from_slice(&rule.to_ne_bytes());
+        if found.is_some() {
+            return Ok(found);
         }
+        let number = self.chunks.len() as u16;
+        let mut space = Space::of(ROWS);
+        let Some(range) = space.take(count).filter(|_| number < MOST_CHUNKS) else {
+            return Ok(None);
+        };
+        let chunk = Chunk(Mutex::new(make_chunk(skel, number)?));
+        self.chunks.push((Arc::new(chunk), space));
         Ok(Some((number, range)))
     }
 
@@ -468,6 +538,47 @@ mod tests {
         assert_eq!(space.take(4), None);
         space.give(b);
         assert_eq!(space.take(10), Some(0..10));
+    }
+
+    #[test]
+    fn what_was_placed_is_read_back() {
+        let chunks = [0, 1].map(|_| {
+            let memory = MmapMut::map_anon(ROWS as usize * ROW_SIZE).unwrap();
+            Arc::new(Chunk(Mutex::new(memory)))
+        });
+        let rows = [
+            vec![[0x10, 3], [0x20, 4], [0xffff, 5]],
+            vec![[0, 5], [8, 0], [9, 6]],
+        ];
+        let [first, second] = &rows;
+        // One of them at the very end of its chunk.
+        chunks[0].write(ROWS - 3, first.iter().copied());
+        chunks[1].write(7, second.iter().copied());
+        let placed = PlacedTable {
+            id: TableId(1),
+            pages: vec![
+                (2, Arc::clone(&chunks[0]), ROWS - 3..ROWS),
+                (4, Arc::clone(&chunks[1]), 7..10),
+            ],
+        };
+        assert_eq!(placed.rows(), rows.concat());
+        let rules = [
+            (0x1_ffff, 0),
+            (0x2_000f, 0),
+            (0x2_0010, 3),
+            (0x2_001f, 3),
+            (0x2_fffe, 4),
+            (0x2_ffff, 5),
+            (0x3_0000, 0),
+            (0x4_0007, 5),
+            (0x4_0008, 0),
+            (0x4_ffff, 6),
+            (0x5_0000, 0),
+            (u64::MAX, 0),
+        ];
+        for (address, rule) in rules {
+            assert_eq!(placed.number_at(address), rule, "{address:#x}");
+        }
     }
 
     proptest! {

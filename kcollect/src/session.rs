@@ -108,6 +108,7 @@ impl<'a> Session<'a> {
             return Err(obstacle);
         }
         check_targets(&plan.targets)?;
+        machine::give_memory_back();
         let descriptors = machine::raise_descriptors();
         let signals = Signals::listen(
             plan.pause_signal.map(|pause| pause.signal),

@@ -21,7 +21,7 @@ use std::time::Duration;
 use crate::archive::{Account, Archivist, ObjectNames, Sources, Wish};
 use crate::maps::{MappedFile, Mapping};
 use crate::modules::{self, Backing, Builder, Built, Cache, Module, ObjectId, Source};
-use crate::unwind::Rule;
+use crate::unwind::{Row, Rule};
 
 /// The name of the kernel's code for user mode.
 pub const VDSO: &str = "[vdso]";
@@ -288,6 +288,28 @@ impl Objects {
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (ObjectId, &Object)> {
         (0..).map(ObjectId).zip(&self.objects)
+    }
+
+    /// Somebody else has the rows of an object's table by now, and gives them back with [`Objects::restore_rows`] before he lets go of
+    /// them. Until then its module has none.
+    pub fn release_rows(&mut self, id: ObjectId) {
+        if let Some(module) = self.module(id) {
+            module.table.release_rows();
+        }
+    }
+
+    /// The rows of an object's table, back again.
+    pub fn restore_rows(&mut self, id: ObjectId, rows: Vec<Row>) {
+        if let Some(module) = self.module(id) {
+            module.table.restore_rows(rows);
+        }
+    }
+
+    fn module(&mut self, id: ObjectId) -> Option<&mut Module> {
+        match &mut self.objects.get_mut(id.0 as usize)?.table {
+            Table::Ready(module) => Some(Arc::make_mut(module)),
+            Table::None | Table::Pending => None,
+        }
     }
 
     /// The rule of a number, encoded.

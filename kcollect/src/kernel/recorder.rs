@@ -46,6 +46,8 @@ pub struct Recorded {
     pub packets: u64,
     /// Tick arrays written: of ticks on a CPU, and of absences.
     pub arrays: u64,
+    /// Ticks in them.
+    pub array_ticks: u64,
     /// Ticks of processes whose name nothing had told.
     pub unnamed: u64,
     /// Ticks and absences whose stack was cut at the kernel's depth limit.
@@ -246,6 +248,7 @@ impl Recorder {
         let mut counts = [0; Microstate::PER_THREAD];
         counts[stay.state.number() as usize] = stay.ticks;
         self.recorded.arrays += 1;
+        self.recorded.array_ticks += u64::from(stay.ticks);
         writer.tick_array(&TickArray {
             cpu: head.cpu,
             time: head.time,

@@ -49,6 +49,8 @@ pub struct Summary {
     pub packets: u64,
     /// Tick arrays of threads in the experiment, on a CPU or away from it.
     pub arrays: u64,
+    /// Ticks in them.
+    pub thread_ticks: u64,
     /// What is missing or impaired, by cause.
     pub losses: Losses,
     /// The states of a thread, as gprofng calls their metrics.
@@ -270,6 +272,7 @@ impl Summary {
             ticks: recorded.ticks,
             packets: recorded.packets,
             arrays: recorded.arrays + followed.as_ref().map_or(0, Followed::arrays),
+            thread_ticks: recorded.array_ticks + followed.as_ref().map_or(0, Followed::ticks),
             losses: Losses {
                 ring_full: sum(|books| books.lost),
                 not_written: founder.not_written,
@@ -319,6 +322,10 @@ impl Summary {
 impl Followed {
     fn arrays(&self) -> u64 {
         self.processes.iter().map(|process| process.arrays).sum()
+    }
+
+    fn ticks(&self) -> u64 {
+        self.processes.iter().map(|process| process.ticks).sum()
     }
 }
 

@@ -3,18 +3,20 @@
 
 use std::collections::{HashMap, HashSet};
 
-use bpf::{Code, Mapped, PageRows, TableId, TickCollector};
+use bpf::{Code, Mapped, PageRows, PlacedTable, TickCollector};
 use user_collector::maps::Mapping;
 use user_collector::modules::{Module, ObjectId};
 use user_collector::objects::Table;
 use user_collector::process::Processes;
+use user_collector::unwind::Row;
 
 use super::{UserSide, relatives};
 
 /// What the programs have, and what they lack.
 #[derive(Debug, Default)]
 pub struct HandOver {
-    tables: HashMap<ObjectId, TableId>,
+    /// Tables whose rows the programs have, and nobody else.
+    tables: HashMap<ObjectId, PlacedTable>,
     /// Files whose tables found no room.
     refused: HashSet<ObjectId>,
     rules: usize,
@@ -36,6 +38,11 @@ impl HandOver {
         self.changed.remove(&pid);
         self.pending.remove(&pid);
         self.gone.push(pid);
+    }
+
+    /// The number of the rule for an address of a file, where the programs have its table.
+    pub(super) fn number_at(&self, id: ObjectId, address: u64) -> Option<u16> {
+        Some(self.tables.get(&id)?.number_at(address))
     }
 
     /// Tables are there that some processes lacked.
@@ -134,7 +141,7 @@ impl UserSide {
         let bias = mapping.start.wrapping_sub(address);
         if let Some(table) = self.hand_over.tables.get(&id) {
             return Ok(Code::Table {
-                table: *table,
+                table: table.id,
                 bias,
             });
         }
@@ -146,8 +153,11 @@ impl UserSide {
             placed = place(collector, &module)?;
         }
         match placed {
-            Some(table) => {
-                self.hand_over.tables.insert(id, table);
+            Some(placed) => {
+                let table = placed.id;
+                drop(module);
+                self.objects.release_rows(id);
+                self.hand_over.tables.insert(id, placed);
                 Ok(Code::Table { table, bias })
             }
             None => {
@@ -170,7 +180,10 @@ impl UserSide {
         self.hand_over.tables.retain(|id, table| {
             let kept = used.contains(id);
             if !kept {
-                collector.remove_table(*table);
+                let rows = table.rows().into_iter();
+                let rows = rows.map(|[low, rule]| Row { low, rule });
+                self.objects.restore_rows(*id, rows.collect());
+                collector.remove_table(table.id);
             }
             kept
         });
@@ -178,7 +191,10 @@ impl UserSide {
     }
 }
 
-fn place(collector: &mut TickCollector, module: &Module) -> Result<Option<TableId>, bpf::Error> {
+fn place(
+    collector: &mut TickCollector,
+    module: &Module,
+) -> Result<Option<PlacedTable>, bpf::Error> {
     let pages: Vec<PageRows> = module
         .table
         .pages()
@@ -188,11 +204,8 @@ fn place(collector: &mut TickCollector, module: &Module) -> Result<Option<TableI
             rows: page.start as usize..page.end as usize,
         })
         .collect();
-    let rows: Vec<[u16; 2]> = module
-        .table
-        .rows()
-        .iter()
-        .map(|row| [row.low, row.rule])
-        .collect();
-    collector.place_table(&pages, &rows)
+    let rows = module.table.rows();
+    collector.place_table(&pages, |index| {
+        rows.get(index).map_or([0; 2], |row| [row.low, row.rule])
+    })
 }

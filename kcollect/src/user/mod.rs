@@ -36,6 +36,8 @@ use user_collector::objects::Objects;
 use user_collector::process::{Process, Processes};
 use user_collector::spaces::{Code, Space, Spaces};
 
+use crate::machine;
+
 pub use archives::begin as begin_archive;
 use lives::{code_of, tell_mapped};
 
@@ -45,6 +47,8 @@ use unmapped::Unmapped;
 
 /// Copied stacks that wait for tables take at most so many bytes.
 const MOST_COPIES: usize = 64 << 20;
+/// Once none wait any more, what they took is given back if it was so much.
+const MANY_COPIES: usize = 1 << 20;
 /// So long is waited before data are taken for the tables of what runs.
 const LONGEST_PREPARATION: Duration = Duration::from_millis(500);
 /// So long is waited at the end for the tables that copied stacks need.
@@ -339,7 +343,11 @@ impl UserSide {
                     };
                     let bytes = copied.bytes();
                     let room = self.copied_bytes + bytes <= MOST_COPIES;
-                    match copied.walk(&mut self.objects, &relatives(processes, pid)) {
+                    match copied.walk(
+                        &mut self.objects,
+                        &self.hand_over,
+                        &relatives(processes, pid),
+                    ) {
                         Some(stack) if stack.end == End::NoMapping && room => {
                             if self.unmapped.wait(head.time, slot, copied).is_none() {
                                 self.copied_bytes += bytes;
@@ -400,9 +408,14 @@ impl UserSide {
             return Vec::new();
         }
         let mut complete = Vec::new();
+        let before = self.copied_bytes;
         for (slot, copied) in std::mem::take(&mut self.copies) {
             let (walked, bytes) = (
-                copied.walk(&mut self.objects, &relatives(processes, copied.pid)),
+                copied.walk(
+                    &mut self.objects,
+                    &self.hand_over,
+                    &relatives(processes, copied.pid),
+                ),
                 copied.bytes(),
             );
             let stack = match walked {
@@ -415,6 +428,9 @@ impl UserSide {
             };
             self.copied_bytes -= bytes;
             complete.extend(self.join.resolved(slot, Arc::new(stack)));
+        }
+        if self.copied_bytes == 0 && before > MANY_COPIES {
+            machine::give_rest_back();
         }
         self.deliver(dir, processes, complete)
     }

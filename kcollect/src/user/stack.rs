@@ -10,6 +10,8 @@ use user_collector::maps::Mapping;
 use user_collector::objects::{Objects, Table};
 use user_collector::spaces::{Code, find};
 
+use super::HandOver;
+
 /// As many frames as the kernel's walk has at most (`DEEPEST` of the BPF side).
 const DEEPEST: usize = 1000;
 
@@ -99,7 +101,12 @@ impl Copied {
     }
 
     /// Walks it; nothing while a table is being made that it needs.
-    pub fn walk(&self, objects: &mut Objects, relatives: &[u32]) -> Option<UserStack> {
+    pub fn walk(
+        &self,
+        objects: &mut Objects,
+        handed_over: &HandOver,
+        relatives: &[u32],
+    ) -> Option<UserStack> {
         let mut waits = false;
         let lowest = self.registers.general[usize::from(SP)].wrapping_sub(RED_ZONE);
         let read = |address: u64| self.word(address.checked_sub(lowest)?);
@@ -115,7 +122,10 @@ impl Copied {
                 }
                 Some(Table::Ready(module)) => {
                     let rule = file_address(mapping, &module, address)
-                        .map(|address| module.table.number_at(address))
+                        .map(|address| {
+                            let number = handed_over.number_at(id, address);
+                            number.unwrap_or_else(|| module.table.number_at(address))
+                        })
                         .filter(|number| *number != 0)
                         .and_then(|number| objects.rule(number));
                     rule.map_or(Found::Guess, Found::Rule)

@@ -95,12 +95,24 @@ impl<'file> Elf<'file> {
 
     /// Content of a section; none of one without bits and of a compressed one.
     pub(super) fn data(&self, section: &Section) -> Result<Vec<u8>, Damaged> {
-        if section.sh_type(LITTLE) == SHT_NOBITS
-            || section.sh_flags(LITTLE).contains(SHF_COMPRESSED)
-        {
+        if !has_content(section) {
             return Ok(Vec::new());
         }
         self.piece(section.sh_offset(LITTLE), section.sh_size(LITTLE))
+    }
+
+    /// Appends the content of a section. Of the largest programs, the names alone are tens of megabytes: they are read
+    /// to where they are wanted.
+    pub(super) fn data_onto(&self, section: &Section, bytes: &mut Vec<u8>) -> Result<(), Damaged> {
+        if !has_content(section) {
+            return Ok(());
+        }
+        let (offset, size) = (section.sh_offset(LITTLE), section.sh_size(LITTLE));
+        inside(self.length, offset, size)?;
+        let before = bytes.len();
+        bytes.reserve_exact(size as usize);
+        bytes.resize(before + size as usize, 0);
+        read_at(self.file, &mut bytes[before..], offset).inspect_err(|_| bytes.truncate(before))
     }
 
     /// Content of a section as a table.
@@ -167,17 +179,30 @@ impl<'file> Elf<'file> {
     }
 }
 
+fn has_content(section: &Section) -> bool {
+    section.sh_type(LITTLE) != SHT_NOBITS && !section.sh_flags(LITTLE).contains(SHF_COMPRESSED)
+}
+
 /// Bytes of a file, if it has them and they are not too many.
 fn piece(file: &File, length: u64, offset: u64, size: u64) -> Result<Vec<u8>, Damaged> {
-    let inside = offset.checked_add(size).is_some_and(|end| end <= length);
-    if !inside {
+    inside(length, offset, size)?;
+    let mut bytes = vec![0; size as usize];
+    read_at(file, &mut bytes, offset)?;
+    Ok(bytes)
+}
+
+/// Are these bytes in a file of that length, and not too many?
+fn inside(length: u64, offset: u64, size: u64) -> Result<(), Damaged> {
+    if offset.checked_add(size).is_none_or(|end| end > length) {
         return Err(Damaged("a table lies outside of the file"));
     }
     if size > LARGEST_PIECE {
         return Err(Damaged("a table is too large"));
     }
-    let mut bytes = vec![0; size as usize];
-    file.read_exact_at(&mut bytes, offset)
-        .map_err(|_| Damaged("a table cannot be read"))?;
-    Ok(bytes)
+    Ok(())
+}
+
+fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> Result<(), Damaged> {
+    file.read_exact_at(bytes, offset)
+        .map_err(|_| Damaged("a table cannot be read"))
 }

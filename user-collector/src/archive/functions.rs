@@ -133,27 +133,30 @@ impl Functions {
         let Some(section) = elf.of_type(kind) else {
             return;
         };
-        let strings = elf.sections.get(section.sh_link(LITTLE) as usize);
-        let strings = strings.and_then(|strings| elf.data(strings).ok());
-        let Some(strings) = strings.filter(|strings| !strings.is_empty()) else {
-            return;
-        };
         let Ok(table) = elf.table::<Sym64<LittleEndian>>(section) else {
             return;
         };
         // All names at once: they may share their ends, and one that has none ends here.
-        let Some(base) = self.name(&strings) else {
+        let base = self.names.len();
+        let strings = elf.sections.get(section.sh_link(LITTLE) as usize);
+        let Some(strings) = strings.filter(|strings| {
+            strings.sh_size(LITTLE).saturating_add(base as u64) < MOST_NAMES as u64
+        }) else {
             return;
         };
+        if elf.data_onto(strings, &mut self.names).is_err() {
+            return;
+        }
+        let end = self.names.len();
+        self.names.push(0);
         for symbol in &table {
             let kind = symbol.st_type();
             let function = kind == STT_FUNC || kind == STT_GNU_IFUNC;
             let section = symbol.st_shndx(LITTLE).0;
-            let name = symbol.st_name(LITTLE);
-            let named = strings.get(name as usize).is_some_and(|first| {
-                // `$x` and `$d` tell code from data on some processors.
-                *first != 0 && (function || *first != b'$')
-            });
+            let name = base + symbol.st_name(LITTLE) as usize;
+            let first = self.names[..end].get(name);
+            // `$x` and `$d` tell code from data on some processors.
+            let named = first.is_some_and(|first| *first != 0 && (function || *first != b'$'));
             if !(function || kind == STT_NOTYPE)
                 || section == 0
                 || section >= SHN_LORESERVE
@@ -165,7 +168,7 @@ impl Functions {
             symbols.push(Symbol {
                 address: symbol.st_value(LITTLE),
                 size: symbol.st_size(LITTLE),
-                name: base + name,
+                name: name as u32,
                 function,
             });
         }

@@ -101,6 +101,16 @@ impl Table {
         &self.rows
     }
 
+    /// Lets go of the rows, which somebody else has by now. Then it says of no pc anything.
+    pub(crate) fn release_rows(&mut self) {
+        self.rows = Vec::new();
+    }
+
+    /// Takes back the rows that it was made with.
+    pub(crate) fn restore_rows(&mut self, rows: Vec<Row>) {
+        self.rows = rows;
+    }
+
     /// Bytes of the rows, and of the pages as the BPF side has them (12 bytes each).
     #[must_use]
     pub fn bytes(&self) -> usize {
