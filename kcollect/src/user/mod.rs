@@ -287,13 +287,20 @@ impl UserSide {
             complete.extend(self.join.resolved(slot, Arc::new(nothing)));
             return self.deliver(dir, processes, complete);
         }
-        let Some(space) = self.spaces.get_mut(pid) else {
-            return self.deliver(dir, processes, complete);
-        };
-        let stack = match entry.user {
+        if let Some(stack) = self.told(processes, slot, entry) {
+            complete.extend(self.join.resolved(slot, Arc::new(stack)));
+        }
+        self.deliver(dir, processes, complete)
+    }
+
+    /// The user stack that an entry tells. None where it waits, for a table or for what is mapped.
+    fn told(&mut self, processes: &Processes, slot: Slot, entry: Entry) -> Option<UserStack> {
+        let pid = entry.head.pid;
+        let space = self.spaces.get_mut(pid)?;
+        match entry.user {
             Side::Walked {
                 frames,
-                end,
+                mut end,
                 guessed,
                 version,
             } => {
@@ -303,16 +310,15 @@ impl UserSide {
                 if frames.is_empty() {
                     frames.push(entry.ip);
                 }
-                let mut end = end;
                 if disbelieved(space, version, &mut frames) {
                     self.losses.disbelieved += 1;
                     end = End::NoMapping;
                 }
-                UserStack {
+                Some(UserStack {
                     frames,
                     end,
                     guessed,
-                }
+                })
             }
             Side::Copied {
                 walked,
@@ -326,51 +332,56 @@ impl UserSide {
                 frames.push(registers.at());
                 if disbelieved(space, version, &mut frames) {
                     self.losses.disbelieved += 1;
-                    UserStack {
+                    return Some(UserStack {
                         frames,
                         end: End::NoMapping,
                         guessed,
-                    }
-                } else {
-                    frames.pop();
-                    let copied = Copied {
-                        walked: frames.into(),
-                        guessed,
-                        registers: *registers,
-                        stack,
-                        code: space.code(),
-                        pid,
-                    };
-                    let bytes = copied.bytes();
-                    let room = self.copied_bytes + bytes <= MOST_COPIES;
-                    match copied.walk(
-                        &mut self.objects,
-                        &self.hand_over,
-                        &relatives(processes, pid),
-                    ) {
-                        Some(stack) if stack.end == End::NoMapping && room => {
-                            if self.unmapped.wait(head.time, slot, copied).is_none() {
-                                self.copied_bytes += bytes;
-                                return self.deliver(dir, processes, complete);
-                            }
-                            stack
-                        }
-                        Some(stack) => stack,
-                        None if room => {
-                            self.copied_bytes += bytes;
-                            self.copies.push((slot, copied));
-                            return self.deliver(dir, processes, complete);
-                        }
-                        None => {
-                            self.losses.copies += 1;
-                            copied.cut()
-                        }
-                    }
+                    });
                 }
+                frames.pop();
+                let copied = Copied {
+                    walked: frames.into(),
+                    guessed,
+                    registers: *registers,
+                    stack,
+                    code: space.code(),
+                    pid,
+                };
+                self.walk_or_keep(processes, entry.head.time, slot, copied)
             }
-        };
-        complete.extend(self.join.resolved(slot, Arc::new(stack)));
-        self.deliver(dir, processes, complete)
+        }
+    }
+
+    /// Walks a stack that was copied at a time. None where it was kept until it can be walked.
+    fn walk_or_keep(
+        &mut self,
+        processes: &Processes,
+        at: u64,
+        slot: Slot,
+        copied: Copied,
+    ) -> Option<UserStack> {
+        let bytes = copied.bytes();
+        let room = self.copied_bytes + bytes <= MOST_COPIES;
+        let relatives = relatives(processes, copied.pid);
+        match copied.walk(&mut self.objects, &self.hand_over, &relatives) {
+            Some(stack) if stack.end == End::NoMapping && room => {
+                if self.unmapped.wait(at, slot, copied).is_some() {
+                    return Some(stack);
+                }
+                self.copied_bytes += bytes;
+                None
+            }
+            None if room => {
+                self.copied_bytes += bytes;
+                self.copies.push((slot, copied));
+                None
+            }
+            None => {
+                self.losses.copies += 1;
+                Some(copied.cut())
+            }
+            stack => stack,
+        }
     }
 
     /// A thread ended. Gives what is the founder's.
