@@ -102,7 +102,7 @@ struct {
 #define DEEPEST 1000
 
 /* A copy: the registers, and of the stack as much: a compiler's recursion takes tens of KiB. */
-#define PIECE 2048
+#define PIECE 4096
 #define PIECES 15
 /* Where the ring fills up: brief programs need no more. */
 #define FEW_PIECES 2
@@ -111,8 +111,10 @@ struct {
 #define RED_ZONE 128
 
 /* As many words can be sent: with what they follow, they are no longer than a mask. */
-#define USER_WORDS 4096
-#define MOST_WORDS 4080
+#define USER_WORDS 8192
+#define MOST_WORDS 8176
+/* What an iterator writes of one thread, all together, fits its file's 32 KiB, or nothing of it is read. */
+#define SLEEPERS_WORDS 3700
 #define USER_RECORD_LENGTH(length) ((length) & (8 * USER_WORDS - 1))
 
 /* A user stack is put together here. */
@@ -306,6 +308,7 @@ static __always_inline __u64 *word_at(struct user_scratch *out, __u32 place)
  * pieces and a part of one. */
 static __always_inline void copy_stack(struct user_scratch *out, struct task_struct *other, __u32 pieces)
 {
+	const __u32 most = other ? SLEEPERS_WORDS : MOST_WORDS;
 	__u64 from = out->state.registers[UNWIND_SP];
 	__u32 place = out->stuck & (WINDOW_WORD - 1);
 
@@ -319,13 +322,13 @@ static __always_inline void copy_stack(struct user_scratch *out, struct task_str
 	read_piece(word_at(out, place), RED_ZONE, from - RED_ZONE, other);
 	place += RED_ZONE / 8;
 	for (__u32 piece = 0; piece < PIECES && piece < pieces; piece++) {
-		if (place > MOST_WORDS - PIECE / 8 || read_piece(word_at(out, place), PIECE, from, other))
+		if (place > most - PIECE / 8 || read_piece(word_at(out, place), PIECE, from, other))
 			break;
 		place += PIECE / 8;
 		from += PIECE;
 	}
 	for (__u32 piece = 0; piece < PIECE / SMALL_PIECE; piece++) {
-		if (place > MOST_WORDS - SMALL_PIECE / 8 || read_piece(word_at(out, place), SMALL_PIECE, from, other))
+		if (place > most - SMALL_PIECE / 8 || read_piece(word_at(out, place), SMALL_PIECE, from, other))
 			break;
 		place += SMALL_PIECE / 8;
 		from += SMALL_PIECE;
@@ -426,7 +429,7 @@ static __always_inline void take_user_stack(struct user_scratch *out, struct tas
 		return;
 	full = fullness(cpu);
 	if (full < 7)
-		copy_stack(out, 0, full < 2 ? PIECES : FEW_PIECES);
+		copy_stack(out, 0, full < 4 ? PIECES : FEW_PIECES);
 	else
 		out->record.end = UNWIND_NO_TABLE;
 }

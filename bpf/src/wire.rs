@@ -25,7 +25,7 @@ const THREAD: usize = 27 * 8;
 const ENTRY: usize = 4 * 8;
 
 /// As many words as can follow an entry.
-const ENTRY_WORDS: usize = 4096;
+const ENTRY_WORDS: usize = 8192;
 
 /// General registers that a copied user side begins with, by DWARF number.
 pub const REGISTERS: usize = 16;
