@@ -41,6 +41,19 @@ perf_package() {
     esac
 }
 
+# Any of those that tests/src/browser.rs starts.
+have_browser() {
+    have chromium-headless-shell || have chromium || have google-chrome || have chromium-browser
+}
+
+# Debian has one without windows, which needs less; on Ubuntu chromium-browser is the way to the snap.
+browser_package() {
+    case " $distribution " in
+    *" ubuntu "*) echo chromium-browser ;;
+    *) echo chromium-headless-shell ;;
+    esac
+}
+
 # What is missing, in words for people and as packages.
 missing=
 packages=
@@ -72,6 +85,8 @@ find_missing() {
         # What lines and inlined functions are compared with, and what moves debug information into a common file.
         have llvm-addr2line || lacks llvm-addr2line llvm
         have dwz || lacks dwz dwz
+        # It opens the pages.
+        have_browser || lacks Chromium "$(browser_package)"
     fi
     if [ "$purpose" = bench ]; then
         have offcputime || lacks "offcputime of bcc's libbpf-tools" libbpf-tools

@@ -18,6 +18,7 @@ pub mod machine;
 pub mod order;
 pub mod output;
 pub mod perf;
+pub mod picture;
 pub mod session;
 pub mod signals;
 pub mod sources;

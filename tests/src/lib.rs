@@ -1,6 +1,6 @@
 //! What the checks of kcollect are made of.
 //!
-//! A profiler is right when it agrees with things that know better. Four of them are used here:
+//! A profiler is right when it agrees with things that know better. Five of them are used here:
 //!
 //! * **workloads** ([`truth`]), programs that do one thing for a stated time and then say what they did, by the
 //!   kernel's own account of them, and where they spent their time ([`ledger`], which [`states`]
@@ -8,7 +8,8 @@
 //! * **programs that are hard to follow** ([`quarry`], [`broken_elf`]), and what was recorded of them ([`followed`]);
 //! * **stock tools** ([`gprofng`], [`perf`]), which read kcollect's experiment or watch the same load;
 //! * **the kernel's tables** ([`kallsyms`], [`machine`]), and the experiment's files by the letter of their format
-//!   ([`experiment`]).
+//!   ([`experiment`]);
+//! * **a browser** ([`browser`]), which opens the pages that kcollect makes.
 //!
 //! Ticks are a sample, so nothing is compared by eye or by a round percentage: [`statistics`] says how far a correct
 //! profiler may be off, and every failure message carries the numbers of that judgement.
@@ -22,6 +23,7 @@
 pub mod audit;
 pub mod books;
 pub mod broken_elf;
+pub mod browser;
 pub mod call_tree;
 pub mod cgroup;
 pub mod cold_file;

@@ -1,0 +1,3 @@
+//! Pictures of a profile, for people.
+
+pub mod view;

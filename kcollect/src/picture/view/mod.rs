@@ -1,0 +1,18 @@
+//! `kcollect view`: the whole machine on one page, a file of HTML that needs nothing else.
+//!
+//! What is to be shown is a [`Payload`], which knows nothing of experiments: who reads them fills it. [`encode`] lays
+//! it out as columns, [`page`](mod@page) puts the columns into a page, [`serve`] offers that page to a browser of this
+//! machine. The page does the rest, in `js/`: all that depends on what is selected is counted there, from the ticks,
+//! in whole numbers.
+//!
+//! The page refuses the network, by its content security policy, and so does its reader's browser. Nothing that was
+//! recorded becomes markup: names are compressed and in base64 until a script puts them on the screen as text.
+
+pub mod encode;
+pub mod page;
+pub mod payload;
+pub mod serve;
+
+pub use encode::Error;
+pub use page::page;
+pub use payload::{Function, Payload, Process, Stacks, Thread, Tick};
