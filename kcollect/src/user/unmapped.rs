@@ -112,7 +112,9 @@ mod tests {
 
     fn copied(pid: u32) -> Copied {
         Copied {
-            registers: Registers::default(),
+            walked: Box::default(),
+            guessed: false,
+            registers: Registers::innermost(0, [0; 16]),
             stack: Box::default(),
             code: Code::default(),
             pid,
