@@ -79,13 +79,25 @@ impl FunctionTable {
 
     /// Name of the function at a position in the file, and how far it is into it.
     pub fn find(&self, position: u64) -> Option<(&str, u64)> {
+        let function = self.before(position)?;
+        let distance = position - u64::from(function.position);
+        (function.size == 0 || distance < function.size).then_some((&*function.name, distance))
+    }
+
+    /// Where a hole between functions begins: behind the last function below `position`, or with
+    /// the file. That is the number in the names that gprofng gives to holes.
+    pub fn hole(&self, position: u64) -> u64 {
+        self.before(position)
+            .map_or(0, |function| u64::from(function.position) + function.size)
+    }
+
+    /// The last function that begins at or below a position.
+    fn before(&self, position: u64) -> Option<&Function> {
         let position = u32::try_from(position).ok()?;
         let above = self
             .functions
             .partition_point(|function| function.position <= position);
-        let function = self.functions[..above].last()?;
-        let distance = u64::from(position - function.position);
-        (function.size == 0 || distance < function.size).then_some((&*function.name, distance))
+        self.functions[..above].last()
     }
 }
 

@@ -9,6 +9,7 @@
 //! often recorded after the samples that need them.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use crate::map::{MapEvent, READ_EXECUTE};
 
@@ -79,6 +80,13 @@ impl AddressSpace {
 
     /// What lay at `address` at a time in nanoseconds since the start.
     pub fn find(&self, address: u64, at: u64) -> Option<Location<'_>> {
+        self.find_lasting(address, at).0
+    }
+
+    /// The same, and the times around `at` at which the answer is the same, so that it need not be
+    /// asked for again. There may be more such times than these.
+    pub fn find_lasting(&self, address: u64, at: u64) -> (Option<Location<'_>>, Range<u64>) {
+        let mut same = 0..u64::MAX;
         let above = self
             .mappings
             .partition_point(|mapping| mapping.vaddr <= address);
@@ -92,6 +100,13 @@ impl AddressSpace {
             if address - mapping.vaddr >= mapping.size {
                 continue;
             }
+            for change in [mapping.from, mapping.until] {
+                if change <= at {
+                    same.start = same.start.max(change);
+                } else {
+                    same.end = same.end.min(change);
+                }
+            }
             if mapping.from > at {
                 if later.is_none_or(|later| mapping.from < later.from) {
                     later = Some(mapping);
@@ -101,12 +116,12 @@ impl AddressSpace {
                 best = Some(mapping);
             }
         }
-        let mapping = best.or(later)?;
-        Some(Location {
+        let location = best.or(later).map(|mapping| Location {
             object: &self.names[mapping.object],
             kind: mapping.kind,
             offset: mapping.offset.wrapping_add(address - mapping.vaddr),
-        })
+        });
+        (location, same)
     }
 
     /// The names of all files and functions.
@@ -338,6 +353,11 @@ mod tests {
             if let Some((_, offset)) = find(&space, address, at) {
                 prop_assert!(contains);
                 prop_assert!((0x100..0x110).contains(&offset));
+            }
+            let (found, same) = space.find_lasting(address, at);
+            prop_assert!(same.contains(&at));
+            for other in (0..30).filter(|other| same.contains(other)) {
+                prop_assert_eq!(space.find(address, other), found);
             }
         }
     }
