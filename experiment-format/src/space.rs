@@ -31,6 +31,8 @@ pub struct Location<'a> {
     pub kind: ObjectKind,
     /// Bytes from the beginning of the file, or of the function.
     pub offset: u64,
+    /// Bytes of the first piece of it that was mapped.
+    pub mapped: u64,
 }
 
 #[derive(Debug)]
@@ -51,6 +53,8 @@ struct Mapping {
 #[derive(Debug, Default)]
 pub struct AddressSpace {
     names: Vec<String>,
+    /// Bytes of the first mapping of each, at the position of its name.
+    mapped: Vec<u64>,
     /// By first address, then by age.
     mappings: Vec<Mapping>,
 }
@@ -74,6 +78,7 @@ impl AddressSpace {
         }
         AddressSpace {
             names: replay.names,
+            mapped: replay.mapped,
             mappings,
         }
     }
@@ -120,6 +125,7 @@ impl AddressSpace {
             object: &self.names[mapping.object],
             kind: mapping.kind,
             offset: mapping.offset.wrapping_add(address - mapping.vaddr),
+            mapped: self.mapped[mapping.object],
         });
         (location, same)
     }
@@ -134,6 +140,7 @@ impl AddressSpace {
 #[derive(Default)]
 struct Replay {
     names: Vec<String>,
+    mapped: Vec<u64>,
     numbers: HashMap<String, usize>,
     /// Objects of which an executable segment was seen.
     executable: HashSet<usize>,
@@ -199,6 +206,7 @@ impl Replay {
             return *number;
         }
         self.names.push(name.clone());
+        self.mapped.push(0);
         self.numbers.insert(name, self.names.len() - 1);
         self.names.len() - 1
     }
@@ -214,6 +222,9 @@ impl Replay {
     ) {
         if size == 0 {
             return;
+        }
+        if self.mapped[object] == 0 {
+            self.mapped[object] = size;
         }
         let live = self.live.entry(vaddr).or_default();
         let again = |other: &usize| {

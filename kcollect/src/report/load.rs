@@ -15,6 +15,7 @@ use experiment_format::stacks::table::StackTable;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::model::{
     CpuId, ExperimentId, ExperimentInfo, Model, Process, ProcessId, Row, StackId, Thread, ThreadId,
@@ -70,7 +71,7 @@ impl Loader {
         let mut processes: FxHashMap<_, Vec<_>> = FxHashMap::default();
         let mut archives = Vec::new();
         for (index, Opened { source, founder }) in opened.into_iter().enumerate() {
-            archives.push(source.archives());
+            archives.push(archives_of(&source));
             let founder_id = ExperimentId(founder as u32);
             let header = source.header();
             let process = (!is_machine(&source)).then(|| {
@@ -314,6 +315,17 @@ fn is_machine(source: &Experiment) -> bool {
             }
         )
     })
+}
+
+/// Its load objects; where it was recorded on this machine, also those that were not archived.
+fn archives_of(source: &Experiment) -> Archives {
+    let archives = source.archives();
+    let here = nix::unistd::gethostname().unwrap_or_default();
+    let started = u64::try_from(source.start().wall).unwrap_or(0);
+    if here.to_str() == Some(&*source.header().system.hostname) {
+        return archives.or_files(UNIX_EPOCH + Duration::from_secs(started));
+    }
+    archives
 }
 
 fn tick_us(source: &Experiment) -> u32 {

@@ -41,7 +41,8 @@
 //!
 //! A new view is a variant of [`views::View`] with a function that makes a [`table::Table`].
 //!
-//! What this refuses: files of the machine that reads. Names come from the experiment.
+//! Names come from the experiment. The files of the machine that reads are looked into only if it has the name of the one
+//! that was recorded, and for those alone that have not changed since.
 
 pub mod aggregate;
 pub mod exact;

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use experiment_format::functions::Archives;
+use experiment_format::functions::{Archives, FunctionTable, PLT};
 use experiment_format::space::{AddressSpace, Location, ObjectKind as Mapped};
 use experiment_format::stacks::StackEnd;
 use experiment_format::stacks::table::Stack;
@@ -68,7 +68,7 @@ impl Resolver {
     ) -> (StackId, Range<u64>) {
         let mut frames = Vec::with_capacity(stack.frames.len() + 1);
         let mut same = 0..u64::MAX;
-        for address in &stack.frames {
+        for (depth, address) in stack.frames.iter().enumerate() {
             let known = addresses.frames.get(address);
             let (frame, valid) = match known.filter(|(_, valid)| valid.contains(&at)) {
                 Some((frame, valid)) => (*frame, valid.clone()),
@@ -79,8 +79,12 @@ impl Resolver {
                     (frame, valid)
                 }
             };
-            frames.push(frame);
             same = same.start.max(valid.start)..same.end.min(valid.end);
+            // As for gprofng, a leaf that is on its way to another function has not left its caller yet.
+            if depth == 0 && self.is_plt(model, frame) {
+                continue;
+            }
+            frames.push(frame);
         }
         match stack.end {
             StackEnd::Complete => {}
@@ -88,6 +92,10 @@ impl Resolver {
             StackEnd::UnwindFailed => frames.push(self.special(model, UNWIND_FAILED, 0)),
         }
         (model.stacks.intern(&frames), same)
+    }
+
+    fn is_plt(&self, model: &Model, frame: FrameId) -> bool {
+        model.function(model.frame(frame).function).name == PLT
     }
 
     fn frame(
@@ -115,18 +123,10 @@ impl Resolver {
                     model.warnings.push(error.to_string());
                     None
                 });
-                let (begin, name) = match table {
-                    Some(table) => match table.find(location.offset) {
-                        Some((name, distance)) => (location.offset - distance, name.to_owned()),
-                        None => {
-                            let hole = table.hole(location.offset);
-                            (hole, hole_name(hole, model.object(object)))
-                        }
-                    },
-                    None => (
-                        0,
-                        hole_name(0, model.object(object)) + " --  no functions found",
-                    ),
+                let found = table.and_then(|table| table.find_all(location.offset));
+                let (begin, name) = match found {
+                    Some((names, distance)) => (location.offset - distance, shown(names)),
+                    None => hole(table, &location, model.object(object)),
                 };
                 let function = self.function(model, object, begin, &name, kernel);
                 self.intern(model, function, location.offset)
@@ -190,7 +190,37 @@ impl Resolver {
     }
 }
 
-/// gprofng's name for code between functions.
-fn hole_name(begin: u64, object: &LoadObject) -> String {
-    format!("<static>@{begin:#x} ({})", object.short_name())
+/// Of the names of one function that which is shown: the shortest, as people write it.
+fn shown<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut names = names.peekable();
+    let Some(first) = names.next() else {
+        return String::new();
+    };
+    if names.peek().is_none() {
+        return first.to_owned();
+    }
+    let plain = |name: &str| demangle(name).unwrap_or_else(|| name.to_owned());
+    let shortest = std::iter::once(first).chain(names).min_by_key(|name| {
+        let plain = plain(name);
+        (plain.len(), plain)
+    });
+    shortest.unwrap_or(first).to_owned()
+}
+
+/// Where code between functions begins, and gprofng's name for it.
+fn hole(
+    table: Option<&FunctionTable>,
+    location: &Location<'_>,
+    object: &LoadObject,
+) -> (u64, String) {
+    let size = table.and_then(FunctionTable::text_size);
+    let size = size.unwrap_or(location.mapped);
+    let functions = table.filter(|table| !table.is_empty());
+    let (begin, more) = match functions {
+        _ if location.offset >= size => (size, " --  no functions found"),
+        Some(table) => (table.hole(location.offset), ""),
+        None => (0, " --  no functions found"),
+    };
+    let name = format!("<static>@{begin:#x} ({}){more}", object.short_name());
+    (begin, name)
 }
