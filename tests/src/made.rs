@@ -32,6 +32,13 @@ const SIZE: u64 = 64;
 /// Where code begins in a file.
 const OFFSET: u64 = 4096;
 const START: u64 = 1_000_000_000;
+/// When recordings end, nanoseconds since the start.
+const END: u64 = 60_000_000_000;
+const RUN: Run = Run {
+    tstamp: START,
+    wall: 1_795_205_070,
+    tm_zone: 0,
+};
 
 /// Ticks.
 #[derive(Debug, Clone)]
@@ -71,6 +78,23 @@ impl Plan {
     /// # Errors
     /// What the system refuses.
     pub fn write(&self, parent: &Path) -> Result<PathBuf> {
+        let mut founder = self.begin(parent)?;
+        for (pid, stay) in &self.founder {
+            write_stay(&mut founder, *pid, stay)?;
+        }
+        for (pid, stays) in &self.processes {
+            let mut sub = self.sub(&founder, *pid)?;
+            for stay in stays {
+                let stack = sub.stack(&stay.frames, stay.end)?;
+                sub.tick_array(&stay.array(stack, *pid))?;
+            }
+            sub.close(founder.dir(), END)?;
+        }
+        founder.close(END)
+    }
+
+    /// A founder without ticks.
+    fn begin(&self, parent: &Path) -> Result<ExperimentWriter> {
         let request = NameRequest::Exactly("made.1.er".into());
         let (dir, _) = ExperimentDir::create(parent, &request, None)?;
         for (path, base) in [
@@ -81,48 +105,134 @@ impl Plan {
         ] {
             archive(&dir, path, base, self.functions)?;
         }
-        let run = Run {
-            tstamp: START,
-            wall: 1_795_205_070,
-            tm_zone: 0,
-        };
-        let mut founder = ExperimentWriter::create(dir, &header(1, self.tick_us, true), run)?;
+        let mut founder = ExperimentWriter::create(dir, &header(1, self.tick_us, true), RUN)?;
         for event in maps(self.functions) {
             founder.map(&event)?;
         }
-        for (pid, stay) in &self.founder {
-            let stack = founder.stack(&stay.frames, stay.end)?;
-            let time = START + stay.at;
-            if stay.kernel_cpu {
-                founder.tick(&ClockTick {
-                    cpu: stay.cpu,
-                    time,
-                    stack,
-                    tid: stay.tid,
-                    pid: *pid,
-                    state: Microstate::KernelCpu,
-                    ticks: stay.ticks[0],
-                })?;
-            } else {
-                founder.tick_array(&stay.array(stack, *pid))?;
-            }
-        }
-        for (pid, stays) in &self.processes {
-            let name = format!("_program{pid}_PID_{pid}.1.er");
-            let header = header(*pid, self.tick_us, false);
-            let mut sub = SubexperimentWriter::create(founder.dir(), &name, &header, run)?;
-            for event in maps(self.functions) {
-                sub.map(&event)?;
-            }
-            for stay in stays {
-                let stack = sub.stack(&stay.frames, stay.end)?;
-                sub.tick_array(&stay.array(stack, *pid))?;
-            }
-            sub.flush(founder.dir())?;
-            sub.close(founder.dir(), 2_000_000_000)?;
-        }
-        founder.close(2_000_000_000)
+        Ok(founder)
     }
+
+    /// A subexperiment without ticks.
+    fn sub(&self, founder: &ExperimentWriter, pid: u32) -> Result<SubexperimentWriter> {
+        let name = format!("_program{pid}_PID_{pid}.1.er");
+        let header = header(pid, self.tick_us, false);
+        let mut sub = SubexperimentWriter::create(founder.dir(), &name, &header, RUN)?;
+        for event in maps(self.functions) {
+            sub.map(&event)?;
+        }
+        Ok(sub)
+    }
+}
+
+/// How much [`large`] writes.
+#[derive(Debug, Clone, Copy)]
+pub struct Size {
+    /// Packets of threads, a quarter of them in the founder and as many of its CPUs; the rest in subexperiments.
+    pub packets: usize,
+    /// Functions of all load objects together.
+    pub functions: usize,
+    /// Different stacks.
+    pub stacks: usize,
+    /// Frames of each.
+    pub depth: usize,
+}
+
+/// Writes an experiment `made.1.er` of some size, without holding it in memory: the same one each time.
+///
+/// # Errors
+/// What the system refuses.
+pub fn large(parent: &Path, size: Size) -> Result<PathBuf> {
+    let functions = (size.functions / 4).max(3);
+    let plan = Plan {
+        tick_us: 997,
+        functions,
+        founder: Vec::new(),
+        processes: Vec::new(),
+    };
+    let mut founder = plan.begin(parent)?;
+    let mut random = Random(1);
+    let stacks = random.stacks(size, functions);
+    let mut stay = |pid: u32| {
+        let stack = &stacks[random.below(size.stacks as u64) as usize];
+        let mut ticks = [0; Microstate::PER_THREAD];
+        for _ in 0..=random.below(2) {
+            ticks[random.below(10) as usize] = 1 + random.below(20) as u32;
+        }
+        Stay {
+            cpu: random.below(64) as u32,
+            tid: pid * 16 + random.below(16) as u32,
+            at: random.below(60_000_000_000),
+            frames: stack.clone(),
+            end: StackEnd::Complete,
+            ticks,
+            kernel_cpu: random.below(2) == 0,
+        }
+    };
+    for _ in 0..size.packets / 2 {
+        write_stay(&mut founder, 1, &stay(1))?;
+    }
+    for pid in 2..10 {
+        let mut sub = plan.sub(&founder, pid)?;
+        for _ in 0..size.packets / 16 {
+            let stay = stay(pid);
+            let stack = sub.stack(&stay.frames, stay.end)?;
+            sub.tick_array(&stay.array(stack, pid))?;
+            if sub.buffered() > 1 << 20 {
+                sub.flush(founder.dir())?;
+            }
+        }
+        sub.close(founder.dir(), END)?;
+    }
+    founder.close(END)
+}
+
+/// Numbers that look like chance: xorshift64*, of Vigna, "An experimental exploration of Marsaglia's xorshift generators,
+/// scrambled".
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound
+    }
+
+    /// Stacks that share their callers, as those of programs do: each but the first is one before with other leaves.
+    fn stacks(&mut self, size: Size, functions: usize) -> Vec<Vec<u64>> {
+        let mut stacks: Vec<Vec<u64>> = Vec::with_capacity(size.stacks);
+        for number in 0..size.stacks as u64 {
+            let mut frames: Vec<_> = (0..size.depth)
+                .map(|_| {
+                    let base = [KERNEL, PROGRAM, LIBRARY][self.below(3) as usize];
+                    base + self.below(functions as u64) * STEP + self.below(SIZE)
+                })
+                .collect();
+            if number > 0 {
+                let other = &stacks[self.below(number) as usize];
+                let kept = self.below(size.depth as u64) as usize;
+                frames[kept..].copy_from_slice(&other[kept..]);
+            }
+            stacks.push(frames);
+        }
+        stacks
+    }
+}
+
+fn write_stay(founder: &mut ExperimentWriter, pid: u32, stay: &Stay) -> Result<()> {
+    let stack = founder.stack(&stay.frames, stay.end)?;
+    if !stay.kernel_cpu {
+        return founder.tick_array(&stay.array(stack, pid));
+    }
+    founder.tick(&ClockTick {
+        cpu: stay.cpu,
+        time: START + stay.at,
+        stack,
+        tid: stay.tid,
+        pid,
+        state: Microstate::KernelCpu,
+        ticks: stay.ticks[0],
+    })
 }
 
 impl Stay {

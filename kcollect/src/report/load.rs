@@ -177,6 +177,12 @@ impl Loader {
     fn warn(&mut self, id: ExperimentId, invalid: u64, missing: u64) {
         let path = self.model.experiment(id).source.path();
         let mut told = Vec::new();
+        if !path.join("profile").exists() {
+            told.push(format!(
+                "{}: it is missing, and so are all ticks of this experiment",
+                path.join("profile").display()
+            ));
+        }
         if invalid > 0 {
             told.push(format!(
                 "{}: {invalid} damaged places were passed over",
@@ -330,11 +336,11 @@ fn archives_of(source: &Experiment) -> Archives {
 
 fn tick_us(source: &Experiment) -> u32 {
     let profiles = source.header().profiles.iter();
-    let lengths = profiles.filter_map(|profile| match profile {
+    let mut lengths = profiles.filter_map(|profile| match profile {
         ProfileDecl::Clock { tick_us, .. } => Some(*tick_us),
         _ => None,
     });
-    lengths.last().unwrap_or(0)
+    lengths.next_back().unwrap_or(0)
 }
 
 /// The program's name in a command line: what follows the last `/` of its first word.

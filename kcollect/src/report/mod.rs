@@ -37,6 +37,7 @@
 //! * **[`Base`](metric::Base)**`::of(&Sums)` is the value of one of gprofng's metrics; [`Metrics`](metric::Metrics) a list of
 //!   them as it is typed, [`offered`](metric::offered) those that the experiments have data of.
 //! * **[`ExactTimes`](exact::ExactTimes)**: nanoseconds of each thread by state, read when a view wants them.
+//! * `experiment.summary()` is `kcollect.json`: losses, costs, and what else the triage page needs.
 //! * **[`Table`](table::Table)** is what a view says; it prints itself as text, CSV or JSON.
 //!
 //! A new view is a variant of [`views::View`] with a function that makes a [`table::Table`].
@@ -52,6 +53,7 @@ pub mod metric;
 pub mod model;
 pub mod names;
 pub mod open;
+mod pager;
 pub mod resolve;
 pub mod stacks;
 pub mod table;
@@ -109,7 +111,10 @@ pub fn report(request: &Request, output: &mut Output) -> Result<(), Failure> {
             format!("{value:#}\n")
         }
     };
-    output.result(text.trim_end());
+    let terminal = output.width().is_some() && request.format == Format::Text;
+    if !terminal || !pager::show(&text) {
+        output.result(text.trim_end());
+    }
     // The view of it says so itself.
     if request.view != View::Header {
         model

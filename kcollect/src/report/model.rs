@@ -105,6 +105,16 @@ pub struct ExperimentInfo {
     pub end_ns: u64,
 }
 
+impl ExperimentInfo {
+    /// What kcollect wrote at the end, `kcollect.json`: see [`crate::summary::Summary`] for its fields. None in experiments
+    /// of other collectors, in subexperiments, and where kcollect was killed.
+    #[must_use]
+    pub fn summary(&self) -> Option<serde_json::Value> {
+        let bytes = self.source.side_file("kcollect.json").ok()??;
+        serde_json::from_slice(&bytes).ok()
+    }
+}
+
 /// A process: a subexperiment is one, and so is each process that a founder tells of and that has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Process {
