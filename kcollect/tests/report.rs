@@ -139,6 +139,12 @@ fn made(parent: &Path) -> PathBuf {
             detail: 0,
         })
         .unwrap();
+    founder
+        .side_file(
+            "kcollect.json",
+            br#"{"losses":{"ring_full":3,"unaccounted":0}}"#,
+        )
+        .unwrap();
     let read = founder
         .stack(&[KERNEL + 0x110], StackEnd::Complete)
         .unwrap();

@@ -1,6 +1,6 @@
 //! Reports of experiments, by anybody, on any machine, from the directory alone.
 //!
-//! Data flow one way: [`open`] → [`model`] (made by [`load`]) → [`filter`] → [`aggregate`] → [`views`] → [`table`].
+//! Data flow one way: [`open`] → [`model`] → [`filter`] → [`aggregate`] → [`views`] → [`table`].
 //!
 //! ```no_run
 //! # use kcollect::report::{aggregate, filter::{Filter, Selection}, model::Model};
