@@ -4,12 +4,13 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 KCOLLECT := $(abspath $(TARGET))/release/kcollect
 export KCOLLECT
 
-.PHONY: help build run check test bench programs rust
+.PHONY: help build run check test bench bench-report programs rust
 
 help:
 	@echo 'make run     build it, profile this machine for ten seconds under a small load, leave ktest.N.er here'
 	@echo 'make test    build it, run all tests, those that need root through sudo'
 	@echo 'make bench   build it, measure what it costs other programs, next to other profilers (as root, minutes)'
+	@echo 'make bench-report build it, time reports of a large experiment, next to gprofng (a minute or two)'
 	@echo 'make programs build it, count complete user stacks of the programs that are installed (as root, minutes)'
 	@echo 'make check   formatting, clippy, rustdoc'
 	@echo 'make build   only build $(TARGET)/release/kcollect'
@@ -41,6 +42,10 @@ bench: build
 	@scripts/packages.sh bench
 	PATH="$$(scripts/perf-path.sh)" cargo bench --locked -p tests --bench cost \
 		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']"
+
+bench-report: build
+	@scripts/packages.sh bench
+	cargo bench --locked -p tests --bench report
 
 programs: build
 	@scripts/packages.sh bench

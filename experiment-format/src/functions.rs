@@ -5,12 +5,14 @@
 //! same function comes out, for true ELF files and for synthetic ones.
 //!
 //! Only `archives/` is looked into, not the file system: the names come from the experiment, and
-//! the files of the machine that reads it are not those of the machine that wrote it.
+//! the files of the machine that reads it are not those of the machine that wrote it. Unless they
+//! are, and have not changed since: see [`Archives::or_files`].
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-use object::read::elf::{FileHeader, SectionHeader, Sym};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::read::{ReadCache, ReadRef};
 use object::{Endianness, FileKind, elf};
 
@@ -26,11 +28,17 @@ const LARGEST_TABLE: u64 = 1 << 30;
 /// What parsing gives; why it failed is only to be told.
 type Parsed<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
+/// The name of the function that gprofng makes of the section `.plt`. Where it is the leaf of a
+/// stack, its frame does not count.
+pub const PLT: &str = "@plt";
+
 /// The functions of a file, by their position in it.
 #[derive(Debug, Default)]
 pub struct FunctionTable {
-    /// Sorted by position, each once.
+    /// Sorted by position; of one position, aliases, the shortest name first. All of them have the
+    /// size of the largest.
     functions: Vec<Function>,
+    text_size: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -44,30 +52,32 @@ struct Function {
 impl FunctionTable {
     /// Reads the symbols of an ELF file: `.symtab`, or `.dynsym` if there is none.
     fn parse<'data, R: ReadRef<'data>>(data: R) -> Parsed<Self> {
-        let functions = match FileKind::parse(data)? {
+        let (functions, text_size) = match FileKind::parse(data)? {
             FileKind::Elf64 => symbols::<elf::FileHeader64<Endianness>, R>(data)?,
             FileKind::Elf32 => symbols::<elf::FileHeader32<Endianness>, R>(data)?,
             _ => return Err("no ELF file".into()),
         };
-        Ok(Self::new(functions))
+        Ok(Self::new(functions, text_size))
     }
 
-    fn new(mut functions: Vec<Function>) -> Self {
+    fn new(mut functions: Vec<Function>, text_size: Option<u64>) -> Self {
         // Of the names of one place, the shortest is the one that is shown.
         functions.sort_by(|a, b| {
             (a.position, a.name.len(), &a.name).cmp(&(b.position, b.name.len(), &b.name))
         });
-        functions.dedup_by(|alias, shown| {
-            let same = alias.position == shown.position;
-            if same {
-                shown.size = shown.size.max(alias.size);
+        for aliases in functions.chunk_by_mut(|a, b| a.position == b.position) {
+            let size = aliases.iter().map(|alias| alias.size).max();
+            for alias in aliases {
+                alias.size = size.unwrap_or(0);
             }
-            same
-        });
-        FunctionTable { functions }
+        }
+        FunctionTable {
+            functions,
+            text_size,
+        }
     }
 
-    /// How many functions there are.
+    /// How many functions there are, aliases included.
     pub fn len(&self) -> usize {
         self.functions.len()
     }
@@ -79,23 +89,65 @@ impl FunctionTable {
 
     /// Name of the function at a position in the file, and how far it is into it.
     pub fn find(&self, position: u64) -> Option<(&str, u64)> {
+        let (mut names, distance) = self.find_all(position)?;
+        Some((names.next()?, distance))
+    }
+
+    /// All names of the function at a position in the file, the shortest first, and how far it is
+    /// into it.
+    pub fn find_all(&self, position: u64) -> Option<(impl Iterator<Item = &str>, u64)> {
+        let aliases = self.before(position)?;
+        let function = aliases.first()?;
+        let distance = position - u64::from(function.position);
+        let names = aliases.iter().map(|alias| &*alias.name);
+        (function.size == 0 || distance < function.size).then_some((names, distance))
+    }
+
+    /// Where a hole between functions begins: behind the last function below `position`, or with
+    /// the file.
+    pub fn hole(&self, position: u64) -> u64 {
+        let function = self.before(position).and_then(<[_]>::first);
+        function.map_or(0, |function| u64::from(function.position) + function.size)
+    }
+
+    /// How long gprofng takes the file to be: as long as the code in memory, if all of that is in
+    /// one segment, else it does not know. Between functions it gives no names beyond that.
+    pub fn text_size(&self) -> Option<u64> {
+        self.text_size
+    }
+
+    /// The last function that begins at or below a position, under all its names.
+    fn before(&self, position: u64) -> Option<&[Function]> {
         let position = u32::try_from(position).ok()?;
-        let above = self
-            .functions
-            .partition_point(|function| function.position <= position);
-        let function = self.functions[..above].last()?;
-        let distance = u64::from(position - function.position);
-        (function.size == 0 || distance < function.size).then_some((&*function.name, distance))
+        let up_to = |position: u32| {
+            self.functions
+                .partition_point(|function| function.position <= position)
+        };
+        let end = up_to(position);
+        let begins = self.functions[..end].last()?.position;
+        let aliases = self.functions[..end].iter().rev();
+        let count = aliases.take_while(|alias| alias.position == begins).count();
+        Some(&self.functions[end - count..end])
     }
 }
 
-fn symbols<'data, Elf, R>(data: R) -> Parsed<Vec<Function>>
+fn symbols<'data, Elf, R>(data: R) -> Parsed<(Vec<Function>, Option<u64>)>
 where
     Elf: FileHeader<Endian = Endianness>,
     R: ReadRef<'data>,
 {
     let header = Elf::parse(data)?;
     let endian = header.endian()?;
+    let mut functions: Vec<_> = plt::<Elf, R>(header, endian, data).into_iter().collect();
+    let code = header.program_headers(endian, data)?.iter();
+    let mut code = code.filter(|segment| {
+        let (load, executable) = (segment.p_type(endian), segment.p_flags(endian));
+        load == elf::PT_LOAD && executable == elf::PF_R | elf::PF_X
+    });
+    let text_size = match (code.next(), code.next()) {
+        (Some(only), None) => Some(only.p_memsz(endian).into()).filter(|size: &u64| *size != 0),
+        _ => None,
+    };
     let sections = header.section_headers(endian, data)?;
     let table = |kind| {
         sections
@@ -103,7 +155,7 @@ where
             .find(|section| section.sh_type(endian) == kind)
     };
     let Some(symtab) = table(elf::SHT_SYMTAB).or_else(|| table(elf::SHT_DYNSYM)) else {
-        return Ok(Vec::new());
+        return Ok((functions, text_size));
     };
     let strtab = sections.get(symtab.sh_link(endian) as usize);
     let strtab = strtab.ok_or("a symbol table without strings")?;
@@ -115,7 +167,7 @@ where
     }
     let strings = strtab.data(endian, data)?;
     let symbols: &[Elf::Sym] = symtab.data_as_array(endian, data)?;
-    let mut functions = Vec::new();
+    functions.reserve(symbols.len());
     for symbol in symbols
         .iter()
         .filter(|symbol| symbol.st_type() == elf::STT_FUNC)
@@ -147,7 +199,25 @@ where
             });
         }
     }
-    Ok(functions)
+    Ok((functions, text_size))
+}
+
+/// The function that the section `.plt` is; none where there is none, or no name of it.
+fn plt<'data, Elf, R>(header: &Elf, endian: Endianness, data: R) -> Option<Function>
+where
+    Elf: FileHeader<Endian = Endianness>,
+    R: ReadRef<'data>,
+{
+    let sections = header.sections(endian, data).ok()?;
+    let (_, section) = sections.section_by_name(endian, b".plt")?;
+    let position: u64 = section.sh_offset(endian).into();
+    Some(Function {
+        position: u32::try_from(position)
+            .ok()
+            .filter(|position| *position != 0)?,
+        size: section.sh_size(endian).into(),
+        name: PLT.into(),
+    })
 }
 
 /// A function that an address lies in.
@@ -166,6 +236,8 @@ pub struct FunctionAt<'a> {
 #[derive(Debug)]
 pub struct Archives {
     path: PathBuf,
+    /// Files of this machine count that were last changed before this.
+    files: Option<SystemTime>,
     tables: HashMap<String, Option<FunctionTable>>,
 }
 
@@ -173,7 +245,29 @@ impl Archives {
     pub(crate) fn new(path: PathBuf) -> Self {
         Archives {
             path,
+            files: None,
             tables: HashMap::new(),
+        }
+    }
+
+    /// Looks also for files of this machine under the paths of load objects that were not archived,
+    /// if they were last changed before `recorded`. It is for whoever knows that it is the machine
+    /// that was recorded; gprofng does so on every machine.
+    #[must_use]
+    pub fn or_files(self, recorded: SystemTime) -> Self {
+        Archives {
+            files: Some(recorded),
+            ..self
+        }
+    }
+
+    fn read(&self, load_object: &str) -> Result<Option<FunctionTable>> {
+        let archived = read_table(&self.path.join(archive_name(load_object)), None)?;
+        match self.files {
+            Some(recorded) if archived.is_none() && load_object.starts_with('/') => {
+                read_table(Path::new(load_object), Some(recorded))
+            }
+            _ => Ok(archived),
         }
     }
 
@@ -184,9 +278,7 @@ impl Archives {
     /// A file that is no ELF file or a damaged one; it is told once, and then counts as missing.
     pub fn functions(&mut self, load_object: &str) -> Result<Option<&FunctionTable>> {
         if !self.tables.contains_key(load_object) {
-            let path = self.path.join(archive_name(load_object));
-            let read = read_table(&path);
-            let (table, outcome) = match read {
+            let (table, outcome) = match self.read(load_object) {
                 Ok(table) => (table, Ok(())),
                 Err(error) => (None, Err(error)),
             };
@@ -232,10 +324,17 @@ impl Archives {
     }
 }
 
-fn read_table(path: &Path) -> Result<Option<FunctionTable>> {
+/// The functions of a file, none if there is no file, or it was changed later than `unchanged_since`.
+fn read_table(path: &Path, unchanged_since: Option<SystemTime>) -> Result<Option<FunctionTable>> {
     let Some(file) = open_regular(path)? else {
         return Ok(None);
     };
+    if let Some(since) = unchanged_since {
+        let changed = file.metadata().and_then(|metadata| metadata.modified());
+        if changed.is_ok_and(|changed| changed > since) {
+            return Ok(None);
+        }
+    }
     let table = FunctionTable::parse(&ReadCache::new(file));
     table.map(Some).map_err(|error| Error::Malformed {
         path: path.to_owned(),
@@ -299,8 +398,16 @@ mod tests {
             None,
         );
         let table = FunctionTable::parse(bytes.as_slice()).unwrap();
-        assert_eq!(table.len(), 1);
+        assert_eq!(table.len(), 3);
         assert_eq!(table.find(0x1017), Some(("read", 7)));
+        let (names, distance) = table.find_all(0x1017).unwrap();
+        let names: Vec<_> = names.collect();
+        assert_eq!(
+            (names, distance),
+            (vec!["read", "zzzz", "__x64_sys_read"], 7)
+        );
+        assert_eq!(table.hole(0x2000), 0x1018);
+        assert_eq!(table.hole(0x1000), 0);
     }
 
     #[test]

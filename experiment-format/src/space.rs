@@ -9,6 +9,7 @@
 //! often recorded after the samples that need them.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use crate::map::{MapEvent, READ_EXECUTE};
 
@@ -30,6 +31,8 @@ pub struct Location<'a> {
     pub kind: ObjectKind,
     /// Bytes from the beginning of the file, or of the function.
     pub offset: u64,
+    /// Bytes of the first piece of it that was mapped.
+    pub mapped: u64,
 }
 
 #[derive(Debug)]
@@ -50,6 +53,8 @@ struct Mapping {
 #[derive(Debug, Default)]
 pub struct AddressSpace {
     names: Vec<String>,
+    /// Bytes of the first mapping of each, at the position of its name.
+    mapped: Vec<u64>,
     /// By first address, then by age.
     mappings: Vec<Mapping>,
 }
@@ -73,12 +78,20 @@ impl AddressSpace {
         }
         AddressSpace {
             names: replay.names,
+            mapped: replay.mapped,
             mappings,
         }
     }
 
     /// What lay at `address` at a time in nanoseconds since the start.
     pub fn find(&self, address: u64, at: u64) -> Option<Location<'_>> {
+        self.find_lasting(address, at).0
+    }
+
+    /// The same, and the times around `at` at which the answer is the same, so that it need not be
+    /// asked for again. There may be more such times than these.
+    pub fn find_lasting(&self, address: u64, at: u64) -> (Option<Location<'_>>, Range<u64>) {
+        let mut same = 0..u64::MAX;
         let above = self
             .mappings
             .partition_point(|mapping| mapping.vaddr <= address);
@@ -92,6 +105,13 @@ impl AddressSpace {
             if address - mapping.vaddr >= mapping.size {
                 continue;
             }
+            for change in [mapping.from, mapping.until] {
+                if change <= at {
+                    same.start = same.start.max(change);
+                } else {
+                    same.end = same.end.min(change);
+                }
+            }
             if mapping.from > at {
                 if later.is_none_or(|later| mapping.from < later.from) {
                     later = Some(mapping);
@@ -101,12 +121,13 @@ impl AddressSpace {
                 best = Some(mapping);
             }
         }
-        let mapping = best.or(later)?;
-        Some(Location {
+        let location = best.or(later).map(|mapping| Location {
             object: &self.names[mapping.object],
             kind: mapping.kind,
             offset: mapping.offset.wrapping_add(address - mapping.vaddr),
-        })
+            mapped: self.mapped[mapping.object],
+        });
+        (location, same)
     }
 
     /// The names of all files and functions.
@@ -119,6 +140,7 @@ impl AddressSpace {
 #[derive(Default)]
 struct Replay {
     names: Vec<String>,
+    mapped: Vec<u64>,
     numbers: HashMap<String, usize>,
     /// Objects of which an executable segment was seen.
     executable: HashSet<usize>,
@@ -184,6 +206,7 @@ impl Replay {
             return *number;
         }
         self.names.push(name.clone());
+        self.mapped.push(0);
         self.numbers.insert(name, self.names.len() - 1);
         self.names.len() - 1
     }
@@ -199,6 +222,9 @@ impl Replay {
     ) {
         if size == 0 {
             return;
+        }
+        if self.mapped[object] == 0 {
+            self.mapped[object] = size;
         }
         let live = self.live.entry(vaddr).or_default();
         let again = |other: &usize| {
@@ -338,6 +364,11 @@ mod tests {
             if let Some((_, offset)) = find(&space, address, at) {
                 prop_assert!(contains);
                 prop_assert!((0x100..0x110).contains(&offset));
+            }
+            let (found, same) = space.find_lasting(address, at);
+            prop_assert!(same.contains(&at));
+            for other in (0..30).filter(|other| same.contains(other)) {
+                prop_assert_eq!(space.find(address, other), found);
             }
         }
     }

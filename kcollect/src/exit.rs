@@ -22,7 +22,7 @@ pub enum Kind {
     Usage = 64,
     /// The experiment is complete, but no tick was recorded in it.
     Empty = 65,
-    /// A process or a thread that was named does not exist.
+    /// A process, a thread or an experiment that was named does not exist, or cannot be read.
     NoInput = 66,
     /// The kernel, or the machine, lacks something that kcollect cannot do without.
     Unavailable = 69,
@@ -65,7 +65,9 @@ impl Kind {
             Kind::Empty => {
                 "the experiment is complete, but holds no tick, of a CPU or of a thread away from one"
             }
-            Kind::NoInput => "a process or thread named by -T does not exist",
+            Kind::NoInput => {
+                "a process or thread named by -T, or an experiment to report, does not exist or cannot be read"
+            }
             Kind::Unavailable => "the kernel or the machine lacks something needed",
             Kind::Software => "a mistake in kcollect itself",
             Kind::CantCreate => {

@@ -4,8 +4,8 @@
 //! In the order of a run: [`cli`] turns what was typed into a plan; [`session`] opens the
 //! [`sources`] (a clock and a side-band for each CPU, by `bpf` and [`perf`]), puts their events in
 //! [`order`], and hands them to the [`kernel`]'s founder experiment; [`summary`] says what came of it.
-//! [`doctor`] says beforehand what is missing, [`exit`] how a run ends. [`symbol`] says of a report's addresses which lines
-//! they are.
+//! [`report`] reads it again, by whomever and wherever, [`symbol`] says of its addresses which lines they are, [`picture`] draws it.
+//! [`doctor`] says beforehand what is missing, [`exit`] how a run ends.
 
 pub mod cli;
 pub mod doctor;
@@ -19,6 +19,7 @@ pub mod order;
 pub mod output;
 pub mod perf;
 pub mod picture;
+pub mod report;
 pub mod session;
 pub mod signals;
 pub mod sources;
@@ -40,6 +41,12 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
     let done = match cli::parse(argv, &Machine::read()) {
         Ok(Command::Record(plan)) => return record(&plan, output),
         Ok(Command::Doctor { json }) => return doctor(json, &mut output).code(),
+        Ok(Command::Report(request)) => {
+            return match report::report(&request, &mut output) {
+                Ok(()) => Kind::Ok.code(),
+                Err(failure) => refuse(&mut output, &failure),
+            };
+        }
         Ok(Command::Counters) => Ok(counters().to_owned()),
         Ok(Command::Version) => Ok(concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned()),
         Ok(Command::Help(text)) => Ok(text),

@@ -142,3 +142,13 @@ fn the_targets_of_make_exist() {
         );
     }
 }
+
+#[test]
+fn the_views_of_reports_are_those_of_the_code() {
+    let views = kcollect::report::views::View::ALL.map(|(_, name, shows)| (name, shows));
+    let told = table("| view | shows |");
+    assert_eq!(told.len(), views.len());
+    for ([name, _], (view, _)) in told.into_iter().zip(views) {
+        assert_eq!(name, format!("`{view}`"));
+    }
+}

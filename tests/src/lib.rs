@@ -14,6 +14,8 @@
 //! Ticks are a sample, so nothing is compared by eye or by a round percentage: [`statistics`] says how far a correct
 //! profiler may be off, and every failure message carries the numbers of that judgement.
 //!
+//! Reports are held against gprofng on recordings, and on experiments that nobody recorded ([`made`]).
+//!
 //! What kcollect costs is the benchmark in `bench/cost/`, which needs [`paired`] and [`perf_losses`] besides.
 //!
 //! The checks themselves are the files in `checks/`. Those whose names begin with `root_` profile the whole machine
@@ -38,6 +40,7 @@ pub mod kcollect;
 pub mod ledger;
 pub mod loads;
 pub mod machine;
+pub mod made;
 pub mod paired;
 pub mod perf;
 pub mod perf_losses;

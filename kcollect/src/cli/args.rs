@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
+use super::report::Report;
 use crate::exit::Kind;
 
 /// The words after `kcollect`.
@@ -25,7 +26,7 @@ use crate::exit::Kind;
              is printed at the end.\n\n\
              Everything from the first word that is neither an option nor an option's value belongs to the load \
              command. `--` before it separates them where they could be confused.",
-    override_usage = "kcollect [OPTIONS] [LOAD [ARGUMENT...]]\n       kcollect doctor [--json]",
+    override_usage = "kcollect [OPTIONS] [LOAD [ARGUMENT...]]\n       kcollect report [EXPERIMENT...] [VIEW] [OPTIONS]\n       kcollect doctor [--json]",
     help_template = "{about-with-newline}\n{usage-heading} {usage}\n\n{all-args}{after-help}",
     disable_help_flag = true,
     disable_version_flag = true,
@@ -57,6 +58,9 @@ pub(super) enum Sub {
         #[arg(long)]
         json: bool,
     },
+    /// Shows where time went, by function, load object, thread, process or CPU; needs no privilege (a load called report goes
+    /// after --)
+    Report(Box<Report>),
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
@@ -191,6 +195,8 @@ Examples:
   sudo kcollect -F =nginx             follow nginx alone into its user code
   sudo kcollect -T 1264 -t 10         with a line of its own for one process
   kcollect doctor                     does this machine permit it?
+  kcollect report                     the functions of the newest ktest.N.er
+  kcollect report ktest.1.er threads  exact times of the threads of an experiment
 ";
 
 const FILES: &str = "\

@@ -11,6 +11,7 @@ pub mod args;
 mod error;
 mod machine;
 pub mod plan;
+mod report;
 mod signals;
 mod targets;
 mod values;

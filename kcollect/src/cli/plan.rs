@@ -11,7 +11,8 @@ use std::time::Duration;
 use user_collector::follow::{Follow, Pattern};
 
 use super::args::{Sub, Typed};
-use super::{CliError, Machine, signals, values};
+use super::{CliError, Machine, report, signals, values};
+use crate::report::Request;
 use crate::user::Rule;
 
 /// What kcollect was asked to do.
@@ -24,6 +25,8 @@ pub enum Command {
         /// For machines instead of people.
         json: bool,
     },
+    /// Report what experiments say (`kcollect report`).
+    Report(Box<Request>),
     /// List the hardware counters (`-h` alone).
     Counters,
     /// Say the version (`-V`).
@@ -184,8 +187,12 @@ const DEFAULT_STEM: &str = "ktest";
 /// # Errors
 /// The first value that cannot be understood, or that contradicts another.
 pub fn resolve(mut typed: Typed, machine: &Machine) -> Result<Command, CliError> {
-    if let Some(Sub::Doctor { json }) = typed.sub {
-        return Ok(Command::Doctor { json });
+    match typed.sub.take() {
+        Some(Sub::Doctor { json }) => return Ok(Command::Doctor { json }),
+        Some(Sub::Report(typed)) => {
+            return report::resolve(*typed).map(|request| Command::Report(Box::new(request)));
+        }
+        None => {}
     }
     if typed.output.version {
         return Ok(Command::Version);

@@ -1,0 +1,367 @@
+//! From open experiments to the [`Model`].
+//!
+//! Subexperiments come first: a founder has ticks of CPUs for all processes, and those of a followed one are to be its own.
+//! Of one that has gone through several programs, or whose number was used again, they belong to that which was seen
+//! nearest in time.
+
+use experiment_format::Error;
+use experiment_format::functions::Archives;
+use experiment_format::log::{LogEvent, ProfileDecl};
+use experiment_format::microstate::NumStates;
+use experiment_format::packet::ClockRecord;
+use experiment_format::reader::Experiment;
+use experiment_format::stacks::StackUid;
+use experiment_format::stacks::table::StackTable;
+use rustc_hash::FxHashMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::model::{
+    CpuId, ExperimentId, ExperimentInfo, Model, Process, ProcessId, Row, StackId, Thread, ThreadId,
+};
+use super::open::{self, Opened};
+use super::resolve::{Addresses, Resolver};
+use crate::exit::Failure;
+
+impl Model {
+    /// Opens and reads experiments: founders with all that is in them, subexperiments alone, groups (`.erg`).
+    ///
+    /// # Errors
+    /// When nothing of one of them can be read. What is missing otherwise is in [`Model::warnings`].
+    pub fn load(paths: &[PathBuf]) -> Result<Model, Failure> {
+        let mut model = Model::default();
+        let opened = open::open(paths, &mut model.warnings)?;
+        let mut loader = Loader::new(opened, model);
+        let machines = |loader: &Loader, machine: bool| {
+            let count = loader.model.experiments.len() as u32;
+            let all = (0..count).map(ExperimentId);
+            let of = |id: &ExperimentId| loader.model.experiment(*id).process.is_none() == machine;
+            all.filter(of).collect::<Vec<_>>()
+        };
+        for id in [machines(&loader, false), machines(&loader, true)].concat() {
+            if let Err(error) = loader.read(id) {
+                loader.model.warnings.push(error.to_string());
+            }
+        }
+        Ok(loader.finish())
+    }
+}
+
+/// What is known while experiments are read.
+struct Loader {
+    model: Model,
+    resolver: Resolver,
+    archives: Vec<Archives>,
+    cpus: FxHashMap<u32, CpuId>,
+    threads: FxHashMap<(ProcessId, u64), ThreadId>,
+    /// By founder and number.
+    processes: FxHashMap<(ExperimentId, u32), Vec<ProcessId>>,
+}
+
+/// What an experiment says of its threads: the last name and the group by number.
+type Names = FxHashMap<u64, (String, String)>;
+
+impl Loader {
+    fn new(opened: Vec<Opened>, mut model: Model) -> Loader {
+        let starts: Vec<_> = opened
+            .iter()
+            .map(|opened| opened.source.start().tstamp)
+            .collect();
+        let mut processes: FxHashMap<_, Vec<_>> = FxHashMap::default();
+        let mut archives = Vec::new();
+        for (index, Opened { source, founder }) in opened.into_iter().enumerate() {
+            archives.push(archives_of(&source));
+            let founder_id = ExperimentId(founder as u32);
+            let header = source.header();
+            let process = (!is_machine(&source)).then(|| {
+                let id = ProcessId(model.processes.len() as u32);
+                let line = &header.command_line;
+                model.processes.push(Process {
+                    pid: header.pid,
+                    name: program(line),
+                    experiment: index as u32,
+                    followed: true,
+                    command_line: Some(line.clone()).filter(|line| !line.is_empty()),
+                    seen_ns: None,
+                });
+                let key = (founder_id, header.pid);
+                processes.entry(key).or_default().push(id);
+                id
+            });
+            let name = source.path().file_name().unwrap_or_default();
+            model.experiments.push(ExperimentInfo {
+                name: name.to_string_lossy().into_owned(),
+                founder: founder_id,
+                offset_ns: starts[index].saturating_sub(starts[founder]),
+                tick_us: tick_us(&source),
+                process,
+                end_ns: 0,
+                source,
+            });
+        }
+        Loader {
+            model,
+            resolver: Resolver::default(),
+            archives,
+            cpus: FxHashMap::default(),
+            threads: FxHashMap::default(),
+            processes,
+        }
+    }
+
+    fn read(&mut self, id: ExperimentId) -> Result<(), Error> {
+        let info = self.model.experiment(id);
+        let source = &info.source;
+        let (start, founder) = (source.start().tstamp, info.founder);
+        let origin = self.model.experiment(founder).source.start().tstamp;
+        let names = names(source);
+        let mut packets = source.packets()?;
+        let stacks = source.stacks()?;
+        let space = source.address_space().unwrap_or_else(|error| {
+            self.model.warnings.push(error.to_string());
+            Default::default()
+        });
+        let mut addresses = Addresses::new(space);
+        let mut known = FxHashMap::default();
+        let (mut missing, mut end) = (0u64, 0);
+        while let Some(packet) = packets.next_packet()? {
+            let Some(mut ticks) = packet.ticks() else {
+                continue;
+            };
+            let Some(first) = ticks.next() else {
+                continue;
+            };
+            let at = first.time.saturating_sub(start);
+            let stack = match first.stack {
+                None => StackId::EMPTY,
+                Some(uid) => {
+                    match self.stack(founder, &stacks, &mut addresses, &mut known, uid, at) {
+                        Some(stack) => stack,
+                        None => {
+                            missing += 1;
+                            StackId::EMPTY
+                        }
+                    }
+                }
+            };
+            let time = first.time.saturating_sub(origin);
+            end = end.max(time);
+            let thread = self.thread(id, founder, &names, &first, time);
+            let cpu = self.cpu(first.cpu);
+            for record in std::iter::once(first).chain(ticks) {
+                self.model.rows.push(Row {
+                    time,
+                    stack,
+                    thread,
+                    experiment: id,
+                    cpu,
+                    ticks: record.ticks,
+                    state: u8::try_from(record.state).unwrap_or(u8::MAX),
+                    detail: u8::try_from(record.detail).unwrap_or(u8::MAX),
+                });
+            }
+        }
+        self.warn(id, packets.invalid(), missing);
+        let info = &mut self.model.experiments[id.index()];
+        let events = info.source.events().iter();
+        let last = events.filter_map(|event| match event {
+            LogEvent::Exit { at } | LogEvent::Sample { at, .. } => Some(*at),
+            _ => None,
+        });
+        let last = last.max().map_or(0, |at| at + info.offset_ns);
+        info.end_ns = end.max(last);
+        Ok(())
+    }
+
+    fn warn(&mut self, id: ExperimentId, invalid: u64, missing: u64) {
+        let path = self.model.experiment(id).source.path();
+        let mut told = Vec::new();
+        if !path.join("profile").exists() {
+            told.push(format!(
+                "{}: it is missing, and so are all ticks of this experiment",
+                path.join("profile").display()
+            ));
+        }
+        if invalid > 0 {
+            told.push(format!(
+                "{}: {invalid} damaged places were passed over",
+                path.join("profile").display()
+            ));
+        }
+        if missing > 0 {
+            told.push(format!(
+                "{}: the stacks of {missing} packets are missing; their time is in totals alone",
+                path.join("data.frameinfo").display()
+            ));
+        }
+        self.model.warnings.extend(told);
+    }
+
+    /// The stack of a packet, none if the file has none of this number.
+    fn stack(
+        &mut self,
+        founder: ExperimentId,
+        stacks: &StackTable,
+        addresses: &mut Addresses,
+        known: &mut FxHashMap<StackUid, (StackId, Range<u64>)>,
+        uid: StackUid,
+        at: u64,
+    ) -> Option<StackId> {
+        if let Some((stack, same)) = known.get(&uid)
+            && same.contains(&at)
+        {
+            return Some(*stack);
+        }
+        let stack = stacks.get(uid)?;
+        let archives = &mut self.archives[founder.index()];
+        let model = &mut self.model;
+        let found = self.resolver.stack(model, archives, addresses, &stack, at);
+        let id = found.0;
+        known.insert(uid, found);
+        Some(id)
+    }
+
+    fn cpu(&mut self, number: u32) -> CpuId {
+        let next = CpuId(self.model.cpus.len() as u32);
+        let cpu = *self.cpus.entry(number).or_insert(next);
+        if cpu == next {
+            self.model.cpus.push(number);
+        }
+        cpu
+    }
+
+    fn thread(
+        &mut self,
+        id: ExperimentId,
+        founder: ExperimentId,
+        names: &Names,
+        record: &ClockRecord,
+        time: u64,
+    ) -> ThreadId {
+        let own = self.model.experiment(id).process;
+        let process = match own {
+            Some(process) => process,
+            None => {
+                let pid = record
+                    .pid
+                    .unwrap_or(self.model.experiment(id).source.header().pid);
+                self.process_at(founder, pid, names, time)
+            }
+        };
+        if own.is_some() || !self.model.process(process).followed {
+            let seen = &mut self.model.processes[process.index()].seen_ns;
+            let (first, last) = seen.unwrap_or((time, time));
+            *seen = Some((first.min(time), last.max(time)));
+        }
+        let next = ThreadId(self.model.threads.len() as u32);
+        let key = (process, record.thread);
+        let thread = *self.threads.entry(key).or_insert(next);
+        if thread == next {
+            let name = names.get(&record.thread).map(|(name, _)| name.clone());
+            self.model.threads.push(Thread {
+                tid: record.thread,
+                name: name.unwrap_or_default(),
+                process,
+            });
+        }
+        thread
+    }
+
+    /// The process of a number that lived at a time, or nearest to it.
+    fn process_at(
+        &mut self,
+        founder: ExperimentId,
+        pid: u32,
+        names: &Names,
+        time: u64,
+    ) -> ProcessId {
+        let of_number = self.processes.entry((founder, pid)).or_default();
+        let distance = |process: &ProcessId| {
+            let seen = self.model.processes[process.index()].seen_ns;
+            seen.map_or(u64::MAX, |(first, last)| {
+                first.saturating_sub(time) + time.saturating_sub(last)
+            })
+        };
+        let nearest = match of_number.as_slice() {
+            [only] => Some(only),
+            several => several.iter().min_by_key(|process| distance(process)),
+        };
+        if let Some(process) = nearest {
+            return *process;
+        }
+        let id = ProcessId(self.model.processes.len() as u32);
+        of_number.push(id);
+        let main = names.get(&u64::from(pid));
+        self.model.processes.push(Process {
+            pid,
+            name: main.map_or_else(String::new, |(name, group)| of_group(group, name)),
+            experiment: founder.0,
+            ..Process::default()
+        });
+        id
+    }
+
+    fn finish(mut self) -> Model {
+        self.model.stacks.freeze();
+        self.model.rows.shrink_to_fit();
+        self.model
+    }
+}
+
+/// Whether an experiment has the ticks of CPUs, and so of all processes of a machine.
+fn is_machine(source: &Experiment) -> bool {
+    let mut profiles = source.header().profiles.iter();
+    profiles.any(|profile| {
+        matches!(
+            profile,
+            ProfileDecl::Clock {
+                states: NumStates::Kernel,
+                ..
+            }
+        )
+    })
+}
+
+/// Its load objects; where it was recorded on this machine, also those that were not archived.
+fn archives_of(source: &Experiment) -> Archives {
+    let archives = source.archives();
+    let here = nix::unistd::gethostname().unwrap_or_default();
+    let started = u64::try_from(source.start().wall).unwrap_or(0);
+    if here.to_str() == Some(&*source.header().system.hostname) {
+        return archives.or_files(UNIX_EPOCH + Duration::from_secs(started));
+    }
+    archives
+}
+
+fn tick_us(source: &Experiment) -> u32 {
+    let profiles = source.header().profiles.iter();
+    let mut lengths = profiles.filter_map(|profile| match profile {
+        ProfileDecl::Clock { tick_us, .. } => Some(*tick_us),
+        _ => None,
+    });
+    lengths.next_back().unwrap_or(0)
+}
+
+/// The program's name in a command line: what follows the last `/` of its first word.
+fn program(line: &str) -> String {
+    let word = line.split_whitespace().next().unwrap_or_default();
+    word.rsplit('/').next().unwrap_or(word).to_owned()
+}
+
+fn names(source: &Experiment) -> Names {
+    let events = source.events().iter();
+    let named = events.filter_map(|event| match event {
+        LogEvent::Thread {
+            tid, name, group, ..
+        } => Some((u64::from(*tid), (name.clone(), group.clone()))),
+        _ => None,
+    });
+    named.collect()
+}
+
+/// The process's name in a thread's group, `sshd, pid 1264`.
+fn of_group(group: &str, otherwise: &str) -> String {
+    let name = group.rsplit_once(", pid ").map(|(name, _)| name);
+    name.unwrap_or(otherwise).to_owned()
+}

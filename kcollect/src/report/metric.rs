@@ -1,0 +1,412 @@
+//! Metrics by gprofng's keywords: what of the states is summed, for a thing itself or with all that it calls, as time or as
+//! a share.
+//!
+//! A list is typed as for gprofng's command `metrics`: `e.user:i.%total:name`. Each part is a flavour (`e` exclusive,
+//! `i` inclusive, both as `ei`), how it is shown (`.` or `+` as time, `%` as a share of the whole, `!` not at all), and a
+//! keyword. Without flavour and mark it stands for both as time. Clock ticks have no counts of their own, so `+` is `.`.
+
+use experiment_format::log::ProfileDecl;
+use experiment_format::microstate::Microstate;
+
+use super::model::{Model, STATES, Sums};
+
+/// What is summed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Base {
+    /// Total Thread Time: all states but ticks of CPUs and of Linux CPU timers.
+    Total,
+    /// Total CPU Time: on a CPU.
+    TotalCpu,
+    /// One state alone.
+    State(Microstate),
+}
+
+/// er_kernel's names of two.
+const ALIASES: [(&str, Base); 2] = [
+    ("kcycles", Base::State(Microstate::KernelCpu)),
+    ("kucycles", Base::TotalCpu),
+];
+
+impl Base {
+    /// All of them, in the order in which tables show them.
+    pub const ALL: [Base; 13] = [
+        Base::Total,
+        Base::TotalCpu,
+        Base::State(Microstate::User),
+        Base::State(Microstate::System),
+        Base::State(Microstate::Trap),
+        Base::State(Microstate::DataFault),
+        Base::State(Microstate::TextFault),
+        Base::State(Microstate::KernelFault),
+        Base::State(Microstate::UserLock),
+        Base::State(Microstate::Sleep),
+        Base::State(Microstate::WaitCpu),
+        Base::State(Microstate::Stopped),
+        Base::State(Microstate::KernelCpu),
+    ];
+
+    /// gprofng's keyword.
+    #[must_use]
+    pub const fn keyword(self) -> &'static str {
+        match self {
+            Base::Total => "total",
+            Base::TotalCpu => "totalcpu",
+            Base::State(state) => match state.metric() {
+                Some(keyword) => keyword,
+                None => "",
+            },
+        }
+    }
+
+    /// The metric of a keyword.
+    #[must_use]
+    pub fn from_keyword(keyword: &str) -> Option<Base> {
+        let alias = ALIASES.iter().find(|(name, _)| *name == keyword);
+        let own = || Base::ALL.into_iter().find(|base| base.keyword() == keyword);
+        alias.map(|(_, base)| *base).or_else(own)
+    }
+
+    /// Its name, as it heads a column.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Base::Total => "Total",
+            Base::TotalCpu => "Total CPU",
+            Base::State(state) => state.label(),
+        }
+    }
+
+    /// Whether a state belongs to it; by the position in [`Sums`].
+    #[must_use]
+    pub fn has(self, slot: usize) -> bool {
+        let state = Microstate::ALL.get(slot).copied();
+        match self {
+            Base::Total => state.is_none_or(Microstate::in_total),
+            Base::TotalCpu => state.is_some_and(Microstate::in_total_cpu),
+            Base::State(own) => state == Some(own),
+        }
+    }
+
+    /// Its part of sums, microseconds.
+    #[must_use]
+    pub fn of(self, sums: &Sums) -> i64 {
+        let parts = (0..STATES).filter(|slot| self.has(*slot));
+        parts.map(|slot| sums[slot]).sum()
+    }
+}
+
+/// Of what time of a thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Flavor {
+    /// Of itself.
+    Exclusive,
+    /// Of itself and of all that it calls; once for each stack, however often it is in it.
+    Inclusive,
+    /// What of the inclusive time of one another is owed to.
+    Attributed,
+}
+
+/// A column of numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Metric {
+    /// What is summed.
+    pub base: Base,
+    /// Of what time.
+    pub flavor: Flavor,
+    /// Whether it is shown as time.
+    pub time: bool,
+    /// Whether it is shown as a share of the whole.
+    pub percent: bool,
+}
+
+/// The columns of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Metrics {
+    /// The metrics, in order, each base and flavour once.
+    pub list: Vec<Metric>,
+    /// How many of them stand ahead of the name.
+    pub name_at: usize,
+}
+
+/// Why a list of metrics is refused. Displayed without a full stop.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MetricError {
+    /// A keyword that is none.
+    #[error("{0} is no metric")]
+    Unknown(String),
+    /// One that these experiments have no data of.
+    #[error("no data recorded to support {0}")]
+    NoData(String),
+    /// The same one again.
+    #[error("{0} appears twice")]
+    Twice(String),
+    /// Nothing to be shown is left.
+    #[error("no metric is left to be shown")]
+    None,
+}
+
+/// The metrics that experiments have data of: those that gprofng offers for any of them.
+#[must_use]
+pub fn offered(model: &Model) -> Vec<Base> {
+    let headers = model.experiments.iter().map(|info| info.source.header());
+    let keywords: Vec<_> = headers
+        .flat_map(|header| &header.profiles)
+        .filter_map(|profile| match profile {
+            ProfileDecl::Clock { states, .. } => Some(states.metrics()),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    let mut offered = Base::ALL.to_vec();
+    offered.retain(|base| keywords.contains(&&base.keyword()));
+    offered
+}
+
+impl Metrics {
+    /// Understands a list, of which `offered` are possible.
+    ///
+    /// # Errors
+    /// The first part that means nothing here.
+    pub fn parse(text: &str, offered: &[Base]) -> Result<Metrics, MetricError> {
+        let mut metrics = Metrics {
+            list: Vec::new(),
+            name_at: usize::MAX,
+        };
+        for part in text.split(':').filter(|part| !part.is_empty()) {
+            let (flavors, (time, percent), keyword) = split(part);
+            if keyword == "name" {
+                metrics.name_at = metrics.list.len();
+                continue;
+            }
+            let any = matches!(keyword, "any" | "all");
+            let bases: Vec<_> = if any {
+                offered.to_vec()
+            } else {
+                let base = Base::from_keyword(keyword)
+                    .ok_or_else(|| MetricError::Unknown(part.to_owned()))?;
+                vec![base]
+            };
+            for base in bases {
+                if !offered.contains(&base) {
+                    return Err(MetricError::NoData(part.to_owned()));
+                }
+                for flavor in &flavors {
+                    if metrics.position(base, *flavor).is_some() {
+                        return Err(MetricError::Twice(part.to_owned()));
+                    }
+                    metrics.list.push(Metric {
+                        base,
+                        flavor: *flavor,
+                        time,
+                        percent,
+                    });
+                }
+            }
+        }
+        let shown = |metric: &Metric| metric.time || metric.percent;
+        let ahead = metrics.list.iter().take(metrics.name_at);
+        metrics.name_at = ahead.filter(|metric| shown(metric)).count();
+        metrics.list.retain(shown);
+        if metrics.list.is_empty() {
+            return Err(MetricError::None);
+        }
+        Ok(metrics)
+    }
+
+    /// Where a metric stands.
+    fn position(&self, base: Base, flavor: Flavor) -> Option<usize> {
+        let mut list = self.list.iter();
+        list.position(|metric| (metric.base, metric.flavor) == (base, flavor))
+    }
+
+    /// What functions are shown with if nothing was asked for.
+    #[must_use]
+    pub fn of_functions(offered: &[Base]) -> Metrics {
+        let text = if offered.contains(&Base::Total) {
+            "e.%totalcpu:i.%totalcpu:i.total"
+        } else if offered.contains(&Base::TotalCpu) {
+            "e.%totalcpu:i.%totalcpu"
+        } else {
+            "e.%kcpu:i.%kcpu"
+        };
+        Metrics::parse(text, offered).unwrap_or(Metrics {
+            list: Vec::new(),
+            name_at: 0,
+        })
+    }
+
+    /// What threads, processes and CPUs are shown with if nothing was asked for: all there is.
+    #[must_use]
+    pub fn of_things(offered: &[Base]) -> Metrics {
+        Metrics::parse("e.any", offered).unwrap_or(Metrics {
+            list: Vec::new(),
+            name_at: 0,
+        })
+    }
+
+    /// The same for things that call nothing: what is inclusive becomes exclusive, and each metric is there once.
+    #[must_use]
+    pub fn exclusive(&self) -> Metrics {
+        let mut own = Metrics {
+            list: Vec::new(),
+            name_at: 0,
+        };
+        for (index, metric) in self.list.iter().enumerate() {
+            if own.position(metric.base, Flavor::Exclusive).is_none() {
+                own.list.push(Metric {
+                    flavor: Flavor::Exclusive,
+                    ..*metric
+                });
+                own.name_at += usize::from(index < self.name_at);
+            }
+        }
+        own
+    }
+}
+
+/// Flavours, marks for time and share, and the keyword. As in gprofng, letters are flavours only if a mark follows them.
+fn split(part: &str) -> (Vec<Flavor>, (bool, bool), &str) {
+    let both = vec![Flavor::Exclusive, Flavor::Inclusive];
+    let letters = part.len() - part.trim_start_matches(['e', 'i']).len();
+    let rest = &part[letters..];
+    let keyword = rest.trim_start_matches(['.', '+', '%', '!']);
+    let marks = &rest[..rest.len() - keyword.len()];
+    if marks.is_empty() {
+        return (both, (true, false), part);
+    }
+    let mut flavors = Vec::new();
+    for letter in part[..letters].chars() {
+        let flavor = match letter {
+            'e' => Flavor::Exclusive,
+            _ => Flavor::Inclusive,
+        };
+        if !flavors.contains(&flavor) {
+            flavors.push(flavor);
+        }
+    }
+    let hidden = marks.contains('!');
+    let time = !hidden && marks.contains(['.', '+']);
+    let percent = !hidden && marks.contains('%');
+    (
+        if flavors.is_empty() { both } else { flavors },
+        (time, percent),
+        keyword,
+    )
+}
+
+/// By what a table is sorted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sort {
+    /// The metric; none for the name.
+    pub by: Option<(Base, Flavor)>,
+    /// Whether the order is turned round: the least first, or the last name.
+    pub reverse: bool,
+}
+
+impl Sort {
+    /// Understands `e.user`, `i.total`, `user` (which is `e.user`), `name`, each with a `-` ahead for the other way round.
+    ///
+    /// # Errors
+    /// A keyword that means nothing here.
+    pub fn parse(text: &str, offered: &[Base]) -> Result<Sort, MetricError> {
+        let (reverse, text) = match text.strip_prefix('-') {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        let by = match text {
+            "name" => None,
+            text => Metrics::parse(text, offered)?
+                .list
+                .first()
+                .map(|metric| (metric.base, metric.flavor)),
+        };
+        Ok(Sort { by, reverse })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shown(text: &str) -> String {
+        let metrics = match Metrics::parse(text, &Base::ALL) {
+            Ok(metrics) => metrics,
+            Err(error) => return error.to_string(),
+        };
+        let mut words: Vec<_> = metrics
+            .list
+            .iter()
+            .map(|metric| {
+                let flavor = match metric.flavor {
+                    Flavor::Exclusive => "e",
+                    Flavor::Inclusive => "i",
+                    Flavor::Attributed => "a",
+                };
+                let time = if metric.time { "." } else { "" };
+                let percent = if metric.percent { "%" } else { "" };
+                format!("{flavor}{time}{percent}{}", metric.base.keyword())
+            })
+            .collect();
+        words.insert(metrics.name_at, "name".to_owned());
+        words.join(":")
+    }
+
+    #[test]
+    fn lists_are_understood_as_gprofng_does() {
+        for (text, list) in [
+            ("e.user:i.total:e.lock", "e.user:i.total:e.lock:name"),
+            ("e.%user:name:i%user", "e.%user:name:i%user"),
+            ("ei.user", "e.user:i.user:name"),
+            ("user", "e.user:i.user:name"),
+            ("i+trap", "i.trap:name"),
+            ("e.kcycles:e.kucycles", "e.kcpu:e.totalcpu:name"),
+            ("e!user:e.wait", "e.wait:name"),
+            ("e!user:name:e.wait", "name:e.wait"),
+            ("e!user", "no metric is left to be shown"),
+            ("e.nothing", "e.nothing is no metric"),
+            ("e.user:ie.user", "ie.user appears twice"),
+        ] {
+            assert_eq!(shown(text), list, "{text}");
+        }
+        assert_eq!(shown("e.any").split(':').count(), 14);
+        let kernel = [Base::State(Microstate::KernelCpu)];
+        let error = Metrics::parse("e.kcpu:e.total", &kernel).unwrap_err();
+        assert_eq!(error, MetricError::NoData("e.total".to_owned()));
+        assert_eq!(Metrics::of_functions(&kernel).list.len(), 2);
+    }
+
+    #[test]
+    fn things_have_exclusive_metrics_only() {
+        let metrics = Metrics::parse("i.user:name:e.user:e.wait", &Base::ALL).unwrap();
+        let own = metrics.exclusive();
+        assert_eq!((own.list.len(), own.name_at), (2, 1));
+    }
+
+    #[test]
+    fn sorts_are_understood() {
+        let parse = |text| Sort::parse(text, &Base::ALL);
+        let user = Base::State(Microstate::User);
+        let by = |by, reverse| Ok(Sort { by, reverse });
+        assert_eq!(parse("name"), by(None, false));
+        assert_eq!(parse("-i.user"), by(Some((user, Flavor::Inclusive)), true));
+        assert_eq!(parse("user"), by(Some((user, Flavor::Exclusive)), false));
+        assert!(parse("nothing").is_err());
+    }
+
+    #[test]
+    fn totals_are_made_of_states() {
+        let sums = std::array::from_fn(|slot| 1 << slot);
+        assert_eq!(Base::TotalCpu.of(&sums), 0b100_0000_0111);
+        assert_eq!(Base::Total.of(&sums), 0b1_0011_1111_1111);
+        assert_eq!(Base::State(Microstate::KernelCpu).of(&sums), 1 << 11);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_taken(text in "[eiad.%+!:a-z-]{0,20}") {
+            let _ = Metrics::parse(&text, &Base::ALL);
+            let _ = Sort::parse(&text, &Base::ALL);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Stacks as a trie: who calls from the same place shares what is above.
+//!
+//! A node is a frame with a path to the root of its thread, so it stands for a stack, and its ancestors are the callers.
+//! Children are always numbered above their parents. So a sum over all that a frame calls is one loop backwards.
+
+use rustc_hash::FxHashMap;
+
+use super::model::{FrameId, StackId};
+
+/// No node.
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    parent: u32,
+    frame: FrameId,
+}
+
+/// All stacks of a model.
+#[derive(Debug)]
+pub struct Stacks {
+    /// The first is the empty stack.
+    nodes: Vec<Node>,
+    children: FxHashMap<(u32, FrameId), u32>,
+}
+
+impl Default for Stacks {
+    fn default() -> Self {
+        let root = Node {
+            parent: NONE,
+            frame: FrameId(NONE),
+        };
+        Stacks {
+            nodes: vec![root],
+            children: FxHashMap::default(),
+        }
+    }
+}
+
+impl Stacks {
+    /// The stack of these frames, leaf first. The same frames are the same stack.
+    pub(super) fn intern(&mut self, frames: &[FrameId]) -> StackId {
+        let mut at = 0;
+        for frame in frames.iter().rev() {
+            let next = self.nodes.len() as u32;
+            let node = *self.children.entry((at, *frame)).or_insert(next);
+            if node == next {
+                self.nodes.push(Node {
+                    parent: at,
+                    frame: *frame,
+                });
+            }
+            at = node;
+        }
+        StackId(at)
+    }
+
+    /// Gives back what only interning needs.
+    pub(super) fn freeze(&mut self) {
+        self.children = FxHashMap::default();
+        self.nodes.shrink_to_fit();
+    }
+
+    /// How many there are, the empty one and all that are only callers of others included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there is but the empty one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.len() == 1
+    }
+
+    /// The stack without its leaf; none of the empty one.
+    #[must_use]
+    pub fn caller(&self, stack: StackId) -> Option<StackId> {
+        let parent = self.nodes[stack.index()].parent;
+        (parent != NONE).then_some(StackId(parent))
+    }
+
+    /// The frame at the leaf; none of the empty stack.
+    #[must_use]
+    pub fn leaf(&self, stack: StackId) -> Option<FrameId> {
+        (stack != StackId::EMPTY).then(|| self.nodes[stack.index()].frame)
+    }
+
+    /// The frames, leaf first.
+    pub fn frames(&self, stack: StackId) -> impl Iterator<Item = FrameId> {
+        let mut at = stack;
+        std::iter::from_fn(move || {
+            let frame = self.leaf(at)?;
+            at = StackId(self.nodes[at.index()].parent);
+            Some(frame)
+        })
+    }
+
+    /// All stacks but the empty one, callers before whom they call: the stack, that of its caller, and the leaf.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (StackId, StackId, FrameId)> {
+        let nodes = self.nodes.iter().enumerate().skip(1);
+        nodes.map(|(at, node)| (StackId(at as u32), StackId(node.parent), node.frame))
+    }
+
+    /// For each stack those that have one frame more, in their order.
+    #[must_use]
+    pub fn callees(&self) -> Callees {
+        let mut callees = Callees {
+            first: vec![NONE; self.nodes.len()],
+            next: vec![NONE; self.nodes.len()],
+        };
+        for (stack, caller, _) in self.iter().rev() {
+            callees.next[stack.index()] = callees.first[caller.index()];
+            callees.first[caller.index()] = stack.0;
+        }
+        callees
+    }
+}
+
+/// The trie downwards, from callers to whom they call.
+#[derive(Debug)]
+pub struct Callees {
+    first: Vec<u32>,
+    next: Vec<u32>,
+}
+
+impl Callees {
+    /// The stacks that have one frame more than `stack`.
+    pub fn of(&self, stack: StackId) -> impl Iterator<Item = StackId> {
+        let mut at = self.first[stack.index()];
+        std::iter::from_fn(move || {
+            let found = StackId(at);
+            at = *self.next.get(at as usize)?;
+            Some(found)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_interned_is_found(stacks in prop::collection::vec(prop::collection::vec(0u32..4, 0..6), 1..20)) {
+            let mut trie = Stacks::default();
+            let of = |frames: &[u32]| frames.iter().map(|frame| FrameId(*frame)).collect::<Vec<_>>();
+            let ids: Vec<_> = stacks.iter().map(|frames| trie.intern(&of(frames))).collect();
+            for (id, frames) in ids.iter().zip(&stacks) {
+                prop_assert_eq!(trie.frames(*id).collect::<Vec<_>>(), of(frames));
+                prop_assert_eq!(trie.intern(&of(frames)), *id);
+                prop_assert_eq!(trie.leaf(*id), of(frames).first().copied());
+            }
+            let callees = trie.callees();
+            let mut count = 1;
+            for (stack, caller, _) in trie.iter() {
+                prop_assert!(caller < stack);
+                prop_assert!(callees.of(caller).any(|callee| callee == stack));
+                count += callees.of(stack).count();
+            }
+            count += callees.of(StackId::EMPTY).count();
+            prop_assert_eq!(count, trie.len());
+        }
+    }
+}

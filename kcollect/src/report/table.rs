@@ -1,0 +1,263 @@
+//! What a view says, as a value; and the one way to print it: as text, CSV or JSON.
+
+use std::cmp::Ordering;
+
+use comfy_table::{CellAlignment, ContentArrangement, presets};
+use serde_json::{Map, Value, json};
+
+/// A column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// What machines call it; the same as for gprofng where it has a word, such as `e.user`.
+    pub key: String,
+    /// What heads it, as text.
+    pub title: String,
+    /// Whether it is of numbers, which stand to the right.
+    pub number: bool,
+    /// Whether it is for machines alone.
+    pub hidden: bool,
+}
+
+impl Column {
+    /// A column of numbers.
+    pub fn number(key: impl Into<String>, title: impl Into<String>) -> Column {
+        Column {
+            key: key.into(),
+            title: title.into(),
+            number: true,
+            hidden: false,
+        }
+    }
+
+    /// A column of text.
+    pub fn text(key: impl Into<String>, title: impl Into<String>) -> Column {
+        Column {
+            number: false,
+            ..Column::number(key, title)
+        }
+    }
+
+    /// The same, for machines alone.
+    #[must_use]
+    pub fn hidden(self) -> Column {
+        Column {
+            hidden: true,
+            ..self
+        }
+    }
+}
+
+/// What stands in a column of a row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cell {
+    /// Nothing.
+    Empty,
+    /// Words.
+    Text(String),
+    /// A number of things, or a number that stands for one.
+    Count(u64),
+    /// Microseconds of ticks; told in seconds.
+    Microseconds(i64),
+    /// Exact nanoseconds; told in seconds.
+    Nanoseconds(u64),
+    /// A share, 1 is the whole.
+    Share(f64),
+}
+
+impl Cell {
+    /// As gprofng writes it: seconds to a thousandth, shares to a hundredth of a percent, and zero as `0.`.
+    #[must_use]
+    pub fn plain(&self) -> String {
+        match self {
+            Cell::Empty => String::new(),
+            Cell::Text(text) => text.clone(),
+            Cell::Count(count) => count.to_string(),
+            Cell::Microseconds(0) | Cell::Nanoseconds(0) => "0.".to_owned(),
+            Cell::Microseconds(us) => format!("{:.3}", *us as f64 / 1e6),
+            Cell::Nanoseconds(ns) => format!("{:.3}", *ns as f64 / 1e9),
+            Cell::Share(share) if *share == 0.0 => "0.".to_owned(),
+            Cell::Share(share) => format!("{:.2}", 100.0 * share),
+        }
+    }
+
+    /// Unrounded: seconds, and shares in percent.
+    #[must_use]
+    pub fn value(&self) -> Value {
+        match self {
+            Cell::Empty => Value::Null,
+            Cell::Text(text) => json!(text),
+            Cell::Count(count) => json!(count),
+            Cell::Microseconds(us) => json!(*us as f64 / 1e6),
+            Cell::Nanoseconds(ns) => json!(*ns as f64 / 1e9),
+            Cell::Share(share) => json!(100.0 * share),
+        }
+    }
+
+    /// The order of cells of one column.
+    #[must_use]
+    pub fn order(&self, other: &Cell) -> Ordering {
+        match (self, other) {
+            (Cell::Text(a), Cell::Text(b)) => a.cmp(b),
+            (Cell::Count(a), Cell::Count(b)) => a.cmp(b),
+            (Cell::Microseconds(a), Cell::Microseconds(b)) => a.cmp(b),
+            (Cell::Nanoseconds(a), Cell::Nanoseconds(b)) => a.cmp(b),
+            (Cell::Share(a), Cell::Share(b)) => a.total_cmp(b),
+            _ => Ordering::Equal,
+        }
+    }
+}
+
+/// What a view says.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Table {
+    /// The view.
+    pub view: &'static str,
+    /// A line ahead of it, for people.
+    pub title: String,
+    /// Its columns.
+    pub columns: Vec<Column>,
+    /// Its rows, each with a cell for each column.
+    pub rows: Vec<Vec<Cell>>,
+    /// Lines behind it: how many rows were left out, say.
+    pub notes: Vec<String>,
+}
+
+impl Table {
+    /// For people, in lines no wider than `width` columns; None: as wide as they need be, which is right for a pipe.
+    #[must_use]
+    pub fn text(&self, width: Option<u16>) -> String {
+        let shown: Vec<_> = (0..self.columns.len())
+            .filter(|index| !self.columns[*index].hidden)
+            .collect();
+        let mut table = comfy_table::Table::new();
+        table.load_style(presets::NOTHING);
+        match width {
+            Some(width) => table
+                .set_content_arrangement(ContentArrangement::Dynamic)
+                .set_width(width.max(40)),
+            None => table.set_content_arrangement(ContentArrangement::Disabled),
+        };
+        table.set_header(shown.iter().map(|index| {
+            let title = &self.columns[*index].title;
+            // Without a width to keep, all titles still stand on as few lines as their words need.
+            title.replace('\n', if width.is_some() { " " } else { "\n" })
+        }));
+        for row in &self.rows {
+            table.add_row(shown.iter().map(|index| row[*index].plain()));
+        }
+        for (position, index) in shown.iter().enumerate() {
+            let Some(column) = table.column_mut(position) else {
+                continue;
+            };
+            if self.columns[*index].number {
+                column.set_cell_alignment(CellAlignment::Right);
+                if width.is_some() {
+                    let longest = self.rows.iter().map(|row| row[*index].plain().len());
+                    let longest = longest.max().unwrap_or(0).max(5) as u16 + 2;
+                    column.set_constraint(comfy_table::ColumnConstraint::LowerBoundary(
+                        comfy_table::Width::Fixed(longest),
+                    ));
+                }
+            }
+        }
+        let mut text = String::new();
+        if !self.title.is_empty() {
+            text = format!("{}\n\n", self.title);
+        }
+        // The table pads its last column; nobody needs blanks at the end of a line.
+        for line in table.lines() {
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        for note in &self.notes {
+            text.push_str(&format!("\n{note}\n"));
+        }
+        text
+    }
+
+    /// As RFC 4180 has it: the keys, then the rows, unrounded.
+    #[must_use]
+    pub fn csv(&self) -> String {
+        let keys = self.columns.iter().map(|column| quoted(&column.key));
+        let mut text = keys.collect::<Vec<_>>().join(",") + "\n";
+        for row in &self.rows {
+            let cells = row.iter().map(|cell| match cell {
+                Cell::Empty => String::new(),
+                Cell::Text(text) => quoted(text),
+                number => number.value().to_string(),
+            });
+            text.push_str(&cells.collect::<Vec<_>>().join(","));
+            text.push('\n');
+        }
+        text
+    }
+
+    /// An object: the view, its `columns` with key and title, and `rows`, an object each.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let columns = self.columns.iter();
+        let columns = columns
+            .map(|column| json!({ "key": column.key, "title": column.title.replace('\n', " ") }));
+        let rows = self.rows.iter().map(|row| {
+            let keys = self.columns.iter().map(|column| column.key.clone());
+            let cells = row.iter().map(Cell::value);
+            Value::Object(keys.zip(cells).collect::<Map<_, _>>())
+        });
+        json!({
+            "view": self.view,
+            "title": self.title,
+            "columns": columns.collect::<Vec<_>>(),
+            "rows": rows.collect::<Vec<_>>(),
+            "notes": self.notes,
+        })
+    }
+}
+
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        Table {
+            view: "functions",
+            title: "Functions".to_owned(),
+            columns: vec![
+                Column::number("e.user", "Excl.\nUser CPU\nsec."),
+                Column::number("e.%user", "\n\n%"),
+                Column::text("name", "Name"),
+                Column::text("object", "Object").hidden(),
+            ],
+            rows: vec![
+                vec![
+                    Cell::Microseconds(1_234_567),
+                    Cell::Share(1.0),
+                    Cell::Text("<Total>".into()),
+                    Cell::Empty,
+                ],
+                vec![
+                    Cell::Microseconds(0),
+                    Cell::Share(0.0),
+                    Cell::Text("std::map<int, \"x\">::a very long name that does not fit into forty columns".into()),
+                    Cell::Text("a".into()),
+                ],
+            ],
+            notes: vec!["1 row more".to_owned()],
+        }
+    }
+
+    #[test]
+    fn a_table_is_text_csv_and_json() {
+        insta::assert_snapshot!("text", table().text(None));
+        insta::assert_snapshot!("text_in_40_columns", table().text(Some(40)));
+        insta::assert_snapshot!("csv", table().csv());
+        insta::assert_snapshot!("json", format!("{:#}", table().json()));
+    }
+}

@@ -1,0 +1,119 @@
+//! How long a report of a large experiment takes, and how much memory, next to stock gprofng.
+//!
+//! The experiment is made, not recorded: a million packets with 200 thousand symbols, the budget of the design. Each run is a
+//! process of its own, the files are in the page cache, and ours is the median of five. The program is that of `KCOLLECT`, or
+//! the one beside this benchmark.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use comfy_table::{Table, presets};
+use nix::sys::resource::{UsageWho, getrusage};
+use tests::made::{Size, large};
+
+#[derive(Parser)]
+struct Options {
+    /// Packets of the experiment
+    #[arg(long, default_value_t = 1_000_000)]
+    packets: usize,
+    /// Symbols of its load objects
+    #[arg(long, default_value_t = 200_000)]
+    symbols: usize,
+    /// Different stacks
+    #[arg(long, default_value_t = 20_000)]
+    stacks: usize,
+    /// Frames of a stack
+    #[arg(long, default_value_t = 20)]
+    depth: usize,
+    /// Leave gprofng out
+    #[arg(long)]
+    alone: bool,
+    /// What cargo passes to every benchmark
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// What a run took.
+struct Took {
+    time: Duration,
+    /// The most memory of any run so far, kilobytes.
+    peak_kb: i64,
+}
+
+fn run(command: &mut Command) -> Result<Took> {
+    let begun = Instant::now();
+    let status = command.stdout(Stdio::null()).status()?;
+    let time = begun.elapsed();
+    ensure!(status.success(), "{command:?}: {status}");
+    let peak_kb = getrusage(UsageWho::RUSAGE_CHILDREN)?.max_rss();
+    Ok(Took { time, peak_kb })
+}
+
+fn kcollect() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("KCOLLECT") {
+        return Ok(path.into());
+    }
+    // target/release/deps/report-0123456789abcdef
+    let own = std::env::current_exe()?;
+    let directory = own.ancestors().nth(2).context("no directory")?;
+    Ok(directory.join("kcollect"))
+}
+
+fn ours(experiment: &Path, view: &str) -> Result<Took> {
+    let mut runs = Vec::new();
+    for _ in 0..5 {
+        let mut command = Command::new(kcollect()?);
+        runs.push(run(command
+            .arg("report")
+            .arg(experiment)
+            .args([view, "-n", "20"]))?);
+    }
+    runs.sort_by_key(|run| run.time);
+    runs.into_iter().nth(2).context("no run")
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let directory = tempfile::tempdir()?;
+    let experiment = large(
+        directory.path(),
+        Size {
+            packets: options.packets,
+            functions: options.symbols,
+            stacks: options.stacks,
+            depth: options.depth,
+        },
+    )?;
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["", "seconds", "peak MB"]);
+    let mut row = |name: &str, took: &Took| {
+        let peak = took.peak_kb as f64 / 1024.0;
+        table.add_row([
+            name.to_owned(),
+            format!("{:.3}", took.time.as_secs_f64()),
+            format!("{peak:.0}"),
+        ]);
+    };
+    let functions = ours(&experiment, "functions")?;
+    row("kcollect report functions", &functions);
+    row("kcollect report threads", &ours(&experiment, "threads")?);
+    if !options.alone {
+        let mut command = Command::new("gprofng");
+        command
+            .args(["display", "text", "-limit", "20", "-functions"])
+            .arg(&experiment)
+            .env("HOME", directory.path());
+        // Its memory counts as the largest of all runs, which it is by far.
+        let gprofng = run(&mut command)?;
+        row("gprofng display text -functions", &gprofng);
+        let ratio = gprofng.time.as_secs_f64() / functions.time.as_secs_f64();
+        println!("{table}\n\ngprofng takes {ratio:.0} times as long");
+        return Ok(());
+    }
+    println!("{table}");
+    Ok(())
+}

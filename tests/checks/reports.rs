@@ -1,0 +1,332 @@
+//! `kcollect report` says what stock gprofng says, to the last digit that is shown.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use experiment_format::stacks::StackEnd;
+use kcollect::report::aggregate::{Totals, totals};
+use kcollect::report::filter::{Filter, Selection};
+use kcollect::report::metric::{Base, offered};
+use kcollect::report::model::{Model, Sums};
+use kcollect::report::table::Cell;
+use kcollect::report::views::{self, View, Wish};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tests::gprofng::{self, Row, script};
+use tests::kcollect::record;
+use tests::machine::{Exclusive, work_cpu};
+use tests::made::{DYNAMIC, KERNEL, LIBRARY, PROGRAM, Plan, STEP, Stay};
+use tests::workload;
+
+/// Functions of each load object.
+const FUNCTIONS: usize = 12;
+
+/// Rows by name, in thousandths; those of one name in any order, those of nothing left out.
+type Rows = BTreeMap<String, Vec<Vec<i64>>>;
+
+fn collect(rows: impl Iterator<Item = (String, Vec<f64>)>) -> Rows {
+    let mut found = Rows::new();
+    for (name, values) in rows {
+        let values: Vec<_> = values
+            .iter()
+            .map(|value| (value * 1000.0).round() as i64)
+            .collect();
+        if values.iter().any(|value| *value != 0) {
+            found.entry(name).or_default().push(values);
+        }
+    }
+    found.values_mut().for_each(|rows| rows.sort());
+    found
+}
+
+fn stock(experiment: &Path, metrics: &str, view: &str) -> Result<Vec<Row>> {
+    let columns = metrics.split(':').count() - 1;
+    let said = script(&[&format!("metrics {metrics}"), view], experiment)?;
+    Ok(said.table(columns).rows)
+}
+
+fn named(rows: Vec<Row>) -> Rows {
+    collect(rows.into_iter().map(|row| (row.name, row.values)))
+}
+
+/// What is printed, and not what it was computed from.
+fn ours(model: &Model, metrics: &str, view: View) -> Result<Rows> {
+    let wish = Wish {
+        metrics: Some(metrics.to_owned()),
+        ..Wish::default()
+    };
+    let table = views::table(model, view, &wish)?;
+    let name = table
+        .columns
+        .iter()
+        .position(|column| column.key == "name")
+        .context("no name")?;
+    let rows = table.rows.iter().map(|row| {
+        let Cell::Text(name) = &row[name] else {
+            return (String::new(), Vec::new());
+        };
+        let numbers = row
+            .iter()
+            .filter(|cell| matches!(cell, Cell::Microseconds(_)));
+        let numbers = numbers.filter_map(|cell| cell.plain().parse().ok());
+        (name.clone(), numbers.collect())
+    });
+    Ok(collect(rows))
+}
+
+/// Where both have as many rows of a name, they are equal. gprofng may have several for what is one hole between
+/// functions: then their sums are, but for the rounding of each.
+fn same(what: &str, ours: &Rows, stock: &Rows) -> Result<()> {
+    let sum = |rows: &[Vec<i64>]| {
+        let mut sums = vec![0; rows.first().map_or(0, Vec::len)];
+        for row in rows {
+            sums.iter_mut()
+                .zip(row)
+                .for_each(|(sum, value)| *sum += value);
+        }
+        sums
+    };
+    for name in ours.keys().chain(stock.keys()) {
+        let (Some(ours), Some(stock)) = (ours.get(name), stock.get(name)) else {
+            bail!(
+                "{what}: {name}: {:?}, and gprofng shows {:?}",
+                ours.get(name),
+                stock.get(name)
+            );
+        };
+        let equal = if ours.len() == stock.len() {
+            ours == stock
+        } else {
+            let rounding = (ours.len() + stock.len()) as i64;
+            let sums = sum(ours).into_iter().zip(sum(stock));
+            sums.into_iter()
+                .all(|(ours, stock)| (ours - stock).abs() <= rounding)
+        };
+        ensure!(
+            equal,
+            "{what}: {name}: {ours:?}, and gprofng shows {stock:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Sums as gprofng shows them: as many as it has metrics.
+fn shown(sums: &Sums, bases: &[Base]) -> Vec<f64> {
+    let cells = bases.iter().map(|base| Cell::Microseconds(base.of(sums)));
+    cells.filter_map(|cell| cell.plain().parse().ok()).collect()
+}
+
+fn agrees(experiment: &Path) -> Result<()> {
+    let model = Model::load(&[experiment.to_owned()])?;
+    let bases = offered(&model);
+    let list = |flavors: &[&str]| {
+        let metrics = bases.iter().flat_map(|base| {
+            flavors
+                .iter()
+                .map(|flavor| format!("{flavor}.{}", base.keyword()))
+        });
+        metrics.collect::<Vec<_>>().join(":") + ":name"
+    };
+    let (both, own) = (list(&["e", "i"]), list(&["e"]));
+    let functions = named(stock(experiment, &both, "functions")?);
+    same(
+        "functions",
+        &ours(&model, &both, View::Functions)?,
+        &functions,
+    )?;
+    let cpus = named(stock(experiment, &own, "cpus")?);
+    same("cpus", &ours(&model, &own, View::Cpus)?, &cpus)?;
+
+    let totals = totals(&model, &Selection::new(&model, &Filter::default()));
+    processes(
+        &model,
+        &totals,
+        &bases,
+        stock(experiment, &own, "processes")?,
+    )?;
+    threads(&model, &bases, stock(experiment, &own, "threads")?)
+}
+
+/// What follows `key` in a name, as a number: `Process   2, Thread 7`.
+fn number(name: &str, key: &str) -> Option<u64> {
+    let rest = name[name.find(key)? + key.len()..].trim_start();
+    let digits = rest
+        .find(|digit: char| !digit.is_ascii_digit())
+        .unwrap_or(rest.len());
+    rest[..digits].parse().ok()
+}
+
+/// gprofng's processes are experiments.
+fn processes(model: &Model, totals: &Totals, bases: &[Base], rows: Vec<Row>) -> Result<()> {
+    let stock = rows
+        .into_iter()
+        .filter_map(|row| Some((number(&row.name, "Process ")?.to_string(), row.values)));
+    let ours = (1..)
+        .zip(&totals.experiments)
+        .map(|(number, sums): (usize, _)| (number.to_string(), shown(sums, bases)));
+    ensure!(model.experiments.len() == totals.experiments.len());
+    same("processes", &collect(ours), &collect(stock))
+}
+
+/// gprofng has a thread once in each experiment.
+fn threads(model: &Model, bases: &[Base], rows: Vec<Row>) -> Result<()> {
+    let stock = rows.into_iter().filter_map(|row| {
+        let (process, thread) = (
+            number(&row.name, "Process ")?,
+            number(&row.name, "Thread ")?,
+        );
+        Some((format!("{process} {thread}"), row.values))
+    });
+    let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
+    for row in &model.rows {
+        let name = format!("{} {}", row.experiment.0 + 1, model.thread(row.thread).tid);
+        sums.entry(name).or_default()[row.slot()] += model.microseconds(row);
+    }
+    let ours = sums
+        .into_iter()
+        .map(|(name, sums)| (name, shown(&sums, bases)));
+    same("threads", &collect(ours), &collect(stock))
+}
+
+fn addresses() -> impl Strategy<Value = u64> {
+    let within = (0..FUNCTIONS as u64 * STEP).boxed();
+    prop_oneof![
+        3 => within.clone().prop_map(|offset| KERNEL + offset),
+        3 => within.clone().prop_map(|offset| PROGRAM + offset),
+        3 => within.prop_map(|offset| LIBRARY + offset),
+        1 => (0u64..256).prop_map(|offset| DYNAMIC + offset),
+        1 => (0u64..256).prop_map(|offset| 0x9999_0000 + offset),
+    ]
+}
+
+fn stays(
+    tids: std::ops::Range<u32>,
+    kernel_cpu: impl Strategy<Value = bool> + Clone,
+) -> impl Strategy<Value = Vec<Stay>> {
+    let ends = vec![
+        StackEnd::Complete,
+        StackEnd::Complete,
+        StackEnd::Truncated,
+        StackEnd::UnwindFailed,
+    ];
+    let ticks = prop::array::uniform10(prop_oneof![3 => Just(0u32), 1 => 1u32..5000]);
+    let stay = (
+        (0u32..4, tids, 0u64..1_000_000_000),
+        // Few addresses, so that functions recur in a stack.
+        prop::collection::vec(addresses(), 0..8),
+        prop::sample::select(ends),
+        ticks,
+        kernel_cpu,
+    );
+    let stay = stay.prop_map(|((cpu, tid, at), frames, end, ticks, kernel_cpu)| Stay {
+        cpu,
+        tid,
+        at,
+        frames,
+        end,
+        ticks,
+        kernel_cpu,
+    });
+    prop::collection::vec(stay, 0..40)
+}
+
+fn plans() -> impl Strategy<Value = Plan> {
+    let founder = stays(100..110, any::<bool>());
+    let process = |pid: u32| stays(pid..pid + 3, Just(false)).prop_map(move |stays| (pid, stays));
+    let processes = (process(10), process(20), process(30));
+    (
+        prop::sample::select(vec![997, 10_007, 10_000, 100_003]),
+        founder,
+        processes,
+        0usize..4,
+    )
+        .prop_map(|(tick_us, founder, (a, b, c), count)| Plan {
+            tick_us,
+            functions: FUNCTIONS,
+            founder: founder
+                .into_iter()
+                .map(|stay| (stay.tid / 4, stay))
+                .collect(),
+            processes: [a, b, c].into_iter().take(count).collect(),
+        })
+}
+
+#[test]
+fn experiments_made_by_chance_are_reported_as_gprofng_does() {
+    let mut runner = TestRunner::new(Config {
+        cases: 24,
+        max_shrink_iters: 200,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let outcome = runner.run(&plans(), |plan| {
+        let directory =
+            tempfile::tempdir().map_err(|error| TestCaseError::fail(error.to_string()))?;
+        let experiment = plan
+            .write(directory.path())
+            .map_err(|error| TestCaseError::fail(error.to_string()))?;
+        agrees(&experiment).map_err(|error| TestCaseError::fail(format!("{error:#}")))
+    });
+    outcome.unwrap();
+}
+
+#[test]
+fn root_a_recording_is_reported_as_gprofng_does() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let cpu = work_cpu()?.to_string();
+    let recorded = record(
+        &["-p", "hi", "-x", "off", "-F", "=mixed|spawner"],
+        &[workload!("spawner"), "2.3", &cpu],
+        Duration::from_secs(40),
+    )?;
+    let experiment = recorded.experiment()?;
+    agrees_but_for_names(&experiment)?;
+    let interval = gprofng::header(&experiment)?.interval_ns / 1e3;
+    let model = Model::load(&[experiment])?;
+    ensure!(
+        model
+            .experiments
+            .iter()
+            .all(|info| f64::from(info.tick_us) == interval)
+    );
+    ensure!(model.warnings.is_empty(), "{:?}", model.warnings);
+    Ok(())
+}
+
+/// The same, with the names of functions of C++ left aside: there are two ways to write a template.
+fn agrees_but_for_names(experiment: &Path) -> Result<()> {
+    let model = Model::load(&[experiment.to_owned()])?;
+    let bases = offered(&model);
+    let metrics: Vec<_> = bases
+        .iter()
+        .flat_map(|base| ["e", "i"].map(|flavor| format!("{flavor}.{}", base.keyword())))
+        .collect();
+    let metrics = metrics.join(":") + ":name";
+    let plain = |rows: Rows| -> Rows {
+        rows.into_iter()
+            .filter(|(name, _)| !name.contains(['(', ':']))
+            .collect()
+    };
+    let functions = plain(named(stock(experiment, &metrics, "functions")?));
+    ensure!(functions.len() > 20, "{functions:?}");
+    same(
+        "functions",
+        &plain(ours(&model, &metrics, View::Functions)?),
+        &functions,
+    )?;
+    let totals = totals(&model, &Selection::new(&model, &Filter::default()));
+    let own: Vec<_> = bases
+        .iter()
+        .map(|base| format!("e.{}", base.keyword()))
+        .collect();
+    let own = own.join(":") + ":name";
+    processes(
+        &model,
+        &totals,
+        &bases,
+        stock(experiment, &own, "processes")?,
+    )?;
+    threads(&model, &bases, stock(experiment, &own, "threads")?)
+}
