@@ -47,6 +47,12 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
                 Err(failure) => refuse(&mut output, &failure),
             };
         }
+        Ok(Command::View(request)) => {
+            return match picture::show(&request, &mut output) {
+                Ok(()) => Kind::Ok.code(),
+                Err(failure) => refuse(&mut output, &failure),
+            };
+        }
         Ok(Command::Counters) => Ok(counters().to_owned()),
         Ok(Command::Version) => Ok(concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned()),
         Ok(Command::Help(text)) => Ok(text),

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use super::report::Report;
+use super::view::View;
 use crate::exit::Kind;
 
 /// The words after `kcollect`.
@@ -26,7 +27,7 @@ use crate::exit::Kind;
              is printed at the end.\n\n\
              Everything from the first word that is neither an option nor an option's value belongs to the load \
              command. `--` before it separates them where they could be confused.",
-    override_usage = "kcollect [OPTIONS] [LOAD [ARGUMENT...]]\n       kcollect report [EXPERIMENT...] [VIEW] [OPTIONS]\n       kcollect doctor [--json]",
+    override_usage = "kcollect [OPTIONS] [LOAD [ARGUMENT...]]\n       kcollect report [EXPERIMENT...] [VIEW] [OPTIONS]\n       kcollect view [EXPERIMENT] [-o FILE | --serve [PORT]]\n       kcollect doctor [--json]",
     help_template = "{about-with-newline}\n{usage-heading} {usage}\n\n{all-args}{after-help}",
     disable_help_flag = true,
     disable_version_flag = true,
@@ -61,6 +62,9 @@ pub(super) enum Sub {
     /// Shows where time went, by function, load object, thread, process or CPU; needs no privilege (a load called report goes
     /// after --)
     Report(Box<Report>),
+    /// Draws a page for a browser: the timeline of every thread, a flame graph of what is selected, the processes (a load called
+    /// view goes after --)
+    View(View),
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]

@@ -15,6 +15,7 @@ mod report;
 mod signals;
 mod targets;
 mod values;
+mod view;
 
 use std::ffi::OsString;
 

@@ -11,7 +11,8 @@ use std::time::Duration;
 use user_collector::follow::{Follow, Pattern};
 
 use super::args::{Sub, Typed};
-use super::{CliError, Machine, report, signals, values};
+use super::{CliError, Machine, report, signals, values, view};
+use crate::picture;
 use crate::report::Request;
 use crate::user::Rule;
 
@@ -27,6 +28,8 @@ pub enum Command {
     },
     /// Report what experiments say (`kcollect report`).
     Report(Box<Request>),
+    /// Draw a page of an experiment (`kcollect view`).
+    View(picture::Request),
     /// List the hardware counters (`-h` alone).
     Counters,
     /// Say the version (`-V`).
@@ -192,6 +195,7 @@ pub fn resolve(mut typed: Typed, machine: &Machine) -> Result<Command, CliError>
         Some(Sub::Report(typed)) => {
             return report::resolve(*typed).map(|request| Command::Report(Box::new(request)));
         }
+        Some(Sub::View(typed)) => return view::resolve(typed).map(Command::View),
         None => {}
     }
     if typed.output.version {

@@ -1,6 +1,6 @@
 //! `kcollect view`: the whole machine on one page, a file of HTML that needs nothing else.
 //!
-//! What is to be shown is a [`Payload`], which knows nothing of experiments: who reads them fills it. [`encode`] lays
+//! What is to be shown is a [`Payload`], which knows nothing of experiments: [`gather()`] fills it from the model of a report. [`encode`] lays
 //! it out as columns, [`page`](mod@page) puts the columns into a page, [`serve`] offers that page to a browser of this
 //! machine. The page does the rest, in `js/`: all that depends on what is selected is counted there, from the ticks,
 //! in whole numbers.
@@ -9,10 +9,12 @@
 //! recorded becomes markup: names are compressed and in base64 until a script puts them on the screen as text.
 
 pub mod encode;
+mod gather;
 pub mod page;
 pub mod payload;
 pub mod serve;
 
 pub use encode::Error;
+pub use gather::gather;
 pub use page::page;
 pub use payload::{Function, Payload, Process, Stacks, Thread, Tick};
