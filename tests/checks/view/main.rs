@@ -6,18 +6,27 @@ mod generated;
 mod truth;
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use ::kcollect::picture::view::{Payload, gather, page};
+use ::kcollect::report::aggregate::totals;
+use ::kcollect::report::filter::{self as report, Filter};
+use ::kcollect::report::model::Model;
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use experiment_format::microstate::Microstate;
 use generated::{Dice, profile};
-use kcollect::picture::view::{Payload, page};
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::browser::Browser;
+use tests::command::run;
+use tests::kcollect::{self, record};
+use tests::machine::{Exclusive, work_cpu};
+use tests::workload;
 use truth::{Profile, Selection, Truth};
 
 /// A browser that shows a page, and the page's file.
@@ -38,9 +47,16 @@ const READY: &str = "new Promise(done => { \
 
 fn show(payload: &Payload) -> Result<Shown> {
     let directory = tempfile::tempdir()?;
-    let file = directory.path().join("view.html");
-    let html = page(payload)?;
-    fs::write(&file, &html)?;
+    fs::write(directory.path().join(PAGE), page(payload)?)?;
+    open(directory)
+}
+
+/// The page's file.
+const PAGE: &str = "view.html";
+
+fn open(directory: TempDir) -> Result<Shown> {
+    let file = directory.path().join(PAGE);
+    let bytes = usize::try_from(fs::metadata(&file)?.len())?;
     let mut browser = Browser::start()?;
     browser.resize(1280, 800, 1.0)?;
     browser.open_file(&file)?;
@@ -49,7 +65,7 @@ fn show(payload: &Payload) -> Result<Shown> {
     Ok(Shown {
         browser,
         times,
-        bytes: html.len(),
+        bytes,
         _directory: directory,
     })
 }
@@ -302,6 +318,54 @@ fn names_are_text_whatever_they_are() -> Result<()> {
             .evaluate("document.querySelectorAll('script, img').length")?
             == 1
     );
+    shown.is_content()
+}
+
+/// From the command line to the screen: what the page counts is what the report of the same experiment counts.
+#[test]
+fn root_a_recording_is_shown() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let cpu = work_cpu()?.to_string();
+    let recorded = record(
+        &["-p", "hi", "-F", "=mixed"],
+        &[workload!("mixed"), "1.5", &cpu],
+        Duration::from_secs(40),
+    )?;
+    let experiment = recorded.experiment()?;
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join(PAGE);
+    let mut command = kcollect::command([OsStr::new("view"), experiment.as_os_str()])?;
+    command.arg("-o").arg(&file);
+    let made = run(&mut command, Duration::from_secs(30))?;
+    ensure!(made.status.success(), "{made}");
+    ensure!(made.stdout.trim() == file.display().to_string(), "{made}");
+
+    let model = Model::load(&[experiment])?;
+    let payload = gather(&model)?;
+    let selection = report::Selection::new(&model, &Filter::default());
+    let sums = totals(&model, &selection).all;
+    for state in &Microstate::ALL[..Microstate::PER_THREAD] {
+        let ticks = payload.ticks.iter().filter(|tick| tick.state == *state);
+        let shown: u64 = ticks.map(|tick| u64::from(tick.ticks)).sum();
+        let reported = sums[*state as usize] / i64::from(payload.interval_us);
+        ensure!(
+            i64::try_from(shown)? == reported,
+            "{state:?}: {shown}, {reported}"
+        );
+    }
+    let all: u64 = payload.ticks.iter().map(|tick| u64::from(tick.ticks)).sum();
+    let mut shown = open(directory)?;
+    ensure!(shown.ticks()? == all && all > 1_000, "{all}");
+    let truths = Profile::new(&payload);
+    for selection in selections(&payload, 11).iter().take(12) {
+        let expected = truths.count(selection, true);
+        ensure!(shown.select(selection, true)? == expected, "{selection:?}");
+    }
+    let exact = payload
+        .threads
+        .iter()
+        .filter(|thread| thread.exact_ns.is_some());
+    ensure!(exact.count() * 2 > payload.threads.len());
     shown.is_content()
 }
 

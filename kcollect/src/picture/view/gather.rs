@@ -20,7 +20,8 @@ pub fn gather(model: &Model) -> Result<Payload, Error> {
     let Some(founder) = model.experiments.first() else {
         return Ok(Payload::default());
     };
-    let (stacks, nodes) = stacks(model);
+    let (functions, numbers) = functions(model);
+    let (stacks, nodes) = stacks(model, &numbers);
     let interval = model
         .experiments
         .iter()
@@ -35,10 +36,10 @@ pub fn gather(model: &Model) -> Result<Payload, Error> {
         duration_ns: model.end_ns(),
         interval_us: interval,
         machine: machine(founder),
-        losses: model.warnings.join("\n"),
+        losses: losses(model, founder).join("\n"),
         processes: processes(model),
         threads: threads(model),
-        functions: functions(model),
+        functions,
         stacks,
         ticks: Vec::with_capacity(model.rows.len()),
     };
@@ -83,6 +84,18 @@ fn machine(founder: &ExperimentInfo) -> String {
         .join(" · ")
 }
 
+/// What is missing, and each of the recording's own counters of losses that is not 0.
+fn losses(model: &Model, founder: &ExperimentInfo) -> Vec<String> {
+    let mut lines = model.warnings.clone();
+    let summary = founder.summary().unwrap_or_default();
+    let counters = summary["losses"].as_object().into_iter().flatten();
+    lines.extend(counters.filter_map(|(name, count)| {
+        let count = count.as_u64().filter(|count| *count > 0)?;
+        Some(format!("{}: {count}", name.replace('_', " ")))
+    }));
+    lines
+}
+
 fn processes(model: &Model) -> Vec<Process> {
     let each = model.processes.iter().map(|process| {
         let own = model.experiments.get(process.experiment as usize);
@@ -109,10 +122,14 @@ fn threads(model: &Model) -> Vec<Thread> {
     each.collect()
 }
 
-fn functions(model: &Model) -> Vec<Function> {
+/// The functions, and for each of the model's its number. Copies of one function, as templates and generics make them,
+/// are one to the eye.
+fn functions(model: &Model) -> (Vec<Function>, Vec<u32>) {
+    let mut functions = Vec::new();
+    let mut known = HashMap::new();
     let each = model.functions.iter().map(|function| {
         let object = model.object(function.object);
-        Function {
+        let shown = Function {
             name: function.name.clone().into_bytes(),
             object: match object.kind {
                 ObjectKind::Special => Vec::new(),
@@ -120,18 +137,23 @@ fn functions(model: &Model) -> Vec<Function> {
             },
             kernel: function.kernel,
             inlined: false,
-        }
+        };
+        *known.entry(shown).or_insert_with_key(|shown| {
+            functions.push(shown.clone());
+            functions.len() as u32 - 1
+        })
     });
-    each.collect()
+    let numbers = each.collect();
+    (functions, numbers)
 }
 
 /// The stacks by function, and for each of the model's its node.
-fn stacks(model: &Model) -> (Stacks, Vec<u32>) {
+fn stacks(model: &Model, functions: &[u32]) -> (Stacks, Vec<u32>) {
     let mut stacks = Stacks::default();
     let mut nodes = vec![Stacks::ROOT; model.stacks.len()];
     for (stack, caller, leaf) in model.stacks.iter() {
-        let function = model.frame(leaf).function;
-        nodes[stack.index()] = stacks.child(nodes[caller.index()], function.0);
+        let function = functions[model.frame(leaf).function.index()];
+        nodes[stack.index()] = stacks.child(nodes[caller.index()], function);
     }
     (stacks, nodes)
 }
