@@ -97,7 +97,7 @@ proptest! {
     #[test]
     fn any_bytes_as_frame_information(data in proptest::collection::vec(any::<u8>(), 0..4096)) {
         for frames in [Frames::Eh { data: &data, address: 0 }, Frames::Debug { data: data.as_slice().into() }] {
-            let sections = Sections { frames, text: 0, got: 0, executable: std::iter::once(0..u64::MAX).collect(), roots: Vec::new() };
+            let sections = Sections { frames, text: 0, got: 0, executable: std::iter::once(0..u64::MAX).collect(), go: None };
             let _ = Table::of_sections(&sections, &mut Rules::new());
         }
     }

@@ -49,7 +49,7 @@ fn sections(data: &[u8]) -> Sections<'_> {
         text: 0,
         got: 0,
         executable,
-        roots: Vec::new(),
+        go: None,
     }
 }
 
@@ -430,23 +430,6 @@ fn debug_frame() {
         frame(sp(8), FramePointer::Same)
     );
     assert_eq!(summary.fdes, 1);
-}
-
-/// Go's `runtime.mcall`.
-#[test]
-fn a_stack_that_begins_in_a_function() {
-    let data = section(cie(), &[&[], &[]]);
-    let mut rules = Rules::new();
-    let sections = Sections {
-        roots: vec![START],
-        ..sections(&data)
-    };
-    let (table, _) = Table::of_sections(&sections, &mut rules).unwrap();
-    assert_eq!(table.lookup(&rules, START + 0x80), Some(&Rule::Stop));
-    assert_eq!(
-        table.lookup(&rules, START + 0x1000).copied(),
-        frame(sp(8), FramePointer::Same)
-    );
 }
 
 #[test]

@@ -9,6 +9,7 @@ use serde::Serialize;
 use user_collector::maps::Mapping;
 use user_collector::objects::{Objects, Table};
 use user_collector::spaces::{Code, find};
+use user_collector::unwind::Rule;
 
 use super::HandOver;
 
@@ -107,10 +108,11 @@ impl Copied {
         handed_over: &HandOver,
         relatives: &[u32],
     ) -> Option<UserStack> {
-        let mut waits = false;
+        let (mut waits, mut leaves) = (false, false);
         let lowest = self.registers.general[usize::from(SP)].wrapping_sub(RED_ZONE);
         let read = |address: u64| self.word(address.checked_sub(lowest)?);
         let find = |address: u64| {
+            leaves = false;
             let Some(mapping) = find(&self.code, address) else {
                 return Found::End(End::NoMapping);
             };
@@ -128,15 +130,22 @@ impl Copied {
                         })
                         .filter(|number| *number != 0)
                         .and_then(|number| objects.rule(number));
+                    leaves = rule
+                        .and_then(|rule| Rule::decode(&rule))
+                        .is_some_and(|rule| rule.changes_stacks());
                     rule.map_or(Found::Guess, Found::Rule)
                 }
                 Some(Table::None) | None => Found::Guess,
             }
         };
         let most = DEEPEST.saturating_sub(self.walked.len());
-        let walked = unwind::walk(&self.registers, most, find, read);
+        let mut walked = unwind::walk(&self.registers, most, find, read);
         if waits {
             return None;
+        }
+        // Of the goroutine's stack there is no copy, but this one has been walked to its first function.
+        if walked.end == End::Unreadable && leaves {
+            walked.end = End::Complete;
         }
         let mut frames = [&*self.walked, &walked.frames].concat();
         // A caller where no code is was no caller. The leaf is where it is.

@@ -54,6 +54,8 @@ pub(crate) enum Excuse {
     Proven,
     /// Ours ends where Go has changed stacks, and says that it is complete.
     GoRoot,
+    /// Ours goes on at the goroutine's stack, where Go has changed stacks.
+    GoStacks,
     /// No code is mapped there, as when a null pointer was called; framehop guesses its caller.
     Unmapped,
     /// The C library has no frame information, nor have the start files anywhere; framehop guesses.
@@ -114,6 +116,9 @@ impl Seen<'_> {
             {
                 Some(Excuse::GoRoot)
             }
+            (_, Some(rule)) if self.truth.is_none() && rule.changes_stacks() => {
+                Some(Excuse::GoStacks)
+            }
             // Of the innermost frame alone: of others it would be ours that lacks the register.
             (_, Some(Rule::Frame(frame)))
                 if self.unsettled
@@ -128,14 +133,22 @@ impl Seen<'_> {
     }
 }
 
-/// Is it a function of Go's that has changed to the scheduler's stack? A goroutine's registers are elsewhere then, and what
-/// framehop finds above is what the scheduler's stack had before.
+/// Is it a function of Go's that has changed to the scheduler's stack, or begins it? A goroutine's registers are elsewhere
+/// then, and what framehop finds above is what the scheduler's stack had before.
 fn go_root(frame: u64, space: &Space) -> bool {
     space.at(frame).is_some_and(|loaded| {
         let symbol = loaded.file.symbol(frame.wrapping_sub(loaded.bias));
-        ["runtime.mcall", "runtime.morestack"]
-            .iter()
-            .any(|root| symbol.starts_with(root))
+        [
+            "runtime.mcall",
+            "runtime.morestack",
+            "runtime.mstart",
+            "runtime.rt0_go",
+            "runtime.clone",
+            "gogo",
+            "_rt0_amd64",
+        ]
+        .iter()
+        .any(|root| symbol.starts_with(root))
     })
 }
 

@@ -5,7 +5,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 8 | `kcunwind` |
-//! | 4 | version of the format: 3 |
+//! | 4 | version of the format: 4 |
 //! | 32 | BLAKE3 of all that follows |
 //! | 32 | the key: BLAKE3 of all that the table was made of |
 //! | 7 × 8 | the summary: `text`, `fdes`, `bad_fdes`, `malformed_fdes`, `elsewhere`, `overlapped`, `unread` |
@@ -26,7 +26,7 @@ use crate::unwind::{
 const MAGIC: &[u8; 8] = b"kcunwind";
 /// To be raised with any change of the format, and of the unwinder's that makes another table of the same section: it is
 /// also part of the key.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Bytes before those that the checksum is of.
 const HEAD: usize = 8 + 4 + 32;
 
@@ -57,7 +57,6 @@ impl Key {
             sections.got,
             kind,
             address,
-            sections.roots.len() as u64,
             ranges,
         ] {
             hasher.update(&number.to_le_bytes());
@@ -65,9 +64,6 @@ impl Key {
         for range in &sections.executable {
             hasher.update(&range.start.to_le_bytes());
             hasher.update(&range.end.to_le_bytes());
-        }
-        for root in &sections.roots {
-            hasher.update(&root.to_le_bytes());
         }
         // Last, so that it needs no length.
         hasher.update(data);
@@ -269,7 +265,7 @@ mod tests {
             text: 0,
             got: 0,
             executable: Vec::new(),
-            roots: Vec::new(),
+            go: None,
         };
         let (key, empty) = (Key::of(&sections), Table::default());
         let mut rules = Rules::new();
@@ -297,24 +293,20 @@ mod tests {
 
     #[test]
     fn the_key_is_of_all_that_is_read() {
-        let data = [1, 2, 3];
+        let data: &'static [u8] = &[1, 2, 3];
         let base = || Sections {
-            frames: Frames::Eh {
-                data: &data,
-                address: 1,
-            },
+            frames: Frames::Eh { data, address: 1 },
             text: 2,
             got: 3,
             executable: vec![4..5, 6..7],
-            roots: Vec::new(),
+            go: None,
         };
         let eh = |data, address| Frames::Eh { data, address };
-        let changes: [fn(&mut Sections<'static>); 7] = [
+        let changes: [fn(&mut Sections<'static>); 6] = [
             |sections| sections.text = 0,
             |sections| sections.got = 0,
             |sections| sections.executable[1].end = 8,
             |sections| sections.executable.truncate(1),
-            |sections| sections.roots = vec![1],
             |sections| sections.frames = Frames::None,
             |sections| {
                 sections.frames = Frames::Debug {
@@ -323,7 +315,7 @@ mod tests {
             },
         ];
         let mut keys = vec![Key::of(&base())];
-        for frames in [eh(&data, 9), eh(&data[..2], 1), eh(&[1, 2, 4], 1)] {
+        for frames in [eh(data, 9), eh(&data[..2], 1), eh(&[1, 2, 4], 1)] {
             keys.push(Key::of(&Sections { frames, ..base() }));
         }
         for change in changes {

@@ -15,11 +15,12 @@ use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 use object::Endianness;
 use object::elf::{
     ELFCLASS64, ELFCOMPRESS_ZLIB, ELFDATA2LSB, ELFMAG, FileHeader64, PF_X, PT_GNU_EH_FRAME,
-    PT_LOAD, ProgramHeader64, SectionHeader64, Sym64,
+    PT_LOAD, ProgramHeader64, SectionHeader64,
 };
 use object::read::ReadRef;
 use object::read::elf::{CompressionHeader, FileHeader, ProgramHeader, SectionHeader};
 
+use super::go_elf::{self, GoFunctions};
 use super::{MAX_PAGES, MAX_ROWS, MAX_SECTION, frames, x86_64};
 
 /// Most program headers: 64 KiB of them, as many as the kernel reads of a program.
@@ -135,14 +136,12 @@ pub struct Sections<'data> {
     pub got: u64,
     /// Addresses of the executable segments, as far as the file fills them.
     pub executable: Vec<Range<u64>>,
-    /// Addresses of the functions that are a stack's first, although their frame information tells of a caller: Go's
-    /// `runtime.mcall` and `runtime.morestack`. They have left the goroutine's stack for the thread's, which they begin
-    /// anew each time; what is above them there is of an earlier use.
-    pub roots: Vec<u64>,
+    /// Go's functions, where it has some.
+    pub go: Option<GoFunctions<'data>>,
 }
 
 type Header = FileHeader64<Endianness>;
-type Segment = ProgramHeader64<Endianness>;
+pub(super) type Segment = ProgramHeader64<Endianness>;
 type Section = SectionHeader64<Endianness>;
 pub(crate) const LITTLE: Endianness = Endianness::Little;
 
@@ -159,16 +158,13 @@ impl<'data> Sections<'data> {
         let named = Named::of(header, file)?;
         let address = |name| named.get(name).map_or(0, |section| section.sh_addr(LITTLE));
         let frames = frames(&named, segments, file)?;
-        let roots = match frames {
-            Frames::Debug { .. } => go_roots(&named, file).unwrap_or_default(),
-            _ => Vec::new(),
-        };
+        let go = go_elf::functions(&named, segments, file)?;
         Ok(Sections {
             frames,
             text: address(".text"),
             got: address(".got"),
             executable,
-            roots,
+            go,
         })
     }
 }
@@ -240,8 +236,8 @@ fn executable<'data, R: ReadRef<'data>>(
 
 /// The sections and their names. Names are compared in place: to cut them out first would cost the square of
 /// the file's size where many sections share one endless name.
-struct Named<'data> {
-    headers: &'data [Section],
+pub(super) struct Named<'data> {
+    pub(super) headers: &'data [Section],
     names: &'data [u8],
 }
 
@@ -262,7 +258,7 @@ impl<'data> Named<'data> {
         Ok(Named { headers, names })
     }
 
-    fn get(&self, name: &str) -> Option<&'data Section> {
+    pub(super) fn get(&self, name: &str) -> Option<&'data Section> {
         self.headers.iter().find(|section| {
             let own = self
                 .names
@@ -293,32 +289,6 @@ fn frames<'data, R: ReadRef<'data>>(
         decompressed(section, ".debug_frame", file)
     });
     Ok(data?.map_or(Frames::None, |data| Frames::Debug { data }))
-}
-
-/// Where the functions begin, in a file of Go's linker.
-fn go_roots<'data, R: ReadRef<'data>>(sections: &Named<'data>, file: R) -> Option<Vec<u64>> {
-    const NAMES: [&[u8]; 3] = [
-        b"runtime.mcall\0",
-        b"runtime.morestack\0",
-        b"runtime.morestack.abi0\0",
-    ];
-    sections.get(".gopclntab")?;
-    let section = sections.get(".symtab")?;
-    let symbols = data(section, ".symtab", file).ok()?;
-    let strings = sections.headers.get(section.sh_link(LITTLE) as usize)?;
-    let names = data(strings, ".strtab", file).ok()?;
-    let address = |symbol: &[u8]| {
-        let name = u32::from_le_bytes(*symbol.first_chunk()?);
-        let name = names.get(name as usize..)?;
-        let value = u64::from_le_bytes(*symbol.get(8..)?.first_chunk()?);
-        let is_root = NAMES.iter().any(|root| name.starts_with(root));
-        is_root.then_some(value)
-    };
-    let found = symbols
-        .chunks_exact(size_of::<Sym64<Endianness>>())
-        .filter_map(address);
-    // Each is there once; a file that says otherwise is no reason to compare each function with more.
-    Some(found.take(NAMES.len()).collect())
 }
 
 /// `.eh_frame` and its address, by the way of the program itself: `PT_GNU_EH_FRAME` is a header that says where it begins;
@@ -357,7 +327,7 @@ fn loaded_frames<'data, R: ReadRef<'data>>(
     Ok(Some((frames::up_to_terminator(data), address)))
 }
 
-fn data<'data, R: ReadRef<'data>>(
+pub(super) fn data<'data, R: ReadRef<'data>>(
     section: &Section,
     name: &'static str,
     file: R,
@@ -400,7 +370,7 @@ fn decompressed<'data, R: ReadRef<'data>>(
 }
 
 /// A piece of the file that is no larger than a section may be.
-fn piece<'data, R: ReadRef<'data>>(
+pub(super) fn piece<'data, R: ReadRef<'data>>(
     file: R,
     name: &'static str,
     offset: u64,

@@ -30,9 +30,10 @@ impl<T: ReaderOffset> UnwindContextStorage<T> for Storage {
     type Stack = Box<[UnwindTableRow<T, Self>; 8]>;
 }
 
-/// Reads all functions of a file.
+/// Reads all functions of a file that are not known otherwise.
 pub(super) fn read(
     sections: &Sections<'_>,
+    known: Functions,
     rules: &mut Rules,
     summary: &mut Summary,
 ) -> Result<Functions, Error> {
@@ -52,7 +53,7 @@ pub(super) fn read(
                 section,
                 bases.set_eh_frame(address),
                 entries,
-                sections,
+                (sections, known),
                 rules,
                 summary,
             )
@@ -66,9 +67,9 @@ pub(super) fn read(
                 at: 0,
                 cie: Cie::Ones,
             };
-            Reader::new(section, bases, entries, sections, rules, summary).read()
+            Reader::new(section, bases, entries, (sections, known), rules, summary).read()
         }
-        Frames::None => Ok(Functions::default()),
+        Frames::None => Ok(known),
     }
 }
 
@@ -174,7 +175,6 @@ struct Reader<'data, 'a, S: UnwindSection<Slice<'data>>> {
     entries: Entries<'data>,
     /// By rising start.
     executable: Vec<Range<u64>>,
-    roots: &'a [u64],
     rules: &'a mut Rules,
     summary: &'a mut Summary,
     cies: HashMap<usize, Option<CommonInformationEntry<Slice<'data>>>>,
@@ -186,11 +186,11 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
         section: S,
         bases: BaseAddresses,
         entries: Entries<'data>,
-        sections: &'a Sections<'_>,
+        (sections, functions): (&Sections<'_>, Functions),
         rules: &'a mut Rules,
         summary: &'a mut Summary,
     ) -> Self {
-        let (cies, functions) = (HashMap::new(), Functions::default());
+        let cies = HashMap::new();
         let mut executable = sections.executable.clone();
         executable.sort_by_key(|range| range.start);
         Reader {
@@ -198,7 +198,6 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
             bases,
             entries,
             executable,
-            roots: &sections.roots,
             rules,
             summary,
             cies,
@@ -266,10 +265,11 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
             self.summary.elsewhere += 1;
             return Ok(());
         }
-        self.functions.begin(pcs.clone());
-        if self.roots.contains(&pcs.start) {
-            return self.functions.row(pcs.start, Rules::STOP);
+        // What Go's linker says here of a function of Go's, it says better in its own table.
+        if self.functions.cover(pcs.start) {
+            return Ok(());
         }
+        self.functions.begin(pcs.clone());
         let mut known_to = pcs.start;
         let mut last = None;
         let column = fde.cie().return_address_register();

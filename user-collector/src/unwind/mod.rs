@@ -6,6 +6,8 @@
 //! [`Page`] of pc. Rules repeat from file to file (all programs and libraries of a Debian system have about 5,000), so all files
 //! share one [`Rules`].
 //!
+//! Go's programs have a table of their own for the same end, stripped or not, from which their functions' rows are made.
+//!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use user_collector::unwind::{Rules, Table};
@@ -28,16 +30,21 @@
 //! What it refuses: general DWARF expressions, and stack pointers that are not the CFA: 19 of 10.7 million rows in
 //! the programs and libraries of a Debian system, marked as [`Rule::Unsupported`] and counted. Also
 //! `.debug_frame` compressed in another way than zlib's, and files of another class, byte order or machine. What depends on the processor is in
-//! `x86_64.rs` alone.
+//! `x86_64.rs` and `x86_64_go.rs` alone.
 
 pub(crate) mod elf;
 mod frames;
+mod go;
+mod go_elf;
+mod pclntab;
 mod rule;
 mod summary;
 mod table;
 mod x86_64;
+mod x86_64_go;
 
 pub use elf::{Error, Frames, Sections};
+pub use go_elf::GoFunctions;
 pub use rule::{Base, Cfa, Frame, FramePointer, ReturnAddress, Rule, Rules, Unsupported};
 pub use summary::{RowCounts, Summary};
 pub use table::{Page, Row, Table};

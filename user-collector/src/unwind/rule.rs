@@ -169,6 +169,23 @@ impl Rule {
     /// Bytes of an encoded rule.
     pub const SIZE: usize = 16;
 
+    /// Does the caller have another stack? So leave Go's functions that call on the scheduler's stack: by the frame pointer, to
+    /// where the goroutine was interrupted.
+    #[must_use]
+    pub fn changes_stacks(&self) -> bool {
+        matches!(
+            self,
+            Rule::Frame(Frame {
+                cfa: Cfa::Register {
+                    register: super::x86_64::FP,
+                    ..
+                },
+                ra: ReturnAddress::Interrupted { .. },
+                ..
+            })
+        )
+    }
+
     /// The rule as the BPF side has it, little endian. A rule of zeros is [`Rule::Absent`].
     ///
     /// ```c

@@ -11,6 +11,10 @@ use super::x86_64;
 pub struct Summary {
     /// Bytes of executable segments.
     pub text: u64,
+    /// Functions of Go's table that were read.
+    pub go_functions: u64,
+    /// Functions of Go's table of which it does not say where the caller is: those of C.
+    pub go_unknown: u64,
     /// FDEs that were read.
     pub fdes: u64,
     /// FDEs that could not be read at all, because of themselves or of their CIE.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::elf::{Error, Sections};
 use super::rule::{Rule, Rules};
 use super::summary::{RowCounts, Summary};
-use super::{MAX_PADDING, MAX_PAGES, MAX_ROWS, frames};
+use super::{MAX_PADDING, MAX_PAGES, MAX_ROWS, frames, go};
 
 /// From this pc on, this rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Table {
     /// The processor whose files have tables, as `e_machine` has it.
     pub(crate) const MACHINE: u16 = super::x86_64::MACHINE.0;
 
-    /// Makes the table of an ELF file: `.eh_frame`, or else `.debug_frame`, or else an empty one.
+    /// Makes the table of an ELF file: of Go's functions, and of `.eh_frame`, or else of `.debug_frame`.
     ///
     /// # Errors
     /// The file is no ELF file of this machine, its headers point outside of it, or it is beyond the limits of this
@@ -65,7 +65,11 @@ impl Table {
             }),
             ..Summary::default()
         };
-        let functions = frames::read(sections, rules, &mut summary)?;
+        let functions = match &sections.go {
+            Some(go) => go::read(go, &sections.executable, rules, &mut summary)?,
+            None => Functions::default(),
+        };
+        let functions = frames::read(sections, functions, rules, &mut summary)?;
         let table = functions.table(&mut summary)?;
         summary.rows = RowCounts::of(&table, rules);
         Ok((table, summary))
@@ -200,6 +204,8 @@ impl Table {
 pub(super) struct Functions {
     functions: Vec<Function>,
     rows: Vec<(u32, u16)>,
+    /// So many came first, by rising start.
+    sorted: usize,
 }
 
 #[derive(Debug)]
@@ -234,6 +240,31 @@ impl Functions {
             _ => self.rows.push((offset, rule)),
         }
         Ok(())
+    }
+
+    /// From `pc` on this rule, whatever was said of it before.
+    pub(super) fn end(&mut self, pc: u64, rule: u16) -> Result<(), Error> {
+        if let Some(function) = self.functions.last() {
+            let offset = pc.saturating_sub(function.pcs.start);
+            let own = &self.rows[function.first_row..];
+            let before = own.partition_point(|(at, _)| u64::from(*at) < offset);
+            self.rows.truncate(function.first_row + before);
+        }
+        self.row(pc, rule)
+    }
+
+    /// Those that are here came by rising start. Those that follow may not.
+    pub(super) fn all_sorted(&mut self) {
+        self.sorted = self.functions.len();
+    }
+
+    /// Is this in one of the sorted ones?
+    pub(super) fn cover(&self, pc: u64) -> bool {
+        let sorted = &self.functions[..self.sorted];
+        let before = sorted.partition_point(|function| function.pcs.start <= pc);
+        sorted[..before]
+            .last()
+            .is_some_and(|function| pc < function.pcs.end)
     }
 
     /// Sorts them. Of two that overlap, the one that begins later holds from its start: so does the search of

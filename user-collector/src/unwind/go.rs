@@ -1,0 +1,335 @@
+//! From Go's table of functions to rows.
+//!
+//! A function's caller is where its height says, at each pc: in the prologue, in leaves, in assembly. The caller's frame pointer
+//! is below the return address, from where the text shows that it is put there. Go's own code does not need it. It is followed for
+//! the few functions of the runtime that change stacks, and for C above Go.
+//!
+//! Goroutines have stacks of their own, and a thread one for the scheduler, where C is called too. Go's runtime goes from one to the other by
+//! what it keeps of each goroutine, which a rule can't follow. So, where a function changes stacks,
+//!
+//! * `systemstack`, `asmcgocall` and the readers of clocks are gone through by the frame pointer, which they keep: the stack goes on
+//!   where the goroutine called. Up to Go 1.20 the first two have no frame: their caller is left out, and it is their
+//!   callee that is named after it, as `F.func1`. They are left as what is interrupted is, for the caller's stack may lie below.
+//! * `mcall` and `morestack` begin the scheduler's stack anew each time, after they have put the goroutine aside; `gogo`
+//!   and what `clone` does in the new thread have no caller either: a stack ends there.
+//!
+//! `asyncPreempt` and `sigpanic` are called by nobody: a signal's handler made it so. What they return to was
+//! interrupted.
+
+use std::ops::Range;
+
+use super::MAX_ROWS;
+use super::elf::Error;
+use super::go_elf::GoFunctions;
+use super::pclntab::{Function, Height, Pclntab};
+use super::rule::{Base, Cfa, Frame, FramePointer, ReturnAddress, Rule, Rules};
+use super::summary::Summary;
+use super::table::Functions;
+use super::x86_64::{FP, SP};
+use super::x86_64_go::{
+    FORKS_RETURN_ADDRESS, RETURN_ADDRESS, SAVED, SIGNAL_FP, SIGNAL_PC, SIGNAL_SP, Set, saves,
+    stack_pointer_sets,
+};
+
+/// The longest that the functions are which change stacks, bytes.
+const MAX_CHANGE: usize = 1024;
+
+/// What a function does with its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It returns to it.
+    Plain,
+    /// It has none.
+    Root,
+    /// It has none any more when it has set the stack pointer.
+    Leaves,
+    /// It calls on another stack and comes back.
+    Detour,
+    /// A signal's handler made it look like one.
+    Injected,
+    /// It is what a signal's handler returns to.
+    Restorer,
+    /// It takes its return address off the stack, which its child goes on to use.
+    Forks,
+}
+
+impl Kind {
+    fn of(name: &[u8]) -> Kind {
+        match name.strip_suffix(b".abi0").unwrap_or(name) {
+            b"runtime.goexit" | b"runtime.mstart" | b"runtime.rt0_go" | b"_rt0_amd64"
+            | b"_rt0_amd64_linux" | b"main" => Kind::Root,
+            b"runtime.mcall" | b"runtime.morestack" | b"runtime.gogo" | b"gogo"
+            | b"runtime.clone" => Kind::Leaves,
+            b"runtime.systemstack"
+            | b"runtime.asmcgocall"
+            | b"runtime.nanotime"
+            | b"runtime.nanotime1"
+            | b"runtime.walltime"
+            | b"runtime.walltime1"
+            | b"runtime.vgetrandom1"
+            | b"runtime.callCgoMmap"
+            | b"runtime.callCgoMunmap"
+            | b"runtime.callCgoSigaction"
+            | b"runtime.sigfwd"
+            | b"time.now" => Kind::Detour,
+            b"runtime.asyncPreempt" | b"runtime.sigpanic" | b"runtime.sigpanic0" => Kind::Injected,
+            b"runtime.sigreturn" | b"runtime.sigreturn__sigaction" => Kind::Restorer,
+            b"syscall.rawVforkSyscall" => Kind::Forks,
+            _ => Kind::Plain,
+        }
+    }
+}
+
+/// Reads all functions of Go's.
+pub(super) fn read(
+    go: &GoFunctions<'_>,
+    executable: &[Range<u64>],
+    rules: &mut Rules,
+    summary: &mut Summary,
+) -> Result<Functions, Error> {
+    let mut rows = Rows {
+        go,
+        rules,
+        functions: Functions::default(),
+        heights: 0,
+    };
+    let mut executable = executable.to_vec();
+    executable.sort_by_key(|range| range.start);
+    let Some(table) = Pclntab::new(go.table, go.text) else {
+        return Ok(rows.functions);
+    };
+    for function in table.functions() {
+        let before = executable.partition_point(|range| range.start <= function.pcs.start);
+        let inside = executable[..before]
+            .last()
+            .is_some_and(|range| function.pcs.end <= range.end);
+        match rows.end(&function)? {
+            Some(end) if inside => {
+                summary.go_functions += 1;
+                rows.function(&function, end)?;
+            }
+            // Of C, where Go's linker has put it among its own.
+            _ => summary.go_unknown += 1,
+        }
+    }
+    rows.functions.all_sorted();
+    Ok(rows.functions)
+}
+
+struct Rows<'a, 'data> {
+    go: &'a GoFunctions<'data>,
+    rules: &'a mut Rules,
+    functions: Functions,
+    heights: usize,
+}
+
+impl Rows<'_, '_> {
+    /// Where what is known of a function ends.
+    fn end(&mut self, function: &Function<'_>) -> Result<Option<u64>, Error> {
+        let mut end = None;
+        for height in function.heights() {
+            end = Some(height.pcs.end);
+            self.heights += 1;
+        }
+        // Each is a row, unless the rules have run out.
+        match self.heights > MAX_ROWS {
+            true => Err(Error::TooManyRows),
+            false => Ok(end),
+        }
+    }
+
+    fn function(&mut self, function: &Function<'_>, end: u64) -> Result<(), Error> {
+        let start = function.pcs.start;
+        let kind = Kind::of(function.name);
+        if kind == Kind::Restorer {
+            // It is returned to without having called.
+            self.functions.begin(start.saturating_sub(1)..end);
+            let rule = self.rules.number(RESTORER);
+            return self.functions.row(start.saturating_sub(1), rule);
+        }
+        self.functions.begin(start..end);
+        // Without its text it is not known where it does so.
+        let changes = matches!(kind, Kind::Leaves | Kind::Detour);
+        if changes && self.go.text_at(start).is_empty() {
+            return self.functions.row(start, Rules::STOP);
+        }
+        match kind {
+            Kind::Root => self.functions.row(start, Rules::STOP),
+            Kind::Leaves => {
+                self.plain(function, CALLED)?;
+                match self.sets(start..end).first() {
+                    Some(set) => self.functions.end(start + set.after as u64, Rules::STOP),
+                    // It goes on in another function (`gogo`).
+                    None => Ok(()),
+                }
+            }
+            Kind::Detour => self.detour(function, start..end),
+            Kind::Injected => self.plain(function, INTERRUPTED),
+            Kind::Forks => self.forks(function),
+            Kind::Plain | Kind::Restorer => self.plain(function, CALLED),
+        }
+    }
+
+    fn plain(&mut self, function: &Function<'_>, ra: ReturnAddress) -> Result<(), Error> {
+        let mut saved = Saved::default();
+        for height in function.heights() {
+            for (pc, fp) in saved.at(&height, self.go) {
+                self.row(pc, above(height.bytes, fp, ra))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn forks(&mut self, function: &Function<'_>) -> Result<(), Error> {
+        for height in function.heights() {
+            let ra = match height.bytes {
+                OFF_THE_STACK => ReturnAddress::Register(FORKS_RETURN_ADDRESS),
+                _ => CALLED,
+            };
+            let rule = above(height.bytes, FramePointer::Same, ra);
+            self.row(height.pcs.start, rule)?;
+        }
+        Ok(())
+    }
+
+    /// A function without a frame of its own is away from its caller's stack between two settings of the stack pointer, one with a
+    /// frame from the first on. It is back when it has set it again, until its frame is gone; what follows its return
+    /// is away again.
+    fn detour(&mut self, function: &Function<'_>, pcs: Range<u64>) -> Result<(), Error> {
+        let mut sets = self.sets(pcs.clone()).into_iter().peekable();
+        let (mut saved, mut away, mut framed) = (Saved::default(), false, false);
+        for height in function.heights() {
+            let mut rows = saved.at(&height, self.go).into_iter().peekable();
+            if framed && height.bytes < SAVED {
+                away = true;
+            }
+            let mut fp = FramePointer::Same;
+            let mut pc = height.pcs.start;
+            loop {
+                while let Some((_, now)) = rows.next_if(|(at, _)| *at <= pc) {
+                    fp = now;
+                }
+                while let Some(set) = sets.next_if(|set| pcs.start + set.after as u64 <= pc) {
+                    away = set.aligns || !away;
+                    framed |= fp != FramePointer::Same;
+                }
+                let rule = match away && (!framed || height.bytes >= SAVED) {
+                    true => BY_FRAME_POINTER,
+                    false => above(height.bytes, fp, CALLED),
+                };
+                self.row(pc, rule)?;
+                let next_set = sets.peek().map(|set| pcs.start + set.after as u64);
+                let next = rows.peek().map(|(at, _)| *at).into_iter().chain(next_set);
+                match next.min().filter(|next| *next < height.pcs.end) {
+                    Some(next) => pc = next,
+                    None => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sets(&self, pcs: Range<u64>) -> Vec<Set> {
+        let text = self.go.text_at(pcs.start);
+        let length = usize::try_from(pcs.end - pcs.start).unwrap_or(usize::MAX);
+        stack_pointer_sets(&text[..text.len().min(length).min(MAX_CHANGE)])
+    }
+
+    fn row(&mut self, pc: u64, rule: Rule) -> Result<(), Error> {
+        let number = self.rules.number(rule);
+        self.functions.row(pc, number)
+    }
+}
+
+/// Has a function saved its caller's frame pointer?
+#[derive(Default)]
+struct Saved {
+    /// It has when it is so high.
+    height: Option<i32>,
+}
+
+impl Saved {
+    /// From which pcs of a height on the caller's frame pointer is where.
+    fn at(&mut self, height: &Height, go: &GoFunctions<'_>) -> Vec<(u64, FramePointer)> {
+        let start = height.pcs.start;
+        if self.height.is_some_and(|least| least <= height.bytes) {
+            return vec![(start, SAVED_FP)];
+        }
+        let mut rows = vec![(start, FramePointer::Same)];
+        if height.bytes >= SAVED && self.height.is_none() {
+            let before = go.text_at(start.saturating_sub(1));
+            let saves = before
+                .split_first()
+                .and_then(|(&before, text)| saves(before, text, height.bytes));
+            if let Some(after) = saves {
+                self.height = Some(height.bytes);
+                rows.push((start + after, SAVED_FP));
+            }
+            rows.dedup_by(|later, first| {
+                let same = later.0 == first.0;
+                if same {
+                    first.1 = later.1;
+                }
+                same
+            });
+        }
+        rows
+    }
+}
+
+/// The height when the return address is popped.
+const OFF_THE_STACK: i32 = -RETURN_ADDRESS;
+
+const SAVED_FP: FramePointer = FramePointer::At {
+    base: Base::Cfa,
+    offset: -16,
+};
+
+const CALLED: ReturnAddress = ReturnAddress::At {
+    base: Base::Cfa,
+    offset: -8,
+};
+
+const INTERRUPTED: ReturnAddress = ReturnAddress::Interrupted {
+    base: Base::Cfa,
+    offset: -8,
+};
+
+/// The frame pointer is at the saved one.
+const BY_FRAME_POINTER: Rule = Rule::Frame(Frame {
+    cfa: Cfa::Register {
+        register: FP,
+        offset: 16,
+    },
+    fp: SAVED_FP,
+    ra: INTERRUPTED,
+});
+
+/// As the kernel leaves its stack for the return from a handler.
+const RESTORER: Rule = Rule::Frame(Frame {
+    cfa: Cfa::Deref {
+        register: SP,
+        offset: SIGNAL_SP,
+        plus: 0,
+    },
+    fp: FramePointer::At {
+        base: Base::Register(SP),
+        offset: SIGNAL_FP,
+    },
+    ra: ReturnAddress::Interrupted {
+        base: Base::Register(SP),
+        offset: SIGNAL_PC,
+    },
+});
+
+/// The caller's frame is above so many bytes and the return address.
+fn above(height: i32, fp: FramePointer, ra: ReturnAddress) -> Rule {
+    Rule::Frame(Frame {
+        cfa: Cfa::Register {
+            register: SP,
+            offset: height.saturating_add(RETURN_ADDRESS),
+        },
+        fp,
+        ra,
+    })
+}

@@ -1,0 +1,371 @@
+//! Go's table of functions, `.gopclntab`: where each function begins, its name, and how far it has moved the stack pointer at
+//! each pc.
+//!
+//! Go's runtime walks its own stacks by it, so that it is in each of its programs, also in those without symbols and
+//! `.debug_frame`. Four layouts are known by their magic number (`runtime/symtab.go`, `pcHeader`; `cmd/link/internal/ld/pcln.go`):
+//!
+//! | magic | Go | what differs |
+//! |---|---|---|
+//! | `0xfffffffb` | 1.2 to 1.15 | one block, in which all offsets count from its start; addresses of 8 bytes |
+//! | `0xfffffffa` | 1.16, 1.17 | names, tables of pcs and functions have offsets of their own |
+//! | `0xfffffff0` | 1.18, 1.19 | functions are told by 4 bytes, from the start of the text |
+//! | `0xfffffff1` | since 1.20 | no field that is read here; since 1.26 the start of the text is elsewhere |
+//!
+//! The bytes are anybody's. Functions come by rising address or are left out, and what is told of one ends where the next
+//! begins, so that a table that a thousand functions share is not read a thousand times to its end.
+
+use std::ops::Range;
+
+/// What a header begins with, after its magic number: no padding, instructions of any length, addresses of 8 bytes.
+const HEAD: [u8; 4] = [0, 0, 1, 8];
+
+/// Longest name that is given: those that are looked for are shorter.
+const MAX_NAME: usize = 64;
+
+/// Bytes of the header up to the fields that differ.
+const COUNTS: usize = 24;
+
+/// The table, found in its section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pclntab<'data> {
+    names: &'data [u8],
+    tables: &'data [u8],
+    /// What is told of functions, at the offsets that the list has.
+    told: &'data [u8],
+    /// For each function where it begins and where it is told of; then where the last one ends.
+    list: &'data [u8],
+    /// Functions in the list.
+    count: usize,
+    /// Of a number in the list, bytes: 4, counted from `text`, or 8.
+    width: usize,
+    text: u64,
+}
+
+/// A function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Function<'data> {
+    /// Its addresses, up to where the next one begins.
+    pub(super) pcs: Range<u64>,
+    /// Its name, or the start of a long one.
+    pub(super) name: &'data [u8],
+    /// The table of its stack pointer; nothing where there is none.
+    heights: &'data [u8],
+}
+
+/// Does a table begin so?
+pub(super) fn is_head(bytes: &[u8]) -> bool {
+    bytes.get(4..8) == Some(&HEAD) && Layout::of(bytes).is_some()
+}
+
+/// Is the start of the text, from which functions are told, a field of this table's header, and which?
+pub(super) fn text_field(bytes: &[u8]) -> Option<usize> {
+    (Layout::of(bytes)? == Layout::FromText).then_some(COUNTS)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    OneBlock,
+    Addresses,
+    FromText,
+}
+
+impl Layout {
+    fn of(bytes: &[u8]) -> Option<Layout> {
+        Some(match u32::from_le_bytes(*bytes.first_chunk()?) {
+            0xffff_fffb => Layout::OneBlock,
+            0xffff_fffa => Layout::Addresses,
+            0xffff_fff0 | 0xffff_fff1 => Layout::FromText,
+            _ => return None,
+        })
+    }
+}
+
+impl<'data> Pclntab<'data> {
+    /// Reads the header. `text` is where the text begins, where functions are told from there.
+    pub(super) fn new(data: &'data [u8], text: u64) -> Option<Pclntab<'data>> {
+        if !is_head(data) {
+            return None;
+        }
+        let layout = Layout::of(data)?;
+        let place = |at: usize| usize::try_from(u64_at(data, at)?).ok();
+        let part = |field: usize| data.get(place(field)?..);
+        let (names, tables, told, list) = match layout {
+            Layout::OneBlock => (data, data, data, data.get(16..)?),
+            Layout::Addresses => {
+                let told = part(COUNTS + 32)?;
+                (part(COUNTS)?, part(COUNTS + 24)?, told, told)
+            }
+            Layout::FromText => {
+                let told = part(COUNTS + 40)?;
+                (part(COUNTS + 8)?, part(COUNTS + 32)?, told, told)
+            }
+        };
+        let (width, text) = match layout {
+            Layout::FromText => (4, text),
+            Layout::OneBlock | Layout::Addresses => (8, 0),
+        };
+        let room = (list.len() / width).saturating_sub(1) / 2;
+        Some(Pclntab {
+            names,
+            tables,
+            told,
+            list,
+            count: place(8)?.min(room),
+            width,
+            text,
+        })
+    }
+
+    /// The functions by rising address, without those that can't be read or don't rise.
+    pub(super) fn functions(&self) -> impl Iterator<Item = Function<'data>> {
+        let mut last = 0;
+        (0..self.count).filter_map(move |index| {
+            let function = self.function(index)?;
+            let rises = last <= function.pcs.start;
+            last = last.max(function.pcs.end);
+            rises.then_some(function)
+        })
+    }
+
+    fn function(&self, index: usize) -> Option<Function<'data>> {
+        let start = self.text.checked_add(self.number(2 * index)?)?;
+        let end = self.text.checked_add(self.number(2 * index + 2)?)?;
+        let told = self
+            .told
+            .get(usize::try_from(self.number(2 * index + 1)?).ok()?..)?;
+        // After where it begins: its name, its arguments, the return of its deferred calls, the table of its stack pointer.
+        let field = |place: usize| u32_at(told, self.width + 4 * place);
+        let name = self.names.get(field(0)? as usize..).unwrap_or_default();
+        let name = &name[..name.len().min(MAX_NAME)];
+        let length = name.iter().position(|&byte| byte == 0);
+        let heights = match field(3)? {
+            0 => &[],
+            offset => self.tables.get(offset as usize..)?,
+        };
+        (start < end).then(|| Function {
+            pcs: start..end,
+            name: &name[..length.unwrap_or(name.len())],
+            heights,
+        })
+    }
+
+    /// A number of the list.
+    fn number(&self, place: usize) -> Option<u64> {
+        let at = place.checked_mul(self.width)?;
+        match self.width {
+            4 => u32_at(self.list, at).map(u64::from),
+            _ => u64_at(self.list, at),
+        }
+    }
+}
+
+/// By how much a function has lowered the stack pointer since it was called, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Height {
+    /// At these addresses.
+    pub(super) pcs: Range<u64>,
+    /// Bytes below the return address.
+    pub(super) bytes: i32,
+}
+
+impl<'data> Function<'data> {
+    /// The heights, one after the other from the function's start. They end with the function, with their own end, or where
+    /// they can't be read.
+    pub(super) fn heights(&self) -> impl Iterator<Item = Height> + use<'data> {
+        let (mut bytes, mut pcs, mut height) = (self.heights, self.pcs.clone(), -1_i32);
+        let mut first = true;
+        std::iter::from_fn(move || {
+            let change = varint(&mut bytes)?;
+            if change == 0 && !std::mem::take(&mut first) {
+                return None;
+            }
+            first = false;
+            // The sign is the lowest bit.
+            height = height.wrapping_add((change >> 1) as i32 ^ -((change & 1) as i32));
+            let length = u64::from(varint(&mut bytes)?);
+            let start = pcs.start;
+            pcs.start = start.saturating_add(length).min(pcs.end);
+            (start < pcs.start).then_some(Height {
+                pcs: start..pcs.start,
+                bytes: height,
+            })
+        })
+    }
+}
+
+/// A number of seven bits a byte, the lowest first.
+fn varint(bytes: &mut &[u8]) -> Option<u32> {
+    let mut number = 0;
+    for place in 0..5 {
+        let (&byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        number |= u32::from(byte & 0x7f) << (7 * place);
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+fn u32_at(data: &[u8], at: usize) -> Option<u32> {
+    data.get(at..)?
+        .first_chunk()
+        .map(|bytes| u32::from_le_bytes(*bytes))
+}
+
+fn u64_at(data: &[u8], at: usize) -> Option<u64> {
+    data.get(at..)?
+        .first_chunk()
+        .map(|bytes| u64::from_le_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TEXT: u64 = 0x40_1000;
+
+    /// Two functions of 0x20 and 0x30 bytes; of the second nothing is known.
+    fn made(magic: u32) -> Vec<u8> {
+        let names = b"\0main.main\0C\0";
+        // Zero for 4 bytes, 8 for 0x10, zero again for 0x0c; the first counts from -1.
+        let heights = [2, 4, 16, 0x10, 15, 0x0c, 0];
+        let layout = Layout::of(&magic.to_le_bytes()).unwrap();
+        let width = if layout == Layout::FromText { 4 } else { 8 };
+        let base = if layout == Layout::FromText { 0 } else { TEXT };
+        let head = match layout {
+            Layout::OneBlock => 16,
+            Layout::Addresses => COUNTS + 40,
+            Layout::FromText => COUNTS + 48,
+        };
+        let list = 5 * width;
+        let (told, all) = (head + list, head + list + 2 * (width + 20));
+        // Where offsets count from, of each of the three. An offset of 0 is no table of heights.
+        let (from_names, from_heights, from_list) = match layout {
+            Layout::OneBlock => (0, 0, 0),
+            _ => (all, all + names.len() - 1, head),
+        };
+        let mut data = magic.to_le_bytes().to_vec();
+        data.extend(HEAD);
+        data.extend(2_u64.to_le_bytes());
+        match layout {
+            Layout::OneBlock => {}
+            Layout::Addresses => {
+                let fields = [0, from_names, 0, 0, from_heights, from_list];
+                data.extend(
+                    fields
+                        .iter()
+                        .flat_map(|field| (*field as u64).to_le_bytes()),
+                );
+            }
+            Layout::FromText => {
+                let fields = [0, TEXT as usize, from_names, 0, 0, from_heights, from_list];
+                data.extend(
+                    fields
+                        .iter()
+                        .flat_map(|field| (*field as u64).to_le_bytes()),
+                );
+            }
+        }
+        let mut number = |number: u64| data.extend(&number.to_le_bytes()[..width]);
+        number(base);
+        number((told - from_list) as u64);
+        number(base + 0x20);
+        number((told + width + 20 - from_list) as u64);
+        number(base + 0x50);
+        for (start, name, heights) in [
+            (base, 1, all + names.len() - from_heights),
+            (base + 0x20, 11, 0),
+        ] {
+            data.extend(&start.to_le_bytes()[..width]);
+            for field in [all - from_names + name, 0, 0, heights, 0] {
+                data.extend((field as u32).to_le_bytes());
+            }
+        }
+        data.extend(names);
+        data.extend(heights);
+        data
+    }
+
+    #[test]
+    fn all_layouts_say_the_same() {
+        for magic in [0xffff_fffb, 0xffff_fffa, 0xffff_fff0, 0xffff_fff1] {
+            let data = made(magic);
+            let table = Pclntab::new(&data, TEXT).unwrap();
+            let functions: Vec<Function<'_>> = table.functions().collect();
+            let names: Vec<&[u8]> = functions.iter().map(|function| function.name).collect();
+            assert_eq!(names, [&b"main.main"[..], b"C"], "{magic:#x}");
+            let pcs: Vec<_> = functions
+                .iter()
+                .map(|function| function.pcs.clone())
+                .collect();
+            assert_eq!(pcs, [TEXT..TEXT + 0x20, TEXT + 0x20..TEXT + 0x50]);
+            let heights = |function: &Function<'_>| -> Vec<(u64, u64, i32)> {
+                let heights = function.heights();
+                heights
+                    .map(|height| (height.pcs.start - TEXT, height.pcs.end - TEXT, height.bytes))
+                    .collect()
+            };
+            assert_eq!(
+                heights(&functions[0]),
+                [(0, 4, 0), (4, 0x14, 8), (0x14, 0x20, 0)]
+            );
+            assert_eq!(heights(&functions[1]), []);
+        }
+    }
+
+    #[test]
+    fn what_is_no_table() {
+        let data = made(0xffff_fff1);
+        assert_eq!(Pclntab::new(&data[..40], TEXT), None);
+        assert_eq!(Pclntab::new(&[], TEXT), None);
+        assert!(!is_head(&made(0xffff_fff1)[..7]));
+        let mut other = data;
+        other[0] = 0xf2;
+        assert_eq!(Pclntab::new(&other, TEXT), None);
+    }
+
+    /// Each function may tell of the same table, and none reads beyond its own end.
+    #[test]
+    fn a_table_ends_with_its_function() {
+        let heights: Vec<u8> = std::iter::repeat_n([2, 1], 1000).flatten().collect();
+        let function = Function {
+            pcs: TEXT..TEXT + 7,
+            name: b"",
+            heights: &heights,
+        };
+        assert_eq!(function.heights().count(), 7);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes(
+            magic in prop_oneof![Just(0xffff_fffb_u32), Just(0xffff_fffa), Just(0xffff_fff0)],
+            changes in proptest::collection::vec((8..160_usize, any::<u8>()), 0..16),
+            cut in 0..200_usize,
+        ) {
+            let mut data = made(magic);
+            for (place, byte) in changes {
+                if let Some(place) = data.get_mut(place) {
+                    *place = byte;
+                }
+            }
+            data.truncate(cut.max(8));
+            if let Some(table) = Pclntab::new(&data, TEXT) {
+                let mut last = 0;
+                for function in table.functions() {
+                    prop_assert!(last <= function.pcs.start && function.pcs.start < function.pcs.end);
+                    last = function.pcs.end;
+                    let mut at = function.pcs.start;
+                    for height in function.heights() {
+                        prop_assert!(at == height.pcs.start && at < height.pcs.end);
+                        at = height.pcs.end;
+                    }
+                    prop_assert!(at <= function.pcs.end);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What Go's compiler and the assembly of its runtime say on the x86-64, as bytes of text.
+//!
+//! Only what these write is known here, and only where they write it: it is no disassembler.
+
+/// The call's return address, which lies above what a function's height tells of.
+pub(super) const RETURN_ADDRESS: i32 = 8;
+
+/// Room for the caller's frame pointer, below the return address: the smallest height of a function that has saved it.
+pub(super) const SAVED: i32 = 8;
+
+/// Where `rawVforkSyscall` keeps its return address, r12.
+pub(super) const FORKS_RETURN_ADDRESS: u8 = 12;
+
+const PUSH_FP: u8 = 0x55;
+/// `mov %rbp,disp8(%rsp)` and `mov %rbp,disp32(%rsp)` up to the displacement.
+const STORE_FP_8: &[u8] = &[0x48, 0x89, 0x6c, 0x24];
+const STORE_FP_32: &[u8] = &[0x48, 0x89, 0xac, 0x24];
+const RSP: u8 = 4;
+
+/// After how many bytes the caller's frame pointer is below the return address, in a function that has just come to this height;
+/// nothing where it is not put there. `before` is the byte before.
+///
+/// Since Go 1.21 it is pushed. Before, the frame was made at once, and it was stored in the next instruction.
+pub(super) fn saves(before: u8, text: &[u8], height: i32) -> Option<u64> {
+    if before == PUSH_FP && height == SAVED {
+        return Some(0);
+    }
+    let place = height.checked_sub(SAVED)?;
+    if let Some(rest) = text.strip_prefix(STORE_FP_8) {
+        let is = i8::from_le_bytes(*rest.first_chunk()?);
+        return (i32::from(is) == place).then_some(STORE_FP_8.len() as u64 + 1);
+    }
+    let rest = text.strip_prefix(STORE_FP_32)?;
+    let is = i32::from_le_bytes(*rest.first_chunk()?);
+    (is == place).then_some(STORE_FP_32.len() as u64 + 4)
+}
+
+/// An instruction that sets the stack pointer anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Set {
+    /// Where the next instruction begins, bytes from the start of the text.
+    pub(super) after: usize,
+    /// It only aligns it.
+    pub(super) aligns: bool,
+}
+
+/// The instructions that set the stack pointer anew: `mov disp(%reg),%rsp`, `mov %reg,%rsp` and `and $imm8,%rsp`.
+pub(super) fn stack_pointer_sets(text: &[u8]) -> Vec<Set> {
+    let mut sets = Vec::new();
+    let mut at = 0;
+    while let Some(&[rex, code, operands]) = text.get(at..).and_then(|rest| rest.first_chunk()) {
+        let (mode, register, other) = (operands >> 6, operands >> 3 & 7, operands & 7);
+        // With an index register there is a byte of it.
+        let index = usize::from(mode < 3 && other == RSP);
+        let length = match (rex, code, mode) {
+            (0x48 | 0x49, 0x8b, 0) if register == RSP && other != 5 => 3 + index,
+            (0x48 | 0x49, 0x8b, 1) if register == RSP => 4 + index,
+            (0x48 | 0x49, 0x8b, 2) if register == RSP => 7 + index,
+            (0x48 | 0x49, 0x8b, 3) if register == RSP => 3,
+            (0x48 | 0x4c, 0x89, 3) if other == RSP => 3,
+            (0x48, 0x83, 3) if register == 4 && other == RSP => 4,
+            _ => {
+                at += 1;
+                continue;
+            }
+        };
+        at += length;
+        sets.push(Set {
+            after: at,
+            aligns: code == 0x83,
+        });
+    }
+    sets
+}
+
+/// What the kernel leaves on the stack for the return from a signal's handler: above its stack pointer, where the interrupted
+/// program's pc, stack pointer and frame pointer are (`struct rt_sigframe`).
+pub(super) const SIGNAL_PC: i16 = 168;
+/// See [`SIGNAL_PC`].
+pub(super) const SIGNAL_SP: i32 = 160;
+/// See [`SIGNAL_PC`].
+pub(super) const SIGNAL_FP: i16 = 120;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_the_frame_pointer_is_saved() {
+        // Go 1.24: push %rbp; mov %rsp,%rbp.
+        assert_eq!(saves(0x55, &[0x48, 0x89, 0xe5], 8), Some(0));
+        assert_eq!(saves(0x55, &[0x48, 0x89, 0xe5], 16), None);
+        // Go 1.19: mov %rbp,0x10(%rsp).
+        let store = [0x48, 0x89, 0x6c, 0x24, 0x10, 0x48];
+        assert_eq!(saves(0x18, &store, 0x18), Some(5));
+        assert_eq!(saves(0x18, &store, 0x20), None);
+        let store = [0x48, 0x89, 0xac, 0x24, 0x90, 0x01, 0, 0];
+        assert_eq!(saves(0, &store, 0x198), Some(8));
+        assert_eq!(saves(0, &store[..7], 0x198), None);
+        assert_eq!(saves(0, &[], i32::MIN), None);
+    }
+
+    #[test]
+    fn what_sets_the_stack_pointer() {
+        let sets = |text: &[u8]| -> Vec<(usize, bool)> {
+            let sets = stack_pointer_sets(text);
+            sets.iter().map(|set| (set.after, set.aligns)).collect()
+        };
+        // mov %rbx,%rsp; mov 0x38(%rax),%rsp; mov (%rbx),%rsp; mov 0x38(%r14),%rsp; mov %r12,%rsp; and $-16,%rsp
+        let text = [
+            0x48, 0x89, 0xdc, 0x48, 0x8b, 0x60, 0x38, 0x48, 0x8b, 0x23, 0x49, 0x8b, 0x66, 0x38,
+            0x4c, 0x89, 0xe4, 0x48, 0x83, 0xe4, 0xf0,
+        ];
+        let all = [3, 7, 10, 14, 17].map(|after| (after, false));
+        assert_eq!(sets(&text), [&all[..], &[(21, true)]].concat());
+        // mov 0(%rsp),%rsp
+        assert_eq!(sets(&[0x48, 0x8b, 0x24, 0x24, 0x90]), [(4, false)]);
+        // mov %rsp,%rbx; mov 0x8(%rsp),%rdi; sub $16,%rsp
+        let text = [
+            0x48, 0x89, 0xe3, 0x48, 0x8b, 0x7c, 0x24, 0x08, 0x48, 0x83, 0xec, 0x10,
+        ];
+        assert_eq!(sets(&text), []);
+    }
+}
