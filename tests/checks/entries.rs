@@ -50,7 +50,7 @@ fn judge(way: Emission) -> Result<()> {
                 places.insert(entry.head.entry, (entry.ip, entry.sp));
                 continue;
             }
-            Record::Thread(_) => continue,
+            Record::Thread(_) | Record::Birth(_) => continue,
         };
         join.recorded(tid, head(record).entry, ticks, ());
         all += ticks;
@@ -144,6 +144,7 @@ fn head(record: &Record) -> Head {
         Record::Absence(absence) => absence.head,
         Record::Thread(thread) => thread.head,
         Record::Entry(entry) => entry.head,
+        Record::Birth(head) => *head,
     }
 }
 

@@ -11,11 +11,10 @@ mod mapped;
 
 use std::io::Write;
 
+use gimli::LittleEndian;
 use gimli::write::{
-    Address, CallFrameInstruction as Cfi, CommonInformationEntry, DebugFrame, EndianVec,
-    FrameDescriptionEntry, FrameTable,
+    Address, CallFrameInstruction as Cfi, DebugFrame, EndianVec, FrameDescriptionEntry, FrameTable,
 };
-use gimli::{Encoding, Format, LittleEndian, X86_64};
 use object::read::ReadCache;
 use user_collector::unwind::{Error, Frames, MAX_SECTION, Rules, Sections, Table};
 

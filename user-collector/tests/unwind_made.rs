@@ -12,7 +12,7 @@ use gimli::write::{
     Address, CallFrameInstruction as Cfi, CommonInformationEntry, EhFrame, EndianVec, Expression,
     FrameDescriptionEntry, FrameTable,
 };
-use gimli::{Encoding, Format, LittleEndian, Register, X86_64};
+use gimli::{LittleEndian, Register, X86_64};
 use user_collector::unwind::{
     Base, Cfa, Frame, FramePointer, Frames, MAX_CIE, ReturnAddress, Rule, Rules, Sections, Summary,
     Table, Unsupported,

@@ -4,32 +4,26 @@
 //! writing fails (the disk is full) it stops taking data, keeps count of what it turns away, and can
 //! still be closed: what was written until then is a valid experiment.
 
-use std::collections::BTreeSet;
+mod late;
+
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::time::Duration;
 
 use bpf::{Emission, Record, TickCollector};
 use experiment_format::Error;
 use experiment_format::layout::ExperimentDir;
-use experiment_format::log::{Header, LogEvent, ProfileDecl, Run, Setting};
+use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
-use experiment_format::microstate::NumStates;
-use experiment_format::packet::{ClockTick, TickArray};
 use experiment_format::writer::ExperimentWriter;
-use user_collector::archive::Account;
 use user_collector::modules::Cache;
 use user_collector::objects::Objects;
 use user_collector::process::Processes;
 
-use super::archive::{self, Program};
-use super::kcore::Kcore;
+use super::code::Kernel;
+use super::header;
 use super::recorder::Recorder;
-use super::symbols::{BPF, KERNEL, Symbol, Symbols, SymbolsError};
+use super::symbols::{BPF, KERNEL};
 use crate::cli::plan::{Archive, Plan};
-use crate::dry_run;
-use crate::losses::Losses;
-use crate::machine;
 use crate::perf::sideband::SidebandEvent;
 use crate::sources::Event;
 use crate::user::{self, Founding, Stay, UserSide};
@@ -43,11 +37,8 @@ pub struct Founder {
     writer: ExperimentWriter,
     start: u64,
     archive: Archive,
-    /// The functions of the kernel, with what came during the run.
-    pub symbols: Symbols,
-    programs: Vec<Program>,
-    programs_at_start: usize,
-    modules: String,
+    /// The kernel's code.
+    pub kernel: Kernel,
     processes: Processes,
     /// Ticks as they were recorded.
     pub recorder: Recorder,
@@ -60,48 +51,6 @@ pub struct Founder {
     /// Why writing stopped.
     pub failed: Option<Error>,
     forgotten_at: u64,
-}
-
-/// The kernel as it was found before the run.
-#[derive(Debug)]
-pub struct Kernel {
-    symbols: Symbols,
-    modules: String,
-    programs: Vec<Program>,
-}
-
-impl Kernel {
-    /// Where page faults are handled: first address and end of the function that the entries call.
-    #[must_use]
-    pub fn page_fault(&self) -> (u64, u64) {
-        match self.symbols.extent("exc_page_fault") {
-            (0, 0) => self.symbols.extent("do_page_fault"),
-            found => found,
-        }
-    }
-
-    /// Reads the kernel's symbols and what is loaded into it. Where its addresses are hidden there are
-    /// no names, which `warn` is told: time without a name is better than no profile.
-    ///
-    /// # Errors
-    /// A [`SymbolsError`], but not [`SymbolsError::Hidden`].
-    pub fn read(warn: impl FnOnce(&str)) -> Result<Kernel, SymbolsError> {
-        let symbols = match Symbols::read() {
-            Err(error @ SymbolsError::Hidden) => {
-                warn(&format!(
-                    "{error}, so its functions have no names: run as root with CAP_SYSLOG, or set kernel.kptr_restrict \
-                     to 0 or 1"
-                ));
-                Symbols::default()
-            }
-            read => read?,
-        };
-        Ok(Kernel {
-            programs: archive::programs(&symbols),
-            symbols,
-            modules: loaded_modules(),
-        })
-    }
 }
 
 impl Founder {
@@ -120,13 +69,9 @@ impl Founder {
         emission: Option<Emission>,
         mut say: impl FnMut(&str),
     ) -> Result<Founder, Error> {
-        let start = machine::now();
-        let run = Run {
-            tstamp: start,
-            wall: wall_clock(),
-            tm_zone: 0,
-        };
-        let header = header(plan, emission);
+        let run = header::run();
+        let start = run.tstamp;
+        let header = header::header(plan, emission);
         let writer = ExperimentWriter::create(dir, &header, run)?;
         let mut founder = Founder {
             user: None,
@@ -139,10 +84,7 @@ impl Founder {
                 &kernel.symbols,
                 &plan.targets,
             ),
-            symbols: kernel.symbols,
-            programs_at_start: kernel.programs.len(),
-            programs: kernel.programs,
-            modules: kernel.modules,
+            kernel,
             processes: Processes::new(),
             sideband_lost: 0,
             not_written: 0,
@@ -183,21 +125,7 @@ impl Founder {
         if self.archive == Archive::Off {
             return Ok(Vec::new());
         }
-        let kcore = Kcore::open()
-            .map_err(|error| {
-                say(&format!(
-                    "no disassembly of the kernel: /proc/kcore: {error}"
-                ))
-            })
-            .ok();
-        let dir = self.writer.dir();
-        let mut maps = archive::programs_object(dir, &self.programs)?;
-        for (name, object) in self.symbols.objects().filter(|(name, _)| *name != BPF) {
-            // Which modules are used is known at the end.
-            if self.archive != Archive::UsedLoadObjects || name == KERNEL {
-                maps.extend(archive::kernel_object(dir, name, object, kcore.as_ref())?);
-            }
-        }
+        let maps = self.kernel.archive(self.writer.dir(), self.archive, say)?;
         maps.iter().try_for_each(|event| self.writer.map(event))?;
         Ok(maps)
     }
@@ -208,6 +136,7 @@ impl Founder {
             return;
         };
         let taken = self
+            .kernel
             .symbols
             .objects()
             .map(|(name, _)| name)
@@ -430,53 +359,11 @@ impl Founder {
                 name,
                 gone,
             } => {
-                self.kernel_code(time, address, u64::from(size), &name, gone);
+                let code = (address, u64::from(size));
+                self.kernel.changed((self.start, time), code, &name, gone);
             }
             SidebandEvent::Lost { records } => self.sideband_lost += records,
             SidebandEvent::Other => {}
-        }
-    }
-
-    fn kernel_code(&mut self, time: u64, address: u64, size: u64, name: &[u8], gone: bool) {
-        let end = address.saturating_add(size);
-        let lies_there = |program: &Program| {
-            program.to.is_none()
-                && program.address < end
-                && address < program.address.saturating_add(program.size)
-        };
-        // Before the start nothing needs a name that was not there when the symbols were read.
-        if time < self.start {
-            let mut position = 0;
-            self.programs.retain(|program| {
-                position += 1;
-                position <= self.programs_at_start || !lies_there(program)
-            });
-        }
-        // Whatever lies there now takes the place of what lay there, whether or not its going was told.
-        let at = self.at(time).max(1);
-        for program in self
-            .programs
-            .iter_mut()
-            .filter(|program| lies_there(program))
-        {
-            program.to = Some(at);
-        }
-        if !gone {
-            let name: Box<str> = String::from_utf8_lossy(name).into();
-            let symbol = Symbol {
-                address,
-                size,
-                name: name.clone(),
-                global: false,
-            };
-            self.symbols.add(BPF, symbol);
-            self.programs.push(Program {
-                address,
-                size,
-                name,
-                from: at + 1,
-                to: None,
-            });
         }
     }
 
@@ -532,123 +419,6 @@ impl Founder {
         self.writer.bytes_written() + user
     }
 
-    /// Adds what came of the kernel during the run: BPF programs, modules. `give_up` is asked before each object. Of the files of
-    /// followed processes it asks for the rest, for which [`Founder::archiving`] waits.
-    pub fn archive_late(&mut self, mut give_up: impl FnMut() -> bool) {
-        if self.archive == Archive::Off {
-            return;
-        }
-        if self.failed.is_none()
-            && let Err(error) = self.write_late(&mut give_up)
-        {
-            self.failed = Some(error);
-        }
-        if let Some(user) = &mut self.user {
-            user.archive_rest();
-        }
-        if self.failed.is_some() {
-            self.give_up_archiving();
-        }
-    }
-
-    /// Waits until the files of followed processes are archived, at most so long. Gives how many are, and of how many; nothing
-    /// once all is done.
-    pub fn archiving(&mut self, at_most: Duration) -> Option<(usize, usize)> {
-        self.user.as_mut()?.archiving(at_most)
-    }
-
-    /// What is not archived by now is left out.
-    pub fn give_up_archiving(&mut self) {
-        if let Some(user) = &mut self.user {
-            user.give_up_archiving();
-        }
-    }
-
-    /// What came of archiving the files of followed processes; nothing where none were to be.
-    #[must_use]
-    pub fn archived(&self) -> Option<&Account> {
-        self.user.as_ref()?.archived()
-    }
-
-    /// Names in the log what is not archived.
-    pub fn tell_archived(&mut self, now: u64) {
-        let warnings = self.archived().map(Account::warnings).unwrap_or_default();
-        for text in warnings {
-            self.log_at(now, |at| LogEvent::Warning { at, text });
-        }
-    }
-
-    fn write_late(&mut self, give_up: &mut impl FnMut() -> bool) -> Result<(), Error> {
-        let mut late = Vec::new();
-        let (before, since) = self.programs.split_at(self.programs_at_start);
-        let changed = !since.is_empty() || before.iter().any(|program| program.to.is_some());
-        if changed && !give_up() {
-            let mut maps = archive::programs_object(self.writer.dir(), &self.programs)?;
-            // The segments of the first ones are in the file already.
-            let known = self.programs_at_start;
-            let mut segments = 0;
-            maps.retain(|event| {
-                let segment = matches!(event, MapEvent::Segment { .. });
-                segments += usize::from(segment);
-                !segment || segments > known
-            });
-            maps.iter().try_for_each(|event| self.writer.map(event))?;
-            late.append(&mut maps);
-        }
-        let came = match loaded_modules() != self.modules {
-            true => Symbols::read().ok(),
-            false => None,
-        };
-        let used = match self.archive {
-            Archive::UsedLoadObjects => self.used_objects(),
-            _ => BTreeSet::new(),
-        };
-        let kcore = Kcore::open().ok();
-        let known = |name: &str| self.symbols.objects().any(|(known, _)| known == name);
-        let objects = self
-            .symbols
-            .objects()
-            .filter(|(name, _)| used.contains(name));
-        let came = came
-            .iter()
-            .flat_map(Symbols::objects)
-            .filter(|(name, _)| !known(name));
-        let mut maps = Vec::new();
-        for (name, object) in objects.chain(came) {
-            if give_up() {
-                break;
-            }
-            let dir = self.writer.dir();
-            maps.extend(archive::kernel_object(dir, name, object, kcore.as_ref())?);
-        }
-        maps.iter().try_for_each(|event| self.writer.map(event))?;
-        late.append(&mut maps);
-        if let Some(user) = &mut self.user {
-            user.kernel_objects(&late);
-        }
-        Ok(())
-    }
-
-    /// Modules in which a recorded stack has a frame.
-    fn used_objects(&self) -> BTreeSet<&str> {
-        let stacks = self.recorder.accounts.stacks.keys();
-        let places =
-            stacks.flat_map(|frames| frames.iter().filter_map(|pc| self.symbols.find(*pc)));
-        places
-            .map(|place| place.object)
-            .filter(|object| ![KERNEL, BPF].contains(object))
-            .collect()
-    }
-
-    /// Puts the losses into the header of every report: zeros as a comment, anything else as a warning.
-    pub fn tell_losses(&mut self, now: u64, losses: &Losses) {
-        let text = losses.line();
-        self.log_at(now, |at| match losses.none() {
-            true => LogEvent::Comment { at, text },
-            false => LogEvent::Warning { at, text },
-        });
-    }
-
     /// Writes a file of our own, as a whole.
     pub fn side_file(&mut self, name: &str, text: &str) {
         if let Err(error) = self.writer.side_file(name, text.as_bytes()) {
@@ -680,63 +450,6 @@ impl Founder {
     }
 }
 
-fn header(plan: &Plan, emission: Option<Emission>) -> Header {
-    let seconds = |time: std::time::Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
-    let mut settings = Vec::new();
-    if !plan.record_idle {
-        settings.push(Setting::NoIdle);
-    }
-    settings.extend(plan.limit.map(|bytes| Setting::Limit(bytes >> 20)));
-    settings.extend(
-        plan.sample_period
-            .map(|period| Setting::SamplePeriod(seconds(period))),
-    );
-    if !plan.start.is_zero() {
-        settings.push(Setting::DelayStart(seconds(plan.start)));
-    }
-    settings.extend(plan.end.map(|end| Setting::Terminate(seconds(end))));
-    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-    Header {
-        collector: concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned(),
-        system: machine::describe(),
-        pid: std::process::id(),
-        command_line: "kernel".to_owned(),
-        // In this order: the last one tells gprofng how many states there are.
-        profiles: vec![
-            ProfileDecl::ThreadNames,
-            ProfileDecl::Clock {
-                tick_us: plan.period_us,
-                states: NumStates::Kernel,
-                packets: vec![ClockTick::declaration()],
-            },
-            ProfileDecl::Clock {
-                tick_us: plan.period_us,
-                states: NumStates::Solaris,
-                packets: vec![TickArray::declaration()],
-            },
-        ],
-        driver_version: Some(concat!("kcollect BPF ", env!("CARGO_PKG_VERSION")).to_owned()),
-        settings,
-        comments: vec![
-            format!("kernel: {}", machine::kernel()),
-            format!("command: {}", words.collect::<Vec<_>>().join(" ")),
-            format!("plan: {}", dry_run::describe(plan).join("; ")),
-            "samples: exact times and counts of all threads since the recording began; system calls are those that read \
-             and write; those of each thread are in threads.jsonl"
-                .to_owned(),
-            match emission {
-                Some(emission) => format!("user side of what was recorded in the kernel: told {emission}"),
-                None => format!(
-                    "user side of what was recorded in the kernel: not told, since no process is followed; this kernel would \
-                     have it told {}",
-                    Emission::probe()
-                ),
-            },
-        ],
-        ..Header::default()
-    }
-}
-
 /// The user side of a recording, if the plan follows anybody.
 fn follow(plan: &Plan, founding: Founding, say: &mut impl FnMut(&str)) -> Option<UserSide> {
     let rule = plan.rule();
@@ -754,20 +467,4 @@ fn follow(plan: &Plan, founding: Founding, say: &mut impl FnMut(&str)) -> Option
             None
         }
     }
-}
-
-/// The names of the modules that are loaded; nothing where the kernel has none.
-fn loaded_modules() -> String {
-    let text = fs::read_to_string("/proc/modules").unwrap_or_default();
-    let mut names: Vec<_> = text
-        .lines()
-        .filter_map(|line| line.split(' ').next())
-        .collect();
-    names.sort_unstable();
-    names.join(" ")
-}
-
-fn wall_clock() -> i64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |now| now.as_secs() as i64)
 }

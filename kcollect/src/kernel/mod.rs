@@ -2,7 +2,9 @@
 
 pub mod accounts;
 pub mod archive;
+pub mod code;
 pub mod founder;
+mod header;
 pub mod kcore;
 pub mod recorder;
 pub mod samples;

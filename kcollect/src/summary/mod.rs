@@ -373,7 +373,7 @@ fn functions(founder: &Founder, interval: f64) -> Vec<Function> {
             .filter(|(_, pc)| **pc != TRUNCATED)
         {
             let own = if depth == 0 { stack.ticks } else { 0 };
-            let place = founder.symbols.find(*pc);
+            let place = founder.kernel.symbols.find(*pc);
             let key = place.map(|place| (place.object, &*place.symbol.name));
             let identity = key.map_or((*pc, 0), |(_, name)| (name.as_ptr() as u64, 1));
             let total = if seen.contains(&identity) {
@@ -418,7 +418,9 @@ fn functions(founder: &Founder, interval: f64) -> Vec<Function> {
 fn waiting(founder: &Founder, interval: f64) -> Vec<WaitingPlace> {
     let mut places: HashMap<(&str, Microstate), u64> = HashMap::new();
     for (frames, stack) in &founder.recorder.accounts.stacks {
-        let names = frames.iter().filter_map(|pc| founder.symbols.find(*pc));
+        let names = frames
+            .iter()
+            .filter_map(|pc| founder.kernel.symbols.find(*pc));
         let mut names = names.map(|place| &*place.symbol.name);
         let name = names.find(|name| !is_scheduler(name)).unwrap_or("?");
         for state in &Microstate::ALL[..Microstate::PER_THREAD] {
