@@ -56,7 +56,7 @@ const TRIES: usize = 3;
 #[command(bin_name = "cargo bench -p tests --bench cost --")]
 struct Options {
     /// How often everything is measured
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Only these loads
     #[arg(long, value_name = "LOAD,...", value_delimiter = ',')]

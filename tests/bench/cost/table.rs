@@ -199,7 +199,6 @@ impl Style {
             "ticks",
             "of threads",
             "packets",
-            "B/thread tick",
             "impaired",
             "CPU s, own figure",
         ]);
@@ -213,9 +212,7 @@ impl Style {
                 }) else {
                     continue;
                 };
-                let written = row.median(|run| Some(run.took.bytes? as f64));
                 let whole = |value: Option<f64>| or_dash(value, |value| format!("{value:.0}"));
-                let thread_ticks = own(|own| own.thread_ticks);
                 table.add_row([
                     format!("{:?}", results.load).to_lowercase(),
                     row.setting.name.clone(),
@@ -223,9 +220,8 @@ impl Style {
                         Some(run.ran.switches as f64 / run.ran.elapsed.as_secs_f64())
                     })),
                     whole(Some(ticks)),
-                    whole(thread_ticks),
+                    whole(own(|own| own.thread_ticks)),
                     whole(own(|own| own.packets)),
-                    whole(per(written, thread_ticks)),
                     whole(own(|own| own.impaired)),
                     or_dash(
                         row.median(|run| Some(run.took.own.as_ref()?.cpu_s)),
@@ -283,8 +279,8 @@ impl Style {
     }
 }
 
-/// What a profiler took.
-const TAKEN: [&str; 10] = [
+/// What a profiler took. Bytes are given for a tick of a CPU, which all have, and for a tick of a thread wherever it was.
+const TAKEN: [&str; 11] = [
     "",
     "CPU %",
     "CPU s",
@@ -292,6 +288,7 @@ const TAKEN: [&str; 10] = [
     "written",
     "ticks",
     "B/tick",
+    "B/thread tick",
     "lost",
     "answer ms",
     "whole %",
@@ -302,7 +299,7 @@ fn taken(
     percent: Option<f64>,
     lost: Option<u64>,
     of: impl Fn(fn(&Took) -> Option<f64>) -> Option<f64>,
-) -> [String; 10] {
+) -> [String; 11] {
     let (written, ticks) = (
         of(|took| Some(took.bytes? as f64)),
         of(|took| Some(took.ticks? as f64)),
@@ -317,6 +314,13 @@ fn taken(
         or_dash(written, bytes),
         digits(ticks, 0),
         digits(per(written, ticks), 0),
+        digits(
+            per(
+                written,
+                of(|took| Some(took.own.as_ref()?.thread_ticks as f64)),
+            ),
+            1,
+        ),
         or_dash(lost, |lost| lost.to_string()),
         digits(of(|took| Some(1e3 * took.answer?.as_secs_f64())), 0),
         digits(of(|took| Some(100.0 * followed(took)?.complete)), 2),

@@ -11,8 +11,8 @@ use nix::sys::resource::UsageWho;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde::Deserialize;
+use tests::books::complete;
 use tests::command::{Finished, GLANCE, Running};
-use tests::followed_books::complete;
 use tests::kcollect::experiment_in;
 use tests::perf_losses::perf_events;
 
@@ -54,7 +54,7 @@ pub(crate) struct Own {
 /// What came of following.
 #[derive(Clone, Debug)]
 pub(crate) struct Followed {
-    /// Of the ticks with a user stack, those whose stack reaches the thread's first function.
+    /// Of the ticks that can have a user stack, those whose stack reaches the thread's first function.
     pub(crate) complete: f64,
     /// Machine code that unwind tables were made for, bytes.
     pub(crate) text: u64,
@@ -124,7 +124,7 @@ fn peak_rss(pid: Pid) -> Option<u64> {
 }
 
 /// Losses of what is in the experiment all the same, but not as it should be. All others are of what is not in it.
-const IMPAIRED: [&str; 7] = [
+const IMPAIRED: [&str; 8] = [
     "unnamed",
     "truncated_stacks",
     "missing_stacks",
@@ -132,6 +132,7 @@ const IMPAIRED: [&str; 7] = [
     "late_events",
     "unheld",
     "disbelieved",
+    "unread",
 ];
 
 /// What is used here of `kcollect.json`.
