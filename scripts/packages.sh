@@ -90,6 +90,10 @@ find_missing() {
     fi
     if [ "$purpose" = bench ]; then
         have offcputime || lacks "offcputime of bcc's libbpf-tools" libbpf-tools
+        # A load. The server's own package would start one.
+        have redis-check-rdb || lacks "redis, as its tools have it" redis-tools
+        # Another is 200 processes of it.
+        have perl || lacks perl perl-base
     fi
 }
 

@@ -91,6 +91,14 @@ impl Running {
         Ok(self.child.try_wait()?.is_some())
     }
 
+    /// Whether it has printed anything to its standard output.
+    ///
+    /// # Errors
+    /// When the file cannot be asked.
+    pub fn has_printed(&self) -> Result<bool> {
+        Ok(self.stdout.metadata()?.len() > 0)
+    }
+
     /// What it has printed so far, output and errors together.
     ///
     /// # Errors
@@ -144,16 +152,25 @@ impl Running {
                     elapsed: self.started.elapsed(),
                 });
             }
-            if self.started.elapsed() > self.limit {
-                bail!(
-                    "{} did not end in {:?}; it said:\n{}",
-                    self.what,
-                    self.limit,
-                    self.said()?
-                );
-            }
+            self.in_time()?;
             sleep(GLANCE);
         }
+    }
+
+    /// Passes while its time is not over.
+    ///
+    /// # Errors
+    /// When it is.
+    pub fn in_time(&self) -> Result<()> {
+        if self.started.elapsed() > self.limit {
+            bail!(
+                "{} did not end in {:?}; it said:\n{}",
+                self.what,
+                self.limit,
+                self.said()?
+            );
+        }
+        Ok(())
     }
 }
 

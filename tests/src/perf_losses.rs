@@ -1,4 +1,4 @@
-//! What perf did not record: a profiler that drops half of its events looks cheaper than it is.
+//! What perf recorded and what it did not: a profiler that drops half of its events looks cheaper than it is.
 //!
 //! `perf record` prints how many *gaps* there were, not how many events fell into them, so its file is read for the
 //! records that say so. The layout is that of `perf_event_open(2)` and of `perf.data-file-format.txt` in the kernel's
@@ -13,6 +13,9 @@ use anyhow::{Context, Result, ensure};
 /// Where the file's head has the place and the size of its records.
 const DATA_SECTION: u64 = 40;
 
+/// `PERF_RECORD_SAMPLE`.
+const SAMPLE: u32 = 9;
+
 /// `PERF_RECORD_LOST`: `id: u64, lost: u64`.
 const LOST: u32 = 2;
 
@@ -22,19 +25,28 @@ const LOST_SAMPLES: u32 = 13;
 /// `PERF_RECORD_COMPRESSED` and its successor `PERF_RECORD_COMPRESSED2`, records of perf's own.
 const COMPRESSED: [u32; 2] = [81, 83];
 
-/// How many events `perf.data` says are missing from it.
+/// What `perf.data` has of the events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PerfEvents {
+    /// Samples that are in it.
+    pub recorded: u64,
+    /// Events that it says are missing.
+    pub lost: u64,
+}
+
+/// Counts the events of a `perf.data`.
 ///
 /// The kernel's records in a ring count what did not fit into it; since 6.1, perf adds at the end what each event
 /// counted itself (`PERF_FORMAT_LOST`). Both are of the same events, so the greater sum is taken.
 ///
 /// # Errors
 /// When the file cannot be read, or is not one of perf's, or is compressed.
-pub fn lost_events(path: &Path) -> Result<u64> {
+pub fn perf_events(path: &Path) -> Result<PerfEvents> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
     count(BufReader::with_capacity(1 << 20, file)).with_context(|| path.display().to_string())
 }
 
-fn count(mut file: impl Read + Seek) -> Result<u64> {
+fn count(mut file: impl Read + Seek) -> Result<PerfEvents> {
     let mut magic = [0; 8];
     file.read_exact(&mut magic)?;
     ensure!(&magic == b"PERFILE2", "not a file of perf's");
@@ -42,7 +54,7 @@ fn count(mut file: impl Read + Seek) -> Result<u64> {
     let (start, size) = (word(&mut file)?, word(&mut file)?);
     file.seek(SeekFrom::Start(start))?;
     let mut records = file.take(size);
-    let (mut in_rings, mut by_events) = (0, 0);
+    let (mut recorded, mut in_rings, mut by_events) = (0, 0, 0);
     while records.limit() >= 8 {
         let mut head = [0; 8];
         records.read_exact(&mut head)?;
@@ -54,6 +66,7 @@ fn count(mut file: impl Read + Seek) -> Result<u64> {
             .context("a record is shorter than its head")?;
         let mut body = records.by_ref().take(size);
         match kind {
+            SAMPLE => recorded += 1,
             LOST => {
                 word(&mut body)?;
                 in_rings += word(&mut body)?;
@@ -63,7 +76,10 @@ fn count(mut file: impl Read + Seek) -> Result<u64> {
         }
         io::copy(&mut body, &mut io::sink())?;
     }
-    Ok(u64::max(in_rings, by_events))
+    Ok(PerfEvents {
+        recorded,
+        lost: u64::max(in_rings, by_events),
+    })
 }
 
 fn word(file: &mut impl Read) -> Result<u64> {
@@ -99,17 +115,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_twice_counts_once_and_other_records_not_at_all() {
+    fn what_is_said_twice_counts_once() {
         let gap = |lost| record(LOST, &[77, lost, 0]);
         let sum = |lost| record(LOST_SAMPLES, &[lost, 0]);
-        let other = record(9, &[1, 2, 3]);
-        for (records, lost) in [
-            ([gap(5), other.clone(), gap(2), sum(6)].concat(), 7),
-            ([gap(5), other, sum(6), sum(3)].concat(), 9),
+        let (sample, other) = (record(SAMPLE, &[1, 2, 3]), record(10, &[1, 2, 3]));
+        for (records, recorded, lost) in [
+            ([gap(5), sample.clone(), gap(2), sum(6)].concat(), 1, 7),
+            (
+                [gap(5), sample.clone(), sample, other, sum(6), sum(3)].concat(),
+                2,
+                9,
+            ),
+            (Vec::new(), 0, 0),
         ] {
-            assert_eq!(count(Cursor::new(file(&records))).unwrap(), lost);
+            let counted = count(Cursor::new(file(&records))).unwrap();
+            assert_eq!(counted, PerfEvents { recorded, lost });
         }
-        assert_eq!(count(Cursor::new(file(&[]))).unwrap(), 0);
     }
 
     #[test]

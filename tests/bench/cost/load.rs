@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::thread::scope;
 use std::time::{Duration, Instant};
@@ -16,6 +17,9 @@ use tests::command::{Finished, Running};
 use tests::machine::{online_cpus, work_cpu};
 use tests::truth::pin;
 
+use crate::redis::{self, Server};
+use crate::sources;
+
 /// The longest that a load may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -28,6 +32,9 @@ const MESSAGES: [&str; 4] = ["-g", "10", "-l", "300"];
 /// Multiplications of each CPU, each of which waits for the one before.
 const MULTIPLICATIONS: u64 = 1_600_000_000;
 
+/// Programs that the shell starts, one after the other.
+const PROGRAMS: u32 = 2000;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Load {
     /// Two processes on one CPU that wake each other: the most switches there can be
@@ -36,6 +43,12 @@ pub(crate) enum Load {
     Messaging,
     /// Arithmetic on all CPUs: no switches
     Cpu,
+    /// A shell that starts /bin/true again and again
+    Fork,
+    /// redis under load over loopback, server and client on a CPU each
+    Redis,
+    /// make -j2 of C files made on the spot
+    Compile,
 }
 
 /// One run.
@@ -61,13 +74,18 @@ impl Load {
                 "{MULTIPLICATIONS} multiplications on each of {} CPUs",
                 online_cpus()?.len()
             ),
+            Self::Fork => words(&storm()?),
+            Self::Redis => words(&redis::requests(0)?),
+            Self::Compile => format!("make -j2 of {} C files, cc -O2", sources::FILES),
         })
     }
 
     pub(crate) fn unit(self) -> &'static str {
         match self {
             Self::Pipe => "us a trip",
-            Self::Messaging | Self::Cpu => "ms",
+            Self::Fork => "us a program",
+            Self::Redis => "us a request",
+            Self::Messaging | Self::Cpu | Self::Compile => "ms",
         }
     }
 
@@ -75,11 +93,20 @@ impl Load {
     pub(crate) fn digits(self) -> usize {
         match self {
             Self::Pipe => 3,
-            Self::Messaging | Self::Cpu => 0,
+            Self::Redis => 2,
+            Self::Messaging | Self::Cpu | Self::Fork | Self::Compile => 0,
         }
     }
 
     pub(crate) fn run(self) -> Result<Ran> {
+        let server = match self {
+            Self::Redis => Some(Server::start()?),
+            _ => None,
+        };
+        let tree = match self {
+            Self::Compile => Some(sources::make()?),
+            _ => None,
+        };
         let (start, before) = (Instant::now(), Machine::now()?);
         let value = match self {
             Self::Pipe => said(&bench(pipe()?)?, |words| match words {
@@ -93,8 +120,25 @@ impl Load {
                 })?
             }
             Self::Cpu => 1e3 * multiply_everywhere(online_cpus()?)?.as_secs_f64(),
+            Self::Fork => 1e6 * bench(storm()?)?.elapsed.as_secs_f64() / f64::from(PROGRAMS),
+            Self::Redis => {
+                let server = server.as_ref().context("no server")?;
+                // A line of names, and "GET","119047.62" and more.
+                let rate = said(&bench(redis::requests(server.port)?)?, |words| {
+                    let [line] = words else { return None };
+                    line.strip_prefix("\"GET\",\"")?.split('"').next()
+                })?;
+                1e6 / rate
+            }
+            Self::Compile => {
+                let tree = tree.as_ref().context("no sources")?;
+                1e3 * bench(compile(tree.path(), "cc"))?.elapsed.as_secs_f64()
+            }
         };
-        let (elapsed, after) = (start.elapsed(), Machine::now()?);
+        let elapsed = start.elapsed();
+        // Its CPU time is known once it has ended.
+        drop(server);
+        let after = Machine::now()?;
         let own_s = after.own_s - before.own_s;
         Ok(Ran {
             value,
@@ -118,8 +162,25 @@ fn messaging() -> Command {
     command
 }
 
+/// In a shell, as scripts do it; on one CPU, or a good part of what is measured is where the scheduler puts whom.
+fn storm() -> Result<Command> {
+    let script = format!("i=0; while [ $i -lt {PROGRAMS} ]; do /bin/true; i=$((i+1)); done");
+    let mut command = Command::new("taskset");
+    command.args(["-c", &work_cpu()?.to_string()]);
+    command.args(["sh", "-c", &script]);
+    Ok(command)
+}
+
+/// All that the Makefile of a directory of [`sources`] makes.
+pub(crate) fn compile(tree: &Path, compiler: &str) -> Command {
+    let mut command = Command::new("make");
+    command.args(["-s", "-B", "-j2", &format!("CC={compiler}"), "-C"]);
+    command.arg(tree);
+    command
+}
+
 /// Runs a command in a process group of its own. When it fails or takes too long, none of the group is left.
-fn bench(mut command: Command) -> Result<Finished> {
+pub(crate) fn bench(mut command: Command) -> Result<Finished> {
     let running = Running::start(command.process_group(0), LIMIT)?;
     let group = running.pid();
     running

@@ -5,13 +5,19 @@
 //! compared is a setting with nothing running *in the same round* ([`tests::paired`] says why). Each run has a profiler
 //! of its own, started before and ended after it, so that what it wrote and took is of this load.
 //!
+//! A machine of many processes is watched besides, for a minute and once by each of a few settings ([`crowd`]).
+//!
 //! A peer that is not installed, or that this kernel does not let run, is a row that says so. kcollect has to run.
 
+mod crowd;
 mod empty;
 mod load;
 mod machine;
+mod redis;
 mod setting;
+mod sources;
 mod table;
+mod took;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,6 +45,9 @@ const DISTURBED: f64 = 0.15;
 /// What a profiler is given to record when it is tried out: one that has recorded nothing says so with an error.
 const SOMETHING: Duration = Duration::from_millis(200);
 
+/// As long as the budget of the time to the summary says.
+const CROWD_SECONDS: u16 = 60;
+
 /// How often a run is made at most; the least disturbed one counts.
 const TRIES: usize = 3;
 
@@ -47,7 +56,7 @@ const TRIES: usize = 3;
 #[command(bin_name = "cargo bench -p tests --bench cost --")]
 struct Options {
     /// How often everything is measured
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Only these loads
     #[arg(long, value_name = "LOAD,...", value_delimiter = ',')]
@@ -55,10 +64,13 @@ struct Options {
     /// Only these settings; nothing is always among them
     #[arg(long, value_name = "SETTING,...", value_delimiter = ',')]
     settings: Option<Vec<Kind>>,
+    /// For how long a machine of 200 processes is watched, by each of a few settings; 0 leaves it out, as --only does
+    #[arg(long, value_name = "SECONDS")]
+    crowd: Option<u16>,
     /// The kcollect that is measured; the default is $KCOLLECT, or else the release build
     #[arg(long, value_name = "PATH")]
     kcollect: Option<PathBuf>,
-    /// Another one, measured in the same rounds as "on (other)" and "hi (other)"
+    /// Another one, measured in the same rounds as "on (other)" and so on
     #[arg(long, value_name = "PATH")]
     against: Option<PathBuf>,
     /// Print the tables as Markdown
@@ -121,11 +133,24 @@ fn main() -> Result<()> {
             sleep(PAUSE);
         }
     }
+    let seconds = match (options.crowd, &options.only) {
+        (Some(seconds), _) => seconds,
+        (None, None) => CROWD_SECONDS,
+        (None, Some(_)) => 0,
+    };
+    let crowd = match seconds {
+        0 => Vec::new(),
+        _ => {
+            let _machine = Exclusive::take()?;
+            crowd::measure(&settings, seconds, || interrupt.check())?
+        }
+    };
     let style = Style {
         markdown: options.markdown,
     };
     print!("{}", style.list(&machine::describe(&binary)?));
     print_tables(style, &settings, &all);
+    print!("{}", style.crowd(&crowd::describe(seconds), &crowd));
     Ok(())
 }
 

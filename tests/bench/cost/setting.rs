@@ -3,7 +3,6 @@
 //! A profiler is started, waited for until it does watch, and stopped as Ctrl-C does. It is a process of this one's, in
 //! a group of its own and with a directory of its own; both go with the value that stands for it.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,19 +10,15 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use clap::ValueEnum;
-use nix::sys::resource::UsageWho;
-use nix::sys::signal::Signal;
 use nix::time::{clock_getcpuclockid, clock_gettime};
-use serde::Deserialize;
 use tempfile::TempDir;
-use tests::command::{Finished, Running};
+use tests::command::Running;
 use tests::kcollect::experiment_in;
-use tests::perf_losses::lost_events;
 
 use crate::empty::Empty;
-use crate::load::cpu_time;
+use crate::took::Took;
 
 /// The longest that a profiler may live.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -35,8 +30,6 @@ const SETTLE: Duration = Duration::from_millis(300);
 const WITH_TRACEFS: &str = "test -e /sys/kernel/tracing/events || \
     mount -t tracefs nodev /sys/kernel/tracing && exec \"$@\"";
 
-const SWITCHES: [&str; 4] = ["-e", "sched:sched_switch", "-e", "sched:sched_wakeup"];
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// No profiler: what all others are compared with
@@ -45,12 +38,20 @@ pub(crate) enum Kind {
     Again,
     /// An empty BPF program on the switch: the least that a profiler of switches can cost
     Empty,
-    /// kcollect -p on (100 Hz)
+    /// kcollect -p on -F off: 100 Hz, the kernel alone
+    OnKernel,
+    /// kcollect -p on -F on: with the user stacks of all that runs
     On,
-    /// kcollect -p hi (1000 Hz)
+    /// kcollect -p hi -F off: 1000 Hz
+    HiKernel,
+    /// kcollect -p hi -F on
     Hi,
-    /// perf record -a -g -F 100
+    /// perf record -a -g -F 100: user stacks by frame pointers
     Perf,
+    /// perf record -a --call-graph dwarf -F 100: a copy of each user stack
+    Dwarf,
+    /// perf record -a --call-graph dwarf -F 1000
+    DwarfHi,
     /// perf record -a -g of every switch and wake-up
     Sched,
     /// offcputime of the BPF compiler collection, in C (libbpf-tools)
@@ -77,28 +78,6 @@ pub(crate) enum Profiler {
         running: Running,
         directory: TempDir,
     },
-}
-
-/// What a profiler took, from its start to its end.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Took {
-    /// CPU time of its process, seconds. What its hooks take of others is not in it: that is what the loads show.
-    pub(crate) cpu_s: Option<f64>,
-    /// What it wrote: an experiment, `perf.data`, or the text that it printed.
-    pub(crate) bytes: Option<u64>,
-    /// What it says that it did not record: ticks, threads, events.
-    pub(crate) lost: Option<u64>,
-    pub(crate) own: Option<Own>,
-}
-
-/// What kcollect says of itself.
-#[derive(Clone, Debug)]
-pub(crate) struct Own {
-    pub(crate) ticks: u64,
-    pub(crate) packets: u64,
-    pub(crate) cpu_s: f64,
-    /// Recorded, but not as it should be: cut stacks, late events.
-    pub(crate) impaired: u64,
 }
 
 impl Setting {
@@ -134,10 +113,9 @@ impl Setting {
             Kind::Nothing => "no profiler: what the others are compared with".into(),
             Kind::Again => "no profiler once more: how far two equal things seem to differ".into(),
             Kind::Empty => "an empty BPF program on tp_btf/sched_switch".into(),
-            Kind::On | Kind::Hi => format!("kcollect -p {}", self.kind.name()),
-            Kind::Perf => "perf record -a -g -F 100".into(),
-            Kind::Sched => format!("perf record -a -g {}", SWITCHES.join(" ")),
             Kind::Offcputime => "offcputime, of libbpf-tools".into(),
+            kind if kind.is_perf() => format!("perf record -a {}", kind.options().join(" ")),
+            kind => format!("kcollect {}", kind.options().join(" ")),
         }
     }
 
@@ -153,7 +131,7 @@ impl Setting {
                 let mut running = Running::start(&mut command, LIMIT)?;
                 let pid = running.pid();
                 running.until("sign that it watches", || match kind {
-                    Kind::On | Kind::Hi => runs(directory.path()),
+                    kind if kind.is_kcollect() => runs(directory.path()),
                     Kind::Offcputime => has_open(pid.as_raw(), "bpf_link"),
                     _ => has_open(pid.as_raw(), "[perf_event]"),
                 })?;
@@ -169,28 +147,27 @@ impl Setting {
     }
 
     fn command(&self) -> Command {
-        let program = |name: &str, arguments: &[&str]| {
-            let mut command = Command::new(name);
-            command.args(arguments);
-            command
-        };
-        match self.kind {
-            Kind::Perf => program("perf", &["record", "-a", "-g", "-F", "100"]),
+        let mut command = match self.kind {
+            Kind::Perf | Kind::Dwarf | Kind::DwarfHi => Command::new("perf"),
             Kind::Sched => {
-                let mut command = program("unshare", &["-m", "sh", "-c", WITH_TRACEFS, "sh"]);
-                command.args(["perf", "record", "-a", "-g"]).args(SWITCHES);
+                let mut command = Command::new("unshare");
+                command.args(["-m", "sh", "-c", WITH_TRACEFS, "sh", "perf"]);
                 command
             }
-            Kind::Offcputime => program("offcputime", &[]),
-            kind => {
+            Kind::Offcputime => Command::new("offcputime"),
+            _ => {
                 let mut command = Command::new(&self.binary);
-                command.args(["-p", &kind.name()]);
                 for variable in ["SUDO_UID", "SUDO_GID", "SUDO_USER"] {
                     command.env_remove(variable);
                 }
                 command
             }
+        };
+        if self.kind.is_perf() {
+            command.args(["record", "-a"]);
         }
+        command.args(self.kind.options());
+        command
     }
 }
 
@@ -202,8 +179,27 @@ impl Kind {
             .unwrap_or_default()
     }
 
-    fn is_kcollect(self) -> bool {
-        matches!(self, Self::On | Self::Hi)
+    pub(crate) fn is_kcollect(self) -> bool {
+        matches!(self, Self::OnKernel | Self::On | Self::HiKernel | Self::Hi)
+    }
+
+    fn is_perf(self) -> bool {
+        matches!(self, Self::Perf | Self::Dwarf | Self::DwarfHi | Self::Sched)
+    }
+
+    /// What it is told that others of its program are not.
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::OnKernel => &["-p", "on", "-F", "off"],
+            Self::On => &["-p", "on", "-F", "on"],
+            Self::HiKernel => &["-p", "hi", "-F", "off"],
+            Self::Hi => &["-p", "hi", "-F", "on"],
+            Self::Perf => &["-g", "-F", "100"],
+            Self::Dwarf => &["--call-graph", "dwarf", "-F", "100"],
+            Self::DwarfHi => &["--call-graph", "dwarf", "-F", "1000"],
+            Self::Sched => &["-g", "-e", "sched:sched_switch", "-e", "sched:sched_wakeup"],
+            Self::Nothing | Self::Again | Self::Empty | Self::Offcputime => &[],
+        }
     }
 }
 
@@ -220,106 +216,26 @@ impl Profiler {
 
     /// Ends it, and asks what it took.
     pub(crate) fn stop(self) -> Result<Took> {
-        let (kind, running, directory) = match self {
-            Self::None => return Ok(Took::default()),
+        match self {
+            Self::None => Ok(Took::default()),
             Self::Program(program) => {
                 drop(program);
-                return Ok(Took::default());
+                Ok(Took::default())
             }
             Self::Process {
                 kind,
                 running,
                 directory,
-            } => (kind, running, directory),
-        };
-        // Of the children that have been waited for: meanwhile, only this one is.
-        let before = cpu_time(UsageWho::RUSAGE_CHILDREN)?;
-        running.signal(Signal::SIGINT)?;
-        let finished = running.finish()?;
-        let cpu_s = Some((cpu_time(UsageWho::RUSAGE_CHILDREN)? - before).as_secs_f64());
-        match kind {
-            Kind::On | Kind::Hi => {
-                let books = Books::read(&experiment_in(directory.path())?, finished)?;
-                let (lost, impaired) = books.losses();
-                Ok(Took {
-                    cpu_s,
-                    bytes: Some(books.cost.bytes_written),
-                    lost: Some(lost),
-                    own: Some(Own {
-                        ticks: books.ticks,
-                        packets: books.packets,
-                        cpu_s: books.cost.cpu_s,
-                        impaired,
-                    }),
-                })
-            }
-            Kind::Offcputime => Ok(Took {
-                cpu_s,
-                bytes: Some(finished.succeeded()?.stdout.len() as u64),
-                ..Took::default()
-            }),
-            _ => {
-                // By Ctrl-C it ends with a signal, as it should; that it wrote is what it says last.
-                ensure!(finished.stderr.contains("Captured and wrote"), "{finished}");
-                let data = directory.path().join("perf.data");
-                Ok(Took {
-                    cpu_s,
-                    bytes: Some(data.metadata()?.len()),
-                    lost: Some(lost_events(&data)?),
-                    own: None,
-                })
-            }
+            } => Took::of(kind, running, directory.path()),
         }
     }
 }
 
-/// Losses of what is in the experiment all the same, but not as it should be. All others are of what is not in it.
-const IMPAIRED: [&str; 5] = [
-    "unnamed",
-    "truncated_stacks",
-    "missing_stacks",
-    "made_up",
-    "late_events",
-];
-
-/// What is used here of `kcollect.json`.
-#[derive(Debug, Deserialize)]
-struct Books {
-    ticks: u64,
-    packets: u64,
-    cost: Cost,
-    losses: BTreeMap<String, u64>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Cost {
-    cpu_s: f64,
-    bytes_written: u64,
-}
-
-impl Books {
-    fn read(experiment: &Path, finished: Finished) -> Result<Self> {
-        finished.succeeded()?;
-        let path = experiment.join("kcollect.json");
-        serde_json::from_str(&fs::read_to_string(&path)?)
-            .with_context(|| path.display().to_string())
-    }
-
-    /// Things lost, and things impaired.
-    fn losses(&self) -> (u64, u64) {
-        let impaired = IMPAIRED
-            .iter()
-            .filter_map(|&name| self.losses.get(name))
-            .sum();
-        (self.losses.values().sum::<u64>() - impaired, impaired)
-    }
-}
-
-/// Whether an experiment's log says that its run has begun.
+/// Whether an experiment's log says that data are taken: its run begins paused, until the tables of what runs are there.
 fn runs(directory: &Path) -> bool {
     experiment_in(directory)
         .and_then(|path| Ok(fs::read_to_string(path.join("log.xml"))?))
-        .is_ok_and(|log| log.contains("kind=\"run\""))
+        .is_ok_and(|log| log.contains("kind=\"resume\""))
 }
 
 /// Whether a process has something open whose name ends so.

@@ -5,8 +5,11 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 use tests::paired::{Spread, ratios};
 
+use crate::crowd::Watched;
+use crate::in_short;
 use crate::load::{Load, Ran};
-use crate::setting::{Setting, Took};
+use crate::setting::Setting;
+use crate::took::{Followed, Own, Took};
 
 /// One run of a load under a setting.
 #[derive(Clone, Debug)]
@@ -93,7 +96,7 @@ impl Style {
         out
     }
 
-    /// The table of a load: what it took under each setting, and what the setting took.
+    /// The tables of a load: what it took under each setting, and what the setting took.
     pub(crate) fn load(self, results: &Results) -> String {
         let Results { load, what, rows } = results;
         let title = match what {
@@ -105,23 +108,12 @@ impl Style {
             return out;
         };
         let base = nothing.each(|measured| Some(measured.ran.value));
-        let mut table = self.table(&[
-            "",
-            load.unit(),
-            "min..max",
-            "ratio",
-            "min..max",
-            "CPU %",
-            "CPU s",
-            "written",
-            "lost",
-            "others %",
-        ]);
+        let mut table = self.table(&["", load.unit(), "min..max", "ratio", "min..max", "others %"]);
         for row in rows {
             let value = |measured: &Measured| Some(measured.ran.value);
             let Some(values) = row.spread(value) else {
                 let mut cells = vec![row.setting.name.clone(), "did not run".into()];
-                cells.resize(10, "-".into());
+                cells.resize(6, "-".into());
                 table.add_row(cells);
                 continue;
             };
@@ -133,20 +125,6 @@ impl Style {
                 format!("{:.digits$}..{:.digits$}", values.min, values.max),
                 or_dash(ratio, |ratio| format!("{:.3}", ratio.median)),
                 or_dash(ratio, |ratio| format!("{:.3}..{:.3}", ratio.min, ratio.max)),
-                or_dash(
-                    row.median(|measured| {
-                        Some(100.0 * measured.cpu_meanwhile_s? / measured.ran.elapsed.as_secs_f64())
-                    }),
-                    |percent| format!("{percent:.2}"),
-                ),
-                or_dash(row.median(|measured| measured.took.cpu_s), |seconds| {
-                    format!("{seconds:.2}")
-                }),
-                or_dash(
-                    row.median(|measured| Some(measured.took.bytes? as f64)),
-                    bytes,
-                ),
-                or_dash(row.lost(), |lost| lost.to_string()),
                 or_dash(
                     row.median(|measured| Some(100.0 * measured.besides())),
                     |percent| format!("{percent:.1}"),
@@ -163,6 +141,50 @@ impl Style {
                 let _ = writeln!(out, "{mark}{name}: {failure}");
             }
         }
+        let mut table = self.table(&TAKEN);
+        for row in rows {
+            let of = |of: fn(&Took) -> Option<f64>| row.median(|measured| of(&measured.took));
+            if of(|took| took.cpu_s).is_none() {
+                continue;
+            }
+            let percent = row.median(|measured| {
+                Some(100.0 * measured.cpu_meanwhile_s? / measured.ran.elapsed.as_secs_f64())
+            });
+            table.add_row(taken(row.setting.name.clone(), percent, row.lost(), of));
+        }
+        if table.row_count() > 0 {
+            out.push('\n');
+            finish(&mut out, &table);
+        }
+        out
+    }
+
+    /// What profilers took of a machine of many processes, where that was measured.
+    pub(crate) fn crowd(self, title: &str, all: &[Watched]) -> String {
+        if all.is_empty() {
+            return String::new();
+        }
+        let mut out = self.heading(title);
+        let mut table = self.table(&TAKEN);
+        let mut tables = self.table(&UNWINDING);
+        for Watched { setting, took } in all {
+            match took {
+                Ok((took, percent)) => {
+                    table.add_row(taken(setting.clone(), *percent, took.lost, |of| of(took)));
+                    if let Some(followed) = followed(took) {
+                        tables.add_row(unwinding([String::new(), setting.clone()], followed));
+                    }
+                }
+                Err(error) => {
+                    table.add_row([setting.clone(), format!("did not run: {}", in_short(error))]);
+                }
+            }
+        }
+        finish(&mut out, &table);
+        if tables.row_count() > 0 {
+            out.push('\n');
+            finish(&mut out, &tables);
+        }
         out
     }
 
@@ -175,41 +197,36 @@ impl Style {
             "",
             "switches/s",
             "ticks",
+            "of threads",
             "packets",
-            "written",
-            "bytes a tick",
             "impaired",
             "CPU s, own figure",
         ]);
         for results in all {
             for row in &results.rows {
-                let own = |measured: &Measured| measured.took.own.clone();
-                let median = |of: &dyn Fn(&Measured) -> Option<f64>| row.median(of);
-                let Some(ticks) = median(&|run| Some(own(run)?.ticks as f64)) else {
+                let own =
+                    |of: fn(&Own) -> u64| row.median(|run| Some(of(run.took.own.as_ref()?) as f64));
+                let Some(ticks) = row.median(|run| {
+                    run.took.own.as_ref()?;
+                    Some(run.took.ticks? as f64)
+                }) else {
                     continue;
                 };
-                let written = median(&|run| Some(run.took.bytes? as f64));
+                let whole = |value: Option<f64>| or_dash(value, |value| format!("{value:.0}"));
                 table.add_row([
                     format!("{:?}", results.load).to_lowercase(),
                     row.setting.name.clone(),
+                    whole(row.median(|run| {
+                        Some(run.ran.switches as f64 / run.ran.elapsed.as_secs_f64())
+                    })),
+                    whole(Some(ticks)),
+                    whole(own(|own| own.thread_ticks)),
+                    whole(own(|own| own.packets)),
+                    whole(own(|own| own.impaired)),
                     or_dash(
-                        median(&|run| {
-                            Some(run.ran.switches as f64 / run.ran.elapsed.as_secs_f64())
-                        }),
-                        |rate| format!("{rate:.0}"),
+                        row.median(|run| Some(run.took.own.as_ref()?.cpu_s)),
+                        |seconds| format!("{seconds:.2}"),
                     ),
-                    format!("{ticks:.0}"),
-                    or_dash(median(&|run| Some(own(run)?.packets as f64)), |packets| {
-                        format!("{packets:.0}")
-                    }),
-                    or_dash(written, bytes),
-                    or_dash(written, |written| format!("{:.0}", written / ticks)),
-                    or_dash(median(&|run| Some(own(run)?.impaired as f64)), |impaired| {
-                        format!("{impaired:.0}")
-                    }),
-                    or_dash(median(&|run| Some(own(run)?.cpu_s)), |seconds| {
-                        format!("{seconds:.2}")
-                    }),
                 ]);
             }
         }
@@ -217,6 +234,20 @@ impl Style {
             return String::new();
         }
         finish(&mut out, &table);
+        let mut table = self.table(&UNWINDING);
+        for results in all {
+            for row in &results.rows {
+                let last = row.rounds.iter().flatten().next_back();
+                if let Some(followed) = last.and_then(|last| followed(&last.took)) {
+                    let load = format!("{:?}", results.load).to_lowercase();
+                    table.add_row(unwinding([load, row.setting.name.clone()], followed));
+                }
+            }
+        }
+        if table.row_count() > 0 {
+            out.push_str(&self.heading("Unwind tables of what was followed, in the last round"));
+            finish(&mut out, &table);
+        }
         out
     }
 
@@ -246,6 +277,78 @@ impl Style {
         }
         table
     }
+}
+
+/// What a profiler took. Bytes are given for a tick of a CPU, which all have, and for a tick of a thread wherever it was.
+const TAKEN: [&str; 11] = [
+    "",
+    "CPU %",
+    "CPU s",
+    "RSS",
+    "written",
+    "ticks",
+    "B/tick",
+    "B/thread tick",
+    "lost",
+    "answer ms",
+    "whole %",
+];
+
+fn taken(
+    name: String,
+    percent: Option<f64>,
+    lost: Option<u64>,
+    of: impl Fn(fn(&Took) -> Option<f64>) -> Option<f64>,
+) -> [String; 11] {
+    let (written, ticks) = (
+        of(|took| Some(took.bytes? as f64)),
+        of(|took| Some(took.ticks? as f64)),
+    );
+    let digits =
+        |value: Option<f64>, digits: usize| or_dash(value, |value| format!("{value:.digits$}"));
+    [
+        name,
+        digits(percent, 2),
+        digits(of(|took| took.cpu_s), 2),
+        or_dash(of(|took| Some(took.rss? as f64)), bytes),
+        or_dash(written, bytes),
+        digits(ticks, 0),
+        digits(per(written, ticks), 0),
+        digits(
+            per(
+                written,
+                of(|took| Some(took.own.as_ref()?.thread_ticks as f64)),
+            ),
+            1,
+        ),
+        or_dash(lost, |lost| lost.to_string()),
+        digits(of(|took| Some(1e3 * took.answer?.as_secs_f64())), 0),
+        digits(of(|took| Some(100.0 * followed(took)?.complete)), 2),
+    ]
+}
+
+/// What unwinding took.
+const UNWINDING: [&str; 6] = ["", "", "text", "tables", "B/MB of text", "kernel's memory"];
+
+fn unwinding([load, setting]: [String; 2], followed: &Followed) -> [String; 6] {
+    let (text, tables) = (followed.text as f64, followed.tables as f64);
+    [
+        load,
+        setting,
+        bytes(text),
+        bytes(tables),
+        or_dash(per(Some(tables * 1e6), Some(text)), bytes),
+        bytes(followed.kernel as f64),
+    ]
+}
+
+fn followed(took: &Took) -> Option<&Followed> {
+    took.own.as_ref()?.followed.as_ref()
+}
+
+/// One by the other; nothing of nothing.
+fn per(value: Option<f64>, of: Option<f64>) -> Option<f64> {
+    Some(value? / of.filter(|of| *of > 0.0)?)
 }
 
 fn finish(out: &mut String, table: &Table) {

@@ -24,6 +24,9 @@ pub(super) const LITTLE: LittleEndian = LittleEndian;
 /// may tell of tables up to its own size.
 const LARGEST_PIECE: u64 = 256 << 20;
 
+/// So many entries of a table are read at once.
+const ENTRIES: usize = 4096;
+
 /// So many sections are added to those of a file.
 const ADDED: u16 = 3;
 
@@ -117,10 +120,36 @@ impl<'file> Elf<'file> {
 
     /// Content of a section as a table.
     pub(super) fn table<T: pod::Pod>(&self, section: &Section) -> Result<Vec<T>, Damaged> {
-        let bytes = self.data(section)?;
-        let (table, _) = slice_from_bytes::<T>(&bytes, bytes.len() / size_of::<T>())
-            .map_err(|()| Damaged("a table of odd size"))?;
-        Ok(table.to_vec())
+        let mut table = Vec::new();
+        self.each(section, |entry: &T| table.push(*entry))?;
+        table.shrink_to_fit();
+        Ok(table)
+    }
+
+    /// The entries of a section, one by one: of relocations there are megabytes, and hardly any is wanted.
+    pub(super) fn each<T: pod::Pod>(
+        &self,
+        section: &Section,
+        mut take: impl FnMut(&T),
+    ) -> Result<(), Damaged> {
+        if !has_content(section) {
+            return Ok(());
+        }
+        let (offset, size) = (section.sh_offset(LITTLE), section.sh_size(LITTLE));
+        inside(self.length, offset, size)?;
+        let whole = size - size % size_of::<T>() as u64;
+        let step = (ENTRIES * size_of::<T>()) as u64;
+        let mut bytes = Vec::new();
+        let mut at = 0;
+        while at < whole {
+            bytes.resize(step.min(whole - at) as usize, 0);
+            read_at(self.file, &mut bytes, offset + at)?;
+            let (entries, _) = slice_from_bytes::<T>(&bytes, bytes.len() / size_of::<T>())
+                .map_err(|()| Damaged("a table of odd size"))?;
+            entries.iter().for_each(&mut take);
+            at += bytes.len() as u64;
+        }
+        Ok(())
     }
 
     /// The first section of a type.

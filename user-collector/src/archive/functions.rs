@@ -133,9 +133,6 @@ impl Functions {
         let Some(section) = elf.of_type(kind) else {
             return;
         };
-        let Ok(table) = elf.table::<Sym64<LittleEndian>>(section) else {
-            return;
-        };
         // All names at once: they may share their ends, and one that has none ends here.
         let base = self.names.len();
         let strings = elf.sections.get(section.sh_link(LITTLE) as usize);
@@ -149,29 +146,31 @@ impl Functions {
         }
         let end = self.names.len();
         self.names.push(0);
-        for symbol in &table {
+        let names = &self.names[..end];
+        // Where they can't be read to their end, those before are as good.
+        let _ = elf.each(section, |symbol: &Sym64<LittleEndian>| {
             let kind = symbol.st_type();
             let function = kind == STT_FUNC || kind == STT_GNU_IFUNC;
             let section = symbol.st_shndx(LITTLE).0;
             let name = base + symbol.st_name(LITTLE) as usize;
-            let first = self.names[..end].get(name);
             // `$x` and `$d` tell code from data on some processors.
-            let named = first.is_some_and(|first| *first != 0 && (function || *first != b'$'));
-            if !(function || kind == STT_NOTYPE)
-                || section == 0
-                || section >= SHN_LORESERVE
-                || !named
-                || symbols.len() >= MOST
+            let named = names
+                .get(name)
+                .is_some_and(|first| *first != 0 && (function || *first != b'$'));
+            if (function || kind == STT_NOTYPE)
+                && section != 0
+                && section < SHN_LORESERVE
+                && named
+                && symbols.len() < MOST
             {
-                continue;
+                symbols.push(Symbol {
+                    address: symbol.st_value(LITTLE),
+                    size: symbol.st_size(LITTLE),
+                    name: name as u32,
+                    function,
+                });
             }
-            symbols.push(Symbol {
-                address: symbol.st_value(LITTLE),
-                size: symbol.st_size(LITTLE),
-                name: name as u32,
-                function,
-            });
-        }
+        });
     }
 
     /// Adds symbols that are in a section of code, each to the end of its section at most.

@@ -131,19 +131,19 @@ fn targets(elf: &Elf<'_>) -> HashMap<u64, Target> {
                 && section.sh_size(LITTLE) <= LARGEST
         })
         .take(MOST_TABLES);
-    for relocation in tables
-        .filter_map(|table| elf.table::<Rela64<LittleEndian>>(table).ok())
-        .flatten()
-    {
-        let kind = relocation.r_type(LITTLE, false);
-        let target = if kind == R_X86_64_JUMP_SLOT || kind == R_X86_64_GLOB_DAT {
-            Target::Symbol(relocation.r_sym(LITTLE, false))
-        } else if kind == R_X86_64_IRELATIVE {
-            Target::Resolver(relocation.r_addend.get(LITTLE) as u64)
-        } else {
-            continue;
-        };
-        targets.insert(relocation.r_offset.get(LITTLE), target);
+    for table in tables {
+        // One that can't be read to its end is taken as far as it goes.
+        let _ = elf.each(table, |relocation: &Rela64<LittleEndian>| {
+            let kind = relocation.r_type(LITTLE, false);
+            let target = if kind == R_X86_64_JUMP_SLOT || kind == R_X86_64_GLOB_DAT {
+                Target::Symbol(relocation.r_sym(LITTLE, false))
+            } else if kind == R_X86_64_IRELATIVE {
+                Target::Resolver(relocation.r_addend.get(LITTLE) as u64)
+            } else {
+                return;
+            };
+            targets.insert(relocation.r_offset.get(LITTLE), target);
+        });
     }
     targets
 }

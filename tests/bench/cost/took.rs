@@ -1,0 +1,212 @@
+//! What a profiler took, and what it made of it: asked while it ends, and of what it wrote.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::resource::UsageWho;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use serde::Deserialize;
+use tests::books::complete;
+use tests::command::{Finished, GLANCE, Running};
+use tests::kcollect::experiment_in;
+use tests::perf_losses::perf_events;
+
+use crate::load::cpu_time;
+use crate::setting::Kind;
+
+/// What a profiler took, from its start to its end.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Took {
+    /// CPU time of its process, seconds. What its hooks take of others is not in it: that is what the loads show.
+    pub(crate) cpu_s: Option<f64>,
+    /// The most memory that its process had resident, bytes.
+    pub(crate) rss: Option<u64>,
+    /// From Ctrl-C to the first words of its result, or to its end where it prints none.
+    pub(crate) answer: Option<Duration>,
+    /// What it wrote: an experiment without the copies of programs, `perf.data`, or the text that it printed.
+    pub(crate) bytes: Option<u64>,
+    /// Ticks of CPUs that are in it. perf's samples by time are such.
+    pub(crate) ticks: Option<u64>,
+    /// What it says that it did not record: ticks, threads, events.
+    pub(crate) lost: Option<u64>,
+    pub(crate) own: Option<Own>,
+}
+
+/// What kcollect says of itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    /// Ticks of threads, on a CPU and away from it.
+    pub(crate) thread_ticks: u64,
+    /// What the ticks are in: packets and tick arrays.
+    pub(crate) packets: u64,
+    pub(crate) cpu_s: f64,
+    /// Recorded, but not as it should be: cut stacks, late events.
+    pub(crate) impaired: u64,
+    /// Where processes were followed.
+    pub(crate) followed: Option<Followed>,
+}
+
+/// What came of following.
+#[derive(Clone, Debug)]
+pub(crate) struct Followed {
+    /// Of the ticks that can have a user stack, those whose stack reaches the thread's first function.
+    pub(crate) complete: f64,
+    /// Machine code that unwind tables were made for, bytes.
+    pub(crate) text: u64,
+    /// Those tables, bytes.
+    pub(crate) tables: u64,
+    /// The kernel's memory for those of what runs, bytes.
+    pub(crate) kernel: u64,
+}
+
+impl Took {
+    /// Ends a profiler as Ctrl-C does, and asks.
+    pub(crate) fn of(kind: Kind, mut running: Running, directory: &Path) -> Result<Self> {
+        // Of the children that have been waited for: meanwhile, only this one is.
+        let before = cpu_time(UsageWho::RUSAGE_CHILDREN)?;
+        let pid = running.pid();
+        let mut rss = peak_rss(pid);
+        running.signal(Signal::SIGINT)?;
+        let (stopped, mut answer) = (Instant::now(), None);
+        while !running.ended()? {
+            // It only grows, and of a process that has ended there is none.
+            rss = peak_rss(pid).or(rss);
+            if answer.is_none() && running.has_printed()? {
+                answer = Some(stopped.elapsed());
+            }
+            running.in_time()?;
+            sleep(GLANCE);
+        }
+        let answer = answer.unwrap_or_else(|| stopped.elapsed());
+        let finished = running.finish()?;
+        let cpu = cpu_time(UsageWho::RUSAGE_CHILDREN)? - before;
+        let took = Self {
+            cpu_s: Some(cpu.as_secs_f64()),
+            rss,
+            answer: Some(answer),
+            ..Self::default()
+        };
+        if kind.is_kcollect() {
+            Books::read(&experiment_in(directory)?, finished)?.add_to(took)
+        } else if kind == Kind::Offcputime {
+            Ok(Self {
+                bytes: Some(finished.succeeded()?.stdout.len() as u64),
+                ..took
+            })
+        } else {
+            // By Ctrl-C it ends with a signal, as it should; that it wrote is what it says last.
+            ensure!(finished.stderr.contains("Captured and wrote"), "{finished}");
+            let data = directory.join("perf.data");
+            let events = perf_events(&data)?;
+            Ok(Self {
+                bytes: Some(data.metadata()?.len()),
+                ticks: (kind != Kind::Sched).then_some(events.recorded),
+                lost: Some(events.lost),
+                ..took
+            })
+        }
+    }
+}
+
+/// The most memory that a process has had resident, bytes.
+fn peak_rss(pid: Pid) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+/// Losses of what is in the experiment all the same, but not as it should be. All others are of what is not in it.
+const IMPAIRED: [&str; 8] = [
+    "unnamed",
+    "truncated_stacks",
+    "missing_stacks",
+    "made_up",
+    "late_events",
+    "unheld",
+    "disbelieved",
+    "unread",
+];
+
+/// What is used here of `kcollect.json`.
+#[derive(Debug, Deserialize)]
+struct Books {
+    ticks: u64,
+    packets: u64,
+    arrays: u64,
+    /// Not of every kcollect that may be compared.
+    #[serde(default)]
+    thread_ticks: u64,
+    cost: Cost,
+    losses: BTreeMap<String, u64>,
+    followed: Option<FollowedBooks>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Cost {
+    cpu_s: f64,
+    bytes_written: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct FollowedBooks {
+    user_stacks: BTreeMap<String, u64>,
+    table_use: TableUse,
+    tables: Tables,
+    losses: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct TableUse {
+    row_bytes: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Tables {
+    text_bytes: u64,
+    table_bytes: u64,
+}
+
+impl Books {
+    fn read(experiment: &Path, finished: Finished) -> Result<Self> {
+        finished.succeeded()?;
+        let path = experiment.join("kcollect.json");
+        serde_json::from_str(&fs::read_to_string(&path)?)
+            .with_context(|| path.display().to_string())
+    }
+
+    fn add_to(self, took: Took) -> Result<Took> {
+        let of_following = self.followed.as_ref().map(|followed| &followed.losses);
+        let losses = || self.losses.iter().chain(of_following.into_iter().flatten());
+        let impaired = losses()
+            .filter(|(name, _)| IMPAIRED.contains(&name.as_str()))
+            .map(|(_, count)| count)
+            .sum();
+        let lost = losses().map(|(_, count)| count).sum::<u64>() - impaired;
+        Ok(Took {
+            bytes: Some(self.cost.bytes_written),
+            ticks: Some(self.ticks),
+            lost: Some(lost),
+            own: Some(Own {
+                thread_ticks: self.thread_ticks,
+                packets: self.packets + self.arrays,
+                cpu_s: self.cost.cpu_s,
+                impaired,
+                followed: self.followed.map(|followed| Followed {
+                    complete: complete(&followed.user_stacks),
+                    text: followed.tables.text_bytes,
+                    tables: followed.tables.table_bytes,
+                    kernel: followed.table_use.row_bytes,
+                }),
+            }),
+            ..took
+        })
+    }
+}
