@@ -19,6 +19,7 @@ pub mod order;
 pub mod output;
 pub mod perf;
 pub mod picture;
+pub mod precedence;
 pub mod report;
 pub mod session;
 pub mod signals;

@@ -25,6 +25,7 @@ use crate::kernel::founder::Founder;
 use crate::load::{self, Load};
 use crate::machine::{self, now};
 use crate::output::Output;
+use crate::precedence::Precedence;
 use crate::signals::{Request, Signals};
 use crate::sources::Sources;
 use crate::summary::Summary;
@@ -180,6 +181,14 @@ impl<'a> Session<'a> {
     }
 
     fn run(&mut self, output: &mut Output) -> Result<(), Failure> {
+        let _precedence = Precedence::take()
+            .inspect_err(|error| {
+                let cure = "on an overloaded machine, data may be lost";
+                output.detail(&format!(
+                    "no precedence over other programs ({error}): {cure}"
+                ));
+            })
+            .ok();
         let mut next_round = self.started + ROUND;
         while !self.stopped {
             self.wait(self.next_deadline(next_round));

@@ -31,6 +31,23 @@ struct Told {
     origin: BTreeSet<String>,
 }
 
+/// Who reads the rings does not wait in a row with the load: `SCHED_RR`, field 41 of proc_pid_stat(5). That is the one thread's
+/// alone, and not the load's.
+#[test]
+fn root_the_reader_goes_first_and_nobody_else() -> Result<()> {
+    let look = "cut -d' ' -f41 /proc/$PPID/stat; \
+         for task in /proc/$PPID/task/*; do [ ${task##*/} = $PPID ] || cut -d' ' -f41 $task/stat; done; \
+         echo load; cut -d' ' -f41 /proc/self/stat";
+    let recorded = record(&["-F", "on"], &["sh", "-c", look], LIMIT)?;
+    let said = &recorded.finished.stdout;
+    let (threads, load) = said.split_once("load\n").context("no load")?;
+    let mut threads = threads.lines();
+    ensure!(threads.next() == Some("2"), "{said}");
+    ensure!(threads.all(|policy| policy == "0"), "{said}");
+    ensure!(load.lines().next() == Some("0"), "{said}");
+    Ok(())
+}
+
 #[test]
 fn root_a_followed_process_is_not_disturbed() -> Result<()> {
     let _machine = Exclusive::take()?;
