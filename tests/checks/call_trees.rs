@@ -336,7 +336,9 @@ impl Judge<'_> {
             let in_user_mode = tick.state == Microstate::User.number();
             let back = stack.frames.iter().skip(inside).any(of_kernel);
             all += ticks;
-            if back || in_user_mode != (inside == 0) {
+            // Of an absence whose end the kernel did not show there is no stack at all, which counts as incomplete.
+            let seen = !stack.frames.is_empty();
+            if seen && (back || in_user_mode != (inside == 0)) {
                 mixed += ticks;
             }
             if stack.end != StackEnd::Complete {
