@@ -76,7 +76,7 @@ struct {
 /* What is kept with each thread, and goes with it. */
 struct thread {
 	struct account account;
-	__u64 index; /* the boundaries counted on the CPU that it left, until it did */
+	__u64 index; /* the boundaries counted on the CPU that it left, until it did; on a CPU: until it came */
 	__u32 cpu;   /* that CPU */
 	__u32 zero;
 	__u32 user_fault; /* the last fault of user mode: enum state */

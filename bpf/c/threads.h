@@ -287,6 +287,7 @@ static __always_inline void arrive(struct cpu_books *book, struct task_struct *n
 	__u64 delay = run_delay(next, now), index;
 	struct cpu_books *left = book;
 	struct absence absence;
+	bool unseen;
 
 	/* The storage is being changed by the thread that this one takes the CPU from. Made good when it leaves. */
 	if (!thread)
@@ -298,6 +299,7 @@ static __always_inline void arrive(struct cpu_books *book, struct task_struct *n
 		thread->cpu = cpu;
 		enter_arriving(book, next, thread, now);
 	}
+	unseen = thread->account.state == STATE_ON_CPU;
 	absence = account_return(&thread->account, now, delay, next->se.sum_exec_runtime);
 	if (thread->cpu != cpu) {
 		left = bpf_map_lookup_elem(&books, &thread->cpu);
@@ -305,8 +307,13 @@ static __always_inline void arrive(struct cpu_books *book, struct task_struct *n
 			return;
 	}
 	index = index_now(left, book);
+	/* Nobody saw it leave the CPU that it came to last; what had passed until then was counted there. */
+	if (unseen)
+		thread->index += grid_before(left->origin, thread->index, index, absence.from - any_offset, period_ns);
 	if (index > thread->index)
 		send_absence(book, left, index, next, thread, &absence, cpu);
+	thread->index = book->index;
+	thread->cpu = cpu;
 }
 
 /* A boundary has passed and the clock has not fired for it, and it is not to be expected soon: it belongs to the thread

@@ -428,8 +428,8 @@ static __always_inline void take_user_stack(struct user_scratch *out, struct tas
 	if (!end_walk(out, task))
 		return;
 	full = fullness(cpu);
-	if (full < 7)
-		copy_stack(out, 0, full < 4 ? PIECES : FEW_PIECES);
+	if (full < 4)
+		copy_stack(out, 0, full < 2 ? PIECES : FEW_PIECES);
 	else
 		out->record.end = UNWIND_NO_TABLE;
 }
