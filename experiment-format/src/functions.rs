@@ -9,6 +9,7 @@
 //! are, and have not changed since: see [`Archives::or_files`].
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -101,6 +102,23 @@ impl FunctionTable {
         let distance = position - u64::from(function.position);
         let names = aliases.iter().map(|alias| &*alias.name);
         (function.size == 0 || distance < function.size).then_some((names, distance))
+    }
+
+    /// Where the function at a position in the file is: to its end, or to the next function if its
+    /// size is not known; none in a hole.
+    pub fn range(&self, position: u64) -> Option<Range<u64>> {
+        let function = self.before(position)?.first()?;
+        let begin = u64::from(function.position);
+        let end = match function.size {
+            0 => {
+                let next = self
+                    .functions
+                    .partition_point(|next| next.position <= function.position);
+                u64::from(self.functions.get(next)?.position)
+            }
+            size => begin + size,
+        };
+        (begin..end).contains(&position).then_some(begin..end)
     }
 
     /// Where a hole between functions begins: behind the last function below `position`, or with

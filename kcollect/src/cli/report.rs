@@ -8,15 +8,18 @@ use experiment_format::microstate::Microstate;
 
 use super::CliError;
 use crate::report::filter::{Filter, Pattern, ProcessWish};
+use crate::report::lines::Lookup;
 use crate::report::metric::Base;
 use crate::report::model::STATES;
 use crate::report::views::{View, Wish};
 use crate::report::{Format, Request};
+use crate::symbol::{NotAPathMap, PathMap};
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct Report {
     /// Experiments (NAME.er, a subexperiment, or a group NAME.erg; the default is the newest ktest.N.er here), then the
-    /// view: functions (the default), objects, threads, processes, cpus, overview, header or experiments
+    /// view: functions (the default), objects, lines, source FUNCTION, disasm FUNCTION, threads, processes, cpus,
+    /// overview, header or experiments
     #[arg(value_name = "EXPERIMENT... [VIEW]")]
     words: Vec<OsString>,
     /// The metrics, as gprofng has them: e. (exclusive) or i. (inclusive), with % for a share of the whole, and total,
@@ -53,6 +56,15 @@ pub(super) struct Report {
     /// So many rows
     #[arg(short = 'n', long, value_name = "N", allow_hyphen_values = true)]
     limit: Option<String>,
+    /// Count inlined functions as called: views then show them too; lines, source and disasm always do
+    #[arg(long)]
+    inline: bool,
+    /// Look below NEW for sources and debug files whose paths begin with OLD. May be repeated
+    #[arg(long, value_name = "OLD=NEW")]
+    path_map: Vec<String>,
+    /// Look in this directory for sources and load objects, by the last part of their paths. May be repeated
+    #[arg(long, value_name = "DIR")]
+    search_path: Vec<PathBuf>,
     /// As JSON
     #[arg(long, conflicts_with = "csv")]
     json: bool,
@@ -63,7 +75,7 @@ pub(super) struct Report {
 
 /// From what was typed to what is to be reported.
 pub(super) fn resolve(typed: Report) -> Result<Request, CliError> {
-    let (experiments, view) = words(typed.words)?;
+    let (experiments, view, subject) = words(typed.words)?;
     let limit = typed
         .limit
         .as_deref()
@@ -72,6 +84,7 @@ pub(super) fn resolve(typed: Report) -> Result<Request, CliError> {
     Ok(Request {
         experiments,
         view,
+        inline: typed.inline,
         format: match (typed.json, typed.csv) {
             (true, _) => Format::Json,
             (_, true) => Format::Csv,
@@ -89,6 +102,11 @@ pub(super) fn resolve(typed: Report) -> Result<Request, CliError> {
             metrics: typed.metrics,
             sort: typed.sort,
             limit,
+            subject,
+            lookup: Lookup {
+                maps: each(&typed.path_map, path_map)?,
+                directories: typed.search_path,
+            },
         },
     })
 }
@@ -100,20 +118,37 @@ fn each<T>(
     texts.iter().map(|text| understand(text)).collect()
 }
 
-/// Experiments up to the first word that names a view.
-fn words(words: Vec<OsString>) -> Result<(Vec<PathBuf>, View), CliError> {
+/// Experiments up to the first word that names a view, and the function that it is of.
+fn words(words: Vec<OsString>) -> Result<(Vec<PathBuf>, View, Option<String>), CliError> {
     let view_of = |word: &OsString| word.to_str().and_then(View::from_name);
     let at = words.iter().position(|word| view_of(word).is_some());
     let view = at
         .and_then(|at| view_of(&words[at]))
         .unwrap_or(View::Functions);
     let end = at.unwrap_or(words.len());
-    if let Some(extra) = words.get(end + 1) {
+    let mut behind = words.iter().skip(end + 1);
+    let subject = match view.wants_function() {
+        true => behind
+            .next()
+            .map(|word| word.to_string_lossy().into_owned()),
+        false => None,
+    };
+    if view.wants_function() && subject.is_none() {
+        return Err(CliError::new(
+            format!("{}: of which function?", view.name()),
+            format!("type its name: kcollect report {} main", view.name()),
+        ));
+    }
+    if let Some(extra) = behind.next() {
         return Err(CliError::new(
             format!(
-                "{}: {} takes no argument",
+                "{}: {} takes {}",
                 extra.to_string_lossy(),
-                view.name()
+                view.name(),
+                match view.wants_function() {
+                    true => "one function alone",
+                    false => "no argument",
+                }
             ),
             "name experiments first, then the view; ./functions is an experiment of that name",
         ));
@@ -133,7 +168,7 @@ fn words(words: Vec<OsString>) -> Result<(Vec<PathBuf>, View), CliError> {
             format!("the views are {}", views.join(", ")),
         ));
     }
-    Ok((experiments, view))
+    Ok((experiments, view, subject))
 }
 
 fn number<T: std::str::FromStr>(option: &str, text: &str) -> Result<T, CliError> {
@@ -141,6 +176,15 @@ fn number<T: std::str::FromStr>(option: &str, text: &str) -> Result<T, CliError>
         CliError::new(
             format!("{option} {text}: not a number"),
             "type a whole number",
+        )
+    })
+}
+
+fn path_map(text: &str) -> Result<PathMap, CliError> {
+    text.parse().map_err(|error: NotAPathMap| {
+        CliError::new(
+            format!("--path-map: {error}"),
+            "name the directory that was recorded, and the one in its place",
         )
     })
 }

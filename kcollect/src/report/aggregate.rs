@@ -7,7 +7,7 @@
 use rustc_hash::FxHashMap;
 
 use super::filter::Selection;
-use super::model::{FunctionId, Model, STATES, StackId, Sums};
+use super::model::{FrameId, FunctionId, Model, STATES, StackId, Sums};
 
 /// Sums of rows.
 #[derive(Debug, Clone)]
@@ -94,12 +94,27 @@ pub struct Functions {
 /// What functions and load objects have of these totals.
 #[must_use]
 pub fn functions(model: &Model, totals: &Totals) -> Functions {
-    let object_of = |function: u32| model.functions[function as usize].object.0;
-    let mut functions = Tally::new(model.functions.len());
-    let mut objects = Tally::new(model.objects.len());
+    let counts = [model.functions.len(), model.objects.len()];
+    let [functions, objects] = shares(model, totals, counts, |frame| {
+        let function = model.frame(frame).function;
+        [Some(function.0), Some(model.function(function).object.0)]
+    });
+    Functions { functions, objects }
+}
+
+/// What things have of these totals, of several kinds at a time: so many are there of each kind, and such a thing, by
+/// number, is a frame. A frame that is none counts for nothing but those that call it.
+#[must_use]
+pub fn shares<const KINDS: usize>(
+    model: &Model,
+    totals: &Totals,
+    counts: [usize; KINDS],
+    things_of: impl Fn(FrameId) -> [Option<u32>; KINDS],
+) -> [Shares; KINDS] {
+    let mut tallies = counts.map(Tally::new);
     let callees = model.stacks.callees();
     // A path down the trie: each stack with the sums of what was seen below it.
-    let mut path: Vec<(u32, Sums)> = Vec::new();
+    let mut path: Vec<([Option<u32>; KINDS], Sums)> = Vec::new();
     let mut pending: Vec<Step> = callees.of(StackId::EMPTY).map(Step::Enter).collect();
     while let Some(step) = pending.pop() {
         match step {
@@ -107,30 +122,29 @@ pub fn functions(model: &Model, totals: &Totals) -> Functions {
                 let Some(leaf) = model.stacks.leaf(stack) else {
                     continue;
                 };
-                let function = model.frame(leaf).function.0;
+                let things = things_of(leaf);
                 let own = &totals.stacks[stack.index()];
-                functions.enter(function, own);
-                objects.enter(object_of(function), own);
-                path.push((function, *own));
+                for (tally, thing) in tallies.iter_mut().zip(things) {
+                    thing.inspect(|thing| tally.enter(*thing, own));
+                }
+                path.push((things, *own));
                 pending.push(Step::Leave);
                 pending.extend(callees.of(stack).map(Step::Enter));
             }
             Step::Leave => {
-                let Some((function, sums)) = path.pop() else {
+                let Some((things, sums)) = path.pop() else {
                     continue;
                 };
-                functions.leave(function, &sums);
-                objects.leave(object_of(function), &sums);
+                for (tally, thing) in tallies.iter_mut().zip(things) {
+                    thing.inspect(|thing| tally.leave(*thing, &sums));
+                }
                 if let Some((_, caller)) = path.last_mut() {
                     add(caller, &sums);
                 }
             }
         }
     }
-    Functions {
-        functions: functions.shares,
-        objects: objects.shares,
-    }
+    tallies.map(|tally| tally.shares)
 }
 
 enum Step {

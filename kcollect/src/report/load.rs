@@ -15,7 +15,7 @@ use experiment_format::stacks::table::StackTable;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::model::{
     CpuId, ExperimentId, ExperimentInfo, Model, Process, ProcessId, Row, StackId, Thread, ThreadId,
@@ -324,14 +324,20 @@ fn is_machine(source: &Experiment) -> bool {
 }
 
 /// Its load objects; where it was recorded on this machine, also those that were not archived.
-fn archives_of(source: &Experiment) -> Archives {
-    let archives = source.archives();
+pub(super) fn archives_of(source: &Experiment) -> Archives {
+    match recorded_here(source) {
+        Some(at) => source.archives().or_files(at),
+        None => source.archives(),
+    }
+}
+
+/// When an experiment was begun, if that was on a machine of this one's name: its files are those that were recorded, unless
+/// they were changed since.
+pub(super) fn recorded_here(source: &Experiment) -> Option<SystemTime> {
     let here = nix::unistd::gethostname().unwrap_or_default();
     let started = u64::try_from(source.start().wall).unwrap_or(0);
-    if here.to_str() == Some(&*source.header().system.hostname) {
-        return archives.or_files(UNIX_EPOCH + Duration::from_secs(started));
-    }
-    archives
+    let same = here.to_str() == Some(&*source.header().system.hostname);
+    same.then(|| UNIX_EPOCH + Duration::from_secs(started))
 }
 
 fn tick_us(source: &Experiment) -> u32 {

@@ -29,7 +29,7 @@
 //! * **[`Stacks`](stacks::Stacks)**: `model.stack(id)` gives the [`Frame`](model::Frame)s, leaf first; `stacks.caller(id)`,
 //!   `stacks.leaf(id)`; `stacks.iter()` gives all, callers before callees; `stacks.callees()` the way down, for trees.
 //! * **[`Frame`](model::Frame)**: a function and the offset in its load object's file: all that source lines and inlined
-//!   functions need. A mark of an unfinished stack is a frame too, with a function of the special object.
+//!   functions need; [`lines::add`] finds these, for views that want them. A mark of an unfinished stack is a frame too, with a function of the special object.
 //! * **[`Filter`](filter::Filter)** is what is asked for, [`Selection`](filter::Selection) the same for one model.
 //! * **[`aggregate`]**: [`totals`](aggregate::totals) by stack, thread, process, CPU, experiment;
 //!   [`functions`](aggregate::functions) exclusive and inclusive by function and by load object; and
@@ -48,6 +48,7 @@
 pub mod aggregate;
 pub mod exact;
 pub mod filter;
+pub mod lines;
 mod load;
 pub mod metric;
 pub mod model;
@@ -84,6 +85,8 @@ pub struct Request {
     pub experiments: Vec<PathBuf>,
     /// What is shown of them.
     pub view: View,
+    /// Whether inlined functions count as called, in views that don't ask for source lines anyway.
+    pub inline: bool,
     /// How.
     pub wish: Wish,
     /// As what.
@@ -99,7 +102,10 @@ pub fn report(request: &Request, output: &mut Output) -> Result<(), Failure> {
         [] => open::newest(Path::new(".")).map(|path| vec![path]),
         paths => Ok(paths.to_vec()),
     };
-    let model = Model::load(&newest(&request.experiments)?)?;
+    let mut model = Model::load(&newest(&request.experiments)?)?;
+    if request.inline || request.view.wants_lines() {
+        lines::add(&mut model, &request.wish.lookup);
+    }
     let table = views::table(&model, request.view, &request.wish)?;
     let text = match request.format {
         Format::Text => table.text(output.width()),

@@ -2,12 +2,13 @@
 //!
 //! One [`Model`] holds all experiments of a report. Everything in it is numbered from 0 on, and refers to everything else
 //! by number, so that what sums needs vectors and no maps. A stack is a node of a trie ([`Stacks`]); a frame is a place in a
-//! load object, and belongs to a function. Source lines and inlined functions are not known here: who adds them does it by
-//! frame.
+//! load object, and belongs to a function. Source lines and inlined functions are added later, and only for who wants them:
+//! [`super::lines`].
 
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 
+use super::lines::Lines;
 use super::stacks::Stacks;
 
 /// How many states sums tell apart: the twelve that have names, and all others together.
@@ -222,6 +223,8 @@ pub struct Model {
     pub frames: Vec<Frame>,
     /// The stacks.
     pub stacks: Stacks,
+    /// The source lines of the frames, once [`super::lines::add`] has found them.
+    pub lines: Lines,
     /// All ticks: experiment by experiment, each in the order of its file.
     pub rows: Vec<Row>,
     /// What could not be read, or is missing, one sentence each.
@@ -257,6 +260,12 @@ impl Model {
     #[must_use]
     pub fn function(&self, id: FunctionId) -> &Function {
         &self.functions[id.index()]
+    }
+
+    /// Whether a function stands for no place, such as the marks of unfinished stacks.
+    #[must_use]
+    pub fn is_special(&self, id: FunctionId) -> bool {
+        self.object(self.function(id).object).kind == ObjectKind::Special
     }
 
     /// A frame.

@@ -40,19 +40,24 @@ impl Default for Stacks {
 impl Stacks {
     /// The stack of these frames, leaf first. The same frames are the same stack.
     pub(super) fn intern(&mut self, frames: &[FrameId]) -> StackId {
-        let mut at = 0;
+        let mut at = StackId::EMPTY;
         for frame in frames.iter().rev() {
-            let next = self.nodes.len() as u32;
-            let node = *self.children.entry((at, *frame)).or_insert(next);
-            if node == next {
-                self.nodes.push(Node {
-                    parent: at,
-                    frame: *frame,
-                });
-            }
-            at = node;
+            at = self.child(at, *frame);
         }
-        StackId(at)
+        at
+    }
+
+    /// The stack that has one frame more than `caller`.
+    pub(super) fn child(&mut self, caller: StackId, frame: FrameId) -> StackId {
+        let next = self.nodes.len() as u32;
+        let node = *self.children.entry((caller.0, frame)).or_insert(next);
+        if node == next {
+            self.nodes.push(Node {
+                parent: caller.0,
+                frame,
+            });
+        }
+        StackId(node)
     }
 
     /// Gives back what only interning needs.

@@ -120,12 +120,15 @@ pub struct Table {
     pub rows: Vec<Vec<Cell>>,
     /// Lines behind it: how many rows were left out, say.
     pub notes: Vec<String>,
+    /// Whether its lines are never broken and their blanks kept, as those of sources.
+    pub verbatim: bool,
 }
 
 impl Table {
     /// For people, in lines no wider than `width` columns; None: as wide as they need be, which is right for a pipe.
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
+        let width = width.filter(|_| !self.verbatim);
         let shown: Vec<_> = (0..self.columns.len())
             .filter(|index| !self.columns[*index].hidden)
             .collect();
@@ -250,6 +253,7 @@ mod tests {
                 ],
             ],
             notes: vec!["1 row more".to_owned()],
+            verbatim: false,
         }
     }
 

@@ -71,15 +71,20 @@ impl SearchPaths {
         found
     }
 
+    /// Where the source file of this path may be, in order, and which of these is the experiment's copy.
+    #[must_use]
+    pub fn source_places(&self, recorded: &str) -> Vec<(PathBuf, bool)> {
+        let archived = self.archived(recorded).map(|path| (path, true));
+        let here = self.candidates(Path::new(recorded));
+        let here = here.into_iter().map(|path| (path, false));
+        archived.into_iter().chain(here).collect()
+    }
+
     /// Finds a source file by its path as the line table has it.
     #[must_use]
     pub fn source(&self, recorded: &str) -> Option<SourceFile> {
-        let archived = self.archived(recorded);
-        let here = self.candidates(Path::new(recorded));
-        archived
-            .map(|path| (path, true))
+        self.source_places(recorded)
             .into_iter()
-            .chain(here.into_iter().map(|path| (path, false)))
             .find_map(|(path, archived)| {
                 let file = open_regular(&path)?;
                 Some(SourceFile {

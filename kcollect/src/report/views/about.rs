@@ -27,6 +27,7 @@ pub(super) fn overview(context: &Context<'_>) -> Result<Table, Failure> {
         ],
         rows: rows.collect(),
         notes: Vec::new(),
+        verbatim: false,
     })
 }
 
@@ -71,6 +72,7 @@ pub(super) fn experiments(model: &Model) -> Table {
         ],
         rows: rows.collect(),
         notes: Vec::new(),
+        verbatim: false,
     }
 }
 
@@ -98,6 +100,7 @@ pub(super) fn header(model: &Model) -> Table {
         columns: vec![Column::text("key", "What"), Column::text("value", "Value")],
         rows: rows.collect(),
         notes: Vec::new(),
+        verbatim: false,
     }
 }
 

@@ -1,11 +1,15 @@
 //! The views: each makes a [`Table`] of a model and of what was asked for.
 
 mod about;
+mod disassembly;
 mod functions;
+mod lines;
+mod source;
 mod things;
 
 use super::aggregate::{Totals, totals};
 use super::filter::{Filter, Selection};
+use super::lines::Lookup;
 use super::metric::{Base, Flavor, Metric, MetricError, Metrics, Sort, offered};
 use super::model::{Model, Sums};
 use super::table::{Cell, Column, Table};
@@ -18,6 +22,12 @@ pub enum View {
     Functions,
     /// Load objects by the time of their functions.
     Objects,
+    /// Source lines by their time.
+    Lines,
+    /// The source of a function's file, with the time of each line.
+    Source,
+    /// The instructions of a function, with the time of each.
+    Disasm,
     /// Threads, by exact times where there are any.
     Threads,
     /// Processes, likewise.
@@ -34,12 +44,23 @@ pub enum View {
 
 impl View {
     /// All of them, with what they are called and show.
-    pub const ALL: [(View, &'static str, &'static str); 8] = [
+    pub const ALL: [(View, &'static str, &'static str); 11] = [
         (View::Functions, "functions", "functions by their time"),
         (
             View::Objects,
             "objects",
             "load objects by the time of their functions",
+        ),
+        (View::Lines, "lines", "source lines by their time"),
+        (
+            View::Source,
+            "source",
+            "with a function behind it: the source of its file, with the time of each line",
+        ),
+        (
+            View::Disasm,
+            "disasm",
+            "with a function behind it: its instructions, with the time of each",
         ),
         (
             View::Threads,
@@ -68,6 +89,18 @@ impl View {
         all.find(|(_, own, _)| *own == name).map(|(view, ..)| *view)
     }
 
+    /// Whether it needs [`super::lines::add`].
+    #[must_use]
+    pub fn wants_lines(self) -> bool {
+        matches!(self, View::Lines | View::Source | View::Disasm)
+    }
+
+    /// Whether it is of one function, [`Wish::subject`].
+    #[must_use]
+    pub fn wants_function(self) -> bool {
+        matches!(self, View::Source | View::Disasm)
+    }
+
     /// What it is called.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -88,6 +121,10 @@ pub struct Wish {
     pub sort: Option<String>,
     /// So many rows, `<Total>` not counted; none: all.
     pub limit: Option<usize>,
+    /// The function that the view is of: its name, or its symbol.
+    pub subject: Option<String>,
+    /// Where source and debug files are looked for.
+    pub lookup: Lookup,
 }
 
 /// What a view says of a model.
@@ -103,6 +140,9 @@ pub fn table(model: &Model, view: View, wish: &Wish) -> Result<Table, Failure> {
     match view {
         View::Functions => functions::functions(&context),
         View::Objects => functions::objects(&context),
+        View::Lines => lines::lines(&context),
+        View::Source => source::source(&context),
+        View::Disasm => disassembly::disassembly(&context),
         View::Threads => things::threads(&context),
         View::Processes => things::processes(&context),
         View::Cpus => things::cpus(&context),
@@ -236,6 +276,7 @@ impl Context<'_> {
                     .concat()
                 })
                 .collect(),
+            verbatim: false,
             notes: match left_out {
                 0 => Vec::new(),
                 1 => vec!["1 more row is left out".to_owned()],

@@ -272,6 +272,7 @@ fn exact(
                 times.map(Cell::Nanoseconds).chain(cells).collect()
             })
             .collect(),
+        verbatim: false,
         notes: match left_out {
             0 => Vec::new(),
             _ => vec![format!("{left_out} more rows are left out")],
