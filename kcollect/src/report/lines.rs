@@ -128,29 +128,41 @@ impl<'a> Files<'a> {
             let asked: Vec<_> = references.iter().zip(offsets).collect();
             let recorded = load::recorded_here(&self.model.experiment(*founder).source);
             for (index, resolved) in own.iter().zip(symboliser.resolve_all(&asked)) {
-                all[*index] = believed(resolved, recorded);
+                let path = &self.model.object(wanted[*index].0).path;
+                all[*index] = believed(resolved, path, recorded);
             }
         }
         all
     }
 }
 
-/// Lines of a file that may be another than the one that was recorded are worse than none.
-fn believed(resolved: Resolved, recorded: Option<SystemTime>) -> Resolved {
-    let Some(Origin::Original {
-        path,
-        same_build: false,
-    }) = &resolved.origin
-    else {
-        return resolved;
-    };
-    if unchanged(path, recorded) {
-        return resolved;
+/// Whether what came from there is of the build that was recorded, as far as can be known. A file that was found where the
+/// user said, and that nothing contradicts, is taken.
+pub(super) fn believable(origin: &Origin, recorded: &str, at: Option<SystemTime>) -> bool {
+    match origin {
+        Origin::Original {
+            path,
+            same_build: false,
+        } => path != Path::new(recorded) || unchanged(path, at),
+        _ => true,
     }
-    Resolved {
-        frames: vec![Vec::new(); resolved.frames.len()],
-        lack: Some(Lack::OtherBuild(path.clone())),
-        origin: None,
+}
+
+/// Lines of another build are worse than none.
+fn believed(resolved: Resolved, recorded: &str, at: Option<SystemTime>) -> Resolved {
+    match resolved.origin {
+        Some(Origin::Original { ref path, .. }) => {
+            let origin = resolved.origin.as_ref();
+            if origin.is_none_or(|origin| believable(origin, recorded, at)) {
+                return resolved;
+            }
+            Resolved {
+                frames: vec![Vec::new(); resolved.frames.len()],
+                lack: Some(Lack::OtherBuild(path.clone())),
+                origin: None,
+            }
+        }
+        _ => resolved,
     }
 }
 

@@ -11,7 +11,7 @@ use super::Context;
 use super::source::{Annotated, annotated_columns, read, subject};
 use crate::exit::{Failure, Kind};
 use crate::report::aggregate;
-use crate::report::lines::Files;
+use crate::report::lines::{Files, believable};
 use crate::report::load;
 use crate::report::metric::Metrics;
 use crate::report::model::{FrameId, Function, ObjectKind};
@@ -32,7 +32,10 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
         Failure::new(
             Kind::NoInput,
             format!("no instructions of {} are known: {why}", function.name),
-            "see its source lines: kcollect report lines",
+            match object.kernel {
+                true => "those of the kernel are recorded where /proc/kcore is readable",
+                false => "say where its file is: --search-path DIRECTORY",
+            },
         )
     };
     if object.kind != ObjectKind::File {
@@ -55,8 +58,14 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
     };
     let code = symboliser
         .disassemble(&reference, range.clone(), &names)
-        .map_err(|lack| refused(format!("{} {lack}", object.path)))?
-        .instructions;
+        .map_err(|lack| refused(format!("{} {lack}", object.path)))?;
+    if !believable(&code.origin, &object.path, load::recorded_here(experiment)) {
+        return Err(refused(format!(
+            "{} is not in the experiment, and that of this machine may be of another build",
+            object.path
+        )));
+    }
+    let code = code.instructions;
     let offsets = code.iter().map(|instruction| instruction.offset).collect();
     let resolved = files
         .resolve(&[(function.object, offsets)])

@@ -36,10 +36,7 @@ pub(super) fn source(context: &Context<'_>) -> Result<Table, Failure> {
         return Err(Failure::new(
             Kind::NoInput,
             format!("no source lines of {} are known: {why}", function.name),
-            format!(
-                "install its debug information, or see its instructions: kcollect report disasm {}",
-                function.name
-            ),
+            "install its debug information, or say where a file with it is: --search-path DIRECTORY",
         ));
     };
     let path = &model.lines.files[file as usize];
@@ -98,7 +95,7 @@ pub(super) struct Subject {
     pub(super) notes: Vec<String>,
 }
 
-/// That with the name that was typed; of several the one with most time.
+/// That with the name that was typed, or copies of it with a name of their own; of several the one with most time.
 pub(super) fn subject(context: &Context<'_>, totals: &Totals) -> Result<Subject, Failure> {
     let model = context.model;
     let name = context.wish.subject.as_deref().unwrap_or_default();
@@ -107,8 +104,16 @@ pub(super) fn subject(context: &Context<'_>, totals: &Totals) -> Result<Subject,
         let function = model.function(*function);
         function.name == name || function.mangled.as_deref() == Some(name)
     };
+    // Compilers make copies for some of the callers: work.constprop.0, work.part.1.
+    let is_copy = |function: &FunctionId| {
+        let rest = model.function(*function).name.strip_prefix(name);
+        rest.is_some_and(|rest| rest.starts_with('.'))
+    };
     let ids = (0..model.functions.len() as u32).map(FunctionId);
-    let mut found: Vec<_> = ids.filter(is).collect();
+    let mut found: Vec<_> = ids.clone().filter(is).collect();
+    if found.is_empty() && !name.is_empty() {
+        found = ids.filter(is_copy).collect();
+    }
     // What is further ahead wins where nobody has time.
     let time = |function: &FunctionId| shares.inclusive[function.index()].iter().sum::<i64>();
     found.sort_by_key(|function| std::cmp::Reverse(time(function)));
@@ -127,8 +132,9 @@ pub(super) fn subject(context: &Context<'_>, totals: &Totals) -> Result<Subject,
         ));
     };
     let others = others.iter().map(|other| {
-        let object = model.object(model.function(*other).object);
-        format!("another function of this name is in {}", object.path)
+        let other = model.function(*other);
+        let object = model.object(other.object);
+        format!("there is also {} in {}", other.name, object.path)
     });
     Ok(Subject {
         function: *first,
