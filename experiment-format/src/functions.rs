@@ -402,6 +402,10 @@ mod tests {
             assert_eq!(table.find(0x1048), None);
             assert_eq!(table.find(0x100f), None);
             assert_eq!(table.find(1 << 32), None);
+            assert_eq!(table.range(0x101f), Some(0x1010..0x1020));
+            assert_eq!(table.range(0x1020), Some(0x1020..0x1040));
+            assert_eq!(table.range(0x1048), None);
+            assert_eq!(table.range(0x100f), None);
         }
     }
 

@@ -7,6 +7,9 @@ use std::path::Path;
 
 use experiment_format::log::{Cpu, System};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use object::NativeEndian;
+use object::elf::{self, FileHeader64};
+use object::read::elf::NoteIterator;
 use procfs::Current as _;
 
 /// CPU ids as the kernel lists them: `0-3,8`.
@@ -35,6 +38,25 @@ pub fn online_cpus() -> io::Result<CpuSet> {
 /// As [`online_cpus`].
 pub fn possible_cpus() -> io::Result<CpuSet> {
     cpu_list("possible")
+}
+
+/// The build id of the running kernel, hexadecimal, from its own notes: debug files are found by it. None where the kernel
+/// has none.
+#[must_use]
+pub fn kernel_build_id() -> Option<String> {
+    let notes = fs::read("/sys/kernel/notes").ok()?;
+    build_id_of(&notes)
+}
+
+/// That among notes of this machine's byte order.
+fn build_id_of(notes: &[u8]) -> Option<String> {
+    let notes = NoteIterator::<FileHeader64<NativeEndian>>::new(NativeEndian, 4, notes).ok()?;
+    let mut notes = notes.map_while(Result::ok);
+    let note = notes.find(|note| {
+        note.name() == elf::ELF_NOTE_GNU && note.n_type(NativeEndian) == elf::NT_GNU_BUILD_ID
+    })?;
+    let hex = note.desc().iter().map(|byte| format!("{byte:02x}"));
+    Some(hex.collect::<String>()).filter(|hex| !hex.is_empty())
 }
 
 fn cpu_list(which: &str) -> io::Result<CpuSet> {
@@ -175,6 +197,23 @@ pub fn kernel() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernels_notes_have_its_build_id() {
+        let note = |kind: u32, name: &[u8; 4], content: &[u8]| {
+            let words = [4, content.len() as u32, kind];
+            let head = words.iter().flat_map(|word| word.to_ne_bytes());
+            head.chain(name.iter().chain(content).copied())
+                .collect::<Vec<u8>>()
+        };
+        let others = note(6, b"Xen\0", &[1; 8]);
+        let id = note(3, b"GNU\0", &[0x4a, 0x5a, 0x9b, 0x0a]);
+        let all = [&*others, &id].concat();
+        assert_eq!(build_id_of(&all).as_deref(), Some("4a5a9b0a"));
+        assert_eq!(build_id_of(&others), None);
+        assert_eq!(build_id_of(&all[..all.len() - 2]), None);
+        assert_eq!(build_id_of(&[]), None);
+    }
 
     #[test]
     fn cpu_lists_may_have_holes() {

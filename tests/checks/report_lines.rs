@@ -28,11 +28,12 @@ static double cpu(void)
 }
 static inline __attribute__((always_inline)) unsigned mix(unsigned x)
 {
-	return (x / 7919u) % 1000003u / (x | 1);	/* hot */
+	for (unsigned i = 0; i < 200; i++) x = x * 2654435761u + i;	/* hot */
+	return x;
 }
 static __attribute__((noinline)) unsigned work(unsigned x)
 {
-	for (int i = 0; i < 100000; i++)
+	for (int i = 0; i < 1000; i++)
 		x += mix(x + i);	/* calls it */
 	return x;
 }

@@ -21,9 +21,22 @@ use super::model::{
     ExperimentId, Frame, FrameId, Function, FunctionId, Model, ObjectId, ObjectKind, StackId,
 };
 use super::stacks::Stacks;
+use crate::kernel::symbols::KERNEL;
 use crate::symbol::{
     self, Lack, ObjectRef, Origin, PathMap, Resolved, SearchPaths, Symboliser, demangle,
 };
+
+/// What hexadecimal digits stand for.
+fn bytes(hex: &str) -> Option<Box<[u8]>> {
+    let digits: Option<Vec<u8>> = hex
+        .chars()
+        .map(|digit| Some(digit.to_digit(16)? as u8))
+        .collect();
+    let digits = digits?;
+    let (pairs, rest) = digits.as_chunks::<2>();
+    let whole = pairs.iter().map(|[high, low]| high << 4 | low);
+    rest.is_empty().then(|| whole.collect())
+}
 
 /// A line of a function, or what of a function has no line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -108,10 +121,17 @@ impl<'a> Files<'a> {
         Some((symboliser, self.reference(object), source))
     }
 
+    /// Copies of files have their build ids in them; the kernel's image was made without one.
     fn reference(&self, object: ObjectId) -> ObjectRef {
+        let name = self.model.object(object).path.clone();
+        let place = self.places.get(self.of_objects[object.index()]);
+        let build_id = place
+            .filter(|_| name == KERNEL)
+            .and_then(|(founder, _)| self.model.experiment(*founder).summary());
+        let build_id = build_id.and_then(|summary| bytes(summary["kernel_build_id"].as_str()?));
         ObjectRef {
-            name: self.model.object(object).path.clone(),
-            build_id: Box::default(),
+            name,
+            build_id: build_id.unwrap_or_default(),
         }
     }
 
@@ -326,5 +346,90 @@ impl Adding {
             kernel: outer.kernel,
         });
         id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_bytes() {
+        assert_eq!(bytes("4a5A9b").as_deref(), Some(&[0x4a, 0x5a, 0x9b][..]));
+        assert_eq!(bytes("").as_deref(), Some(&[][..]));
+        for wrong in ["4", "4a5", "4g", "é"] {
+            assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn files_that_may_have_changed_are_believed_only_if_the_user_named_them() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        let origin = |same_build| Origin::Original {
+            path: path.into(),
+            same_build,
+        };
+        let later = SystemTime::now() + std::time::Duration::from_secs(60);
+        assert!(!believable(&origin(false), path, None));
+        assert!(!believable(
+            &origin(false),
+            path,
+            Some(SystemTime::UNIX_EPOCH)
+        ));
+        assert!(believable(&origin(false), path, Some(later)));
+        assert!(believable(&origin(false), "/build/other", None));
+        assert!(believable(&origin(true), path, None));
+        assert!(believable(&Origin::Archive, path, None));
+    }
+
+    /// An inlined function is the one of its name; where several have it, one more.
+    #[test]
+    fn inlined_functions_are_frames_with_lines_of_their_own() {
+        let function = |name: &str, offset| Function {
+            name: name.into(),
+            mangled: None,
+            object: ObjectId(0),
+            offset,
+            kernel: false,
+        };
+        let named = ["main", "one", "two", "two"];
+        let model = Model {
+            functions: (0..)
+                .zip(named)
+                .map(|(at, name)| function(name, at))
+                .collect(),
+            ..Model::default()
+        };
+        let at = |name: &str, line| symbol::Frame {
+            function: Some(name.into()),
+            file: Some("/x.c".into()),
+            line: Some(line),
+            column: None,
+        };
+        let mut adding = Adding::new(&model);
+        let frame = Frame {
+            function: FunctionId(0),
+            offset: 64,
+        };
+        // Recursive, inlined twice: two frames, for they have two lines.
+        let found = [at("two", 3), at("one", 5), at("one", 6), at("main", 9)];
+        let chain = adding.chain(&model.functions, &frame, &found);
+        let functions = chain.iter().map(|id| adding.frames[id.index()].function.0);
+        assert_eq!(functions.collect::<Vec<_>>(), [4, 1, 1, 0]);
+        assert_eq!(adding.functions[0].name, "two");
+        let line =
+            |id: &FrameId| adding.lines.lines[adding.lines.of_frames[id.index()] as usize].at;
+        let lines: Vec<_> = chain.iter().map(line).collect();
+        assert_eq!(
+            lines,
+            [Some((0, 3)), Some((0, 5)), Some((0, 6)), Some((0, 9))]
+        );
+        // The same again is the same; what is not known has no line.
+        assert_eq!(adding.chain(&model.functions, &frame, &found), chain);
+        let unknown = adding.chain(&model.functions, &frame, &[]);
+        assert_eq!(unknown.len(), 1);
+        let number = adding.lines.of_frames[unknown[0].index()];
+        assert_eq!(adding.lines.lines[number as usize].at, None);
     }
 }

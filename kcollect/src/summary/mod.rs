@@ -33,6 +33,8 @@ pub struct Summary {
     pub version: &'static str,
     /// Path of the experiment.
     pub experiment: String,
+    /// Build id of the kernel, hexadecimal.
+    pub kernel_build_id: Option<String>,
     /// The clock interval, microseconds.
     pub interval_us: u32,
     /// From the first to the last instant of the run.
@@ -259,6 +261,7 @@ impl Summary {
         Ok(Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
+            kernel_build_id: crate::machine::kernel_build_id(),
             interval_us: plan.period_us,
             elapsed_s,
             idle_recorded: plan.record_idle,

@@ -47,11 +47,12 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
     let mut archives = load::archives_of(experiment);
     let table = archives.functions(&object.path).ok().flatten();
     let range = range(table, function).ok_or_else(|| {
-        refused(format!(
-            "{} has no symbol that says where it is",
-            object.path
-        ))
+        refused(match function.offset {
+            0 => "it was inlined wherever it is in a stack; see who calls it".to_owned(),
+            _ => format!("{} has no symbol that says where it is", object.path),
+        })
     })?;
+
     let names = |offset: u64| {
         let (name, into) = table?.find(offset)?;
         Some((demangle(name).into_owned(), into))
