@@ -246,7 +246,10 @@ fn every_view_of_a_small_experiment() {
         "functions",
         view(&["-m", "e.user:e.%total:i.total:e.kcpu:name"])
     );
-    insta::assert_snapshot!("functions_by_default", view(&["ktest.3.er"]));
+    insta::assert_snapshot!("functions_by_default", view(&["ktest.3.er", "functions"]));
+    insta::assert_snapshot!("triage", view(&["ktest.3.er"]));
+    insta::assert_snapshot!("triage_json", view(&["ktest.3.er", "--json", "-n", "1"]));
+    insta::assert_snapshot!("triage_csv", view(&["ktest.3.er", "--csv"]));
     insta::assert_snapshot!("objects", view(&["ktest.3.er", "objects", "-s", "name"]));
     insta::assert_snapshot!("threads", view(&["ktest.3.er", "threads"]));
     insta::assert_snapshot!(
@@ -265,7 +268,10 @@ fn every_view_of_a_small_experiment() {
     insta::assert_snapshot!("overview", view(&["ktest.3.er", "overview"]));
     insta::assert_snapshot!("header", view(&["ktest.3.er", "header"]));
     insta::assert_snapshot!("experiments", view(&["ktest.3.er", "experiments"]));
-    insta::assert_snapshot!("csv", view(&["ktest.3.er", "--csv", "-n", "3"]));
+    insta::assert_snapshot!(
+        "csv",
+        view(&["ktest.3.er", "functions", "--csv", "-n", "3"])
+    );
     insta::assert_snapshot!(
         "json",
         view(&["ktest.3.er", "--json", "-n", "1", "-m", "e.user"])

@@ -10,7 +10,7 @@ use kcollect::report::aggregate::{Totals, totals};
 use kcollect::report::filter::{Filter, Selection};
 use kcollect::report::metric::{Base, offered};
 use kcollect::report::model::{Model, Sums};
-use kcollect::report::table::Cell;
+use kcollect::report::table::{Answer, Cell};
 use kcollect::report::views::{self, View, Wish};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -57,7 +57,9 @@ fn ours(model: &Model, metrics: &str, view: View) -> Result<Rows> {
         metrics: Some(metrics.to_owned()),
         ..Wish::default()
     };
-    let table = views::table(model, view, &wish)?;
+    let Answer::Table(table) = views::answer(model, view, &wish)? else {
+        bail!("{view:?} is a page");
+    };
     let name = table
         .columns
         .iter()

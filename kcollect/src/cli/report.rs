@@ -16,7 +16,8 @@ use crate::report::{Format, Request};
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct Report {
     /// Experiments (NAME.er, a subexperiment, or a group NAME.erg; the default is the newest ktest.N.er here), then the
-    /// view: functions (the default), objects, threads, processes, cpus, overview, header or experiments
+    /// view: triage (the default; with -m or -s it is functions), functions, objects, threads, processes, cpus, overview,
+    /// header or experiments
     #[arg(value_name = "EXPERIMENT... [VIEW]")]
     words: Vec<OsString>,
     /// The metrics, as gprofng has them: e. (exclusive) or i. (inclusive), with % for a share of the whole, and total,
@@ -64,6 +65,12 @@ pub(super) struct Report {
 /// From what was typed to what is to be reported.
 pub(super) fn resolve(typed: Report) -> Result<Request, CliError> {
     let (experiments, view) = words(typed.words)?;
+    // A metric that is asked for is one of functions.
+    let otherwise = match typed.metrics.is_some() || typed.sort.is_some() {
+        true => View::Functions,
+        false => View::Triage,
+    };
+    let view = view.unwrap_or(otherwise);
     let limit = typed
         .limit
         .as_deref()
@@ -101,14 +108,12 @@ fn each<T>(
 }
 
 /// Experiments up to the first word that names a view.
-fn words(words: Vec<OsString>) -> Result<(Vec<PathBuf>, View), CliError> {
+fn words(words: Vec<OsString>) -> Result<(Vec<PathBuf>, Option<View>), CliError> {
     let view_of = |word: &OsString| word.to_str().and_then(View::from_name);
     let at = words.iter().position(|word| view_of(word).is_some());
-    let view = at
-        .and_then(|at| view_of(&words[at]))
-        .unwrap_or(View::Functions);
+    let view = at.and_then(|at| view_of(&words[at]));
     let end = at.unwrap_or(words.len());
-    if let Some(extra) = words.get(end + 1) {
+    if let (Some(extra), Some(view)) = (words.get(end + 1), view) {
         return Err(CliError::new(
             format!(
                 "{}: {} takes no argument",

@@ -38,7 +38,8 @@
 //!   them as it is typed, [`offered`](metric::offered) those that the experiments have data of.
 //! * **[`ExactTimes`](exact::ExactTimes)**: nanoseconds of each thread by state, read when a view wants them.
 //! * `experiment.summary()` is `kcollect.json`: losses, costs, and what else the triage page needs.
-//! * **[`Table`](table::Table)** is what a view says; it prints itself as text, CSV or JSON.
+//! * **[`Table`](table::Table)** is what a view says, or a [`Page`](table::Page) of them; it prints itself as text, CSV or
+//!   JSON.
 //!
 //! A new view is a variant of [`views::View`] with a function that makes a [`table::Table`].
 //!
@@ -100,12 +101,12 @@ pub fn report(request: &Request, output: &mut Output) -> Result<(), Failure> {
         paths => Ok(paths.to_vec()),
     };
     let model = Model::load(&newest(&request.experiments)?)?;
-    let table = views::table(&model, request.view, &request.wish)?;
+    let answer = views::answer(&model, request.view, &request.wish)?;
     let text = match request.format {
-        Format::Text => table.text(output.width()),
-        Format::Csv => table.csv(),
+        Format::Text => answer.text(output.width()),
+        Format::Csv => answer.csv(),
         Format::Json => {
-            let mut value = table.json();
+            let mut value = answer.json();
             value["warnings"] = model.warnings.clone().into();
             format!("{value:#}\n")
         }

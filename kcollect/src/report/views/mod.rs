@@ -3,17 +3,20 @@
 mod about;
 mod functions;
 mod things;
+mod triage;
 
 use super::aggregate::{Totals, totals};
 use super::filter::{Filter, Selection};
 use super::metric::{Base, Flavor, Metric, MetricError, Metrics, Sort, offered};
 use super::model::{Model, Sums};
-use super::table::{Cell, Column, Table};
+use super::table::{Answer, Cell, Column, Table, left_out};
 use crate::exit::{Failure, Kind};
 
 /// A view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
+    /// Where to look first.
+    Triage,
     /// Functions by their time.
     Functions,
     /// Load objects by the time of their functions.
@@ -34,7 +37,12 @@ pub enum View {
 
 impl View {
     /// All of them, with what they are called and show.
-    pub const ALL: [(View, &'static str, &'static str); 8] = [
+    pub const ALL: [(View, &'static str, &'static str); 9] = [
+        (
+            View::Triage,
+            "triage",
+            "where to look first: the run, its losses, processes, hot functions, waiting places; the default",
+        ),
         (View::Functions, "functions", "functions by their time"),
         (
             View::Objects,
@@ -94,13 +102,14 @@ pub struct Wish {
 ///
 /// # Errors
 /// A metric that is none, or of which nothing was recorded.
-pub fn table(model: &Model, view: View, wish: &Wish) -> Result<Table, Failure> {
+pub fn answer(model: &Model, view: View, wish: &Wish) -> Result<Answer, Failure> {
     let context = Context {
         model,
         wish,
         offered: offered(model),
     };
-    match view {
+    let table = match view {
+        View::Triage => return triage::page(&context).map(Answer::Page),
         View::Functions => functions::functions(&context),
         View::Objects => functions::objects(&context),
         View::Threads => things::threads(&context),
@@ -109,7 +118,8 @@ pub fn table(model: &Model, view: View, wish: &Wish) -> Result<Table, Failure> {
         View::Overview => about::overview(&context),
         View::Header => Ok(about::header(model)),
         View::Experiments => Ok(about::experiments(model)),
-    }
+    };
+    table.map(Answer::Table)
 }
 
 /// What all views need.
@@ -199,11 +209,11 @@ impl Context<'_> {
                 _ => order.then_with(|| name_order(a, b)),
             }
         });
-        let left_out = self
+        let more = self
             .wish
             .limit
             .map_or(0, |limit| rows.len().saturating_sub(limit));
-        rows.truncate(rows.len() - left_out);
+        rows.truncate(rows.len() - more);
         let whole = total.clone();
         rows.insert(0, total);
         let own = |metrics: &[Metric]| metrics.iter().flat_map(metric_columns).collect::<Vec<_>>();
@@ -236,11 +246,7 @@ impl Context<'_> {
                     .concat()
                 })
                 .collect(),
-            notes: match left_out {
-                0 => Vec::new(),
-                1 => vec!["1 more row is left out".to_owned()],
-                _ => vec![format!("{left_out} more rows are left out")],
-            },
+            notes: left_out(more).into_iter().collect(),
         })
     }
 }
