@@ -149,6 +149,8 @@ fn the_views_of_reports_are_those_of_the_code() {
     let told = table("| view | shows |");
     assert_eq!(told.len(), views.len());
     for ([name, _], (view, _)) in told.into_iter().zip(views) {
-        assert_eq!(name, format!("`{view}`"));
+        // What follows the name is what it takes.
+        let name = name.trim_matches('`').split(' ').next();
+        assert_eq!(name, Some(view));
     }
 }

@@ -16,8 +16,8 @@ use crate::report::{Format, Request};
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct Report {
     /// Experiments (NAME.er, a subexperiment, or a group NAME.erg; the default is the newest ktest.N.er here), then the
-    /// view: triage (the default; with -m or -s it is functions), functions, objects, threads, processes, cpus, overview,
-    /// header or experiments
+    /// view: triage (the default; with -m or -s it is functions), functions, callers-callees with a function's name behind it,
+    /// calltree, objects, threads, processes, cpus, overview, samples, statistics, header or experiments
     #[arg(value_name = "EXPERIMENT... [VIEW]")]
     words: Vec<OsString>,
     /// The metrics, as gprofng has them: e. (exclusive) or i. (inclusive), with % for a share of the whole, and total,
@@ -54,6 +54,15 @@ pub(super) struct Report {
     /// So many rows
     #[arg(short = 'n', long, value_name = "N", allow_hyphen_values = true)]
     limit: Option<String>,
+    /// The call tree down to this depth; 1 is the first function of each thread
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    depth: Option<String>,
+    /// The call tree without branches that have less than this percentage of the whole
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
+    percent: Option<String>,
+    /// Compare two experiments, the second with the first: their functions, processes or overview, or all three
+    #[arg(long)]
+    compare: bool,
     /// As JSON
     #[arg(long, conflicts_with = "csv")]
     json: bool,
@@ -64,13 +73,32 @@ pub(super) struct Report {
 
 /// From what was typed to what is to be reported.
 pub(super) fn resolve(typed: Report) -> Result<Request, CliError> {
-    let (experiments, view) = words(typed.words)?;
+    let (experiments, view, function) = words(typed.words)?;
     // A metric that is asked for is one of functions.
-    let otherwise = match typed.metrics.is_some() || typed.sort.is_some() {
+    let of_functions = typed.metrics.is_some() || typed.sort.is_some();
+    let otherwise = match of_functions && !typed.compare {
         true => View::Functions,
         false => View::Triage,
     };
     let view = view.unwrap_or(otherwise);
+    if typed.compare && experiments.len() != 2 {
+        return Err(CliError::new(
+            format!("--compare: {} experiments are named", experiments.len()),
+            "name two: kcollect report --compare before.er after.er",
+        ));
+    }
+    let of_tree = [("--depth", &typed.depth), ("--percent", &typed.percent)];
+    for (option, value) in of_tree {
+        if value.is_some() && view != View::CallTree {
+            return Err(CliError::new(
+                format!("{option}: {} has none", view.name()),
+                "it is an option of calltree",
+            ));
+        }
+    }
+    let depth = typed.depth.as_deref();
+    let depth = depth.map(|text| number("--depth", text)).transpose()?;
+    let least_ppm = typed.percent.as_deref().map(percent).transpose()?;
     let limit = typed
         .limit
         .as_deref()
@@ -96,7 +124,11 @@ pub(super) fn resolve(typed: Report) -> Result<Request, CliError> {
             metrics: typed.metrics,
             sort: typed.sort,
             limit,
+            function,
+            depth,
+            least_ppm,
         },
+        compare: typed.compare,
     })
 }
 
@@ -107,18 +139,31 @@ fn each<T>(
     texts.iter().map(|text| understand(text)).collect()
 }
 
+/// Experiments, a view, and what it is of.
+type Words = (Vec<PathBuf>, Option<View>, Option<String>);
+
 /// Experiments up to the first word that names a view.
-fn words(words: Vec<OsString>) -> Result<(Vec<PathBuf>, Option<View>), CliError> {
+fn words(words: Vec<OsString>) -> Result<Words, CliError> {
     let view_of = |word: &OsString| word.to_str().and_then(View::from_name);
     let at = words.iter().position(|word| view_of(word).is_some());
     let view = at.and_then(|at| view_of(&words[at]));
     let end = at.unwrap_or(words.len());
-    if let (Some(extra), Some(view)) = (words.get(end + 1), view) {
+    let takes = usize::from(view == Some(View::CallersCallees));
+    let function = words.get(end + 1).filter(|_| takes == 1);
+    let function = function.map(|name| name.to_string_lossy().into_owned());
+    if view == Some(View::CallersCallees) && function.is_none() {
+        return Err(CliError::new(
+            "callers-callees: of which function?",
+            "name it: kcollect report callers-callees malloc",
+        ));
+    }
+    if let (Some(extra), Some(view)) = (words.get(end + 1 + takes), view) {
         return Err(CliError::new(
             format!(
-                "{}: {} takes no argument",
+                "{}: {} takes no {}argument",
                 extra.to_string_lossy(),
-                view.name()
+                view.name(),
+                if takes == 1 { "further " } else { "" }
             ),
             "name experiments first, then the view; ./functions is an experiment of that name",
         ));
@@ -138,7 +183,7 @@ fn words(words: Vec<OsString>) -> Result<(Vec<PathBuf>, Option<View>), CliError>
             format!("the views are {}", views.join(", ")),
         ));
     }
-    Ok((experiments, view))
+    Ok((experiments, view, function))
 }
 
 fn number<T: std::str::FromStr>(option: &str, text: &str) -> Result<T, CliError> {
@@ -148,6 +193,20 @@ fn number<T: std::str::FromStr>(option: &str, text: &str) -> Result<T, CliError>
             "type a whole number",
         )
     })
+}
+
+/// As parts of a million.
+fn percent(text: &str) -> Result<u32, CliError> {
+    let number = text.trim_end_matches('%').parse::<f64>().ok();
+    let number = number.filter(|number| (0.0..=100.0).contains(number));
+    number
+        .map(|number| (number * 1e4).round() as u32)
+        .ok_or_else(|| {
+            CliError::new(
+                format!("--percent {text}: not a percentage"),
+                "type a number from 0 to 100",
+            )
+        })
 }
 
 fn regexp(option: &str, text: &str) -> Result<Pattern, CliError> {

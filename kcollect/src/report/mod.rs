@@ -89,6 +89,8 @@ pub struct Request {
     pub wish: Wish,
     /// As what.
     pub format: Format,
+    /// Whether two experiments are compared; else all are reported together.
+    pub compare: bool,
 }
 
 /// Makes a report and prints it. What is missing from it is told on standard error, and in the JSON.
@@ -100,14 +102,25 @@ pub fn report(request: &Request, output: &mut Output) -> Result<(), Failure> {
         [] => open::newest(Path::new(".")).map(|path| vec![path]),
         paths => Ok(paths.to_vec()),
     };
-    let model = Model::load(&newest(&request.experiments)?)?;
-    let answer = views::answer(&model, request.view, &request.wish)?;
+    let load = |path: &PathBuf| Model::load(std::slice::from_ref(path));
+    let (answer, warnings) = match (request.compare, &request.experiments[..]) {
+        (true, [a, b]) => {
+            let (a, b) = (load(a)?, load(b)?);
+            let answer = views::compare::compare([&a, &b], request.view, &request.wish)?;
+            (answer, [a.warnings, b.warnings].concat())
+        }
+        (_, paths) => {
+            let model = Model::load(&newest(paths)?)?;
+            let answer = views::answer(&model, request.view, &request.wish)?;
+            (answer, model.warnings)
+        }
+    };
     let text = match request.format {
         Format::Text => answer.text(output.width()),
         Format::Csv => answer.csv(),
         Format::Json => {
             let mut value = answer.json();
-            value["warnings"] = model.warnings.clone().into();
+            value["warnings"] = warnings.clone().into();
             format!("{value:#}\n")
         }
     };
@@ -117,10 +130,7 @@ pub fn report(request: &Request, output: &mut Output) -> Result<(), Failure> {
     }
     // The view of it says so itself.
     if request.view != View::Header {
-        model
-            .warnings
-            .iter()
-            .for_each(|warning| output.say(warning));
+        warnings.iter().for_each(|warning| output.say(warning));
     }
     Ok(())
 }

@@ -62,6 +62,12 @@ pub enum Cell {
     Nanoseconds(u64),
     /// A share, 1 is the whole.
     Share(f64),
+    /// A difference in microseconds of ticks; told in seconds, with its sign.
+    Delta(i64),
+    /// A multiple.
+    Ratio(f64),
+    /// A number of things on the average.
+    Average(f64),
 }
 
 impl Cell {
@@ -75,6 +81,10 @@ impl Cell {
             Cell::Microseconds(0) | Cell::Nanoseconds(0) => "0.".to_owned(),
             Cell::Microseconds(us) => format!("{:.3}", *us as f64 / 1e6),
             Cell::Nanoseconds(ns) => format!("{:.3}", *ns as f64 / 1e9),
+            Cell::Delta(0) => "0.".to_owned(),
+            Cell::Delta(us) => format!("{:+.3}", *us as f64 / 1e6),
+            Cell::Ratio(ratio) => format!("x {ratio:.3}"),
+            Cell::Average(number) => format!("{number:.3}"),
             Cell::Share(share) if *share == 0.0 => "0.".to_owned(),
             Cell::Share(share) => format!("{:.2}", 100.0 * share),
         }
@@ -87,9 +97,10 @@ impl Cell {
             Cell::Empty => Value::Null,
             Cell::Text(text) => json!(text),
             Cell::Count(count) => json!(count),
-            Cell::Microseconds(us) => json!(*us as f64 / 1e6),
+            Cell::Delta(us) | Cell::Microseconds(us) => json!(*us as f64 / 1e6),
             Cell::Nanoseconds(ns) => json!(*ns as f64 / 1e9),
             Cell::Share(share) => json!(100.0 * share),
+            Cell::Ratio(number) | Cell::Average(number) => json!(number),
         }
     }
 

@@ -1,9 +1,15 @@
 //! The views: each makes a [`Table`] of a model and of what was asked for.
 
 mod about;
+pub mod compare;
 mod functions;
+mod relatives;
+mod samples;
 mod things;
+mod tree;
 mod triage;
+
+use std::cmp::Ordering;
 
 use super::aggregate::{Totals, totals};
 use super::filter::{Filter, Selection};
@@ -19,6 +25,10 @@ pub enum View {
     Triage,
     /// Functions by their time.
     Functions,
+    /// Callers and callees of one function.
+    CallersCallees,
+    /// Functions under those that called them.
+    CallTree,
     /// Load objects by the time of their functions.
     Objects,
     /// Threads, by exact times where there are any.
@@ -27,6 +37,10 @@ pub enum View {
     Processes,
     /// CPUs.
     Cpus,
+    /// Exact times from sample to sample.
+    Samples,
+    /// Exact times on the whole.
+    Statistics,
     /// How it was recorded.
     Header,
     /// The experiments.
@@ -37,13 +51,23 @@ pub enum View {
 
 impl View {
     /// All of them, with what they are called and show.
-    pub const ALL: [(View, &'static str, &'static str); 9] = [
+    pub const ALL: [(View, &'static str, &'static str); 13] = [
         (
             View::Triage,
             "triage",
             "where to look first: the run, its losses, processes, hot functions, waiting places; the default",
         ),
         (View::Functions, "functions", "functions by their time"),
+        (
+            View::CallersCallees,
+            "callers-callees",
+            "callers and callees of the function that is named behind it, with the time attributed to them",
+        ),
+        (
+            View::CallTree,
+            "calltree",
+            "functions under those that called them, down to --depth and --percent",
+        ),
         (
             View::Objects,
             "objects",
@@ -57,6 +81,12 @@ impl View {
         (View::Processes, "processes", "processes, likewise"),
         (View::Cpus, "cpus", "CPUs"),
         (View::Overview, "overview", "all metrics, of everything"),
+        (
+            View::Samples,
+            "samples",
+            "exact times from sample to sample",
+        ),
+        (View::Statistics, "statistics", "exact times on the whole"),
         (
             View::Header,
             "header",
@@ -96,6 +126,12 @@ pub struct Wish {
     pub sort: Option<String>,
     /// So many rows, `<Total>` not counted; none: all.
     pub limit: Option<usize>,
+    /// Whose callers and callees: a name, or a regular expression.
+    pub function: Option<String>,
+    /// How deep the call tree goes: 1 is the first function of each thread. None: to its leaves.
+    pub depth: Option<usize>,
+    /// Branches of the call tree that have fewer than so many millionths of the whole are left out.
+    pub least_ppm: Option<u32>,
 }
 
 /// What a view says of a model.
@@ -111,11 +147,15 @@ pub fn answer(model: &Model, view: View, wish: &Wish) -> Result<Answer, Failure>
     let table = match view {
         View::Triage => return triage::page(&context).map(Answer::Page),
         View::Functions => functions::functions(&context),
+        View::CallersCallees => relatives::callers_callees(&context),
+        View::CallTree => tree::calltree(&context),
         View::Objects => functions::objects(&context),
         View::Threads => things::threads(&context),
         View::Processes => things::processes(&context),
         View::Cpus => things::cpus(&context),
         View::Overview => about::overview(&context),
+        View::Samples => samples::samples(&context),
+        View::Statistics => samples::statistics(&context),
         View::Header => Ok(about::header(model)),
         View::Experiments => Ok(about::experiments(model)),
     };
@@ -134,34 +174,17 @@ impl Context<'_> {
         totals(self.model, &Selection::new(self.model, &self.wish.filter))
     }
 
-    /// The metrics that were asked for, or else these.
     fn metrics(&self, otherwise: fn(&[Base]) -> Metrics) -> Result<Metrics, Failure> {
-        match &self.wish.metrics {
-            Some(text) => {
-                Metrics::parse(text, &self.offered).map_err(|error| self.refuse("-m", &error))
-            }
-            None => Ok(otherwise(&self.offered)),
-        }
+        metrics(self.wish, &self.offered, otherwise)
     }
 
-    fn sort(&self) -> Result<Option<Sort>, Failure> {
-        let parsed = self
-            .wish
-            .sort
-            .as_deref()
-            .map(|text| Sort::parse(text, &self.offered));
-        parsed
-            .transpose()
-            .map_err(|error| self.refuse("-s", &error))
-    }
-
-    fn refuse(&self, option: &str, error: &MetricError) -> Failure {
-        let keywords: Vec<_> = self.offered.iter().map(|base| base.keyword()).collect();
-        let cure = match keywords.is_empty() {
-            true => "these experiments have no clock data".to_owned(),
-            false => format!("e. or i. and one of {}", keywords.join(", ")),
-        };
-        Failure::new(Kind::Usage, format!("{option}: {error}"), cure)
+    /// By what was asked for, or else by the first metric.
+    fn sort_of(&self, metrics: &Metrics) -> Result<Sort, Failure> {
+        let first = metrics.list.first();
+        Ok(sort(self.wish, &self.offered)?.unwrap_or(Sort {
+            by: first.map(|metric| (metric.base, metric.flavor)),
+            reverse: false,
+        }))
     }
 
     /// The table of things with metrics: `<Total>` first, then those that have any of what is shown.
@@ -172,13 +195,7 @@ impl Context<'_> {
         metrics: &Metrics,
         things: Things,
     ) -> Result<Table, Failure> {
-        let sort = self.sort()?.unwrap_or(Sort {
-            by: metrics
-                .list
-                .first()
-                .map(|metric| (metric.base, metric.flavor)),
-            reverse: false,
-        });
+        let sort = self.sort_of(metrics)?;
         let Things {
             columns,
             total,
@@ -190,25 +207,7 @@ impl Context<'_> {
                 .iter()
                 .any(|metric| thing.value(metric.base, metric.flavor) != 0)
         });
-        let name_order = |a: &Thing, b: &Thing| {
-            let pairs = a.cells.iter().zip(&b.cells);
-            pairs
-                .map(|(a, b)| a.order(b))
-                .find(|order| order.is_ne())
-                .unwrap_or(std::cmp::Ordering::Equal)
-        };
-        rows.sort_by(|a, b| {
-            let order = match sort.by {
-                Some((base, flavor)) => b.value(base, flavor).cmp(&a.value(base, flavor)),
-                None => std::cmp::Ordering::Equal,
-            };
-            // Equal ones stand in the order of their names, whichever way round the values are.
-            match (sort.by, sort.reverse) {
-                (None, true) => name_order(b, a),
-                (_, true) => order.reverse().then_with(|| name_order(a, b)),
-                _ => order.then_with(|| name_order(a, b)),
-            }
-        });
+        rows.sort_by(|a, b| sort.order(a, b));
         let more = self
             .wish
             .limit
@@ -225,7 +224,7 @@ impl Context<'_> {
             cells.collect::<Vec<_>>()
         };
         let by = match sort.by {
-            Some((base, flavor)) => format!("{} {} time", flavor_word(flavor), base.title()),
+            Some((base, flavor)) => format!("{} {} time", flavor_words(flavor).1, base.title()),
             None => "name".to_owned(),
         };
         Ok(Table {
@@ -248,6 +247,67 @@ impl Context<'_> {
                 .collect(),
             notes: left_out(more).into_iter().collect(),
         })
+    }
+}
+
+/// The metrics that were asked for, or else these.
+fn metrics(
+    wish: &Wish,
+    offered: &[Base],
+    otherwise: fn(&[Base]) -> Metrics,
+) -> Result<Metrics, Failure> {
+    match &wish.metrics {
+        Some(text) => Metrics::parse(text, offered).map_err(|error| refuse("-m", offered, &error)),
+        None => Ok(otherwise(offered)),
+    }
+}
+
+fn sort(wish: &Wish, offered: &[Base]) -> Result<Option<Sort>, Failure> {
+    let parsed = wish.sort.as_deref();
+    let parsed = parsed.map(|text| Sort::parse(text, offered));
+    parsed
+        .transpose()
+        .map_err(|error| refuse("-s", offered, &error))
+}
+
+fn refuse(option: &str, offered: &[Base], error: &MetricError) -> Failure {
+    let keywords: Vec<_> = offered.iter().map(|base| base.keyword()).collect();
+    let cure = match keywords.is_empty() {
+        true => "these experiments have no clock data".to_owned(),
+        false => format!("e. or i. and one of {}", keywords.join(", ")),
+    };
+    Failure::new(Kind::Usage, format!("{option}: {error}"), cure)
+}
+
+impl Sort {
+    /// Equal ones stand in the order of their names, whichever way round the values are.
+    fn order(&self, a: &Thing, b: &Thing) -> Ordering {
+        let names = || {
+            let pairs = a.cells.iter().zip(&b.cells);
+            let mut orders = pairs.map(|(a, b)| a.order(b));
+            orders
+                .find(|order| order.is_ne())
+                .unwrap_or(Ordering::Equal)
+        };
+        let values = match self.by {
+            Some((base, flavor)) => b.value(base, flavor).cmp(&a.value(base, flavor)),
+            None => Ordering::Equal,
+        };
+        match (self.by, self.reverse) {
+            (None, true) => names().reverse(),
+            (_, true) => values.reverse().then_with(names),
+            _ => values.then_with(names),
+        }
+    }
+}
+
+/// A heading that leaves room for ten of them.
+fn short(keyword: &str) -> &str {
+    match keyword {
+        "textpfault" => "tfault",
+        "datapfault" => "dfault",
+        "kernelpfault" => "kfault",
+        other => other,
     }
 }
 
@@ -294,20 +354,17 @@ impl Thing {
     }
 }
 
-fn flavor_word(flavor: Flavor) -> &'static str {
+/// Its letter, and what it is called in full and in short.
+fn flavor_words(flavor: Flavor) -> (&'static str, &'static str, &'static str) {
     match flavor {
-        Flavor::Exclusive => "exclusive",
-        Flavor::Inclusive => "inclusive",
-        Flavor::Attributed => "attributed",
+        Flavor::Exclusive => ("e", "exclusive", "Excl."),
+        Flavor::Inclusive => ("i", "inclusive", "Incl."),
+        Flavor::Attributed => ("a", "attributed", "Attr."),
     }
 }
 
 fn metric_columns(metric: &Metric) -> Vec<Column> {
-    let (letter, word) = match metric.flavor {
-        Flavor::Exclusive => ("e", "Excl."),
-        Flavor::Inclusive => ("i", "Incl."),
-        Flavor::Attributed => ("a", "Attr."),
-    };
+    let (letter, _, word) = flavor_words(metric.flavor);
     let (keyword, title) = (metric.base.keyword(), metric.base.title());
     let mut columns = Vec::new();
     if metric.time {

@@ -10,7 +10,7 @@ use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
 use rustc_hash::FxHashMap;
 
-use super::{Context, View, Wish, things};
+use super::{Context, View, Wish, short, things};
 use crate::exit::Failure;
 use crate::report::aggregate::{Totals, functions};
 use crate::report::metric::Base;
@@ -159,16 +159,6 @@ fn processes(context: &Context<'_>) -> Result<Table, Failure> {
     }
     table.title = format!("{}, seconds by state", table.title);
     Ok(table)
-}
-
-/// A heading that leaves room for ten of them.
-fn short(keyword: &str) -> &str {
-    match keyword {
-        "textpfault" => "tfault",
-        "datapfault" => "dfault",
-        "kernelpfault" => "kfault",
-        other => other,
-    }
 }
 
 fn hot_functions(context: &Context<'_>, totals: &Totals, base: Base, kernel: bool) -> Table {
