@@ -10,6 +10,7 @@ use crate::report::aggregate::Relatives;
 use crate::report::filter::Pattern;
 use crate::report::metric::{Flavor, Metrics};
 use crate::report::model::{FunctionId, Model};
+use crate::report::resolve::TOTAL;
 use crate::report::table::{Cell, Column, Table, left_out};
 
 /// How many names are offered in place of one that is none.
@@ -34,13 +35,16 @@ pub(super) fn callers_callees(context: &Context<'_>) -> Result<Table, Failure> {
         own,
         callees,
     } = Relatives::of(model, &totals, function);
-    let thing = |role: &str, function: FunctionId, sums| {
-        let function = model.function(function);
-        let cells = vec![
-            Cell::Text(role.to_owned()),
-            Cell::Text(function.name.clone()),
-            Cell::Text(model.object(function.object).path.clone()),
-        ];
+    // As for gprofng, whom nobody calls the whole does.
+    let thing = |role: &str, function: Option<FunctionId>, sums| {
+        let (name, object) = match function.map(|function| model.function(function)) {
+            Some(function) => (
+                function.name.clone(),
+                Cell::Text(model.object(function.object).path.clone()),
+            ),
+            None => (TOTAL.to_owned(), Cell::Empty),
+        };
+        let cells = vec![Cell::Text(role.to_owned()), Cell::Text(name), object];
         Thing::new(cells, sums, sums)
     };
     let sort = context.sort_of(&metrics)?;
@@ -57,19 +61,18 @@ pub(super) fn callers_callees(context: &Context<'_>) -> Result<Table, Failure> {
         things.truncate(limit);
         things
     };
-    // The root is nobody, so it is not shown as a caller.
     let callers = callers
         .iter()
-        .filter_map(|(caller, sums)| Some(thing("caller", (*caller)?, sums)));
+        .map(|(caller, sums)| thing("caller", *caller, sums));
     let callers = sorted(callers.collect());
     let callees = callees
         .iter()
-        .map(|(callee, sums)| thing("callee", *callee, sums));
+        .map(|(callee, sums)| thing("callee", Some(*callee), sums));
     let callees = sorted(callees.collect());
     let whole = Thing::new(Vec::new(), &totals.all, &totals.all);
     let rows = callers
         .into_iter()
-        .chain([thing("function", function, &own)])
+        .chain([thing("function", Some(function), &own)])
         .chain(callees);
     let columns = metrics.list.iter().flat_map(metric_columns).chain([
         Column::text("role", "Role"),
