@@ -16,6 +16,7 @@ use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use kcollect::report::aggregate::{Relatives, totals};
 use kcollect::report::filter::{Filter, Pattern, Selection};
@@ -92,8 +93,13 @@ fn ticks(of: &[(Microstate, u32)]) -> [u32; 10] {
 
 /// A founder with a kernel thread and ticks of a CPU, and a program that recurs, sleeps and has a stack without its end.
 fn made(parent: &Path) -> PathBuf {
+    made_as(parent, "ktest.3.er", 20)
+}
+
+/// The same with another name, and other ticks of `compare`.
+fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
     use Microstate::{Sleep, System, User, WaitCpu};
-    let request = NameRequest::Exactly("ktest.3.er".into());
+    let request = NameRequest::Exactly(name.into());
     let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
     image(
         &dir,
@@ -170,6 +176,33 @@ fn made(parent: &Path) -> PathBuf {
             .unwrap();
     }
 
+    let usage = |seconds: u64, states: &[(Microstate, u64)]| {
+        let mut usage = UsageRecord {
+            threads: 2,
+            time: START + seconds * 1_000_000_000,
+            real: 2 * seconds * 1_000_000_000,
+            minor_faults: 10 * seconds,
+            ..UsageRecord::default()
+        };
+        for (state, ms) in states {
+            usage.states[*state as usize] = ms * 1_000_000;
+        }
+        usage
+    };
+    let start = usage(0, &[]);
+    founder.sample(0, "start", &start).unwrap();
+    let states = [(User, 200), (Sleep, 1800)];
+    let periodic = usage(1, &states);
+    founder
+        .sample(1_000_000_000, "periodic", &periodic)
+        .unwrap();
+    // What is in no state is sleep.
+    let stop = usage(
+        2,
+        &[(User, 300), (System, 70), (Sleep, 1900), (WaitCpu, 70)],
+    );
+    founder.sample(2_000_000_000, "stop", &stop).unwrap();
+
     let mut sub =
         SubexperimentWriter::create(founder.dir(), SUB, &header(7, "/usr/bin/sort -n x"), run)
             .unwrap();
@@ -181,7 +214,7 @@ fn made(parent: &Path) -> PathBuf {
         (
             vec![compare, merge, merge, main],
             StackEnd::Complete,
-            ticks(&[(User, 20)]),
+            ticks(&[(User, comparing)]),
             100,
         ),
         (
@@ -216,6 +249,10 @@ fn made(parent: &Path) -> PathBuf {
         })
         .unwrap();
     }
+    sub.sample(0, "start", &start).unwrap();
+    let states = [(User, 300), (System, 50), (WaitCpu, 70)];
+    sub.sample(1_000_000_000, "stop", &usage(1, &states))
+        .unwrap();
     sub.close(founder.dir(), 1_500_000_000).unwrap();
     founder.close(2_000_000_000).unwrap()
 }
@@ -246,7 +283,10 @@ fn every_view_of_a_small_experiment() {
         "functions",
         view(&["-m", "e.user:e.%total:i.total:e.kcpu:name"])
     );
-    insta::assert_snapshot!("functions_by_default", view(&["ktest.3.er"]));
+    insta::assert_snapshot!("functions_by_default", view(&["ktest.3.er", "functions"]));
+    insta::assert_snapshot!("triage", view(&["ktest.3.er"]));
+    insta::assert_snapshot!("triage_json", view(&["ktest.3.er", "--json", "-n", "1"]));
+    insta::assert_snapshot!("triage_csv", view(&["ktest.3.er", "--csv"]));
     insta::assert_snapshot!("objects", view(&["ktest.3.er", "objects", "-s", "name"]));
     insta::assert_snapshot!("threads", view(&["ktest.3.er", "threads"]));
     insta::assert_snapshot!(
@@ -262,14 +302,67 @@ fn every_view_of_a_small_experiment() {
         "cpus",
         view(&["ktest.3.er", "cpus", "-m", "e.total:e.kcpu"])
     );
+    let merge = [
+        "ktest.3.er",
+        "callers-callees",
+        "merge",
+        "-m",
+        "i.%total:e.user",
+    ];
+    insta::assert_snapshot!("callers_callees", view(&merge));
+    insta::assert_snapshot!("calltree", view(&["ktest.3.er", "calltree"]));
+    insta::assert_snapshot!(
+        "calltree_cut",
+        view(&[
+            "ktest.3.er",
+            "calltree",
+            "-m",
+            "i.%user",
+            "--depth",
+            "3",
+            "--percent",
+            "40",
+            "--csv"
+        ])
+    );
+    insta::assert_snapshot!("samples", view(&["ktest.3.er", "samples"]));
+    insta::assert_snapshot!("samples_json", view(&["ktest.3.er", "samples", "--json"]));
+    insta::assert_snapshot!(
+        "statistics",
+        view(&["ktest.3.er", "statistics", "--process", "sort"])
+    );
     insta::assert_snapshot!("overview", view(&["ktest.3.er", "overview"]));
     insta::assert_snapshot!("header", view(&["ktest.3.er", "header"]));
     insta::assert_snapshot!("experiments", view(&["ktest.3.er", "experiments"]));
-    insta::assert_snapshot!("csv", view(&["ktest.3.er", "--csv", "-n", "3"]));
+    insta::assert_snapshot!(
+        "csv",
+        view(&["ktest.3.er", "functions", "--csv", "-n", "3"])
+    );
     insta::assert_snapshot!(
         "json",
         view(&["ktest.3.er", "--json", "-n", "1", "-m", "e.user"])
     );
+}
+
+#[test]
+fn two_experiments_are_compared() {
+    let tmp = tempfile::tempdir().unwrap();
+    made(tmp.path());
+    made_as(tmp.path(), "ktest.4.er", 30);
+    let view = |arguments: &[&str]| {
+        let both = ["--compare", "ktest.3.er", "ktest.4.er"];
+        said(tmp.path(), &[&both, arguments].concat())
+    };
+    insta::assert_snapshot!("compare", view(&[]));
+    insta::assert_snapshot!(
+        "compare_functions_csv",
+        view(&["functions", "-m", "i.user", "--csv"])
+    );
+    insta::assert_snapshot!(
+        "compare_processes_json",
+        view(&["processes", "-m", "e.user", "--json"])
+    );
+    insta::assert_snapshot!("compare_overview", view(&["overview"]));
 }
 
 #[test]
@@ -386,6 +479,15 @@ fn what_cannot_be_reported_is_said_with_the_cure() {
         refused(&["--state", "asleep"]),
         refused(&["--process", "99999999999"]),
         refused(&["-n", "x"]),
+        refused(&["callers-callees"]),
+        refused(&["callers-callees", "main", "more"]),
+        refused(&["callers-callees", "comprae"]),
+        refused(&["callers-callees", "^k"]),
+        refused(&["functions", "--depth", "3"]),
+        refused(&["calltree", "--percent", "101"]),
+        refused(&["samples", "--cpu", "1"]),
+        refused(&["--compare", "ktest.3.er"]),
+        refused(&["--compare", "ktest.3.er", "ktest.3.er", "cpus"]),
     ]);
     insta::assert_snapshot!(told.concat());
 }

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use experiment_format::stacks::StackEnd;
 use kcollect::report::aggregate::{Totals, totals};
 use kcollect::report::filter::{Filter, Selection};
 use kcollect::report::metric::{Base, offered};
 use kcollect::report::model::{Model, Sums};
-use kcollect::report::table::Cell;
+use kcollect::report::table::{Answer, Cell, Table};
 use kcollect::report::views::{self, View, Wish};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tests::gprofng::{self, Row, script};
+use tests::gprofng::{self, Row, Said, script};
 use tests::kcollect::record;
 use tests::machine::{Exclusive, work_cpu};
 use tests::made::{DYNAMIC, KERNEL, LIBRARY, PROGRAM, Plan, STEP, Stay};
@@ -57,7 +57,7 @@ fn ours(model: &Model, metrics: &str, view: View) -> Result<Rows> {
         metrics: Some(metrics.to_owned()),
         ..Wish::default()
     };
-    let table = views::table(model, view, &wish)?;
+    let table = printed(model, view, &wish)?;
     let name = table
         .columns
         .iter()
@@ -136,6 +136,8 @@ fn agrees(experiment: &Path) -> Result<()> {
         &ours(&model, &both, View::Functions)?,
         &functions,
     )?;
+    relatives(experiment, &model, &list(&["i"]), bases.len())?;
+    tree(experiment, &model, &list(&["i"]), bases.len())?;
     let cpus = named(stock(experiment, &own, "cpus")?);
     same("cpus", &ours(&model, &own, View::Cpus)?, &cpus)?;
 
@@ -147,6 +149,115 @@ fn agrees(experiment: &Path) -> Result<()> {
         stock(experiment, &own, "processes")?,
     )?;
     threads(&model, &bases, stock(experiment, &own, "threads")?)
+}
+
+fn printed(model: &Model, view: View, wish: &Wish) -> Result<Table> {
+    match views::answer(model, view, wish).map_err(|failure| anyhow!("{failure}"))? {
+        Answer::Table(table) => Ok(table),
+        Answer::Page(_) => bail!("{view:?} is a page"),
+    }
+}
+
+/// The numbers of a row, and its texts by the keys of their columns.
+fn parts<'a>(table: &'a Table, row: &'a [Cell]) -> (Vec<f64>, BTreeMap<&'a str, String>) {
+    let cells = table.columns.iter().zip(row);
+    let (mut numbers, mut texts) = (Vec::new(), BTreeMap::new());
+    for (column, cell) in cells {
+        match cell {
+            Cell::Microseconds(_) => numbers.extend(cell.plain().parse::<f64>()),
+            _ => drop(texts.insert(&*column.key, cell.plain())),
+        }
+    }
+    (numbers, texts)
+}
+
+/// gprofng shows all functions with their callers above them and their callees below; here they are asked for one by one.
+/// Those whose names are not their own alone are passed over.
+fn relatives(experiment: &Path, model: &Model, metrics: &str, columns: usize) -> Result<()> {
+    let said = script(
+        &[&format!("metrics {metrics}"), "callers-callees"],
+        experiment,
+    )?;
+    let mut blocks: BTreeMap<String, Vec<Rows>> = BTreeMap::new();
+    for block in said.text.split("\n\n") {
+        let rows = Said { text: block.into() }.table(columns).rows;
+        let Some(at) = rows.iter().position(|row| row.name.starts_with('*')) else {
+            continue;
+        };
+        let function = rows[at].name.trim_start_matches('*').to_owned();
+        let rows = rows.into_iter().enumerate().map(|(position, row)| {
+            let role = ["caller", "function", "callee"]
+                [1 + usize::from(position > at) - usize::from(position < at)];
+            (
+                format!("{role} {}", row.name.trim_start_matches('*')),
+                row.values,
+            )
+        });
+        blocks.entry(function).or_default().push(collect(rows));
+    }
+    for function in &model.functions {
+        let name = &function.name;
+        let same_name = model.functions.iter().filter(|other| other.name == *name);
+        let stock = blocks.get(name).map_or(&[][..], Vec::as_slice);
+        let ([stock], 1) = (stock, same_name.count()) else {
+            continue;
+        };
+        // Of functions that are in a stack twice, gprofng shows other relatives than `Relatives`.
+        let recurs = model.stacks.iter().any(|(stack, ..)| {
+            let times = model.stack_functions(stack);
+            times.filter(|other| other.name == *name).count() > 1
+        });
+        if recurs {
+            continue;
+        }
+        let wish = Wish {
+            metrics: Some(metrics.to_owned()),
+            function: Some(name.clone()),
+            ..Wish::default()
+        };
+        let table = printed(model, View::CallersCallees, &wish)?;
+        let ours = table.rows.iter().map(|row| {
+            let (numbers, texts) = parts(&table, row);
+            (format!("{} {}", texts["role"], texts["name"]), numbers)
+        });
+        same(&format!("callers-callees {name}"), &collect(ours), stock)?;
+    }
+    Ok(())
+}
+
+/// Paths of the call tree, each with what is attributed to its end.
+fn tree(experiment: &Path, model: &Model, metrics: &str, columns: usize) -> Result<()> {
+    let said = script(&[&format!("metrics {metrics}"), "calltree"], experiment)?;
+    let mut open: Vec<(usize, &str)> = Vec::new();
+    let mut stock = Vec::new();
+    for line in said.text.lines() {
+        let Some(at) = line.find("+-") else { continue };
+        let words = line[..at].split_whitespace().filter(|word| *word != "|");
+        let numbers: Vec<f64> = words.filter_map(|word| word.parse().ok()).collect();
+        ensure!(numbers.len() == columns, "{line}");
+        open.retain(|(column, _)| *column < at);
+        open.push((at, line[at + 2..].trim()));
+        let path: Vec<_> = open.iter().map(|(_, name)| *name).collect();
+        stock.push((path.join("/"), numbers));
+    }
+    let wish = Wish {
+        metrics: Some(metrics.to_owned()),
+        ..Wish::default()
+    };
+    let table = printed(model, View::CallTree, &wish)?;
+    let mut open: Vec<String> = Vec::new();
+    let mut ours = Vec::new();
+    for row in &table.rows {
+        let (numbers, texts) = parts(&table, row);
+        open.truncate(texts["depth"].parse()?);
+        open.push(texts["name"].clone());
+        ours.push((open.join("/"), numbers));
+    }
+    same(
+        "calltree",
+        &collect(ours.into_iter()),
+        &collect(stock.into_iter()),
+    )
 }
 
 /// What follows `key` in a name, as a number: `Process   2, Thread 7`.

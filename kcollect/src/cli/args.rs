@@ -199,7 +199,7 @@ Examples:
   sudo kcollect -F =nginx             follow nginx alone into its user code
   sudo kcollect -T 1264 -t 10         with a line of its own for one process
   kcollect doctor                     does this machine permit it?
-  kcollect report                     the functions of the newest ktest.N.er
+  kcollect report                     where to look first in ktest.N.er
   kcollect report ktest.1.er threads  exact times of the threads of an experiment
 ";
 

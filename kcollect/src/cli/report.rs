@@ -18,8 +18,9 @@ use crate::symbol::{NotAPathMap, PathMap};
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct Report {
     /// Experiments (NAME.er, a subexperiment, or a group NAME.erg; the default is the newest ktest.N.er here), then the
-    /// view: functions (the default), objects, lines, source FUNCTION, disasm FUNCTION, threads, processes, cpus,
-    /// overview, header or experiments
+    /// view: triage (the default; with -m or -s it is functions), functions, callers-callees FUNCTION, calltree, objects,
+    /// lines, source FUNCTION, disasm FUNCTION, threads, processes, cpus, overview, samples, statistics, header or
+    /// experiments
     #[arg(value_name = "EXPERIMENT... [VIEW]")]
     words: Vec<OsString>,
     /// The metrics, as gprofng has them: e. (exclusive) or i. (inclusive), with % for a share of the whole, and total,
@@ -65,6 +66,15 @@ pub(super) struct Report {
     /// Look in this directory for sources and load objects, by the last part of their paths. May be repeated
     #[arg(long, value_name = "DIR")]
     search_path: Vec<PathBuf>,
+    /// The call tree down to this depth; 1 is the first function of each thread
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    depth: Option<String>,
+    /// The call tree without branches that have less than this percentage of the whole
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
+    percent: Option<String>,
+    /// Compare two experiments, the second with the first: their functions, processes or overview, or all three
+    #[arg(long)]
+    compare: bool,
     /// As JSON
     #[arg(long, conflicts_with = "csv")]
     json: bool,
@@ -76,6 +86,31 @@ pub(super) struct Report {
 /// From what was typed to what is to be reported.
 pub(super) fn resolve(typed: Report) -> Result<Request, CliError> {
     let (experiments, view, subject) = words(typed.words)?;
+    // A metric that is asked for is one of functions.
+    let of_functions = typed.metrics.is_some() || typed.sort.is_some();
+    let otherwise = match of_functions && !typed.compare {
+        true => View::Functions,
+        false => View::Triage,
+    };
+    let view = view.unwrap_or(otherwise);
+    if typed.compare && experiments.len() != 2 {
+        return Err(CliError::new(
+            format!("--compare: {} experiments are named", experiments.len()),
+            "name two: kcollect report --compare before.er after.er",
+        ));
+    }
+    let of_tree = [("--depth", &typed.depth), ("--percent", &typed.percent)];
+    for (option, value) in of_tree {
+        if value.is_some() && view != View::CallTree {
+            return Err(CliError::new(
+                format!("{option}: {} has none", view.name()),
+                "it is an option of calltree",
+            ));
+        }
+    }
+    let depth = typed.depth.as_deref();
+    let depth = depth.map(|text| number("--depth", text)).transpose()?;
+    let least_ppm = typed.percent.as_deref().map(percent).transpose()?;
     let limit = typed
         .limit
         .as_deref()
@@ -107,7 +142,10 @@ pub(super) fn resolve(typed: Report) -> Result<Request, CliError> {
                 maps: each(&typed.path_map, path_map)?,
                 directories: typed.search_path,
             },
+            depth,
+            least_ppm,
         },
+        compare: typed.compare,
     })
 }
 
@@ -118,37 +156,31 @@ fn each<T>(
     texts.iter().map(|text| understand(text)).collect()
 }
 
-/// Experiments up to the first word that names a view, and the function that it is of.
-fn words(words: Vec<OsString>) -> Result<(Vec<PathBuf>, View, Option<String>), CliError> {
+/// Experiments, a view, and what it is of.
+type Words = (Vec<PathBuf>, Option<View>, Option<String>);
+
+/// Experiments up to the first word that names a view.
+fn words(words: Vec<OsString>) -> Result<Words, CliError> {
     let view_of = |word: &OsString| word.to_str().and_then(View::from_name);
     let at = words.iter().position(|word| view_of(word).is_some());
-    let view = at
-        .and_then(|at| view_of(&words[at]))
-        .unwrap_or(View::Functions);
+    let view = at.and_then(|at| view_of(&words[at]));
     let end = at.unwrap_or(words.len());
-    let mut behind = words.iter().skip(end + 1);
-    let subject = match view.wants_function() {
-        true => behind
-            .next()
-            .map(|word| word.to_string_lossy().into_owned()),
-        false => None,
-    };
-    if view.wants_function() && subject.is_none() {
+    let takes = usize::from(view.is_some_and(View::wants_function));
+    let subject = words.get(end + 1).filter(|_| takes == 1);
+    let subject = subject.map(|name| name.to_string_lossy().into_owned());
+    if let (Some(view), 1, None) = (view, takes, &subject) {
         return Err(CliError::new(
             format!("{}: of which function?", view.name()),
             format!("type its name: kcollect report {} main", view.name()),
         ));
     }
-    if let Some(extra) = behind.next() {
+    if let (Some(extra), Some(view)) = (words.get(end + 1 + takes), view) {
         return Err(CliError::new(
             format!(
-                "{}: {} takes {}",
+                "{}: {} takes no {}argument",
                 extra.to_string_lossy(),
                 view.name(),
-                match view.wants_function() {
-                    true => "one function alone",
-                    false => "no argument",
-                }
+                if takes == 1 { "further " } else { "" }
             ),
             "name experiments first, then the view; ./functions is an experiment of that name",
         ));
@@ -187,6 +219,20 @@ fn path_map(text: &str) -> Result<PathMap, CliError> {
             "name the directory that was recorded, and the one in its place",
         )
     })
+}
+
+/// As parts of a million.
+fn percent(text: &str) -> Result<u32, CliError> {
+    let number = text.trim_end_matches('%').parse::<f64>().ok();
+    let number = number.filter(|number| (0.0..=100.0).contains(number));
+    number
+        .map(|number| (number * 1e4).round() as u32)
+        .ok_or_else(|| {
+            CliError::new(
+                format!("--percent {text}: not a percentage"),
+                "type a number from 0 to 100",
+            )
+        })
 }
 
 fn regexp(option: &str, text: &str) -> Result<Pattern, CliError> {

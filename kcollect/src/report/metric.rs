@@ -247,16 +247,19 @@ impl Metrics {
     /// The same for things that call nothing: what is inclusive becomes exclusive, and each metric is there once.
     #[must_use]
     pub fn exclusive(&self) -> Metrics {
+        self.only(Flavor::Exclusive)
+    }
+
+    /// The same in one flavour alone, each metric once.
+    #[must_use]
+    pub fn only(&self, flavor: Flavor) -> Metrics {
         let mut own = Metrics {
             list: Vec::new(),
             name_at: 0,
         };
         for (index, metric) in self.list.iter().enumerate() {
-            if own.position(metric.base, Flavor::Exclusive).is_none() {
-                own.list.push(Metric {
-                    flavor: Flavor::Exclusive,
-                    ..*metric
-                });
+            if own.position(metric.base, flavor).is_none() {
+                own.list.push(Metric { flavor, ..*metric });
                 own.name_at += usize::from(index < self.name_at);
             }
         }

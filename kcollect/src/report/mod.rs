@@ -38,7 +38,8 @@
 //!   them as it is typed, [`offered`](metric::offered) those that the experiments have data of.
 //! * **[`ExactTimes`](exact::ExactTimes)**: nanoseconds of each thread by state, read when a view wants them.
 //! * `experiment.summary()` is `kcollect.json`: losses, costs, and what else the triage page needs.
-//! * **[`Table`](table::Table)** is what a view says; it prints itself as text, CSV or JSON.
+//! * **[`Table`](table::Table)** is what a view says, or a [`Page`](table::Page) of them; it prints itself as text, CSV or
+//!   JSON.
 //!
 //! A new view is a variant of [`views::View`] with a function that makes a [`table::Table`].
 //!
@@ -91,6 +92,8 @@ pub struct Request {
     pub wish: Wish,
     /// As what.
     pub format: Format,
+    /// Whether two experiments are compared; else all are reported together.
+    pub compare: bool,
 }
 
 /// Makes a report and prints it. What is missing from it is told on standard error, and in the JSON.
@@ -102,17 +105,32 @@ pub fn report(request: &Request, output: &mut Output) -> Result<(), Failure> {
         [] => open::newest(Path::new(".")).map(|path| vec![path]),
         paths => Ok(paths.to_vec()),
     };
-    let mut model = Model::load(&newest(&request.experiments)?)?;
-    if request.inline || request.view.wants_lines() {
-        lines::add(&mut model, &request.wish.lookup);
-    }
-    let table = views::table(&model, request.view, &request.wish)?;
+    let load = |paths: &[PathBuf]| -> Result<Model, Failure> {
+        let mut model = Model::load(paths)?;
+        if request.inline || request.view.wants_lines() {
+            lines::add(&mut model, &request.wish.lookup);
+        }
+        Ok(model)
+    };
+    let one = |path: &PathBuf| load(std::slice::from_ref(path));
+    let (answer, warnings) = match (request.compare, &request.experiments[..]) {
+        (true, [a, b]) => {
+            let (a, b) = (one(a)?, one(b)?);
+            let answer = views::compare::compare([&a, &b], request.view, &request.wish)?;
+            (answer, [a.warnings, b.warnings].concat())
+        }
+        (_, paths) => {
+            let model = load(&newest(paths)?)?;
+            let answer = views::answer(&model, request.view, &request.wish)?;
+            (answer, model.warnings)
+        }
+    };
     let text = match request.format {
-        Format::Text => table.text(output.width()),
-        Format::Csv => table.csv(),
+        Format::Text => answer.text(output.width()),
+        Format::Csv => answer.csv(),
         Format::Json => {
-            let mut value = table.json();
-            value["warnings"] = model.warnings.clone().into();
+            let mut value = answer.json();
+            value["warnings"] = warnings.clone().into();
             format!("{value:#}\n")
         }
     };
@@ -122,10 +140,7 @@ pub fn report(request: &Request, output: &mut Output) -> Result<(), Failure> {
     }
     // The view of it says so itself.
     if request.view != View::Header {
-        model
-            .warnings
-            .iter()
-            .for_each(|warning| output.say(warning));
+        warnings.iter().for_each(|warning| output.say(warning));
     }
     Ok(())
 }

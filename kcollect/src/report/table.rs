@@ -62,6 +62,12 @@ pub enum Cell {
     Nanoseconds(u64),
     /// A share, 1 is the whole.
     Share(f64),
+    /// A difference in microseconds of ticks; told in seconds, with its sign.
+    Delta(i64),
+    /// A multiple.
+    Ratio(f64),
+    /// A number of things on the average.
+    Average(f64),
 }
 
 impl Cell {
@@ -75,6 +81,10 @@ impl Cell {
             Cell::Microseconds(0) | Cell::Nanoseconds(0) => "0.".to_owned(),
             Cell::Microseconds(us) => format!("{:.3}", *us as f64 / 1e6),
             Cell::Nanoseconds(ns) => format!("{:.3}", *ns as f64 / 1e9),
+            Cell::Delta(0) => "0.".to_owned(),
+            Cell::Delta(us) => format!("{:+.3}", *us as f64 / 1e6),
+            Cell::Ratio(ratio) => format!("x {ratio:.3}"),
+            Cell::Average(number) => format!("{number:.3}"),
             Cell::Share(share) if *share == 0.0 => "0.".to_owned(),
             Cell::Share(share) => format!("{:.2}", 100.0 * share),
         }
@@ -87,9 +97,10 @@ impl Cell {
             Cell::Empty => Value::Null,
             Cell::Text(text) => json!(text),
             Cell::Count(count) => json!(count),
-            Cell::Microseconds(us) => json!(*us as f64 / 1e6),
+            Cell::Delta(us) | Cell::Microseconds(us) => json!(*us as f64 / 1e6),
             Cell::Nanoseconds(ns) => json!(*ns as f64 / 1e9),
             Cell::Share(share) => json!(100.0 * share),
+            Cell::Ratio(number) | Cell::Average(number) => json!(number),
         }
     }
 
@@ -125,6 +136,13 @@ pub struct Table {
 }
 
 impl Table {
+    /// Leaves so many rows, and says how many it took away.
+    pub fn cut(&mut self, limit: usize) {
+        let more = self.rows.len().saturating_sub(limit);
+        self.rows.truncate(limit);
+        self.notes.extend(left_out(more));
+    }
+
     /// For people, in lines no wider than `width` columns; None: as wide as they need be, which is right for a pipe.
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
@@ -213,6 +231,110 @@ impl Table {
             "rows": rows.collect::<Vec<_>>(),
             "notes": self.notes,
         })
+    }
+}
+
+/// A line for rows that are not shown, if there are any.
+#[must_use]
+pub fn left_out(rows: usize) -> Option<String> {
+    match rows {
+        0 => None,
+        1 => Some("1 more row is left out".to_owned()),
+        _ => Some(format!("{rows} more rows are left out")),
+    }
+}
+
+/// Several tables that are read together.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Page {
+    /// The view.
+    pub view: &'static str,
+    /// Of each run what it was: keys and values.
+    pub runs: Vec<Vec<(&'static str, Cell)>>,
+    /// The tables. [`Table::view`] is what each is called.
+    pub tables: Vec<Table>,
+}
+
+impl Page {
+    /// For people, as [`Table::text`].
+    #[must_use]
+    pub fn text(&self, width: Option<u16>) -> String {
+        let facts = |run: &Vec<(&str, Cell)>| -> String {
+            let longest = run.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
+            let lines = run.iter();
+            let lines = lines.map(|(key, cell)| format!("{key:longest$}  {}\n", cell.plain()));
+            lines.collect()
+        };
+        let runs = self.runs.iter().map(facts);
+        let tables = self.tables.iter().map(|table| table.text(width));
+        runs.chain(tables).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The tables, each with its name in a column ahead, and an empty line between them. Of runs it says nothing.
+    #[must_use]
+    pub fn csv(&self) -> String {
+        let tables = self.tables.iter().map(|table| {
+            let mut table = table.clone();
+            table.columns.insert(0, Column::text("table", ""));
+            for row in &mut table.rows {
+                row.insert(0, Cell::Text(table.view.to_owned()));
+            }
+            table.csv()
+        });
+        tables.collect::<Vec<_>>().join("\n")
+    }
+
+    /// An object: the view, `runs`, and each table by its name.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let runs = self.runs.iter().map(|run| {
+            let facts = run.iter();
+            let facts = facts.map(|(key, cell)| ((*key).to_owned(), cell.value()));
+            Value::Object(facts.collect::<Map<_, _>>())
+        });
+        let mut page = json!({ "view": self.view, "runs": runs.collect::<Vec<_>>() });
+        for table in &self.tables {
+            page[table.view] = table.json();
+        }
+        page
+    }
+}
+
+/// What is said: a table, or several.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    /// One.
+    Table(Table),
+    /// Several.
+    Page(Page),
+}
+
+impl Answer {
+    /// For people, as [`Table::text`].
+    #[must_use]
+    pub fn text(&self, width: Option<u16>) -> String {
+        match self {
+            Answer::Table(table) => table.text(width),
+            Answer::Page(page) => page.text(width),
+        }
+    }
+
+    /// As [`Table::csv`] or [`Page::csv`].
+    #[must_use]
+    pub fn csv(&self) -> String {
+        match self {
+            Answer::Table(table) => table.csv(),
+            Answer::Page(page) => page.csv(),
+        }
+    }
+
+    /// As [`Table::json`] or [`Page::json`].
+    #[must_use]
+    pub fn json(&self) -> Value {
+        match self {
+            Answer::Table(table) => table.json(),
+            Answer::Page(page) => page.json(),
+        }
     }
 }
 

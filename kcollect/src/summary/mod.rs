@@ -448,8 +448,9 @@ fn waiting(founder: &Founder, interval: f64) -> Vec<WaitingPlace> {
         .collect()
 }
 
-/// Functions in which every absence ends: they say nothing of its reason.
-fn is_scheduler(name: &str) -> bool {
+/// Functions in which every absence ends: they say nothing of its reason. Nor does the innermost of a futex, which may be
+/// compiled into its caller or not.
+pub(crate) fn is_scheduler(name: &str) -> bool {
     let name = name.trim_start_matches('_');
     [
         "schedule",
@@ -457,6 +458,8 @@ fn is_scheduler(name: &str) -> bool {
         "preempt_schedule",
         "cond_resched",
         "bit_wait",
+        "futex_do_wait",
+        "futex_wait_queue",
     ]
     .iter()
     .any(|prefix| name.starts_with(prefix))

@@ -1,25 +1,38 @@
 //! The views: each makes a [`Table`] of a model and of what was asked for.
 
 mod about;
+pub mod compare;
 mod disassembly;
 mod functions;
 mod lines;
+mod relatives;
+mod samples;
 mod source;
 mod things;
+mod tree;
+mod triage;
+
+use std::cmp::Ordering;
 
 use super::aggregate::{Totals, totals};
 use super::filter::{Filter, Selection};
 use super::lines::Lookup;
 use super::metric::{Base, Flavor, Metric, MetricError, Metrics, Sort, offered};
 use super::model::{Model, Sums};
-use super::table::{Cell, Column, Table};
+use super::table::{Answer, Cell, Column, Table, left_out};
 use crate::exit::{Failure, Kind};
 
 /// A view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
+    /// Where to look first.
+    Triage,
     /// Functions by their time.
     Functions,
+    /// Callers and callees of one function.
+    CallersCallees,
+    /// Functions under those that called them.
+    CallTree,
     /// Load objects by the time of their functions.
     Objects,
     /// Source lines by their time.
@@ -34,6 +47,10 @@ pub enum View {
     Processes,
     /// CPUs.
     Cpus,
+    /// Exact times from sample to sample.
+    Samples,
+    /// Exact times on the whole.
+    Statistics,
     /// How it was recorded.
     Header,
     /// The experiments.
@@ -44,8 +61,23 @@ pub enum View {
 
 impl View {
     /// All of them, with what they are called and show.
-    pub const ALL: [(View, &'static str, &'static str); 11] = [
+    pub const ALL: [(View, &'static str, &'static str); 16] = [
+        (
+            View::Triage,
+            "triage",
+            "where to look first: the run, its losses, processes, hot functions, waiting places; the default",
+        ),
         (View::Functions, "functions", "functions by their time"),
+        (
+            View::CallersCallees,
+            "callers-callees",
+            "callers and callees of the function that is named behind it, with the time attributed to them",
+        ),
+        (
+            View::CallTree,
+            "calltree",
+            "functions under those that called them, down to --depth and --percent",
+        ),
         (
             View::Objects,
             "objects",
@@ -70,6 +102,12 @@ impl View {
         (View::Processes, "processes", "processes, likewise"),
         (View::Cpus, "cpus", "CPUs"),
         (View::Overview, "overview", "all metrics, of everything"),
+        (
+            View::Samples,
+            "samples",
+            "exact times from sample to sample",
+        ),
+        (View::Statistics, "statistics", "exact times on the whole"),
         (
             View::Header,
             "header",
@@ -98,7 +136,7 @@ impl View {
     /// Whether it is of one function, [`Wish::subject`].
     #[must_use]
     pub fn wants_function(self) -> bool {
-        matches!(self, View::Source | View::Disasm)
+        matches!(self, View::CallersCallees | View::Source | View::Disasm)
     }
 
     /// What it is called.
@@ -121,24 +159,31 @@ pub struct Wish {
     pub sort: Option<String>,
     /// So many rows, `<Total>` not counted; none: all.
     pub limit: Option<usize>,
-    /// The function that the view is of: its name, or its symbol.
+    /// The function that the view is of: its name, its symbol, or of callers and callees a regular expression.
     pub subject: Option<String>,
     /// Where source and debug files are looked for.
     pub lookup: Lookup,
+    /// How deep the call tree goes: 1 is the first function of each thread. None: to its leaves.
+    pub depth: Option<usize>,
+    /// Branches of the call tree that have fewer than so many millionths of the whole are left out.
+    pub least_ppm: Option<u32>,
 }
 
 /// What a view says of a model.
 ///
 /// # Errors
 /// A metric that is none, or of which nothing was recorded.
-pub fn table(model: &Model, view: View, wish: &Wish) -> Result<Table, Failure> {
+pub fn answer(model: &Model, view: View, wish: &Wish) -> Result<Answer, Failure> {
     let context = Context {
         model,
         wish,
         offered: offered(model),
     };
-    match view {
+    let table = match view {
+        View::Triage => return triage::page(&context).map(Answer::Page),
         View::Functions => functions::functions(&context),
+        View::CallersCallees => relatives::callers_callees(&context),
+        View::CallTree => tree::calltree(&context),
         View::Objects => functions::objects(&context),
         View::Lines => lines::lines(&context),
         View::Source => source::source(&context),
@@ -147,9 +192,12 @@ pub fn table(model: &Model, view: View, wish: &Wish) -> Result<Table, Failure> {
         View::Processes => things::processes(&context),
         View::Cpus => things::cpus(&context),
         View::Overview => about::overview(&context),
+        View::Samples => samples::samples(&context),
+        View::Statistics => samples::statistics(&context),
         View::Header => Ok(about::header(model)),
         View::Experiments => Ok(about::experiments(model)),
-    }
+    };
+    table.map(Answer::Table)
 }
 
 /// What all views need.
@@ -164,34 +212,17 @@ impl Context<'_> {
         totals(self.model, &Selection::new(self.model, &self.wish.filter))
     }
 
-    /// The metrics that were asked for, or else these.
     fn metrics(&self, otherwise: fn(&[Base]) -> Metrics) -> Result<Metrics, Failure> {
-        match &self.wish.metrics {
-            Some(text) => {
-                Metrics::parse(text, &self.offered).map_err(|error| self.refuse("-m", &error))
-            }
-            None => Ok(otherwise(&self.offered)),
-        }
+        metrics(self.wish, &self.offered, otherwise)
     }
 
-    fn sort(&self) -> Result<Option<Sort>, Failure> {
-        let parsed = self
-            .wish
-            .sort
-            .as_deref()
-            .map(|text| Sort::parse(text, &self.offered));
-        parsed
-            .transpose()
-            .map_err(|error| self.refuse("-s", &error))
-    }
-
-    fn refuse(&self, option: &str, error: &MetricError) -> Failure {
-        let keywords: Vec<_> = self.offered.iter().map(|base| base.keyword()).collect();
-        let cure = match keywords.is_empty() {
-            true => "these experiments have no clock data".to_owned(),
-            false => format!("e. or i. and one of {}", keywords.join(", ")),
-        };
-        Failure::new(Kind::Usage, format!("{option}: {error}"), cure)
+    /// By what was asked for, or else by the first metric.
+    fn sort_of(&self, metrics: &Metrics) -> Result<Sort, Failure> {
+        let first = metrics.list.first();
+        Ok(sort(self.wish, &self.offered)?.unwrap_or(Sort {
+            by: first.map(|metric| (metric.base, metric.flavor)),
+            reverse: false,
+        }))
     }
 
     /// The table of things with metrics: `<Total>` first, then those that have any of what is shown.
@@ -202,13 +233,7 @@ impl Context<'_> {
         metrics: &Metrics,
         things: Things,
     ) -> Result<Table, Failure> {
-        let sort = self.sort()?.unwrap_or(Sort {
-            by: metrics
-                .list
-                .first()
-                .map(|metric| (metric.base, metric.flavor)),
-            reverse: false,
-        });
+        let sort = self.sort_of(metrics)?;
         let Things {
             columns,
             total,
@@ -220,30 +245,12 @@ impl Context<'_> {
                 .iter()
                 .any(|metric| thing.value(metric.base, metric.flavor) != 0)
         });
-        let name_order = |a: &Thing, b: &Thing| {
-            let pairs = a.cells.iter().zip(&b.cells);
-            pairs
-                .map(|(a, b)| a.order(b))
-                .find(|order| order.is_ne())
-                .unwrap_or(std::cmp::Ordering::Equal)
-        };
-        rows.sort_by(|a, b| {
-            let order = match sort.by {
-                Some((base, flavor)) => b.value(base, flavor).cmp(&a.value(base, flavor)),
-                None => std::cmp::Ordering::Equal,
-            };
-            // Equal ones stand in the order of their names, whichever way round the values are.
-            match (sort.by, sort.reverse) {
-                (None, true) => name_order(b, a),
-                (_, true) => order.reverse().then_with(|| name_order(a, b)),
-                _ => order.then_with(|| name_order(a, b)),
-            }
-        });
-        let left_out = self
+        rows.sort_by(|a, b| sort.order(a, b));
+        let more = self
             .wish
             .limit
             .map_or(0, |limit| rows.len().saturating_sub(limit));
-        rows.truncate(rows.len() - left_out);
+        rows.truncate(rows.len() - more);
         let whole = total.clone();
         rows.insert(0, total);
         let own = |metrics: &[Metric]| metrics.iter().flat_map(metric_columns).collect::<Vec<_>>();
@@ -255,7 +262,7 @@ impl Context<'_> {
             cells.collect::<Vec<_>>()
         };
         let by = match sort.by {
-            Some((base, flavor)) => format!("{} {} time", flavor_word(flavor), base.title()),
+            Some((base, flavor)) => format!("{} {} time", flavor_words(flavor).1, base.title()),
             None => "name".to_owned(),
         };
         Ok(Table {
@@ -277,12 +284,69 @@ impl Context<'_> {
                 })
                 .collect(),
             verbatim: false,
-            notes: match left_out {
-                0 => Vec::new(),
-                1 => vec!["1 more row is left out".to_owned()],
-                _ => vec![format!("{left_out} more rows are left out")],
-            },
+            notes: left_out(more).into_iter().collect(),
         })
+    }
+}
+
+/// The metrics that were asked for, or else these.
+fn metrics(
+    wish: &Wish,
+    offered: &[Base],
+    otherwise: fn(&[Base]) -> Metrics,
+) -> Result<Metrics, Failure> {
+    match &wish.metrics {
+        Some(text) => Metrics::parse(text, offered).map_err(|error| refuse("-m", offered, &error)),
+        None => Ok(otherwise(offered)),
+    }
+}
+
+fn sort(wish: &Wish, offered: &[Base]) -> Result<Option<Sort>, Failure> {
+    let parsed = wish.sort.as_deref();
+    let parsed = parsed.map(|text| Sort::parse(text, offered));
+    parsed
+        .transpose()
+        .map_err(|error| refuse("-s", offered, &error))
+}
+
+fn refuse(option: &str, offered: &[Base], error: &MetricError) -> Failure {
+    let keywords: Vec<_> = offered.iter().map(|base| base.keyword()).collect();
+    let cure = match keywords.is_empty() {
+        true => "these experiments have no clock data".to_owned(),
+        false => format!("e. or i. and one of {}", keywords.join(", ")),
+    };
+    Failure::new(Kind::Usage, format!("{option}: {error}"), cure)
+}
+
+impl Sort {
+    /// Equal ones stand in the order of their names, whichever way round the values are.
+    fn order(&self, a: &Thing, b: &Thing) -> Ordering {
+        let names = || {
+            let pairs = a.cells.iter().zip(&b.cells);
+            let mut orders = pairs.map(|(a, b)| a.order(b));
+            orders
+                .find(|order| order.is_ne())
+                .unwrap_or(Ordering::Equal)
+        };
+        let values = match self.by {
+            Some((base, flavor)) => b.value(base, flavor).cmp(&a.value(base, flavor)),
+            None => Ordering::Equal,
+        };
+        match (self.by, self.reverse) {
+            (None, true) => names().reverse(),
+            (_, true) => values.reverse().then_with(names),
+            _ => values.then_with(names),
+        }
+    }
+}
+
+/// A heading that leaves room for ten of them.
+fn short(keyword: &str) -> &str {
+    match keyword {
+        "textpfault" => "tfault",
+        "datapfault" => "dfault",
+        "kernelpfault" => "kfault",
+        other => other,
     }
 }
 
@@ -329,20 +393,17 @@ impl Thing {
     }
 }
 
-fn flavor_word(flavor: Flavor) -> &'static str {
+/// Its letter, and what it is called in full and in short.
+fn flavor_words(flavor: Flavor) -> (&'static str, &'static str, &'static str) {
     match flavor {
-        Flavor::Exclusive => "exclusive",
-        Flavor::Inclusive => "inclusive",
-        Flavor::Attributed => "attributed",
+        Flavor::Exclusive => ("e", "exclusive", "Excl."),
+        Flavor::Inclusive => ("i", "inclusive", "Incl."),
+        Flavor::Attributed => ("a", "attributed", "Attr."),
     }
 }
 
 fn metric_columns(metric: &Metric) -> Vec<Column> {
-    let (letter, word) = match metric.flavor {
-        Flavor::Exclusive => ("e", "Excl."),
-        Flavor::Inclusive => ("i", "Incl."),
-        Flavor::Attributed => ("a", "Attr."),
-    };
+    let (letter, _, word) = flavor_words(metric.flavor);
     let (keyword, title) = (metric.base.keyword(), metric.base.title());
     let mut columns = Vec::new();
     if metric.time {

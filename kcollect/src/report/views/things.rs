@@ -12,7 +12,7 @@ use crate::exit::{Failure, Kind};
 use crate::report::exact::{self, ExactTimes, ThreadTimes};
 use crate::report::metric::{Base, Metrics};
 use crate::report::model::{ExperimentId, Process};
-use crate::report::table::{Cell, Column, Table};
+use crate::report::table::{self, Cell, Column, Table};
 
 fn thread_columns() -> Vec<Column> {
     vec![
@@ -273,9 +273,6 @@ fn exact(
             })
             .collect(),
         verbatim: false,
-        notes: match left_out {
-            0 => Vec::new(),
-            _ => vec![format!("{left_out} more rows are left out")],
-        },
+        notes: table::left_out(left_out).into_iter().collect(),
     })
 }
