@@ -14,6 +14,7 @@ use super::args::{Sub, Typed};
 use super::{CliError, Machine, report, signals, values};
 use crate::report::Request;
 use crate::user::Rule;
+use crate::{export, picture};
 
 /// What kcollect was asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +28,10 @@ pub enum Command {
     },
     /// Report what experiments say (`kcollect report`).
     Report(Box<Request>),
+    /// Draw a flame graph (`kcollect flame`).
+    Flame(Box<picture::Request>),
+    /// Write an experiment in another format (`kcollect export`).
+    Export(Box<export::Request>),
     /// List the hardware counters (`-h` alone).
     Counters,
     /// Say the version (`-V`).
@@ -191,6 +196,16 @@ pub fn resolve(mut typed: Typed, machine: &Machine) -> Result<Command, CliError>
         Some(Sub::Doctor { json }) => return Ok(Command::Doctor { json }),
         Some(Sub::Report(typed)) => {
             return report::resolve(*typed).map(|request| Command::Report(Box::new(request)));
+        }
+        Some(Sub::Flame(typed)) => {
+            return typed
+                .resolve()
+                .map(|request| Command::Flame(Box::new(request)));
+        }
+        Some(Sub::Export(typed)) => {
+            return typed
+                .resolve()
+                .map(|request| Command::Export(Box::new(request)));
         }
         None => {}
     }
