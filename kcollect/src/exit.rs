@@ -20,7 +20,7 @@ pub enum Kind {
     Ok = 0,
     /// The command line is wrong.
     Usage = 64,
-    /// The experiment is complete, but no tick was recorded in it.
+    /// The experiment is complete, but no tick was recorded in it, or none that was asked for.
     Empty = 65,
     /// A process, a thread or an experiment that was named does not exist, or cannot be read.
     NoInput = 66,
@@ -28,7 +28,7 @@ pub enum Kind {
     Unavailable = 69,
     /// A mistake in kcollect itself.
     Software = 70,
-    /// The experiment cannot be created: directory missing, name taken, read-only file system, disk full at the start.
+    /// The experiment, a picture or an export cannot be created: directory missing, name taken, read-only file system, disk full at the start.
     CantCreate = 73,
     /// Writing failed in the middle. The experiment is valid up to there.
     IoErr = 74,
@@ -63,7 +63,7 @@ impl Kind {
             Kind::Ok => "all went well",
             Kind::Usage => "the command line is wrong",
             Kind::Empty => {
-                "the experiment is complete, but holds no tick, of a CPU or of a thread away from one"
+                "the experiment is complete, but holds no tick, of a CPU or of a thread away from one, or none that was asked for"
             }
             Kind::NoInput => {
                 "a process or thread named by -T, or an experiment to report, does not exist or cannot be read"
@@ -71,7 +71,7 @@ impl Kind {
             Kind::Unavailable => "the kernel or the machine lacks something needed",
             Kind::Software => "a mistake in kcollect itself",
             Kind::CantCreate => {
-                "the experiment cannot be created (directory, name, read-only, disk full)"
+                "the experiment, a picture or an export cannot be created (directory, name, read-only, disk full)"
             }
             Kind::IoErr => "writing failed in the middle; the experiment is valid up to there",
             Kind::NoPerm => "a privilege is missing",

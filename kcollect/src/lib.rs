@@ -4,13 +4,14 @@
 //! In the order of a run: [`cli`] turns what was typed into a plan; [`session`] opens the
 //! [`sources`] (a clock and a side-band for each CPU, by `bpf` and [`perf`]), puts their events in
 //! [`order`], and hands them to the [`kernel`]'s founder experiment; [`summary`] says what came of it.
-//! [`report`] reads it again, by whomever and wherever, [`symbol`] says of its addresses which lines they are, [`picture`] draws it.
-//! [`doctor`] says beforehand what is missing, [`exit`] how a run ends.
+//! [`report`] reads it again, by whomever and wherever, [`symbol`] says of its addresses which lines they are, [`picture`] draws
+//! it, [`export`] writes it for other tools. [`doctor`] says beforehand what is missing, [`exit`] how a run ends.
 
 pub mod cli;
 pub mod doctor;
 pub mod dry_run;
 pub mod exit;
+pub mod export;
 pub mod kernel;
 pub mod load;
 pub mod losses;
@@ -43,16 +44,20 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(Command::Record(plan)) => return record(&plan, output),
         Ok(Command::Doctor { json }) => return doctor(json, &mut output).code(),
         Ok(Command::Report(request)) => {
-            return match report::report(&request, &mut output) {
-                Ok(()) => Kind::Ok.code(),
-                Err(failure) => refuse(&mut output, &failure),
-            };
+            let done = report::report(&request, &mut output);
+            return ended(done, &mut output);
+        }
+        Ok(Command::Flame(request)) => {
+            let done = picture::flame::flame(&request, &mut output);
+            return ended(done, &mut output);
+        }
+        Ok(Command::Export(request)) => {
+            let done = export::export(&request, &mut output);
+            return ended(done, &mut output);
         }
         Ok(Command::View(request)) => {
-            return match picture::show(&request, &mut output) {
-                Ok(()) => Kind::Ok.code(),
-                Err(failure) => refuse(&mut output, &failure),
-            };
+            let done = picture::show(&request, &mut output);
+            return ended(done, &mut output);
         }
         Ok(Command::Counters) => Ok(counters().to_owned()),
         Ok(Command::Version) => Ok(concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned()),
@@ -65,6 +70,13 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
             Kind::Ok.code()
         }
         Err(failure) => refuse(&mut output, &failure),
+    }
+}
+
+fn ended(done: Result<(), Failure>, output: &mut Output) -> u8 {
+    match done {
+        Ok(()) => Kind::Ok.code(),
+        Err(failure) => refuse(output, &failure),
     }
 }
 

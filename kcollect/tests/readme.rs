@@ -154,3 +154,14 @@ fn the_views_of_reports_are_those_of_the_code() {
         assert_eq!(word, Some(view));
     }
 }
+
+#[test]
+fn the_formats_of_exports_are_those_of_the_code() {
+    let told: Vec<_> = table("| format | for |")
+        .iter()
+        .map(|[name, readers]| format!("{name} {readers}"))
+        .collect();
+    let formats = kcollect::export::Format::ALL;
+    let known = formats.map(|(_, name, _, readers)| format!("`{name}` {readers}"));
+    assert_eq!(told, known);
+}

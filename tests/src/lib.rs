@@ -14,7 +14,8 @@
 //! Ticks are a sample, so nothing is compared by eye or by a round percentage: [`statistics`] says how far a correct
 //! profiler may be off, and every failure message carries the numbers of that judgement.
 //!
-//! Reports are held against gprofng on recordings, and on experiments that nobody recorded ([`made`]).
+//! Reports are held against gprofng on recordings, and on experiments that nobody recorded ([`made`]); exports against
+//! reports, and against the programs that read them ([`exported`]).
 //!
 //! What kcollect costs is the benchmark in `bench/cost/`, which needs [`paired`] and [`perf_losses`] besides.
 //!
@@ -33,6 +34,7 @@ pub mod command;
 pub mod compat32;
 pub mod counts;
 pub mod experiment;
+pub mod exported;
 pub mod followed;
 pub mod gprofng;
 pub mod kallsyms;

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
+use super::pictures::{Export, Flame};
 use super::report::Report;
 use super::view::View;
 use crate::exit::Kind;
@@ -27,7 +28,7 @@ use crate::exit::Kind;
              is printed at the end.\n\n\
              Everything from the first word that is neither an option nor an option's value belongs to the load \
              command. `--` before it separates them where they could be confused.",
-    override_usage = "kcollect [OPTIONS] [LOAD [ARGUMENT...]]\n       kcollect report [EXPERIMENT...] [VIEW] [OPTIONS]\n       kcollect view [EXPERIMENT] [-o FILE | --serve [PORT]]\n       kcollect doctor [--json]",
+    override_usage = "kcollect [OPTIONS] [LOAD [ARGUMENT...]]\n       kcollect report [EXPERIMENT...] [VIEW] [OPTIONS]\n       kcollect view [EXPERIMENT] [-o FILE | --serve [PORT]]\n       kcollect flame [EXPERIMENT...] [OPTIONS]\n       kcollect export [EXPERIMENT...] --to FORMAT [OPTIONS]\n       kcollect doctor [--json]",
     help_template = "{about-with-newline}\n{usage-heading} {usage}\n\n{all-args}{after-help}",
     disable_help_flag = true,
     disable_version_flag = true,
@@ -65,6 +66,11 @@ pub(super) enum Sub {
     /// Draws a page for a browser: the timeline of every thread, a flame graph of what is selected, the processes (a load called
     /// view goes after --)
     View(View),
+    /// Draws a flame graph of where time went; needs no privilege (a load called flame goes after --)
+    Flame(Box<Flame>),
+    /// Writes an experiment as folded stacks, or for pprof, the Firefox Profiler, Perfetto or speedscope; needs no privilege
+    /// (a load called export goes after --)
+    Export(Box<Export>),
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
@@ -201,6 +207,8 @@ Examples:
   kcollect doctor                     does this machine permit it?
   kcollect report                     where to look first in ktest.N.er
   kcollect report ktest.1.er threads  exact times of the threads of an experiment
+  kcollect flame --all                a flame graph of all states
+  kcollect export --to firefox        for profiler.firefox.com
 ";
 
 const FILES: &str = "\

@@ -9,7 +9,9 @@
 
 pub mod args;
 mod error;
+mod filters;
 mod machine;
+mod pictures;
 pub mod plan;
 mod report;
 mod signals;

@@ -12,9 +12,9 @@ use user_collector::follow::{Follow, Pattern};
 
 use super::args::{Sub, Typed};
 use super::{CliError, Machine, report, signals, values, view};
-use crate::picture;
 use crate::report::Request;
 use crate::user::Rule;
+use crate::{export, picture};
 
 /// What kcollect was asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,10 @@ pub enum Command {
     Report(Box<Request>),
     /// Draw a page of an experiment (`kcollect view`).
     View(picture::Request),
+    /// Draw a flame graph (`kcollect flame`).
+    Flame(Box<picture::flame::Request>),
+    /// Write an experiment in another format (`kcollect export`).
+    Export(Box<export::Request>),
     /// List the hardware counters (`-h` alone).
     Counters,
     /// Say the version (`-V`).
@@ -196,6 +200,16 @@ pub fn resolve(mut typed: Typed, machine: &Machine) -> Result<Command, CliError>
             return report::resolve(*typed).map(|request| Command::Report(Box::new(request)));
         }
         Some(Sub::View(typed)) => return view::resolve(typed).map(Command::View),
+        Some(Sub::Flame(typed)) => {
+            return typed
+                .resolve()
+                .map(|request| Command::Flame(Box::new(request)));
+        }
+        Some(Sub::Export(typed)) => {
+            return typed
+                .resolve()
+                .map(|request| Command::Export(Box::new(request)));
+        }
         None => {}
     }
     if typed.output.version {

@@ -4,13 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use experiment_format::microstate::Microstate;
 
 use super::CliError;
-use crate::report::filter::{Filter, Pattern, ProcessWish};
+use super::filters::{self, Filters, number};
 use crate::report::lines::Lookup;
-use crate::report::metric::Base;
-use crate::report::model::STATES;
 use crate::report::views::{View, Wish};
 use crate::report::{Format, Request};
 use crate::symbol::{NotAPathMap, PathMap};
@@ -36,24 +33,8 @@ pub(super) struct Report {
     /// Sort by this metric, or by name; a - ahead turns the order round
     #[arg(short = 's', long, value_name = "METRIC", allow_hyphen_values = true)]
     sort: Option<String>,
-    /// Of this process alone: its number, a regular expression for its name, or %N for gprofng's process N. May be repeated
-    #[arg(long, value_name = "PID|REGEXP|%N", allow_hyphen_values = true)]
-    process: Vec<String>,
-    /// Of this thread alone. May be repeated
-    #[arg(long, value_name = "TID", allow_hyphen_values = true)]
-    thread: Vec<String>,
-    /// Of this CPU alone. May be repeated
-    #[arg(long, value_name = "CPU", allow_hyphen_values = true)]
-    cpu: Vec<String>,
-    /// Of these states alone: metrics, separated by commas
-    #[arg(long, value_name = "STATE,...", allow_hyphen_values = true)]
-    state: Option<String>,
-    /// Of this time alone, in seconds since the start; 2- is from then on
-    #[arg(long, value_name = "FROM-TO", allow_hyphen_values = true)]
-    time: Option<String>,
-    /// Of stacks alone that have a function whose name matches. May be repeated: all have to be there
-    #[arg(long, value_name = "REGEXP", allow_hyphen_values = true)]
-    function: Vec<String>,
+    #[command(flatten)]
+    filters: Filters,
     /// So many rows
     #[arg(short = 'n', long, value_name = "N", allow_hyphen_values = true)]
     limit: Option<String>,
@@ -126,20 +107,17 @@ pub(super) fn resolve(typed: Report) -> Result<Request, CliError> {
             _ => Format::Text,
         },
         wish: Wish {
-            filter: Filter {
-                processes: each(&typed.process, process)?,
-                threads: each(&typed.thread, |text| number("--thread", text))?,
-                cpus: each(&typed.cpu, |text| number("--cpu", text))?,
-                states: typed.state.as_deref().map(states).transpose()?,
-                time: typed.time.as_deref().map(time).transpose()?,
-                functions: each(&typed.function, |text| regexp("--function", text))?,
-            },
+            filter: typed.filters.resolve()?,
             metrics: typed.metrics,
             sort: typed.sort,
             limit,
             subject,
             lookup: Lookup {
-                maps: each(&typed.path_map, path_map)?,
+                maps: typed
+                    .path_map
+                    .iter()
+                    .map(|text| path_map(text))
+                    .collect::<Result<_, _>>()?,
                 directories: typed.search_path,
             },
             depth,
@@ -149,14 +127,7 @@ pub(super) fn resolve(typed: Report) -> Result<Request, CliError> {
     })
 }
 
-fn each<T>(
-    texts: &[String],
-    understand: impl Fn(&str) -> Result<T, CliError>,
-) -> Result<Vec<T>, CliError> {
-    texts.iter().map(|text| understand(text)).collect()
-}
-
-/// Experiments, a view, and what it is of.
+/// Experiments, a view, and the function that it is of.
 type Words = (Vec<PathBuf>, Option<View>, Option<String>);
 
 /// Experiments up to the first word that names a view.
@@ -185,12 +156,11 @@ fn words(words: Vec<OsString>) -> Result<Words, CliError> {
             "name experiments first, then the view; ./functions is an experiment of that name",
         ));
     }
-    let looks_like_one = |path: &PathBuf| {
-        let extension = path.extension().and_then(|extension| extension.to_str());
-        matches!(extension, Some("er" | "erg"))
-    };
     let experiments: Vec<_> = words.into_iter().take(end).map(PathBuf::from).collect();
-    if let Some(other) = experiments.iter().find(|path| !looks_like_one(path)) {
+    if let Some(other) = experiments
+        .iter()
+        .find(|path| !filters::is_experiment(path))
+    {
         let views: Vec<_> = View::ALL.iter().map(|(_, name, _)| *name).collect();
         return Err(CliError::new(
             format!(
@@ -201,15 +171,6 @@ fn words(words: Vec<OsString>) -> Result<Words, CliError> {
         ));
     }
     Ok((experiments, view, subject))
-}
-
-fn number<T: std::str::FromStr>(option: &str, text: &str) -> Result<T, CliError> {
-    text.parse().map_err(|_| {
-        CliError::new(
-            format!("{option} {text}: not a number"),
-            "type a whole number",
-        )
-    })
 }
 
 fn path_map(text: &str) -> Result<PathMap, CliError> {
@@ -233,75 +194,4 @@ fn percent(text: &str) -> Result<u32, CliError> {
                 "type a number from 0 to 100",
             )
         })
-}
-
-fn regexp(option: &str, text: &str) -> Result<Pattern, CliError> {
-    Pattern::new(text).map_err(|error| {
-        let text_of = error.to_string();
-        let reason = text_of
-            .lines()
-            .last()
-            .unwrap_or_default()
-            .trim_start_matches("error: ");
-        CliError::new(
-            format!("{option} {text}: {reason}"),
-            "type a regular expression, such as '^do_sys'",
-        )
-    })
-}
-
-fn process(text: &str) -> Result<ProcessWish, CliError> {
-    if let Some(rest) = text.strip_prefix('%') {
-        return number("--process", rest).map(ProcessWish::Number);
-    }
-    if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return number("--process", text).map(ProcessWish::Pid);
-    }
-    regexp("--process", text).map(ProcessWish::Name)
-}
-
-fn states(text: &str) -> Result<[bool; STATES], CliError> {
-    let mut wanted = [false; STATES];
-    for word in text.split(',') {
-        let base = Base::from_keyword(word).ok_or_else(|| {
-            let all: Vec<_> = Microstate::ALL
-                .iter()
-                .filter_map(|state| state.metric())
-                .collect();
-            CliError::new(
-                format!("--state {text}: {word} is no state"),
-                format!("the states are {}", all.join(", ")),
-            )
-        })?;
-        for (slot, wanted) in wanted.iter_mut().enumerate() {
-            *wanted |= base.has(slot);
-        }
-    }
-    Ok(wanted)
-}
-
-fn time(text: &str) -> Result<std::ops::Range<u64>, CliError> {
-    let bad = || {
-        CliError::new(
-            format!("--time {text}: not a time"),
-            "type seconds from and to: 2-5, 0.5-0.75, 2-",
-        )
-    };
-    let (from, to) = text.split_once('-').ok_or_else(bad)?;
-    let ns = |text: &str| -> Result<u64, CliError> {
-        let seconds: f64 = text.parse().map_err(|_| bad())?;
-        let in_range = (0.0..1e9).contains(&seconds);
-        // Below 10^18, so that it fits.
-        if in_range {
-            Ok((seconds * 1e9).round() as u64)
-        } else {
-            Err(bad())
-        }
-    };
-    let from = if from.is_empty() { 0 } else { ns(from)? };
-    let to = if to.is_empty() { u64::MAX } else { ns(to)? };
-    if from >= to {
-        return Err(bad());
-    }
-    Ok(from..to)
 }

@@ -1,5 +1,6 @@
 //! Pictures of a profile, for people.
 
+pub mod flame;
 mod show;
 pub mod view;
 

@@ -1,0 +1,169 @@
+//! What `report`, `flame` and `export` leave out: options and what they mean.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use experiment_format::microstate::Microstate;
+
+use super::CliError;
+use crate::report::filter::{Filter, Pattern, ProcessWish};
+use crate::report::metric::Base;
+use crate::report::model::STATES;
+
+#[derive(Debug, Default, PartialEq, Eq, Args)]
+pub(super) struct Filters {
+    /// Of this process alone: its number, a regular expression for its name, or %N for gprofng's process N. May be repeated
+    #[arg(long, value_name = "PID|REGEXP|%N", allow_hyphen_values = true)]
+    process: Vec<String>,
+    /// Of this thread alone. May be repeated
+    #[arg(long, value_name = "TID", allow_hyphen_values = true)]
+    thread: Vec<String>,
+    /// Of this CPU alone. May be repeated
+    #[arg(long, value_name = "CPU", allow_hyphen_values = true)]
+    cpu: Vec<String>,
+    /// Of these states alone: metrics, separated by commas
+    #[arg(long, value_name = "STATE,...", allow_hyphen_values = true)]
+    state: Option<String>,
+    /// Of this time alone, in seconds since the start; 2- is from then on
+    #[arg(long, value_name = "FROM-TO", allow_hyphen_values = true)]
+    time: Option<String>,
+    /// Of stacks alone that have a function whose name matches. May be repeated: all have to be there
+    #[arg(long, value_name = "REGEXP", allow_hyphen_values = true)]
+    function: Vec<String>,
+}
+
+impl Filters {
+    pub(super) fn resolve(&self) -> Result<Filter, CliError> {
+        Ok(Filter {
+            processes: each(&self.process, process)?,
+            threads: each(&self.thread, |text| number("--thread", text))?,
+            cpus: each(&self.cpu, |text| number("--cpu", text))?,
+            states: self.state.as_deref().map(states).transpose()?,
+            time: self.time.as_deref().map(time).transpose()?,
+            functions: each(&self.function, |text| regexp("--function", text))?,
+        })
+    }
+
+    /// All but the states, in words, for a title.
+    pub(super) fn words(&self) -> String {
+        let lists = [
+            ("process", &self.process),
+            ("thread", &self.thread),
+            ("CPU", &self.cpu),
+            ("stacks with", &self.function),
+        ];
+        let lists = lists.into_iter().filter(|(_, values)| !values.is_empty());
+        let mut words: Vec<_> = lists
+            .map(|(name, values)| format!("{name} {}", values.join(", ")))
+            .collect();
+        words.extend(self.time.iter().map(|time| format!("second {time}")));
+        words.join(", ")
+    }
+}
+
+/// Whether a word is an experiment or a group of them, by its name.
+pub(super) fn is_experiment(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    matches!(extension, Some("er" | "erg"))
+}
+
+/// All of them have to be experiments.
+pub(super) fn experiments(words: Vec<PathBuf>) -> Result<Vec<PathBuf>, CliError> {
+    match words.iter().find(|path| !is_experiment(path)) {
+        Some(other) => Err(CliError::new(
+            format!(
+                "{} is no experiment, whose name ends in .er",
+                other.display()
+            ),
+            "name a directory that kcollect or gprofng collect made, such as ktest.1.er",
+        )),
+        None => Ok(words),
+    }
+}
+
+fn each<T>(
+    texts: &[String],
+    understand: impl Fn(&str) -> Result<T, CliError>,
+) -> Result<Vec<T>, CliError> {
+    texts.iter().map(|text| understand(text)).collect()
+}
+
+pub(super) fn number<T: std::str::FromStr>(option: &str, text: &str) -> Result<T, CliError> {
+    text.parse().map_err(|_| {
+        CliError::new(
+            format!("{option} {text}: not a number"),
+            "type a whole number",
+        )
+    })
+}
+
+fn regexp(option: &str, text: &str) -> Result<Pattern, CliError> {
+    Pattern::new(text).map_err(|error| {
+        let text_of = error.to_string();
+        let reason = text_of
+            .lines()
+            .last()
+            .unwrap_or_default()
+            .trim_start_matches("error: ");
+        CliError::new(
+            format!("{option} {text}: {reason}"),
+            "type a regular expression, such as '^do_sys'",
+        )
+    })
+}
+
+fn process(text: &str) -> Result<ProcessWish, CliError> {
+    if let Some(rest) = text.strip_prefix('%') {
+        return number("--process", rest).map(ProcessWish::Number);
+    }
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return number("--process", text).map(ProcessWish::Pid);
+    }
+    regexp("--process", text).map(ProcessWish::Name)
+}
+
+fn states(text: &str) -> Result<[bool; STATES], CliError> {
+    let mut wanted = [false; STATES];
+    for word in text.split(',') {
+        let base = Base::from_keyword(word).ok_or_else(|| {
+            let all: Vec<_> = Microstate::ALL
+                .iter()
+                .filter_map(|state| state.metric())
+                .collect();
+            CliError::new(
+                format!("--state {text}: {word} is no state"),
+                format!("the states are {}", all.join(", ")),
+            )
+        })?;
+        for (slot, wanted) in wanted.iter_mut().enumerate() {
+            *wanted |= base.has(slot);
+        }
+    }
+    Ok(wanted)
+}
+
+fn time(text: &str) -> Result<std::ops::Range<u64>, CliError> {
+    let bad = || {
+        CliError::new(
+            format!("--time {text}: not a time"),
+            "type seconds from and to: 2-5, 0.5-0.75, 2-",
+        )
+    };
+    let (from, to) = text.split_once('-').ok_or_else(bad)?;
+    let ns = |text: &str| -> Result<u64, CliError> {
+        let seconds: f64 = text.parse().map_err(|_| bad())?;
+        let in_range = (0.0..1e9).contains(&seconds);
+        // Below 10^18, so that it fits.
+        if in_range {
+            Ok((seconds * 1e9).round() as u64)
+        } else {
+            Err(bad())
+        }
+    };
+    let from = if from.is_empty() { 0 } else { ns(from)? };
+    let to = if to.is_empty() { u64::MAX } else { ns(to)? };
+    if from >= to {
+        return Err(bad());
+    }
+    Ok(from..to)
+}

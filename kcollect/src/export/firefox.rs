@@ -1,0 +1,258 @@
+//! The Firefox Profiler's format, for <https://profiler.firefox.com>: threads of processes on one time line.
+//!
+//! A sample weighs ticks, ends when they ended, and tells how much of them the thread was on a CPU, which the height of the
+//! graphs is made of. Its leaf is the state, `[lock]`, in a category with a colour of its own; below, categories tell the
+//! kernel from user code and from code made at run time. Time away from a CPU is a marker too, with its stack. Colours are
+//! of the profiler's palette.
+//!
+//! The crate holds all of it until it is written: some 150 bytes a tick array, and the stacks once for each thread.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use fxprof_processed_profile::{
+    CategoryColor, CategoryHandle, CpuDelta, Frame, FrameFlags, FrameHandle, FrameInfo,
+    MarkerTiming, Profile, ReferenceTimestamp, SamplingInterval, StackHandle, StaticSchemaMarker,
+    StaticSchemaMarkerField, StringHandle, ThreadHandle, Timestamp,
+};
+use rustc_hash::FxHashMap;
+
+use super::folded::state_frame;
+use super::selected::{OfThread, Selected, Slice, state_title};
+use crate::report::model::{FunctionId, Model, ObjectKind, ProcessId, STATES, StackId};
+
+/// Of states, at their positions in sums.
+const COLORS: [CategoryColor; STATES] = [
+    CategoryColor::Yellow,
+    CategoryColor::Orange,
+    CategoryColor::Brown,
+    CategoryColor::LightRed,
+    CategoryColor::LightRed,
+    CategoryColor::LightRed,
+    CategoryColor::Magenta,
+    CategoryColor::LightBlue,
+    CategoryColor::Red,
+    CategoryColor::DarkGray,
+    CategoryColor::Yellow,
+    CategoryColor::Orange,
+    CategoryColor::Gray,
+];
+
+/// Time away from a CPU.
+struct Away {
+    state: StringHandle,
+    category: CategoryHandle,
+}
+
+impl StaticSchemaMarker for Away {
+    const UNIQUE_MARKER_TYPE_NAME: &'static str = "Away from a CPU";
+    const FIELDS: &'static [StaticSchemaMarkerField] = &[];
+
+    fn name(&self, _profile: &mut Profile) -> StringHandle {
+        self.state
+    }
+
+    fn category(&self, _profile: &mut Profile) -> CategoryHandle {
+        self.category
+    }
+
+    fn string_field_value(&self, _field: u32) -> StringHandle {
+        self.state
+    }
+
+    fn number_field_value(&self, _field: u32) -> f64 {
+        0.0
+    }
+}
+
+/// What all threads share.
+struct Names {
+    functions: Vec<(StringHandle, CategoryHandle)>,
+    /// Of states: the frame, the title, and the category.
+    states: Vec<(StringHandle, StringHandle, CategoryHandle)>,
+    no_stack: (StringHandle, CategoryHandle),
+}
+
+/// Makes and writes it.
+///
+/// # Errors
+/// Those of writing.
+pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Result<()> {
+    let model = selected.model;
+    let founder = model.experiments.first();
+    let wall = founder.map_or(0, |founder| founder.source.start().wall);
+    let tick_us = founder.map_or(0, |founder| founder.tick_us);
+    let mut profile = Profile::new(
+        name,
+        ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_secs(
+            u64::try_from(wall).unwrap_or(0),
+        )),
+        SamplingInterval::from_nanos(u64::from(tick_us) * 1000),
+    );
+    profile.set_symbolicated(true);
+    if let Some(founder) = founder {
+        let system = &founder.source.header().system;
+        profile.set_os_name(&format!("Linux {}, {}", system.arch, system.hostname));
+    }
+    let names = names(model, &mut profile);
+    let mut processes = FxHashMap::default();
+    for of in selected.threads() {
+        let thread = of.thread();
+        let process = model.process(thread.process);
+        let begins = of.slices().next().map_or(0, |slice| slice.start);
+        let begins = Timestamp::from_nanos_since_reference(begins);
+        let handle = *processes
+            .entry(thread.process)
+            .or_insert_with(|| begin(model, thread.process, &mut profile));
+        let tid = u32::try_from(thread.tid).unwrap_or(u32::MAX);
+        let main = thread.tid == u64::from(process.pid);
+        let handle = profile.add_thread(handle, tid, begins, main);
+        profile.set_thread_name(handle, &model.thread_name(thread));
+        OneThread {
+            model,
+            names: &names,
+            profile: &mut profile,
+            thread: handle,
+            stacks: FxHashMap::default(),
+        }
+        .fill(&of);
+    }
+    serde_json::to_writer(out, &profile).map_err(io::Error::from)
+}
+
+fn begin(
+    model: &Model,
+    id: ProcessId,
+    profile: &mut Profile,
+) -> fxprof_processed_profile::ProcessHandle {
+    let process = model.process(id);
+    let name = match process.name.as_str() {
+        "" => format!("pid {}", process.pid),
+        name => name.to_owned(),
+    };
+    let first = process.seen_ns.map_or(0, |(first, _)| first);
+    profile.add_process(
+        &name,
+        process.pid,
+        Timestamp::from_nanos_since_reference(first),
+    )
+}
+
+fn names(model: &Model, profile: &mut Profile) -> Names {
+    let user = profile.add_category("User code", CategoryColor::Yellow);
+    let kernel = profile.add_category("Kernel code", CategoryColor::Orange);
+    let made = profile.add_category("Code made at run time", CategoryColor::Green);
+    let mut states = Vec::new();
+    for (slot, color) in COLORS.into_iter().enumerate() {
+        states.push((
+            profile.intern_string(&state_frame(slot)),
+            profile.intern_string(state_title(slot)),
+            profile.add_category(state_title(slot), color),
+        ));
+    }
+    let functions = model.functions.iter().map(|function| {
+        let category = match model.object(function.object).kind {
+            _ if function.kernel => kernel,
+            ObjectKind::File => user,
+            ObjectKind::Dynamic => made,
+            ObjectKind::Special => CategoryHandle::OTHER,
+        };
+        (profile.intern_string(&function.name), category)
+    });
+    let functions = functions.collect();
+    Names {
+        functions,
+        states,
+        no_stack: (profile.intern_string("<no stack>"), CategoryHandle::OTHER),
+    }
+}
+
+/// A thread that is being filled.
+struct OneThread<'a> {
+    model: &'a Model,
+    names: &'a Names,
+    profile: &'a mut Profile,
+    thread: ThreadHandle,
+    stacks: FxHashMap<StackId, StackHandle>,
+}
+
+impl OneThread<'_> {
+    fn fill(mut self, of: &OfThread<'_, '_>) {
+        for slice in of.slices() {
+            self.slice(&slice);
+        }
+    }
+
+    fn slice(&mut self, slice: &Slice) {
+        let below = self.stack(slice.row.stack);
+        let (frame, title, category) = self.names.states[slice.row.slot()];
+        let leaf = self.frame(frame, category);
+        let stack = self.profile.intern_stack(self.thread, Some(below), leaf);
+        let length = slice.end - slice.start;
+        let cpu = if slice.on_cpu() { length } else { 0 };
+        let at = Timestamp::from_nanos_since_reference;
+        self.profile.add_sample(
+            self.thread,
+            at(slice.end),
+            Some(stack),
+            CpuDelta::from_nanos(cpu),
+            slice.row.ticks,
+        );
+        if !slice.on_cpu() {
+            let away = Away {
+                state: title,
+                category,
+            };
+            let timing = MarkerTiming::Interval(at(slice.start), at(slice.end));
+            let marker = self.profile.add_marker(self.thread, timing, away);
+            self.profile
+                .set_marker_stack(self.thread, marker, Some(stack));
+        }
+    }
+
+    fn frame(&mut self, label: StringHandle, category: CategoryHandle) -> FrameHandle {
+        let info = FrameInfo {
+            frame: Frame::Label(label),
+            category_pair: category.into(),
+            flags: FrameFlags::empty(),
+        };
+        self.profile.intern_frame(self.thread, info)
+    }
+
+    /// The stack of functions, made from that of its callers on.
+    fn stack(&mut self, stack: StackId) -> StackHandle {
+        if let Some(handle) = self.stacks.get(&stack) {
+            return *handle;
+        }
+        let mut missing: Vec<(StackId, Option<FunctionId>)> = Vec::new();
+        let mut at = Some(stack);
+        let mut handle = None;
+        while let Some(next) = at {
+            handle = self.stacks.get(&next).copied();
+            if handle.is_some() {
+                break;
+            }
+            let leaf = self.model.stacks.leaf(next);
+            missing.push((next, leaf.map(|frame| self.model.frame(frame).function)));
+            at = self.model.stacks.caller(next);
+        }
+        let mut known = handle;
+        for (stack, function) in missing.into_iter().rev() {
+            let (label, category) = match function {
+                Some(function) => self.names.functions[function.index()],
+                None => continue,
+            };
+            let frame = self.frame(label, category);
+            let made = self.profile.intern_stack(self.thread, known, frame);
+            self.stacks.insert(stack, made);
+            known = Some(made);
+        }
+        known.unwrap_or_else(|| {
+            let (label, category) = self.names.no_stack;
+            let frame = self.frame(label, category);
+            let made = self.profile.intern_stack(self.thread, None, frame);
+            self.stacks.insert(StackId::EMPTY, made);
+            made
+        })
+    }
+}

@@ -1,0 +1,227 @@
+//! Folded stacks, a line each: `process;main;read;ksys_read_[k];[sleep] 10007`, as inferno, flamegraph.pl and many others
+//! read them.
+//!
+//! The number is microseconds. The last frame is the state; the kernel's functions end in `_[k]`, as with perf's
+//! collapsers. Since nothing in this format can be quoted, names are changed where they would break it: see [`clean`].
+
+use std::io::{self, Write};
+
+use rustc_hash::FxHashMap;
+
+use super::selected::{Selected, state_name};
+use crate::report::model::{Model, StackId, Thread};
+
+/// What stands below the first function of a stack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum By {
+    /// The name of the process: those of one name are one.
+    #[default]
+    Name,
+    /// The process, with its number.
+    Process,
+    /// The process and the thread, with their numbers.
+    Thread,
+    /// Nothing.
+    Nothing,
+}
+
+impl By {
+    /// All of them, as they are typed.
+    pub const ALL: [(By, &'static str); 4] = [
+        (By::Name, "name"),
+        (By::Process, "process"),
+        (By::Thread, "thread"),
+        (By::Nothing, "nothing"),
+    ];
+
+    fn frames(self, model: &Model, thread: &Thread) -> Vec<String> {
+        let name = clean(&model.process_name(thread));
+        let numbered = || clean(&format!("{name} ({})", model.process(thread.process).pid));
+        match self {
+            By::Nothing => Vec::new(),
+            By::Name => vec![name],
+            By::Process => vec![numbered()],
+            By::Thread => {
+                let own = format!("{} ({})", model.thread_name(thread), thread.tid);
+                vec![numbered(), clean(&own)]
+            }
+        }
+    }
+}
+
+/// A name that breaks no line, no stack and no picture: without `;`, without what XML has no room for, without a number at
+/// its end that would be taken for a count, and with something in it.
+#[must_use]
+pub fn clean(name: &str) -> String {
+    let fits = |character: char| match character {
+        ';' => ':',
+        '\u{fffe}' | '\u{ffff}' => '?',
+        other if other.is_control() => '?',
+        // Lines end at some of these for some readers.
+        other if other.is_whitespace() => ' ',
+        other => other,
+    };
+    let mut fitting: String = name.chars().map(fits).collect();
+    let trimmed = fitting.trim();
+    if trimmed.len() < fitting.len() {
+        fitting = trimmed.to_owned();
+    }
+    if let Some(space) = fitting.rfind(' ') {
+        let mut last = fitting[space + 1..].chars();
+        if last.all(|character| character.is_ascii_digit() || character == '.') {
+            fitting.replace_range(space..=space, "_");
+        }
+    }
+    match fitting.as_str() {
+        "" => "?".to_owned(),
+        // A remark.
+        name if name.starts_with('#') => format!("_{name}"),
+        _ => fitting,
+    }
+}
+
+/// Sums by what is below, stack and state.
+#[derive(Debug)]
+pub struct Folded<'m> {
+    model: &'m Model,
+    /// The frames below, joined; each once.
+    below: Vec<String>,
+    functions: Vec<String>,
+    sums: Vec<((u32, StackId, u8), u64)>,
+    /// Whether stacks end in their state.
+    pub states: bool,
+}
+
+/// What the frame of a state is called.
+#[must_use]
+pub fn state_frame(slot: usize) -> String {
+    format!("[{}]", state_name(slot))
+}
+
+impl<'m> Folded<'m> {
+    /// Adds up.
+    #[must_use]
+    pub fn new(selected: &Selected<'m>, by: By) -> Folded<'m> {
+        let model = selected.model;
+        let mut numbers: FxHashMap<String, u32> = FxHashMap::default();
+        let mut sums: FxHashMap<_, u64> = FxHashMap::default();
+        for thread in selected.threads() {
+            let below = by.frames(model, thread.thread()).join(";");
+            let next = numbers.len() as u32;
+            let number = *numbers.entry(below).or_insert(next);
+            for row in thread.rows() {
+                let sum = sums
+                    .entry((number, row.stack, row.slot() as u8))
+                    .or_default();
+                *sum += model.microseconds(row) as u64;
+            }
+        }
+        let mut below = vec![String::new(); numbers.len()];
+        for (frames, number) in numbers {
+            below[number as usize] = frames;
+        }
+        let functions = model.functions.iter().map(|function| {
+            let name = clean(&function.name);
+            if function.kernel { name + "_[k]" } else { name }
+        });
+        let mut sums: Vec<_> = sums.into_iter().filter(|(_, sum)| *sum > 0).collect();
+        sums.sort_unstable();
+        Folded {
+            functions: functions.collect(),
+            below,
+            model,
+            sums,
+            states: true,
+        }
+    }
+
+    /// Names of functions as they are in stacks, at their positions in the model.
+    #[must_use]
+    pub fn functions(&self) -> &[String] {
+        &self.functions
+    }
+
+    /// What is below stacks, frames joined by `;`.
+    #[must_use]
+    pub fn below(&self) -> &[String] {
+        &self.below
+    }
+
+    /// Calls `each` with every stack and its microseconds, in a fixed order. Without states a stack may come several times.
+    ///
+    /// # Errors
+    /// The first one of `each`.
+    pub fn each<E>(&self, mut each: impl FnMut(&str, u64) -> Result<(), E>) -> Result<(), E> {
+        let mut line = String::new();
+        let mut path: Vec<usize> = Vec::new();
+        for ((below, stack, slot), sum) in &self.sums {
+            line.clear();
+            line.push_str(&self.below[*below as usize]);
+            path.clear();
+            path.extend(self.model.stack(*stack).map(|frame| frame.function.index()));
+            for function in path.iter().rev() {
+                push(&mut line, &self.functions[*function]);
+            }
+            if self.states {
+                push(&mut line, &state_frame(usize::from(*slot)));
+            }
+            // Of a thread without a stack there may be nothing to say.
+            if line.is_empty() {
+                line.push('?');
+            }
+            each(&line, *sum)?;
+        }
+        Ok(())
+    }
+}
+
+fn push(line: &mut String, frame: &str) {
+    if !line.is_empty() {
+        line.push(';');
+    }
+    line.push_str(frame);
+}
+
+/// Writes the lines.
+///
+/// # Errors
+/// Those of writing.
+pub fn write(selected: &Selected<'_>, by: By, out: &mut dyn Write) -> io::Result<()> {
+    Folded::new(selected, by).each(|line, sum| writeln!(out, "{line} {sum}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_that_would_break_a_line_are_changed() {
+        for (name, cleaned) in [
+            ("main", "main"),
+            ("std::vector<int, A>", "std::vector<int, A>"),
+            ("<[u8; 8] as T>::f", "<[u8: 8] as T>::f"),
+            (" a\nb\0c\t", "a?b?c?"),
+            ("worker 7", "worker_7"),
+            ("a 1 2.5", "a 1_2.5"),
+            ("# x", "_# x"),
+            ("", "?"),
+            (" ", "?"),
+            ("\u{ffff}\u{2028}x", "? x"),
+        ] {
+            assert_eq!(clean(name), cleaned, "{name:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_clean_stays_so(name in "\\PC{0,8}|[ ;#0-9.\n\r\t\u{0}-\u{7f}]{0,8}") {
+            let cleaned = clean(&name);
+            prop_assert_eq!(clean(&cleaned), cleaned.clone());
+            prop_assert!(!cleaned.is_empty());
+            prop_assert!(!cleaned.contains([';', '\n', '\r', '\0']));
+            let line = format!("{cleaned} 5");
+            prop_assert_eq!(line.trim(), line.as_str());
+        }
+    }
+}

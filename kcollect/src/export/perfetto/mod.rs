@@ -1,0 +1,336 @@
+//! A trace of Perfetto's, for <https://ui.perfetto.dev> and trace_processor.
+//!
+//! Each thread has a track with its states as slices, and each slice has its stack. Ticks on a CPU are also stack samples
+//! (`PerfSample`), one for each, so that the UI makes flame graphs of any stretch of time. Off-CPU ticks are not: the format
+//! has no weight for them that today's readers know, and a sleep of an hour would be some 360,000 samples.
+//!
+//! Times are those of the recording's clock. It is written packet by packet; what was interned is remembered by a bit each.
+
+mod messages;
+
+use std::io::{self, Write};
+
+use prost::Message;
+
+use self::messages::{
+    BOOTTIME, Callstack, Clock, ClockSnapshot, Frame, INCREMENTAL_STATE_CLEARED, InternedData,
+    MODE_KERNEL, MODE_USER, Mapping, NEEDS_INCREMENTAL_STATE, Named, PerfSample,
+    PerfSampleDefaults, ProcessDescriptor, REALTIME, SLICE_BEGIN, SLICE_END, SW_CPU_CLOCK,
+    ThreadDescriptor, Timebase, Trace, TracePacket, TracePacketDefaults, TrackDescriptor,
+    TrackEvent,
+};
+use super::build_ids;
+use super::selected::{OfThread, Selected, Slice, state_title};
+use crate::report::metric::Base;
+use crate::report::model::{FrameId, Model, ObjectKind, STATES, StackId};
+
+/// The only sequence of packets.
+const SEQUENCE: u32 = 1;
+/// Tracks of processes and of threads have numbers of their own.
+const PROCESSES: u64 = 1 << 32;
+const THREADS: u64 = 1 << 33;
+/// Samples that are written at most: those of a year of a CPU at 1 ms are more than any reader takes.
+const MOST_SAMPLES: u64 = 100_000_000;
+
+/// Writes it.
+///
+/// # Errors
+/// Those of writing; and there are more ticks on CPUs than a trace can have samples.
+pub fn write(selected: &Selected<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let model = selected.model;
+    let samples = selected.rows().filter(|row| Base::TotalCpu.has(row.slot()));
+    let samples: u64 = samples.map(|row| u64::from(row.ticks.unsigned_abs())).sum();
+    if samples > MOST_SAMPLES {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "{samples} ticks on CPUs are more than a trace can hold; choose some with --time"
+            ),
+        ));
+    }
+    let mut writer = Writer {
+        model,
+        out,
+        buffer: Vec::new(),
+        build_ids: build_ids::of(model),
+        origin: model
+            .experiments
+            .first()
+            .map_or(0, |founder| founder.source.start().tstamp),
+        functions: vec![false; model.functions.len()],
+        frames: vec![false; model.frames.len()],
+        objects: vec![false; model.objects.len()],
+        stacks: vec![false; model.stacks.len()],
+        processes: vec![false; model.processes.len()],
+    };
+    writer.head()?;
+    for of in selected.threads() {
+        writer.thread(&of)?;
+    }
+    writer.flush()
+}
+
+struct Writer<'a> {
+    model: &'a Model,
+    out: &'a mut dyn Write,
+    buffer: Vec<u8>,
+    build_ids: Vec<String>,
+    /// The start of the founder, nanoseconds.
+    origin: u64,
+    // What was told already.
+    functions: Vec<bool>,
+    frames: Vec<bool>,
+    objects: Vec<bool>,
+    stacks: Vec<bool>,
+    processes: Vec<bool>,
+}
+
+/// Whether it is the first time.
+fn first(told: &mut [bool], index: usize) -> bool {
+    !std::mem::replace(&mut told[index], true)
+}
+
+fn named(iid: usize, name: &str) -> Named {
+    Named {
+        iid: iid as u64 + 1,
+        name: name.as_bytes().to_vec(),
+    }
+}
+
+/// What the field has room for.
+fn number(id: impl TryInto<i32>) -> i32 {
+    id.try_into().unwrap_or(i32::MAX)
+}
+
+impl Writer<'_> {
+    fn packet(&mut self, mut packet: TracePacket) -> io::Result<()> {
+        packet.trusted_packet_sequence_id = SEQUENCE;
+        packet.sequence_flags |= NEEDS_INCREMENTAL_STATE;
+        let trace = Trace {
+            packet: vec![packet],
+        };
+        // A Vec has room.
+        let _ = trace.encode(&mut self.buffer);
+        if self.buffer.len() > 1 << 16 {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.write_all(&self.buffer)?;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// The clocks, the length of a tick, the names of the states.
+    fn head(&mut self) -> io::Result<()> {
+        let founder = self.model.experiments.first();
+        let wall = founder.map_or(0, |founder| founder.source.start().wall);
+        let tick_us = founder.map_or(0, |founder| founder.tick_us);
+        let wall = u64::try_from(wall)
+            .unwrap_or(0)
+            .saturating_mul(1_000_000_000);
+        let states = (0..STATES).map(|slot| named(slot, state_title(slot)));
+        let interned = InternedData {
+            event_categories: vec![named(0, "state")],
+            event_names: states.collect(),
+            ..InternedData::default()
+        };
+        let clocks = [(BOOTTIME, self.origin), (REALTIME, wall)];
+        let clocks = clocks.map(|(clock_id, timestamp)| Clock {
+            clock_id,
+            timestamp,
+        });
+        let timebase = Timebase {
+            period: u64::from(tick_us) * 1000,
+            counter: SW_CPU_CLOCK,
+        };
+        self.packet(TracePacket {
+            sequence_flags: INCREMENTAL_STATE_CLEARED,
+            timestamp: Some(self.origin),
+            clock_snapshot: Some(ClockSnapshot {
+                clocks: clocks.to_vec(),
+            }),
+            ..TracePacket::default()
+        })?;
+        self.packet(TracePacket {
+            timestamp: Some(self.origin),
+            interned_data: Some(interned),
+            trace_packet_defaults: Some(TracePacketDefaults {
+                perf_sample_defaults: Some(PerfSampleDefaults {
+                    timebase: Some(timebase),
+                }),
+            }),
+            ..TracePacket::default()
+        })
+    }
+
+    fn thread(&mut self, of: &OfThread<'_, '_>) -> io::Result<()> {
+        let thread = of.thread();
+        let process = self.model.process(thread.process);
+        let pid = number(process.pid);
+        let descriptor = |descriptor| TracePacket {
+            track_descriptor: Some(descriptor),
+            ..TracePacket::default()
+        };
+        if first(&mut self.processes, thread.process.index()) {
+            self.packet(descriptor(TrackDescriptor {
+                uuid: PROCESSES + u64::from(thread.process.0),
+                process: Some(ProcessDescriptor {
+                    pid,
+                    process_name: self.model.process_name(thread),
+                }),
+                ..TrackDescriptor::default()
+            }))?;
+        }
+        self.packet(descriptor(TrackDescriptor {
+            uuid: THREADS + u64::from(of.id.0),
+            thread: Some(ThreadDescriptor {
+                pid,
+                tid: number(thread.tid).into(),
+                thread_name: self.model.thread_name(thread),
+            }),
+            ..TrackDescriptor::default()
+        }))?;
+        for slice in of.slices() {
+            let callstack = self.callstack(slice.row.stack)?;
+            self.slice(&slice, callstack)?;
+            if slice.on_cpu() {
+                let tid = number(thread.tid).unsigned_abs();
+                self.samples(&slice, callstack, (pid.unsigned_abs(), tid))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A time of ours as one of the trace.
+    fn at(&self, time: u64) -> Option<u64> {
+        // Readers take it for signed.
+        Some(self.origin.saturating_add(time).min(i64::MAX as u64))
+    }
+
+    fn slice(&mut self, slice: &Slice, callstack_iid: Option<u64>) -> io::Result<()> {
+        let track_uuid = THREADS + u64::from(slice.row.thread.0);
+        let begin = TrackEvent {
+            r#type: SLICE_BEGIN,
+            track_uuid,
+            category_iids: vec![1],
+            name_iid: Some(slice.row.slot() as u64 + 1),
+            callstack_iid,
+        };
+        let end = TrackEvent {
+            r#type: SLICE_END,
+            track_uuid,
+            ..TrackEvent::default()
+        };
+        for (time, event) in [(slice.start, begin), (slice.end, end)] {
+            self.packet(TracePacket {
+                timestamp: self.at(time),
+                track_event: Some(event),
+                ..TracePacket::default()
+            })?;
+        }
+        Ok(())
+    }
+
+    /// One for each tick, each at the end of its own part of the slice.
+    fn samples(
+        &mut self,
+        slice: &Slice,
+        callstack_iid: Option<u64>,
+        (pid, tid): (u32, u32),
+    ) -> io::Result<()> {
+        let ticks = u64::from(slice.row.ticks.unsigned_abs());
+        let tick = (slice.end - slice.start) / ticks.max(1);
+        let user = slice.row.slot() == 0;
+        for number in 1..=ticks {
+            self.packet(TracePacket {
+                timestamp: self.at(slice.start + tick * number),
+                perf_sample: Some(PerfSample {
+                    cpu: self.model.cpus[slice.row.cpu.index()],
+                    pid,
+                    tid,
+                    callstack_iid,
+                    cpu_mode: if user { MODE_USER } else { MODE_KERNEL },
+                }),
+                ..TracePacket::default()
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The number of a stack, which is told of first if it is new. There is none for the empty one: readers refuse it.
+    fn callstack(&mut self, stack: StackId) -> io::Result<Option<u64>> {
+        if stack == StackId::EMPTY {
+            return Ok(None);
+        }
+        let iid = u64::from(stack.0);
+        if !first(&mut self.stacks, stack.index()) {
+            return Ok(Some(iid));
+        }
+        let mut interned = InternedData::default();
+        let mut frames: Vec<_> = self.model.stacks.frames(stack).collect();
+        frames.reverse();
+        for frame in &frames {
+            self.frame(*frame, &mut interned);
+        }
+        interned.callstacks.push(Callstack {
+            iid,
+            frame_ids: frames.iter().map(|frame| u64::from(frame.0) + 1).collect(),
+        });
+        self.packet(TracePacket {
+            interned_data: Some(interned),
+            ..TracePacket::default()
+        })?;
+        Ok(Some(iid))
+    }
+
+    fn frame(&mut self, id: FrameId, interned: &mut InternedData) {
+        if !first(&mut self.frames, id.index()) {
+            return;
+        }
+        let frame = self.model.frame(id);
+        let function = self.model.function(frame.function);
+        if first(&mut self.functions, frame.function.index()) {
+            let name = named(frame.function.index(), &function.name);
+            interned.function_names.push(name);
+        }
+        let index = function.object.index();
+        if first(&mut self.objects, index) {
+            let object = self.model.object(function.object);
+            // Readers put a / ahead of it.
+            let path = object.path.strip_prefix('/').unwrap_or(&object.path);
+            interned.mapping_paths.push(named(index, path));
+            let id = &self.build_ids[index];
+            let known = !id.is_empty() && object.kind == ObjectKind::File;
+            if known {
+                interned.build_ids.push(Named {
+                    iid: index as u64 + 1,
+                    name: bytes(id),
+                });
+            }
+            interned.mappings.push(Mapping {
+                iid: index as u64 + 1,
+                build_id: known.then_some(index as u64 + 1),
+                start: 0,
+                end: i64::MAX as u64,
+                path_string_ids: vec![index as u64 + 1],
+            });
+        }
+        interned.frames.push(Frame {
+            iid: u64::from(id.0) + 1,
+            function_name_id: u64::from(frame.function.0) + 1,
+            mapping_id: index as u64 + 1,
+            rel_pc: frame.offset,
+        });
+    }
+}
+
+/// What hexadecimal digits stand for.
+fn bytes(digits: &str) -> Vec<u8> {
+    let pairs = (0..digits.len() / 2).filter_map(|at| digits.get(2 * at..2 * at + 2));
+    pairs
+        .filter_map(|pair| u8::from_str_radix(pair, 16).ok())
+        .collect()
+}

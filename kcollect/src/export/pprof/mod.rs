@@ -1,0 +1,269 @@
+//! pprof's format, compressed: `go tool pprof`, and all that takes what it takes.
+//!
+//! A sample is a thread with a stack; its values are the ticks, `total` and `totalcpu` as reports have them, and each state,
+//! in nanoseconds. Its labels are `pid`, `tid`, `comm` and `thread`. Load objects are mappings, with their build ids where
+//! the experiment has copies of them. Addresses are made up: one load object lies behind the other, so that an address less
+//! the start of its mapping is the position in the file. What processes had mapped where is of no use to who looks at all
+//! of them together.
+//!
+//! Samples are written as they are made; of the rest the tables are held.
+
+mod messages;
+
+use std::io::{self, Write};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use prost::Message;
+use rustc_hash::FxHashMap;
+
+use self::messages::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
+use super::build_ids;
+use super::selected::{Selected, state_name};
+use crate::report::metric::Base;
+use crate::report::model::{FrameId, Model, ObjectKind, STATES, StackId};
+
+/// Load objects begin at multiples of this.
+const APART: u64 = 1 << 40;
+
+/// Positions of strings.
+#[derive(Default)]
+struct Strings {
+    positions: FxHashMap<String, i64>,
+    list: Vec<String>,
+}
+
+impl Strings {
+    fn new() -> Strings {
+        let mut strings = Strings::default();
+        strings.get("");
+        strings
+    }
+
+    fn get(&mut self, text: &str) -> i64 {
+        if let Some(position) = self.positions.get(text) {
+            return *position;
+        }
+        let position = self.list.len() as i64;
+        self.positions.insert(text.to_owned(), position);
+        self.list.push(text.to_owned());
+        position
+    }
+}
+
+/// What of a model occurs.
+struct Used {
+    frames: Vec<bool>,
+    functions: Vec<bool>,
+    objects: Vec<bool>,
+}
+
+/// Writes it.
+///
+/// # Errors
+/// Those of writing.
+pub fn write(selected: &Selected<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let mut out = GzEncoder::new(out, Compression::fast());
+    let mut strings = Strings::new();
+    part(&mut out, &head(selected, &mut strings))?;
+    let used = samples(selected, &mut strings, &mut out)?;
+    tables(selected.model, &used, &mut strings, &mut out)?;
+    part(
+        &mut out,
+        &Profile {
+            string_table: strings.list,
+            ..Profile::default()
+        },
+    )?;
+    out.finish()?;
+    Ok(())
+}
+
+fn part(out: &mut impl Write, part: &Profile) -> io::Result<()> {
+    out.write_all(&part.encode_to_vec())
+}
+
+/// The states that have a value of their own.
+fn columns(selected: &Selected<'_>) -> impl Iterator<Item = usize> {
+    let states = selected.states;
+    (0..STATES).filter(move |slot| states[*slot])
+}
+
+fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
+    let nanoseconds = strings.get("nanoseconds");
+    let mut sample_type = vec![ValueType {
+        r#type: strings.get("ticks"),
+        unit: strings.get("count"),
+    }];
+    let sums = [Base::Total.keyword(), Base::TotalCpu.keyword()];
+    let names = sums.into_iter().chain(columns(selected).map(state_name));
+    sample_type.extend(names.map(|name| ValueType {
+        r#type: strings.get(name),
+        unit: nanoseconds,
+    }));
+    let founder = selected.model.experiments.first();
+    let wall = founder.map_or(0, |founder| founder.source.start().wall);
+    let tick_us = founder.map_or(0, |founder| founder.tick_us);
+    let on_cpu = Base::TotalCpu.of(&selected.sums) > 0;
+    let shown = if on_cpu { Base::TotalCpu } else { Base::Total };
+    Profile {
+        sample_type,
+        time_nanos: wall.saturating_mul(1_000_000_000),
+        duration_nanos: i64::try_from(selected.model.end_ns()).unwrap_or(i64::MAX),
+        period_type: Some(ValueType {
+            r#type: strings.get("wall"),
+            unit: nanoseconds,
+        }),
+        period: i64::from(tick_us) * 1000,
+        comment: founder
+            .iter()
+            .map(|founder| strings.get(&format!("kcollect {}", founder.name)))
+            .collect(),
+        default_sample_type: strings.get(shown.keyword()),
+        ..Profile::default()
+    }
+}
+
+/// Writes the samples, and says what they refer to.
+fn samples(
+    selected: &Selected<'_>,
+    strings: &mut Strings,
+    out: &mut impl Write,
+) -> io::Result<Used> {
+    let model = selected.model;
+    let mut used = Used {
+        frames: vec![false; model.frames.len()],
+        functions: vec![false; model.functions.len()],
+        objects: vec![false; model.objects.len()],
+    };
+    let keys = ["pid", "tid", "comm", "thread"].map(|key| strings.get(key));
+    for of in selected.threads() {
+        let thread = of.thread();
+        let label = |key, str, num| Label { key, str, num };
+        let labels = vec![
+            label(keys[0], 0, i64::from(model.process(thread.process).pid)),
+            label(keys[1], 0, thread.tid as i64),
+            label(keys[2], strings.get(&model.process_name(thread)), 0),
+            label(keys[3], strings.get(&model.thread_name(thread)), 0),
+        ];
+        let mut stacks: FxHashMap<StackId, (i64, [i64; STATES])> = FxHashMap::default();
+        for row in of.rows() {
+            let (ticks, sums) = stacks.entry(row.stack).or_default();
+            *ticks += i64::from(row.ticks);
+            sums[row.slot()] += model.microseconds(row);
+        }
+        let mut stacks: Vec<_> = stacks.into_iter().collect();
+        stacks.sort_unstable_by_key(|(stack, _)| *stack);
+        for (stack, (ticks, sums)) in stacks {
+            let location_id = model.stacks.frames(stack).map(|frame| {
+                used.mark(model, frame);
+                u64::from(frame.0) + 1
+            });
+            let metrics = [Base::Total, Base::TotalCpu].map(|base| base.of(&sums));
+            let own = columns(selected).map(|slot| sums[slot]);
+            let times = metrics.into_iter().chain(own);
+            let times = times.map(|microseconds| microseconds.saturating_mul(1000));
+            let sample = Sample {
+                location_id: location_id.collect(),
+                value: std::iter::once(ticks).chain(times).collect(),
+                label: labels.clone(),
+            };
+            part(
+                out,
+                &Profile {
+                    sample: vec![sample],
+                    ..Profile::default()
+                },
+            )?;
+        }
+    }
+    Ok(used)
+}
+
+impl Used {
+    fn mark(&mut self, model: &Model, frame: FrameId) {
+        self.frames[frame.index()] = true;
+        let function = model.frame(frame).function;
+        self.functions[function.index()] = true;
+        self.objects[model.function(function).object.index()] = true;
+    }
+}
+
+fn tables(
+    model: &Model,
+    used: &Used,
+    strings: &mut Strings,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let among = |used: &[bool], index: u64| used.get(index as usize) == Some(&true);
+    let build_ids = build_ids::of(model);
+    for (index, object) in (0..).zip(&model.objects) {
+        if object.kind != ObjectKind::File || !among(&used.objects, index) {
+            continue;
+        }
+        let mapping = Mapping {
+            id: index + 1,
+            memory_start: APART * (index + 1),
+            memory_limit: APART * (index + 2) - 1,
+            filename: strings.get(&object.path),
+            build_id: strings.get(&build_ids[index as usize]),
+            has_functions: true,
+        };
+        part(
+            out,
+            &Profile {
+                mapping: vec![mapping],
+                ..Profile::default()
+            },
+        )?;
+    }
+    for (index, function) in (0..).zip(&model.functions) {
+        if !among(&used.functions, index) {
+            continue;
+        }
+        let object = model.object(function.object);
+        let file = object.kind == ObjectKind::File;
+        let function = Function {
+            id: index + 1,
+            name: strings.get(&function.name),
+            system_name: strings.get(function.mangled.as_ref().unwrap_or(&function.name)),
+            filename: strings.get(if file { &object.path } else { "" }),
+        };
+        part(
+            out,
+            &Profile {
+                function: vec![function],
+                ..Profile::default()
+            },
+        )?;
+    }
+    for (index, frame) in (0..).zip(&model.frames) {
+        if !among(&used.frames, index) {
+            continue;
+        }
+        let object = model.function(frame.function).object;
+        let file = model.object(object).kind == ObjectKind::File;
+        let number = u64::from(object.0) + 1;
+        let location = Location {
+            id: index + 1,
+            mapping_id: if file { number } else { 0 },
+            // A file is never that long; what is not there cannot be told apart by it.
+            address: if file {
+                APART * number + frame.offset % APART
+            } else {
+                0
+            },
+            line: vec![Line {
+                function_id: u64::from(frame.function.0) + 1,
+            }],
+        };
+        part(
+            out,
+            &Profile {
+                location: vec![location],
+                ..Profile::default()
+            },
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! The ticks that are exported: those that pass a filter, by thread and in the order of time.
+//!
+//! Ticks are a length of time that *ends* when they were recorded, on the way back to user mode. A timeline wants to know
+//! when each began, and wants nothing to overlap: see [`Selected::slices`].
+//!
+//! Ticks of CPUs are left out unless they are asked for: who was on a CPU is in the states of its thread already, and would
+//! be counted twice.
+
+use experiment_format::microstate::Microstate;
+
+use crate::report::filter::{Filter, Selection};
+use crate::report::metric::Base;
+use crate::report::model::{Model, Row, STATES, Sums, Thread, ThreadId};
+
+/// What a state is called where there is no room for its title; by position in [`Sums`].
+#[must_use]
+pub fn state_name(slot: usize) -> &'static str {
+    match Microstate::ALL.get(slot) {
+        Some(Microstate::LinuxCpu) => "cpu",
+        Some(state) => state.metric().unwrap_or("other"),
+        None => "other",
+    }
+}
+
+/// What a state is called in full.
+#[must_use]
+pub fn state_title(slot: usize) -> &'static str {
+    Microstate::ALL
+        .get(slot)
+        .map_or("Other", |state| state.label())
+}
+
+/// The ticks that pass a filter.
+#[derive(Debug)]
+pub struct Selected<'m> {
+    /// Where they are from.
+    pub model: &'m Model,
+    /// The states that may occur, by position in [`Sums`].
+    pub states: [bool; STATES],
+    /// Microseconds by state, of all of them.
+    pub sums: Sums,
+    /// How many rows have a count that no thread can have, and are left out.
+    pub refused: u64,
+    rows: Vec<u32>,
+}
+
+/// Ticks of a thread in one state, as an interval of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slice {
+    /// Where it begins, nanoseconds since the start of the founder.
+    pub start: u64,
+    /// Where it ends.
+    pub end: u64,
+    /// Its ticks.
+    pub row: Row,
+}
+
+impl Slice {
+    /// Whether the thread was on a CPU.
+    #[must_use]
+    pub fn on_cpu(&self) -> bool {
+        Base::TotalCpu.has(self.row.slot())
+    }
+}
+
+impl<'m> Selected<'m> {
+    /// Looks for them.
+    #[must_use]
+    pub fn new(model: &'m Model, filter: &Filter) -> Selected<'m> {
+        let states = filter
+            .states
+            .unwrap_or_else(|| std::array::from_fn(|slot| slot != Microstate::KernelCpu as usize));
+        let filter = Filter {
+            states: Some(states),
+            ..filter.clone()
+        };
+        let selection = Selection::new(model, &filter);
+        let mut selected = Selected {
+            model,
+            states,
+            sums: [0; STATES],
+            refused: 0,
+            rows: Vec::new(),
+        };
+        for (index, row) in (0..).zip(&model.rows) {
+            if row.ticks == 0 || !selection.passes(row) {
+                continue;
+            }
+            if row.ticks < 0 {
+                selected.refused += 1;
+                continue;
+            }
+            selected.sums[row.slot()] += model.microseconds(row);
+            selected.rows.push(index);
+        }
+        // Of one instant the order is that of the file, which is that of the states' numbers: on a CPU, blocked, and then
+        // waiting for a CPU.
+        selected.rows.sort_unstable_by_key(|index| {
+            let row = &model.rows[*index as usize];
+            (row.thread, row.time, *index)
+        });
+        selected
+    }
+
+    /// Microseconds of all states.
+    #[must_use]
+    pub fn total(&self) -> i64 {
+        self.sums.iter().sum()
+    }
+
+    /// The rows, in the order of threads and of time.
+    pub fn rows(&self) -> impl Iterator<Item = &'m Row> {
+        self.rows
+            .iter()
+            .map(|index| &self.model.rows[*index as usize])
+    }
+
+    /// Each thread that has a row, with its rows.
+    pub fn threads(&self) -> impl Iterator<Item = OfThread<'_, 'm>> {
+        let model = self.model;
+        let thread = |index: &u32| model.rows[*index as usize].thread;
+        let chunks = self.rows.chunk_by(move |a, b| thread(a) == thread(b));
+        chunks.map(move |rows| OfThread {
+            model,
+            id: thread(&rows[0]),
+            rows,
+        })
+    }
+}
+
+/// A thread with the rows that were selected of it, of which there is at least one.
+#[derive(Debug, Clone, Copy)]
+pub struct OfThread<'a, 'm> {
+    model: &'m Model,
+    /// Which.
+    pub id: ThreadId,
+    rows: &'a [u32],
+}
+
+impl<'a, 'm> OfThread<'a, 'm> {
+    /// What is known of it.
+    #[must_use]
+    pub fn thread(self) -> &'m Thread {
+        self.model.thread(self.id)
+    }
+
+    /// Its rows, in the order of time.
+    pub fn rows(self) -> impl Iterator<Item = &'m Row> + use<'a, 'm> {
+        let model = self.model;
+        self.rows
+            .iter()
+            .map(move |index| &model.rows[*index as usize])
+    }
+
+    /// Its rows as intervals that do not overlap.
+    ///
+    /// Each ends when it was recorded, or later where the one before it would still last: a tick is counted as a whole, so
+    /// that ticks can be a little longer together than the time in which they fell. What was recorded together is laid
+    /// end to end.
+    pub fn slices(self) -> impl Iterator<Item = Slice> + use<'a, 'm> {
+        let model = self.model;
+        let length = move |row: &Row| (model.microseconds(row) as u64).saturating_mul(1000);
+        let row = move |index: &u32| &model.rows[*index as usize];
+        let instants = self.rows.chunk_by(move |a, b| row(a).time == row(b).time);
+        let mut free = 0u64;
+        instants.flat_map(move |rows| {
+            let lengths = rows.iter().map(|index| length(row(index)));
+            let whole = lengths.fold(0, u64::saturating_add);
+            let mut at = free.max(row(&rows[0]).time.saturating_sub(whole));
+            let slices: Vec<_> = rows
+                .iter()
+                .map(|index| {
+                    let start = at;
+                    at = at.saturating_add(length(row(index)));
+                    Slice {
+                        start,
+                        end: at,
+                        row: *row(index),
+                    }
+                })
+                .collect();
+            free = at;
+            slices
+        })
+    }
+}
+
+impl Model {
+    /// What a process is called where a name is needed.
+    #[must_use]
+    pub fn process_name(&self, thread: &Thread) -> String {
+        let process = self.process(thread.process);
+        match process.name.as_str() {
+            "" => format!("pid {}", process.pid),
+            name => name.to_owned(),
+        }
+    }
+
+    /// What a thread is called where a name is needed: its own, or that of its process.
+    #[must_use]
+    pub fn thread_name(&self, thread: &Thread) -> String {
+        match thread.name.as_str() {
+            "" => self.process_name(thread),
+            name => name.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! speedscope's own format, a profile of type `sampled` for each thread:
+//! <https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>, with a JSON schema in the npm package.
+//!
+//! Samples are in the order of time and weigh microseconds. What a thread was not seen in has no samples, so times in a
+//! profile are sums, and not those of a clock. The leaf is the state. It is written as it is made: nothing of it is held.
+
+use std::io::{self, Write};
+
+use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
+use serde_json::json;
+
+use super::folded::state_frame;
+use super::selected::{OfThread, Selected};
+use crate::report::model::{Model, ObjectKind, STATES, StackId};
+
+/// Writes it.
+///
+/// # Errors
+/// Those of writing.
+pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Result<()> {
+    let file = File { selected, name };
+    serde_json::to_writer(out, &file).map_err(io::Error::from)
+}
+
+struct File<'a> {
+    selected: &'a Selected<'a>,
+    name: &'a str,
+}
+
+impl Serialize for File<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let model = self.selected.model;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry(
+            "$schema",
+            "https://www.speedscope.app/file-format-schema.json",
+        )?;
+        map.serialize_entry("exporter", concat!("kcollect ", env!("CARGO_PKG_VERSION")))?;
+        map.serialize_entry("name", self.name)?;
+        map.serialize_entry("activeProfileIndex", &busiest(self.selected))?;
+        map.serialize_entry("shared", &Shared(model))?;
+        map.serialize_entry("profiles", &Profiles(self.selected))?;
+        map.end()
+    }
+}
+
+/// The thread that has most, so that the first picture is not that of an idle one.
+fn busiest(selected: &Selected<'_>) -> usize {
+    let model = selected.model;
+    let of = |thread: OfThread<'_, '_>| -> i64 {
+        let lengths = thread.rows().map(|row| model.microseconds(row));
+        lengths.sum()
+    };
+    let threads = selected.threads().map(of).enumerate();
+    threads
+        .max_by_key(|(index, sum)| (*sum, std::cmp::Reverse(*index)))
+        .map_or(0, |(index, _)| index)
+}
+
+/// The frames: the functions, at their positions in the model, and behind them the states.
+struct Shared<'a>(&'a Model);
+
+impl Serialize for Shared<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(1))?;
+        map.serialize_entry("frames", &Frames(self.0))?;
+        map.end()
+    }
+}
+
+struct Frames<'a>(&'a Model);
+
+impl Serialize for Frames<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut seq = serializer.serialize_seq(None)?;
+        for function in &self.0.functions {
+            let object = self.0.object(function.object);
+            match object.kind {
+                ObjectKind::File => {
+                    seq.serialize_element(&json!({"name": function.name, "file": object.path}))?;
+                }
+                _ => seq.serialize_element(&json!({"name": function.name}))?,
+            }
+        }
+        for slot in 0..STATES {
+            seq.serialize_element(&json!({"name": state_frame(slot)}))?;
+        }
+        seq.end()
+    }
+}
+
+struct Profiles<'a>(&'a Selected<'a>);
+
+impl Serialize for Profiles<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut seq = serializer.serialize_seq(None)?;
+        for thread in self.0.threads() {
+            seq.serialize_element(&Profile(self.0.model, thread))?;
+        }
+        seq.end()
+    }
+}
+
+struct Profile<'a>(&'a Model, OfThread<'a, 'a>);
+
+impl Profile<'_> {
+    /// Stack, state and microseconds, of neighbours that are the same together.
+    fn runs(&self) -> impl Iterator<Item = (StackId, usize, u64)> {
+        let Profile(model, thread) = *self;
+        let mut rows = thread.rows().peekable();
+        std::iter::from_fn(move || {
+            let first = rows.next()?;
+            let mut sum = model.microseconds(first) as u64;
+            let same = |row: &&_| {
+                let row: &crate::report::model::Row = row;
+                (row.stack, row.slot()) == (first.stack, first.slot())
+            };
+            while let Some(row) = rows.next_if(same) {
+                sum += model.microseconds(row) as u64;
+            }
+            Some((first.stack, first.slot(), sum))
+        })
+    }
+}
+
+impl Serialize for Profile<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Profile(model, of) = *self;
+        let thread = of.thread();
+        let name = format!(
+            "{} ({}), {} ({})",
+            model.process_name(thread),
+            model.process(thread.process).pid,
+            model.thread_name(thread),
+            thread.tid,
+        );
+        let end: u64 = self.runs().map(|(.., sum)| sum).sum();
+        let functions = model.functions.len();
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("type", "sampled")?;
+        map.serialize_entry("name", &name)?;
+        map.serialize_entry("unit", "microseconds")?;
+        map.serialize_entry("startValue", &0)?;
+        map.serialize_entry("endValue", &end)?;
+        let samples = Seq(|| {
+            self.runs().map(|(stack, slot, _)| {
+                let leaf = std::iter::once(functions + slot);
+                let frames = model.stack(stack).map(|frame| frame.function.index());
+                let mut path: Vec<_> = leaf.chain(frames).collect();
+                path.reverse();
+                path
+            })
+        });
+        map.serialize_entry("samples", &samples)?;
+        map.serialize_entry("weights", &Seq(|| self.runs().map(|(.., sum)| sum)))?;
+        map.end()
+    }
+}
+
+/// A list that is made while it is written.
+struct Seq<F>(F);
+
+impl<F, I> Serialize for Seq<F>
+where
+    F: Fn() -> I,
+    I: Iterator<Item: Serialize>,
+{
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
+}
