@@ -212,7 +212,7 @@ fn relatives(experiment: &Path, model: &Model, metrics: &str, columns: usize) ->
         }
         let wish = Wish {
             metrics: Some(metrics.to_owned()),
-            function: Some(name.clone()),
+            subject: Some(name.clone()),
             ..Wish::default()
         };
         let table = printed(model, View::CallersCallees, &wish)?;

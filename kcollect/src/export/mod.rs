@@ -1,7 +1,7 @@
 //! Experiments for other tools (`kcollect export`): by anybody, on any machine, from the directory alone.
 //!
 //! Data flow one way: a [`Model`] → [`selected`], the ticks that pass the filters, by thread → one module for each format →
-//! [`file`]. In every format the sums are those of `kcollect report` with the same filters, to the microsecond.
+//! [`mod@file`]. In every format the sums are those of `kcollect report` with the same filters, to the microsecond.
 //!
 //! | format | module | unit |
 //! |---|---|---|

@@ -1,7 +1,7 @@
 //! The ticks that are exported: those that pass a filter, by thread and in the order of time.
 //!
 //! Ticks are a length of time that *ends* when they were recorded, on the way back to user mode. A timeline wants to know
-//! when each began, and wants nothing to overlap: see [`Selected::slices`].
+//! when each began, and wants nothing to overlap: see [`OfThread::slices`].
 //!
 //! Ticks of CPUs are left out unless they are asked for: who was on a CPU is in the states of its thread already, and would
 //! be counted twice.

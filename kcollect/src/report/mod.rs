@@ -22,7 +22,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! * **[`Model`](model::Model)**: vectors of experiments, processes, threads, CPUs, load objects, functions, frames and rows,
+//! * **[`Model`]**: vectors of experiments, processes, threads, CPUs, load objects, functions, frames and rows,
 //!   and a trie of stacks. Ids (`ThreadId`, `StackId`, …) are positions in them; `model.thread(id)` and so on look them up.
 //! * **[`Row`](model::Row)**: 32 bytes: time, stack, thread, experiment, CPU, ticks, state, detail. `model.microseconds(row)` is
 //!   its length, `row.slot()` its place in [`Sums`](model::Sums), an array of microseconds by state.

@@ -1,7 +1,7 @@
 //! From addresses to frames and functions, as gprofng finds them.
 //!
 //! What an address means depends on the experiment and on the time. What it means is remembered with the times at which it
-//! does: [`Resolver::stack`] looks at each address once, unless something else was mapped there in between.
+//! does: `Resolver::stack` looks at each address once, unless something else was mapped there in between.
 
 use std::ops::Range;
 

@@ -294,7 +294,7 @@ fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
 fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<FunctionId>)> {
     let telling = |frame: &&Frame| {
         let function = model.function(frame.function);
-        !(function.kernel && is_scheduler(&function.name)) && !is_mark(model, function)
+        !(is_mark(model, function) || function.kernel && is_scheduler(&function.name))
     };
     let place = model.stack(stack).find(telling)?.function;
     let user = |frame: &&Frame| {
