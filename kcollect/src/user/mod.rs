@@ -9,6 +9,7 @@ mod archives;
 mod hand_over;
 mod lives;
 mod stack;
+mod told;
 mod unmapped;
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bpf::unwind::End;
-use bpf::{Entry, Head, UserSide as Side};
+use bpf::{Entry, Head};
 use experiment_format::layout::{ExperimentDir, printable};
 use experiment_format::log::{Header, LogEvent, ProfileDecl, Run};
 use experiment_format::map::MapEvent;
@@ -34,12 +35,11 @@ use user_collector::lineage::{DirectoryNames, Lineages};
 use user_collector::maps::Mapping;
 use user_collector::objects::Objects;
 use user_collector::process::{Process, Processes};
-use user_collector::spaces::{Code, Space, Spaces};
-
-use crate::machine;
+use user_collector::spaces::{Code, Spaces};
 
 pub use archives::begin as begin_archive;
 use lives::{code_of, tell_mapped};
+use told::relatives;
 
 pub use hand_over::HandOver;
 pub use stack::{Copied, StackCounts, UserStack};
@@ -293,97 +293,6 @@ impl UserSide {
         self.deliver(dir, processes, complete)
     }
 
-    /// The user stack that an entry tells. None where it waits, for a table or for what is mapped.
-    fn told(&mut self, processes: &Processes, slot: Slot, entry: Entry) -> Option<UserStack> {
-        let pid = entry.head.pid;
-        let space = self.spaces.get_mut(pid)?;
-        match entry.user {
-            Side::Walked {
-                frames,
-                mut end,
-                guessed,
-                version,
-            } => {
-                self.walks.kernel += 1;
-                let mut frames = frames.into_vec();
-                // Where nothing was known of its mappings, and no room for a copy: at least where it was.
-                if frames.is_empty() {
-                    frames.push(entry.ip);
-                }
-                if disbelieved(space, version, &mut frames) {
-                    self.losses.disbelieved += 1;
-                    end = End::NoMapping;
-                }
-                Some(UserStack {
-                    frames,
-                    end,
-                    guessed,
-                })
-            }
-            Side::Copied {
-                walked,
-                guessed,
-                version,
-                registers,
-                stack,
-            } => {
-                self.walks.copied += 1;
-                let mut frames = walked.into_vec();
-                frames.push(registers.at());
-                if disbelieved(space, version, &mut frames) {
-                    self.losses.disbelieved += 1;
-                    return Some(UserStack {
-                        frames,
-                        end: End::NoMapping,
-                        guessed,
-                    });
-                }
-                frames.pop();
-                let copied = Copied {
-                    walked: frames.into(),
-                    guessed,
-                    registers: *registers,
-                    stack,
-                    code: space.code(),
-                    pid,
-                };
-                self.walk_or_keep(processes, entry.head.time, slot, copied)
-            }
-        }
-    }
-
-    /// Walks a stack that was copied at a time. None where it was kept until it can be walked.
-    fn walk_or_keep(
-        &mut self,
-        processes: &Processes,
-        at: u64,
-        slot: Slot,
-        copied: Copied,
-    ) -> Option<UserStack> {
-        let bytes = copied.bytes();
-        let room = self.copied_bytes + bytes <= MOST_COPIES;
-        let relatives = relatives(processes, copied.pid);
-        match copied.walk(&mut self.objects, &self.hand_over, &relatives) {
-            Some(stack) if stack.end == End::NoMapping && room => {
-                if self.unmapped.wait(at, slot, copied).is_some() {
-                    return Some(stack);
-                }
-                self.copied_bytes += bytes;
-                None
-            }
-            None if room => {
-                self.copied_bytes += bytes;
-                self.copies.push((slot, copied));
-                None
-            }
-            None => {
-                self.losses.copies += 1;
-                Some(copied.cut())
-            }
-            stack => stack,
-        }
-    }
-
     /// A thread ended. Gives what is the founder's.
     pub fn thread_ended(
         &mut self,
@@ -392,57 +301,6 @@ impl UserSide {
         tid: u32,
     ) -> Vec<Stay> {
         let complete = self.join.ended(tid);
-        self.deliver(dir, processes, complete)
-    }
-
-    /// Walks the stacks that were copied and whose tables are there now; all of them when `last`.
-    pub fn walk_copies(
-        &mut self,
-        dir: &ExperimentDir,
-        processes: &Processes,
-        last: bool,
-    ) -> Vec<Stay> {
-        let mut settled = self.objects.take();
-        if last {
-            let waiting = self.unmapped.close();
-            self.copies.extend(waiting);
-        }
-        let began = Instant::now();
-        while last && !self.copies.is_empty() && self.objects.waiting() > 0 {
-            match LONGEST_WAIT.checked_sub(began.elapsed()) {
-                Some(left) => settled.extend(self.objects.wait(left)),
-                None => break,
-            }
-        }
-        self.hand_over.settled(&settled);
-        if settled.is_empty() && !std::mem::take(&mut self.copies_due) && !last {
-            return Vec::new();
-        }
-        let mut complete = Vec::new();
-        let before = self.copied_bytes;
-        for (slot, copied) in std::mem::take(&mut self.copies) {
-            let (walked, bytes) = (
-                copied.walk(
-                    &mut self.objects,
-                    &self.hand_over,
-                    &relatives(processes, copied.pid),
-                ),
-                copied.bytes(),
-            );
-            let stack = match walked {
-                Some(stack) => stack,
-                None if !last => {
-                    self.copies.push((slot, copied));
-                    continue;
-                }
-                None => copied.cut(),
-            };
-            self.copied_bytes -= bytes;
-            complete.extend(self.join.resolved(slot, Arc::new(stack)));
-        }
-        if self.copied_bytes == 0 && before > MANY_COPIES {
-            machine::give_rest_back();
-        }
         self.deliver(dir, processes, complete)
     }
 
@@ -609,17 +467,6 @@ impl UserSide {
     }
 }
 
-/// Cuts off the frames that were found by what was no longer mapped. Were there any?
-fn disbelieved(space: &mut Space, version: u32, frames: &mut Vec<u64>) -> bool {
-    if version == 0 {
-        return false;
-    }
-    let believed = space.believed(version, frames);
-    let cut = believed < frames.len();
-    frames.truncate(believed);
-    cut
-}
-
 fn describe(pid: u32, followed: &Followed) -> FollowedProcess {
     FollowedProcess {
         pid,
@@ -630,14 +477,6 @@ fn describe(pid: u32, followed: &Followed) -> FollowedProcess {
         arrays: followed.collector.arrays,
         user_stacks: followed.counts.clone(),
     }
-}
-
-/// Whoever is likely to see the same files: parents.
-fn relatives(processes: &Processes, pid: u32) -> Vec<u32> {
-    let parent = |pid: u32| processes.get(pid).and_then(|process| process.parent);
-    std::iter::successors(parent(pid), |pid| parent(*pid))
-        .take(3)
-        .collect()
 }
 
 /// Writes a thread's ticks, with the kernel's frames above the user's.
