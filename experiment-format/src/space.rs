@@ -33,6 +33,8 @@ pub struct Location<'a> {
     pub offset: u64,
     /// Bytes of the first piece of it that was mapped.
     pub mapped: u64,
+    /// Its position among [`AddressSpace::objects`].
+    pub number: usize,
 }
 
 #[derive(Debug)]
@@ -126,6 +128,7 @@ impl AddressSpace {
             kind: mapping.kind,
             offset: mapping.offset.wrapping_add(address - mapping.vaddr),
             mapped: self.mapped[mapping.object],
+            number: mapping.object,
         });
         (location, same)
     }

@@ -314,13 +314,13 @@ fn maps(functions: usize) -> Vec<MapEvent> {
 fn archive(dir: &ExperimentDir, path: &str, base: u64, functions: usize) -> Result<()> {
     let short = path.rsplit('/').next().unwrap_or(path).replace('.', "_");
     let names: Vec<_> = (0..functions)
-        .map(|number| match number % 7 {
-            3 => format!(
-                "_ZN{}{short}8functionE{}",
-                short.len(),
-                "i".repeat(1 + number / 7)
-            ),
-            _ => format!("{short}_{number}"),
+        .map(|number| {
+            let name = format!("{short}_{number}");
+            // Some are of C++: made::name(int).
+            match number % 7 {
+                3 => format!("_ZN4made{}{name}Ei", name.len()),
+                _ => name,
+            }
         })
         .collect();
     let mut symbols: Vec<_> = (0..)

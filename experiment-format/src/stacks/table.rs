@@ -22,6 +22,17 @@ pub struct Stack {
     pub end: StackEnd,
 }
 
+/// A stack, or its root side, as the file has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part<'a> {
+    /// Addresses, leaf first.
+    pub frames: &'a [u64],
+    /// The number of the part where the stack goes on.
+    pub callers: Option<u64>,
+    /// How it ends; [`StackEnd::Complete`] where it goes on.
+    pub end: StackEnd,
+}
+
 /// The words of one stack uid.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
@@ -69,6 +80,31 @@ impl StackTable {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
+    }
+
+    /// The number of a stack's first part, the leaf's: none if the file has no such stack, or one
+    /// without frames. With [`StackTable::part`] it is for whoever reads many stacks, which have
+    /// parts in common; parts may be missing, and follow each other in a circle.
+    pub fn first_part(&self, uid: StackUid) -> Option<Option<u64>> {
+        self.frames.get(&uid.get()).copied()
+    }
+
+    /// A part of stacks, none if the file has none of this number.
+    pub fn part(&self, number: u64) -> Option<Part<'_>> {
+        let entry = self.stacks.get(&number)?;
+        let words = &self.words[entry.begin..entry.begin + entry.count];
+        let (frames, end) = match words.split_last() {
+            Some((&TRUNCATED, frames)) if entry.link.is_none() => (frames, StackEnd::Truncated),
+            Some((&UNWIND_FAILED, frames)) if entry.link.is_none() => {
+                (frames, StackEnd::UnwindFailed)
+            }
+            _ => (words, StackEnd::Complete),
+        };
+        Some(Part {
+            frames,
+            callers: entry.link,
+            end,
+        })
     }
 
     /// The stack of a uid, none if the file has none of it.
@@ -282,7 +318,15 @@ mod tests {
             let table = read(&file);
             for (uid, (frames, end)) in uids.iter().zip(&stacks) {
                 let expected = Stack { frames: frames.clone(), end: *end };
-                prop_assert_eq!(table.get(*uid), Some(expected));
+                prop_assert_eq!(table.get(*uid), Some(expected.clone()));
+                let mut of_parts = Stack { frames: Vec::new(), end: StackEnd::Complete };
+                let mut next = table.first_part(*uid).unwrap();
+                while let Some(part) = next.map(|number| table.part(number).unwrap()) {
+                    of_parts.frames.extend(part.frames);
+                    of_parts.end = part.end;
+                    next = part.callers;
+                }
+                prop_assert_eq!(of_parts, expected);
             }
         }
 

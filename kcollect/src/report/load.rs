@@ -10,10 +10,7 @@ use experiment_format::log::{LogEvent, ProfileDecl};
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::ClockRecord;
 use experiment_format::reader::Experiment;
-use experiment_format::stacks::StackUid;
-use experiment_format::stacks::table::StackTable;
 use rustc_hash::FxHashMap;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -122,8 +119,7 @@ impl Loader {
             self.model.warnings.push(error.to_string());
             Default::default()
         });
-        let mut addresses = Addresses::new(space);
-        let mut known = FxHashMap::default();
+        let mut addresses = Addresses::new(founder.0, space);
         let (mut missing, mut end) = (0u64, 0);
         while let Some(packet) = packets.next_packet()? {
             let Some(mut ticks) = packet.ticks() else {
@@ -135,15 +131,20 @@ impl Loader {
             let at = first.time.saturating_sub(start);
             let stack = match first.stack {
                 None => StackId::EMPTY,
-                Some(uid) => {
-                    match self.stack(founder, &stacks, &mut addresses, &mut known, uid, at) {
-                        Some(stack) => stack,
-                        None => {
-                            missing += 1;
-                            StackId::EMPTY
-                        }
+                Some(uid) => match stacks.first_part(uid) {
+                    Some(part) => self.resolver.stack(
+                        &mut self.model,
+                        &mut self.archives[founder.index()],
+                        &mut addresses,
+                        &stacks,
+                        part,
+                        at,
+                    ),
+                    None => {
+                        missing += 1;
+                        StackId::EMPTY
                     }
-                }
+                },
             };
             let time = first.time.saturating_sub(origin);
             end = end.max(time);
@@ -196,30 +197,6 @@ impl Loader {
             ));
         }
         self.model.warnings.extend(told);
-    }
-
-    /// The stack of a packet, none if the file has none of this number.
-    fn stack(
-        &mut self,
-        founder: ExperimentId,
-        stacks: &StackTable,
-        addresses: &mut Addresses,
-        known: &mut FxHashMap<StackUid, (StackId, Range<u64>)>,
-        uid: StackUid,
-        at: u64,
-    ) -> Option<StackId> {
-        if let Some((stack, same)) = known.get(&uid)
-            && same.contains(&at)
-        {
-            return Some(*stack);
-        }
-        let stack = stacks.get(uid)?;
-        let archives = &mut self.archives[founder.index()];
-        let model = &mut self.model;
-        let found = self.resolver.stack(model, archives, addresses, &stack, at);
-        let id = found.0;
-        known.insert(uid, found);
-        Some(id)
     }
 
     fn cpu(&mut self, number: u32) -> CpuId {

@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering;
 
-use comfy_table::{CellAlignment, ContentArrangement, presets};
 use serde_json::{Map, Value, json};
 
 /// A column.
@@ -76,7 +75,7 @@ impl Cell {
     pub fn plain(&self) -> String {
         match self {
             Cell::Empty => String::new(),
-            Cell::Text(text) => text.clone(),
+            Cell::Text(text) => printable(text),
             Cell::Count(count) => count.to_string(),
             Cell::Microseconds(0) | Cell::Nanoseconds(0) => "0.".to_owned(),
             Cell::Microseconds(us) => format!("{:.3}", *us as f64 / 1e6),
@@ -143,57 +142,41 @@ impl Table {
         self.notes.extend(left_out(more));
     }
 
-    /// For people, in lines no wider than `width` columns; None: as wide as they need be, which is right for a pipe.
+    /// For people, in lines no wider than `width` columns if numbers leave room for that: text is then broken into several
+    /// lines. None: as wide as it needs be, which is right for a pipe.
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
         let width = width.filter(|_| !self.verbatim);
-        let shown: Vec<_> = (0..self.columns.len())
-            .filter(|index| !self.columns[*index].hidden)
-            .collect();
-        let mut table = comfy_table::Table::new();
-        table.load_style(presets::NOTHING);
-        match width {
-            Some(width) => table
-                .set_content_arrangement(ContentArrangement::Dynamic)
-                .set_width(width.max(40)),
-            None => table.set_content_arrangement(ContentArrangement::Disabled),
-        };
-        table.set_header(shown.iter().map(|index| {
-            let title = &self.columns[*index].title;
-            // Without a width to keep, all titles still stand on as few lines as their words need.
-            title.replace('\n', if width.is_some() { " " } else { "\n" })
-        }));
-        for row in &self.rows {
-            table.add_row(shown.iter().map(|index| row[*index].plain()));
-        }
-        for (position, index) in shown.iter().enumerate() {
-            let Some(column) = table.column_mut(position) else {
-                continue;
-            };
-            if self.columns[*index].number {
-                column.set_cell_alignment(CellAlignment::Right);
-                if width.is_some() {
-                    let longest = self.rows.iter().map(|row| row[*index].plain().len());
-                    let longest = longest.max().unwrap_or(0).max(5) as u16 + 2;
-                    column.set_constraint(comfy_table::ColumnConstraint::LowerBoundary(
-                        comfy_table::Width::Fixed(longest),
-                    ));
-                }
-            }
-        }
-        let mut text = String::new();
+        let layout = Layout::new(self, width.map(usize::from));
+        let mut out = String::new();
         if !self.title.is_empty() {
-            text = format!("{}\n\n", self.title);
+            out.push_str(&self.title);
+            out.push_str("\n\n");
         }
-        // The table pads its last column; nobody needs blanks at the end of a line.
-        for line in table.lines() {
-            text.push_str(line.trim_end());
-            text.push('\n');
+        let shown = || self.columns.iter().filter(|column| !column.hidden);
+        // Titles stand on the ground: a short one above its numbers, not above others' words.
+        let lines = |title: &str| title.lines().count();
+        let height = shown()
+            .map(|column| lines(&column.title))
+            .max()
+            .unwrap_or(0);
+        let titles = shown().map(|column| {
+            let above = "\n".repeat(height - lines(&column.title));
+            above + &column.title
+        });
+        layout.row(&mut out, &titles.collect::<Vec<_>>());
+        for row in &self.rows {
+            let cells = row.iter().zip(&self.columns);
+            let cells = cells.filter(|(_, column)| !column.hidden);
+            layout.row(
+                &mut out,
+                &cells.map(|(cell, _)| cell.plain()).collect::<Vec<_>>(),
+            );
         }
         for note in &self.notes {
-            text.push_str(&format!("\n{note}\n"));
+            out.push_str(&format!("\n{note}\n"));
         }
-        text
+        out
     }
 
     /// As RFC 4180 has it: the keys, then the rows, unrounded.
@@ -338,6 +321,122 @@ impl Answer {
     }
 }
 
+/// A text without what a terminal would obey: names are anybody's.
+fn printable(text: &str) -> String {
+    if !text.contains(char::is_control) {
+        return text.to_owned();
+    }
+    let mut out = String::new();
+    for character in text.chars() {
+        match character {
+            '\t' => out.extend(std::iter::repeat_n(' ', TAB - columns_of(&out) % TAB)),
+            _ if character.is_control() => out.extend(character.escape_default()),
+            _ => out.push(character),
+        }
+    }
+    out
+}
+
+/// Columns between tabulators.
+const TAB: usize = 8;
+
+/// How wide the columns are that are shown.
+struct Layout {
+    /// Width, and whether it is of numbers.
+    columns: Vec<(usize, bool)>,
+}
+
+/// Between two columns.
+const GAP: usize = 2;
+/// Text is not broken into shorter pieces than this.
+const NARROWEST: usize = 16;
+
+impl Layout {
+    fn new(table: &Table, width: Option<usize>) -> Layout {
+        let mut columns = Vec::new();
+        for (index, column) in table.columns.iter().enumerate() {
+            if column.hidden {
+                continue;
+            }
+            let titles = column.title.lines().map(columns_of);
+            let cells = table.rows.iter().map(|row| columns_of(&row[index].plain()));
+            columns.push((titles.chain(cells).max().unwrap_or(0), column.number));
+        }
+        let mut layout = Layout { columns };
+        let wanted = |layout: &Layout| {
+            layout
+                .columns
+                .iter()
+                .map(|(width, _)| width + GAP)
+                .sum::<usize>()
+        };
+        while let Some(over) = width.and_then(|width| wanted(&layout).checked_sub(width + GAP + 1))
+        {
+            // The widest text gives way.
+            let texts = layout
+                .columns
+                .iter_mut()
+                .filter(|(width, number)| !number && *width > NARROWEST);
+            let Some((widest, _)) = texts.max_by_key(|(width, _)| *width) else {
+                break;
+            };
+            *widest = widest.saturating_sub(over + 1).max(NARROWEST);
+        }
+        layout
+    }
+
+    /// Writes a row, in as many lines as its cells need.
+    fn row(&self, out: &mut String, cells: &[String]) {
+        let cells: Vec<_> = cells
+            .iter()
+            .zip(&self.columns)
+            .map(|(cell, (width, _))| broken(cell, *width))
+            .collect();
+        let height = cells.iter().map(Vec::len).max().unwrap_or(0);
+        for line in 0..height {
+            let begin = out.len();
+            for (lines, (width, number)) in cells.iter().zip(&self.columns) {
+                if out.len() > begin {
+                    out.push_str("  ");
+                }
+                let text = lines.get(line).copied().unwrap_or_default();
+                let blanks = " ".repeat(width.saturating_sub(columns_of(text)));
+                let (before, behind) = if *number {
+                    (&*blanks, "")
+                } else {
+                    ("", &*blanks)
+                };
+                out.push_str(before);
+                out.push_str(text);
+                out.push_str(behind);
+            }
+            out.truncate(begin + out[begin..].trim_end().len());
+            out.push('\n');
+        }
+    }
+}
+
+/// Columns that a text takes on a terminal.
+fn columns_of(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// The lines of a text, none longer than `width`.
+fn broken(text: &str, width: usize) -> Vec<&str> {
+    let mut lines = Vec::new();
+    for mut line in text.split('\n') {
+        while let Some((end, _)) = line.char_indices().nth(width.max(1)) {
+            // Behind a blank, if there is one in the second half.
+            let blank = line[..end].rfind(' ').map(|blank| blank + 1);
+            let end = blank.filter(|blank| *blank > end / 2).unwrap_or(end);
+            lines.push(line[..end].trim_end());
+            line = &line[end..];
+        }
+        lines.push(line);
+    }
+    lines
+}
+
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -383,6 +482,17 @@ mod tests {
     fn a_table_is_text_csv_and_json() {
         insta::assert_snapshot!("text", table().text(None));
         insta::assert_snapshot!("text_in_40_columns", table().text(Some(40)));
+        for width in [40, 60, 80] {
+            let text = table().text(Some(width));
+            let longest = text.lines().map(columns_of).max().unwrap();
+            assert!(
+                longest <= usize::from(width),
+                "{longest} columns of {width}"
+            );
+        }
+        let hostile = Cell::Text("a\u{1b}[2Jb\nc".to_owned());
+        assert_eq!(hostile.plain(), "a\\u{1b}[2Jb\\nc");
+        assert_eq!(Cell::Text("a\tb".to_owned()).plain(), "a       b");
         insta::assert_snapshot!("csv", table().csv());
         insta::assert_snapshot!("json", format!("{:#}", table().json()));
     }
