@@ -49,8 +49,11 @@ impl By {
     }
 }
 
+/// Names are cut behind this many characters: those of templates can have any length, and would be in many lines.
+const LONGEST: usize = 500;
+
 /// A name that breaks no line, no stack and no picture: without `;`, without what XML has no room for, without a number at
-/// its end that would be taken for a count, and with something in it.
+/// its end that would be taken for a count, of a bearable length, and with something in it.
 #[must_use]
 pub fn clean(name: &str) -> String {
     let fits = |character: char| match character {
@@ -61,7 +64,12 @@ pub fn clean(name: &str) -> String {
         other if other.is_whitespace() => ' ',
         other => other,
     };
-    let mut fitting: String = name.chars().map(fits).collect();
+    let mut fitting: String = name.chars().take(LONGEST).map(fits).collect();
+    if name.chars().nth(LONGEST).is_some() {
+        // Once is enough.
+        fitting.pop();
+        fitting.push('\u{2026}');
+    }
     let trimmed = fitting.trim();
     if trimmed.len() < fitting.len() {
         fitting = trimmed.to_owned();
@@ -88,8 +96,6 @@ pub struct Folded<'m> {
     below: Vec<String>,
     functions: Vec<String>,
     sums: Vec<((u32, StackId, u8), u64)>,
-    /// Whether stacks end in their state.
-    pub states: bool,
 }
 
 /// What the frame of a state is called.
@@ -131,7 +137,6 @@ impl<'m> Folded<'m> {
             below,
             model,
             sums,
-            states: true,
         }
     }
 
@@ -147,7 +152,15 @@ impl<'m> Folded<'m> {
         &self.below
     }
 
-    /// Calls `each` with every stack and its microseconds, in a fixed order. Without states a stack may come several times.
+    /// What is below, stack, state and microseconds; of what is below all stacks behind each other.
+    pub fn sums(&self) -> impl Iterator<Item = (&str, StackId, usize, u64)> {
+        self.sums.iter().map(|((below, stack, slot), sum)| {
+            let below = self.below[*below as usize].as_str();
+            (below, *stack, usize::from(*slot), *sum)
+        })
+    }
+
+    /// Calls `each` with every stack and its microseconds, in a fixed order.
     ///
     /// # Errors
     /// The first one of `each`.
@@ -162,13 +175,7 @@ impl<'m> Folded<'m> {
             for function in path.iter().rev() {
                 push(&mut line, &self.functions[*function]);
             }
-            if self.states {
-                push(&mut line, &state_frame(usize::from(*slot)));
-            }
-            // Of a thread without a stack there may be nothing to say.
-            if line.is_empty() {
-                line.push('?');
-            }
+            push(&mut line, &state_frame(usize::from(*slot)));
             each(&line, *sum)?;
         }
         Ok(())
@@ -206,6 +213,8 @@ mod tests {
             ("a 1 2.5", "a 1_2.5"),
             ("# x", "_# x"),
             ("", "?"),
+            (&"x".repeat(501), &("x".repeat(499) + "\u{2026}")),
+            (&"x".repeat(500), &"x".repeat(500)),
             (" ", "?"),
             ("\u{ffff}\u{2028}x", "? x"),
         ] {

@@ -8,9 +8,8 @@
 //! of the second, for a machine that was watched for twice as long is not twice as busy.
 
 mod colors;
+mod tree;
 
-use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -26,6 +25,7 @@ use crate::output::Output;
 use crate::report::filter::Filter;
 use crate::report::metric::Base;
 use crate::report::model::{Model, STATES};
+use tree::Tree;
 
 /// Above this many microseconds numbers are milliseconds.
 const LONG: i64 = 10_000_000;
@@ -115,12 +115,6 @@ impl Picture<'_> {
         shown.clone().count() > 1 && !shown.into_iter().all(|slot| Base::TotalCpu.has(slot))
     }
 
-    fn folded<'m>(&self, selected: &Selected<'m>) -> Folded<'m> {
-        let mut folded = Folded::new(selected, self.request.by);
-        folded.states = self.with_states();
-        folded
-    }
-
     fn draw(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut options = Options::default();
         // Where nothing has changed frames are white.
@@ -129,26 +123,22 @@ impl Picture<'_> {
         options.text_truncate_direction = TextTruncateDirection::Right;
         options.min_width = LEAST;
         options.subtitle = Some(self.subtitle());
-        let folded = self.folded(self.selected);
-        let mut lines = String::new();
-        let mut push = |line: &str, numbers: &[u64]| {
-            lines.push_str(line);
-            for number in numbers {
-                lines.push(' ');
-                lines.push_str(&number.to_string());
-            }
-            lines.push('\n');
+        let mut tree = Tree::new();
+        let mut add = |when, selected: &Selected<'_>| {
+            let folded = Folded::new(selected, self.request.by);
+            tree.add(when, selected.model, &folded, self.with_states());
+            folded
         };
+        if let Some(before) = self.before {
+            add(0, before);
+        }
+        let folded = add(1, self.selected);
         let mut palette = colors::palette(self.selected.model, &folded);
         let what = self.what();
         let mut capital = what[..1].to_uppercase();
         capital.push_str(&what[1..]);
         match self.before {
             None => {
-                let Ok(()) = folded.each(|line, sum| {
-                    push(line, &[sum]);
-                    Ok::<_, Infallible>(())
-                });
                 options.palette_map = Some(&mut palette);
                 options.title = format!("{capital}: {}", seconds(self.selected.total()));
                 (options.factor, options.count_name) = match self.selected.total() {
@@ -158,9 +148,7 @@ impl Picture<'_> {
             }
             Some(before) => {
                 let scale = self.scale(before);
-                for (line, [was, is]) in changes(&self.folded(before), &folded, scale) {
-                    push(&line, &[was, is]);
-                }
+                tree.scale(scale);
                 options.title = format!(
                     "{capital}: {}, and before {}",
                     seconds(self.selected.total()),
@@ -170,6 +158,7 @@ impl Picture<'_> {
                 options.count_name = "\u{b5}s".to_owned();
             }
         }
+        let lines = tree.lines(LEAST, self.before.is_some());
         flamegraph::from_lines(&mut options, lines.lines(), out)
     }
 
@@ -222,19 +211,4 @@ impl Picture<'_> {
         }
         crate::export::folded::clean(&parts.join(" \u{b7} "))
     }
-}
-
-/// Stacks of both with their microseconds, those of the first one scaled.
-fn changes(was: &Folded<'_>, is: &Folded<'_>, scale: f64) -> BTreeMap<String, [u64; 2]> {
-    let mut sums: BTreeMap<String, [u64; 2]> = BTreeMap::new();
-    for (at, folded) in [was, is].into_iter().enumerate() {
-        let Ok(()) = folded.each(|line, sum| {
-            sums.entry(line.to_owned()).or_default()[at] += sum;
-            Ok::<_, Infallible>(())
-        });
-    }
-    for [was, _] in sums.values_mut() {
-        *was = (*was as f64 * scale).round() as u64;
-    }
-    sums
 }
