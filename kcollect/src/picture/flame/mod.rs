@@ -124,15 +124,12 @@ impl Picture<'_> {
         options.min_width = LEAST;
         options.subtitle = Some(self.subtitle());
         let mut tree = Tree::new();
-        let mut add = |when, selected: &Selected<'_>| {
-            let folded = Folded::new(selected, self.request.by);
-            tree.add(when, selected.model, &folded, self.with_states());
-            folded
-        };
         if let Some(before) = self.before {
-            add(0, before);
+            let folded = Folded::new(before, self.request.by);
+            tree.add(0, before.model, &folded, self.with_states());
         }
-        let folded = add(1, self.selected);
+        let folded = Folded::new(self.selected, self.request.by);
+        tree.add(1, self.selected.model, &folded, self.with_states());
         let mut palette = colors::palette(self.selected.model, &folded);
         let what = self.what();
         let mut capital = what[..1].to_uppercase();
