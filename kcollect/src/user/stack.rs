@@ -101,6 +101,13 @@ impl Copied {
         size_of_val(&*self.stack) + size_of_val(&*self.walked) + size_of::<Copied>()
     }
 
+    /// Keeps the inner part of the stack alone.
+    pub fn shorten(&mut self) {
+        if self.stack.len() > SHORT {
+            self.stack = self.stack[..SHORT].into();
+        }
+    }
+
     /// Walks it; nothing while a table is being made that it needs.
     pub fn walk(
         &self,
@@ -186,6 +193,9 @@ impl Copied {
 /// Bytes below the stack pointer that are copied too (`RED_ZONE` of the BPF side): OpenSSL's SHA-2 has its frame address
 /// there.
 const RED_ZONE: u64 = 128;
+
+/// Words of a stack that is kept where room is short: most stacks are no longer.
+const SHORT: usize = 1024;
 
 /// DWARF number of the stack pointer.
 const SP: u8 = 7;

@@ -85,8 +85,12 @@ impl UserSide {
         processes: &Processes,
         at: u64,
         slot: Slot,
-        copied: Copied,
+        mut copied: Copied,
     ) -> Option<UserStack> {
+        // Where many wait, the shallow half of programs is not to suffer for the deep one.
+        if self.copied_bytes > MOST_COPIES / 8 {
+            copied.shorten();
+        }
         let bytes = copied.bytes();
         let room = self.copied_bytes + bytes <= MOST_COPIES;
         let relatives = relatives(processes, copied.pid);

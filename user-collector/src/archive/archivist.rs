@@ -373,10 +373,8 @@ impl Work {
 
     /// Gives whether the instructions are there, and the debug file.
     fn copy_object(&mut self, wish: &Wish) -> Result<(bool, Option<File>), String> {
-        if self.stop.load(Ordering::Relaxed) {
-            return Err("archiving was given up".to_owned());
-        }
         let file = match &wish.content {
+            // Never given up: it is a page or two, and no other file has them.
             Source::Bytes(bytes) => {
                 self.room_for(bytes.len() as u64)?;
                 let image = vdso::with_one_name_each(bytes.clone());
@@ -387,6 +385,9 @@ impl Work {
             }
             Source::File(file) => file,
         };
+        if self.stop.load(Ordering::Relaxed) {
+            return Err("archiving was given up".to_owned());
+        }
         let metadata = file.metadata().map_err(|error| error.to_string())?;
         if self.asker.may_read(&metadata) {
             self.room_for(metadata.len())?;
