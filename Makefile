@@ -3,12 +3,16 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 KCOLLECT := $(abspath $(TARGET))/release/kcollect
 export KCOLLECT
+# The kernels of `make test-kernels`, unpacked.
+KERNELS := $(abspath $(TARGET))/kernels
+export KERNELS
 
-.PHONY: help build run check test bench bench-report programs rust
+.PHONY: help build run check test test-kernels bench bench-report programs rust
 
 help:
 	@echo 'make run     build it, profile this machine for ten seconds under a small load, leave ktest.N.er here'
 	@echo 'make test    build it, run all tests, those that need root through sudo'
+	@echo 'make test-kernels build it, record and judge workloads on Linux 6.1 and 6.12, in qemu (no root, minutes)'
 	@echo 'make bench   build it, measure what it costs other programs, next to other profilers (as root, minutes)'
 	@echo 'make bench-report build it, time reports of a large experiment, next to gprofng (a minute or two)'
 	@echo 'make programs build it, count complete user stacks of the programs that are installed (as root, minutes)'
@@ -37,6 +41,12 @@ test: build
 	cargo test --locked --workspace --no-fail-fast -- --skip root_
 	PATH="$$(scripts/perf-path.sh)" cargo test --locked --workspace --tests --no-fail-fast \
 		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']" -- root_ --test-threads=1
+
+# Other kernels than the one that runs: Debian's, in qemu, which needs neither KVM nor root.
+test-kernels: build
+	@scripts/packages.sh kernels
+	@scripts/kernels.sh $(KERNELS)
+	cargo test --locked -p tests --test kernels
 
 bench: build
 	@scripts/packages.sh bench

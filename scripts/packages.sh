@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what building (build), testing (test) or the benchmark (bench) needs, through the distribution's own package manager.
+# Installs what building (build), testing (test), testing on other kernels (kernels) or the benchmark (bench) needs, through the distribution's own package manager.
 #
 # It looks for the things themselves, not for packages: a clang from elsewhere is as good, and where all is there no
 # package manager is called, on any distribution. What is missing is installed on Debian, Ubuntu and what derives from
@@ -7,13 +7,13 @@
 set -eu
 
 usage() {
-    echo "usage: $0 build|test|bench" >&2
+    echo "usage: $0 build|test|kernels|bench" >&2
     exit 64
 }
 
 [ $# -eq 1 ] || usage
 case $1 in
-build | test | bench) purpose=$1 ;;
+build | test | kernels | bench) purpose=$1 ;;
 *) usage ;;
 esac
 
@@ -87,6 +87,14 @@ find_missing() {
         have dwz || lacks dwz dwz
         # It opens the pages.
         have_browser || lacks Chromium "$(browser_package)"
+    fi
+    if [ "$purpose" = kernels ]; then
+        have qemu-system-x86_64 || lacks qemu-system-x86_64 qemu-system-x86
+        [ -x /sbin/mkfs.ext4 ] || have mkfs.ext4 || lacks mkfs.ext4 e2fsprogs
+        # Their packages are Debian's, signed with its keys.
+        have apt-get || lacks apt-get apt
+        have dpkg-deb || lacks dpkg-deb dpkg
+        [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || lacks "the keys of Debian's archive" debian-archive-keyring
     fi
     if [ "$purpose" = bench ]; then
         have offcputime || lacks "offcputime of bcc's libbpf-tools" libbpf-tools

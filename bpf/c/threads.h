@@ -32,10 +32,17 @@ static __always_inline __u64 rq_clock(struct task_struct *task)
 /* The scheduler's clock minus CLOCK_MONOTONIC, as the CPU that looked last has it. */
 volatile __u64 any_offset;
 
-/* For how long a thread has ever waited for a CPU, the wait that is going on included. */
+/* Is a thread on a CPU, or does it wait for one? Newer kernels put off taking one from the queue that has gone to sleep. */
+static __always_inline bool is_queued(struct task_struct *task)
+{
+	return task->on_rq && !(bpf_core_field_exists(task->se.sched_delayed) && task->se.sched_delayed);
+}
+
+/* For how long a thread has ever waited for a CPU, the wait that is going on included. One that is moved to another CPU while
+ * it is not off the queue yet goes to sleep with a mark of when that was (Linux 6.12), as if it had waited since. */
 static __always_inline __u64 run_delay(struct task_struct *task, __u64 now)
 {
-	__u64 queued = task->sched_info.last_queued;
+	__u64 queued = is_queued(task) ? task->sched_info.last_queued : 0;
 
 	return task->sched_info.run_delay + (queued && now > queued ? now - queued : 0);
 }

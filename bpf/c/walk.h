@@ -22,8 +22,7 @@ static __always_inline __u32 state_at(__u64 from, struct task_struct *task, stru
 {
 	if (task->on_cpu)
 		return STATE_ON_CPU;
-	if (task->on_rq == 1 &&
-	    !(bpf_core_field_exists(task->se.sched_delayed) && task->se.sched_delayed)) {
+	if (is_queued(task)) {
 		if (task->sched_info.last_queued <= from)
 			return STATE_WAIT_CPU;
 		/* Woken since: it had been blocked. */

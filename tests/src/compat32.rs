@@ -8,7 +8,7 @@ use experiment_format::microstate::Microstate;
 use crate::ledger::{Account, Instant};
 
 /// Where it is.
-const PROGRAM: &str = env!("COMPAT32_PROGRAM");
+pub const PROGRAM: &str = env!("COMPAT32_PROGRAM");
 /// One instant, as it writes it: two numbers and a text, bytes.
 const INSTANT: usize = 2 * size_of::<u64>() + 64;
 

@@ -63,7 +63,7 @@ const ALL: [Load; 26] = [
     Load::off_cpu("state_wait", None, Microstate::WaitCpu),
     Load::off_cpu("state_latency", None, Microstate::WaitCpu).of(3, "state_latency", nothing),
     Load::off_cpu("throttled", Some("5"), Microstate::WaitCpu).of(1, "throttled", cgroup::possible),
-    Load::off_cpu("migrate", None, Microstate::Sleep),
+    Load::off_cpu("migrate", None, Microstate::Sleep).of(1, "migrate", machine::several_cpus),
     Load::off_cpu("state_stop", Some("signal"), Microstate::Stopped).of(
         2,
         "state_stop_child",
@@ -122,6 +122,13 @@ impl Load {
         (self.needs)()
     }
 
+    /// Whether its state is a wait for the disk: how much of it there is, is the disk's affair.
+    pub fn waits_for_the_disk(&self) -> bool {
+        use Microstate::{DataFault, KernelFault, TextFault};
+        self.variant == Some("fsync")
+            || matches!(self.state, Some(TextFault | DataFault | KernelFault))
+    }
+
     /// Its command line, to work for so long on a CPU. `sibling` is the path of any of the workloads.
     pub fn words(&self, sibling: &Path, seconds: &str, cpu: usize) -> Vec<String> {
         let program = sibling.with_file_name(self.program);
@@ -143,9 +150,14 @@ impl fmt::Display for Load {
     }
 }
 
+/// All of them, those that the machine cannot run included.
+pub fn all() -> impl Iterator<Item = Load> {
+    ALL.into_iter()
+}
+
 /// Those that this machine can run.
 pub fn possible() -> impl Iterator<Item = Load> {
-    ALL.into_iter().filter(|load| match load.possible() {
+    all().filter(|load| match load.possible() {
         Ok(()) => true,
         Err(error) => {
             eprintln!("not checked: {load}: {error:#}");

@@ -82,6 +82,16 @@ pub fn work_cpu() -> Result<usize> {
         .ok_or_else(|| anyhow!("no CPU is online"))
 }
 
+/// Whether there are CPUs to move between.
+///
+/// # Errors
+/// When there is but one.
+pub fn several_cpus() -> Result<()> {
+    let cpus = online_cpus()?;
+    ensure!(cpus.len() > 1, "the only CPU is {cpus:?}");
+    Ok(())
+}
+
 /// The processes that live now, those of the kernel included.
 ///
 /// # Errors

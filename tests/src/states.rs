@@ -28,15 +28,10 @@ use crate::truth::{Truth, accounting_hz};
 const STATE: f64 = 0.01;
 /// How far CPU time may be off, as a share of it: both sides count it exactly, but not from and to the same instants.
 const CPU: f64 = 0.002;
-/// The same, beside that, seconds: from the workload's last look at its usage to its end.
-const CPU_EDGE_S: f64 = 0.002;
 /// And for each thread but the first, seconds: it ends a little after its time was added to its process's usage.
 const CPU_THREAD_S: f64 = 5e-6;
 /// The same as a part of a thread's CPU time, for brief ones on a slow machine: of a life of 100 us the end is some percent.
 const CPU_THREAD: f64 = 0.1;
-/// The longest that a process may live outside of its work, seconds. To be loaded and to end takes a few milliseconds,
-/// and ten times as long where other programs want the CPU and the disk.
-const OUTSIDE_S: f64 = 0.05;
 /// The same for each thread but the first: it lives before it can run, and ends after its last word.
 const OUTSIDE_THREAD_S: f64 = 2e-5;
 /// How far a workload's states may be from its own wall time, seconds, beside half of what a state may be off: usage is
@@ -55,7 +50,26 @@ const THROTTLED: f64 = 0.02;
 const RUN_S: f64 = 0.05;
 /// How far the lives of two threads may differ that both lived through the whole run, seconds: all are entered and closed
 /// as of the same instants, by the clock of the scheduler as one CPU or another has it.
-const WHOLE_S: f64 = 3e-4;
+pub const WHOLE_S: f64 = 3e-4;
+
+/// How long starting and ending may take a workload, seconds: the edges of its truth.
+#[derive(Clone, Copy, Debug)]
+pub struct Edges {
+    /// On a CPU, from its last look at its usage to its end.
+    pub cpu_s: f64,
+    /// Outside of its work. To be loaded and to end takes a few milliseconds, and ten times as long where other programs
+    /// want the CPU and the disk.
+    pub outside_s: f64,
+}
+
+impl Default for Edges {
+    fn default() -> Self {
+        Self {
+            cpu_s: 0.002,
+            outside_s: 0.05,
+        }
+    }
+}
 
 /// The account of microstates.
 #[derive(Clone, Debug, Deserialize)]
@@ -171,9 +185,17 @@ impl States {
     /// # Errors
     /// When time is missing or counted twice; the message has all the numbers.
     pub fn conserve(&self, residents: &BTreeSet<i32>) -> Result<()> {
+        self.conserve_within(residents, WHOLE_S)
+    }
+
+    /// The same where two clocks may differ by so many seconds: CPUs that now and then stand still.
+    ///
+    /// # Errors
+    /// As [`States::conserve`].
+    pub fn conserve_within(&self, residents: &BTreeSet<i32>, whole_s: f64) -> Result<()> {
         let mut wrong: Vec<String> = self.processes.iter().filter_map(not_whole).collect();
         wrong.extend(self.processes.iter().filter_map(not_parts));
-        wrong.extend(self.not_all_there(residents));
+        wrong.extend(self.not_all_there(residents, whole_s));
         verdict("conservation", &wrong)
     }
 
@@ -208,7 +230,7 @@ impl States {
     }
 
     /// What is not as it should be of processes that lived through all of the run.
-    fn not_all_there(&self, residents: &BTreeSet<i32>) -> Vec<String> {
+    fn not_all_there(&self, residents: &BTreeSet<i32>, whole_s: f64) -> Vec<String> {
         let mut wrong = Vec::new();
         // Of one thread from end to end, so that its life is the run.
         let mut whole = Vec::new();
@@ -224,14 +246,14 @@ impl States {
             wrong.push("no process of one thread lived through the run".into());
             return wrong;
         };
-        if (longest - self.elapsed_s).abs() > RUN_S {
+        if (longest - self.elapsed_s).abs() > RUN_S.max(whole_s) {
             wrong.push(format!(
                 "a thread lived for {longest} s of a run of {} s",
                 self.elapsed_s
             ));
         }
         for row in whole {
-            if longest - row.lived_s > WHOLE_S {
+            if longest - row.lived_s > whole_s {
                 wrong.push(format!(
                     "{} ({}) lived for {} s of the {longest} s that others did",
                     row.name, row.pid, row.lived_s
@@ -267,6 +289,14 @@ impl States {
     /// When a number is off by more than it may be, or the workload cannot explain its own time; the message has all
     /// the numbers.
     pub fn agree(&self, truth: &Truth) -> Result<()> {
+        self.agree_within(truth, Edges::default())
+    }
+
+    /// The same on a machine that takes its time.
+    ///
+    /// # Errors
+    /// As [`States::agree`].
+    pub fn agree_within(&self, truth: &Truth, edges: Edges) -> Result<()> {
         let row = self.row(truth.pid)?;
         let wall = truth.wall_ns() as f64 / 1e9;
         let cpu = truth.cpu_ns() as f64 / 1e9;
@@ -289,15 +319,15 @@ impl States {
         let outside = row.lived_s - truth.lived_s;
         let more = truth.threads.saturating_sub(1) as f64;
         let waited = row.of(Microstate::WaitCpu) - of(&truth.states_s, Microstate::WaitCpu);
-        let alone = OUTSIDE_S + more * OUTSIDE_THREAD_S;
-        if !(-CPU_EDGE_S..=alone + waited.max(0.0)).contains(&outside) {
+        let alone = edges.outside_s + more * OUTSIDE_THREAD_S;
+        if !(-edges.cpu_s..=alone + waited.max(0.0)).contains(&outside) {
             wrong.push(format!(
                 "the threads lived {} s by their own clocks, {} s by the account",
                 truth.lived_s, row.lived_s
             ));
         }
         let end = CPU_THREAD_S.max(CPU_THREAD * cpu / truth.threads.max(1) as f64);
-        if (row.cpu_s() - cpu).abs() > CPU * cpu + CPU_EDGE_S + more * end {
+        if (row.cpu_s() - cpu).abs() > CPU * cpu + edges.cpu_s + more * end {
             wrong.push(format!(
                 "{cpu} s on CPU by getrusage, {} s by the account",
                 row.cpu_s()

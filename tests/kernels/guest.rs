@@ -1,0 +1,143 @@
+//! Inside, as the first process: makes a machine of what the kernel gives, runs kcollect, hands over what it made, and turns the
+//! machine off. What goes wrong is said on the console, which the host shows.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::mount::{MsFlags, mount};
+use nix::unistd::{dup2_stderr, dup2_stdout, sync};
+use tests::command::run;
+use tests::machine::{online_cpus, processes};
+
+use crate::runs::{DONE, Glance, Glances, KCOLLECT, LIMIT, MODULES, RUNS};
+
+/// What is carried out.
+const OUT: &str = "/out";
+/// Where files live on a disk.
+const DISK: &str = "/dev/vda";
+/// What the host reads when the machine is off.
+const HANDED_OVER: &str = "/dev/vdb";
+
+/// Runs it. Does not return but for an error of the kernel's.
+pub(crate) fn main() -> Result<()> {
+    if let Err(error) = work() {
+        eprintln!("{error:#}");
+    }
+    sync();
+    // SAFETY: nothing else runs that would mind.
+    let result = unsafe { libc::reboot(libc::RB_POWER_OFF) };
+    bail!("cannot turn the machine off: {result}")
+}
+
+fn work() -> Result<()> {
+    for (kind, place) in [
+        ("devtmpfs", "/dev"),
+        ("proc", "/proc"),
+        ("sysfs", "/sys"),
+        ("tmpfs", OUT),
+        ("cgroup2", "/sys/fs/cgroup"),
+    ] {
+        attach(kind, kind, place)?;
+    }
+    // Not mounted: the workloads may be below it, at the paths where they were built.
+    fs::create_dir_all("/tmp")?;
+    let console = OpenOptions::new().write(true).open("/dev/console")?;
+    dup2_stdout(&console)?;
+    dup2_stderr(&console)?;
+    let mut modules: Vec<_> = fs::read_dir(MODULES)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_>>()?;
+    modules.sort();
+    for module in modules {
+        load(&module).with_context(|| module.display().to_string())?;
+    }
+    attach(DISK, "ext4", "/var/tmp")?;
+
+    record("doctor", &["doctor", "--json"])?;
+    let runs = RUNS.get(online_cpus()?.len() - 1);
+    for each in runs.context("a machine of so many CPUs")?.iter() {
+        record(each.name, &[each.words, each.load].concat())?;
+    }
+    fs::write(Path::new(OUT).join(DONE), "")?;
+    let mut pack = Command::new("/bin/tar");
+    pack.args(["--sparse", "-cf", HANDED_OVER, "-C", OUT, "."]);
+    run(&mut pack, LIMIT)?.succeeded()?;
+    Ok(())
+}
+
+/// Mounts something. A place that is not there is made.
+fn attach(what: &str, kind: &str, place: &str) -> Result<()> {
+    fs::create_dir_all(place)?;
+    mount(
+        Some(what),
+        place,
+        Some(kind),
+        MsFlags::empty(),
+        None::<&str>,
+    )
+    .with_context(|| format!("cannot mount {what} on {place}"))
+}
+
+/// Loads a module, compressed or not.
+fn load(module: &Path) -> Result<()> {
+    const COMPRESSED: libc::c_int = 4;
+    let file = File::open(module)?;
+    let flags = match module.extension() {
+        Some(extension) if extension == "ko" => 0,
+        _ => COMPRESSED,
+    };
+    // SAFETY: the kernel reads the file and the text, and nothing else.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_finit_module,
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+        )
+    };
+    ensure!(result == 0, std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// Runs kcollect, and keeps what it said and who was there. How it ended is the host's to judge.
+fn record(name: &str, words: &[&str]) -> Result<()> {
+    let place = Path::new(OUT).join(name);
+    fs::create_dir(&place)?;
+    let before = glances()?;
+    let mut command = Command::new(KCOLLECT);
+    command.args(words).current_dir(&place).env("PATH", "/bin");
+    let finished = run(&mut command, LIMIT).with_context(|| name.to_owned())?;
+    let after = glances()?;
+    fs::write(place.join("before"), serde_json::to_string(&before)?)?;
+    fs::write(place.join("after"), serde_json::to_string(&after)?)?;
+    fs::write(place.join("code"), finished.code().to_string())?;
+    fs::write(place.join("stdout"), finished.stdout)?;
+    fs::write(place.join("stderr"), finished.stderr)?;
+    Ok(())
+}
+
+fn glances() -> Result<Glances> {
+    let all = processes()?.into_iter().filter_map(|pid| {
+        // One that is gone by now is not there.
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        Some((pid, glance(&status)))
+    });
+    Ok(all.collect())
+}
+
+fn glance(status: &str) -> Option<Glance> {
+    let value = |key: &str| {
+        let of = |line: &'_ str| Some(line.strip_prefix(key)?.strip_prefix(':')?.trim().to_owned());
+        status.lines().find_map(of)
+    };
+    let number = |key: &str| value(key)?.parse::<u64>().ok();
+    (number("Threads")? == 1).then_some(())?;
+    Some(Glance {
+        state: value("State")?.chars().next()?,
+        switches: number("voluntary_ctxt_switches")? + number("nonvoluntary_ctxt_switches")?,
+        kernel: value("VmSize").is_none(),
+    })
+}

@@ -1,0 +1,211 @@
+//! Outside: makes the machines, waits for them, and has judged what they hand over.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use tempfile::TempDir;
+use tests::command::{Finished, run};
+use tests::kcollect::binary;
+use tests::{compat32, loads, quarry};
+
+use crate::initramfs::Initramfs;
+use crate::judge::{Verdict, judge};
+use crate::kernel::{self, Kernel};
+use crate::runs::{DONE, KCOLLECT, MODULES, SELF, WORKLOADS};
+use crate::verifier;
+
+/// The longest that a machine runs.
+const LIMIT: Duration = Duration::from_secs(300);
+/// For what is done with files beside.
+const TOOL: Duration = Duration::from_secs(60);
+
+/// Half a billion instructions a second. Sleep is skipped.
+const COUNTED: [&str; 6] = [
+    "-smp",
+    "1",
+    "-accel",
+    "tcg,thread=single",
+    "-icount",
+    "shift=1,sleep=off",
+];
+const PARALLEL: [&str; 4] = ["-smp", "2", "-accel", "tcg,thread=multi"];
+/// All that qemu can do, but for an instruction after which it has been seen to spoil the flags.
+const CPU: &str = "max,-cx16";
+/// Where the kernel has to say something, it says it to the host; where it fails, the machine ends.
+const KERNEL_WORDS: &str = "console=ttyS0 quiet panic=-1 tsc=reliable";
+
+/// Of the disk that files are written to, and of what is handed over, bytes. Sparse files.
+const DISK: u64 = 256 << 20;
+const HANDED_OVER: u64 = 1 << 30;
+
+/// Runs it.
+///
+/// # Errors
+/// When something is wrong on a kernel; the message says what.
+pub(crate) fn main() -> Result<()> {
+    let kernels = kernel::all()?;
+    let common = common()?;
+    // Of the first kind no machine takes more than one CPU of this one.
+    let counted = thread::scope(|scope| {
+        let threads: Vec<_> = kernels
+            .iter()
+            .map(|kernel| scope.spawn(|| try_on(kernel, &COUNTED, &common)))
+            .collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended
+            .map(|end| end.unwrap_or_else(|_| Err(anyhow!("a judge panicked"))))
+            .collect::<Vec<_>>()
+    });
+    let mut wrong = Vec::new();
+    let mut costs = Vec::new();
+    for (kernel, counted) in kernels.iter().zip(counted) {
+        let release = &kernel.release;
+        println!("\nLinux {release}");
+        for (cpus, result) in [(1, counted), (2, try_on(kernel, &PARALLEL, &common))] {
+            match result {
+                Ok(verdict) => {
+                    for line in verdict.notes {
+                        println!("  {cpus} CPU: {line}");
+                    }
+                    let errors = verdict.wrong.into_iter();
+                    wrong.extend(errors.map(|error| format!("Linux {release}: {error:#}")));
+                    if !verdict.programs.is_empty() {
+                        costs.push((release.clone(), verdict.programs));
+                    }
+                }
+                Err(error) => wrong.push(format!("Linux {release}: {error:#}")),
+            }
+        }
+    }
+    println!("\n{}\n", verifier::table(&costs));
+    if costs.len() < kernels.len() {
+        wrong.push("not of every kernel it is known what the programs cost".to_owned());
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    bail!("{} things are wrong:\n{}", wrong.len(), wrong.join("\n"))
+}
+
+/// What is in every machine: kcollect, this program, the workloads, and some programs of the distribution.
+fn common() -> Result<Initramfs> {
+    let mut files = Initramfs::default();
+    let own = std::env::current_exe()?;
+    files.program(&own, SELF)?;
+    files.program(&binary()?, KCOLLECT)?;
+    let sibling = Path::new(env!("CARGO_BIN_EXE_mixed"));
+    for load in loads::all() {
+        let words = load.words(sibling, "", 0);
+        let program = Path::new(&words[0]);
+        let name = program.file_name().context("a program has a name")?;
+        files.program(program, Path::new(WORKLOADS).join(name))?;
+    }
+    // It is known by where it was built.
+    files.program(Path::new(compat32::PROGRAM), compat32::PROGRAM)?;
+    files.program(Path::new(quarry::QUARRY), "/quarry")?;
+    for name in ["sh", "true", "tar"] {
+        let path = PathBuf::from("/bin").join(name);
+        files.program(&path, &path)?;
+    }
+    python(&mut files)?;
+    Ok(files)
+}
+
+/// The interpreter and what it reads at its start, where there is one.
+fn python(files: &mut Initramfs) -> Result<()> {
+    const PYTHON: &str = "/usr/bin/python3";
+    const READ: &str = "import sys, os, encodings.ascii, encodings.latin_1, encodings.utf_8
+print(*[module.__file__ for module in sys.modules.values() if getattr(module, '__file__', None)], sep='\\n')";
+    if !Path::new(PYTHON).exists() {
+        return Ok(());
+    }
+    let mut python = Command::new(PYTHON);
+    let said = run(python.args(["-I", "-S", "-c", READ]), TOOL)?.succeeded()?;
+    files.program(Path::new(PYTHON), "/python3")?;
+    for path in said.stdout.lines().map(Path::new) {
+        files.file(path, path)?;
+    }
+    Ok(())
+}
+
+/// Boots a kernel, and judges what was recorded there.
+fn try_on(kernel: &Kernel, cpus: &[&str], common: &Initramfs) -> Result<Verdict> {
+    let place = TempDir::new()?;
+    let path = |name: &str| place.path().join(name);
+    let mut files = Initramfs::default();
+    for (number, module) in kernel.modules.iter().enumerate() {
+        let name = module.file_name().context("a module has a name")?;
+        let name = format!("{number}-{}", name.to_string_lossy());
+        files.file(module, Path::new(MODULES).join(name))?;
+    }
+    let archives = [common.encode(), files.encode()].concat();
+    fs::write(path("initramfs"), archives)?;
+    File::create(path("disk"))?.set_len(DISK)?;
+    // It is not on everybody's path.
+    let sbin = Path::new("/sbin/mkfs.ext4");
+    let mut mkfs = Command::new(if sbin.exists() {
+        sbin
+    } else {
+        Path::new("mkfs.ext4")
+    });
+    run(mkfs.arg("-q").arg(path("disk")), TOOL)?.succeeded()?;
+    File::create(path("handed over"))?.set_len(HANDED_OVER)?;
+
+    let ended = boot(kernel, cpus, place.path());
+    let console = fs::read(path("console")).unwrap_or_default();
+    let console = String::from_utf8_lossy(&console).into_owned();
+    let ended = ended.with_context(|| format!("its console said:\n{console}"))?;
+
+    let carried = path("carried");
+    fs::create_dir(&carried)?;
+    let mut tar = Command::new("tar");
+    tar.args(["--no-same-owner", "-xf"])
+        .arg(path("handed over"));
+    let unpacked = run(tar.arg("-C").arg(&carried), TOOL)?;
+    ensure!(
+        unpacked.code() == 0 && carried.join(DONE).exists(),
+        "the machine did not get to its end: {unpacked}\nits console said:\n{console}"
+    );
+    if let Some(keep) = std::env::var_os("KEEP") {
+        let keep = PathBuf::from(keep).join(format!("{}-{}", kernel.release, cpus[1]));
+        fs::create_dir_all(&keep)?;
+        run(Command::new("cp").arg("-a").arg(&carried).arg(&keep), TOOL)?.succeeded()?;
+    }
+    let mut verdict = judge(&carried);
+    verdict
+        .notes
+        .insert(0, format!("{:.0} s in qemu", ended.elapsed.as_secs_f64()));
+    if !console.trim().is_empty() {
+        verdict.notes.push(format!("console: {}", console.trim()));
+    }
+    Ok(verdict)
+}
+
+fn boot(kernel: &Kernel, cpus: &[&str], place: &Path) -> Result<Finished> {
+    let drive = |name: &str| {
+        format!(
+            "file={},format=raw,if=virtio,cache=unsafe",
+            place.join(name).display()
+        )
+    };
+    // It ends with whoever started it, however that ends.
+    let mut qemu = Command::new("setpriv");
+    qemu.args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
+        .args(["-no-user-config", "-nodefaults", "-no-reboot"])
+        .args(["-display", "none", "-machine", "q35"])
+        .args(cpus)
+        .args(["-cpu", CPU, "-m", "1G"])
+        .arg("-kernel")
+        .arg(&kernel.image)
+        .arg("-initrd")
+        .arg(place.join("initramfs"))
+        .args(["-append", KERNEL_WORDS])
+        .arg("-serial")
+        .arg(format!("file:{}", place.join("console").display()))
+        .args(["-drive", &drive("disk"), "-drive", &drive("handed over")]);
+    run(&mut qemu, LIMIT)?.succeeded()
+}

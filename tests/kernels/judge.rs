@@ -1,0 +1,342 @@
+//! What holds by construction, whatever the kernel, on a machine whose instructions are slow: time is conserved, workloads and
+//! kcollect say the same of each other's time, nothing is lost, user stacks are complete, and stock gprofng opens it all.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use experiment_format::microstate::Microstate;
+use serde::de::DeserializeOwned;
+use tests::books::{Books, FollowedBooks, complete};
+use tests::experiment::array_ticks;
+use tests::gprofng;
+use tests::kcollect::experiment_in;
+use tests::loads;
+use tests::states::{Edges, Row, States, WHOLE_S};
+use tests::truth::Truth;
+
+use crate::runs::{FOLLOWED, Glances, MOVING, Program, STATES, Said};
+use crate::verifier;
+
+/// What was found on a kernel.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    /// What is told where nothing is wrong too.
+    pub(crate) notes: Vec<String>,
+    /// What is wrong.
+    pub(crate) wrong: Vec<anyhow::Error>,
+    /// The BPF programs.
+    pub(crate) programs: Vec<Program>,
+}
+
+/// A recording that was carried out.
+#[derive(Debug)]
+struct Carried {
+    name: &'static str,
+    place: PathBuf,
+    experiment: PathBuf,
+    stdout: String,
+}
+
+/// Share of its life that a workload is in its state, at the least: among others that want the CPU, the rest is waiting.
+const STATE: f64 = 0.2;
+/// To start and to end takes some times as many instants as elsewhere.
+const EDGES: Edges = Edges {
+    cpu_s: 0.02,
+    outside_s: 0.1,
+};
+/// How long the host may keep a CPU from running, where it has fewer for two than they want, seconds.
+const STILL_S: f64 = 0.5;
+/// How far the life and the sleep of a thread that did not move may be apart, seconds: numbers have nine digits.
+const DIGITS_S: f64 = 1e-8;
+/// What may not be on every host.
+const PYTHON: &str = "python3";
+/// Share of the ticks with a user stack that are complete, at the least: of programs that stay, and of those that are gone before
+/// anybody can say what they have mapped.
+const SHARES: [(&str, f64); 4] = [
+    ("quarry", 0.97),
+    (PYTHON, 0.97),
+    ("sh", 0.97),
+    ("true", 0.4),
+];
+
+/// Judges what a machine handed over.
+pub(crate) fn judge(carried: &Path) -> Verdict {
+    let mut verdict = Verdict::default();
+    let (mut notes, mut programs) = (Vec::new(), Vec::new());
+    let mut results = vec![doctor(carried).context("doctor")];
+    for name in [STATES, FOLLOWED, MOVING] {
+        // Not every machine has all of them.
+        if !carried.join(name).exists() {
+            continue;
+        }
+        let recording = match Carried::of(carried, name) {
+            Ok(recording) => recording,
+            Err(error) => {
+                results.push(Err(error));
+                continue;
+            }
+        };
+        results.extend(conserved(&recording));
+        match name {
+            STATES => {
+                results.extend(told(&recording, &mut notes, &mut programs));
+                results.push(verifier::within_budget(&programs));
+            }
+            FOLLOWED => results.push(stacks(&recording, &mut notes)),
+            _ => {}
+        }
+    }
+    verdict.wrong = results.into_iter().filter_map(Result::err).collect();
+    verdict.notes = notes;
+    verdict.programs = programs;
+    verdict
+}
+
+impl Carried {
+    fn of(carried: &Path, name: &'static str) -> Result<Self> {
+        let place = carried.join(name);
+        let text = |name| fs::read_to_string(place.join(name));
+        let (code, stdout, stderr) = (text("code")?, text("stdout")?, text("stderr")?);
+        ensure!(
+            code == "0",
+            "{name}: kcollect ended with code {code}\n{stdout}{stderr}"
+        );
+        let experiment = experiment_in(&place)?;
+        Ok(Self {
+            name,
+            place,
+            experiment,
+            stdout,
+        })
+    }
+
+    fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        Ok(serde_json::from_str(&fs::read_to_string(
+            self.place.join(name),
+        )?)?)
+    }
+}
+
+fn doctor(carried: &Path) -> Result<()> {
+    let place = carried.join("doctor");
+    let code = fs::read_to_string(place.join("code"))?;
+    ensure!(
+        code == "0",
+        "it ended with code {code}: {}",
+        fs::read_to_string(place.join("stdout"))?
+    );
+    Ok(())
+}
+
+/// Time is conserved, of threads and of CPUs; nothing is lost; gprofng shows as much.
+fn conserved(carried: &Carried) -> Vec<Result<()>> {
+    let parts: [fn(&Carried) -> Result<()>; 4] = [threads, sleepers, cpus, nothing_lost];
+    parts
+        .into_iter()
+        .map(|part| part(carried).context(carried.name))
+        .collect()
+}
+
+fn threads(carried: &Carried) -> Result<()> {
+    let (before, after): (Glances, Glances) = (carried.json("before")?, carried.json("after")?);
+    let residents = before.keys().filter(|pid| after.contains_key(pid));
+    let allowed = if carried.name == MOVING {
+        STILL_S
+    } else {
+        WHOLE_S
+    };
+    States::of(&carried.experiment)?.conserve_within(&residents.copied().collect(), allowed)
+}
+
+/// A thread of the kernel that was asleep before and after, and never left a CPU in between, slept.
+fn sleepers(carried: &Carried) -> Result<()> {
+    let (before, after): (Glances, Glances) = (carried.json("before")?, carried.json("after")?);
+    let account = States::of(&carried.experiment)?;
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for (pid, glance) in &before {
+        let Some(glance) = glance.as_ref().filter(|glance| glance.kernel) else {
+            continue;
+        };
+        if after.get(pid) != Some(&Some(glance.clone())) || !"SDI".contains(glance.state) {
+            continue;
+        }
+        count += 1;
+        let row = account.row(*pid)?;
+        if row.lived_s - row.of(Microstate::Sleep) > DIGITS_S {
+            wrong.push(row);
+        }
+    }
+    ensure!(count > 0, "no thread of the kernel has slept all the time");
+    ensure!(
+        wrong.is_empty(),
+        "{} of {count} threads of the kernel did nothing but sleep, by the kernel: {wrong:?}",
+        wrong.len()
+    );
+    Ok(())
+}
+
+fn cpus(carried: &Carried) -> Result<()> {
+    let books = Books::of(&carried.experiment)?;
+    let shown = gprofng::objects(&carried.experiment, "cpus")?;
+    let header = gprofng::header(&carried.experiment)?;
+    ensure!(header.closed, "{}", header.text);
+    ensure!(!books.cpus.is_empty(), "{books:?}");
+    for cpu in &books.cpus {
+        let (ticks, intervals) = (cpu.ticks() as f64, cpu.recorded_ns / header.interval_ns);
+        ensure!(
+            (ticks - intervals).abs() <= 1.0,
+            "{ticks} ticks in a time of {intervals:.2} intervals: {cpu:?}"
+        );
+        let shown = shown.get(&format!("CPU {}", cpu.cpu)) * 1e9 / header.interval_ns;
+        ensure!(
+            (shown - ticks).abs() < 1.0,
+            "gprofng shows {shown} of {ticks} ticks of CPU {}",
+            cpu.cpu
+        );
+    }
+    Ok(())
+}
+
+fn nothing_lost(carried: &Carried) -> Result<()> {
+    /// These say how good a stack or a tick is, and take none away.
+    const IMPAIRED: [&str; 3] = ["truncated_stacks", "missing_stacks", "made_up"];
+    let books = Books::of(&carried.experiment)?;
+    books.complete()?;
+    // Where a CPU stands still, memory for what is kept of threads may come too late. It is counted.
+    if carried.name == MOVING {
+        return Ok(());
+    }
+    let losses = books.losses;
+    let lost: BTreeMap<_, _> = losses
+        .iter()
+        .filter(|(what, count)| **count != 0 && !IMPAIRED.contains(&what.as_str()))
+        .collect();
+    ensure!(lost.is_empty(), "lost: {lost:?} of {losses:?}");
+    Ok(())
+}
+
+/// Each workload's truth, and the state that it is mostly in.
+fn told(
+    carried: &Carried,
+    notes: &mut Vec<String>,
+    programs: &mut Vec<Program>,
+) -> Vec<Result<()>> {
+    let mut turns: Vec<(String, Vec<Truth>)> = Vec::new();
+    for line in carried.stdout.lines() {
+        match serde_json::from_str(line) {
+            Ok(Said::Turn(load)) => turns.push((load, Vec::new())),
+            Ok(Said::Impossible(why)) => notes.push(format!("not checked: {why}")),
+            Ok(Said::Programs(loaded)) => *programs = loaded,
+            Err(_) => {
+                if let (Ok(truth), Some((_, truths))) =
+                    (serde_json::from_str(line), turns.last_mut())
+                {
+                    truths.push(truth);
+                }
+            }
+        }
+    }
+    let account = match States::of(&carried.experiment) {
+        Ok(account) => account,
+        Err(error) => return vec![Err(error)],
+    };
+    notes.push(format!("{} workloads", turns.len()));
+    turns
+        .iter()
+        .flat_map(|(load, truths)| {
+            // Older kernels wait for a completion by a thread of their own, which the workload knows nothing of.
+            let workers = |truth: &&Truth| {
+                let row = account.row(truth.pid);
+                load.ends_with("io_uring") && row.is_ok_and(|row| row.threads > truth.threads)
+            };
+            let mut results = vec![in_its_state(load, truths, &account)];
+            for truth in truths.iter().filter(|truth| !workers(truth)) {
+                results.push(account.agree_within(truth, EDGES));
+                results.push(tiles(carried, truth, truths, &account));
+            }
+            results
+                .into_iter()
+                .map(|result| result.with_context(|| load.clone()))
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+fn tiles(carried: &Carried, truth: &Truth, truths: &[Truth], account: &States) -> Result<()> {
+    let ticks = array_ticks(&carried.experiment, Some(truth.pid))?;
+    account.tile(truth.pid, ticks, truths.len() - 1)
+}
+
+fn in_its_state(name: &str, truths: &[Truth], account: &States) -> Result<()> {
+    let load = loads::all()
+        .find(|load| load.to_string() == name)
+        .ok_or_else(|| anyhow!("no such workload"))?;
+    ensure!(
+        truths.len() == load.truths,
+        "{} truths, not {}",
+        truths.len(),
+        load.truths
+    );
+    let Some(state) = load.state else {
+        return Ok(());
+    };
+    let subject = truths.iter().find(|truth| truth.workload == load.subject);
+    let row = account.row(subject.context("no truth of its subject")?.pid)?;
+    let share = row.of(state) / row.lived_s;
+    // How long the disk takes by this clock, nobody knows.
+    let disk = load.waits_for_the_disk();
+    ensure!(
+        share >= STATE || disk && share > 0.0,
+        "{share:.3} of its life in {}: {row:?}",
+        state.name()
+    );
+    Ok(())
+}
+
+/// User stacks of followed programs reach their first function, and gprofng finds the functions.
+fn stacks(carried: &Carried, notes: &mut Vec<String>) -> Result<()> {
+    let books = Books::of(&carried.experiment)?;
+    let account = States::of(&carried.experiment)?;
+    let followed = books.followed()?;
+    let mut wrong = Vec::new();
+    for (name, share) in SHARES {
+        let rows = account.processes.iter().filter(|row| row.name == name);
+        let mut ends = BTreeMap::new();
+        for process in rows.clone().flat_map(|row| followed.all(row.pid)) {
+            for (end, ticks) in &process.user_stacks {
+                *ends.entry(end.as_str()).or_default() += ticks;
+            }
+        }
+        let ends = ends.iter().map(|(end, ticks)| ((*end).to_owned(), *ticks));
+        let ends: BTreeMap<_, _> = ends.collect();
+        let is = complete(&ends);
+        let said = format!("{name}: user stacks {:.2} % complete, {ends:?}", 100.0 * is);
+        if is < share || ends.is_empty() && (name != PYTHON || rows.count() > 0) {
+            wrong.push(said.clone());
+        }
+        notes.push(said);
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let mut quarries = account.processes.iter().filter(|row| row.name == "quarry");
+    deep(carried, followed, quarries.next().context("no quarry")?)
+}
+
+/// Below a hundred calls of one function.
+fn deep(carried: &Carried, followed: &FollowedBooks, quarry: &Row) -> Result<()> {
+    let (_, path) = followed.one(&carried.experiment, quarry.pid)?;
+    let commands = ["metrics e.user:i.user:name", "functions"];
+    let functions = gprofng::script(&commands, &path)?.content()?.table(2);
+    let total = functions.total()?;
+    let inclusive = |name: &str| {
+        let row = functions.find(name).map(|row| row.values[1]);
+        row.unwrap_or_default()
+    };
+    ensure!(
+        total > 0.0 && inclusive("main") >= 0.9 * total && inclusive("dig") >= 0.9 * total,
+        "main and dig are below most of {total} s: {functions:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! The load of a recording: one workload after the other, so that each has its CPU for itself, and a look at kcollect's BPF
+//! programs while they are loaded.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use tests::loads;
+use tests::machine::work_cpu;
+
+use crate::runs::{SECONDS, Said, WORKLOADS};
+use crate::verifier;
+
+/// Runs it.
+///
+/// # Errors
+/// When a workload fails.
+pub(crate) fn main() -> Result<()> {
+    let cpu = work_cpu()?;
+    let sibling = Path::new(WORKLOADS).join("any");
+    for load in loads::all() {
+        if let Err(error) = load.possible() {
+            tell(&Said::Impossible(format!("{load}: {error:#}")))?;
+            continue;
+        }
+        tell(&Said::Turn(load.to_string()))?;
+        let words = load.words(&sibling, SECONDS, cpu);
+        let status = Command::new(&words[0])
+            .args(&words[1..])
+            .status()
+            .with_context(|| words.join(" "))?;
+        ensure!(status.success(), "{load}: {status}");
+    }
+    tell(&Said::Programs(verifier::loaded()))
+}
+
+fn tell(said: &Said) -> Result<()> {
+    let line = serde_json::to_string(said)? + "\n";
+    Ok(std::io::stdout().write_all(line.as_bytes())?)
+}

@@ -1,0 +1,123 @@
+//! What is recorded in a machine, and what both of its sides call things.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// This program, in a machine: where the kernel looks for the first one.
+pub(crate) const SELF: &str = "/init";
+/// kcollect, in a machine.
+pub(crate) const KCOLLECT: &str = "/kcollect";
+/// Where the workloads are, in a machine.
+pub(crate) const WORKLOADS: &str = "/workloads";
+/// Where modules of the kernel are, in the order in which they are loaded.
+pub(crate) const MODULES: &str = "/modules";
+/// The word that makes this program the load of a recording.
+pub(crate) const LOAD: &str = "load";
+/// In what is carried out: the last file that is written.
+pub(crate) const DONE: &str = "done";
+/// For how long each workload works, seconds.
+pub(crate) const SECONDS: &str = "0.6";
+
+/// The recording of the workloads that know their states.
+pub(crate) const STATES: &str = "states";
+/// The recording of programs that are followed.
+pub(crate) const FOLLOWED: &str = "followed";
+/// The recording of what moves between two CPUs.
+pub(crate) const MOVING: &str = "moving";
+
+/// A recording.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    /// Its directory in what is carried out.
+    pub(crate) name: &'static str,
+    /// kcollect's arguments, but for the load.
+    pub(crate) words: &'static [&'static str],
+    /// The load.
+    pub(crate) load: &'static [&'static str],
+}
+
+/// On a machine of one CPU, and on one of two.
+pub(crate) const RUNS: [&[Run]; 2] = [
+    &[
+        Run {
+            name: STATES,
+            words: &["-p", "hi", "-x", "off", "-F", "off", "--"],
+            load: &[SELF, LOAD],
+        },
+        Run {
+            name: FOLLOWED,
+            words: &["-p", "hi", "-F", "on", "--"],
+            load: &["/bin/sh", "-eu", "-c", FOLLOWED_SCRIPT],
+        },
+    ],
+    &[Run {
+        name: MOVING,
+        words: &["-p", "on", "-x", "off", "-F", "on", "--"],
+        load: &["/bin/sh", "-eu", "-c", MOVING_SCRIPT],
+    }],
+];
+
+/// The longest that one takes, by the clock of the machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(150);
+
+/// Recursion of an interpreter, calls of C, and programs that are gone at once.
+const FOLLOWED_SCRIPT: &str = r#"
+/quarry deep:100,400
+if [ -x /python3 ]; then /python3 -I -S -c '
+import time
+def fib(n):
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+end = time.process_time() + 0.4
+while time.process_time() < end:
+    fib(12)
+'; fi
+n=0
+while [ $n -lt 40 ]; do /bin/true; n=$((n + 1)); done
+"#;
+
+/// Threads that move, are born, wait for locks and for CPUs that others have.
+const MOVING_SCRIPT: &str = r#"
+/workloads/migrate 1 0 &
+/workloads/births 1 1 fifo &
+/workloads/state_lock 1 0 mutex &
+/workloads/state_latency 1 1 &
+/quarry deep:100,200
+wait
+"#;
+
+/// What the load of [`STATES`] says besides the truths of its workloads, a line each.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Said {
+    /// The truths that follow are this workload's.
+    Turn(String),
+    /// The machine cannot run a workload.
+    Impossible(String),
+    /// The BPF programs that are loaded.
+    Programs(Vec<Program>),
+}
+
+/// A BPF program.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Program {
+    /// Its name, as far as the kernel keeps it.
+    pub(crate) name: String,
+    /// How many instructions the verifier has walked through.
+    pub(crate) verified: u32,
+}
+
+/// What the kernel shows of a process with one thread: two looks at it tell whether it has slept all the time in between.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Glance {
+    /// The letter of its state.
+    pub(crate) state: char,
+    /// How often it has left a CPU.
+    pub(crate) switches: u64,
+    /// Whether it is a thread of the kernel.
+    pub(crate) kernel: bool,
+}
+
+/// A look at all processes, by number. Those with more threads than one have none.
+pub(crate) type Glances = BTreeMap<i32, Option<Glance>>;
