@@ -22,6 +22,21 @@ impl Precedence {
     }
 }
 
+/// Does something without it, if the calling thread has it: starts a program, which is to inherit what kcollect was started with,
+/// its nice value too, which the kernel else resets with the rest.
+pub fn without<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: takes and gives numbers.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    let held = policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_RR
+        && schedule(libc::SCHED_OTHER, 0).is_ok();
+    let done = work();
+    if held {
+        // Had a moment ago.
+        let _ = schedule(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1);
+    }
+    done
+}
+
 impl Drop for Precedence {
     fn drop(&mut self) {
         // To give it up needs no privilege. Should it fail nevertheless, the end of the process does it.

@@ -25,7 +25,7 @@ use crate::kernel::founder::Founder;
 use crate::load::{self, Load};
 use crate::machine::{self, now};
 use crate::output::Output;
-use crate::precedence::Precedence;
+use crate::precedence::{self, Precedence};
 use crate::signals::{Request, Signals};
 use crate::sources::Sources;
 use crate::summary::Summary;
@@ -382,7 +382,7 @@ impl<'a> Session<'a> {
     fn follow_load(&mut self, time: u64, output: &mut Output) -> Result<(), Failure> {
         match &mut self.load {
             LoadPhase::QuietUntil(start) if time >= *start => {
-                match Load::start(&self.plan.load, self.descriptors) {
+                match precedence::without(|| Load::start(&self.plan.load, self.descriptors)) {
                     Ok(load) => {
                         output.detail(&format!("load started (Process ID: {})", load.pid()));
                         self.founder.follow(load.pid());
