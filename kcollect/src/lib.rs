@@ -8,6 +8,7 @@
 //! it, [`export`] writes it for other tools. [`doctor`] says beforehand what is missing, [`exit`] how a run ends.
 
 pub mod cli;
+pub mod counters;
 pub mod doctor;
 pub mod dry_run;
 pub mod exit;
