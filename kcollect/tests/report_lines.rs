@@ -169,7 +169,7 @@ fn lines_sources_and_instructions_of_a_small_experiment() {
         [
             view(&["source"]),
             view(&["source", "nowhere"]),
-            view(&["disasm", "wor"]),
+            view(&["disasm", "^(work|main)$"]),
             view(&["disasm", "main", "more"]),
             view(&["source", "main", "--path-map", "x"]),
         ]

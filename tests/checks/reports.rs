@@ -202,14 +202,6 @@ fn relatives(experiment: &Path, model: &Model, metrics: &str, columns: usize) ->
         let ([stock], 1) = (stock, same_name.count()) else {
             continue;
         };
-        // Of functions that are in a stack twice, gprofng shows other relatives than `Relatives`.
-        let recurs = model.stacks.iter().any(|(stack, ..)| {
-            let times = model.stack_functions(stack);
-            times.filter(|other| other.name == *name).count() > 1
-        });
-        if recurs {
-            continue;
-        }
         let wish = Wish {
             metrics: Some(metrics.to_owned()),
             subject: Some(name.clone()),

@@ -187,7 +187,8 @@ impl Tally {
 
 /// Who calls a function and whom it calls, with what each is owed of its inclusive time (attributed).
 ///
-/// Of a stack in which the function is several times, each of its callers and callees has the time once.
+/// Of a stack in which the function is several times, the innermost one counts, as in gprofng (`PathTree::get_clr_metrics`,
+/// `get_cle_metrics`): so callers add up to the inclusive time, and callees and the function itself do.
 #[derive(Debug, Clone, Default)]
 pub struct Relatives {
     /// By caller; none is the root.
@@ -203,35 +204,28 @@ impl Relatives {
     #[must_use]
     pub fn of(model: &Model, totals: &Totals, function: FunctionId) -> Relatives {
         let mut relatives = Relatives::default();
-        let (mut callers, mut callees) = (Vec::new(), Vec::new());
         for (stack, _, _) in model.stacks.iter() {
             let sums = &totals.stacks[stack.index()];
             if *sums == [0; STATES] {
                 continue;
             }
-            callers.clear();
-            callees.clear();
             let mut callee = None;
             let mut frames = model.stack(stack).map(|frame| frame.function).peekable();
             while let Some(at) = frames.next() {
-                if at == function {
-                    callers.push(frames.peek().copied());
-                    match callee {
-                        Some(callee) => callees.push(callee),
-                        None => add(&mut relatives.own, sums),
-                    }
+                if at != function {
+                    callee = Some(at);
+                    continue;
                 }
-                callee = Some(at);
-            }
-            callers.sort_unstable();
-            callers.dedup();
-            callees.sort_unstable();
-            callees.dedup();
-            for caller in &callers {
-                add(relatives.callers.entry(*caller).or_default(), sums);
-            }
-            for callee in &callees {
-                add(relatives.callees.entry(*callee).or_default(), sums);
+                let caller = frames.peek().copied();
+                add(relatives.callers.entry(caller).or_default(), sums);
+                add(
+                    match callee {
+                        Some(callee) => relatives.callees.entry(callee).or_default(),
+                        None => &mut relatives.own,
+                    },
+                    sums,
+                );
+                break;
             }
         }
         relatives

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use experiment_format::functions::FunctionTable;
 
 use super::Context;
-use super::source::{Annotated, annotated_columns, read, subject};
+use super::source::{Annotated, annotated_columns, read};
+use super::subject::subject;
 use crate::exit::{Failure, Kind};
 use crate::report::aggregate;
 use crate::report::lines::{Files, believable};

@@ -8,6 +8,7 @@ mod lines;
 mod relatives;
 mod samples;
 mod source;
+mod subject;
 mod things;
 mod tree;
 mod triage;
@@ -159,7 +160,8 @@ pub struct Wish {
     pub sort: Option<String>,
     /// So many rows, `<Total>` not counted; none: all.
     pub limit: Option<usize>,
-    /// The function that the view is of: its name, its symbol, or of callers and callees a regular expression.
+    /// The function that the view is of, as it was typed: its name, its symbol, either with a load object behind it, or a
+    /// regular expression that fits no other.
     pub subject: Option<String>,
     /// Where source and debug files are looked for.
     pub lookup: Lookup,

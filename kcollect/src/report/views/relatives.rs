@@ -1,35 +1,24 @@
 //! Callers and callees of one function, as gprofng's `csingle` has them.
 
-use std::cmp::Reverse;
-
-use rustc_hash::FxHashMap;
-
+use super::subject::{Subject, subject};
 use super::{Context, Thing, View, metric_cells, metric_columns};
-use crate::exit::{Failure, Kind};
+use crate::exit::Failure;
 use crate::report::aggregate::Relatives;
-use crate::report::filter::Pattern;
 use crate::report::metric::{Flavor, Metrics};
-use crate::report::model::{FunctionId, Model};
+use crate::report::model::FunctionId;
 use crate::report::resolve::TOTAL;
 use crate::report::table::{Cell, Column, Table, left_out};
 
-/// How many names are offered in place of one that is none.
-const NEAREST: usize = 5;
-
 pub(super) fn callers_callees(context: &Context<'_>) -> Result<Table, Failure> {
     let model = context.model;
-    let Some(wanted) = &context.wish.subject else {
-        return Err(Failure::new(
-            Kind::Usage,
-            "callers-callees: of which function?",
-            "name it: kcollect report callers-callees malloc",
-        ));
-    };
-    let function = find(model, wanted)?;
+    let totals = context.totals();
+    let Subject {
+        function,
+        mut notes,
+    } = subject(context, &totals)?;
     let metrics = context
         .metrics(Metrics::of_functions)?
         .only(Flavor::Attributed);
-    let totals = context.totals();
     let Relatives {
         callers,
         own,
@@ -74,6 +63,7 @@ pub(super) fn callers_callees(context: &Context<'_>) -> Result<Table, Failure> {
         .into_iter()
         .chain([thing("function", Some(function), &own)])
         .chain(callees);
+    notes.extend(left_out(more));
     let columns = metrics.list.iter().flat_map(metric_columns).chain([
         Column::text("role", "Role"),
         Column::text("name", "Name"),
@@ -94,102 +84,6 @@ pub(super) fn callers_callees(context: &Context<'_>) -> Result<Table, Failure> {
             })
             .collect(),
         verbatim: false,
-        notes: left_out(more).into_iter().collect(),
+        notes,
     })
-}
-
-/// The function of a name; or of a name and a load object, if several have the name, `main <sort>`; or the only one that a
-/// regular expression describes.
-fn find(model: &Model, wanted: &str) -> Result<FunctionId, Failure> {
-    let qualified = |id: FunctionId| {
-        let function = model.function(id);
-        let object = model.object(function.object);
-        [
-            format!("{} {}", function.name, object.short_name()),
-            format!("{} {}", function.name, object.path),
-        ]
-    };
-    let all = || (0..model.functions.len() as u32).map(FunctionId);
-    let mut found: Vec<_> = all()
-        .filter(|id| {
-            let function = model.function(*id);
-            function.name == wanted || function.mangled.as_deref() == Some(wanted)
-        })
-        .collect();
-    if found.is_empty() {
-        found = all()
-            .filter(|id| qualified(*id).iter().any(|name| name == wanted))
-            .collect();
-    }
-    if found.is_empty()
-        && let Ok(pattern) = Pattern::new(wanted)
-    {
-        found = all()
-            .filter(|id| pattern.matches(&model.function(*id).name))
-            .collect();
-    }
-    match found[..] {
-        [function] => Ok(function),
-        [] => {
-            let names = model.functions.iter().map(|function| &*function.name);
-            Err(Failure::new(
-                Kind::Usage,
-                format!("callers-callees: no function is {wanted}"),
-                format!("the nearest are {}", nearest(names, wanted).join(", ")),
-            ))
-        }
-        _ => {
-            // As short as tells them apart.
-            let mut uses: FxHashMap<String, usize> = FxHashMap::default();
-            for id in &found {
-                let function = model.function(*id);
-                let [short, _] = qualified(*id);
-                *uses.entry(function.name.clone()).or_default() += 1;
-                *uses.entry(short).or_default() += 1;
-            }
-            let labels = found.iter().take(NEAREST).map(|id| {
-                let [short, long] = qualified(*id);
-                let name = &model.function(*id).name;
-                match (uses[name], uses[&short]) {
-                    (1, _) => format!("'{name}'"),
-                    (_, 1) => format!("'{short}'"),
-                    _ => format!("'{long}'"),
-                }
-            });
-            let labels = labels.collect::<Vec<_>>().join(", ");
-            let more = found.len().saturating_sub(NEAREST);
-            let more = if more == 0 {
-                String::new()
-            } else {
-                format!(" and {more} more")
-            };
-            Err(Failure::new(
-                Kind::Usage,
-                format!("callers-callees: {} functions are {wanted}", found.len()),
-                format!("name one of {labels}{more}"),
-            ))
-        }
-    }
-}
-
-/// The names that look most like one that is none.
-fn nearest<'a>(names: impl Iterator<Item = &'a str>, wanted: &str) -> Vec<&'a str> {
-    let wanted = wanted.to_lowercase();
-    let mut near: Vec<_> = names
-        .map(|name| {
-            // Names of C++ and Rust are long, and their last part is what is remembered.
-            let last = name.split('(').next().unwrap_or(name);
-            let last = last.rsplit("::").next().unwrap_or(last).to_lowercase();
-            (
-                Reverse((1000.0 * strsim::jaro_winkler(&last, &wanted)) as u32),
-                name,
-            )
-        })
-        .collect();
-    near.sort_unstable();
-    near.dedup();
-    near.into_iter()
-        .map(|(_, name)| name)
-        .take(NEAREST)
-        .collect()
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 
+use super::subject::subject;
 use super::{Context, Thing, metric_cells, metric_columns};
 use crate::exit::{Failure, Kind};
 use crate::report::aggregate::{self, Shares, Totals};
@@ -85,60 +86,6 @@ pub(super) fn source(context: &Context<'_>) -> Result<Table, Failure> {
         ),
         notes,
         verbatim: true,
-    })
-}
-
-/// The function that a view is of.
-pub(super) struct Subject {
-    pub(super) function: FunctionId,
-    /// That there are others of its name.
-    pub(super) notes: Vec<String>,
-}
-
-/// That with the name that was typed, or copies of it with a name of their own; of several the one with most time.
-pub(super) fn subject(context: &Context<'_>, totals: &Totals) -> Result<Subject, Failure> {
-    let model = context.model;
-    let name = context.wish.subject.as_deref().unwrap_or_default();
-    let shares = aggregate::functions(model, totals).functions;
-    let is = |function: &FunctionId| {
-        let function = model.function(*function);
-        function.name == name || function.mangled.as_deref() == Some(name)
-    };
-    // Compilers make copies for some of the callers: work.constprop.0, work.part.1.
-    let is_copy = |function: &FunctionId| {
-        let rest = model.function(*function).name.strip_prefix(name);
-        rest.is_some_and(|rest| rest.starts_with('.'))
-    };
-    let ids = (0..model.functions.len() as u32).map(FunctionId);
-    let mut found: Vec<_> = ids.clone().filter(is).collect();
-    if found.is_empty() && !name.is_empty() {
-        found = ids.filter(is_copy).collect();
-    }
-    // What is further ahead wins where nobody has time.
-    let time = |function: &FunctionId| shares.inclusive[function.index()].iter().sum::<i64>();
-    found.sort_by_key(|function| std::cmp::Reverse(time(function)));
-    let Some((first, others)) = found.split_first() else {
-        let near = model.functions.iter().map(|function| &*function.name);
-        let near: Vec<_> = near.filter(|near| near.contains(name)).take(5).collect();
-        return Err(Failure::new(
-            Kind::NoInput,
-            format!("{name} is in no stack of what was recorded"),
-            match near.is_empty() {
-                true => {
-                    "name one that the view functions shows, or lines, if it was inlined".to_owned()
-                }
-                false => format!("these are: {}", near.join(", ")),
-            },
-        ));
-    };
-    let others = others.iter().map(|other| {
-        let other = model.function(*other);
-        let object = model.object(other.object);
-        format!("there is also {} in {}", other.name, object.path)
-    });
-    Ok(Subject {
-        function: *first,
-        notes: others.collect(),
     })
 }
 

@@ -31,14 +31,24 @@ pub(super) fn calltree(context: &Context<'_>) -> Result<Table, Failure> {
     let mut total = total;
     total.cells[0] = Cell::Count(0);
     let mut rows = vec![row(&metrics, &total, &total, "+-")];
-    let mut more = 0;
+    let (mut more, mut cut) = (0, 0);
     let mut pending = Vec::new();
-    let push = |pending: &mut Vec<Pending>, nodes: &[StackId], depth: usize, lines: &str| {
-        let mut things = children(model, &callees, &below, nodes, depth);
+    let mut push = |pending: &mut Vec<Pending>, nodes: &[StackId], own: usize, lines: &str| {
+        let mut things = children(model, &callees, &below, nodes, own);
         things.retain(|(thing, _)| {
             let mut values = metrics.list.iter();
             values.any(|metric| thing.value(metric.base, metric.flavor) != 0)
         });
+        let shown = |thing: &Thing| {
+            let value = sort
+                .by
+                .map_or(0, |(base, flavor)| thing.value(base, flavor));
+            own <= depth && value as f64 >= least
+        };
+        // Before lines are drawn: they lead to what is shown alone.
+        let all = things.len();
+        things.retain(|(thing, _)| shown(thing));
+        more += all - things.len();
         things.sort_by(|(a, _), (b, _)| sort.order(a, b));
         let last = things.len().saturating_sub(1);
         // Later ones are pushed first, so that the first is on top.
@@ -46,7 +56,7 @@ pub(super) fn calltree(context: &Context<'_>) -> Result<Table, Failure> {
             pending.push(Pending {
                 thing,
                 nodes,
-                depth,
+                depth: own,
                 lines: lines.to_owned(),
                 last: position == last,
             });
@@ -61,11 +71,8 @@ pub(super) fn calltree(context: &Context<'_>) -> Result<Table, Failure> {
         last,
     }) = pending.pop()
     {
-        let value = sort
-            .by
-            .map_or(0, |(base, flavor)| thing.value(base, flavor));
-        if own > depth || (value as f64) < least || rows.len() > limit {
-            more += 1;
+        if rows.len() > limit {
+            cut += 1;
             continue;
         }
         rows.push(row(&metrics, &thing, &total, &format!("{lines}+-")));
@@ -84,7 +91,7 @@ pub(super) fn calltree(context: &Context<'_>) -> Result<Table, Failure> {
         columns: columns.collect(),
         rows,
         verbatim: false,
-        notes: left_out(more)
+        notes: left_out(more + cut)
             .map(|line| line.replace("row", "branch").replace("branchs", "branches"))
             .into_iter()
             .collect(),
