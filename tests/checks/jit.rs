@@ -67,6 +67,9 @@ fn made(told: &str) -> Result<()> {
     Ok(())
 }
 
+/// For how long the programs below go round.
+const LOOP: Duration = Duration::from_secs(4);
+
 /// The same loop under two names, for a time that each measures, in three runtimes; it prints the first one's share.
 const NODE: &str = "
 function hot(n) { let x = 1; for (let i = 0; i < n; i++) x = (x * 7 + i) % 1000003; return x; }
@@ -190,9 +193,10 @@ fn shares(load: &[&OsStr], experiment: &str, is: impl Fn(&str, &str) -> bool) ->
         rows.map(|row| row.values[1]).sum::<f64>() * 1e9 / interval
     };
     let (hot, cold) = (ticks("hot"), ticks("cold"));
-    let all = functions.total()? * 1e9 / interval;
+    // Not of the process's time: what a runtime needs to start is its own affair.
+    let all = LOOP.as_nanos() as f64 / interval;
     ensure!(
-        hot + cold > 0.8 * all && all > 200.0,
+        hot + cold > 0.9 * all,
         "hot {hot}, cold {cold} ticks of {all}: {:#?}",
         functions.rows.iter().take(40).collect::<Vec<_>>()
     );

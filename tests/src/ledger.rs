@@ -64,7 +64,7 @@ impl Instant {
     /// The account, at a later instant, of a thread that whatever blocked it since this one blocked in one state.
     pub fn blocked_until(&self, later: &Self, state: Microstate) -> Account {
         let mut account = self.account_until(later);
-        account.credit(state, self.blocked_ns(later));
+        account.credit(state, self.blocked_ns(later).try_into().unwrap_or(0));
         account
     }
 
@@ -80,9 +80,10 @@ impl Instant {
         account
     }
 
-    fn blocked_ns(&self, later: &Self) -> u64 {
+    /// Of a call that did not block it is a hair more or less than nothing, since the clocks are read one after the other.
+    fn blocked_ns(&self, later: &Self) -> i64 {
         let elsewhere = (later.cpu_ns - self.cpu_ns) + (later.waited_ns - self.waited_ns);
-        (later.wall_ns - self.wall_ns).saturating_sub(elsewhere)
+        (later.wall_ns - self.wall_ns) as i64 - elsewhere as i64
     }
 }
 
@@ -91,7 +92,9 @@ impl Instant {
 pub struct Ledger {
     schedstat: File,
     start: Instant,
-    account: Account,
+    /// By number of the state. What is less than nothing counts against what is more: of two hundred thousand calls the hairs
+    /// would else add up.
+    blocked_ns: [i64; Microstate::PER_THREAD],
 }
 
 impl Ledger {
@@ -106,7 +109,7 @@ impl Ledger {
         Ok(Self {
             start: instant(&schedstat)?,
             schedstat,
-            account: Account::default(),
+            blocked_ns: [0; Microstate::PER_THREAD],
         })
     }
 
@@ -119,7 +122,9 @@ impl Ledger {
         let before = instant(&self.schedstat)?;
         let result = call();
         let after = instant(&self.schedstat)?;
-        self.account.credit(state, before.blocked_ns(&after));
+        if let Some(sum) = self.blocked_ns.get_mut(state as usize) {
+            *sum += before.blocked_ns(&after);
+        }
         Ok(result)
     }
 
@@ -127,10 +132,12 @@ impl Ledger {
     ///
     /// # Errors
     /// When a clock cannot be read.
-    pub fn end(mut self) -> Result<Account> {
-        let end = instant(&self.schedstat)?;
-        self.account.add(&self.start.account_until(&end));
-        Ok(self.account)
+    pub fn end(self) -> Result<Account> {
+        let mut account = self.start.account_until(&instant(&self.schedstat)?);
+        for (sum, ns) in account.off_cpu_ns.iter_mut().zip(self.blocked_ns) {
+            *sum += u64::try_from(ns).unwrap_or(0);
+        }
+        Ok(account)
     }
 }
 
@@ -166,12 +173,14 @@ pub fn parse_waited(schedstat: &[u8]) -> Result<u64> {
 fn instant(schedstat: &File) -> Result<Instant> {
     let mut waited_ns = waited(schedstat)?;
     loop {
+        // The CPU time is one of some time during the call, which takes longer on a CPU that the thread has just come to.
+        let before_ns = monotonic_ns()?;
         let cpu_ns = clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
-        let wall_ns = monotonic_ns()?;
+        let after_ns = monotonic_ns()?;
         let again = waited(schedstat)?;
         if again == waited_ns {
             return Ok(Instant {
-                wall_ns,
+                wall_ns: before_ns.midpoint(after_ns),
                 cpu_ns,
                 waited_ns,
             });
