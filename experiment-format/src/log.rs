@@ -110,6 +110,13 @@ pub enum ProfileDecl {
     /// unless it was told `-viewmode expert` or `machine`: name all threads of an experiment or
     /// none. Experiments do not depend on each other in this, subexperiments included.
     ThreadNames,
+    /// Counters that were profiled, in the file `hwcounters`.
+    Counters {
+        /// The counters; 64 at most.
+        counters: Vec<CounterDecl>,
+        /// The packets.
+        packets: Vec<PacketDecl>,
+    },
     /// Any other table.
     Other {
         /// Its name, for instance `heaptrace`.
@@ -125,17 +132,67 @@ impl ProfileDecl {
     /// The packets of the table.
     pub fn packets(&self) -> &[PacketDecl] {
         match self {
-            ProfileDecl::Clock { packets, .. } | ProfileDecl::Other { packets, .. } => packets,
+            ProfileDecl::Clock { packets, .. }
+            | ProfileDecl::Counters { packets, .. }
+            | ProfileDecl::Other { packets, .. } => packets,
             ProfileDecl::ThreadNames => &[],
         }
     }
 
     fn packets_mut(&mut self) -> Option<&mut Vec<PacketDecl>> {
         match self {
-            ProfileDecl::Clock { packets, .. } | ProfileDecl::Other { packets, .. } => {
-                Some(packets)
-            }
+            ProfileDecl::Clock { packets, .. }
+            | ProfileDecl::Counters { packets, .. }
+            | ProfileDecl::Other { packets, .. } => Some(packets),
             ProfileDecl::ThreadNames => None,
+        }
+    }
+}
+
+/// A counter that was profiled: a metric of its own.
+///
+/// gprofng makes further metrics of some names: IPC and CPI of `cycles` and `insts`, `K_IPC` and `K_CPI` of `K_cycles` and
+/// `K_insts`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CounterDecl {
+    /// By what packets refer to it: [`crate::packet::CounterEvent::tag`], 0 to 63.
+    pub tag: u32,
+    /// The metric's keyword: letters, digits and `_`.
+    pub name: String,
+    /// The metric's title, free text.
+    pub title: String,
+    /// After how many events it overflows.
+    pub interval: u64,
+    /// What a value is.
+    pub unit: CounterUnit,
+}
+
+/// What the values of a counter are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CounterUnit {
+    /// Plain counts.
+    Count,
+    /// Cycles of the CPU's clock, shown as time also.
+    Cycles,
+    /// Nanoseconds, shown as seconds.
+    Nanoseconds,
+}
+
+impl CounterUnit {
+    /// gprofng's `timecvt`: 1 stands for the CPU's clock, a negative number for one of so many MHz.
+    pub(crate) fn timecvt(self) -> i64 {
+        match self {
+            CounterUnit::Count => 0,
+            CounterUnit::Cycles => 1,
+            CounterUnit::Nanoseconds => -1000,
+        }
+    }
+
+    pub(crate) fn of_timecvt(timecvt: i64) -> Self {
+        match timecvt {
+            -1000 => CounterUnit::Nanoseconds,
+            1 => CounterUnit::Cycles,
+            _ => CounterUnit::Count,
         }
     }
 }

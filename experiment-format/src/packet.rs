@@ -1,10 +1,11 @@
 //! Self-described packets: a declaration in `log.xml` says which bytes of a packet mean what.
 //!
 //! A reader takes each field from its declared place, so a writer is free in its layout. Those of
-//! the two packets that we write, [`ClockTick`] and [`TickArray`], are stated once, in a table; the
+//! the packets that we write, [`ClockTick`], [`TickArray`] and [`CounterEvent`], are stated once, in a table; the
 //! declaration and the encoder both follow from it. The decoder follows from whatever declaration
-//! a file has, and gives [`ClockRecord`]s for both.
+//! a file has, and gives [`ClockRecord`]s for the first two, a [`CounterRecord`] for the third.
 
+pub(crate) mod counter;
 mod tick;
 
 use std::array;
@@ -14,6 +15,8 @@ use crate::microstate::{Microstate, NumStates};
 use crate::stacks::StackUid;
 use crate::xml::Element;
 
+use counter::{COUNTED, VALUE};
+pub use counter::{CounterEvent, CounterRecord};
 use tick::{ARRAY, DETAIL, ONE, SHARED};
 pub use tick::{ClockTick, Detail, TickArray};
 
@@ -23,6 +26,8 @@ pub const HEADER_BYTES: usize = 4;
 pub const EMPTY: u16 = 0;
 /// Type of a tick array: gprofng takes no state from such a packet, but a count for each.
 pub const TICK_ARRAY: u16 = 1;
+/// Type of a packet of a counter.
+pub const COUNTER: u16 = 3;
 /// Type of a clock packet.
 pub const CLOCK: u16 = 8;
 /// Type of a stack that packets refer to.
@@ -136,6 +141,8 @@ pub(crate) struct PacketLayout {
     shared: [Option<usize>; SHARED.len()],
     ticks: TickFields,
     detail: Option<usize>,
+    /// Of a counter packet: positions of the counter and its value.
+    counted: Option<[Option<usize>; 2]>,
 }
 
 /// Positions of the fields that say how many ticks there are, and of which state.
@@ -170,6 +177,8 @@ impl PacketLayout {
             shared: SHARED.map(|field| position(field.name)),
             ticks,
             detail: position(DETAIL.name),
+            counted: (decl.kind == COUNTER)
+                .then(|| [COUNTED.fields[0].name, VALUE.name].map(position)),
         }
     }
 
@@ -182,13 +191,22 @@ impl PacketLayout {
             .value(packet)
     }
 
-    /// The ticks of a packet, none if it lacks the thread, the time or the ticks.
-    pub(crate) fn ticks(&self, packet: &[u8]) -> Option<PacketTicks> {
-        let get = |position: Option<usize>| match self.fields[position?].value(packet)? {
+    fn integer(&self, position: Option<usize>, packet: &[u8]) -> Option<u64> {
+        match self.fields[position?].value(packet)? {
             Value::Integer(value) => Some(value),
             Value::Text(_) => None,
-        };
-        let [cpu, time, stack, thread, process] = self.shared.map(get);
+        }
+    }
+
+    /// The values of the fields that all packets begin with, by [`SHARED`].
+    fn shared_values(&self, packet: &[u8]) -> [Option<u64>; SHARED.len()] {
+        self.shared.map(|position| self.integer(position, packet))
+    }
+
+    /// The ticks of a packet, none if it lacks the thread, the time or the ticks.
+    pub(crate) fn ticks(&self, packet: &[u8]) -> Option<PacketTicks> {
+        let get = |position| self.integer(position, packet);
+        let [cpu, time, stack, thread, process] = self.shared_values(packet);
         let mut states = [None; Microstate::PER_THREAD];
         match self.ticks {
             TickFields::One(fields) => {

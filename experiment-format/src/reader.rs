@@ -25,7 +25,9 @@ use crate::log::decode::{self, Log};
 use crate::log::{Header, LogEvent, ProfileDecl, Run, WordSize};
 use crate::map::{self, MapEvent};
 use crate::microstate::NumStates;
-use crate::packet::{ClockRecord, PacketLayout, PacketTicks, Value};
+use crate::packet::{
+    ClockRecord, CounterRecord, PacketDecl, PacketLayout, PacketTicks, Value, counter,
+};
 use crate::space::AddressSpace;
 use crate::stacks::table::StackTable;
 use crate::usage::{USAGE_BYTES, UsageRecord};
@@ -192,7 +194,7 @@ impl Experiment {
                 ProfileDecl::Clock {
                     states, packets, ..
                 } => Some((*states, packets)),
-                ProfileDecl::ThreadNames | ProfileDecl::Other { .. } => None,
+                _ => None,
             });
         // For gprofng the states of the last table are those of all.
         let last = clocks.clone().next_back();
@@ -201,7 +203,30 @@ impl Experiment {
             .flat_map(|(_, packets)| packets)
             .map(|packet| (packet.kind, PacketLayout::new(packet, states)))
             .collect();
-        let path = self.path.join("profile");
+        self.packets_of("profile", layouts)
+    }
+
+    /// The packets of `hwcounters`: overflows of the counters of [`ProfileDecl::Counters`].
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses.
+    pub fn counter_packets(&self) -> Result<Packets> {
+        let profiles = self.header.profiles.iter();
+        let tables = profiles.filter_map(|profile| match profile {
+            ProfileDecl::Counters { packets, .. } => Some(packets),
+            _ => None,
+        });
+        let layout = |packet: &PacketDecl| PacketLayout::new(packet, NumStates::Other(0));
+        let layouts = tables
+            .flatten()
+            .map(|packet| (packet.kind, layout(packet)))
+            .collect();
+        self.packets_of(counter::FILE, layouts)
+    }
+
+    fn packets_of(&self, file: &str, layouts: HashMap<u16, PacketLayout>) -> Result<Packets> {
+        let path = self.path.join(file);
         let walk = open_regular(&path)?.map(|file| Walk::new(file, &path));
         Ok(Packets { walk, layouts })
     }
@@ -354,6 +379,11 @@ impl<'a> Packet<'a> {
     /// time or the ticks.
     pub fn ticks(&self) -> Option<PacketTicks> {
         self.layout.ticks(self.bytes)
+    }
+
+    /// What it says of a counter; none if it is no counter's packet, or lacks the thread, the time, the counter or its value.
+    pub fn counted(&self) -> Option<CounterRecord> {
+        self.layout.counted(self.bytes)
     }
 }
 

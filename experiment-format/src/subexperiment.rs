@@ -28,7 +28,7 @@ use crate::layout::{ExperimentDir, Identity};
 use crate::log::events::Events;
 use crate::log::{Header, LogEvent, Run};
 use crate::map::MapEvent;
-use crate::packet::TickArray;
+use crate::packet::{CounterEvent, TickArray, counter};
 use crate::stacks::{StackEnd, StackInterner, StackUid};
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
@@ -46,6 +46,7 @@ pub struct SubexperimentWriter {
     map: Part,
     frames: Part,
     profile: Part,
+    counters: Part,
     log: Part,
     overview: Part,
     notes: Part,
@@ -85,6 +86,7 @@ impl SubexperimentWriter {
                 map: Part::new("map.xml", Records::Text),
                 frames: Part::new("data.frameinfo", Records::Packets),
                 profile: Part::new("profile", Records::Packets),
+                counters: Part::new(counter::FILE, Records::Packets),
                 log,
                 overview: Part::new("overview", Records::Array),
                 notes: Part::new("notes", Records::Text),
@@ -173,6 +175,16 @@ impl SubexperimentWriter {
         Ok(())
     }
 
+    /// Adds that a counter has overflowed. The header has to declare it.
+    ///
+    /// # Errors
+    ///
+    /// A value or a time beyond 2^63.
+    pub fn counted(&mut self, event: &CounterEvent) -> Result<()> {
+        self.counters.push(&event.encode()?);
+        Ok(())
+    }
+
     /// Adds a usage record and the sample event that belongs to it; `at` in nanoseconds since the
     /// start. The first call is the start point.
     ///
@@ -215,7 +227,12 @@ impl SubexperimentWriter {
         }
         let dir = &founder.open_sub(&self.name, self.made)?;
         let in_order = |parts: &mut [&mut Part]| parts.iter_mut().try_for_each(|p| p.flush(dir));
-        let data = in_order(&mut [&mut self.map, &mut self.frames, &mut self.profile]);
+        let data = in_order(&mut [
+            &mut self.map,
+            &mut self.frames,
+            &mut self.profile,
+            &mut self.counters,
+        ]);
         let told = in_order(&mut [&mut self.log, &mut self.overview]);
         let texts = in_order(&mut [&mut self.warnings, &mut self.notes]);
         data.and(told).and(texts)
@@ -235,11 +252,12 @@ impl SubexperimentWriter {
         exit.and(self.flush(founder))
     }
 
-    fn parts(&self) -> [&Part; 7] {
+    fn parts(&self) -> [&Part; 8] {
         [
             &self.map,
             &self.frames,
             &self.profile,
+            &self.counters,
             &self.log,
             &self.overview,
             &self.notes,

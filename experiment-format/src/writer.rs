@@ -21,7 +21,7 @@ use crate::layout::ExperimentDir;
 use crate::log::events::Events;
 use crate::log::{Header, LogEvent, Run};
 use crate::map::MapEvent;
-use crate::packet::{ClockTick, TickArray};
+use crate::packet::{ClockTick, CounterEvent, TickArray, counter};
 use crate::stacks::{StackEnd, StackInterner, StackUid};
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
@@ -46,6 +46,7 @@ pub struct ExperimentWriter {
     notes: Option<AppendFile>,
     warnings: Option<AppendFile>,
     profile: Option<BlockFile>,
+    counters: Option<BlockFile>,
     frames: Option<BlockFile>,
     sides: BTreeMap<&'static str, AppendFile>,
     stacks: StackInterner,
@@ -68,6 +69,7 @@ impl ExperimentWriter {
                 notes: None,
                 warnings: None,
                 profile: None,
+                counters: None,
                 frames: None,
                 sides: BTreeMap::new(),
                 stacks: StackInterner::default(),
@@ -184,6 +186,16 @@ impl ExperimentWriter {
         self.profile()?.append(&array.encode()?)
     }
 
+    /// Writes that a counter has overflowed. The header has to declare it: [`crate::log::ProfileDecl::Counters`].
+    ///
+    /// # Errors
+    ///
+    /// A value or a time beyond 2^63, and what the system refuses.
+    pub fn counted(&mut self, event: &CounterEvent) -> Result<()> {
+        lazily(&mut self.counters, || block_file(&self.dir, counter::FILE))?
+            .append(&event.encode()?)
+    }
+
     /// Writes a usage record and the sample event that belongs to it; `at` in nanoseconds since
     /// the start. The first call is the start point. Either both are written or none.
     ///
@@ -237,7 +249,8 @@ impl ExperimentWriter {
         let texts = [&self.log, &self.map, &self.overview];
         let texts = texts.into_iter().chain(&self.notes).chain(&self.warnings);
         let texts = texts.chain(self.sides.values());
-        let packets = [&self.profile, &self.frames].into_iter().flatten();
+        let packets = [&self.profile, &self.counters, &self.frames];
+        let packets = packets.into_iter().flatten();
         texts.map(AppendFile::len).sum::<u64>() + packets.map(BlockFile::len).sum::<u64>()
     }
 
@@ -251,7 +264,8 @@ impl ExperimentWriter {
         self.log.use_spare(0);
         // Every step is taken; the first error is the one to tell.
         let mut outcome = exit.and_then(|exit| self.log.append(exit.as_bytes()));
-        for file in [self.profile, self.frames].into_iter().flatten() {
+        let packets = [self.profile, self.counters, self.frames];
+        for file in packets.into_iter().flatten() {
             outcome = outcome.and(file.close());
         }
         let texts = [self.log, self.map, self.overview];

@@ -9,11 +9,11 @@ use std::path::Path;
 use crate::Result;
 use crate::error::Error;
 use crate::log::{
-    Container, Cpu, Descendant, Header, LogEvent, ProfileDecl, Run, Setting, THREAD_NAMED,
-    THREAD_NAMES, VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
+    Container, CounterDecl, CounterUnit, Cpu, Descendant, Header, LogEvent, ProfileDecl, Run,
+    Setting, THREAD_NAMED, THREAD_NAMES, VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
 };
 use crate::microstate::NumStates;
-use crate::packet::{FieldDecl, FieldType, PacketDecl};
+use crate::packet::{FieldDecl, FieldType, PacketDecl, counter};
 use crate::xml::{Item, Parser, Tag, integer, number, time};
 
 /// All that a `log.xml`, or a `warnings.xml`, says.
@@ -55,11 +55,17 @@ pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Log> {
                     let Some(name) = table.clone() else {
                         return Err(tag.malformed(path, "a packet declared outside of a profile"));
                     };
-                    let (attributes, packets) = (Vec::new(), Vec::new());
-                    log.header.profiles.push(ProfileDecl::Other {
-                        name,
-                        attributes,
-                        packets,
+                    let packets = Vec::new();
+                    log.header.profiles.push(match &*name {
+                        counter::FILE => ProfileDecl::Counters {
+                            counters: Vec::new(),
+                            packets,
+                        },
+                        _ => ProfileDecl::Other {
+                            name,
+                            attributes: Vec::new(),
+                            packets,
+                        },
                     });
                 }
                 open.push(begin(path, tag, &mut log.header)?);
@@ -161,6 +167,22 @@ fn begin(path: &Path, tag: Tag, header: &mut Header) -> Result<Open> {
                     ),
                     packets: Vec::new(),
                 }),
+                Some("hwcounter" | "hwsimctr") => {
+                    let decl = counter(path, &tag)?;
+                    let tables = header.profiles.iter_mut();
+                    let counters = tables.rev().find_map(|profile| match profile {
+                        ProfileDecl::Counters { counters, .. } => Some(counters),
+                        _ => None,
+                    });
+                    match counters {
+                        Some(counters) => counters.push(decl),
+                        // Without a packet that could tell of it.
+                        None => header.profiles.push(ProfileDecl::Counters {
+                            counters: vec![decl],
+                            packets: Vec::new(),
+                        }),
+                    }
+                }
                 // With a version of Java it is more than names.
                 Some(THREAD_NAMES) if others(&tag, &["name"]).is_empty() => {
                     header.profiles.push(ProfileDecl::ThreadNames);
@@ -203,6 +225,31 @@ fn begin(path: &Path, tag: Tag, header: &mut Header) -> Result<Open> {
         _ => {}
     }
     Ok(Open::Other)
+}
+
+/// A counter; one that gprofng collect wrote has no title and no unit, which its reader knows of some names.
+fn counter(path: &Path, tag: &Tag) -> Result<CounterDecl> {
+    let number = |name: &str| tag.parsed(path, name, integer);
+    let text = |name: &str| tag.get(name).filter(|text| !text.is_empty());
+    let name = text("hwcname").or(text("int_name")).unwrap_or_default();
+    let unit = match number("timecvt")? {
+        Some(timecvt) => CounterUnit::of_timecvt(timecvt),
+        None if name == "cycles" => CounterUnit::Cycles,
+        None => CounterUnit::Count,
+    };
+    let number = |name: &str| {
+        let value = tag.parsed(path, name, |text| u64::try_from(integer(text)?).ok())?;
+        Ok(value.unwrap_or_default())
+    };
+    let identity = number("tag")?;
+    Ok(CounterDecl {
+        tag: u32::try_from(identity)
+            .map_err(|_| tag.malformed(path, format!("counter tag {identity}")))?,
+        name: name.to_owned(),
+        title: text("metric").unwrap_or(name).to_owned(),
+        interval: number("interval")?,
+        unit,
+    })
 }
 
 fn field(path: &Path, tag: &Tag, offset: Option<u32>) -> Result<FieldDecl> {

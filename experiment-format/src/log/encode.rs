@@ -3,15 +3,18 @@
 use crate::Result;
 use crate::error::Error;
 use crate::log::{
-    Descendant, HIDDEN_GROUP, Header, LogEvent, ProfileDecl, Setting, System, THREAD_NAMED,
-    THREAD_NAMES, VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
+    CounterDecl, Descendant, HIDDEN_GROUP, Header, LogEvent, ProfileDecl, Setting, System,
+    THREAD_NAMED, THREAD_NAMES, VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
 };
 use crate::microstate::NumStates;
-use crate::packet::TICK_ARRAY;
+use crate::packet::{TICK_ARRAY, counter};
 use crate::xml::{Element, is_name};
 
 /// The seconds of a time stamp must fit in 31 bits.
 const LAST_TIME: u64 = (1 << 31) * 1_000_000_000 - 1;
+
+/// As many counters as gprofng tells apart.
+const COUNTERS: u32 = 64;
 
 pub(super) fn refused(what: impl Into<String>) -> Error {
     Error::unwritable("log.xml", what)
@@ -93,7 +96,7 @@ impl Header {
                 states,
                 packets,
             } => Some((tick_us, states, packets)),
-            ProfileDecl::ThreadNames | ProfileDecl::Other { .. } => None,
+            _ => None,
         });
         let Some((last_us, last_states, _)) = clocks.clone().next_back() else {
             return Ok(());
@@ -182,6 +185,13 @@ impl ProfileDecl {
                 THREAD_NAMES,
                 &Vec::new(),
             ),
+            ProfileDecl::Counters { counters, packets } => {
+                Element::begin(out, "profdata")
+                    .attribute("fname", counter::FILE)
+                    .end();
+                packets.iter().for_each(|packet| packet.encode(out));
+                return counters.iter().try_for_each(|counter| counter.encode(out));
+            }
             ProfileDecl::Other {
                 name,
                 attributes,
@@ -209,6 +219,35 @@ impl ProfileDecl {
                 packet.encode(out);
             }
         });
+        Ok(())
+    }
+}
+
+impl CounterDecl {
+    fn encode(&self, out: &mut String) -> Result<()> {
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        if self.name.is_empty() || !self.name.bytes().all(legal) {
+            return Err(refused(format!(
+                "counter name {:?}: a keyword has letters, digits and _",
+                self.name
+            )));
+        }
+        if self.tag >= COUNTERS {
+            return Err(refused(format!("counter tag {}", self.tag)));
+        }
+        // The form that has a title and a unit of its own.
+        Element::begin(out, "profile")
+            .attribute("name", "hwsimctr")
+            .number("cpuver", 0)
+            .attribute("hwcname", &self.name)
+            .attribute("int_name", &self.name)
+            .attribute("metric", &self.title)
+            .number("reg_num", 0)
+            .number("interval", self.interval)
+            .number("timecvt", self.unit.timecvt())
+            .number("memop", 0)
+            .number("tag", self.tag)
+            .end();
         Ok(())
     }
 }

@@ -164,7 +164,12 @@ pub(super) const ARRAY: Form<{ Microstate::PER_THREAD }> = Form {
 /// value 0 to records of packets that do not have it.
 pub(super) const DETAIL: Field = field("KDETAIL", "Detail", FieldType::Uint32, 72);
 
-const fn field(name: &'static str, uname: &'static str, kind: FieldType, offset: u32) -> Field {
+pub(super) const fn field(
+    name: &'static str,
+    uname: &'static str,
+    kind: FieldType,
+    offset: u32,
+) -> Field {
     Field {
         name,
         uname,
@@ -227,7 +232,7 @@ impl TickArray {
 }
 
 impl Field {
-    fn declaration(&self) -> FieldDecl {
+    pub(super) fn declaration(&self) -> FieldDecl {
         FieldDecl {
             name: self.name.to_owned(),
             uname: self.uname.to_owned(),
@@ -237,14 +242,22 @@ impl Field {
     }
 
     /// Writes the value into its place.
-    fn put(&self, packet: &mut [u8], value: u64) {
+    pub(super) fn put(&self, packet: &mut [u8], value: u64) {
         let (offset, width) = (self.offset as usize, self.kind.bytes());
         packet[offset..offset + width].copy_from_slice(&value.to_le_bytes()[..width]);
     }
 }
 
 impl<const FIELDS: usize> Form<FIELDS> {
-    fn declaration(&self) -> PacketDecl {
+    pub(super) const fn new(kind: u16, uname: &'static str, fields: [Field; FIELDS]) -> Self {
+        Form {
+            kind,
+            uname,
+            fields,
+        }
+    }
+
+    pub(super) fn declaration(&self) -> PacketDecl {
         let fields = SHARED.iter().chain(&self.fields);
         PacketDecl {
             kind: self.kind,
@@ -254,7 +267,7 @@ impl<const FIELDS: usize> Form<FIELDS> {
     }
 
     /// The packet whose own fields have the values `own`, in order.
-    fn encode<const BYTES: usize>(
+    pub(super) fn encode<const BYTES: usize>(
         &self,
         time: u64,
         stack: StackUid,

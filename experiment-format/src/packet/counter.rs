@@ -1,0 +1,158 @@
+//! The packet of a counter that has overflowed.
+//!
+//! It lies in a file of its own, `hwcounters`, and begins with the fields that ticks begin with. A value is what it stands
+//! for: the interval after which the counter overflows, once. Bit 63 of it set marks a packet that does not count.
+
+use crate::Result;
+use crate::error::Error;
+use crate::packet::tick::{Field, Form, field};
+use crate::packet::{COUNTER, FieldType, PacketDecl, PacketLayout};
+use crate::stacks::StackUid;
+
+/// The file of these packets.
+pub(crate) const FILE: &str = "hwcounters";
+/// The mark of a value that does not count.
+const ERRONEOUS: u64 = 1 << 63;
+/// Bytes of the packet.
+const BYTES: usize = 48;
+
+/// A counter has overflowed on a CPU, in a thread, with a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CounterEvent {
+    /// The CPU.
+    pub cpu: u32,
+    /// Nanoseconds of the clock of [`crate::log::Run::tstamp`].
+    pub time: u64,
+    /// The stack, from [`crate::writer::ExperimentWriter::stack`].
+    pub stack: StackUid,
+    /// The thread.
+    pub tid: u32,
+    /// Its process.
+    pub pid: u32,
+    /// Which counter: [`crate::log::CounterDecl::tag`].
+    pub tag: u32,
+    /// How many events it stands for.
+    pub value: u64,
+}
+
+/// A counter packet as it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CounterRecord {
+    /// The CPU; 0 if the file does not say.
+    pub cpu: u32,
+    /// Nanoseconds of the clock of [`crate::log::Run::tstamp`].
+    pub time: u64,
+    /// The stack, if there is one.
+    pub stack: Option<StackUid>,
+    /// The thread: a thread id, or what `pthread_self` returned.
+    pub thread: u64,
+    /// The process, if the file says it.
+    pub pid: Option<u32>,
+    /// Which counter.
+    pub tag: u32,
+    /// How many events it stands for. None: the packet is marked as erroneous.
+    pub value: Option<u64>,
+}
+
+/// The packet, but for its value.
+pub(super) const COUNTED: Form<1> = Form::new(
+    COUNTER,
+    "Hardware counter profiling data",
+    [field(
+        "HWCTAG",
+        "Hardware counter index",
+        FieldType::Int32,
+        32,
+    )],
+);
+
+/// The value.
+pub(super) const VALUE: Field = field("HWCINT", "Hardware counter interval", FieldType::Int64, 40);
+
+impl CounterEvent {
+    /// The declaration of this packet, for [`crate::log::ProfileDecl::Counters`].
+    pub fn declaration() -> PacketDecl {
+        let mut declaration = COUNTED.declaration();
+        declaration.fields.push(VALUE.declaration());
+        declaration
+    }
+
+    /// The packet as it stands in `hwcounters`.
+    ///
+    /// # Errors
+    ///
+    /// A larger value, tag or time than the fields, which gprofng reads as signed, can hold.
+    pub fn encode(&self) -> Result<[u8; BYTES]> {
+        if self.value >= ERRONEOUS {
+            return Err(Error::unwritable(
+                FILE,
+                format!("{} events in one packet", self.value),
+            ));
+        }
+        let ids = [self.cpu, self.tid, self.pid];
+        let mut packet = COUNTED.encode(self.time, self.stack, ids, [self.tag])?;
+        VALUE.put(&mut packet, self.value);
+        Ok(packet)
+    }
+}
+
+impl PacketLayout {
+    /// What a counter packet says, none if it lacks the thread, the time, the counter or its value.
+    pub(crate) fn counted(&self, packet: &[u8]) -> Option<CounterRecord> {
+        let [cpu, time, stack, thread, process] = self.shared_values(packet);
+        let [tag, value] = self.counted?.map(|position| self.integer(position, packet));
+        let value = value?;
+        Some(CounterRecord {
+            cpu: cpu.unwrap_or_default() as u32,
+            time: time?,
+            stack: stack.and_then(StackUid::new),
+            thread: thread?,
+            pid: process.map(|pid| pid as u32),
+            tag: tag? as u32,
+            value: (value < ERRONEOUS).then_some(value),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::microstate::NumStates;
+    use proptest::prelude::*;
+
+    fn decoded(packet: &[u8]) -> Option<CounterRecord> {
+        PacketLayout::new(&CounterEvent::declaration(), NumStates::Solaris).counted(packet)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(
+            time in 0u64..1 << 63,
+            ids: [u32; 3],
+            stack in 1u64..,
+            tag in 0u32..64,
+            value in 0u64..1 << 63,
+            cut in 4..BYTES,
+        ) {
+            let [cpu, tid, pid] = ids;
+            let stack = StackUid::new(stack).unwrap();
+            let event = CounterEvent { cpu, time, stack, tid, pid, tag, value };
+            let packet = event.encode().unwrap();
+            prop_assert_eq!(decoded(&packet), Some(CounterRecord {
+                cpu,
+                time,
+                stack: Some(stack),
+                thread: tid.into(),
+                pid: Some(pid),
+                tag,
+                value: Some(value),
+            }));
+            prop_assert_eq!(decoded(&packet[..cut]), None);
+            let erroneous = CounterEvent { value: value | ERRONEOUS, ..event };
+            prop_assert!(erroneous.encode().is_err());
+            let mut packet = packet;
+            packet[BYTES - 1] |= 0x80;
+            prop_assert_eq!(decoded(&packet).map(|record| record.value), Some(None));
+        }
+    }
+}
