@@ -4,5 +4,6 @@
 #include "threads.h"
 #include "walk.h"
 #include "births.h"
+#include "overflow.h"
 
 char LICENSE[] SEC("license") = "GPL";

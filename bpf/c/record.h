@@ -13,6 +13,16 @@
 /* kernel.perf_event_max_stack, MAX_FRAMES at the most. */
 const volatile __u32 max_frames;
 
+/* Are there counters that overflow? These may do so in the middle of another program: in an interrupt that nothing holds back,
+ * or by what that program itself makes the kernel do. Set by load.rs. */
+const volatile bool counting;
+
+static __always_inline void set_busy(struct cpu_books *book, __u64 busy)
+{
+	if (counting)
+		*(volatile __u64 *)&book->busy = busy;
+}
+
 static __always_inline void describe(struct record *record, struct task_struct *task, __u64 time, __u32 cpu,
 				     __u8 kind, __u32 ticks)
 {

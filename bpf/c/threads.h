@@ -367,22 +367,16 @@ static __always_inline void note_offset(struct cpu_books *book, __u64 now)
 	any_offset = better_offset(any_offset, seems);
 }
 
-SEC("tp_btf/sched_switch")
-int on_switch(__u64 *ctx)
+static __always_inline void change(__u64 *ctx, struct cpu_books *book, __u32 cpu)
 {
 	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
-	__u32 prev_state = ctx[3], cpu = bpf_get_smp_processor_id();
-	struct cpu_books *book;
-	__u64 now;
+	__u32 prev_state = ctx[3];
+	__u64 now = rq_clock(prev->pid ? prev : next);
 
-	book = bpf_map_lookup_elem(&books, &cpu);
-	if (!book)
-		return 0;
-	now = rq_clock(prev->pid ? prev : next);
 	if (book->offset_stale)
 		note_offset(book, now);
 	if (!recording && !(prev_state & TASK_DEAD))
-		return 0;
+		return;
 	/* Before a sleep of the CPU, whose timers may sleep with it, or when the interrupt is late for another reason. */
 	if (now - book->offset >= book->next + (next->pid ? LATE : 0) && book->origin)
 		charge(ctx, book, prev, now - book->offset, cpu);
@@ -390,6 +384,19 @@ int on_switch(__u64 *ctx)
 		leave(book, prev, now, ctx[0], prev_state, cpu);
 	if (next->pid && recording)
 		arrive(book, next, now, cpu);
+}
+
+SEC("tp_btf/sched_switch")
+int on_switch(__u64 *ctx)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_books *book = bpf_map_lookup_elem(&books, &cpu);
+
+	if (!book)
+		return 0;
+	set_busy(book, 1);
+	change(ctx, book, cpu);
+	set_busy(book, 0);
 	return 0;
 }
 

@@ -21,6 +21,7 @@ enum record_kind {
 	RECORD_THREAD = 4,  /* struct thread_record */
 	RECORD_ENTRY = 5,   /* struct entry_record */
 	RECORD_BIRTH = 6,   /* a process was made whose parent waits until it has executed a program or ended; `time` is its own start */
+	RECORD_OVERFLOW = 7, /* struct overflow_record */
 };
 
 enum record_flags {
@@ -77,7 +78,8 @@ struct cpu_books {
 	__u64 begun; /* the begin_ns that the grid knows of */
 	__u64 entries_lost; /* entries to user mode that could not be waited for or told */
 	__u64 births_lost; /* records of a birth that found no room in the ring */
-	__u64 zero[3];
+	__u64 busy;	/* a program runs on this CPU that no other may disturb in its work on threads; where counters overflow */
+	__u64 zero[2];
 };
 
 /* What the kernel counts of a thread by itself, since the thread was watched first. */
@@ -125,9 +127,28 @@ struct entry_record {
 	__u16 exact;	 /* its pc is where it was interrupted, not a return address */
 };
 
+/* A counter has overflowed in a thread that was on the CPU. Followed by `frames` 64-bit addresses: the kernel stack, leaf
+ * first; none in user mode. */
+struct overflow_record {
+	struct record head;
+	__u64 value;   /* how many events it stands for */
+	__u32 counter; /* which: as load.rs numbers them */
+	__u32 zero;
+};
+
+/* A counter on one CPU. */
+struct counted {
+	__u64 since;	/* of a tracepoint: events since the last overflow */
+	__u64 events;	/* of a tracepoint: all events */
+	__u64 sent;	/* events that records stand for, */
+	__u64 lost;	/* and those of records that found no room in the ring */
+};
+
 _Static_assert(sizeof(struct record) == 56, "wire.rs mirrors this");
 _Static_assert(sizeof(struct thread_record) == 272, "wire.rs mirrors this");
 _Static_assert(sizeof(struct entry_record) == 88, "wire.rs mirrors this");
+_Static_assert(sizeof(struct overflow_record) == 72, "wire.rs mirrors this");
+_Static_assert(sizeof(struct counted) == 32, "overflow.rs mirrors this");
 _Static_assert(sizeof(struct cpu_books) == 192, "wire.rs mirrors this");
 
 #endif

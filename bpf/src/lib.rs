@@ -10,6 +10,7 @@
 #[cfg(test)]
 mod account;
 mod books;
+mod counters;
 mod error;
 #[cfg(test)]
 mod grid;
@@ -21,10 +22,11 @@ mod verifier;
 pub mod wire;
 
 pub use books::CpuBooks;
+pub use counters::{Counted, MOST_COUNTERS};
 pub use error::Error;
 pub use load::{Emission, Settings, TickCollector};
 pub use tables::{Code, Mapped, PageRows, PlacedTable, RULE_SIZE, TableId, TableUse};
 pub use wire::{
-    Absence, Counts, Detail, Details, Entry, Head, Mode, Record, Stack, ThreadName, ThreadTimes,
-    Tick, UserSide,
+    Absence, Counts, Detail, Details, Entry, Head, Mode, Overflow, Record, Stack, ThreadName,
+    ThreadTimes, Tick, UserSide,
 };

@@ -18,6 +18,7 @@ use libbpf_rs::{
 };
 use libbpf_sys::BPF_F_TEST_RUN_ON_CPU;
 
+use crate::counters::{Attached, MOST_COUNTERS};
 use crate::skeleton::{CollectorSkel, CollectorSkelBuilder};
 use crate::tables::{Mapped, PageRows, PlacedTable, RULE_SIZE, TableId, TableUse, Tables};
 use crate::verifier::with_log;
@@ -48,6 +49,8 @@ pub struct Settings {
     pub cpu_ids: u32,
     /// How threads' entries to user mode are told, if anybody asks for the user side of what they do.
     pub emission: Option<Emission>,
+    /// If there are counters that overflow: of each that is a tracepoint after how many hits it does; 0 for others.
+    pub counters: Option<[u64; MOST_COUNTERS]>,
 }
 
 /// When the user side of what was recorded in the kernel is told: the join is by thread and number of the entry to user
@@ -95,10 +98,11 @@ impl fmt::Display for Emission {
 pub struct TickCollector {
     // Before the skeleton, so that no tick comes while it goes.
     links: BTreeMap<u32, Link>,
+    pub(crate) attached: Attached,
     _hooks: [Link; 5],
     rings: RingBuffer<'static>,
     arrived: Rc<RefCell<Vec<Result<Record, Error>>>>,
-    skel: CollectorSkel<'static>,
+    pub(crate) skel: CollectorSkel<'static>,
     tables: Tables,
     cpu_ids: u32,
 }
@@ -159,6 +163,7 @@ impl TickCollector {
         std::thread::sleep(Duration::from_millis(1));
         Ok(TickCollector {
             links: BTreeMap::new(),
+            attached: Attached::default(),
             _hooks: hooks,
             rings,
             arrived,
@@ -197,6 +202,7 @@ impl TickCollector {
     /// [`Error::Step`] when the books can't be written.
     pub fn went_offline(&mut self, cpu: u32) -> Result<(), Error> {
         self.links.remove(&cpu);
+        self.close_counters(cpu);
         // Or the time that it is away would pass on its old grid.
         let counted = CpuBooks {
             origin: 0,
@@ -227,6 +233,10 @@ impl TickCollector {
     /// # Errors
     /// [`Error::Step`] when a CPU can't be asked for what it has slept until now.
     pub fn set_recording(&mut self, on: bool, now: u64) -> Result<(), Error> {
+        // Counted within the time in which their overflows are recorded.
+        if !on {
+            self.enable_counters(false)?;
+        }
         let Some(bss) = self.skel.maps.bss_data.as_deref_mut() else {
             return Ok(());
         };
@@ -234,7 +244,7 @@ impl TickCollector {
             bss.begin_ns = now;
             bss.until_ns = 0;
             bss.recording = true;
-            return Ok(());
+            return self.enable_counters(true);
         }
         if !bss.recording {
             return Ok(());
@@ -253,6 +263,14 @@ impl TickCollector {
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn is_recording(&self) -> bool {
+        self.skel
+            .maps
+            .bss_data
+            .as_deref()
+            .is_some_and(|bss| bss.recording)
     }
 
     /// Enters all threads that live. To be called when data have begun.
@@ -405,8 +423,14 @@ fn open_and_load(settings: &Settings) -> libbpf_rs::Result<CollectorSkel<'static
         rodata.tell_entries = settings.emission.is_some();
         rodata.callback_on_entry = settings.emission == Some(Emission::OnEntry);
         (rodata.page_fault_from, rodata.page_fault_to) = settings.page_fault;
+        rodata.counting = settings.counters.is_some();
+        rodata.hit_interval = settings.counters.unwrap_or_default();
         rodata.max_frames = settings.max_frames.min(MAX_FRAMES as u32);
     }
+    open.progs
+        .overflow
+        .set_autoload(settings.counters.is_some());
+    open.progs.hit.set_autoload(settings.counters.is_some());
     open.maps.books.set_max_entries(settings.cpu_ids)?;
     if settings.emission.is_some() {
         open.maps

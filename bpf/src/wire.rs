@@ -23,6 +23,7 @@ const WAIT_CPU: usize = 8;
 const HEAD: usize = 56;
 const THREAD: usize = 27 * 8;
 const ENTRY: usize = 4 * 8;
+const OVERFLOW: usize = 2 * 8;
 
 /// As many words as can follow an entry.
 const ENTRY_WORDS: usize = 8192;
@@ -293,6 +294,23 @@ pub enum Record {
     /// A process was made whose parent waits until it has executed a program or ended (`CLONE_VFORK`). Of the moment at which
     /// the kernel says that it started, which is before any other record tells of it.
     Birth(Head),
+    /// A counter has overflowed.
+    Overflow(Overflow),
+}
+
+/// A counter has overflowed in a thread that was on the CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overflow {
+    /// When, where, and whose.
+    pub head: Head,
+    /// Which counter: its number in [`crate::TickCollector::attach_counter`].
+    pub counter: u32,
+    /// How many events it stands for.
+    pub value: u64,
+    /// An interrupt or softirq had borrowed the CPU from the thread.
+    pub irq_work: bool,
+    /// The kernel's stack; empty in user mode.
+    pub stack: Stack,
 }
 
 impl Record {
@@ -305,6 +323,7 @@ impl Record {
             Record::Thread(thread) => thread.head.time,
             Record::Entry(entry) => entry.head.time,
             Record::Birth(head) => head.time,
+            Record::Overflow(overflow) => overflow.head.time,
         }
     }
 
@@ -341,7 +360,8 @@ impl Record {
             4 if frames == 0 => THREAD,
             5 if frames <= ENTRY_WORDS => ENTRY + frames * 8,
             6 if frames == 0 => 0,
-            0..=6 => return Err(refuse("more frames than there can be")),
+            7 if frames <= MAX_FRAMES => OVERFLOW + frames * 8,
+            0..=7 => return Err(refuse("more frames than there can be")),
             _ => return Err(refuse("unknown kind")),
         };
         if usize::from(state) >= STATES {
@@ -362,8 +382,11 @@ impl Record {
             exiting: flags & 16 != 0,
         };
         let flag = |bit: u8| flags & bit != 0;
+        let fixed = if kind == 7 { OVERFLOW } else { 0 };
         let stack = || Stack {
-            frames: (0..frames).map(|frame| word(body, frame * 8)).collect(),
+            frames: (0..frames)
+                .map(|frame| word(body, fixed + frame * 8))
+                .collect(),
             truncated: flag(2),
             missing: flag(4),
         };
@@ -395,6 +418,13 @@ impl Record {
                 })
             }
             6 => Record::Birth(head),
+            7 => Record::Overflow(Overflow {
+                head,
+                value: word(body, 0),
+                counter: half(body, 8),
+                irq_work: flag(1),
+                stack: stack(),
+            }),
             kind => Record::Tick(Tick {
                 head,
                 ticks,
@@ -607,6 +637,24 @@ mod tests {
     }
 
     #[test]
+    fn an_overflow_decodes() {
+        let frames = [0xffff_ffff_8100_0010, 0xffff_ffff_8100_2000];
+        let bytes = record([7, 0, 0, 2], 2, &[&[1 << 40, 3][..], &frames].concat());
+        let expected = Overflow {
+            head: head(),
+            counter: 3,
+            value: 1 << 40,
+            irq_work: false,
+            stack: Stack {
+                frames: Box::new(frames),
+                truncated: true,
+                missing: false,
+            },
+        };
+        assert_eq!(Record::decode(&bytes).unwrap(), Record::Overflow(expected));
+    }
+
+    #[test]
     fn records_that_follow_each_other_decode_one_by_one() {
         let mut bytes = record([3, 7, 0, 0], 2, &[1, 2]);
         bytes.extend(record([4, 7, 0, 0], 0, &[0; 27]));
@@ -637,6 +685,8 @@ mod tests {
             ),
             record([6, 0, 0, 0], 1, &[1]),
             record([7, 0, 0, 0], 0, &[]),
+            record([7, 0, 0, 0], 2, &[9, 1, 1]),
+            record([8, 0, 0, 0], 0, &[]),
             record([3, 10, 0, 0], 0, &[]),
             record([1, 0, 0, 0], MAX_FRAMES + 1, &[0; MAX_FRAMES + 1]),
         ];
@@ -653,7 +703,7 @@ mod tests {
 
         #[test]
         fn any_head_of_a_known_kind_decodes_or_is_refused(
-            kind in 0_u8..7, bytes in proptest::collection::vec(any::<u8>(), 300..400)
+            kind in 0_u8..8, bytes in proptest::collection::vec(any::<u8>(), 300..400)
         ) {
             let mut bytes = bytes;
             bytes[32] = kind;

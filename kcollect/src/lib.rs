@@ -131,6 +131,7 @@ fn bpf_finding(emission: Emission) -> Finding {
         page_fault: (0, 0),
         cpu_ids: 1,
         emission: Some(emission),
+        counters: None,
     };
     match TickCollector::load(&settings) {
         Ok(_) => Finding::ok(NAME, "the kernel loads and verifies them"),

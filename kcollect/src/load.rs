@@ -50,22 +50,38 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts it. `descriptors` is how many files it may have open, soft and hard, where that is not what kcollect has.
+    /// Starts it. `descriptors` is how many files it may have open, soft and hard, where that is not what kcollect has; the
+    /// signals that kcollect was started to `ignore` it ignores too.
     ///
     /// # Errors
     /// What `execve(2)` says: there is no such program, or it is none.
-    pub fn start(words: &[OsString], descriptors: Option<(u64, u64)>) -> io::Result<Load> {
+    pub fn start(
+        words: &[OsString],
+        descriptors: Option<(u64, u64)>,
+        ignore: &[i32],
+    ) -> io::Result<Load> {
         let (program, arguments) = words
             .split_first()
             .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         let mut command = Command::new(program);
         command.args(arguments);
-        if let Some((soft, hard)) = descriptors {
-            let restore =
-                move || setrlimit(Resource::RLIMIT_NOFILE, soft, hard).map_err(io::Error::from);
-            // SAFETY: between fork and exec it does one system call, and takes no memory.
-            unsafe { command.pre_exec(restore) };
-        }
+        let ignore = ignore.to_vec();
+        let restore = move || {
+            for signal in &ignore {
+                // SAFETY: no handler is set.
+                if unsafe { libc::signal(*signal, libc::SIG_IGN) } == libc::SIG_ERR {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            match descriptors {
+                Some((soft, hard)) => {
+                    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).map_err(io::Error::from)
+                }
+                None => Ok(()),
+            }
+        };
+        // SAFETY: between fork and exec it does a few system calls, and takes no memory.
+        unsafe { command.pre_exec(restore) };
         let child = command.spawn()?;
         Ok(Load {
             child,

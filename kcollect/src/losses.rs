@@ -35,6 +35,31 @@ pub struct Losses {
     pub births: u64,
     /// Events that came after their time had been passed on.
     pub late_events: u64,
+    /// Events of counters in overflows that were not recorded.
+    pub overflows: u64,
+}
+
+/// What a count of [`Losses`] counts, by its name in `kcollect.json`; a name that is not known stands for itself, since
+/// the experiment may be of another version.
+#[must_use]
+pub fn counted(name: &str) -> &str {
+    match name {
+        "ring_full" => "ticks that found the ring full",
+        "not_written" => "ticks that came after writing had failed",
+        "unaccounted" => "ticks missing for no known cause",
+        "absences" => "ticks of threads away from a CPU that found the ring full",
+        "threads" => "accounts of threads, or changes in them",
+        "sideband" => "records of names and mappings that the kernel could not deliver",
+        "unnamed" => "ticks of processes without a name",
+        "truncated_stacks" => "stacks cut at the kernel's depth limit",
+        "missing_stacks" => "stacks that the kernel could not give",
+        "made_up" => "ticks made up for firings that came late",
+        "entries" => "ticks without their user side",
+        "births" => "forks whose kind could not be told",
+        "overflows" => "events of counters in overflows that were not recorded",
+        "late_events" => "events that came too late",
+        other => other,
+    }
 }
 
 impl Losses {
@@ -48,13 +73,14 @@ impl Losses {
             && self.threads == 0
             && self.sideband == 0
             && self.unnamed == 0
+            && self.overflows == 0
     }
 
     /// All of it on one line.
     #[must_use]
     pub fn line(&self) -> String {
         format!(
-            "lost: {} ring full, {} not written, {} unaccounted, {} of absences, {} threads, {} side-band; \
+            "lost: {} ring full, {} not written, {} unaccounted, {} of absences, {} threads, {} side-band, {} of counters; \
              impaired: {} unnamed, {} stacks cut, {} stacks missing, {} ticks made up, {} entries, {} births, {} events late",
             self.ring_full,
             self.not_written,
@@ -62,6 +88,7 @@ impl Losses {
             self.absences,
             self.threads,
             self.sideband,
+            self.overflows,
             self.unnamed,
             self.truncated_stacks,
             self.missing_stacks,
@@ -70,5 +97,18 @@ impl Losses {
             self.births,
             self.late_events,
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_count_says_what_it_counts() {
+        let losses = serde_json::to_value(Losses::default()).unwrap();
+        for name in losses.as_object().unwrap().keys() {
+            assert_ne!(counted(name), name);
+        }
     }
 }

@@ -1,46 +1,39 @@
 //! Who reads the rings goes before others: on a machine with more work than CPUs it would wait in a row with all that work,
 //! while the rings fill up, and the profile of the very overload that somebody wants to understand would have holes.
 //!
-//! It needs little, a tenth of a percent of a CPU on most machines, so nobody waits long for it; and should it ever need
-//! much, the kernel lets no thread of this kind have more than 95 % of a CPU.
+//! Only while it waits for the rings and reads them, which takes a ten thousandth of a CPU. What it does with what it read, and
+//! above all what it asks the kernel for, it does as everybody else: a real-time thread that waits in the kernel for a
+//! lock or a reference of another thread, by trying again and again, keeps that thread from its CPU. `wait4(2)` does so where
+//! it removes the directory of the dead from `/proc`, until the kernel takes the CPU from it after 0.95 s.
 
 use nix::errno::Errno;
 use nix::libc;
 
-/// The calling thread goes before others until this is dropped.
-#[derive(Debug)]
-pub struct Precedence(());
+/// Whether the calling thread may go before others.
+#[derive(Clone, Copy, Debug)]
+pub struct Precedence {
+    permitted: bool,
+}
 
 impl Precedence {
-    /// Takes it: round robin among real-time threads, at their lowest priority. What the thread starts meanwhile, threads and
-    /// the load, does not inherit it.
-    ///
-    /// # Errors
-    /// `EPERM` without CAP_SYS_NICE, and where the thread's cgroup has no share of real time.
-    pub fn take() -> Result<Precedence, Errno> {
-        schedule(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1).map(|()| Precedence(()))
+    /// Finds out whether it may, and why not: `EPERM` without CAP_SYS_NICE, and where the thread's cgroup has no share of real
+    /// time. It then goes on without.
+    pub fn find() -> (Precedence, Result<(), Errno>) {
+        let tried = schedule(libc::SCHED_RR, 1);
+        let permitted = tried.is_ok() && schedule(libc::SCHED_OTHER, 0).is_ok();
+        (Precedence { permitted }, tried)
     }
-}
 
-/// Does something without it, if the calling thread has it: starts a program, which is to inherit what kcollect was started with,
-/// its nice value too, which the kernel else resets with the rest.
-pub fn without<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: takes and gives numbers.
-    let policy = unsafe { libc::sched_getscheduler(0) };
-    let held = policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_RR
-        && schedule(libc::SCHED_OTHER, 0).is_ok();
-    let done = work();
-    if held {
-        // Had a moment ago.
-        let _ = schedule(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1);
-    }
-    done
-}
-
-impl Drop for Precedence {
-    fn drop(&mut self) {
-        // To give it up needs no privilege. Should it fail nevertheless, the end of the process does it.
-        let _ = schedule(libc::SCHED_OTHER, 0);
+    /// Does something before all others but real-time threads: round robin among these, at their lowest priority. It must start
+    /// no thread and no program, which would inherit that, and wait for none.
+    pub fn during<T>(self, work: impl FnOnce() -> T) -> T {
+        let taken = self.permitted && schedule(libc::SCHED_RR, 1).is_ok();
+        let done = work();
+        if taken {
+            // To give it up needs no privilege.
+            let _ = schedule(libc::SCHED_OTHER, 0);
+        }
+        done
     }
 }
 

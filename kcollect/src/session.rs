@@ -25,7 +25,7 @@ use crate::kernel::founder::Founder;
 use crate::load::{self, Load};
 use crate::machine::{self, now};
 use crate::output::Output;
-use crate::precedence::{self, Precedence};
+use crate::precedence::Precedence;
 use crate::signals::{Request, Signals};
 use crate::sources::Sources;
 use crate::summary::Summary;
@@ -126,7 +126,13 @@ impl<'a> Session<'a> {
         })?;
         let period = u64::from(plan.period_us) * 1000;
         let emission = plan.rule().follows().then(Emission::probe);
-        let mut sources = Sources::open(period, plan.record_idle, kernel.page_fault(), emission)?;
+        let mut sources = Sources::open(
+            period,
+            plan.record_idle,
+            kernel.page_fault(),
+            emission,
+            &plan.counters,
+        )?;
 
         let dir = create_directory(plan, output)?;
         let path = shown_path(plan, &dir);
@@ -181,21 +187,24 @@ impl<'a> Session<'a> {
     }
 
     fn run(&mut self, output: &mut Output) -> Result<(), Failure> {
-        let _precedence = Precedence::take()
-            .inspect_err(|error| {
-                let cure = "on an overloaded machine, data may be lost";
-                output.detail(&format!(
-                    "no precedence over other programs ({error}): {cure}"
-                ));
-            })
-            .ok();
+        let (precedence, permitted) = Precedence::find();
+        if let Err(error) = permitted {
+            let cure = "on an overloaded machine, data may be lost";
+            output.detail(&format!(
+                "no precedence over other programs ({error}): {cure}"
+            ));
+        }
         let mut next_round = self.started + ROUND;
         while !self.stopped {
-            self.wait(self.next_deadline(next_round));
+            let deadline = self.next_deadline(next_round);
+            let events = precedence.during(|| {
+                self.wait(deadline);
+                self.sources.round()
+            })?;
             self.heed_signals()?;
             let time = now();
             self.keep_time(time, output)?;
-            for (time, event) in self.sources.round()? {
+            for (time, event) in events {
                 self.founder.apply(time, event);
             }
             self.founder
@@ -382,7 +391,7 @@ impl<'a> Session<'a> {
     fn follow_load(&mut self, time: u64, output: &mut Output) -> Result<(), Failure> {
         match &mut self.load {
             LoadPhase::QuietUntil(start) if time >= *start => {
-                match precedence::without(|| Load::start(&self.plan.load, self.descriptors)) {
+                match Load::start(&self.plan.load, self.descriptors, &self.signals.ignored) {
                     Ok(load) => {
                         output.detail(&format!("load started (Process ID: {})", load.pid()));
                         self.founder.follow(load.pid());

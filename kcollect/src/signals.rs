@@ -27,10 +27,13 @@ pub enum Request {
 #[derive(Debug)]
 pub struct Signals {
     pipes: Vec<(Request, UnixStream)>,
+    /// Those that kcollect was started to ignore, and listens to nevertheless: a load is to ignore them.
+    pub ignored: Vec<i32>,
 }
 
 impl Signals {
-    /// Begins to listen. `toggle` and `sample` are signal numbers.
+    /// Begins to listen. `toggle` and `sample` are signal numbers. Under nohup(1), which lets it ignore SIGHUP, nothing is heard
+    /// of that; but SIGINT, which shells let a program in the background ignore, still ends the recording.
     ///
     /// # Errors
     /// When a handler can't be installed.
@@ -45,6 +48,9 @@ impl Signals {
         ];
         signals.extend(toggle.map(|signal| (Request::Toggle, signal)));
         signals.extend(sample.map(|signal| (Request::Sample, signal)));
+        let mut ignored: Vec<_> = signals.iter().map(|(_, signal)| *signal).collect();
+        ignored.retain(|signal| is_ignored(*signal));
+        signals.retain(|(_, signal)| *signal != libc::SIGHUP || !ignored.contains(signal));
         let pipes = signals.into_iter().map(|(request, signal)| {
             let (read, write) = UnixStream::pair()?;
             read.set_nonblocking(true)?;
@@ -53,6 +59,7 @@ impl Signals {
         });
         Ok(Signals {
             pipes: pipes.collect::<io::Result<_>>()?,
+            ignored,
         })
     }
 
@@ -72,4 +79,12 @@ impl Signals {
         }
         taken
     }
+}
+
+fn is_ignored(signal: i32) -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: asks only; the structure has room for the answer.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: zeros are a valid one, and the kernel has filled it in.
+    asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }

@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
-use bpf::{CpuBooks, Emission, Record, Settings, TickCollector};
+use bpf::{Counted, CpuBooks, Emission, MOST_COUNTERS, Record, Settings, TickCollector};
 use procfs::process::MMapPath;
 use user_collector::maps::{MappedFile, Mapping};
 
+use crate::counters::event::Request;
 use crate::exit::{Failure, Kind};
 use crate::machine::{self, CpuSet};
 use crate::order::Order;
-use crate::perf::event::open_clock;
+use crate::perf::event::{open_clock, open_overflow};
 use crate::perf::sideband::{Sideband, SidebandEvent};
 
 /// A record is stamped first and put into its ring a microsecond later, unless a hypervisor takes the
@@ -99,13 +100,14 @@ pub struct Sources {
     recording: bool,
     order: Order<Event>,
     follows: bool,
+    counters: Vec<Request>,
     /// CPUs that came online or went, with the time at which it was noticed.
     pub hotplug: Vec<(u64, u32, bool)>,
 }
 
 impl Sources {
     /// Loads the programs and opens everything; data are not taken yet. `page_fault` is where the kernel
-    /// handles page faults, `emission` how user sides are told, if anybody is followed.
+    /// handles page faults, `emission` how user sides are told, if anybody is followed; `counters` overflow.
     ///
     /// # Errors
     /// A [`Failure`] with its cure.
@@ -114,6 +116,7 @@ impl Sources {
         record_idle: bool,
         page_fault: (u64, u64),
         emission: Option<Emission>,
+        counters: &[Request],
     ) -> Result<Sources, Failure> {
         let possible = machine::possible_cpus().map_err(no_cpus)?;
         let online = machine::online_cpus().map_err(no_cpus)?;
@@ -131,6 +134,7 @@ impl Sources {
             page_fault,
             cpu_ids: possible.last().map_or(1, |last| last + 1),
             emission,
+            counters: hit_intervals(counters),
         })
         .map_err(bpf_failure)?;
         let mut sources = Sources {
@@ -142,7 +146,13 @@ impl Sources {
             order: Order::default(),
             hotplug: Vec::new(),
             follows: emission.is_some(),
+            counters: counters.to_vec(),
         };
+        for number in 0..counters.len() {
+            for (position, cpu) in online.iter().enumerate() {
+                sources.open_counter(number, *cpu, position == 0)?;
+            }
+        }
         sources.snapshot();
         sources.start_clocks(online)?;
         Ok(sources)
@@ -259,7 +269,12 @@ impl Sources {
         let came: Vec<_> = online.difference(&clocked).copied().collect();
         for cpu in &came {
             match self.sideband.open(*cpu) {
-                Ok(()) => self.start_clock(*cpu)?,
+                Ok(()) => {
+                    self.start_clock(*cpu)?;
+                    for number in 0..self.counters.len() {
+                        self.open_counter(number, *cpu, false)?;
+                    }
+                }
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
                 Err(error) => return Err(refused("the side-band", *cpu, &error)),
             }
@@ -314,6 +329,38 @@ impl Sources {
         time.has_clock = true;
         time.change(begin, self.recording);
         Ok(())
+    }
+
+    /// Opens a counter on a CPU, if it is there; `first` of all CPUs, where tracepoints are opened.
+    fn open_counter(&mut self, number: usize, cpu: u32, first: bool) -> Result<(), Failure> {
+        let request = &self.counters[number];
+        let tracepoint = request.event.is_tracepoint();
+        let elsewhere = |cpus: &Vec<u32>| !cpus.contains(&cpu);
+        if tracepoint && !first || request.event.cpus.as_ref().is_some_and(elsewhere) {
+            return Ok(());
+        }
+        let event = match open_overflow(request, cpu) {
+            Ok(event) => event,
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
+            Err(error) => return Err(refused(&request.event.name, cpu, &error)),
+        };
+        self.collector
+            .attach_counter(number as u32, cpu, event, tracepoint)
+            .map_err(bpf_failure)
+    }
+
+    /// What became of the events of a counter, by its number in the order in which they were asked for.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub fn counted(&self, number: u32) -> Result<Counted, Failure> {
+        self.collector.counted(number).map_err(bpf_failure)
+    }
+
+    /// How many CPUs have been recorded.
+    #[must_use]
+    pub fn cpus(&self) -> usize {
+        self.cpus.len()
     }
 
     fn drain(&mut self) -> Result<(), Failure> {
@@ -414,6 +461,17 @@ fn max_frames() -> u32 {
 
 fn no_cpus(error: io::Error) -> Failure {
     Failure::new(Kind::Unavailable, error.to_string(), "mount sysfs on /sys")
+}
+
+/// What the programs have to know of counters.
+fn hit_intervals(counters: &[Request]) -> Option<[u64; MOST_COUNTERS]> {
+    let mut intervals = [0; MOST_COUNTERS];
+    for (interval, request) in intervals.iter_mut().zip(counters) {
+        if request.event.is_tracepoint() {
+            *interval = request.interval;
+        }
+    }
+    (!counters.is_empty()).then_some(intervals)
 }
 
 fn refused(what: &str, cpu: u32, error: &io::Error) -> Failure {

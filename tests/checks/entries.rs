@@ -50,7 +50,7 @@ fn judge(way: Emission) -> Result<()> {
                 places.insert(entry.head.entry, (entry.ip, entry.sp));
                 continue;
             }
-            Record::Thread(_) | Record::Birth(_) => continue,
+            Record::Thread(_) | Record::Birth(_) | Record::Overflow(_) => continue,
         };
         join.recorded(tid, head(record).entry, ticks, ());
         all += ticks;
@@ -111,6 +111,7 @@ fn nap_under(way: Emission) -> Result<(u32, Vec<Record>)> {
         max_frames: 127,
         page_fault: (0, 0),
         cpu_ids: cpus.last().map_or(1, |last| last + 1),
+        counters: None,
         emission: Some(way),
     })?;
     for cpu in cpus {
@@ -145,6 +146,7 @@ fn head(record: &Record) -> Head {
         Record::Thread(thread) => thread.head,
         Record::Entry(entry) => entry.head,
         Record::Birth(head) => *head,
+        Record::Overflow(overflow) => overflow.head,
     }
 }
 

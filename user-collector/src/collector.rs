@@ -12,8 +12,8 @@ use experiment_format::layout::{ExperimentDir, printable};
 use experiment_format::log::{Header, LogEvent, Run};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::Microstate;
-use experiment_format::packet::{Detail, TickArray};
-use experiment_format::stacks::StackEnd;
+use experiment_format::packet::{CounterEvent, Detail, TickArray};
+use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::usage::UsageRecord;
 
@@ -29,9 +29,9 @@ const BATCH: usize = 64 << 10;
 /// or so old, nanoseconds.
 const OLDEST: u64 = 2_000_000_000;
 
-/// Time of one thread in one state with one stack.
+/// Where a thread was, and when.
 #[derive(Clone, Copy, Debug)]
-pub struct Array<'a> {
+pub struct Place<'a> {
     /// When it was told, nanoseconds of the events' clock.
     pub at: u64,
     /// Where.
@@ -44,6 +44,13 @@ pub struct Array<'a> {
     pub frames: &'a [u64],
     /// How they end.
     pub end: StackEnd,
+}
+
+/// Time of one thread in one state with one stack.
+#[derive(Clone, Copy, Debug)]
+pub struct Array<'a> {
+    /// Where it was.
+    pub place: Place<'a>,
     /// The state.
     pub state: Microstate,
     /// Interval boundaries in it.
@@ -215,33 +222,56 @@ impl Collector {
     /// # Errors
     /// When it can't be written.
     pub fn array(&mut self, array: &Array<'_>) -> Result<()> {
-        if let Some(at) = self
-            .names
-            .tell(self.pid, array.tid, array.thread, self.at(array.at))
-        {
-            self.writer.log(&LogEvent::Thread {
-                at,
-                tid: array.tid,
-                name: printable(array.thread),
-                group: self.group.clone(),
-            })?;
-        }
-        let stack = self.writer.stack(array.frames, array.end)?;
-        if let Some(used) = &mut self.used {
-            used.stack(stack, array.frames);
-        }
+        let stack = self.stack(&array.place)?;
         let mut ticks = [0; Microstate::PER_THREAD];
         ticks[array.state.number() as usize] = array.ticks;
         self.arrays += 1;
         self.writer.tick_array(&TickArray {
-            cpu: array.cpu,
-            time: array.at,
+            cpu: array.place.cpu,
+            time: array.place.at,
             stack,
-            tid: array.tid,
+            tid: array.place.tid,
             pid: self.pid,
             ticks,
             detail: array.detail.number(),
         })
+    }
+
+    /// Writes that a counter has overflowed in a thread: which one, and how many events that stands for.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn counted(&mut self, place: &Place<'_>, tag: u32, value: u64) -> Result<()> {
+        let stack = self.stack(place)?;
+        self.writer.counted(&CounterEvent {
+            cpu: place.cpu,
+            time: place.at,
+            stack,
+            tid: place.tid,
+            pid: self.pid,
+            tag,
+            value,
+        })
+    }
+
+    /// Interns a thread's stack, having named the thread.
+    fn stack(&mut self, place: &Place<'_>) -> Result<StackUid> {
+        if let Some(at) = self
+            .names
+            .tell(self.pid, place.tid, place.thread, self.at(place.at))
+        {
+            self.writer.log(&LogEvent::Thread {
+                at,
+                tid: place.tid,
+                name: printable(place.thread),
+                group: self.group.clone(),
+            })?;
+        }
+        let stack = self.writer.stack(place.frames, place.end)?;
+        if let Some(used) = &mut self.used {
+            used.stack(stack, place.frames);
+        }
+        Ok(stack)
     }
 
     /// Writes a sample of the process at an instant.

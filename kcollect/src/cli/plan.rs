@@ -14,10 +14,10 @@ use super::args::{Sub, Typed};
 use super::{CliError, Machine, report, signals, values, view};
 use crate::report::Request;
 use crate::user::Rule;
-use crate::{export, picture};
+use crate::{counters, export, picture};
 
 /// What kcollect was asked to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// Profile the machine.
     Record(Box<Plan>),
@@ -43,7 +43,7 @@ pub enum Command {
 }
 
 /// One recording, as it will be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The clock interval in whole microseconds, [`MIN_PERIOD_US`] to [`MAX_PERIOD_US`].
     pub period_us: u32,
@@ -55,6 +55,8 @@ pub struct Plan {
     pub quiet: Duration,
     /// Record ticks of idle CPUs too (`-x off`).
     pub record_idle: bool,
+    /// Counters that overflow (`-h`).
+    pub counters: Vec<counters::event::Request>,
     /// What the experiment is to be called.
     pub name: NameWish,
     /// The directory in which the experiment is made. Relative to the current one, which is `.`, never empty.
@@ -325,6 +327,7 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
 
     Ok(Plan {
         period_us,
+        counters: Vec::new(),
         start,
         end,
         quiet,

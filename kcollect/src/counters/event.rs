@@ -82,6 +82,14 @@ pub struct Event {
     pub is_time: bool,
 }
 
+impl Event {
+    /// Whether it is a tracepoint of the kernel, which has hits and no overflows of its own.
+    #[must_use]
+    pub fn is_tracepoint(&self) -> bool {
+        self.encoding.kind == sys::PERF_TYPE_TRACEPOINT
+    }
+}
+
 /// An event with when it overflows: what `-h` says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {

@@ -233,7 +233,13 @@ impl Founder {
                 }
                 Ok(())
             }
-            Record::Entry(_) if self.failed.is_some() => Ok(()),
+            Record::Overflow(_) | Record::Entry(_) if self.failed.is_some() => Ok(()),
+            Record::Overflow(overflow) => {
+                let of_kernel = overflow.head.kernel_thread;
+                let (writer, processes) = (&mut self.writer, &self.processes);
+                let stay = self.recorder.overflow(writer, processes, &overflow);
+                stay.and_then(|stay| self.stay(stay, of_kernel))
+            }
             Record::Entry(entry) => {
                 let back = match &mut self.user {
                     Some(user) => user.entry(self.writer.dir(), &self.processes, entry),

@@ -5,6 +5,7 @@ use experiment_format::log::{Header, ProfileDecl, Run, Setting};
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::{ClockTick, TickArray};
 
+use super::counters;
 use crate::cli::plan::Plan;
 use crate::{dry_run, machine};
 
@@ -43,7 +44,10 @@ pub(super) fn header(plan: &Plan, emission: Option<Emission>) -> Header {
                 states: NumStates::Solaris,
                 packets: vec![TickArray::declaration()],
             },
-        ],
+        ]
+        .into_iter()
+        .chain(counters::declare(&plan.counters))
+        .collect(),
         driver_version: Some(concat!("kcollect BPF ", env!("CARGO_PKG_VERSION")).to_owned()),
         settings,
         comments: vec![
@@ -61,7 +65,10 @@ pub(super) fn header(plan: &Plan, emission: Option<Emission>) -> Header {
                     Emission::probe()
                 ),
             },
-        ],
+        ]
+        .into_iter()
+        .chain(counters::described(&plan.counters))
+        .collect(),
         ..Header::default()
     }
 }

@@ -3,6 +3,7 @@
 pub mod accounts;
 pub mod archive;
 pub mod code;
+pub mod counters;
 pub mod founder;
 mod header;
 pub mod kcore;

@@ -11,12 +11,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bpf::{Absence, Head, Mode, Stack, ThreadTimes, Tick};
+use bpf::{Absence, Head, Mode, Overflow, Stack, ThreadTimes, Tick};
 use experiment_format::layout::printable;
 use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::Microstate;
-use experiment_format::packet::{ClockTick, Detail, TickArray};
+use experiment_format::packet::{ClockTick, CounterEvent, Detail, TickArray};
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
@@ -24,10 +24,11 @@ use user_collector::names::ThreadNames;
 use user_collector::process::{Name, Process, Processes};
 
 use super::accounts::{Accounts, Owner, StackTicks};
+use super::counters::{self, Side};
 use super::samples::Samples;
 use super::symbols::Symbols;
 use crate::cli::Target;
-use crate::user::Stay;
+use crate::user::{Counted, Stay};
 
 /// The frame that ends a truncated stack in [`Accounts::stacks`].
 pub const TRUNCATED: u64 = u64::MAX;
@@ -57,6 +58,8 @@ pub struct Recorded {
     pub no_stack: u64,
     /// Ticks in which an interrupt or softirq had borrowed the CPU.
     pub irq_work: u64,
+    /// Overflows of counters written.
+    pub overflows: u64,
 }
 
 /// Turns ticks into the founder's packets.
@@ -172,7 +175,49 @@ impl Recorder {
             state,
             ticks: tick.ticks,
             detail: Detail::None,
+            counted: None,
         }))
+    }
+
+    /// Writes that a counter has overflowed on a CPU. Gives the same of the thread that was on it.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn overflow(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        processes: &Processes,
+        overflow: &Overflow,
+    ) -> experiment_format::Result<Stay> {
+        let head = overflow.head;
+        let process = processes.get(head.pid);
+        let kernel = self.frames(&overflow.stack);
+        let truncated = overflow.stack.truncated;
+        let stack = match kernel.is_empty() {
+            true => self.user_frame(writer, process, head)?,
+            false => self.kernel_stack(writer, &kernel, truncated, |_| {})?,
+        };
+        self.name_thread(writer, process, head)?;
+        let counted = |side| Counted {
+            tag: counters::tag(overflow.counter, side),
+            value: overflow.value,
+        };
+        writer.counted(&counter_event(head, stack, counted(Side::Cpu)))?;
+        self.recorded.overflows += 1;
+        let state = match kernel.is_empty() {
+            true => Microstate::User,
+            false => Microstate::System,
+        };
+        Ok(Stay {
+            head,
+            serial: process.map_or(0, |process| process.serial),
+            kernel,
+            truncated,
+            state,
+            ticks: 0,
+            detail: Detail::None,
+            counted: Some(counted(Side::Thread)),
+        })
     }
 
     /// Notes what a thread did; `processes` is as it was when this was told.
@@ -235,7 +280,7 @@ impl Recorder {
         processes: &Processes,
         stay: &Stay,
     ) -> experiment_format::Result<()> {
-        if stay.ticks == 0 {
+        if stay.ticks == 0 && stay.counted.is_none() {
             return Ok(());
         }
         let head = stay.head;
@@ -245,6 +290,9 @@ impl Recorder {
             false => self.kernel_stack(writer, &stay.kernel, stay.truncated, |_| {})?,
         };
         self.name_thread(writer, process, head)?;
+        if let Some(counted) = stay.counted {
+            return writer.counted(&counter_event(head, stack, counted));
+        }
         let mut counts = [0; Microstate::PER_THREAD];
         counts[stay.state.number() as usize] = stay.ticks;
         self.recorded.arrays += 1;
@@ -408,6 +456,7 @@ impl Recorder {
             state,
             ticks,
             detail,
+            counted: None,
         };
         Ok([
             stay(state, absence.blocked, blocked),
@@ -438,6 +487,18 @@ impl Recorder {
                 .partition_point(|(from, _)| *from <= pc);
             exact = next > 0 && pc < self.interrupt_entries[next - 1].1;
         }
+    }
+}
+
+fn counter_event(head: Head, stack: StackUid, counted: Counted) -> CounterEvent {
+    CounterEvent {
+        cpu: head.cpu,
+        time: head.time,
+        stack,
+        tid: head.tid,
+        pid: head.pid,
+        tag: counted.tag,
+        value: counted.value,
     }
 }
 

@@ -1,11 +1,13 @@
 //! Opening per-CPU perf events.
 //!
-//! Both kinds are software events, so they exist on every machine, virtual ones too.
+//! Clock and side-band are software events, so they exist on every machine, virtual ones too.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 
 use perf_event_open_sys::bindings as sys;
+
+use crate::counters::event::Request;
 
 /// Opens the clock of one CPU: it fires every `period_ns`, on an hrtimer, whether the CPU is busy or
 /// idle, and is disabled until a BPF program is attached.
@@ -16,6 +18,21 @@ pub fn open_clock(cpu: u32, period_ns: u64) -> io::Result<OwnedFd> {
     let mut attr = software(sys::PERF_COUNT_SW_CPU_CLOCK);
     attr.__bindgen_anon_1.sample_period = period_ns;
     attr.set_disabled(1);
+    open(&mut attr, cpu)
+}
+
+/// Opens a counter on one CPU, in whatever runs there. It overflows every so often, but for a tracepoint, whose program sees every
+/// hit. It is disabled, and reads as its count, for how long it was enabled and for how long it counted.
+///
+/// # Errors
+/// What the kernel says; ENODEV is a CPU that is offline.
+pub fn open_overflow(request: &Request, cpu: u32) -> io::Result<OwnedFd> {
+    let mut attr = request.event.encoding.attribute();
+    attr.read_format =
+        u64::from(sys::PERF_FORMAT_TOTAL_TIME_ENABLED | sys::PERF_FORMAT_TOTAL_TIME_RUNNING);
+    if !request.event.is_tracepoint() {
+        attr.__bindgen_anon_1.sample_period = request.interval;
+    }
     open(&mut attr, cpu)
 }
 

@@ -15,6 +15,7 @@ use user_collector::join::Joined;
 use user_collector::objects::TableCounts;
 
 use crate::cli::Plan;
+use crate::counters::event::Request;
 use crate::exit::Failure;
 use crate::kernel::accounts::ProcessTimes;
 use crate::kernel::founder::Founder;
@@ -53,6 +54,9 @@ pub struct Summary {
     pub arrays: u64,
     /// Ticks in them.
     pub thread_ticks: u64,
+    /// The counters that were profiled, in the order in which they were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub counters: Vec<Counter>,
     /// What is missing or impaired, by cause.
     pub losses: Losses,
     /// The states of a thread, as gprofng calls their metrics.
@@ -75,6 +79,26 @@ pub struct Summary {
     pub cost: Cost,
     /// Commands to type next.
     pub next: Vec<String>,
+}
+
+/// A counter that was profiled.
+#[derive(Debug, Serialize)]
+pub struct Counter {
+    /// As it was typed.
+    pub name: String,
+    /// After how many events it overflowed.
+    pub interval: u64,
+    /// All events while data were taken, of all CPUs together.
+    pub events: u64,
+    /// Those that the experiment holds: overflows times the interval.
+    pub recorded: u64,
+    /// Those of overflows that found the ring full.
+    pub lost: u64,
+    /// Those of overflows that the kernel did not tell, because they came in the middle of another program of ours.
+    pub untold: u64,
+    /// How much of the time it was counted: less than 1 where more counters were asked for than the hardware has. `events` and
+    /// `recorded` are not scaled by it.
+    pub share_of_time: f64,
 }
 
 /// What came of following processes into their user code.
@@ -258,6 +282,7 @@ impl Summary {
         };
         let (system, _) = accounts.system();
         let followed = user(founder, sources.collector.table_use());
+        let counters = counters(plan, sources)?;
         Ok(Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
@@ -277,6 +302,10 @@ impl Summary {
             arrays: recorded.arrays + followed.as_ref().map_or(0, Followed::arrays),
             thread_ticks: recorded.array_ticks + followed.as_ref().map_or(0, Followed::ticks),
             losses: Losses {
+                overflows: counters
+                    .iter()
+                    .map(|counter| counter.lost + counter.untold)
+                    .sum(),
                 ring_full: sum(|books| books.lost),
                 not_written: founder.not_written,
                 unaccounted: sent as i64 - (recorded.ticks + founder.not_written) as i64,
@@ -291,6 +320,7 @@ impl Summary {
                 births: sum(|books| books.births_lost),
                 late_events: sources.late(),
             },
+            counters,
             targets: accounts
                 .targets
                 .iter()
@@ -320,6 +350,29 @@ impl Summary {
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
+}
+
+/// What became of the counters' events.
+fn counters(plan: &Plan, sources: &Sources) -> Result<Vec<Counter>, Failure> {
+    let counter = |(number, request): (u32, &Request)| {
+        let counted = sources.counted(number)?;
+        // Each CPU is somewhere between two overflows.
+        let left = (request.interval - 1) * sources.cpus() as u64;
+        let told = counted.recorded + counted.lost;
+        Ok(Counter {
+            name: request.event.name.clone(),
+            interval: request.interval,
+            events: counted.events,
+            recorded: counted.recorded,
+            lost: counted.lost,
+            untold: counted.events.saturating_sub(told + left),
+            share_of_time: match counted.enabled_ns {
+                0 => 1.0,
+                enabled => counted.running_ns as f64 / enabled as f64,
+            },
+        })
+    };
+    (0..).zip(&plan.counters).map(counter).collect()
 }
 
 impl Followed {

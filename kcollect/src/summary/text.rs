@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use bpf::unwind::End;
 
-use super::{Followed, Function, Process, Summary, WaitingPlace};
+use super::{Counter, Followed, Function, Process, Summary, WaitingPlace};
 
 /// Rows of a table.
 const TOP: usize = 10;
@@ -45,6 +45,9 @@ impl Summary {
             },
         )?;
         writeln!(out, "  {}", self.losses.line())?;
+        for counter in &self.counters {
+            writeln!(out, "  {}", counter.line())?;
+        }
         if let Some(followed) = &self.followed {
             writeln!(out, "  {}", followed.line())?;
         }
@@ -98,6 +101,22 @@ impl Summary {
         self.next
             .iter()
             .try_for_each(|command| writeln!(out, "  {command}"))
+    }
+}
+
+impl Counter {
+    fn line(&self) -> String {
+        let mut line = format!(
+            "{}: {} events, {} recorded (every {})",
+            self.name, self.events, self.recorded, self.interval
+        );
+        if self.lost + self.untold > 0 {
+            line += &format!(", {} lost, {} untold", self.lost, self.untold);
+        }
+        if self.share_of_time < 0.9995 {
+            line += &format!(", in {:.1} % of the time", 100.0 * self.share_of_time);
+        }
+        line
     }
 }
 

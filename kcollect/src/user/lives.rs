@@ -2,6 +2,7 @@
 //! known whether they are followed.
 
 use super::*;
+use crate::kernel::counters;
 
 impl UserSide {
     /// The load: followed unless a pattern decides, and the first of a line of descent.
@@ -375,6 +376,7 @@ impl UserSide {
                 }
             )
         });
+        header.profiles.iter_mut().for_each(counters::of_process);
         header.settings.clear();
         header.comments = described_by(&facts, &first.name);
         header.mpi_rank = facts.mpi_rank;

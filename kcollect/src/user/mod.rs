@@ -26,7 +26,7 @@ use experiment_format::packet::Detail;
 use experiment_format::stacks::StackEnd;
 use experiment_format::usage::UsageRecord;
 use experiment_format::{Error, Result};
-use user_collector::collector::{Array, Collector};
+use user_collector::collector::{Array, Collector, Place};
 use user_collector::facts::{Container, Facts};
 use user_collector::follow::{Candidate, Follow};
 use user_collector::jit::JitWatch;
@@ -76,6 +76,17 @@ pub struct Stay {
     pub ticks: u32,
     /// What more is known.
     pub detail: Detail,
+    /// It is no time at all, but a counter has overflowed.
+    pub counted: Option<Counted>,
+}
+
+/// A counter has overflowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// Which: [`experiment_format::log::CounterDecl::tag`].
+    pub tag: u32,
+    /// How many events that stands for.
+    pub value: u64,
 }
 
 /// What becomes of a process.
@@ -491,17 +502,23 @@ fn write(followed: &mut Followed, stay: &Stay, stack: Option<&UserStack>) -> Res
         _ => mark,
     };
     let frames: Vec<u64> = stay.kernel.iter().chain(user).copied().collect();
-    let ticks = u64::from(stay.ticks);
-    followed.counts.add(stack, stay.head.exiting, ticks);
-    followed.ticks += ticks;
     followed.last = followed.last.max(stay.head.time);
-    followed.collector.array(&Array {
+    let place = Place {
         at: stay.head.time,
         cpu: stay.head.cpu,
         tid: stay.head.tid,
         thread: stay.head.name.bytes(),
         frames: &frames,
         end: mark,
+    };
+    if let Some(Counted { tag, value }) = stay.counted {
+        return followed.collector.counted(&place, tag, value);
+    }
+    let ticks = u64::from(stay.ticks);
+    followed.counts.add(stack, stay.head.exiting, ticks);
+    followed.ticks += ticks;
+    followed.collector.array(&Array {
+        place,
         state: stay.state,
         ticks: stay.ticks,
         detail: stay.detail,

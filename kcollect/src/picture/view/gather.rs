@@ -9,6 +9,7 @@ use experiment_format::Error;
 use experiment_format::microstate::Microstate;
 
 use super::payload::{Function, Payload, Process, Stacks, Thread, Tick};
+use crate::losses::counted;
 use crate::report::exact::ExactTimes;
 use crate::report::model::{ExperimentInfo, Model, ObjectKind, Row};
 
@@ -91,7 +92,7 @@ fn losses(model: &Model, founder: &ExperimentInfo) -> Vec<String> {
     let counters = summary["losses"].as_object().into_iter().flatten();
     lines.extend(counters.filter_map(|(name, count)| {
         let count = count.as_u64().filter(|count| *count > 0)?;
-        Some(format!("{}: {count}", name.replace('_', " ")))
+        Some(format!("{count} {}", counted(name)))
     }));
     lines
 }
