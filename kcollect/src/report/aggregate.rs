@@ -7,7 +7,7 @@
 use rustc_hash::FxHashMap;
 
 use super::filter::Selection;
-use super::model::{FrameId, FunctionId, Model, STATES, StackId, Sums};
+use super::model::{FrameId, FunctionId, Model, NOTHING, Row, StackId, Sums};
 
 /// Sums of rows.
 #[derive(Debug, Clone)]
@@ -26,6 +26,73 @@ pub struct Totals {
     pub experiments: Vec<Sums>,
     /// How many rows they are.
     pub rows: u64,
+    /// The same of counters, if there are any.
+    pub counts: Option<Box<Totals>>,
+}
+
+/// What a thing has: times, and what counters counted if there are any.
+#[derive(Debug, Clone, Copy)]
+pub struct Measures<'a> {
+    /// Of itself.
+    pub exclusive: &'a Sums,
+    /// With all that it calls.
+    pub inclusive: &'a Sums,
+    /// The same two of counters.
+    pub counts: Option<(&'a Sums, &'a Sums)>,
+}
+
+impl<'a> Measures<'a> {
+    /// Of a thing that calls nothing, or with all that it calls.
+    #[must_use]
+    pub fn alone(sums: &'a Sums, counts: Option<&'a Sums>) -> Measures<'a> {
+        Measures {
+            exclusive: sums,
+            inclusive: sums,
+            counts: counts.map(|counts| (counts, counts)),
+        }
+    }
+}
+
+impl Totals {
+    fn nothing(model: &Model) -> Totals {
+        Totals {
+            all: NOTHING,
+            stacks: zeros(model.stacks.len()),
+            threads: zeros(model.threads.len()),
+            processes: zeros(model.processes.len()),
+            cpus: zeros(model.cpus.len()),
+            experiments: zeros(model.experiments.len()),
+            rows: 0,
+            counts: None,
+        }
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn whole(&self) -> Measures<'_> {
+        self.both(|totals| &totals.all)
+    }
+
+    /// Some of them: those of a thread, say.
+    #[must_use]
+    pub fn both<'a>(&'a self, of: impl Fn(&'a Totals) -> &'a Sums) -> Measures<'a> {
+        Measures::alone(of(self), self.counts.as_deref().map(&of))
+    }
+
+    fn add(&mut self, row: &Row, slot: usize, value: i64) {
+        self.stacks[row.stack.index()][slot] += value;
+        self.threads[row.thread.index()][slot] += value;
+        self.cpus[row.cpu.index()][slot] += value;
+        self.experiments[row.experiment.index()][slot] += value;
+        self.rows += 1;
+    }
+
+    fn add_up(&mut self, model: &Model) {
+        for (thread, sums) in model.threads.iter().zip(&self.threads) {
+            add(&mut self.processes[thread.process.index()], sums);
+            add(&mut self.all, sums);
+        }
+    }
 }
 
 /// Adds sums to sums.
@@ -37,21 +104,13 @@ pub fn add(to: &mut Sums, sums: &Sums) {
 
 /// Sums of nothing, so many.
 fn zeros(count: usize) -> Vec<Sums> {
-    vec![[0; STATES]; count]
+    vec![NOTHING; count]
 }
 
 /// Adds up the rows of a selection.
 #[must_use]
 pub fn totals(model: &Model, selection: &Selection) -> Totals {
-    let mut totals = Totals {
-        all: [0; STATES],
-        stacks: zeros(model.stacks.len()),
-        threads: zeros(model.threads.len()),
-        processes: zeros(model.processes.len()),
-        cpus: zeros(model.cpus.len()),
-        experiments: zeros(model.experiments.len()),
-        rows: 0,
-    };
+    let mut totals = Totals::nothing(model);
     let lengths: Vec<_> = model
         .experiments
         .iter()
@@ -59,16 +118,17 @@ pub fn totals(model: &Model, selection: &Selection) -> Totals {
         .collect();
     for row in model.rows.iter().filter(|row| selection.passes(row)) {
         let microseconds = i64::from(row.ticks) * lengths[row.experiment.index()];
-        let slot = row.slot();
-        totals.stacks[row.stack.index()][slot] += microseconds;
-        totals.threads[row.thread.index()][slot] += microseconds;
-        totals.cpus[row.cpu.index()][slot] += microseconds;
-        totals.experiments[row.experiment.index()][slot] += microseconds;
-        totals.rows += 1;
+        totals.add(row, row.slot(), microseconds);
     }
-    for (thread, sums) in model.threads.iter().zip(&totals.threads) {
-        add(&mut totals.processes[thread.process.index()], sums);
-        add(&mut totals.all, sums);
+    totals.add_up(model);
+    if !model.counters.is_empty() {
+        let mut counts = Totals::nothing(model);
+        let passing = model.counts.iter();
+        for count in passing.filter(|count| selection.passes_count(count)) {
+            counts.add(&count.row, count.counter.into(), count.value);
+        }
+        counts.add_up(model);
+        totals.counts = Some(Box::new(counts));
     }
     totals
 }
@@ -80,6 +140,21 @@ pub struct Shares {
     pub exclusive: Vec<Sums>,
     /// Of all that are in a stack, once.
     pub inclusive: Vec<Sums>,
+    /// The same of counters, if there are any.
+    pub counts: Option<Box<Shares>>,
+}
+
+impl Shares {
+    /// Those of a thing, by its number.
+    #[must_use]
+    pub fn of(&self, thing: usize) -> Measures<'_> {
+        let counts = self.counts.as_deref();
+        Measures {
+            exclusive: &self.exclusive[thing],
+            inclusive: &self.inclusive[thing],
+            counts: counts.map(|counts| (&counts.exclusive[thing], &counts.inclusive[thing])),
+        }
+    }
 }
 
 /// Sums of functions and load objects.
@@ -110,6 +185,22 @@ pub fn shares<const KINDS: usize>(
     totals: &Totals,
     counts: [usize; KINDS],
     things_of: impl Fn(FrameId) -> [Option<u32>; KINDS],
+) -> [Shares; KINDS] {
+    let mut shares = shares_of_times(model, totals, counts, &things_of);
+    if let Some(counted) = &totals.counts {
+        let counted = shares_of_times(model, counted, counts, &things_of);
+        for (shares, counted) in shares.iter_mut().zip(counted) {
+            shares.counts = Some(Box::new(counted));
+        }
+    }
+    shares
+}
+
+fn shares_of_times<const KINDS: usize>(
+    model: &Model,
+    totals: &Totals,
+    counts: [usize; KINDS],
+    things_of: &impl Fn(FrameId) -> [Option<u32>; KINDS],
 ) -> [Shares; KINDS] {
     let mut tallies = counts.map(Tally::new);
     let callees = model.stacks.callees();
@@ -165,6 +256,7 @@ impl Tally {
             shares: Shares {
                 exclusive: zeros(count),
                 inclusive: zeros(count),
+                counts: None,
             },
             on_path: vec![0; count],
         }
@@ -200,13 +292,25 @@ pub struct Relatives {
 }
 
 impl Relatives {
+    /// What a caller is owed.
+    #[must_use]
+    pub fn of_caller(&self, caller: Option<FunctionId>) -> &Sums {
+        self.callers.get(&caller).unwrap_or(&NOTHING)
+    }
+
+    /// What a callee is owed.
+    #[must_use]
+    pub fn of_callee(&self, callee: FunctionId) -> &Sums {
+        self.callees.get(&callee).unwrap_or(&NOTHING)
+    }
+
     /// Those of a function.
     #[must_use]
     pub fn of(model: &Model, totals: &Totals, function: FunctionId) -> Relatives {
         let mut relatives = Relatives::default();
         for (stack, _, _) in model.stacks.iter() {
             let sums = &totals.stacks[stack.index()];
-            if *sums == [0; STATES] {
+            if *sums == NOTHING {
                 continue;
             }
             let mut callee = None;

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use regex::Regex;
 
-use super::model::{Model, Process, Row, STATES};
+use super::model::{Count, Model, Process, Row, STATES};
 
 /// A regular expression, which is the same as another if it is written so.
 #[derive(Debug, Clone)]
@@ -141,8 +141,17 @@ impl Selection {
     /// Whether a row counts.
     #[must_use]
     pub fn passes(&self, row: &Row) -> bool {
+        self.states[row.slot()] && self.passes_place(row)
+    }
+
+    /// Whether an overflow of a counter counts: it is in no state.
+    #[must_use]
+    pub fn passes_count(&self, count: &Count) -> bool {
+        self.states == [true; STATES] && self.passes_place(&count.row)
+    }
+
+    fn passes_place(&self, row: &Row) -> bool {
         self.time.contains(&row.time)
-            && self.states[row.slot()]
             && self.threads[row.thread.index()]
             && self.cpus[row.cpu.index()]
             && self

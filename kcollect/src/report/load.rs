@@ -6,16 +6,17 @@
 
 use experiment_format::Error;
 use experiment_format::functions::Archives;
-use experiment_format::log::{LogEvent, ProfileDecl};
+use experiment_format::log::{CounterDecl, LogEvent, ProfileDecl};
 use experiment_format::microstate::NumStates;
-use experiment_format::packet::ClockRecord;
 use experiment_format::reader::Experiment;
+use experiment_format::stacks::table::StackTable;
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::model::{
-    CpuId, ExperimentId, ExperimentInfo, Model, Process, ProcessId, Row, StackId, Thread, ThreadId,
+    Count, Counter, CpuId, ExperimentId, ExperimentInfo, MOST_COUNTERS, Model, Process, ProcessId,
+    Row, StackId, Thread, ThreadId,
 };
 use super::open::{self, Opened};
 use super::resolve::{Addresses, Resolver};
@@ -54,6 +55,17 @@ struct Loader {
     threads: FxHashMap<(ProcessId, u64), ThreadId>,
     /// By founder and number.
     processes: FxHashMap<(ExperimentId, u32), Vec<ProcessId>>,
+}
+
+/// What is known of an experiment that is being read.
+struct Context<'a> {
+    id: ExperimentId,
+    founder: ExperimentId,
+    /// When its founder began, and itself.
+    origin: u64,
+    start: u64,
+    names: &'a Names,
+    stacks: &'a StackTable,
 }
 
 /// What an experiment says of its threads: the last name and the group by number.
@@ -148,7 +160,7 @@ impl Loader {
             };
             let time = first.time.saturating_sub(origin);
             end = end.max(time);
-            let thread = self.thread(id, founder, &names, &first, time);
+            let thread = self.thread(id, founder, &names, (first.thread, first.pid), time);
             let cpu = self.cpu(first.cpu);
             for record in std::iter::once(first).chain(ticks) {
                 self.model.rows.push(Row {
@@ -163,6 +175,15 @@ impl Loader {
                 });
             }
         }
+        let context = Context {
+            id,
+            founder,
+            origin,
+            start,
+            names: &names,
+            stacks: &stacks,
+        };
+        missing += self.read_counters(&context, &mut addresses, &mut end)?;
         self.warn(id, packets.invalid(), missing);
         let info = &mut self.model.experiments[id.index()];
         let events = info.source.events().iter();
@@ -173,6 +194,110 @@ impl Loader {
         let last = last.max().map_or(0, |at| at + info.offset_ns);
         info.end_ns = end.max(last);
         Ok(())
+    }
+
+    /// The overflows of counters. Gives how many stacks are missing.
+    fn read_counters(
+        &mut self,
+        context: &Context<'_>,
+        addresses: &mut Addresses,
+        end: &mut u64,
+    ) -> Result<u64, Error> {
+        let Context { id, founder, .. } = *context;
+        let source = &self.model.experiment(id).source;
+        let mut packets = source.counter_packets()?;
+        let declared = source.header().profiles.iter();
+        let declared = declared.filter_map(|profile| match profile {
+            ProfileDecl::Counters { counters, .. } => Some(counters),
+            _ => None,
+        });
+        let declared: Vec<_> = declared.flatten().cloned().collect();
+        let slots: FxHashMap<u32, u8> = declared
+            .into_iter()
+            .filter_map(|counter| Some((counter.tag, self.counter(counter)?)))
+            .collect();
+        let mut missing = 0;
+        while let Some(packet) = packets.next_packet()? {
+            let Some(record) = packet.counted() else {
+                continue;
+            };
+            let (Some(counter), Some(value)) = (slots.get(&record.tag), record.value) else {
+                continue;
+            };
+            let at = record.time.saturating_sub(context.start);
+            let stack = match record.stack {
+                None => StackId::EMPTY,
+                Some(uid) => match context.stacks.first_part(uid) {
+                    Some(part) => self.resolver.stack(
+                        &mut self.model,
+                        &mut self.archives[founder.index()],
+                        addresses,
+                        context.stacks,
+                        part,
+                        at,
+                    ),
+                    None => {
+                        missing += 1;
+                        StackId::EMPTY
+                    }
+                },
+            };
+            let time = record.time.saturating_sub(context.origin);
+            *end = (*end).max(time);
+            let who = (record.thread, record.pid);
+            let thread = self.thread(id, founder, context.names, who, time);
+            let cpu = self.cpu(record.cpu);
+            self.model.counts.push(Count {
+                row: Row {
+                    time,
+                    stack,
+                    thread,
+                    experiment: id,
+                    cpu,
+                    ticks: 0,
+                    state: 0,
+                    detail: 0,
+                },
+                counter: *counter,
+                value: i64::try_from(value).unwrap_or(i64::MAX),
+            });
+        }
+        if packets.invalid() > 0 {
+            let path = self.model.experiment(id).source.path().join("hwcounters");
+            self.model.warnings.push(format!(
+                "{}: {} damaged places were passed over",
+                path.display(),
+                packets.invalid()
+            ));
+        }
+        Ok(missing)
+    }
+
+    /// The counter of a name, which may be in several experiments; none if there are too many.
+    fn counter(&mut self, declared: CounterDecl) -> Option<u8> {
+        let counters = &mut self.model.counters;
+        let known = counters
+            .iter()
+            .position(|counter| counter.name == declared.name);
+        if known.is_none() && counters.len() >= MOST_COUNTERS {
+            let told = format!(
+                "{}: more than {MOST_COUNTERS} counters; it is left out",
+                declared.name
+            );
+            if !self.model.warnings.contains(&told) {
+                self.model.warnings.push(told);
+            }
+            return None;
+        }
+        let slot = known.unwrap_or_else(|| {
+            counters.push(Counter {
+                name: declared.name,
+                title: declared.title,
+                unit: declared.unit,
+            });
+            counters.len() - 1
+        });
+        u8::try_from(slot).ok()
     }
 
     fn warn(&mut self, id: ExperimentId, invalid: u64, missing: u64) {
@@ -213,16 +338,14 @@ impl Loader {
         id: ExperimentId,
         founder: ExperimentId,
         names: &Names,
-        record: &ClockRecord,
+        (number, pid): (u64, Option<u32>),
         time: u64,
     ) -> ThreadId {
         let own = self.model.experiment(id).process;
         let process = match own {
             Some(process) => process,
             None => {
-                let pid = record
-                    .pid
-                    .unwrap_or(self.model.experiment(id).source.header().pid);
+                let pid = pid.unwrap_or(self.model.experiment(id).source.header().pid);
                 self.process_at(founder, pid, names, time)
             }
         };
@@ -232,12 +355,12 @@ impl Loader {
             *seen = Some((first.min(time), last.max(time)));
         }
         let next = ThreadId(self.model.threads.len() as u32);
-        let key = (process, record.thread);
+        let key = (process, number);
         let thread = *self.threads.entry(key).or_insert(next);
         if thread == next {
-            let name = names.get(&record.thread).map(|(name, _)| name.clone());
+            let name = names.get(&number).map(|(name, _)| name.clone());
             self.model.threads.push(Thread {
-                tid: record.thread,
+                tid: number,
                 name: name.unwrap_or_default(),
                 process,
             });

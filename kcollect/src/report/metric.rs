@@ -5,7 +5,7 @@
 //! `i` inclusive, both as `ei`), how it is shown (`.` or `+` as time, `%` as a share of the whole, `!` not at all), and a
 //! keyword. Without flavour and mark it stands for both as time. Clock ticks have no counts of their own, so `+` is `.`.
 
-use experiment_format::log::ProfileDecl;
+use experiment_format::log::{CounterUnit, ProfileDecl};
 use experiment_format::microstate::Microstate;
 
 use super::model::{Model, STATES, Sums};
@@ -19,7 +19,43 @@ pub enum Base {
     TotalCpu,
     /// One state alone.
     State(Microstate),
+    /// What a counter counted.
+    Counter(Counter),
+    /// One counter by another.
+    Ratio(Ratio),
 }
+
+/// A counter as a metric. Its words live as long as the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Counter {
+    /// Position in [`Model::counters`].
+    pub slot: u8,
+    /// The keyword.
+    pub keyword: &'static str,
+    /// What heads its column.
+    pub title: &'static str,
+    /// What its values are.
+    pub unit: CounterUnit,
+}
+
+/// What gprofng makes of two counters, by their positions in [`Model::counters`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ratio {
+    /// The one that is divided.
+    pub over: u8,
+    /// By this one.
+    pub under: u8,
+    /// The keyword, which is its title too.
+    pub keyword: &'static str,
+}
+
+/// The ratios that gprofng knows: keyword, the one that is divided, and by what.
+const RATIOS: [(&str, &str, &str); 4] = [
+    ("IPC", "insts", "cycles"),
+    ("CPI", "cycles", "insts"),
+    ("K_IPC", "K_insts", "K_cycles"),
+    ("K_CPI", "K_cycles", "K_insts"),
+];
 
 /// er_kernel's names of two.
 const ALIASES: [(&str, Base); 2] = [
@@ -55,6 +91,8 @@ impl Base {
                 Some(keyword) => keyword,
                 None => "",
             },
+            Base::Counter(counter) => counter.keyword,
+            Base::Ratio(ratio) => ratio.keyword,
         }
     }
 
@@ -73,6 +111,28 @@ impl Base {
             Base::Total => "Total",
             Base::TotalCpu => "Total CPU",
             Base::State(state) => state.label(),
+            Base::Counter(counter) => counter.title,
+            Base::Ratio(ratio) => ratio.keyword,
+        }
+    }
+
+    /// Whether it is a time.
+    #[must_use]
+    pub const fn is_time(self) -> bool {
+        match self {
+            Base::Counter(counter) => matches!(counter.unit, CounterUnit::Nanoseconds),
+            Base::Ratio(_) => false,
+            _ => true,
+        }
+    }
+
+    /// In what it is shown, as it heads a column.
+    #[must_use]
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Base::Ratio(_) => "",
+            _ if self.is_time() => "sec.",
+            _ => "#",
         }
     }
 
@@ -84,14 +144,31 @@ impl Base {
             Base::Total => state.is_none_or(Microstate::in_total),
             Base::TotalCpu => state.is_some_and(Microstate::in_total_cpu),
             Base::State(own) => state == Some(own),
+            Base::Counter(_) | Base::Ratio(_) => false,
         }
     }
 
-    /// Its part of sums, microseconds.
+    /// Its part of sums of times, microseconds; what counters counted is in others.
     #[must_use]
-    pub fn of(self, sums: &Sums) -> i64 {
+    pub fn of(self, times: &Sums) -> i64 {
         let parts = (0..STATES).filter(|slot| self.has(*slot));
-        parts.map(|slot| sums[slot]).sum()
+        parts.map(|slot| times[slot]).sum()
+    }
+
+    /// The same, or its part of sums of counters: events, nanoseconds where its unit says so, and millionths of a ratio.
+    #[must_use]
+    pub fn measure(self, times: &Sums, counts: &Sums) -> i64 {
+        match self {
+            Base::Counter(counter) => counts[usize::from(counter.slot)],
+            Base::Ratio(Ratio { over, under, .. }) => {
+                let [over, under] = [over, under].map(|slot| counts[usize::from(slot)]);
+                match under {
+                    0 => 0,
+                    under => (over as f64 / under as f64 * 1e6) as i64,
+                }
+            }
+            _ => self.of(times),
+        }
     }
 }
 
@@ -159,6 +236,27 @@ pub fn offered(model: &Model) -> Vec<Base> {
         .collect();
     let mut offered = Base::ALL.to_vec();
     offered.retain(|base| keywords.contains(&&base.keyword()));
+    let word = |text: &str| -> &'static str { String::leak(text.to_owned()) };
+    let counters = (0..).zip(&model.counters);
+    offered.extend(counters.map(|(slot, counter)| {
+        Base::Counter(Counter {
+            slot,
+            keyword: word(&counter.name),
+            title: word(&counter.title),
+            unit: counter.unit,
+        })
+    }));
+    let position = |name| {
+        let mut counters = model.counters.iter();
+        counters.position(|counter| counter.name == name)
+    };
+    offered.extend(RATIOS.iter().filter_map(|(keyword, over, under)| {
+        Some(Base::Ratio(Ratio {
+            over: position(*over)? as u8,
+            under: position(*under)? as u8,
+            keyword,
+        }))
+    }));
     offered
 }
 
@@ -182,9 +280,9 @@ impl Metrics {
             let bases: Vec<_> = if any {
                 offered.to_vec()
             } else {
-                let base = Base::from_keyword(keyword)
-                    .ok_or_else(|| MetricError::Unknown(part.to_owned()))?;
-                vec![base]
+                let own = offered.iter().find(|base| base.keyword() == keyword);
+                let base = own.copied().or_else(|| Base::from_keyword(keyword));
+                vec![base.ok_or_else(|| MetricError::Unknown(part.to_owned()))?]
             };
             for base in bases {
                 if !offered.contains(&base) {
@@ -229,10 +327,13 @@ impl Metrics {
         } else {
             "e.%kcpu:i.%kcpu"
         };
-        Metrics::parse(text, offered).unwrap_or(Metrics {
-            list: Vec::new(),
-            name_at: 0,
-        })
+        let otherwise = |_| Metrics::parse("ei.any", offered);
+        Metrics::parse(text, offered)
+            .or_else(otherwise)
+            .unwrap_or(Metrics {
+                list: Vec::new(),
+                name_at: 0,
+            })
     }
 
     /// What threads, processes and CPUs are shown with if nothing was asked for: all there is.
@@ -329,6 +430,7 @@ impl Sort {
 
 #[cfg(test)]
 mod tests {
+    use super::super::model::NOTHING;
     use super::*;
     use proptest::prelude::*;
 
@@ -403,6 +505,15 @@ mod tests {
         assert_eq!(Base::TotalCpu.of(&sums), 0b100_0000_0111);
         assert_eq!(Base::Total.of(&sums), 0b1_0011_1111_1111);
         assert_eq!(Base::State(Microstate::KernelCpu).of(&sums), 1 << 11);
+        let cpi = Base::Ratio(Ratio {
+            over: 3,
+            under: 1,
+            keyword: "CPI",
+        });
+        assert_eq!(
+            (cpi.measure(&NOTHING, &sums), cpi.of(&sums)),
+            (4_000_000, 0)
+        );
     }
 
     proptest! {

@@ -5,6 +5,7 @@
 //! load object, and belongs to a function. Source lines and inlined functions are added later, and only for who wants them:
 //! [`super::lines`].
 
+use experiment_format::log::CounterUnit;
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 
@@ -14,8 +15,15 @@ use super::stacks::Stacks;
 /// How many states sums tell apart: the twelve that have names, and all others together.
 pub const STATES: usize = Microstate::ALL.len() + 1;
 
-/// Microseconds by state: at the position of its number, or the last for all that have no name.
+/// Microseconds by state: at the position of its number, or the last for all that have no name. Of counters what they
+/// counted, by [`Count::counter`].
 pub type Sums = [i64; STATES];
+
+/// Sums of nothing.
+pub const NOTHING: Sums = [0; STATES];
+
+/// As many counters as sums have room for: those beyond are left out, with a warning.
+pub const MOST_COUNTERS: usize = STATES;
 
 /// A number that refers to a vector of the [`Model`].
 macro_rules! ids {
@@ -85,6 +93,28 @@ impl Row {
     pub fn slot(&self) -> usize {
         usize::from(self.state).min(STATES - 1)
     }
+}
+
+/// A counter, whichever experiments have it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counter {
+    /// The metric's keyword.
+    pub name: String,
+    /// The metric's title.
+    pub title: String,
+    /// What its values are.
+    pub unit: CounterUnit,
+}
+
+/// A counter has overflowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    /// When, where and whose; it has no ticks.
+    pub row: Row,
+    /// Position in [`Model::counters`].
+    pub counter: u8,
+    /// How many events that stands for.
+    pub value: i64,
 }
 
 /// An experiment, or a subexperiment.
@@ -227,6 +257,10 @@ pub struct Model {
     pub lines: Lines,
     /// All ticks: experiment by experiment, each in the order of its file.
     pub rows: Vec<Row>,
+    /// The counters that were profiled, of all experiments.
+    pub counters: Vec<Counter>,
+    /// Their overflows, likewise.
+    pub counts: Vec<Count>,
     /// What could not be read, or is missing, one sentence each.
     pub warnings: Vec<String>,
 }

@@ -2,19 +2,21 @@
 
 use experiment_format::log::LogEvent;
 
-use super::{Context, View};
+use super::{Context, Thing, View, value_cell};
 use crate::exit::Failure;
+use crate::report::metric::Flavor;
 use crate::report::model::{ExperimentInfo, Model};
 use crate::report::table::{Cell, Column, Table};
 
 pub(super) fn overview(context: &Context<'_>) -> Result<Table, Failure> {
     let totals = context.totals();
+    let whole = Thing::new(Vec::new(), totals.whole());
     let rows = context.offered.iter().map(|base| {
-        let microseconds = base.of(&totals.all);
+        let value = whole.value(*base, Flavor::Exclusive);
         vec![
             Cell::Text(base.keyword().to_owned()),
             Cell::Text(base.title().to_owned()),
-            Cell::Microseconds(microseconds),
+            value_cell(*base, value),
         ]
     });
     Ok(Table {

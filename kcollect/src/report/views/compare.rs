@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use super::{Thing, View, Wish, flavor_words};
 use crate::exit::{Failure, Kind};
-use crate::report::aggregate::{self, Totals, add};
+use crate::report::aggregate::{self, Measures, Totals, add};
 use crate::report::filter::Selection;
 use crate::report::metric::{Base, Flavor, Metric, Metrics, offered};
-use crate::report::model::{Model, STATES};
+use crate::report::model::{Model, NOTHING};
 use crate::report::table::{Answer, Cell, Column, Page, Table};
 
 /// Rows of a table of the page, if nobody said how many.
@@ -26,7 +26,10 @@ type Pairs = BTreeMap<Vec<String>, [Thing; 2]>;
 /// A view that compares nothing; a metric that is none, or of which one of them has nothing.
 pub fn compare(models: [&Model; 2], view: View, wish: &Wish) -> Result<Answer, Failure> {
     let [a, b] = models.map(offered);
-    let bases: Vec<_> = a.into_iter().filter(|base| b.contains(base)).collect();
+    let times = a
+        .into_iter()
+        .filter(|base| base.is_time() && !matches!(base, Base::Counter(_)));
+    let bases: Vec<_> = times.filter(|base| b.contains(base)).collect();
     let both = Both {
         totals: models.map(|model| aggregate::totals(model, &Selection::new(model, &wish.filter))),
         models,
@@ -78,18 +81,13 @@ impl Both<'_> {
         let mut pairs = Pairs::new();
         for (side, model) in self.models.iter().enumerate() {
             let shares = aggregate::functions(model, &self.totals[side]).functions;
-            let sums = shares.exclusive.iter().zip(&shares.inclusive);
-            for (function, (exclusive, inclusive)) in model.functions.iter().zip(sums) {
+            for (index, function) in model.functions.iter().enumerate() {
                 let name = vec![
                     function.name.clone(),
                     model.object(function.object).short_name(),
                 ];
-                collect(
-                    &mut pairs,
-                    name,
-                    side,
-                    &Thing::new(Vec::new(), exclusive, inclusive),
-                );
+                let thing = Thing::new(Vec::new(), shares.of(index));
+                collect(&mut pairs, name, side, &thing);
             }
         }
         let columns = vec![
@@ -105,7 +103,8 @@ impl Both<'_> {
         for (side, model) in self.models.iter().enumerate() {
             for (process, sums) in model.processes.iter().zip(&self.totals[side].processes) {
                 let name = vec![process.name.clone()];
-                collect(&mut pairs, name, side, &Thing::new(Vec::new(), sums, sums));
+                let sums = Measures::alone(sums, None);
+                collect(&mut pairs, name, side, &Thing::new(Vec::new(), sums));
             }
         }
         let columns = vec![Column::text("name", "Process")];
@@ -202,7 +201,7 @@ impl Both<'_> {
         total[0] = "<Total>".to_owned();
         let whole = [0, 1].map(|side| {
             let all = &self.totals[side].all;
-            Thing::new(Vec::new(), all, all)
+            Thing::new(Vec::new(), Measures::alone(all, None))
         });
         rows.insert(0, (total, whole));
         let numbers = metrics.list.iter().flat_map(metric_columns);
@@ -236,13 +235,12 @@ impl Both<'_> {
 
 /// Adds a thing to those of its name.
 fn collect(pairs: &mut Pairs, name: Vec<String>, side: usize, thing: &Thing) {
-    let nothing = [0; STATES];
-    if thing.exclusive == nothing && thing.inclusive == nothing {
+    if thing.exclusive == NOTHING && thing.inclusive == NOTHING {
         return;
     }
     let pair = pairs
         .entry(name)
-        .or_insert_with(|| [0, 1].map(|_| Thing::new(Vec::new(), &nothing, &nothing)));
+        .or_insert_with(|| [0, 1].map(|_| Thing::new(Vec::new(), Measures::alone(&NOTHING, None))));
     add(&mut pair[side].exclusive, &thing.exclusive);
     add(&mut pair[side].inclusive, &thing.inclusive);
 }

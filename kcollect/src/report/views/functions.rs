@@ -18,23 +18,18 @@ pub(super) fn functions(context: &Context<'_>) -> Result<Table, Failure> {
         Column::text("mangled", "Mangled").hidden(),
         Column::text("kernel", "Kernel").hidden(),
     ];
-    let sums = shares.exclusive.iter().zip(&shares.inclusive);
-    let rows = model
-        .functions
-        .iter()
-        .zip(sums)
-        .map(|(function, (exclusive, inclusive))| {
-            let mangled = function.mangled.clone().map_or(Cell::Empty, Cell::Text);
-            let cells = vec![
-                Cell::Text(function.name.clone()),
-                Cell::Text(model.object(function.object).path.clone()),
-                mangled,
-                Cell::Text(if function.kernel { "kernel" } else { "user" }.to_owned()),
-            ];
-            Thing::new(cells, exclusive, inclusive)
-        });
+    let rows = model.functions.iter().enumerate().map(|(index, function)| {
+        let mangled = function.mangled.clone().map_or(Cell::Empty, Cell::Text);
+        let cells = vec![
+            Cell::Text(function.name.clone()),
+            Cell::Text(model.object(function.object).path.clone()),
+            mangled,
+            Cell::Text(if function.kernel { "kernel" } else { "user" }.to_owned()),
+        ];
+        Thing::new(cells, shares.of(index))
+    });
     let things = Things {
-        total: Thing::total(0, columns.len(), &totals.all),
+        total: Thing::total(0, columns.len(), totals.whole()),
         columns,
         rows: rows.collect(),
     };
@@ -51,25 +46,20 @@ pub(super) fn objects(context: &Context<'_>) -> Result<Table, Failure> {
         Column::text("path", "Path").hidden(),
         Column::text("kernel", "Kernel").hidden(),
     ];
-    let sums = shares.exclusive.iter().zip(&shares.inclusive);
-    let rows = model
-        .objects
-        .iter()
-        .zip(sums)
-        .map(|(object, (exclusive, inclusive))| {
-            let name = match object.kind {
-                ObjectKind::Special => "<Unknown>".to_owned(),
-                _ => object.short_name(),
-            };
-            let cells = vec![
-                Cell::Text(name),
-                Cell::Text(object.path.clone()),
-                Cell::Text(if object.kernel { "kernel" } else { "user" }.to_owned()),
-            ];
-            Thing::new(cells, exclusive, inclusive)
-        });
+    let rows = model.objects.iter().enumerate().map(|(index, object)| {
+        let name = match object.kind {
+            ObjectKind::Special => "<Unknown>".to_owned(),
+            _ => object.short_name(),
+        };
+        let cells = vec![
+            Cell::Text(name),
+            Cell::Text(object.path.clone()),
+            Cell::Text(if object.kernel { "kernel" } else { "user" }.to_owned()),
+        ];
+        Thing::new(cells, shares.of(index))
+    });
     let things = Things {
-        total: Thing::total(0, columns.len(), &totals.all),
+        total: Thing::total(0, columns.len(), totals.whole()),
         columns,
         rows: rows.collect(),
     };

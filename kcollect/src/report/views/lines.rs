@@ -8,7 +8,7 @@ use super::{Context, Thing, Things, View};
 use crate::exit::Failure;
 use crate::report::aggregate::{self, Shares, Totals};
 use crate::report::metric::Metrics;
-use crate::report::model::{FrameId, Model, ObjectId, STATES};
+use crate::report::model::{FrameId, Model, NOTHING, ObjectId};
 use crate::report::table::{Cell, Column, Table};
 
 /// Of so many load objects it is told why their lines are not known.
@@ -29,8 +29,7 @@ pub(super) fn lines(context: &Context<'_>) -> Result<Table, Failure> {
         Column::number("line", "Line").hidden(),
         Column::text("object", "Object").hidden(),
     ];
-    let sums = shares.exclusive.iter().zip(&shares.inclusive);
-    let rows = all.lines.iter().zip(sums).map(|(line, sums)| {
+    let rows = all.lines.iter().enumerate().map(|(index, line)| {
         let function = model.function(line.function);
         let at = line
             .at
@@ -53,10 +52,10 @@ pub(super) fn lines(context: &Context<'_>) -> Result<Table, Failure> {
             at.map_or(Cell::Empty, |(_, line)| Cell::Count(line.into())),
             Cell::Text(model.object(function.object).path.clone()),
         ];
-        Thing::new(cells, sums.0, sums.1)
+        Thing::new(cells, shares.of(index))
     });
     let things = Things {
-        total: Thing::total(0, columns.len(), &totals.all),
+        total: Thing::total(0, columns.len(), totals.whole()),
         columns,
         rows: rows.collect(),
     };
@@ -73,10 +72,11 @@ fn lacking(model: &Model, totals: &Totals) -> Vec<String> {
         Shares {
             exclusive,
             inclusive,
+            ..
         },
     ] = aggregate::shares(model, totals, [count], |frame| [of(frame)]);
     let mut lacking: Vec<_> = (0..count)
-        .filter(|index| inclusive[*index] != [0; STATES])
+        .filter(|index| inclusive[*index] != NOTHING)
         .filter_map(|index| Some((index, model.lines.lacks.get(index)?.as_ref()?)))
         .collect();
     let time = |index: usize| exclusive[index].iter().sum::<i64>();

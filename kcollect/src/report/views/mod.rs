@@ -15,11 +15,13 @@ mod triage;
 
 use std::cmp::Ordering;
 
-use super::aggregate::{Totals, totals};
+use experiment_format::log::CounterUnit;
+
+use super::aggregate::{Measures, Totals, totals};
 use super::filter::{Filter, Selection};
 use super::lines::Lookup;
 use super::metric::{Base, Flavor, Metric, MetricError, Metrics, Sort, offered};
-use super::model::{Model, Sums};
+use super::model::{Model, NOTHING, Sums};
 use super::table::{Answer, Cell, Column, Table, left_out};
 use crate::exit::{Failure, Kind};
 
@@ -264,7 +266,10 @@ impl Context<'_> {
             cells.collect::<Vec<_>>()
         };
         let by = match sort.by {
-            Some((base, flavor)) => format!("{} {} time", flavor_words(flavor).1, base.title()),
+            Some((base, flavor)) => {
+                let time = if base.is_time() { " time" } else { "" };
+                format!("{} {}{time}", flavor_words(flavor).1, base.title())
+            }
             None => "name".to_owned(),
         };
         Ok(Table {
@@ -369,29 +374,36 @@ struct Thing {
     cells: Vec<Cell>,
     exclusive: Sums,
     inclusive: Sums,
+    /// The same two of counters.
+    counts: Option<Box<(Sums, Sums)>>,
 }
 
 impl Thing {
-    fn new(cells: Vec<Cell>, exclusive: &Sums, inclusive: &Sums) -> Thing {
+    fn new(cells: Vec<Cell>, measures: Measures<'_>) -> Thing {
         Thing {
             cells,
-            exclusive: *exclusive,
-            inclusive: *inclusive,
+            exclusive: *measures.exclusive,
+            inclusive: *measures.inclusive,
+            counts: measures
+                .counts
+                .map(|(exclusive, inclusive)| Box::new((*exclusive, *inclusive))),
         }
     }
 
     /// The whole, which is called so in the column `at` of `count`.
-    fn total(at: usize, count: usize, sums: &Sums) -> Thing {
+    fn total(at: usize, count: usize, measures: Measures<'_>) -> Thing {
         let mut cells = vec![Cell::Empty; count];
         cells[at] = Cell::Text("<Total>".to_owned());
-        Thing::new(cells, sums, sums)
+        Thing::new(cells, measures)
     }
 
     fn value(&self, base: Base, flavor: Flavor) -> i64 {
-        base.of(match flavor {
-            Flavor::Exclusive => &self.exclusive,
-            Flavor::Inclusive | Flavor::Attributed => &self.inclusive,
-        })
+        let counts = self.counts.as_deref().unwrap_or(&(NOTHING, NOTHING));
+        let (times, counts) = match flavor {
+            Flavor::Exclusive => (&self.exclusive, &counts.0),
+            Flavor::Inclusive | Flavor::Attributed => (&self.inclusive, &counts.1),
+        };
+        base.measure(times, counts)
     }
 }
 
@@ -404,6 +416,18 @@ fn flavor_words(flavor: Flavor) -> (&'static str, &'static str, &'static str) {
     }
 }
 
+/// A value as it is shown.
+fn value_cell(base: Base, value: i64) -> Cell {
+    match base {
+        Base::Counter(counter) => match counter.unit {
+            CounterUnit::Nanoseconds => Cell::Nanoseconds(value.try_into().unwrap_or(0)),
+            CounterUnit::Count | CounterUnit::Cycles => Cell::Count(value.try_into().unwrap_or(0)),
+        },
+        Base::Ratio(_) => Cell::Average(value as f64 / 1e6),
+        _ => Cell::Microseconds(value),
+    }
+}
+
 fn metric_columns(metric: &Metric) -> Vec<Column> {
     let (letter, _, word) = flavor_words(metric.flavor);
     let (keyword, title) = (metric.base.keyword(), metric.base.title());
@@ -411,7 +435,7 @@ fn metric_columns(metric: &Metric) -> Vec<Column> {
     if metric.time {
         columns.push(Column::number(
             format!("{letter}.{keyword}"),
-            format!("{word}\n{title}\nsec."),
+            format!("{word}\n{title}\n{}", metric.base.unit()),
         ));
     }
     if metric.percent {
@@ -429,7 +453,7 @@ fn metric_cells(metric: &Metric, thing: &Thing, whole: &Thing) -> Vec<Cell> {
     let whole = whole.value(metric.base, metric.flavor);
     let mut cells = Vec::new();
     if metric.time {
-        cells.push(Cell::Microseconds(value));
+        cells.push(value_cell(metric.base, value));
     }
     if metric.percent {
         let share = if whole == 0 {

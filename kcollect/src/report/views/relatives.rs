@@ -1,9 +1,11 @@
 //! Callers and callees of one function, as gprofng's `csingle` has them.
 
+use std::collections::BTreeSet;
+
 use super::subject::{Subject, subject};
 use super::{Context, Thing, View, metric_cells, metric_columns};
 use crate::exit::Failure;
-use crate::report::aggregate::Relatives;
+use crate::report::aggregate::{Measures, Relatives};
 use crate::report::metric::{Flavor, Metrics};
 use crate::report::model::FunctionId;
 use crate::report::resolve::TOTAL;
@@ -19,13 +21,11 @@ pub(super) fn callers_callees(context: &Context<'_>) -> Result<Table, Failure> {
     let metrics = context
         .metrics(Metrics::of_functions)?
         .only(Flavor::Attributed);
-    let Relatives {
-        callers,
-        own,
-        callees,
-    } = Relatives::of(model, &totals, function);
+    let times = Relatives::of(model, &totals, function);
+    let counts = totals.counts.as_deref();
+    let counts = counts.map(|totals| Relatives::of(model, totals, function));
     // As for gprofng, whom nobody calls the whole does.
-    let thing = |role: &str, function: Option<FunctionId>, sums| {
+    let thing = |role: &str, function: Option<FunctionId>, sums, counts| {
         let (name, object) = match function.map(|function| model.function(function)) {
             Some(function) => (
                 function.name.clone(),
@@ -34,7 +34,7 @@ pub(super) fn callers_callees(context: &Context<'_>) -> Result<Table, Failure> {
             None => (TOTAL.to_owned(), Cell::Empty),
         };
         let cells = vec![Cell::Text(role.to_owned()), Cell::Text(name), object];
-        Thing::new(cells, sums, sums)
+        Thing::new(cells, Measures::alone(sums, counts))
     };
     let sort = context.sort_of(&metrics)?;
     let limit = context.wish.limit.unwrap_or(usize::MAX);
@@ -50,18 +50,25 @@ pub(super) fn callers_callees(context: &Context<'_>) -> Result<Table, Failure> {
         things.truncate(limit);
         things
     };
-    let callers = callers
-        .iter()
-        .map(|(caller, sums)| thing("caller", *caller, sums));
+    let known = counts.iter().flat_map(|counts| counts.callers.keys());
+    let known: BTreeSet<_> = times.callers.keys().chain(known).copied().collect();
+    let callers = known.into_iter().map(|caller| {
+        let counts = counts.as_ref().map(|counts| counts.of_caller(caller));
+        thing("caller", caller, times.of_caller(caller), counts)
+    });
     let callers = sorted(callers.collect());
-    let callees = callees
-        .iter()
-        .map(|(callee, sums)| thing("callee", Some(*callee), sums));
+    let known = counts.iter().flat_map(|counts| counts.callees.keys());
+    let known: BTreeSet<_> = times.callees.keys().chain(known).copied().collect();
+    let callees = known.into_iter().map(|callee| {
+        let counts = counts.as_ref().map(|counts| counts.of_callee(callee));
+        thing("callee", Some(callee), times.of_callee(callee), counts)
+    });
     let callees = sorted(callees.collect());
-    let whole = Thing::new(Vec::new(), &totals.all, &totals.all);
+    let whole = Thing::new(Vec::new(), totals.whole());
+    let own_counts = counts.as_ref().map(|counts| &counts.own);
     let rows = callers
         .into_iter()
-        .chain([thing("function", Some(function), &own)])
+        .chain([thing("function", Some(function), &times.own, own_counts)])
         .chain(callees);
     notes.extend(left_out(more));
     let columns = metrics.list.iter().flat_map(metric_columns).chain([

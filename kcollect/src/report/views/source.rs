@@ -6,11 +6,11 @@ use std::io::{self, Read};
 use super::subject::subject;
 use super::{Context, Thing, metric_cells, metric_columns};
 use crate::exit::{Failure, Kind};
-use crate::report::aggregate::{self, Shares, Totals};
+use crate::report::aggregate::{self, Measures, Shares, Totals};
 use crate::report::lines::{self, Files};
 use crate::report::load;
 use crate::report::metric::{Metric, Metrics};
-use crate::report::model::{FrameId, FunctionId, Model, ObjectId, STATES, Sums};
+use crate::report::model::{FrameId, FunctionId, Model, NOTHING, ObjectId};
 use crate::report::table::{Cell, Column, Table};
 
 /// A line is hot if it has so much of what the hottest one has of any metric: gprofng's threshold.
@@ -195,7 +195,7 @@ impl<'a> Annotated<'a> {
     pub(super) fn new(metrics: &'a [Metric], totals: &Totals, shares: &'a Shares) -> Annotated<'a> {
         let mut annotated = Annotated {
             metrics,
-            whole: Thing::new(Vec::new(), &totals.all, &totals.all),
+            whole: Thing::new(Vec::new(), totals.whole()),
             shares,
             hot: Vec::new(),
         };
@@ -210,13 +210,11 @@ impl<'a> Annotated<'a> {
     }
 
     fn thing(&self, place: usize) -> Thing {
-        const NOTHING: Sums = [0; STATES];
-        let of = |sums: &'a [Sums]| sums.get(place).unwrap_or(&NOTHING);
-        Thing::new(
-            Vec::new(),
-            of(&self.shares.exclusive),
-            of(&self.shares.inclusive),
-        )
+        let sums = match place < self.shares.exclusive.len() {
+            true => self.shares.of(place),
+            false => Measures::alone(&NOTHING, None),
+        };
+        Thing::new(Vec::new(), sums)
     }
 
     /// Whether a place has anything of what is shown.

@@ -49,22 +49,18 @@ pub(super) fn threads(context: &Context<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_things)?.exclusive();
     let (model, totals) = (context.model, context.totals());
     let columns = thread_columns();
-    let rows = model
-        .threads
-        .iter()
-        .zip(&totals.threads)
-        .map(|(thread, sums)| {
-            let process = model.process(thread.process);
-            let cells = vec![
-                Cell::Count(process.pid.into()),
-                Cell::Count(thread.tid),
-                Cell::Text(thread.name.clone()),
-                Cell::Text(process.name.clone()),
-            ];
-            Thing::new(cells, sums, sums)
-        });
+    let rows = model.threads.iter().enumerate().map(|(index, thread)| {
+        let process = model.process(thread.process);
+        let cells = vec![
+            Cell::Count(process.pid.into()),
+            Cell::Count(thread.tid),
+            Cell::Text(thread.name.clone()),
+            Cell::Text(process.name.clone()),
+        ];
+        Thing::new(cells, totals.both(|totals| &totals.threads[index]))
+    });
     let things = Things {
-        total: Thing::total(2, columns.len(), &totals.all),
+        total: Thing::total(2, columns.len(), totals.whole()),
         columns,
         rows: rows.collect(),
     };
@@ -114,13 +110,14 @@ pub(super) fn processes(context: &Context<'_>) -> Result<Table, Failure> {
     for thread in &model.threads {
         threads[thread.process.index()] += 1;
     }
-    let sums = totals.processes.iter().zip(threads);
-    let rows = model.processes.iter().zip(sums);
-    let rows =
-        rows.map(|(process, (sums, threads))| Thing::new(with(process, threads), sums, sums));
+    let rows = model.processes.iter().zip(threads).enumerate();
+    let rows = rows.map(|(index, (process, threads))| {
+        let sums = totals.both(|totals| &totals.processes[index]);
+        Thing::new(with(process, threads), sums)
+    });
     let columns = process_columns();
     let things = Things {
-        total: Thing::total(1, columns.len(), &totals.all),
+        total: Thing::total(1, columns.len(), totals.whole()),
         columns,
         rows: rows.collect(),
     };
@@ -131,14 +128,12 @@ pub(super) fn cpus(context: &Context<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_things)?.exclusive();
     let totals = context.totals();
     let columns = vec![Column::text("name", "CPU")];
-    let rows = context
-        .model
-        .cpus
-        .iter()
-        .zip(&totals.cpus)
-        .map(|(cpu, sums)| Thing::new(vec![Cell::Text(format!("CPU {cpu}"))], sums, sums));
+    let rows = context.model.cpus.iter().enumerate().map(|(index, cpu)| {
+        let cells = vec![Cell::Text(format!("CPU {cpu}"))];
+        Thing::new(cells, totals.both(|totals| &totals.cpus[index]))
+    });
     let things = Things {
-        total: Thing::total(0, columns.len(), &totals.all),
+        total: Thing::total(0, columns.len(), totals.whole()),
         columns,
         rows: rows.collect(),
     };

@@ -6,9 +6,9 @@
 
 use super::{Context, Thing, View, metric_cells, metric_columns};
 use crate::exit::Failure;
-use crate::report::aggregate::{Totals, add};
+use crate::report::aggregate::{Measures, Totals, add};
 use crate::report::metric::{Flavor, Metrics};
-use crate::report::model::{FunctionId, Model, STATES, StackId, Sums};
+use crate::report::model::{FunctionId, Model, NOTHING, StackId, Sums};
 use crate::report::stacks::Callees;
 use crate::report::table::{Cell, Column, Table, left_out};
 
@@ -19,9 +19,15 @@ pub(super) fn calltree(context: &Context<'_>) -> Result<Table, Failure> {
     let sort = context.sort_of(&metrics)?;
     let model = context.model;
     let totals = context.totals();
-    let below = sums_below(model, &totals);
+    let below = Below {
+        times: sums_below(model, &totals),
+        counts: totals
+            .counts
+            .as_deref()
+            .map(|totals| sums_below(model, totals)),
+    };
     let callees = model.stacks.callees();
-    let total = Thing::total(1, 3, &totals.all);
+    let total = Thing::total(1, 3, totals.whole());
     let least = sort.by.map_or(0.0, |(base, flavor)| {
         total.value(base, flavor) as f64 * f64::from(context.wish.least_ppm.unwrap_or(0)) / 1e6
     });
@@ -125,6 +131,19 @@ fn row(metrics: &Metrics, thing: &Thing, whole: &Thing, lines: &str) -> Vec<Cell
     cells
 }
 
+/// What [`sums_below`] gives.
+struct Below {
+    times: Vec<Sums>,
+    counts: Option<Vec<Sums>>,
+}
+
+impl Below {
+    fn has(&self, stack: StackId) -> bool {
+        let any = |sums: &Vec<Sums>| sums[stack.index()] != NOTHING;
+        any(&self.times) || self.counts.as_ref().is_some_and(any)
+    }
+}
+
 /// Of each stack what was recorded with it and with all that have it as callers.
 fn sums_below(model: &Model, totals: &Totals) -> Vec<Sums> {
     let mut below = totals.stacks.clone();
@@ -139,13 +158,13 @@ fn sums_below(model: &Model, totals: &Totals) -> Vec<Sums> {
 fn children(
     model: &Model,
     callees: &Callees,
-    below: &[Sums],
+    below: &Below,
     nodes: &[StackId],
     depth: usize,
 ) -> Vec<(Thing, Vec<StackId>)> {
     let mut found: Vec<(FunctionId, StackId)> = Vec::new();
     for stack in nodes.iter().flat_map(|node| callees.of(*node)) {
-        if below[stack.index()] != [0; STATES]
+        if below.has(stack)
             && let Some(leaf) = model.stacks.leaf(stack)
         {
             found.push((model.frame(leaf).function, stack));
@@ -156,17 +175,24 @@ fn children(
     paths
         .map(|path| {
             let function = model.function(path[0].0);
-            let mut sums = [0; STATES];
-            for (_, stack) in path {
-                add(&mut sums, &below[stack.index()]);
-            }
+            let sum = |below: &[Sums]| {
+                let mut sums = NOTHING;
+                for (_, stack) in path {
+                    add(&mut sums, &below[stack.index()]);
+                }
+                sums
+            };
+            let (sums, counts) = (sum(&below.times), below.counts.as_deref().map(sum));
             let cells = vec![
                 Cell::Count(depth as u64),
                 Cell::Text(function.name.clone()),
                 Cell::Text(model.object(function.object).path.clone()),
             ];
             let nodes = path.iter().map(|(_, stack)| *stack).collect();
-            (Thing::new(cells, &sums, &sums), nodes)
+            (
+                Thing::new(cells, Measures::alone(&sums, counts.as_ref())),
+                nodes,
+            )
         })
         .collect()
 }
