@@ -176,9 +176,8 @@ pub(super) fn open(
     place: Place,
     leader: Option<BorrowedFd<'_>>,
 ) -> io::Result<OwnedFd> {
-    let number = |number: u32, error| {
-        i32::try_from(number).map_err(|_| io::Error::from_raw_os_error(error))
-    };
+    let number =
+        |number: u32, error| i32::try_from(number).map_err(|_| io::Error::from_raw_os_error(error));
     let (pid, cpu) = match place {
         Place::Thread(tid) => (number(tid, libc::ESRCH)?, -1),
         Place::ThreadOn(tid, cpu) => (number(tid, libc::ESRCH)?, number(cpu, libc::ENODEV)?),
@@ -328,13 +327,19 @@ mod tests {
         let event = page_faults();
         let mut opening = Opening::of(&event, Place::Thread(0));
         let attr = opening.attribute();
-        assert_eq!((attr.disabled(), attr.inherit(), attr.inherit_stat()), (1, 0, 0));
+        assert_eq!(
+            (attr.disabled(), attr.inherit(), attr.inherit_stat()),
+            (1, 0, 0)
+        );
         opening.inherit = Inherit::Threads;
         opening.begin = Begin::Exec;
         opening.last_words = true;
         let attr = opening.attribute();
         assert_eq!((attr.disabled(), attr.enable_on_exec()), (1, 1));
-        assert_eq!((attr.inherit(), attr.inherit_thread(), attr.inherit_stat()), (1, 1, 1));
+        assert_eq!(
+            (attr.inherit(), attr.inherit_thread(), attr.inherit_stat()),
+            (1, 1, 1)
+        );
         opening.begin = Begin::Now;
         assert_eq!(opening.attribute().disabled(), 0);
     }

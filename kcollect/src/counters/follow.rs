@@ -32,6 +32,7 @@ use perf_event_open_sys::bindings as sys;
 
 use super::binding::{self, Begin, Counter, Inherit, Opening, Place, told};
 use super::event::{Encoding, Event};
+use super::lives::Reading;
 use super::overflow;
 use super::records::{Record, decode};
 use super::refusal::{Asked, Machine, Refusal};
@@ -74,6 +75,12 @@ struct Root {
 /// A thread's own counters, for readings while it lives.
 pub type Own = Vec<Counter>;
 
+impl Reading for Own {
+    fn values(&self) -> Option<Vec<Value>> {
+        self.iter().map(|counter| counter.read().ok()).collect()
+    }
+}
+
 impl Follow {
     /// Nobody yet, on these CPUs. With [`Inherit::All`] processes that are forked are followed, else threads alone.
     #[must_use]
@@ -93,7 +100,10 @@ impl Follow {
     /// How many last words a thread has.
     #[must_use]
     pub fn last_words(&self) -> usize {
-        self.roots.values().next().map_or(0, |root| root.counters.len())
+        self.roots
+            .values()
+            .next()
+            .map_or(0, |root| root.counters.len())
     }
 
     /// Which event a counter is of, by the id that a record has.
@@ -138,7 +148,8 @@ impl Follow {
                 root.counters.push((number, id, counter));
             }
         }
-        self.ids.extend(root.counters.iter().map(|(number, id, _)| (*id, *number)));
+        self.ids
+            .extend(root.counters.iter().map(|(number, id, _)| (*id, *number)));
         self.roots.insert(tid, root);
         Ok(own)
     }
@@ -194,7 +205,12 @@ impl Follow {
 
     /// Takes back what [`Follow::root`] did.
     fn forget(&mut self, tid: u32) {
-        for (_, id, _) in self.roots.remove(&tid).into_iter().flat_map(|root| root.counters) {
+        for (_, id, _) in self
+            .roots
+            .remove(&tid)
+            .into_iter()
+            .flat_map(|root| root.counters)
+        {
             self.ids.remove(&id);
         }
     }

@@ -14,7 +14,7 @@ use super::sample::Value;
 pub const PATIENCE: u64 = 500_000_000;
 
 /// A thread's own counters.
-pub trait Own {
+pub trait Reading {
     /// What they have counted so far, if they can be read.
     fn values(&self) -> Option<Vec<Value>>;
 }
@@ -60,7 +60,7 @@ pub struct Lives<O> {
     pub lost: u64,
 }
 
-impl<O: Own> Lives<O> {
+impl<O: Reading> Lives<O> {
     /// Nobody, with so many events and last words a thread.
     #[must_use]
     pub fn new(events: usize, words: usize, family: bool) -> Lives<O> {
@@ -87,9 +87,15 @@ impl<O: Own> Lives<O> {
         }
     }
 
-    /// Threads that were born since the last call.
+    /// Threads that were born since the last call, and are not known to have ended.
     pub fn newcomers(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.newcomers)
+        let mut newcomers = std::mem::take(&mut self.newcomers);
+        let living = |tid: &u32| {
+            let thread = self.threads.get(tid);
+            thread.is_some_and(|thread| thread.ended.is_none())
+        };
+        newcomers.retain(living);
+        newcomers
     }
 
     /// Gives a thread its own counters.
@@ -230,7 +236,11 @@ impl<O: Own> Lives<O> {
             let ended = thread.ended;
             ended.is_some_and(|ended| ended.saturating_add(PATIENCE) <= time_ns)
         };
-        let late: Vec<_> = self.threads.iter().filter(|(_, thread)| late(thread)).collect();
+        let late: Vec<_> = self
+            .threads
+            .iter()
+            .filter(|(_, thread)| late(thread))
+            .collect();
         let late: Vec<_> = late.into_iter().map(|(tid, _)| *tid).collect();
         late.into_iter().flat_map(|tid| self.bury(tid)).collect()
     }
@@ -240,7 +250,7 @@ impl<O: Own> Lives<O> {
             return Vec::new();
         };
         let complete = thread.words >= self.words && !thread.root;
-        let own = thread.own.as_ref().and_then(Own::values);
+        let own = thread.own.as_ref().and_then(Reading::values);
         let (values, whole) = match (complete, own) {
             (true, _) => (Some(thread.counted), true),
             (false, own) => (own, thread.root),
@@ -314,7 +324,7 @@ mod tests {
     /// Counters that have counted so much.
     struct Seen(u64);
 
-    impl Own for Seen {
+    impl Reading for Seen {
         fn values(&self) -> Option<Vec<Value>> {
             Some(vec![count(self.0)])
         }
@@ -355,9 +365,9 @@ mod tests {
     }
 
     fn tell(lives: &mut Lives<Seen>, records: &[(u64, Record)]) -> String {
-        let rows = records.iter().flat_map(|(time, record)| {
-            lives.take(*time, record, |id| (id < 2).then_some(0))
-        });
+        let rows = records
+            .iter()
+            .flat_map(|(time, record)| lives.take(*time, record, |id| (id < 2).then_some(0)));
         show(rows)
     }
 
@@ -365,7 +375,13 @@ mod tests {
         let show = |row: Row| {
             let count = row.values.map(|values| values[0].count);
             let part = if row.incomplete { " incomplete" } else { "" };
-            format!("{} {}/{} {:?} {count:?}{part}\n", row.time_ns, row.pid.unwrap_or(0), row.lwp.unwrap_or(0), row.what)
+            format!(
+                "{} {}/{} {:?} {count:?}{part}\n",
+                row.time_ns,
+                row.pid.unwrap_or(0),
+                row.lwp.unwrap_or(0),
+                row.what
+            )
         };
         rows.into_iter().map(show).collect()
     }
@@ -394,14 +410,20 @@ mod tests {
         assert!(lives.is_empty());
         assert_eq!((lives.followed, lives.unheard), (2, 0));
         assert_eq!(lives.told()[0].count, 142);
-        assert_eq!(lives.newcomers(), [8]);
+        assert!(lives.newcomers().is_empty());
     }
 
     #[test]
     fn forks_are_told_and_followed_if_wanted() {
         let story = [
             (1, fork(9, 9, 7)),
-            (2, Record::Exec { pid: 9, name: (*b"true").into() }),
+            (
+                2,
+                Record::Exec {
+                    pid: 9,
+                    name: (*b"true").into(),
+                },
+            ),
             (3, Record::Exit { pid: 9, tid: 9 }),
             (4, read(9, 0, 1)),
             (4, read(9, 1, 2)),
@@ -423,7 +445,13 @@ mod tests {
             &[
                 (1, fork(7, 8, 7)),
                 (2, Record::Exit { pid: 7, tid: 7 }),
-                (3, Record::Exec { pid: 7, name: (*b"new").into() }),
+                (
+                    3,
+                    Record::Exec {
+                        pid: 7,
+                        name: (*b"new").into(),
+                    },
+                ),
                 (4, Record::Exit { pid: 7, tid: 7 }),
                 (5, read(7, 0, 1)),
                 (5, read(7, 1, 4)),
@@ -442,6 +470,7 @@ mod tests {
     fn last_words_that_do_not_come_are_missed() {
         let mut lives = lives(false);
         tell(&mut lives, &[(1, fork(7, 8, 7)), (1, fork(7, 9, 7))]);
+        assert_eq!(lives.newcomers(), [8, 9]);
         lives.adopt(8, Seen(20));
         let story = [
             (2, Record::Exit { pid: 7, tid: 8 }),

@@ -17,4 +17,7 @@ pub mod retry;
 pub mod rows;
 pub mod sample;
 pub mod set;
+pub mod sink;
 pub mod software;
+pub mod stat;
+pub mod track;

@@ -44,7 +44,9 @@ pub enum Refusal {
         event: String,
     },
     /// The same of an event of the CPU, on a machine that shows no counters of its CPU.
-    #[error("{event} needs hardware counters, and this machine shows none (a virtual machine seldom has them)")]
+    #[error(
+        "{event} needs hardware counters, and this machine shows none (a virtual machine seldom has them)"
+    )]
     NoPmu {
         /// The event's name.
         event: String,

@@ -165,6 +165,7 @@ impl Style<'_> {
         }
         for (number, event) in self.events.iter().enumerate() {
             let value = row.values.as_ref().and_then(|values| values.get(number));
+            let value = value.filter(|value| self.counted(value));
             let estimate = value.map(|value| value.estimate());
             let width = title(event).chars().count().max(12);
             let figure = estimate.and_then(Estimate::number);
@@ -211,10 +212,17 @@ impl Style<'_> {
         }
         if let Some(values) = &row.values {
             let pairs = self.events.iter().zip(values);
+            let pairs = pairs.filter(|(_, value)| self.counted(value));
             let counts = pairs.map(|(event, value)| (event.name.clone(), figure(event, *value)));
             put("counts", Json::Object(counts.collect()));
         }
         Json::Object(object)
+    }
+
+    /// A CPU's counter is enabled all the time. One that never was is of an event that this CPU does not count, as
+    /// those of memory controllers, which have one CPU for all.
+    fn counted(&self, value: &Value) -> bool {
+        self.of == Of::Threads || value.enabled_ns > 0
     }
 
     fn seconds(&self, row: &Row) -> f64 {
@@ -312,7 +320,13 @@ mod tests {
         let mut lost = Row::of(2_600_000_000, 7, 9, What::LwpExit, None);
         lost.incomplete = true;
         vec![
-            Row::of(1_000_000_000, 7, 7, What::Exec("make\n\x1b[2J".to_owned()), None),
+            Row::of(
+                1_000_000_000,
+                7,
+                7,
+                What::Exec("make\n\x1b[2J".to_owned()),
+                None,
+            ),
             Row::of(1_200_000_000, 7, 8, What::LwpCreate, None),
             Row::of(1_300_000_000, 7, 7, What::Fork(4242), None),
             Row::of(2_000_000_001, 7, 7, What::Tick, some(500_000_000, 3)),

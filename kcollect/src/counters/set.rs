@@ -221,7 +221,12 @@ impl Set {
 pub fn threads_of(pid: u32) -> io::Result<BTreeSet<u32>> {
     let mut threads = BTreeSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
-        threads.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+        threads.extend(
+            entry?
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse::<u32>().ok()),
+        );
     }
     Ok(threads)
 }
@@ -313,7 +318,10 @@ impl Bound {
     pub fn wait(&self, timeout: Duration) -> io::Result<Vec<(usize, Overflow)>> {
         let fds = self.alarms();
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        poll(&mut fds, PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX))?;
+        poll(
+            &mut fds,
+            PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX),
+        )?;
         Ok(self.overflows())
     }
 

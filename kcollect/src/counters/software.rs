@@ -9,17 +9,67 @@ use crate::cli::CliError;
 
 /// Name, title, number, and whether it is a time.
 const EVENTS: [(&str, &str, sys::perf_sw_ids, bool); 11] = [
-    ("task-clock", "Task Clock", sys::PERF_COUNT_SW_TASK_CLOCK, true),
+    (
+        "task-clock",
+        "Task Clock",
+        sys::PERF_COUNT_SW_TASK_CLOCK,
+        true,
+    ),
     ("cpu-clock", "CPU Clock", sys::PERF_COUNT_SW_CPU_CLOCK, true),
-    ("context-switches", "Context Switches", sys::PERF_COUNT_SW_CONTEXT_SWITCHES, false),
-    ("cpu-migrations", "CPU Migrations", sys::PERF_COUNT_SW_CPU_MIGRATIONS, false),
-    ("page-faults", "Page Faults", sys::PERF_COUNT_SW_PAGE_FAULTS, false),
-    ("minor-faults", "Minor Faults", sys::PERF_COUNT_SW_PAGE_FAULTS_MIN, false),
-    ("major-faults", "Major Faults", sys::PERF_COUNT_SW_PAGE_FAULTS_MAJ, false),
-    ("alignment-faults", "Alignment Faults", sys::PERF_COUNT_SW_ALIGNMENT_FAULTS, false),
-    ("emulation-faults", "Emulation Faults", sys::PERF_COUNT_SW_EMULATION_FAULTS, false),
-    ("bpf-output", "BPF Output", sys::PERF_COUNT_SW_BPF_OUTPUT, false),
-    ("cgroup-switches", "Cgroup Switches", sys::PERF_COUNT_SW_CGROUP_SWITCHES, false),
+    (
+        "context-switches",
+        "Context Switches",
+        sys::PERF_COUNT_SW_CONTEXT_SWITCHES,
+        false,
+    ),
+    (
+        "cpu-migrations",
+        "CPU Migrations",
+        sys::PERF_COUNT_SW_CPU_MIGRATIONS,
+        false,
+    ),
+    (
+        "page-faults",
+        "Page Faults",
+        sys::PERF_COUNT_SW_PAGE_FAULTS,
+        false,
+    ),
+    (
+        "minor-faults",
+        "Minor Faults",
+        sys::PERF_COUNT_SW_PAGE_FAULTS_MIN,
+        false,
+    ),
+    (
+        "major-faults",
+        "Major Faults",
+        sys::PERF_COUNT_SW_PAGE_FAULTS_MAJ,
+        false,
+    ),
+    (
+        "alignment-faults",
+        "Alignment Faults",
+        sys::PERF_COUNT_SW_ALIGNMENT_FAULTS,
+        false,
+    ),
+    (
+        "emulation-faults",
+        "Emulation Faults",
+        sys::PERF_COUNT_SW_EMULATION_FAULTS,
+        false,
+    ),
+    (
+        "bpf-output",
+        "BPF Output",
+        sys::PERF_COUNT_SW_BPF_OUTPUT,
+        false,
+    ),
+    (
+        "cgroup-switches",
+        "Cgroup Switches",
+        sys::PERF_COUNT_SW_CGROUP_SWITCHES,
+        false,
+    ),
 ];
 
 /// What is counted where nothing is asked for.
@@ -68,7 +118,10 @@ mod tests {
             let events = events(text).unwrap();
             events.into_iter().map(|event| event.name).collect()
         };
-        assert_eq!(names("page-faults, task-clock"), ["page-faults", "task-clock"]);
+        assert_eq!(
+            names("page-faults, task-clock"),
+            ["page-faults", "task-clock"]
+        );
         assert_eq!(names(DEFAULT).join(","), DEFAULT);
     }
 
