@@ -234,6 +234,8 @@ impl Style<'_> {
         match (&row.what, self.of) {
             (What::Fork(child), _) => notes.push(child.to_string()),
             (What::Exec(name), _) => notes.push(printable(name)),
+            (What::Total(1), Of::Threads) => notes.push("1 thread".to_owned()),
+            (What::Total(1), Of::Cpus) => notes.push("1 CPU".to_owned()),
             (What::Total(number), Of::Threads) => notes.push(format!("{number} threads")),
             (What::Total(number), Of::Cpus) => notes.push(format!("{number} CPUs")),
             _ => {}

@@ -71,7 +71,7 @@ pub fn track(request: &Request, output: &mut Output) -> Result<u8, Failure> {
     };
     let mut follow = Follow::new(events.clone(), cpus, inherit);
     let mut child = None;
-    let start_ns = now();
+    let mut start_ns = now();
     let roots = match &request.who {
         Who::Process(pid) => {
             check_leader(*pid)?;
@@ -91,6 +91,7 @@ pub fn track(request: &Request, output: &mut Output) -> Result<u8, Failure> {
             let gate = Gate::start(words, descriptors).map_err(|error| software("fork", &error))?;
             let pid = gate.pid();
             let own = Patience::USUAL.bind(|| follow.root(pid, Begin::Exec))?;
+            start_ns = now();
             match gate.open() {
                 Ok(started) => child = Some(started),
                 Err(error) => {
