@@ -5,7 +5,7 @@
 //! [`sources`] (a clock and a side-band for each CPU, by `bpf` and [`perf`]), puts their events in
 //! [`order`], and hands them to the [`kernel`]'s founder experiment; [`summary`] says what came of it.
 //! [`report`] reads it again, by whomever and wherever, [`symbol`] says of its addresses which lines they are, [`picture`] draws
-//! it, [`export`] writes it for other tools. [`doctor`] says beforehand what is missing, [`exit`] how a run ends.
+//! it, [`export`] writes it for other tools. [`counters`] counts, without recording. [`doctor`] says beforehand what is missing, [`exit`] how a run ends.
 
 pub mod cli;
 pub mod counters;
@@ -59,6 +59,14 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(Command::View(request)) => {
             let done = picture::show(&request, &mut output);
             return ended(done, &mut output);
+        }
+        Ok(Command::Track(request)) => {
+            let done = counters::track::track(&request, &mut output);
+            return done.unwrap_or_else(|failure| refuse(&mut output, &failure));
+        }
+        Ok(Command::Stat(wish)) => {
+            let done = counters::stat::stat(&wish, &mut output);
+            return done.unwrap_or_else(|failure| refuse(&mut output, &failure));
         }
         Ok(Command::Counters) => Ok(counters().to_owned()),
         Ok(Command::Version) => Ok(concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned()),

@@ -43,6 +43,11 @@ impl<T> Order<T> {
         std::mem::replace(&mut self.pending, later)
     }
 
+    /// The items that wait, in no order.
+    pub fn waiting(&self) -> impl Iterator<Item = &T> {
+        self.pending.iter().map(|(_, item)| item)
+    }
+
     /// How many items came after their time had been released.
     #[must_use]
     pub fn late(&self) -> u64 {

@@ -13,6 +13,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use super::pictures::{Export, Flame};
 use super::report::Report;
+use super::track::{Stat, Track};
 use super::view::View;
 use crate::exit::Kind;
 
@@ -28,7 +29,7 @@ use crate::exit::Kind;
              is printed at the end.\n\n\
              Everything from the first word that is neither an option nor an option's value belongs to the load \
              command. `--` before it separates them where they could be confused.",
-    override_usage = "kcollect [OPTIONS] [LOAD [ARGUMENT...]]\n       kcollect report [EXPERIMENT...] [VIEW] [OPTIONS]\n       kcollect view [EXPERIMENT] [-o FILE | --serve [PORT]]\n       kcollect flame [EXPERIMENT...] [OPTIONS]\n       kcollect export [EXPERIMENT...] --to FORMAT [OPTIONS]\n       kcollect doctor [--json]",
+    override_usage = "kcollect [OPTIONS] [LOAD [ARGUMENT...]]\n       kcollect report [EXPERIMENT...] [VIEW] [OPTIONS]\n       kcollect view [EXPERIMENT] [-o FILE | --serve [PORT]]\n       kcollect flame [EXPERIMENT...] [OPTIONS]\n       kcollect export [EXPERIMENT...] --to FORMAT [OPTIONS]\n       kcollect track [OPTIONS] -p PID | COMMAND [ARGUMENT...]\n       kcollect stat [OPTIONS]\n       kcollect doctor [--json]",
     help_template = "{about-with-newline}\n{usage-heading} {usage}\n\n{all-args}{after-help}",
     disable_help_flag = true,
     disable_version_flag = true,
@@ -71,6 +72,11 @@ pub(super) enum Sub {
     /// Writes an experiment as folded stacks, or for pprof, the Firefox Profiler, Perfetto or speedscope; needs no privilege
     /// (a load called export goes after --)
     Export(Box<Export>),
+    /// Counts events of a process or of a command, by thread: page faults, context switches, and what else this machine
+    /// counts (a load called track goes after --)
+    Track(Box<Track>),
+    /// Counts events by CPU (a load called stat goes after --)
+    Stat(Box<Stat>),
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
@@ -209,6 +215,8 @@ Examples:
   kcollect report ktest.1.er threads  exact times of the threads of an experiment
   kcollect flame --all                a flame graph of all states
   kcollect export --to firefox        for profiler.firefox.com
+  kcollect track make                 page faults and switches of each thread of a command
+  sudo kcollect stat -p 1             the same of each CPU, every second
 ";
 
 const FILES: &str = "\

@@ -16,6 +16,7 @@ pub mod plan;
 mod report;
 mod signals;
 mod targets;
+mod track;
 mod values;
 mod view;
 

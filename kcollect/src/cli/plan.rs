@@ -12,6 +12,8 @@ use user_collector::follow::{Follow, Pattern};
 
 use super::args::{Sub, Typed};
 use super::{CliError, Machine, report, signals, values, view};
+use crate::counters::sink::Wish;
+use crate::counters::track;
 use crate::report::Request;
 use crate::user::Rule;
 use crate::{counters, export, picture};
@@ -34,6 +36,10 @@ pub enum Command {
     Flame(Box<picture::flame::Request>),
     /// Write an experiment in another format (`kcollect export`).
     Export(Box<export::Request>),
+    /// Count by thread (`kcollect track`).
+    Track(Box<track::Request>),
+    /// Count by CPU (`kcollect stat`).
+    Stat(Box<Wish>),
     /// List the hardware counters (`-h` alone).
     Counters,
     /// Say the version (`-V`).
@@ -211,6 +217,14 @@ pub fn resolve(mut typed: Typed, machine: &Machine) -> Result<Command, CliError>
             return typed
                 .resolve()
                 .map(|request| Command::Export(Box::new(request)));
+        }
+        Some(Sub::Track(typed)) => {
+            return typed
+                .resolve()
+                .map(|request| Command::Track(Box::new(request)));
+        }
+        Some(Sub::Stat(typed)) => {
+            return typed.resolve().map(|wish| Command::Stat(Box::new(wish)));
         }
         None => {}
     }

@@ -13,7 +13,7 @@ use perf_event_open_sys::bindings::perf_event_mmap_page;
 
 /// A perf event with its ring.
 #[derive(Debug)]
-pub(super) struct PerfRing {
+pub(crate) struct PerfRing {
     event: OwnedFd,
     map: MmapRaw,
     page: usize,
@@ -21,7 +21,7 @@ pub(super) struct PerfRing {
 
 impl PerfRing {
     /// Maps `2^order` pages of data for an event.
-    pub(super) fn new(event: OwnedFd, page: usize, order: u32) -> io::Result<PerfRing> {
+    pub(crate) fn new(event: OwnedFd, page: usize, order: u32) -> io::Result<PerfRing> {
         let map = MmapOptions::new()
             .len(page + (page << order))
             .map_raw(event.as_raw_fd())?;
@@ -31,7 +31,7 @@ impl PerfRing {
     /// Appends everything unread to `bytes` and gives the space back to the kernel.
     ///
     /// Records are whole: the kernel moves the head only past finished ones.
-    pub(super) fn take(&self, bytes: &mut Vec<u8>) {
+    pub(crate) fn take(&self, bytes: &mut Vec<u8>) {
         let size = (self.map.len() - self.page) as u64;
         // SAFETY: the offset lies in the control page, 8-aligned, and the kernel writes it atomically.
         let head = unsafe { self.control(std::mem::offset_of!(perf_event_mmap_page, data_head)) };

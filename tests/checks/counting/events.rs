@@ -1,0 +1,77 @@
+//! Events that need no parser.
+
+use std::fs;
+
+use kcollect::counters::event::{Encoding, Event};
+use kcollect::counters::software;
+use perf_event_open_sys::bindings as sys;
+
+/// A software event by its name.
+pub fn software(name: &str) -> Event {
+    software::events(name).unwrap().remove(0)
+}
+
+fn event(name: &str, encoding: Encoding) -> Event {
+    Event {
+        name: name.to_owned(),
+        title: name.to_owned(),
+        encoding,
+        cpus: None,
+        scale: 1.0,
+        unit: String::new(),
+        is_time: false,
+    }
+}
+
+/// Writes to a variable of eight bytes.
+pub fn writes_to(address: *const u64) -> Event {
+    event(
+        "mem:w",
+        Encoding {
+            kind: sys::PERF_TYPE_BREAKPOINT,
+            config1: address as u64,
+            config2: sys::HW_BREAKPOINT_LEN_8.into(),
+            breakpoint: sys::HW_BREAKPOINT_W,
+            user: true,
+            ..Encoding::default()
+        },
+    )
+}
+
+/// A tracepoint by its number.
+pub fn tracepoint(name: &str, id: u64) -> Event {
+    let encoding = Encoding::software(0);
+    event(
+        name,
+        Encoding {
+            kind: sys::PERF_TYPE_TRACEPOINT,
+            config: id,
+            ..encoding
+        },
+    )
+}
+
+/// Cycles of the CPU.
+pub fn cycles() -> Event {
+    let encoding = Encoding::software(sys::PERF_COUNT_HW_CPU_CYCLES);
+    event(
+        "cycles",
+        Encoding {
+            kind: sys::PERF_TYPE_HARDWARE,
+            ..encoding
+        },
+    )
+}
+
+/// The time stamp counter, by the PMU `msr`, which has no interrupt. None where there is no such PMU.
+pub fn time_stamps() -> Option<Event> {
+    let kind = fs::read_to_string("/sys/bus/event_source/devices/msr/type").ok()?;
+    let encoding = Encoding::software(0);
+    Some(event(
+        "msr/tsc/",
+        Encoding {
+            kind: kind.trim().parse().ok()?,
+            ..encoding
+        },
+    ))
+}
