@@ -22,6 +22,10 @@
 /* A power of two. */
 #define MOST_COUNTERS 16
 
+/* kcollect itself, set by load.rs. Its user side is not told: a record of a page fault takes memory that has to be faulted in,
+ * and with a copy of a stack more than one page of it. */
+const volatile __u32 own_pid;
+
 /* Of tracepoints: after how many hits a counter overflows. */
 const volatile __u64 hit_interval[MOST_COUNTERS];
 
@@ -73,7 +77,7 @@ static __always_inline void record_overflow(void *ctx, const struct tick_regs *r
 			size += sizeof(__u64);
 		}
 	}
-	if (task->pid) {
+	if (task->pid && (__u32)task->tgid != own_pid) {
 		if (book->busy)
 			__sync_fetch_and_add(&book->entries_lost, 1);
 		else
@@ -102,10 +106,13 @@ int hit(void *ctx)
 {
 	__u32 counter = bpf_get_attach_cookie(ctx) & (MOST_COUNTERS - 1);
 	struct counted *counted = bpf_map_lookup_elem(&counters, &counter);
-	__u64 interval = hit_interval[counter];
+	__u64 interval;
 
 	if (!counted || !recording)
 		return 1;
+	/* The verifier forgets what the look-up may have changed. */
+	barrier_var(counter);
+	interval = hit_interval[counter & (MOST_COUNTERS - 1)];
 	counted->events++;
 	if (++counted->since < interval)
 		return 1;

@@ -424,6 +424,7 @@ fn open_and_load(settings: &Settings) -> libbpf_rs::Result<CollectorSkel<'static
         rodata.callback_on_entry = settings.emission == Some(Emission::OnEntry);
         (rodata.page_fault_from, rodata.page_fault_to) = settings.page_fault;
         rodata.counting = settings.counters.is_some();
+        rodata.own_pid = std::process::id();
         rodata.hit_interval = settings.counters.unwrap_or_default();
         rodata.max_frames = settings.max_frames.min(MAX_FRAMES as u32);
     }

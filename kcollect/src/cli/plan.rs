@@ -231,25 +231,22 @@ pub fn resolve(mut typed: Typed, machine: &Machine) -> Result<Command, CliError>
     if typed.output.version {
         return Ok(Command::Version);
     }
-    if let Some(counters) = typed.what.counters.take() {
-        return counters_wish(&counters, typed == Typed::default());
-    }
-    record(typed, machine).map(|plan| Command::Record(Box::new(plan)))
-}
-
-/// `-h` alone lists the counters. With counters it would record them.
-fn counters_wish(counters: &[String], alone: bool) -> Result<Command, CliError> {
-    match counters.first() {
-        Some(counter) => Err(CliError::new(
-            format!("-h {counter}: this version cannot record hardware counters"),
-            "leave -h out and use -p, which profiles by the clock; kcollect --help prints the help",
-        )),
-        None if alone => Ok(Command::Counters),
-        None => Err(CliError::new(
-            "-h: it names no counter to record",
-            "type kcollect -h alone to list the counters, or kcollect --help for the help",
-        )),
-    }
+    let wanted = typed.what.counters.take();
+    let counters = match &wanted {
+        Some(words) if words.is_empty() && typed == Typed::default() => {
+            return Ok(Command::Counters);
+        }
+        Some(words) if words.is_empty() => {
+            return Err(CliError::new(
+                "-h: it names no counter to record",
+                "type kcollect -h alone to list the counters, or kcollect --help for the help",
+            ));
+        }
+        Some(words) => counters::software::requests(&words.join(","))?,
+        None => Vec::new(),
+    };
+    let plan = record(typed, machine)?;
+    Ok(Command::Record(Box::new(Plan { counters, ..plan })))
 }
 
 fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {

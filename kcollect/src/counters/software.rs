@@ -132,3 +132,24 @@ mod tests {
         assert!(error.cure.contains("page-faults"));
     }
 }
+
+/// Stand-in until the parser is there.
+pub fn requests(text: &str) -> Result<Vec<super::event::Request>, CliError> {
+    let mut all: Vec<super::event::Request> = Vec::new();
+    for word in text.split(',') {
+        if let (Ok(interval), Some(last)) = (word.parse(), all.last_mut()) {
+            last.interval = interval;
+        } else if let Some(id) = word.strip_prefix("tp:") {
+            let mut event = event("page-faults")?;
+            event.name = word.to_owned();
+            event.title = word.to_owned();
+            event.encoding.kind = sys::PERF_TYPE_TRACEPOINT;
+            event.encoding.config = id.parse().unwrap_or(0);
+            event.encoding.hypervisor = true;
+            all.push(super::event::Request { event, interval: 1 });
+        } else {
+            all.push(super::event::Request { event: event(word)?, interval: 1 });
+        }
+    }
+    Ok(all)
+}
