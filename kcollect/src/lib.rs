@@ -60,7 +60,13 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
             let done = picture::show(&request, &mut output);
             return ended(done, &mut output);
         }
-        Ok(Command::Counters) => Ok(counters().to_owned()),
+        Ok(Command::Counters { json }) => {
+            let listing = counters::listing(&Root::machine());
+            Ok(match json {
+                true => listing.json(),
+                false => listing.text(output.width()).trim_end().to_owned(),
+            })
+        }
         Ok(Command::Version) => Ok(concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned()),
         Ok(Command::Help(text)) => Ok(text),
         Err(error) => Err(Failure::from(error)),
@@ -99,12 +105,28 @@ fn record(plan: &Plan, mut output: Output) -> u8 {
             return refuse(&mut output, &failure);
         }
     }
+    if let Some(failure) = no_counters(plan) {
+        return refuse(&mut output, &failure);
+    }
     plan.notices.iter().for_each(|notice| output.say(notice));
     if plan.dry_run {
         output.result(&dry_run::describe(plan).join("\n"));
         return Kind::Ok.code();
     }
     session::record(plan, &mut output).unwrap_or_else(|failure| refuse(&mut output, &failure))
+}
+
+/// Why the counters of a plan are not recorded. None: there are none.
+fn no_counters(plan: &Plan) -> Option<Failure> {
+    let first = plan.counters.first()?;
+    Some(match counters::requests(&plan.counters, &Root::machine()) {
+        Err(error) => error.into(),
+        Ok(_) => Failure::new(
+            Kind::Usage,
+            format!("-h {first}: this version cannot record hardware counters"),
+            "leave -h out and use -p, which profiles by the clock; kcollect --help prints the help",
+        ),
+    })
 }
 
 fn doctor(json: bool, output: &mut Output) -> Kind {
@@ -146,20 +168,6 @@ fn bpf_finding(emission: Emission) -> Finding {
                 error.to_string(),
                 "report this, with the kernel's version",
             )
-        }
-    }
-}
-
-/// `-h` alone.
-fn counters() -> &'static str {
-    match Root::machine().exists("/sys/bus/event_source/devices/cpu") {
-        true => {
-            "This machine has hardware counters, but kcollect does not profile with them yet.\n\
-                 Clock profiling needs none: kcollect -p on"
-        }
-        false => {
-            "This machine has no hardware counters (a virtual machine seldom has).\n\
-                  Clock profiling needs none: kcollect -p on"
         }
     }
 }

@@ -12,6 +12,7 @@ use user_collector::follow::{Follow, Pattern};
 
 use super::args::{Sub, Typed};
 use super::{CliError, Machine, report, signals, values, view};
+use crate::counters::grammar::Wish;
 use crate::report::Request;
 use crate::user::Rule;
 use crate::{export, picture};
@@ -34,8 +35,11 @@ pub enum Command {
     Flame(Box<picture::flame::Request>),
     /// Write an experiment in another format (`kcollect export`).
     Export(Box<export::Request>),
-    /// List the hardware counters (`-h` alone).
-    Counters,
+    /// List what can be counted (`-h` alone).
+    Counters {
+        /// For machines instead of people.
+        json: bool,
+    },
     /// Say the version (`-V`).
     Version,
     /// Print this text on standard output (`--help`).
@@ -47,6 +51,8 @@ pub enum Command {
 pub struct Plan {
     /// The clock interval in whole microseconds, [`MIN_PERIOD_US`] to [`MAX_PERIOD_US`].
     pub period_us: u32,
+    /// Counters that are recorded when they overflow (`-h`). Whether this machine has them is found out when the run starts.
+    pub counters: Vec<Wish>,
     /// Data are paused until this long after the beginning (`-t 2-10`). Zero: from the beginning.
     pub start: Duration,
     /// Everything ends this long after the beginning. None: no limit. Always later than `start`.
@@ -215,25 +221,23 @@ pub fn resolve(mut typed: Typed, machine: &Machine) -> Result<Command, CliError>
     if typed.output.version {
         return Ok(Command::Version);
     }
-    if let Some(counters) = typed.what.counters.take() {
-        return counters_wish(&counters, typed == Typed::default());
+    if typed.what.counters.as_ref().is_some_and(Vec::is_empty) {
+        return list(typed);
     }
     record(typed, machine).map(|plan| Command::Record(Box::new(plan)))
 }
 
-/// `-h` alone lists the counters. With counters it would record them.
-fn counters_wish(counters: &[String], alone: bool) -> Result<Command, CliError> {
-    match counters.first() {
-        Some(counter) => Err(CliError::new(
-            format!("-h {counter}: this version cannot record hardware counters"),
-            "leave -h out and use -p, which profiles by the clock; kcollect --help prints the help",
-        )),
-        None if alone => Ok(Command::Counters),
-        None => Err(CliError::new(
-            "-h: it names no counter to record",
-            "type kcollect -h alone to list the counters, or kcollect --help for the help",
-        )),
+/// `-h` alone lists what can be counted, and `--json` may be with it.
+fn list(mut typed: Typed) -> Result<Command, CliError> {
+    typed.what.counters = None;
+    let json = std::mem::take(&mut typed.output.json);
+    if typed == Typed::default() {
+        return Ok(Command::Counters { json });
     }
+    Err(CliError::new(
+        "-h: it names no counter to record",
+        "type kcollect -h alone to list the counters, or kcollect --help for the help",
+    ))
 }
 
 fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
@@ -325,6 +329,7 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
 
     Ok(Plan {
         period_us,
+        counters: values::counters(what.counters.as_deref().unwrap_or_default())?,
         start,
         end,
         quiet,
@@ -497,8 +502,11 @@ mod tests {
 
     #[test]
     fn what_is_no_recording() {
-        assert_eq!(parse("kcollect -h"), Ok(Command::Counters));
-        assert_eq!(parse("kcollect --counters"), Ok(Command::Counters));
+        assert_eq!(parse("kcollect -h"), Ok(Command::Counters { json: false }));
+        assert_eq!(
+            parse("kcollect --json --counters"),
+            Ok(Command::Counters { json: true })
+        );
         assert_eq!(parse("kcollect -V -p on"), Ok(Command::Version));
         assert_eq!(
             parse("kcollect doctor"),
@@ -513,6 +521,20 @@ mod tests {
             parse("kcollect doctor --help"),
             Ok(Command::Help(_))
         ));
+    }
+
+    #[test]
+    fn counters_are_taken_apart_and_not_looked_up() {
+        let counters = |line: &str| {
+            let counters = plan(line).counters;
+            counters.iter().map(Wish::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            counters("kcollect -h cycles,hi,nonsense -h cpu/event=1,umask=2/u"),
+            ["cycles,hi", "nonsense,on", "cpu/event=1,umask=2/u,on"]
+        );
+        assert_eq!(counters("kcollect -h lo make -h x"), ["lo"]);
+        assert_eq!(counters("kcollect -p on"), Vec::<String>::new());
     }
 
     #[test]
