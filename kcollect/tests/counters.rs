@@ -348,7 +348,7 @@ fn listings() {
         listing("virtual").text(Some(100))
     );
     let json: serde_json::Value = serde_json::from_str(&listing("virtual").json()).unwrap();
-    assert_eq!(json["tracepoints"], 2);
+    assert_eq!(json["tracepoints"][0], "sched:sched_switch");
     assert_eq!(json["at_once"], serde_json::Value::Null);
     assert_eq!(json["hardware_counters"], false);
     assert!(

@@ -27,8 +27,8 @@ pub struct Listing {
     pub software: Vec<Line>,
     /// Events of PMUs that have a name in sysfs, by PMU.
     pub sysfs: Vec<Line>,
-    /// How many tracepoints there are. None: they cannot be read.
-    pub tracepoints: Option<usize>,
+    /// The kernel's tracepoints, `group:event`. None: they cannot be read.
+    pub tracepoints: Option<Vec<String>>,
 }
 
 /// One event.
@@ -110,9 +110,7 @@ pub fn look(
             .filter_map(line)
             .collect(),
         sysfs: sysfs.collect(),
-        tracepoints: Tracepoints::open(root, "")
-            .ok()
-            .map(|all| all.names().len()),
+        tracepoints: Tracepoints::open(root, "").ok().map(|all| all.names()),
     }
 }
 
@@ -154,8 +152,8 @@ impl Listing {
         part("Events of the CPU:", &rows(&self.hardware));
         part("Events of the kernel:", &rows(&self.software));
         part("Events of PMUs, from sysfs:", &rows(&self.sysfs));
-        let tracepoints = match self.tracepoints {
-            Some(count) => format!("one of {count} tracepoints: ls /sys/kernel/tracing/events"),
+        let tracepoints = match &self.tracepoints {
+            Some(all) => format!("one of {} tracepoints; --json names them", all.len()),
             None => "a tracepoint (as root)".to_owned(),
         };
         let mut others = vec![

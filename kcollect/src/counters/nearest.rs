@@ -10,7 +10,7 @@ const LIKE: u32 = 700;
 
 /// The names most like `wanted`, the most likely first.
 #[must_use]
-pub fn nearest(names: impl IntoIterator<Item = String>, wanted: &str) -> Vec<String> {
+pub(super) fn nearest(names: impl IntoIterator<Item = String>, wanted: &str) -> Vec<String> {
     let wanted = letters(wanted);
     let mut near: Vec<(Reverse<u32>, String)> = names
         .into_iter()
