@@ -68,7 +68,13 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
             let done = counters::stat::stat(&wish, &mut output);
             return done.unwrap_or_else(|failure| refuse(&mut output, &failure));
         }
-        Ok(Command::Counters) => Ok(counters().to_owned()),
+        Ok(Command::Counters { json }) => {
+            let listing = counters::listing(&Root::machine());
+            Ok(match json {
+                true => listing.json(),
+                false => listing.text(output.width()).trim_end().to_owned(),
+            })
+        }
         Ok(Command::Version) => Ok(concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned()),
         Ok(Command::Help(text)) => Ok(text),
         Err(error) => Err(Failure::from(error)),
@@ -107,12 +113,17 @@ fn record(plan: &Plan, mut output: Output) -> u8 {
             return refuse(&mut output, &failure);
         }
     }
+    let counters = match counters::requests(&plan.counters, &Root::machine()) {
+        Ok(counters) => counters,
+        Err(error) => return refuse(&mut output, &error.into()),
+    };
     plan.notices.iter().for_each(|notice| output.say(notice));
     if plan.dry_run {
         output.result(&dry_run::describe(plan).join("\n"));
         return Kind::Ok.code();
     }
-    session::record(plan, &mut output).unwrap_or_else(|failure| refuse(&mut output, &failure))
+    session::record(plan, &counters, &mut output)
+        .unwrap_or_else(|failure| refuse(&mut output, &failure))
 }
 
 fn doctor(json: bool, output: &mut Output) -> Kind {
@@ -155,20 +166,6 @@ fn bpf_finding(emission: Emission) -> Finding {
                 error.to_string(),
                 "report this, with the kernel's version",
             )
-        }
-    }
-}
-
-/// `-h` alone.
-fn counters() -> &'static str {
-    match Root::machine().exists("/sys/bus/event_source/devices/cpu") {
-        true => {
-            "This machine has hardware counters, but kcollect does not profile with them yet.\n\
-                 Clock profiling needs none: kcollect -p on"
-        }
-        false => {
-            "This machine has no hardware counters (a virtual machine seldom has).\n\
-                  Clock profiling needs none: kcollect -p on"
         }
     }
 }

@@ -17,6 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::cli::check_targets;
 use crate::cli::plan::{NameWish, Plan};
+use crate::counters::event::Request;
 use crate::doctor;
 use crate::dry_run;
 use crate::exit::{Failure, Kind, load_code, spawn_code};
@@ -26,7 +27,7 @@ use crate::load::{self, Load};
 use crate::machine::{self, now};
 use crate::output::Output;
 use crate::precedence::Precedence;
-use crate::signals::{Request, Signals};
+use crate::signals::{self, Signals};
 use crate::sources::Sources;
 use crate::summary::Summary;
 
@@ -37,12 +38,12 @@ const ROUND: u64 = 200_000_000;
 /// How often it is looked whether the user has given up on archiving.
 const ARCHIVE_ROUND: Duration = Duration::from_millis(100);
 
-/// Records as planned. Gives the exit code: the load's, or 0.
+/// Records as planned, with these counters. Gives the exit code: the load's, or 0.
 ///
 /// # Errors
 /// A [`Failure`] with its cure; what was recorded until then is a valid experiment, or nothing is
 /// left behind.
-pub fn record(plan: &Plan, output: &mut Output) -> Result<u8, Failure> {
+pub fn record(plan: &Plan, counters: &[Request], output: &mut Output) -> Result<u8, Failure> {
     for line in dry_run::describe(plan) {
         output.detail(&line);
     }
@@ -50,7 +51,7 @@ pub fn record(plan: &Plan, output: &mut Output) -> Result<u8, Failure> {
         output.say(&cannot_start(program, &error));
         return Ok(spawn_code(&error));
     }
-    let mut session = Session::start(plan, output)?;
+    let mut session = Session::start(plan, counters, output)?;
     let run = session.run(output);
     // Whatever ended the run, what it recorded is closed and shown.
     let finished = session.finish(output);
@@ -105,7 +106,11 @@ enum LoadPhase {
 }
 
 impl<'a> Session<'a> {
-    fn start(plan: &'a Plan, output: &mut Output) -> Result<Session<'a>, Failure> {
+    fn start(
+        plan: &'a Plan,
+        counters: &[Request],
+        output: &mut Output,
+    ) -> Result<Session<'a>, Failure> {
         if let Some(obstacle) = doctor::first_obstacle(&doctor::examine(&doctor::Root::machine())) {
             return Err(obstacle);
         }
@@ -131,12 +136,14 @@ impl<'a> Session<'a> {
             plan.record_idle,
             kernel.page_fault(),
             emission,
-            &plan.counters,
+            counters,
         )?;
 
         let dir = create_directory(plan, output)?;
         let path = shown_path(plan, &dir);
-        let founder = Founder::create(dir, plan, kernel, emission, |text| output.detail(text));
+        let founder = Founder::create(dir, (plan, counters), kernel, emission, |text| {
+            output.detail(text);
+        });
         let mut founder = founder.map_err(|error| creation_failure(&error))?;
         output.say(&format!(
             "Creating experiment directory {} (Process ID: {}) ...",
@@ -283,7 +290,7 @@ impl<'a> Session<'a> {
     fn archive(&mut self, output: &mut Output) {
         let (signals, mut given_up) = (&mut self.signals, false);
         let mut give_up = || {
-            given_up |= signals.take().contains(&Request::Stop);
+            given_up |= signals.take().contains(&signals::Request::Stop);
             given_up
         };
         self.founder.archive_late(&mut give_up);
@@ -356,10 +363,10 @@ impl<'a> Session<'a> {
     fn heed_signals(&mut self) -> Result<(), Failure> {
         for request in self.signals.take() {
             match request {
-                Request::Stop => self.stopped = true,
-                Request::Toggle => self.change_gate(|gate| gate.paused = !gate.paused)?,
-                Request::Sample => self.sources.sample("signal")?,
-                Request::Wake => {}
+                signals::Request::Stop => self.stopped = true,
+                signals::Request::Toggle => self.change_gate(|gate| gate.paused = !gate.paused)?,
+                signals::Request::Sample => self.sources.sample("signal")?,
+                signals::Request::Wake => {}
             }
         }
         Ok(())

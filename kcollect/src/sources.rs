@@ -12,7 +12,9 @@ use bpf::{Counted, CpuBooks, Emission, MOST_COUNTERS, Record, Settings, TickColl
 use procfs::process::MMapPath;
 use user_collector::maps::{MappedFile, Mapping};
 
+use crate::counters::binding::Place;
 use crate::counters::event::Request;
+use crate::counters::refusal::{self, Asked, Refusal};
 use crate::exit::{Failure, Kind};
 use crate::machine::{self, CpuSet};
 use crate::order::Order;
@@ -100,7 +102,8 @@ pub struct Sources {
     recording: bool,
     order: Order<Event>,
     follows: bool,
-    counters: Vec<Request>,
+    /// Counters that overflow.
+    pub counters: Vec<Request>,
     /// CPUs that came online or went, with the time at which it was noticed.
     pub hotplug: Vec<(u64, u32, bool)>,
 }
@@ -342,7 +345,16 @@ impl Sources {
         let event = match open_overflow(request, cpu) {
             Ok(event) => event,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
-            Err(error) => return Err(refused(&request.event.name, cpu, &error)),
+            Err(error) => {
+                let asked = Asked {
+                    event: &request.event,
+                    place: Place::Cpu(cpu),
+                    overflows: true,
+                    member: false,
+                };
+                let errno = error.raw_os_error().unwrap_or(0);
+                return Err(Refusal::of(errno, &asked, &refusal::Machine::read()).into());
+            }
         };
         self.collector
             .attach_counter(number as u32, cpu, event, tracepoint)

@@ -86,8 +86,10 @@ pub(super) struct What {
     /// less is raised to it. At most 1 s. off or 0: no clock profiling
     #[arg(short = 'p', long, value_name = "INTERVAL", allow_hyphen_values = true)]
     pub(super) interval: Option<String>,
-    /// Hardware counters. Alone: lists those of this machine
-    #[arg(short = 'h', long, value_name = "COUNTER,...", num_args = 0..=1, action = ArgAction::Append)]
+    /// Hardware counters, and events of the kernel: NAME[~ATTRIBUTE=N][,INTERVAL], joined by commas, or on, hi, lo for cycles
+    /// and instructions. INTERVAL: on, hi, lo, or after how many events. Names as gprofng or perf writes them. Alone: lists
+    /// what this machine can count. This version cannot record them
+    #[arg(short = 'h', long, value_name = "COUNTER[,INTERVAL]", num_args = 0..=1, action = ArgAction::Append)]
     pub(super) counters: Option<Vec<String>>,
     /// Follow processes into their user code, each in an experiment of its own inside: on (those that were on a CPU at a
     /// tick, the default), all (also those that only waited), off (the kernel only), or =REGEXP, which has to match the

@@ -12,14 +12,15 @@ use user_collector::follow::{Follow, Pattern};
 
 use super::args::{Sub, Typed};
 use super::{CliError, Machine, report, signals, values, view};
+use crate::counters::grammar;
 use crate::counters::sink::Wish;
 use crate::counters::track;
 use crate::report::Request;
 use crate::user::Rule;
-use crate::{counters, export, picture};
+use crate::{export, picture};
 
 /// What kcollect was asked to do.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Profile the machine.
     Record(Box<Plan>),
@@ -40,8 +41,11 @@ pub enum Command {
     Track(Box<track::Request>),
     /// Count by CPU (`kcollect stat`).
     Stat(Box<Wish>),
-    /// List the hardware counters (`-h` alone).
-    Counters,
+    /// List what can be counted (`-h` alone).
+    Counters {
+        /// For machines instead of people.
+        json: bool,
+    },
     /// Say the version (`-V`).
     Version,
     /// Print this text on standard output (`--help`).
@@ -49,10 +53,12 @@ pub enum Command {
 }
 
 /// One recording, as it will be made.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The clock interval in whole microseconds, [`MIN_PERIOD_US`] to [`MAX_PERIOD_US`].
     pub period_us: u32,
+    /// Counters that are recorded when they overflow (`-h`). Whether this machine has them is found out when the run starts.
+    pub counters: Vec<grammar::Wish>,
     /// Data are paused until this long after the beginning (`-t 2-10`). Zero: from the beginning.
     pub start: Duration,
     /// Everything ends this long after the beginning. None: no limit. Always later than `start`.
@@ -61,8 +67,6 @@ pub struct Plan {
     pub quiet: Duration,
     /// Record ticks of idle CPUs too (`-x off`).
     pub record_idle: bool,
-    /// Counters that overflow (`-h`).
-    pub counters: Vec<counters::event::Request>,
     /// What the experiment is to be called.
     pub name: NameWish,
     /// The directory in which the experiment is made. Relative to the current one, which is `.`, never empty.
@@ -231,22 +235,23 @@ pub fn resolve(mut typed: Typed, machine: &Machine) -> Result<Command, CliError>
     if typed.output.version {
         return Ok(Command::Version);
     }
-    let wanted = typed.what.counters.take();
-    let counters = match &wanted {
-        Some(words) if words.is_empty() && typed == Typed::default() => {
-            return Ok(Command::Counters);
-        }
-        Some(words) if words.is_empty() => {
-            return Err(CliError::new(
-                "-h: it names no counter to record",
-                "type kcollect -h alone to list the counters, or kcollect --help for the help",
-            ));
-        }
-        Some(words) => counters::software::requests(&words.join(","))?,
-        None => Vec::new(),
-    };
-    let plan = record(typed, machine)?;
-    Ok(Command::Record(Box::new(Plan { counters, ..plan })))
+    if typed.what.counters.as_ref().is_some_and(Vec::is_empty) {
+        return list(typed);
+    }
+    record(typed, machine).map(|plan| Command::Record(Box::new(plan)))
+}
+
+/// `-h` alone lists what can be counted, and `--json` may be with it.
+fn list(mut typed: Typed) -> Result<Command, CliError> {
+    typed.what.counters = None;
+    let json = std::mem::take(&mut typed.output.json);
+    if typed == Typed::default() {
+        return Ok(Command::Counters { json });
+    }
+    Err(CliError::new(
+        "-h: it names no counter to record",
+        "type kcollect -h alone to list the counters, or kcollect --help for the help",
+    ))
 }
 
 fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
@@ -338,7 +343,7 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
 
     Ok(Plan {
         period_us,
-        counters: Vec::new(),
+        counters: values::counters(what.counters.as_deref().unwrap_or_default())?,
         start,
         end,
         quiet,
@@ -511,8 +516,11 @@ mod tests {
 
     #[test]
     fn what_is_no_recording() {
-        assert_eq!(parse("kcollect -h"), Ok(Command::Counters));
-        assert_eq!(parse("kcollect --counters"), Ok(Command::Counters));
+        assert_eq!(parse("kcollect -h"), Ok(Command::Counters { json: false }));
+        assert_eq!(
+            parse("kcollect --json --counters"),
+            Ok(Command::Counters { json: true })
+        );
         assert_eq!(parse("kcollect -V -p on"), Ok(Command::Version));
         assert_eq!(
             parse("kcollect doctor"),
@@ -527,6 +535,20 @@ mod tests {
             parse("kcollect doctor --help"),
             Ok(Command::Help(_))
         ));
+    }
+
+    #[test]
+    fn counters_are_taken_apart_and_not_looked_up() {
+        let counters = |line: &str| {
+            let counters = plan(line).counters;
+            counters.iter().map(grammar::Wish::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            counters("kcollect -h cycles,hi,nonsense -h cpu/event=1,umask=2/u"),
+            ["cycles,hi", "nonsense,on", "cpu/event=1,umask=2/u,on"]
+        );
+        assert_eq!(counters("kcollect -h lo make -h x"), ["lo"]);
+        assert_eq!(counters("kcollect -p on"), Vec::<String>::new());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use user_collector::follow::Pattern;
 
 use super::plan::{Archive, FollowWish, MAX_PERIOD_US, MIN_PERIOD_US, Target};
 use super::{CliError, Machine};
+use crate::counters::grammar::{self, Wish};
 
 const NANOS: u128 = 1_000_000_000;
 
@@ -281,6 +282,16 @@ pub(super) fn follow(typed: &str) -> Result<FollowWish, CliError> {
             Ok(FollowWish::Matching(pattern.to_owned()))
         }
     }
+}
+
+/// `-h`: the counters of all of them.
+pub(super) fn counters(typed: &[String]) -> Result<Vec<Wish>, CliError> {
+    let mut wishes = Vec::new();
+    for text in typed {
+        let more = grammar::wishes(text);
+        wishes.extend(more.map_err(|wrong| CliError::new(format!("-h {wrong}"), wrong.cure()))?);
+    }
+    Ok(wishes)
 }
 
 /// `-T`: a process or a thread.

@@ -320,7 +320,7 @@ fn said(result: i32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::software::page_faults;
+    use crate::counters::page_faults;
 
     #[test]
     fn the_attribute_says_what_was_asked() {

@@ -282,7 +282,7 @@ impl From<Refusal> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::software::page_faults;
+    use crate::counters::page_faults;
 
     const DEBIAN: Machine = Machine {
         paranoid: Some(3),

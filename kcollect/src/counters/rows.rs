@@ -297,7 +297,12 @@ fn printable(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::software::events;
+    use crate::counters::parse_events;
+    use crate::doctor::Root;
+
+    fn events(text: &str) -> Result<Vec<Event>, crate::counters::CounterError> {
+        parse_events(text, &Root::machine())
+    }
 
     fn value(count: u64, enabled_ms: u64, running_ms: u64) -> Value {
         Value {

@@ -336,7 +336,7 @@ impl Bound {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::software::page_faults;
+    use crate::counters::page_faults;
 
     #[test]
     fn presets_are_counted_down() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::event::Event;
 use super::rows::{Row, Style};
-use super::software;
+use crate::doctor::Root;
 use crate::exit::{Failure, Kind};
 
 /// What is counted, how often it is told, and how.
@@ -31,14 +31,17 @@ pub struct Wish {
     pub verbose: bool,
 }
 
+/// What is counted where nothing is asked for: every kernel counts these, with or without a PMU.
+pub const DEFAULT: &str = "task-clock,context-switches,cpu-migrations,page-faults";
+
 impl Wish {
     /// The events.
     ///
     /// # Errors
     /// When this machine does not know one of them.
     pub fn events(&self) -> Result<Vec<Event>, Failure> {
-        let text = self.events.as_deref().unwrap_or(software::DEFAULT);
-        Ok(software::events(text)?)
+        let text = self.events.as_deref().unwrap_or(DEFAULT);
+        Ok(super::parse_events(text, &Root::machine())?)
     }
 }
 

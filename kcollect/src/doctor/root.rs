@@ -36,6 +36,32 @@ impl Root {
         }
     }
 
+    /// Whether it is the running machine, and not a tree that looks like one.
+    #[must_use]
+    pub fn is_machine(&self) -> bool {
+        self.base == Path::new("/")
+    }
+
+    /// Where a path below it is.
+    #[must_use]
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.join(path)
+    }
+
+    /// The names in a directory, in order; those that are not text are left out. Empty: not there, or not readable.
+    #[must_use]
+    pub fn names(&self, path: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.join(path))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let mut names: Vec<String> = entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
     fn join(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.base.join(path.strip_prefix("/").unwrap_or(path))

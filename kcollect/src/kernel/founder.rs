@@ -24,6 +24,7 @@ use super::header;
 use super::recorder::Recorder;
 use super::symbols::{BPF, KERNEL};
 use crate::cli::plan::{Archive, Plan};
+use crate::counters::event::Request;
 use crate::perf::sideband::SidebandEvent;
 use crate::sources::Event;
 use crate::user::{self, Founding, Stay, UserSide};
@@ -64,14 +65,14 @@ impl Founder {
     /// When the experiment can't be written.
     pub fn create(
         dir: ExperimentDir,
-        plan: &Plan,
+        (plan, counters): (&Plan, &[Request]),
         kernel: Kernel,
         emission: Option<Emission>,
         mut say: impl FnMut(&str),
     ) -> Result<Founder, Error> {
         let run = header::run();
         let start = run.tstamp;
-        let header = header::header(plan, emission);
+        let header = header::header(plan, counters, emission);
         let writer = ExperimentWriter::create(dir, &header, run)?;
         let mut founder = Founder {
             user: None,

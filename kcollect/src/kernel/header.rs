@@ -7,10 +7,11 @@ use experiment_format::packet::{ClockTick, TickArray};
 
 use super::counters;
 use crate::cli::plan::Plan;
+use crate::counters::event::Request;
 use crate::{dry_run, machine};
 
 /// The header of an experiment that is recorded as planned.
-pub(super) fn header(plan: &Plan, emission: Option<Emission>) -> Header {
+pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emission>) -> Header {
     let seconds = |time: std::time::Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let mut settings = Vec::new();
     if !plan.record_idle {
@@ -46,7 +47,7 @@ pub(super) fn header(plan: &Plan, emission: Option<Emission>) -> Header {
             },
         ]
         .into_iter()
-        .chain(counters::declare(&plan.counters))
+        .chain(counters::declare(requests))
         .collect(),
         driver_version: Some(concat!("kcollect BPF ", env!("CARGO_PKG_VERSION")).to_owned()),
         settings,
@@ -67,7 +68,7 @@ pub(super) fn header(plan: &Plan, emission: Option<Emission>) -> Header {
             },
         ]
         .into_iter()
-        .chain(counters::described(&plan.counters))
+        .chain(counters::described(requests))
         .collect(),
         ..Header::default()
     }

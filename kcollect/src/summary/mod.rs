@@ -282,7 +282,7 @@ impl Summary {
         };
         let (system, _) = accounts.system();
         let followed = user(founder, sources.collector.table_use());
-        let counters = counters(plan, sources)?;
+        let counters = counters(sources)?;
         Ok(Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
@@ -353,7 +353,7 @@ impl Summary {
 }
 
 /// What became of the counters' events.
-fn counters(plan: &Plan, sources: &Sources) -> Result<Vec<Counter>, Failure> {
+fn counters(sources: &Sources) -> Result<Vec<Counter>, Failure> {
     let counter = |(number, request): (u32, &Request)| {
         let counted = sources.counted(number)?;
         // Each CPU is somewhere between two overflows.
@@ -372,7 +372,7 @@ fn counters(plan: &Plan, sources: &Sources) -> Result<Vec<Counter>, Failure> {
             },
         })
     };
-    (0..).zip(&plan.counters).map(counter).collect()
+    (0..).zip(&sources.counters).map(counter).collect()
 }
 
 impl Followed {

@@ -3,12 +3,13 @@
 use std::fs;
 
 use kcollect::counters::event::{Encoding, Event};
-use kcollect::counters::software;
+use kcollect::counters::parse_events;
+use kcollect::doctor::Root;
 use perf_event_open_sys::bindings as sys;
 
 /// A software event by its name.
 pub fn software(name: &str) -> Event {
-    software::events(name).unwrap().remove(0)
+    parse_events(name, &Root::machine()).unwrap().remove(0)
 }
 
 fn event(name: &str, encoding: Encoding) -> Event {
