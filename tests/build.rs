@@ -33,6 +33,8 @@ const THREADED: &[&str] = &[
     "-fno-optimize-sibling-calls",
     "-pthread",
 ];
+/// Where the file says.
+const FIXED: &[&str] = &["-fno-pie", "-no-pie"];
 const NARROW: &[&str] = &["--target=i386-linux-gnu"];
 const LIBRARY: &[&str] = &["-shared", "-fPIC"];
 
@@ -40,6 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-env-changed=CLANG");
     compile("compat32", "compat32", &[NARROW, &["-O2"], BARE])?;
     compile("quarry", "quarry", &[CALLS])?;
+    compile("overflowing", "overflowing", &[CALLS, FIXED])?;
     for name in ["server", "bystander"] {
         compile(name, name, &[THREADED])?;
     }

@@ -541,7 +541,10 @@ mod tests {
     fn counters_are_taken_apart_and_not_looked_up() {
         let counters = |line: &str| {
             let counters = plan(line).counters;
-            counters.iter().map(grammar::Wish::to_string).collect::<Vec<_>>()
+            counters
+                .iter()
+                .map(grammar::Wish::to_string)
+                .collect::<Vec<_>>()
         };
         assert_eq!(
             counters("kcollect -h cycles,hi,nonsense -h cpu/event=1,umask=2/u"),
