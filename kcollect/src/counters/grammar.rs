@@ -18,7 +18,7 @@
 use std::fmt;
 
 use super::error::CounterError;
-use super::tokens::{form, number, register, tokens};
+use super::tokens::{form, number, register, tokens, without_register};
 
 /// How often a counter overflows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,15 +157,6 @@ pub fn counters(text: &str) -> Result<Vec<Counter>, CounterError> {
         }
     }
     Ok(counters)
-}
-
-/// cputrack's `pic0=event` without what stands before the event.
-fn without_register(token: &str) -> &str {
-    let event = token.strip_prefix("pic").and_then(|rest| {
-        let (number, event) = rest.split_once('=')?;
-        (!number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(event)
-    });
-    event.unwrap_or(token)
 }
 
 /// A level or a number. None: something else.

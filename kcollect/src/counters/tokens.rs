@@ -28,7 +28,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<&str>, CounterError> {
 /// Where the first part ends.
 fn token_end(text: &str) -> Result<usize, CounterError> {
     // The slash of a breakpoint stands before its length, and no second one follows.
-    let breakpoint = text.trim_start().starts_with("mem:");
+    let breakpoint = without_register(text.trim_start()).starts_with("mem:");
     let mut inside = false;
     for (at, byte) in text.bytes().enumerate() {
         match byte {
@@ -66,4 +66,13 @@ pub(super) fn number(text: &str) -> Option<u64> {
         .bytes()
         .all(|byte| byte.is_ascii_hexdigit())
         .then(|| u64::from_str_radix(digits, radix).ok())?
+}
+
+/// cputrack's `pic0=event` without what stands before the event.
+pub(super) fn without_register(token: &str) -> &str {
+    let event = token.strip_prefix("pic").and_then(|rest| {
+        let (number, event) = rest.split_once('=')?;
+        (!number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(event)
+    });
+    event.unwrap_or(token)
 }
