@@ -147,7 +147,7 @@ fn what_an_event_is_called_means_the_event() {
             // `instructions` is the kernel's own event, `cpu_core/instructions/` that of sysfs: two codes of one thing.
             match text.starts_with("instructions") {
                 true => assert!(again.len() == 1 && again[0].cpus == event.cpus),
-                false => assert_eq!(again, [event.clone()], "{tree}"),
+                false => assert_eq!(again, std::slice::from_ref(&event), "{tree}"),
             }
         }
     }

@@ -124,7 +124,8 @@ fn one(text: &str) -> Result<Event> {
 
 #[test]
 fn root_the_kernel_knows_what_it_counts_itself() -> Result<()> {
-    let here = &raw const ENCODINGS as usize;
+    let aligned = 0u64;
+    let here = &raw const aligned as usize;
     let breakpoint = format!("mem:{here:#x}/8:w");
     for text in [
         "task-clock",

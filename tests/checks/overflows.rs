@@ -210,7 +210,7 @@ fn root_an_interval_stands_for_its_events() -> Result<()> {
             let found = inclusive(&table, path);
             // It may go from one CPU to another, each of which counts for itself.
             ensure!(
-                found % interval == 0 && found.abs_diff(times) <= interval * cpus,
+                found.is_multiple_of(interval) && found.abs_diff(times) <= interval * cpus,
                 "{name}: {found} of {times} in {path}: {table:?}"
             );
         }

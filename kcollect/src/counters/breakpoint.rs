@@ -7,7 +7,7 @@ use perf_event_open_sys::bindings as sys;
 
 use super::error::CounterError;
 use super::event::Encoding;
-use super::grammar::number;
+use super::tokens::number;
 use crate::doctor::Root;
 
 /// What stands before an address.

@@ -153,13 +153,11 @@ impl CounterError {
             CounterError::NeverOverflows { name, .. } => {
                 format!("count it, without an interval: kcollect stat -c {name}")
             }
-            CounterError::NoTracefs { denied, .. } => match denied {
-                true => "run with sudo".to_owned(),
-                false => {
-                    "run with sudo, or once: sudo mount -t tracefs tracefs /sys/kernel/tracing"
-                        .to_owned()
-                }
-            },
+            // Mounted or not, it is for root: the files of numbers have mode 0440.
+            CounterError::NoTracefs { denied: true, .. } => "run with sudo".to_owned(),
+            CounterError::NoTracefs { .. } => {
+                "run with sudo; as root, mount -t tracefs tracefs /sys/kernel/tracing".to_owned()
+            }
             CounterError::NoSymbol { hidden, .. } => match hidden {
                 true => "run with sudo, or once: sudo sysctl kernel.kptr_restrict=0".to_owned(),
                 false => "type its address as mem:0xADDRESS".to_owned(),

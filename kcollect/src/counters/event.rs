@@ -66,7 +66,8 @@ impl Encoding {
 /// An event with what people call it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// As it was typed, without attributes and interval: `cycles`, `cpu/event=0x3c/`, `sched:sched_switch`.
+    /// As it was typed, without the interval: `cycles`, `cycles:u`, `r01c2~edge=1`, `cpu/event=0x3c/`, `sched:sched_switch`. Where a
+    /// name means an event of several PMUs, that of one: `cpu_core/cycles/u`.
     pub name: String,
     /// What it counts, a column's title in plain words: `CPU Cycles`.
     pub title: String,

@@ -18,6 +18,7 @@
 use std::fmt;
 
 use super::error::CounterError;
+use super::tokens::{form, number, register, tokens, without_register};
 
 /// How often a counter overflows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,67 +159,6 @@ pub fn counters(text: &str) -> Result<Vec<Counter>, CounterError> {
     Ok(counters)
 }
 
-/// cputrack's `pic0=event` without what stands before the event.
-fn without_register(token: &str) -> &str {
-    let event = token.strip_prefix("pic").and_then(|rest| {
-        let (number, event) = rest.split_once('=')?;
-        (!number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(event)
-    });
-    event.unwrap_or(token)
-}
-
-fn form(typed: &str, what: &'static str, cure: &'static str) -> CounterError {
-    CounterError::Form {
-        typed: typed.to_owned(),
-        what,
-        cure,
-    }
-}
-
-/// The parts between commas, without white space around them; those inside slashes stay whole.
-fn tokens(text: &str) -> Result<Vec<&str>, CounterError> {
-    let mut tokens = Vec::new();
-    let mut rest = text;
-    loop {
-        let end = token_end(rest)?;
-        tokens.push(rest[..end].trim());
-        match rest.get(end + 1..) {
-            Some(more) => rest = more,
-            None => return Ok(tokens),
-        }
-    }
-}
-
-/// Where the first part ends.
-fn token_end(text: &str) -> Result<usize, CounterError> {
-    // The slash of a breakpoint stands before its length, and no second one follows.
-    let breakpoint = text.trim_start().starts_with("mem:");
-    let mut inside = false;
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            b'/' if inside => inside = false,
-            b'/' if breakpoint || register(&text[at + 1..]) => {}
-            b'/' => inside = true,
-            b',' if !inside => return Ok(at),
-            _ => {}
-        }
-    }
-    match inside {
-        false => Ok(text.len()),
-        true => Err(form(
-            text,
-            "the second slash is missing",
-            "type the terms of an event between two slashes, as in cpu/event=0x3c,umask=0/",
-        )),
-    }
-}
-
-/// What follows a slash is the number of a counter register: `cycles/0,insts/1`.
-fn register(after: &str) -> bool {
-    let digits = after.bytes().take_while(u8::is_ascii_digit).count();
-    digits > 0 && matches!(after.as_bytes().get(digits), None | Some(b',' | b'~'))
-}
-
 /// A level or a number. None: something else.
 fn interval(token: &str) -> Result<Option<Interval>, CounterError> {
     Ok(Some(match token {
@@ -241,19 +181,6 @@ fn interval(token: &str) -> Result<Option<Interval>, CounterError> {
         }
         _ => return Ok(None),
     }))
-}
-
-/// A number as both tools take it. None: none, or more than 64 bits.
-pub(super) fn number(text: &str) -> Option<u64> {
-    let (digits, radix) = match text.strip_prefix("0x") {
-        Some(digits) => (digits, 16),
-        None => (text, 10),
-    };
-    // from_str_radix takes a sign.
-    digits
-        .bytes()
-        .all(|byte| byte.is_ascii_hexdigit())
-        .then(|| u64::from_str_radix(digits, radix).ok())?
 }
 
 fn counter(token: &str) -> Result<Counter, CounterError> {

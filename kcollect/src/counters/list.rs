@@ -4,10 +4,11 @@ use comfy_table::{ContentArrangement, Table};
 use serde::Serialize;
 
 use super::event::Encoding;
+use super::found::{own, own_of};
 use super::generic::{self, Generic};
-use super::resolve::{is_virtual, own, own_of};
+use super::resolve::is_virtual;
 use super::tracepoint::Tracepoints;
-use super::{alias, pmu};
+use super::{alias, cache, pmu};
 use crate::doctor::Root;
 
 /// All of it.
@@ -68,7 +69,7 @@ pub fn look(
             what: event.title,
         })
     };
-    let caches: Vec<String> = generic::cache_names().collect();
+    let caches: Vec<String> = cache::names().collect();
     let sysfs = pmu::all(root).into_iter().flat_map(|pmu| {
         let events = pmu.events();
         let lines = events.into_iter().filter_map(move |event| {
@@ -119,7 +120,7 @@ pub(super) fn names(root: &Root) -> Vec<String> {
     let aliases = alias::ALIASES.iter().map(|(alias, ..)| *alias);
     let rows = generic::HARDWARE.iter().chain(&generic::SOFTWARE);
     let own = aliases.chain(rows.flat_map(|row| row.0.iter().copied()));
-    let own = own.map(str::to_owned).chain(generic::cache_names());
+    let own = own.map(str::to_owned).chain(cache::names());
     own.chain(pmu::all(root).iter().flat_map(pmu::Pmu::events))
         .collect()
 }

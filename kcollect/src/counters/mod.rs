@@ -1,7 +1,7 @@
 //! Counters of the hardware and of the kernel: which there are, what they are called, and what they count.
 //!
-//! From text to events: [`grammar`] takes apart what was typed, [`resolve`] looks the names up, with [`alias`] and [`generic`]
-//! for those that are the same everywhere, [`pmu`], [`format`](mod@format) and [`terms`] for those in sysfs, [`tracepoint`] and
+//! From text to events: [`grammar`] takes apart what was typed, `resolve` looks the names up, with [`alias`] and [`generic`]
+//! for those that are the same everywhere, [`pmu`], [`format`](mod@format) and `terms` for those in sysfs, [`tracepoint`] and
 //! [`breakpoint`]; [`interval`] chooses how often one overflows. [`list`] says what there is. [`event`] is what all sides speak of.
 //!
 //! There are no tables of CPUs' events here: a CPU's own events are those that its kernel names in sysfs, and raw codes.
@@ -12,12 +12,15 @@
 //! that means, [`rows`] how it is said. Overflows with stacks, of the whole machine, are the session's.
 
 pub mod alias;
+mod attributes;
 pub mod binding;
 pub mod breakpoint;
+pub mod cache;
 pub mod error;
 pub mod event;
 pub mod follow;
 pub mod format;
+mod found;
 pub mod gate;
 pub mod generic;
 pub mod grammar;
@@ -39,6 +42,7 @@ pub mod set;
 pub mod sink;
 pub mod stat;
 mod terms;
+mod tokens;
 pub mod tracepoint;
 pub mod track;
 
@@ -106,7 +110,7 @@ fn overflowing(
     root: &Root,
     mhz: u64,
 ) -> Result<Vec<Request>, CounterError> {
-    let request = |found: resolve::Found<'_>| {
+    let request = |found: found::Found<'_>| {
         let event = found.event;
         match found.pmu.filter(pmu::Pmu::is_of_package) {
             Some(pmu) => Err(CounterError::NeverOverflows {

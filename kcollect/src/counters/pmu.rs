@@ -12,8 +12,8 @@
 
 use super::error::CounterError;
 use super::format::{Field, WORDS, Words};
-use super::grammar::number;
 use super::nearest::nearest;
+use super::tokens::number;
 use crate::doctor::Root;
 
 const DEVICES: &str = "/sys/bus/event_source/devices";

@@ -14,20 +14,16 @@ use perf_event_open_sys::bindings as sys;
 
 use super::error::CounterError;
 use super::event::{Encoding, Event};
-use super::grammar::{Counter, number};
+use super::found::{Found, everywhere, own, own_of, plain, raw};
+use super::grammar::Counter;
 use super::modifiers::{Modifiers, look_like};
 use super::nearest::nearest;
 use super::pmu::{self, Pmu};
 use super::terms::terms;
+use super::tokens::number;
 use super::tracepoint::Tracepoints;
-use super::{alias, breakpoint, generic, list};
+use super::{attributes, breakpoint, list};
 use crate::doctor::Root;
-
-/// An event, with the PMU whose terms its attributes may be.
-pub(super) struct Found<'a> {
-    pub(super) event: Event,
-    pub(super) pmu: Option<Pmu<'a>>,
-}
 
 /// What a counter means; at least one event.
 ///
@@ -47,7 +43,7 @@ pub(super) fn events<'a>(
     for Found { event, pmu } in &mut found {
         modifiers.apply(&mut event.encoding, most_precise(root));
         for (attribute, value) in &counter.attributes {
-            attributed(&mut event.encoding, pmu.as_ref(), attribute, *value)
+            attributes::set(&mut event.encoding, pmu.as_ref(), attribute, *value)
                 .ok_or_else(|| no_attribute(counter))??;
         }
         if !event.encoding.user && !event.encoding.kernel && !event.encoding.hypervisor {
@@ -70,6 +66,14 @@ pub(super) fn events<'a>(
     Ok(found)
 }
 
+fn no_attribute(counter: &Counter) -> CounterError {
+    CounterError::Form {
+        typed: counter.to_string(),
+        what: "no such attribute",
+        cure: "type user, system or hv with 0 or 1; an event of a PMU has its fields too, as in r01c2~edge=1",
+    }
+}
+
 /// A name as it is typed for one PMU of several.
 fn of_pmu(name: &str, letters: &str, pmu: &str) -> String {
     match name.split_once('/') {
@@ -89,60 +93,6 @@ fn place(encoding: &Encoding) -> &'static str {
         (false, false, true) => " (Hypervisor)",
         _ => "",
     }
-}
-
-/// gprofng's attributes: where it is counted, or a term of its PMU. None: neither.
-fn attributed(
-    encoding: &mut Encoding,
-    pmu: Option<&Pmu<'_>>,
-    attribute: &str,
-    value: u64,
-) -> Option<Result<(), CounterError>> {
-    let place = match attribute {
-        "user" => &mut encoding.user,
-        "system" | "sys" | "kernel" => &mut encoding.kernel,
-        "hv" | "hypervisor" => &mut encoding.hypervisor,
-        _ => {
-            // The kernel's own events have no terms.
-            let pmu = pmu.filter(|pmu| [pmu.kind, sys::PERF_TYPE_RAW].contains(&encoding.kind))?;
-            let mut words = words(encoding);
-            let done = pmu.set(&mut words, attribute, value);
-            write(encoding, words);
-            return Some(done);
-        }
-    };
-    *place = value != 0;
-    // As perf's u and k: what is for one mode alone is not for a hypervisor.
-    if value == 0 {
-        encoding.hypervisor = false;
-    }
-    Some(Ok(()))
-}
-
-fn no_attribute(counter: &Counter) -> CounterError {
-    CounterError::Form {
-        typed: counter.to_string(),
-        what: "no such attribute",
-        cure: "type user, system or hv with 0 or 1; an event of a PMU has its fields too, as in r01c2~edge=1",
-    }
-}
-
-fn words(encoding: &Encoding) -> [u64; 4] {
-    [
-        encoding.config,
-        encoding.config1,
-        encoding.config2,
-        encoding.config3,
-    ]
-}
-
-fn write(encoding: &mut Encoding, words: [u64; 4]) {
-    [
-        encoding.config,
-        encoding.config1,
-        encoding.config2,
-        encoding.config3,
-    ] = words;
 }
 
 /// The events of a name, and the modifiers at its end.
@@ -226,35 +176,6 @@ fn bare<'a>(name: &str, root: &'a Root) -> Result<Option<Vec<Found<'a>>>, Counte
     Ok(Some(found).filter(|found| !found.is_empty()))
 }
 
-/// An alias, or an event of the kernel's own.
-pub(super) fn own(name: &str) -> Option<generic::Generic> {
-    if let Some((event, title)) = alias::find(name) {
-        let event = generic::hardware(event)?;
-        return Some(generic::Generic {
-            title: title.to_owned(),
-            ..event
-        });
-    }
-    generic::hardware(name).or_else(|| generic::software(name))
-}
-
-/// Its encoding, for the cores of one PMU where there are several kinds.
-pub(super) fn own_of(event: &generic::Generic, pmu: Option<&Pmu<'_>>) -> Encoding {
-    let of = pmu.map_or(0, |pmu| u64::from(pmu.kind) << sys::PERF_PMU_TYPE_SHIFT);
-    Encoding {
-        config: event.config | of,
-        ..everywhere(event.kind)
-    }
-}
-
-/// `r` and hexadecimal digits.
-pub(super) fn raw(name: &str) -> Option<u64> {
-    let digits = name.strip_prefix('r').filter(|digits| {
-        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
-    })?;
-    u64::from_str_radix(digits, 16).ok()
-}
-
 /// One event for each kind of core. `encoding` is told whether there are several.
 fn of_cpus<'a>(
     name: &str,
@@ -332,31 +253,4 @@ pub(super) fn is_virtual(root: &Root) -> bool {
 fn most_precise(root: &Root) -> u8 {
     let pmus = pmu::of_cpus(root);
     pmus.iter().filter_map(Pmu::most_precise).min().unwrap_or(0)
-}
-
-/// An encoding that counts in every mode.
-pub(super) fn everywhere(kind: u32) -> Encoding {
-    Encoding {
-        kind,
-        user: true,
-        kernel: true,
-        hypervisor: true,
-        ..Encoding::default()
-    }
-}
-
-/// A plain count of no PMU in particular.
-pub(super) fn plain<'a>(title: &str, encoding: Encoding) -> Found<'a> {
-    Found {
-        event: Event {
-            name: title.to_owned(),
-            title: title.to_owned(),
-            encoding,
-            cpus: None,
-            scale: 1.0,
-            unit: String::new(),
-            is_time: false,
-        },
-        pmu: None,
-    }
 }

@@ -4,10 +4,10 @@
 use super::error::CounterError;
 use super::event::{Encoding, Event};
 use super::format::Words;
+use super::found::{everywhere, own, own_of, plain, raw};
 use super::generic::Generic;
-use super::grammar::number;
 use super::pmu::{self, Pmu};
-use super::resolve::{everywhere, own, own_of, plain, raw};
+use super::tokens::number;
 use crate::doctor::Root;
 
 /// The event of one PMU that the terms say. A term without a value is, in this order: an event of the PMU in sysfs, one of

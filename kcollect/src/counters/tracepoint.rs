@@ -64,14 +64,21 @@ impl Tracepoints {
     /// The number of a tracepoint.
     ///
     /// # Errors
-    /// [`CounterError::NoEvent`] with the names that are like it.
+    /// [`CounterError::NoEvent`] with the names that are like it, or [`CounterError::NoTracefs`] where it is not for us.
     pub fn id(&self, group: &str, event: &str) -> Result<u64, CounterError> {
+        let name = format!("{group}:{event}");
+        let file = self.events.join(group).join(event).join("id");
         let id = match plain(group) && plain(event) {
-            true => fs::read_to_string(self.events.join(group).join(event).join("id")).ok(),
-            false => None,
+            true => fs::read_to_string(file),
+            false => Err(ErrorKind::NotFound.into()),
         };
-        id.and_then(|id| id.trim().parse().ok()).ok_or_else(|| {
-            let name = format!("{group}:{event}");
+        if let Err(error) = &id
+            && error.kind() == ErrorKind::PermissionDenied
+        {
+            return Err(CounterError::NoTracefs { name, denied: true });
+        }
+        let id = id.ok().and_then(|id| id.trim().parse().ok());
+        id.ok_or_else(|| {
             let of_group = self.of(group);
             let nearest = match of_group.is_empty() {
                 true => nearest(self.names(), &name),
