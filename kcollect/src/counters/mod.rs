@@ -9,6 +9,7 @@ pub mod binding;
 pub mod event;
 pub mod follow;
 pub mod gate;
+mod last_words;
 pub mod lives;
 pub mod overflow;
 pub mod records;
