@@ -88,7 +88,7 @@ pub(super) struct What {
     pub(super) interval: Option<String>,
     /// Hardware counters, and events of the kernel: NAME[~ATTRIBUTE=N][,INTERVAL], joined by commas, or on, hi, lo for cycles
     /// and instructions. INTERVAL: on, hi, lo, or after how many events. Names as gprofng or perf writes them. Alone: lists
-    /// what this machine can count. This version cannot record them
+    /// what this machine can count
     #[arg(short = 'h', long, value_name = "COUNTER[,INTERVAL]", num_args = 0..=1, action = ArgAction::Append)]
     pub(super) counters: Option<Vec<String>>,
     /// Follow processes into their user code, each in an experiment of its own inside: on (those that were on a CPU at a

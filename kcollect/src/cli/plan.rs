@@ -266,8 +266,15 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
     let mut notices = Vec::new();
 
     let follow = values::follow(what.follow.as_deref().unwrap_or("on"))?;
+    let counters = values::counters(what.counters.as_deref().unwrap_or_default())?;
+    // The usual counters and the clock go together.
+    let usual = counters.iter().find_map(|wish| match wish {
+        grammar::Wish::Usual(grammar::Interval::Hi) => Some("hi"),
+        grammar::Wish::Usual(grammar::Interval::Lo) => Some("lo"),
+        _ => None,
+    });
     let period_us = values::interval(
-        what.interval.as_deref().unwrap_or("on"),
+        what.interval.as_deref().or(usual).unwrap_or("on"),
         machine,
         &mut notices,
     )?
@@ -277,7 +284,7 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
                 "-p {}: nothing to record",
                 what.interval.as_deref().unwrap_or("off")
             ),
-            "without hardware counters the clock is needed: type -p on, or leave -p out",
+            "the states of threads are told by the clock, also beside counters: type -p on, or leave -p out",
         )
     })?;
     let (start, end) = when
@@ -343,7 +350,7 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
 
     Ok(Plan {
         period_us,
-        counters: values::counters(what.counters.as_deref().unwrap_or_default())?,
+        counters,
         start,
         end,
         quiet,
@@ -552,6 +559,9 @@ mod tests {
         );
         assert_eq!(counters("kcollect -h lo make -h x"), ["lo"]);
         assert_eq!(counters("kcollect -p on"), Vec::<String>::new());
+        for (line, period_us) in [("kcollect -h hi", 997), ("kcollect -h lo -p on", 10_007)] {
+            assert_eq!(plan(line).period_us, period_us, "{line}");
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ use perf_event_open_sys::{ioctls, perf_event_open};
 use super::event::Event;
 use super::refusal::{Asked, Machine, Refusal};
 use super::sample::Value;
+use crate::machine::online_cpus;
 
 /// Where a counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -131,7 +132,7 @@ impl<'a> Opening<'a> {
         Err(self.why(errno))
     }
 
-    /// EINVAL has three meanings that can be told apart by asking for less.
+    /// EINVAL has several meanings that can be told apart by asking for less.
     fn why(&self, errno: i32) -> Refusal {
         let event = || self.event.name.clone();
         let without = |change: &dyn Fn(&mut Opening<'a>)| {
@@ -140,6 +141,12 @@ impl<'a> Opening<'a> {
             open(&mut less.attribute(), less.place, less.leader).is_ok()
         };
         if errno == libc::EINVAL {
+            // Of a number that no CPU can have.
+            if let Place::Cpu(cpu) = self.place
+                && online_cpus().is_ok_and(|online| !online.contains(&cpu))
+            {
+                return Refusal::Offline { cpu };
+            }
             if self.period.is_some() && without(&|less| less.period = None) {
                 return Refusal::NoInterrupt { event: event() };
             }

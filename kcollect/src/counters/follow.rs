@@ -3,8 +3,13 @@
 //! A thread that is followed has, on each CPU, a copy of every counter, and so has everything that it starts: the kernel
 //! makes the copies as it makes the thread, before its first instruction, and ends them after its last. Nothing is
 //! missed, however short a life was. When a thread ends, each copy says what it counted (`PERF_RECORD_READ`), which is
-//! where the figures of single threads come from. The copies are one for each CPU because only then may they write into a
-//! ring: a ring has one CPU.
+//! where the figures of single threads come from. The copies are one for each CPU because the kernel has no ring for
+//! inherited counters that are not.
+//!
+//! Even so those rings are written by several CPUs at once, which the kernel's rings are not made for: [`super::last_words`]
+//! says what comes of it. So births and ends have rings of their own, which only their CPU writes into; each counter has one on each CPU,
+//! which makes a collision rare; and last words are believed only if they agree with each other ([`super::lives`]). Where
+//! two threads end in the same tenth of a microsecond the row of one may be incomplete, and says so; the total never is.
 //!
 //! What a thread has counted *so far* the kernel tells of nobody but the one that was opened: its reading is the sum over
 //! all its descendants. So each thread gets a counter of its own besides ([`Follow::own`]), as soon as it is heard of, for
@@ -32,6 +37,7 @@ use perf_event_open_sys::bindings as sys;
 
 use super::binding::{self, Begin, Counter, Inherit, Opening, Place, told};
 use super::event::{Encoding, Event};
+use super::last_words::LastWords;
 use super::lives::Reading;
 use super::overflow;
 use super::records::{Record, decode};
@@ -42,9 +48,8 @@ use crate::machine::{now, page_size};
 use crate::order::Order;
 use crate::perf::ring::PerfRing;
 
-/// Pages of a ring, as a power of two: with the control page they stay below what an unprivileged user may lock for a CPU,
-/// 516 KiB, and hold the last words of some 800 threads with four counters.
-const ORDER: u32 = 6;
+/// Pages of a CPU's ring for births and ends, as a power of two.
+const ORDER: u32 = 5;
 
 /// A record is in its ring that much after its time, at the latest, nanoseconds.
 const MARGIN: u64 = 2_000_000;
@@ -56,6 +61,8 @@ pub struct Follow {
     cpus: BTreeSet<u32>,
     inherit: Inherit,
     rings: BTreeMap<u32, PerfRing>,
+    /// By CPU and event; the first root's counter is who has it.
+    words: BTreeMap<(u32, usize), LastWords>,
     roots: BTreeMap<u32, Root>,
     /// The event of a counter, by the id that records have.
     ids: HashMap<u64, usize>,
@@ -68,8 +75,16 @@ pub struct Follow {
 struct Root {
     /// Births, execs and ends, from each CPU; not those whose rings they are.
     _told: Vec<OwnedFd>,
-    /// With the number of the event.
-    counters: Vec<(usize, u64, Counter)>,
+    counters: Vec<Copy>,
+}
+
+/// A counter of a root on one CPU.
+#[derive(Debug)]
+struct Copy {
+    /// The number of its event.
+    number: usize,
+    id: u64,
+    counter: Counter,
 }
 
 /// A thread's own counters, for readings while it lives.
@@ -90,6 +105,7 @@ impl Follow {
             cpus,
             inherit,
             rings: BTreeMap::new(),
+            words: BTreeMap::new(),
             roots: BTreeMap::new(),
             ids: HashMap::new(),
             order: Order::default(),
@@ -141,15 +157,17 @@ impl Follow {
                 }
                 .open()?;
                 let refused = |error: io::Error| refusal(event, place, &error);
-                if let Some(ring) = self.rings.get(&cpu) {
-                    counter.tell(ring.as_fd()).map_err(refused)?;
-                }
                 let id = counter.id().map_err(refused)?;
-                root.counters.push((number, id, counter));
+                speak(&mut self.words, (cpu, number), &counter).map_err(refused)?;
+                root.counters.push(Copy {
+                    number,
+                    id,
+                    counter,
+                });
             }
         }
-        self.ids
-            .extend(root.counters.iter().map(|(number, id, _)| (*id, *number)));
+        let ids = root.counters.iter().map(|copy| (copy.id, copy.number));
+        self.ids.extend(ids);
         self.roots.insert(tid, root);
         Ok(own)
     }
@@ -165,7 +183,7 @@ impl Follow {
         let mut seen = BTreeSet::new();
         loop {
             let listed = threads_of(pid).map_err(|_| gone.clone())?;
-            self.drain();
+            self.drain(now());
             let born = self.born();
             let mut more = false;
             for tid in listed {
@@ -205,13 +223,9 @@ impl Follow {
 
     /// Takes back what [`Follow::root`] did.
     fn forget(&mut self, tid: u32) {
-        for (_, id, _) in self
-            .roots
-            .remove(&tid)
-            .into_iter()
-            .flat_map(|root| root.counters)
-        {
-            self.ids.remove(&id);
+        let copies = self.roots.remove(&tid).into_iter();
+        for copy in copies.flat_map(|root| root.counters) {
+            self.ids.remove(&copy.id);
         }
     }
 
@@ -272,7 +286,8 @@ impl Follow {
         }
     }
 
-    fn drain(&mut self) {
+    /// What is there at this time; last words that were written before it.
+    fn drain(&mut self, now: u64) {
         for ring in self.rings.values() {
             self.buffer.clear();
             ring.take(&mut self.buffer);
@@ -280,16 +295,17 @@ impl Follow {
                 self.order.push(time, record);
             }
         }
+        for ring in self.words.values_mut() {
+            ring.take(now, |time, record| self.order.push(time, record));
+        }
     }
 
     /// What was heard, in the order of time: all that is old enough to be complete, or at the end all.
     pub fn take(&mut self, all: bool) -> Vec<(u64, Record)> {
-        let until = match all {
-            true => u64::MAX,
-            false => now().saturating_sub(MARGIN),
-        };
-        self.drain();
-        self.order.release(until)
+        let time = now();
+        self.drain(if all { u64::MAX } else { time });
+        let until = time.saturating_sub(MARGIN);
+        self.order.release(if all { u64::MAX } else { until })
     }
 
     /// What everybody counted together, living and dead, in the order of the events. Times are not in it: the kernel
@@ -299,13 +315,26 @@ impl Follow {
     /// What `read(2)` says.
     pub fn total(&self) -> io::Result<Vec<Value>> {
         let mut total = vec![Value::default(); self.events.len()];
-        for (number, _, counter) in self.roots.values().flat_map(|root| &root.counters) {
-            let count = counter.read()?.count;
-            let sum = &mut total[*number].count;
+        for copy in self.roots.values().flat_map(|root| &root.counters) {
+            let count = copy.counter.read()?.count;
+            let sum = &mut total[copy.number].count;
             *sum = sum.wrapping_add(count);
         }
         Ok(total)
     }
+}
+
+/// Gives a counter the ring for its last words: that of its CPU and event, or the first one there.
+fn speak(
+    rings: &mut BTreeMap<(u32, usize), LastWords>,
+    key: (u32, usize),
+    counter: &Counter,
+) -> io::Result<()> {
+    if let Some(ring) = rings.get(&key) {
+        return counter.tell(ring.as_fd());
+    }
+    rings.insert(key, LastWords::of(counter)?);
+    Ok(())
 }
 
 fn refusal(event: &Event, place: Place, error: &io::Error) -> Refusal {

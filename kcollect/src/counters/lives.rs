@@ -2,7 +2,8 @@
 //!
 //! A thread's row at its end waits for its last words, one for each of its counters on each CPU. They follow its
 //! end at once; where one is missing [`PATIENCE`] later, or at the end of everything, the row has what the thread's own
-//! counter saw, and says so.
+//! counter saw, and says so. So it has where last words contradict each other: they are written into rings that were not
+//! made for it ([`super::last_words`]), and all of a thread say how long it was on CPUs, to the nanosecond.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use super::rows::{Row, What};
 use super::sample::Value;
 
 /// For how long last words are waited for, nanoseconds.
-pub const PATIENCE: u64 = 500_000_000;
+pub const PATIENCE: u64 = 100_000_000;
 
 /// A thread's own counters.
 pub trait Reading {
@@ -28,7 +29,12 @@ struct Thread<O> {
     /// What its last row of a tick had.
     ticked: Vec<Value>,
     counted: Vec<Value>,
-    words: usize,
+    /// Counters whose last words have come.
+    words: BTreeSet<u64>,
+    /// For how long it was on CPUs, as all its last words have to say.
+    enabled_ns: Option<u64>,
+    /// Its last words contradict each other.
+    garbled: bool,
     ended: Option<u64>,
 }
 
@@ -122,7 +128,9 @@ impl<O: Reading> Lives<O> {
                 own: None,
                 ticked: zeros(),
                 counted: zeros(),
-                words: 0,
+                words: BTreeSet::new(),
+                enabled_ns: None,
+                garbled: false,
                 ended: None,
             },
         );
@@ -167,8 +175,9 @@ impl<O: Reading> Lives<O> {
                     return Vec::new();
                 };
                 if let Some(thread) = self.threads.get_mut(tid) {
+                    let enabled = *thread.enabled_ns.get_or_insert(value.enabled_ns);
+                    thread.garbled |= enabled != value.enabled_ns || !thread.words.insert(*id);
                     thread.counted[number] = thread.counted[number].beside(*value);
-                    thread.words += 1;
                 }
                 self.completed(*tid)
             }
@@ -222,7 +231,7 @@ impl<O: Reading> Lives<O> {
     /// The rows of a thread that has ended and has said everything.
     fn completed(&mut self, tid: u32) -> Vec<Row> {
         let done = |thread: &Thread<O>| {
-            thread.ended.is_some() && (thread.root || thread.words >= self.words)
+            thread.ended.is_some() && (thread.root || thread.words.len() >= self.words)
         };
         match self.threads.get(&tid).is_some_and(done) {
             true => self.bury(tid),
@@ -249,7 +258,7 @@ impl<O: Reading> Lives<O> {
         let Some(thread) = self.threads.remove(&tid) else {
             return Vec::new();
         };
-        let complete = thread.words >= self.words && !thread.root;
+        let complete = thread.words.len() >= self.words && !thread.root && !thread.garbled;
         let own = thread.own.as_ref().and_then(Reading::values);
         let (values, whole) = match (complete, own) {
             (true, _) => (Some(thread.counted), true),
@@ -484,6 +493,25 @@ mod tests {
         2 7/9 LwpExit None incomplete
         ");
         assert_eq!(lives.unheard, 2);
+    }
+
+    #[test]
+    fn last_words_that_contradict_each_other_are_none() {
+        let mut lives = lives(false);
+        let mut other = read(8, 1, 1000);
+        if let Record::Read { value, .. } = &mut other {
+            value.enabled_ns = 11;
+        }
+        let story = [
+            (1, fork(7, 8, 7)),
+            (2, Record::Exit { pid: 7, tid: 8 }),
+            (3, read(8, 0, 30)),
+            (3, other),
+        ];
+        insta::assert_snapshot!(tell(&mut lives, &story), @r"
+        1 7/8 LwpCreate None
+        2 7/8 LwpExit None incomplete
+        ");
     }
 
     #[test]

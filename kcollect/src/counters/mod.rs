@@ -25,6 +25,7 @@ pub mod gate;
 pub mod generic;
 pub mod grammar;
 pub mod interval;
+mod last_words;
 pub mod list;
 pub mod lives;
 pub mod modifiers;

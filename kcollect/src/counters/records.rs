@@ -94,6 +94,10 @@ pub(super) fn decode(record: &[u8]) -> Option<(u64, Record)> {
                 name: comm.name.as_slice().into(),
             }
         }
+        // The same thread stands at its end: if not, it is two records, written over each other.
+        RecordType(sys::PERF_RECORD_READ) if word(body, 0)? != word(record, record.len() - 16)? => {
+            return None;
+        }
         RecordType(sys::PERF_RECORD_READ) => Record::Read {
             pid: half(body, 0)?,
             tid: half(body, 4)?,
@@ -128,7 +132,7 @@ mod tests {
         bytes.extend(misc.to_ne_bytes());
         bytes.extend(((HEADER + body.len() + TRAILER) as u16).to_ne_bytes());
         bytes.extend(body);
-        bytes.extend([1, 0, 0, 0, 1, 0, 0, 0]);
+        bytes.extend(body.first_chunk::<8>().unwrap_or(&[0; 8]));
         bytes.extend(42_u64.to_ne_bytes());
         bytes
     }
@@ -173,6 +177,10 @@ mod tests {
             },
         };
         assert_eq!(decode(&read), Some((42, told)));
+        let mut garbled = record(8, 0, &words(&[pair(9, 10), 1 << 40, 6, 5, 3]));
+        let trailer = garbled.len() - 12;
+        garbled[trailer] = 11;
+        assert_eq!(decode(&garbled), None);
         let lost = record(2, 0, &words(&[1, 5]));
         assert_eq!(decode(&lost), Some((42, Record::Lost { records: 5 })));
     }

@@ -86,7 +86,7 @@ pub enum Refusal {
         event: String,
     },
     /// ENODEV: there is no such CPU, or it sleeps.
-    #[error("CPU {cpu} is offline")]
+    #[error("no CPU {cpu} is online")]
     Offline {
         /// The CPU.
         cpu: u32,
@@ -260,7 +260,9 @@ impl Refusal {
                 "run with sudo, or raise kernel.perf_event_mlock_kb".to_owned()
             }
             Refusal::Offline { cpu } => {
-                format!("echo 1 > /sys/devices/system/cpu/cpu{cpu}/online brings it back")
+                format!(
+                    "echo 1 > /sys/devices/system/cpu/cpu{cpu}/online brings it, where it exists"
+                )
             }
             Refusal::NoThread { .. } => "see `ps -eLo pid,tid,comm` for what runs".to_owned(),
             Refusal::Inherited { .. } => "bind each thread by itself".to_owned(),
@@ -335,7 +337,7 @@ mod tests {
         69 page-faults cannot overflow here: its counter has no interrupt: count it without overflows, or sample by the clock
         69 page-faults is one too many: there is no counter left that can count it: ask for fewer events at once
         69 page-faults on thread 7: too many files are open: ask for fewer events, or raise the limit: ulimit -n
-        69 CPU 3 is offline: echo 1 > /sys/devices/system/cpu/cpu3/online brings it back
+        69 no CPU 3 is online: echo 1 > /sys/devices/system/cpu/cpu3/online brings it, where it exists
         66 there is no thread 7: see `ps -eLo pid,tid,comm` for what runs
         69 page-faults cannot be counted on thread 7: Argument list too long (os error 7): report this, with the kernel's version
         ");

@@ -38,20 +38,34 @@ pub enum What {
 }
 
 impl What {
+    /// Every word there is, in the order of the variants.
+    pub const ALL_WORDS: [&str; 9] = [
+        "tick",
+        "lwp_create",
+        "lwp_exit",
+        "fork",
+        "exec",
+        "exit",
+        "online",
+        "offline",
+        "total",
+    ];
+
     /// The word for it.
     #[must_use]
     pub fn word(&self) -> &'static str {
-        match self {
-            What::Tick => "tick",
-            What::LwpCreate => "lwp_create",
-            What::LwpExit => "lwp_exit",
-            What::Fork(_) => "fork",
-            What::Exec(_) => "exec",
-            What::Exit => "exit",
-            What::Online => "online",
-            What::Offline => "offline",
-            What::Total(_) => "total",
-        }
+        let number = match self {
+            What::Tick => 0,
+            What::LwpCreate => 1,
+            What::LwpExit => 2,
+            What::Fork(_) => 3,
+            What::Exec(_) => 4,
+            What::Exit => 5,
+            What::Online => 6,
+            What::Offline => 7,
+            What::Total(_) => 8,
+        };
+        What::ALL_WORDS[number]
     }
 }
 

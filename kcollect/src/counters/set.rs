@@ -8,6 +8,7 @@
 //!
 //! Refused: overflows of threads to come ([`Refusal::Inherited`]), for the kernel has no ring for them.
 
+use std::cell::{RefCell, RefMut};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -168,6 +169,7 @@ impl Set {
             presets: self.wanted.iter().map(|wanted| wanted.preset).collect(),
             counters: Vec::new(),
             alarms: Vec::new(),
+            told: RefCell::default(),
         };
         for place in places {
             let mut row: Vec<Counter> = Vec::new();
@@ -192,10 +194,12 @@ impl Set {
                         event: wanted.event.name.clone(),
                     })?;
                     bound.alarms.push((number, alarm));
-                    if begin == Begin::Now {
-                        let refused = |error: io::Error| self.other(&error, 0);
-                        counter.refresh().map_err(refused)?;
-                    }
+                    let armed = match begin {
+                        Begin::Now => counter.refresh(),
+                        // It is to stop at its first overflow, whoever enables it.
+                        Begin::Later | Begin::Exec => arm(&counter, period.unwrap_or(1)),
+                    };
+                    armed.map_err(|error| self.other(&error, 0))?;
                 }
                 row.push(counter);
             }
@@ -238,6 +242,16 @@ pub struct Bound {
     /// One row for each thread, one counter for each request.
     counters: Vec<Vec<Counter>>,
     alarms: Vec<(usize, Alarm)>,
+    told: RefCell<Told>,
+}
+
+/// What was heard of overflows.
+#[derive(Debug, Default)]
+struct Told {
+    /// Heard, and not yet given away.
+    waiting: Vec<(usize, Overflow)>,
+    /// Requests whose counters have stopped. Who enables them has to tell them to stop once more.
+    stopped: BTreeSet<usize>,
 }
 
 impl Bound {
@@ -262,12 +276,19 @@ impl Bound {
         Ok(sample)
     }
 
-    /// Begins to count, or goes on.
+    /// Begins to count, or goes on. What has stopped at its overflow stops next after as many as its preset says.
     ///
     /// # Errors
     /// What `ioctl(2)` says.
     pub fn enable(&self) -> io::Result<()> {
-        self.all().try_for_each(Counter::enable)
+        let stopped = self.listen();
+        for (number, counter) in self.numbered() {
+            match stopped.contains(&number) {
+                true => counter.refresh()?,
+                false => counter.enable()?,
+            }
+        }
+        Ok(())
     }
 
     /// Stops to count.
@@ -275,7 +296,8 @@ impl Bound {
     /// # Errors
     /// What `ioctl(2)` says.
     pub fn disable(&self) -> io::Result<()> {
-        self.all().try_for_each(Counter::disable)
+        self.numbered()
+            .try_for_each(|(_, counter)| counter.disable())
     }
 
     /// Everything from the presets on, again: what to do after an overflow.
@@ -284,16 +306,29 @@ impl Bound {
     /// What `ioctl(2)` says.
     pub fn restart(&self) -> io::Result<()> {
         self.disable()?;
-        self.all().try_for_each(Counter::reset)?;
-        for (number, counter) in self.counters.iter().flat_map(|row| row.iter().enumerate()) {
+        for (number, counter) in self.numbered() {
+            counter.reset()?;
             if self.alarms.iter().any(|(alarmed, _)| *alarmed == number) {
                 counter.set_period(0_u64.wrapping_sub(self.presets[number]))?;
-                counter.refresh()?;
-            } else {
-                counter.enable()?;
             }
         }
-        Ok(())
+        self.enable()
+    }
+
+    /// Hears what there is, and gives the requests whose counters have stopped since they were enabled.
+    fn listen(&self) -> BTreeSet<usize> {
+        std::mem::take(&mut self.hear().stopped)
+    }
+
+    fn hear(&self) -> RefMut<'_, Told> {
+        let mut told = self.told.borrow_mut();
+        for (number, alarm) in &self.alarms {
+            for overflow in alarm.take() {
+                told.waiting.push((*number, overflow));
+                told.stopped.insert(*number);
+            }
+        }
+        told
     }
 
     /// Each becomes readable when its counter has overflowed; and hangs up when its thread has ended.
@@ -303,12 +338,7 @@ impl Bound {
 
     /// The overflows since the last call, each with the number of its request. It does not wait.
     pub fn overflows(&self) -> Vec<(usize, Overflow)> {
-        let of = |(number, alarm): &(usize, Alarm)| {
-            let number = *number;
-            let taken = alarm.take().into_iter();
-            taken.map(move |overflow| (number, overflow))
-        };
-        self.alarms.iter().flat_map(of).collect()
+        std::mem::take(&mut self.hear().waiting)
     }
 
     /// Waits for an overflow, at most so long, whole milliseconds. Gives none when the time is over or a thread has ended.
@@ -328,9 +358,18 @@ impl Bound {
     /// Gives the counters back.
     pub fn release(self) {}
 
-    fn all(&self) -> impl Iterator<Item = &Counter> {
-        self.counters.iter().flatten()
+    /// Each counter with the number of its request.
+    fn numbered(&self) -> impl Iterator<Item = (usize, &Counter)> {
+        self.counters.iter().flat_map(|row| row.iter().enumerate())
     }
+}
+
+/// Makes a counter stop at its next overflow, and leaves it disabled and at zero.
+fn arm(counter: &Counter, period: u64) -> io::Result<()> {
+    counter.refresh()?;
+    counter.disable()?;
+    counter.reset()?;
+    counter.set_period(period)
 }
 
 #[cfg(test)]

@@ -113,7 +113,7 @@ impl Counting<'_> {
                 Ok(None) => {}
                 // It went while we looked.
                 Err(Refusal::Offline { .. }) => {}
-                Err(refusal) => refused = Some(refusal),
+                Err(refusal) => drop(refused.get_or_insert(refusal)),
             }
         }
         match refused {

@@ -154,7 +154,8 @@ impl Tracking<'_> {
         loop {
             self.wait(due)?;
             let ended = self.ended()?;
-            self.round(ended)?;
+            // With it all its threads have ended, and have told everything; its descendants have not.
+            self.round(ended && !self.request.forks)?;
             let time = now();
             if let (Some(next), Some(period)) = (due, period)
                 && time >= next
@@ -257,8 +258,8 @@ impl Tracking<'_> {
         }
         if unheard > 0 {
             output.say(&format!(
-                "{unheard} threads did not say what they had counted, as on kernels without the correction of \
-                 PERF_RECORD_READ; their rows are incomplete, the total is right"
+                "of {unheard} threads the kernel did not say what they had counted; their rows are incomplete, the total is \
+                 right"
             ));
         }
         if self.unread > 0 {

@@ -7,9 +7,11 @@ use kcollect::counters::parse_events;
 use kcollect::doctor::Root;
 use perf_event_open_sys::bindings as sys;
 
-/// A software event by its name.
-pub fn software(name: &str) -> Event {
-    parse_events(name, &Root::machine()).unwrap().remove(0)
+/// A software event by its name; one that nobody can open, should the name be none.
+pub(crate) fn software(name: &str) -> Event {
+    let events = parse_events(name, &Root::machine()).unwrap_or_default();
+    let nothing = || event(name, Encoding::default());
+    events.into_iter().next().unwrap_or_else(nothing)
 }
 
 fn event(name: &str, encoding: Encoding) -> Event {
@@ -25,7 +27,7 @@ fn event(name: &str, encoding: Encoding) -> Event {
 }
 
 /// Writes to a variable of eight bytes.
-pub fn writes_to(address: *const u64) -> Event {
+pub(crate) fn writes_to(address: *const u64) -> Event {
     event(
         "mem:w",
         Encoding {
@@ -40,7 +42,7 @@ pub fn writes_to(address: *const u64) -> Event {
 }
 
 /// A tracepoint by its number.
-pub fn tracepoint(name: &str, id: u64) -> Event {
+pub(crate) fn tracepoint(name: &str, id: u64) -> Event {
     let encoding = Encoding::software(0);
     event(
         name,
@@ -53,7 +55,7 @@ pub fn tracepoint(name: &str, id: u64) -> Event {
 }
 
 /// Cycles of the CPU.
-pub fn cycles() -> Event {
+pub(crate) fn cycles() -> Event {
     let encoding = Encoding::software(sys::PERF_COUNT_HW_CPU_CYCLES);
     event(
         "cycles",
@@ -65,7 +67,7 @@ pub fn cycles() -> Event {
 }
 
 /// The time stamp counter, by the PMU `msr`, which has no interrupt. None where there is no such PMU.
-pub fn time_stamps() -> Option<Event> {
+pub(crate) fn time_stamps() -> Option<Event> {
     let kind = fs::read_to_string("/sys/bus/event_source/devices/msr/type").ok()?;
     let encoding = Encoding::software(0);
     Some(event(
