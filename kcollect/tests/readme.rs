@@ -131,7 +131,7 @@ fn options(command: &clap::Command) -> Vec<String> {
             let short = argument
                 .get_short()
                 .map_or(String::new(), |short| format!("-{short}, "));
-            let long = argument.get_long().unwrap();
+            let long = argument.get_long().unwrap_or_default();
             let value = match argument.get_value_names() {
                 Some(names) if argument.get_action().takes_values() => {
                     match argument.get_num_args() {

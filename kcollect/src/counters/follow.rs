@@ -342,7 +342,6 @@ fn refusal(event: &Event, place: Place, error: &io::Error) -> Refusal {
         event,
         place,
         overflows: false,
-        member: false,
     };
     Refusal::of(error.raw_os_error().unwrap_or(0), &asked, &Machine::read())
 }

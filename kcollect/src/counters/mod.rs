@@ -3,9 +3,10 @@
 //! [`event`] is what both sides speak of. As a library: a [`set`] of requests is bound to a thread, a process or a CPU
 //! ([`binding`] is the system call), gives [`sample`]s, tells [`overflow`]s, and is refused for reasons that
 //! [`refusal`] names, one of which [`retry`] waits for. [`track`] and [`stat`] are the commands made of it: [`follow`] and
-//! [`records`] are how no thread is missed, [`lives`] what that means, [`rows`] how it is said.
+//! [`records`] are how no thread is missed, [`lives`] what that means, [`rows`] what is said of it, [`style`] how.
 
 pub mod binding;
+pub mod bound;
 pub mod event;
 pub mod follow;
 pub mod gate;
@@ -21,4 +22,5 @@ pub mod set;
 pub mod sink;
 pub mod software;
 pub mod stat;
+pub mod style;
 pub mod track;

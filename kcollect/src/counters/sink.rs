@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::event::Event;
-use super::rows::{Row, Style};
+use super::rows::Row;
 use super::software;
+use super::style::Style;
 use crate::exit::{Failure, Kind};
 
 /// What is counted, how often it is told, and how.

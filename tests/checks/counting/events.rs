@@ -7,6 +7,10 @@ use kcollect::counters::software;
 use perf_event_open_sys::bindings as sys;
 
 /// A software event by its name.
+#[allow(
+    clippy::unwrap_used,
+    reason = "the names are those of this file's callers"
+)]
 pub(crate) fn software(name: &str) -> Event {
     software::events(name).unwrap().remove(0)
 }
