@@ -111,6 +111,22 @@ impl<O: Reading> Lives<O> {
         }
     }
 
+    /// Threads that are not known to have ended, each with its process.
+    #[must_use]
+    pub fn living(&self) -> Vec<(u32, u32)> {
+        let threads = self.threads.iter();
+        let living = threads.filter(|(_, thread)| thread.ended.is_none());
+        living.map(|(tid, thread)| (thread.pid, *tid)).collect()
+    }
+
+    /// A thread is not there any more. Its end may still be told; if not, this was it.
+    pub fn gone(&mut self, tid: u32, time_ns: u64) -> Vec<Row> {
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            thread.ended.get_or_insert(time_ns);
+        }
+        self.completed(tid)
+    }
+
     /// Nobody is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -192,7 +208,7 @@ impl<O: Reading> Lives<O> {
     fn fork(&mut self, time_ns: u64, child: (u32, u32), parent: (u32, u32)) -> Vec<Row> {
         let (pid, tid) = child;
         // An id that was used before: whoever had it is gone, heard or not.
-        let mut rows = self.bury(tid);
+        let mut rows = self.bury(tid, time_ns);
         if pid == parent.0 {
             self.begin(pid, tid);
             self.newcomers.push(tid);
@@ -235,7 +251,7 @@ impl<O: Reading> Lives<O> {
             thread.ended.is_some() && (thread.root || thread.words.len() >= self.words)
         };
         match self.threads.get(&tid).is_some_and(done) {
-            true => self.bury(tid),
+            true => self.bury(tid, 0),
             false => Vec::new(),
         }
     }
@@ -252,10 +268,13 @@ impl<O: Reading> Lives<O> {
             .filter(|(_, thread)| late(thread))
             .collect();
         let late: Vec<_> = late.into_iter().map(|(tid, _)| *tid).collect();
-        late.into_iter().flat_map(|tid| self.bury(tid)).collect()
+        late.into_iter()
+            .flat_map(|tid| self.bury(tid, time_ns))
+            .collect()
     }
 
-    fn bury(&mut self, tid: u32) -> Vec<Row> {
+    /// The rows of a thread's end, which was at this time if it was not told.
+    fn bury(&mut self, tid: u32, time_ns: u64) -> Vec<Row> {
         let Some(thread) = self.threads.remove(&tid) else {
             return Vec::new();
         };
@@ -267,7 +286,7 @@ impl<O: Reading> Lives<O> {
         };
         let whole = whole && values.is_some();
         self.unheard += u64::from(!whole);
-        let time_ns = thread.ended.unwrap_or(0);
+        let time_ns = thread.ended.unwrap_or(time_ns);
         let mut row = Row::of(time_ns, thread.pid, tid, What::LwpExit, values);
         row.incomplete = !whole;
         let mut rows = Vec::new();

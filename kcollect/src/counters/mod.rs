@@ -10,7 +10,7 @@ pub mod bound;
 pub mod event;
 pub mod follow;
 pub mod gate;
-mod last_words;
+pub mod last_words;
 pub mod lives;
 pub mod overflow;
 pub mod records;

@@ -194,3 +194,20 @@ fn ticks_are_what_was_counted_since_the_last() {
     insta::assert_snapshot!(show(lives.tick(|| 6)), @"6 7/7 Tick Some(30)");
     assert_eq!(lives.told()[0].count, 130);
 }
+
+#[test]
+fn who_is_gone_unheard_has_an_end() {
+    let mut lives = lives(false);
+    tell(&mut lives, &[(1, fork(7, 8, 7)), (1, fork(7, 9, 7))]);
+    assert_eq!(lives.living(), [(7, 7), (7, 8), (7, 9)]);
+    assert!(lives.gone(8, 5).is_empty());
+    // Told after all, and complete.
+    let story = [
+        (3, Record::Exit { pid: 7, tid: 8 }),
+        (3, read(8, 0, 1)),
+        (3, read(8, 1, 2)),
+    ];
+    insta::assert_snapshot!(tell(&mut lives, &story), @"3 7/8 LwpExit Some(3)");
+    lives.gone(9, 6);
+    insta::assert_snapshot!(show(lives.overdue(6 + PATIENCE)), @"6 7/9 LwpExit None incomplete");
+}
