@@ -26,7 +26,7 @@ use crate::kernel::founder::Founder;
 use crate::load::{self, Load};
 use crate::machine::{self, now};
 use crate::output::Output;
-use crate::precedence::Precedence;
+use crate::precedence::{self, Precedence};
 use crate::signals::{self, Signals};
 use crate::sources::Sources;
 use crate::summary::Summary;
@@ -194,35 +194,32 @@ impl<'a> Session<'a> {
     }
 
     fn run(&mut self, output: &mut Output) -> Result<(), Failure> {
-        let (precedence, permitted) = Precedence::find();
-        if let Err(error) = permitted {
-            let cure = "on an overloaded machine, data may be lost";
-            output.detail(&format!(
-                "no precedence over other programs ({error}): {cure}"
-            ));
-        }
+        let _precedence = Precedence::take()
+            .inspect_err(|error| {
+                let cure = "on an overloaded machine, data may be lost";
+                output.detail(&format!(
+                    "no precedence over other programs ({error}): {cure}"
+                ));
+            })
+            .ok();
         let mut next_round = self.started + ROUND;
         while !self.stopped {
-            let deadline = self.next_deadline(next_round);
-            let events = precedence.during(|| {
-                self.wait(deadline);
-                self.sources.round()
-            })?;
+            self.wait(self.next_deadline(next_round));
             self.heed_signals()?;
             let time = now();
             self.keep_time(time, output)?;
-            for (time, event) in events {
+            for (time, event) in self.sources.round()? {
                 self.founder.apply(time, event);
             }
             self.founder
                 .hand_over(&mut self.sources.collector)
                 .map_err(no_hand_over)?;
             for pid in self.founder.take_unmapped() {
-                self.sources.read_again(pid);
+                precedence::without(|| self.sources.read_again(pid));
             }
             if time >= next_round {
                 next_round = time + ROUND;
-                self.sources.follow_hotplug()?;
+                precedence::without(|| self.sources.follow_hotplug())?;
                 self.tell_hotplug();
                 self.founder.tidy(time);
                 output.progress(|| self.progress(time));
@@ -398,7 +395,9 @@ impl<'a> Session<'a> {
     fn follow_load(&mut self, time: u64, output: &mut Output) -> Result<(), Failure> {
         match &mut self.load {
             LoadPhase::QuietUntil(start) if time >= *start => {
-                match Load::start(&self.plan.load, self.descriptors, &self.signals.ignored) {
+                let start =
+                    || Load::start(&self.plan.load, self.descriptors, &self.signals.ignored);
+                match precedence::without(start) {
                     Ok(load) => {
                         output.detail(&format!("load started (Process ID: {})", load.pid()));
                         self.founder.follow(load.pid());
@@ -412,7 +411,7 @@ impl<'a> Session<'a> {
                 }
             }
             LoadPhase::Running(load) => {
-                let ended = load.ended().map_err(|error| {
+                let ended = precedence::without(|| load.ended()).map_err(|error| {
                     Failure::new(
                         Kind::Software,
                         format!("cannot wait for the load: {error}"),

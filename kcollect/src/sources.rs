@@ -350,7 +350,6 @@ impl Sources {
                     event: &request.event,
                     place: Place::Cpu(cpu),
                     overflows: true,
-                    member: false,
                 };
                 let errno = error.raw_os_error().unwrap_or(0);
                 return Err(Refusal::of(errno, &asked, &refusal::Machine::read()).into());

@@ -26,6 +26,7 @@ use super::symbols::{BPF, KERNEL};
 use crate::cli::plan::{Archive, Plan};
 use crate::counters::event::Request;
 use crate::perf::sideband::SidebandEvent;
+use crate::precedence;
 use crate::sources::Event;
 use crate::user::{self, Founding, Stay, UserSide};
 
@@ -386,7 +387,7 @@ impl Founder {
         self.forgotten_at = now;
         let long_ago = now.saturating_sub(MEMORY_OF_THE_DEAD);
         self.processes.forget_exited(long_ago, |pid| {
-            fs::exists(format!("/proc/{pid}")).unwrap_or(true)
+            precedence::without(|| fs::exists(format!("/proc/{pid}"))).unwrap_or(true)
         });
         self.recorder.forget(&self.processes);
         if let Some(user) = &mut self.user {
