@@ -388,7 +388,7 @@ fn root_a_recording_is_reported_as_gprofng_does() -> Result<()> {
     let experiment = recorded.experiment()?;
     agrees_but_for_names(&experiment)?;
     let interval = gprofng::header(&experiment)?.interval_ns / 1e3;
-    let model = Model::load(&[experiment.clone()])?;
+    let model = Model::load(std::slice::from_ref(&experiment))?;
     ensure!(
         model
             .experiments

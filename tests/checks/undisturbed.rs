@@ -129,11 +129,24 @@ fn told(finished: &Finished) -> Result<Told> {
             Some(&"code") => told.code = (number(1)?, number(2)?),
             Some(&"pid") => told.pid = i32::try_from(number(1)?)?,
             Some(&"origin") => {
-                told.origin.insert(line.to_owned());
+                told.origin.insert(without_the_librarys(line));
             }
             // kcollect's own words.
             _ => {}
         }
     }
     Ok(told)
+}
+
+/// A line without signals 32 and 33 among those that are ignored: they are the C library's own, and whether a program begins with
+/// them ignored is a matter of which of its functions started it.
+fn without_the_librarys(line: &str) -> String {
+    const OWN: u64 = 3 << 31;
+    let ignored = line
+        .split_once("SigIgn:\t")
+        .and_then(|(before, mask)| Some((before, u64::from_str_radix(mask.trim(), 16).ok()?)));
+    match ignored {
+        Some((before, mask)) => format!("{before}SigIgn:\t{:016x}", mask & !OWN),
+        None => line.to_owned(),
+    }
 }
