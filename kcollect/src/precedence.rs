@@ -1,91 +1,116 @@
-//! Who reads the rings goes before others: on a machine with more work than CPUs it would wait in a row with all that work,
-//! while the rings fill up, and the profile of the very overload that somebody wants to understand would have holes.
+//! Who reads the rings goes before others, for a tenth of the time: on a machine with more work than CPUs it would wait in a row
+//! with all that work, while the rings fill up, and the profile of the very overload that somebody wants to understand would
+//! have holes.
 //!
-//! It needs little, a tenth of a percent of a CPU on most machines, so nobody waits long for it; and should it ever need
-//! much, the kernel lets no thread of this kind have more than 95 % of a CPU.
+//! Not for more. When hundreds of processes begin at once there is a second's work to do for them, and what they do should not have to
+//! wait for that: it can be done when the CPUs have nothing else. And a real-time thread that waits in the kernel for a lock
+//! or a reference of another thread by trying again and again keeps that thread from its CPU: `wait4(2)` does so, and what looks up
+//! names below `/proc`, where the directory of somebody dead has to go first.
 //!
-//! Not while it waits for others: a real-time thread that waits in the kernel for a lock or a reference of another thread by trying
-//! again and again keeps that thread from its CPU. `wait4(2)` does so, and what looks up names below `/proc`, where the
-//! directory of somebody dead has to go first: until the kernel took the CPU away, after 0.95 s. So these are done
-//! [`without`] it, only with the best nice value.
+//! So a thread that does nothing else gives and takes it, in turns.
 
-use std::cell::Cell;
-use std::sync::OnceLock;
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc;
+use nix::unistd::{Pid, gettid};
 
-/// The best nice value.
-const BEST: libc::c_int = -20;
+/// So long at a time the reader goes before others,
+const BEFORE: Duration = Duration::from_millis(10);
+/// and so long it does not. The rings hold what busy machines record in some of these.
+const BESIDE: Duration = Duration::from_millis(90);
 
-/// What kcollect was started with.
-static NICE: OnceLock<libc::c_int> = OnceLock::new();
-
-thread_local! {
-    static HELD: Cell<bool> = const { Cell::new(false) };
-}
-
-/// The calling thread goes before others until this is dropped.
+/// The calling thread goes before others, in turns, until this is dropped.
 #[derive(Debug)]
-pub struct Precedence(());
+pub struct Precedence {
+    /// Whoever gives and takes it ends when this is gone.
+    pace: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    reader: Pid,
+}
 
 impl Precedence {
     /// Takes it: round robin among real-time threads, at their lowest priority. What the thread starts meanwhile does not
-    /// inherit it, nor, if it is started with [`nice`], the nice value.
+    /// inherit that; but its nice value, if it is no longer what it was, has to be set again.
     ///
     /// # Errors
-    /// `EPERM` without CAP_SYS_NICE, and where the thread's cgroup has no share of real time.
-    pub fn take() -> Result<Precedence, Errno> {
-        nice();
-        prefer()?;
-        set_nice(BEST)?;
-        HELD.set(true);
-        Ok(Precedence(()))
+    /// `EPERM` without CAP_SYS_NICE, and where the thread's cgroup has no share of real time; or when no thread can be started.
+    pub fn take() -> io::Result<Precedence> {
+        let reader = gettid();
+        prefer(reader)?;
+        let (pace, ended) = channel();
+        let thread = thread::Builder::new()
+            .name("precedence".to_owned())
+            .spawn(move || take_turns(reader, &ended));
+        // What was tried is undone, or the thread goes on from it.
+        yield_to_others(reader);
+        Ok(Precedence {
+            pace: Some(pace),
+            thread: Some(thread?),
+            reader,
+        })
     }
-}
-
-/// The nice value that kcollect was started with, and that a load is to have.
-pub fn nice() -> i32 {
-    *NICE.get_or_init(|| {
-        // SAFETY: takes and gives numbers.
-        unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
-    })
-}
-
-/// Does something without it, if the calling thread has it: what may wait for other threads, or starts a program.
-pub fn without<T>(work: impl FnOnce() -> T) -> T {
-    let held = HELD.replace(false) && schedule(libc::SCHED_OTHER, 0).is_ok();
-    let done = work();
-    if held {
-        // Had a moment ago.
-        HELD.set(prefer().is_ok());
-    }
-    done
 }
 
 impl Drop for Precedence {
     fn drop(&mut self) {
-        HELD.set(false);
-        // To give it up needs no privilege. Should it fail nevertheless, the end of the process does it.
-        let _ = schedule(libc::SCHED_OTHER, 0);
-        let _ = set_nice(nice());
+        drop(self.pace.take());
+        // It can only have ended well.
+        let _ = self.thread.take().map(JoinHandle::join);
+        yield_to_others(self.reader);
     }
 }
 
-fn prefer() -> Result<(), Errno> {
-    schedule(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1)
+fn take_turns(reader: Pid, ended: &Receiver<()>) {
+    // It has to come in time itself, before the one that it is about.
+    if schedule(gettid(), libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 2).is_err() {
+        return;
+    }
+    let mut before = true;
+    loop {
+        let turn = match before {
+            true => prefer(reader).map(|()| BEFORE).unwrap_or(BESIDE),
+            false => {
+                yield_to_others(reader);
+                BESIDE
+            }
+        };
+        match ended.recv_timeout(turn) {
+            Err(RecvTimeoutError::Timeout) => before = !before,
+            _ => return,
+        }
+    }
 }
 
-fn schedule(policy: libc::c_int, priority: libc::c_int) -> Result<(), Errno> {
+fn prefer(thread: Pid) -> Result<(), Errno> {
+    schedule(thread, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1)
+}
+
+fn yield_to_others(thread: Pid) {
+    // To give it up needs no privilege. Should it fail nevertheless, the end of the process does it.
+    let _ = schedule(thread, libc::SCHED_OTHER, 0);
+}
+
+fn schedule(thread: Pid, policy: libc::c_int, priority: libc::c_int) -> Result<(), Errno> {
     let parameters = libc::sched_param {
         sched_priority: priority,
     };
     // SAFETY: a valid `struct sched_param`, which the kernel copies.
-    let done = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+    let done = unsafe { libc::sched_setscheduler(thread.as_raw(), policy, &raw const parameters) };
     Errno::result(done).map(drop)
 }
 
-/// Of the calling thread.
+/// The nice value of the calling thread.
+#[must_use]
+pub fn nice() -> i32 {
+    // SAFETY: takes and gives numbers.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+}
+
+/// Sets it.
 ///
 /// # Errors
 /// What `setpriority(2)` says.

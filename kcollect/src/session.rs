@@ -26,7 +26,7 @@ use crate::kernel::founder::Founder;
 use crate::load::{self, Load};
 use crate::machine::{self, now};
 use crate::output::Output;
-use crate::precedence::{self, Precedence};
+use crate::precedence::Precedence;
 use crate::signals::{self, Signals};
 use crate::sources::Sources;
 use crate::summary::Summary;
@@ -34,6 +34,9 @@ use crate::summary::Summary;
 /// From one reading of the rings to the next, nanoseconds: five rounds a second cost next to nothing
 /// and leave the rings nearly empty.
 const ROUND: u64 = 200_000_000;
+
+/// After so long the rings are emptied in the middle of a round, nanoseconds.
+const LONGEST_APPLICATION: u64 = 20_000_000;
 
 /// How often it is looked whether the user has given up on archiving.
 const ARCHIVE_ROUND: Duration = Duration::from_millis(100);
@@ -208,18 +211,24 @@ impl<'a> Session<'a> {
             self.heed_signals()?;
             let time = now();
             self.keep_time(time, output)?;
+            let mut emptied = now();
             for (time, event) in self.sources.round()? {
                 self.founder.apply(time, event);
+                // Many processes that begin at once take their time, and the rings fill meanwhile.
+                if now() > emptied + LONGEST_APPLICATION {
+                    self.sources.drain()?;
+                    emptied = now();
+                }
             }
             self.founder
                 .hand_over(&mut self.sources.collector)
                 .map_err(no_hand_over)?;
             for pid in self.founder.take_unmapped() {
-                precedence::without(|| self.sources.read_again(pid));
+                self.sources.read_again(pid);
             }
             if time >= next_round {
                 next_round = time + ROUND;
-                precedence::without(|| self.sources.follow_hotplug())?;
+                self.sources.follow_hotplug()?;
                 self.tell_hotplug();
                 self.founder.tidy(time);
                 output.progress(|| self.progress(time));
@@ -395,9 +404,7 @@ impl<'a> Session<'a> {
     fn follow_load(&mut self, time: u64, output: &mut Output) -> Result<(), Failure> {
         match &mut self.load {
             LoadPhase::QuietUntil(start) if time >= *start => {
-                let start =
-                    || Load::start(&self.plan.load, self.descriptors, &self.signals.ignored);
-                match precedence::without(start) {
+                match Load::start(&self.plan.load, self.descriptors, &self.signals.ignored) {
                     Ok(load) => {
                         output.detail(&format!("load started (Process ID: {})", load.pid()));
                         self.founder.follow(load.pid());
@@ -411,7 +418,7 @@ impl<'a> Session<'a> {
                 }
             }
             LoadPhase::Running(load) => {
-                let ended = precedence::without(|| load.ended()).map_err(|error| {
+                let ended = load.ended().map_err(|error| {
                     Failure::new(
                         Kind::Software,
                         format!("cannot wait for the load: {error}"),

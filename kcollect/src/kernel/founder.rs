@@ -26,7 +26,6 @@ use super::symbols::{BPF, KERNEL};
 use crate::cli::plan::{Archive, Plan};
 use crate::counters::event::Request;
 use crate::perf::sideband::SidebandEvent;
-use crate::precedence;
 use crate::sources::Event;
 use crate::user::{self, Founding, Stay, UserSide};
 
@@ -387,7 +386,7 @@ impl Founder {
         self.forgotten_at = now;
         let long_ago = now.saturating_sub(MEMORY_OF_THE_DEAD);
         self.processes.forget_exited(long_ago, |pid| {
-            precedence::without(|| fs::exists(format!("/proc/{pid}"))).unwrap_or(true)
+            fs::exists(format!("/proc/{pid}")).unwrap_or(true)
         });
         self.recorder.forget(&self.processes);
         if let Some(user) = &mut self.user {

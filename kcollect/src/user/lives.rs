@@ -3,7 +3,6 @@
 
 use super::*;
 use crate::kernel::counters;
-use crate::precedence;
 
 impl UserSide {
     /// The load: followed unless a pattern decides, and the first of a line of descent.
@@ -99,7 +98,7 @@ impl UserSide {
         {
             let ended = watch.end(at);
             let result = followed.collector.functions(&ended, &[]);
-            followed.jit = precedence::without(|| JitWatch::open(pid, at)).ok();
+            followed.jit = JitWatch::open(pid, at).ok();
             self.note(result);
         }
     }
@@ -356,7 +355,7 @@ impl UserSide {
         (pid, serial): (u32, u64),
         first: &First,
     ) -> Result<()> {
-        let facts = precedence::without(|| Facts::read(pid));
+        let facts = Facts::read(pid);
         // By now another process may have the number.
         let facts = match facts.started_after(first.at) {
             true => Facts::default(),
@@ -402,7 +401,7 @@ impl UserSide {
         if self.objects.wants_used() {
             collector.watch_used();
         }
-        let mut jit = precedence::without(|| JitWatch::open(pid, self.founding.run.tstamp)).ok();
+        let mut jit = JitWatch::open(pid, self.founding.run.tstamp).ok();
         let relatives = relatives(processes, pid);
         if let Some(space) = self.spaces.get_mut(pid) {
             let objects = &mut self.objects;

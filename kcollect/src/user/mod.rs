@@ -37,8 +37,6 @@ use user_collector::objects::Objects;
 use user_collector::process::{Process, Processes};
 use user_collector::spaces::{Code, Spaces};
 
-use crate::precedence;
-
 pub use archives::begin as begin_archive;
 use lives::{code_of, tell_mapped};
 use told::relatives;
@@ -332,7 +330,7 @@ impl UserSide {
             }
             archives::tell_used(followed, &mut self.objects);
             if let Some(watch) = &mut followed.jit {
-                let changes = precedence::without(|| watch.poll(now));
+                let changes = watch.poll(now);
                 result = result.and(followed.collector.functions(&changes, &code));
             }
             result = result.and(followed.collector.tidy(dir, now));
