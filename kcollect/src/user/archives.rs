@@ -4,13 +4,13 @@
 //! may give up on that. With `-A usedldobjects` a file is archived once a stack was seen in it, with `-A usedsrc` the sources come
 //! last, when all lines are known.
 
-use std::ffi::CString;
 use std::io;
 use std::time::Duration;
 
 use experiment_format::layout::ExperimentDir;
 use nix::sys::resource::{Resource, getrlimit};
-use nix::unistd::{Gid, Uid, User, getgid, getgrouplist, getgroups, getuid};
+use nix::unistd::{Gid, getgid, getgroups, getppid, getuid};
+use procfs::process::Process;
 use user_collector::archive::{Account, Archivist, Asker, Sources};
 use user_collector::objects::{Objects, VDSO};
 
@@ -58,16 +58,27 @@ fn asker() -> Asker {
             groups: groups.map(Gid::as_raw).collect(),
         };
     };
-    let name = User::from_uid(Uid::from_raw(uid)).ok().flatten();
-    let name = name.and_then(|user| CString::new(user.name).ok());
-    let groups = name.and_then(|name| getgrouplist(&name, Gid::from_raw(gid)).ok());
-    Asker {
-        uid,
-        groups: groups.map_or_else(
-            || vec![gid],
-            |groups| groups.into_iter().map(Gid::as_raw).collect(),
-        ),
+    let mut groups = groups_behind_sudo(uid).unwrap_or_default();
+    groups.push(gid);
+    Asker { uid, groups }
+}
+
+/// The groups of the user who called sudo, as the kernel knows them of the process that did: the nearest above this one that
+/// is the user's. Nothing where none of them is any more.
+///
+/// Not those of the group database: to look there is to load the machine's libraries, of whatever C library it has, which a
+/// program that needs none must not do.
+fn groups_behind_sudo(uid: u32) -> Option<Vec<u32>> {
+    let mut process = getppid().as_raw();
+    // Each of them once; a chain that changes meanwhile ends somewhere too.
+    for _ in 0..100 {
+        let status = Process::new(process).ok()?.status().ok()?;
+        if status.ruid == uid {
+            return Some(status.groups);
+        }
+        process = status.ppid;
     }
+    None
 }
 
 impl UserSide {
