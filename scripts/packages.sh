@@ -100,7 +100,7 @@ find_missing() {
         ;;
     dist | test-dist)
         # Programs for any C library's start, and those that libelf needs, where it has been built so.
-        have_static libc.a && have_static rcrt1.o || lacks "the C library, static" libc6-dev
+        { have_static libc.a && have_static rcrt1.o; } || lacks "the C library, static" libc6-dev
         have_static libelf.a || lacks "libelf, static" libelf-dev
         have_static libz.a || lacks "zlib, static" zlib1g-dev
         case " $(pkg-config --static --libs-only-l libelf 2>/dev/null)" in

@@ -4,6 +4,7 @@
 //! It is an example because it needs the command line as clap knows it, and nothing of it belongs into the program. What
 //! it writes depends on its arguments and on the sources alone; times and owners are `scripts/dist.sh`'s to set.
 
+mod completions;
 mod licences;
 mod pages;
 
@@ -11,7 +12,6 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use clap_complete::Shell;
 use kcollect::cli::args;
 
 const USAGE: &str = "usage: dist DIRECTORY DATE TARGET [LIBRARY=PACKAGE...]";
@@ -30,11 +30,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs::write(manual.join(name), page)?;
     }
 
-    let completions = directory.join("completions");
-    fs::create_dir_all(&completions)?;
-    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        clap_complete::generate_to(shell, &mut command.clone(), "kcollect", &completions)?;
-    }
+    let shells = directory.join("completions");
+    fs::create_dir_all(&shells)?;
+    completions::write(&command, &shells)?;
 
     let parts = licences::parts(target, libraries)?;
     fs::write(directory.join("copyright"), licences::copyright(&parts)?)?;
