@@ -16,7 +16,6 @@ fail() {
     exit 1
 }
 
-# one FILES...: the one file that there is of this version.
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$(dirname "$0")/../Cargo.toml" | head -n 1)
 debian=$1/kcollect_${version}_amd64.deb
 tarball=$1/kcollect-$version-x86_64-linux.tar.xz
@@ -25,7 +24,8 @@ for file in "$debian" "$tarball"; do
 done
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# Never what is mounted there.
+trap 'rm -rf --one-file-system "$work"' EXIT
 clean=$work/clean
 
 echo "== the package"
@@ -94,7 +94,8 @@ for heading in FILES ENVIRONMENT EXAMPLES; do
         fail "kcollect(1) has no $heading"
 done
 # Every subcommand of the help has one.
-subs=$(inside --help | sed -n 's/^Usage: \|^       kcollect \([a-z][a-z]*\) .*/\1/p' | sort -u)
+subs=$(inside --help | sed -n 's/^       kcollect \([a-z][a-z]*\) .*/\1/p' | sort -u)
+[ -n "$subs" ] || fail "the help names no subcommand"
 for sub in $subs; do
     [ -e "$clean/usr/share/man/man1/kcollect-$sub.1.gz" ] || fail "kcollect $sub has no page"
 done
