@@ -3,7 +3,7 @@
 # tarball for everybody else.
 #
 # The same commit, compiler and libraries give the same bytes: times are the commit's, owners root, names sorted, and no path
-# of the machine that builds is in the files. Nothing is built where the ordinary build is.
+# of the machine that builds is in the files. The program is built apart from the ordinary build.
 set -eu
 
 [ $# -eq 1 ] || {
@@ -69,7 +69,7 @@ environment="CFLAGS_$(echo "$target" | tr - _)"
 
 # --target keeps the flags away from what runs while it is built.
 env CARGO_ENCODED_RUSTFLAGS="$flags" "$environment=$maps" \
-    cargo build --locked --profile dist -p kcollect --target "$target" --target-dir "$directory"
+    cargo build --locked --profile dist -p kcollect --bin kcollect --target "$target" --target-dir "$directory"
 program=$directory/$target/dist/kcollect
 
 # A program that needs nothing says nothing of libraries, nor of a loader.
@@ -94,12 +94,12 @@ for library in c gcc_eh elf z ${libraries# }; do
     built_using="$built_using${built_using:+, }$(dpkg-query -W -f '${source:Package} (= ${source:Version})' "$package")"
 done
 
-# In the ordinary directory, as the program that is handed out is not concerned.
+# Not optimised, as tests are not: that takes longer than it runs.
 beside=$directory/beside
 rm -rf "$beside"
 mkdir "$beside"
 # shellcheck disable=SC2086 # a list of words
-cargo run --locked --release -p kcollect --example dist -- \
+cargo run --locked -p kcollect --example dist -- \
     "$beside" "$(date -u -d "@$SOURCE_DATE_EPOCH" +%F)" "$target" $linked
 
 # put MODE FILE NEW: installs it, with its directories.

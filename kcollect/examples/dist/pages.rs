@@ -152,8 +152,8 @@ pub(super) fn all(
             .iter()
             .find(|beside| beside.name == name)
             .ok_or_else(|| format!("nothing is known of kcollect {name} for its page"))?;
-        let page = page(command, &forms, beside, date)?;
-        pages.push((format!("{}.1", title(name)), page));
+        let name = format!("{}.1", title(beside.name));
+        pages.push((name, page(command, &forms, beside, date)?));
     }
     Ok(pages)
 }
