@@ -30,8 +30,7 @@ machine=${target%%-*}
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 
 # Sources without git have the time that whoever builds them says.
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y Cargo.lock)}
-export SOURCE_DATE_EPOCH
+moment=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y Cargo.lock)}
 export LC_ALL=C TZ=UTC
 
 # What libelf needs itself; older ones do without zstd.
@@ -100,7 +99,7 @@ rm -rf "$beside"
 mkdir "$beside"
 # shellcheck disable=SC2086 # a list of words
 cargo run --locked -p kcollect --example dist -- \
-    "$beside" "$(date -u -d "@$SOURCE_DATE_EPOCH" +%F)" "$target" $linked
+    "$beside" "$(date -u -d "@$moment" +%F)" "$target" $linked
 
 # put MODE FILE NEW: installs it, with its directories.
 put() {
@@ -123,7 +122,7 @@ tree() {
 
 # All that is in it is of the same moment.
 age() {
-    find "$1" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+    find "$1" -exec touch -h -d "@$moment" {} +
 }
 
 staged=$directory/staged
@@ -133,7 +132,7 @@ name=kcollect-$version-$machine-linux
 tree "$staged" "$name" site-functions
 age "$staged/$name"
 # One thread, as the bytes are those of the number of them.
-(cd "$staged" && tar --sort=name --format=gnu --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
+(cd "$staged" && tar --sort=name --format=gnu --mtime="@$moment" --owner=0 --group=0 --numeric-owner \
     --mode=go-w -cf - "$name") | xz -T1 -6 >"$directory/$name.tar.xz.new"
 mv "$directory/$name.tar.xz.new" "$directory/$name.tar.xz"
 
@@ -146,7 +145,7 @@ cat >"$root/DEBIAN/control" <<CONTROL
 Package: kcollect
 Version: $version
 Architecture: $debian
-Maintainer: kcollect maintainers <kcollect@localhost>
+Maintainer: kcollect maintainers
 Installed-Size: $size
 Suggests: binutils
 Built-Using: $built_using
@@ -171,7 +170,8 @@ POSTRM
 chmod 755 "$root/DEBIAN/postrm"
 (cd "$root" && find usr -type f | sort | xargs md5sum) >"$root/DEBIAN/md5sums"
 age "$root"
-DPKG_DEB_THREADS_MAX=1 dpkg-deb -Zxz --root-owner-group --build "$root" "$directory/kcollect_${version}_$debian.deb.new" >/dev/null
+SOURCE_DATE_EPOCH=$moment DPKG_DEB_THREADS_MAX=1 \
+    dpkg-deb -Zxz --root-owner-group --build "$root" "$directory/kcollect_${version}_$debian.deb.new" >/dev/null
 mv "$directory/kcollect_${version}_$debian.deb.new" "$directory/kcollect_${version}_$debian.deb"
 rm -rf "$staged"
 ls -l "$directory/$name.tar.xz" "$directory/kcollect_${version}_$debian.deb"

@@ -288,14 +288,17 @@ fn holders(texts: &[String]) -> Vec<String> {
     let mut holders = Vec::new();
     for line in texts.iter().flat_map(|text| text.lines()) {
         let line = line.trim().trim_end_matches('.');
-        let rest = line.strip_prefix("Copyright ").unwrap_or_default();
-        let rest = rest.trim_start_matches("(c) ").trim_start_matches("(C) ");
-        let rest = rest.trim_start_matches("© ").to_owned();
+        let Some(rest) = line.strip_prefix("Copyright ") else {
+            continue;
+        };
+        let marked = ["(c) ", "(C) ", "© "]
+            .iter()
+            .find_map(|mark| rest.strip_prefix(mark));
+        let dated = rest.starts_with(|letter: char| letter.is_ascii_digit());
         let of_licence = OF_LICENCES.iter().any(|words| line.contains(words));
-        let names =
-            rest.starts_with(|letter: char| letter.is_ascii_digit()) || line.contains("(c)");
-        if names && !of_licence && !holders.contains(&rest) {
-            holders.push(rest);
+        let holder = marked.unwrap_or(rest).to_owned();
+        if (marked.is_some() || dated) && !of_licence && !holders.contains(&holder) {
+            holders.push(holder);
         }
     }
     holders
@@ -351,9 +354,9 @@ pub(super) fn copyright(parts: &[Part]) -> Result<String> {
          Upstream-Name: kcollect\n\
          Upstream-Contact: kcollect maintainers\n\
          Comment: The program holds the libraries below. Some of them are under the Apache\n \
-         License 2.0 alone, and one under the CDDL 1.0: neither goes together with the\n \
-         GPL 2. As a whole the program is therefore passed on with kcollect's own part\n \
-         under the Apache License 2.0. The texts of all others are in the file THIRD-PARTY.\n",
+         License 2.0 alone, and one under the CDDL 1.0, which are held not to go together\n \
+         with the GPL 2. The program as a whole is therefore passed on with kcollect's own\n \
+         part under the Apache License 2.0. All texts are in the file THIRD-PARTY.\n",
     );
     let mut used = BTreeSet::new();
     let ours = Part {
