@@ -34,7 +34,7 @@ const KNOWN: [(&str, &str, Option<&str>); 15] = [
     (
         "GPL-3.0-or-later WITH GCC-exception-3.1",
         "GPL-3+-with-GCC-exception-3.1",
-        None,
+        Some("GPL-3"),
     ),
     ("LGPL-2.1-or-later", "LGPL-2.1+", Some("LGPL-2.1")),
     ("LGPL-2.1-only", "LGPL-2.1", Some("LGPL-2.1")),
@@ -237,14 +237,20 @@ fn of_library(word: &str) -> Result<Part> {
         .iter()
         .find(|(known, ..)| *known == library)
         .ok_or_else(|| format!("nothing is known of the licence of lib{library}"))?;
-    let file = Path::new("/usr/share/doc").join(package).join("copyright");
-    let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let read = |file: PathBuf| {
+        fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
+    };
+    // What a package says of its licences refers to Debian's own copies of them, which others have not.
+    let said = read(Path::new("/usr/share/doc").join(package).join("copyright"))?;
+    let common = debian(licence)?.1.into_iter().filter_map(|at| KNOWN[at].2);
+    let common = common.map(|name| read(Path::new("/usr/share/common-licenses").join(name)));
+    let common = common.collect::<std::result::Result<Vec<_>, _>>()?;
     Ok(Part {
         name: (*name).to_owned(),
         files: format!("debian/{package}/*"),
         licence: (*licence).to_owned(),
         holders: vec![(*holder).to_owned()],
-        texts: vec![text],
+        texts: std::iter::once(said).chain(common).collect(),
     })
 }
 
@@ -356,7 +362,8 @@ pub(super) fn copyright(parts: &[Part]) -> Result<String> {
          Comment: The program holds the libraries below. Some of them are under the Apache\n \
          License 2.0 alone, and one under the CDDL 1.0, which are held not to go together\n \
          with the GPL 2. The program as a whole is therefore passed on with kcollect's own\n \
-         part under the Apache License 2.0. All texts are in the file THIRD-PARTY.\n",
+         part under the Apache License 2.0. The texts are in the files LICENSE-APACHE,\n \
+         LICENSE-GPL and THIRD-PARTY.\n",
     );
     let mut used = BTreeSet::new();
     let ours = Part {
