@@ -59,7 +59,7 @@ inside() {
         for file_system in proc sys dev; do
             mount --rbind "/$file_system" "$clean/$file_system"
         done
-        exec env -i PATH=/usr/bin chroot "$clean" /usr/bin/kcollect "$@"
+        exec env -i PATH=/usr/bin "$(command -v chroot)" "$clean" /usr/bin/kcollect "$@"
     ' sh "$clean" "$@"
 }
 inside --version
