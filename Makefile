@@ -7,7 +7,10 @@ export KCOLLECT
 KERNELS := $(abspath $(TARGET))/kernels
 export KERNELS
 
-.PHONY: help build run check test test-kernels bench bench-report programs rust
+# What is handed out, and what it is built from.
+DIST := $(abspath $(TARGET))/dist
+
+.PHONY: help build run check test test-kernels bench bench-report programs dist test-dist rust
 
 help:
 	@echo 'make run     build it, profile this machine for ten seconds under a small load, leave ktest.N.er here'
@@ -16,6 +19,8 @@ help:
 	@echo 'make bench   build it, measure what it costs other programs, next to other profilers (as root, minutes)'
 	@echo 'make bench-report build it, time reports of a large experiment, next to gprofng (a minute or two)'
 	@echo 'make programs build it, count complete user stacks of the programs that are installed (as root, minutes)'
+	@echo 'make dist    build what is handed out, in $(TARGET)/dist: a package and a tarball, of one program that needs no library'
+	@echo 'make test-dist make dist, try it in a place with nothing but it (as root)'
 	@echo 'make check   formatting, clippy, rustdoc'
 	@echo 'make build   only build $(TARGET)/release/kcollect'
 
@@ -61,3 +66,11 @@ programs: build
 	@scripts/packages.sh bench
 	cargo bench --locked -p tests --bench programs \
 		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']"
+
+dist: rust
+	@scripts/packages.sh dist
+	scripts/dist.sh $(DIST)
+
+test-dist: dist
+	@scripts/packages.sh test-dist
+	scripts/as-root.sh scripts/test-dist.sh $(DIST)
