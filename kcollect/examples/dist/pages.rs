@@ -10,6 +10,9 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
 use kcollect::exit::Kind;
 
+/// A page's file name, and its text.
+type Page = (String, Vec<u8>);
+
 /// What a page has besides what the command line says.
 struct Beside {
     /// The subcommand; kcollect itself has none.
@@ -136,10 +139,7 @@ const BESIDE: [Beside; 8] = [
 ];
 
 /// The pages, by the names of their files. `date` is of the last change.
-pub(super) fn all(
-    kcollect: &Command,
-    date: &str,
-) -> Result<Vec<(String, Vec<u8>)>, Box<dyn Error>> {
+pub(super) fn all(kcollect: &Command, date: &str) -> Result<Vec<Page>, Box<dyn Error>> {
     let mut kcollect = kcollect.clone();
     kcollect.build();
     let forms = forms(&kcollect);
