@@ -19,7 +19,7 @@ help:
 	@echo 'make bench   build it, measure what it costs other programs, next to other profilers (as root, minutes)'
 	@echo 'make bench-report build it, time reports of a large experiment, next to gprofng (a minute or two)'
 	@echo 'make programs build it, count complete user stacks of the programs that are installed (as root, minutes)'
-	@echo 'make dist    build what is handed out, in $(TARGET)/dist: a package and a tarball, of one program that needs no library'
+	@echo 'make dist    build what is handed out, in $(TARGET)/dist: a package and a tarball, of one program that needs no library (minutes)'
 	@echo 'make test-dist make dist, try it in a place with nothing but it (as root)'
 	@echo 'make check   formatting, clippy, rustdoc'
 	@echo 'make build   only build $(TARGET)/release/kcollect'
