@@ -11,7 +11,7 @@ use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 use tests::audit::{Audit, Life};
 use tests::books::{Books, FollowedBooks, complete};
-use tests::experiment::{array_ticks, packets, start_ns};
+use tests::experiment::{array_ticks, began_ns, packets};
 use tests::kcollect::record;
 use tests::machine::Exclusive;
 use tests::states::States;
@@ -118,7 +118,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
     let (mut early, mut stacks): (BTreeMap<String, u64>, BTreeMap<String, u64>) =
         Default::default();
     let (mut count, mut frames, mut nowhere, mut kernelless) = (0, 0, 0, 0);
-    let learnt_ns = start_ns(&founder)? + 1_000_000_000;
+    let learnt_ns = began_ns(&founder)? + 1_000_000_000;
     for (pid, life) in &brief {
         if !with_ticks.contains(pid) {
             continue;
