@@ -240,6 +240,21 @@ pub fn experiment_in(directory: &Path) -> Result<PathBuf> {
     }
 }
 
+/// The experiment of a followed process, by how its name begins.
+///
+/// # Errors
+/// When there is none.
+pub fn sub_experiment(founder: &Path, begins: &str) -> Result<PathBuf> {
+    let named = |path: &PathBuf| {
+        let name = path.file_name().map(|name| name.to_string_lossy());
+        name.is_some_and(|name| name.starts_with(begins))
+    };
+    let mut found = experiments_in(founder)?.into_iter().filter(named);
+    found
+        .next()
+        .with_context(|| format!("no {begins}* in {}", founder.display()))
+}
+
 /// All experiments in a directory.
 ///
 /// # Errors
