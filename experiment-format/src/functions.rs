@@ -39,6 +39,8 @@ pub struct FunctionTable {
     /// Sorted by position; of one position, aliases, the shortest name first. All of them have the
     /// size of the largest.
     functions: Vec<Function>,
+    /// Their positions, for the search: they take an eighth of the memory.
+    positions: Vec<u32>,
     text_size: Option<u64>,
 }
 
@@ -72,7 +74,9 @@ impl FunctionTable {
                 alias.size = size.unwrap_or(0);
             }
         }
+        let positions = functions.iter().map(|function| function.position);
         FunctionTable {
+            positions: positions.collect(),
             functions,
             text_size,
         }
@@ -112,8 +116,8 @@ impl FunctionTable {
         let end = match function.size {
             0 => {
                 let next = self
-                    .functions
-                    .partition_point(|next| next.position <= function.position);
+                    .positions
+                    .partition_point(|next| *next <= function.position);
                 u64::from(self.functions.get(next)?.position)
             }
             size => begin + size,
@@ -137,14 +141,10 @@ impl FunctionTable {
     /// The last function that begins at or below a position, under all its names.
     fn before(&self, position: u64) -> Option<&[Function]> {
         let position = u32::try_from(position).ok()?;
-        let up_to = |position: u32| {
-            self.functions
-                .partition_point(|function| function.position <= position)
-        };
-        let end = up_to(position);
-        let begins = self.functions[..end].last()?.position;
-        let aliases = self.functions[..end].iter().rev();
-        let count = aliases.take_while(|alias| alias.position == begins).count();
+        let end = self.positions.partition_point(|begins| *begins <= position);
+        let begins = self.positions[..end].last()?;
+        let aliases = self.positions[..end].iter().rev();
+        let count = aliases.take_while(|alias| *alias == begins).count();
         Some(&self.functions[end - count..end])
     }
 }

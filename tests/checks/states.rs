@@ -12,7 +12,7 @@ use tests::compat32;
 use tests::experiment::array_ticks;
 use tests::kcollect::record;
 use tests::loads;
-use tests::machine::{Exclusive, io_uring, processes, work_cpu};
+use tests::machine::{Exclusive, io_uring, online_cpus, processes, stolen_ns, work_cpu};
 use tests::states::{Row, States};
 use tests::truth::Truth;
 use tests::workload;
@@ -285,9 +285,11 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
     let seconds = variant.map_or(SECONDS, |_| SECONDS_OF_VARIANTS);
     let mut load = vec![program, seconds, &cpu];
     load.extend(variant);
+    let stolen = stolen_everywhere()?;
     let (truths, account, books) = witnesses(&load)?;
+    let stolen = stolen_everywhere()? - stolen;
     if !in_step_with_ticks(program, variant) {
-        account.busy_time(&books)?;
+        account.busy_time(&books, stolen)?;
     }
     let count = truths.len();
     let truths = truths
@@ -295,6 +297,11 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
         .ok()
         .with_context(|| format!("{count} truths, not {N}"))?;
     Ok((truths, account))
+}
+
+/// Time of all CPUs that the hypervisor gave to other machines, nanoseconds.
+fn stolen_everywhere() -> Result<f64> {
+    online_cpus()?.into_iter().map(stolen_ns).sum()
 }
 
 /// Births come at nearly the rate of the ticks, and the disk's work often comes with them. A migration storm is disturbed by a

@@ -63,6 +63,8 @@ pub(crate) const RUNS: [&[Run]; 2] = [
             words: &[
                 "-p",
                 "hi",
+                "-x",
+                "off",
                 "-F",
                 "=overflowing",
                 "-h",

@@ -4,8 +4,11 @@
 //! asked for. The file is not trusted: links may lead nowhere or in a circle, and both end the
 //! stack, which then counts as truncated.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::collections::hash_map::Entry;
 use std::io::{Read, Seek};
+
+use rustc_hash::FxHashMap;
 
 use crate::Result;
 use crate::log::WordSize;
@@ -35,7 +38,7 @@ pub struct Part<'a> {
 
 /// The words of one stack uid.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct Words {
     /// Where in [`StackTable::words`], and how many.
     begin: usize,
     count: usize,
@@ -47,8 +50,8 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct StackTable {
     /// The uid of a packet to that of its native stack, none for a stack without frames.
-    frames: HashMap<u64, Option<u64>>,
-    stacks: HashMap<u64, Entry>,
+    frames: FxHashMap<u64, Option<u64>>,
+    stacks: FxHashMap<u64, Words>,
     words: Vec<u64>,
 }
 
@@ -164,9 +167,9 @@ impl StackTable {
 
     /// Adds the words of a stack uid; the first definition counts.
     fn add(&mut self, uid: u64, bytes: &[u8], compressed: bool, width: WordSize) {
-        if self.stacks.contains_key(&uid) {
+        let Entry::Vacant(entry) = self.stacks.entry(uid) else {
             return;
-        }
+        };
         let (bytes, link) = match bytes.split_last_chunk::<8>() {
             Some((words, link)) if compressed => (words, Some(u64::from_le_bytes(*link))),
             _ => (bytes, None),
@@ -193,7 +196,7 @@ impl StackTable {
             }
         }
         let count = self.words.len() - begin;
-        self.stacks.insert(uid, Entry { begin, count, link });
+        entry.insert(Words { begin, count, link });
     }
 }
 

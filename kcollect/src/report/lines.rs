@@ -261,7 +261,7 @@ impl Adding {
     fn new(model: &Model) -> Adding {
         let mut named = FxHashMap::default();
         for (id, function) in (0..).map(FunctionId).zip(&model.functions) {
-            let symbol = function.mangled.as_deref().unwrap_or(&function.name);
+            let symbol = function.symbol();
             let several = named.entry((function.object, Arc::from(symbol)));
             several
                 .and_modify(|known| *known = None)

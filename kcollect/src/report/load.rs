@@ -143,20 +143,18 @@ impl Loader {
             let at = first.time.saturating_sub(start);
             let stack = match first.stack {
                 None => StackId::EMPTY,
-                Some(uid) => match stacks.first_part(uid) {
-                    Some(part) => self.resolver.stack(
+                Some(uid) => {
+                    let stack = self.resolver.stack(
                         &mut self.model,
                         &mut self.archives[founder.index()],
                         &mut addresses,
                         &stacks,
-                        part,
+                        uid,
                         at,
-                    ),
-                    None => {
-                        missing += 1;
-                        StackId::EMPTY
-                    }
-                },
+                    );
+                    missing += u64::from(stack.is_none());
+                    stack.unwrap_or(StackId::EMPTY)
+                }
             };
             let time = first.time.saturating_sub(origin);
             end = end.max(time);
@@ -227,20 +225,18 @@ impl Loader {
             let at = record.time.saturating_sub(context.start);
             let stack = match record.stack {
                 None => StackId::EMPTY,
-                Some(uid) => match context.stacks.first_part(uid) {
-                    Some(part) => self.resolver.stack(
+                Some(uid) => {
+                    let stack = self.resolver.stack(
                         &mut self.model,
                         &mut self.archives[founder.index()],
                         addresses,
                         context.stacks,
-                        part,
+                        uid,
                         at,
-                    ),
-                    None => {
-                        missing += 1;
-                        StackId::EMPTY
-                    }
-                },
+                    );
+                    missing += u64::from(stack.is_none());
+                    stack.unwrap_or(StackId::EMPTY)
+                }
             };
             let time = record.time.saturating_sub(context.origin);
             *end = (*end).max(time);

@@ -47,17 +47,20 @@
 //! that was recorded, and for those alone that have not changed since.
 
 pub mod aggregate;
+mod callers;
 pub mod exact;
 pub mod filter;
 pub mod lines;
 mod load;
 pub mod metric;
 pub mod model;
+mod numbers;
 pub mod open;
 mod pager;
 pub mod resolve;
 pub mod stacks;
 pub mod table;
+mod trie;
 pub mod views;
 
 use std::path::{Path, PathBuf};

@@ -223,8 +223,16 @@ pub struct Function {
     pub kernel: bool,
 }
 
+impl Function {
+    /// Its name as the symbol table has it.
+    #[must_use]
+    pub fn symbol(&self) -> &str {
+        self.mangled.as_deref().unwrap_or(&self.name)
+    }
+}
+
 /// A place in a load object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// The function that it is in.
     pub function: FunctionId,

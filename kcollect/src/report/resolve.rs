@@ -1,18 +1,20 @@
 //! From addresses to frames and functions, as gprofng finds them.
 //!
 //! What an address means depends on the experiment and on the time. What it means is remembered with the times at which it
-//! does: `Resolver::stack` looks at each address once, unless something else was mapped there in between, and at each
-//! place in a file once for all experiments of a founder.
+//! does: `Resolver::stack` looks at each stack, and at the callers that stacks share, once, unless something else was mapped
+//! there in between, and at each place in a file once for all experiments of a founder.
 
 use experiment_format::functions::{Archives, FunctionTable, PLT};
 use experiment_format::space::{AddressSpace, Location, ObjectKind as Mapped};
-use experiment_format::stacks::StackEnd;
 use experiment_format::stacks::table::StackTable;
+use experiment_format::stacks::{StackEnd, StackUid};
 use rustc_hash::FxHashMap;
 
+use super::callers::{Callers, CallersId, Lasting};
 use super::model::{
     Frame, FrameId, Function, FunctionId, LoadObject, Model, ObjectId, ObjectKind, StackId,
 };
+use super::numbers::Numbers;
 use crate::symbol::demangle;
 
 /// gprofng's names for what is no function.
@@ -35,54 +37,27 @@ const fn is_kernel(address: u64) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
     objects: FxHashMap<(ObjectKind, String), ObjectId>,
-    functions: FxHashMap<(ObjectId, u64, String), FunctionId>,
-    frames: FxHashMap<(FunctionId, u64), FrameId>,
+    functions: Numbers,
+    frames: Numbers,
     /// By founder, since each has files of its own: the frames of places in files.
     places: FxHashMap<(u32, ObjectId, u64), FrameId>,
+    /// By frame, in which founder's file it is; the last of them, if there are several.
+    files: Vec<Option<(u32, ObjectId)>>,
 }
 
-/// The addresses of one experiment.
+/// The addresses of one experiment, and the stacks that are made of them.
 #[derive(Debug)]
 pub(super) struct Addresses {
     founder: u32,
     space: AddressSpace,
     /// At the positions of the names in `space`.
     objects: Vec<Option<ObjectId>>,
+    /// Of addresses that are in no file.
     frames: FxHashMap<u64, Lasting<FrameId>>,
-    /// Parts of stacks, by number and whether the leaf is in it.
-    parts: FxHashMap<(u64, bool), Lasting<StackId>>,
-}
-
-/// What is so for some time: from and until, nanoseconds since the start of the experiment.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Lasting<T> {
-    what: T,
-    from: u64,
-    until: u64,
-}
-
-impl<T: Copy> Lasting<T> {
-    fn always(what: T) -> Lasting<T> {
-        Lasting {
-            what,
-            from: 0,
-            until: u64::MAX,
-        }
-    }
-
-    /// What it is, if it is so at a time.
-    fn at(&self, time: u64) -> Option<T> {
-        (self.from <= time && time < self.until).then_some(self.what)
-    }
-
-    /// The same for as long as another is so too.
-    fn and<U>(self, other: &Lasting<U>) -> Lasting<T> {
-        Lasting {
-            from: self.from.max(other.from),
-            until: self.until.min(other.until),
-            ..self
-        }
-    }
+    callers: Callers,
+    /// Parts of stacks above the first, by number, with all that follows them.
+    parts: FxHashMap<u64, CallersId>,
+    stacks: FxHashMap<StackUid, Lasting<StackId>>,
 }
 
 impl Addresses {
@@ -92,7 +67,9 @@ impl Addresses {
             objects: vec![None; space.objects().count()],
             space,
             frames: FxHashMap::default(),
+            callers: Callers::default(),
             parts: FxHashMap::default(),
+            stacks: FxHashMap::default(),
         }
     }
 }
@@ -101,75 +78,118 @@ impl Addresses {
 const FEW_PARTS: usize = 16;
 
 impl Resolver {
-    /// The stack that begins with a part, at a time, nanoseconds since the start of its experiment.
-    ///
-    /// Parts are what stacks have in common, and are remembered.
+    /// The stack of a packet, at a time, nanoseconds since the start of its experiment; none if it is missing.
     pub(super) fn stack(
         &mut self,
         model: &mut Model,
         archives: &mut Archives,
         addresses: &mut Addresses,
         stacks: &StackTable,
-        first: Option<u64>,
+        uid: StackUid,
         at: u64,
-    ) -> StackId {
+    ) -> Option<StackId> {
+        let known = addresses.stacks.get(&uid);
+        if let Some(stack) = known.and_then(|known| known.at(at)) {
+            return Some(stack);
+        }
         // From the leaf to what is known, and back.
         let mut parts = Vec::new();
-        let mut next = first;
-        let (mut stack, mut circle) = (Lasting::always(StackId::EMPTY), false);
+        let mut next = stacks.first_part(uid)?;
+        let (mut callers, mut circle) = (None, false);
+        let mut end = StackEnd::Complete;
         while let Some(number) = next {
-            let key = (number, parts.is_empty());
-            let known = addresses.parts.get(&key);
-            if let Some(known) = known.filter(|known| known.at(at).is_some()) {
-                stack = *known;
+            // The first has a leaf, which is no caller.
+            if !parts.is_empty() {
+                let known = addresses.parts.get(&number).copied();
+                callers = known.filter(|known| addresses.callers.stack(*known).at(at).is_some());
+            }
+            if callers.is_some() {
                 break;
             }
-            circle =
-                parts.len() >= FEW_PARTS && parts.iter().any(|((known, _), _)| *known == number);
+            circle = parts.len() >= FEW_PARTS && parts.iter().any(|(known, _)| *known == number);
             let Some(part) = stacks.part(number).filter(|_| !circle) else {
-                stack = Lasting::always(self.end(model, StackEnd::Truncated));
+                end = StackEnd::Truncated;
                 break;
             };
-            parts.push((key, part));
-            next = part.callers;
+            parts.push((number, part));
+            (next, end) = (part.callers, part.end);
         }
-        while let Some((key, part)) = parts.pop() {
-            if part.end != StackEnd::Complete {
-                stack.what = self.end(model, part.end);
-            }
-            for (depth, address) in part.frames.iter().enumerate().rev() {
-                let frame = self.address(model, archives, addresses, *address, at);
-                // As for gprofng, a leaf that is on its way to another function has not left its caller yet.
-                let is_leaf = depth == 0 && key.1;
-                if !(is_leaf && self.is_plt(model, frame.what)) {
-                    stack.what = model.stacks.child(stack.what, frame.what);
+        let mut callers = callers.unwrap_or_else(|| self.root(model, addresses, end));
+        let mut leaf = None;
+        while let Some((number, part)) = parts.pop() {
+            let frames = match part.frames.split_first() {
+                Some((first, frames)) if parts.is_empty() => {
+                    leaf = Some(*first);
+                    frames
                 }
-                stack = stack.and(&frame);
+                _ => part.frames,
+            };
+            for address in frames.iter().rev() {
+                callers = self.callers(model, archives, addresses, callers, *address, at);
             }
-            if !circle {
-                addresses.parts.insert(key, stack);
+            if !circle && !parts.is_empty() {
+                addresses.parts.insert(number, callers);
             }
         }
-        stack.what
+        let mut stack = addresses.callers.stack(callers);
+        if let Some(leaf) = leaf {
+            let frame = self.address(model, archives, addresses, (stack.what, leaf), at);
+            // As for gprofng, a leaf that is on its way to another function has not left its caller yet.
+            if !self.is_plt(model, frame.what) {
+                stack.what = model.stacks.child(stack.what, frame.what);
+            }
+            stack = stack.and(&frame);
+        }
+        addresses.stacks.insert(uid, stack);
+        Some(stack.what)
     }
 
-    /// The stack that has but a mark of its end.
-    fn end(&mut self, model: &mut Model, end: StackEnd) -> StackId {
-        let name = match end {
-            StackEnd::Complete => return StackId::EMPTY,
-            StackEnd::Truncated => TRUNCATED,
-            StackEnd::UnwindFailed => UNWIND_FAILED,
+    /// The callers that have an address below them, when it is known what they are at a time.
+    fn callers(
+        &mut self,
+        model: &mut Model,
+        archives: &mut Archives,
+        addresses: &mut Addresses,
+        above: CallersId,
+        address: u64,
+        at: u64,
+    ) -> CallersId {
+        let callers = addresses.callers.child(above, address);
+        if addresses.callers.stack(callers).at(at).is_none() {
+            let stack = addresses.callers.stack(above);
+            let frame = self.address(model, archives, addresses, (stack.what, address), at);
+            let mut stack = stack.and(&frame);
+            stack.what = model.stacks.child(stack.what, frame.what);
+            addresses.callers.set(callers, stack);
+        }
+        callers
+    }
+
+    /// The callers that are but a mark of an end.
+    fn root(&mut self, model: &mut Model, addresses: &mut Addresses, end: StackEnd) -> CallersId {
+        let [complete, truncated, unwind_failed] = CallersId::ROOTS;
+        let (root, name) = match end {
+            StackEnd::Complete => (complete, None),
+            StackEnd::Truncated => (truncated, Some(TRUNCATED)),
+            StackEnd::UnwindFailed => (unwind_failed, Some(UNWIND_FAILED)),
         };
-        let frame = self.special(model, name, 0);
-        model.stacks.child(StackId::EMPTY, frame)
+        if addresses.callers.stack(root).at(0).is_none() {
+            let stack = name.map_or(StackId::EMPTY, |name| {
+                let frame = self.special(model, name, 0);
+                model.stacks.child(StackId::EMPTY, frame)
+            });
+            addresses.callers.set(root, Lasting::always(stack));
+        }
+        root
     }
 
+    /// The frame of an address that is called by a stack.
     fn address(
         &mut self,
         model: &mut Model,
         archives: &mut Archives,
         addresses: &mut Addresses,
-        address: u64,
+        (caller, address): (StackId, u64),
         at: u64,
     ) -> Lasting<FrameId> {
         let known = addresses.frames.get(&address);
@@ -177,32 +197,31 @@ impl Resolver {
             return *known;
         }
         let (found, same) = addresses.space.find_lasting(address, at);
+        let (from, until) = (same.start, same.end);
+        let kernel = is_kernel(address);
         let what = match found {
-            None => self.special(model, UNKNOWN, address),
-            Some(location) if location.kind == Mapped::Function => {
-                let object = self.object(model, ObjectKind::Dynamic, DYNAMIC, false);
-                let kernel = is_kernel(address);
-                let function = self.function(model, object, 0, location.object, kernel);
-                self.intern(model, function, location.offset)
-            }
-            Some(location) => {
-                let kernel = is_kernel(address);
+            Some(location) if location.kind == Mapped::File => {
                 let object = &mut addresses.objects[location.number];
                 let object = *object.get_or_insert_with(|| {
                     self.object(model, ObjectKind::File, location.object, kernel)
                 });
-                let place = (addresses.founder, object, location.offset);
-                match self.places.get(&place) {
-                    Some(frame) => *frame,
-                    None => {
-                        let frame = self.in_file(model, archives, object, &location, kernel);
-                        self.places.insert(place, frame);
-                        frame
-                    }
-                }
+                let file = (addresses.founder, object);
+                // Another experiment has been here before, or the same one at another time.
+                let guess = model.stacks.first_callee(caller).filter(|guess| {
+                    model.frame(*guess).offset == location.offset
+                        && self.files[guess.index()] == Some(file)
+                });
+                let what =
+                    guess.unwrap_or_else(|| self.in_file(model, archives, file, &location, kernel));
+                return Lasting { what, from, until };
             }
+            Some(location) => {
+                let object = self.object(model, ObjectKind::Dynamic, DYNAMIC, false);
+                let function = self.function(model, object, 0, location.object, kernel);
+                self.intern(model, function, location.offset)
+            }
+            None => self.special(model, UNKNOWN, address),
         };
-        let (from, until) = (same.start, same.end);
         let frame = Lasting { what, from, until };
         addresses.frames.insert(address, frame);
         frame
@@ -216,10 +235,15 @@ impl Resolver {
         &mut self,
         model: &mut Model,
         archives: &mut Archives,
-        object: ObjectId,
+        file: (u32, ObjectId),
         location: &Location<'_>,
         kernel: bool,
     ) -> FrameId {
+        let (founder, object) = file;
+        let place = (founder, object, location.offset);
+        if let Some(frame) = self.places.get(&place) {
+            return *frame;
+        }
         // It is told once, and then counts as missing.
         let table = archives.functions(location.object).unwrap_or_else(|error| {
             model.warnings.push(error.to_string());
@@ -231,7 +255,10 @@ impl Resolver {
             None => hole(table, location, model.object(object)),
         };
         let function = self.function(model, object, begin, &name, kernel);
-        self.intern(model, function, location.offset)
+        let frame = self.intern(model, function, location.offset);
+        self.places.insert(place, frame);
+        self.files[frame.index()] = Some(file);
+        frame
     }
 
     fn special(&mut self, model: &mut Model, name: &str, offset: u64) -> FrameId {
@@ -264,10 +291,14 @@ impl Resolver {
         symbol: &str,
         kernel: bool,
     ) -> FunctionId {
-        let next = FunctionId(model.functions.len() as u32);
-        let key = (object, offset, symbol.to_owned());
-        let id = *self.functions.entry(key).or_insert(next);
-        if id == next {
+        let next = model.functions.len();
+        let number = self
+            .functions
+            .number(&(object, offset, symbol), next, |at| {
+                let function = &model.functions[at];
+                (function.object, function.offset, function.symbol())
+            });
+        if number as usize == next {
             let name = demangle(symbol);
             model.functions.push(Function {
                 mangled: (name != symbol).then(|| symbol.to_owned()),
@@ -277,16 +308,18 @@ impl Resolver {
                 kernel,
             });
         }
-        id
+        FunctionId(number)
     }
 
     fn intern(&mut self, model: &mut Model, function: FunctionId, offset: u64) -> FrameId {
-        let next = FrameId(model.frames.len() as u32);
-        let id = *self.frames.entry((function, offset)).or_insert(next);
-        if id == next {
-            model.frames.push(Frame { function, offset });
+        let next = model.frames.len();
+        let frame = Frame { function, offset };
+        let number = self.frames.number(&frame, next, |at| model.frames[at]);
+        if number as usize == next {
+            model.frames.push(frame);
+            self.files.push(None);
         }
-        id
+        FrameId(number)
     }
 }
 

@@ -3,36 +3,23 @@
 //! A node is a frame with a path to the root of its thread, so it stands for a stack, and its ancestors are the callers.
 //! Children are always numbered above their parents. So a sum over all that a frame calls is one loop backwards.
 
-use rustc_hash::FxHashMap;
-
 use super::model::{FrameId, StackId};
+use super::trie::Trie;
 
-/// No node.
+/// No stack.
 const NONE: u32 = u32::MAX;
-
-#[derive(Debug, Clone, Copy)]
-struct Node {
-    parent: u32,
-    frame: FrameId,
-}
 
 /// All stacks of a model.
 #[derive(Debug)]
 pub struct Stacks {
-    /// The first is the empty stack.
-    nodes: Vec<Node>,
-    children: FxHashMap<(u32, FrameId), u32>,
+    /// The root is the empty stack.
+    nodes: Trie<FrameId>,
 }
 
 impl Default for Stacks {
     fn default() -> Self {
-        let root = Node {
-            parent: NONE,
-            frame: FrameId(NONE),
-        };
         Stacks {
-            nodes: vec![root],
-            children: FxHashMap::default(),
+            nodes: Trie::new(1, FrameId(NONE)),
         }
     }
 }
@@ -40,21 +27,17 @@ impl Default for Stacks {
 impl Stacks {
     /// The stack that has one frame more than `caller`. The same frames are the same stack.
     pub(super) fn child(&mut self, caller: StackId, frame: FrameId) -> StackId {
-        let next = self.nodes.len() as u32;
-        let node = *self.children.entry((caller.0, frame)).or_insert(next);
-        if node == next {
-            self.nodes.push(Node {
-                parent: caller.0,
-                frame,
-            });
-        }
-        StackId(node)
+        StackId(self.nodes.child(caller.0, frame))
+    }
+
+    /// The frame that was first called by one; it may well be asked for again.
+    pub(super) fn first_callee(&self, caller: StackId) -> Option<FrameId> {
+        self.nodes.first_child(caller.0)
     }
 
     /// Gives back what only interning needs.
     pub(super) fn freeze(&mut self) {
-        self.children = FxHashMap::default();
-        self.nodes.shrink_to_fit();
+        self.nodes.freeze();
     }
 
     /// How many there are, the empty one and all that are only callers of others included.
@@ -72,14 +55,13 @@ impl Stacks {
     /// The stack without its leaf; none of the empty one.
     #[must_use]
     pub fn caller(&self, stack: StackId) -> Option<StackId> {
-        let parent = self.nodes[stack.index()].parent;
-        (parent != NONE).then_some(StackId(parent))
+        self.nodes.parent(stack.0).map(StackId)
     }
 
     /// The frame at the leaf; none of the empty stack.
     #[must_use]
     pub fn leaf(&self, stack: StackId) -> Option<FrameId> {
-        (stack != StackId::EMPTY).then(|| self.nodes[stack.index()].frame)
+        (stack != StackId::EMPTY).then(|| self.nodes.thing(stack.0))
     }
 
     /// The frames, leaf first.
@@ -87,15 +69,18 @@ impl Stacks {
         let mut at = stack;
         std::iter::from_fn(move || {
             let frame = self.leaf(at)?;
-            at = StackId(self.nodes[at.index()].parent);
+            at = self.caller(at)?;
             Some(frame)
         })
     }
 
     /// All stacks but the empty one, callers before whom they call: the stack, that of its caller, and the leaf.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (StackId, StackId, FrameId)> {
-        let nodes = self.nodes.iter().enumerate().skip(1);
-        nodes.map(|(at, node)| (StackId(at as u32), StackId(node.parent), node.frame))
+        let all = 1..self.nodes.len() as u32;
+        all.filter_map(|at| {
+            let caller = self.nodes.parent(at)?;
+            Some((StackId(at), StackId(caller), self.nodes.thing(at)))
+        })
     }
 
     /// For each stack those that have one frame more, in their order.

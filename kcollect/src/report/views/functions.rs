@@ -18,20 +18,23 @@ pub(super) fn functions(context: &Context<'_>) -> Result<Table, Failure> {
         Column::text("mangled", "Mangled").hidden(),
         Column::text("kernel", "Kernel").hidden(),
     ];
-    let rows = model.functions.iter().enumerate().map(|(index, function)| {
+    let cells_of = |index: usize| {
+        let function = &model.functions[index];
         let mangled = function.mangled.clone().map_or(Cell::Empty, Cell::Text);
-        let cells = vec![
+        vec![
             Cell::Text(function.name.clone()),
             Cell::Text(model.object(function.object).path.clone()),
             mangled,
             Cell::Text(if function.kernel { "kernel" } else { "user" }.to_owned()),
-        ];
-        Thing::new(cells, shares.of(index))
-    });
+        ]
+    };
     let things = Things {
         total: Thing::total(0, columns.len(), totals.whole()),
         columns,
-        rows: rows.collect(),
+        measures: (0..model.functions.len())
+            .map(|index| shares.of(index))
+            .collect(),
+        cells_of: &cells_of,
     };
     context.sorted(View::Functions, "Functions", &metrics, things)
 }
@@ -46,22 +49,25 @@ pub(super) fn objects(context: &Context<'_>) -> Result<Table, Failure> {
         Column::text("path", "Path").hidden(),
         Column::text("kernel", "Kernel").hidden(),
     ];
-    let rows = model.objects.iter().enumerate().map(|(index, object)| {
+    let cells_of = |index: usize| {
+        let object = &model.objects[index];
         let name = match object.kind {
             ObjectKind::Special => "<Unknown>".to_owned(),
             _ => object.short_name(),
         };
-        let cells = vec![
+        vec![
             Cell::Text(name),
             Cell::Text(object.path.clone()),
             Cell::Text(if object.kernel { "kernel" } else { "user" }.to_owned()),
-        ];
-        Thing::new(cells, shares.of(index))
-    });
+        ]
+    };
     let things = Things {
         total: Thing::total(0, columns.len(), totals.whole()),
         columns,
-        rows: rows.collect(),
+        measures: (0..model.objects.len())
+            .map(|index| shares.of(index))
+            .collect(),
+        cells_of: &cells_of,
     };
     context.sorted(View::Objects, "Load objects", &metrics, things)
 }

@@ -29,7 +29,8 @@ pub(super) fn lines(context: &Context<'_>) -> Result<Table, Failure> {
         Column::number("line", "Line").hidden(),
         Column::text("object", "Object").hidden(),
     ];
-    let rows = all.lines.iter().enumerate().map(|(index, line)| {
+    let cells_of = |index: usize| {
+        let line = &all.lines[index];
         let function = model.function(line.function);
         let at = line
             .at
@@ -45,19 +46,19 @@ pub(super) fn lines(context: &Context<'_>) -> Result<Table, Failure> {
                 function.name
             ),
         };
-        let cells = vec![
+        vec![
             Cell::Text(name),
             Cell::Text(function.name.clone()),
             at.map_or(Cell::Empty, |(file, _)| Cell::Text(file.to_owned())),
             at.map_or(Cell::Empty, |(_, line)| Cell::Count(line.into())),
             Cell::Text(model.object(function.object).path.clone()),
-        ];
-        Thing::new(cells, shares.of(index))
-    });
+        ]
+    };
     let things = Things {
         total: Thing::total(0, columns.len(), totals.whole()),
         columns,
-        rows: rows.collect(),
+        measures: (0..all.lines.len()).map(|index| shares.of(index)).collect(),
+        cells_of: &cells_of,
     };
     let mut table = context.sorted(View::Lines, "Source lines", &metrics, things)?;
     table.notes.extend(lacking(model, &totals));

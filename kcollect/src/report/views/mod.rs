@@ -235,26 +235,35 @@ impl Context<'_> {
         view: View,
         title: &str,
         metrics: &Metrics,
-        things: Things,
+        things: Things<'_>,
     ) -> Result<Table, Failure> {
         let sort = self.sort_of(metrics)?;
         let Things {
             columns,
             total,
-            mut rows,
+            measures,
+            cells_of,
         } = things;
-        rows.retain(|thing| {
-            metrics
-                .list
-                .iter()
-                .any(|metric| thing.value(metric.base, metric.flavor) != 0)
+        let mut shown: Vec<_> = (0..).zip(measures).collect();
+        shown.retain(|(_, measures)| {
+            let mut list = metrics.list.iter();
+            list.any(|metric| measures.value(metric.base, metric.flavor) != 0)
         });
+        let limit = self.wish.limit.unwrap_or(shown.len());
+        let more = shown.len().saturating_sub(limit);
+        if more > 0 && limit > 0 {
+            // Names are made of those alone that may be among the first.
+            let mut first = shown.clone();
+            let (_, (_, last), _) = first
+                .select_nth_unstable_by(limit - 1, |(_, a), (_, b)| sort.order_of_values(a, b));
+            shown.retain(|(_, measures)| sort.order_of_values(measures, last).is_le());
+        }
+        let things = shown
+            .iter()
+            .map(|(index, measures)| Thing::new(cells_of(*index), *measures));
+        let mut rows: Vec<_> = things.collect();
         rows.sort_by(|a, b| sort.order(a, b));
-        let more = self
-            .wish
-            .limit
-            .map_or(0, |limit| rows.len().saturating_sub(limit));
-        rows.truncate(rows.len() - more);
+        rows.truncate(limit);
         let whole = total.clone();
         rows.insert(0, total);
         let own = |metrics: &[Metric]| metrics.iter().flat_map(metric_columns).collect::<Vec<_>>();
@@ -335,14 +344,24 @@ impl Sort {
                 .find(|order| order.is_ne())
                 .unwrap_or(Ordering::Equal)
         };
-        let values = match self.by {
-            Some((base, flavor)) => b.value(base, flavor).cmp(&a.value(base, flavor)),
-            None => Ordering::Equal,
-        };
         match (self.by, self.reverse) {
             (None, true) => names().reverse(),
-            (_, true) => values.reverse().then_with(names),
-            _ => values.then_with(names),
+            (None, false) => names(),
+            _ => self
+                .order_of_values(&a.measures(), &b.measures())
+                .then_with(names),
+        }
+    }
+
+    /// The same without names.
+    fn order_of_values(&self, a: &Measures<'_>, b: &Measures<'_>) -> Ordering {
+        let Some((base, flavor)) = self.by else {
+            return Ordering::Equal;
+        };
+        let values = b.value(base, flavor).cmp(&a.value(base, flavor));
+        match self.reverse {
+            true => values.reverse(),
+            false => values,
         }
     }
 }
@@ -357,20 +376,22 @@ fn short(keyword: &str) -> &str {
     }
 }
 
-/// Things with times.
-struct Things {
+/// Things with times, by number.
+struct Things<'a> {
     /// What they are called, in columns.
     columns: Vec<Column>,
     /// The whole.
     total: Thing,
-    /// The things.
-    rows: Vec<Thing>,
+    /// What each has.
+    measures: Vec<Measures<'a>>,
+    /// A cell for each of the columns.
+    cells_of: &'a dyn Fn(usize) -> Vec<Cell>,
 }
 
 /// A thing with its times.
 #[derive(Clone)]
 struct Thing {
-    /// A cell for each of [`Things::columns`].
+    /// What it is called: a cell for each of [`Things::columns`].
     cells: Vec<Cell>,
     exclusive: Sums,
     inclusive: Sums,
@@ -397,11 +418,26 @@ impl Thing {
         Thing::new(cells, measures)
     }
 
+    fn measures(&self) -> Measures<'_> {
+        let counts = self.counts.as_deref();
+        Measures {
+            exclusive: &self.exclusive,
+            inclusive: &self.inclusive,
+            counts: counts.map(|(exclusive, inclusive)| (exclusive, inclusive)),
+        }
+    }
+
     fn value(&self, base: Base, flavor: Flavor) -> i64 {
-        let counts = self.counts.as_deref().unwrap_or(&(NOTHING, NOTHING));
+        self.measures().value(base, flavor)
+    }
+}
+
+impl Measures<'_> {
+    fn value(&self, base: Base, flavor: Flavor) -> i64 {
+        let counts = self.counts.unwrap_or((&NOTHING, &NOTHING));
         let (times, counts) = match flavor {
-            Flavor::Exclusive => (&self.exclusive, &counts.0),
-            Flavor::Inclusive | Flavor::Attributed => (&self.inclusive, &counts.1),
+            Flavor::Exclusive => (self.exclusive, counts.0),
+            Flavor::Inclusive | Flavor::Attributed => (self.inclusive, counts.1),
         };
         base.measure(times, counts)
     }

@@ -49,20 +49,23 @@ pub(super) fn threads(context: &Context<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_things)?.exclusive();
     let (model, totals) = (context.model, context.totals());
     let columns = thread_columns();
-    let rows = model.threads.iter().enumerate().map(|(index, thread)| {
+    let cells_of = |index: usize| {
+        let thread = &model.threads[index];
         let process = model.process(thread.process);
-        let cells = vec![
+        vec![
             Cell::Count(process.pid.into()),
             Cell::Count(thread.tid),
             Cell::Text(thread.name.clone()),
             Cell::Text(process.name.clone()),
-        ];
-        Thing::new(cells, totals.both(|totals| &totals.threads[index]))
-    });
+        ]
+    };
     let things = Things {
         total: Thing::total(2, columns.len(), totals.whole()),
         columns,
-        rows: rows.collect(),
+        measures: (0..model.threads.len())
+            .map(|index| totals.both(|totals| &totals.threads[index]))
+            .collect(),
+        cells_of: &cells_of,
     };
     context.sorted(View::Threads, "Threads", &metrics, things)
 }
@@ -110,16 +113,15 @@ pub(super) fn processes(context: &Context<'_>) -> Result<Table, Failure> {
     for thread in &model.threads {
         threads[thread.process.index()] += 1;
     }
-    let rows = model.processes.iter().zip(threads).enumerate();
-    let rows = rows.map(|(index, (process, threads))| {
-        let sums = totals.both(|totals| &totals.processes[index]);
-        Thing::new(with(process, threads), sums)
-    });
+    let cells_of = |index: usize| with(&model.processes[index], threads[index]);
     let columns = process_columns();
     let things = Things {
         total: Thing::total(1, columns.len(), totals.whole()),
         columns,
-        rows: rows.collect(),
+        measures: (0..model.processes.len())
+            .map(|index| totals.both(|totals| &totals.processes[index]))
+            .collect(),
+        cells_of: &cells_of,
     };
     context.sorted(View::Processes, "Processes", &metrics, things)
 }
@@ -128,14 +130,14 @@ pub(super) fn cpus(context: &Context<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_things)?.exclusive();
     let totals = context.totals();
     let columns = vec![Column::text("name", "CPU")];
-    let rows = context.model.cpus.iter().enumerate().map(|(index, cpu)| {
-        let cells = vec![Cell::Text(format!("CPU {cpu}"))];
-        Thing::new(cells, totals.both(|totals| &totals.cpus[index]))
-    });
+    let cells_of = |index: usize| vec![Cell::Text(format!("CPU {}", context.model.cpus[index]))];
     let things = Things {
         total: Thing::total(0, columns.len(), totals.whole()),
         columns,
-        rows: rows.collect(),
+        measures: (0..context.model.cpus.len())
+            .map(|index| totals.both(|totals| &totals.cpus[index]))
+            .collect(),
+        cells_of: &cells_of,
     };
     context.sorted(View::Cpus, "CPUs", &metrics, things)
 }
