@@ -1,0 +1,68 @@
+//! A disk that fails while it is written to: it becomes read-only, or is gone. The recording ends at once with an error that says
+//! so; what was written until then is a valid experiment.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tests::command::Running;
+use tests::experiment;
+use tests::kcollect::{command, experiment_in};
+use tests::loaded::Loaded;
+use tests::loop_disk::LoopDisk;
+use tests::machine::{Exclusive, online_cpus};
+use tests::opened::opened;
+
+const IO_ERROR: i32 = 74;
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// For how long data are recorded before, and how long they may be on their way to the file.
+const RECORDED: Duration = Duration::from_millis(1500);
+const LAG: Duration = Duration::from_millis(500);
+
+#[test]
+fn root_a_disk_that_becomes_read_only() -> Result<()> {
+    fails(LoopDisk::protect, "read-only file system")
+}
+
+#[test]
+fn root_a_disk_that_is_gone() -> Result<()> {
+    fails(LoopDisk::fail, "input/output error")
+}
+
+fn fails(fail: impl FnOnce(&LoopDisk) -> Result<()>, words: &str) -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let before = Loaded::now()?;
+    let disk = LoopDisk::make()?;
+    let mut command = command(["-p", "hi", "-x", "off", "-F", "on", "-t", "20"])?;
+    let mut running = Running::start(command.current_dir(disk.path()), LIMIT)?;
+    running.until("a run event", || {
+        experiment_in(disk.path())
+            .and_then(|path| Ok(std::fs::read_to_string(path.join("log.xml"))?))
+            .is_ok_and(|log| log.contains("kind=\"run\""))
+    })?;
+    sleep(RECORDED);
+    fail(&disk)?;
+    let finished = running.finish()?;
+    ensure!(finished.code() == IO_ERROR, "{finished}");
+    ensure!(
+        finished.stderr.to_lowercase().contains(words),
+        "it does not say what failed: {finished}"
+    );
+    ensure!(
+        finished.elapsed < Duration::from_secs(10),
+        "it went on for {:?}",
+        finished.elapsed
+    );
+    disk.again()?;
+    let experiment = experiment_in(disk.path())?;
+    let opened = opened(&experiment)?;
+    let due = (RECORDED - LAG).as_nanos() as f64 / experiment::interval_ns(&experiment)?
+        * online_cpus()?.len() as f64;
+    ensure!(
+        opened.ticks as f64 >= due,
+        "{} ticks where {due:.0} were due: {finished}",
+        opened.ticks
+    );
+    before.nothing_more()
+}
