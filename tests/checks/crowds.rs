@@ -27,7 +27,7 @@ fn crowd(what: &str, count: usize) -> Result<(Vec<serde_json::Value>, Books)> {
     load.args([what, &count.to_string(), "5"]);
     let mut recording = Recording::start(["-F", "on", "-A", "off"], LIMIT)?;
     recording.until_running()?;
-    let mut load = Running::start(&mut load, LIMIT)?;
+    let load = Running::start(&mut load, LIMIT)?;
     while !load.has_printed()? {
         load.in_time()?;
         std::thread::sleep(tests::command::GLANCE);

@@ -43,7 +43,7 @@ const MORE: [u32; 3] = [CHECKPOINT_RESTORE, SYS_NICE, IPC_LOCK];
 const FOR_OTHERS: [u32; 3] = [CHOWN, DAC_OVERRIDE, FOWNER];
 
 /// The load: says in a file what it may do, and lives a little longer, so that one can look.
-const SAYS: &str = "{ grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Sig(Blk|Ign))' /proc/self/status; ulimit -n; ulimit -Hn; } \
+const SAYS: &str = "{ grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|SigBlk)' /proc/self/status; ulimit -n; ulimit -Hn; } \
                     >\"$0.part\" && mv \"$0.part\" \"$0\"; sleep 0.7";
 
 fn mask(bits: &[u32]) -> u64 {

@@ -70,9 +70,14 @@ fn killed(phase: Phase, follow: &str, random: &mut SplitMix) -> Result<()> {
     let mut recording = Recording::start(["-p", "hi", "-x", "off", "-F", follow], LIMIT)?;
     let mut recorded = Duration::ZERO;
     if phase == Phase::Start {
-        sleep(Duration::from_millis(random.below(300)));
+        sleep(Duration::from_millis(random.below(1200)));
     } else {
-        recording.until_running()?;
+        let experiment = recording.until_running()?;
+        // What runs is looked at, and its files, before data are taken.
+        recording.running().until("the first tick", || {
+            std::fs::read_to_string(experiment.join("log.xml"))
+                .is_ok_and(|log| log.contains("kind=\"resume\""))
+        })?;
         recorded = Duration::from_millis(random.below(1500));
         sleep(recorded);
     }

@@ -1,6 +1,6 @@
 //! New inputs from known ones, by chance: what the few seconds of a test have instead of a fuzzer that sees which code was reached.
 
-use tests::random::SplitMix;
+use ::tests::random::SplitMix;
 
 /// An input does not grow beyond this, bytes.
 const LONGEST: usize = 1 << 16;

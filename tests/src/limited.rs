@@ -2,12 +2,15 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread::sleep;
 
 use anyhow::{Context, Result};
 
 use crate::cgroup::{Hierarchy, has_word, hierarchy, write};
+use crate::command::GLANCE;
 
 /// A group with one limit. It is removed when this value is dropped, by when what was started in it has ended.
 #[derive(Debug)]
@@ -71,8 +74,13 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        // What fails here leaves an empty group behind, which costs nothing.
-        let _ = fs::remove_dir(&self.group);
+        // The kernel counts who has ended a moment longer. What fails for good leaves an empty group behind, which costs nothing.
+        for _ in 0..100 {
+            match fs::remove_dir(&self.group) {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => sleep(GLANCE),
+                _ => break,
+            }
+        }
         if let Some((control, controller)) = &self.enabled {
             let _ = write(control, &format!("-{controller}"));
         }
