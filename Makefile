@@ -7,7 +7,10 @@ export KCOLLECT
 KERNELS := $(abspath $(TARGET))/kernels
 export KERNELS
 
-.PHONY: help build run check test test-kernels bench bench-report programs fuzz kills rust
+# What is handed out, and what it is built from.
+DIST := $(abspath $(TARGET))/dist
+
+.PHONY: help build run check test test-kernels bench bench-report programs fuzz kills dist test-dist rust
 
 help:
 	@echo 'make run     build it, profile this machine for ten seconds under a small load, leave ktest.N.er here'
@@ -18,6 +21,8 @@ help:
 	@echo 'make programs build it, count complete user stacks of the programs that are installed (as root, minutes)'
 	@echo 'make fuzz    libFuzzer on all that reads what others wrote, SECONDS=60 for each (minutes)'
 	@echo 'make kills   KILLS=200 SIGKILLs at any moment (as root, minutes)'
+	@echo 'make dist    build what is handed out, in $(TARGET)/dist: a package and a tarball, of one program that needs no library (minutes)'
+	@echo 'make test-dist make dist, try it in a place with nothing but it (as root)'
 	@echo 'make check   formatting, clippy, rustdoc'
 	@echo 'make build   only build $(TARGET)/release/kcollect'
 
@@ -74,3 +79,11 @@ kills: build
 	@scripts/packages.sh test
 	KCOLLECT_KILLS=$(KILLS) cargo test --locked -p tests --test sigkill \
 		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']"
+
+dist: rust
+	@scripts/packages.sh dist
+	scripts/dist.sh $(DIST)
+
+test-dist: dist
+	@scripts/packages.sh test-dist
+	scripts/as-root.sh scripts/test-dist.sh $(DIST)

@@ -18,6 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         other => return Err(format!("kcollect knows x86_64 and aarch64, not {other}").into()),
     };
     let libbpf_headers = env::var("DEP_BPF_INCLUDE")?;
+    let here = env::var("CARGO_MANIFEST_DIR")?;
     let mut skeleton = SkeletonBuilder::new();
     if let Some(clang) = env::var_os("CLANG") {
         skeleton.clang(clang);
@@ -33,6 +34,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "-Werror",
             "-Ic",
             &format!("-I{libbpf_headers}"),
+            // BTF names the source of each line: without the directory that it was built in.
+            &format!("-ffile-prefix-map={here}=bpf"),
+            &format!("-ffile-prefix-map={libbpf_headers}=libbpf"),
         ])
         .build_and_generate(out.join("collector.skel.rs"))
         .map_err(|error| {

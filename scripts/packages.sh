@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what building (build), testing (test), testing on other kernels (kernels) or the benchmark (bench) needs, through the distribution's own package manager.
+# Installs what building (build), testing (test), testing on other kernels (kernels), the benchmark (bench), making what is handed out
+# (dist) or trying that (test-dist) needs, through the distribution's own package manager.
 #
 # It looks for the things themselves, not for packages: a clang from elsewhere is as good, and where all is there no
 # package manager is called, on any distribution. What is missing is installed on Debian, Ubuntu and what derives from
@@ -7,13 +8,13 @@
 set -eu
 
 usage() {
-    echo "usage: $0 build|test|kernels|bench" >&2
+    echo "usage: $0 build|test|kernels|bench|dist|test-dist" >&2
     exit 64
 }
 
 [ $# -eq 1 ] || usage
 case $1 in
-build | test | kernels | bench) purpose=$1 ;;
+build | test | kernels | bench | dist | test-dist) purpose=$1 ;;
 *) usage ;;
 esac
 
@@ -54,6 +55,14 @@ browser_package() {
     esac
 }
 
+# A library that can be linked into a program. The compiler says the name alone of what it does not find.
+have_static() {
+    case $(cc "-print-file-name=$1" 2>/dev/null) in
+    */*) ;;
+    *) return 1 ;;
+    esac
+}
+
 # What is missing, in words for people and as packages.
 missing=
 packages=
@@ -77,7 +86,8 @@ find_missing() {
         lacks "libelf with headers" libelf-dev
         lacks "zlib with headers" zlib1g-dev
     fi
-    if [ "$purpose" != build ]; then
+    case $purpose in
+    test | kernels | bench)
         have gprofng || lacks "gprofng (binutils 2.39 or later)" binutils
         perf_works || lacks perf "$(perf_package)"
         # Its assembler is unwound.
@@ -89,6 +99,26 @@ find_missing() {
         [ -x /sbin/mkfs.ext4 ] || have mkfs.ext4 || lacks mkfs.ext4 e2fsprogs
         # It opens the pages.
         have_browser || lacks Chromium "$(browser_package)"
+        ;;
+    dist | test-dist)
+        # Programs for any C library's start, and those that libelf needs, where it has been built so.
+        { have_static libc.a && have_static rcrt1.o; } || lacks "the C library, static" libc6-dev
+        have_static libelf.a || lacks "libelf, static" libelf-dev
+        have_static libz.a || lacks "zlib, static" zlib1g-dev
+        case " $(pkg-config --static --libs-only-l libelf 2>/dev/null)" in
+        *" -lzstd"*) have_static libzstd.a || lacks "zstd, static" libzstd-dev ;;
+        esac
+        have readelf || lacks readelf binutils
+        have dpkg-deb || lacks dpkg-deb dpkg
+        have xz || lacks xz xz-utils
+        ;;
+    esac
+    if [ "$purpose" = test-dist ]; then
+        have gprofng || lacks "gprofng (binutils 2.39 or later)" binutils
+        have man || lacks man man-db
+        have groff || lacks groff groff
+        have unshare || lacks unshare util-linux
+        have bash || lacks bash bash
     fi
     if [ "$purpose" = kernels ]; then
         have qemu-system-x86_64 || lacks qemu-system-x86_64 qemu-system-x86

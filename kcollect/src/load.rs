@@ -15,6 +15,8 @@ use std::thread;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{AccessFlags, access};
 
+use crate::precedence;
+
 /// Looks for a load's program before anything is opened: a misspelt name should not cost a recording.
 /// Gives the name and why it can't be executed.
 #[must_use]
@@ -111,6 +113,7 @@ impl Load {
         let mut command = Command::new(program);
         command.args(arguments);
         let ignore = ignore.to_vec();
+        let nice = precedence::nice();
         let restore = move || {
             for signal in &ignore {
                 // SAFETY: no handler is set.
@@ -118,6 +121,7 @@ impl Load {
                     return Err(io::Error::last_os_error());
                 }
             }
+            precedence::set_nice(nice)?;
             match descriptors {
                 Some((soft, hard)) => {
                     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).map_err(io::Error::from)

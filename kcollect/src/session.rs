@@ -36,6 +36,9 @@ use crate::summary::Summary;
 /// and leave the rings nearly empty.
 const ROUND: u64 = 200_000_000;
 
+/// After so long the rings are emptied in the middle of a round, nanoseconds.
+const LONGEST_APPLICATION: u64 = 20_000_000;
+
 /// How often it is looked whether the user has given up on archiving.
 const ARCHIVE_ROUND: Duration = Duration::from_millis(100);
 
@@ -197,25 +200,28 @@ impl<'a> Session<'a> {
     }
 
     fn run(&mut self, output: &mut Output) -> Result<(), Failure> {
-        let (precedence, permitted) = Precedence::find();
-        if let Err(error) = permitted {
-            let cure = "on an overloaded machine, data may be lost";
-            output.detail(&format!(
-                "no precedence over other programs ({error}): {cure}"
-            ));
-        }
+        let _precedence = Precedence::take()
+            .inspect_err(|error| {
+                let cure = "on an overloaded machine, data may be lost";
+                output.detail(&format!(
+                    "no precedence over other programs ({error}): {cure}"
+                ));
+            })
+            .ok();
         let mut next_round = self.started + ROUND;
         while !self.stopped {
-            let deadline = self.next_deadline(next_round);
-            let events = precedence.during(|| {
-                self.wait(deadline);
-                self.sources.round()
-            })?;
+            self.wait(self.next_deadline(next_round));
             self.heed_signals()?;
             let time = now();
             self.keep_time(time, output)?;
-            for (time, event) in events {
+            let mut emptied = now();
+            for (time, event) in self.sources.round()? {
                 self.founder.apply(time, event);
+                // Many processes that begin at once take their time, and the rings fill meanwhile.
+                if now() > emptied + LONGEST_APPLICATION {
+                    self.sources.drain()?;
+                    emptied = now();
+                }
             }
             self.founder
                 .hand_over(&mut self.sources.collector)

@@ -350,7 +350,6 @@ impl Sources {
                     event: &request.event,
                     place: Place::Cpu(cpu),
                     overflows: true,
-                    member: false,
                 };
                 let errno = error.raw_os_error().unwrap_or(0);
                 return Err(Refusal::of(errno, &asked, &refusal::Machine::read()).into());
@@ -375,7 +374,11 @@ impl Sources {
         self.cpus.len()
     }
 
-    fn drain(&mut self) -> Result<(), Failure> {
+    /// Empties the rings; what was in them comes out of a later round.
+    ///
+    /// # Errors
+    /// When a ring can't be read.
+    pub fn drain(&mut self) -> Result<(), Failure> {
         let records = self.collector.drain().map_err(bpf_failure)?;
         self.take(records);
         let order = &mut self.order;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use experiment_format::stacks::StackEnd;
 use kcollect::report::aggregate::{Totals, totals};
-use kcollect::report::filter::{Filter, Selection};
+use kcollect::report::filter::{Filter, ProcessWish, Selection};
 use kcollect::report::metric::{Base, offered};
 use kcollect::report::model::{Model, Sums};
 use kcollect::report::table::{Answer, Cell, Table};
@@ -18,6 +18,7 @@ use tests::gprofng::{self, Row, Said, script};
 use tests::kcollect::record;
 use tests::machine::{Exclusive, work_cpu};
 use tests::made::{DYNAMIC, KERNEL, LIBRARY, PROGRAM, Plan, STEP, Stay};
+use tests::usage::blocks;
 use tests::workload;
 
 /// Functions of each load object.
@@ -387,7 +388,7 @@ fn root_a_recording_is_reported_as_gprofng_does() -> Result<()> {
     let experiment = recorded.experiment()?;
     agrees_but_for_names(&experiment)?;
     let interval = gprofng::header(&experiment)?.interval_ns / 1e3;
-    let model = Model::load(&[experiment])?;
+    let model = Model::load(std::slice::from_ref(&experiment))?;
     ensure!(
         model
             .experiments
@@ -395,6 +396,48 @@ fn root_a_recording_is_reported_as_gprofng_does() -> Result<()> {
             .all(|info| f64::from(info.tick_us) == interval)
     );
     ensure!(model.warnings.is_empty(), "{:?}", model.warnings);
+    usage(&model, &experiment)
+}
+
+/// Samples and what is known on the whole, of the founder and of a followed process: to the last digit that gprofng displays.
+fn usage(model: &Model, experiment: &Path) -> Result<()> {
+    let stock = [
+        ("statistics", View::Statistics),
+        ("sample_detail", View::Samples),
+    ];
+    let followed = model.processes.iter().filter(|process| process.followed);
+    let mut wishes: Vec<_> = followed.map(|process| Some(process.pid)).collect();
+    wishes.push(None);
+    let mut compared = 0;
+    for (command, view) in stock {
+        let blocks = blocks(&script(&[command], experiment)?.content()?.text);
+        for pid in &wishes {
+            let mut wish = Wish::default();
+            wish.filter.processes.extend(pid.map(ProcessWish::Pid));
+            let table = printed(model, view, &wish)?;
+            for row in &table.rows {
+                let cells: BTreeMap<_, _> = table
+                    .columns
+                    .iter()
+                    .zip(row)
+                    .map(|(column, cell)| (&*column.key, cell.plain()))
+                    .collect();
+                let block = blocks.iter().find(|block| {
+                    block.experiment.ends_with(&cells["experiment"])
+                        && block.sample.map(|number| number.to_string())
+                            == cells.get("sample").cloned()
+                });
+                let block =
+                    block.with_context(|| format!("{command}: gprofng has no {cells:?}"))?;
+                for (key, shown) in &block.values {
+                    let ours: f64 = cells[key].parse()?;
+                    ensure!(ours == *shown, "{command}: {key}: {ours}, and {block:?}");
+                    compared += 1;
+                }
+            }
+        }
+    }
+    ensure!(compared > 100, "{compared}");
     Ok(())
 }
 

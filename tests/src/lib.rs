@@ -59,3 +59,4 @@ pub mod threads;
 pub mod traced;
 pub mod tracefs;
 pub mod truth;
+pub mod usage;

@@ -152,7 +152,8 @@ pub fn large(parent: &Path, size: Size) -> Result<PathBuf> {
     let mut founder = plan.begin(parent)?;
     let mut random = Random(1);
     let stacks = random.stacks(size, functions);
-    let mut stay = |pid: u32| {
+    // As they are recorded: in the order of time.
+    let mut stay = |pid: u32, share: f64| {
         let stack = &stacks[random.below(size.stacks as u64) as usize];
         let mut ticks = [0; Microstate::PER_THREAD];
         for _ in 0..=random.below(2) {
@@ -161,20 +162,22 @@ pub fn large(parent: &Path, size: Size) -> Result<PathBuf> {
         Stay {
             cpu: random.below(64) as u32,
             tid: pid * 16 + random.below(16) as u32,
-            at: random.below(60_000_000_000),
+            at: (share * 6e10) as u64,
             frames: stack.clone(),
             end: StackEnd::Complete,
             ticks,
             kernel_cpu: random.below(2) == 0,
         }
     };
-    for _ in 0..size.packets / 2 {
-        write_stay(&mut founder, 1, &stay(1))?;
+    let share = |number: usize, of: usize| number as f64 / of as f64;
+    for number in 0..size.packets / 2 {
+        let stay = stay(1, share(number, size.packets / 2));
+        write_stay(&mut founder, 1, &stay)?;
     }
     for pid in 2..10 {
         let mut sub = plan.sub(&founder, pid)?;
-        for _ in 0..size.packets / 16 {
-            let stay = stay(pid);
+        for number in 0..size.packets / 16 {
+            let stay = stay(pid, share(number, size.packets / 16));
             let stack = sub.stack(&stay.frames, stay.end)?;
             sub.tick_array(&stay.array(stack, pid))?;
             if sub.buffered() > 1 << 20 {

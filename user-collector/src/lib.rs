@@ -6,6 +6,7 @@
 //! same order. What only keeps books reads nothing by itself, so its tests are drawings of time. What looks at processes and opens
 //! their files is [`modules`], [`jit`], [`facts`] and [`archive`].
 
+mod again;
 pub mod archive;
 pub mod collector;
 pub mod facts;

@@ -217,7 +217,7 @@ Examples:
   kcollect report ktest.1.er threads  exact times of the threads of an experiment
   kcollect flame --all                a flame graph of all states
   kcollect export --to firefox        for profiler.firefox.com
-  kcollect track make                 page faults and switches of each thread of a command
+  kcollect track make                 faults and switches of each thread
   sudo kcollect stat -p 1             the same of each CPU, every second
 ";
 

@@ -164,7 +164,6 @@ impl<'a> Opening<'a> {
             event: self.event,
             place: self.place,
             overflows: self.period.is_some(),
-            member: self.leader.is_some(),
         };
         Refusal::of(errno, &asked, &Machine::read())
     }

@@ -111,6 +111,22 @@ impl<O: Reading> Lives<O> {
         }
     }
 
+    /// Threads that are not known to have ended, each with its process.
+    #[must_use]
+    pub fn living(&self) -> Vec<(u32, u32)> {
+        let threads = self.threads.iter();
+        let living = threads.filter(|(_, thread)| thread.ended.is_none());
+        living.map(|(tid, thread)| (thread.pid, *tid)).collect()
+    }
+
+    /// A thread is not there any more. Its end may still be told; if not, this was it.
+    pub fn gone(&mut self, tid: u32, time_ns: u64) -> Vec<Row> {
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            thread.ended.get_or_insert(time_ns);
+        }
+        self.completed(tid)
+    }
+
     /// Nobody is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -176,7 +192,8 @@ impl<O: Reading> Lives<O> {
                 };
                 if let Some(thread) = self.threads.get_mut(tid) {
                     let enabled = *thread.enabled_ns.get_or_insert(value.enabled_ns);
-                    thread.garbled |= enabled != value.enabled_ns || !thread.words.insert(*id);
+                    let again = !thread.words.insert(*id);
+                    thread.garbled |= again || enabled != value.enabled_ns;
                     thread.counted[number] = thread.counted[number].beside(*value);
                 }
                 self.completed(*tid)
@@ -191,7 +208,7 @@ impl<O: Reading> Lives<O> {
     fn fork(&mut self, time_ns: u64, child: (u32, u32), parent: (u32, u32)) -> Vec<Row> {
         let (pid, tid) = child;
         // An id that was used before: whoever had it is gone, heard or not.
-        let mut rows = self.bury(tid);
+        let mut rows = self.bury(tid, time_ns);
         if pid == parent.0 {
             self.begin(pid, tid);
             self.newcomers.push(tid);
@@ -234,7 +251,7 @@ impl<O: Reading> Lives<O> {
             thread.ended.is_some() && (thread.root || thread.words.len() >= self.words)
         };
         match self.threads.get(&tid).is_some_and(done) {
-            true => self.bury(tid),
+            true => self.bury(tid, 0),
             false => Vec::new(),
         }
     }
@@ -251,10 +268,13 @@ impl<O: Reading> Lives<O> {
             .filter(|(_, thread)| late(thread))
             .collect();
         let late: Vec<_> = late.into_iter().map(|(tid, _)| *tid).collect();
-        late.into_iter().flat_map(|tid| self.bury(tid)).collect()
+        late.into_iter()
+            .flat_map(|tid| self.bury(tid, time_ns))
+            .collect()
     }
 
-    fn bury(&mut self, tid: u32) -> Vec<Row> {
+    /// The rows of a thread's end, which was at this time if it was not told.
+    fn bury(&mut self, tid: u32, time_ns: u64) -> Vec<Row> {
         let Some(thread) = self.threads.remove(&tid) else {
             return Vec::new();
         };
@@ -266,7 +286,7 @@ impl<O: Reading> Lives<O> {
         };
         let whole = whole && values.is_some();
         self.unheard += u64::from(!whole);
-        let time_ns = thread.ended.unwrap_or(0);
+        let time_ns = thread.ended.unwrap_or(time_ns);
         let mut row = Row::of(time_ns, thread.pid, tid, What::LwpExit, values);
         row.incomplete = !whole;
         let mut rows = Vec::new();
@@ -327,199 +347,4 @@ fn add(sum: &mut [Value], values: &[Value]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Counters that have counted so much.
-    struct Seen(u64);
-
-    impl Reading for Seen {
-        fn values(&self) -> Option<Vec<Value>> {
-            Some(vec![count(self.0)])
-        }
-    }
-
-    fn count(count: u64) -> Value {
-        Value {
-            count,
-            enabled_ns: 10,
-            running_ns: 10,
-        }
-    }
-
-    fn fork(pid: u32, tid: u32, parent: u32) -> Record {
-        Record::Fork {
-            pid,
-            tid,
-            parent_pid: parent,
-            parent_tid: parent,
-        }
-    }
-
-    fn read(tid: u32, id: u64, value: u64) -> Record {
-        let value = count(value);
-        Record::Read {
-            pid: 7,
-            tid,
-            id,
-            value,
-        }
-    }
-
-    /// Two CPUs, one event, a process 7.
-    fn lives(family: bool) -> Lives<Seen> {
-        let mut lives = Lives::new(1, 2, family);
-        lives.root(7, 7, Seen(100));
-        lives
-    }
-
-    fn tell(lives: &mut Lives<Seen>, records: &[(u64, Record)]) -> String {
-        let rows = records
-            .iter()
-            .flat_map(|(time, record)| lives.take(*time, record, |id| (id < 2).then_some(0)));
-        show(rows)
-    }
-
-    fn show(rows: impl IntoIterator<Item = Row>) -> String {
-        let show = |row: Row| {
-            let count = row.values.map(|values| values[0].count);
-            let part = if row.incomplete { " incomplete" } else { "" };
-            format!(
-                "{} {}/{} {:?} {count:?}{part}\n",
-                row.time_ns,
-                row.pid.unwrap_or(0),
-                row.lwp.unwrap_or(0),
-                row.what
-            )
-        };
-        rows.into_iter().map(show).collect()
-    }
-
-    #[test]
-    fn a_thread_is_what_its_counters_on_all_cpus_said() {
-        let mut lives = lives(false);
-        let told = tell(
-            &mut lives,
-            &[
-                (1, fork(7, 8, 7)),
-                (2, Record::Exit { pid: 7, tid: 8 }),
-                (3, read(8, 0, 30)),
-                // Of a counter that was given up.
-                (3, read(8, 9, 1000)),
-                (3, read(8, 1, 12)),
-                (4, Record::Exit { pid: 7, tid: 7 }),
-            ],
-        );
-        insta::assert_snapshot!(told, @r"
-        1 7/8 LwpCreate None
-        2 7/8 LwpExit Some(42)
-        4 7/7 LwpExit Some(100)
-        4 7/7 Exit Some(142)
-        ");
-        assert!(lives.is_empty());
-        assert_eq!((lives.followed, lives.unheard), (2, 0));
-        assert_eq!(lives.told()[0].count, 142);
-        assert!(lives.newcomers().is_empty());
-    }
-
-    #[test]
-    fn forks_are_told_and_followed_if_wanted() {
-        let story = [
-            (1, fork(9, 9, 7)),
-            (
-                2,
-                Record::Exec {
-                    pid: 9,
-                    name: (*b"true").into(),
-                },
-            ),
-            (3, Record::Exit { pid: 9, tid: 9 }),
-            (4, read(9, 0, 1)),
-            (4, read(9, 1, 2)),
-        ];
-        insta::assert_snapshot!(tell(&mut lives(true), &story), @r#"
-        1 7/7 Fork(9) None
-        2 9/9 Exec("true") None
-        3 9/9 LwpExit Some(3)
-        3 9/9 Exit Some(3)
-        "#);
-        insta::assert_snapshot!(tell(&mut lives(false), &story[..1]), @"1 7/7 Fork(9) None");
-    }
-
-    #[test]
-    fn a_thread_that_execs_takes_its_process_id() {
-        let mut lives = lives(false);
-        let told = tell(
-            &mut lives,
-            &[
-                (1, fork(7, 8, 7)),
-                (2, Record::Exit { pid: 7, tid: 7 }),
-                (
-                    3,
-                    Record::Exec {
-                        pid: 7,
-                        name: (*b"new").into(),
-                    },
-                ),
-                (4, Record::Exit { pid: 7, tid: 7 }),
-                (5, read(7, 0, 1)),
-                (5, read(7, 1, 4)),
-            ],
-        );
-        insta::assert_snapshot!(told, @r#"
-        1 7/8 LwpCreate None
-        2 7/7 LwpExit Some(100)
-        3 7/7 Exec("new") None
-        4 7/7 LwpExit Some(5)
-        4 7/7 Exit Some(105)
-        "#);
-    }
-
-    #[test]
-    fn last_words_that_do_not_come_are_missed() {
-        let mut lives = lives(false);
-        tell(&mut lives, &[(1, fork(7, 8, 7)), (1, fork(7, 9, 7))]);
-        assert_eq!(lives.newcomers(), [8, 9]);
-        lives.adopt(8, Seen(20));
-        let story = [
-            (2, Record::Exit { pid: 7, tid: 8 }),
-            (2, Record::Exit { pid: 7, tid: 9 }),
-            (3, read(8, 0, 30)),
-        ];
-        assert_eq!(tell(&mut lives, &story), "");
-        assert!(lives.overdue(PATIENCE).is_empty());
-        insta::assert_snapshot!(show(lives.overdue(2 + PATIENCE)), @r"
-        2 7/8 LwpExit Some(20) incomplete
-        2 7/9 LwpExit None incomplete
-        ");
-        assert_eq!(lives.unheard, 2);
-    }
-
-    #[test]
-    fn last_words_that_contradict_each_other_are_none() {
-        let mut lives = lives(false);
-        let mut other = read(8, 1, 1000);
-        if let Record::Read { value, .. } = &mut other {
-            value.enabled_ns = 11;
-        }
-        let story = [
-            (1, fork(7, 8, 7)),
-            (2, Record::Exit { pid: 7, tid: 8 }),
-            (3, read(8, 0, 30)),
-            (3, other),
-        ];
-        insta::assert_snapshot!(tell(&mut lives, &story), @r"
-        1 7/8 LwpCreate None
-        2 7/8 LwpExit None incomplete
-        ");
-    }
-
-    #[test]
-    fn ticks_are_what_was_counted_since_the_last() {
-        let mut lives = lives(false);
-        insta::assert_snapshot!(show(lives.tick(|| 5)), @"5 7/7 Tick Some(100)");
-        lives.adopt(7, Seen(130));
-        insta::assert_snapshot!(show(lives.tick(|| 6)), @"6 7/7 Tick Some(30)");
-        assert_eq!(lives.told()[0].count, 130);
-    }
-}
+mod tests;

@@ -9,11 +9,12 @@
 //! As a library: a [`set`] of requests is bound to a thread, a process or a CPU ([`binding`] is the system call), gives
 //! [`sample`]s, tells [`overflow`]s, and is refused for reasons that [`refusal`] names, one of which [`retry`] waits for.
 //! [`track`] and [`stat`] are the commands made of it: [`follow`] and [`records`] are how no thread is missed, [`lives`] what
-//! that means, [`rows`] how it is said. Overflows with stacks, of the whole machine, are the session's.
+//! that means, [`rows`] what is said of it, [`style`] how. Overflows with stacks, of the whole machine, are the session's.
 
 pub mod alias;
 mod attributes;
 pub mod binding;
+pub mod bound;
 pub mod breakpoint;
 pub mod cache;
 pub mod error;
@@ -25,7 +26,7 @@ pub mod gate;
 pub mod generic;
 pub mod grammar;
 pub mod interval;
-mod last_words;
+pub mod last_words;
 pub mod list;
 pub mod lives;
 pub mod modifiers;
@@ -42,6 +43,7 @@ pub mod sample;
 pub mod set;
 pub mod sink;
 pub mod stat;
+pub mod style;
 mod terms;
 mod tokens;
 pub mod tracepoint;

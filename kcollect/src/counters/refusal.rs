@@ -144,8 +144,6 @@ pub struct Asked<'a> {
     pub place: Place,
     /// With overflows.
     pub overflows: bool,
-    /// As a member of a group, not its leader.
-    pub member: bool,
 }
 
 /// What a refusal depends on besides.
@@ -296,7 +294,6 @@ mod tests {
             event,
             place,
             overflows: false,
-            member: false,
         }
     }
 

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::event::Event;
-use super::rows::{Row, Style};
+use super::rows::Row;
+use super::style::Style;
 use crate::doctor::Root;
 use crate::exit::{Failure, Kind};
 

@@ -12,13 +12,15 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::binding::Begin;
+use super::bound::Bound;
 use super::event::Event;
 use super::refusal::Refusal;
 use super::retry::Patience;
-use super::rows::{Of, Row, Style, What};
+use super::rows::{Row, What};
 use super::sample::{Sample, Value};
-use super::set::{Bound, Set, Target, Wanted};
+use super::set::{Set, Target, Wanted};
 use super::sink::{Sink, Wish};
+use super::style::{Of, Style};
 use crate::exit::{Failure, Kind};
 use crate::machine::{self, now, online_cpus};
 use crate::output::Output;

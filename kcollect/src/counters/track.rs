@@ -9,6 +9,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
@@ -21,8 +22,9 @@ use super::gate::Gate;
 use super::lives::Lives;
 use super::refusal::Refusal;
 use super::retry::Patience;
-use super::rows::{Of, Row, Style, What};
+use super::rows::{Row, What};
 use super::sink::{Sink, Wish};
+use super::style::{Of, Style};
 use crate::exit::{Failure, Kind, load_code, spawn_code};
 use crate::load;
 use crate::machine::{self, now, online_cpus};
@@ -218,9 +220,21 @@ impl Tracking<'_> {
         for tid in self.lives.newcomers() {
             match self.follow.own(tid, Begin::Now) {
                 Ok(own) => self.lives.adopt(tid, own),
-                // It ended before it was heard of: its last words are on their way.
-                Err(Refusal::NoThread { .. }) => {}
+                // It ended before it was heard of.
+                Err(Refusal::NoThread { .. }) => {
+                    let rows = self.lives.gone(tid, now());
+                    self.print(&rows)?;
+                }
                 Err(_) => self.unread += 1,
+            }
+        }
+        // Where records found no room, ends are among them.
+        if self.lives.lost > 0 {
+            for (pid, tid) in self.lives.living() {
+                if !Path::new(&format!("/proc/{pid}/task/{tid}")).exists() {
+                    let rows = self.lives.gone(tid, now());
+                    self.print(&rows)?;
+                }
             }
         }
         let rows = self.lives.overdue(now());

@@ -4,13 +4,13 @@
 //! may give up on that. With `-A usedldobjects` a file is archived once a stack was seen in it, with `-A usedsrc` the sources come
 //! last, when all lines are known.
 
-use std::ffi::CString;
 use std::io;
 use std::time::Duration;
 
 use experiment_format::layout::ExperimentDir;
 use nix::sys::resource::{Resource, getrlimit};
-use nix::unistd::{Gid, Uid, User, getgid, getgrouplist, getgroups, getuid};
+use nix::unistd::{Gid, Pid, getgid, getgroups, getppid, getuid};
+use procfs::process::Process;
 use user_collector::archive::{Account, Archivist, Asker, Sources};
 use user_collector::objects::{Objects, VDSO};
 
@@ -58,16 +58,27 @@ fn asker() -> Asker {
             groups: groups.map(Gid::as_raw).collect(),
         };
     };
-    let name = User::from_uid(Uid::from_raw(uid)).ok().flatten();
-    let name = name.and_then(|user| CString::new(user.name).ok());
-    let groups = name.and_then(|name| getgrouplist(&name, Gid::from_raw(gid)).ok());
-    Asker {
-        uid,
-        groups: groups.map_or_else(
-            || vec![gid],
-            |groups| groups.into_iter().map(Gid::as_raw).collect(),
-        ),
+    let mut groups = groups_of(uid, getppid()).unwrap_or_default();
+    groups.push(gid);
+    Asker { uid, groups }
+}
+
+/// The groups of a user, as the kernel knows them of the nearest process that is the user's: this one, or one above it, such as
+/// the shell behind sudo. Nothing where there is none any more.
+///
+/// Not those of the group database: to look there is to load the machine's libraries, of whatever C library it has, which a
+/// program that needs none must not do.
+fn groups_of(uid: u32, process: Pid) -> Option<Vec<u32>> {
+    let mut process = process.as_raw();
+    // Each of them once; a chain that changes meanwhile ends somewhere too.
+    for _ in 0..100 {
+        let status = Process::new(process).ok()?.status().ok()?;
+        if status.ruid == uid {
+            return Some(status.groups);
+        }
+        process = status.ppid;
     }
+    None
 }
 
 impl UserSide {
@@ -124,5 +135,24 @@ pub(super) fn tell_all_used(followed: &mut Followed, objects: &mut Objects) {
     if let Some(used) = followed.collector.used() {
         used.positions()
             .for_each(|(id, position)| objects.used_at(id, position));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_those_of_the_nearest_process_of_the_user() {
+        let mut own: Vec<_> = getgroups().unwrap().into_iter().map(Gid::as_raw).collect();
+        own.sort_unstable();
+        let told = groups_of(getuid().as_raw(), nix::unistd::getpid());
+        let told = told.map(|mut groups| {
+            groups.sort_unstable();
+            groups
+        });
+        assert_eq!(told, Some(own));
+        // No process is this one's.
+        assert_eq!(groups_of(u32::MAX, nix::unistd::getpid()), None);
     }
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kcollect::counters::binding::Begin;
+use kcollect::counters::bound::Bound;
 use kcollect::counters::event::Event;
 use kcollect::counters::sample::{Estimate, Sample};
-use kcollect::counters::set::{Bound, Set, Target, Wanted};
+use kcollect::counters::set::{Set, Target, Wanted};
 use tests::counted::{Counted, Fresh};
 use tests::machine::{Exclusive, online_cpus};
 use tests::tracefs::Tracefs;

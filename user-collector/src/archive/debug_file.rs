@@ -7,14 +7,16 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
 use object::elf::{NT_GNU_BUILD_ID, SHT_NOTE};
 use object::read::elf::SectionHeader;
+
+use crate::again;
 
 use super::MAX_FILE;
 use super::access::reopen;
@@ -92,7 +94,7 @@ fn regular(root: BorrowedFd<'_>, path: &Path) -> Option<File> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let place = File::from(openat2(root.as_fd(), path, how).ok()?);
+    let place = File::from(again::openat2(root, path, how).ok()?);
     let file = place.metadata().ok()?.is_file();
     file.then(|| reopen(&place).ok()).flatten()
 }

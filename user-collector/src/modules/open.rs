@@ -26,12 +26,13 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
 use nix::sys::stat::Mode;
 use object::read::ReadCache;
 
 use super::backing::{Backing, backing, paths};
 use super::image::build_id;
+use crate::again;
 use crate::maps::{MappedFile, Mapping};
 
 /// Largest file that is opened, bytes.
@@ -258,7 +259,7 @@ impl Held {
         let how = OpenHow::new().flags(flags).resolve(resolve);
         let relative = path.strip_prefix(b"/").unwrap_or(path);
         let whole = self.path.join(OsStr::from_bytes(relative));
-        match openat2(&self.fd, path, how) {
+        match again::openat2(&self.fd, path, how) {
             Ok(fd) => Ok(Held { fd, path: whole }),
             Err(errno) => Err(OpenError::of(&whole, errno)),
         }

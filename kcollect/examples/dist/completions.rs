@@ -1,0 +1,63 @@
+//! Completions for bash, zsh and fish.
+//!
+//! The command line takes values as text, since their errors are its own to word; the words that there are for them are offered
+//! here. Where others are possible too, such as numbers, a shell does not mind them.
+
+use std::io;
+use std::path::Path;
+
+use clap::{Command, ValueHint};
+use clap_complete::Shell;
+use kcollect::export::Format;
+use kcollect::export::folded::By;
+
+const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Zsh, Shell::Fish];
+
+/// Words for the options of kcollect itself, by clap's names of them.
+const WORDS: [(&str, &[&str]); 5] = [
+    ("interval", &["on", "hi", "lo", "off"]),
+    ("follow", &["on", "all", "off"]),
+    ("skip_idle", &["on", "off"]),
+    ("sample", &["on", "off"]),
+    (
+        "archive",
+        &["on", "off", "usedldobjects", "src", "usedsrc", "all"],
+    ),
+];
+
+/// Writes them into a directory, under the names that the shells look for.
+pub(super) fn write(kcollect: &Command, directory: &Path) -> io::Result<()> {
+    let mut kcollect = kcollect.clone();
+    for (option, words) in WORDS {
+        kcollect = kcollect.mut_arg(option, |option| option.value_parser(words.to_vec()));
+    }
+    let below = By::ALL.map(|(_, name)| name);
+    let formats = Format::ALL.map(|(_, name, ..)| name);
+    kcollect = kcollect
+        .mut_arg("load", |load| {
+            load.value_hint(ValueHint::CommandWithArguments)
+        })
+        .mut_arg("directory", |option| option.value_hint(ValueHint::DirPath))
+        .mut_subcommand("flame", |flame| {
+            flame.mut_arg("by", |by| by.value_parser(below))
+        })
+        .mut_subcommand("export", |export| {
+            export
+                .mut_arg("by", |by| by.value_parser(below))
+                .mut_arg("to", |to| to.value_parser(formats))
+        })
+        .mut_subcommand("report", |report| {
+            report
+                .mut_arg("words", |words| words.value_hint(ValueHint::AnyPath))
+                .mut_arg("search_path", |path| path.value_hint(ValueHint::DirPath))
+        })
+        .mut_subcommand("track", |track| {
+            track.mut_arg("command", |command| {
+                command.value_hint(ValueHint::CommandWithArguments)
+            })
+        });
+    for shell in SHELLS {
+        clap_complete::generate_to(shell, &mut kcollect, "kcollect", directory)?;
+    }
+    Ok(())
+}

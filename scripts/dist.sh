@@ -1,0 +1,177 @@
+#!/bin/sh
+# Makes what is handed out, in DIRECTORY: the program as one file that needs no library, a package for Debian and Ubuntu, and a
+# tarball for everybody else.
+#
+# The same commit, compiler and libraries give the same bytes: times are the commit's, owners root, names sorted, and no path
+# of the machine that builds is in the files. The program is built apart from the ordinary build.
+set -eu
+
+[ $# -eq 1 ] || {
+    echo "usage: $0 DIRECTORY" >&2
+    exit 64
+}
+mkdir -p "$1"
+directory=$(cd "$1" && pwd)
+cd "$(dirname "$0")/.."
+sources=$(pwd)
+umask 022
+
+fail() {
+    echo "kcollect: $1" >&2
+    exit 1
+}
+
+target=$(rustc -vV | sed -n 's/^host: //p')
+case $target in
+x86_64-unknown-linux-gnu) debian=amd64 ;;
+*) fail "make dist knows x86_64-unknown-linux-gnu, and this is $target" ;;
+esac
+machine=${target%%-*}
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+
+# Sources without git have the time that whoever builds them says.
+moment=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y Cargo.lock)}
+export LC_ALL=C TZ=UTC
+
+# What libelf needs itself; older ones do without zstd.
+libraries=
+for library in $(pkg-config --static --libs-only-l libelf); do
+    case $library in
+    -lelf | -lz) ;;
+    *) libraries="$libraries $library" ;;
+    esac
+done
+
+# The flags are separated by what no path contains; of paths, the last that matches counts.
+separator=$(printf '\037')
+flags=
+add() {
+    flags="$flags${flags:+$separator}$1"
+}
+add -Ctarget-feature=+crt-static
+# By it archives and debug files are found.
+add -Clink-arg=-Wl,--build-id=sha1
+for library in $libraries; do
+    add "-Clink-arg=$library"
+done
+cargo_home=${CARGO_HOME:-$HOME/.cargo}
+add "--remap-path-prefix=$cargo_home=cargo"
+for index in "$cargo_home"/registry/src/*/; do
+    [ ! -d "$index" ] || add "--remap-path-prefix=${index%/}=cargo"
+done
+add "--remap-path-prefix=$sources=kcollect"
+add "--remap-path-prefix=$directory=target"
+
+# The C side of crates, by cc.
+maps="-ffile-prefix-map=$cargo_home=cargo -ffile-prefix-map=$sources=kcollect -ffile-prefix-map=$directory=target"
+environment="CFLAGS_$(echo "$target" | tr - _)"
+
+# --target keeps the flags away from what runs while it is built.
+env CARGO_ENCODED_RUSTFLAGS="$flags" "$environment=$maps" \
+    cargo build --locked --profile dist -p kcollect --bin kcollect --target "$target" --target-dir "$directory"
+program=$directory/$target/dist/kcollect
+
+# A program that needs nothing says nothing of libraries, nor of a loader.
+if readelf -dW "$program" | grep -q NEEDED; then
+    fail "$program needs libraries: $(readelf -dW "$program" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | tr '\n' ' ')"
+fi
+if readelf -lW "$program" | grep -q INTERP; then
+    fail "$program needs a loader"
+fi
+readelf -hW "$program" | grep -q 'Type: *DYN' || fail "$program cannot be loaded anywhere"
+
+# Where it comes from, of what is linked besides crates: the library and its package.
+linked=
+built_using=
+for library in c gcc_eh elf z ${libraries# }; do
+    library=${library#-l}
+    file=$(realpath "$(gcc "-print-file-name=lib$library.a")")
+    package=$(dpkg -S "$file" 2>/dev/null | cut -d : -f 1)
+    [ -n "$package" ] || fail "$file is of no package of this machine: make dist knows whose it is on Debian and Ubuntu alone"
+    linked="$linked $library=$package"
+    # shellcheck disable=SC2016 # dpkg-query's own variables
+    built_using="$built_using${built_using:+, }$(dpkg-query -W -f '${source:Package} (= ${source:Version})' "$package")"
+done
+
+# Not optimised, as tests are not: that takes longer than it runs.
+beside=$directory/beside
+rm -rf "$beside"
+mkdir "$beside"
+# shellcheck disable=SC2086 # a list of words
+cargo run --locked -p kcollect --example dist -- \
+    "$beside" "$(date -u -d "@$moment" +%F)" "$target" $linked
+
+# put MODE FILE NEW: installs it, with its directories.
+put() {
+    install -D -m "$1" "$2" "$3"
+}
+
+# tree ROOT PREFIX ZSH: what both hand out, below ROOT/PREFIX.
+tree() {
+    put 755 "$program" "$1/$2/bin/kcollect"
+    for page in "$beside"/man/*.1; do
+        put 644 "$page" "$1/$2/share/man/man1/$(basename "$page")"
+    done
+    put 644 "$beside/completions/kcollect.bash" "$1/$2/share/bash-completion/completions/kcollect"
+    put 644 "$beside/completions/_kcollect" "$1/$2/share/zsh/$3/_kcollect"
+    put 644 "$beside/completions/kcollect.fish" "$1/$2/share/fish/vendor_completions.d/kcollect.fish"
+    for file in README.md ACCURACY.md BENCHMARKS.md LICENSE-APACHE LICENSE-GPL "$beside/copyright" "$beside/THIRD-PARTY"; do
+        put 644 "$file" "$1/$2/share/doc/kcollect/$(basename "$file")"
+    done
+}
+
+# All that is in it is of the same moment.
+age() {
+    find "$1" -exec touch -h -d "@$moment" {} +
+}
+
+staged=$directory/staged
+rm -rf "$staged"
+
+name=kcollect-$version-$machine-linux
+tree "$staged" "$name" site-functions
+age "$staged/$name"
+# One thread, as the bytes are those of the number of them.
+(cd "$staged" && tar --sort=name --format=gnu --mtime="@$moment" --owner=0 --group=0 --numeric-owner \
+    --mode=go-w -cf - "$name") | xz -T1 -6 >"$directory/$name.tar.xz.new"
+mv "$directory/$name.tar.xz.new" "$directory/$name.tar.xz"
+
+root=$staged/deb
+tree "$root" usr vendor-completions
+gzip -9n "$root"/usr/share/man/man1/*.1
+mkdir "$root/DEBIAN"
+size=$(find "$root/usr" -type f -exec stat -c %s {} + | awk '{ all += int(($1 + 1023) / 1024) } END { print all }')
+cat >"$root/DEBIAN/control" <<CONTROL
+Package: kcollect
+Version: $version
+Architecture: $debian
+Maintainer: kcollect maintainers
+Installed-Size: $size
+Suggests: binutils
+Built-Using: $built_using
+Section: devel
+Priority: optional
+Description: profiler of whole machines, kernel and user
+ For every thread it says where its wall time went: in user mode, system calls,
+ traps, waiting for a page, for a lock, for a CPU, asleep, stopped; with the
+ complete call stack, from main down into the kernel, of programs without frame
+ pointers. The record is an experiment, which gprofng of binutils opens, and
+ which kcollect reports, draws and exports.
+ .
+ It needs Linux 6.1 or later, and no library at all.
+CONTROL
+cat >"$root/DEBIAN/postrm" <<'POSTRM'
+#!/bin/sh
+set -e
+if [ "$1" = purge ]; then
+    rm -rf /var/cache/kcollect
+fi
+POSTRM
+chmod 755 "$root/DEBIAN/postrm"
+(cd "$root" && find usr -type f | sort | xargs md5sum) >"$root/DEBIAN/md5sums"
+age "$root"
+SOURCE_DATE_EPOCH=$moment DPKG_DEB_THREADS_MAX=1 \
+    dpkg-deb -Zxz --root-owner-group --build "$root" "$directory/kcollect_${version}_$debian.deb.new" >/dev/null
+mv "$directory/kcollect_${version}_$debian.deb.new" "$directory/kcollect_${version}_$debian.deb"
+rm -rf "$staged"
+ls -l "$directory/$name.tar.xz" "$directory/kcollect_${version}_$debian.deb"

@@ -1,0 +1,28 @@
+//! `openat2(2)` once more: where a path is resolved inside a root, or in the kernel's cache alone, it says EAGAIN also if somebody
+//! anywhere renamed or mounted something in the meantime. That says nothing of the path.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::NixPath;
+use nix::errno::Errno;
+use nix::fcntl::OpenHow;
+
+/// A rename takes microseconds; what is really not in the cache is not there the last time either.
+const TIMES: u32 = 16;
+
+/// Resolves a path below a directory, some times if need be.
+pub(crate) fn openat2<P: ?Sized + NixPath>(
+    root: impl AsFd,
+    path: &P,
+    how: OpenHow,
+) -> Result<OwnedFd, Errno> {
+    let mut opened = nix::fcntl::openat2(root.as_fd(), path, how);
+    for _ in 1..TIMES {
+        if opened.as_ref().err() != Some(&Errno::EAGAIN) {
+            break;
+        }
+        std::thread::yield_now();
+        opened = nix::fcntl::openat2(root.as_fd(), path, how);
+    }
+    opened
+}
