@@ -24,9 +24,9 @@ fn crowd(what: &str, count: usize) -> Result<(Vec<serde_json::Value>, Books)> {
     let _machine = Exclusive::take()?;
     let before = Loaded::now()?;
     let mut load = std::process::Command::new(workload!("crowd"));
-    load.args([what, &count.to_string(), "5"]);
+    load.args([what, &count.to_string(), "3"]);
     let mut recording = Recording::start(["-F", "on", "-A", "off"], LIMIT)?;
-    recording.until_running()?;
+    recording.until_ticking()?;
     let load = Running::start(&mut load, LIMIT)?;
     while !load.has_printed()? {
         load.in_time()?;

@@ -1,4 +1,4 @@
-//! `crowd WHAT COUNT SECONDS`: so many `threads`, or `processes`, all alive at once, each of which works for a millisecond now and
+//! `crowd WHAT COUNT SECONDS`: so many `threads`, or `processes`, all alive at once, each of which works a little now and
 //! then. It says `ready` when all are there, and ends when all have ended.
 
 use std::io::Write as _;
@@ -15,7 +15,7 @@ use nix::unistd::{ForkResult, fork};
 const STACK: usize = 64 * 1024;
 
 /// Work, and the sleep after it.
-const WORK: Duration = Duration::from_micros(300);
+const WORK: Duration = Duration::from_micros(50);
 const REST: Duration = Duration::from_millis(900);
 
 fn main() -> Result<()> {
