@@ -25,7 +25,9 @@ const KILLED: i32 = 128 + 9;
 fn short(limited: &Limited, directory: &Path, load: &[&str]) -> Result<Finished> {
     let kcollect = binary()?;
     let mut command = limited.command([kcollect.as_os_str()]);
-    command.args(["-p", "hi", "-x", "off", "-F", "on", "-t", "0.5"]);
+    command.args([
+        "-p", "hi", "-x", "off", "-F", "on", "-A", "off", "-t", "0.5",
+    ]);
     command.args(load).current_dir(directory);
     Running::start(&mut command, LIMIT)?.finish()
 }
@@ -139,7 +141,8 @@ fn step(seconds: i64) -> Result<()> {
 fn root_the_wall_clock_may_jump() -> Result<()> {
     let _machine = Exclusive::take()?;
     let begun = Instant::now();
-    let mut recording = Recording::start(["-p", "hi", "-x", "off", "-F", "on"], LIMIT)?;
+    let mut recording =
+        Recording::start(["-p", "hi", "-x", "off", "-F", "on", "-A", "off"], LIMIT)?;
     recording.until_ticking()?;
     let ticking = Instant::now();
     // Seconds, back and forth: others who look at it now are not led far astray.
@@ -169,7 +172,7 @@ fn root_the_wall_clock_may_jump() -> Result<()> {
 fn root_a_collector_that_is_stopped_for_seconds_loses_nothing() -> Result<()> {
     let _machine = Exclusive::take()?;
     let before = Loaded::now()?;
-    let mut recording = Recording::start(["-x", "off", "-F", "on"], LIMIT)?;
+    let mut recording = Recording::start(["-x", "off", "-F", "on", "-A", "off"], LIMIT)?;
     recording.until_ticking()?;
     for _ in 0..2 {
         recording.signal(Signal::SIGSTOP)?;
