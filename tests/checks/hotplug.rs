@@ -57,7 +57,7 @@ fn root_a_cpu_goes_and_comes_back() -> Result<()> {
         away == 0.0,
         "{away} ticks of CPU {cpu} while it was offline"
     );
-    let start = experiment::start_ns(&experiment)?;
+    let start = experiment::began_ns(&experiment)?;
     let before = (going - start) as f64;
     Band::time(before, before, interval)
         .with_edges((EDGE_NS + (gone - going) as f64) / interval)

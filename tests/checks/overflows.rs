@@ -13,7 +13,7 @@ use kcollect::report::views::{View, Wish, answer};
 use object::{Object as _, ObjectSymbol as _};
 use serde::Deserialize;
 use tests::gprofng::{Table, script};
-use tests::kcollect::{Recorded, record};
+use tests::kcollect::{Recorded, record, sub_experiment};
 use tests::machine::Exclusive;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -78,13 +78,7 @@ impl Run {
 
     /// The program's own experiment.
     fn own(&self) -> Result<PathBuf> {
-        let experiment = self.recorded.experiment()?;
-        let names = fs::read_dir(&experiment)?.map(|entry| Ok(entry?.path()));
-        let mut names = names.filter(|path: &Result<PathBuf>| {
-            let name = path.as_ref().ok().and_then(|path| path.file_name());
-            name.is_some_and(|name| name.to_string_lossy().starts_with("_overflowing_PID_"))
-        });
-        names.next().context("it was not followed")?
+        sub_experiment(&self.recorded.experiment()?, "_overflowing_PID_")
     }
 }
 

@@ -11,7 +11,7 @@ use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 use tests::audit::{Audit, Life};
 use tests::books::{Books, FollowedBooks, complete};
-use tests::experiment::{array_ticks, packets, start_ns};
+use tests::experiment::{array_ticks, began_ns, packets};
 use tests::kcollect::record;
 use tests::machine::Exclusive;
 use tests::states::States;
@@ -118,7 +118,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
     let (mut early, mut stacks): (BTreeMap<String, u64>, BTreeMap<String, u64>) =
         Default::default();
     let (mut count, mut frames, mut nowhere, mut kernelless) = (0, 0, 0, 0);
-    let learnt_ns = start_ns(&founder)? + 1_000_000_000;
+    let learnt_ns = began_ns(&founder)? + 1_000_000_000;
     for (pid, life) in &brief {
         if !with_ticks.contains(pid) {
             continue;
@@ -155,9 +155,10 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
         wrong[..wrong.len().min(8)].join("\n")
     );
     let missing = books.losses.get("missing_stacks").copied();
+    let missing = usize::try_from(missing.context("missing stacks are counted")?)?;
     ensure!(
-        kernelless <= missing.unwrap_or_default(),
-        "{kernelless} ticks in the kernel without its functions, of {missing:?} in the books"
+        kernelless <= missing,
+        "{kernelless} records of the kernel without its functions, of {missing} in the books"
     );
     ensure!(count >= 20, "only {count} of them had a tick");
     ensure!(
@@ -179,8 +180,8 @@ struct Found {
     /// User frames, and how many of them are in no load object.
     frames: u64,
     nowhere: u64,
-    /// Ticks in the kernel that have no function of it.
-    kernelless: i64,
+    /// Records of ticks in the kernel that have no function of it: each is of a thread and a time, of whatever states.
+    kernelless: usize,
 }
 
 /// A process that had ticks.
@@ -226,13 +227,14 @@ fn one(
         nowhere: 0,
         kernelless: 0,
     };
+    let mut kernelless = BTreeSet::new();
     for tick in experiment.ticks()? {
         let tick = tick?;
         let stack = tick.stack.and_then(|stack| stacks.get(stack));
         let stack = stack.context("a tick without a stack")?;
         found.born_ns = found.born_ns.min(tick.time);
         if tick.state != Microstate::User.number() && !stack.frames.iter().any(is_of_kernel) {
-            found.kernelless += i64::from(tick.ticks);
+            kernelless.insert((tick.thread, tick.time));
         }
         for frame in stack.frames.iter().filter(|frame| !is_of_kernel(frame)) {
             found.frames += 1;
@@ -240,6 +242,7 @@ fn one(
             found.nowhere += u64::from(space.find(*frame, at).is_none());
         }
     }
+    found.kernelless = kernelless.len();
     Ok(found)
 }
 

@@ -56,7 +56,10 @@ fn root_a_signal_pauses_and_resumes() -> Result<()> {
     let _machine = Exclusive::take()?;
     for (option, pauses_first) in [("USR1", false), ("SIGUSR1,r", true)] {
         let mut recording = Recording::start(["-p", "hi", "-x", "off", "-y", option], LIMIT)?;
-        recording.until_running()?;
+        match pauses_first {
+            true => recording.until_running()?,
+            false => recording.until_open()?,
+        };
         // Begins paused: pause, record, pause. Begins recording: record, pause, record.
         for _ in 0..2 {
             sleep(Duration::from_secs(1));

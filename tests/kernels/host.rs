@@ -15,7 +15,7 @@ use tests::{compat32, loads, quarry};
 use crate::initramfs::Initramfs;
 use crate::judge::{Verdict, judge};
 use crate::kernel::{self, Kernel};
-use crate::runs::{DONE, KCOLLECT, MODULES, SELF, WORKLOADS};
+use crate::runs::{DONE, KCOLLECT, MODULES, OVERFLOWING, SELF, WORKLOADS};
 use crate::verifier;
 
 /// The longest that a machine runs.
@@ -107,6 +107,7 @@ fn common() -> Result<Initramfs> {
     // It is known by where it was built.
     files.program(Path::new(compat32::PROGRAM), compat32::PROGRAM)?;
     files.program(Path::new(quarry::QUARRY), "/quarry")?;
+    files.program(Path::new(env!("OVERFLOWING_PROGRAM")), OVERFLOWING)?;
     for name in ["sh", "true", "tar"] {
         let path = PathBuf::from("/bin").join(name);
         files.program(&path, &path)?;

@@ -16,7 +16,8 @@ use tests::loads;
 use tests::states::{Edges, Row, States, WHOLE_S};
 use tests::truth::Truth;
 
-use crate::runs::{FOLLOWED, Glances, MOVING, Program, STATES, Said};
+use crate::counters;
+use crate::runs::{COUNTED, FOLLOWED, Glances, MOVING, Program, STATES, Said};
 use crate::verifier;
 
 /// What was found on a kernel.
@@ -69,7 +70,7 @@ pub(crate) fn judge(carried: &Path) -> Verdict {
     let mut verdict = Verdict::default();
     let (mut notes, mut programs) = (Vec::new(), Vec::new());
     let mut results = vec![doctor(carried).context("doctor")];
-    for name in [STATES, FOLLOWED, MOVING] {
+    for name in [STATES, FOLLOWED, COUNTED, MOVING] {
         // Not every machine has all of them.
         if !carried.join(name).exists() {
             continue;
@@ -88,6 +89,7 @@ pub(crate) fn judge(carried: &Path) -> Verdict {
                 results.push(verifier::within_budget(&programs));
             }
             FOLLOWED => results.push(stacks(&recording, &mut notes)),
+            COUNTED => results.push(counters::judge(&recording.experiment).context(COUNTED)),
             _ => {}
         }
     }

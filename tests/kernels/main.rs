@@ -11,6 +11,7 @@
 //!
 //! It has no part in `make test`: it fetches packages.
 
+mod counters;
 mod elf;
 mod guest;
 mod host;

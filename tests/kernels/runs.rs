@@ -17,6 +17,11 @@ pub(crate) const MODULES: &str = "/modules";
 pub(crate) const LOAD: &str = "load";
 /// In what is carried out: the last file that is written.
 pub(crate) const DONE: &str = "done";
+/// The program whose events are counted, in a machine; how many pages it touches on one of two paths, and how many calls it
+/// makes: on the other three times as many.
+pub(crate) const OVERFLOWING: &str = "/overflowing";
+pub(crate) const PAGES: &str = "200";
+pub(crate) const CALLS: &str = "150";
 /// For how long each workload works, seconds.
 pub(crate) const SECONDS: &str = "0.6";
 
@@ -24,6 +29,8 @@ pub(crate) const SECONDS: &str = "0.6";
 pub(crate) const STATES: &str = "states";
 /// The recording of programs that are followed.
 pub(crate) const FOLLOWED: &str = "followed";
+/// The recording of events that are counted.
+pub(crate) const COUNTED: &str = "counted";
 /// The recording of what moves between two CPUs.
 pub(crate) const MOVING: &str = "moving";
 
@@ -50,6 +57,19 @@ pub(crate) const RUNS: [&[Run]; 2] = [
             name: FOLLOWED,
             words: &["-p", "hi", "-F", "on", "--"],
             load: &["/bin/sh", "-eu", "-c", FOLLOWED_SCRIPT],
+        },
+        Run {
+            name: COUNTED,
+            words: &[
+                "-p",
+                "hi",
+                "-F",
+                "=overflowing",
+                "-h",
+                "page-faults,1,syscalls:sys_enter_getppid,1",
+                "--",
+            ],
+            load: &[OVERFLOWING, PAGES, "0", CALLS, "0"],
         },
     ],
     &[Run {

@@ -48,18 +48,24 @@ pub fn interval_ns(experiment: &Path) -> Result<f64> {
     Ok(microseconds.parse::<f64>()? * 1e3)
 }
 
-/// The moment that an experiment's times are relative to, `CLOCK_MONOTONIC` nanoseconds.
+/// When data began, `CLOCK_MONOTONIC` nanoseconds: they are paused while kcollect gets everything going.
 ///
 /// # Errors
 /// When its log does not say.
-pub fn start_ns(experiment: &Path) -> Result<u64> {
+pub fn began_ns(experiment: &Path) -> Result<u64> {
     let log = log(experiment)?;
-    let tstamp =
-        attribute(&log, &["event", "kind=\"run\""], "tstamp").context("no run event in log.xml")?;
-    let (seconds, nanoseconds) = tstamp
-        .split_once('.')
-        .context("a run event without a fraction")?;
-    Ok(seconds.parse::<u64>()? * 1_000_000_000 + nanoseconds.parse::<u64>()?)
+    let time = |kind: &str| {
+        attribute(&log, &["event ", &format!("kind=\"{kind}\"")], "tstamp")
+            .with_context(|| format!("no {kind} event in log.xml"))
+            .and_then(nanoseconds)
+    };
+    Ok(time("run")? + time("resume")?)
+}
+
+/// Of seconds with a fraction.
+fn nanoseconds(time: &str) -> Result<u64> {
+    let (seconds, rest) = time.split_once('.').context("a time without a fraction")?;
+    Ok(seconds.parse::<u64>()? * 1_000_000_000 + rest.parse::<u64>()?)
 }
 
 /// All clock packets, in the order of the file.
@@ -229,7 +235,8 @@ mod tests {
 
     const LOG: &str = "<profile name=\"profile\" ptimer=\"997\" numstates=\"3\">\n<profpckt kind=\"8\" uname=\"x\">\n\
         <field name=\"CPUID\" offset=\"4\"/>\n<field name=\"TSTAMP\" offset=\"8\"/>\n<field name=\"NTICK\" offset=\"16\"/>\n\
-        <field name=\"KPID\" offset=\"20\"/>\n</profpckt></profile>\n<event kind=\"run\" tstamp=\"5.000000007\"/>\n";
+        <field name=\"KPID\" offset=\"20\"/>\n</profpckt></profile>\n<event kind=\"run\" tstamp=\"5.000000007\"/>\n\
+        <event kind=\"pause\" tstamp=\"0.000000000\"/>\n<event kind=\"resume\" tstamp=\"0.500000000\"/>\n";
 
     fn packet(kind: u16, ticks: u32) -> Vec<u8> {
         let mut bytes = [24u16.to_le_bytes(), kind.to_le_bytes()].concat();
@@ -259,7 +266,7 @@ mod tests {
         };
         assert_eq!(packets(directory.path()).unwrap()[0], first);
         assert_eq!(interval_ns(directory.path()).unwrap(), 997_000.0);
-        assert_eq!(start_ns(directory.path()).unwrap(), 5_000_000_007);
+        assert_eq!(began_ns(directory.path()).unwrap(), 5_500_000_007);
     }
 
     #[test]

@@ -91,16 +91,30 @@ impl Recording {
         Ok(Self { directory, running })
     }
 
-    /// Waits until data are recorded: the experiment's log says that the run has begun.
+    /// Waits until data are recorded: the experiment's log says that they were resumed, which they are once everything is going.
+    /// That takes seconds on a machine that has other work.
     ///
     /// # Errors
     /// When kcollect ends before.
     pub fn until_running(&mut self) -> Result<PathBuf> {
+        self.until_logged("resume")
+    }
+
+    /// Waits until the experiment is there, for who begins paused.
+    ///
+    /// # Errors
+    /// When kcollect ends before.
+    pub fn until_open(&mut self) -> Result<PathBuf> {
+        self.until_logged("run")
+    }
+
+    fn until_logged(&mut self, kind: &str) -> Result<PathBuf> {
         let directory = self.directory.path().to_owned();
-        self.running.until("the experiment's run event", || {
+        let event = format!("<event kind=\"{kind}\"");
+        self.running.until(&format!("{event} in the log"), || {
             experiment_in(&directory)
                 .and_then(|path| Ok(fs::read_to_string(path.join("log.xml"))?))
-                .is_ok_and(|log| log.contains("kind=\"run\""))
+                .is_ok_and(|log| log.contains(&event))
         })?;
         experiment_in(&directory)
     }
@@ -237,6 +251,21 @@ pub fn experiment_in(directory: &Path) -> Result<PathBuf> {
         (None, _) => bail!("no experiment in {}", directory.display()),
         _ => bail!("more than one experiment in {}", directory.display()),
     }
+}
+
+/// The experiment of a followed process, by how its name begins.
+///
+/// # Errors
+/// When there is none.
+pub fn sub_experiment(founder: &Path, begins: &str) -> Result<PathBuf> {
+    let named = |path: &PathBuf| {
+        let name = path.file_name().map(|name| name.to_string_lossy());
+        name.is_some_and(|name| name.starts_with(begins))
+    };
+    let mut found = experiments_in(founder)?.into_iter().filter(named);
+    found
+        .next()
+        .with_context(|| format!("no {begins}* in {}", founder.display()))
 }
 
 /// All experiments in a directory.

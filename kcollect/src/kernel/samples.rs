@@ -38,12 +38,36 @@ const FILE: &str = "threads.jsonl";
 pub struct Samples {
     start: u64,
     interval_ns: u64,
-    /// Threads that live and have had a line, with its time.
-    told: HashMap<u64, u64>,
+    /// Threads that live and have had a line.
+    told: HashMap<u64, Told>,
     brief: (u64, Times),
     taken: u32,
     split: Split,
     splits: HashMap<(u32, u64), Split>,
+}
+
+/// What a thread's last line has said.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    as_of: u64,
+    elsewhere: u64,
+}
+
+impl Told {
+    fn of(thread: &ThreadTimes, times: &Times) -> Told {
+        Told {
+            as_of: thread.as_of,
+            elsewhere: times
+                .lived
+                .saturating_sub(times.ns[usize::from(thread.state)]),
+        }
+    }
+
+    /// Whether a thread has done anything but stay in its state since. A change that nobody saw, and that the scheduler's
+    /// own sums told of later, does not move the time that its state is known since.
+    fn is_of(self, thread: &ThreadTimes, times: &Times) -> bool {
+        thread.since < self.as_of && Told::of(thread, times).elsewhere == self.elsewhere
+    }
 }
 
 /// Time on a CPU until a sample, split by the ticks of each span between two samples, so that none of the parts shrinks.
@@ -118,14 +142,14 @@ impl Samples {
     ) -> experiment_format::Result<()> {
         let mut changed: Vec<_> = accounts
             .living()
-            .filter(|(thread, _)| {
+            .filter(|(thread, times)| {
                 let told = self.told.get(&thread.task);
-                told.is_none_or(|told| thread.since >= *told)
+                told.is_none_or(|told| !told.is_of(thread, times))
             })
             .collect();
         changed.sort_by_key(|(thread, _)| (thread.head.pid, thread.head.tid));
         for (thread, times) in &changed {
-            self.told.insert(thread.task, thread.as_of);
+            self.told.insert(thread.task, Told::of(thread, times));
             self.thread(writer, thread, times)?;
         }
         let (brief, times) = std::mem::take(&mut self.brief);

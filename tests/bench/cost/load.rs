@@ -18,6 +18,7 @@ use tests::machine::{online_cpus, work_cpu};
 use tests::truth::pin;
 
 use crate::redis::{self, Server};
+use crate::setting::Profiler;
 use crate::sources;
 
 /// The longest that a load may take.
@@ -98,7 +99,13 @@ impl Load {
         }
     }
 
-    pub(crate) fn run(self) -> Result<Ran> {
+    /// Whether it is one command, which a profiler can start.
+    pub(crate) fn is_command(self) -> bool {
+        !matches!(self, Self::Cpu | Self::Redis)
+    }
+
+    pub(crate) fn run(self, profiler: &Profiler) -> Result<Ran> {
+        let bench = |command| bench(profiler.around(command));
         let server = match self {
             Self::Redis => Some(Server::start()?),
             _ => None,

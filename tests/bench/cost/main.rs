@@ -7,7 +7,8 @@
 //!
 //! A machine of many processes is watched besides, for a minute and once by each of a few settings ([`crowd`]).
 //!
-//! A peer that is not installed, or that this kernel does not let run, is a row that says so. kcollect has to run.
+//! A peer that is not installed, or that this kernel does not let run, is a row that says so: `cargo install samply` and
+//! Debian's bpfcc-tools, with the headers of the kernel that runs, bring two of them. kcollect has to run.
 
 mod crowd;
 mod empty;
@@ -23,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
@@ -32,7 +33,7 @@ use tests::machine::Exclusive;
 use tests::paired::order;
 
 use crate::load::Load;
-use crate::setting::{Kind, Setting};
+use crate::setting::{Kind, Profiler, Setting};
 use crate::table::{Measured, Results, Row, Style};
 
 /// For checks that wait for the machine: between two loads, they get it.
@@ -41,9 +42,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Of one CPU, what other programs may take during a run before it is repeated. The kernel counts CPU time in ticks, and
 /// writes files for a profiler in threads of its own: less than this is no disturbance.
 const DISTURBED: f64 = 0.15;
-
-/// What a profiler is given to record when it is tried out: one that has recorded nothing says so with an error.
-const SOMETHING: Duration = Duration::from_millis(200);
 
 /// As long as the budget of the time to the summary says.
 const CROWD_SECONDS: u16 = 60;
@@ -161,7 +159,7 @@ fn try_out(loads: &[Load], settings: &[Setting], interrupt: &Interrupt) -> Resul
     for setting in settings {
         interrupt.check()?;
         let tried = setting.start().and_then(|profiler| {
-            spin(SOMETHING);
+            profiler.try_out()?;
             profiler.stop()
         });
         let failure = match tried {
@@ -180,11 +178,11 @@ fn try_out(loads: &[Load], settings: &[Setting], interrupt: &Interrupt) -> Resul
     for &load in loads {
         interrupt.check()?;
         let what = load.describe()?;
-        let ran = load.run();
+        let ran = load.run(&Profiler::None);
         all.push(Results {
             load,
             rows: if ran.is_ok() {
-                rows.clone()
+                rows.iter().map(|row| row.on(load)).collect()
             } else {
                 Vec::new()
             },
@@ -192,13 +190,6 @@ fn try_out(loads: &[Load], settings: &[Setting], interrupt: &Interrupt) -> Resul
         });
     }
     Ok(all)
-}
-
-fn spin(time: Duration) {
-    let start = Instant::now();
-    while start.elapsed() < time {
-        std::hint::spin_loop();
-    }
 }
 
 /// Everything that works, once.
@@ -255,7 +246,7 @@ fn least_disturbed(
 fn measure(load: Load, setting: &Setting) -> Result<Measured> {
     let profiler = setting.start()?;
     let before = profiler.cpu()?;
-    let ran = load.run()?;
+    let ran = load.run(&profiler)?;
     let after = profiler.cpu()?;
     Ok(Measured {
         ran,

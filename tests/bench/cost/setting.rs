@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -18,6 +18,7 @@ use tests::command::Running;
 use tests::kcollect::experiment_in;
 
 use crate::empty::Empty;
+use crate::load::bench;
 use crate::took::Took;
 
 /// The longest that a profiler may live.
@@ -25,6 +26,12 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// From when a profiler has opened what it watches with, to the load. With nothing running as well.
 const SETTLE: Duration = Duration::from_millis(300);
+
+/// What a profiler is given to record when it is tried out.
+const SOMETHING: Duration = Duration::from_millis(200);
+
+/// As Debian calls it.
+const PROFILE: &str = "profile-bpfcc";
 
 /// perf needs tracefs for the names of its events. Where it is not mounted it is, for perf alone.
 const WITH_TRACEFS: &str = "test -e /sys/kernel/tracing/events || \
@@ -56,6 +63,12 @@ pub(crate) enum Kind {
     Sched,
     /// offcputime of the BPF compiler collection, in C (libbpf-tools)
     Offcputime,
+    /// profile of the BPF compiler collection, at 100 Hz: kernel and user stacks by frame pointers
+    Profile,
+    /// samply record at 100 Hz, of the load alone
+    Samply,
+    /// gprofng collect app, of the load and what it starts alone
+    Collect,
 }
 
 /// One of the things compared.
@@ -73,6 +86,11 @@ pub(crate) struct Setting {
 pub(crate) enum Profiler {
     None,
     Program(Empty),
+    /// One that watches only what it starts itself.
+    Starter {
+        kind: Kind,
+        directory: TempDir,
+    },
     Process {
         kind: Kind,
         running: Running,
@@ -114,8 +132,13 @@ impl Setting {
             Kind::Again => "no profiler once more: how far two equal things seem to differ".into(),
             Kind::Empty => "an empty BPF program on tp_btf/sched_switch".into(),
             Kind::Offcputime => "offcputime, of libbpf-tools".into(),
-            kind if kind.is_perf() => format!("perf record -a {}", kind.options().join(" ")),
-            kind => format!("kcollect {}", kind.options().join(" ")),
+            Kind::Profile => format!("{PROFILE} {}", words(self.kind)),
+            kind if kind.is_starter() => format!(
+                "{} COMMAND: it starts what it watches, so its own start and end are in the time",
+                words(kind)
+            ),
+            kind if kind.is_perf() => format!("perf record -a {}", words(kind)),
+            kind => format!("kcollect {}", words(kind)),
         }
     }
 
@@ -124,6 +147,10 @@ impl Setting {
         let profiler = match self.kind {
             Kind::Nothing | Kind::Again => Profiler::None,
             Kind::Empty => Profiler::Program(Empty::attach()?),
+            kind if kind.is_starter() => Profiler::Starter {
+                kind,
+                directory: TempDir::new()?,
+            },
             kind => {
                 let directory = TempDir::new()?;
                 let mut command = self.command();
@@ -155,6 +182,7 @@ impl Setting {
                 command
             }
             Kind::Offcputime => Command::new("offcputime"),
+            Kind::Profile => Command::new(PROFILE),
             _ => {
                 let mut command = Command::new(&self.binary);
                 for variable in ["SUDO_UID", "SUDO_GID", "SUDO_USER"] {
@@ -183,6 +211,11 @@ impl Kind {
         matches!(self, Self::OnKernel | Self::On | Self::HiKernel | Self::Hi)
     }
 
+    /// Whether it watches only what it starts itself.
+    pub(crate) fn is_starter(self) -> bool {
+        matches!(self, Self::Samply | Self::Collect)
+    }
+
     fn is_perf(self) -> bool {
         matches!(self, Self::Perf | Self::Dwarf | Self::DwarfHi | Self::Sched)
     }
@@ -198,12 +231,53 @@ impl Kind {
             Self::Dwarf => &["--call-graph", "dwarf", "-F", "100"],
             Self::DwarfHi => &["--call-graph", "dwarf", "-F", "1000"],
             Self::Sched => &["-g", "-e", "sched:sched_switch", "-e", "sched:sched_wakeup"],
+            Self::Profile => &["-F", "100"],
+            Self::Samply => &[
+                "samply",
+                "record",
+                "--save-only",
+                "-r",
+                "100",
+                "-o",
+                "profile.json",
+                "--",
+            ],
+            Self::Collect => &["gprofng", "collect", "app", "-p", "on", "-o", "test.er"],
             Self::Nothing | Self::Again | Self::Empty | Self::Offcputime => &[],
         }
     }
 }
 
 impl Profiler {
+    /// A command as it is run under this profiler.
+    pub(crate) fn around(&self, command: Command) -> Command {
+        let Self::Starter { kind, directory } = self else {
+            return command;
+        };
+        let [program, options @ ..] = kind.options() else {
+            return command;
+        };
+        let mut whole = Command::new(program);
+        whole.args(options).arg(command.get_program());
+        whole.args(command.get_args()).current_dir(directory.path());
+        whole
+    }
+
+    /// Gives it something to record: one that has recorded nothing ends with an error.
+    pub(crate) fn try_out(&self) -> Result<()> {
+        if let Self::Starter { .. } = self {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"]);
+            bench(self.around(shell)).map(drop)
+        } else {
+            let start = Instant::now();
+            while start.elapsed() < SOMETHING {
+                std::hint::spin_loop();
+            }
+            Ok(())
+        }
+    }
+
     /// CPU time of its process so far; `None` where it has none.
     pub(crate) fn cpu(&self) -> Result<Option<Duration>> {
         let Self::Process { running, .. } = self else {
@@ -222,6 +296,7 @@ impl Profiler {
                 drop(program);
                 Ok(Took::default())
             }
+            Self::Starter { directory, .. } => Took::written_in(directory.path()),
             Self::Process {
                 kind,
                 running,
@@ -229,6 +304,11 @@ impl Profiler {
             } => Took::of(kind, running, directory.path()),
         }
     }
+}
+
+/// What it is started with.
+fn words(kind: Kind) -> String {
+    kind.options().join(" ")
 }
 
 /// Whether an experiment's log says that data are taken: its run begins paused, until the tables of what runs are there.

@@ -32,6 +32,18 @@ pub(crate) struct Row {
     pub(crate) failure: Option<String>,
 }
 
+impl Row {
+    /// For one load: not every setting can watch it.
+    pub(crate) fn on(&self, load: Load) -> Self {
+        let mut row = self.clone();
+        if row.works && row.setting.kind.is_starter() && !load.is_command() {
+            row.works = false;
+            row.failure = Some("watches only a command that it starts".into());
+        }
+        row
+    }
+}
+
 /// All runs of a load. The first row is that of nothing running.
 #[derive(Clone, Debug)]
 pub(crate) struct Results {

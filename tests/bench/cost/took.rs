@@ -65,6 +65,14 @@ pub(crate) struct Followed {
 }
 
 impl Took {
+    /// Of a profiler that has ended with its load: what it wrote.
+    pub(crate) fn written_in(directory: &Path) -> Result<Self> {
+        Ok(Self {
+            bytes: Some(bytes_in(directory)?),
+            ..Self::default()
+        })
+    }
+
     /// Ends a profiler as Ctrl-C does, and asks.
     pub(crate) fn of(kind: Kind, mut running: Running, directory: &Path) -> Result<Self> {
         // Of the children that have been waited for: meanwhile, only this one is.
@@ -93,7 +101,7 @@ impl Took {
         };
         if kind.is_kcollect() {
             Books::read(&experiment_in(directory)?, finished)?.add_to(took)
-        } else if kind == Kind::Offcputime {
+        } else if matches!(kind, Kind::Offcputime | Kind::Profile) {
             Ok(Self {
                 bytes: Some(finished.succeeded()?.stdout.len() as u64),
                 ..took
@@ -111,6 +119,19 @@ impl Took {
             })
         }
     }
+}
+
+/// Of all files in a directory and below.
+fn bytes_in(directory: &Path) -> Result<u64> {
+    let mut sum = 0;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        sum += match entry.file_type()?.is_dir() {
+            true => bytes_in(&entry.path())?,
+            false => entry.metadata()?.len(),
+        };
+    }
+    Ok(sum)
 }
 
 /// The most memory that a process has had resident, bytes.
