@@ -26,7 +26,7 @@ fn crowd(what: &str, count: usize) -> Result<(Vec<serde_json::Value>, Books)> {
     let mut load = std::process::Command::new(workload!("crowd"));
     load.args([what, &count.to_string(), "3"]);
     let mut recording = Recording::start(["-F", "on", "-A", "off"], LIMIT)?;
-    recording.until_ticking()?;
+    recording.until_running()?;
     let load = Running::start(&mut load, LIMIT)?;
     while !load.has_printed()? {
         load.in_time()?;

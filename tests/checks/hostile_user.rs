@@ -132,7 +132,7 @@ fn root_secrets_in_the_place_of_maps_stay_secret() -> Result<()> {
     fs::write(&file, &lines)?;
     fs::set_permissions(&file, Permissions::from_mode(0o600))?;
     let mut recording = Recording::start(["-p", "hi", "-F", QUARRIES], LIMIT)?;
-    recording.until_ticking()?;
+    recording.until_running()?;
     let deeds = "jit:1500";
     let attacks = [
         format!("ln -s $0/secret /tmp/perf-$$.map; exec ./quarry {deeds}"),
@@ -161,7 +161,7 @@ fn root_files_without_end_or_answer_are_given_up() -> Result<()> {
     let _machine = Exclusive::take()?;
     let lair = Lair::make()?;
     let mut recording = Recording::start(["-p", "hi", "-F", QUARRIES, "-A", "copy"], LIMIT)?;
-    recording.until_ticking()?;
+    recording.until_running()?;
     let attacks = [
         "mkfifo /tmp/perf-$$.map; exec ./quarry jit:1200",
         "truncate -s 100G /tmp/perf-$$.map; exec ./quarry jit:1200",

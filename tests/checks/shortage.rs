@@ -143,7 +143,7 @@ fn root_the_wall_clock_may_jump() -> Result<()> {
     let begun = Instant::now();
     let mut recording =
         Recording::start(["-p", "hi", "-x", "off", "-F", "on", "-A", "off"], LIMIT)?;
-    recording.until_ticking()?;
+    recording.until_running()?;
     let ticking = Instant::now();
     // Seconds, back and forth: others who look at it now are not led far astray.
     for seconds in [-3, 5] {
@@ -173,7 +173,7 @@ fn root_a_collector_that_is_stopped_for_seconds_loses_nothing() -> Result<()> {
     let _machine = Exclusive::take()?;
     let before = Loaded::now()?;
     let mut recording = Recording::start(["-x", "off", "-F", "on", "-A", "off"], LIMIT)?;
-    recording.until_ticking()?;
+    recording.until_running()?;
     for _ in 0..2 {
         recording.signal(Signal::SIGSTOP)?;
         sleep(Duration::from_millis(2500));

@@ -72,7 +72,7 @@ fn killed(phase: Phase, follow: &str, random: &mut SplitMix) -> Result<()> {
     if phase == Phase::Start {
         sleep(Duration::from_millis(random.below(1200)));
     } else {
-        let experiment = recording.until_ticking()?;
+        let experiment = recording.until_running()?;
         sleep(Duration::from_millis(random.below(1500)));
         written = experiment::ticks(&experiment)?;
     }

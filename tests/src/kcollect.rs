@@ -119,19 +119,6 @@ impl Recording {
         experiment_in(&directory)
     }
 
-    /// Waits until ticks are taken, which is later than [`Recording::until_running`]: what runs is looked at before.
-    ///
-    /// # Errors
-    /// When kcollect ends before.
-    pub fn until_ticking(&mut self) -> Result<PathBuf> {
-        let experiment = self.until_running()?;
-        self.running.until("the first tick", || {
-            fs::read_to_string(experiment.join("log.xml"))
-                .is_ok_and(|log| log.contains("kind=\"resume\""))
-        })?;
-        Ok(experiment)
-    }
-
     /// Starts it with a load, a workload's path, that runs for so many seconds, every tick recorded; and waits until data are
     /// recorded. Gives the experiment too.
     ///
