@@ -1,6 +1,6 @@
 //! SIGKILL at any moment leaves an experiment that opens, with every tick that was written, and nothing in the kernel.
 //!
-//! 20 times; as often as `KCOLLECT_KILLS` says, for who has the time. The moments are those of a seed, the first ones of many
+//! 10 times; as often as `KCOLLECT_KILLS` says, for who has the time. The moments are those of a seed, the first ones of many
 //! runs those of a few.
 
 use std::thread::sleep;
@@ -19,7 +19,7 @@ use tests::workload;
 
 /// Says how often.
 const KILLS: &str = "KCOLLECT_KILLS";
-const RUNS: u32 = 20;
+const RUNS: u32 = 10;
 
 /// The seed: a failure can be repeated, as far as the machine repeats itself.
 const SEED: u64 = 0x6b63_6f6c_6c65_6374;
