@@ -44,7 +44,9 @@ fn crowd(what: &str, count: usize) -> Result<(Vec<serde_json::Value>, Books)> {
         .complete()
         .with_context(|| recorded.finished.to_string())?;
     let text = fs::read_to_string(experiment.join("threads.jsonl"))?;
-    let lines = text.lines().map(serde_json::from_str);
+    // Blank lines stand between.
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let lines = lines.map(serde_json::from_str);
     let lines = lines.collect::<Result<_, _>>()?;
     before.nothing_more()?;
     Ok((lines, books))
