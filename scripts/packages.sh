@@ -95,6 +95,8 @@ find_missing() {
         # What lines and inlined functions are compared with, and what moves debug information into a common file.
         have llvm-addr2line || lacks llvm-addr2line llvm
         have dwz || lacks dwz dwz
+        # A disk that fails.
+        [ -x /sbin/mkfs.ext4 ] || have mkfs.ext4 || lacks mkfs.ext4 e2fsprogs
         # It opens the pages.
         have_browser || lacks Chromium "$(browser_package)"
         ;;
@@ -120,7 +122,6 @@ find_missing() {
     fi
     if [ "$purpose" = kernels ]; then
         have qemu-system-x86_64 || lacks qemu-system-x86_64 qemu-system-x86
-        [ -x /sbin/mkfs.ext4 ] || have mkfs.ext4 || lacks mkfs.ext4 e2fsprogs
         # Their packages are Debian's, signed with its keys.
         have apt-get || lacks apt-get apt
         have dpkg-deb || lacks dpkg-deb dpkg

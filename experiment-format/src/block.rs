@@ -15,8 +15,8 @@
 //! bytes and a second of 8. Packets are multiples of 8 bytes, so that the largest is no larger
 //! than the first of the two and the second stays true under it.
 //!
-//! One thing cannot be kept out: who owns the file may truncate it while a block is mapped, and
-//! then the next packet is a SIGBUS.
+//! Two things cannot be kept out: a disk that fails while a block is mapped, and who owns the file may truncate it. Then the
+//! next packet is an error, and all that follow ([`guard`](crate::guard)).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -30,6 +30,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use crate::Result;
 use crate::append::retry;
 use crate::error::Error;
+use crate::guard::{DiskFailed, guarded};
 use crate::packet::{EMPTY, HEADER_BYTES, header};
 
 /// Bytes of a block: a multiple of the page size of every machine.
@@ -48,6 +49,8 @@ pub(crate) struct BlockFile {
     block: Option<(MmapMut, u64)>,
     /// Bytes of the block that are used.
     used: usize,
+    /// The disk under it failed.
+    failed: bool,
 }
 
 impl BlockFile {
@@ -58,6 +61,7 @@ impl BlockFile {
             path: path.to_owned(),
             block: None,
             used: 0,
+            failed: false,
         }
     }
 
@@ -83,23 +87,38 @@ impl BlockFile {
                 return Err(Error::unwritable(&self.path, what));
             }
         };
+        if self.failed {
+            return Err(self.disk_failed(DiskFailed));
+        }
         if self.block.is_none() || self.used + size > BLOCK {
             self.next_block()?;
         }
         let Some((map, _)) = &mut self.block else {
             return Ok(());
         };
-        let end = self.used + size;
-        // The rest behind the first packet of a block fits in one EMPTY packet: a packet has 8
-        // bytes at least.
-        if end < BLOCK {
-            let rest = header((BLOCK - end) as u16, EMPTY);
-            map[end..end + HEADER_BYTES].copy_from_slice(&rest);
-        }
-        map[self.used + HEADER_BYTES..end].copy_from_slice(&packet[HEADER_BYTES..]);
-        store_header(map, self.used, first);
+        let (used, end) = (self.used, self.used + size);
+        let stored = guarded(map, |map| {
+            // The rest behind the first packet of a block fits in one EMPTY packet: a packet has 8
+            // bytes at least.
+            if end < BLOCK {
+                let rest = header((BLOCK - end) as u16, EMPTY);
+                map[end..end + HEADER_BYTES].copy_from_slice(&rest);
+            }
+            map[used + HEADER_BYTES..end].copy_from_slice(&packet[HEADER_BYTES..]);
+            store_header(map, used, first);
+        });
+        stored.map_err(|failed| self.disk_failed(failed))?;
         self.used = end;
         Ok(())
+    }
+
+    /// Nothing is stored any more. The kernel has not said why; it does when it is asked for what is there already.
+    fn disk_failed(&mut self, _: DiskFailed) -> Error {
+        self.failed = true;
+        let offset = self.block.as_ref().map_or(0, |(_, offset)| *offset);
+        let keep = FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        let again = retry(|| fallocate(&self.file, keep, offset as i64, BLOCK as i64));
+        Error::io("write", &self.path, again.err().unwrap_or(Errno::EIO))
     }
 
     /// Reserves and maps the block behind the last one.
@@ -114,11 +133,13 @@ impl BlockFile {
         // SAFETY: the file is ours and made for this; the range exists on disk, see `reserve`.
         let mut map = unsafe { options.map_mut(&self.file) }
             .map_err(|error| Error::io("map", &self.path, error))?;
-        map[LARGEST..LARGEST + HEADER_BYTES].copy_from_slice(&header(UNIT as u16, EMPTY));
-        store_header(&mut map, 0, header(LARGEST as u16, EMPTY));
+        let stored = guarded(&mut map, |map| {
+            map[LARGEST..LARGEST + HEADER_BYTES].copy_from_slice(&header(UNIT as u16, EMPTY));
+            store_header(map, 0, header(LARGEST as u16, EMPTY));
+        });
         self.block = Some((map, offset));
         self.used = 0;
-        Ok(())
+        stored.map_err(|failed| self.disk_failed(failed))
     }
 
     /// Makes the file one block longer, with space on disk under it.
@@ -222,6 +243,26 @@ mod tests {
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(bytes.len() as u64, len);
         assert_eq!(walk(&bytes), written);
+    }
+
+    #[test]
+    fn a_file_that_is_truncated_under_it_is_an_error_and_stays_one() {
+        let (_dir, path, mut file) = file();
+        file.append(&packet(40, 1)).unwrap();
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(0)
+            .unwrap();
+        for _ in 0..2 {
+            let error = file.append(&packet(48, 2)).unwrap_err();
+            assert!(error.to_string().contains("profile"), "{error}");
+        }
+        file.close().unwrap();
+        // Others are not touched.
+        let (_dir, _, mut other) = self::file();
+        other.append(&packet(40, 3)).unwrap();
     }
 
     #[test]

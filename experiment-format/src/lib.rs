@@ -124,6 +124,7 @@ pub mod archive;
 mod block;
 pub mod error;
 pub mod functions;
+mod guard;
 pub mod image;
 pub mod layout;
 pub mod log;

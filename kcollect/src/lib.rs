@@ -22,6 +22,7 @@ pub mod output;
 pub mod perf;
 pub mod picture;
 pub mod precedence;
+pub mod privileges;
 pub mod report;
 pub mod session;
 pub mod signals;

@@ -9,6 +9,8 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{AccessFlags, access};
@@ -41,6 +43,49 @@ pub fn refused(words: &[OsString]) -> Option<(&OsStr, io::Error)> {
         result
     };
     Some((program, result.err()?))
+}
+
+/// A thread that keeps what kcollect was started with, and waits to start the load with it.
+///
+/// Dropped before, it starts nothing.
+#[derive(Debug)]
+pub struct Starter {
+    go: Sender<()>,
+    started: Receiver<io::Result<Load>>,
+}
+
+impl Starter {
+    /// Begins to wait. The rest is as for [`Load::start`].
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    pub fn wait(
+        words: &[OsString],
+        descriptors: Option<(u64, u64)>,
+        ignore: &[i32],
+    ) -> io::Result<Starter> {
+        let (words, ignore) = (words.to_vec(), ignore.to_vec());
+        let (go, gone) = channel();
+        let (done, started) = channel();
+        let work = move || {
+            if gone.recv().is_ok() {
+                // Nobody is waiting any more only if the session has ended.
+                let _ = done.send(Load::start(&words, descriptors, &ignore));
+            }
+        };
+        thread::Builder::new().name("load".to_owned()).spawn(work)?;
+        Ok(Starter { go, started })
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// As [`Load::start`].
+    pub fn start(self) -> io::Result<Load> {
+        let ended = |_| io::Error::other("the thread that starts it has ended");
+        self.go.send(()).map_err(|_| ended(()))?;
+        self.started.recv().map_err(|_| ended(()))?
+    }
 }
 
 /// A load that was started.
@@ -117,6 +162,19 @@ mod tests {
 
     fn kind(program: &str) -> Option<i32> {
         refused(&[program.into()])?.1.raw_os_error()
+    }
+
+    #[test]
+    fn a_starter_starts_when_it_is_told() {
+        let words = ["sh".into(), "-c".into(), "exit 3".into()];
+        let mut load = Starter::wait(&words, None, &[]).unwrap().start().unwrap();
+        while !load.ended().unwrap() {
+            thread::yield_now();
+        }
+        assert_eq!(load.status.unwrap().code(), Some(3));
+        let none = Starter::wait(&["no-such-program-anywhere".into()], None, &[]).unwrap();
+        assert_eq!(none.start().unwrap_err().kind(), io::ErrorKind::NotFound);
+        drop(Starter::wait(&words, None, &[]).unwrap());
     }
 
     #[test]

@@ -23,10 +23,11 @@ use crate::dry_run;
 use crate::exit::{Failure, Kind, load_code, spawn_code};
 use crate::kernel::code::Kernel;
 use crate::kernel::founder::Founder;
-use crate::load::{self, Load};
+use crate::load::{self, Load, Starter};
 use crate::machine::{self, now};
 use crate::output::Output;
 use crate::precedence::Precedence;
+use crate::privileges::{self, Needs};
 use crate::signals::{self, Signals};
 use crate::sources::Sources;
 use crate::summary::Summary;
@@ -68,8 +69,6 @@ struct Session<'a> {
     sources: Sources,
     founder: Founder,
     gate: Gate,
-    /// How many files a process may have open, as kcollect found it.
-    descriptors: Option<(u64, u64)>,
     load: LoadPhase,
     /// Nanoseconds of CLOCK_MONOTONIC, as all times here.
     started: u64,
@@ -98,7 +97,7 @@ impl Gate {
 
 enum LoadPhase {
     None,
-    QuietUntil(u64),
+    QuietUntil(u64, Starter),
     Running(Load),
     Ended {
         load: Load,
@@ -142,8 +141,14 @@ impl<'a> Session<'a> {
             counters,
         )?;
 
+        let starter = starter(plan, descriptors, &signals)?;
         let dir = create_directory(plan, output)?;
         let path = shown_path(plan, &dir);
+        if let Err(error) = privileges::give_up(Needs::of(plan)) {
+            output.say(&format!(
+                "privileges that are not needed any more could not be given up: {error}"
+            ));
+        }
         let founder = Founder::create(dir, (plan, counters), kernel, emission, |text| {
             output.detail(text);
         });
@@ -177,10 +182,9 @@ impl<'a> Session<'a> {
             sources.tell_recording(true, started);
         }
 
-        let load = match plan.load.is_empty() {
-            true => LoadPhase::None,
-            false => LoadPhase::QuietUntil(after(started, plan.quiet)),
-        };
+        let load = starter.map_or(LoadPhase::None, |starter| {
+            LoadPhase::QuietUntil(after(started, plan.quiet), starter)
+        });
         Ok(Session {
             plan,
             path,
@@ -188,7 +192,6 @@ impl<'a> Session<'a> {
             sources,
             founder,
             gate,
-            descriptors,
             load,
             started,
             next_sample: plan.sample_period.map(|period| after(started, period)),
@@ -348,7 +351,7 @@ impl<'a> Session<'a> {
 
     fn next_deadline(&self, next_round: u64) -> u64 {
         let load = match &self.load {
-            LoadPhase::QuietUntil(time)
+            LoadPhase::QuietUntil(time, _)
             | LoadPhase::Ended {
                 quiet_until: time, ..
             } => Some(*time),
@@ -403,8 +406,13 @@ impl<'a> Session<'a> {
 
     fn follow_load(&mut self, time: u64, output: &mut Output) -> Result<(), Failure> {
         match &mut self.load {
-            LoadPhase::QuietUntil(start) if time >= *start => {
-                match Load::start(&self.plan.load, self.descriptors, &self.signals.ignored) {
+            LoadPhase::QuietUntil(start, _) if time >= *start => {
+                let LoadPhase::QuietUntil(_, starter) =
+                    std::mem::replace(&mut self.load, LoadPhase::None)
+                else {
+                    return Ok(());
+                };
+                match starter.start() {
                     Ok(load) => {
                         output.detail(&format!("load started (Process ID: {})", load.pid()));
                         self.founder.follow(load.pid());
@@ -513,6 +521,27 @@ fn prepare(sources: &mut Sources, founder: &mut Founder) -> Result<(), Failure> 
 
 fn after(time: u64, span: Duration) -> u64 {
     time.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// The thread that starts the load, if there is one, with the privileges that kcollect was started with.
+fn starter(
+    plan: &Plan,
+    descriptors: Option<(u64, u64)>,
+    signals: &Signals,
+) -> Result<Option<Starter>, Failure> {
+    if plan.load.is_empty() {
+        return Ok(None);
+    }
+    let starter = Starter::wait(&plan.load, descriptors, &signals.ignored);
+    starter.map(Some).map_err(no_thread)
+}
+
+fn no_thread(error: io::Error) -> Failure {
+    Failure::new(
+        Kind::Unavailable,
+        format!("no thread can be made to start the load: {error}"),
+        "raise the limit of processes (ulimit -u, or pids.max of the control group)",
+    )
 }
 
 /// Makes the experiment's directory, for the user behind sudo.

@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tests::command::run;
+use tests::experiment::files_below;
 use tests::gprofng::{self, Header};
 use tests::kcollect::{Recorded, Recording};
 use tests::machine::{Exclusive, online_cpus};
@@ -230,7 +231,7 @@ fn root_the_experiment_belongs_to_who_called_sudo() -> Result<()> {
         .env("SUDO_USER", "nobody");
     run(command.current_dir(directory.path()), LIMIT)?.succeeded()?;
     let experiment = tests::kcollect::experiment_in(directory.path())?;
-    for path in walk(&experiment)? {
+    for path in std::iter::once(experiment.clone()).chain(files_below(&experiment)?) {
         let status = fs::symlink_metadata(&path)?;
         let owner = (status.uid(), status.gid());
         ensure!(
@@ -273,17 +274,4 @@ fn samples(experiment: &Path) -> Result<usize> {
     Ok(fs::read_to_string(experiment.join("log.xml"))?
         .matches("kind=\"sample\"")
         .count())
-}
-
-fn walk(directory: &Path) -> Result<Vec<std::path::PathBuf>> {
-    let mut found = vec![directory.to_owned()];
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            found.extend(walk(&entry.path())?);
-        } else {
-            found.push(entry.path());
-        }
-    }
-    Ok(found)
 }

@@ -14,7 +14,7 @@ const PERIOD_US: u64 = 100_000;
 
 /// Where groups with the CPU controller are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Hierarchy {
+pub(crate) enum Hierarchy {
     /// The directory of the controller's root group.
     First(PathBuf),
     /// The directory of the root group.
@@ -67,7 +67,7 @@ impl Quota {
     }
 
     fn make(name: &str, percent: u64) -> Result<Self> {
-        let hierarchy = hierarchy(&fs::read_to_string("/proc/self/mountinfo")?)?;
+        let hierarchy = hierarchy(&fs::read_to_string("/proc/self/mountinfo")?, "cpu")?;
         let root = hierarchy.root();
         let home = home(&hierarchy, &fs::read_to_string("/proc/self/cgroup")?);
         let mut enabled = false;
@@ -132,7 +132,7 @@ impl Drop for Quota {
 }
 
 impl Hierarchy {
-    fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         match self {
             Self::First(root) | Self::Second(root) => root,
         }
@@ -143,8 +143,8 @@ fn own_name() -> String {
     format!("kcollect-quota-{}", std::process::id())
 }
 
-/// The hierarchy that has the CPU controller, of those that are mounted.
-fn hierarchy(mounts: &str) -> Result<Hierarchy> {
+/// The hierarchy that has a controller, of those that are mounted.
+pub(crate) fn hierarchy(mounts: &str, controller: &str) -> Result<Hierarchy> {
     let mut second = None;
     for line in mounts.lines() {
         // proc_pid_mountinfo(5): the mount point is the fifth word; type, source and options follow a dash.
@@ -156,16 +156,16 @@ fn hierarchy(mounts: &str) -> Result<Hierarchy> {
         };
         let words: Vec<_> = kind.split(' ').collect();
         match words[..] {
-            ["cgroup", _, options] if options.split(',').any(|option| option == "cpu") => {
+            ["cgroup", _, options] if options.split(',').any(|option| option == controller) => {
                 return Ok(Hierarchy::First(point));
             }
-            ["cgroup2", ..] if has_word(&point.join("cgroup.controllers"), "cpu") => {
+            ["cgroup2", ..] if has_word(&point.join("cgroup.controllers"), controller) => {
                 second = Some(Hierarchy::Second(point));
             }
             _ => {}
         }
     }
-    second.ok_or_else(|| anyhow!("no control groups with a CPU controller are mounted"))
+    second.ok_or_else(|| anyhow!("no control groups with a controller {controller} are mounted"))
 }
 
 /// The group that this process is in, or the root where a container hides it.
@@ -190,11 +190,11 @@ fn home(hierarchy: &Hierarchy, groups: &str) -> PathBuf {
     }
 }
 
-fn has_word(path: &Path, word: &str) -> bool {
+pub(crate) fn has_word(path: &Path, word: &str) -> bool {
     fs::read_to_string(path).is_ok_and(|text| text.split_ascii_whitespace().any(|own| own == word))
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
+pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("{}: {text:?}", path.display()))
 }
 
@@ -215,13 +215,19 @@ mod tests {
     fn the_first_generation_is_found_by_its_controller() {
         let mounts = "30 23 0:26 / /groups/cpuset rw - cgroup cgroup rw,cpuset\n\
                       31 23 0:27 / /groups/cpu rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n";
-        let found = hierarchy(mounts).unwrap();
+        let found = hierarchy(mounts, "cpu").unwrap();
         assert_eq!(found, Hierarchy::First("/groups/cpu".into()));
         assert_eq!(
             home(&found, "4:cpu,cpuacct:/no/such\n0::/\n"),
             Path::new("/groups/cpu")
         );
-        assert!(hierarchy("30 23 0:26 / /groups/cpuset rw - cgroup cgroup rw,cpuset\n").is_err());
+        assert!(
+            hierarchy(
+                "30 23 0:26 / /groups/cpuset rw - cgroup cgroup rw,cpuset\n",
+                "cpu"
+            )
+            .is_err()
+        );
     }
 
     #[test]
@@ -233,7 +239,7 @@ mod tests {
             "30 23 0:26 / {} rw - cgroup2 cgroup2 rw\n",
             root.path().display()
         );
-        let found = hierarchy(&mounts).unwrap();
+        let found = hierarchy(&mounts, "cpu").unwrap();
         assert_eq!(found, Hierarchy::Second(root.path().into()));
         assert_eq!(home(&found, "0::/home\n"), root.path().join("home"));
     }

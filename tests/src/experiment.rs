@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use experiment_format::microstate::Microstate;
@@ -192,6 +192,22 @@ fn log(experiment: &Path) -> Result<String> {
 }
 
 /// Packets as type and bytes. A size of zero is a hole up to the next multiple of 16 KiB.
+/// All that lies below a directory, with the directories in it. Links are not followed.
+///
+/// # Errors
+/// When a directory cannot be read.
+pub fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        found.push(entry.path());
+        if entry.file_type()?.is_dir() {
+            found.extend(files_below(&entry.path())?);
+        }
+    }
+    Ok(found)
+}
+
 fn walk(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     const HOLE: usize = 16 * 1024;
     let mut at = 0;

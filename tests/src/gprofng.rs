@@ -77,7 +77,8 @@ impl Said {
 }
 
 /// What the reader says when something is wrong: its own words for each kind. What it says in the collector's name
-/// (`*** Collector Warning: CPU 1 went offline`) is a fact of the run, which it was told.
+/// (`*** Collector Warning: CPU 1 went offline`) is a fact of the run, which it was told; and a function may have
+/// any name, such as `std::io::error::Error::kind`.
 fn is_complaint(line: &str) -> bool {
     const WORDS: [&str; 9] = [
         "*** Warning",
@@ -90,7 +91,9 @@ fn is_complaint(line: &str) -> bool {
         "corrupt",
         "Unexpected",
     ];
-    !line.starts_with("*** Collector ") && WORDS.iter().any(|word| line.contains(word))
+    !line.starts_with("*** Collector ")
+        && row(line, 1).is_none()
+        && WORDS.iter().any(|word| line.contains(word))
 }
 
 /// A row: so many numbers, and the rest is the name. None for titles, blank lines and prose.

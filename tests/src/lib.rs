@@ -7,7 +7,7 @@
 //!   holds against kcollect's account, as [`threads`] and [`counts`] do for samples and counts);
 //! * **programs that are hard to follow** ([`quarry`], [`broken_elf`]), and what was recorded of them ([`followed`]);
 //! * **stock tools** ([`gprofng`], [`perf`]), which read kcollect's experiment or watch the same load;
-//! * **the kernel's tables** ([`kallsyms`], [`machine`]), and the experiment's files by the letter of their format
+//! * **the kernel's tables** ([`kallsyms`], [`machine`], [`loaded`]), and the experiment's files by the letter of their format
 //!   ([`experiment`]);
 //! * **a browser** ([`browser`]), which opens the pages that kcollect makes.
 //!
@@ -41,13 +41,18 @@ pub mod gprofng;
 pub mod kallsyms;
 pub mod kcollect;
 pub mod ledger;
+pub mod limited;
+pub mod loaded;
 pub mod loads;
+pub mod loop_disk;
 pub mod machine;
 pub mod made;
+pub mod opened;
 pub mod paired;
 pub mod perf;
 pub mod perf_losses;
 pub mod quarry;
+pub mod random;
 pub mod states;
 pub mod statistics;
 pub mod threads;

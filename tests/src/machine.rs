@@ -5,7 +5,6 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -14,8 +13,6 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::geteuid;
 use tempfile::TempDir;
-
-use crate::command::run;
 
 /// The longest that one check waits for another to end.
 const TURN: Duration = Duration::from_secs(400);
@@ -247,33 +244,6 @@ pub fn io_uring() -> Result<()> {
     };
     io_uring::IoUring::new(1).with_context(setting)?;
     Ok(())
-}
-
-/// The BPF programs and maps in the kernel, by kind and id.
-///
-/// # Errors
-/// When bpftool fails; `Ok(None)` when there is none on this machine.
-pub fn bpf_objects() -> Result<Option<BTreeSet<String>>> {
-    let Some(bpftool) = ["/usr/sbin/bpftool", "/usr/bin/bpftool"]
-        .into_iter()
-        .find(|path| Path::new(path).exists())
-    else {
-        return Ok(None);
-    };
-    let mut objects = BTreeSet::new();
-    for kind in ["prog", "map", "link"] {
-        let listed = run(
-            Command::new(bpftool).args(["--json", kind, "list"]),
-            Duration::from_secs(10),
-        )?
-        .succeeded()?;
-        let list: Vec<serde_json::Value> = serde_json::from_str(&listed.stdout)?;
-        objects.extend(
-            list.iter()
-                .map(|object| format!("{kind} {} {}", object["id"], object["name"])),
-        );
-    }
-    Ok(Some(objects))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 
 use experiment_format::Error;
 use experiment_format::layout::ExperimentDir;
@@ -17,6 +18,8 @@ use crate::cli::plan::Archive;
 pub struct Kernel {
     /// Its functions, with what came during the run.
     pub symbols: Symbols,
+    /// Open from the start: later the privilege for that is gone.
+    kcore: io::Result<Kcore>,
     modules: String,
     programs: Vec<Program>,
     programs_at_start: usize,
@@ -53,6 +56,7 @@ impl Kernel {
             programs_at_start: programs.len(),
             programs,
             symbols,
+            kcore: Kcore::open(),
             modules: loaded_modules(),
         })
     }
@@ -67,18 +71,18 @@ impl Kernel {
         which: Archive,
         say: &mut impl FnMut(&str),
     ) -> Result<Vec<MapEvent>, Error> {
-        let kcore = Kcore::open()
-            .map_err(|error| {
-                say(&format!(
-                    "no disassembly of the kernel: /proc/kcore: {error}"
-                ))
-            })
-            .ok();
+        let kcore = self.kcore.as_ref();
+        if let Err(error) = kcore {
+            say(&format!(
+                "no disassembly of the kernel: /proc/kcore: {error}"
+            ));
+        }
+        let kcore = kcore.ok();
         let mut maps = archive::programs_object(dir, &self.programs)?;
         for (name, object) in self.symbols.objects().filter(|(name, _)| *name != BPF) {
             // Which modules are used is known at the end.
             if which != Archive::UsedLoadObjects || name == KERNEL {
-                maps.extend(archive::kernel_object(dir, name, object, kcore.as_ref())?);
+                maps.extend(archive::kernel_object(dir, name, object, kcore)?);
             }
         }
         Ok(maps)
@@ -118,7 +122,7 @@ impl Kernel {
             Archive::UsedLoadObjects => self.used_objects(stacks),
             _ => BTreeSet::new(),
         };
-        let kcore = Kcore::open().ok();
+        let kcore = self.kcore.as_ref().ok();
         let known = |name: &str| self.symbols.objects().any(|(known, _)| known == name);
         let objects = self
             .symbols
@@ -132,7 +136,7 @@ impl Kernel {
             if give_up() {
                 break;
             }
-            maps.extend(archive::kernel_object(dir, name, object, kcore.as_ref())?);
+            maps.extend(archive::kernel_object(dir, name, object, kcore)?);
         }
         Ok(maps)
     }

@@ -133,8 +133,8 @@ impl Sideband {
     }
 }
 
-/// Splits bytes of a ring into records. What is left of a record cut short counts as a lost one.
-fn records(mut bytes: &[u8], mut each: impl FnMut(u64, SidebandEvent)) {
+/// Splits bytes of a ring into records, each with its time. What is left of a record cut short counts as a lost one.
+pub fn records(mut bytes: &[u8], mut each: impl FnMut(u64, SidebandEvent)) {
     let mut last = 0;
     while !bytes.is_empty() {
         let size = bytes.get(6..8).map_or(0, |size| {

@@ -93,12 +93,13 @@ impl UserSide {
             first.name = name.to_vec();
             first.descent = descent;
         }
+        let room = self.made.clone();
         if let Some(followed) = self.followed(pid)
             && let Some(watch) = followed.jit.take()
         {
             let ended = watch.end(at);
             let result = followed.collector.functions(&ended, &[]);
-            followed.jit = JitWatch::open(pid, at).ok();
+            followed.jit = JitWatch::open(pid, at, &room).ok();
             self.note(result);
         }
     }
@@ -401,7 +402,7 @@ impl UserSide {
         if self.objects.wants_used() {
             collector.watch_used();
         }
-        let mut jit = JitWatch::open(pid, self.founding.run.tstamp).ok();
+        let mut jit = JitWatch::open(pid, self.founding.run.tstamp, &self.made).ok();
         let relatives = relatives(processes, pid);
         if let Some(space) = self.spaces.get_mut(pid) {
             let objects = &mut self.objects;

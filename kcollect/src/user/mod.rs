@@ -29,7 +29,7 @@ use experiment_format::{Error, Result};
 use user_collector::collector::{Array, Collector, Place};
 use user_collector::facts::{Container, Facts};
 use user_collector::follow::{Candidate, Follow};
-use user_collector::jit::JitWatch;
+use user_collector::jit::{JitWatch, Room};
 use user_collector::join::{Join, Joined, Slot};
 use user_collector::lineage::{DirectoryNames, Lineages};
 use user_collector::maps::Mapping;
@@ -183,6 +183,8 @@ pub struct UserSide {
     rule: Rule,
     founding: Founding,
     spaces: Spaces,
+    /// Memory for functions that are made at run time.
+    made: Room,
     /// The load objects.
     pub objects: Objects,
     join: Join<Stay, UserStack>,
@@ -239,6 +241,7 @@ impl UserSide {
             rule,
             founding,
             spaces: Spaces::default(),
+            made: Room::default(),
             objects,
             join: Join::default(),
             fates: BTreeMap::new(),

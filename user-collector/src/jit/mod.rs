@@ -22,6 +22,7 @@
 pub mod jitdump;
 mod open;
 pub mod perf_map;
+mod room;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -30,7 +31,10 @@ use std::sync::Arc;
 use experiment_format::layout::printable;
 
 pub use open::Refusal;
+pub use room::{IN_ANY_CASE, MOST_OF_ALL, Room};
 pub use watch::{Counts, JitWatch};
+
+use room::Share;
 
 use crate::maps::MappedFile;
 
@@ -40,6 +44,8 @@ pub const LONGEST_NAME: usize = 1000;
 pub const MOST_FUNCTIONS: usize = 1_000_000;
 /// Bytes of all names of these, as they are kept.
 pub const MOST_NAME_BYTES: usize = 128 << 20;
+/// What a function takes in memory, beside its name: its place in a tree that may be half empty, and what counts its users.
+const BESIDE_NAME: usize = 96;
 /// Sizes are read as signed 32-bit numbers by gprofng.
 const LARGEST: u64 = (1 << 31) - 1;
 
@@ -67,10 +73,11 @@ pub enum Change {
 }
 
 /// The dynamic functions of one process, as they are at the instant of the last change. No two overlap.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Functions {
     by_address: BTreeMap<u64, Function>,
     name_bytes: usize,
+    share: Share,
     latest_end: u64,
     refused: u64,
 }
@@ -83,6 +90,15 @@ struct Function {
 }
 
 impl Functions {
+    /// None yet; their memory is part of this room.
+    #[must_use]
+    pub fn in_room(room: &Room) -> Functions {
+        Functions {
+            share: Share::of(room),
+            ..Functions::default()
+        }
+    }
+
     /// Code was made. It ends all functions that it touches, whole: a part of a function is none.
     ///
     /// The same function once more changes nothing. What has no bytes, is too large or is one too many is refused, and
@@ -124,6 +140,7 @@ impl Functions {
         let ended = over.into_iter().filter_map(|address| {
             let function = self.by_address.remove(&address)?;
             self.name_bytes -= function.name.len();
+            self.share.give(function.name.len() + BESIDE_NAME);
             let at = at.max(function.begun.saturating_add(1));
             self.latest_end = self.latest_end.max(at);
             Some(Change::End { at, address })
@@ -147,7 +164,10 @@ impl Functions {
         }
         let mut changes = self.clear(at, address, end);
         let name_bytes = self.name_bytes + name.len();
-        if self.by_address.len() >= MOST_FUNCTIONS || name_bytes > MOST_NAME_BYTES {
+        if self.by_address.len() >= MOST_FUNCTIONS
+            || name_bytes > MOST_NAME_BYTES
+            || !self.share.take(name.len() + BESIDE_NAME)
+        {
             self.refused += 1;
             return changes;
         }
@@ -320,6 +340,19 @@ mod tests {
         }
         assert_eq!(functions.refused(), 3);
         assert!(functions.is_empty());
+    }
+
+    #[test]
+    fn functions_that_end_give_their_memory_back() {
+        let room = Room::default();
+        let mut functions = Functions::in_room(&room);
+        functions.load(0, 1, 4, b"four");
+        functions.load(0, 3, 4, b"other");
+        assert_eq!(room.taken(), 5 + BESIDE_NAME);
+        functions.moved(0, 3, 9);
+        assert_eq!(room.taken(), 5 + BESIDE_NAME);
+        functions.clear(0, 0, u64::MAX);
+        assert_eq!(room.taken(), 0);
     }
 
     #[test]

@@ -17,12 +17,14 @@ use std::path::{Path, PathBuf};
 use super::jitdump::{JitDump, Record};
 use super::open::ProcessFiles;
 use super::perf_map::PerfMap;
-use super::{Change, Functions, Refusal, without_the_brief};
+use super::{Change, Functions, Refusal, Room, without_the_brief};
 
 /// Bytes that are read of one process at most, all files and readings together.
 const MOST_BYTES: u64 = 256 << 20;
 /// Bytes that are read in one round, but for the last: some 60,000 functions, and a round stays short.
 const MOST_A_ROUND: u64 = 4 << 20;
+/// Most bytes that are read when a process ends: others wait meanwhile, and processes may end by the thousand.
+const MOST_AT_END: u64 = 32 << 20;
 const PIECE: usize = 64 << 10;
 /// How many of the last bytes read are remembered.
 const TAIL: usize = 64;
@@ -83,12 +85,12 @@ impl Format {
 }
 
 impl JitWatch {
-    /// Begins to watch `pid`, which lives, whose program was started, or found, at `start`.
+    /// Begins to watch `pid`, which lives, whose program was started, or found, at `start`. Its functions are part of `room`.
     ///
     /// # Errors
     ///
     /// The process is gone, or may not be looked at: that takes CAP_SYS_PTRACE, and the files CAP_DAC_READ_SEARCH.
-    pub fn open(pid: u32, start: u64) -> Result<JitWatch, Refusal> {
+    pub fn open(pid: u32, start: u64, room: &Room) -> Result<JitWatch, Refusal> {
         let files = ProcessFiles::open(pid).map_err(|error| Refusal::Io {
             path: format!("/proc/{pid}").into(),
             error,
@@ -99,7 +101,7 @@ impl JitWatch {
             path: path.into(),
             growing: None,
             format: Format::PerfMap(PerfMap::default()),
-            functions: Functions::default(),
+            functions: Functions::in_room(room),
             counts: Counts::default(),
             refusal: None,
             start,
@@ -134,10 +136,10 @@ impl JitWatch {
         self.round(now, MOST_A_ROUND)
     }
 
-    /// Reads all that is left. For the process's exit, before or after it, and for the end of the run.
+    /// Reads what is left, as far as there is time for that. For the process's exit, before or after it, and for the end of the run.
     pub fn last_poll(&mut self, now: u64) -> Vec<Change> {
         self.next_look = 0;
-        self.round(now, MOST_BYTES)
+        self.round(now, MOST_AT_END)
     }
 
     /// All functions end: the process executes another program.
@@ -381,7 +383,7 @@ mod tests {
     fn trial() -> Trial {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("perf.map");
-        let mut watch = JitWatch::open(std::process::id(), 100).unwrap();
+        let mut watch = JitWatch::open(std::process::id(), 100, &Room::default()).unwrap();
         watch.path.clone_from(&path);
         Trial {
             _dir: dir,

@@ -1,0 +1,27 @@
+#!/bin/sh
+# Runs libFuzzer on each target of tests/fuzz for so many seconds, or on one: fuzz.sh SECONDS [NAME].
+#
+# What it finds on the way is kept in target/fuzz/NAME, for the next time; an input that fails in target/fuzz/found. Stable Rust
+# can do this: the counters at branches are LLVM's, and only libFuzzer itself has to be compiled, in C++.
+set -eu
+cd "$(dirname "$0")/.."
+seconds=$1
+work=$(realpath -m "${CARGO_TARGET_DIR:-target}/fuzz")
+names=${2:-$(ls tests/fuzz/corpora)}
+command -v c++ >/dev/null 2>&1 || export CXX=clang++
+
+pass='-Cpasses=sancov-module'
+for option in level=4 inline-8bit-counters pc-table trace-compares; do
+    pass="$pass -Cllvm-args=-sanitizer-coverage-$option"
+done
+host=$(rustc -vV | sed -n 's/^host: //p')
+mkdir -p "$work/found"
+for name in $names; do
+    mkdir -p "$work/$name"
+    printf '\n== %s\n' "$name"
+    # With a target, what runs while it is built is not counted.
+    KCOLLECT_FUZZ=$name RUSTFLAGS="${RUSTFLAGS:-} $pass" \
+        cargo bench --locked --quiet -p tests --bench guided --features guided --profile fuzz --target "$host" -- \
+        -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 -verbosity=0 \
+        -artifact_prefix="$work/found/$name-" "$work/$name" "tests/fuzz/corpora/$name"
+done

@@ -1,0 +1,63 @@
+//! Files that are executed: how their stacks are walked.
+
+use std::borrow::Cow;
+
+use user_collector::modules::build_id;
+use user_collector::unwind::{Frames, Rules, Sections, Table};
+
+/// Where the frame information of [`frames`] lies, and the code that it is of.
+const FRAMES: u64 = 0x1000;
+const CODE: std::ops::Range<u64> = 0x1000..0x0080_0000;
+
+/// An ELF file.
+pub(super) fn elf(bytes: &[u8]) {
+    let id = build_id(bytes);
+    assert!(id.len() <= bytes.len());
+    let mut rules = Rules::new();
+    if let Ok((table, _)) = Table::of_elf(bytes, &mut rules) {
+        holds(&table, &rules);
+    }
+}
+
+/// `.eh_frame`, or `.debug_frame` where the first byte is odd.
+pub(super) fn frames(bytes: &[u8]) {
+    let (first, data) = bytes.split_first().unwrap_or((&0, &[]));
+    let frames = match first % 2 {
+        0 => Frames::Eh {
+            data,
+            address: FRAMES,
+        },
+        _ => Frames::Debug {
+            data: Cow::Borrowed(data),
+        },
+    };
+    let sections = Sections {
+        frames,
+        text: CODE.start,
+        got: CODE.end,
+        executable: vec![CODE],
+        go: None,
+    };
+    let mut rules = Rules::new();
+    if let Ok((table, summary)) = Table::of_sections(&sections, &mut rules) {
+        holds(&table, &rules);
+        // A row costs two bytes at least, and one more at each border.
+        assert!(table.rows().len() <= data.len() / 2 + table.pages().len());
+        assert_eq!(summary.text, CODE.end - CODE.start);
+    }
+}
+
+/// What holds for each table.
+fn holds(table: &Table, rules: &Rules) {
+    let numbers = |pair: &[user_collector::unwind::Page]| pair[0].number < pair[1].number;
+    assert!(table.pages().windows(2).all(numbers));
+    for page in table.pages() {
+        let rows = &table.rows()[page.start as usize..page.end as usize];
+        assert!(!rows.is_empty() && rows.windows(2).all(|pair| pair[0].low < pair[1].low));
+        for row in rows {
+            let at = u64::from(page.number) << 16 | u64::from(row.low);
+            assert_eq!(table.number_at(at), row.rule);
+            assert!(rules.get(row.rule).is_some());
+        }
+    }
+}

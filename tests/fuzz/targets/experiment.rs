@@ -1,0 +1,155 @@
+//! The files of an experiment: each in its turn is anything, in an experiment that is well otherwise.
+//!
+//! Each thread has an experiment of its own, made of the corpora's first files, and reads it by its directory, as
+//! people do. It lies in memory where the machine has a place for that.
+
+use std::fs;
+use std::path::Path;
+
+use experiment_format::archive::{ARCHIVES, archive_name};
+use experiment_format::reader::Experiment;
+use kcollect::symbol::{ObjectRef, SearchPaths, Symboliser};
+use tempfile::TempDir;
+
+/// A recorded experiment, cut short.
+const FILES: [(&str, &[u8]); 5] = [
+    ("log.xml", include_bytes!("../corpora/log/recorded")),
+    ("map.xml", include_bytes!("../corpora/map/recorded")),
+    ("profile", include_bytes!("../corpora/packets/recorded")),
+    (
+        "data.frameinfo",
+        include_bytes!("../corpora/stacks/recorded"),
+    ),
+    ("overview", include_bytes!("../corpora/usage/recorded")),
+];
+
+/// A load object in its archive.
+const OBJECT: &str = "/usr/bin/anything";
+
+/// Positions that are asked for, bytes in a file.
+const POSITIONS: [u64; 4] = [0, 0x40, 0x1040, u64::MAX];
+
+thread_local! {
+    static EXPERIMENT: TempDir = made();
+}
+
+/// Made once, so that there is nobody who could be told of a full disk.
+#[expect(clippy::expect_used, reason = "without it there is nothing to read")]
+fn made() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let directory = TempDir::new_in(memory).or_else(|_| TempDir::new());
+    let directory = directory.expect("a directory");
+    for (name, bytes) in FILES {
+        fs::write(directory.path().join(name), bytes).expect("a file of an experiment");
+    }
+    fs::create_dir(directory.path().join(ARCHIVES)).expect("its archives");
+    directory
+}
+
+/// Reads the experiment with one file replaced; then puts it back.
+fn with(file: &str, bytes: &[u8], read: impl FnOnce(&Path)) {
+    EXPERIMENT.with(|directory| {
+        let path = directory.path().join(file);
+        if fs::write(&path, bytes).is_err() {
+            return;
+        }
+        read(directory.path());
+        // Back for the next target that this thread has.
+        let _ = match FILES.iter().find(|(name, _)| *name == file) {
+            Some((_, first)) => fs::write(&path, first),
+            None => fs::remove_file(&path),
+        };
+    });
+}
+
+pub(super) fn log(bytes: &[u8]) {
+    with("log.xml", bytes, |path| everything(path, bytes.len()));
+}
+
+pub(super) fn map(bytes: &[u8]) {
+    with("map.xml", bytes, |path| everything(path, bytes.len()));
+}
+
+pub(super) fn packets(bytes: &[u8]) {
+    with("profile", bytes, |path| everything(path, bytes.len()));
+}
+
+pub(super) fn stacks(bytes: &[u8]) {
+    with("data.frameinfo", bytes, |path| {
+        everything(path, bytes.len())
+    });
+}
+
+pub(super) fn usage(bytes: &[u8]) {
+    with("overview", bytes, |path| everything(path, bytes.len()));
+}
+
+/// An archived load object: its functions and its lines.
+pub(super) fn functions(bytes: &[u8]) {
+    let file = format!("{ARCHIVES}/{}", archive_name(OBJECT));
+    with(&file, bytes, |path| {
+        let Ok(experiment) = Experiment::open(path) else {
+            return;
+        };
+        let mut archives = experiment.archives();
+        if let Ok(Some(table)) = archives.functions(OBJECT) {
+            // A symbol has 16 bytes at least.
+            assert!(table.len() <= bytes.len() / 16);
+            for position in POSITIONS {
+                let _ = (table.find(position), table.range(position));
+                let _ = table.hole(position);
+                let all = table.find_all(position);
+                assert!(all.is_none_or(|(names, _)| names.count() <= table.len()));
+            }
+            let _ = table.text_size();
+        }
+        let symboliser = Symboliser::new(SearchPaths::new(Some(path.join(ARCHIVES))));
+        let object = ObjectRef {
+            name: OBJECT.to_owned(),
+            build_id: Box::default(),
+        };
+        let resolved = symboliser.resolve(&object, &POSITIONS);
+        assert_eq!(resolved.frames.len(), POSITIONS.len());
+    });
+}
+
+/// All that can be asked of an experiment whose changed file has so many bytes.
+fn everything(path: &Path, size: usize) {
+    let Ok(experiment) = Experiment::open(path) else {
+        return;
+    };
+    let most = size + FILES.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
+    assert!(experiment.events().len() <= most);
+    let _ = (experiment.is_closed(), experiment.start());
+    let _ = (experiment.warnings(), experiment.notes());
+    if let Ok(space) = experiment.address_space() {
+        assert!(space.objects().count() <= most);
+        for address in [0, 0x1000, 0xffff_ffff_8100_0000, u64::MAX] {
+            let (found, lasting) = space.find_lasting(address, 1);
+            assert!(lasting.contains(&1) || lasting.is_empty());
+            assert_eq!(found.is_some(), space.find(address, 1).is_some());
+        }
+    }
+    let stacks = experiment.stacks();
+    if let Ok(ticks) = experiment.ticks() {
+        let mut count = 0;
+        for tick in ticks.flatten() {
+            count += 1;
+            if let (Some(uid), Ok(stacks)) = (tick.stack, &stacks) {
+                let frames = stacks.get(uid).map_or(0, |stack| stack.frames.len());
+                assert!(frames <= most);
+            }
+        }
+        // A packet has four bytes of header, and ten states at the most.
+        assert!(count <= most / 4 * 10);
+    }
+    for packets in [experiment.packets(), experiment.counter_packets()] {
+        let Ok(mut packets) = packets else { continue };
+        while let Ok(Some(packet)) = packets.next_packet() {
+            let _ = (packet.ticks(), packet.counted(), packet.field("TSTAMP"));
+        }
+        assert!(packets.invalid() <= most as u64);
+    }
+    let _ = (experiment.usage(), experiment.samples());
+    let _ = experiment.subexperiments();
+}

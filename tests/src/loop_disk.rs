@@ -1,0 +1,129 @@
+//! A disk whose file system can be made to fail while it is used: ext4 on a loop device, on a file in memory.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use tempfile::TempDir;
+
+use crate::command::run;
+use crate::machine::SmallDisk;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Bytes of the file system: with room for more than is written to it.
+const SIZE: u64 = 96 << 20;
+
+/// `EXT4_IOC_SHUTDOWN`, which XFS has brought up: `_IOR('X', 125, __u32)`.
+const SHUTDOWN: libc::c_ulong = 0x8004_587d;
+
+/// One, mounted.
+#[derive(Debug)]
+pub struct LoopDisk {
+    directory: TempDir,
+    device: PathBuf,
+    /// Under the device; it goes last.
+    _memory: SmallDisk,
+}
+
+impl LoopDisk {
+    /// Makes and mounts one, which becomes read-only at the first error.
+    ///
+    /// # Errors
+    /// When this machine has no loop devices, or no ext4.
+    pub fn make() -> Result<Self> {
+        let memory = SmallDisk::of(SIZE / 1024 + 1024)?;
+        let image = memory.path().join("image");
+        File::create(&image)?.set_len(SIZE)?;
+        run(
+            Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image),
+            LIMIT,
+        )?
+        .succeeded()?;
+        let device = run(
+            Command::new("losetup")
+                .args(["--find", "--show"])
+                .arg(&image),
+            LIMIT,
+        )?
+        .succeeded()?;
+        let disk = Self {
+            directory: TempDir::new()?,
+            device: PathBuf::from(device.stdout.trim()),
+            _memory: memory,
+        };
+        disk.mount()?;
+        Ok(disk)
+    }
+
+    fn mount(&self) -> Result<()> {
+        mount(
+            Some(&self.device),
+            self.path(),
+            Some("ext4"),
+            MsFlags::empty(),
+            Some("errors=remount-ro"),
+        )
+        .with_context(|| format!("cannot mount {}", self.device.display()))
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Lets it find an error: it is read-only from now on, also for files that are open. What was written is on disk.
+    ///
+    /// # Errors
+    /// When the kernel offers no such thing.
+    pub fn protect(&self) -> Result<()> {
+        self.sync()?;
+        let name = self.device.file_name().context("a device's name")?;
+        let trigger = Path::new("/sys/fs/ext4")
+            .join(name)
+            .join("trigger_fs_error");
+        fs::write(&trigger, "1").with_context(|| trigger.display().to_string())
+    }
+
+    /// Takes the disk away under it: from now on all that is asked of it is an I/O error. What was written is on disk.
+    ///
+    /// # Errors
+    /// When the kernel offers no such thing.
+    pub fn fail(&self) -> Result<()> {
+        let directory = File::open(self.path())?;
+        let full_sync: u32 = 0;
+        // SAFETY: it reads one number.
+        let done = unsafe { libc::ioctl(directory.as_raw_fd(), SHUTDOWN, &raw const full_sync) };
+        ensure!(done == 0, "it does not go down: {}", Errno::last());
+        Ok(())
+    }
+
+    /// Mounts it again, as after a new start of the machine.
+    ///
+    /// # Errors
+    /// When it is in use, or cannot be mounted.
+    pub fn again(&self) -> Result<()> {
+        umount2(self.path(), MntFlags::empty())?;
+        self.mount()
+    }
+
+    fn sync(&self) -> Result<()> {
+        let directory = File::open(self.path())?;
+        // SAFETY: a descriptor that is open.
+        let done = unsafe { libc::syncfs(directory.as_raw_fd()) };
+        ensure!(done == 0, "cannot sync: {}", Errno::last());
+        Ok(())
+    }
+}
+
+impl Drop for LoopDisk {
+    fn drop(&mut self) {
+        let _ = umount2(self.path(), MntFlags::empty());
+        let _ = run(Command::new("losetup").arg("-d").arg(&self.device), LIMIT);
+    }
+}
