@@ -431,7 +431,8 @@ impl Objects {
         let bytes = [&[pid], relatives]
             .concat()
             .into_iter()
-            .find_map(|pid| modules::vdso(proc, pid, mapping).ok());
+            .find_map(|pid| modules::vdso(proc, pid, mapping).ok())
+            .or_else(|| modules::own_vdso(proc, mapping).ok());
         let id = self.add(Object {
             // Without its bytes there is nothing to archive, and another process may have them.
             asked: bytes.is_none(),

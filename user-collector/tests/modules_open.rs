@@ -22,7 +22,7 @@ use object::read::ReadCache;
 use tempfile::TempDir;
 use user_collector::maps::{MappedFile, Mapping};
 use user_collector::modules::{
-    Backing, MAX_FILE, MAX_VDSO, OpenError, Opened, Way, build_id, open, vdso,
+    Backing, MAX_FILE, MAX_VDSO, OpenError, Opened, Way, build_id, open, own_vdso, vdso,
 };
 use user_collector::unwind::{Rules, Table};
 
@@ -350,6 +350,15 @@ fn the_vdso_has_a_table() {
     let mapping = mapping_of(pid, "[vdso]");
     let bytes = vdso(Path::new("/proc"), pid, &mapping).unwrap();
     assert_eq!(bytes.len() as u64, mapping.end - mapping.start);
+    // Whoever had it where, it is ours too, unless it may have been of 32 bits.
+    let elsewhere = |start: u64| Mapping {
+        start,
+        end: start + bytes.len() as u64,
+        ..mapping.clone()
+    };
+    let proc = Path::new("/proc");
+    assert_eq!(own_vdso(proc, &elsewhere(1 << 40)).unwrap(), bytes);
+    assert!(own_vdso(proc, &elsewhere(1 << 30)).is_err());
     let (table, _) = Table::of_elf(&bytes, &mut Rules::new()).unwrap();
     assert!(!table.rows().is_empty());
     assert_eq!(build_id(bytes.as_slice()).len(), 20);

@@ -41,4 +41,4 @@ pub use backing::{Backing, backing, without_mark};
 pub use builder::{BuildError, Builder, Built, Module, ObjectId, Source};
 pub use cache::{Cache, CacheError};
 pub use image::{MAX_BUILD_ID, Segment, build_id};
-pub use open::{MAX_FILE, MAX_VDSO, OpenError, Opened, Way, open, vdso};
+pub use open::{MAX_FILE, MAX_VDSO, OpenError, Opened, Way, open, own_vdso, vdso};

@@ -217,8 +217,7 @@ pub fn open(proc: &Path, pid: u32, mapping: &Mapping) -> Result<Opened, OpenErro
 
 /// The bytes of a process's vDSO: no file has them. At most [`MAX_VDSO`] are read.
 ///
-/// All processes of one kernel and class have the same, so that our own serves for those that are gone; but a 32-bit
-/// process has another one, under the same name.
+/// All processes of one kernel and class have the same.
 ///
 /// # Errors
 /// The process is gone, its memory must not be read, or there is nothing at these addresses.
@@ -228,6 +227,24 @@ pub fn vdso(proc: &Path, pid: u32, mapping: &Mapping) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; length as usize];
     memory.read_exact_at(&mut bytes, mapping.start)?;
     Ok(bytes)
+}
+
+/// The same of a process that is gone: ours, which is as long. A 32-bit process has another one; its addresses tell.
+///
+/// # Errors
+/// It may have been a 32-bit process, or this process's memory cannot be read.
+pub fn own_vdso(proc: &Path, mapping: &Mapping) -> io::Result<Vec<u8>> {
+    if u32::try_from(mapping.start).is_ok() {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    // SAFETY: it only looks a number up.
+    let start = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
+    let own = Mapping {
+        start,
+        end: start.saturating_add(mapping.end.saturating_sub(mapping.start)),
+        ..mapping.clone()
+    };
+    vdso(proc, std::process::id(), &own)
 }
 
 fn shown(path: &[u8]) -> PathBuf {
