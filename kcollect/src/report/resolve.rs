@@ -41,6 +41,8 @@ pub(super) struct Resolver {
     frames: Numbers,
     /// By founder, since each has files of its own: the frames of places in files.
     places: FxHashMap<(u32, ObjectId, u64), FrameId>,
+    /// Likewise the functions, by where they begin: their names are many bytes to compare.
+    begins: FxHashMap<(u32, ObjectId, u64), FunctionId>,
     /// By frame, in which founder's file it is; the last of them, if there are several.
     files: Vec<Option<(u32, ObjectId)>>,
 }
@@ -250,11 +252,21 @@ impl Resolver {
             None
         });
         let found = table.and_then(|table| table.find_all(location.offset));
-        let (begin, name) = match found {
-            Some((names, distance)) => (location.offset - distance, shown(names)),
-            None => hole(table, location, model.object(object)),
+        let function = match found {
+            Some((names, distance)) => {
+                let begin = location.offset - distance;
+                let known = self.begins.get(&(founder, object, begin)).copied();
+                known.unwrap_or_else(|| {
+                    let function = self.function(model, object, begin, &shown(names), kernel);
+                    self.begins.insert((founder, object, begin), function);
+                    function
+                })
+            }
+            None => {
+                let (begin, name) = hole(table, location, model.object(object));
+                self.function(model, object, begin, &name, kernel)
+            }
         };
-        let function = self.function(model, object, begin, &name, kernel);
         let frame = self.intern(model, function, location.offset);
         self.places.insert(place, frame);
         self.files[frame.index()] = Some(file);
