@@ -23,8 +23,10 @@ const TIMES: usize = 1000;
 const LEARN: &str = "1.5";
 /// How many files are compiled.
 const FILES: usize = 30;
-/// Which part of the ticks with a user stack have one that is complete.
+/// Which part of the ticks with a user stack have one that is complete, once there is a table for what they are in.
 const COMPLETE: f64 = 0.95;
+/// Which part of them may come before that: the compiler's takes a second to make, and the compiler wants the CPUs too.
+const BEFORE_TABLES: f64 = 0.3;
 /// The same of programs that live for a millisecond: no one can tell the kernel in time what they have mapped, so their stacks are
 /// copied, where there is room. How often there is, depends on how soon kcollect gets a CPU to make some.
 const COMPLETE_IN_A_BLINK: f64 = 0.4;
@@ -153,6 +155,12 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
         "{} of {count} are wrong:\n{}",
         wrong.len(),
         wrong[..wrong.len().min(8)].join("\n")
+    );
+    let all: u64 = stacks.values().sum();
+    let untabled = stacks.remove("no_table").unwrap_or_default();
+    ensure!(
+        untabled as f64 <= BEFORE_TABLES * all as f64,
+        "{untabled} of {all} ticks came before there was a table"
     );
     let missing = books.losses.get("missing_stacks").copied();
     let missing = usize::try_from(missing.context("missing stacks are counted")?)?;

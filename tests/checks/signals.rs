@@ -10,11 +10,12 @@ use anyhow::{Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tests::command::run;
-use tests::experiment::files_below;
+use tests::experiment::{began_ns, files_below};
 use tests::gprofng::{self, Header};
 use tests::kcollect::{Recorded, Recording};
 use tests::machine::{Exclusive, online_cpus};
 use tests::statistics::Band;
+use tests::truth::monotonic_ns;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -61,17 +62,24 @@ fn root_a_signal_pauses_and_resumes() -> Result<()> {
             false => recording.until_open()?,
         };
         // Begins paused: pause, record, pause. Begins recording: record, pause, record.
+        let mut turns = Vec::new();
         for _ in 0..2 {
             sleep(Duration::from_secs(1));
+            turns.push(monotonic_ns()?);
             recording.signal(Signal::SIGUSR1)?;
         }
         sleep(Duration::from_secs(1));
+        turns.push(monotonic_ns()?);
         let recorded = recording.stop()?;
         let header = closed(&recorded)?;
-        let seconds = if pauses_first { 2.0 } else { 1.0 };
+        let seconds = match pauses_first {
+            true => (turns[0] - began_ns(&recorded.experiment()?)?) + (turns[2] - turns[1]),
+            false => turns[1] - turns[0],
+        };
+        let off = header.duration_ns / 1e9 - seconds as f64 / 1e9;
         ensure!(
-            (header.duration_ns / 1e9 - seconds).abs() < 0.2,
-            "-y {option}: data for {} s, not {seconds}\n{}",
+            off.abs() < 0.2,
+            "-y {option}: data for {} s, {off} more than it should\n{}",
             header.duration_ns / 1e9,
             header.text
         );

@@ -34,8 +34,8 @@ const CPU_THREAD_S: f64 = 5e-6;
 const CPU_THREAD: f64 = 0.1;
 /// The same for each thread but the first: it lives before it can run, and ends after its last word.
 const OUTSIDE_THREAD_S: f64 = 2e-5;
-/// How far a workload's states may be from its own wall time, seconds, beside half of what a state may be off: usage is
-/// counted from the process's birth, work is not.
+/// How far the states of a workload's thread may be from its own wall time, seconds, beside half of what a state may be off:
+/// usage is counted from the process's birth, work is not, and each thread waits for a CPU before it looks at a clock.
 const EXPLAINED_S: f64 = 0.01;
 /// How far the life of one thread and the sum of its states may differ, seconds.
 const THREAD_S: f64 = 1e-6;
@@ -55,7 +55,7 @@ pub const WHOLE_S: f64 = 3e-4;
 /// How long starting and ending may take a workload, seconds: the edges of its truth.
 #[derive(Clone, Copy, Debug)]
 pub struct Edges {
-    /// On a CPU, from its last look at its usage to its end.
+    /// On a CPU, from its last look at its usage to its end, in which what it had mapped is taken apart.
     pub cpu_s: f64,
     /// Outside of its work. To be loaded and to end takes a few milliseconds, and ten times as long where other programs
     /// want the CPU and the disk.
@@ -65,7 +65,7 @@ pub struct Edges {
 impl Default for Edges {
     fn default() -> Self {
         Self {
-            cpu_s: 0.002,
+            cpu_s: 0.005,
             outside_s: 0.05,
         }
     }
@@ -307,7 +307,8 @@ impl States {
         let cpu = truth.cpu_ns() as f64 / 1e9;
         let explained: f64 = truth.states_s.iter().sum();
         ensure!(
-            (explained - truth.lived_s).abs() <= STATE / 2.0 * wall + EXPLAINED_S,
+            (explained - truth.lived_s).abs()
+                <= STATE / 2.0 * wall + EXPLAINED_S * truth.threads as f64,
             "{} explains {explained} s of its {} s: {:?}",
             truth.workload,
             truth.lived_s,
@@ -511,7 +512,7 @@ mod tests {
         let wrongs: [(Spoil, &str); 5] = [
             (|row| row.states_s[7] -= 0.05, "SLEEP"),
             (|row| row.states_s[6] += 0.05, "USER_LOCK"),
-            (|row| row.states_s[0] += 0.005, "on CPU"),
+            (|row| row.states_s[0] += 0.01, "on CPU"),
             (|row| row.threads = 2, "threads"),
             (|row| row.lived_s += 0.06, "lived"),
         ];
