@@ -24,6 +24,9 @@ const STORES: u64 = 700;
 const CALLS: u64 = 500;
 const NAPS: u64 = 40;
 
+/// Share of the stacks that may end early, as of all programs; one may in any case.
+const UNWOUND_NOT: f64 = 0.005;
+
 /// What the summary says of a counter.
 #[derive(Debug, Deserialize)]
 struct Counter {
@@ -132,6 +135,12 @@ fn root_every_event_is_recorded_where_it_happened() -> Result<()> {
     ];
     for (metric, leaf, times) in exact {
         let table = functions(&own, metric)?;
+        // These are there, and say so, but nobody knows their path.
+        let failed = inclusive(&table, "<Stack-unwind-failed>");
+        ensure!(
+            failed as f64 <= (UNWOUND_NOT * table.total()?).max(1.0),
+            "{metric}: {failed} stacks end early: {table:?}"
+        );
         for (path, times) in [("left", times), ("right", 3 * times)] {
             let found = inclusive(&table, path);
             // Each nap is a switch, and the CPU may be taken away besides; code is faulted in once.
@@ -141,11 +150,14 @@ fn root_every_event_is_recorded_where_it_happened() -> Result<()> {
                 _ => times,
             };
             ensure!(
-                (times..=most).contains(&found),
-                "{metric}: {found} of {times} in {path}: {table:?}"
+                (times - failed..=most).contains(&found),
+                "{metric}: {found} of {times} in {path}, {failed} in no path: {table:?}"
             );
         }
-        ensure!(inclusive(&table, leaf) >= 4 * times, "{metric}: {table:?}");
+        ensure!(
+            inclusive(&table, leaf) + failed >= 4 * times,
+            "{metric}: {table:?}"
+        );
         reported(&own, metric, &table)?;
     }
 
