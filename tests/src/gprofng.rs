@@ -77,8 +77,8 @@ impl Said {
 }
 
 /// What the reader says when something is wrong: its own words for each kind. What it says in the collector's name
-/// (`*** Collector Warning: CPU 1 went offline`) is a fact of the run, which it was told; and a function may have
-/// any name, such as `std::io::error::Error::kind`.
+/// (`*** Collector Warning: CPU 1 went offline`) is a fact of the run, which it was told; a function may have
+/// any name, such as `std::io::error::Error::kind`; and the command of a followed process any words.
 fn is_complaint(line: &str) -> bool {
     const WORDS: [&str; 9] = [
         "*** Warning",
@@ -92,6 +92,7 @@ fn is_complaint(line: &str) -> bool {
         "Unexpected",
     ];
     !line.starts_with("*** Collector ")
+        && !line.starts_with("Target command (")
         && row(line, 1).is_none()
         && WORDS.iter().any(|word| line.contains(word))
 }
@@ -309,7 +310,8 @@ CPU sec.  CPU sec.
     #[test]
     fn complaints_are_found_and_notes_are_not() {
         let said = Said {
-            text: "No errors\n*** Note: x\n*** Collector Warning: y\n*** Warning: 57 frameinfo packets are missing\n"
+            text: "No errors\n*** Note: x\n*** Collector Warning: y\n*** Warning: 57 frameinfo packets are missing\n\
+                   Target command (64-bit): 'sh -c echo Error: corrupt'\n"
                 .to_owned(),
         };
         assert_eq!(said.complaints().len(), 1);

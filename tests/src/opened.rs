@@ -33,8 +33,7 @@ pub fn opened(experiment: &Path) -> Result<Opened> {
         &["metrics e.kcpu:i.kcpu:name", "functions", "header"],
         experiment,
     )?;
-    // What was not archived, since there was no time for it, is a fact. All that was said has the command lines of everybody who is
-    // followed, and is not for a message.
+    // What was not archived, since there was no time for it, is a fact. All that was said is long, and not for a message.
     let mut complaints = said.complaints();
     complaints.retain(|line| !line.contains("Can't open file: "));
     ensure!(complaints.is_empty(), "gprofng complains: {complaints:#?}");
