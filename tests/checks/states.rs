@@ -12,7 +12,7 @@ use tests::compat32;
 use tests::experiment::array_ticks;
 use tests::kcollect::record;
 use tests::loads;
-use tests::machine::{Exclusive, io_uring, online_cpus, processes, stolen_ns, work_cpu};
+use tests::machine::{Exclusive, io_uring, processes, stolen_everywhere, work_cpu};
 use tests::states::{Row, States};
 use tests::truth::Truth;
 use tests::workload;
@@ -297,11 +297,6 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
         .ok()
         .with_context(|| format!("{count} truths, not {N}"))?;
     Ok((truths, account))
-}
-
-/// Time of all CPUs that the hypervisor gave to other machines, nanoseconds.
-fn stolen_everywhere() -> Result<f64> {
-    online_cpus()?.into_iter().map(stolen_ns).sum()
 }
 
 /// Births come at nearly the rate of the ticks, and the disk's work often comes with them. A migration storm is disturbed by a

@@ -106,6 +106,9 @@ pub fn processes() -> Result<BTreeSet<i32>> {
     Ok(pids)
 }
 
+/// The unit of `/proc/stat`, nanoseconds (`USER_HZ`).
+const JIFFY_NS: f64 = 1e7;
+
 /// Time of one CPU that the hypervisor gave to other machines, since boot, nanoseconds. Whatever ran then has ticks for
 /// it and, on kernels that account for it, no CPU time.
 ///
@@ -113,7 +116,6 @@ pub fn processes() -> Result<BTreeSet<i32>> {
 /// When `/proc/stat` cannot be read.
 pub fn stolen_ns(cpu: usize) -> Result<f64> {
     const STEAL: usize = 8;
-    const JIFFY_NS: f64 = 1e7;
     let stat = fs::read_to_string("/proc/stat")?;
     let label = format!("cpu{cpu}");
     let jiffies = stat
@@ -122,6 +124,28 @@ pub fn stolen_ns(cpu: usize) -> Result<f64> {
         .find(|words| words.first() == Some(&label.as_str()))
         .and_then(|words| words.get(STEAL)?.parse::<f64>().ok());
     Ok(jiffies.unwrap_or(0.0) * JIFFY_NS)
+}
+
+/// The same of all CPUs.
+///
+/// # Errors
+/// As [`stolen_ns`].
+pub fn stolen_everywhere() -> Result<f64> {
+    online_cpus()?.into_iter().map(stolen_ns).sum()
+}
+
+/// What has been stolen since [`stolen_everywhere`] said `before_ns`, at most: each CPU's sum is cut to whole units.
+///
+/// # Errors
+/// As [`stolen_ns`].
+pub fn stolen_since(before_ns: f64) -> Result<f64> {
+    let now_ns = stolen_everywhere()?;
+    let cut_ns = online_cpus()?.len() as f64 * JIFFY_NS;
+    Ok(if now_ns > 0.0 {
+        now_ns - before_ns + cut_ns
+    } else {
+        0.0
+    })
 }
 
 /// A CPU that is taken offline.

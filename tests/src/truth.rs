@@ -21,6 +21,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::{Account, Ledger};
+use crate::machine::{stolen_everywhere, stolen_since};
 
 /// A name that a process had from a moment on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +70,10 @@ pub struct Truth {
     /// for a CPU.
     #[serde(default)]
     pub throttled_s: f64,
+    /// What the hypervisor gave to other machines meanwhile, of all CPUs, at most ([`stolen_since`]), seconds. It passes on the
+    /// wall clock of whoever is on the CPU, and is in nobody's CPU time.
+    #[serde(default)]
+    pub stolen_s: f64,
     /// Children, in the order of their creation.
     #[serde(default)]
     pub children: Vec<i32>,
@@ -149,6 +154,7 @@ pub struct Work {
     until_ns: u64,
     ledger: Ledger,
     others: Account,
+    stolen_ns: f64,
 }
 
 impl Work {
@@ -170,6 +176,7 @@ impl Work {
             "SECONDS is more than 0 and less than 3600"
         );
         pin(cpu)?;
+        let stolen_ns = stolen_everywhere()?;
         let ledger = Ledger::start()?;
         let start_ns = monotonic_ns()?;
         let span = u64::try_from(Duration::from_secs_f64(seconds).as_nanos())?;
@@ -184,6 +191,7 @@ impl Work {
             until_ns: start_ns + span,
             ledger,
             others: Account::default(),
+            stolen_ns,
         })
     }
 
@@ -241,6 +249,7 @@ impl Work {
         self.truth.end_ns = monotonic_ns()?;
         self.others.add(&self.ledger.end()?);
         self.truth.operations = operations;
+        self.truth.stolen_s = stolen_since(self.stolen_ns)? / 1e9;
         self.truth
             .spent(&self.others, UsageWho::RUSAGE_SELF)?
             .tell()
