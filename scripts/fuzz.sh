@@ -21,7 +21,7 @@ for name in $names; do
     printf '\n== %s\n' "$name"
     # With a target, what runs while it is built is not counted.
     KCOLLECT_FUZZ=$name RUSTFLAGS="${RUSTFLAGS:-} $pass" \
-        cargo bench --locked --quiet -p tests --bench guided --features guided --profile fuzz --target "$host" -- \
+        cargo bench --locked --quiet -p fuzz --bench guided --features guided --profile fuzz --target "$host" -- \
         -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 -verbosity=0 \
-        -artifact_prefix="$work/found/$name-" "$work/$name" "tests/fuzz/corpora/$name"
+        -artifact_prefix="$work/found/$name-" "$work/$name" "$PWD/tests/fuzz/corpora/$name"
 done

@@ -105,7 +105,7 @@ fn every_target_has_a_corpus_and_every_corpus_a_target() -> Result<()> {
 }
 
 fn corpora() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpora")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpora")
 }
 
 fn fuzz(name: &str) -> Result<()> {
