@@ -332,7 +332,9 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, Books)> {
     verdicts.push(account.conserve(&residents));
     for truth in truths.iter().filter(|truth| truth.workload != "migrate") {
         let ticks = array_ticks(&experiment, Some(truth.pid))?;
-        verdicts.push(account.tile(truth.pid, ticks, company(truth, &truths)));
+        let company = company(truth, &truths);
+        verdicts.push(account.tile(truth.pid, ticks, company));
+        verdicts.push(account.throttled(truth, company));
     }
     let wrong: Vec<_> = verdicts
         .into_iter()

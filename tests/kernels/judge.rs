@@ -261,6 +261,7 @@ fn told(
             for truth in truths.iter().filter(|truth| !workers(truth)) {
                 results.push(account.agree_within(truth, EDGES));
                 results.push(tiles(carried, truth, truths, &account));
+                results.push(account.throttled(truth, truths.len() - 1));
             }
             results
                 .into_iter()
