@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bpf::Emission;
 use experiment_format::layout::{ExperimentDir, NameRequest};
@@ -41,6 +41,8 @@ const LONGEST_APPLICATION: u64 = 20_000_000;
 
 /// How often it is looked whether the user has given up on archiving.
 const ARCHIVE_ROUND: Duration = Duration::from_millis(100);
+/// The longest that one load object may take of the time in which somebody waits. The largest that is copied, 1 GiB, takes so long at 36 MB/s.
+const ARCHIVE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Records as planned, with these counters. Gives the exit code: the load's, or 0.
 ///
@@ -295,7 +297,7 @@ impl<'a> Session<'a> {
         Ok(code)
     }
 
-    /// Archives what is not archived yet. Another Ctrl-C gives up on that.
+    /// Archives what is not archived yet. Another Ctrl-C gives up on that, and so does a file that takes too long.
     fn archive(&mut self, output: &mut Output) {
         let (signals, mut given_up) = (&mut self.signals, false);
         let mut give_up = || {
@@ -303,8 +305,19 @@ impl<'a> Session<'a> {
             given_up
         };
         self.founder.archive_late(&mut give_up);
+        let (mut before, mut since) = (0, Instant::now());
         while let Some((done, all)) = self.founder.archiving(ARCHIVE_ROUND) {
-            if give_up() {
+            if done != before {
+                (before, since) = (done, Instant::now());
+            }
+            let still = since.elapsed() > ARCHIVE_PATIENCE;
+            if still {
+                output.say(&format!(
+                    "Archiving is given up: one load object has taken {} s, as on a file system that does not answer",
+                    ARCHIVE_PATIENCE.as_secs()
+                ));
+            }
+            if still || give_up() {
                 self.founder.give_up_archiving();
                 break;
             }

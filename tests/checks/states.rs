@@ -354,10 +354,15 @@ fn company(truth: &Truth, truths: &[Truth]) -> usize {
     here.count() - 1
 }
 
-/// Passes when a process spent at least so much of its life in a state: else the workload was none of that state.
+/// Passes when a process spent at least so much of its life in a state: else the workload was none of that state. What others made it
+/// wait for a CPU is no part of that life, where the state is another.
 fn mostly(row: &Row, state: Microstate, share: f64) -> Result<()> {
+    let waited = match state {
+        Microstate::WaitCpu => 0.0,
+        _ => row.of(Microstate::WaitCpu),
+    };
     ensure!(
-        row.of(state) >= share * row.lived_s,
+        row.of(state) >= share * (row.lived_s - waited),
         "less than {share} of its life in {}: {row:?}",
         state.name()
     );

@@ -115,15 +115,7 @@ const JIFFY_NS: f64 = 1e7;
 /// # Errors
 /// When `/proc/stat` cannot be read.
 pub fn stolen_ns(cpu: usize) -> Result<f64> {
-    const STEAL: usize = 8;
-    let stat = fs::read_to_string("/proc/stat")?;
-    let label = format!("cpu{cpu}");
-    let jiffies = stat
-        .lines()
-        .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>())
-        .find(|words| words.first() == Some(&label.as_str()))
-        .and_then(|words| words.get(STEAL)?.parse::<f64>().ok());
-    Ok(jiffies.unwrap_or(0.0) * JIFFY_NS)
+    stolen(&format!("cpu{cpu}"))
 }
 
 /// The same of all CPUs.
@@ -131,21 +123,31 @@ pub fn stolen_ns(cpu: usize) -> Result<f64> {
 /// # Errors
 /// As [`stolen_ns`].
 pub fn stolen_everywhere() -> Result<f64> {
-    online_cpus()?.into_iter().map(stolen_ns).sum()
+    stolen("cpu")
 }
 
-/// What has been stolen since [`stolen_everywhere`] said `before_ns`, at most: each CPU's sum is cut to whole units.
+/// What has been stolen since [`stolen_everywhere`] said `before_ns`, at most: the sum is cut to whole units.
 ///
 /// # Errors
 /// As [`stolen_ns`].
 pub fn stolen_since(before_ns: f64) -> Result<f64> {
     let now_ns = stolen_everywhere()?;
-    let cut_ns = online_cpus()?.len() as f64 * JIFFY_NS;
     Ok(if now_ns > 0.0 {
-        now_ns - before_ns + cut_ns
+        now_ns - before_ns + JIFFY_NS
     } else {
         0.0
     })
+}
+
+fn stolen(label: &str) -> Result<f64> {
+    const STEAL: usize = 8;
+    let stat = fs::read_to_string("/proc/stat")?;
+    let jiffies = stat
+        .lines()
+        .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>())
+        .find(|words| words.first() == Some(&label))
+        .and_then(|words| words.get(STEAL)?.parse::<f64>().ok());
+    Ok(jiffies.unwrap_or(0.0) * JIFFY_NS)
 }
 
 /// A CPU that is taken offline.

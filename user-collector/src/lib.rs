@@ -18,6 +18,7 @@ pub mod maps;
 pub mod modules;
 pub mod names;
 pub mod objects;
+pub mod patience;
 pub mod process;
 pub mod spaces;
 pub mod unwind;

@@ -21,6 +21,7 @@ use std::time::Duration;
 use crate::archive::{Account, Archivist, ObjectNames, Sources, Wish};
 use crate::maps::{MappedFile, Mapping};
 use crate::modules::{self, Backing, Builder, Built, Cache, Module, ObjectId, Source};
+use crate::patience::Patience;
 use crate::unwind::{Row, Rule};
 
 /// The name of the kernel's code for user mode.
@@ -117,6 +118,7 @@ pub struct Objects {
     rules: Vec<[u8; Rule::SIZE]>,
     vdso: Option<ObjectId>,
     archive: Option<Archive>,
+    patience: Patience,
     /// Sums over all of them.
     pub counts: TableCounts,
 }
@@ -136,6 +138,7 @@ impl Objects {
             rules: Vec::new(),
             vdso: None,
             archive: None,
+            patience: Patience::default(),
             counts: TableCounts::default(),
         })
     }
@@ -382,21 +385,13 @@ impl Objects {
                 return self.add(Object::new(None, backing, mapping));
             }
         }
-        let proc = Path::new("/proc");
-        let mut opened = modules::open(proc, pid, mapping);
-        for relative in relatives {
-            if opened.is_ok() {
-                break;
-            }
-            // Why the process's own could not be opened is what is told.
-            opened = modules::open(proc, *relative, mapping).or(opened);
-        }
-        let opened = opened
-            .map_err(|error| error.to_string())
-            .and_then(|opened| {
-                let metadata = opened.file.metadata().map_err(|error| error.to_string())?;
-                Ok((opened.file, (metadata.dev(), metadata.ino())))
-            });
+        let path = Path::new(OsStr::from_bytes(&mapping.file.path));
+        let directory = path.parent().unwrap_or(path);
+        let (family, wanted) = (relatives.to_vec(), mapping.clone());
+        let opened = self
+            .patience
+            .ask(directory, move || open(pid, &family, &wanted))
+            .unwrap_or_else(|unanswered| Err(unanswered.to_string()));
         let (file, inode) = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -474,6 +469,22 @@ impl Objects {
         self.objects.push(object);
         id
     }
+}
+
+/// The file behind a mapping, and its device and inode: by the process that maps it, or else by one of its relatives. Why the process's own
+/// can't be opened is what is told.
+fn open(pid: u32, relatives: &[u32], mapping: &Mapping) -> Result<(File, (u64, u64)), String> {
+    let proc = Path::new("/proc");
+    let mut opened = modules::open(proc, pid, mapping);
+    for relative in relatives {
+        if opened.is_ok() {
+            break;
+        }
+        opened = modules::open(proc, *relative, mapping).or(opened);
+    }
+    let file = opened.map_err(|error| error.to_string())?.file;
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    Ok((file, (metadata.dev(), metadata.ino())))
 }
 
 /// The root directory of a process, where it is not ours; nothing where the process is gone.

@@ -27,8 +27,8 @@
 //! read is bounded by the limits of [`crate::unwind`], whatever the file says.
 //!
 //! What it does not hold off: a file system that does not answer. A file on a dead NFS server holds up whoever reads
-//! it, as it does the process that runs it: [`open()`] its caller, for the few pieces that prove a file to be the one, the
-//! builder all that come later.
+//! it, as it does the process that runs it: [`open()`] its caller, for the few pieces that prove a file to be the one, which therefore is
+//! to be asked with [`Patience`](crate::patience::Patience); and the builder, for all that come later. Nobody waits for that.
 
 mod backing;
 mod builder;
