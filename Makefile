@@ -53,7 +53,7 @@ test: build
 test-kernels: build
 	@scripts/packages.sh kernels
 	@scripts/kernels.sh $(KERNELS)
-	cargo test --locked -p tests --test kernels
+	cargo test --locked --workspace --test kernels
 
 bench: build
 	@scripts/packages.sh bench
