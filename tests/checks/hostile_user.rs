@@ -180,6 +180,21 @@ fn root_files_without_end_or_answer_are_given_up() -> Result<()> {
     for map in maps {
         let _ = fs::remove_file(map);
     }
+    // The pipe and the map without end are told; of the others there is nothing to tell.
+    let text = fs::read_to_string(recorded.experiment()?.join("kcollect.json"))?;
+    let summary: serde_json::Value = serde_json::from_str(&text)?;
+    let rows = summary["followed"]["processes"].as_array();
+    let made: Vec<_> = rows.into_iter().flatten().map(|row| &row["made"]).collect();
+    let refused = |made: &&serde_json::Value| {
+        made["refusal"]
+            .as_str()
+            .is_some_and(|why| why.contains("not a regular file"))
+    };
+    let unread = |made: &&serde_json::Value| made["unread"].as_u64() > Some(90 << 30);
+    ensure!(
+        made.iter().any(refused) && made.iter().any(unread),
+        "{made:?}"
+    );
     let size: u64 = files_below(recorded.directory())?
         .iter()
         .map(|path| fs::symlink_metadata(path).map_or(0, |file| file.len()))

@@ -50,6 +50,9 @@ impl Summary {
         }
         if let Some(followed) = &self.followed {
             writeln!(out, "  {}", followed.line())?;
+            if let Some(line) = followed.made_line() {
+                writeln!(out, "  {line}")?;
+            }
         }
         writeln!(out)?;
         writeln!(
@@ -135,6 +138,23 @@ impl Followed {
             stacks.missing,
             stacks.exiting,
         )
+    }
+
+    /// What is missing of the names of code that processes made as they ran.
+    fn made_line(&self) -> Option<String> {
+        let made = || self.processes.iter().filter_map(|row| row.made.as_ref());
+        let functions: u64 = made()
+            .map(|made| made.counts.bad + made.counts.refused)
+            .sum();
+        let files = made()
+            .filter(|made| made.refusal.is_some() || made.counts.unread > 0)
+            .count();
+        (functions > 0 || files > 0).then(|| {
+            format!(
+                "Of code that processes made as they ran {functions} functions could not be taken, and {files} \
+                 files with their names were not read, or not to the end: kcollect.json says why"
+            )
+        })
     }
 }
 

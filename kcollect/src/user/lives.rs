@@ -97,6 +97,7 @@ impl UserSide {
         if let Some(followed) = self.followed(pid)
             && let Some(watch) = followed.jit.take()
         {
+            followed.made.add(&watch);
             let ended = watch.end(at);
             let result = followed.collector.functions(&ended, &[]);
             followed.jit = JitWatch::open(pid, at, &room).ok();
@@ -429,6 +430,7 @@ impl UserSide {
         let mut followed = Box::new(Followed {
             collector,
             jit,
+            made: Made::default(),
             mpi_rank: facts.mpi_rank,
             container: facts.container,
             counts: StackCounts::default(),

@@ -29,7 +29,7 @@ use experiment_format::{Error, Result};
 use user_collector::collector::{Array, Collector, Place};
 use user_collector::facts::{Container, Facts};
 use user_collector::follow::{Candidate, Follow};
-use user_collector::jit::{JitWatch, Room};
+use user_collector::jit::{Counts as MadeCounts, JitWatch, Room};
 use user_collector::join::{Join, Joined, Slot};
 use user_collector::lineage::{DirectoryNames, Lineages};
 use user_collector::maps::Mapping;
@@ -118,6 +118,8 @@ struct First {
 struct Followed {
     collector: Collector,
     jit: Option<JitWatch>,
+    /// Of the programs that it executed before.
+    made: Made,
     mpi_rank: Option<u32>,
     container: Option<Container>,
     counts: StackCounts,
@@ -145,6 +147,28 @@ pub struct FollowedProcess {
     pub arrays: u64,
     /// How their user stacks ended.
     pub user_stacks: StackCounts,
+    /// What it told of code that it made as it ran, where it told anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub made: Option<Made>,
+}
+
+/// What a process told of the code that it made as it ran, in perf maps and jitdumps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Made {
+    /// How much that was, and how much of it is not in the experiment.
+    #[serde(flatten)]
+    pub counts: MadeCounts,
+    /// Why a file was not read, or not any further: the last reason.
+    pub refusal: Option<String>,
+}
+
+impl Made {
+    fn add(&mut self, watch: &JitWatch) {
+        self.counts += watch.counts();
+        if let Some(refusal) = watch.refusal() {
+            self.refusal = Some(refusal.to_string());
+        }
+    }
 }
 
 /// Whom to follow.
@@ -482,6 +506,8 @@ impl UserSide {
 }
 
 fn describe(pid: u32, followed: &Followed) -> FollowedProcess {
+    let mut made = followed.made.clone();
+    followed.jit.iter().for_each(|watch| made.add(watch));
     FollowedProcess {
         pid,
         experiment: followed.collector.name().to_owned(),
@@ -490,6 +516,7 @@ fn describe(pid: u32, followed: &Followed) -> FollowedProcess {
         ticks: followed.ticks,
         arrays: followed.collector.arrays,
         user_stacks: followed.counts.clone(),
+        made: (made != Made::default()).then_some(made),
     }
 }
 

@@ -10,6 +10,7 @@
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
+use std::ops::AddAssign;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ const TAIL: usize = 64;
 const SECOND: u64 = 1_000_000_000;
 
 /// What was read of one process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counts {
     /// Bytes.
     pub bytes: u64,
@@ -43,6 +44,19 @@ pub struct Counts {
     pub refused: u64,
     /// How often a file was read from its beginning again.
     pub rereadings: u64,
+    /// Bytes that were there at the last look and have not been read.
+    pub unread: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, more: Counts) {
+        self.bytes += more.bytes;
+        self.functions += more.functions;
+        self.bad += more.bad;
+        self.refused += more.refused;
+        self.rereadings += more.rereadings;
+        self.unread += more.unread;
+    }
 }
 
 /// Watches what one process tells of the code that it makes. For a process that executes anonymous memory; ended
@@ -153,6 +167,10 @@ impl JitWatch {
         Counts {
             bad: self.counts.bad + self.format.bad(),
             refused: self.functions.refused(),
+            unread: self
+                .growing
+                .as_ref()
+                .map_or(0, |growing| growing.size.saturating_sub(growing.offset)),
             ..self.counts
         }
     }
@@ -485,9 +503,12 @@ mod tests {
         trial.append(text.as_bytes());
         let first = trial.watch.poll(1000).len();
         assert!(first < 300_000);
-        assert_eq!(trial.watch.counts().bytes, MOST_A_ROUND);
+        let counts = trial.watch.counts();
+        assert_eq!(counts.bytes, MOST_A_ROUND);
+        assert_eq!(counts.unread, text.len() as u64 - MOST_A_ROUND);
         let rest = trial.watch.last_poll(2000);
         assert_eq!(first + rest.len(), 300_000);
+        assert_eq!(trial.watch.counts().unread, 0);
         // All of it was there when the file was found.
         assert!(
             rest.iter()
