@@ -24,6 +24,7 @@ pub mod picture;
 pub mod precedence;
 pub mod privileges;
 pub mod report;
+pub mod seccomp;
 pub mod session;
 pub mod signals;
 pub mod sources;

@@ -15,9 +15,11 @@
 //! * `SYS_ADMIN`, but only where `kernel.perf_event_paranoid` is above 2: Debian and Ubuntu then let nothing else
 //!   open a perf event, nor for a CPU that comes.
 //!
+//! And system calls that a recording never makes are refused ([`crate::seccomp`]).
+//!
 //! **The load gets none of this.** It is to start with exactly what kcollect was started with, and capabilities that are ambient
-//! are lost with permitted ones, `no_new_privs` is inherited, and root itself could not execute another user's private program
-//! without `DAC_OVERRIDE`. Both are a thread's own, not the process's. So the thread that starts the load
+//! are lost with permitted ones, `no_new_privs` and the refusals are inherited, and root itself could not execute another user's private program
+//! without `DAC_OVERRIDE`. All of that is a thread's own, not the process's. So the thread that starts the load
 //! ([`crate::load::Starter`]) is born before this, starts it when it is time, and ends. The bounding and inheritable sets stay as
 //! they are: with `no_new_privs` they give nothing back.
 //!
@@ -35,7 +37,7 @@ use rustix::thread::{
 };
 
 use crate::cli::plan::Plan;
-use crate::machine;
+use crate::{machine, seccomp};
 
 const ALWAYS: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::PERFMON)
@@ -99,7 +101,7 @@ pub fn give_up(needs: Needs) -> io::Result<()> {
     let has = capabilities(None)?;
     set_capabilities(None, left(has, needs))?;
     set_no_new_privs(true)?;
-    Ok(())
+    seccomp::refuse()
 }
 
 fn left(has: CapabilitySets, needs: Needs) -> CapabilitySets {

@@ -43,7 +43,7 @@ const MORE: [u32; 3] = [CHECKPOINT_RESTORE, SYS_NICE, IPC_LOCK];
 const FOR_OTHERS: [u32; 3] = [CHOWN, DAC_OVERRIDE, FOWNER];
 
 /// The load: says in a file what it may do, and lives a little longer, so that one can look.
-const SAYS: &str = "{ grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|SigBlk)' /proc/self/status; ulimit -n; ulimit -Hn; } \
+const SAYS: &str = "{ grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp|SigBlk)' /proc/self/status; ulimit -n; ulimit -Hn; } \
                     >\"$0.part\" && mv \"$0.part\" \"$0\"; sleep 0.7";
 
 fn mask(bits: &[u32]) -> u64 {
@@ -75,6 +75,8 @@ fn holds(pid: Pid, expected: u64) -> Result<()> {
         }
         ensure!(set(&status, "CapAmb:")? & !expected == 0, "{status}");
         ensure!(set(&status, "NoNewPrivs:")? == 1, "{status}");
+        // By a filter: 2.
+        ensure!(set(&status, "Seccomp:")? == 2, "{status}");
         let name = status.lines().next().unwrap_or_default();
         threads.insert(name.trim_start_matches("Name:\t").to_owned());
     }
