@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use tests::command::run;
 
 /// What each crate may depend on, of ours, in any section of its manifest.
-const ARROWS: [(&str, &[&str]); 5] = [
+const ARROWS: [(&str, &[&str]); 6] = [
     ("experiment-format", &[]),
     ("bpf", &[]),
     ("user-collector", &["experiment-format"]),
@@ -16,6 +16,16 @@ const ARROWS: [(&str, &[&str]); 5] = [
     (
         "tests",
         &["experiment-format", "bpf", "user-collector", "kcollect"],
+    ),
+    (
+        "fuzz",
+        &[
+            "experiment-format",
+            "bpf",
+            "user-collector",
+            "kcollect",
+            "tests",
+        ],
     ),
 ];
 

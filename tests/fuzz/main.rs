@@ -67,6 +67,11 @@ fn frames() -> Result<()> {
 }
 
 #[test]
+fn go() -> Result<()> {
+    fuzz("go")
+}
+
+#[test]
 fn perf_map() -> Result<()> {
     fuzz("perf_map")
 }

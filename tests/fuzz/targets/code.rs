@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use user_collector::modules::build_id;
-use user_collector::unwind::{Frames, Rules, Sections, Table};
+use user_collector::unwind::{Frames, GoFunctions, Rules, Sections, Table};
 
 /// Where the frame information of [`frames`] lies, and the code that it is of.
 const FRAMES: u64 = 0x1000;
@@ -44,6 +44,28 @@ pub(super) fn frames(bytes: &[u8]) {
         // A row costs two bytes at least, and one more at each border.
         assert!(table.rows().len() <= data.len() / 2 + table.pages().len());
         assert_eq!(summary.text, CODE.end - CODE.start);
+    }
+}
+
+/// Go's table of functions, and their code: the first two bytes are the table's length.
+pub(super) fn go(bytes: &[u8]) {
+    let (length, rest) = bytes.split_first_chunk().unwrap_or((&[0; 2], &[]));
+    let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
+    let (table, code) = rest.split_at(length);
+    let sections = Sections {
+        frames: Frames::None,
+        text: CODE.start,
+        got: CODE.end,
+        executable: vec![CODE],
+        go: Some(GoFunctions {
+            table,
+            text: CODE.start,
+            code: vec![(CODE.start, code)],
+        }),
+    };
+    let mut rules = Rules::new();
+    if let Ok((table, _)) = Table::of_sections(&sections, &mut rules) {
+        holds(&table, &rules);
     }
 }
 

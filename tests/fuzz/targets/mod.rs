@@ -11,7 +11,7 @@ mod streams;
 pub(crate) type Target = fn(&[u8]);
 
 /// All of them, by the names of their corpora.
-pub(crate) const TARGETS: [(&str, Target); 13] = [
+pub(crate) const TARGETS: [(&str, Target); 14] = [
     ("log", experiment::log),
     ("map", experiment::map),
     ("packets", experiment::packets),
@@ -20,6 +20,7 @@ pub(crate) const TARGETS: [(&str, Target); 13] = [
     ("functions", experiment::functions),
     ("elf", code::elf),
     ("frames", code::frames),
+    ("go", code::go),
     ("perf_map", streams::perf_map),
     ("jitdump", streams::jitdump),
     ("sideband", streams::sideband),
