@@ -164,14 +164,20 @@ static inline int account_is_whole(const struct account *account)
 	return sum == account->lived + (account->watched ? account->since - account->entered : 0);
 }
 
-/* Closes the open interval, whatever it is, and watches no more. */
-static inline struct absence account_close(struct account *account, __u64 now, __u64 run_delay)
+/* What the scheduler's sum says of a thread that is running and goes on: it is behind, the clock is not. */
+#define RUN_TIME_BEHIND (~0ULL)
+
+/* Closes the open interval, whatever it is, and watches no more; `run_time` is the scheduler's sum of the thread's times on a CPU. What
+ * the CPU was not the thread's in its last interval it waited for. */
+static inline struct absence account_close(struct account *account, __u64 now, __u64 run_delay, __u64 run_time)
 {
 	struct absence none = {}, absence;
 
 	if (account->state == STATE_ON_CPU) {
-		/* Running now: the scheduler's sum is behind, the clock is not. */
-		account_leave(account, now, STATE_ON_CPU, DETAIL_NONE, run_delay, ~0ULL);
+		account_leave(account, now, STATE_WAIT_CPU, DETAIL_NONE, run_delay, run_time);
+		if (now > account->since)
+			account->ns[STATE_WAIT_CPU] += now - account->since;
+		account_open(account, now > account->since ? now : account->since, STATE_ON_CPU, DETAIL_NONE, run_delay);
 		absence = none;
 	} else {
 		absence = account_return(account, now, run_delay, account->run_time);

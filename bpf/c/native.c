@@ -42,7 +42,7 @@ void native_leave(struct account *account, __u64 now, __u32 state, __u32 detail,
 		  __u64 run_time);
 struct absence native_return(struct account *account, __u64 now, __u64 run_delay, __u64 run_time);
 struct absence native_repair(struct account *account, __u64 arrival, __u64 run_delay);
-struct absence native_close(struct account *account, __u64 now, __u64 run_delay);
+struct absence native_close(struct account *account, __u64 now, __u64 run_delay, __u64 run_time);
 int native_is_whole(const struct account *account);
 
 __u32 native_grid_before(__u64 origin, __u64 from, __u64 to, __u64 end, __u64 period)
@@ -72,9 +72,9 @@ struct absence native_repair(struct account *account, __u64 arrival, __u64 run_d
 	return account_repair(account, arrival, run_delay);
 }
 
-struct absence native_close(struct account *account, __u64 now, __u64 run_delay)
+struct absence native_close(struct account *account, __u64 now, __u64 run_delay, __u64 run_time)
 {
-	return account_close(account, now, run_delay);
+	return account_close(account, now, run_delay, run_time);
 }
 
 int native_is_whole(const struct account *account)

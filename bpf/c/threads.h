@@ -183,7 +183,7 @@ static __always_inline void end(struct cpu_books *book, struct task_struct *task
 
 	forget_entry(task, thread);
 	if (thread->account.watched == WATCHED && claim(&thread->account, WATCHED))
-		account_close(&thread->account, now, 0);
+		account_close(&thread->account, now, 0, task->se.sum_exec_runtime);
 	/* Claimed by the walk that closes all, which tells of it. Or its life was outside of all data. */
 	if (thread->account.watched == WATCHED_CLAIMED || !thread->account.lived)
 		return;

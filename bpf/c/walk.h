@@ -113,7 +113,7 @@ int tell_all(struct bpf_iter__task *ctx)
 	detail = out->account.detail;
 	out->thread.since = out->account.since - any_offset;
 	now = tell_ns + any_offset;
-	account_close(&out->account, now, run_delay(task, now));
+	account_close(&out->account, now, run_delay(task, now), RUN_TIME_BEHIND);
 	tell(&out->thread, task, thread, &out->account, cpu);
 	out->thread.head.state = state;
 	out->thread.head.detail = detail;
@@ -169,7 +169,7 @@ int close_all(struct bpf_iter__task *ctx)
 	state = thread->account.state;
 	detail = thread->account.detail;
 	out->thread.since = thread->account.since - any_offset;
-	absence = account_close(&thread->account, now, run_delay(task, now));
+	absence = account_close(&thread->account, now, run_delay(task, now), RUN_TIME_BEHIND);
 	/* Data have stopped on all CPUs: what has passed there by then is counted. */
 	left = bpf_map_lookup_elem(&books, &thread->cpu);
 	if (left && state != STATE_ON_CPU && left->index > thread->index) {

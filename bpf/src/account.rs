@@ -60,7 +60,7 @@ unsafe extern "C" {
     );
     fn native_return(account: *mut Account, now: u64, run_delay: u64, run_time: u64) -> Absence;
     fn native_repair(account: *mut Account, arrival: u64, run_delay: u64) -> Absence;
-    fn native_close(account: *mut Account, now: u64, run_delay: u64) -> Absence;
+    fn native_close(account: *mut Account, now: u64, run_delay: u64, run_time: u64) -> Absence;
     fn native_is_whole(account: *const Account) -> i32;
 }
 
@@ -97,9 +97,14 @@ impl Account {
         (self.state != ON_CPU).then(|| unsafe { native_repair(self, arrival, run_delay) })
     }
 
+    /// Of a thread that is running, or was not.
     fn close(&mut self, now: u64, run_delay: u64) -> Absence {
+        self.end(now, run_delay, u64::MAX)
+    }
+
+    fn end(&mut self, now: u64, run_delay: u64, run_time: u64) -> Absence {
         // SAFETY: as in `enter`.
-        unsafe { native_close(self, now, run_delay) }
+        unsafe { native_close(self, now, run_delay, run_time) }
     }
 }
 
@@ -189,6 +194,19 @@ fn each_state_gets_its_time() {
     conserves("WWWWUUUU");
     conserves("UUUUWWWW");
     conserves("UUUUSSSSWW");
+}
+
+/// The scheduler's sum tells: a hypervisor may have given the CPU to others.
+#[test]
+fn who_ends_was_on_a_cpu_as_long_as_the_scheduler_says() {
+    let mut account = Account::enter(0, state(b'U'), 0);
+    account.end(100, 0, 70);
+    assert_eq!(
+        (account.ns[ON_CPU as usize], account.ns[WAIT as usize]),
+        (70, 30)
+    );
+    assert!(account.is_whole());
+    assert_eq!(account.lived, 100);
 }
 
 #[test]

@@ -59,8 +59,8 @@ pub struct Edges {
     /// On a CPU, from its last look at its usage to its end. 2.6 ms have been seen of a workload that faults on a mapped file, on a
     /// busy machine; in what, nobody has looked.
     pub cpu_s: f64,
-    /// Outside of its work. To be loaded and to end takes a few milliseconds, and ten times as long where other programs
-    /// want the CPU and the disk.
+    /// Outside of its work, beside waits for a CPU and for the disk. To be loaded and to end takes a few milliseconds, and ten times as
+    /// long where other programs want the CPU.
     pub outside_s: f64,
 }
 
@@ -329,7 +329,9 @@ impl States {
         let outside = row.lived_s - truth.lived_s;
         let more = truth.threads.saturating_sub(1) as f64;
         let waited = row.of(Microstate::WaitCpu) - of(&truth.states_s, Microstate::WaitCpu);
-        let alone = edges.outside_s + more * OUTSIDE_THREAD_S;
+        // Before its work it may be read from a disk that all want at once.
+        let disk = row.of_which_s.as_ref().map_or(0.0, |parts| parts.block_io);
+        let alone = edges.outside_s + more * OUTSIDE_THREAD_S + disk;
         if !(-edges.cpu_s..=alone + waited.max(0.0)).contains(&outside) {
             wrong.push(format!(
                 "the threads lived {} s by their own clocks, {} s by the account",
@@ -605,6 +607,21 @@ mod tests {
     }
 
     /// Half of it while the workload computed, half in a call that blocked a moment later.
+    #[test]
+    fn a_program_that_comes_from_the_disk_starts_late() {
+        let (mut account, truth) = slept();
+        let row = &mut account.processes[0];
+        row.lived_s += 0.15;
+        row.states_s[Microstate::Sleep as usize] += 0.15;
+        assert!(account.agree(&truth).is_err());
+        account.processes[0].of_which_s = Some(OfWhich {
+            block_io: 0.12,
+            preempted: 0.0,
+            throttled: 0.0,
+        });
+        account.agree(&truth).unwrap();
+    }
+
     #[test]
     fn stolen_time_is_a_wait_of_the_account_alone() {
         let (mut account, mut truth) = slept();
