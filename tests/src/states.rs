@@ -7,7 +7,7 @@
 //! * **by a workload's truth** ([`States::agree`]): no state is off by more than a hundredth of the workload's wall
 //!   time. What the process did before its work began and after it ended is not in its truth; that is as long as its
 //!   life in the account is longer than in its truth, and may be in any state. Time that the hypervisor gave to other machines
-//!   while a thread was on the CPU is no CPU time on either side; the account has it as a wait for the CPU.
+//!   while a thread was on the CPU is no CPU time on either side; the account has it in the state that the thread goes into next.
 //!
 //! Only the division of CPU time into user, system and trap time is a sample, on both sides. It is judged by itself
 //! ([`States::agree_on_user_mode`]), of loads that neither sleep nor migrate: those that do can keep step with the
@@ -348,11 +348,13 @@ impl States {
         let allowed = STATE * wall;
         for state in states().filter(|state| !ON_CPU.contains(state)) {
             let (mine, own) = (row.of(state), of(&truth.states_s, state));
-            // Stolen in a call that blocks, time is the call's for the workload; in the account it is a wait.
-            let (least, most) = match state {
-                Microstate::WaitCpu => (own, own + outside.max(0.0) + truth.stolen_s),
-                _ => (own - truth.stolen_s, own + outside.min(alone).max(0.0)),
+            // What was stolen in a call that blocks is the call's for the workload; for the account it is where the thread went next.
+            let stolen = truth.stolen_s;
+            let (least, late) = match state {
+                Microstate::WaitCpu => (own, outside),
+                _ => (own - stolen, outside.min(alone)),
             };
+            let most = own + late.max(0.0) + stolen;
             if !(least - allowed..=most + allowed).contains(&mine) {
                 wrong.push(format!(
                     "{}: {own} s by the workload, {mine} s by the account",
@@ -606,7 +608,6 @@ mod tests {
         assert!(error.contains("explains"), "{error}");
     }
 
-    /// Half of it while the workload computed, half in a call that blocked a moment later.
     #[test]
     fn a_program_that_comes_from_the_disk_starts_late() {
         let (mut account, truth) = slept();
@@ -622,19 +623,19 @@ mod tests {
         account.agree(&truth).unwrap();
     }
 
+    /// Half of it while the workload computed, until it slept; half in a call that would block, when it was preempted.
     #[test]
-    fn stolen_time_is_a_wait_of_the_account_alone() {
+    fn stolen_time_is_where_the_thread_goes_next() {
         let (mut account, mut truth) = slept();
         truth.states_s[Microstate::User as usize] -= 0.1;
         truth.user_ns -= 100_000_000;
         let row = &mut account.processes[0];
         row.states_s[Microstate::User as usize] -= 0.1;
-        row.states_s[Microstate::Sleep as usize] -= 0.1;
-        row.states_s[Microstate::WaitCpu as usize] += 0.2;
+        row.states_s[Microstate::WaitCpu as usize] += 0.1;
         assert!(account.agree(&truth).is_err());
         truth.stolen_s = 0.2;
         account.agree(&truth).unwrap();
-        account.processes[0].states_s[Microstate::UserLock as usize] += 0.1;
+        account.processes[0].states_s[Microstate::UserLock as usize] += 0.3;
         assert!(account.agree(&truth).is_err());
     }
 
