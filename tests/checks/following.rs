@@ -15,7 +15,7 @@ use tests::command::Running;
 use tests::followed::{Followed, Sub, directories};
 use tests::gprofng::Table;
 use tests::kcollect::{Recorded, Recording, record};
-use tests::machine::{Exclusive, work_cpu};
+use tests::machine::{Exclusive, stolen_meanwhile, work_cpu};
 use tests::quarry::{INSIDE, QUARRY, find_word, finish, name_deed, pid, start};
 use tests::statistics::Band;
 use tests::workload;
@@ -146,6 +146,7 @@ fn root_a_load_and_its_descendants_are_followed() -> Result<()> {
         let (_, inside) = sub.user_ticks(|object| object == Some(INSIDE));
         Band::time(100e6, 100e6, followed.interval_ns)
             .with_edges(ELSEWHERE * 100.0)
+            .with_edges(stolen_meanwhile()? / followed.interval_ns)
             .judge(&format!("{} after its exec", sub.name), inside as f64)?;
     }
 
@@ -376,6 +377,7 @@ fn judge(followed: &Followed, sub: &Sub, burnt: &[(&str, u64)]) -> Result<()> {
         rest -= seconds;
         Band::time(expected, expected, followed.interval_ns)
             .with_edges(ELSEWHERE * expected / followed.interval_ns)
+            .with_edges(stolen_meanwhile()? / followed.interval_ns)
             .judge(
                 &format!("{name} in {}", sub.name),
                 seconds * 1e9 / followed.interval_ns,

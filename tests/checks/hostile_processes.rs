@@ -16,7 +16,7 @@ use tests::command::Running;
 use tests::followed::{Followed, Sub};
 use tests::gprofng;
 use tests::kcollect::{Recorded, Recording};
-use tests::machine::Exclusive;
+use tests::machine::{Exclusive, stolen_meanwhile};
 use tests::quarry::{
     INSIDE, NARROW, OUTSIDE, QUARRY, SWAPPED, find_word, finish, name_deed, pid, start,
 };
@@ -70,6 +70,7 @@ fn judge(followed: &Followed, what: &str, ms: u64, ticks: f64) -> Result<()> {
     let expected = ms as f64 * 1e6;
     Band::time(expected, expected, followed.interval_ns)
         .with_edges(ELSEWHERE * expected / followed.interval_ns)
+        .with_edges(stolen_meanwhile()? / followed.interval_ns)
         .judge(what, ticks)
 }
 
@@ -205,6 +206,7 @@ fn root_libraries_that_take_turns_at_an_address_are_told_apart() -> Result<()> {
         let ticks = table.get(function) * 1e9 / followed.interval_ns;
         Band::time(*ns as f64, whole as f64, followed.interval_ns)
             .with_edges(ELSEWHERE * *ns as f64 / followed.interval_ns)
+            .with_edges(stolen_meanwhile()? / followed.interval_ns)
             .judge(function, ticks)?;
     }
     // And no function of the one calls one of the other.

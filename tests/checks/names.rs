@@ -15,7 +15,7 @@ use nix::sys::prctl::set_name;
 use nix::unistd::gettid;
 use tests::gprofng::{self, Table};
 use tests::kcollect::{Recorded, record};
-use tests::machine::{Exclusive, work_cpu};
+use tests::machine::{Exclusive, stolen_meanwhile, work_cpu};
 use tests::quarry::{QUARRY, find_word};
 use tests::statistics::Band;
 use tests::truth::{Truth, spin_for_cpu};
@@ -68,6 +68,7 @@ fn root_processes_of_milliseconds_are_named() -> Result<()> {
     let brief = functions.sum(|function| function.starts_with("<brief")) * 1e9 / interval;
     let lived: f64 = truth.names.iter().map(|named| named.cpu_ns as f64).sum();
     Band::time(lived, truth.wall_ns() as f64, interval)
+        .with_edges(stolen_meanwhile()? / interval)
         .judge("children under their own names", brief)
 }
 
@@ -155,6 +156,7 @@ fn judge_names(recorded: &Recorded, truth: &Truth) -> Result<()> {
         )
         // The kernel's part of that time is not under the name: some ticks are spent in interrupts.
         .with_edges(0.02 * named.cpu_ns as f64 / interval)
+        .with_edges(stolen_meanwhile()? / interval)
         .judge(&function, ticks)
         .map_err(|error| error.context(format!("{:?}", user_names(&functions).get(&named.pid))))?;
     }
