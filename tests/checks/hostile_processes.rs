@@ -250,7 +250,7 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
             (QUARRY, vec!["jitfp:200"]),
             (NARROW, vec!["one:600"]),
             (QUARRY, vec!["deep:20000,400"]),
-            (QUARRY, vec!["nowhere:200"]),
+            (QUARRY, vec!["nowhere:100"]),
             (QUARRY, vec!["one:200", "die"]),
             (QUARRY, vec!["space", "say:inside", "one:200"]),
         ])
@@ -274,8 +274,11 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
         complete >= 0.97 * moved.ticks() as f64,
         "stacks from where code moved to: {ends:?}"
     );
+    // Who has unknown places in its stacks to its end may be gone when it is read for the last of them: `nowhere` ends about when it
+    // would be read a second time. Of the 900 stacks above most would have waited in vain.
     let losses = &followed.books.followed()?.losses;
-    ensure!(losses["unread"] == 0, "stacks waited in vain: {losses:?}");
+    let unread = losses["unread"];
+    ensure!(unread < 10, "stacks waited in vain: {losses:?}");
     for index in [3, 4] {
         judge_function(&followed, the(index)?, "<Unknown>", 200)?;
     }
@@ -318,7 +321,7 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
         .map_or(0.0, |row| row.values[1]);
     ensure!(truncated > 0.15, "<Truncated-stack> {truncated} s");
 
-    judge_function(&followed, the(7)?, "spin_nowhere", 200)?;
+    judge_function(&followed, the(7)?, "spin_nowhere", 100)?;
     let killed = the(8)?;
     judge_function(&followed, killed, "burn_one", 200)?;
     ensure!(killed.end_ns.is_some(), "{} is not closed", killed.name);
