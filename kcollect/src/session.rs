@@ -306,9 +306,9 @@ impl<'a> Session<'a> {
         };
         self.founder.archive_late(&mut give_up);
         let (mut before, mut since) = (0, Instant::now());
-        while let Some((done, all)) = self.founder.archiving(ARCHIVE_ROUND) {
-            if done != before {
-                (before, since) = (done, Instant::now());
+        while let Some((done, all, left)) = self.founder.archiving(ARCHIVE_ROUND) {
+            if left != before {
+                (before, since) = (left, Instant::now());
             }
             let still = since.elapsed() > ARCHIVE_PATIENCE;
             if still {

@@ -102,10 +102,12 @@ impl UserSide {
         }
     }
 
-    /// Waits until all is archived, at most so long. Gives how many load objects are, and of how many; nothing once all is done.
-    pub fn archiving(&mut self, at_most: Duration) -> Option<(usize, usize)> {
+    /// Waits until all is archived, at most so long. Gives how many load objects are, and of how many, and how many files are left to
+    /// be read, those for their sources too; nothing once all is done.
+    pub fn archiving(&mut self, at_most: Duration) -> Option<(usize, usize, usize)> {
         let archivist = self.objects.archivist()?;
-        (!archivist.wait(at_most)).then(|| archivist.progress())
+        let (done, all) = (!archivist.wait(at_most)).then(|| archivist.progress())?;
+        Some((done, all, archivist.left()))
     }
 
     /// What is not archived by now is left out.

@@ -258,6 +258,12 @@ impl Archivist {
         (self.asked - waiting.count(), self.asked)
     }
 
+    /// Questions that are not answered yet, about objects and about sources.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Leaves out what is not done. Waits a second at most.
     pub fn give_up(&mut self) {
         self.stop.store(true, Ordering::Relaxed);

@@ -30,9 +30,9 @@ impl Founder {
         }
     }
 
-    /// Waits until the files of followed processes are archived, at most so long. Gives how many are, and of how many; nothing
-    /// once all is done.
-    pub fn archiving(&mut self, at_most: Duration) -> Option<(usize, usize)> {
+    /// Waits until the files of followed processes are archived, at most so long. Gives how many are, of how many, and how many are left
+    /// to be read; nothing once all is done.
+    pub fn archiving(&mut self, at_most: Duration) -> Option<(usize, usize, usize)> {
         self.user.as_mut()?.archiving(at_most)
     }
 
