@@ -12,7 +12,9 @@ use tests::compat32;
 use tests::experiment::array_ticks;
 use tests::kcollect::record;
 use tests::loads;
-use tests::machine::{Exclusive, io_uring, processes, stolen_everywhere, stolen_since, work_cpu};
+use tests::machine::{
+    Exclusive, io_uring, processes, stolen_everywhere, stolen_meanwhile, stolen_since, work_cpu,
+};
 use tests::states::{Row, States, WHOLE_S};
 use tests::truth::Truth;
 use tests::workload;
@@ -285,11 +287,9 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
     let seconds = variant.map_or(SECONDS, |_| SECONDS_OF_VARIANTS);
     let mut load = vec![program, seconds, &cpu];
     load.extend(variant);
-    let stolen = stolen_everywhere()?;
     let (truths, account, books) = witnesses(&load)?;
-    let stolen = stolen_everywhere()? - stolen;
     if !in_step_with_ticks(program, variant) {
-        account.busy_time(&books, stolen)?;
+        account.busy_time(&books, stolen_meanwhile()?)?;
     }
     let count = truths.len();
     let truths = truths
