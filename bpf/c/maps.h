@@ -126,13 +126,25 @@ struct {
 	__type(value, struct entry_wait);
 } entry_waits SEC(".maps");
 
-/* How full is a CPU's ring, in eighths? */
+/* How much was taken out of the rings and waits in user space, in eighths of what may (bpf/src/rings.rs). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} backlog SEC(".maps");
+
+/* How full is a CPU's ring, or what is behind it, in eighths? */
 static __always_inline __u32 fullness(__u32 cpu)
 {
-	__u32 index = cpu / CPUS_PER_RING;
+	__u32 index = cpu / CPUS_PER_RING, only = 0, full;
 	void *ring = bpf_map_lookup_elem(&rings, &index);
+	__u32 *behind = bpf_map_lookup_elem(&backlog, &only);
 
-	return ring ? 8 * bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) / bpf_ringbuf_query(ring, BPF_RB_RING_SIZE) : 8;
+	if (!ring || !behind)
+		return 8;
+	full = 8 * bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) / bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
+	return full > *behind ? full : *behind;
 }
 
 /* Send `size` bytes into the ring of a CPU; false where there is no room. The reader comes round on a timer; it is

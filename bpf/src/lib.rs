@@ -15,6 +15,7 @@ mod error;
 #[cfg(test)]
 mod grid;
 mod load;
+mod rings;
 mod skeleton;
 mod tables;
 pub mod unwind;
@@ -25,6 +26,7 @@ pub use books::CpuBooks;
 pub use counters::{Counted, MOST_COUNTERS};
 pub use error::Error;
 pub use load::{Emission, Settings, TickCollector};
+pub use rings::Rings;
 pub use tables::{Code, Mapped, PageRows, PlacedTable, RULE_SIZE, TableId, TableUse};
 pub use wire::{
     Absence, Counts, Detail, Details, Entry, Head, Mode, Overflow, Record, Stack, ThreadName,

@@ -1,24 +1,20 @@
-//! Loads the programs, attaches them to clock events, drains the rings and reads the books.
+//! Loads the programs, attaches them to clock events and reads the books.
 //!
-//! The one writer of the map `rings` and, for a CPU that is offline, of `books`.
+//! The one writer, for a CPU that is offline, of the map `books`.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read as _;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
-use std::rc::Rc;
+use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
 use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use libbpf_rs::{
-    ErrorKind, Iter, Link, MapCore as _, MapFlags, MapHandle, MapType, ProgramInput, ProgramMut,
-    RingBuffer, RingBufferBuilder,
-};
+use libbpf_rs::{ErrorKind, Iter, Link, MapCore as _, MapFlags, ProgramInput, ProgramMut};
 use libbpf_sys::BPF_F_TEST_RUN_ON_CPU;
 
 use crate::counters::{Attached, MOST_COUNTERS};
+use crate::rings::{CPUS_PER_RING, Rings};
 use crate::skeleton::{CollectorSkel, CollectorSkelBuilder};
 use crate::tables::{Mapped, PageRows, PlacedTable, RULE_SIZE, TableId, TableUse, Tables};
 use crate::verifier::with_log;
@@ -26,10 +22,9 @@ use crate::wire::{MAX_FRAMES, Record};
 use crate::{CpuBooks, Error};
 
 /// As in `c/maps.h`.
-const CPUS_PER_RING: u32 = 8;
 const SCRATCHES: u32 = 4;
 /// Bytes of one ring. Eight busy CPUs at 1000 Hz with 25 frames each fill it in a second and a half;
-/// the reader comes round ten times a second, and is woken at a quarter.
+/// the reader comes round five times a second, and is woken at a quarter.
 const RING_SIZE: u32 = 2 << 20;
 /// And with user stacks, of which those of brief programs are copied.
 const RING_SIZE_WITH_USER: u32 = 4 << 20;
@@ -100,8 +95,6 @@ pub struct TickCollector {
     links: BTreeMap<u32, Link>,
     pub(crate) attached: Attached,
     _hooks: [Link; 5],
-    rings: RingBuffer<'static>,
-    arrived: Rc<RefCell<Vec<Result<Record, Error>>>>,
     pub(crate) skel: CollectorSkel<'static>,
     tables: Tables,
     cpu_ids: u32,
@@ -116,34 +109,20 @@ impl fmt::Debug for TickCollector {
 }
 
 impl TickCollector {
-    /// Loads the programs; no clock runs yet, and [`TickCollector::set_recording`] is off.
+    /// Loads the programs and makes their rings; no clock runs yet, and [`TickCollector::set_recording`] is off.
     ///
     /// # Errors
     /// [`Error::Load`] with the verifier's log when the kernel refuses them, [`Error::Step`] when a
     /// ring can't be made.
-    pub fn load(settings: &Settings) -> Result<TickCollector, Error> {
+    pub fn load(settings: &Settings) -> Result<(TickCollector, Rings), Error> {
         let (loaded, log) = with_log(|| open_and_load(settings));
         let skel = loaded.map_err(|source| Error::Load { source, log })?;
 
-        let arrived = Rc::new(RefCell::new(Vec::new()));
         let size = match settings.emission {
             Some(_) => RING_SIZE_WITH_USER,
             None => RING_SIZE,
         };
-        let handles = (0..settings.cpu_ids.div_ceil(CPUS_PER_RING))
-            .map(|index| make_ring(&skel, index, size))
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut builder = RingBufferBuilder::new();
-        for handle in &handles {
-            let arrived = Rc::clone(&arrived);
-            builder
-                .add(handle, move |bytes| {
-                    arrived.borrow_mut().push(Record::decode(bytes));
-                    0
-                })
-                .map_err(step("map a ring"))?;
-        }
-        let rings = builder.build().map_err(step("map the rings"))?;
+        let rings = Rings::make(&skel, settings.cpu_ids.div_ceil(CPUS_PER_RING), size)?;
         let hooks = [
             skel.progs.idle.attach(),
             skel.progs.on_switch.attach(),
@@ -161,16 +140,15 @@ impl TickCollector {
         ];
         // So that this CPU has changed its thread once, by which its scheduler's clock is known.
         std::thread::sleep(Duration::from_millis(1));
-        Ok(TickCollector {
+        let collector = TickCollector {
             links: BTreeMap::new(),
             attached: Attached::default(),
             _hooks: hooks,
-            rings,
-            arrived,
             skel,
             tables: Tables::default(),
             cpu_ids: settings.cpu_ids,
-        })
+        };
+        Ok((collector, rings))
     }
 
     /// Attaches the tick to a CPU's clock event and starts that clock, on a grid of its own. Gives the
@@ -285,7 +263,7 @@ impl TickCollector {
     /// that ended are told in the rings.
     ///
     /// # Errors
-    /// [`Error::Step`] when the threads can't be walked, [`Error::Record`] as [`TickCollector::drain`].
+    /// [`Error::Step`] when the threads can't be walked, [`Error::Record`] as [`Record::decode_all`].
     pub fn tell_threads(&mut self, now: u64) -> Result<Vec<Record>, Error> {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.tell_ns = now;
@@ -363,24 +341,6 @@ impl TickCollector {
     #[must_use]
     pub fn table_use(&self) -> TableUse {
         self.tables.in_use()
-    }
-
-    /// Takes all records that the rings hold, in no order across CPUs.
-    ///
-    /// # Errors
-    /// [`Error::Step`] when a ring can't be read, [`Error::Record`] for a record that is not ours;
-    /// the other records of that round are gone then, for the ring itself is not what it should be.
-    pub fn drain(&mut self) -> Result<Vec<Record>, Error> {
-        self.rings.consume().map_err(step("read the rings"))?;
-        self.arrived.borrow_mut().drain(..).collect()
-    }
-
-    /// Becomes readable when a ring is a quarter full, long before it overflows.
-    #[must_use]
-    pub fn wake_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: libbpf keeps this epoll descriptor open as long as `self.rings` lives, which the
-        // returned lifetime is bound to.
-        unsafe { BorrowedFd::borrow_raw(self.rings.epoll_fd()) }
     }
 
     /// The books of one CPU.
@@ -471,39 +431,7 @@ fn walk_threads(program: &ProgramMut<'_>) -> Result<Vec<Record>, Error> {
             Err(error) => return Err(step("walk the threads")(error.into())),
         }
     }
-    let mut rest = &*bytes;
-    let mut records = Vec::new();
-    while !rest.is_empty() {
-        let record;
-        (record, rest) = Record::decode_first(rest)?;
-        records.push(record);
-    }
-    Ok(records)
-}
-
-fn make_ring(skel: &CollectorSkel<'_>, index: u32, size: u32) -> Result<MapHandle, Error> {
-    let options = libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
-        ..Default::default()
-    };
-    let ring = MapHandle::create(
-        MapType::RingBuf,
-        Some("kcollect_ring"),
-        0,
-        0,
-        size,
-        &options,
-    )
-    .map_err(step(format!("make a ring of {} MiB", size >> 20)))?;
-    skel.maps
-        .rings
-        .update(
-            &index.to_ne_bytes(),
-            &ring.as_fd().as_raw_fd().to_ne_bytes(),
-            MapFlags::ANY,
-        )
-        .map_err(step("hand a ring to the programs"))?;
-    Ok(ring)
+    Record::decode_all(&bytes)
 }
 
 pub(crate) fn step(what: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Error {

@@ -327,18 +327,18 @@ impl Record {
         }
     }
 
-    /// Decodes one record.
+    /// Decodes records that follow each other.
     ///
     /// # Errors
-    /// [`Error::Record`] when the bytes are none of the structures of `c/wire.h`.
-    pub fn decode(bytes: &[u8]) -> Result<Record, Error> {
-        match Record::decode_first(bytes)? {
-            (record, []) => Ok(record),
-            (_, rest) => Err(Error::Record {
-                size: rest.len(),
-                why: "beyond the end of a record",
-            }),
+    /// [`Error::Record`] when any of the bytes are none of the structures of `c/wire.h`.
+    pub fn decode_all(mut bytes: &[u8]) -> Result<Vec<Record>, Error> {
+        let mut records = Vec::new();
+        while !bytes.is_empty() {
+            let record;
+            (record, bytes) = Record::decode_first(bytes)?;
+            records.push(record);
         }
+        Ok(records)
     }
 
     /// Decodes the first of several records that follow each other, and gives the rest.
@@ -506,6 +506,17 @@ mod tests {
 
     use super::*;
 
+    /// Bytes that are one record and nothing else.
+    fn alone(bytes: &[u8]) -> Result<Record, Error> {
+        match Record::decode_first(bytes)? {
+            (record, []) => Ok(record),
+            (_, rest) => Err(Error::Record {
+                size: rest.len(),
+                why: "beyond the end of a record",
+            }),
+        }
+    }
+
     /// A record's bytes: kind, state, detail, flags, frames, and what follows the head.
     fn record([kind, state, detail, flags]: [u8; 4], frames: usize, body: &[u64]) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -540,7 +551,7 @@ mod tests {
     #[test]
     fn a_kernel_tick_decodes() {
         let frames = [0xffff_ffff_8100_0010, 0xffff_ffff_8100_2000];
-        let tick = Record::decode(&record([1, 0, 0, 3], 2, &frames)).unwrap();
+        let tick = alone(&record([1, 0, 0, 3], 2, &frames)).unwrap();
         assert_eq!(
             tick,
             Record::Tick(Tick {
@@ -562,15 +573,14 @@ mod tests {
     #[test]
     fn an_absence_decodes() {
         let bytes = record([3, 6, 10, 4], 0, &[]);
-        let Record::Absence(absence) = Record::decode(&bytes).unwrap() else {
+        let Record::Absence(absence) = alone(&bytes).unwrap() else {
             panic!("not an absence");
         };
         assert_eq!(absence.counts(), [0, 0, 0, 0, 0, 0, 2, 0, 3, 0]);
         assert_eq!(absence.detail, Some(Detail::BlockIo));
         assert!(absence.stack.missing && absence.stack.frames.is_empty());
         // Preempted: nothing else than a wait.
-        let Record::Absence(absence) = Record::decode(&record([3, 8, 11, 4], 0, &[])).unwrap()
-        else {
+        let Record::Absence(absence) = alone(&record([3, 8, 11, 4], 0, &[])).unwrap() else {
             panic!("not an absence");
         };
         assert_eq!(absence.counts(), [0, 0, 0, 0, 0, 0, 0, 0, 5, 0]);
@@ -579,8 +589,7 @@ mod tests {
     #[test]
     fn a_thread_and_an_entry_decode() {
         let words: Vec<u64> = (0..27).collect();
-        let Record::Thread(thread) = Record::decode(&record([4, 7, 0, 8], 0, &words)).unwrap()
-        else {
+        let Record::Thread(thread) = alone(&record([4, 7, 0, 8], 0, &words)).unwrap() else {
             panic!("not a thread");
         };
         assert!(thread.ended);
@@ -592,7 +601,7 @@ mod tests {
         assert_eq!(thread.counts.written_bytes, 26);
 
         let walked = [1, 2, 7 << 32 | 5, 0x0101, 0x1000, 0x2000];
-        let entry = Record::decode(&record([5, 0, 0, 0], 2, &walked)).unwrap();
+        let entry = alone(&record([5, 0, 0, 0], 2, &walked)).unwrap();
         let expected = Entry {
             head: head(),
             ip: 1,
@@ -611,8 +620,7 @@ mod tests {
         let mut copied = vec![1, 2, 7 << 32 | 5, 0xc0 << 32 | 1 << 16 | 2];
         copied.push(0x1000);
         copied.extend(0..19);
-        let Record::Entry(entry) = Record::decode(&record([5, 0, 0, 64], 20, &copied)).unwrap()
-        else {
+        let Record::Entry(entry) = alone(&record([5, 0, 0, 64], 20, &copied)).unwrap() else {
             panic!("not an entry");
         };
         let expected = UserSide::Copied {
@@ -632,7 +640,7 @@ mod tests {
 
     #[test]
     fn a_birth_is_a_head() {
-        let birth = Record::decode(&record([6, 0, 0, 0], 0, &[])).unwrap();
+        let birth = alone(&record([6, 0, 0, 0], 0, &[])).unwrap();
         assert_eq!(birth, Record::Birth(head()));
     }
 
@@ -651,25 +659,28 @@ mod tests {
                 missing: false,
             },
         };
-        assert_eq!(Record::decode(&bytes).unwrap(), Record::Overflow(expected));
+        assert_eq!(alone(&bytes).unwrap(), Record::Overflow(expected));
     }
 
     #[test]
     fn records_that_follow_each_other_decode_one_by_one() {
         let mut bytes = record([3, 7, 0, 0], 2, &[1, 2]);
         bytes.extend(record([4, 7, 0, 0], 0, &[0; 27]));
-        let (first, rest) = Record::decode_first(&bytes).unwrap();
-        assert!(matches!(first, Record::Absence(_)));
-        let (second, rest) = Record::decode_first(rest).unwrap();
-        assert!(matches!(second, Record::Thread(_)) && rest.is_empty());
+        let records = Record::decode_all(&bytes).unwrap();
+        assert!(matches!(
+            records[..],
+            [Record::Absence(_), Record::Thread(_)]
+        ));
+        assert_eq!(Record::decode_all(&[]).unwrap(), []);
+        assert!(Record::decode_all(&bytes[..bytes.len() - 1]).is_err());
     }
 
     #[test]
     fn what_is_no_record_is_refused() {
         let good = record([0, 0, 0, 0], 3, &[1, 2, 3]);
-        assert!(Record::decode(&good).is_ok());
+        assert!(alone(&good).is_ok());
         for cut in 0..good.len() {
-            assert!(Record::decode(&good[..cut]).is_err(), "cut at {cut}");
+            assert!(alone(&good[..cut]).is_err(), "cut at {cut}");
         }
         let refused = [
             record([0, 0, 0, 0], 1, &[1, 2]),
@@ -691,14 +702,14 @@ mod tests {
             record([1, 0, 0, 0], MAX_FRAMES + 1, &[0; MAX_FRAMES + 1]),
         ];
         for bytes in refused {
-            assert!(Record::decode(&bytes).is_err(), "{bytes:?}");
+            assert!(alone(&bytes).is_err(), "{bytes:?}");
         }
     }
 
     proptest! {
         #[test]
         fn any_bytes_decode_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = Record::decode(&bytes);
+            let _ = alone(&bytes);
         }
 
         #[test]

@@ -23,6 +23,7 @@ pub mod perf;
 pub mod picture;
 pub mod precedence;
 pub mod privileges;
+pub mod reader;
 pub mod report;
 pub mod seccomp;
 pub mod session;

@@ -8,7 +8,7 @@
 //! * `SYS_PTRACE`, `DAC_READ_SEARCH` and `CHECKPOINT_RESTORE`: the maps and files of processes that come, by
 //!   `/proc/PID/maps`, `map_files`, `root` and `mem`, whosever they are;
 //! * `SYSLOG`: the addresses in `/proc/kallsyms`, read again for modules that came;
-//! * `SYS_NICE`: to read the rings before others; `IPC_LOCK`: a ring for a CPU that comes, beyond a user's allowance;
+//! * `SYS_NICE`: to read the rings before others ([`crate::reader`]); `IPC_LOCK`: a ring for a CPU that comes, beyond a user's allowance;
 //! * `CHOWN`, `DAC_OVERRIDE` and `FOWNER`, but only where the experiment, its directory or its group file are somebody
 //!   else's than the user it runs as, under sudo above all: subexperiments are made in it, handed over, and taken back if the
 //!   start fails;

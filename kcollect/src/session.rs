@@ -26,17 +26,16 @@ use crate::kernel::founder::Founder;
 use crate::load::{self, Load, Starter};
 use crate::machine::{self, now};
 use crate::output::Output;
-use crate::precedence::Precedence;
 use crate::privileges::{self, Needs};
 use crate::signals::{self, Signals};
 use crate::sources::Sources;
 use crate::summary::Summary;
 
-/// From one reading of the rings to the next, nanoseconds: five rounds a second cost next to nothing
-/// and leave the rings nearly empty.
+/// From one application of what has come to the next, nanoseconds: five rounds a second cost next to nothing.
 const ROUND: u64 = 200_000_000;
 
-/// After so long the rings are emptied in the middle of a round, nanoseconds.
+/// Where many processes begin at once, applying that takes its time: the programs in the kernel learn of the first ones after so long,
+/// nanoseconds, or they go on copying their stacks.
 const LONGEST_APPLICATION: u64 = 20_000_000;
 
 /// How often it is looked whether the user has given up on archiving.
@@ -151,6 +150,11 @@ impl<'a> Session<'a> {
                 "privileges that are not needed any more could not be given up: {error}"
             ));
         }
+        if let Err(error) = sources.read_apart() {
+            output.detail(&format!(
+                "the rings are not read before other programs run ({error}): on an overloaded machine, data may be lost"
+            ));
+        }
         let founder = Founder::create(dir, (plan, counters), kernel, emission, |text| {
             output.detail(text);
         });
@@ -202,32 +206,21 @@ impl<'a> Session<'a> {
     }
 
     fn run(&mut self, output: &mut Output) -> Result<(), Failure> {
-        let _precedence = Precedence::take()
-            .inspect_err(|error| {
-                let cure = "on an overloaded machine, data may be lost";
-                output.detail(&format!(
-                    "no precedence over other programs ({error}): {cure}"
-                ));
-            })
-            .ok();
         let mut next_round = self.started + ROUND;
         while !self.stopped {
             self.wait(self.next_deadline(next_round));
             self.heed_signals()?;
             let time = now();
             self.keep_time(time, output)?;
-            let mut emptied = now();
+            let mut handed_over = now();
             for (time, event) in self.sources.round()? {
                 self.founder.apply(time, event);
-                // Many processes that begin at once take their time, and the rings fill meanwhile.
-                if now() > emptied + LONGEST_APPLICATION {
-                    self.sources.drain()?;
-                    emptied = now();
+                if now() > handed_over + LONGEST_APPLICATION {
+                    self.hand_over()?;
+                    handed_over = now();
                 }
             }
-            self.founder
-                .hand_over(&mut self.sources.collector)
-                .map_err(no_hand_over)?;
+            self.hand_over()?;
             for pid in self.founder.take_unmapped() {
                 self.sources.read_again(pid);
             }
@@ -241,6 +234,12 @@ impl<'a> Session<'a> {
             self.watch_limits(output)?;
         }
         Ok(())
+    }
+
+    /// Lets the programs in the kernel know what was learnt of processes.
+    fn hand_over(&mut self) -> Result<(), Failure> {
+        let handed_over = self.founder.hand_over(&mut self.sources.collector);
+        handed_over.map_err(no_hand_over)
     }
 
     fn finish(mut self, output: &mut Output) -> Result<u8, Failure> {
@@ -352,7 +351,7 @@ impl<'a> Session<'a> {
     }
 
     fn wait(&self, deadline: u64) {
-        let fds = self.signals.fds().chain(self.sources.wake_fds());
+        let fds = self.signals.fds().chain([self.sources.wake_fd()]);
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         let left = Duration::from_nanos(deadline.saturating_sub(now()));
         // Rounded up, or the last fraction of a millisecond is spent spinning.

@@ -19,7 +19,8 @@ use crate::exit::{Failure, Kind};
 use crate::machine::{self, CpuSet};
 use crate::order::Order;
 use crate::perf::event::{open_clock, open_overflow};
-use crate::perf::sideband::{Sideband, SidebandEvent};
+use crate::perf::sideband::{self, SidebandEvent};
+use crate::reader::Reader;
 
 /// A record is stamped first and put into its ring a microsecond later, unless a hypervisor takes the
 /// CPU away in between. What is older than this, nanoseconds, has arrived.
@@ -96,7 +97,7 @@ pub struct CpuTime {
 pub struct Sources {
     /// The programs in the kernel.
     pub collector: TickCollector,
-    sideband: Sideband,
+    reader: Reader,
     period_ns: u64,
     cpus: BTreeMap<u32, CpuTime>,
     recording: bool,
@@ -123,14 +124,13 @@ impl Sources {
     ) -> Result<Sources, Failure> {
         let possible = machine::possible_cpus().map_err(no_cpus)?;
         let online = machine::online_cpus().map_err(no_cpus)?;
-        let mut sideband = Sideband::new(machine::page_size());
-        for cpu in &online {
-            sideband
-                .open(*cpu)
-                .map_err(|error| refused("the side-band", *cpu, &error))?;
-        }
+        let listen = |cpu: &u32| match sideband::listen(*cpu, machine::page_size()) {
+            Ok(ring) => Ok((*cpu, ring)),
+            Err(error) => Err(refused("the side-band", *cpu, &error)),
+        };
+        let sideband: Vec<_> = online.iter().map(listen).collect::<Result<_, _>>()?;
         // After the side-band, which so tells the names of our own programs too.
-        let collector = TickCollector::load(&Settings {
+        let (collector, rings) = TickCollector::load(&Settings {
             period_ns,
             record_idle,
             max_frames: max_frames(),
@@ -140,9 +140,16 @@ impl Sources {
             counters: hit_intervals(counters),
         })
         .map_err(bpf_failure)?;
+        let reader = Reader::new(rings).map_err(|error| {
+            let cure = "raise the limit of open files (ulimit -n)";
+            Failure::new(Kind::Unavailable, format!("no eventfd: {error}"), cure)
+        })?;
+        for (cpu, ring) in sideband {
+            reader.listen(cpu, ring);
+        }
         let mut sources = Sources {
             collector,
-            sideband,
+            reader,
             period_ns,
             cpus: BTreeMap::new(),
             recording: false,
@@ -159,6 +166,14 @@ impl Sources {
         sources.snapshot();
         sources.start_clocks(online)?;
         Ok(sources)
+    }
+
+    /// From now on the rings are emptied by a thread that does nothing else, with the privileges that are left by now.
+    ///
+    /// # Errors
+    /// As [`Reader::start`]; the rings are emptied nevertheless, if not as soon.
+    pub fn read_apart(&mut self) -> io::Result<()> {
+        self.reader.start()
     }
 
     /// Starts the clocks spread over an interval. A tick disturbs what runs: threads that hand each other work fall into step with
@@ -264,15 +279,14 @@ impl Sources {
             let time = self.cpus.entry(*cpu).or_default();
             time.has_clock = false;
             time.change(last.max(time.since.unwrap_or(0)), false);
-            let order = &mut self.order;
-            self.sideband
-                .close(*cpu, |time, event| order.push(time, Event::Sideband(event)));
+            self.reader.unlisten(*cpu);
             self.hotplug.push((now, *cpu, false));
         }
         let came: Vec<_> = online.difference(&clocked).copied().collect();
         for cpu in &came {
-            match self.sideband.open(*cpu) {
-                Ok(()) => {
+            match sideband::listen(*cpu, machine::page_size()) {
+                Ok(ring) => {
+                    self.reader.listen(*cpu, ring);
                     self.start_clock(*cpu)?;
                     for number in 0..self.counters.len() {
                         self.open_counter(number, *cpu, false)?;
@@ -309,9 +323,10 @@ impl Sources {
         self.order.late()
     }
 
-    /// Descriptors that become readable when a round should not wait.
-    pub fn wake_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.sideband.wake_fds().chain([self.collector.wake_fd()])
+    /// Becomes readable when a round should not wait.
+    #[must_use]
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.reader.wake_fd()
     }
 
     fn start_clock(&mut self, cpu: u32) -> Result<(), Failure> {
@@ -374,16 +389,13 @@ impl Sources {
         self.cpus.len()
     }
 
-    /// Empties the rings; what was in them comes out of a later round.
-    ///
-    /// # Errors
-    /// When a ring can't be read.
-    pub fn drain(&mut self) -> Result<(), Failure> {
-        let records = self.collector.drain().map_err(bpf_failure)?;
-        self.take(records);
+    fn drain(&mut self) -> Result<(), Failure> {
+        let bytes = self.reader.take().map_err(bpf_failure)?;
+        self.take(Record::decode_all(&bytes.records).map_err(bpf_failure)?);
         let order = &mut self.order;
-        self.sideband
-            .drain(|time, event| order.push(time, Event::Sideband(event)));
+        sideband::records(&bytes.sideband, |time, event| {
+            order.push(time, Event::Sideband(event));
+        });
         Ok(())
     }
 

@@ -105,7 +105,7 @@ fn judge(way: Emission) -> Result<()> {
 /// Records a thread that sleeps again and again at one place.
 fn nap_under(way: Emission) -> Result<(u32, Vec<Record>)> {
     let cpus: BTreeSet<u32> = online_cpus()?.into_iter().map(|cpu| cpu as u32).collect();
-    let mut collector = TickCollector::load(&Settings {
+    let (mut collector, mut rings) = TickCollector::load(&Settings {
         period_ns: PERIOD_NS,
         record_idle: false,
         max_frames: 127,
@@ -127,15 +127,16 @@ fn nap_under(way: Emission) -> Result<(u32, Vec<Record>)> {
         }
         sender.send(tid)
     });
-    let mut records = Vec::new();
+    let mut bytes = Vec::new();
     while !sleeper.is_finished() {
         std::thread::sleep(Duration::from_millis(50));
-        records.extend(collector.drain()?);
+        rings.take(&mut bytes)?;
     }
     sleeper.join().ok().context("the sleeper died")??;
     collector.set_recording(false, now())?;
-    records.extend(collector.close_threads()?);
-    records.extend(collector.drain()?);
+    let mut records = collector.close_threads()?;
+    rings.take(&mut bytes)?;
+    records.extend(Record::decode_all(&bytes)?);
     Ok((receiver.recv()?.cast_unsigned(), records))
 }
 

@@ -5,9 +5,7 @@
 //! between the snapshot of what exists and the events. A lost record is counted by the kernel and
 //! reported here as an event like the others.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use byteorder::NativeEndian;
@@ -77,63 +75,18 @@ pub enum SidebandEvent {
     Other,
 }
 
-/// The side-band of all CPUs that are online.
-#[derive(Debug)]
-pub struct Sideband {
-    rings: BTreeMap<u32, PerfRing>,
-    page: usize,
-    buffer: Vec<u8>,
+/// Begins listening on a CPU, from this instant. `page` is the machine's page size in bytes. The ring's descriptor becomes readable
+/// when it is a quarter full.
+///
+/// # Errors
+/// What `perf_event_open(2)` or `mmap(2)` says.
+pub(crate) fn listen(cpu: u32, page: usize) -> io::Result<PerfRing> {
+    let size = page << ORDER;
+    let event = open_sideband(cpu, (size / 4) as u32)?;
+    PerfRing::new(event, page, ORDER)
 }
 
-impl Sideband {
-    /// No CPU yet. `page` is the machine's page size in bytes.
-    #[must_use]
-    pub fn new(page: usize) -> Sideband {
-        Sideband {
-            rings: BTreeMap::new(),
-            page,
-            buffer: Vec::new(),
-        }
-    }
-
-    /// Begins listening on a CPU, from this instant.
-    ///
-    /// # Errors
-    /// What `perf_event_open(2)` or `mmap(2)` says.
-    pub fn open(&mut self, cpu: u32) -> io::Result<()> {
-        let size = self.page << ORDER;
-        let event = open_sideband(cpu, (size / 4) as u32)?;
-        self.rings
-            .insert(cpu, PerfRing::new(event, self.page, ORDER)?);
-        Ok(())
-    }
-
-    /// Takes the last records of a CPU that went offline, and stops listening there.
-    pub fn close(&mut self, cpu: u32, each: impl FnMut(u64, SidebandEvent)) {
-        if let Some(ring) = self.rings.remove(&cpu) {
-            self.buffer.clear();
-            ring.take(&mut self.buffer);
-            records(&self.buffer, each);
-        }
-    }
-
-    /// Takes all records that wait, in time order within a CPU, in none across CPUs. Each comes with
-    /// its time, CLOCK_MONOTONIC nanoseconds.
-    pub fn drain(&mut self, mut each: impl FnMut(u64, SidebandEvent)) {
-        for ring in self.rings.values() {
-            self.buffer.clear();
-            ring.take(&mut self.buffer);
-            records(&self.buffer, &mut each);
-        }
-    }
-
-    /// Each becomes readable when its ring is a quarter full.
-    pub fn wake_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.rings.values().map(|ring| ring.as_fd())
-    }
-}
-
-/// Splits bytes of a ring into records, each with its time. What is left of a record cut short counts as a lost one.
+/// Splits bytes of rings into records, each with its time. What is left of a record cut short counts as a lost one.
 pub fn records(mut bytes: &[u8], mut each: impl FnMut(u64, SidebandEvent)) {
     let mut last = 0;
     while !bytes.is_empty() {

@@ -64,7 +64,7 @@ pub(super) fn sideband(bytes: &[u8]) {
 
 /// Records of our own programs, one after the other.
 pub(super) fn records(bytes: &[u8]) {
-    let _ = Record::decode(bytes);
+    let _ = Record::decode_all(bytes);
     let mut rest = bytes;
     while let Ok((record, after)) = Record::decode_first(rest) {
         assert!(after.len() < rest.len());
