@@ -21,7 +21,7 @@ use crate::jit;
 use crate::maps::Mapping;
 use crate::modules::ObjectId;
 use crate::names::ThreadNames;
-use crate::spaces::{Change, What, find};
+use crate::spaces::{Change, What, touching};
 use crate::used::Used;
 
 /// What waits in memory is written when it is so much, bytes,
@@ -176,17 +176,18 @@ impl Collector {
     /// `code`.
     ///
     /// A perf map may name functions of a file too, as node's does its builtins. A report would not accept them there, and
-    /// the file has its own.
+    /// the file has its own; and one that reached into a file from before it would make the whole file unknown to a report.
     ///
     /// # Errors
     /// When it can't be written.
     pub fn functions(&mut self, changes: &[jit::Change], code: &[Mapping]) -> Result<()> {
-        let in_file = |address: u64| {
-            find(code, address).is_some_and(|mapping| !jit::is_anonymous(&mapping.file))
+        let in_file = |address: u64, size: u64| {
+            touching(code, address, address.saturating_add(size))
+                .any(|mapping| !jit::is_anonymous(&mapping.file))
         };
         for change in changes {
             match change {
-                jit::Change::Begin { address, .. } if in_file(*address) => continue,
+                jit::Change::Begin { address, size, .. } if in_file(*address, *size) => continue,
                 jit::Change::Begin { address, .. } => {
                     self.functions.insert(*address);
                 }

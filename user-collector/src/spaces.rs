@@ -49,13 +49,19 @@ pub struct Space {
     versions: VecDeque<(u32, Code)>,
     /// When the last change was, and whether it was the end of a mapping.
     last: (u64, bool),
-    /// When it began: with the process, or with the program that it executes.
+    /// When it began.
     since: u64,
     /// By which number the kernel tells this execution of a program from others, once a record has told.
     pub execution: Option<u32>,
 }
 
 impl Space {
+    /// When it began: with the process, or with the program that it executes, nanoseconds; 0 if that was before anybody looked.
+    #[must_use]
+    pub fn since(&self) -> u64 {
+        self.since
+    }
+
     /// The mappings as they are.
     pub fn code(&mut self) -> Code {
         let mappings = &self.mappings;
@@ -164,6 +170,14 @@ pub fn find(code: &[Mapping], address: u64) -> Option<&Mapping> {
     let after = code.partition_point(|mapping| mapping.start <= address);
     let mapping = code.get(after.checked_sub(1)?)?;
     (address < mapping.end).then_some(mapping)
+}
+
+/// What is mapped anywhere between two addresses.
+pub fn touching(code: &[Mapping], start: u64, end: u64) -> impl Iterator<Item = &Mapping> {
+    let first = code.partition_point(|mapping| mapping.end <= start);
+    code[first..]
+        .iter()
+        .take_while(move |mapping| mapping.start < end)
 }
 
 /// The spaces of all processes.
@@ -415,5 +429,10 @@ mod tests {
         assert_eq!(&*code[0].file.path, b"new");
         assert_eq!(&*find(&code, 35).unwrap().file.path, b"else");
         assert!(find(&code, 22).is_none());
+        let touched = |start, end| touching(&code, start, end).count();
+        assert_eq!(touched(0, u64::MAX), code.len());
+        assert_eq!(touched(22, 23), 0);
+        assert_eq!(touched(22, 36), touched(30, 36));
+        assert_eq!(touched(35, 36), 1);
     }
 }

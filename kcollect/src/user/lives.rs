@@ -403,7 +403,10 @@ impl UserSide {
         if self.objects.wants_used() {
             collector.watch_used();
         }
-        let mut jit = JitWatch::open(pid, self.founding.run.tstamp, &self.made).ok();
+        let space = self.spaces.get_mut(pid);
+        let since = space.map_or(0, |space| space.since());
+        let since = since.max(self.founding.run.tstamp);
+        let mut jit = JitWatch::open(pid, since, &self.made).ok();
         let relatives = relatives(processes, pid);
         if let Some(space) = self.spaces.get_mut(pid) {
             let objects = &mut self.objects;
@@ -412,12 +415,7 @@ impl UserSide {
                 if let Some(watch) = &mut jit
                     && !mapping.file.path.starts_with(b"//anon")
                 {
-                    watch.mapped(
-                        self.founding.run.tstamp,
-                        mapping.start,
-                        mapping.end,
-                        &mapping.file.path,
-                    );
+                    watch.mapped(since, mapping.start, mapping.end, &mapping.file.path);
                 }
             }
             collector.mapped(&changes, |mapping| {
