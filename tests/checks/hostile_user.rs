@@ -90,18 +90,35 @@ fn secret() -> String {
     )
 }
 
-/// All bytes below a directory have none of the secret.
-fn keeps_the_secret(directory: &Path, secret: &str) -> Result<()> {
-    let secret = secret.as_bytes();
+/// A perf map of all memory, in which each function has this name.
+fn map_of_all(name: &str) -> String {
+    let lines = (0x7e00_0000_0000_u64..0x8000_0000_0000).step_by(1 << 30);
+    lines
+        .map(|at| format!("{at:x} 40000000 {name}\n"))
+        .collect()
+}
+
+/// Which of the files below a directory have these bytes.
+fn telling(directory: &Path, words: &str) -> Result<Vec<PathBuf>> {
+    let words = words.as_bytes();
+    let mut telling = Vec::new();
     for path in files_below(directory)? {
-        if !path.is_file() {
-            continue;
+        if path.is_file() && fs::read(&path)?.windows(words.len()).any(|at| at == words) {
+            telling.push(path);
         }
-        let bytes = fs::read(&path)?;
-        let told = bytes.windows(secret.len()).any(|bytes| bytes == secret);
-        ensure!(!told, "{} tells the secret", path.display());
     }
-    Ok(())
+    Ok(telling)
+}
+
+/// What kcollect says of the code that followed processes made as they ran, by process id.
+fn made(experiment: &Path) -> Result<Vec<(i64, serde_json::Value)>> {
+    let text = fs::read_to_string(experiment.join("kcollect.json"))?;
+    let summary: serde_json::Value = serde_json::from_str(&text)?;
+    let rows = summary["followed"]["processes"].as_array();
+    let rows = rows.context("followed processes")?;
+    rows.iter()
+        .map(|row| Ok((row["pid"].as_i64().context("a pid")?, row["made"].clone())))
+        .collect()
 }
 
 /// Ends a recording, which opens, and has not taken more memory than it may.
@@ -122,38 +139,63 @@ fn ended(recording: Recording) -> Result<tests::kcollect::Recorded> {
 fn root_secrets_in_the_place_of_maps_stay_secret() -> Result<()> {
     let _machine = Exclusive::take()?;
     let lair = Lair::make()?;
-    // Written as a map of all memory, so that each function in memory would have its name.
     let (file, name) = (lair.roots.path().join("secret"), secret());
-    let lines = (0x7f00_0000_0000_u64..0x8000_0000_0000).step_by(1 << 20);
-    let lines: String = lines
-        .map(|at| format!("{at:x} 100000 {name}\n"))
-        .take(1 << 17)
-        .collect();
-    fs::write(&file, &lines)?;
+    fs::write(&file, map_of_all(&name))?;
     fs::set_permissions(&file, Permissions::from_mode(0o600))?;
+    // What he may read is read, the same way: the attacks fail for the right reason.
+    let harmless = name.replace("secret", "public");
+    let own = lair.own.path().join("public");
+    fs::write(&own, map_of_all(&harmless))?;
+    chown(&own, Some(NOBODY), Some(NOBODY))?;
     let mut recording = Recording::start(["-p", "hi", "-F", QUARRIES], LIMIT)?;
     recording.until_running()?;
-    let deeds = "jit:1500";
-    let attacks = [
-        format!("ln -s $0/secret /tmp/perf-$$.map; exec ./quarry {deeds}"),
-        format!("ln -s /proc/self/root/$0/secret /tmp/perf-$$.map; exec ./quarry {deeds}"),
-    ];
-    let attacks = attacks.iter().map(|attack| lair.start(attack));
-    let mut attacks: Vec<_> = attacks.collect::<Result<_>>()?;
     // As another user of the same machine, who may mount what he cannot read; not where namespaces are for root alone.
-    let mounted = "exec unshare -Urm sh -c 'touch /tmp/perf-$$.map; mount --bind $0/secret /tmp/perf-$$.map; \
-                   exec ./quarry jit:1500' $0";
-    attacks.push(lair.start(mounted)?);
-    let mut maps = Vec::new();
-    for attack in attacks {
-        maps.push(PathBuf::from(format!("/tmp/perf-{}.map", attack.pid())));
-        attack.finish()?;
+    let mounted = |file: &str| {
+        format!(
+            "exec unshare -Urm sh -c 'touch /tmp/perf-$$.map && mount --bind {file} /tmp/perf-$$.map && \
+             exec ./quarry jit:1500' $0"
+        )
+    };
+    let link = |to: &str| format!("ln -s {to} /tmp/perf-$$.map; exec ./quarry jit:1500");
+    let attacks = [
+        (link("$0/secret"), "not a regular file"),
+        (link("/proc/self/root/$0/secret"), "not a regular file"),
+        (mounted("$0/secret"), "belongs to user 0"),
+        (mounted("./public"), ""),
+    ];
+    let attacks = attacks.map(|(attack, refusal)| (lair.start(&attack), refusal));
+    let (mut maps, mut refusals) = (Vec::new(), Vec::new());
+    for (attack, refusal) in attacks {
+        let attack = attack?;
+        let pid = attack.pid();
+        maps.push(PathBuf::from(format!("/tmp/perf-{pid}.map")));
+        let finished = attack.finish()?;
+        match finished.code() {
+            0 => refusals.push((i64::from(pid.as_raw()), refusal)),
+            _ => eprintln!("not tried here: {finished}"),
+        }
     }
     let recorded = ended(recording)?;
     for map in maps {
         let _ = fs::remove_file(map);
     }
-    keeps_the_secret(recorded.directory(), &name)
+    let made = made(&recorded.experiment()?)?;
+    for (pid, refusal) in refusals {
+        let made = made.iter().find(|(of, _)| *of == pid);
+        let (_, made) = made.with_context(|| format!("{pid} was not followed"))?;
+        let said = made["refusal"].as_str().unwrap_or_default();
+        ensure!(
+            said.contains(refusal) && said.is_empty() == refusal.is_empty(),
+            "{pid} should be refused for {refusal:?}: {made}"
+        );
+        if refusal.is_empty() {
+            let told = telling(recorded.directory(), &harmless)?;
+            ensure!(!told.is_empty(), "the user's own map was not read: {made}");
+        }
+    }
+    let told = telling(recorded.directory(), &name)?;
+    ensure!(told.is_empty(), "{told:?} tell the secret");
+    Ok(())
 }
 
 #[test]
@@ -181,16 +223,13 @@ fn root_files_without_end_or_answer_are_given_up() -> Result<()> {
         let _ = fs::remove_file(map);
     }
     // The pipe and the map without end are told; of the others there is nothing to tell.
-    let text = fs::read_to_string(recorded.experiment()?.join("kcollect.json"))?;
-    let summary: serde_json::Value = serde_json::from_str(&text)?;
-    let rows = summary["followed"]["processes"].as_array();
-    let made: Vec<_> = rows.into_iter().flatten().map(|row| &row["made"]).collect();
-    let refused = |made: &&serde_json::Value| {
+    let made = made(&recorded.experiment()?)?;
+    let refused = |(_, made): &(i64, serde_json::Value)| {
         made["refusal"]
             .as_str()
             .is_some_and(|why| why.contains("not a regular file"))
     };
-    let unread = |made: &&serde_json::Value| made["unread"].as_u64() > Some(90 << 30);
+    let unread = |(_, made): &(i64, serde_json::Value)| made["unread"].as_u64() > Some(90 << 30);
     ensure!(
         made.iter().any(refused) && made.iter().any(unread),
         "{made:?}"
