@@ -10,7 +10,7 @@ export KERNELS
 # What is handed out, and what it is built from.
 DIST := $(abspath $(TARGET))/dist
 
-.PHONY: help build run check test test-kernels bench bench-report programs fuzz kills dist test-dist rust
+.PHONY: help build run check test test-kernels bench bench-report programs fuzz faults dist test-dist rust
 
 help:
 	@echo 'make run     build it, profile this machine for ten seconds under a small load, leave ktest.N.er here'
@@ -20,7 +20,7 @@ help:
 	@echo 'make bench-report build it, time reports of a large experiment, next to gprofng (a minute or two)'
 	@echo 'make programs build it, count complete user stacks of the programs that are installed (as root, minutes)'
 	@echo 'make fuzz    libFuzzer on all that reads what others wrote, SECONDS=60 for each (minutes)'
-	@echo 'make kills   KILLS=200 SIGKILLs at any moment (as root, minutes)'
+	@echo 'make faults  FAULTS=200 SIGKILLs at any moment; each single call that writes refused once (as root, minutes)'
 	@echo 'make dist    build what is handed out, in $(TARGET)/dist: a package and a tarball, of one program that needs no library (minutes)'
 	@echo 'make test-dist make dist, try it in a place with nothing but it (as root)'
 	@echo 'make check   formatting, clippy, rustdoc'
@@ -74,11 +74,11 @@ fuzz: rust
 	@scripts/packages.sh build
 	scripts/fuzz.sh $(SECONDS) $(TARGETS)
 
-KILLS ?= 200
-kills: build
+FAULTS ?= 200
+faults: build
 	@scripts/packages.sh test
-	KCOLLECT_KILLS=$(KILLS) cargo test --locked -p tests --test sigkill \
-		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']"
+	KCOLLECT_FAULTS=$(FAULTS) cargo test --locked -p tests --test sigkill --test every_write --no-fail-fast \
+		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']" -- --test-threads=1 --nocapture
 
 dist: rust
 	@scripts/packages.sh dist

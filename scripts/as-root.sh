@@ -7,4 +7,4 @@ command -v sudo >/dev/null 2>&1 || {
     echo "kcollect: this needs root: run make as root, or install sudo" >&2
     exit 77
 }
-exec sudo -E env "PATH=$PATH" "KCOLLECT=${KCOLLECT:-}" "KCOLLECT_KILLS=${KCOLLECT_KILLS:-}" "$@"
+exec sudo -E env "PATH=$PATH" "KCOLLECT=${KCOLLECT:-}" "KCOLLECT_FAULTS=${KCOLLECT_FAULTS:-}" "$@"

@@ -97,6 +97,8 @@ find_missing() {
         have dwz || lacks dwz dwz
         # A disk that fails.
         [ -x /sbin/mkfs.ext4 ] || have mkfs.ext4 || lacks mkfs.ext4 e2fsprogs
+        # It lets calls fail.
+        have strace || lacks strace strace
         # It opens the pages.
         have_browser || lacks Chromium "$(browser_package)"
         ;;

@@ -1,6 +1,6 @@
 //! SIGKILL at any moment leaves an experiment that opens, with every tick that was written, and nothing in the kernel.
 //!
-//! 10 times; as often as `KCOLLECT_KILLS` says, for who has the time. The moments are those of a seed, the first ones of many
+//! 10 times; as often as `KCOLLECT_FAULTS` says, for who has the time. The moments are those of a seed, the first ones of many
 //! runs those of a few.
 
 use std::thread::sleep;
@@ -18,7 +18,7 @@ use tests::random::SplitMix;
 use tests::workload;
 
 /// Says how often.
-const KILLS: &str = "KCOLLECT_KILLS";
+const FAULTS: &str = "KCOLLECT_FAULTS";
 const RUNS: u32 = 10;
 
 /// The seed: a failure can be repeated, as far as the machine repeats itself.
@@ -49,7 +49,7 @@ fn root_kills_leave_experiments_that_open() -> Result<()> {
         std::process::Command::new(workload!("spawner")).args(["3600", &cpu]),
         Duration::MAX,
     )?;
-    let runs = std::env::var(KILLS).ok().filter(|runs| !runs.is_empty());
+    let runs = std::env::var(FAULTS).ok().filter(|runs| !runs.is_empty());
     let runs = runs.map_or(Ok(RUNS), |runs| runs.parse())?;
     let mut random = SplitMix(SEED);
     for run in 0..runs {
