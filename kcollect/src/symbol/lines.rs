@@ -61,7 +61,8 @@ pub(super) fn resolve(
     let begin = Instant::now();
     let mut lack = None;
     let frames = addresses.map(|address| {
-        let Some(address) = address else {
+        // addr2line asks for what ends one byte behind it, which has no number for the last of all.
+        let Some(address) = address.filter(|address| *address < u64::MAX) else {
             return Vec::new();
         };
         if meter.is_empty() || begin.elapsed() > LONGEST {

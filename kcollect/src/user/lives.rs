@@ -100,7 +100,7 @@ impl UserSide {
             followed.made.add(&watch);
             let ended = watch.end(at);
             let result = followed.collector.functions(&ended, &[]);
-            followed.jit = JitWatch::open(pid, at, &room).ok();
+            followed.jit = watch_code(pid, at, &room);
             self.note(result);
         }
     }
@@ -406,7 +406,7 @@ impl UserSide {
         let space = self.spaces.get_mut(pid);
         let since = space.map_or(0, |space| space.since());
         let since = since.max(self.founding.run.tstamp);
-        let mut jit = JitWatch::open(pid, since, &self.made).ok();
+        let mut jit = watch_code(pid, since, &self.made);
         let relatives = relatives(processes, pid);
         if let Some(space) = self.spaces.get_mut(pid) {
             let objects = &mut self.objects;
@@ -465,6 +465,12 @@ impl UserSide {
         }
         fate.held.into_iter().map(|(stay, _)| stay).collect()
     }
+}
+
+/// Of a program that was started, or found, at an instant. What a former one had mapped ends at that very instant, and functions, which
+/// must not overlap it, begin behind it.
+fn watch_code(pid: u32, since: u64, room: &Room) -> Option<JitWatch> {
+    JitWatch::open(pid, since + 1, room).ok()
 }
 
 pub(super) fn tell_mapped(
