@@ -18,8 +18,8 @@ use crate::kernel::{self, Kernel};
 use crate::runs::{DONE, KCOLLECT, MODULES, OVERFLOWING, SELF, WORKLOADS};
 use crate::verifier;
 
-/// The longest that a machine runs.
-const LIMIT: Duration = Duration::from_secs(300);
+/// The longest that a machine runs: a minute and a half, if nobody else wants the CPUs.
+const LIMIT: Duration = Duration::from_secs(600);
 /// For what is done with files beside.
 const TOOL: Duration = Duration::from_secs(60);
 
