@@ -4,10 +4,6 @@
 //! CPUs. The kernel does not wait for that, and what finds a ring full is lost: the profile of the very overload that somebody
 //! wants to understand would have holes. So it is taken out of the rings at once, as bytes, and waits in memory instead.
 //!
-//! Whoever applies it is no real-time thread and has to wait in a row with all other work. A real-time thread must not wait in the
-//! kernel for a lock or a reference of another thread by trying again and again, as `wait4(2)` does and what looks up names below
-//! `/proc`: the other thread would not get its CPU. This one copies memory.
-//!
 //! Memory has an end too: where [`MOST_WAITING`] bytes wait already, the rings fill up, and the losses are counted as ever.
 
 use std::collections::BTreeMap;
@@ -120,7 +116,7 @@ impl Reader {
             .name("reader".to_owned())
             .spawn(move || {
                 // Whoever asks waits for it.
-                let _ = tell.send(precedence::take());
+                let _ = tell.send(precedence::always());
                 // Without descriptors there is nothing to wait for: the rings are emptied by whoever takes what is in them.
                 let _ = shared.keep_empty();
             })?;

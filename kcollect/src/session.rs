@@ -7,6 +7,7 @@
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use bpf::Emission;
 use experiment_format::layout::{ExperimentDir, NameRequest};
 use experiment_format::log::LogEvent;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::gettid;
 
 use crate::cli::check_targets;
 use crate::cli::plan::{NameWish, Plan};
@@ -26,6 +28,7 @@ use crate::kernel::founder::Founder;
 use crate::load::{self, Load, Starter};
 use crate::machine::{self, now};
 use crate::output::Output;
+use crate::precedence::Precedence;
 use crate::privileges::{self, Needs};
 use crate::signals::{self, Signals};
 use crate::sources::Sources;
@@ -151,9 +154,7 @@ impl<'a> Session<'a> {
             ));
         }
         if let Err(error) = sources.read_apart() {
-            output.detail(&format!(
-                "the rings are not read before other programs run ({error}): on an overloaded machine, data may be lost"
-            ));
+            output.detail(&no_precedence(&error));
         }
         let founder = Founder::create(dir, (plan, counters), kernel, emission, |text| {
             output.detail(text);
@@ -206,12 +207,17 @@ impl<'a> Session<'a> {
     }
 
     fn run(&mut self, output: &mut Output) -> Result<(), Failure> {
+        let threads = iter::once(gettid()).chain(self.founder.table_maker());
+        let _precedence = Precedence::in_turns(threads.collect())
+            .inspect_err(|error| output.detail(&no_precedence(error)))
+            .ok();
         let mut next_round = self.started + ROUND;
         while !self.stopped {
             self.wait(self.next_deadline(next_round));
             self.heed_signals()?;
             let time = now();
             self.keep_time(time, output)?;
+            self.sources.collector.tidy_tables();
             let mut handed_over = now();
             for (time, event) in self.sources.round()? {
                 self.founder.apply(time, event);
@@ -546,6 +552,12 @@ fn starter(
     }
     let starter = Starter::wait(&plan.load, descriptors, &signals.ignored);
     starter.map(Some).map_err(no_thread)
+}
+
+fn no_precedence(error: &io::Error) -> String {
+    format!(
+        "no precedence over other programs ({error}): on an overloaded machine, data may be lost"
+    )
 }
 
 fn no_thread(error: io::Error) -> Failure {

@@ -263,7 +263,10 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
     let complete = ends.get("complete").copied().unwrap_or(0) as f64;
     ensure!(
         complete >= 0.97 * ordinary.ticks() as f64,
-        "the ordinary one's stacks: {ends:?}"
+        "the ordinary one's stacks: {ends:?}, cut at {:?} ms of its life; {}, {}",
+        when_cut(ordinary),
+        followed.json["losses"],
+        followed.json["followed"]
     );
 
     // The kernel tells nobody that a mapping moves: it is read where it went once code runs there, and stacks are walked by it.
@@ -352,7 +355,10 @@ fn root_tables_that_lie_harm_nobody_else() -> Result<()> {
     let complete = ends.get("complete").copied().unwrap_or(0) as f64;
     ensure!(
         complete >= 0.97 * ordinary.ticks() as f64,
-        "the ordinary one's stacks: {ends:?}"
+        "the ordinary one's stacks: {ends:?}, cut at {:?} ms of its life; {}, {}",
+        when_cut(ordinary),
+        followed.json["losses"],
+        followed.json["followed"]
     );
     for ((pid, _), (program, what)) in done[1..].iter().zip(&programs) {
         let sub = followed.the(*pid)?;
@@ -369,6 +375,17 @@ fn root_tables_that_lie_harm_nobody_else() -> Result<()> {
         .context("a peak")?;
     ensure!(peak < 256 << 20, "{peak} bytes");
     followed.lost_nothing()
+}
+
+/// Milliseconds since the first stay of those that have no complete stack.
+fn when_cut(sub: &Sub) -> Vec<u64> {
+    let first = sub.stays.iter().map(|stay| stay.time).min();
+    let cut = sub
+        .stays
+        .iter()
+        .filter(|stay| stay.end != StackEnd::Complete);
+    cut.map(|stay| (stay.time - first.unwrap_or(0)) / 1_000_000)
+        .collect()
 }
 
 #[test]

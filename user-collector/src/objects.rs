@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::unistd::Pid;
+
 use crate::archive::{Account, Archivist, ObjectNames, Sources, Wish};
 use crate::maps::{MappedFile, Mapping};
 use crate::modules::{self, Backing, Builder, Built, Cache, Module, ObjectId, Source};
@@ -325,6 +327,12 @@ impl Objects {
     #[must_use]
     pub fn rules_from(&self, number: usize) -> &[[u8; Rule::SIZE]] {
         self.rules.get(number..).unwrap_or_default()
+    }
+
+    /// The thread that makes tables.
+    #[must_use]
+    pub fn table_maker(&self) -> Pid {
+        self.builder.thread()
     }
 
     /// Tables that are being made.

@@ -15,6 +15,7 @@ use experiment_format::layout::ExperimentDir;
 use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::writer::ExperimentWriter;
+use nix::unistd::Pid;
 use user_collector::modules::Cache;
 use user_collector::objects::Objects;
 use user_collector::process::Processes;
@@ -295,7 +296,7 @@ impl Founder {
         user.hand_over(collector, &self.processes, true)
     }
 
-    /// Once a round: what was learnt of processes is handed to the programs in the kernel.
+    /// What was learnt of processes is handed to the programs in the kernel.
     ///
     /// # Errors
     /// When the kernel has no memory for it.
@@ -307,6 +308,12 @@ impl Founder {
         let result = user.hand_over(collector, &self.processes, false);
         self.write_back(&back);
         result
+    }
+
+    /// The thread that makes unwind tables, if anybody is followed.
+    #[must_use]
+    pub fn table_maker(&self) -> Option<Pid> {
+        Some(self.user.as_ref()?.objects.table_maker())
     }
 
     /// Processes whose mappings are to be read: an [`Event::Reread`] is awaited of each.

@@ -1,5 +1,5 @@
-//! Once a round: what was learnt of processes and their files is handed to the programs in the kernel, which walk user stacks by
-//! it.
+//! What was learnt of processes and their files is handed to the programs in the kernel, which walk user stacks by it: after each
+//! round, and in the middle of a long one.
 
 use std::collections::{HashMap, HashSet};
 
@@ -64,7 +64,6 @@ impl UserSide {
         processes: &Processes,
         before_data: bool,
     ) -> Result<(), bpf::Error> {
-        collector.tidy_tables();
         for pid in std::mem::take(&mut self.hand_over.gone) {
             collector.forget_process(pid);
         }

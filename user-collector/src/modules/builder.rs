@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::unistd::{Pid, gettid};
 use object::read::{ReadCache, ReadRef};
 
 use super::cache::Cache;
@@ -106,6 +107,7 @@ pub struct Built {
 /// The thread, seen from who asks. When it is dropped, the thread ends after the file at hand; nobody waits for it.
 #[derive(Debug)]
 pub struct Builder {
+    thread: Pid,
     questions: Sender<(ObjectId, Source)>,
     answers: Receiver<Built>,
     /// Asked and not answered yet, in the order of the questions, which is that of the answers.
@@ -130,7 +132,10 @@ impl Builder {
     {
         let (questions, to_do) = channel();
         let (done, answers) = channel();
+        let (tell, told) = channel();
         let work = move || {
+            // Whoever starts it waits for that.
+            let _ = tell.send(gettid());
             let mut rules = Rules::new();
             let mut told = 0;
             for (id, source) in to_do {
@@ -159,10 +164,17 @@ impl Builder {
             .name("unwind-tables".to_owned())
             .spawn(work)?;
         Ok(Builder {
+            thread: told.recv().map_err(io::Error::other)?,
             questions,
             answers,
             waiting: VecDeque::new(),
         })
+    }
+
+    /// The thread's number.
+    #[must_use]
+    pub fn thread(&self) -> Pid {
+        self.thread
     }
 
     /// Asks for the table of a file. Answers come in the order of the questions.
