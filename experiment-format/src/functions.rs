@@ -120,7 +120,8 @@ impl FunctionTable {
                     .partition_point(|next| *next <= function.position);
                 u64::from(self.functions.get(next)?.position)
             }
-            size => begin + size,
+            // A size is what the file says.
+            size => begin.saturating_add(size),
         };
         (begin..end).contains(&position).then_some(begin..end)
     }
@@ -129,7 +130,9 @@ impl FunctionTable {
     /// the file.
     pub fn hole(&self, position: u64) -> u64 {
         let function = self.before(position).and_then(<[_]>::first);
-        function.map_or(0, |function| u64::from(function.position) + function.size)
+        function.map_or(0, |function| {
+            u64::from(function.position).saturating_add(function.size)
+        })
     }
 
     /// How long gprofng takes the file to be: as long as the code in memory, if all of that is in
