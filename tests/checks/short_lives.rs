@@ -7,8 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
+use experiment_format::space::AddressSpace;
 use tests::audit::{Audit, Life};
 use tests::books::{Books, FollowedBooks, complete};
 use tests::experiment::{array_ticks, began_ns, packets};
@@ -121,12 +123,13 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
         Default::default();
     let (mut count, mut frames, mut nowhere, mut kernelless) = (0, 0, 0, 0);
     let learnt_ns = began_ns(&founder)? + 1_000_000_000;
+    let kernel = Experiment::open(&founder)?.address_space()?;
     for (pid, life) in &brief {
         if !with_ticks.contains(pid) {
             continue;
         }
         count += 1;
-        let found = match one(&founder, &states, followed, *pid, life) {
+        let found = match one((&founder, &kernel), &states, followed, *pid, life) {
             Ok(found) => found,
             Err(error) => {
                 wrong.push(format!("process {pid}, {life:?}: {error:#}"));
@@ -192,9 +195,9 @@ struct Found {
     kernelless: usize,
 }
 
-/// A process that had ticks.
+/// A process that had ticks. `kernel` is the founder's address space.
 fn one(
-    founder: &Path,
+    (founder, kernel): (&Path, &AddressSpace),
     states: &States,
     followed: &FollowedBooks,
     pid: i32,
@@ -244,12 +247,34 @@ fn one(
         if tick.state != Microstate::User.number() && !stack.frames.iter().any(is_of_kernel) {
             kernelless.insert((tick.thread, tick.time));
         }
-        for frame in stack.frames.iter().filter(|frame| !is_of_kernel(frame)) {
-            found.frames += 1;
-            let at = tick.time.saturating_sub(start);
-            found.nowhere += u64::from(space.find(*frame, at).is_none());
+        let at = tick.time.saturating_sub(start);
+        for frame in stack.frames.iter() {
+            let of = |space: &'_ AddressSpace| {
+                let found = space.find(*frame, at);
+                found.map(|place| (place.object.to_owned(), place.offset))
+            };
+            let place = of(&space);
+            if is_of_kernel(frame) {
+                let expected = of(kernel);
+                ensure!(
+                    place == expected,
+                    "{frame:#x} lies in {place:?}, not in {expected:?}"
+                );
+            } else {
+                found.frames += 1;
+                found.nowhere += u64::from(place.is_none());
+            }
         }
     }
+    let exit = experiment.events().iter().find_map(|event| match event {
+        LogEvent::Exit { at } => Some(*at),
+        _ => None,
+    });
+    let samples = experiment.samples()?;
+    ensure!(
+        samples.iter().all(|sample| Some(sample.at) <= exit),
+        "it ended at {exit:?}, and has the samples {samples:?}"
+    );
     found.kernelless = kernelless.len();
     Ok(found)
 }

@@ -18,6 +18,7 @@ use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::usage::UsageRecord;
 
 use crate::jit;
+use crate::kernel_code::KernelCode;
 use crate::maps::Mapping;
 use crate::modules::ObjectId;
 use crate::names::ThreadNames;
@@ -73,13 +74,13 @@ pub struct Collector {
     functions: HashSet<u64>,
     flushed: u64,
     used: Option<Used>,
+    kernel: KernelCode,
     /// Tick arrays written.
     pub arrays: u64,
 }
 
 impl Collector {
-    /// Begins the experiment in the founder's directory. `run` says what is the zero of its times; `kernel` places
-    /// the kernel's load objects, without which the kernel's frames have no names.
+    /// Begins the experiment in the founder's directory. `run` says what is the zero of its times.
     ///
     /// # Errors
     /// When it can't be written.
@@ -88,15 +89,10 @@ impl Collector {
         name: &str,
         header: &Header,
         run: Run,
-        kernel: &[MapEvent],
     ) -> Result<Collector> {
         let start = run.tstamp;
-        let mut writer = SubexperimentWriter::create(founder, name, header, run)?;
-        for event in kernel {
-            writer.map(event)?;
-        }
         Ok(Collector {
-            writer,
+            writer: SubexperimentWriter::create(founder, name, header, run)?,
             pid: header.pid,
             start,
             group: format!("pid {}", header.pid),
@@ -105,6 +101,7 @@ impl Collector {
             functions: HashSet::new(),
             flushed: start,
             used: None,
+            kernel: KernelCode::default(),
             arrays: 0,
         })
     }
@@ -164,12 +161,14 @@ impl Collector {
         Ok(())
     }
 
-    /// More of the kernel's load objects.
+    /// Stacks have these frames in the kernel, whose load objects lie where `all` says: places those that are in it, without
+    /// which the frames have no names. `all` is the same every time, with what came since at the end; without frames, that is looked at.
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn kernel_objects(&mut self, maps: &[MapEvent]) -> Result<()> {
-        maps.iter().try_for_each(|event| self.writer.map(event))
+    pub fn in_kernel(&mut self, frames: &[u64], all: &[MapEvent]) -> Result<()> {
+        let new = self.kernel.seen(frames, all);
+        new.into_iter().try_for_each(|event| self.writer.map(event))
     }
 
     /// Functions that came and went, of which those in memory without a file are written. What is mapped is the process's

@@ -13,6 +13,7 @@ pub mod facts;
 pub mod follow;
 pub mod jit;
 pub mod join;
+pub mod kernel_code;
 pub mod lineage;
 pub mod maps;
 pub mod modules;

@@ -2,8 +2,10 @@
 //! BPF programs, with the map events that place them.
 //!
 //! They are written before the first tick, so that an experiment whose collector was killed still
-//! has its names, and so that writing them is not in the profile. What came during the run is added
-//! at the end.
+//! has its names, and so that writing them is not in the profile. BPF programs that come during the run are added
+//! as they come, since a process's experiment may end before the run does; modules at the end.
+
+use std::mem::replace;
 
 use experiment_format::Result;
 use experiment_format::image::{Image, Symbol, Text};
@@ -97,6 +99,10 @@ pub struct Program {
     pub from: u64,
     /// When it went.
     pub to: Option<u64>,
+    /// The experiment was told of its coming,
+    pub told: bool,
+    /// and of its going.
+    pub told_gone: bool,
 }
 
 /// The programs that exist at the start.
@@ -112,18 +118,20 @@ pub fn programs(symbols: &Symbols) -> Vec<Program> {
             name: symbol.name.clone(),
             from: 0,
             to: None,
+            told: false,
+            told_gone: false,
         })
         .collect()
 }
 
 /// Archives one image of all programs, each mapped by a segment of its own: they lie scattered among
-/// the modules, come and go, and their addresses are used again. Gives the events that map them.
+/// the modules, come and go, and their addresses are used again. Gives the events that map them, those that were not given before.
 ///
 /// The image of more programs extends that of fewer: what was placed stays where it was.
 ///
 /// # Errors
 /// When the image can't be laid out or written.
-pub fn programs_object(dir: &ExperimentDir, programs: &[Program]) -> Result<Vec<MapEvent>> {
+pub fn programs_object(dir: &ExperimentDir, programs: &mut [Program]) -> Result<Vec<MapEvent>> {
     if programs.is_empty() {
         return Ok(Vec::new());
     }
@@ -132,20 +140,23 @@ pub fn programs_object(dir: &ExperimentDir, programs: &[Program]) -> Result<Vec<
         .map(|program| (program.size, program.name.as_bytes()));
     let (image, placed) = Image::scattered(&functions.collect::<Vec<_>>())?;
     write(dir, symbols::BPF, &image)?;
-    let maps = programs.iter().zip(placed).flat_map(|(program, placed)| {
-        let segment = MapEvent::Segment {
+    let maps = programs.iter_mut().zip(placed);
+    let maps = maps.flat_map(|(program, placed)| {
+        let segment = (!replace(&mut program.told, true)).then(|| MapEvent::Segment {
             at: program.from,
             vaddr: program.address,
             size: program.size,
             file_offset: placed.file_offset,
             modes: READ_EXECUTE,
             name: symbols::BPF.to_owned(),
-        };
-        let unmap = program.to.map(|at| MapEvent::Unmap {
+        });
+        let to = program.to.filter(|_| !program.told_gone);
+        program.told_gone = program.to.is_some();
+        let unmap = to.map(|at| MapEvent::Unmap {
             at,
             vaddr: program.address,
         });
-        [Some(segment), unmap].into_iter().flatten()
+        segment.into_iter().chain(unmap)
     });
     Ok(maps.collect())
 }
@@ -167,12 +178,19 @@ mod tests {
             name: format!("bpf_prog_{index}").into(),
             from: 0,
             to: None,
+            told: false,
+            told_gone: false,
         };
         let all: Vec<_> = (0..20).map(program).collect();
-        let whole = programs_object(&dir, &all).unwrap();
+        let whole = programs_object(&dir, &mut all.clone()).unwrap();
         for count in 0..20 {
-            let some = programs_object(&dir, &all[..count]).unwrap();
+            let mut programs = all[..count].to_vec();
+            let some = programs_object(&dir, &mut programs).unwrap();
             assert_eq!(some, whole[..count]);
+            assert_eq!(programs_object(&dir, &mut programs).unwrap(), []);
+            programs.extend_from_slice(&all[count..]);
+            let rest = programs_object(&dir, &mut programs).unwrap();
+            assert_eq!(rest, whole[count..]);
         }
     }
 }

@@ -22,7 +22,8 @@ pub struct Kernel {
     kcore: io::Result<Kcore>,
     modules: String,
     programs: Vec<Program>,
-    programs_at_start: usize,
+    /// The experiment was not told yet of some, or that they went.
+    programs_changed: bool,
 }
 
 impl Kernel {
@@ -51,10 +52,9 @@ impl Kernel {
             }
             read => read?,
         };
-        let programs = archive::programs(&symbols);
         Ok(Kernel {
-            programs_at_start: programs.len(),
-            programs,
+            programs: archive::programs(&symbols),
+            programs_changed: true,
             symbols,
             kcore: Kcore::open(),
             modules: loaded_modules(),
@@ -66,11 +66,12 @@ impl Kernel {
     /// # Errors
     /// When they can't be written.
     pub fn archive(
-        &self,
+        &mut self,
         dir: &ExperimentDir,
         which: Archive,
         say: &mut impl FnMut(&str),
     ) -> Result<Vec<MapEvent>, Error> {
+        let mut maps = self.archive_programs(dir)?;
         let kcore = self.kcore.as_ref();
         if let Err(error) = kcore {
             say(&format!(
@@ -78,7 +79,6 @@ impl Kernel {
             ));
         }
         let kcore = kcore.ok();
-        let mut maps = archive::programs_object(dir, &self.programs)?;
         for (name, object) in self.symbols.objects().filter(|(name, _)| *name != BPF) {
             // Which modules are used is known at the end.
             if which != Archive::UsedLoadObjects || name == KERNEL {
@@ -88,32 +88,33 @@ impl Kernel {
         Ok(maps)
     }
 
+    /// Writes the image of the programs anew, if some came or went since the last time, and gives what that changes.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn archive_programs(&mut self, dir: &ExperimentDir) -> Result<Vec<MapEvent>, Error> {
+        match std::mem::take(&mut self.programs_changed) {
+            true => archive::programs_object(dir, &mut self.programs),
+            false => Ok(Vec::new()),
+        }
+    }
+
     /// The same of what came since; and, where only used ones are wanted, of the modules in which one of these `stacks` has a frame. `give_up` is
     /// asked before each.
     ///
     /// # Errors
     /// When they can't be written.
     pub fn archive_late<'a>(
-        &self,
+        &mut self,
         dir: &ExperimentDir,
         which: Archive,
         stacks: impl Iterator<Item = &'a [u64]>,
         give_up: &mut impl FnMut() -> bool,
     ) -> Result<Vec<MapEvent>, Error> {
-        let mut maps = Vec::new();
-        let (before, since) = self.programs.split_at(self.programs_at_start);
-        let changed = !since.is_empty() || before.iter().any(|program| program.to.is_some());
-        if changed && !give_up() {
-            maps = archive::programs_object(dir, &self.programs)?;
-            // The segments of the first ones are in the file already.
-            let known = self.programs_at_start;
-            let mut segments = 0;
-            maps.retain(|event| {
-                let segment = matches!(event, MapEvent::Segment { .. });
-                segments += usize::from(segment);
-                !segment || segments > known
-            });
-        }
+        let mut maps = match give_up() {
+            true => Vec::new(),
+            false => self.archive_programs(dir)?,
+        };
         let came = match loaded_modules() != self.modules {
             true => Symbols::read().ok(),
             false => None,
@@ -168,14 +169,12 @@ impl Kernel {
         };
         // Before the start nothing needs a name that was not there when the symbols were read.
         if time < start {
-            let mut position = 0;
-            self.programs.retain(|program| {
-                position += 1;
-                position <= self.programs_at_start || !lies_there(program)
-            });
+            self.programs
+                .retain(|program| program.told || !lies_there(program));
         }
         // Whatever lies there now takes the place of what lay there, whether or not its going was told.
         let at = time.saturating_sub(start).max(1);
+        self.programs_changed = true;
         for program in self
             .programs
             .iter_mut()
@@ -198,6 +197,8 @@ impl Kernel {
                 name,
                 from: at + 1,
                 to: None,
+                told: false,
+                told_gone: false,
             });
         }
     }

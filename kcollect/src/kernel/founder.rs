@@ -6,6 +6,7 @@
 
 mod late;
 
+use std::cell::LazyCell;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -32,6 +33,8 @@ use crate::user::{self, Founding, Stay, UserSide};
 
 /// Exited processes are kept so long, for the ticks of their last moments: nanoseconds.
 const MEMORY_OF_THE_DEAD: u64 = 10_000_000_000;
+/// From one look at who has ended to the next, nanoseconds; and by then all that they did is known.
+const FORGETTING: u64 = 1_000_000_000;
 
 /// The kernel's experiment, being written.
 #[derive(Debug)]
@@ -383,25 +386,30 @@ impl Founder {
 
     /// Lets go of what is only kept for the late: call it once a round.
     pub fn tidy(&mut self, now: u64) {
+        self.tell_programs();
         if let Some(user) = &mut self.user {
             user.tidy(self.writer.dir(), now);
             self.failed = self.failed.take().or(user.failed.take());
         }
-        if now.saturating_sub(self.forgotten_at) < MEMORY_OF_THE_DEAD {
+        if now.saturating_sub(self.forgotten_at) < FORGETTING {
             return;
         }
         self.forgotten_at = now;
+        let there = |pid: u32| fs::exists(format!("/proc/{pid}")).unwrap_or(true);
         let long_ago = now.saturating_sub(MEMORY_OF_THE_DEAD);
-        self.processes.forget_exited(long_ago, |pid| {
-            fs::exists(format!("/proc/{pid}")).unwrap_or(true)
-        });
+        self.processes.forget_exited(long_ago, there);
         self.recorder.forget(&self.processes);
-        if let Some(user) = &mut self.user {
-            let usage = self.recorder.usage_by_process(&self.processes, now);
-            let usage = |pid, serial| usage.get(&(pid, serial)).cloned();
-            let back = user.forget(self.writer.dir(), &self.processes, long_ago, usage);
-            self.write_back(&back);
-        }
+        let Some(user) = &mut self.user else {
+            return;
+        };
+        let living = self.recorder.living_processes();
+        let lives = |pid| living.contains(&pid) || there(pid);
+        let over = user.over(&self.processes, now.saturating_sub(FORGETTING), lives);
+        let usage = LazyCell::new(|| self.recorder.usage_by_process(&self.processes, now));
+        let usage = |pid, serial| usage.get(&(pid, serial)).cloned();
+        let back = user.forget(self.writer.dir(), &self.processes, &over, usage);
+        user.forget_mappings(&self.processes);
+        self.write_back(&back);
     }
 
     /// Takes a sample of an instant of which all is known.

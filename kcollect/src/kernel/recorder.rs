@@ -8,7 +8,7 @@
 //! of an idle CPU `<IDLE>`, as er_kernel has them. Such a frame is an artificial function at an
 //! address where no kernel code can be.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bpf::{Absence, Head, Mode, Overflow, Stack, ThreadTimes, Tick};
@@ -342,6 +342,13 @@ impl Recorder {
             next > 0 && *pc < self.trap_entries[next - 1].1
         };
         tick.irq_work || tick.stack.frames.last().is_some_and(within)
+    }
+
+    /// The processes that have threads.
+    #[must_use]
+    pub fn living_processes(&self) -> HashSet<u32> {
+        let living = self.accounts.living();
+        living.map(|(thread, _)| thread.head.pid).collect()
     }
 
     /// Forgets the frames of processes that are no longer known.

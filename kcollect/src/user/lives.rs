@@ -4,6 +4,29 @@
 use super::*;
 use crate::kernel::counters;
 
+impl Fate {
+    /// Writes a sample: of a process that has ended its last one, once.
+    pub(super) fn sample(&mut self, at: u64, label: &str, usage: &UsageRecord) -> Result<()> {
+        let Some(followed) = &mut self.followed else {
+            return Ok(());
+        };
+        match self.ended {
+            Some(ended) if usage.threads == 0 => {
+                if std::mem::replace(&mut self.sampled_last, true) {
+                    return Ok(());
+                }
+                let time = ended.max(followed.last);
+                let usage = UsageRecord {
+                    time,
+                    ..usage.clone()
+                };
+                followed.collector.sample(time, "exit", &usage)
+            }
+            _ => followed.collector.sample(at, label, usage),
+        }
+    }
+}
+
 impl UserSide {
     /// The load: followed unless a pattern decides, and the first of a line of descent.
     pub fn choose_load(&mut self, pid: u32) {
@@ -85,13 +108,17 @@ impl UserSide {
         let descent = self.descent(pid);
         if let Some(serial) = self.serials.get(&pid)
             && let Some(fate) = self.fates.get_mut(serial)
-            && let Some(forked) = fate.forked.take()
-            && fate.followed.is_none()
-            && at < forked.saturating_add(BEFORE_EXEC)
-            && let Some(first) = &mut fate.first
         {
-            first.name = name.to_vec();
-            first.descent = descent;
+            // The thread that executes takes the place of the leading one, which was said to have exited.
+            fate.ended = None;
+            if let Some(forked) = fate.forked.take()
+                && fate.followed.is_none()
+                && at < forked.saturating_add(BEFORE_EXEC)
+                && let Some(first) = &mut fate.first
+            {
+                first.name = name.to_vec();
+                first.descent = descent;
+            }
         }
         let room = self.made.clone();
         if let Some(followed) = self.followed(pid)
@@ -191,54 +218,73 @@ impl UserSide {
         }
     }
 
-    /// Forgets processes that ended before `long_ago` and of which `processes` know no more; `usage` gives
-    /// their last sample, by pid and serial. Gives what is the founder's.
+    /// The processes of which nothing can come any more: that ended before an instant until which all is known, by their numbers and
+    /// serials. `lives` says whether a process with a number has threads.
+    #[must_use]
+    pub fn over(
+        &self,
+        processes: &Processes,
+        known: u64,
+        lives: impl Fn(u32) -> bool,
+    ) -> Vec<(u32, u64)> {
+        let awaited: HashSet<u32> = self
+            .copies
+            .iter()
+            .map(|(_, copied)| copied.pid)
+            .chain(self.unmapped.awaited())
+            .collect();
+        let over = |serial: u64, pid| {
+            let holds = processes
+                .get(pid)
+                .is_some_and(|process| process.serial == serial);
+            // Its leading thread has ended; the others may live on.
+            !awaited.contains(&pid) && !(holds && lives(pid))
+        };
+        self.fates
+            .iter()
+            .filter(|(_, fate)| fate.ended.is_some_and(|ended| ended < known))
+            .map(|(serial, fate)| (fate.pid, *serial))
+            .filter(|(pid, serial)| over(*serial, *pid))
+            .collect()
+    }
+
+    /// Closes the experiments of processes that are [over](UserSide::over) and forgets them; `usage` gives their last sample, by
+    /// number and serial. Gives what is the founder's.
     pub fn forget(
         &mut self,
         dir: &ExperimentDir,
         processes: &Processes,
-        long_ago: u64,
+        over: &[(u32, u64)],
         usage: impl Fn(u32, u64) -> Option<UsageRecord>,
     ) -> Vec<Stay> {
-        // Its leading thread has ended; the others may live on.
-        let lives = |serial: u64, pid| {
-            processes
-                .get(pid)
-                .is_some_and(|process| process.serial == serial)
-        };
-        let gone: Vec<u64> = self
-            .fates
-            .iter()
-            .filter(|(serial, fate)| {
-                fate.ended.is_some_and(|ended| ended < long_ago) && !lives(**serial, fate.pid)
-            })
-            .map(|(serial, _)| *serial)
-            .collect();
         let mut back = Vec::new();
-        for serial in gone {
+        for &(pid, serial) in over {
             self.begin_if_chosen(dir, processes, serial, u64::MAX);
-            if let Some(fate) = self.fates.get(&serial)
-                && self.serials.get(&fate.pid) == Some(&serial)
-            {
-                self.serials.remove(&fate.pid);
+            if self.serials.get(&pid) == Some(&serial) {
+                self.serials.remove(&pid);
                 if let Some(lineages) = &mut self.lineages {
-                    lineages.ended(fate.pid);
+                    lineages.ended(pid);
                 }
             }
-            let mut at = 0;
-            let mut sampled = Ok(());
+            let (mut at, mut sampled) = (0, Ok(()));
             if let Some(fate) = self.fates.get_mut(&serial) {
                 at = fate.ended.unwrap_or(0);
-                if let Some(followed) = &mut fate.followed
-                    && let Some(usage) = usage(fate.pid, serial)
-                {
-                    let usage = UsageRecord { time: at, ..usage };
-                    sampled = followed.collector.sample(at, "exit", &usage);
+                if fate.followed.is_some() && !fate.sampled_last {
+                    let last = usage(pid, serial).map(|usage| UsageRecord {
+                        threads: 0,
+                        ..usage
+                    });
+                    sampled = last.map_or(Ok(()), |usage| fate.sample(at, "exit", &usage));
                 }
             }
             self.note(sampled);
             back.extend(self.end(dir, serial, at));
         }
+        back
+    }
+
+    /// Forgets what was mapped by processes that nobody knows any more.
+    pub fn forget_mappings(&mut self, processes: &Processes) {
         let serials = &self.serials;
         for pid in self
             .spaces
@@ -247,7 +293,6 @@ impl UserSide {
             self.hand_over.gone(pid);
             self.stop_waiting(pid);
         }
-        back
     }
 
     pub(super) fn fate(&mut self, processes: &Processes, pid: u32) -> &mut Fate {
@@ -387,13 +432,7 @@ impl UserSide {
             Some(descent) => format!("{descent}.er"),
             None => self.names.next(&first.name, pid),
         };
-        let mut collector = Collector::create(
-            dir,
-            &directory,
-            &header,
-            self.founding.run,
-            &self.founding.kernel,
-        )?;
+        let mut collector = Collector::create(dir, &directory, &header, self.founding.run)?;
         let nothing = UsageRecord {
             time: first.at,
             created: self.founding.run.tstamp,
@@ -437,7 +476,12 @@ impl UserSide {
         });
         for (stay, stack) in fate.held.drain(..) {
             self.held -= 1;
-            write(&mut followed, &stay, stack.as_deref())?;
+            write(
+                &mut followed,
+                &stay,
+                stack.as_deref(),
+                &self.founding.kernel,
+            )?;
         }
         fate.followed = Some(followed);
         Ok(())

@@ -12,7 +12,7 @@ mod stack;
 mod told;
 mod unmapped;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -101,6 +101,8 @@ struct Fate {
     held: Vec<(Stay, Option<Arc<UserStack>>)>,
     followed: Option<Box<Followed>>,
     ended: Option<u64>,
+    /// It has ended, and there is a sample of that.
+    sampled_last: bool,
 }
 
 /// A chosen process when it did the first thing that belongs into its experiment.
@@ -365,7 +367,8 @@ impl UserSide {
         self.note(result);
     }
 
-    /// Writes a sample of each followed process; `usage` gives its record, by pid and serial.
+    /// Writes a sample of each followed process that lives or has ended since the sample before; `usage` gives its record, by pid
+    /// and serial.
     pub fn sample(
         &mut self,
         at: u64,
@@ -374,10 +377,8 @@ impl UserSide {
     ) {
         let mut result = Ok(());
         for (serial, fate) in &mut self.fates {
-            if let Some(followed) = &mut fate.followed
-                && let Some(usage) = usage(fate.pid, *serial)
-            {
-                result = result.and(followed.collector.sample(at, label, &usage));
+            if let Some(usage) = usage(fate.pid, *serial) {
+                result = result.and(fate.sample(at, label, &usage));
             }
         }
         self.note(result);
@@ -396,14 +397,14 @@ impl UserSide {
 
     /// The kernel's load objects came by more.
     pub fn kernel_objects(&mut self, maps: &[MapEvent]) {
+        self.founding.kernel.extend_from_slice(maps);
         let mut result = Ok(());
         for fate in self.fates.values_mut() {
             if let Some(followed) = &mut fate.followed {
-                result = result.and(followed.collector.kernel_objects(maps));
+                result = result.and(followed.collector.in_kernel(&[], &self.founding.kernel));
             }
         }
         self.note(result);
-        self.founding.kernel.extend_from_slice(maps);
     }
 
     /// Nothing more will be told: walks what can be walked. Gives what is the founder's.
@@ -483,7 +484,8 @@ impl UserSide {
                 continue;
             };
             if let Some(followed) = &mut fate.followed {
-                let result = write(followed, &stay, stack.as_deref());
+                let kernel = &self.founding.kernel;
+                let result = write(followed, &stay, stack.as_deref(), kernel);
                 self.note(result);
             } else if fate.first.is_none() && !matches!(self.rule.follow, Follow::On) {
                 back.push(stay);
@@ -520,8 +522,13 @@ fn describe(pid: u32, followed: &Followed) -> FollowedProcess {
     }
 }
 
-/// Writes a thread's ticks, with the kernel's frames above the user's.
-fn write(followed: &mut Followed, stay: &Stay, stack: Option<&UserStack>) -> Result<()> {
+/// Writes a thread's ticks, with the kernel's frames above the user's. `kernel` says what lies where in it.
+fn write(
+    followed: &mut Followed,
+    stay: &Stay,
+    stack: Option<&UserStack>,
+    kernel: &[MapEvent],
+) -> Result<()> {
     let (user, mark): (&[u64], _) = match stack {
         Some(stack) => (&stack.frames, stack.mark()),
         None if stay.head.exiting => (&[], StackEnd::Complete),
@@ -533,6 +540,7 @@ fn write(followed: &mut Followed, stay: &Stay, stack: Option<&UserStack>) -> Res
     };
     let frames: Vec<u64> = stay.kernel.iter().chain(user).copied().collect();
     followed.last = followed.last.max(stay.head.time);
+    followed.collector.in_kernel(&stay.kernel, kernel)?;
     let place = Place {
         at: stay.head.time,
         cpu: stay.head.cpu,

@@ -63,6 +63,13 @@ impl Unmapped {
             .collect()
     }
 
+    /// The processes for whose mappings something waits.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = u32> {
+        let waiting =
+            |(pid, reading): (&u32, &Reading)| (!reading.waiting.is_empty()).then_some(*pid);
+        self.by_pid.iter().filter_map(waiting)
+    }
+
     /// They were read. Gives since when what is new in them is there at least, and what has waited.
     pub(super) fn was_read(&mut self, pid: u32) -> (u64, Vec<(Slot, Copied)>) {
         self.by_pid

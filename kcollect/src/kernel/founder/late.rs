@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use experiment_format::Error;
 use experiment_format::log::LogEvent;
+use experiment_format::map::MapEvent;
 use user_collector::archive::Account;
 
 use super::Founder;
@@ -65,9 +66,26 @@ impl Founder {
             stacks.map(|frames| &**frames),
             give_up,
         )?;
+        self.place(&maps)
+    }
+
+    /// Tells of the BPF programs that came and went since the last time.
+    pub(super) fn tell_programs(&mut self) {
+        if self.archive == Archive::Off || self.failed.is_some() {
+            return;
+        }
+        let maps = self.kernel.archive_programs(self.writer.dir());
+        let result = maps.and_then(|maps| self.place(&maps));
+        self.note_failure(result);
+    }
+
+    /// Tells all experiments where more of the kernel's load objects lie.
+    fn place(&mut self, maps: &[MapEvent]) -> Result<(), Error> {
         maps.iter().try_for_each(|event| self.writer.map(event))?;
-        if let Some(user) = &mut self.user {
-            user.kernel_objects(&maps);
+        if let Some(user) = &mut self.user
+            && !maps.is_empty()
+        {
+            user.kernel_objects(maps);
         }
         Ok(())
     }
