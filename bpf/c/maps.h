@@ -148,7 +148,8 @@ static __always_inline __u32 fullness(__u32 cpu)
 }
 
 /* Send `size` bytes into the ring of a CPU; false where there is no room. The reader comes round on a timer; it is
- * woken only when a quarter is full, for a wake-up per record would cost more than the record. */
+ * woken only when an eighth is full, for a wake-up per record would cost more than the record; and before copies of
+ * stacks get shorter, which they do from a quarter on. */
 static __always_inline bool send(__u32 cpu, void *record, __u64 size)
 {
 	__u32 index = cpu / CPUS_PER_RING;
@@ -160,7 +161,7 @@ static __always_inline bool send(__u32 cpu, void *record, __u64 size)
 	used = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA);
 	room = bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
 	return !bpf_ringbuf_output(ring, record, size,
-				   used > room / 4 ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+				   used > room / 8 ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
 }
 
 #endif

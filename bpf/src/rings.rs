@@ -1,6 +1,7 @@
 //! The rings into which the programs put records, apart from the programs: whoever empties them need not be who fills the maps.
 
 use std::fmt;
+use std::mem::swap;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,6 +17,7 @@ pub(crate) const CPUS_PER_RING: u32 = 8;
 /// All rings of the loaded programs, one for every eight CPUs.
 pub struct Rings {
     rings: RingBuffer<'static>,
+    maps: Vec<MapHandle>,
     arrived: Arc<Mutex<Vec<u8>>>,
     backlog: MapHandle,
     told: u32,
@@ -49,6 +51,7 @@ impl Rings {
         let backlog = MapHandle::try_from(&skel.maps.backlog).map_err(step("find the backlog"))?;
         Ok(Rings {
             rings,
+            maps: handles,
             arrived,
             backlog,
             told: 0,
@@ -62,7 +65,10 @@ impl Rings {
     pub fn take(&mut self, bytes: &mut Vec<u8>) -> Result<(), Error> {
         self.rings.consume().map_err(step("read the rings"))?;
         let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
-        bytes.append(&mut arrived);
+        match bytes.is_empty() {
+            true => swap(bytes, &mut arrived),
+            false => bytes.append(&mut arrived),
+        }
         Ok(())
     }
 
@@ -78,13 +84,10 @@ impl Rings {
         }
     }
 
-    /// Becomes readable when a ring is a quarter full, long before it overflows; and then stays so until a look at it finds the
-    /// rings empty.
-    #[must_use]
-    pub fn wake_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: libbpf keeps this epoll descriptor open as long as `self.rings` lives, which the
-        // returned lifetime is bound to.
-        unsafe { BorrowedFd::borrow_raw(self.rings.epoll_fd()) }
+    /// One for each ring. It is readable as long as anything is in the ring; but who waits for that is woken only when an eighth of it
+    /// is full, long before it overflows.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.maps.iter().map(MapHandle::as_fd)
     }
 }
 

@@ -13,9 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::perf::ring::PerfRing;
@@ -31,9 +30,9 @@ const ROOM_FOR_COPIES: usize = 32 << 20;
 /// When so much waits, bytes, it should not wait for the next round.
 const MUCH: usize = 1 << 20;
 
-/// After the rings have been emptied they are left alone for so long. Where records come all the time they never look empty, and
-/// whoever looked again at once would do nothing else.
-const PAUSE: Duration = Duration::from_millis(5);
+/// What a descriptor is that wakes the thread.
+const BELL: u64 = 0;
+const RING: u64 = 1;
 
 /// Bytes out of the rings.
 #[derive(Debug, Default)]
@@ -47,6 +46,14 @@ pub struct Bytes {
 impl Bytes {
     fn len(&self) -> usize {
         self.records.len() + self.sideband.len()
+    }
+
+    /// Keeps the memory, unless it was for a rush.
+    fn clear(&mut self) {
+        for bytes in [&mut self.records, &mut self.sideband] {
+            bytes.clear();
+            bytes.shrink_to(MUCH);
+        }
     }
 
     /// Of the room for copies.
@@ -146,16 +153,18 @@ impl Reader {
         self.shared.ring_the_bell();
     }
 
-    /// All that came since the last time, up to this instant.
+    /// All that came since the last time, up to this instant, in place of what is in `bytes`, whose memory is used again.
     ///
     /// # Errors
     /// [`bpf::Error::Step`] when a ring can't be read.
-    pub fn take(&self) -> Result<Bytes, bpf::Error> {
+    pub fn take(&self, bytes: &mut Bytes) -> Result<(), bpf::Error> {
+        bytes.clear();
         let mut rings = self.shared.lock();
         let _ = self.shared.come.read();
         rings.empty()?;
         rings.programs.tell_backlog(0);
-        Ok(std::mem::take(&mut rings.waiting))
+        std::mem::swap(&mut rings.waiting, bytes);
+        Ok(())
     }
 }
 
@@ -184,14 +193,14 @@ impl Shared {
         while !self.ended.load(Ordering::Acquire) {
             // Not those of the rings themselves, which may be closed meanwhile.
             let descriptors = self.lock().descriptors()?;
-            let wakers = descriptors.iter().map(|fd| fd.as_fd());
-            let mut all: Vec<_> = wakers
-                .chain([self.bell.as_fd()])
-                .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
-                .collect();
-            let pause = PollTimeout::try_from(PAUSE).unwrap_or(PollTimeout::ZERO);
-            let last = descriptors.len();
-            while !rings(&mut all[last..], pause) && !rings(&mut all, PollTimeout::NONE) {
+            let wakers = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            wakers.add(&self.bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
+            // Edges alone: a ring is readable as soon as anything is in it, but wakes when it is time to come.
+            let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+            for descriptor in &descriptors {
+                wakers.add(descriptor, EpollEvent::new(edges, RING))?;
+            }
+            while !rings(&wakers) {
                 let mut rings = self.lock();
                 if rings.waiting.len() < MOST_WAITING {
                     // Whoever takes what has come is told the same.
@@ -208,12 +217,12 @@ impl Shared {
     }
 }
 
-/// Waits for the descriptors, the last of which is the bell's. Does it ring?
-fn rings(descriptors: &mut [PollFd<'_>], timeout: PollTimeout) -> bool {
+/// Waits for a ring, or for the bell. Does it ring?
+fn rings(wakers: &Epoll) -> bool {
+    let mut events = [EpollEvent::empty(); 8];
     // An interrupted wait is one that has ended.
-    let _ = poll(descriptors, timeout);
-    let bell = descriptors.last().and_then(PollFd::any);
-    bell.unwrap_or(false)
+    let count = wakers.wait(&mut events, EpollTimeout::NONE).unwrap_or(0);
+    events[..count].iter().any(|event| event.data() == BELL)
 }
 
 impl Rings {
@@ -226,10 +235,10 @@ impl Rings {
         Ok(())
     }
 
-    /// Become readable when a ring is a quarter full.
+    /// Wake when a ring is well filled.
     fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         let sideband = self.sideband.values().map(|ring| ring.as_fd());
-        let all = sideband.chain([self.programs.wake_fd()]);
+        let all = sideband.chain(self.programs.descriptors());
         all.map(|fd| fd.try_clone_to_owned()).collect()
     }
 }

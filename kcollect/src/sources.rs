@@ -20,7 +20,7 @@ use crate::machine::{self, CpuSet};
 use crate::order::Order;
 use crate::perf::event::{open_clock, open_overflow};
 use crate::perf::sideband::{self, SidebandEvent};
-use crate::reader::Reader;
+use crate::reader::{Bytes, Reader};
 
 /// A record is stamped first and put into its ring a microsecond later, unless a hypervisor takes the
 /// CPU away in between. What is older than this, nanoseconds, has arrived.
@@ -98,6 +98,8 @@ pub struct Sources {
     /// The programs in the kernel.
     pub collector: TickCollector,
     reader: Reader,
+    /// What was taken last.
+    bytes: Bytes,
     period_ns: u64,
     cpus: BTreeMap<u32, CpuTime>,
     recording: bool,
@@ -150,6 +152,7 @@ impl Sources {
         let mut sources = Sources {
             collector,
             reader,
+            bytes: Bytes::default(),
             period_ns,
             cpus: BTreeMap::new(),
             recording: false,
@@ -390,10 +393,10 @@ impl Sources {
     }
 
     fn drain(&mut self) -> Result<(), Failure> {
-        let bytes = self.reader.take().map_err(bpf_failure)?;
-        self.take(Record::decode_all(&bytes.records).map_err(bpf_failure)?);
+        self.reader.take(&mut self.bytes).map_err(bpf_failure)?;
+        self.take(Record::decode_all(&self.bytes.records).map_err(bpf_failure)?);
         let order = &mut self.order;
-        sideband::records(&bytes.sideband, |time, event| {
+        sideband::records(&self.bytes.sideband, |time, event| {
             order.push(time, Event::Sideband(event));
         });
         Ok(())
