@@ -29,6 +29,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
 use nix::sys::signal::Signal;
+use tempfile::TempDir;
 use tests::machine::Exclusive;
 use tests::paired::order;
 
@@ -108,10 +109,12 @@ fn main() -> Result<()> {
         None => tests::kcollect::binary()?,
     };
     let kinds = options.settings.as_deref();
+    let place = TempDir::new()?;
     let settings = Setting::all(
         kinds.unwrap_or(Kind::value_variants()),
         &binary,
         options.against.as_deref(),
+        place.path(),
     );
     let loads = options.only.as_deref().unwrap_or(Load::value_variants());
 

@@ -1,7 +1,7 @@
 //! What watches the machine: nothing, kcollect, or one of its peers.
 //!
 //! A profiler is started, waited for until it does watch, and stopped as Ctrl-C does. It is a process of this one's, in
-//! a group of its own and with a directory of its own; both go with the value that stands for it.
+//! a group of its own, which goes with the value that stands for it, and with a directory of its own, which does not.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -15,11 +15,15 @@ use clap::ValueEnum;
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use tempfile::TempDir;
 use tests::command::Running;
+use tests::experiment::files_below;
 use tests::kcollect::experiment_in;
 
 use crate::empty::Empty;
 use crate::load::bench;
 use crate::took::Took;
+
+/// Files of so many bytes are removed as soon as they have been looked at.
+const LARGE: u64 = 1 << 20;
 
 /// The longest that a profiler may live.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -79,6 +83,8 @@ pub(crate) struct Setting {
     pub(crate) name: String,
     /// The kcollect it starts, if it does.
     binary: PathBuf,
+    /// Where it makes its directories.
+    place: PathBuf,
 }
 
 /// A profiler that watches.
@@ -89,22 +95,28 @@ pub(crate) enum Profiler {
     /// One that watches only what it starts itself.
     Starter {
         kind: Kind,
-        directory: TempDir,
+        directory: PathBuf,
     },
     Process {
         kind: Kind,
         running: Running,
-        directory: TempDir,
+        directory: PathBuf,
     },
 }
 
 impl Setting {
     /// The settings of the kinds wanted, and those of kcollect once more for another binary, if there is one.
-    pub(crate) fn all(kinds: &[Kind], binary: &Path, other: Option<&Path>) -> Vec<Self> {
+    pub(crate) fn all(
+        kinds: &[Kind],
+        binary: &Path,
+        other: Option<&Path>,
+        place: &Path,
+    ) -> Vec<Self> {
         let setting = |kind: Kind, name: String, binary: &Path| Self {
             kind,
             name,
             binary: binary.to_owned(),
+            place: place.to_owned(),
         };
         let mut settings = Vec::new();
         for &kind in Kind::value_variants() {
@@ -142,6 +154,11 @@ impl Setting {
         }
     }
 
+    /// A new directory for what it writes.
+    fn directory(&self) -> Result<PathBuf> {
+        Ok(TempDir::new_in(&self.place)?.keep())
+    }
+
     /// Starts it, and waits until it watches.
     pub(crate) fn start(&self) -> Result<Profiler> {
         let profiler = match self.kind {
@@ -149,16 +166,16 @@ impl Setting {
             Kind::Empty => Profiler::Program(Empty::attach()?),
             kind if kind.is_starter() => Profiler::Starter {
                 kind,
-                directory: TempDir::new()?,
+                directory: self.directory()?,
             },
             kind => {
-                let directory = TempDir::new()?;
+                let directory = self.directory()?;
                 let mut command = self.command();
-                command.current_dir(directory.path()).process_group(0);
+                command.current_dir(&directory).process_group(0);
                 let mut running = Running::start(&mut command, LIMIT)?;
                 let pid = running.pid();
                 running.until("sign that it watches", || match kind {
-                    kind if kind.is_kcollect() => runs(directory.path()),
+                    kind if kind.is_kcollect() => runs(&directory),
                     Kind::Offcputime => has_open(pid.as_raw(), "bpf_link"),
                     _ => has_open(pid.as_raw(), "[perf_event]"),
                 })?;
@@ -259,7 +276,7 @@ impl Profiler {
         };
         let mut whole = Command::new(program);
         whole.args(options).arg(command.get_program());
-        whole.args(command.get_args()).current_dir(directory.path());
+        whole.args(command.get_args()).current_dir(directory);
         whole
     }
 
@@ -296,14 +313,32 @@ impl Profiler {
                 drop(program);
                 Ok(Took::default())
             }
-            Self::Starter { directory, .. } => Took::written_in(directory.path()),
+            Self::Starter { directory, .. } => {
+                let took = Took::written_in(&directory);
+                took.and_then(|took| shrink(&directory).map(|()| took))
+            }
             Self::Process {
                 kind,
                 running,
                 directory,
-            } => Took::of(kind, running, directory.path()),
+            } => {
+                let took = Took::of(kind, running, &directory);
+                took.and_then(|took| shrink(&directory).map(|()| took))
+            }
         }
     }
+}
+
+/// Removes what is large. The rest stays until the end: ext4 looks at every file that was deleted in the last minute whenever one is made,
+/// and an experiment of many processes has thousands, for which the next run would pay.
+fn shrink(directory: &Path) -> Result<()> {
+    for path in files_below(directory)? {
+        let file = path.symlink_metadata()?;
+        if file.is_file() && file.len() > LARGE {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 /// What it is started with.
