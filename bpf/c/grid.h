@@ -8,6 +8,10 @@
  * its timers, boundaries pass without a firing and the kernel says nothing. Counting firings would
  * lose that time; counting boundaries does not, whoever asks and whenever.
  *
+ * The boundaries have to lie where the timer fires, or what leaves the CPU between a boundary and a firing a good while later
+ * would be taken for one whose firing is overdue. The timer is started after the grid has begun: a few microseconds, or, where more
+ * wants to run than there are CPUs, any time. So each firing tells when it was due (grid_align).
+ *
  * A boundary belongs to who is on the CPU when it is counted. That is a little after it has passed, by
  * the latency of an interrupt, which is the same for all: short of that, samples would all fall at the
  * end of a stay on the CPU for loads that change thread faster than a timer fires. So a thread that
@@ -33,6 +37,14 @@ static inline __u32 grid_advance(struct grid *grid, __u64 now, __u64 period)
 	grid->index = index;
 	/* 2^31 boundaries of 100 us are two days without a tick: more than a packet can carry. */
 	return passed > 0x7fffffffULL ? 0x7fffffffU : (__u32)passed;
+}
+
+/* The origin nearest to `origin` that lets a boundary lie at the instant `at`; `origin` itself if `at` is not after it. */
+static inline __u64 grid_align(__u64 origin, __u64 at, __u64 period)
+{
+	__u64 past = at > origin ? (at - origin) % period : 0;
+
+	return past <= period / 2 ? origin + past : origin + past - period;
 }
 
 /* Of the boundaries in (from, to], how many are before the instant `end`? */

@@ -141,6 +141,27 @@ struct task_struct___thread_throttling {
 	bool throttled;
 };
 
+struct timerqueue_node {
+	__s64 expires;
+};
+
+struct hrtimer {
+	struct timerqueue_node node;
+};
+
+struct hw_perf_event {
+	struct hrtimer hrtimer;
+};
+
+struct perf_event {
+	struct hw_perf_event hw;
+};
+
+/* What bpf_perf_event_data stands for. */
+struct bpf_perf_event_data_kern {
+	struct perf_event *event;
+};
+
 struct pt_regs {
 #if defined(__TARGET_ARCH_x86)
 	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax;

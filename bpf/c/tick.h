@@ -81,6 +81,19 @@ static __always_inline void count_idle(struct cpu_books *book, __u32 cpu, __u64 
 	send_tick(book, out, sizeof(out->record));
 }
 
+/* Lets the boundaries lie where the clock's timer fires, by when it was due that fires now. */
+static __always_inline void align(struct cpu_books *book, void *ctx, __u64 now)
+{
+	struct bpf_perf_event_data_kern *kernel = ctx;
+	__u64 due;
+
+	if (!bpf_core_field_exists(struct hrtimer, node.expires))
+		return;
+	due = BPF_CORE_READ(kernel, event, hw.hrtimer.node.expires);
+	if (due <= now)
+		book->origin = grid_align(book->origin, due, period_ns);
+}
+
 SEC("perf_event")
 int tick(struct bpf_perf_event_data *ctx)
 {
@@ -94,6 +107,7 @@ int tick(struct bpf_perf_event_data *ctx)
 
 	if (!book || !book->origin)
 		return 0;
+	align(book, ctx, now);
 	ticks = passed(book, now);
 	if (!ticks || !recording)
 		return 0;

@@ -14,6 +14,7 @@ struct Grid {
 
 unsafe extern "C" {
     fn native_grid_advance(grid: *mut Grid, now: u64, period: u64) -> u32;
+    fn native_grid_align(origin: u64, at: u64, period: u64) -> u64;
     fn native_grid_before(origin: u64, from: u64, to: u64, end: u64, period: u64) -> u32;
 }
 
@@ -97,7 +98,32 @@ fn the_boundaries_of_an_absence_divide_at_its_wake_up() {
     assert_eq!(before(900), 0);
 }
 
+/// A timer that was started late, boundaries being ten apart: they are moved to where it fires, by the shorter way.
+#[test]
+fn boundaries_lie_where_the_timer_fires() {
+    let align = |due| {
+        // SAFETY: a pure function of numbers.
+        unsafe { native_grid_align(1000, due, 10) }
+    };
+    assert_eq!(align(1010), 1000);
+    assert_eq!(align(1013), 1003);
+    assert_eq!(align(1017), 997);
+    assert_eq!(align(1_000_017), 997);
+    // Nothing that was due before the grid began moves it.
+    assert_eq!(align(993), 1000);
+    assert_eq!(align(0), 1000);
+}
+
 proptest! {
+    #[test]
+    fn an_aligned_grid_has_a_boundary_there(origin in 1_u64 << 40..1 << 50, after in 1_u64..1 << 50, period in 100_000_u64..1_000_000_000) {
+        let at = origin + after;
+        // SAFETY: a pure function of numbers.
+        let aligned = unsafe { native_grid_align(origin, at, period) };
+        prop_assert_eq!((at - aligned) % period, 0);
+        prop_assert!(aligned.abs_diff(origin) <= period / 2);
+    }
+
     /// Whoever asks and whenever, every boundary is counted once.
     #[test]
     fn the_sum_is_the_boundaries_passed(
