@@ -233,18 +233,18 @@ impl UserSide {
             .map(|(_, copied)| copied.pid)
             .chain(self.unmapped.awaited())
             .collect();
-        let over = |serial: u64, pid| {
+        let may_do_more = |serial: u64, pid| {
             let holds = processes
                 .get(pid)
                 .is_some_and(|process| process.serial == serial);
             // Its leading thread has ended; the others may live on.
-            !awaited.contains(&pid) && !(holds && lives(pid))
+            awaited.contains(&pid) || holds && lives(pid)
         };
         self.fates
             .iter()
             .filter(|(_, fate)| fate.ended.is_some_and(|ended| ended < known))
             .map(|(serial, fate)| (fate.pid, *serial))
-            .filter(|(pid, serial)| over(*serial, *pid))
+            .filter(|(pid, serial)| !may_do_more(*serial, *pid))
             .collect()
     }
 
