@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use tests::broken_elf;
 use tests::command::Running;
@@ -65,10 +66,17 @@ fn in_turn<P: AsRef<Path>, A: AsRef<OsStr>>(programs: &[(P, Vec<A>)]) -> Result<
     Ok(done)
 }
 
-/// That so many milliseconds of user time are found, as far as a sample can tell.
-fn judge(followed: &Followed, what: &str, ms: u64, ticks: f64) -> Result<()> {
+/// That so many milliseconds of user time of some processes are found, as far as a sample can tell.
+fn judge(followed: &Followed, subs: &[&Sub], what: &str, ms: u64, ticks: f64) -> Result<()> {
     let expected = ms as f64 * 1e6;
+    let mut switches = 0;
+    for sub in subs {
+        let usage = Experiment::open(&sub.path)?.usage()?;
+        let last = usage.last().context("a sample of it")?;
+        switches += last.voluntary_switches + last.involuntary_switches;
+    }
     Band::time(expected, expected, followed.interval_ns)
+        .with_stints(switches as f64)
         .with_edges(ELSEWHERE * expected / followed.interval_ns)
         .with_edges(stolen_meanwhile()? / followed.interval_ns)
         .judge(what, ticks)
@@ -79,8 +87,8 @@ fn judge_function(followed: &Followed, sub: &Sub, function: &str, ms: u64) -> Re
     let table = sub.functions(None)?;
     let ticks = table.get(function) * 1e9 / followed.interval_ns;
     let first: Vec<_> = table.rows.iter().take(6).collect();
-    judge(followed, &format!("{function} in {}", sub.name), ms, ticks)
-        .with_context(|| format!("{first:?}"))
+    let what = format!("{function} in {}", sub.name);
+    judge(followed, &[sub], &what, ms, ticks).with_context(|| format!("{first:?}"))
 }
 
 #[test]
@@ -132,7 +140,8 @@ fn root_names_that_are_no_names_stay_inside() -> Result<()> {
     let functions = gprofng::script(&["metrics e.user:i.user:name", "functions"], &founder)?;
     let burnt = functions.content()?.table(2).get("burn_one") * 1e9 / followed.interval_ns;
     let all = 80 * names.len() as u64;
-    judge(&followed, "burn_one of all", all, burnt)?;
+    let subs: Vec<_> = followed.subs.iter().collect();
+    judge(&followed, &subs, "burn_one of all", all, burnt)?;
     followed.lost_nothing()
 }
 
@@ -178,7 +187,7 @@ fn root_files_that_go_or_are_replaced_are_told_apart() -> Result<()> {
         )
     {
         let (_, ticks) = sub.user_ticks(|found| found == Some(object));
-        judge(&followed, &sub.name, 500, ticks as f64)?;
+        judge(&followed, &[sub], &sub.name, 500, ticks as f64)?;
         judge_function(&followed, sub, function, 500)?;
     }
     Ok(())
@@ -290,6 +299,7 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
     let inclusive = called.find("call_made").map_or(0.0, |row| row.values[1]);
     judge(
         &followed,
+        &[the(4)?],
         "callers of jitfp",
         200,
         inclusive * 1e9 / followed.interval_ns,
@@ -364,7 +374,7 @@ fn root_tables_that_lie_harm_nobody_else() -> Result<()> {
         let sub = followed.the(*pid)?;
         let (_, burnt) =
             sub.user_ticks(|object| object.is_some_and(|object| Path::new(object) == program));
-        judge(&followed, what, 80, burnt as f64)?;
+        judge(&followed, &[sub], what, 80, burnt as f64)?;
         ensure!(
             sub.stays.iter().all(|stay| stay.frames <= DEEPEST),
             "{what}: too deep a stack"
@@ -438,6 +448,7 @@ fn root_a_container_has_its_own_files_and_numbers() -> Result<()> {
         let (_, ticks) = sub.user_ticks(|found| found == Some(&object));
         judge(
             &followed,
+            &[sub],
             &format!("{object} in {}", sub.name),
             400,
             ticks as f64,
