@@ -44,12 +44,13 @@ pub struct Symbols {
     index: Vec<Entry>,
 }
 
-/// The chosen name at an address: which object, and which of its symbols.
+/// The chosen name at an address: which object, and which of its symbols. There are a hundred thousand, and they are kept all the
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     address: u64,
-    object: usize,
-    symbol: usize,
+    object: u32,
+    symbol: u32,
 }
 
 /// Why the kernel's symbols can't be had.
@@ -140,6 +141,10 @@ impl Symbols {
             symbols.index.extend(chosen.map(|(_, entry)| entry));
             rest = later;
         }
+        symbols.index.shrink_to_fit();
+        for (_, object) in &mut symbols.objects {
+            object.shrink_to_fit();
+        }
         Ok(symbols)
     }
 
@@ -153,8 +158,8 @@ impl Symbols {
         let symbols = &mut self.objects[object].1;
         let entry = Entry {
             address: symbol.address,
-            object,
-            symbol: symbols.len(),
+            object: number(object),
+            symbol: number(symbols.len()),
         };
         symbols.push(symbol);
         entry
@@ -172,8 +177,8 @@ impl Symbols {
     pub fn find(&self, pc: u64) -> Option<Place<'_>> {
         let next = self.index.partition_point(|entry| entry.address <= pc);
         let entry = self.index.get(next.checked_sub(1)?)?;
-        let (object, symbols) = self.objects.get(entry.object)?;
-        let symbol = symbols.get(entry.symbol)?;
+        let (object, symbols) = self.objects.get(entry.object as usize)?;
+        let symbol = symbols.get(entry.symbol as usize)?;
         (pc - symbol.address < symbol.size).then_some(Place { object, symbol })
     }
 
@@ -213,6 +218,11 @@ fn size(line: &Line<'_>, next: Option<&Line<'_>>) -> u64 {
         _ => (line.address.saturating_add(PAGE / 2) | (PAGE - 1)).saturating_add(1) - line.address,
     };
     to_next.min(most)
+}
+
+/// A position in a list of a hundred thousand. One beyond 32 bits would be found nowhere.
+fn number(position: usize) -> u32 {
+    u32::try_from(position).unwrap_or(u32::MAX)
 }
 
 struct Line<'a> {
