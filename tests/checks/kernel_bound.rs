@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use tests::gprofng;
 use tests::kcollect::record;
-use tests::machine::{Exclusive, stolen_ns, work_cpu};
+use tests::machine::{Exclusive, stolen_meanwhile, work_cpu};
 use tests::statistics::{Band, Pair};
 use tests::truth::accounting_hz;
 use tests::workload;
@@ -29,13 +29,12 @@ fn root_getdents_has_its_time() -> Result<()> {
 fn has_its_time(program: &str, name: &str) -> Result<()> {
     let _machine = Exclusive::take()?;
     let cpu = work_cpu()?;
-    let stolen = stolen_ns(cpu)?;
     let recorded = record(
         &["-p", "hi", "-x", "off"],
         &[program, "5", &cpu.to_string()],
         Duration::from_secs(40),
     )?;
-    let stolen = stolen_ns(cpu)? - stolen;
+    let stolen = stolen_meanwhile()?;
     let truth = recorded.truth()?;
     let experiment = recorded.experiment()?;
     let interval = gprofng::header(&experiment)?.interval_ns;

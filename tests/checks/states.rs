@@ -195,6 +195,29 @@ fn root_births() -> Result<()> {
     Ok(())
 }
 
+/// And to the last instruction, as far as the clock of their group tells. The account begins a little before: with the shell that
+/// enters the group.
+#[test]
+fn root_births_by_the_clock_of_their_group() -> Result<()> {
+    const BEFORE_S: f64 = 0.006;
+    if let Err(error) = cgroup::possible() {
+        eprintln!("not checked: {error:#}");
+        return Ok(());
+    }
+    let _machine = Exclusive::take()?;
+    let (clock, cpu) = (cgroup::Clock::new()?, work_cpu()?.to_string());
+    let load = clock.around(&[workload!("births"), SECONDS, &cpu]);
+    let load: Vec<_> = load.iter().map(String::as_str).collect();
+    let recorded = record(&["-p", "hi"], &load, Duration::from_secs(40))?;
+    let account = States::of(&recorded.experiment()?)?;
+    let (own, used) = (account.row(recorded.truth()?.pid)?.cpu_s(), clock.used_s()?);
+    ensure!(
+        (0.0..=BEFORE_S).contains(&(own - used)),
+        "{own} s on CPU, {used} s by the group's clock"
+    );
+    Ok(())
+}
+
 #[test]
 fn root_migrations() -> Result<()> {
     judge::<1>(workload!("migrate"), None).map(drop)

@@ -116,27 +116,26 @@ pub fn processes() -> Result<BTreeSet<i32>> {
 /// The unit of `/proc/stat`, nanoseconds (`USER_HZ`).
 const JIFFY_NS: f64 = 1e7;
 
-/// Time of one CPU that the hypervisor gave to other machines, since boot, nanoseconds. Whatever ran then has ticks for
-/// it and, on kernels that account for it, no CPU time.
+/// Time of all CPUs that the hypervisor gave to other machines, since boot, nanoseconds, cut to whole hundredths of a second. Whatever
+/// ran then has ticks for it and, on kernels that account for it, no CPU time.
 ///
 /// # Errors
 /// When `/proc/stat` cannot be read.
-pub fn stolen_ns(cpu: usize) -> Result<f64> {
-    stolen(&format!("cpu{cpu}"))
-}
-
-/// The same of all CPUs.
-///
-/// # Errors
-/// As [`stolen_ns`].
 pub fn stolen_everywhere() -> Result<f64> {
-    stolen("cpu")
+    const STEAL: usize = 8;
+    let stat = fs::read_to_string("/proc/stat")?;
+    let jiffies = stat
+        .lines()
+        .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>())
+        .find(|words| words.first() == Some(&"cpu"))
+        .and_then(|words| words.get(STEAL)?.parse::<f64>().ok());
+    Ok(jiffies.unwrap_or(0.0) * JIFFY_NS)
 }
 
 /// What has been stolen since [`stolen_everywhere`] said `before_ns`, at most: the sum is cut to whole units.
 ///
 /// # Errors
-/// As [`stolen_ns`].
+/// As [`stolen_everywhere`].
 pub fn stolen_since(before_ns: f64) -> Result<f64> {
     let now_ns = stolen_everywhere()?;
     Ok(if now_ns > 0.0 {
@@ -146,24 +145,13 @@ pub fn stolen_since(before_ns: f64) -> Result<f64> {
     })
 }
 
-/// What has been stolen since the check at hand took the machine ([`Exclusive`]), nanoseconds. Whoever compares ticks with CPU time
+/// What has been stolen since the check at hand took the machine ([`Exclusive`]), nanoseconds, at most. Whoever compares ticks with CPU time
 /// may be off by so much: ticks pass in it that are no CPU time, and when the CPU is back, interrupts that are due come first.
 ///
 /// # Errors
-/// As [`stolen_ns`].
+/// As [`stolen_everywhere`].
 pub fn stolen_meanwhile() -> Result<f64> {
-    Ok(stolen_everywhere()? - STOLEN_BEFORE.load(Ordering::Relaxed) as f64)
-}
-
-fn stolen(label: &str) -> Result<f64> {
-    const STEAL: usize = 8;
-    let stat = fs::read_to_string("/proc/stat")?;
-    let jiffies = stat
-        .lines()
-        .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>())
-        .find(|words| words.first() == Some(&label))
-        .and_then(|words| words.get(STEAL)?.parse::<f64>().ok());
-    Ok(jiffies.unwrap_or(0.0) * JIFFY_NS)
+    stolen_since(STOLEN_BEFORE.load(Ordering::Relaxed) as f64)
 }
 
 /// A CPU that is taken offline.
