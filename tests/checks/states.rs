@@ -33,7 +33,8 @@ fn root_user() -> Result<()> {
 #[test]
 fn root_system() -> Result<()> {
     let row = judge_split(workload!("read_zero"))?;
-    mostly(&row, Microstate::System, 0.9)
+    // Of the workload, not of the account: the way into the kernel and back takes 8 to 12 % in user mode, by the machine.
+    mostly(&row, Microstate::System, 0.8)
 }
 
 #[test]
