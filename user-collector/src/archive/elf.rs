@@ -47,8 +47,8 @@ pub(super) struct Elf<'file> {
 /// A section of machine code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Code {
-    /// Which section, from 1.
-    pub(super) index: usize,
+    /// Which section, from 1: a file whose header can't count them is refused.
+    pub(super) index: u16,
     /// First address.
     pub(super) address: u64,
     /// First address behind.

@@ -37,7 +37,7 @@ pub(super) struct Function {
     /// Position in [`Functions::names`].
     pub(super) name: u32,
     /// Which section of the file, from 1.
-    pub(super) section: usize,
+    pub(super) section: u16,
 }
 
 /// All functions that were found.
@@ -64,6 +64,8 @@ impl Functions {
     /// Finds them. `base` is the last part of the load object's name.
     pub(super) fn of(elf: &Elf<'_>, debug: Option<&Elf<'_>>, base: &str) -> Functions {
         let code = elf.code();
+        // Before the names: what it is made of is as large, and neither is needed with the other.
+        let frames = frames::functions(elf);
         let mut functions = Functions {
             list: Vec::new(),
             names: vec![0],
@@ -81,7 +83,6 @@ impl Functions {
 
         let (mut strong, mut weak): (Vec<_>, Vec<_>) =
             symbols.into_iter().partition(|symbol| symbol.function);
-        let frames = frames::functions(elf);
         // The first name of an address, for the linkage table's calls of indirect functions.
         let first: HashMap<u64, u32> = strong
             .iter()
@@ -195,8 +196,7 @@ impl Functions {
     fn add_between(&mut self, code: &[Code], mut symbols: Vec<Symbol>) {
         symbols.sort_unstable_by_key(|symbol| (symbol.address, symbol.name));
         let (mut next, mut covered) = (0, 0);
-        let mut free = Vec::new();
-        for mut symbol in symbols {
+        symbols.retain_mut(|symbol| {
             while let Some(function) = self.list.get(next)
                 && function.address <= symbol.address
             {
@@ -205,15 +205,12 @@ impl Functions {
                 covered = covered.max(end);
                 next += 1;
             }
-            if symbol.address < covered {
-                continue;
-            }
             if let Some(function) = self.list.get(next) {
                 symbol.size = symbol.size.min(function.address - symbol.address);
             }
-            free.push(symbol);
-        }
-        self.add(code, free);
+            covered <= symbol.address
+        });
+        self.add(code, symbols);
     }
 
     /// The functions of the frame information, under the names that gprofng gives.

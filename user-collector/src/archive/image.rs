@@ -53,7 +53,6 @@ struct Tables {
     header: Header,
     sections: Vec<Section>,
     names: Vec<u8>,
-    symbols: Vec<Sym64<LittleEndian>>,
 }
 
 /// Writes a file of `length` bytes with these functions instead of its own symbol table; with `text` all of it, without
@@ -75,7 +74,12 @@ pub(super) fn write(
     copy(file, content, bytes_of(&tables.header), out)?;
     let mut out = BufWriter::with_capacity(PIECE, out);
     out.write_all(&[0; ALIGN as usize][..padding(content) as usize])?;
-    out.write_all(bytes_of_slice(&tables.symbols))?;
+    out.write_all(bytes_of(&symbol(0, 0, 0, None)))?;
+    for function in &functions.list {
+        let section = Some(function.section);
+        let symbol = symbol(function.name, function.address, function.size, section);
+        out.write_all(bytes_of(&symbol))?;
+    }
     out.write_all(&functions.names)?;
     out.write_all(&tables.names)?;
     let behind = functions.names.len() + tables.names.len();
@@ -106,12 +110,7 @@ impl Tables {
         let [symtab, strtab, shstrtab] =
             [&b".symtab"[..], b".strtab", b".shstrtab"].map(&mut named);
 
-        let symbols: Vec<_> = std::iter::once(symbol(0, 0, 0, None))
-            .chain(functions.list.iter().map(|function| {
-                let section = Some(function.section);
-                symbol(function.name, function.address, function.size, section)
-            }))
-            .collect();
+        let symbols = 1 + functions.list.len();
         let mut offset = content + padding(content);
         let mut table = |name, kind, size: usize| {
             let section = Section {
@@ -125,7 +124,7 @@ impl Tables {
             offset += size as u64;
             section
         };
-        let mut symtab = table(symtab, SHT_SYMTAB, symbols.len() * size_of_symbol());
+        let mut symtab = table(symtab, SHT_SYMTAB, symbols * size_of_symbol());
         let strtab = table(strtab, SHT_STRTAB, functions.names.len());
         let shstrtab = table(shstrtab, SHT_STRTAB, names.len());
         offset += padding((functions.names.len() + names.len()) as u64);
@@ -164,15 +163,14 @@ impl Tables {
             header,
             sections,
             names,
-            symbols,
         }
     }
 }
 
 /// Leaves the sections of code, without bits, and no others: their content is not in the file.
 fn only_code(elf: &Elf<'_>, sections: &mut [Section]) {
-    let code: HashSet<usize> = elf.code().iter().map(|code| code.index).collect();
-    for (index, section) in sections.iter_mut().enumerate() {
+    let code: HashSet<u16> = elf.code().iter().map(|code| code.index).collect();
+    for (index, section) in (0..).zip(sections) {
         if code.contains(&index) {
             section.sh_type = U32::new(LITTLE, SHT_NOBITS);
             section.sh_link = U32::new(LITTLE, 0);
@@ -202,9 +200,7 @@ fn null() -> Section {
     }
 }
 
-fn symbol(name: u32, address: u64, size: u64, section: Option<usize>) -> Sym64<LittleEndian> {
-    // Sections are fewer than the numbers that mean something else.
-    let index = section.and_then(|section| u16::try_from(section).ok());
+fn symbol(name: u32, address: u64, size: u64, section: Option<u16>) -> Sym64<LittleEndian> {
     Sym64 {
         st_name: U32::new(LITTLE, name),
         st_info: match section {
@@ -212,7 +208,7 @@ fn symbol(name: u32, address: u64, size: u64, section: Option<usize>) -> Sym64<L
             None => Default::default(),
         },
         st_other: SymbolOther(0),
-        st_shndx: U16::new(LITTLE, SymbolSection(index.unwrap_or(0))),
+        st_shndx: U16::new(LITTLE, SymbolSection(section.unwrap_or(0))),
         st_value: U64::new(LITTLE, address),
         st_size: U64::new(LITTLE, size),
     }

@@ -58,7 +58,7 @@ pub(super) fn entries<'a>(
     let symbols = Symbols::of(elf);
     let tables = code
         .iter()
-        .map(|code| (code, &elf.sections[code.index]))
+        .map(|code| (code, &elf.sections[usize::from(code.index)]))
         .filter(|(_, section)| {
             elf.name_begins(section, b".plt") && section.sh_size(LITTLE) <= LARGEST
         });

@@ -7,14 +7,14 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
+use std::io::{self, Cursor};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::unistd::{Pid, gettid};
-use object::read::{ReadCache, ReadRef};
+use object::read::{ReadCache, ReadCacheOps};
 
 use super::cache::Cache;
 use super::image::{Segment, build_id, segments};
@@ -121,8 +121,10 @@ impl Builder {
     /// The system has no thread to give.
     pub fn start(mut cache: Option<Cache>) -> io::Result<Builder> {
         Builder::start_with(move |rules, source| match source {
-            Source::File(file) => build(&ReadCache::new(file), rules, cache.as_mut()),
-            Source::Bytes(bytes) => build(bytes.as_slice(), rules, cache.as_mut()),
+            Source::File(file) => build(ReadCache::new(file), rules, cache.as_mut()),
+            Source::Bytes(bytes) => {
+                build(ReadCache::new(Cursor::new(bytes)), rules, cache.as_mut())
+            }
         })
     }
 
@@ -239,14 +241,15 @@ fn ended(id: ObjectId) -> Built {
     }
 }
 
-fn build<'data, R: ReadRef<'data>>(
-    file: R,
+/// What was read of the file is freed before a table is read from the cache, and before one is put there: each is megabytes of a
+/// compiler's libraries, and both would be most of the memory that this process has for itself.
+fn build<F: ReadCacheOps>(
+    mut file: ReadCache<F>,
     rules: &mut Rules,
     cache: Option<&mut Cache>,
 ) -> Result<Module, unwind::Error> {
-    let sections = Sections::of_elf(file)?;
-    let segments = segments(file)?;
-    let build_id = build_id(file);
+    let sections = Sections::of_elf(&file)?;
+    let (segments, build_id) = (segments(&file)?, build_id(&file));
     let module = |(table, summary), from_cache| Module {
         table,
         summary,
@@ -258,10 +261,15 @@ fn build<'data, R: ReadRef<'data>>(
         return Ok(module(Table::of_sections(&sections, rules)?, false));
     };
     let key = Key::of(&sections);
+    file.clear();
     if let Some(found) = cache.load(&build_id, key, rules) {
         return Ok(module(found, true));
     }
+    // Whoever owns the file may have written to it since: the table's key is that of what it is made of.
+    let sections = Sections::of_elf(&file)?;
+    let key = Key::of(&sections);
     let (table, summary) = Table::of_sections(&sections, rules)?;
+    file.clear();
     cache.store(&build_id, key, (&table, &summary), rules);
     Ok(module((table, summary), false))
 }
