@@ -23,12 +23,12 @@ use super::symbols::{self, Object, Symbols};
 pub fn kernel_object(
     dir: &ExperimentDir,
     name: &str,
-    object: &Object,
+    object: Object<'_>,
     kcore: Option<&Kcore>,
 ) -> Result<Vec<MapEvent>> {
     // Beyond _etext lies the code of the boot, long since freed, but still at the root of the stacks
     // of the boot CPU's idle task: names without instructions.
-    let end_of_text = object.iter().find(|symbol| &*symbol.name == "_etext");
+    let end_of_text = object.symbols().find(|symbol| symbol.name == "_etext");
     let end_of_text = end_of_text.map_or(u64::MAX, |mark| mark.address);
     let text = extent(object, |address| address < end_of_text);
     let boot = extent(object, |address| address >= end_of_text);
@@ -45,7 +45,7 @@ pub fn kernel_object(
     let image = Image {
         texts: text.into_iter().chain(boot.map(section)).collect(),
         symbols: object
-            .iter()
+            .symbols()
             .map(|symbol| Symbol {
                 address: symbol.address,
                 size: symbol.size,
@@ -70,8 +70,8 @@ pub fn kernel_object(
 }
 
 /// From the first to the last function that begins where `within` says: address and size.
-fn extent(object: &Object, within: impl Fn(u64) -> bool) -> Option<(u64, u64)> {
-    let functions = || object.iter().filter(|symbol| within(symbol.address));
+fn extent(object: Object<'_>, within: impl Fn(u64) -> bool) -> Option<(u64, u64)> {
+    let functions = || object.symbols().filter(|symbol| within(symbol.address));
     let first = functions().map(|symbol| symbol.address).min()?;
     let end = functions()
         .map(|symbol| symbol.address.saturating_add(symbol.size))
@@ -109,13 +109,13 @@ pub struct Program {
 #[must_use]
 pub fn programs(symbols: &Symbols) -> Vec<Program> {
     let object = symbols.objects().find(|(name, _)| *name == symbols::BPF);
-    let symbols = object.map_or(&[][..], |(_, object)| object);
-    symbols
-        .iter()
+    object
+        .into_iter()
+        .flat_map(|(_, object)| object.symbols())
         .map(|symbol| Program {
             address: symbol.address,
             size: symbol.size,
-            name: symbol.name.clone(),
+            name: symbol.name.into(),
             from: 0,
             to: None,
             told: false,

@@ -187,10 +187,10 @@ impl Kernel {
             let symbol = Symbol {
                 address,
                 size,
-                name: name.clone(),
+                name: &name,
                 global: false,
             };
-            self.symbols.add(BPF, symbol);
+            self.symbols.add(BPF, &symbol);
             self.programs.push(Program {
                 address,
                 size,

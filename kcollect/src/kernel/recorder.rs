@@ -567,8 +567,8 @@ fn is_entry(name: &str) -> bool {
 fn ranges(symbols: &Symbols, chosen: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
     let mut ranges: Vec<_> = symbols
         .objects()
-        .flat_map(|(_, object)| object)
-        .filter(|symbol| chosen(&symbol.name))
+        .flat_map(|(_, object)| object.symbols())
+        .filter(|symbol| chosen(symbol.name))
         .map(|symbol| (symbol.address, symbol.address.saturating_add(symbol.size)))
         .collect();
     ranges.sort_unstable();

@@ -21,31 +21,67 @@ const LONGEST: u64 = 64 * 1024;
 const PAGE: u64 = 4096;
 
 /// One name of one function.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Symbol {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol<'a> {
     /// First address.
     pub address: u64,
-    /// Bytes to the next named address.
+    /// Bytes to the next named address; below 4 GiB.
     pub size: u64,
     /// The name, as kallsyms has it.
-    pub name: Box<str>,
+    pub name: &'a str,
     /// Visible outside its file (T, W).
     pub global: bool,
 }
 
-/// The kernel, a module, or BPF: its symbols by address, aliases in the order of kallsyms.
-pub type Object = Vec<Symbol>;
+/// The kernel, a module, or BPF.
+#[derive(Clone, Copy, Debug)]
+pub struct Object<'a> {
+    symbols: &'a [Kept],
+    names: &'a str,
+}
 
-/// All functions of the running kernel.
+impl<'a> Object<'a> {
+    /// Its symbols by address, aliases in the order of kallsyms; what was added comes last.
+    pub fn symbols(self) -> impl Iterator<Item = Symbol<'a>> {
+        self.symbols.iter().map(move |kept| kept.symbol(self.names))
+    }
+}
+
+/// All functions of the running kernel. There are a hundred thousand, and they are kept all the time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Symbols {
-    objects: Vec<(String, Object)>,
+    objects: Vec<(String, Vec<Kept>)>,
+    // One after the other.
+    names: String,
     // By address, one entry an address.
     index: Vec<Entry>,
 }
 
-/// The chosen name at an address: which object, and which of its symbols. There are a hundred thousand, and they are kept all the
-/// time.
+/// A [`Symbol`], its name by its place among all names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kept {
+    address: u64,
+    size: u32,
+    name: u32,
+    name_length: u16,
+    global: bool,
+}
+
+impl Kept {
+    fn symbol(self, names: &str) -> Symbol<'_> {
+        let name = self.name as usize;
+        Symbol {
+            address: self.address,
+            size: self.size.into(),
+            name: names
+                .get(name..name + usize::from(self.name_length))
+                .unwrap_or_default(),
+            global: self.global,
+        }
+    }
+}
+
+/// The chosen name at an address: which object, and which of its symbols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     address: u64,
@@ -83,7 +119,7 @@ pub struct Place<'a> {
     /// The load object: `vmlinux`, `[ext4]`, `[bpf]`.
     pub object: &'a str,
     /// The function.
-    pub symbol: &'a Symbol,
+    pub symbol: Symbol<'a>,
 }
 
 impl Symbols {
@@ -132,15 +168,16 @@ impl Symbols {
                 let symbol = Symbol {
                     address: line.address,
                     size,
-                    name: line.name.into(),
+                    name: line.name,
                     global: line.global,
                 };
-                (rank(line.name), symbols.push(line.object, symbol))
+                (rank(line.name), symbols.push(line.object, &symbol))
             });
             let chosen = entries.min_by_key(|(rank, _)| *rank);
             symbols.index.extend(chosen.map(|(_, entry)| entry));
             rest = later;
         }
+        symbols.names.shrink_to_fit();
         symbols.index.shrink_to_fit();
         for (_, object) in &mut symbols.objects {
             object.shrink_to_fit();
@@ -148,7 +185,7 @@ impl Symbols {
         Ok(symbols)
     }
 
-    fn push(&mut self, object: &str, symbol: Symbol) -> Entry {
+    fn push(&mut self, object: &str, symbol: &Symbol<'_>) -> Entry {
         // Nearly always the one of the symbol before: kallsyms goes object by object.
         let found = self.objects.iter().rposition(|(name, _)| name == object);
         let object = found.unwrap_or_else(|| {
@@ -161,15 +198,25 @@ impl Symbols {
             object: number(object),
             symbol: number(symbols.len()),
         };
-        symbols.push(symbol);
+        let name = symbol.name;
+        symbols.push(Kept {
+            address: symbol.address,
+            size: number(symbol.size),
+            name: number(self.names.len()),
+            // The kernel's are 511 bytes at most.
+            name_length: u16::try_from(name.len()).unwrap_or(0),
+            global: symbol.global,
+        });
+        self.names.push_str(name);
         entry
     }
 
     /// The load objects with their symbols, in the order of their addresses.
-    pub fn objects(&self) -> impl Iterator<Item = (&str, &Object)> {
+    pub fn objects(&self) -> impl Iterator<Item = (&str, Object<'_>)> {
+        let names = self.names.as_str();
         self.objects
             .iter()
-            .map(|(name, object)| (name.as_str(), object))
+            .map(move |(name, symbols)| (name.as_str(), Object { symbols, names }))
     }
 
     /// The function that holds a program counter.
@@ -178,18 +225,17 @@ impl Symbols {
         let next = self.index.partition_point(|entry| entry.address <= pc);
         let entry = self.index.get(next.checked_sub(1)?)?;
         let (object, symbols) = self.objects.get(entry.object as usize)?;
-        let symbol = symbols.get(entry.symbol as usize)?;
+        let symbol = symbols.get(entry.symbol as usize)?.symbol(&self.names);
         (pc - symbol.address < symbol.size).then_some(Place { object, symbol })
     }
 
     /// Where a function of the kernel itself lies: first address and end. (0, 0) where there is none.
     #[must_use]
     pub fn extent(&self, function: &str) -> (u64, u64) {
-        self.objects
-            .iter()
-            .filter(|(object, _)| object == KERNEL)
-            .flat_map(|(_, symbols)| symbols)
-            .find(|symbol| &*symbol.name == function)
+        self.objects()
+            .filter(|(name, _)| *name == KERNEL)
+            .flat_map(|(_, object)| object.symbols())
+            .find(|symbol| symbol.name == function)
             .map_or((0, 0), |symbol| {
                 (symbol.address, symbol.address.saturating_add(symbol.size))
             })
@@ -197,7 +243,7 @@ impl Symbols {
 
     /// Adds a function that came during the run, such as a BPF program. It takes the place of one
     /// that began at the same address.
-    pub fn add(&mut self, object: &str, symbol: Symbol) {
+    pub fn add(&mut self, object: &str, symbol: &Symbol<'_>) {
         let entry = self.push(object, symbol);
         let next = self
             .index
@@ -220,9 +266,9 @@ fn size(line: &Line<'_>, next: Option<&Line<'_>>) -> u64 {
     to_next.min(most)
 }
 
-/// A position in a list of a hundred thousand. One beyond 32 bits would be found nowhere.
-fn number(position: usize) -> u32 {
-    u32::try_from(position).unwrap_or(u32::MAX)
+/// A size, or a position in lists of a hundred thousand and their names. A position beyond 32 bits would be found nowhere.
+fn number(position: impl TryInto<u32>) -> u32 {
+    position.try_into().unwrap_or(u32::MAX)
 }
 
 struct Line<'a> {
@@ -328,9 +374,9 @@ ffffffffc0300040 t ftrace_trampoline\t[__builtin__ftrace]
             .unwrap()
             .1;
         let aliases = kernel
-            .iter()
+            .symbols()
             .filter(|s| s.address == 0xffff_ffff_8100_0000)
-            .map(|s| &*s.name);
+            .map(|s| s.name);
         assert_eq!(
             aliases.collect::<Vec<_>>(),
             ["_stext", "_text", "startup_64"]
@@ -340,14 +386,14 @@ ffffffffc0300040 t ftrace_trampoline\t[__builtin__ftrace]
     #[test]
     fn a_program_that_comes_later_is_found() {
         let mut symbols = Symbols::parse(SAMPLE).unwrap();
-        let late = |address, name: &str| Symbol {
+        let late = |address, name: &'static str| Symbol {
             address,
             size: 64,
-            name: name.into(),
+            name,
             global: false,
         };
-        symbols.add(BPF, late(0xffff_ffff_c040_0000, "bpf_prog_1_late"));
-        symbols.add(BPF, late(0xffff_ffff_c030_0000, "bpf_prog_2_again"));
+        symbols.add(BPF, &late(0xffff_ffff_c040_0000, "bpf_prog_1_late"));
+        symbols.add(BPF, &late(0xffff_ffff_c030_0000, "bpf_prog_2_again"));
         assert_eq!(
             name(&symbols, 0xffff_ffff_c040_003f),
             "[bpf]`bpf_prog_1_late"

@@ -430,7 +430,7 @@ fn functions(founder: &Founder, interval: f64) -> Vec<Function> {
         {
             let own = if depth == 0 { stack.ticks } else { 0 };
             let place = founder.kernel.symbols.find(*pc);
-            let key = place.map(|place| (place.object, &*place.symbol.name));
+            let key = place.map(|place| (place.object, place.symbol.name));
             let identity = key.map_or((*pc, 0), |(_, name)| (name.as_ptr() as u64, 1));
             let total = if seen.contains(&identity) {
                 0
@@ -477,7 +477,7 @@ fn waiting(founder: &Founder, interval: f64) -> Vec<WaitingPlace> {
         let names = frames
             .iter()
             .filter_map(|pc| founder.kernel.symbols.find(*pc));
-        let mut names = names.map(|place| &*place.symbol.name);
+        let mut names = names.map(|place| place.symbol.name);
         let name = names.find(|name| !is_scheduler(name)).unwrap_or("?");
         for state in &Microstate::ALL[..Microstate::PER_THREAD] {
             let ticks = stack.away[state.number() as usize];
