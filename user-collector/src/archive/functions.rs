@@ -83,16 +83,7 @@ impl Functions {
 
         let (mut strong, mut weak): (Vec<_>, Vec<_>) =
             symbols.into_iter().partition(|symbol| symbol.function);
-        // The first name of an address, for the linkage table's calls of indirect functions.
-        let first: HashMap<u64, u32> = strong
-            .iter()
-            .rev()
-            .map(|symbol| (symbol.address, symbol.name))
-            .collect();
-        let names = &functions.names;
-        let entries = plt::entries(elf, &code, base, |address| {
-            plt::name_in(names, *first.get(&address)?)
-        });
+        let entries = functions.plt_entries(elf, &code, base, &strong);
         strong.extend(entries.into_iter().map_while(|entry| {
             Some(Symbol {
                 address: entry.address,
@@ -107,9 +98,9 @@ impl Functions {
             let around = frames::around(&frames, symbol.address);
             around.is_none_or(|frame| frame.start == symbol.address)
         });
-        functions.add_between(&code, weak);
-        let unnamed = functions.unnamed(&code, &frames, base);
-        functions.add_between(&code, unnamed);
+        weak.sort_unstable_by_key(|symbol| (symbol.address, symbol.name));
+        functions.add_between(&code, weak, |_, symbol| Some(symbol));
+        functions.add_unnamed(&code, &frames, base);
         functions.give_sizes(&code, &frames);
         functions
     }
@@ -174,30 +165,45 @@ impl Functions {
         });
     }
 
-    /// Adds symbols that are in a section of code, each to the end of its section at most.
-    fn add(&mut self, code: &[Code], symbols: Vec<Symbol>) {
-        for symbol in symbols {
-            let Some(code) = section_of(code, symbol.address) else {
-                continue;
-            };
-            self.list.push(Function {
-                address: symbol.address,
-                size: symbol.size.min(code.end - symbol.address),
-                name: symbol.name,
-                section: code.index,
-            });
-        }
-        self.list
-            .sort_unstable_by_key(|function| (function.address, function.size, function.name));
-        self.list.dedup();
+    fn plt_entries(
+        &self,
+        elf: &Elf<'_>,
+        code: &[Code],
+        base: &str,
+        symbols: &[Symbol],
+    ) -> Vec<plt::Entry> {
+        // The first name of an address, for calls of indirect functions.
+        let first: HashMap<u64, u32> = symbols
+            .iter()
+            .rev()
+            .map(|symbol| (symbol.address, symbol.name))
+            .collect();
+        plt::entries(elf, code, base, |address| {
+            plt::name_in(&self.names, *first.get(&address)?)
+        })
     }
 
-    /// Adds those that begin where no function is, and ends them where one is.
-    fn add_between(&mut self, code: &[Code], mut symbols: Vec<Symbol>) {
-        symbols.sort_unstable_by_key(|symbol| (symbol.address, symbol.name));
+    /// Adds symbols that are in a section of code, each to the end of its section at most.
+    fn add(&mut self, code: &[Code], symbols: Vec<Symbol>) {
+        let functions = symbols
+            .into_iter()
+            .filter_map(|symbol| function(code, symbol));
+        self.list.extend(functions);
+        self.sort();
+    }
+
+    /// Adds those that begin where no function is, and ends them where one is. They come by address, and get their names by
+    /// `named`, which ends it all where there is no room for one.
+    fn add_between(
+        &mut self,
+        code: &[Code],
+        symbols: impl IntoIterator<Item = Symbol>,
+        mut named: impl FnMut(&mut Self, Symbol) -> Option<Symbol>,
+    ) {
+        let known = self.list.len();
         let (mut next, mut covered) = (0, 0);
-        symbols.retain_mut(|symbol| {
-            while let Some(function) = self.list.get(next)
+        for mut symbol in symbols {
+            while let Some(function) = self.list[..known].get(next)
                 && function.address <= symbol.address
             {
                 // One without a size still has its first byte.
@@ -205,42 +211,43 @@ impl Functions {
                 covered = covered.max(end);
                 next += 1;
             }
-            if let Some(function) = self.list.get(next) {
+            if symbol.address < covered {
+                continue;
+            }
+            if let Some(function) = self.list[..known].get(next) {
                 symbol.size = symbol.size.min(function.address - symbol.address);
             }
-            covered <= symbol.address
-        });
-        self.add(code, symbols);
-    }
-
-    /// The functions of the frame information, under the names that gprofng gives.
-    fn unnamed(&mut self, code: &[Code], frames: &[frames::Frame], base: &str) -> Vec<Symbol> {
-        let mut symbols = Vec::new();
-        for frame in frames {
-            // What is known already needs no name; most is, where there is a symbol table.
-            let at = self
-                .list
-                .partition_point(|function| function.address < frame.start);
-            let known = self
-                .list
-                .get(at)
-                .is_some_and(|function| function.address == frame.start);
-            let Some(code) = section_of(code, frame.start).filter(|_| !known) else {
-                continue;
-            };
-            let position = code.offset + (frame.start - code.address);
-            let name = format!("<static>@{position:#x} (<{base}>)");
-            let Some(name) = self.name(name.as_bytes()) else {
+            let Some(symbol) = named(self, symbol) else {
                 break;
             };
-            symbols.push(Symbol {
-                address: frame.start,
-                size: frame.end - frame.start,
-                name,
-                function: true,
-            });
+            self.list.extend(function(code, symbol));
         }
-        symbols
+        self.sort();
+    }
+
+    /// Adds the functions of the frame information, under the names that gprofng gives. There are a hundred thousand in a compiler's
+    /// libraries, so they are not put together anywhere else.
+    fn add_unnamed(&mut self, code: &[Code], frames: &[frames::Frame], base: &str) {
+        let symbols = frames.iter().map(|frame| Symbol {
+            address: frame.start,
+            size: frame.end - frame.start,
+            name: 0,
+            function: true,
+        });
+        let symbols = symbols.filter(|symbol| section_of(code, symbol.address).is_some());
+        self.add_between(code, symbols, |functions, symbol| {
+            let code = section_of(code, symbol.address)?;
+            let position = code.offset + (symbol.address - code.address);
+            let name = format!("<static>@{position:#x} (<{base}>)");
+            let name = functions.name(name.as_bytes())?;
+            Some(Symbol { name, ..symbol })
+        });
+    }
+
+    fn sort(&mut self) {
+        self.list
+            .sort_unstable_by_key(|function| (function.address, function.size, function.name));
+        self.list.dedup();
     }
 
     /// A function without a size ends with its frame information, or at the next function. gprofng would only look
@@ -264,6 +271,17 @@ impl Functions {
             next = address;
         }
     }
+}
+
+/// A symbol that is in a section of code, to the end of that at most.
+fn function(code: &[Code], symbol: Symbol) -> Option<Function> {
+    let code = section_of(code, symbol.address)?;
+    Some(Function {
+        address: symbol.address,
+        size: symbol.size.min(code.end - symbol.address),
+        name: symbol.name,
+        section: code.index,
+    })
 }
 
 /// The section of code that has an address.
