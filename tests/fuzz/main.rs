@@ -62,6 +62,11 @@ fn elf() -> Result<()> {
 }
 
 #[test]
+fn archive() -> Result<()> {
+    fuzz("archive")
+}
+
+#[test]
 fn frames() -> Result<()> {
     fuzz("frames")
 }

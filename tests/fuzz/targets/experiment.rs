@@ -12,7 +12,7 @@ use kcollect::symbol::{ObjectRef, SearchPaths, Symboliser};
 use tempfile::TempDir;
 
 /// A recorded experiment, cut short.
-const FILES: [(&str, &[u8]); 5] = [
+pub(super) const FILES: [(&str, &[u8]); 5] = [
     ("log.xml", include_bytes!("../corpora/log/recorded")),
     ("map.xml", include_bytes!("../corpora/map/recorded")),
     ("profile", include_bytes!("../corpora/packets/recorded")),

@@ -3,6 +3,7 @@
 //! A target fails by a panic: its own, where something does not hold that has to, or one of what it calls. It takes whatever bytes there
 //! are, and says nothing.
 
+mod archive;
 mod code;
 mod experiment;
 mod streams;
@@ -11,7 +12,7 @@ mod streams;
 pub(crate) type Target = fn(&[u8]);
 
 /// All of them, by the names of their corpora.
-pub(crate) const TARGETS: [(&str, Target); 14] = [
+pub(crate) const TARGETS: [(&str, Target); 15] = [
     ("log", experiment::log),
     ("map", experiment::map),
     ("packets", experiment::packets),
@@ -19,6 +20,7 @@ pub(crate) const TARGETS: [(&str, Target); 14] = [
     ("usage", experiment::usage),
     ("functions", experiment::functions),
     ("elf", code::elf),
+    ("archive", archive::archive),
     ("frames", code::frames),
     ("go", code::go),
     ("perf_map", streams::perf_map),

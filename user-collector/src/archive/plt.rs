@@ -24,6 +24,9 @@ const LARGEST: u64 = 64 << 20;
 const MOST_TABLES: usize = 8;
 /// Names are cut at this many bytes here.
 const LONGEST_NAME: usize = 4096;
+/// So many bytes of names are enough: an entry of eight bytes may have the longest, and a million others the same one. Those of
+/// libclang-cpp are 0.1 MB.
+const MOST_NAMES: usize = 16 << 20;
 
 /// An entry, or a run of unknown ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +53,7 @@ pub(super) fn entries<'a>(
     base: &str,
     name_at: impl Fn(u64) -> Option<&'a [u8]>,
 ) -> Vec<Entry> {
-    let mut found = Vec::new();
+    let (mut found, mut names) = (Vec::new(), 0);
     if elf.header.e_machine.get(LITTLE) != EM_X86_64 {
         return found;
     }
@@ -72,7 +75,7 @@ pub(super) fn entries<'a>(
         };
         let mut unknown: Option<Entry> = None;
         for (index, entry) in bytes.chunks(step).enumerate() {
-            if found.len() >= MOST {
+            if found.len() >= MOST || names >= MOST_NAMES {
                 return found;
             }
             let address = code.address + (index * step) as u64;
@@ -86,6 +89,7 @@ pub(super) fn entries<'a>(
                 (Some(name), _) => {
                     found.extend(unknown.take());
                     let name = [name, b"@plt"].concat();
+                    names += name.len();
                     found.push(Entry {
                         address,
                         size,
@@ -186,7 +190,81 @@ pub(super) fn name_in(strings: &[u8], position: u32) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::Write;
+
     use super::*;
+    use crate::archive::elf::Header;
+
+    /// A file whose linkage table has so many entries of eight bytes, which all call the one function of a long name.
+    fn one_long_name(entries: u32) -> File {
+        const START: u64 = 0x1000;
+        const SLOT: u64 = 0x100_0000;
+        let dynstr = [vec![0], vec![b'n'; LONGEST_NAME], vec![0]].concat();
+        let plt: Vec<u8> = (0..entries)
+            .flat_map(|entry| {
+                let distance = (SLOT - START) as u32 - 8 * entry - 6;
+                let [a, b, c, d] = distance.to_le_bytes();
+                [0xff, 0x25, a, b, c, d, 0x66, 0x90]
+            })
+            .collect();
+        let undefined = [1_u64 | 0x12 << 32, 0, 0].map(u64::to_le_bytes);
+        let dynsym = [[0; 24].as_slice(), undefined.as_flattened()].concat();
+        let jump_slot = [SLOT, 1 << 32 | u64::from(R_X86_64_JUMP_SLOT.0), 0];
+        let rela = jump_slot.map(u64::to_le_bytes).concat();
+        let names = b"\0.plt\0".to_vec();
+        // Name, type, flags, address, link, size of an entry; and the content.
+        let sections = [
+            ((0, 0, 0), 0, 0, 0, Vec::new()),
+            ((1, 1, 6), START, 0, 8, plt),
+            ((0, 11, 2), 0, 3, 24, dynsym),
+            ((0, 3, 2), 0, 0, 0, dynstr),
+            ((0, 4, 2), 0, 2, 24, rela),
+            ((0, 3, 0), 0, 0, 0, names),
+        ];
+        let (mut content, mut headers) = (Vec::new(), Vec::new());
+        for ((name, kind, flags), address, link, entry, bytes) in &sections {
+            let offset = (size_of::<Header>() + content.len()) as u64;
+            headers.extend_from_slice(&u32::to_le_bytes(*name));
+            headers.extend_from_slice(&u32::to_le_bytes(*kind));
+            for number in [*flags, *address, offset, bytes.len() as u64] {
+                headers.extend_from_slice(&u64::to_le_bytes(number));
+            }
+            headers.extend_from_slice(&u32::to_le_bytes(*link));
+            headers.extend_from_slice(&u32::to_le_bytes(0));
+            for number in [1, *entry] {
+                headers.extend_from_slice(&u64::to_le_bytes(number));
+            }
+            content.extend_from_slice(bytes);
+        }
+        let mut header = vec![0; size_of::<Header>()];
+        header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        header[18] = 62;
+        let at = (header.len() + content.len()) as u64;
+        header[40..48].copy_from_slice(&at.to_le_bytes());
+        header[58] = 64;
+        header[60] = sections.len() as u8;
+        header[62] = sections.len() as u8 - 1;
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[header, content, headers].concat())
+            .unwrap();
+        file
+    }
+
+    #[test]
+    fn many_entries_of_a_long_name_take_no_more_than_they_may() {
+        let named = |count| {
+            let file = one_long_name(count);
+            let elf = Elf::read(&file, file.metadata().unwrap().len()).unwrap();
+            entries(&elf, &elf.code(), "x", |_| None)
+        };
+        let few = named(3);
+        assert_eq!(few.len(), 3);
+        assert!(few.iter().all(|entry| entry.name.ends_with(b"nn@plt")));
+        let many = named(3 * (MOST_NAMES / LONGEST_NAME) as u32);
+        let bytes: usize = many.iter().map(|entry| entry.name.len()).sum();
+        assert!((MOST_NAMES..MOST_NAMES + 2 * LONGEST_NAME).contains(&bytes));
+    }
 
     #[test]
     fn an_entry_jumps_through_a_slot() {

@@ -1,0 +1,81 @@
+//! Files that are executed: what is archived of them, by a process that may read everything.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use experiment_format::layout::{ExperimentDir, NameRequest};
+use experiment_format::reader::Experiment;
+use tempfile::TempDir;
+use user_collector::archive::{
+    Archived, Asker, Lines, archive_object, find_debug_file, source_paths,
+};
+
+use super::experiment::FILES;
+
+const OBJECT: &str = "/usr/bin/anything";
+const ROOT: Asker = Asker {
+    uid: 0,
+    groups: Vec::new(),
+};
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// What a file of no bytes may take: the names that its linkage table may show again and again.
+const MOST: u64 = 17 << 20;
+/// And each byte: it may be in eight linkage tables, each entry of eight bytes a symbol of 24; in a symbol table and in
+/// a string table, of the file and of its debug file; and it is copied.
+const MOST_A_BYTE: u64 = 64;
+
+thread_local! {
+    static EXPERIMENT: (TempDir, ExperimentDir) = made();
+}
+
+#[expect(clippy::expect_used, reason = "without it there is nowhere to write")]
+fn made() -> (TempDir, ExperimentDir) {
+    let memory = Path::new("/dev/shm");
+    let directory = TempDir::new_in(memory).or_else(|_| TempDir::new());
+    let directory = directory.expect("a directory");
+    let name = NameRequest::Exactly("x.er".to_owned());
+    let (experiment, _) =
+        ExperimentDir::create(directory.path(), &name, None).expect("an experiment");
+    for (name, bytes) in FILES {
+        fs::write(experiment.path().join(name), bytes).expect("a file of an experiment");
+    }
+    (directory, experiment)
+}
+
+/// An ELF file, which is its own debug file.
+pub(super) fn archive(bytes: &[u8]) {
+    EXPERIMENT.with(|(directory, experiment)| {
+        let path = directory.path().join("file");
+        let Ok(file) = fs::write(&path, bytes).and_then(|()| File::open(&path)) else {
+            return;
+        };
+        let archived = archive_object(experiment, OBJECT, &file, Some(&file), &ROOT, &NEVER);
+        if let Ok(Archived {
+            functions: Some(functions),
+            bytes: written,
+            ..
+        }) = archived
+        {
+            assert!(written >= bytes.len() as u64);
+            assert!(written <= MOST + MOST_A_BYTE * bytes.len() as u64);
+            read(experiment.path(), functions);
+        }
+        let _ = source_paths(&file, Some(&file), Lines::All);
+        let _ = find_debug_file(&[], Path::new(OBJECT), &file);
+    });
+}
+
+/// Where the copy can be read, which what its program headers say may prevent, it has no more functions than were written.
+fn read(experiment: &Path, functions: usize) {
+    let experiment = Experiment::open(experiment);
+    let archives = experiment.map(|experiment| experiment.archives());
+    assert!(archives.is_ok());
+    if let Ok(mut archives) = archives
+        && let Ok(Some(table)) = archives.functions(OBJECT)
+    {
+        // The section `.plt` is one more there.
+        assert!(table.len() <= functions + 1);
+    }
+}
