@@ -11,9 +11,8 @@ use user_collector::archive::{
     Archived, Asker, Lines, archive_object, find_debug_file, source_paths,
 };
 
-use super::experiment::FILES;
+use super::experiment::{OBJECT, fill, in_memory};
 
-const OBJECT: &str = "/usr/bin/anything";
 const ROOT: Asker = Asker {
     uid: 0,
     groups: Vec::new(),
@@ -32,15 +31,11 @@ thread_local! {
 
 #[expect(clippy::expect_used, reason = "without it there is nowhere to write")]
 fn made() -> (TempDir, ExperimentDir) {
-    let memory = Path::new("/dev/shm");
-    let directory = TempDir::new_in(memory).or_else(|_| TempDir::new());
-    let directory = directory.expect("a directory");
+    let directory = in_memory();
     let name = NameRequest::Exactly("x.er".to_owned());
     let (experiment, _) =
         ExperimentDir::create(directory.path(), &name, None).expect("an experiment");
-    for (name, bytes) in FILES {
-        fs::write(experiment.path().join(name), bytes).expect("a file of an experiment");
-    }
+    fill(experiment.path());
     (directory, experiment)
 }
 

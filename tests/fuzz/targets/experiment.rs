@@ -12,7 +12,7 @@ use kcollect::symbol::{ObjectRef, SearchPaths, Symboliser};
 use tempfile::TempDir;
 
 /// A recorded experiment, cut short.
-pub(super) const FILES: [(&str, &[u8]); 5] = [
+const FILES: [(&str, &[u8]); 5] = [
     ("log.xml", include_bytes!("../corpora/log/recorded")),
     ("map.xml", include_bytes!("../corpora/map/recorded")),
     ("profile", include_bytes!("../corpora/packets/recorded")),
@@ -24,7 +24,7 @@ pub(super) const FILES: [(&str, &[u8]); 5] = [
 ];
 
 /// A load object in its archive.
-const OBJECT: &str = "/usr/bin/anything";
+pub(super) const OBJECT: &str = "/usr/bin/anything";
 
 /// Positions that are asked for, bytes in a file.
 const POSITIONS: [u64; 4] = [0, 0x40, 0x1040, u64::MAX];
@@ -36,14 +36,26 @@ thread_local! {
 /// Made once, so that there is nobody who could be told of a full disk.
 #[expect(clippy::expect_used, reason = "without it there is nothing to read")]
 fn made() -> TempDir {
-    let memory = Path::new("/dev/shm");
-    let directory = TempDir::new_in(memory).or_else(|_| TempDir::new());
-    let directory = directory.expect("a directory");
-    for (name, bytes) in FILES {
-        fs::write(directory.path().join(name), bytes).expect("a file of an experiment");
-    }
+    let directory = in_memory();
+    fill(directory.path());
     fs::create_dir(directory.path().join(ARCHIVES)).expect("its archives");
     directory
+}
+
+/// A directory in memory, where the machine has a place for that.
+#[expect(clippy::expect_used, reason = "without it there is nowhere to write")]
+pub(super) fn in_memory() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let directory = TempDir::new_in(memory).or_else(|_| TempDir::new());
+    directory.expect("a directory")
+}
+
+/// Makes a directory an experiment.
+#[expect(clippy::expect_used, reason = "without it there is nothing to read")]
+pub(super) fn fill(directory: &Path) {
+    for (name, bytes) in FILES {
+        fs::write(directory.join(name), bytes).expect("a file of an experiment");
+    }
 }
 
 /// Reads the experiment with one file replaced; then puts it back.

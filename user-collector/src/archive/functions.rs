@@ -234,9 +234,11 @@ impl Functions {
             name: 0,
             function: true,
         });
-        let symbols = symbols.filter(|symbol| section_of(code, symbol.address).is_some());
         self.add_between(code, symbols, |functions, symbol| {
-            let code = section_of(code, symbol.address)?;
+            // One that is in no code is not added, and needs no name.
+            let Some(code) = section_of(code, symbol.address) else {
+                return Some(symbol);
+            };
             let position = code.offset + (symbol.address - code.address);
             let name = format!("<static>@{position:#x} (<{base}>)");
             let name = functions.name(name.as_bytes())?;
