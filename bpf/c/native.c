@@ -35,11 +35,11 @@ __u32 native_grid_advance(struct grid *grid, __u64 now, __u64 period)
 	return grid_advance(grid, now, period);
 }
 
-__u64 native_grid_align(__u64 origin, __u64 at, __u64 period);
+__u64 native_grid_align(__u64 home, __u64 at, __u64 period);
 
-__u64 native_grid_align(__u64 origin, __u64 at, __u64 period)
+__u64 native_grid_align(__u64 home, __u64 at, __u64 period)
 {
-	return grid_align(origin, at, period);
+	return grid_align(home, at, period);
 }
 
 __u32 native_grid_before(__u64 origin, __u64 from, __u64 to, __u64 end, __u64 period);

@@ -49,6 +49,7 @@ static __always_inline __u32 passed(struct cpu_books *book, __u64 now)
 
 	if (book->begun != begin) {
 		book->begun = begin;
+		book->home = book->origin;
 		grid_advance(&grid, begin, period_ns);
 	}
 	if (until && now > until)
@@ -91,7 +92,7 @@ static __always_inline void align(struct cpu_books *book, void *ctx, __u64 now)
 		return;
 	due = BPF_CORE_READ(kernel, event, hw.hrtimer.node.expires);
 	if (due <= now)
-		book->origin = grid_align(book->origin, due, period_ns);
+		book->origin = grid_align(book->home, due, period_ns);
 }
 
 SEC("perf_event")
@@ -188,7 +189,7 @@ int begin(void *ctx)
 
 	(void)ctx;
 	if (book) {
-		book->origin = bpf_ktime_get_ns();
+		book->origin = book->home = bpf_ktime_get_ns();
 		book->index = 0;
 		book->begun = 0;
 		book->next = book->origin + period_ns;

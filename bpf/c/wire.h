@@ -79,7 +79,8 @@ struct cpu_books {
 	__u64 entries_lost; /* entries to user mode that could not be waited for or told */
 	__u64 births_lost; /* records of a birth that found no room in the ring */
 	__u64 busy;	/* a program runs on this CPU that no other may disturb in its work on threads; where counters overflow */
-	__u64 zero[2];
+	__u64 home;	/* the origin when data began, or when the clock was started since */
+	__u64 zero[1];
 };
 
 /* What the kernel counts of a thread by itself, since the thread was watched first. */

@@ -14,7 +14,7 @@ struct Grid {
 
 unsafe extern "C" {
     fn native_grid_advance(grid: *mut Grid, now: u64, period: u64) -> u32;
-    fn native_grid_align(origin: u64, at: u64, period: u64) -> u64;
+    fn native_grid_align(home: u64, at: u64, period: u64) -> u64;
     fn native_grid_before(origin: u64, from: u64, to: u64, end: u64, period: u64) -> u32;
 }
 
@@ -114,7 +114,53 @@ fn boundaries_lie_where_the_timer_fires() {
     assert_eq!(align(0), 1000);
 }
 
+/// A timer that the kernel restarts somewhat later each time: the boundaries follow it, and come back before the time that
+/// they lose is a whole one.
+#[test]
+fn boundaries_do_not_wander_off() {
+    let home = 1000;
+    let mut grid = Grid {
+        origin: home,
+        index: 0,
+    };
+    // Due every ten, and restarted three later after each second firing.
+    let mut due = home;
+    let counted: Vec<u32> = (1..=20)
+        .map(|firing| {
+            due += if firing % 2 == 0 { 13 } else { 10 };
+            // SAFETY: a pure function of numbers.
+            grid.origin = unsafe { native_grid_align(home, due, 10) };
+            grid.advance(due, 10)
+        })
+        .collect();
+    // 230 have passed.
+    assert_eq!(counted.iter().sum::<u32>(), 23);
+    assert_eq!(
+        counted,
+        [1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1]
+    );
+}
+
 proptest! {
+    /// However often and by how much the timer's phase moves, ticks are elapsed time.
+    #[test]
+    fn ticks_are_elapsed_time_give_or_take_one_and_a_half(
+        period in 100_000_u64..1_000_000_000,
+        delays in proptest::collection::vec(0_u64..3_000_000_000, 1..300),
+    ) {
+        let home = 1_u64 << 40;
+        let mut grid = Grid { origin: home, index: 0 };
+        let (mut due, mut ticks) = (home, 0);
+        for delay in delays {
+            due += delay;
+            // SAFETY: a pure function of numbers.
+            grid.origin = unsafe { native_grid_align(home, due, period) };
+            ticks += u64::from(grid.advance(due, period));
+            let intervals = (due - home) as f64 / period as f64;
+            prop_assert!((ticks as f64 - intervals).abs() <= 1.5, "{ticks} ticks in {intervals}");
+        }
+    }
+
     #[test]
     fn an_aligned_grid_has_a_boundary_there(origin in 1_u64 << 40..1 << 50, after in 1_u64..1 << 50, period in 100_000_u64..1_000_000_000) {
         let at = origin + after;

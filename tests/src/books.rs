@@ -139,6 +139,21 @@ impl CpuBooks {
     pub fn ticks(&self) -> u64 {
         self.user + self.kernel + self.idle
     }
+
+    /// Whether the ticks are the time for which they were taken, in so many stretches: what began and ended between two
+    /// boundaries makes one more or less, and boundaries may have moved by half an interval, to where the clock fires
+    /// (`bpf/c/grid.h`).
+    ///
+    /// # Errors
+    /// When they are not; the message has both numbers.
+    pub fn elapsed(&self, interval_ns: f64, stretches: u32) -> Result<()> {
+        let (ticks, intervals) = (self.ticks() as f64, self.recorded_ns / interval_ns);
+        ensure!(
+            (ticks - intervals).abs() <= 1.5 * f64::from(stretches),
+            "{ticks} ticks in a time of {intervals:.2} intervals: {self:?}"
+        );
+        Ok(())
+    }
 }
 
 impl FollowedBooks {
@@ -200,6 +215,9 @@ mod tests {
             "user_stacks": {"complete": 9, "deep": 1, "missing": 0, "exiting": 1, "guessed": 2}}], "losses": {"copies": 0}}}"#;
         let mut books = Books::parse(text).unwrap();
         assert_eq!(books.cpu(1).unwrap().ticks(), 5);
+        assert!(books.cpu(1).unwrap().elapsed(1000.0, 1).is_ok());
+        assert!(books.cpu(1).unwrap().elapsed(1450.0, 1).is_err());
+        assert!(books.cpu(1).unwrap().elapsed(1450.0, 2).is_ok());
         assert!(books.cpu(0).is_err());
         books.complete().unwrap();
         let followed = books.followed().unwrap();

@@ -1,4 +1,4 @@
-//! What a check needs of the machine, and gives back: the machine for itself, a CPU taken offline, a small disk.
+//! What a check needs of the machine, and gives back: the machine for itself, a CPU taken offline, a small disk, a setting of the kernel.
 //!
 //! Whatever is changed is put back when the value that stands for the change is dropped, also when the check fails.
 
@@ -259,6 +259,34 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _ = umount2(self.directory.path(), MntFlags::MNT_DETACH);
+    }
+}
+
+/// A setting of the kernel, until it is dropped.
+#[derive(Debug)]
+pub struct Setting {
+    path: &'static Path,
+    was: String,
+}
+
+impl Setting {
+    /// Makes it what a check needs.
+    ///
+    /// # Errors
+    /// When it is not there or may not be changed.
+    pub fn set(path: &'static str, value: &str) -> Result<Self> {
+        let was = fs::read_to_string(path).context(path)?;
+        fs::write(path, value).context(path)?;
+        Ok(Self {
+            path: Path::new(path),
+            was,
+        })
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        let _ = fs::write(self.path, &self.was);
     }
 }
 

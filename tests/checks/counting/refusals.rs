@@ -15,7 +15,7 @@ use kcollect::counters::set::{Set, Target, Wanted};
 use tempfile::TempDir;
 use tests::command::run;
 use tests::kcollect::{binary, command};
-use tests::machine::{Exclusive, Offline, work_cpu};
+use tests::machine::{Exclusive, Offline, Setting, work_cpu};
 
 use super::events::{cycles, software, writes_to};
 
@@ -31,27 +31,6 @@ fn refused(target: Target, events: &[Event]) -> Result<Refusal> {
     bound
         .err()
         .ok_or_else(|| anyhow::anyhow!("{events:?} was bound"))
-}
-
-/// A setting of the kernel, until it is dropped.
-struct Setting {
-    path: &'static Path,
-    was: String,
-}
-
-impl Setting {
-    fn set(path: &'static str, value: &str) -> Result<Setting> {
-        let path = Path::new(path);
-        let was = fs::read_to_string(path)?;
-        fs::write(path, value)?;
-        Ok(Setting { path, was })
-    }
-}
-
-impl Drop for Setting {
-    fn drop(&mut self) {
-        let _ = fs::write(self.path, &self.was);
-    }
 }
 
 #[test]
