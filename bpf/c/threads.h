@@ -331,7 +331,7 @@ static __always_inline void charge(__u64 *ctx, struct cpu_books *book, struct ta
 	__u32 ticks = passed(book, now), zero = 0;
 	struct scratch *out;
 
-	if (!ticks || !recording)
+	if (!ticks)
 		return;
 	if (!prev->pid) {
 		count_idle(book, cpu, now, ticks);

@@ -26,9 +26,10 @@
 const volatile __u64 period_ns;
 const volatile bool record_idle;
 
-/* Data are taken only while this is set; the grid goes on regardless, so that a pause shifts no
- * boundary. Only boundaries after begin_ns count, and when data stop, none after until_ns (0: no end yet),
- * however late a CPU comes to count them. CLOCK_MONOTONIC. Written by load.rs. */
+/* Threads are watched only while this is set; the grid goes on regardless, so that a pause shifts no
+ * boundary. Only boundaries after begin_ns count, and none after until_ns (0: no end yet), however late a CPU comes to
+ * count them. CLOCK_MONOTONIC. Written by load.rs: until_ns lies in the past until all the others tell of new data, so that
+ * a CPU that looks meanwhile counts nothing, rather than something that nobody is told of. */
 volatile bool recording;
 volatile __u64 begin_ns;
 volatile __u64 until_ns;
@@ -110,7 +111,7 @@ int tick(struct bpf_perf_event_data *ctx)
 		return 0;
 	align(book, ctx, now);
 	ticks = passed(book, now);
-	if (!ticks || !recording)
+	if (!ticks)
 		return 0;
 
 	user = in_user_mode(&ctx->regs);
@@ -159,7 +160,7 @@ static __always_inline void settle_sleep(struct cpu_books *book, __u32 cpu)
 	__u64 now = bpf_ktime_get_ns();
 	__u32 ticks = book->origin ? passed(book, now) : 0;
 
-	if (ticks && recording)
+	if (ticks)
 		count_idle(book, cpu, now, ticks);
 }
 
@@ -218,7 +219,7 @@ int settle(void *ctx)
 	now = bpf_ktime_get_ns();
 	ticks = passed(book, now);
 	out = bpf_map_lookup_elem(&scratch, &zero);
-	if (!ticks || !recording || !out)
+	if (!ticks || !out)
 		return 0;
 	describe(&out->record, bpf_get_current_task_btf(), now, cpu, TICK_KERNEL, ticks);
 	book->kernel += ticks;

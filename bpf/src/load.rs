@@ -7,6 +7,7 @@ use std::fmt;
 use std::io::Read as _;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
@@ -28,6 +29,9 @@ const SCRATCHES: u32 = 4;
 const RING_SIZE: u32 = 2 << 20;
 /// And with user stacks, of which those of brief programs are copied.
 const RING_SIZE_WITH_USER: u32 = 4 << 20;
+
+/// CLOCK_MONOTONIC nanoseconds: an end of all data that comes before every boundary. 0 would be no end.
+const BEFORE_ALL_DATA: u64 = 1;
 
 /// What is fixed when the programs are loaded.
 #[derive(Clone, Copy, Debug)]
@@ -219,15 +223,19 @@ impl TickCollector {
             return Ok(());
         };
         if on {
+            // Each is to be seen after the one before it.
             bss.begin_ns = now;
-            bss.until_ns = 0;
+            fence(Ordering::Release);
             bss.recording = true;
+            fence(Ordering::Release);
+            bss.until_ns = 0;
             return self.enable_counters(true);
         }
         if !bss.recording {
             return Ok(());
         }
         bss.until_ns = now;
+        fence(Ordering::Release);
         // Twice: the second time nothing counts any more, but when a CPU has come to it, no program is at work there that
         // still saw data being taken.
         for recording in [true, false] {
@@ -377,6 +385,9 @@ fn open_and_load(settings: &Settings) -> libbpf_rs::Result<CollectorSkel<'static
     // borrowed owner beside it.
     let object = Box::leak(Box::new(MaybeUninit::uninit()));
     let mut open = CollectorSkelBuilder::default().open(object)?;
+    if let Some(bss) = open.maps.bss_data.as_deref_mut() {
+        bss.until_ns = BEFORE_ALL_DATA;
+    }
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.period_ns = settings.period_ns;
         rodata.record_idle = settings.record_idle;
