@@ -43,9 +43,9 @@ impl<T> Order<T> {
         std::mem::replace(&mut self.pending, later)
     }
 
-    /// The items that wait, in no order.
-    pub fn waiting(&self) -> impl Iterator<Item = &T> {
-        self.pending.iter().map(|(_, item)| item)
+    /// The items that wait, with their times, in no order.
+    pub fn waiting(&self) -> impl Iterator<Item = &(u64, T)> {
+        self.pending.iter()
     }
 
     /// How many items came after their time had been released.

@@ -20,6 +20,9 @@
 //! is not inherited is never swapped with another thread's at a context switch, which the kernel else does with copies
 //! that are alike, and the thread's own counter with them.
 //!
+//! A thread is opened counter by counter. What it starts meanwhile inherits those that are there by then, and would be counted on
+//! some CPUs or twice; so a process that did that is opened once more ([`Follow::process`]).
+//!
 //! What cannot be known:
 //!
 //! * what a thread counted while it was on a CPU that was offline when it was first followed;
@@ -32,6 +35,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use perf_event_open_sys::bindings as sys;
@@ -55,13 +59,21 @@ const ORDER: u32 = 5;
 /// A record is in its ring that much after its time, at the latest, nanoseconds.
 const MARGIN: u64 = 2_000_000;
 
+/// A thread that has two events for births, execs and ends, one of them inherited, is told of twice, one behind the other. Nothing
+/// happens to a thread twice within so many nanoseconds.
+const TWICE: u64 = 100_000;
+
+/// How often a process is opened that starts threads meanwhile.
+const ATTEMPTS: u32 = 20;
+
 /// Followed threads, and what is heard of them.
 #[derive(Debug)]
 pub struct Follow {
     events: Vec<Event>,
     cpus: BTreeSet<u32>,
     inherit: Inherit,
-    rings: BTreeMap<u32, PerfRing>,
+    /// By CPU, with the last record that each had.
+    rings: BTreeMap<u32, (PerfRing, Option<(u64, Record)>)>,
     /// By CPU and event; the first root's counter is who has it.
     words: BTreeMap<(u32, usize), LastWords>,
     roots: BTreeMap<u32, Root>,
@@ -77,6 +89,8 @@ struct Root {
     /// Births, execs and ends, from each CPU; not those whose rings they are.
     _told: Vec<OwnedFd>,
     counters: Vec<Copy>,
+    /// From before the first counter was opened until after the last was, CLOCK_MONOTONIC nanoseconds.
+    opening: Range<u64>,
 }
 
 /// A counter of a root on one CPU.
@@ -139,11 +153,14 @@ impl Follow {
         let mut root = Root {
             _told: Vec::new(),
             counters: Vec::new(),
+            opening: 0..0,
         };
+        // On all CPUs before the first counter: of whoever inherits one the birth is told.
         for cpu in self.cpus.clone() {
-            if let Some(told) = self.listen(tid, cpu)? {
-                root._told.push(told);
-            }
+            root._told.extend(self.listen(tid, cpu)?);
+        }
+        root.opening.start = now();
+        for cpu in self.cpus.clone() {
             for (number, event) in self.events.iter().enumerate() {
                 let elsewhere = |cpus: &Vec<u32>| !cpus.contains(&cpu);
                 if event.cpus.as_ref().is_some_and(elsewhere) {
@@ -167,18 +184,47 @@ impl Follow {
                 });
             }
         }
+        root.opening.end = now();
         let ids = root.counters.iter().map(|copy| (copy.id, copy.number));
         self.ids.extend(ids);
         self.roots.insert(tid, root);
         Ok(own)
     }
 
-    /// Follows all threads of a process, each with its own counters. Births are told as soon as the first is followed, so that
-    /// a thread which is listed is known to have inherited its counters, or to have none.
+    /// Follows all threads of a process, each with its own counters, and nobody else. Births are told as soon as the first is
+    /// followed, so that a thread which is listed is known to have inherited its counters, or to have none. Where it may have
+    /// inherited some of them, all begins anew. A process that never stops starting threads is followed as it is in the end; the
+    /// rows of those then say that they are incomplete.
     ///
     /// # Errors
     /// A [`Refusal`]; [`Refusal::NoThread`] of a process that is not there.
     pub fn process(&mut self, pid: u32, begin: Begin) -> Result<BTreeMap<u32, Own>, Refusal> {
+        let mut attempt = || {
+            *self = Follow::new(self.events.clone(), self.cpus.clone(), self.inherit);
+            let owns = self.threads(pid, begin)?;
+            Ok((owns, self.torn()))
+        };
+        for _ in 1..ATTEMPTS {
+            let (owns, torn) = attempt()?;
+            if !torn {
+                return Ok(owns);
+            }
+        }
+        attempt().map(|(owns, _)| owns)
+    }
+
+    /// Whether somebody was born to a thread that was just being opened.
+    fn torn(&self) -> bool {
+        self.order.waiting().any(|(time, record)| match record {
+            Record::Fork { parent_tid, .. } => {
+                let parent = self.roots.get(parent_tid);
+                parent.is_some_and(|parent| parent.opening.contains(time))
+            }
+            _ => false,
+        })
+    }
+
+    fn threads(&mut self, pid: u32, begin: Begin) -> Result<BTreeMap<u32, Own>, Refusal> {
         let gone = Refusal::NoThread { tid: pid };
         let mut owns = BTreeMap::new();
         let mut seen = BTreeSet::new();
@@ -215,15 +261,15 @@ impl Follow {
 
     /// Threads whose birth was told and that wait to be taken.
     fn born(&self) -> BTreeSet<u32> {
-        let born = self.order.waiting().filter_map(|record| match record {
+        let born = self.order.waiting().filter_map(|(_, record)| match record {
             Record::Fork { tid, .. } => Some(*tid),
             _ => None,
         });
         born.collect()
     }
 
-    /// Takes back what [`Follow::root`] did.
-    fn forget(&mut self, tid: u32) {
+    /// Takes back what [`Follow::root`] did, of a thread that had inherited its counters.
+    pub fn forget(&mut self, tid: u32) {
         let copies = self.roots.remove(&tid).into_iter();
         for copy in copies.flat_map(|root| root.counters) {
             self.ids.remove(&copy.id);
@@ -271,7 +317,7 @@ impl Follow {
         let refused = |error: io::Error| refusal(&event, place, &error);
         let fd = binding::open(&mut attr, place, None).map_err(refused)?;
         match self.rings.get(&cpu) {
-            Some(ring) => {
+            Some((ring, _)) => {
                 let counter = Counter::from_fd(fd);
                 counter.tell(ring.as_fd()).map_err(refused)?;
                 Ok(Some(counter.into_fd()))
@@ -281,7 +327,7 @@ impl Follow {
                 let ring = ring.map_err(|_| Refusal::NoMemory {
                     event: event.name.clone(),
                 })?;
-                self.rings.insert(cpu, ring);
+                self.rings.insert(cpu, (ring, None));
                 Ok(None)
             }
         }
@@ -289,10 +335,17 @@ impl Follow {
 
     /// What is there at this time; last words that were written before it.
     fn drain(&mut self, now: u64) {
-        for ring in self.rings.values() {
+        for (ring, last) in self.rings.values_mut() {
             self.buffer.clear();
             ring.take(&mut self.buffer);
             for (time, record) in overflow::records(&self.buffer).filter_map(decode) {
+                let again = |(before, same): &(u64, Record)| {
+                    *same == record && time.saturating_sub(*before) < TWICE
+                };
+                if last.as_ref().is_some_and(again) {
+                    continue;
+                }
+                *last = Some((time, record.clone()));
                 self.order.push(time, record);
             }
         }

@@ -93,6 +93,14 @@ impl<O: Reading> Lives<O> {
         }
     }
 
+    /// Whether a thread was opened before its birth is told, which is a moment after it can be seen: it has inherited its counters
+    /// besides. (Where records were lost, it may as well be another one that was given the id of one that is gone.)
+    #[must_use]
+    pub fn opened_unborn(&self, tid: u32) -> bool {
+        let opened = |thread: &Thread<O>| thread.root && thread.ended.is_none();
+        self.lost == 0 && self.threads.get(&tid).is_some_and(opened)
+    }
+
     /// Threads that were born since the last call, and are not known to have ended.
     pub fn newcomers(&mut self) -> Vec<u32> {
         let mut newcomers = std::mem::take(&mut self.newcomers);
@@ -207,6 +215,12 @@ impl<O: Reading> Lives<O> {
 
     fn fork(&mut self, time_ns: u64, child: (u32, u32), parent: (u32, u32)) -> Vec<Row> {
         let (pid, tid) = child;
+        if self.opened_unborn(tid)
+            && let Some(thread) = self.threads.get_mut(&tid)
+        {
+            thread.root = false;
+            return vec![Row::of(time_ns, pid, tid, What::LwpCreate, None)];
+        }
         // An id that was used before: whoever had it is gone, heard or not.
         let mut rows = self.bury(tid, time_ns);
         if pid == parent.0 {

@@ -20,6 +20,7 @@ use super::event::Event;
 use super::follow::{Follow, Own};
 use super::gate::Gate;
 use super::lives::Lives;
+use super::records::Record;
 use super::refusal::Refusal;
 use super::retry::Patience;
 use super::rows::{Row, What};
@@ -213,6 +214,11 @@ impl Tracking<'_> {
     /// Takes what was told, all of it or what is complete, and prints it.
     fn round(&mut self, all: bool) -> Result<(), Failure> {
         for (time, record) in self.follow.take(all) {
+            if let Record::Fork { tid, .. } = &record
+                && self.lives.opened_unborn(*tid)
+            {
+                self.follow.forget(*tid);
+            }
             let follow = &self.follow;
             let rows = self.lives.take(time, &record, |id| follow.event_of(id));
             self.print(&rows)?;

@@ -186,6 +186,29 @@ fn last_words_that_contradict_each_other_are_none() {
         ");
 }
 
+/// It was listed when it was being made, and opened: it has one end, and what it has inherited counts.
+#[test]
+fn a_birth_may_be_told_when_the_thread_was_opened() {
+    let mut lives = lives(false);
+    lives.root(7, 8, Seen(3));
+    assert!(lives.opened_unborn(8));
+    let story = [
+        (1, fork(7, 8, 7)),
+        (2, Record::Exit { pid: 7, tid: 8 }),
+        (3, read(8, 0, 30)),
+        (3, read(8, 1, 12)),
+        // The id is given again.
+        (4, fork(7, 8, 7)),
+    ];
+    insta::assert_snapshot!(tell(&mut lives, &story), @r"
+        1 7/8 LwpCreate None
+        2 7/8 LwpExit Some(42)
+        4 7/8 LwpCreate None
+        ");
+    assert_eq!((lives.followed, lives.unheard), (3, 0));
+    assert!(!lives.opened_unborn(8) && !lives.opened_unborn(9));
+}
+
 #[test]
 fn ticks_are_what_was_counted_since_the_last() {
     let mut lives = lives(false);
