@@ -89,7 +89,7 @@ struct Root {
     /// Births, execs and ends, from each CPU; not those whose rings they are.
     _told: Vec<OwnedFd>,
     counters: Vec<Copy>,
-    /// From before the first counter was opened until after the last was, CLOCK_MONOTONIC nanoseconds.
+    /// From before the first of these was opened until after the last was, CLOCK_MONOTONIC nanoseconds.
     opening: Range<u64>,
 }
 
@@ -155,11 +155,11 @@ impl Follow {
             counters: Vec::new(),
             opening: 0..0,
         };
+        root.opening.start = now();
         // On all CPUs before the first counter: of whoever inherits one the birth is told.
         for cpu in self.cpus.clone() {
             root._told.extend(self.listen(tid, cpu)?);
         }
-        root.opening.start = now();
         for cpu in self.cpus.clone() {
             for (number, event) in self.events.iter().enumerate() {
                 let elsewhere = |cpus: &Vec<u32>| !cpus.contains(&cpu);
@@ -199,18 +199,15 @@ impl Follow {
     /// # Errors
     /// A [`Refusal`]; [`Refusal::NoThread`] of a process that is not there.
     pub fn process(&mut self, pid: u32, begin: Begin) -> Result<BTreeMap<u32, Own>, Refusal> {
-        let mut attempt = || {
-            *self = Follow::new(self.events.clone(), self.cpus.clone(), self.inherit);
-            let owns = self.threads(pid, begin)?;
-            Ok((owns, self.torn()))
-        };
         for _ in 1..ATTEMPTS {
-            let (owns, torn) = attempt()?;
-            if !torn {
+            let owns = self.threads(pid, begin)?;
+            if !self.torn() {
                 return Ok(owns);
             }
+            // Before the threads' own counters go, without which they could be swapped.
+            *self = Follow::new(self.events.clone(), self.cpus.clone(), self.inherit);
         }
-        attempt().map(|(owns, _)| owns)
+        self.threads(pid, begin)
     }
 
     /// Whether somebody was born to a thread that was just being opened.
@@ -250,8 +247,8 @@ impl Follow {
         }
         // A thread is listed a moment before its birth is told. Whoever was opened in that moment has the counters twice.
         for tid in self.born() {
-            owns.remove(&tid);
             self.forget(tid);
+            owns.remove(&tid);
         }
         match self.roots.is_empty() {
             true => Err(gone),
