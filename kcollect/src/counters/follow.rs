@@ -153,9 +153,8 @@ impl Follow {
         let mut root = Root {
             _told: Vec::new(),
             counters: Vec::new(),
-            opening: 0..0,
+            opening: now()..u64::MAX,
         };
-        root.opening.start = now();
         // On all CPUs before the first counter: of whoever inherits one the birth is told.
         for cpu in self.cpus.clone() {
             root._told.extend(self.listen(tid, cpu)?);
@@ -221,6 +220,7 @@ impl Follow {
         })
     }
 
+    /// One attempt of [`Follow::process`].
     fn threads(&mut self, pid: u32, begin: Begin) -> Result<BTreeMap<u32, Own>, Refusal> {
         let gone = Refusal::NoThread { tid: pid };
         let mut owns = BTreeMap::new();
