@@ -231,12 +231,9 @@ fn counted_once(rows: &[Value], own: &BTreeMap<u64, BTreeSet<u64>>) -> Result<(u
                 if !living.remove(&tid()?) || row["incomplete"] == true {
                     continue;
                 }
-                // It may touch a page more after it has asked.
-                let counted = count(row, "page-faults");
-                let is = |faults: &u64| (*faults..=faults + 1).contains(&counted);
                 let own = own.get(&tid()?);
                 ensure!(
-                    own.is_none_or(|own| own.iter().any(is)),
+                    own.is_none_or(|own| own.contains(&count(row, "page-faults"))),
                     "{own:?} faults by getrusage: {row}"
                 );
             }
