@@ -1,7 +1,8 @@
-//! Compiles the workloads that Rust cannot be for. Some have 32 bits: Rust's standard library for such programs, and the C
-//! library below it, are not on every machine. Others are about what a compiler leaves in a file: tables for unwinding
-//! and no frame pointers, two libraries that differ in nothing but names. clang is on every machine that builds kcollect,
-//! since the BPF programs need it, and the linker of binutils knows i386.
+//! Compiles the workloads that Rust cannot be for. Some have 32 bits: Rust's standard library for
+//! such programs, and the C library below it, are not on every machine. Others are about what a
+//! compiler leaves in a file: tables for unwinding and no frame pointers, two libraries that differ
+//! in nothing but names. clang is on every machine that builds kcollect, since the BPF programs
+//! need it, and the linker of binutils knows i386.
 
 use std::env;
 use std::error::Error;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The account of one thread: which state it is in, since when, and for how long it has been in each.
- * Pure: time comes in as an argument, so this compiles natively and is tested there
+ * The account of one thread: which state it is in, since when, and for how long it has been in
+ * each. Pure: time comes in as an argument, so this compiles natively and is tested there
  * (bpf/src/account.rs).
  *
- * A thread is on a CPU or off it. Off it, it is blocked for a reason that was known when it left, and
- * then, from its wake-up on, waits for a CPU; one that was preempted waits from the beginning. The
- * wake-up needs no hook: the scheduler itself sums up how long the thread has waited (run_delay), so
- * at its return the growth of that sum is the wait and the rest is the block.
+ * A thread is on a CPU or off it. Off it, it is blocked for a reason that was known when it left,
+ * and then, from its wake-up on, waits for a CPU; one that was preempted waits from the beginning.
+ * The wake-up needs no hook: the scheduler itself sums up how long the thread has waited
+ * (run_delay), so at its return the growth of that sum is the wait and the rest is the block.
  *
  * Every interval is closed by the event that ends it and none is dropped: the times of a thread sum
  * up to the time that it was watched.
@@ -15,8 +15,8 @@
 #ifndef KCOLLECT_ACCOUNT_H
 #define KCOLLECT_ACCOUNT_H
 
-/* The states of a thread, as numbered in the experiment. The three of a thread on a CPU are told apart
- * by ticks; here they are one time, under STATE_USER. */
+/* The states of a thread, as numbered in the experiment. The three of a thread on a CPU are told
+ * apart by ticks; here they are one time, under STATE_USER. */
 enum state {
 	STATE_USER = 0,
 	STATE_SYSTEM = 1,
@@ -33,17 +33,21 @@ enum state {
 
 #define STATE_ON_CPU STATE_USER
 
-/* What more is known of some of that time: sums of their own, beside those of the states and numbered after them. */
+/* What more is known of some of that time: sums of their own, beside those of the states and
+ * numbered after them. */
 enum detail {
-	DETAIL_BLOCK_IO = 10,  /* of the time blocked, in whatever state: the scheduler knows it as a wait for block I/O */
-	DETAIL_PREEMPTED = 11, /* of WAIT_CPU: the CPU was taken away; the rest is from a wake-up on */
+	DETAIL_BLOCK_IO = 10, /* of the time blocked, in whatever state: the scheduler knows it as a
+				 wait for block I/O */
+	DETAIL_PREEMPTED =
+		11, /* of WAIT_CPU: the CPU was taken away; the rest is from a wake-up on */
 	DETAIL_THROTTLED = 12, /* of WAIT_CPU: taken away because a cgroup's quota was used up */
 	DETAIL_NONE = 15,      /* a sum that nobody reads */
 	TIMES = 13,
 };
 
-/* Room for a power of two, so that the verifier needs no more than a mask to see an index within it. */
-#define STATE_SLOTS 16
+/* Room for a power of two, so that the verifier needs no more than a mask to see an index within
+ * it. */
+#define STATE_SLOTS	  16
 #define STATE_SLOT(state) ((state) & (STATE_SLOTS - 1))
 
 /* In the order of use: a change of thread touches the first two cache lines. */
@@ -56,8 +60,8 @@ struct account {
 	__u32 watched;	 /* enum watched */
 	__u32 zero;
 	__u64 ns[STATE_SLOTS]; /* by enum state, and by enum detail */
-	__u64 entered;	 /* when watching began */
-	__u64 lived;	 /* sum of earlier times of watching, ns */
+	__u64 entered;	       /* when watching began */
+	__u64 lived;	       /* sum of earlier times of watching, ns */
 };
 
 /* Who enters or closes an account that others may want to change at that moment claims it first. */
@@ -74,7 +78,8 @@ struct absence {
 	__u32 detail;
 };
 
-static inline void account_open(struct account *account, __u64 now, __u32 state, __u32 detail, __u64 run_delay)
+static inline void account_open(struct account *account, __u64 now, __u32 state, __u32 detail,
+				__u64 run_delay)
 {
 	account->since = now;
 	account->state = state;
@@ -83,8 +88,8 @@ static inline void account_open(struct account *account, __u64 now, __u32 state,
 }
 
 /* Watch a thread from `now` on, which is in `state`. Its earlier times of watching count on. */
-static inline void account_enter(struct account *account, __u64 now, __u32 state, __u32 detail, __u64 run_delay,
-				 __u64 run_time)
+static inline void account_enter(struct account *account, __u64 now, __u32 state, __u32 detail,
+				 __u64 run_delay, __u64 run_time)
 {
 	account_open(account, now, state, detail, run_delay);
 	account->run_time = run_time;
@@ -92,11 +97,12 @@ static inline void account_enter(struct account *account, __u64 now, __u32 state
 	account->watched = WATCHED;
 }
 
-/* The thread leaves its CPU, into `state`; `run_time` is the scheduler's sum of its times on one. That
- * sum is the judge: what the CPU did between the thread's end and the switch (balancing, interrupts, a
- * hypervisor's other guests) is not the thread's, and counts to the state that it goes into. */
-static inline void account_leave(struct account *account, __u64 now, __u32 state, __u32 detail, __u64 run_delay,
-				 __u64 run_time)
+/* The thread leaves its CPU, into `state`; `run_time` is the scheduler's sum of its times on one.
+ * That sum is the judge: what the CPU did between the thread's end and the switch (balancing,
+ * interrupts, a hypervisor's other guests) is not the thread's, and counts to the state that it
+ * goes into. */
+static inline void account_leave(struct account *account, __u64 now, __u32 state, __u32 detail,
+				 __u64 run_delay, __u64 run_time)
 {
 	__u64 ran = run_time > account->run_time ? run_time - account->run_time : 0;
 	__u64 length = now > account->since ? now - account->since : 0;
@@ -108,11 +114,15 @@ static inline void account_leave(struct account *account, __u64 now, __u32 state
 	account_open(account, account->since + ran, state, detail, run_delay);
 }
 
-/* What the open interval off the CPU is made of if it ends `now`; `run_delay` includes the wait that
- * is going on. */
-static inline struct absence account_absence(const struct account *account, __u64 now, __u64 run_delay)
+/* What the open interval off the CPU is made of if it ends `now`; `run_delay` includes the wait
+ * that is going on. */
+static inline struct absence account_absence(const struct account *account, __u64 now,
+					     __u64 run_delay)
 {
-	struct absence absence = { .from = account->since, .to = now, .state = account->state, .detail = account->detail };
+	struct absence absence = {.from = account->since,
+				  .to = now,
+				  .state = account->state,
+				  .detail = account->detail};
 	__u64 length, waited;
 
 	/* Clocks of two CPUs may differ by a hair: an interval is never negative. */
@@ -128,10 +138,11 @@ static inline struct absence account_absence(const struct account *account, __u6
 
 /* The thread is on a CPU again; `run_time` is the scheduler's sum of its times on one.
  *
- * Did it never leave, as far as we saw? A kernel may keep a program from seeing an event (it does so
- * when the program is running already). Then the scheduler's own sum tells how much of the time since
- * was spent on a CPU; why it was away for the rest is not known, and it counts as sleep. */
-static inline struct absence account_return(struct account *account, __u64 now, __u64 run_delay, __u64 run_time)
+ * Did it never leave, as far as we saw? A kernel may keep a program from seeing an event (it does
+ * so when the program is running already). Then the scheduler's own sum tells how much of the time
+ * since was spent on a CPU; why it was away for the rest is not known, and it counts as sleep. */
+static inline struct absence account_return(struct account *account, __u64 now, __u64 run_delay,
+					    __u64 run_time)
 {
 	struct absence absence;
 
@@ -147,14 +158,15 @@ static inline struct absence account_return(struct account *account, __u64 now, 
 	return absence;
 }
 
-/* The thread is about to leave a CPU, and as far as we saw it had never come to one: it came at `arrival`, as the scheduler
- * has it. */
+/* The thread is about to leave a CPU, and as far as we saw it had never come to one: it came at
+ * `arrival`, as the scheduler has it. */
 static inline struct absence account_repair(struct account *account, __u64 arrival, __u64 run_delay)
 {
 	return account_return(account, arrival, run_delay, account->run_time);
 }
 
-/* Does the account conserve time? One that is read while it changes may not, and is to be read again. */
+/* Does the account conserve time? One that is read while it changes may not, and is to be read
+ * again. */
 static inline int account_is_whole(const struct account *account)
 {
 	__u64 sum = 0;
@@ -164,12 +176,15 @@ static inline int account_is_whole(const struct account *account)
 	return sum == account->lived + (account->watched ? account->since - account->entered : 0);
 }
 
-/* What the scheduler's sum says of a thread that is running and goes on: it is behind, the clock is not. */
+/* What the scheduler's sum says of a thread that is running and goes on: it is behind, the clock is
+ * not. */
 #define RUN_TIME_BEHIND (~0ULL)
 
-/* Closes the open interval, whatever it is, and watches no more; `run_time` is the scheduler's sum of the thread's times on a CPU. What
- * the CPU was not the thread's in its last interval it waited for. */
-static inline struct absence account_close(struct account *account, __u64 now, __u64 run_delay, __u64 run_time)
+/* Closes the open interval, whatever it is, and watches no more; `run_time` is the scheduler's sum
+ * of the thread's times on a CPU. What the CPU was not the thread's in its last interval it waited
+ * for. */
+static inline struct absence account_close(struct account *account, __u64 now, __u64 run_delay,
+					   __u64 run_time)
 {
 	struct absence none = {}, absence;
 
@@ -177,7 +192,8 @@ static inline struct absence account_close(struct account *account, __u64 now, _
 		account_leave(account, now, STATE_WAIT_CPU, DETAIL_NONE, run_delay, run_time);
 		if (now > account->since)
 			account->ns[STATE_WAIT_CPU] += now - account->since;
-		account_open(account, now > account->since ? now : account->since, STATE_ON_CPU, DETAIL_NONE, run_delay);
+		account_open(account, now > account->since ? now : account->since, STATE_ON_CPU,
+			     DETAIL_NONE, run_delay);
 		absence = none;
 	} else {
 		absence = account_return(account, now, run_delay, account->run_time);

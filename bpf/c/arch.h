@@ -7,7 +7,8 @@
 
 #if defined(__TARGET_ARCH_x86)
 
-/* Ring 3, 32-bit programs included: the low two bits of the code segment are the privilege level. */
+/* Ring 3, 32-bit programs included: the low two bits of the code segment are the privilege level.
+ */
 static __always_inline bool in_user_mode(const struct tick_regs *regs)
 {
 	return (regs->cs & 3) == 3;
@@ -56,14 +57,15 @@ static __always_inline bool is_narrow(const struct pt_regs *regs)
  * interrupt work; nobody profiles those for speed. */
 #define KERNEL_STACK_SIZE (16 * 1024)
 
-/* How a thread entered the kernel: its system call's number, or -1 for an exception or interrupt. */
+/* How a thread entered the kernel: its system call's number, or -1 for an exception or interrupt.
+ */
 static __always_inline long system_call(const struct pt_regs *regs)
 {
 	return (long)regs->orig_ax;
 }
 
-/* All that wait on a futex: futex, futex_waitv, futex_wake, futex_wait, futex_requeue; and of a 32-bit
- * program futex, futex_time64 and the same new ones. */
+/* All that wait on a futex: futex, futex_waitv, futex_wake, futex_wait, futex_requeue; and of a
+ * 32-bit program futex, futex_time64 and the same new ones. */
 static __always_inline bool is_futex(struct task_struct *task, long call)
 {
 	const __u32 TS_COMPAT = 2;
@@ -73,8 +75,8 @@ static __always_inline bool is_futex(struct task_struct *task, long call)
 	return task->thread_info.status & TS_COMPAT ? call == 240 || call == 422 : call == 202;
 }
 
-/* Was it the fetch of an instruction that faulted? Bit 4 of the error code says so where the CPU knows
- * non-executable pages. */
+/* Was it the fetch of an instruction that faulted? Bit 4 of the error code says so where the CPU
+ * knows non-executable pages. */
 static __always_inline bool is_text_fault(__u64 address, const struct pt_regs *regs, __u64 error)
 {
 	return error & (1 << 4) || address == regs->ip;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The join of kernel and user side: a thread's user stack is the same from one entry to user mode to
- * the next, so whatever is recorded in between carries the number of the coming entry, and the user
- * side is told once, with that number.
+ * The join of kernel and user side: a thread's user stack is the same from one entry to user mode
+ * to the next, so whatever is recorded in between carries the number of the coming entry, and the
+ * user side is told once, with that number.
  *
- * A tick finds the thread on the CPU, with its user side at hand, and tells at once; so it has a number
- * of its own. A thread that comes back from an absence is found with another one's memory around it. Where
- * the kernel calls back on the way to user mode (6.18), the thread tells by itself then. Elsewhere the user side is
- * taken when it leaves its CPU, unless it left it at the same place before; the number stands for that place.
+ * A tick finds the thread on the CPU, with its user side at hand, and tells at once; so it has a
+ * number of its own. A thread that comes back from an absence is found with another one's memory
+ * around it. Where the kernel calls back on the way to user mode (6.18), the thread tells by itself
+ * then. Elsewhere the user side is taken when it leaves its CPU, unless it left it at the same
+ * place before; the number stands for that place.
  */
 #ifndef KCOLLECT_ENTRY_H
 #define KCOLLECT_ENTRY_H
@@ -21,13 +22,14 @@
 
 #define PF_IO_WORKER 0x00000010
 
-/* Does anybody ask for user sides? And are they told by callback: set by load.rs, so that the other way can be tested on
- * a kernel that has this one. A callback begins with an interrupt that the CPU sends itself, which in a virtual machine
- * can take 10 us: not for nothing. */
+/* Does anybody ask for user sides? And are they told by callback: set by load.rs, so that the other
+ * way can be tested on a kernel that has this one. A callback begins with an interrupt that the CPU
+ * sends itself, which in a virtual machine can take 10 us: not for nothing. */
 const volatile bool tell_entries;
 const volatile bool callback_on_entry;
 
-/* Tells the user side of the thread that runs: by a program that runs with interrupts off, or in the thread. */
+/* Tells the user side of the thread that runs: by a program that runs with interrupts off, or in
+ * the thread. */
 static __always_inline void send_entry(struct task_struct *task, __u32 number, bool in_thread)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), place = cpu * SCRATCHES;
@@ -89,12 +91,14 @@ static __always_inline bool wait_for_entry(struct task_struct *task)
 		bpf_map_update_elem(&entry_waits, &tid, &none, BPF_NOEXIST);
 		wait = bpf_map_lookup_elem(&entry_waits, &tid);
 	}
-	return wait && !bpf_task_work_schedule_resume_impl(task, &wait->work, &entry_waits, on_entry, (void *)0);
+	return wait && !bpf_task_work_schedule_resume_impl(task, &wait->work, &entry_waits,
+							   on_entry, (void *)0);
 }
 
-/* A place is also known by its callers, as far as the next 16 words of the stack have them: by the words that can be addresses of code,
- * in the 4 GiB around the instruction, in a program that was linked to lie anywhere, or in one that was linked to lie low. The
- * others change from sleep to sleep, as times do. */
+/* A place is also known by its callers, as far as the next 16 words of the stack have them: by the
+ * words that can be addresses of code, in the 4 GiB around the instruction, in a program that was
+ * linked to lie anywhere, or in one that was linked to lie low. The others change from sleep to
+ * sleep, as times do. */
 static __always_inline __u64 print_of(__u64 ip, __u64 sp)
 {
 	__u64 words[16], print = 0;
@@ -110,9 +114,10 @@ static __always_inline __u64 print_of(__u64 ip, __u64 sp)
 	return print;
 }
 
-/* Where entries are not seen: a thread leaves its CPU, with its memory still at hand. Where it is in user mode is kept with
- * it, and told if boundaries pass in its absence. */
-static __always_inline void keep_place(struct cpu_books *book, struct task_struct *task, struct thread *thread, __u32 cpu)
+/* Where entries are not seen: a thread leaves its CPU, with its memory still at hand. Where it is
+ * in user mode is kept with it, and told if boundaries pass in its absence. */
+static __always_inline void keep_place(struct cpu_books *book, struct task_struct *task,
+				       struct thread *thread, __u32 cpu)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	__u32 place = cpu * SCRATCHES;
@@ -120,8 +125,8 @@ static __always_inline void keep_place(struct cpu_books *book, struct task_struc
 	struct kept_place *kept;
 	__u64 print;
 
-	if (!tell_entries || callback_on_entry || task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_EXITING) ||
-	    !is_followed(task))
+	if (!tell_entries || callback_on_entry ||
+	    task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_EXITING) || !is_followed(task))
 		return;
 	print = print_of(regs->ip, regs->sp);
 	if (thread->ip == regs->ip && thread->sp == regs->sp && thread->print == print)
@@ -147,7 +152,8 @@ static __always_inline void keep_place(struct cpu_books *book, struct task_struc
 	thread->entry |= ENTRY_AWAITED;
 }
 
-static __always_inline void send_kept(struct cpu_books *book, struct task_struct *task, struct thread *thread, __u32 cpu)
+static __always_inline void send_kept(struct cpu_books *book, struct task_struct *task,
+				      struct thread *thread, __u32 cpu)
 {
 	struct kept_place *kept = bpf_task_storage_get(&places, task, 0, 0);
 	__u64 size;
@@ -161,14 +167,15 @@ static __always_inline void send_kept(struct cpu_books *book, struct task_struct
 		__sync_fetch_and_add(&book->entries_lost, 1);
 }
 
-/* The number for a record of what a thread did since it left user mode; 0 for one that will not be there. `current`: it
- * is on this CPU. */
-static __always_inline __u32 next_entry(struct cpu_books *book, struct task_struct *task, struct thread *thread,
-					bool current, __u32 cpu)
+/* The number for a record of what a thread did since it left user mode; 0 for one that will not be
+ * there. `current`: it is on this CPU. */
+static __always_inline __u32 next_entry(struct cpu_books *book, struct task_struct *task,
+					struct thread *thread, bool current, __u32 cpu)
 {
 	__u32 number;
 
-	if (!tell_entries || !thread || task->flags & (PF_KTHREAD | PF_IO_WORKER) || !is_followed(task))
+	if (!tell_entries || !thread || task->flags & (PF_KTHREAD | PF_IO_WORKER) ||
+	    !is_followed(task))
 		return 0;
 	if (current && callback_on_entry && thread->entry & ENTRY_AWAITED)
 		return thread->entry / 2 + 1;

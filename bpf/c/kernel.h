@@ -196,9 +196,11 @@ struct bpf_map {
 	__u32 id;
 };
 
-/* Calls back in a thread, on its way back to user mode. Linux 6.18 and newer; a program may ask by bpf_ksym_exists. */
-extern int bpf_task_work_schedule_resume_impl(struct task_struct *task, struct bpf_task_work *work, void *map,
-					      int (*callback)(struct bpf_map *map, void *key, void *value),
-					      void *aux__prog) __attribute__((section(".ksyms"), weak));
+/* Calls back in a thread, on its way back to user mode. Linux 6.18 and newer; a program may ask by
+ * bpf_ksym_exists. */
+extern int
+bpf_task_work_schedule_resume_impl(struct task_struct *task, struct bpf_task_work *work, void *map,
+				   int (*callback)(struct bpf_map *map, void *key, void *value),
+				   void *aux__prog) __attribute__((section(".ksyms"), weak));
 
 #endif

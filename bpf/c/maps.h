@@ -37,8 +37,9 @@ struct {
 	__type(value, struct cpu_books);
 } books SEC(".maps");
 
-/* As large as any length that fits its mask: older verifiers lose a comparison that the compiler made on a copy. */
-#define SCRATCH 2048
+/* As large as any length that fits its mask: older verifiers lose a comparison that the compiler
+ * made on a copy. */
+#define SCRATCH		       2048
 #define SCRATCH_LENGTH(length) ((length) & (SCRATCH - 1))
 
 struct scratch {
@@ -47,8 +48,8 @@ struct scratch {
 	__u64 spare[(SCRATCH - sizeof(struct record)) / sizeof(__u64) - MAX_FRAMES];
 };
 
-/* A record is put together here, because its length is known only when the stack is: by programs that run with
- * interrupts off, */
+/* A record is put together here, because its length is known only when the stack is: by programs
+ * that run with interrupts off, */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -76,14 +77,17 @@ struct {
 /* What is kept with each thread, and goes with it. */
 struct thread {
 	struct account account;
-	__u64 index; /* the boundaries counted on the CPU that it left, until it did; on a CPU: until it came */
+	__u64 index; /* the boundaries counted on the CPU that it left, until it did; on a CPU:
+			until it came */
 	__u32 cpu;   /* that CPU */
 	__u32 zero;
-	__u32 user_fault; /* the last fault of user mode: enum state */
+	__u32 user_fault;   /* the last fault of user mode: enum state */
 	__u32 kernel_fault; /* a fault was taken in the kernel, perhaps in this very system call */
-	__u32 entry; /* twice the number of its last entry to user mode, and ENTRY_AWAITED: one word, one store */
+	__u32 entry;   /* twice the number of its last entry to user mode, and ENTRY_AWAITED: one
+			  word, one store */
 	__u32 counted; /* `before` is known */
-	__u64 ip, sp, print; /* where entries are not seen: the place in user mode that the number stands for; or ip 0 */
+	__u64 ip, sp, print; /* where entries are not seen: the place in user mode that the number
+				stands for; or ip 0 */
 	__u64 before[COUNTERS]; /* what the kernel had counted when it was watched first */
 };
 
@@ -94,9 +98,10 @@ struct {
 	__type(value, struct thread);
 } threads SEC(".maps");
 
-/* Where entries are not seen: the user stack of a thread at the place where it left its CPU last. */
-#define KEPT_FRAMES 244
-#define KEPT 2048
+/* Where entries are not seen: the user stack of a thread at the place where it left its CPU last.
+ */
+#define KEPT_FRAMES	    244
+#define KEPT		    2048
 #define KEPT_LENGTH(length) ((length) & (KEPT - 1))
 
 struct kept_place {
@@ -111,7 +116,8 @@ struct {
 	__type(value, struct kept_place);
 } places SEC(".maps");
 
-/* Threads whose next entry to user mode is waited for, or was. By tid; a task work can't live in `threads`. */
+/* Threads whose next entry to user mode is waited for, or was. By tid; a task work can't live in
+ * `threads`. */
 struct entry_wait {
 	struct bpf_task_work work;
 };
@@ -126,7 +132,8 @@ struct {
 	__type(value, struct entry_wait);
 } entry_waits SEC(".maps");
 
-/* How much was taken out of the rings and waits in user space, in eighths of what may (bpf/src/rings.rs). */
+/* How much was taken out of the rings and waits in user space, in eighths of what may
+ * (bpf/src/rings.rs). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -143,13 +150,14 @@ static __always_inline __u32 fullness(__u32 cpu)
 
 	if (!ring || !behind)
 		return 8;
-	full = 8 * bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) / bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
+	full = 8 * bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) /
+	       bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
 	return full > *behind ? full : *behind;
 }
 
-/* Send `size` bytes into the ring of a CPU; false where there is no room. The reader comes round on a timer; it is
- * woken only when an eighth is full, for a wake-up per record would cost more than the record; and before copies of
- * stacks get shorter, which they do from a quarter on. */
+/* Send `size` bytes into the ring of a CPU; false where there is no room. The reader comes round on
+ * a timer; it is woken only when an eighth is full, for a wake-up per record would cost more than
+ * the record; and before copies of stacks get shorter, which they do from a quarter on. */
 static __always_inline bool send(__u32 cpu, void *record, __u64 size)
 {
 	__u32 index = cpu / CPUS_PER_RING;

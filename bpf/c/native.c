@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The pure headers as ordinary functions: unwind.h for src/unwind.rs, the others for the tests in bpf/src. */
+/* The pure headers as ordinary functions: unwind.h for src/unwind.rs, the others for the tests in
+ * bpf/src. */
 typedef unsigned char __u8;
 typedef short __s16;
 typedef int __s32;
@@ -90,7 +91,8 @@ int native_is_whole(const struct account *account)
 }
 
 __u64 native_unwind_at(const struct unwind_state *state);
-__u32 native_unwind_leave(struct unwind_state *state, const struct unwind_rule *rule, struct native_reader *reader);
+__u32 native_unwind_leave(struct unwind_state *state, const struct unwind_rule *rule,
+			  struct native_reader *reader);
 __u32 native_unwind_guess(struct unwind_state *state, struct native_reader *reader);
 
 __u64 native_unwind_at(const struct unwind_state *state)
@@ -98,7 +100,8 @@ __u64 native_unwind_at(const struct unwind_state *state)
 	return unwind_at(state);
 }
 
-__u32 native_unwind_leave(struct unwind_state *state, const struct unwind_rule *rule, struct native_reader *reader)
+__u32 native_unwind_leave(struct unwind_state *state, const struct unwind_rule *rule,
+			  struct native_reader *reader)
 {
 	return unwind_leave(state, rule, reader);
 }

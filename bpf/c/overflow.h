@@ -2,11 +2,13 @@
 /*
  * Counters that overflow: every so many events the thread that runs is recorded, with its stack.
  *
- * `overflow` runs at each overflow of a perf event of any kind but one: of a tracepoint the kernel lets a program see every hit
- * and no overflow, so `hit` counts them itself. The kernel runs neither on top of the other, nor on top of `tick`. But they
- * may run on top of the programs that follow threads, which then are not to be disturbed: such a record has no user side.
+ * `overflow` runs at each overflow of a perf event of any kind but one: of a tracepoint the kernel
+ * lets a program see every hit and no overflow, so `hit` counts them itself. The kernel runs
+ * neither on top of the other, nor on top of `tick`. But they may run on top of the programs that
+ * follow threads, which then are not to be disturbed: such a record has no user side.
  *
- * What they could not send is counted here. What the kernel did not call them for is known to load.rs, which reads the counters.
+ * What they could not send is counted here. What the kernel did not call them for is known to
+ * load.rs, which reads the counters.
  */
 #ifndef KCOLLECT_OVERFLOW_H
 #define KCOLLECT_OVERFLOW_H
@@ -22,8 +24,8 @@
 /* A power of two. */
 #define MOST_COUNTERS 16
 
-/* kcollect itself, set by load.rs. Its user side is not told: a record of a page fault takes memory that has to be faulted in,
- * and with a copy of a stack more than one page of it. */
+/* kcollect itself, set by load.rs. Its user side is not told: a record of a page fault takes memory
+ * that has to be faulted in, and with a copy of a stack more than one page of it. */
 const volatile __u32 own_pid;
 
 /* Of tracepoints: after how many hits a counter overflows. */
@@ -50,8 +52,8 @@ struct {
 } overflow_scratch SEC(".maps");
 
 /* Records the thread that runs. `regs`: what was interrupted, if that may have been user mode. */
-static __always_inline void record_overflow(void *ctx, const struct tick_regs *regs, struct counted *counted, __u32 counter,
-					    __u64 value)
+static __always_inline void record_overflow(void *ctx, const struct tick_regs *regs,
+					    struct counted *counted, __u32 counter, __u64 value)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
 	struct cpu_books *book = bpf_map_lookup_elem(&books, &cpu);
@@ -70,7 +72,8 @@ static __always_inline void record_overflow(void *ctx, const struct tick_regs *r
 	if (!user) {
 		if (regs && on_borrowed_stack(task, regs))
 			head->flags |= TICK_IRQ_WORK;
-		size += add_stack(head, bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0)) - sizeof(*head);
+		size += add_stack(head, bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0)) -
+			sizeof(*head);
 		if (regs && head->flags & TICK_NO_STACK) {
 			out->stack[0] = leaf(regs);
 			head->frames = 1;
@@ -81,7 +84,8 @@ static __always_inline void record_overflow(void *ctx, const struct tick_regs *r
 		if (book->busy)
 			__sync_fetch_and_add(&book->entries_lost, 1);
 		else
-			head->entry = next_entry(book, task, bpf_task_storage_get(&threads, task, 0, 0), true, cpu);
+			head->entry = next_entry(
+				book, task, bpf_task_storage_get(&threads, task, 0, 0), true, cpu);
 	}
 	if (send(cpu, out, SCRATCH_LENGTH(size)))
 		counted->sent += value;
@@ -96,7 +100,8 @@ int overflow(struct bpf_perf_event_data *ctx)
 	struct counted *counted = bpf_map_lookup_elem(&counters, &counter);
 
 	if (counted && recording)
-		record_overflow(ctx, (const struct tick_regs *)&ctx->regs, counted, counter, ctx->sample_period);
+		record_overflow(ctx, (const struct tick_regs *)&ctx->regs, counted, counter,
+				ctx->sample_period);
 	return 0;
 }
 

@@ -13,8 +13,9 @@
 /* kernel.perf_event_max_stack, MAX_FRAMES at the most. */
 const volatile __u32 max_frames;
 
-/* Are there counters that overflow? These may do so in the middle of another program: in an interrupt that nothing holds back,
- * or by what that program itself makes the kernel do. Set by load.rs. */
+/* Are there counters that overflow? These may do so in the middle of another program: in an
+ * interrupt that nothing holds back, or by what that program itself makes the kernel do. Set by
+ * load.rs. */
 const volatile bool counting;
 
 static __always_inline void set_busy(struct cpu_books *book, __u64 busy)
@@ -23,8 +24,8 @@ static __always_inline void set_busy(struct cpu_books *book, __u64 busy)
 		*(volatile __u64 *)&book->busy = busy;
 }
 
-static __always_inline void describe(struct record *record, struct task_struct *task, __u64 time, __u32 cpu,
-				     __u8 kind, __u32 ticks)
+static __always_inline void describe(struct record *record, struct task_struct *task, __u64 time,
+				     __u32 cpu, __u8 kind, __u32 ticks)
 {
 	*record = (struct record){
 		.time = time,
@@ -33,12 +34,14 @@ static __always_inline void describe(struct record *record, struct task_struct *
 		.tid = task->pid,
 		.ticks = ticks,
 		.kind = kind,
-		.flags = (task->flags & PF_KTHREAD ? OF_KERNEL : 0) | (task->flags & PF_EXITING ? EXITING : 0),
+		.flags = (task->flags & PF_KTHREAD ? OF_KERNEL : 0) |
+			 (task->flags & PF_EXITING ? EXITING : 0),
 	};
 	bpf_probe_read_kernel(record->name, sizeof(record->name), task->comm);
 }
 
-/* A stack of `got` bytes lies behind the record, or none where that is negative. Gives the size of both. */
+/* A stack of `got` bytes lies behind the record, or none where that is negative. Gives the size of
+ * both. */
 static __always_inline __u64 add_stack(struct record *record, long got)
 {
 	if (got < (long)sizeof(__u64)) {

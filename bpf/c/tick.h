@@ -3,11 +3,11 @@
  * The clock of each CPU.
  *
  * `tick` runs at every firing of the CPU's cpu-clock event, in the timer interrupt, on top of
- * whatever the CPU was doing, and says what that was. A CPU that sleeps in the idle loop may not fire
- * at all: some hypervisors park it together with its timers. So `idle` watches the loop's sleep and
- * counts the boundaries that passed in it, or they would be charged to whatever runs first
- * afterwards. `settle` does the same on request, for a CPU that is asleep when data stop; `begin`
- * sets the grid.
+ * whatever the CPU was doing, and says what that was. A CPU that sleeps in the idle loop may not
+ * fire at all: some hypervisors park it together with its timers. So `idle` watches the loop's
+ * sleep and counts the boundaries that passed in it, or they would be charged to whatever runs
+ * first afterwards. `settle` does the same on request, for a CPU that is asleep when data stop;
+ * `begin` sets the grid.
  *
  * All run with interrupts off on the CPU whose books they write.
  */
@@ -26,17 +26,19 @@
 const volatile __u64 period_ns;
 const volatile bool record_idle;
 
-/* Threads are watched only while this is set; the grid goes on regardless, so that a pause shifts no
- * boundary. Only boundaries after begin_ns count, and none after until_ns (0: no end yet), however late a CPU comes to
- * count them. CLOCK_MONOTONIC. Written by load.rs: until_ns lies in the past until all the others tell of new data, so that
- * a CPU that looks meanwhile counts nothing, rather than something that nobody is told of. */
+/* Threads are watched only while this is set; the grid goes on regardless, so that a pause shifts
+ * no boundary. Only boundaries after begin_ns count, and none after until_ns (0: no end yet),
+ * however late a CPU comes to count them. CLOCK_MONOTONIC. Written by load.rs: until_ns lies in the
+ * past until all the others tell of new data, so that a CPU that looks meanwhile counts nothing,
+ * rather than something that nobody is told of. */
 volatile bool recording;
 volatile __u64 begin_ns;
 volatile __u64 until_ns;
 
 /* Is the CPU at work for an interrupt, on top of the thread? Interrupts and softirqs run on stacks
  * of their own, so a stack pointer off the thread's stack tells. */
-static __always_inline bool on_borrowed_stack(struct task_struct *task, const struct tick_regs *regs)
+static __always_inline bool on_borrowed_stack(struct task_struct *task,
+					      const struct tick_regs *regs)
 {
 	return regs->sp - (unsigned long)task->stack >= KERNEL_STACK_SIZE;
 }
@@ -44,7 +46,7 @@ static __always_inline bool on_borrowed_stack(struct task_struct *task, const st
 /* Boundaries that passed on this CPU since they were last counted. */
 static __always_inline __u32 passed(struct cpu_books *book, __u64 now)
 {
-	struct grid grid = { .origin = book->origin, .index = book->index };
+	struct grid grid = {.origin = book->origin, .index = book->index};
 	__u64 begin = begin_ns, until = until_ns;
 	__u32 ticks;
 
@@ -122,7 +124,8 @@ int tick(struct bpf_perf_event_data *ctx)
 		return 0;
 	}
 	if (ticks > 1) {
-		/* Only the last boundary is known to belong to the interrupt that ended the sleep. */
+		/* Only the last boundary is known to belong to the interrupt that ended the sleep.
+		 */
 		if (book->in_idle) {
 			count_idle(book, cpu, now, ticks - 1);
 			ticks = 1;
@@ -149,7 +152,8 @@ int tick(struct bpf_perf_event_data *ctx)
 		}
 	}
 	if (task->pid)
-		out->record.entry = next_entry(book, task, bpf_task_storage_get(&threads, task, 0, 0), true, cpu);
+		out->record.entry = next_entry(
+			book, task, bpf_task_storage_get(&threads, task, 0, 0), true, cpu);
 	send_tick(book, out, size);
 	return 0;
 }
@@ -199,8 +203,8 @@ int begin(void *ctx)
 	return 0;
 }
 
-/* Run by load.rs on each CPU in turn when data stop: what has passed by then counts, for whoever runs. Its
- * timer may come too late for that. */
+/* Run by load.rs on each CPU in turn when data stop: what has passed by then counts, for whoever
+ * runs. Its timer may come too late for that. */
 SEC("raw_tp")
 int settle(void *ctx)
 {

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The user stack of a thread: walked here by the tables that user space has filled (bpf/src/tables.rs is their one
- * writer), and where there are none yet, copied as it is, to be walked there.
+ * The user stack of a thread: walked here by the tables that user space has filled
+ * (bpf/src/tables.rs is their one writer), and where there are none yet, copied as it is, to be
+ * walked there.
  *
- * A program that runs for a millisecond is gone before anybody has heard of it; with a copy of its stack its ticks are
- * as good as others. Copies are large, and are made only while the ring has room to spare.
+ * A program that runs for a millisecond is gone before anybody has heard of it; with a copy of its
+ * stack its ticks are as good as others. Copies are large, and are made only while the ring has
+ * room to spare.
  */
 #ifndef KCOLLECT_USER_H
 #define KCOLLECT_USER_H
@@ -20,11 +22,11 @@ static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word)
 #include "unwind.h"
 
 /* Powers of two: what indexes them is masked, and so need not be trusted. */
-#define MAPPINGS 65536
-#define PAGES 65536
-#define RULES 65536
-#define ROWS 65536
-#define MOST_CHUNKS 1024
+#define MAPPINGS       65536
+#define PAGES	       65536
+#define RULES	       65536
+#define ROWS	       65536
+#define MOST_CHUNKS    1024
 #define MOST_PROCESSES 65536
 
 enum mapping_kind {
@@ -81,11 +83,12 @@ struct {
 
 /* What user space knows of a process. */
 struct process {
-	__u32 execution; /* of which task->self_exec_id the mappings are; or ANY_EXECUTION, until watch_all has told it */
+	__u32 execution; /* of which task->self_exec_id the mappings are; or ANY_EXECUTION, until
+			    watch_all has told it */
 	__u32 first;	 /* index of the first in `mappings` */
 	__u32 count;
-	__u32 version;	 /* of the mappings: goes with each stack that is walked by them */
-	__u32 ignored;	 /* nobody follows it */
+	__u32 version; /* of the mappings: goes with each stack that is walked by them */
+	__u32 ignored; /* nobody follows it */
 };
 
 struct {
@@ -102,10 +105,10 @@ struct {
 #define DEEPEST 1000
 
 /* A copy: the registers, and of the stack as much: a compiler's recursion takes tens of KiB. */
-#define PIECE 4096
+#define PIECE  4096
 #define PIECES 15
 /* Where the ring fills up: brief programs need no more. */
-#define FEW_PIECES 2
+#define FEW_PIECES  2
 #define SMALL_PIECE 128
 /* Below the stack pointer, as much is the function's too. */
 #define RED_ZONE 128
@@ -113,8 +116,9 @@ struct {
 /* As many words can be sent: with what they follow, they are no longer than a mask. */
 #define USER_WORDS 8192
 #define MOST_WORDS 8176
-/* What an iterator writes of one thread, all together, fits its file's 32 KiB, or nothing of it is read. */
-#define SLEEPERS_WORDS 3700
+/* What an iterator writes of one thread, all together, fits its file's 32 KiB, or nothing of it is
+ * read. */
+#define SLEEPERS_WORDS		   3700
 #define USER_RECORD_LENGTH(length) ((length) & (8 * USER_WORDS - 1))
 
 /* A user stack is put together here. */
@@ -125,16 +129,17 @@ struct user_scratch {
 	__u32 end;	    /* enum unwind_end */
 	__u32 guessed;
 	__u32 depth;
-	__u32 stuck;	    /* how many frames were left */
+	__u32 stuck;   /* how many frames were left */
 	__u32 pending; /* the table of a file was needed that is not there yet */
-	__u32 zero; /* nobody writes it; the verifier doesn't know that */
-	__u64 window; /* of another thread's stack: from this address on, the upper part of `words` has it */
+	__u32 zero;    /* nobody writes it; the verifier doesn't know that */
+	__u64 window;  /* of another thread's stack: from this address on, the upper part of `words`
+			  has it */
 	struct entry_record record;
 	__u64 words[USER_WORDS + PIECE / 8];
 };
 
-/* Of each CPU one for programs that run with interrupts off, and those that a thread claims on its way to user mode, where
- * another one may take the CPU from it. Sized by load.rs. */
+/* Of each CPU one for programs that run with interrupts off, and those that a thread claims on its
+ * way to user mode, where another one may take the CPU from it. Sized by load.rs. */
 #define SCRATCHES 4
 
 struct {
@@ -151,7 +156,7 @@ struct sleeper {
 };
 
 /* A piece of its stack at a time lies in the words that no frame takes. */
-#define WINDOW 2048
+#define WINDOW	    2048
 #define WINDOW_WORD 1024
 
 static __always_inline int read_sleeper(struct sleeper *sleeper, __u64 address, __u64 *word)
@@ -164,7 +169,8 @@ static __always_inline int read_sleeper(struct sleeper *sleeper, __u64 address, 
 		if (bpf_copy_from_user_task(window, WINDOW, (void *)address, sleeper->task, 0)) {
 			/* Near the end of the stack. */
 			out->window = -(__u64)WINDOW;
-			return bpf_copy_from_user_task(word, sizeof(*word), (void *)address, sleeper->task, 0);
+			return bpf_copy_from_user_task(word, sizeof(*word), (void *)address,
+						       sleeper->task, 0);
 		}
 	}
 	*word = *(__u64 *)(window + ((address - out->window) & (WINDOW - 1)));
@@ -180,8 +186,9 @@ static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word)
 }
 
 /*
- * Two binary searches, for the last of some that begin not above an address. Their state is masked at each step and their lengths
- * are read anew, so that the verifier, which follows both ways of each comparison, finds them the same at the next step.
+ * Two binary searches, for the last of some that begin not above an address. Their state is masked
+ * at each step and their lengths are read anew, so that the verifier, which follows both ways of
+ * each comparison, finds them the same at the next step.
  */
 
 /* The mapping that holds an address. */
@@ -205,7 +212,8 @@ static __always_inline struct mapping *find_mapping(const struct user_scratch *o
 }
 
 /* The number of the rule for an address of a mapping that has a table; 0 where there is none. */
-static __always_inline __u32 find_rule(const struct user_scratch *out, const struct mapping *mapping, __u64 address)
+static __always_inline __u32 find_rule(const struct user_scratch *out,
+				       const struct mapping *mapping, __u64 address)
 {
 	__u32 below = out->zero, start, zero = 0, number;
 	struct rows *rows;
@@ -230,7 +238,8 @@ static __always_inline __u32 find_rule(const struct user_scratch *out, const str
 	for (__u32 span = ROWS; span; span >>= 1) {
 		__u32 next = below + span;
 
-		if (next <= *(volatile __u32 *)&page->rows && rows->row[(start + next - 1) & (ROWS - 1)].low <= address)
+		if (next <= *(volatile __u32 *)&page->rows &&
+		    rows->row[(start + next - 1) & (ROWS - 1)].low <= address)
 			below = next;
 		below &= 2 * ROWS - 1;
 	}
@@ -297,16 +306,18 @@ static __always_inline long read_piece(void *to, __u32 size, __u64 from, struct 
 		     : bpf_probe_read_user(to, size, (void *)from);
 }
 
-/* Masked where it is used, so that the verifier sees what the compiler knows; `words` has room for a piece beyond. */
+/* Masked where it is used, so that the verifier sees what the compiler knows; `words` has room for
+ * a piece beyond. */
 static __always_inline __u64 *word_at(struct user_scratch *out, __u32 place)
 {
 	barrier_var(place);
 	return out->words + (place & (USER_WORDS - 1));
 }
 
-/* Copies what the walk can go on by from the frame that could not be left: its registers, and the stack from its pointer on, so many
- * pieces and a part of one. */
-static __always_inline void copy_stack(struct user_scratch *out, struct task_struct *other, __u32 pieces)
+/* Copies what the walk can go on by from the frame that could not be left: its registers, and the
+ * stack from its pointer on, so many pieces and a part of one. */
+static __always_inline void copy_stack(struct user_scratch *out, struct task_struct *other,
+				       __u32 pieces)
 {
 	const __u32 most = other ? SLEEPERS_WORDS : MOST_WORDS;
 	__u64 from = out->state.registers[UNWIND_SP];
@@ -328,7 +339,8 @@ static __always_inline void copy_stack(struct user_scratch *out, struct task_str
 		from += PIECE;
 	}
 	for (__u32 piece = 0; piece < PIECE / SMALL_PIECE; piece++) {
-		if (place > most - SMALL_PIECE / 8 || read_piece(word_at(out, place), SMALL_PIECE, from, other))
+		if (place > most - SMALL_PIECE / 8 ||
+		    read_piece(word_at(out, place), SMALL_PIECE, from, other))
 			break;
 		place += SMALL_PIECE / 8;
 		from += SMALL_PIECE;
@@ -348,7 +360,8 @@ static __always_inline bool is_followed(struct task_struct *task)
 }
 
 /* Begins the record of where a thread is in user mode. */
-static __always_inline void describe_entry(struct user_scratch *out, struct task_struct *task, __u32 number, __u32 cpu)
+static __always_inline void describe_entry(struct user_scratch *out, struct task_struct *task,
+					   __u32 number, __u32 cpu)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 
@@ -369,8 +382,9 @@ static __always_inline void describe_entry(struct user_scratch *out, struct task
 	out->end = is_narrow(regs) ? UNWIND_UNSUPPORTED : UNWIND_NO_MAPPING;
 }
 
-/* What is known of the process of a thread, for the program that it executes. A process that was just forked has what its parent
- * has: if that has changed since, what is walked by it is not believed. */
+/* What is known of the process of a thread, for the program that it executes. A process that was
+ * just forked has what its parent has: if that has changed since, what is walked by it is not
+ * believed. */
 static __always_inline struct process *known_process(struct task_struct *task)
 {
 	__u32 pid = task->tgid, parent = task->real_parent->tgid;
@@ -405,10 +419,12 @@ static __always_inline bool end_walk(struct user_scratch *out, struct task_struc
 	out->record.head.frames = out->depth;
 	out->record.end = out->end;
 	out->record.guessed = out->guessed;
-	/* Where nothing is known to be mapped, something may have been since the mappings were told: user space hears of it in time. */
+	/* Where nothing is known to be mapped, something may have been since the mappings were
+	 * told: user space hears of it in time. */
 	if (out->end == UNWIND_NO_MAPPING && out->stuck) {
 		/* So a frame before may have been left by the wrong table: from the beginning. */
-		user_registers((struct pt_regs *)bpf_task_pt_regs(task), &out->state.pc, out->state.registers);
+		user_registers((struct pt_regs *)bpf_task_pt_regs(task), &out->state.pc,
+			       out->state.registers);
 		out->state.known = (1 << UNWIND_REGISTERS) - 1;
 		out->state.exact = 1;
 		out->stuck = 0;
@@ -417,7 +433,8 @@ static __always_inline bool end_walk(struct user_scratch *out, struct task_struc
 }
 
 /* Walks the user stack of the thread that runs, or copies it. */
-static __always_inline void take_user_stack(struct user_scratch *out, struct task_struct *task, __u32 place, __u32 cpu)
+static __always_inline void take_user_stack(struct user_scratch *out, struct task_struct *task,
+					    __u32 place, __u32 cpu)
 {
 	__u32 full;
 
@@ -437,7 +454,7 @@ static __always_inline void take_user_stack(struct user_scratch *out, struct tas
 /* The same of a thread that does not run. */
 static __always_inline void take_sleepers_stack(struct user_scratch *out, struct task_struct *task)
 {
-	struct sleeper sleeper = { .out = out, .task = task };
+	struct sleeper sleeper = {.out = out, .task = task};
 
 	out->window = -(__u64)WINDOW;
 	if (begin_walk(out, task))
@@ -447,7 +464,8 @@ static __always_inline void take_sleepers_stack(struct user_scratch *out, struct
 }
 
 /* Sends it. */
-static __always_inline void send_user_stack(struct user_scratch *out, struct cpu_books *book, __u32 cpu)
+static __always_inline void send_user_stack(struct user_scratch *out, struct cpu_books *book,
+					    __u32 cpu)
 {
 	__u64 size = sizeof(out->record) + 8 * (__u64)out->record.head.frames;
 
@@ -455,6 +473,7 @@ static __always_inline void send_user_stack(struct user_scratch *out, struct cpu
 		__sync_fetch_and_add(&book->entries_lost, 1);
 }
 
-_Static_assert(sizeof(struct entry_record) + 8 * MOST_WORDS < 8 * USER_WORDS, "longer than its mask");
+_Static_assert(sizeof(struct entry_record) + 8 * MOST_WORDS < 8 * USER_WORDS,
+	       "longer than its mask");
 
 #endif

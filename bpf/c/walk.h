@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * Walks over all threads, for whoever reads the iterator: `watch_all` enters those that exist when
- * data begin, `tell_all` says what their accounts say at a sample, `close_all` closes the accounts when
- * data stop, and gives what was still open with the kernel stack it is open in.
+ * data begin, `tell_all` says what their accounts say at a sample, `close_all` closes the accounts
+ * when data stop, and gives what was still open with the kernel stack it is open in.
  *
  * Each thread's absence and account are written here and not into a ring: however many there are,
- * nobody has to make room. The reader must take less at a time than the kernel buffers (32 KiB), or a
- * program is run again for a thread whose account it has closed.
+ * nobody has to make room. The reader must take less at a time than the kernel buffers (32 KiB), or
+ * a program is run again for a thread whose account it has closed.
  *
- * Threads move while they are walked. Entering and closing claim the account first; telling copies it
- * and looks whether the copy conserves time.
+ * Threads move while they are walked. Entering and closing claim the account first; telling copies
+ * it and looks whether the copy conserves time.
  */
 #ifndef KCOLLECT_WALK_H
 #define KCOLLECT_WALK_H
@@ -31,8 +31,9 @@ static __always_inline __u32 state_at(__u64 from, struct task_struct *task, stru
 	return reason(task, thread, task->__state, out);
 }
 
-/* A snapshot tells what a process has mapped, and not by which number the kernel knows what it executes. If it has executed something
- * else in between, that will be told, and what was walked by the snapshot is not believed. */
+/* A snapshot tells what a process has mapped, and not by which number the kernel knows what it
+ * executes. If it has executed something else in between, that will be told, and what was walked by
+ * the snapshot is not believed. */
 static __always_inline void learn_execution(struct task_struct *task)
 {
 	__u32 pid = task->tgid;
@@ -69,9 +70,11 @@ int watch_all(struct bpf_iter__task *ctx)
 	thread->counted = 1;
 	if (!claim(&thread->account, WATCHED_NOT))
 		return 0;
-	/* All that did not move since are entered as of one instant, however long the walk takes. */
+	/* All that did not move since are entered as of one instant, however long the walk takes.
+	 */
 	from = task->start_time > begin_ns ? task->start_time : begin_ns;
-	/* The CPU that it left is not known; this one's grid may have been looked at a while ago. */
+	/* The CPU that it left is not known; this one's grid may have been looked at a while ago.
+	 */
 	grid.origin = book->origin;
 	grid.index = 0;
 	grid_advance(&grid, from, period_ns);
@@ -79,12 +82,14 @@ int watch_all(struct bpf_iter__task *ctx)
 	thread->cpu = cpu;
 	from += any_offset;
 	state = state_at(from, task, thread, &out->absence);
-	account_enter(&thread->account, from, state, state == STATE_ON_CPU ? DETAIL_NONE : detail_of(task, state),
+	account_enter(&thread->account, from, state,
+		      state == STATE_ON_CPU ? DETAIL_NONE : detail_of(task, state),
 		      run_delay(task, from), state == STATE_ON_CPU ? 0 : task->se.sum_exec_runtime);
 	return 0;
 }
 
-/* As of this instant tell_all tells, CLOCK_MONOTONIC, ns; of a thread that has moved since, as of its last move. */
+/* As of this instant tell_all tells, CLOCK_MONOTONIC, ns; of a thread that has moved since, as of
+ * its last move. */
 volatile __u64 tell_ns;
 
 SEC("iter/task")
@@ -128,15 +133,17 @@ struct {
 	__type(value, struct user_scratch);
 } sleeper_scratch SEC(".maps");
 
-/* Tells the user side of a thread that is away while data stop, and may be for ever. Gives its number; 0 where there is none. */
-static __always_inline __u32 tell_sleeper(struct bpf_iter__task *ctx, struct task_struct *task, struct thread *thread,
-					  __u32 cpu)
+/* Tells the user side of a thread that is away while data stop, and may be for ever. Gives its
+ * number; 0 where there is none. */
+static __always_inline __u32 tell_sleeper(struct bpf_iter__task *ctx, struct task_struct *task,
+					  struct thread *thread, __u32 cpu)
 {
 	__u32 zero = 0, number;
 	struct user_scratch *out = bpf_map_lookup_elem(&sleeper_scratch, &zero);
 	__u64 size;
 
-	if (!out || !tell_entries || task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_EXITING) || !is_followed(task))
+	if (!out || !tell_entries || task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_EXITING) ||
+	    !is_followed(task))
 		return 0;
 	number = thread->entry / 2 + 1;
 	describe_entry(out, task, number, cpu);

@@ -1,9 +1,9 @@
 //! Tests of `c/account.h`, compiled natively, as drawings of time.
 //!
-//! A drawing is a line of letters, one for each unit of time: `U` on a CPU, `S` asleep, `L` at a lock, `W` waiting
-//! for a CPU from a wake-up on; `P` too, because it was taken away, `T` because a quota was used up; `I` asleep for block
-//! I/O. It is played to the account as the events that a scheduler would see: a wake-up shows only in the sum
-//! of waits that the scheduler keeps.
+//! A drawing is a line of letters, one for each unit of time: `U` on a CPU, `S` asleep, `L` at a
+//! lock, `W` waiting for a CPU from a wake-up on; `P` too, because it was taken away, `T` because a
+//! quota was used up; `I` asleep for block I/O. It is played to the account as the events that a
+//! scheduler would see: a wake-up shows only in the sum of waits that the scheduler keeps.
 
 use proptest::prelude::*;
 
@@ -212,7 +212,8 @@ fn who_ends_was_on_a_cpu_as_long_as_the_scheduler_says() {
 #[test]
 fn what_more_is_known_of_a_time_is_summed_beside_its_state() {
     conserves("UUIIIIWWUUPPPUUSSSWWWUUTTTTUU");
-    // A wake-up ends the wait for the disk: what follows is a wait for a CPU, and none of a preemption.
+    // A wake-up ends the wait for the disk: what follows is a wait for a CPU, and none of a
+    // preemption.
     conserves("UUIIWWWW");
     conserves("UUPPPPPP");
 }

@@ -24,20 +24,23 @@ pub struct CpuBooks {
     pub lost: u64,
     /// Records that found the ring full.
     pub lost_records: u64,
-    /// Boundaries beyond the first of a firing on a busy CPU: its timer had been held up for that long.
+    /// Boundaries beyond the first of a firing on a busy CPU: its timer had been held up for that
+    /// long.
     pub made_up: u64,
     /// Records whose stack was cut at the kernel's depth limit.
     pub truncated: u64,
     /// Records for which the kernel gave no stack.
     pub no_stack: u64,
-    /// When the clock last fired or idleness was last counted, CLOCK_MONOTONIC nanoseconds; 0 before.
+    /// When the clock last fired or idleness was last counted, CLOCK_MONOTONIC nanoseconds; 0
+    /// before.
     pub last: u64,
     pub(crate) in_idle: u64,
     /// Boundaries in absences of threads whose record found the ring full.
     pub absences_lost: u64,
     /// Threads whose account is lost: the ring was full, or there was no memory for it.
     pub threads_lost: u64,
-    /// Entries to user mode that could not be waited for or told: nothing joins the records with their numbers.
+    /// Entries to user mode that could not be waited for or told: nothing joins the records with
+    /// their numbers.
     pub entries_lost: u64,
     /// Births of processes whose parent waits for their exec that are not told: the ring was full.
     pub births_lost: u64,

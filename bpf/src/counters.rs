@@ -1,8 +1,10 @@
-//! Counters that overflow: attaches the programs of `c/overflow.h` to perf events, and knows what they were not called for.
+//! Counters that overflow: attaches the programs of `c/overflow.h` to perf events, and knows what
+//! they were not called for.
 //!
-//! A counter is a number below [`MOST_COUNTERS`] and has an event on each CPU, or, if it is a tracepoint, one event for all of
-//! them, because the kernel runs its program wherever it is hit. Events count only while data are taken; what they have counted
-//! in the end is held against what was told of it.
+//! A counter is a number below [`MOST_COUNTERS`] and has an event on each CPU, or, if it is a
+//! tracepoint, one event for all of them, because the kernel runs its program wherever it is hit.
+//! Events count only while data are taken; what they have counted in the end is held against what
+//! was told of it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -50,8 +52,8 @@ struct Reading {
 /// What became of a counter's events, of all CPUs together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// All that there were while data were taken. Where the counter shared the hardware with others, those of the time in which
-    /// it had it.
+    /// All that there were while data were taken. Where the counter shared the hardware with
+    /// others, those of the time in which it had it.
     pub events: u64,
     /// Those that records stand for.
     pub recorded: u64,
@@ -65,8 +67,9 @@ pub struct Counted {
 
 impl TickCollector {
     /// Attaches a counter's event on a CPU, which has to be disabled. It counts from the next
-    /// [`TickCollector::set_recording`] on. The event has to read as `PERF_FORMAT_TOTAL_TIME_ENABLED` and `…_RUNNING` say. A
-    /// `tracepoint` is attached once, on any CPU.
+    /// [`TickCollector::set_recording`] on. The event has to read as
+    /// `PERF_FORMAT_TOTAL_TIME_ENABLED` and `…_RUNNING` say. A `tracepoint` is attached once, on
+    /// any CPU.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel refuses.

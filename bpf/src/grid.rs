@@ -1,7 +1,7 @@
 //! Tests of `c/grid.h`, compiled natively, as drawings of time.
 //!
-//! A drawing is a line of firings `^` under boundaries `|`; each firing's ticks are the boundaries it
-//! must stand for.
+//! A drawing is a line of firings `^` under boundaries `|`; each firing's ticks are the boundaries
+//! it must stand for.
 
 use proptest::prelude::*;
 
@@ -25,7 +25,8 @@ impl Grid {
     }
 }
 
-/// Ticks of the firings in a drawing whose first column is the origin; boundaries lie four columns apart.
+/// Ticks of the firings in a drawing whose first column is the origin; boundaries lie four columns
+/// apart.
 fn firings(drawing: &str) -> Vec<u32> {
     let mut grid = Grid {
         origin: 1000,
@@ -79,7 +80,8 @@ fn before_the_origin_nothing_has_passed() {
     assert_eq!(grid.advance(1004, 4), 1);
 }
 
-/// A thread left after boundary 3 was counted and came back after 7 was: so many of the four lie before its wake-up.
+/// A thread left after boundary 3 was counted and came back after 7 was: so many of the four lie
+/// before its wake-up.
 #[test]
 fn the_boundaries_of_an_absence_divide_at_its_wake_up() {
     let before = |woken| {
@@ -98,7 +100,8 @@ fn the_boundaries_of_an_absence_divide_at_its_wake_up() {
     assert_eq!(before(900), 0);
 }
 
-/// A timer that was started late, boundaries being ten apart: they are moved to where it fires, by the shorter way.
+/// A timer that was started late, boundaries being ten apart: they are moved to where it fires, by
+/// the shorter way.
 #[test]
 fn boundaries_lie_where_the_timer_fires() {
     let align = |due| {
@@ -114,8 +117,8 @@ fn boundaries_lie_where_the_timer_fires() {
     assert_eq!(align(0), 1000);
 }
 
-/// A timer that the kernel restarts somewhat later each time: the boundaries follow it, and come back before the time that
-/// they lose is a whole one.
+/// A timer that the kernel restarts somewhat later each time: the boundaries follow it, and come
+/// back before the time that they lose is a whole one.
 #[test]
 fn boundaries_do_not_wander_off() {
     let home = 1000;

@@ -24,13 +24,14 @@ use crate::{CpuBooks, Error};
 
 /// As in `c/maps.h`.
 const SCRATCHES: u32 = 4;
-/// Bytes of one ring. Eight busy CPUs at 1000 Hz with 25 frames each fill it in a second and a half;
-/// the reader comes round five times a second, and is woken at a quarter.
+/// Bytes of one ring. Eight busy CPUs at 1000 Hz with 25 frames each fill it in a second and a
+/// half; the reader comes round five times a second, and is woken at a quarter.
 const RING_SIZE: u32 = 2 << 20;
 /// And with user stacks, of which those of brief programs are copied.
 const RING_SIZE_WITH_USER: u32 = 4 << 20;
 
-/// CLOCK_MONOTONIC nanoseconds: an end of all data that comes before every boundary. 0 would be no end.
+/// CLOCK_MONOTONIC nanoseconds: an end of all data that comes before every boundary. 0 would be no
+/// end.
 const BEFORE_ALL_DATA: u64 = 1;
 
 /// What is fixed when the programs are loaded.
@@ -46,19 +47,22 @@ pub struct Settings {
     pub page_fault: (u64, u64),
     /// One more than the largest CPU id that this machine can have.
     pub cpu_ids: u32,
-    /// How threads' entries to user mode are told, if anybody asks for the user side of what they do.
+    /// How threads' entries to user mode are told, if anybody asks for the user side of what they
+    /// do.
     pub emission: Option<Emission>,
-    /// If there are counters that overflow: of each that is a tracepoint after how many hits it does; 0 for others.
+    /// If there are counters that overflow: of each that is a tracepoint after how many hits it
+    /// does; 0 for others.
     pub counters: Option<[u64; MOST_COUNTERS]>,
 }
 
-/// When the user side of what was recorded in the kernel is told: the join is by thread and number of the entry to user
-/// mode.
+/// When the user side of what was recorded in the kernel is told: the join is by thread and number
+/// of the entry to user mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emission {
     /// By a thread that was away itself, on its way to user mode; by a tick at once.
     OnEntry,
-    /// When something is recorded and the thread is not at the place in user mode that was told last.
+    /// When something is recorded and the thread is not at the place in user mode that was told
+    /// last.
     AtPlace,
 }
 
@@ -113,7 +117,8 @@ impl fmt::Debug for TickCollector {
 }
 
 impl TickCollector {
-    /// Loads the programs and makes their rings; no clock runs yet, and [`TickCollector::set_recording`] is off.
+    /// Loads the programs and makes their rings; no clock runs yet, and
+    /// [`TickCollector::set_recording`] is off.
     ///
     /// # Errors
     /// [`Error::Load`] with the verifier's log when the kernel refuses them, [`Error::Step`] when a
@@ -155,8 +160,8 @@ impl TickCollector {
         Ok((collector, rings))
     }
 
-    /// Attaches the tick to a CPU's clock event and starts that clock, on a grid of its own. Gives the
-    /// grid's beginning, CLOCK_MONOTONIC nanoseconds.
+    /// Attaches the tick to a CPU's clock event and starts that clock, on a grid of its own. Gives
+    /// the grid's beginning, CLOCK_MONOTONIC nanoseconds.
     ///
     /// The event closes when the CPU goes offline, the clocks are stopped or the collector dropped.
     ///
@@ -208,8 +213,8 @@ impl TickCollector {
         self.links.keys().copied()
     }
 
-    /// Begins to take data, or stops, on all CPUs at the instant `now` (CLOCK_MONOTONIC nanoseconds): no
-    /// boundary before or after it counts, whenever a CPU comes to count it.
+    /// Begins to take data, or stops, on all CPUs at the instant `now` (CLOCK_MONOTONIC
+    /// nanoseconds): no boundary before or after it counts, whenever a CPU comes to count it.
     /// [`TickCollector::watch_threads`] or [`TickCollector::close_threads`] has to follow at once.
     ///
     /// # Errors
@@ -236,8 +241,8 @@ impl TickCollector {
         }
         bss.until_ns = now;
         fence(Ordering::Release);
-        // Twice: the second time nothing counts any more, but when a CPU has come to it, no program is at work there that
-        // still saw data being taken.
+        // Twice: the second time nothing counts any more, but when a CPU has come to it, no program
+        // is at work there that still saw data being taken.
         for recording in [true, false] {
             bss.recording = recording;
             for cpu in self.links.keys() {
@@ -267,11 +272,12 @@ impl TickCollector {
         walk_threads(&self.skel.progs.watch_all).map(drop)
     }
 
-    /// What each thread that lives has done until an instant, CLOCK_MONOTONIC nanoseconds, that has just passed. Threads
-    /// that ended are told in the rings.
+    /// What each thread that lives has done until an instant, CLOCK_MONOTONIC nanoseconds, that has
+    /// just passed. Threads that ended are told in the rings.
     ///
     /// # Errors
-    /// [`Error::Step`] when the threads can't be walked, [`Error::Record`] as [`Record::decode_all`].
+    /// [`Error::Step`] when the threads can't be walked, [`Error::Record`] as
+    /// [`Record::decode_all`].
     pub fn tell_threads(&mut self, now: u64) -> Result<Vec<Record>, Error> {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.tell_ns = now;
@@ -279,8 +285,8 @@ impl TickCollector {
         walk_threads(&self.skel.progs.tell_all)
     }
 
-    /// Closes the accounts of all threads that live, when data have stopped: what each has done, and the
-    /// absences that go on.
+    /// Closes the accounts of all threads that live, when data have stopped: what each has done,
+    /// and the absences that go on.
     ///
     /// # Errors
     /// As [`TickCollector::tell_threads`].
@@ -293,8 +299,9 @@ impl TickCollector {
         self.tables.add_rules(&mut self.skel, encoded);
     }
 
-    /// Hands an unwind table to the programs: its rows as the low half of an address and the number of a rule, by page; `row` gives each
-    /// of them. Nothing where there is no room for it, or where it is empty, or its addresses lie more than 1 GiB apart.
+    /// Hands an unwind table to the programs: its rows as the low half of an address and the number
+    /// of a rule, by page; `row` gives each of them. Nothing where there is no room for it, or
+    /// where it is empty, or its addresses lie more than 1 GiB apart.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.
@@ -306,14 +313,16 @@ impl TickCollector {
         self.tables.place(&mut self.skel, pages, row)
     }
 
-    /// Takes a table away. No process may have it any more, and nobody reads it: others get its place.
+    /// Takes a table away. No process may have it any more, and nobody reads it: others get its
+    /// place.
     pub fn remove_table(&mut self, table: TableId) {
         self.tables.remove(table);
     }
 
-    /// Makes the code known that is mapped in a process, by rising start, while it executes its program of that number
-    /// ([`crate::Entry::execution`]); or, where that is not known, what it executes when [`TickCollector::watch_threads`] is called
-    /// next. Gives the version by which stacks say that they were walked by this; nothing where there is no room.
+    /// Makes the code known that is mapped in a process, by rising start, while it executes its
+    /// program of that number ([`crate::Entry::execution`]); or, where that is not known, what it
+    /// executes when [`TickCollector::watch_threads`] is called next. Gives the version by which
+    /// stacks say that they were walked by this; nothing where there is no room.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.
@@ -427,7 +436,8 @@ fn run_on(program: &ProgramMut<'_>, cpu: u32) -> libbpf_rs::Result<()> {
 
 /// Runs an iterator over all threads, and decodes what it writes.
 fn walk_threads(program: &ProgramMut<'_>) -> Result<Vec<Record>, Error> {
-    // Much less than the kernel buffers, or it runs a program twice for a thread that no longer fitted.
+    // Much less than the kernel buffers, or it runs a program twice for a thread that no longer
+    // fitted.
     const AT_A_TIME: usize = 4096;
     let link = program.attach().map_err(step("walk the threads"))?;
     let mut walk = Iter::new(&link).map_err(step("walk the threads"))?;

@@ -1,4 +1,5 @@
-//! The rings into which the programs put records, apart from the programs: whoever empties them need not be who fills the maps.
+//! The rings into which the programs put records, apart from the programs: whoever empties them
+//! need not be who fills the maps.
 
 use std::fmt;
 use std::mem::swap;
@@ -58,7 +59,8 @@ impl Rings {
         })
     }
 
-    /// Appends all that the rings hold to `bytes`, in no order across CPUs, for [`Record::decode_all`](crate::Record::decode_all).
+    /// Appends all that the rings hold to `bytes`, in no order across CPUs, for
+    /// [`Record::decode_all`](crate::Record::decode_all).
     ///
     /// # Errors
     /// [`Error::Step`] when a ring can't be read.
@@ -72,8 +74,8 @@ impl Rings {
         Ok(())
     }
 
-    /// Tells the programs how much of what was taken waits, in eighths of what may. They copy fewer stacks, and from a half on
-    /// none, as where their ring is so full.
+    /// Tells the programs how much of what was taken waits, in eighths of what may. They copy fewer
+    /// stacks, and from a half on none, as where their ring is so full.
     pub fn tell_backlog(&mut self, eighths: u32) {
         if eighths != self.told {
             let told = (self.backlog).update(&[0; 4], &eighths.to_ne_bytes(), MapFlags::ANY);
@@ -84,8 +86,8 @@ impl Rings {
         }
     }
 
-    /// One for each ring. It is readable as long as anything is in the ring; but who waits for that is woken only when an eighth of it
-    /// is full, long before it overflows.
+    /// One for each ring. It is readable as long as anything is in the ring; but who waits for that
+    /// is woken only when an eighth of it is full, long before it overflows.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.maps.iter().map(MapHandle::as_fd)
     }

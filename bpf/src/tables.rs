@@ -1,10 +1,12 @@
-//! What the walk of user stacks goes by, in the kernel's memory: the one writer of the maps of `c/user.h`.
+//! What the walk of user stacks goes by, in the kernel's memory: the one writer of the maps of
+//! `c/user.h`.
 //!
-//! Unwind tables lie in chunks of 65,536 rows, which are made as they are needed, and in a directory of their pages; the mappings of
-//! each process in one long array. Rows are tens of megabytes where compilers run, so nobody has to keep them twice: who handed a table
-//! over reads it here ([`PlacedTable`]). A program may be reading while we write. So what is new is written to a place that nobody
-//! knows of, then made known by one update, and the place of what it replaces is used again only after
-//! [`Tables::tidy`] was called twice, rounds later.
+//! Unwind tables lie in chunks of 65,536 rows, which are made as they are needed, and in a
+//! directory of their pages; the mappings of each process in one long array. Rows are tens of
+//! megabytes where compilers run, so nobody has to keep them twice: who handed a table over reads
+//! it here ([`PlacedTable`]). A program may be reading while we write. So what is new is written to
+//! a place that nobody knows of, then made known by one update, and the place of what it replaces
+//! is used again only after [`Tables::tidy`] was called twice, rounds later.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -86,8 +88,8 @@ pub struct PlacedTable {
 }
 
 impl PlacedTable {
-    /// The number of the rule for an address of the table's space, by the last row that is not above it in its page; 0 where there
-    /// is none.
+    /// The number of the rule for an address of the table's space, by the last row that is not
+    /// above it in its page; 0 where there is none.
     #[must_use]
     pub fn number_at(&self, address: u64) -> u16 {
         let page = self
@@ -236,7 +238,8 @@ impl Tables {
         }
     }
 
-    /// Places a table; nothing where there is no room for it, or where its addresses lie too far apart.
+    /// Places a table; nothing where there is no room for it, or where its addresses lie too far
+    /// apart.
     pub(crate) fn place(
         &mut self,
         skel: &mut CollectorSkel<'_>,
@@ -337,8 +340,8 @@ impl Tables {
         Ok(Some((number, range)))
     }
 
-    /// Makes the mappings of a process known, by rising start, of its execution of that number. Gives their version, or
-    /// nothing where there is no room for them.
+    /// Makes the mappings of a process known, by rising start, of its execution of that number.
+    /// Gives their version, or nothing where there is no room for them.
     pub(crate) fn set_process(
         &mut self,
         skel: &mut CollectorSkel<'_>,
@@ -453,7 +456,8 @@ fn make_chunk(skel: &CollectorSkel<'_>, number: u16) -> Result<MmapMut, Error> {
     };
     let map = MapHandle::create(MapType::Array, Some("kcollect_rows"), 4, size, 1, &options)
         .map_err(step(format!("make room for {ROWS} unwind rows")))?;
-    // SAFETY: the map is ours alone, anonymous kernel memory of `size` bytes which can't shrink; programs only read it.
+    // SAFETY: the map is ours alone, anonymous kernel memory of `size` bytes which can't shrink;
+    // programs only read it.
     let memory = unsafe {
         MmapOptions::new()
             .len(size as usize)

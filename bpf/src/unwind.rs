@@ -1,10 +1,12 @@
-//! The unwinder of `c/unwind.h`, in user space: for stacks whose memory was copied, and for its own tests.
+//! The unwinder of `c/unwind.h`, in user space: for stacks whose memory was copied, and for its own
+//! tests.
 //!
-//! The kernel's programs and this module compile the same C, so that a stack has the same frames whoever walks it. What
-//! differs is brought by the caller of [`walk`]: how rules are found, and how the stack is read.
+//! The kernel's programs and this module compile the same C, so that a stack has the same frames
+//! whoever walks it. What differs is brought by the caller of [`walk`]: how rules are found, and
+//! how the stack is read.
 //!
-//! It refuses to know where rules come from (`user-collector` makes them of ELF files) and to repair a stack: it
-//! ends where the C says so, with the reason.
+//! It refuses to know where rules come from (`user-collector` makes them of ELF files) and to
+//! repair a stack: it ends where the C says so, with the reason.
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
@@ -26,7 +28,8 @@ pub enum End {
     NoTable = 4,
     /// The table says nothing of the pc.
     NoRule = 5,
-    /// It says something that can't be followed, or that needs a register that is known in the innermost frame only.
+    /// It says something that can't be followed, or that needs a register that is known in the
+    /// innermost frame only.
     Unsupported = 6,
     /// The stack could not be read.
     Unreadable = 7,
@@ -84,7 +87,8 @@ impl fmt::Display for End {
 pub struct Registers {
     /// The instruction that was to be executed next.
     pub pc: u64,
-    /// The general registers by their DWARF number; on x86-64, 6 is the frame pointer and 7 the stack pointer.
+    /// The general registers by their DWARF number; on x86-64, 6 is the frame pointer and 7 the
+    /// stack pointer.
     pub general: [u64; 16],
     /// A bit for each of them that is known.
     pub known: u16,
@@ -125,8 +129,8 @@ pub enum Found {
 /// A stack as far as it could be followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Walked {
-    /// Leaf first. The leaf and what a signal has interrupted are where they were; callers are the return address − 1,
-    /// which lies inside their call.
+    /// Leaf first. The leaf and what a signal has interrupted are where they were; callers are the
+    /// return address − 1, which lies inside their call.
     pub frames: Vec<u64>,
     /// Why it ends.
     pub end: End,
@@ -174,7 +178,8 @@ impl Reader {
     }
 }
 
-/// What C calls to read a word. A panic does not leave it: of a function of this kind Rust makes an abort.
+/// What C calls to read a word. A panic does not leave it: of a function of this kind Rust makes an
+/// abort.
 unsafe extern "C" fn read_word<F: FnMut(u64) -> Option<u64>>(
     whose: *mut c_void,
     address: u64,
@@ -194,14 +199,17 @@ unsafe extern "C" fn read_word<F: FnMut(u64) -> Option<u64>>(
 
 /// Follows a stack outwards, from its innermost frame or from another one.
 ///
-/// `find` tells what is known of an address: of the pc as it is in the innermost frame and in one that a signal has
-/// interrupted, and of the return address − 1 in others. `read` gives the 8 bytes of the process at an address,
-/// which may be any number, as a little-endian word; nothing where they can't be had.
+/// `find` tells what is known of an address: of the pc as it is in the innermost frame and in one
+/// that a signal has interrupted, and of the return address − 1 in others. `read` gives the 8 bytes
+/// of the process at an address, which may be any number, as a little-endian word; nothing where
+/// they can't be had.
 ///
-/// At most `most` frames are made; where the last of them has a caller, the end is [`End::Deep`]. That is all that bounds a
-/// stack of hostile making: rules that lead in a circle are followed to it.
+/// At most `most` frames are made; where the last of them has a caller, the end is [`End::Deep`].
+/// That is all that bounds a stack of hostile making: rules that lead in a circle are followed to
+/// it.
 ///
-/// Neither closure may panic. `read` is called through C, where a panic can't pass: it aborts the process.
+/// Neither closure may panic. `read` is called through C, where a panic can't pass: it aborts the
+/// process.
 #[must_use]
 pub fn walk(
     start: &Registers,
@@ -228,7 +236,8 @@ pub fn walk(
         let end = match find(at) {
             Found::Rule(bytes) => {
                 let rule = Rule(bytes);
-                // SAFETY: all three are valid for the call, which keeps no pointer; of the rule any bytes are.
+                // SAFETY: all three are valid for the call, which keeps no pointer; of the rule any
+                // bytes are.
                 unsafe { native_unwind_leave(&raw mut state, &raw const rule, &raw mut reader) }
             }
             Found::Guess => {
@@ -331,7 +340,8 @@ mod tests {
     }
 
     impl Drawing {
-        /// The innermost function is at 0x100, its stack pointer at 0x7000; the outermost at 0xe00 has no caller.
+        /// The innermost function is at 0x100, its stack pointer at 0x7000; the outermost at 0xe00
+        /// has no caller.
         fn new() -> Drawing {
             let mut drawing = Drawing {
                 functions: BTreeMap::new(),
@@ -485,8 +495,8 @@ mod tests {
         }
     }
 
-    /// A handler on a stack of its own above the one that it interrupted. What it interrupted has its first
-    /// instruction before it.
+    /// A handler on a stack of its own above the one that it interrupted. What it interrupted has
+    /// its first instruction before it.
     #[test]
     fn a_signal_onto_a_lower_address() {
         let signal = Drawn {
@@ -610,7 +620,8 @@ mod tests {
         }
     }
 
-    /// gcc's prologue that realigns begins by r10, which nobody saves; r12 is saved by whoever changes it.
+    /// gcc's prologue that realigns begins by r10, which nobody saves; r12 is saved by whoever
+    /// changes it.
     #[test]
     fn other_registers_are_the_innermost_frames() {
         let drawing = |register| {

@@ -1,5 +1,5 @@
-//! The Rust side of `c/wire.h`: ticks, absences, accounts of threads and entries to user mode, decoded
-//! from bytes.
+//! The Rust side of `c/wire.h`: ticks, absences, accounts of threads and entries to user mode,
+//! decoded from bytes.
 //!
 //! Decoding copies and checks; nothing here trusts that a record is what its length says.
 
@@ -61,7 +61,8 @@ pub struct Head {
     pub pid: u32,
     /// The thread.
     pub tid: u32,
-    /// Number of the thread's entry to user mode that tells the user stack of this; 0 where none is expected.
+    /// Number of the thread's entry to user mode that tells the user stack of this; 0 where none is
+    /// expected.
     pub entry: u32,
     /// The thread's name at that time.
     pub name: ThreadName,
@@ -104,7 +105,8 @@ pub struct Tick {
     pub mode: Mode,
     /// An interrupt or softirq had borrowed the CPU from the thread.
     pub irq_work: bool,
-    /// Taken when the thread left its CPU: the first frames of the stack are those of the taking, not the thread's.
+    /// Taken when the thread left its CPU: the first frames of the stack are those of the taking,
+    /// not the thread's.
     pub leaving: bool,
     /// Empty unless `mode` is [`Mode::Kernel`].
     pub stack: Stack,
@@ -121,7 +123,8 @@ pub enum Detail {
     Throttled,
 }
 
-/// A thread came back to a CPU after interval boundaries had passed in its absence; or data stopped in it.
+/// A thread came back to a CPU after interval boundaries had passed in its absence; or data stopped
+/// in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absence {
     /// When and where it came back, and who.
@@ -156,7 +159,8 @@ pub struct ThreadTimes {
     pub head: Head,
     /// It has ended. Else it lives on.
     pub ended: bool,
-    /// The state it is in, as the states are numbered in the experiment; a thread on a CPU is in user.
+    /// The state it is in, as the states are numbered in the experiment; a thread on a CPU is in
+    /// user.
     pub state: u8,
     /// Tells it from all threads that live at that time.
     pub task: u64,
@@ -166,8 +170,8 @@ pub struct ThreadTimes {
     pub since: u64,
     /// For how long it was watched, nanoseconds.
     pub lived: u64,
-    /// Nanoseconds by state, as the states are numbered in the experiment; all of its time on a CPU, in
-    /// whatever mode, is under user.
+    /// Nanoseconds by state, as the states are numbered in the experiment; all of its time on a
+    /// CPU, in whatever mode, is under user.
     pub ns: [u64; STATES],
     /// What more is known of some of that time.
     pub details: Details,
@@ -236,7 +240,8 @@ sums! {
     }
 }
 
-/// A thread went back to user mode, or was there: its user stack is that of all records with this number.
+/// A thread went back to user mode, or was there: its user stack is that of all records with this
+/// number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// When and where, who, and the number.
@@ -291,8 +296,9 @@ pub enum Record {
     Thread(Box<ThreadTimes>),
     /// A thread goes back to user mode.
     Entry(Entry),
-    /// A process was made whose parent waits until it has executed a program or ended (`CLONE_VFORK`). Of the moment at which
-    /// the kernel says that it started, which is before any other record tells of it.
+    /// A process was made whose parent waits until it has executed a program or ended
+    /// (`CLONE_VFORK`). Of the moment at which the kernel says that it started, which is before any
+    /// other record tells of it.
     Birth(Head),
     /// A counter has overflowed.
     Overflow(Overflow),

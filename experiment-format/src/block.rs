@@ -15,8 +15,9 @@
 //! bytes and a second of 8. Packets are multiples of 8 bytes, so that the largest is no larger
 //! than the first of the two and the second stays true under it.
 //!
-//! Two things cannot be kept out: a disk that fails while a block is mapped, and who owns the file may truncate it. Then the
-//! next packet is an error, and all that follow ([`guard`](crate::guard)).
+//! Two things cannot be kept out: a disk that fails while a block is mapped, and who owns the file
+//! may truncate it. Then the next packet is an error, and all that follow
+//! ([`guard`](crate::guard)).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -112,7 +113,8 @@ impl BlockFile {
         Ok(())
     }
 
-    /// Nothing is stored any more. The kernel has not said why; it does when it is asked for what is there already.
+    /// Nothing is stored any more. The kernel has not said why; it does when it is asked for what
+    /// is there already.
     fn disk_failed(&mut self, _: DiskFailed) -> Error {
         self.failed = true;
         let offset = self.block.as_ref().map_or(0, |(_, offset)| *offset);

@@ -345,7 +345,8 @@ impl Archives {
     }
 }
 
-/// The functions of a file, none if there is no file, or it was changed later than `unchanged_since`.
+/// The functions of a file, none if there is no file, or it was changed later than
+/// `unchanged_since`.
 fn read_table(path: &Path, unchanged_since: Option<SystemTime>) -> Result<Option<FunctionTable>> {
     let Some(file) = open_regular(path)? else {
         return Ok(None);

@@ -1,10 +1,11 @@
 //! Stores to a mapped file whose disk fails.
 //!
-//! A block is on disk before it is mapped, so that a full disk is an error when it is asked for. But a page that the kernel has
-//! written back is asked for again at the next store; and where the disk is gone by then, or has become read-only
-//! after an error, or the file was truncated, that store is a SIGBUS. It would kill the collector in the middle of everything. Here it
-//! is an error of that store alone: the handler puts ordinary memory in the place of the block, so that the store can go on
-//! into nowhere, and leaves word.
+//! A block is on disk before it is mapped, so that a full disk is an error when it is asked for.
+//! But a page that the kernel has written back is asked for again at the next store; and where the
+//! disk is gone by then, or has become read-only after an error, or the file was truncated, that
+//! store is a SIGBUS. It would kill the collector in the middle of everything. Here it is an error
+//! of that store alone: the handler puts ordinary memory in the place of the block, so that the
+//! store can go on into nowhere, and leaves word.
 //!
 //! What it refuses: every other SIGBUS. That goes to who was there before.
 
@@ -18,8 +19,8 @@ use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 thread_local! {
-    /// Where this thread is storing: address and length. Of a kind that needs nothing to be done at its first use or at its end,
-    /// so that a handler may look at it.
+    /// Where this thread is storing: address and length. Of a kind that needs nothing to be done at
+    /// its first use or at its end, so that a handler may look at it.
     static STORING: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
     static FAILED: Cell<bool> = const { Cell::new(false) };
 }
@@ -55,8 +56,8 @@ pub(crate) fn guarded(
 fn install() {
     let flags = SaFlags::SA_SIGINFO | SaFlags::SA_ONSTACK;
     let action = SigAction::new(SigHandler::SigAction(bus_error), flags, SigSet::empty());
-    // SAFETY: the handler does nothing that may not be done at any instant: it reads a thread's own numbers and makes two system
-    // calls.
+    // SAFETY: the handler does nothing that may not be done at any instant: it reads a thread's own
+    // numbers and makes two system calls.
     if let Ok(before) = unsafe { sigaction(Signal::SIGBUS, &action) } {
         let _ = BEFORE.set(before);
     }
@@ -72,8 +73,8 @@ extern "C" fn bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let place = ptr::without_provenance_mut(start);
-        // SAFETY: in the place of a map that this thread has borrowed for itself, of the same length; its owner unmaps what is
-        // there.
+        // SAFETY: in the place of a map that this thread has borrowed for itself, of the same
+        // length; its owner unmaps what is there.
         let mapped = unsafe { libc::mmap(place, length, protection, flags, -1, 0) };
         if mapped != libc::MAP_FAILED {
             FAILED.set(true);

@@ -101,8 +101,8 @@ pub struct ExperimentDir {
     owner: Option<(u32, u32)>,
     /// `archives/`, once something is in it.
     archives: OnceLock<OwnedFd>,
-    /// What a file is called until it is complete. One is pending at a time, and names of 255 bytes are too long for a
-    /// suffix.
+    /// What a file is called until it is complete. One is pending at a time, and names of 255 bytes
+    /// are too long for a suffix.
     temporary: &'static str,
 }
 
@@ -243,8 +243,9 @@ impl ExperimentDir {
         )
     }
 
-    /// Another handle of the same directory, for a thread that fills `archives/` while this one writes the experiment. Both
-    /// may have a file of `archives/` pending at the same time. There is one such handle at most.
+    /// Another handle of the same directory, for a thread that fills `archives/` while this one
+    /// writes the experiment. Both may have a file of `archives/` pending at the same time. There
+    /// is one such handle at most.
     ///
     /// # Errors
     ///

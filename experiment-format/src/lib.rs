@@ -2,8 +2,8 @@
 //!
 //! An experiment is a profile with all that is needed to understand it later and elsewhere. This
 //! crate writes and reads it: [`writer::ExperimentWriter`], for what is inside
-//! [`subexperiment::SubexperimentWriter`], and [`reader::Experiment`]. All are for one machine word:
-//! 64-bit, little-endian data of version 12.4.
+//! [`subexperiment::SubexperimentWriter`], and [`reader::Experiment`]. All are for one machine
+//! word: 64-bit, little-endian data of version 12.4.
 //!
 //! # The directory
 //!

@@ -151,8 +151,8 @@ impl ProfileDecl {
 
 /// A counter that was profiled: a metric of its own.
 ///
-/// gprofng makes further metrics of some names: IPC and CPI of `cycles` and `insts`, `K_IPC` and `K_CPI` of `K_cycles` and
-/// `K_insts`.
+/// gprofng makes further metrics of some names: IPC and CPI of `cycles` and `insts`, `K_IPC` and
+/// `K_CPI` of `K_cycles` and `K_insts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CounterDecl {
     /// By what packets refer to it: [`crate::packet::CounterEvent::tag`], 0 to 63.

@@ -1,9 +1,10 @@
 //! Self-described packets: a declaration in `log.xml` says which bytes of a packet mean what.
 //!
 //! A reader takes each field from its declared place, so a writer is free in its layout. Those of
-//! the packets that we write, [`ClockTick`], [`TickArray`] and [`CounterEvent`], are stated once, in a table; the
-//! declaration and the encoder both follow from it. The decoder follows from whatever declaration
-//! a file has, and gives [`ClockRecord`]s for the first two, a [`CounterRecord`] for the third.
+//! the packets that we write, [`ClockTick`], [`TickArray`] and [`CounterEvent`], are stated once,
+//! in a table; the declaration and the encoder both follow from it. The decoder follows from
+//! whatever declaration a file has, and gives [`ClockRecord`]s for the first two, a
+//! [`CounterRecord`] for the third.
 
 pub(crate) mod counter;
 mod tick;

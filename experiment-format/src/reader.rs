@@ -381,7 +381,8 @@ impl<'a> Packet<'a> {
         self.layout.ticks(self.bytes)
     }
 
-    /// What it says of a counter; none if it is no counter's packet, or lacks the thread, the time, the counter or its value.
+    /// What it says of a counter; none if it is no counter's packet, or lacks the thread, the time,
+    /// the counter or its value.
     pub fn counted(&self) -> Option<CounterRecord> {
         self.layout.counted(self.bytes)
     }

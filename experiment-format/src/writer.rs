@@ -186,7 +186,8 @@ impl ExperimentWriter {
         self.profile()?.append(&array.encode()?)
     }
 
-    /// Writes that a counter has overflowed. The header has to declare it: [`crate::log::ProfileDecl::Counters`].
+    /// Writes that a counter has overflowed. The header has to declare it:
+    /// [`crate::log::ProfileDecl::Counters`].
     ///
     /// # Errors
     ///
@@ -230,8 +231,8 @@ impl ExperimentWriter {
         file.commit()
     }
 
-    /// Appends a line to a text file of our own beside the others, with the newline that ends it. The line is there whole
-    /// or not at all; blank lines may stand between.
+    /// Appends a line to a text file of our own beside the others, with the newline that ends it.
+    /// The line is there whole or not at all; blank lines may stand between.
     ///
     /// # Errors
     ///

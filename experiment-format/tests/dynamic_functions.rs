@@ -1,7 +1,7 @@
 //! Functions that a JIT makes, as stock gprofng reads them.
 //!
-//! Code in anonymous memory has a name by a `function` event alone, without text; `unmap` ends it; and what lies at the same
-//! address later is told apart by time.
+//! Code in anonymous memory has a name by a `function` event alone, without text; `unmap` ends it;
+//! and what lies at the same address later is told apart by time.
 
 #![allow(
     clippy::unwrap_used,
@@ -32,7 +32,8 @@ struct Written {
     path: PathBuf,
 }
 
-/// An experiment with these maps, and ticks at times and addresses: (seconds, address, ticks of 10 ms).
+/// An experiment with these maps, and ticks at times and addresses: (seconds, address, ticks of 10
+/// ms).
 fn written(maps: &[MapEvent], ticks: &[(u64, u64, u32)]) -> Written {
     let tmp = tempfile::tempdir().unwrap();
     let clock = clock(10_000, NumStates::Solaris, ClockTick::declaration());
@@ -163,8 +164,8 @@ fn a_longer_or_shorter_name_at_the_same_place_is_another_function_after_the_end(
     assert_eq!(fib, ["4.000", "1.000"], "{text}");
 }
 
-/// gprofng sorts events by time, and one that comes late before those of its own instant: an end and a beginning of
-/// one instant would change places.
+/// gprofng sorts events by time, and one that comes late before those of its own instant: an end
+/// and a beginning of one instant would change places.
 #[test]
 fn what_is_written_late_is_as_good_if_an_end_is_before_a_beginning() {
     let late = |gap: u64| {
@@ -193,8 +194,9 @@ fn what_is_written_late_is_as_good_if_an_end_is_before_a_beginning() {
     assert!(errors.contains("loaded with same address"), "{errors}");
 }
 
-/// Why a function is not to be written where a file is mapped, nor the anonymous memory as a segment: gprofng looks at the
-/// mapping that it found last before it looks for a better one, so the name is a matter of chance.
+/// Why a function is not to be written where a file is mapped, nor the anonymous memory as a
+/// segment: gprofng looks at the mapping that it found last before it looks for a better one, so
+/// the name is a matter of chance.
 #[test]
 fn a_segment_keeps_its_addresses_from_a_function() {
     let segment = MapEvent::Segment {

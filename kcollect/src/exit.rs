@@ -1,11 +1,12 @@
 //! How kcollect ends: one exit code for each kind of trouble, and one way to say it.
 //!
-//! A script has to tell "not root" from "disk full" without reading English, so each kind has its own code. The numbers
-//! are those of sysexits(3), because they stay clear of 1 and 2, which every program uses, and of 126 upwards, which are
-//! the shell's. When a load ran and kcollect had no trouble of its own, the load's status is kcollect's: see
-//! [`load_code`] and [`spawn_code`].
+//! A script has to tell "not root" from "disk full" without reading English, so each kind has its
+//! own code. The numbers are those of sysexits(3), because they stay clear of 1 and 2, which every
+//! program uses, and of 126 upwards, which are the shell's. When a load ran and kcollect had no
+//! trouble of its own, the load's status is kcollect's: see [`load_code`] and [`spawn_code`].
 //!
-//! What this refuses: a failure without a cure. Whoever makes a [`Failure`] has to say what the user can do about it.
+//! What this refuses: a failure without a cure. Whoever makes a [`Failure`] has to say what the
+//! user can do about it.
 
 use std::fmt;
 use std::io;
@@ -28,7 +29,8 @@ pub enum Kind {
     Unavailable = 69,
     /// A mistake in kcollect itself.
     Software = 70,
-    /// The experiment, a picture or an export cannot be created: directory missing, name taken, read-only file system, disk full at the start.
+    /// The experiment, a picture or an export cannot be created: directory missing, name taken,
+    /// read-only file system, disk full at the start.
     CantCreate = 73,
     /// Writing failed in the middle. The experiment is valid up to there.
     IoErr = 74,
@@ -87,7 +89,8 @@ impl From<Kind> for ExitCode {
 
 /// Why kcollect ends with a code of its own: the kind, what happened, and what to do about it.
 ///
-/// Displayed as `<message>: <cure>`, on one line; [`Failure::line`] puts the name of the program before it.
+/// Displayed as `<message>: <cure>`, on one line; [`Failure::line`] puts the name of the program
+/// before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Decides the exit code.
@@ -123,7 +126,8 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The exit code of a load that ran: its own status, or 128 plus the signal that ended it, as a shell says it.
+/// The exit code of a load that ran: its own status, or 128 plus the signal that ended it, as a
+/// shell says it.
 #[must_use]
 pub fn load_code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
@@ -133,7 +137,8 @@ pub fn load_code(status: ExitStatus) -> u8 {
     }
 }
 
-/// The exit code of a load that could not be started: 127 if there is no such program, else 126, as a shell says it.
+/// The exit code of a load that could not be started: 127 if there is no such program, else 126, as
+/// a shell says it.
 #[must_use]
 pub fn spawn_code(error: &io::Error) -> u8 {
     match error.kind() {

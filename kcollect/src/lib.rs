@@ -1,11 +1,13 @@
-//! kcollect profiles the whole machine, kernel and user, and writes what it saw as an experiment that
-//! gprofng opens.
+//! kcollect profiles the whole machine, kernel and user, and writes what it saw as an experiment
+//! that gprofng opens.
 //!
 //! In the order of a run: [`cli`] turns what was typed into a plan; [`session`] opens the
-//! [`sources`] (a clock and a side-band for each CPU, by `bpf` and [`perf`], emptied by the [`reader`]), puts their events in
-//! [`order`], and hands them to the [`kernel`]'s founder experiment; [`summary`] says what came of it.
-//! [`report`] reads it again, by whomever and wherever, [`symbol`] says of its addresses which lines they are, [`picture`] draws
-//! it, [`export`] writes it for other tools. [`counters`] counts, without recording. [`doctor`] says beforehand what is missing, [`exit`] how a run ends.
+//! [`sources`] (a clock and a side-band for each CPU, by `bpf` and [`perf`], emptied by the
+//! [`reader`]), puts their events in [`order`], and hands them to the [`kernel`]'s founder
+//! experiment; [`summary`] says what came of it. [`report`] reads it again, by whomever and
+//! wherever, [`symbol`] says of its addresses which lines they are, [`picture`] draws it,
+//! [`export`] writes it for other tools. [`counters`] counts, without recording. [`doctor`] says
+//! beforehand what is missing, [`exit`] how a run ends.
 
 pub mod cli;
 pub mod counters;

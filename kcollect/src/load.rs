@@ -1,7 +1,7 @@
 //! The load: the command given on the command line.
 //!
-//! It inherits everything as it is: standard streams, environment, working directory. What it is not is ours to end:
-//! when the run ends before it, it goes on.
+//! It inherits everything as it is: standard streams, environment, working directory. What it is
+//! not is ours to end: when the run ends before it, it goes on.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -17,8 +17,8 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::precedence;
 
-/// Looks for a load's program before anything is opened: a misspelt name should not cost a recording.
-/// Gives the name and why it can't be executed.
+/// Looks for a load's program before anything is opened: a misspelt name should not cost a
+/// recording. Gives the name and why it can't be executed.
 #[must_use]
 pub fn refused(words: &[OsString]) -> Option<(&OsStr, io::Error)> {
     let program = words.first()?;
@@ -97,8 +97,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts it. `descriptors` is how many files it may have open, soft and hard, where that is not what kcollect has; the
-    /// signals that kcollect was started to `ignore` it ignores too.
+    /// Starts it. `descriptors` is how many files it may have open, soft and hard, where that is
+    /// not what kcollect has; the signals that kcollect was started to `ignore` it ignores too.
     ///
     /// # Errors
     /// What `execve(2)` says: there is no such program, or it is none.

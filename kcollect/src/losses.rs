@@ -1,8 +1,8 @@
 //! What is missing from an experiment or impaired in it, by cause.
 //!
-//! Each count is taken where the loss happens: in the kernel by the books of a CPU, here where events
-//! are put in order and written. They are in the summary, in the header of every report, and in
-//! `kcollect.json`. Zeros are facts too.
+//! Each count is taken where the loss happens: in the kernel by the books of a CPU, here where
+//! events are put in order and written. They are in the summary, in the header of every report, and
+//! in `kcollect.json`. Zeros are facts too.
 
 use serde::Serialize;
 
@@ -31,7 +31,8 @@ pub struct Losses {
     pub made_up: u64,
     /// Entries of threads to user mode that could not be told: ticks without their user side.
     pub entries: u64,
-    /// Births of processes whose parent waits for their exec that could not be told: of descendants, `_f1_x1` in place of `_c1`.
+    /// Births of processes whose parent waits for their exec that could not be told: of
+    /// descendants, `_f1_x1` in place of `_c1`.
     pub births: u64,
     /// Events that came after their time had been passed on.
     pub late_events: u64,
@@ -39,8 +40,8 @@ pub struct Losses {
     pub overflows: u64,
 }
 
-/// What a count of [`Losses`] counts, by its name in `kcollect.json`; a name that is not known stands for itself, since
-/// the experiment may be of another version.
+/// What a count of [`Losses`] counts, by its name in `kcollect.json`; a name that is not known
+/// stands for itself, since the experiment may be of another version.
 #[must_use]
 pub fn counted(name: &str) -> &str {
     match name {

@@ -40,8 +40,8 @@ pub fn possible_cpus() -> io::Result<CpuSet> {
     cpu_list("possible")
 }
 
-/// The build id of the running kernel, hexadecimal, from its own notes: debug files are found by it. None where the kernel
-/// has none.
+/// The build id of the running kernel, hexadecimal, from its own notes: debug files are found by
+/// it. None where the kernel has none.
 #[must_use]
 pub fn kernel_build_id() -> Option<String> {
     let notes = fs::read("/sys/kernel/notes").ok()?;
@@ -124,17 +124,17 @@ fn megahertz(cpus: &procfs::CpuInfo, position: usize) -> u32 {
         .map_or(0, |mhz| mhz.round() as u32)
 }
 
-/// Raises how many files this process may have open to the most that it may raise it to: each load object keeps one open until
-/// it is archived. Gives what it was, soft and hard, if it changed.
+/// Raises how many files this process may have open to the most that it may raise it to: each load
+/// object keeps one open until it is archived. Gives what it was, soft and hard, if it changed.
 pub fn raise_descriptors() -> Option<(u64, u64)> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     let raised = soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
     raised.then_some((soft, hard))
 }
 
-/// Has large blocks of memory given back as soon as they are free. An unwind table and the names of a large program take tens of
-/// megabytes while they are made; the C library keeps blocks of the largest size that was ever freed for the next one, which
-/// mostly never comes.
+/// Has large blocks of memory given back as soon as they are free. An unwind table and the names of
+/// a large program take tens of megabytes while they are made; the C library keeps blocks of the
+/// largest size that was ever freed for the next one, which mostly never comes.
 pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     for parameter in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
@@ -144,7 +144,8 @@ pub fn give_memory_back() {
     }
 }
 
-/// Gives back what many small blocks have left behind that are free now. It takes about a millisecond.
+/// Gives back what many small blocks have left behind that are free now. It takes about a
+/// millisecond.
 pub fn give_rest_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it takes a number, and moves nothing that is in use.

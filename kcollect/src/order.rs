@@ -1,8 +1,8 @@
 //! One time-ordered stream from many rings.
 //!
 //! Rings are drained in rounds; within a round records come in any order against those of other
-//! rings. A record is in its ring very soon after its time, so what is old enough at the beginning of
-//! a round is complete once that round is drained, and goes out sorted.
+//! rings. A record is in its ring very soon after its time, so what is old enough at the beginning
+//! of a round is complete once that round is drained, and goes out sorted.
 //!
 //! A record that comes later all the same goes out next, counted: its time is right, only the state
 //! of the world it is judged by may be a little newer.

@@ -1,5 +1,5 @@
-//! What kcollect says: results on standard output, the rest on standard error, or all of it appended
-//! to the file of `-O`. While it records, one line on a terminal.
+//! What kcollect says: results on standard output, the rest on standard error, or all of it
+//! appended to the file of `-O`. While it records, one line on a terminal.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write as _};

@@ -1,15 +1,19 @@
 //! Who goes before others: how the scheduler treats kcollect's threads, and the load.
 //!
-//! The [reader](crate::reader) goes before others always: it copies memory, and what it does not take in time is lost.
+//! The [reader](crate::reader) goes before others always: it copies memory, and what it does not
+//! take in time is lost.
 //!
-//! Who applies what was read, and who makes unwind tables, go before others for a tenth of the time. As long as the programs in the
-//! kernel do not know a process they copy its stacks, and that is more to read and to apply: where hundreds begin at once, who
-//! had to wait in a row with them would come too late for all of them.
+//! Who applies what was read, and who makes unwind tables, go before others for a tenth of the
+//! time. As long as the programs in the kernel do not know a process they copy its stacks, and that
+//! is more to read and to apply: where hundreds begin at once, who had to wait in a row with them
+//! would come too late for all of them.
 //!
-//! Not for more. There may be a second's work to do for them, and what they do should not have to wait for that: it can be done when the
-//! CPUs have nothing else. And a real-time thread that waits in the kernel for a lock or a reference of another thread by
-//! trying again and again keeps that thread from its CPU: `wait4(2)` does so, and what looks up names below `/proc`, where the
-//! directory of somebody dead has to go first. So a thread that does nothing else gives and takes it, in turns.
+//! Not for more. There may be a second's work to do for them, and what they do should not have to
+//! wait for that: it can be done when the CPUs have nothing else. And a real-time thread that waits
+//! in the kernel for a lock or a reference of another thread by trying again and again keeps that
+//! thread from its CPU: `wait4(2)` does so, and what looks up names below `/proc`, where the
+//! directory of somebody dead has to go first. So a thread that does nothing else gives and takes
+//! it, in turns.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -51,8 +55,8 @@ pub struct Precedence {
 }
 
 impl Precedence {
-    /// Gives it to threads: round robin among real-time threads, at their lowest priority. What they start meanwhile does not
-    /// inherit that.
+    /// Gives it to threads: round robin among real-time threads, at their lowest priority. What
+    /// they start meanwhile does not inherit that.
     ///
     /// # Errors
     /// As [`always`]; or when no thread can be started.
@@ -118,7 +122,8 @@ fn prefer(thread: Pid) -> Result<(), Errno> {
 
 fn yield_to_others(threads: &[Pid]) {
     for thread in threads {
-        // To give it up needs no privilege. Should it fail nevertheless, the end of the process does it.
+        // To give it up needs no privilege. Should it fail nevertheless, the end of the process
+        // does it.
         let _ = schedule(*thread, libc::SCHED_OTHER, 0);
     }
 }

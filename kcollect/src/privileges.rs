@@ -1,30 +1,33 @@
 //! What kcollect may still do once all is open: no more than it needs.
 //!
-//! It is started as root, mostly, and then reads files and memory of whoever runs on the machine, for hours. So before the first of
-//! them is read, and before the threads that read them are born, it gives up what it has no use for, for good
-//! (`no_new_privs` too). Kept, of what it has, are
+//! It is started as root, mostly, and then reads files and memory of whoever runs on the machine,
+//! for hours. So before the first of them is read, and before the threads that read them are born,
+//! it gives up what it has no use for, for good (`no_new_privs` too). Kept, of what it has, are
 //!
-//! * `BPF` and `PERFMON`: a CPU that comes online gets its clock and its side-band then, and unwind tables their maps as they grow;
-//! * `SYS_PTRACE`, `DAC_READ_SEARCH` and `CHECKPOINT_RESTORE`: the maps and files of processes that come, by
-//!   `/proc/PID/maps`, `map_files`, `root` and `mem`, whosever they are;
+//! * `BPF` and `PERFMON`: a CPU that comes online gets its clock and its side-band then, and unwind
+//!   tables their maps as they grow;
+//! * `SYS_PTRACE`, `DAC_READ_SEARCH` and `CHECKPOINT_RESTORE`: the maps and files of processes that
+//!   come, by `/proc/PID/maps`, `map_files`, `root` and `mem`, whosever they are;
 //! * `SYSLOG`: the addresses in `/proc/kallsyms`, read again for modules that came;
-//! * `SYS_NICE`: to read the rings before others ([`crate::reader`]); `IPC_LOCK`: a ring for a CPU that comes, beyond a user's allowance;
-//! * `CHOWN`, `DAC_OVERRIDE` and `FOWNER`, but only where the experiment, its directory or its group file are somebody
-//!   else's than the user it runs as, under sudo above all: subexperiments are made in it, handed over, and taken back if the
-//!   start fails;
-//! * `SYS_ADMIN`, but only where `kernel.perf_event_paranoid` is above 2: Debian and Ubuntu then let nothing else
-//!   open a perf event, nor for a CPU that comes.
+//! * `SYS_NICE`: to read the rings before others ([`crate::reader`]); `IPC_LOCK`: a ring for a CPU
+//!   that comes, beyond a user's allowance;
+//! * `CHOWN`, `DAC_OVERRIDE` and `FOWNER`, but only where the experiment, its directory or its
+//!   group file are somebody else's than the user it runs as, under sudo above all: subexperiments
+//!   are made in it, handed over, and taken back if the start fails;
+//! * `SYS_ADMIN`, but only where `kernel.perf_event_paranoid` is above 2: Debian and Ubuntu then
+//!   let nothing else open a perf event, nor for a CPU that comes.
 //!
 //! And system calls that a recording never makes are refused ([`crate::seccomp`]).
 //!
-//! **The load gets none of this.** It is to start with exactly what kcollect was started with, and capabilities that are ambient
-//! are lost with permitted ones, `no_new_privs` and the refusals are inherited, and root itself could not execute another user's private program
-//! without `DAC_OVERRIDE`. All of that is a thread's own, not the process's. So the thread that starts the load
-//! ([`crate::load::Starter`]) is born before this, starts it when it is time, and ends. The bounding and inheritable sets stay as
-//! they are: with `no_new_privs` they give nothing back.
+//! **The load gets none of this.** It is to start with exactly what kcollect was started with, and
+//! capabilities that are ambient are lost with permitted ones, `no_new_privs` and the refusals are
+//! inherited, and root itself could not execute another user's private program without
+//! `DAC_OVERRIDE`. All of that is a thread's own, not the process's. So the thread that starts the
+//! load ([`crate::load::Starter`]) is born before this, starts it when it is time, and ends. The
+//! bounding and inheritable sets stay as they are: with `no_new_privs` they give nothing back.
 //!
-//! This refuses to guess about threads: those that are there already keep what they have, which is why it has to be called before all but
-//! that one.
+//! This refuses to guess about threads: those that are there already keep what they have, which is
+//! why it has to be called before all but that one.
 
 use std::fs;
 use std::io;
@@ -52,7 +55,8 @@ const FOR_OTHERS: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER);
 
-/// The level above which only `SYS_ADMIN` opens perf events, on distributions that have such levels.
+/// The level above which only `SYS_ADMIN` opens perf events, on distributions that have such
+/// levels.
 const ORDINARY_PARANOIA: i32 = 2;
 
 /// What a recording needs from here on.

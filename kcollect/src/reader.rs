@@ -1,10 +1,12 @@
 //! The reader: a thread that empties the rings, does nothing else, and goes before others.
 //!
-//! What is in the rings may take long to apply: hundreds of processes begin at once, a disk is slow, the machine has more work than
-//! CPUs. The kernel does not wait for that, and what finds a ring full is lost: the profile of the very overload that somebody
-//! wants to understand would have holes. So it is taken out of the rings at once, as bytes, and waits in memory instead.
+//! What is in the rings may take long to apply: hundreds of processes begin at once, a disk is
+//! slow, the machine has more work than CPUs. The kernel does not wait for that, and what finds a
+//! ring full is lost: the profile of the very overload that somebody wants to understand would have
+//! holes. So it is taken out of the rings at once, as bytes, and waits in memory instead.
 //!
-//! Memory has an end too: where [`MOST_WAITING`] bytes wait already, the rings fill up, and the losses are counted as ever.
+//! Memory has an end too: where [`MOST_WAITING`] bytes wait already, the rings fill up, and the
+//! losses are counted as ever.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,11 +22,12 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::perf::ring::PerfRing;
 use crate::precedence;
 
-/// So much may wait, bytes: some half a minute of what brief programs on two CPUs say, one after the other.
+/// So much may wait, bytes: some half a minute of what brief programs on two CPUs say, one after
+/// the other.
 pub const MOST_WAITING: usize = 64 << 20;
 
-/// Copies of stacks are the most of it, where many processes begin at once. The programs make fewer when a quarter of this waits, bytes,
-/// and none from the half on.
+/// Copies of stacks are the most of it, where many processes begin at once. The programs make fewer
+/// when a quarter of this waits, bytes, and none from the half on.
 const ROOM_FOR_COPIES: usize = 32 << 20;
 
 /// When so much waits, bytes, it should not wait for the next round.
@@ -62,8 +65,8 @@ impl Bytes {
     }
 }
 
-/// The rings, and the thread that empties them, once it was started. Until then, and without it, they are emptied when somebody
-/// [takes](Reader::take) what is in them.
+/// The rings, and the thread that empties them, once it was started. Until then, and without it,
+/// they are emptied when somebody [takes](Reader::take) what is in them.
 #[derive(Debug)]
 pub struct Reader {
     shared: Arc<Shared>,
@@ -114,8 +117,8 @@ impl Reader {
     /// Starts the thread, with the privileges that the caller has by now.
     ///
     /// # Errors
-    /// When no thread can be started; or `EPERM`, when it runs, but not before others: without `CAP_SYS_NICE`, or in a cgroup that
-    /// has no share of real time.
+    /// When no thread can be started; or `EPERM`, when it runs, but not before others: without
+    /// `CAP_SYS_NICE`, or in a cgroup that has no share of real time.
     pub fn start(&mut self) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let (tell, told) = channel();
@@ -124,7 +127,8 @@ impl Reader {
             .spawn(move || {
                 // Whoever asks waits for it.
                 let _ = tell.send(precedence::always());
-                // Without descriptors there is nothing to wait for: the rings are emptied by whoever takes what is in them.
+                // Without descriptors there is nothing to wait for: the rings are emptied by
+                // whoever takes what is in them.
                 let _ = shared.keep_empty();
             })?;
         self.thread = Some(thread);
@@ -153,7 +157,8 @@ impl Reader {
         self.shared.ring_the_bell();
     }
 
-    /// All that came since the last time, up to this instant, in place of what is in `bytes`, whose memory is used again.
+    /// All that came since the last time, up to this instant, in place of what is in `bytes`, whose
+    /// memory is used again.
     ///
     /// # Errors
     /// [`bpf::Error::Step`] when a ring can't be read.
@@ -195,7 +200,8 @@ impl Shared {
             let descriptors = self.lock().descriptors()?;
             let wakers = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
             wakers.add(&self.bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
-            // Edges alone: a ring is readable as soon as anything is in it, but wakes when it is time to come.
+            // Edges alone: a ring is readable as soon as anything is in it, but wakes when it is
+            // time to come.
             let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
             for descriptor in &descriptors {
                 wakers.add(descriptor, EpollEvent::new(edges, RING))?;

@@ -1,11 +1,15 @@
-//! System calls that a recording never makes, refused by the kernel: the second wall, behind capabilities that are gone.
+//! System calls that a recording never makes, refused by the kernel: the second wall, behind
+//! capabilities that are gone.
 //!
-//! What kcollect reads is other people's, and should any of it ever turn a reader into the reader's tool, that tool starts no program,
-//! opens no network, takes hold of no process, and changes nothing of the machine. All else is allowed: a list of what is needed
-//! would be another one for each C library and kernel, and who finds out that it lacks something is somebody in the middle of a recording.
+//! What kcollect reads is other people's, and should any of it ever turn a reader into the reader's
+//! tool, that tool starts no program, opens no network, takes hold of no process, and changes
+//! nothing of the machine. All else is allowed: a list of what is needed would be another one for
+//! each C library and kernel, and who finds out that it lacks something is somebody in the middle
+//! of a recording.
 //!
-//! Such a call fails with `EPERM`. The filter is a thread's, and of those that it makes from then on; so it does not reach the load, which is
-//! another thread's to start (see [`crate::privileges`]).
+//! Such a call fails with `EPERM`. The filter is a thread's, and of those that it makes from then
+//! on; so it does not reach the load, which is another thread's to start (see
+//! [`crate::privileges`]).
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -14,8 +18,8 @@ use std::io;
 use nix::libc;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 
-/// They come in groups: programs; other processes; the network; namespaces and mounts; the kernel and its clocks; who one is; and ways
-/// around a filter of system calls.
+/// They come in groups: programs; other processes; the network; namespaces and mounts; the kernel
+/// and its clocks; who one is; and ways around a filter of system calls.
 const NEVER: [libc::c_long; 42] = [
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -67,7 +71,8 @@ const NEVER: [libc::c_long; 42] = [
     libc::SYS_personality,
 ];
 
-/// Refuses them to the calling thread and to those that it makes, for good. It must have `no_new_privs` or `CAP_SYS_ADMIN`.
+/// Refuses them to the calling thread and to those that it makes, for good. It must have
+/// `no_new_privs` or `CAP_SYS_ADMIN`.
 ///
 /// # Errors
 /// What the kernel says: it may have no such filters (`CONFIG_SECCOMP_FILTER`).

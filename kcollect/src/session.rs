@@ -1,8 +1,8 @@
 //! One recording: open everything, run until it is time to stop, close everything.
 //!
 //! The order at the start matters. Whatever can refuse comes first, so that a start that fails
-//! leaves nothing behind; the side-band is open before the snapshot of what runs, the snapshot is taken
-//! before the first tick, and the experiment can be opened before it holds one.
+//! leaves nothing behind; the side-band is open before the snapshot of what runs, the snapshot is
+//! taken before the first tick, and the experiment can be opened before it holds one.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
@@ -34,16 +34,18 @@ use crate::signals::{self, Signals};
 use crate::sources::Sources;
 use crate::summary::Summary;
 
-/// From one application of what has come to the next, nanoseconds: five rounds a second cost next to nothing.
+/// From one application of what has come to the next, nanoseconds: five rounds a second cost next
+/// to nothing.
 const ROUND: u64 = 200_000_000;
 
-/// Where many processes begin at once, applying that takes its time: the programs in the kernel learn of the first ones after so long,
-/// nanoseconds, or they go on copying their stacks.
+/// Where many processes begin at once, applying that takes its time: the programs in the kernel
+/// learn of the first ones after so long, nanoseconds, or they go on copying their stacks.
 const LONGEST_APPLICATION: u64 = 20_000_000;
 
 /// How often it is looked whether the user has given up on archiving.
 const ARCHIVE_ROUND: Duration = Duration::from_millis(100);
-/// The longest that one load object may take of the time in which somebody waits. The largest that is copied, 1 GiB, takes so long at 36 MB/s.
+/// The longest that one load object may take of the time in which somebody waits. The largest that
+/// is copied, 1 GiB, takes so long at 36 MB/s.
 const ARCHIVE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Records as planned, with these counters. Gives the exit code: the load's, or 0.
@@ -302,7 +304,8 @@ impl<'a> Session<'a> {
         Ok(code)
     }
 
-    /// Archives what is not archived yet. Another Ctrl-C gives up on that, and so does a file that takes too long.
+    /// Archives what is not archived yet. Another Ctrl-C gives up on that, and so does a file that
+    /// takes too long.
     fn archive(&mut self, output: &mut Output) {
         let (signals, mut given_up) = (&mut self.signals, false);
         let mut give_up = || {
@@ -541,7 +544,8 @@ fn after(time: u64, span: Duration) -> u64 {
     time.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// The thread that starts the load, if there is one, with the privileges that kcollect was started with.
+/// The thread that starts the load, if there is one, with the privileges that kcollect was started
+/// with.
 fn starter(
     plan: &Plan,
     descriptors: Option<(u64, u64)>,

@@ -18,8 +18,8 @@ pub enum Request {
     Toggle,
     /// Record a sample (`-l`).
     Sample,
-    /// Nothing but a look around: SIGCHLD, for the load may have ended; SIGXFSZ, so that a write beyond
-    /// the limit on file sizes fails instead of killing.
+    /// Nothing but a look around: SIGCHLD, for the load may have ended; SIGXFSZ, so that a write
+    /// beyond the limit on file sizes fails instead of killing.
     Wake,
 }
 
@@ -27,13 +27,15 @@ pub enum Request {
 #[derive(Debug)]
 pub struct Signals {
     pipes: Vec<(Request, UnixStream)>,
-    /// Those that kcollect was started to ignore, and listens to nevertheless: a load is to ignore them.
+    /// Those that kcollect was started to ignore, and listens to nevertheless: a load is to ignore
+    /// them.
     pub ignored: Vec<i32>,
 }
 
 impl Signals {
-    /// Begins to listen. `toggle` and `sample` are signal numbers. Under nohup(1), which lets it ignore SIGHUP, nothing is heard
-    /// of that; but SIGINT, which shells let a program in the background ignore, still ends the recording.
+    /// Begins to listen. `toggle` and `sample` are signal numbers. Under nohup(1), which lets it
+    /// ignore SIGHUP, nothing is heard of that; but SIGINT, which shells let a program in the
+    /// background ignore, still ends the recording.
     ///
     /// # Errors
     /// When a handler can't be installed.

@@ -22,8 +22,8 @@ use crate::perf::event::{open_clock, open_overflow};
 use crate::perf::sideband::{self, SidebandEvent};
 use crate::reader::{Bytes, Reader};
 
-/// A record is stamped first and put into its ring a microsecond later, unless a hypervisor takes the
-/// CPU away in between. What is older than this, nanoseconds, has arrived.
+/// A record is stamped first and put into its ring a microsecond later, unless a hypervisor takes
+/// the CPU away in between. What is older than this, nanoseconds, has arrived.
 const SETTLED: u64 = 100_000_000;
 
 /// Long intervals are not waited for.
@@ -49,7 +49,8 @@ pub enum Event {
     Reread {
         /// The process.
         pid: u32,
-        /// When the reading began, CLOCK_MONOTONIC nanoseconds. The event's own time is when it ended.
+        /// When the reading began, CLOCK_MONOTONIC nanoseconds. The event's own time is when it
+        /// ended.
         began: u64,
         /// What it has mapped for execution; nothing if it is gone.
         mappings: Option<Vec<Mapping>>,
@@ -69,8 +70,8 @@ pub enum Event {
 }
 
 impl Event {
-    /// What was going on when data stopped is told a moment later; it belongs to the instant at which they
-    /// stopped.
+    /// What was going on when data stopped is told a moment later; it belongs to the instant at
+    /// which they stopped.
     #[must_use]
     pub fn not_after(mut self, stopped: u64) -> Event {
         let head = match &mut self {
@@ -112,8 +113,9 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Loads the programs and opens everything; data are not taken yet. `page_fault` is where the kernel
-    /// handles page faults, `emission` how user sides are told, if anybody is followed; `counters` overflow.
+    /// Loads the programs and opens everything; data are not taken yet. `page_fault` is where the
+    /// kernel handles page faults, `emission` how user sides are told, if anybody is followed;
+    /// `counters` overflow.
     ///
     /// # Errors
     /// A [`Failure`] with its cure.
@@ -171,7 +173,8 @@ impl Sources {
         Ok(sources)
     }
 
-    /// From now on the rings are emptied by a thread that does nothing else, with the privileges that are left by now.
+    /// From now on the rings are emptied by a thread that does nothing else, with the privileges
+    /// that are left by now.
     ///
     /// # Errors
     /// As [`Reader::start`]; the rings are emptied nevertheless, if not as soon.
@@ -179,8 +182,9 @@ impl Sources {
         self.reader.start()
     }
 
-    /// Starts the clocks spread over an interval. A tick disturbs what runs: threads that hand each other work fall into step with
-    /// it, and if the next CPU's tick came at a fixed short time after, it would find them at the same point again and again.
+    /// Starts the clocks spread over an interval. A tick disturbs what runs: threads that hand each
+    /// other work fall into step with it, and if the next CPU's tick came at a fixed short time
+    /// after, it would find them at the same point again and again.
     fn start_clocks(&mut self, cpus: CpuSet) -> Result<(), Failure> {
         let spread = Duration::from_nanos(self.period_ns).min(LONGEST_SPREAD);
         let apart = spread / u32::try_from(cpus.len()).unwrap_or(u32::MAX).max(1);
@@ -241,7 +245,8 @@ impl Sources {
         Ok(self.order.release(began.saturating_sub(SETTLED)))
     }
 
-    /// Reads what a process has mapped: it comes out of a later round, after all that happened until then.
+    /// Reads what a process has mapped: it comes out of a later round, after all that happened
+    /// until then.
     pub fn read_again(&mut self, pid: u32) {
         let began = machine::now();
         let mappings = Some(mapped_code(pid)).filter(|mappings| !mappings.is_empty());
@@ -277,7 +282,8 @@ impl Sources {
         let now = machine::now();
         for cpu in clocked.difference(&online) {
             self.collector.went_offline(*cpu).map_err(bpf_failure)?;
-            // It ticked for the last time shortly before it went, which is nearer than "noticed now".
+            // It ticked for the last time shortly before it went, which is nearer than "noticed
+            // now".
             let last = self.collector.books(*cpu).map_err(bpf_failure)?.last;
             let time = self.cpus.entry(*cpu).or_default();
             time.has_clock = false;
@@ -378,7 +384,8 @@ impl Sources {
             .map_err(bpf_failure)
     }
 
-    /// What became of the events of a counter, by its number in the order in which they were asked for.
+    /// What became of the events of a counter, by its number in the order in which they were asked
+    /// for.
     ///
     /// # Errors
     /// When it can't be read.

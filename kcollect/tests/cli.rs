@@ -1,4 +1,5 @@
-//! The command line as a user meets it: the help, the errors word by word, and that no words make it panic.
+//! The command line as a user meets it: the help, the errors word by word, and that no words make
+//! it panic.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;

@@ -1,4 +1,5 @@
-//! The program itself, as far as it needs no privilege: what goes to which stream, and the exit status.
+//! The program itself, as far as it needs no privilege: what goes to which stream, and the exit
+//! status.
 
 use std::process::{Command, Output, Stdio};
 

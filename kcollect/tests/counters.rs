@@ -1,4 +1,5 @@
-//! The names of counters, on machines that these tests do not run on: what they are encoded to is what perf encodes them to.
+//! The names of counters, on machines that these tests do not run on: what they are encoded to is
+//! what perf encodes them to.
 
 #![allow(
     clippy::unwrap_used,
@@ -144,7 +145,8 @@ fn what_an_event_is_called_means_the_event() {
     for (tree, text) in perfs().keys() {
         for event in events(&machines[tree], text) {
             let again = &events(&machines[tree], &event.name)[..];
-            // `instructions` is the kernel's own event, `cpu_core/instructions/` that of sysfs: two codes of one thing.
+            // `instructions` is the kernel's own event, `cpu_core/instructions/` that of sysfs: two
+            // codes of one thing.
             match text.starts_with("instructions") {
                 true => assert!(again.len() == 1 && again[0].cpus == event.cpus),
                 false => assert_eq!(again, std::slice::from_ref(&event), "{tree}"),

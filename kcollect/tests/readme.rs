@@ -1,4 +1,5 @@
-//! The README and the help cannot go stale: their commands are understood, and the README's tables are those of the code.
+//! The README and the help cannot go stale: their commands are understood, and the README's tables
+//! are those of the code.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -14,7 +15,8 @@ const MACHINE: Machine = Machine {
     width: Some(100),
 };
 
-/// Takes the command apart as a shell does, as far as the examples need it, and makes sure that it means something.
+/// Takes the command apart as a shell does, as far as the examples need it, and makes sure that it
+/// means something.
 fn understand(line: &str) -> Result<Command, String> {
     let line = line.split(" #").next().unwrap_or(line).trim();
     assert!(

@@ -1,4 +1,5 @@
-//! Reports of small experiments that the tests write themselves: every view, filters, and what damage leaves.
+//! Reports of small experiments that the tests write themselves: every view, filters, and what
+//! damage leaves.
 
 #![allow(
     clippy::unwrap_used,
@@ -91,7 +92,8 @@ fn ticks(of: &[(Microstate, u32)]) -> [u32; 10] {
     ticks
 }
 
-/// A founder with a kernel thread and ticks of a CPU, and a program that recurs, sleeps and has a stack without its end.
+/// A founder with a kernel thread and ticks of a CPU, and a program that recurs, sleeps and has a
+/// stack without its end.
 fn made(parent: &Path) -> PathBuf {
     made_as(parent, "ktest.3.er", 20)
 }

@@ -1,5 +1,6 @@
-//! The views `lines`, `source` and `disasm` of a made experiment with a program that was assembled with line tables: its
-//! source is the assembler's, so that lines and instructions are the same whatever the compiler.
+//! The views `lines`, `source` and `disasm` of a made experiment with a program that was assembled
+//! with line tables: its source is the assembler's, so that lines and instructions are the same
+//! whatever the compiler.
 #![cfg(target_arch = "x86_64")]
 #![allow(
     clippy::unwrap_used,

@@ -1,8 +1,8 @@
-//! Lines and inlined functions of true programs, compared with llvm-addr2line at 2,000 positions of each; and the
-//! places in which debug information is found.
+//! Lines and inlined functions of true programs, compared with llvm-addr2line at 2,000 positions of
+//! each; and the places in which debug information is found.
 //!
-//! Not with binutils' addr2line: of functions inlined into each other at one place version 2.40 leaves some out, and it
-//! gives the innermost the name of the symbol table.
+//! Not with binutils' addr2line: of functions inlined into each other at one place version 2.40
+//! leaves some out, and it gives the innermost the name of the symbol table.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -82,8 +82,9 @@ fn compare(positions: &[(u64, u64)], resolved: &Resolved, expected: &[Vec<Known>
         positions.iter().zip(&resolved.frames).zip(expected)
     {
         let mut found: Vec<_> = found.iter().map(known).collect();
-        // The outermost name is one of the symbol table there: between two functions too; where line tables have only a name of
-        // the source; and of code that two functions of Rust share, another one.
+        // The outermost name is one of the symbol table there: between two functions too; where
+        // line tables have only a name of the source; and of code that two functions of Rust share,
+        // another one.
         if let (Some((found, ..)), Some((expected, ..))) = (found.last_mut(), expected.last())
             && (found == "??"
                 || expected.starts_with("_R")
@@ -194,7 +195,8 @@ fn addr2line(path: &Path, positions: &[(u64, u64)]) -> Vec<Vec<Known>> {
         let place = lines.next().unwrap();
         let place = place.split(" (discriminator").next().unwrap();
         let (file, number) = place.rsplit_once(':').unwrap();
-        // Without debug information it tells names of the symbol table, and of files without a directory.
+        // Without debug information it tells names of the symbol table, and of files without a
+        // directory.
         let number = number.parse().unwrap_or(0);
         if number != 0 || file.starts_with('/') {
             let known = (line.to_owned(), normal(file), number);
@@ -394,7 +396,8 @@ fn the_experiments_copy_is_enough_and_another_build_is_refused() {
     assert!(found.frames.iter().all(Vec::is_empty));
 }
 
-/// The image of a kernel has the addresses at which it runs, its debug file those at which it was linked.
+/// The image of a kernel has the addresses at which it runs, its debug file those at which it was
+/// linked.
 #[test]
 fn a_kernel_that_was_moved_at_boot() {
     const MOVED: u64 = 0xffff_ffff_8100_0000;

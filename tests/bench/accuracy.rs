@@ -1,11 +1,13 @@
-//! How exact kcollect's account of microstates is: `cargo bench -p tests --bench accuracy` (as root).
+//! How exact kcollect's account of microstates is: `cargo bench -p tests --bench accuracy` (as
+//! root).
 //!
-//! Runs each workload that knows where its time went, again and again under kcollect as it is by default, and prints how
-//! far the account was from what the workload knows. The checks pass or fail by bounds; this says how much room there is.
+//! Runs each workload that knows where its time went, again and again under kcollect as it is by
+//! default, and prints how far the account was from what the workload knows. The checks pass or
+//! fail by bounds; this says how much room there is.
 //!
-//! `-- --rounds N` (20) and `--seconds S` (1) of work a round, `--only NAME` for the loads with that in their names,
-//! `--markdown` for the table of ACCURACY.md. The order is round by round, so that a bad minute of the machine falls on
-//! all alike.
+//! `-- --rounds N` (20) and `--seconds S` (1) of work a round, `--only NAME` for the loads with
+//! that in their names, `--markdown` for the table of ACCURACY.md. The order is round by round, so
+//! that a bad minute of the machine falls on all alike.
 
 use std::path::Path;
 use std::time::Duration;
@@ -113,7 +115,8 @@ fn round(load: &Load, seconds: f64) -> Result<Round> {
     let sibling = Path::new(workload!("spin_user"));
     let words = load.words(sibling, &seconds.to_string(), work_cpu()?);
     let words: Vec<_> = words.iter().map(String::as_str).collect();
-    // With idle ticks: a second of sleep on a quiet machine has no others, and a run without any is an error.
+    // With idle ticks: a second of sleep on a quiet machine has no others, and a run without any is
+    // an error.
     let recorded = record(&["-p", "on", "-x", "off"], &words, LIMIT)?;
     let account = States::of(&recorded.experiment()?)?;
     let truths = Truth::find_all(&recorded.finished.stdout);

@@ -1,8 +1,8 @@
 //! How long a report of a large experiment takes, and how much memory, next to stock gprofng.
 //!
-//! The experiment is made, not recorded: a million packets with 200 thousand symbols, the budget of the design. Each run is a
-//! process of its own, the files are in the page cache, and ours is the median of five. The program is that of `KCOLLECT`, or
-//! the one beside this benchmark.
+//! The experiment is made, not recorded: a million packets with 200 thousand symbols, the budget of
+//! the design. Each run is a process of its own, the files are in the page cache, and ours is the
+//! median of five. The program is that of `KCOLLECT`, or the one beside this benchmark.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -29,7 +29,8 @@ struct Options {
     /// Frames of a stack
     #[arg(long, default_value_t = 20)]
     depth: usize,
-    /// Make the experiment in this directory and leave it there; if it is there already, it is taken as it is
+    /// Make the experiment in this directory and leave it there; if it is there already, it is
+    /// taken as it is
     #[arg(long)]
     directory: Option<PathBuf>,
     /// Leave gprofng out

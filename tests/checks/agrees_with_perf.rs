@@ -1,4 +1,5 @@
-//! kcollect and `perf record -a -g -e cpu-clock` see the same kernel functions in one load, at the same time.
+//! kcollect and `perf record -a -g -e cpu-clock` see the same kernel functions in one load, at the
+//! same time.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -81,7 +82,8 @@ fn root_kernel_functions_are_those_of_perf() -> Result<()> {
             wrong.push(format!("{name}, kcollect and perf: {pair}"));
         }
     }
-    // A function that only one of them has among its top must be as good as tied with the last of the other's.
+    // A function that only one of them has among its top must be as good as tied with the last of
+    // the other's.
     for (name, others, others_top) in only_in(&ours_top, &theirs_top)
         .map(|name| (name, &theirs, &theirs_top))
         .chain(only_in(&theirs_top, &ours_top).map(|name| (name, &ours, &ours_top)))
@@ -116,7 +118,8 @@ fn count(samples: &[&Sample], kallsyms: &Kallsyms) -> (Counts, Counts) {
     for sample in samples {
         let mut names = Vec::new();
         for (depth, address) in sample.stack.iter().enumerate() {
-            // A caller's address is where it will go on, which may be the next function's first byte.
+            // A caller's address is where it will go on, which may be the next function's first
+            // byte.
             let address = if depth == 0 {
                 *address
             } else {

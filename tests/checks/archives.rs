@@ -1,5 +1,6 @@
-//! What is in an experiment of the files of followed processes: all that stock gprofng needs to name their functions, when the files
-//! are gone and the experiment is elsewhere; nothing that the user who asked may not read; and no more than `-A` says.
+//! What is in an experiment of the files of followed processes: all that stock gprofng needs to
+//! name their functions, when the files are gone and the experiment is elsewhere; nothing that the
+//! user who asked may not read; and no more than `-A` says.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -297,7 +298,8 @@ fn root_people_wait_for_no_archive() -> Result<()> {
     Ok(())
 }
 
-/// The load has as many descriptors as kcollect was given, though kcollect takes more for the files that it keeps open.
+/// The load has as many descriptors as kcollect was given, though kcollect takes more for the files
+/// that it keeps open.
 #[test]
 fn root_the_load_has_the_limits_of_its_caller() -> Result<()> {
     let _machine = Exclusive::take()?;

@@ -1,4 +1,5 @@
-//! The workspace's dependencies go one way: data flow from the kernel to the files, and nothing flows back.
+//! The workspace's dependencies go one way: data flow from the kernel to the files, and nothing
+//! flows back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

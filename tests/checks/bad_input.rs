@@ -1,5 +1,5 @@
-//! Whatever is wrong with the command line or the machine is a clear error with its cure and its own exit code, and
-//! nothing is left behind.
+//! Whatever is wrong with the command line or the machine is a clear error with its cure and its
+//! own exit code, and nothing is left behind.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};

@@ -1,10 +1,13 @@
-//! The call tree of a daemon at work, without frame pointers: each path through it has the time in each state that its threads
-//! measured themselves, and below the user's functions of a path stand the kernel's that it called.
+//! The call tree of a daemon at work, without frame pointers: each path through it has the time in
+//! each state that its threads measured themselves, and below the user's functions of a path stand
+//! the kernel's that it called.
 //!
-//! What is judged is what stock gprofng shows of the subexperiments of the daemon and of its client. How far a number of ticks may
-//! be off: of a stretch of time, on a CPU or away from it, the ticks are its length in intervals, rounded up or down by chance. So
-//! those of `n` stretches have a standard deviation of at most `√n / 2` ticks, and never a greater one than as many independent
-//! samples. Five of these, four ticks for the ends, and a hundredth of the time: the clocks are read outside of the call.
+//! What is judged is what stock gprofng shows of the subexperiments of the daemon and of its
+//! client. How far a number of ticks may be off: of a stretch of time, on a CPU or away from it,
+//! the ticks are its length in intervals, rounded up or down by chance. So those of `n` stretches
+//! have a standard deviation of at most `√n / 2` ticks, and never a greater one than as many
+//! independent samples. Five of these, four ticks for the ends, and a hundredth of the time: the
+//! clocks are read outside of the call.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -165,7 +168,8 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Threads begin in the C library, the first one otherwise than the others, and all of these alike.
+    /// Threads begin in the C library, the first one otherwise than the others, and all of these
+    /// alike.
     fn beginnings(&mut self) -> Result<()> {
         let first = |took: &Took| took.path.split('/').next().map(str::to_owned);
         let firsts: BTreeSet<String> = self.told.paths.iter().filter_map(first).collect();
@@ -219,7 +223,8 @@ impl Judge<'_> {
             all_ns / 1e9 / self.interval >= ENOUGH,
             "too little: {took:?}"
         );
-        // The disk's work is told with the timer's own interrupt on some machines: ticks are no independent samples of it.
+        // The disk's work is told with the timer's own interrupt on some machines: ticks are no
+        // independent samples of it.
         if path.last() != Some(&"touch") {
             let waited = of(&sum, Microstate::WaitCpu);
             self.compare(took, "waiting", waited, took.waited_ns, took.absences);
@@ -227,10 +232,11 @@ impl Judge<'_> {
                 self.compare(took, "blocked", here, took.blocked_ns, took.absences);
             }
         }
-        // The little that a call which blocks is on a CPU goes by with interrupts off, for the scheduler: a tick that is due
-        // then comes when the next thread runs.
+        // The little that a call which blocks is on a CPU goes by with interrupts off, for the
+        // scheduler: a tick that is due then comes when the next thread runs.
         if took.state.is_empty() {
-            // What seems to block a path that does not was stolen from it by a hypervisor, on its CPU: some of its ticks pass then.
+            // What seems to block a path that does not was stolen from it by a hypervisor, on its
+            // CPU: some of its ticks pass then.
             let (ticks, stolen_ns) = (on_cpu(&sum), took.blocked_ns.max(0.0));
             let stolen = ((ticks * 1e9 - took.cpu_ns).max(0.0)).min(stolen_ns);
             self.compare(
@@ -264,7 +270,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Where a path blocks, the kernel's functions follow the user's: the way in first, then what it was for.
+    /// Where a path blocks, the kernel's functions follow the user's: the way in first, then what
+    /// it was for.
     fn below(&mut self) -> Result<()> {
         for (text, below) in BELOW {
             let Some(took) = self.told.paths.iter().find(|took| took.path == text) else {
@@ -293,7 +300,8 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// All of the process's time is in its subexperiment, and nothing of it in the founder as a thread's.
+    /// All of the process's time is in its subexperiment, and nothing of it in the founder as a
+    /// thread's.
     fn whole(&mut self, founder: &Path, experiment: &Path) -> Result<()> {
         let states = States::of(founder)?;
         let row = states.row(self.told.pid)?;
@@ -329,7 +337,8 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// Stacks are the kernel's functions, if any, on top of the user's, which are there from the thread's first function on.
+    /// Stacks are the kernel's functions, if any, on top of the user's, which are there from the
+    /// thread's first function on.
     fn stacks(&mut self, experiment: &Path) -> Result<()> {
         // The upper half of the addresses is the kernel's.
         let of_kernel = |address: &u64| *address >> 63 == 1;
@@ -347,7 +356,8 @@ impl Judge<'_> {
             let in_user_mode = tick.state == Microstate::User.number();
             let back = stack.frames.iter().skip(inside).any(of_kernel);
             all += ticks;
-            // Of an absence whose end the kernel did not show there is no stack at all, which counts as incomplete.
+            // Of an absence whose end the kernel did not show there is no stack at all, which
+            // counts as incomplete.
             let seen = !stack.frames.is_empty();
             if seen && (back || in_user_mode != (inside == 0)) {
                 mixed += ticks;

@@ -1,4 +1,5 @@
-//! With `-x off` nothing of a CPU's time is missing: its ticks, times the interval, are the time that passed.
+//! With `-x off` nothing of a CPU's time is missing: its ticks, times the interval, are the time
+//! that passed.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -44,8 +45,8 @@ fn conserves(interval: &str, seconds: &str) -> Result<()> {
     )?;
     let experiment = recorded.experiment()?;
     let books = Books::of(&experiment)?;
-    // Ticks, that is. What each of a thousand processes a second was called may be lost where others want the CPUs as well: a compiler
-    // beside these checks has been enough.
+    // Ticks, that is. What each of a thousand processes a second was called may be lost where
+    // others want the CPUs as well: a compiler beside these checks has been enough.
     books.without(&["ring_full", "not_written", "unaccounted"])?;
     let header = gprofng::header(&experiment)?;
     let cpus = gprofng::objects(&experiment, "cpus")?;
@@ -109,8 +110,9 @@ fn root_idle_is_left_out_unless_asked_for() -> Result<()> {
     Ok(())
 }
 
-/// A clock that has fired as often as the kernel permits since the CPU's last scheduler tick is stopped until the next, and fires
-/// at other instants afterwards. At the least rate that permits the interval, an idle CPU's clock is stopped all the time.
+/// A clock that has fired as often as the kernel permits since the CPU's last scheduler tick is
+/// stopped until the next, and fires at other instants afterwards. At the least rate that permits
+/// the interval, an idle CPU's clock is stopped all the time.
 #[test]
 fn root_a_clock_that_the_kernel_throttles_keeps_time() -> Result<()> {
     let _machine = Exclusive::take()?;
@@ -128,11 +130,13 @@ fn root_a_clock_that_the_kernel_throttles_keeps_time() -> Result<()> {
     Ok(())
 }
 
-/// A collector that can't read for seconds overflows its rings. What is missing then is counted to the tick, and said.
+/// A collector that can't read for seconds overflows its rings. What is missing then is counted to
+/// the tick, and said.
 #[test]
 fn root_what_a_stalled_collector_loses_is_counted() -> Result<()> {
     let _machine = Exclusive::take()?;
-    // 10,000 records a second and CPU, of 40 bytes at the least, fill 2 MiB in less than three seconds.
+    // 10,000 records a second and CPU, of 40 bytes at the least, fill 2 MiB in less than three
+    // seconds.
     let arguments = ["-p", "0.1", "-x", "off", "-t", "7"];
     let mut recording = Recording::start(arguments, Duration::from_secs(40))?;
     recording.until_running()?;

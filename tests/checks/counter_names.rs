@@ -30,7 +30,8 @@ const TREES: [(&str, &str); 2] = [
 ];
 const ENCODINGS: &str = include_str!("../../kcollect/tests/counters/encodings.txt");
 
-/// The lines of `perf_event_attr` that say what is counted, as perf prints them, and as `encodings.txt` has them.
+/// The lines of `perf_event_attr` that say what is counted, as perf prints them, and as
+/// `encodings.txt` has them.
 const SAID: [(&str, &str); 9] = [
     ("config", "config"),
     ("{ bp_addr, config1 }", "config1"),

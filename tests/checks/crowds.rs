@@ -1,4 +1,5 @@
-//! Ten thousand threads, a thousand processes: all are there, nothing is lost, and the end comes soon.
+//! Ten thousand threads, a thousand processes: all are there, nothing is lost, and the end comes
+//! soon.
 
 use std::collections::BTreeSet;
 use std::fs;

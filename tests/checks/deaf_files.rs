@@ -1,7 +1,9 @@
-//! Files whose file system does not answer any more, as of a dead server: kcollect says so, records everybody else, and ends.
+//! Files whose file system does not answer any more, as of a dead server: kcollect says so, records
+//! everybody else, and ends.
 //!
-//! The file system is one in user space, which stops in the middle of a question. Whoever asks it next waits until it goes on,
-//! or is killed. Its file has no pages to be read any more by the process that executes it, which knows nothing of all this.
+//! The file system is one in user space, which stops in the middle of a question. Whoever asks it
+//! next waits until it goes on, or is killed. Its file has no pages to be read any more by the
+//! process that executes it, which knows nothing of all this.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -26,7 +28,8 @@ use tests::quarry::{QUARRY, start};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What is asked for once is known for so long, but for what the file is now: that is asked for each time.
+/// What is asked for once is known for so long, but for what the file is now: that is asked for
+/// each time.
 const LONG: Duration = Duration::from_secs(600);
 
 const FILE: INodeNo = INodeNo(2);
@@ -157,7 +160,8 @@ struct Server {
 }
 
 impl Server {
-    /// One that answers, and slowly from this place of the program on; none where the kernel has no such file systems.
+    /// One that answers, and slowly from this place of the program on; none where the kernel has no
+    /// such file systems.
     fn start(slow_from: u64) -> Result<Option<Self>> {
         if !Path::new("/dev/fuse").exists() {
             eprintln!("not checked: there is no /dev/fuse");
@@ -188,7 +192,8 @@ impl Server {
         self.directory.path().join(NAME)
     }
 
-    /// It answers no more. Who asks first it has heard, and that one cannot even be killed: it is this process.
+    /// It answers no more. Who asks first it has heard, and that one cannot even be killed: it is
+    /// this process.
     fn stop(&mut self) {
         self.ear.set(Mood::Stops);
         let program = self.program();

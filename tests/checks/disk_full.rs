@@ -1,7 +1,7 @@
 //! Disks that are full, fill up, or cannot be written to.
 //!
-//! Full at the start: an error, and nothing is left behind. Full in the middle: a valid experiment up to there, and an
-//! exit code that says so.
+//! Full at the start: an error, and nothing is left behind. Full in the middle: a valid experiment
+//! up to there, and an exit code that says so.
 
 use std::fs;
 use std::path::Path;
@@ -56,7 +56,8 @@ fn root_full_in_the_middle() -> Result<()> {
 #[test]
 fn root_disks_of_many_sizes() -> Result<()> {
     let _machine = Exclusive::take()?;
-    // Each size is too small at another place: the first file, a block of ticks, the archive of the kernel.
+    // Each size is too small at another place: the first file, a block of ticks, the archive of the
+    // kernel.
     for kib in [8, 32, 100, 200, 400, 1000, 2000] {
         let disk = SmallDisk::of(kib)?;
         let finished = run_in(disk.path(), &["-p", "hi", "-x", "off", "-t", "1"], LIMIT)?;

@@ -1,5 +1,6 @@
-//! The number of an entry to user mode joins what was recorded of a thread in the kernel with the place in user mode that
-//! it went to: in both ways of telling, of which a kernel before 6.18 has one.
+//! The number of an entry to user mode joins what was recorded of a thread in the kernel with the
+//! place in user mode that it went to: in both ways of telling, of which a kernel before 6.18 has
+//! one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

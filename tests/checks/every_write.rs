@@ -1,6 +1,7 @@
-//! A disk that is full, or fails, at any one call that writes to it: strace lets the kernel refuse the Nth call of a kind and all
-//! after it, as a disk does that has no room any more, or the Nth alone, as one does where others make room again. Each time
-//! kcollect ends with an error that says so, leaves an experiment that opens, and nothing in the kernel.
+//! A disk that is full, or fails, at any one call that writes to it: strace lets the kernel refuse
+//! the Nth call of a kind and all after it, as a disk does that has no room any more, or the Nth
+//! alone, as one does where others make room again. Each time kcollect ends with an error that says
+//! so, leaves an experiment that opens, and nothing in the kernel.
 //!
 //! In steps that grow; each single call where `KCOLLECT_FAULTS` is set, for who has the time.
 //!

@@ -1,5 +1,6 @@
-//! What `kcollect export` and `kcollect flame` write says what `kcollect report` says, in every format, whatever the names
-//! are; and the programs that it is for read it, as far as they are installed here.
+//! What `kcollect export` and `kcollect flame` write says what `kcollect report` says, in every
+//! format, whatever the names are; and the programs that it is for read it, as far as they are
+//! installed here.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -362,7 +363,8 @@ fn reader(typed: &mut Command) -> Result<Option<String>> {
     Ok(Some(command::run(typed, READER)?.succeeded()?.stdout))
 }
 
-/// Reads with python's `perfetto` package: the published schema, and trace_processor, if it can be had.
+/// Reads with python's `perfetto` package: the published schema, and trace_processor, if it can be
+/// had.
 const PERFETTO: &str = r#"
 import sys
 try:

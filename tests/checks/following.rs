@@ -1,5 +1,6 @@
-//! Whom kcollect follows, and what the experiment of a followed process covers: exactly its life, each thread once, before
-//! and after it executes another program, and not the next process with its number.
+//! Whom kcollect follows, and what the experiment of a followed process covers: exactly its life,
+//! each thread once, before and after it executes another program, and not the next process with
+//! its number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,7 +23,8 @@ use tests::workload;
 
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// The share of a quarry's CPU time that the kernel has, with its interrupts, and the C library and the loader, at most.
+/// The share of a quarry's CPU time that the kernel has, with its interrupts, and the C library and
+/// the loader, at most.
 const ELSEWHERE: f64 = 0.12;
 
 #[test]
@@ -130,7 +132,8 @@ fn root_a_pattern_is_a_name_a_number_or_a_program() -> Result<()> {
 #[test]
 fn root_a_load_and_its_descendants_are_followed() -> Result<()> {
     let _machine = Exclusive::take()?;
-    // The load has two children and the first of them one; these two without children execute another program.
+    // The load has two children and the first of them one; these two without children execute
+    // another program.
     let again = format!("exec:{INSIDE}");
     let load = [
         QUARRY, "one:100", "both", "one:100", "fork", "two:100", &again, "one:100",
@@ -157,7 +160,8 @@ fn root_a_load_and_its_descendants_are_followed() -> Result<()> {
     Ok(())
 }
 
-/// A fork that executes a program later is another thing than a call that does both, which holds its caller meanwhile.
+/// A fork that executes a program later is another thing than a call that does both, which holds
+/// its caller meanwhile.
 #[test]
 fn root_a_descent_tells_forks_from_spawned_programs() -> Result<()> {
     /// A shell that does this runs no other program.
@@ -287,7 +291,8 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
     let followed = Followed::read(&recorded)?;
 
     let changing = followed.the(pids[0])?;
-    // As it was called when it was first seen; but not by its parent's name, as between fork and exec.
+    // As it was called when it was first seen; but not by its parent's name, as between fork and
+    // exec.
     ensure!(
         ["_quarry", "_mine"]
             .iter()
@@ -367,7 +372,8 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
     followed.lost_nothing()
 }
 
-/// Of a quarry that burnt so many milliseconds in functions: they have that time, by stock gprofng, and no other has.
+/// Of a quarry that burnt so many milliseconds in functions: they have that time, by stock gprofng,
+/// and no other has.
 fn judge(followed: &Followed, sub: &Sub, burnt: &[(&str, u64)]) -> Result<()> {
     let table = sub.functions(None)?;
     let mut rest = table.total()?;
@@ -423,7 +429,8 @@ fn root_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
             ensure!(sub.ticks() > 0, "{} is empty", sub.name);
         }
         if follow == "on" {
-            // What a followed process did is in its experiment alone: it is followed from its first moment on.
+            // What a followed process did is in its experiment alone: it is followed from its first
+            // moment on.
             let both: Vec<_> = followed
                 .arrays
                 .keys()
@@ -513,7 +520,8 @@ fn root_a_thousand_short_processes_leave_nothing_open_and_nothing_empty() -> Res
     for sub in &followed.subs {
         ensure!(sub.ticks() > 0, "{} is empty", sub.name);
     }
-    // What is mapped is held open until the end, each file once, and once more while its table is made.
+    // What is mapped is held open until the end, each file once, and once more while its table is
+    // made.
     let tables = &followed.json["followed"]["tables"];
     let objects = ["built", "cached", "failed"]
         .iter()

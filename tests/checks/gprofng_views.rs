@@ -1,4 +1,5 @@
-//! Every view of stock gprofng reads the experiment without a complaint, and all of them tell the same total.
+//! Every view of stock gprofng reads the experiment without a complaint, and all of them tell the
+//! same total.
 
 use std::time::Duration;
 
@@ -121,7 +122,8 @@ fn root_header_objects_and_samples_tell_what_was_done() -> Result<()> {
         );
     }
 
-    // The kernel's functions come from an archived image, not from a file that may be another kernel's.
+    // The kernel's functions come from an archived image, not from a file that may be another
+    // kernel's.
     let objects = script(&["objects"], &experiment)?.content()?;
     ensure!(
         objects.text.contains("vmlinux"),

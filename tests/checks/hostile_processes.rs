@@ -1,6 +1,7 @@
-//! Processes that make it hard to follow them, by accident or on purpose: under names that are no names, from files that
-//! are gone or replaced, with code that moves, is made, or has no tables or lies in them, and out of containers. What can be
-//! known of them is right, what can't is marked, and nobody else's stacks suffer.
+//! Processes that make it hard to follow them, by accident or on purpose: under names that are no
+//! names, from files that are gone or replaced, with code that moves, is made, or has no tables or
+//! lies in them, and out of containers. What can be known of them is right, what can't is marked,
+//! and nobody else's stacks suffer.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -25,7 +26,8 @@ use tests::statistics::Band;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The share of a quarry's CPU time that the kernel has, with its interrupts, and the C library and the loader, at most.
+/// The share of a quarry's CPU time that the kernel has, with its interrupts, and the C library and
+/// the loader, at most.
 const ELSEWHERE: f64 = 0.12;
 
 /// What the kernel walks at most, frames.
@@ -34,7 +36,8 @@ const DEEPEST: usize = 1000;
 /// The number of a process, and what it said.
 type Done = (u32, String);
 
-/// The programs that are followed, by the names of their files: what they call themselves is anything.
+/// The programs that are followed, by the names of their files: what they call themselves is
+/// anything.
 const PROGRAMS: &str = "=quarry|memfd:quarry.*|narrow|inside|outside|program|deleted|fixed|linked|an?-.*|frames-.*|entries-.*|no-.*";
 
 /// Records what is done.
@@ -240,7 +243,8 @@ fn root_libraries_that_take_turns_at_an_address_are_told_apart() -> Result<()> {
     ensure!(mixed.count() == 0, "stacks with frames in both");
     let ends = followed.ends(sub)?;
     let complete = ends.get("complete").copied().unwrap_or(0);
-    // A table that is a moment old is for the library that was there then; what it says of the other is not believed.
+    // A table that is a moment old is for the library that was there then; what it says of the
+    // other is not believed.
     ensure!(complete > 0 && complete <= sub.ticks(), "{ends:?}");
     Ok(())
 }
@@ -278,7 +282,8 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
         followed.json["followed"]
     );
 
-    // The kernel tells nobody that a mapping moves: it is read where it went once code runs there, and stacks are walked by it.
+    // The kernel tells nobody that a mapping moves: it is read where it went once code runs there,
+    // and stacks are walked by it.
     judge_function(&followed, moved, "spin_moved", 900)?;
     let ends = followed.ends(moved)?;
     let complete = ends.get("complete").copied().unwrap_or(0) as f64;
@@ -286,8 +291,9 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
         complete >= 0.97 * moved.ticks() as f64,
         "stacks from where code moved to: {ends:?}"
     );
-    // Who has unknown places in its stacks to its end may be gone when it is read for the last of them: `nowhere` ends about when it
-    // would be read a second time. Of the 900 stacks above most would have waited in vain.
+    // Who has unknown places in its stacks to its end may be gone when it is read for the last of
+    // them: `nowhere` ends about when it would be read a second time. Of the 900 stacks above most
+    // would have waited in vain.
     let losses = &followed.books.followed()?.losses;
     let unread = losses["unread"];
     ensure!(unread < 10, "stacks waited in vain: {losses:?}");
@@ -470,7 +476,8 @@ fn root_a_container_has_its_own_files_and_numbers() -> Result<()> {
     Ok(())
 }
 
-/// The files that a quarry maps for execution and that are no part of it: the loader and the C library.
+/// The files that a quarry maps for execution and that are no part of it: the loader and the C
+/// library.
 fn libraries() -> Result<BTreeSet<String>> {
     let mut quarry = start(QUARRY, &["sleep:5000"])?;
     let maps = format!("/proc/{}/maps", quarry.pid());

@@ -1,13 +1,16 @@
-//! A user without privileges against a kcollect that runs as root. His are the profiled processes, their files and their arguments,
-//! and the directory in which the experiment is made, or the experiment itself. He gets nothing written outside of it,
-//! nothing of what only root may read into it, and kcollect neither to hang nor to take all memory.
+//! A user without privileges against a kcollect that runs as root. His are the profiled processes,
+//! their files and their arguments, and the directory in which the experiment is made, or the
+//! experiment itself. He gets nothing written outside of it, nothing of what only root may read
+//! into it, and kcollect neither to hang nor to take all memory.
 //!
-//! Tried are: a perf map that is a link to a secret, or a secret mounted there; a perf map and a program without end, a pipe in the place
-//! of a map; long arguments and environments; the experiment, its
-//! archives, its files and its subexperiments exchanged for links to a directory of root's while it is written.
+//! Tried are: a perf map that is a link to a secret, or a secret mounted there; a perf map and a
+//! program without end, a pipe in the place of a map; long arguments and environments; the
+//! experiment, its archives, its files and its subexperiments exchanged for links to a directory of
+//! root's while it is written.
 //!
-//! Elsewhere are names that are no names, tables that lie and code in odd places ([`hostile_processes`](hostile_processes.rs)),
-//! programs that may be executed and not read ([`archives`](archives.rs)), and bytes of all kinds ([`fuzz`](../fuzz/main.rs)).
+//! Elsewhere are names that are no names, tables that lie and code in odd places
+//! ([`hostile_processes`](hostile_processes.rs)), programs that may be executed and not read
+//! ([`archives`](archives.rs)), and bytes of all kinds ([`fuzz`](../fuzz/main.rs)).
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -149,7 +152,8 @@ fn root_secrets_in_the_place_of_maps_stay_secret() -> Result<()> {
     chown(&own, Some(NOBODY), Some(NOBODY))?;
     let mut recording = Recording::start(["-p", "hi", "-F", QUARRIES], LIMIT)?;
     recording.until_running()?;
-    // As another user of the same machine, who may mount what he cannot read; not where namespaces are for root alone.
+    // As another user of the same machine, who may mount what he cannot read; not where namespaces
+    // are for root alone.
     let mounted = |file: &str| {
         format!(
             "exec unshare -Urm sh -c 'touch /tmp/perf-$$.map && mount --bind {file} /tmp/perf-$$.map && \
@@ -242,7 +246,8 @@ fn root_files_without_end_or_answer_are_given_up() -> Result<()> {
     Ok(())
 }
 
-/// Lets an attacker loose on the experiment once it is there; `$n` is its own number. Then ends the recording.
+/// Lets an attacker loose on the experiment once it is there; `$n` is its own number. Then ends the
+/// recording.
 fn attacked(lair: &Lair, environment: &[(&str, &str)], attack: &str) -> Result<Finished> {
     let mut kcollect = lair.collect(environment)?;
     let experiment = lair.own.path().join("ktest.1.er");

@@ -1,7 +1,8 @@
-//! Functions that are made at run time: they have their names and their shares, in stacks that go through them.
+//! Functions that are made at run time: they have their names and their shares, in stacks that go
+//! through them.
 //!
-//! What must work is a program of our own that makes code, and tells of it both ways there are. node, java and
-//! CPython are tried where they are installed, and a line says where not.
+//! What must work is a program of our own that makes code, and tells of it both ways there are.
+//! node, java and CPython are tried where they are installed, and a line says where not.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -73,7 +74,8 @@ fn made(told: &str) -> Result<()> {
 /// For how long the programs below go round.
 const LOOP: Duration = Duration::from_secs(4);
 
-/// The same loop under two names, for a time that each measures, in three runtimes; it prints the first one's share.
+/// The same loop under two names, for a time that each measures, in three runtimes; it prints the
+/// first one's share.
 const NODE: &str = "
 function hot(n) { let x = 1; for (let i = 0; i < n; i++) x = (x * 7 + i) % 1000003; return x; }
 function cold(n) { let x = 1; for (let i = 0; i < n; i++) x = (x * 7 + i) % 1000003; return x; }
@@ -177,8 +179,8 @@ fn root_functions_of_python() -> Result<()> {
     })
 }
 
-/// Records it, and judges the share of `hot` of both functions by what the program says of itself; `is` tells whether a
-/// function of the experiment is one of the program's.
+/// Records it, and judges the share of `hot` of both functions by what the program says of itself;
+/// `is` tells whether a function of the experiment is one of the program's.
 fn shares(load: &[&OsStr], experiment: &str, is: impl Fn(&str, &str) -> bool) -> Result<()> {
     let _machine = Exclusive::take()?;
     let words: Vec<_> = load.iter().filter_map(|word| word.to_str()).collect();
@@ -203,14 +205,15 @@ fn shares(load: &[&OsStr], experiment: &str, is: impl Fn(&str, &str) -> bool) ->
         "hot {hot}, cold {cold} ticks of {all}: {:#?}",
         functions.rows.iter().take(40).collect::<Vec<_>>()
     );
-    // What it measured has the time of others who took its CPU in it, and of the first rounds, which had no name.
+    // What it measured has the time of others who took its CPU in it, and of the first rounds,
+    // which had no name.
     Band::of(hot + cold, truth)
         .with_edges(0.03 * (hot + cold) + stolen_meanwhile()? / interval)
         .judge("hot", hot)
 }
 
-/// Functions of the one subexperiment whose name has this in it, user time exclusive and inclusive, seconds; and the
-/// interval, nanoseconds.
+/// Functions of the one subexperiment whose name has this in it, user time exclusive and inclusive,
+/// seconds; and the interval, nanoseconds.
 fn functions_of(recorded: &Recorded, part: &str) -> Result<(Table, f64)> {
     let founder = recorded.experiment()?;
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! Every kernel function that gprofng shows for an address is one that `/proc/kallsyms` has there: with dots, cold
-//! parts and aliases.
+//! Every kernel function that gprofng shows for an address is one that `/proc/kallsyms` has there:
+//! with dots, cold parts and aliases.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

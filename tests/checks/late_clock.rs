@@ -1,6 +1,7 @@
-//! A CPU's clock that starts a good while after its grid of boundaries was begun, as happens where more wants to run than there are
-//! CPUs. Had the boundaries stayed where they were, each change of thread between a boundary and the firing for it would look like one
-//! before an overdue firing: the tick would be charged to the scheduler, on behalf of whoever leaves.
+//! A CPU's clock that starts a good while after its grid of boundaries was begun, as happens where
+//! more wants to run than there are CPUs. Had the boundaries stayed where they were, each change of
+//! thread between a boundary and the firing for it would look like one before an overdue firing:
+//! the tick would be charged to the scheduler, on behalf of whoever leaves.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,7 +24,8 @@ const ON_CPU: [Microstate; 3] = [Microstate::User, Microstate::System, Microstat
 /// Programs that only calculate, more than there are CPUs on a small machine.
 const PROGRAMS: usize = 6;
 
-/// The least share of their time on a CPU that they have in user mode, with the few calls that ask what time it is.
+/// The least share of their time on a CPU that they have in user mode, with the few calls that ask
+/// what time it is.
 const LEAST: f64 = 0.88;
 
 #[test]

@@ -1,4 +1,5 @@
-//! gprofng reads an experiment again and again while it is written: it never fails, and no total ever shrinks.
+//! gprofng reads an experiment again and again while it is written: it never fails, and no total
+//! ever shrinks.
 
 use std::time::Duration;
 
@@ -20,8 +21,9 @@ fn root_totals_grow_while_it_is_written() -> Result<()> {
             &["metrics e.kcpu:i.kcpu:name", "functions", "header"],
             &experiment,
         )?;
-        // gprofng opens the stacks before the ticks, so those that were written in between are missing to it: the only
-        // complaint that a live experiment may cause. Their time is in the total all the same.
+        // gprofng opens the stacks before the ticks, so those that were written in between are
+        // missing to it: the only complaint that a live experiment may cause. Their time is in the
+        // total all the same.
         let complaints: Vec<_> = said
             .complaints()
             .into_iter()

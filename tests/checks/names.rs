@@ -1,5 +1,5 @@
-//! Every tick has the name that its process had at that moment: across fork and exec, for processes that were gone
-//! before anyone could look, under hostile names, and for an id that was used twice.
+//! Every tick has the name that its process had at that moment: across fork and exec, for processes
+//! that were gone before anyone could look, under hostile names, and for an id that was used twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -38,7 +38,8 @@ fn root_children_that_exec_are_named_before_and_after() -> Result<()> {
             as_true += u32::from(name == "true");
         }
     }
-    // Of thousands of children, each about half a millisecond in user mode, many have a tick every 997 µs.
+    // Of thousands of children, each about half a millisecond in user mode, many have a tick every
+    // 997 µs.
     ensure!(
         as_true >= 20,
         "{as_true} of {} children were seen as `true`",
@@ -106,7 +107,8 @@ fn root_an_id_used_twice_has_two_names() -> Result<()> {
     judge_names(&recorded, &truth)
 }
 
-/// A process that only waits is written when it is known that it is not followed, and by then its id may have been used again.
+/// A process that only waits is written when it is known that it is not followed, and by then its
+/// id may have been used again.
 #[test]
 fn root_an_id_used_twice_has_two_names_when_it_is_written_late() -> Result<()> {
     let _machine = Exclusive::take()?;
@@ -180,8 +182,8 @@ fn user_names(functions: &Table) -> BTreeMap<i32, BTreeSet<String>> {
     names
 }
 
-/// gprofng shows threads by their real ids, their own names and their processes; those of the kernel too, and one that
-/// changed its name under the last one.
+/// gprofng shows threads by their real ids, their own names and their processes; those of the
+/// kernel too, and one that changed its name under the last one.
 #[test]
 fn root_threads_are_shown_by_name() -> Result<()> {
     let _machine = Exclusive::take()?;

@@ -1,5 +1,6 @@
-//! Counters that overflow: a program that causes a known number of events on known paths is recorded with exactly these, each
-//! at its path, by gprofng and by our report; and what was not told is known.
+//! Counters that overflow: a program that causes a known number of events on known paths is
+//! recorded with exactly these, each at its path, by gprofng and by our report; and what was not
+//! told is known.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ const STORES: u64 = 700;
 const CALLS: u64 = 500;
 const NAPS: u64 = 40;
 
-/// Share of the stacks that may end early, as of all programs; one may in any case. One of 2001 has been seen to, and why is not known.
+/// Share of the stacks that may end early, as of all programs; one may in any case. One of 2001 has
+/// been seen to, and why is not known.
 const UNWOUND_NOT: f64 = 0.005;
 
 /// What the summary says of a counter.
@@ -189,7 +191,8 @@ fn root_every_event_is_recorded_where_it_happened() -> Result<()> {
     Ok(())
 }
 
-/// Every 97th event stands for 97: of each path as many as it caused, but for one interval at its ends.
+/// Every 97th event stands for 97: of each path as many as it caused, but for one interval at its
+/// ends.
 #[test]
 fn root_an_interval_stands_for_its_events() -> Result<()> {
     let _machine = Exclusive::take()?;

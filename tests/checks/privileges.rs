@@ -1,5 +1,5 @@
-//! kcollect holds what it needs and no more, in every thread, once it records; its load has exactly what kcollect was
-//! started with; and five capabilities are enough, without root.
+//! kcollect holds what it needs and no more, in every thread, once it records; its load has exactly
+//! what kcollect was started with; and five capabilities are enough, without root.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -89,8 +89,8 @@ fn holds(pid: Pid, expected: u64) -> Result<()> {
     Ok(())
 }
 
-/// Runs the load alone and under kcollect, with the same words before both: it may do the same, and kcollect holds these
-/// capabilities. `load` is the shell.
+/// Runs the load alone and under kcollect, with the same words before both: it may do the same, and
+/// kcollect holds these capabilities. `load` is the shell.
 fn judge(before: &[&str], kcollect: &[&str], load: &str, expected: u64, home: &Path) -> Result<()> {
     let start = |middle: &[&str], file: &Path| {
         let mut words = before.iter().chain(middle).copied();
@@ -112,7 +112,8 @@ fn judge(before: &[&str], kcollect: &[&str], load: &str, expected: u64, home: &P
     Ok(())
 }
 
-/// Of those that run, the load alone is followed and archived: others may be large, and take their time.
+/// Of those that run, the load alone is followed and archived: others may be large, and take their
+/// time.
 const RECORD: [&str; 7] = [
     "-p",
     "hi",
@@ -123,7 +124,8 @@ const RECORD: [&str; 7] = [
     "--",
 ];
 
-/// A directory that nobody owns, with a copy of kcollect: where it was built, others may not be let in.
+/// A directory that nobody owns, with a copy of kcollect: where it was built, others may not be let
+/// in.
 fn nobodys() -> Result<(TempDir, String)> {
     let home = tempfile::tempdir()?;
     let program = home.path().join("kcollect");

@@ -1,5 +1,6 @@
-//! `kcollect report` knows the hot line of a program that was recorded, the functions that were inlined into it, and has
-//! stock gprofng's times by line where gprofng can read the debug information.
+//! `kcollect report` knows the hot line of a program that was recorded, the functions that were
+//! inlined into it, and has stock gprofng's times by line where gprofng can read the debug
+//! information.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -152,7 +153,8 @@ fn root_the_hot_line_is_the_inlined_one() -> Result<()> {
     Ok(())
 }
 
-/// gprofng's times by line of the program's source, in thousandths of seconds as it shows them: exclusive, inclusive.
+/// gprofng's times by line of the program's source, in thousandths of seconds as it shows them:
+/// exclusive, inclusive.
 fn stock(experiment: &Path) -> Result<BTreeMap<u32, (i64, i64)>> {
     let said = script(&["metrics e.user:i.user:name", "lines"], experiment)?.content()?;
     let mut found = BTreeMap::new();

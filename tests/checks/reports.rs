@@ -77,8 +77,8 @@ fn ours(model: &Model, metrics: &str, view: View) -> Result<Rows> {
     Ok(collect(rows))
 }
 
-/// Where both have as many rows of a name, they are equal. gprofng may have several for what is one hole between
-/// functions: then their sums are, but for the rounding of each.
+/// Where both have as many rows of a name, they are equal. gprofng may have several for what is one
+/// hole between functions: then their sums are, but for the rounding of each.
 fn same(what: &str, ours: &Rows, stock: &Rows) -> Result<()> {
     let sum = |rows: &[Vec<i64>]| {
         let mut sums = vec![0; rows.first().map_or(0, Vec::len)];
@@ -172,8 +172,8 @@ fn parts<'a>(table: &'a Table, row: &'a [Cell]) -> (Vec<f64>, BTreeMap<&'a str, 
     (numbers, texts)
 }
 
-/// gprofng shows all functions with their callers above them and their callees below; here they are asked for one by one.
-/// Those whose names are not their own alone are passed over.
+/// gprofng shows all functions with their callers above them and their callees below; here they are
+/// asked for one by one. Those whose names are not their own alone are passed over.
 fn relatives(experiment: &Path, model: &Model, metrics: &str, columns: usize) -> Result<()> {
     let said = script(
         &[&format!("metrics {metrics}"), "callers-callees"],
@@ -402,7 +402,8 @@ fn root_a_recording_is_reported_as_gprofng_does() -> Result<()> {
 /// A thing that lasted so long, seconds, has the same average of threads to the last digit.
 const BRIEF_S: f64 = 0.01;
 
-/// Samples and what is known on the whole, of the founder and of a followed process: to the last digit that gprofng displays.
+/// Samples and what is known on the whole, of the founder and of a followed process: to the last
+/// digit that gprofng displays.
 fn usage(model: &Model, experiment: &Path) -> Result<()> {
     let stock = [
         ("statistics", View::Statistics),
@@ -434,7 +435,8 @@ fn usage(model: &Model, experiment: &Path) -> Result<()> {
                     block.with_context(|| format!("{command}: gprofng has no {cells:?}"))?;
                 for (key, shown) in &block.values {
                     let ours: f64 = cells[key].parse()?;
-                    // gprofng's durations are a nanosecond short: of a process that did all it did in 20 us, some of its fifth digit.
+                    // gprofng's durations are a nanosecond short: of a process that did all it did
+                    // in 20 us, some of its fifth digit.
                     let brief = block.values["duration_s"] < BRIEF_S && *key == "threads";
                     let allowed = if brief { 0.001 + ours / 1e3 } else { 0.0 };
                     ensure!(

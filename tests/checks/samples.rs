@@ -1,5 +1,5 @@
-//! At every sample the exact times of the machine are the sums of those of its threads, gprofng's file says the same,
-//! and what the kernel counts of a process is what the process knows of itself.
+//! At every sample the exact times of the machine are the sums of those of its threads, gprofng's
+//! file says the same, and what the kernel counts of a process is what the process knows of itself.
 
 use std::process::Command;
 use std::sync::{Arc, Barrier};
@@ -95,7 +95,8 @@ fn root_counts_are_those_of_the_process() -> Result<()> {
     counts.agree(&own)
 }
 
-/// While data are paused no time passes, for no thread; and boundaries of the grid in it count for none.
+/// While data are paused no time passes, for no thread; and boundaries of the grid in it count for
+/// none.
 #[test]
 fn root_pauses_are_nobodys_time() -> Result<()> {
     let _machine = Exclusive::take()?;
@@ -141,8 +142,8 @@ fn root_pauses_are_nobodys_time() -> Result<()> {
         );
         let sum: f64 = row.states_s.iter().sum();
         ensure!((sum - row.lived_s).abs() < 1e-6, "{row:?}");
-        // Its ticks: within one at each end of each of the three spans, and one for each time that it changed its CPU,
-        // which it does not.
+        // Its ticks: within one at each end of each of the three spans, and one for each time that
+        // it changed its CPU, which it does not.
         let ticks = array_ticks(&experiment, Some(pid))?;
         let expected = recorded_s / (books.interval_us / 1e6);
         ensure!(
@@ -159,7 +160,8 @@ fn root_pauses_are_nobodys_time() -> Result<()> {
     Ok(())
 }
 
-/// More threads than a buffer of the kernel holds, and more than a ring would: each has its row, asleep all the time.
+/// More threads than a buffer of the kernel holds, and more than a ring would: each has its row,
+/// asleep all the time.
 #[test]
 fn root_ten_thousand_threads() -> Result<()> {
     const THREADS: usize = 10_000;
@@ -205,7 +207,8 @@ fn root_ten_thousand_threads() -> Result<()> {
     threads::judge(&threads::lines(&experiment)?).map(drop)
 }
 
-/// Nobody is followed, so nothing is asked of a thread for its user side: the ticks of all threads are there without.
+/// Nobody is followed, so nothing is asked of a thread for its user side: the ticks of all threads
+/// are there without.
 #[test]
 fn root_no_user_side_without_followers() -> Result<()> {
     let _machine = Exclusive::take()?;

@@ -1,5 +1,6 @@
-//! Processes that are gone at once: a shell's loop of `true`, and a parallel build. Whoever had a tick is in the books under a name
-//! that it had, by perf's own side-band, and has a subexperiment in which its time, its load objects and its stacks are.
+//! Processes that are gone at once: a shell's loop of `true`, and a parallel build. Whoever had a
+//! tick is in the books under a name that it had, by perf's own side-band, and has a subexperiment
+//! in which its time, its load objects and its stacks are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,12 +26,15 @@ const TIMES: usize = 1000;
 const LEARN: &str = "1.5";
 /// How many files are compiled.
 const FILES: usize = 30;
-/// Which part of the ticks with a user stack have one that is complete, once there is a table for what they are in.
+/// Which part of the ticks with a user stack have one that is complete, once there is a table for
+/// what they are in.
 const COMPLETE: f64 = 0.95;
-/// Which part of them may come before that: the compiler's takes a second to make, and the compiler wants the CPUs too.
+/// Which part of them may come before that: the compiler's takes a second to make, and the compiler
+/// wants the CPUs too.
 const BEFORE_TABLES: f64 = 0.3;
-/// The same of programs that live for a millisecond: no one can tell the kernel in time what they have mapped, so their stacks are
-/// copied, where there is room. How often there is, depends on how soon kcollect gets a CPU to make some.
+/// The same of programs that live for a millisecond: no one can tell the kernel in time what they
+/// have mapped, so their stacks are copied, where there is room. How often there is, depends on how
+/// soon kcollect gets a CPU to make some.
 const COMPLETE_IN_A_BLINK: f64 = 0.4;
 /// Which part of the user's frames may be of no load object.
 const NOWHERE: f64 = 0.01;
@@ -74,8 +78,8 @@ fn root_a_parallel_build() -> Result<()> {
     judge(&["sh", "-c", &script], 2 * FILES, &["make", "cc"], COMPLETE)
 }
 
-/// Records a load that executes at least so many programs, some of these names, and holds it against the audit; so great a share
-/// of the user stacks is to be complete.
+/// Records a load that executes at least so many programs, some of these names, and holds it
+/// against the audit; so great a share of the user stacks is to be complete.
 fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<()> {
     let audit = Audit::start(LIMIT)?;
     let recorded = record(&["-p", "hi", "-F", "on"], load, LIMIT)?;
@@ -93,7 +97,8 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
         "{:?}",
         followed.losses
     );
-    // Only those that the audit saw from birth to death, and so their names: others live as long as the machine.
+    // Only those that the audit saw from birth to death, and so their names: others live as long as
+    // the machine.
     let brief: BTreeMap<i32, &Life> = lives
         .iter()
         .filter(|(_, life)| life.forked && life.exited && life.programs > 0)
@@ -191,7 +196,8 @@ struct Found {
     /// User frames, and how many of them are in no load object.
     frames: u64,
     nowhere: u64,
-    /// Records of ticks in the kernel that have no function of it: each is of a thread and a time, of whatever states.
+    /// Records of ticks in the kernel that have no function of it: each is of a thread and a time,
+    /// of whatever states.
     kernelless: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Memory or threads are short, the wall clock jumps, the collector is held up: what was recorded opens, what is lost is counted, and
-//! nothing is left in the kernel.
+//! Memory or threads are short, the wall clock jumps, the collector is held up: what was recorded
+//! opens, what is lost is counted, and nothing is left in the kernel.
 
 use std::io;
 use std::path::Path;

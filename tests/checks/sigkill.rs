@@ -1,7 +1,8 @@
-//! SIGKILL at any moment leaves an experiment that opens, with every tick that was written, and nothing in the kernel.
+//! SIGKILL at any moment leaves an experiment that opens, with every tick that was written, and
+//! nothing in the kernel.
 //!
-//! 10 times; as often as `KCOLLECT_FAULTS` says, for who has the time. The moments are those of a seed, the first ones of many
-//! runs those of a few.
+//! 10 times; as often as `KCOLLECT_FAULTS` says, for who has the time. The moments are those of a
+//! seed, the first ones of many runs those of a few.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -26,7 +27,8 @@ const SEED: u64 = 0x6b63_6f6c_6c65_6374;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Who is followed, but for runs in which nobody is. What else runs here may be large, was not archived, and keeps gprofng busy.
+/// Who is followed, but for runs in which nobody is. What else runs here may be large, was not
+/// archived, and keeps gprofng busy.
 const LOAD: &str = "=^(spawner|true)$";
 
 /// In which part of its life a collector is killed.
@@ -90,7 +92,8 @@ fn killed(phase: Phase, follow: &str, random: &mut SplitMix) -> Result<()> {
         dead.finished
     );
 
-    // Killed before it made the directory, or before it wrote the first byte into it: there is nothing to open.
+    // Killed before it made the directory, or before it wrote the first byte into it: there is
+    // nothing to open.
     let Some(experiment) = experiments_in(dead.directory())?.pop() else {
         ensure!(
             phase == Phase::Start,

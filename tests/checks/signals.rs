@@ -1,4 +1,5 @@
-//! How a recording is steered: signals that end, pause and sample it, times, limits, and the load's own end.
+//! How a recording is steered: signals that end, pause and sample it, times, limits, and the load's
+//! own end.
 
 use std::fs;
 use std::path::Path;
@@ -135,7 +136,8 @@ fn root_the_limit_stops_data_and_not_samples() -> Result<()> {
     let experiment = recorded.experiment()?;
     let size = fs::metadata(experiment.join("profile"))?.len();
     ensure!(
-        // What is on its way when the limit is reached, of a tenth of a second or two at 20,000 packets each, is kept.
+        // What is on its way when the limit is reached, of a tenth of a second or two at 20,000
+        // packets each, is kept.
         (900_000..2_000_000).contains(&size),
         "-L 1 left {size} bytes of profile data"
     );

@@ -1,5 +1,6 @@
-//! Where a workload knows what state it is in, kcollect says the same, to a hundredth of the wall time; and in every one
-//! of these runs, for all processes of the machine, no time is missing and none is counted twice.
+//! Where a workload knows what state it is in, kcollect says the same, to a hundredth of the wall
+//! time; and in every one of these runs, for all processes of the machine, no time is missing and
+//! none is counted twice.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,7 +34,8 @@ fn root_user() -> Result<()> {
 #[test]
 fn root_system() -> Result<()> {
     let row = judge_split(workload!("read_zero"))?;
-    // Of the workload, not of the account: the way into the kernel and back takes 8 to 12 % in user mode, by the machine.
+    // Of the workload, not of the account: the way into the kernel and back takes 8 to 12 % in user
+    // mode, by the machine.
     mostly(&row, Microstate::System, 0.8)
 }
 
@@ -188,7 +190,8 @@ fn root_sleep_of_a_32_bit_program() -> Result<()> {
     compat32("nanosleep", Microstate::Sleep)
 }
 
-/// Threads of which hardly any is alive at a tick: all of them are counted, and so is all of their time.
+/// Threads of which hardly any is alive at a tick: all of them are counted, and so is all of their
+/// time.
 #[test]
 fn root_births() -> Result<()> {
     let [row] = judge(workload!("births"), None)?;
@@ -196,8 +199,8 @@ fn root_births() -> Result<()> {
     Ok(())
 }
 
-/// And to the last instruction, as far as the clock of their group tells. The account begins a little before: with the shell that
-/// enters the group.
+/// And to the last instruction, as far as the clock of their group tells. The account begins a
+/// little before: with the shell that enters the group.
 #[test]
 fn root_births_by_the_clock_of_their_group() -> Result<()> {
     const BEFORE_S: f64 = 0.006;
@@ -230,7 +233,8 @@ fn root_parent_in_vfork() -> Result<()> {
     mostly(&row, Microstate::Sleep, 0.9)
 }
 
-/// All of these at once, on all CPUs: no wait of one is taken for another's, and no time is missing.
+/// All of these at once, on all CPUs: no wait of one is taken for another's, and no time is
+/// missing.
 #[test]
 fn root_all_of_them_mixed() -> Result<()> {
     let _machine = Exclusive::take()?;
@@ -246,15 +250,16 @@ fn root_all_of_them_mixed() -> Result<()> {
     Ok(())
 }
 
-/// Share of the time that a workload which waits for the disk spends so. The rest goes into making the disk necessary.
-/// On a disk with less, these checks say nothing.
+/// Share of the time that a workload which waits for the disk spends so. The rest goes into making
+/// the disk necessary. On a disk with less, these checks say nothing.
 const DISK: f64 = 0.2;
 
 /// How long a program may wait for the disk before its work, seconds.
 const DISK_BEFORE_S: f64 = 0.01;
 
-/// Share of the time that a thread which naps for a millisecond waits for its CPU, where two others spin on it. The
-/// scheduler may let it run at once or after a turn of each; with less than this there was no load.
+/// Share of the time that a thread which naps for a millisecond waits for its CPU, where two others
+/// spin on it. The scheduler may let it run at once or after a turn of each; with less than this
+/// there was no load.
 const LATENCY: f64 = 0.2;
 
 /// Sleeps in a call that knows of no disk. Before its work a process may read its program from one.
@@ -294,7 +299,8 @@ fn judge_split(program: &str) -> Result<Row> {
     Ok(account.row(truth.pid)?.clone())
 }
 
-/// Runs a workload, and judges the account. The rows of its `N` processes, in the order of their names.
+/// Runs a workload, and judges the account. The rows of its `N` processes, in the order of their
+/// names.
 fn judge<const N: usize>(program: &str, variant: Option<&str>) -> Result<[Row; N]> {
     let (truths, account) = run::<N>(program, variant)?;
     let rows: Vec<Row> = truths
@@ -304,7 +310,8 @@ fn judge<const N: usize>(program: &str, variant: Option<&str>) -> Result<[Row; N
     rows.try_into().ok().context("as many rows as truths")
 }
 
-/// Runs a workload, whose processes tell `N` truths, under kcollect, and judges the account by them and by itself.
+/// Runs a workload, whose processes tell `N` truths, under kcollect, and judges the account by them
+/// and by itself.
 fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; N], States)> {
     let _machine = Exclusive::take()?;
     let cpu = work_cpu()?.to_string();
@@ -323,8 +330,9 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
     Ok((truths, account))
 }
 
-/// Births come at nearly the rate of the ticks, and the disk's work often comes with them. A migration storm is disturbed by a
-/// tick, goes on from there like a clock, and is found at the same point by the next CPU's.
+/// Births come at nearly the rate of the ticks, and the disk's work often comes with them. A
+/// migration storm is disturbed by a tick, goes on from there like a clock, and is found at the
+/// same point by the next CPU's.
 fn in_step_with_ticks(program: &str, variant: Option<&str>) -> bool {
     let loads = [
         "births",
@@ -336,14 +344,15 @@ fn in_step_with_ticks(program: &str, variant: Option<&str>) -> bool {
     variant == Some("fsync") || loads.iter().any(|load| program.ends_with(load))
 }
 
-/// Records a load, and judges the account by the truths of its processes and by itself. The truths are in the order of
-/// the processes' names.
+/// Records a load, and judges the account by the truths of its processes and by itself. The truths
+/// are in the order of the processes' names.
 fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, Books)> {
     let (before, stolen) = (processes()?, stolen_everywhere()?);
     let recorded = record(&["-p", "hi", "-x", "off"], load, Duration::from_secs(40))?;
     let stolen_s = stolen_since(stolen)? / 1e9;
     let mut residents: BTreeSet<i32> = before.intersection(&processes()?).copied().collect();
-    // Some sandboxes run a control program as process 1, which their kernel shows to no BPF program that walks threads.
+    // Some sandboxes run a control program as process 1, which their kernel shows to no BPF program
+    // that walks threads.
     residents.remove(&1);
     let experiment = recorded.experiment()?;
     let books = Books::of(&experiment)?;
@@ -354,7 +363,8 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, Books)> {
     ensure!(!truths.is_empty(), "no truth: {}", recorded.finished);
     truths.sort_by(|one, other| one.workload.cmp(&other.workload));
     let mut verdicts: Vec<_> = truths.iter().map(|truth| account.agree(truth)).collect();
-    // Who moves while data stop on one CPU after the other lives until then, and the CPU at work on that may be another machine's.
+    // Who moves while data stop on one CPU after the other lives until then, and the CPU at work on
+    // that may be another machine's.
     verdicts.push(account.conserve_within(&residents, WHOLE_S + stolen_s));
     for truth in truths.iter().filter(|truth| truth.workload != "migrate") {
         let ticks = array_ticks(&experiment, Some(truth.pid))?;
@@ -380,8 +390,9 @@ fn company(truth: &Truth, truths: &[Truth]) -> usize {
     here.count() - 1
 }
 
-/// Passes when a process spent at least so much of its life in a state: else the workload was none of that state. What others made it
-/// wait for a CPU is no part of that life, where the state is another.
+/// Passes when a process spent at least so much of its life in a state: else the workload was none
+/// of that state. What others made it wait for a CPU is no part of that life, where the state is
+/// another.
 fn mostly(row: &Row, state: Microstate, share: f64) -> Result<()> {
     let waited = match state {
         Microstate::WaitCpu => 0.0,

@@ -1,5 +1,6 @@
-//! A followed process does not notice it: no signal arrives, no system call is interrupted, cut short or ended early, nothing is
-//! mapped, opened, set or attached that is not there without kcollect.
+//! A followed process does not notice it: no signal arrives, no system call is interrupted, cut
+//! short or ended early, nothing is mapped, opened, set or attached that is not there without
+//! kcollect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -31,9 +32,9 @@ struct Told {
     origin: BTreeSet<String>,
 }
 
-/// Who reads the rings does not wait in a row with the load: that is a real-time thread, `SCHED_FIFO`. Another one of these lets those
-/// who work on what was read, `SCHED_RR`, go first in turns. Nobody else is one, nor is the load: policies are field 41 of
-/// proc_pid_stat(5).
+/// Who reads the rings does not wait in a row with the load: that is a real-time thread,
+/// `SCHED_FIFO`. Another one of these lets those who work on what was read, `SCHED_RR`, go first in
+/// turns. Nobody else is one, nor is the load: policies are field 41 of proc_pid_stat(5).
 #[test]
 fn root_readers_go_first_and_nobody_else() -> Result<()> {
     let look = "for turn in 1 2 3 4 5 6 7 8 9 10; do \
@@ -151,8 +152,8 @@ fn told(finished: &Finished) -> Result<Told> {
     Ok(told)
 }
 
-/// A line without signals 32 and 33 among those that are ignored: they are the C library's own, and whether a program begins with
-/// them ignored is a matter of which of its functions started it.
+/// A line without signals 32 and 33 among those that are ignored: they are the C library's own, and
+/// whether a program begins with them ignored is a matter of which of its functions started it.
 fn without_the_librarys(line: &str) -> String {
     const OWN: u64 = 3 << 31;
     let ignored = line

@@ -1,8 +1,8 @@
 //! libFuzzer on the same targets, which sees which code an input reached: `make fuzz`.
 //!
-//! The target is the one that the environment variable `KCOLLECT_FUZZ` names. All else is libFuzzer's: its options, its corpora. It
-//! works on stable Rust, whose compiler can count which branches are taken; only that the standard library is not built anew for
-//! it.
+//! The target is the one that the environment variable `KCOLLECT_FUZZ` names. All else is
+//! libFuzzer's: its options, its corpora. It works on stable Rust, whose compiler can count which
+//! branches are taken; only that the standard library is not built anew for it.
 
 #![no_main]
 

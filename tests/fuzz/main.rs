@@ -1,8 +1,10 @@
-//! Whatever bytes come, what reads them ends, soon, without a panic, and says no more than they can hold.
+//! Whatever bytes come, what reads them ends, soon, without a panic, and says no more than they can
+//! hold.
 //!
-//! Each target ([`targets`]) gets its corpus, the files of `corpora/NAME`: what was recorded, and what once went wrong. Then, for
-//! two seconds, or `KCOLLECT_FUZZ_SECONDS`, what chance makes of that, always in the same order. `make fuzz` has
-//! libFuzzer do that instead, for as long as one likes ([`guided`](../guided.rs)); what it finds goes into a corpus.
+//! Each target ([`targets`]) gets its corpus, the files of `corpora/NAME`: what was recorded, and
+//! what once went wrong. Then, for two seconds, or `KCOLLECT_FUZZ_SECONDS`, what chance makes of
+//! that, always in the same order. `make fuzz` has libFuzzer do that instead, for as long as one
+//! likes ([`guided`](../guided.rs)); what it finds goes into a corpus.
 //!
 //! An input that fails is left in a file, which the message names.
 
@@ -23,7 +25,8 @@ use targets::{TARGETS, Target};
 const SECONDS: &str = "KCOLLECT_FUZZ_SECONDS";
 const USUAL: f64 = 2.0;
 
-/// Nothing takes more time of a CPU, unless its time grows with more than its size. How long it had to wait for one says nothing.
+/// Nothing takes more time of a CPU, unless its time grows with more than its size. How long it had
+/// to wait for one says nothing.
 const LONGEST: Duration = Duration::from_secs(5);
 
 #[test]

@@ -1,4 +1,5 @@
-//! New inputs from known ones, by chance: what the few seconds of a test have instead of a fuzzer that sees which code was reached.
+//! New inputs from known ones, by chance: what the few seconds of a test have instead of a fuzzer
+//! that sees which code was reached.
 
 use ::tests::random::SplitMix;
 

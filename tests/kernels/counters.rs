@@ -1,4 +1,5 @@
-//! Events that are counted on a kernel: a program that causes a known number of them is recorded with each, where it was caused.
+//! Events that are counted on a kernel: a program that causes a known number of them is recorded
+//! with each, where it was caused.
 
 use std::fs;
 use std::path::Path;
@@ -44,7 +45,8 @@ pub(crate) fn judge(founder: &Path) -> Result<()> {
         let metric = counter.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
         let founders = functions(founder, &format!("K_{metric}"), "<Total>")?;
         ensure!(founders == found.recorded, "{founders} of {found:?}");
-        // On one path as many, on the other three times as many; code is faulted in once, and a few stacks may end early.
+        // On one path as many, on the other three times as many; code is faulted in once, and a few
+        // stacks may end early.
         let (there, times) = (functions(&own, &metric, leaf)?, 4 * times.parse::<u64>()?);
         ensure!(
             (times - times / 100..times + 4).contains(&there),

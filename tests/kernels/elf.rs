@@ -1,5 +1,5 @@
-//! Programs of this machine, to be run in another: with the libraries that the loader says they need, without what only
-//! debuggers read.
+//! Programs of this machine, to be run in another: with the libraries that the loader says they
+//! need, without what only debuggers read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,8 @@ pub(crate) fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     Ok(parse(&said.stdout))
 }
 
-/// Lines such as `libz.so.1 => /lib/x86_64-linux-gnu/libz.so.1 (0x7f2bd62ad000)`, and `/lib64/ld-linux-x86-64.so.2 (0x...)`.
+/// Lines such as `libz.so.1 => /lib/x86_64-linux-gnu/libz.so.1 (0x7f2bd62ad000)`, and
+/// `/lib64/ld-linux-x86-64.so.2 (0x...)`.
 fn parse(said: &str) -> Vec<PathBuf> {
     said.lines()
         .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))

@@ -1,5 +1,6 @@
-//! Inside, as the first process: makes a machine of what the kernel gives, runs kcollect, hands over what it made, and turns the
-//! machine off. What goes wrong is said on the console, which the host shows.
+//! Inside, as the first process: makes a machine of what the kernel gives, runs kcollect, hands
+//! over what it made, and turns the machine off. What goes wrong is said on the console, which the
+//! host shows.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;

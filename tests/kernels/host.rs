@@ -91,7 +91,8 @@ pub(crate) fn main() -> Result<()> {
     bail!("{} things are wrong:\n{}", wrong.len(), wrong.join("\n"))
 }
 
-/// What is in every machine: kcollect, this program, the workloads, and some programs of the distribution.
+/// What is in every machine: kcollect, this program, the workloads, and some programs of the
+/// distribution.
 fn common() -> Result<Initramfs> {
     let mut files = Initramfs::default();
     let own = std::env::current_exe()?;

@@ -1,5 +1,5 @@
-//! The files of a machine, as the kernel unpacks them at boot: an archive of cpio's format `newc`, made without root, for the
-//! owners and devices in it are numbers.
+//! The files of a machine, as the kernel unpacks them at boot: an archive of cpio's format `newc`,
+//! made without root, for the owners and devices in it are numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -76,7 +76,8 @@ impl Initramfs {
     }
 }
 
-/// Thirteen numbers of eight hexadecimal digits, the path with a zero, the bytes; both filled up to four.
+/// Thirteen numbers of eight hexadecimal digits, the path with a zero, the bytes; both filled up to
+/// four.
 fn entry(
     archive: &mut Vec<u8>,
     inode: u32,

@@ -1,5 +1,6 @@
-//! What holds by construction, whatever the kernel, on a machine whose instructions are slow: time is conserved, workloads and
-//! kcollect say the same of each other's time, nothing is lost, user stacks are complete, and stock gprofng opens it all.
+//! What holds by construction, whatever the kernel, on a machine whose instructions are slow: time
+//! is conserved, workloads and kcollect say the same of each other's time, nothing is lost, user
+//! stacks are complete, and stock gprofng opens it all.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,21 +41,25 @@ struct Carried {
     stdout: String,
 }
 
-/// Share of its life that a workload is in its state, at the least: among others that want the CPU, the rest is waiting.
+/// Share of its life that a workload is in its state, at the least: among others that want the CPU,
+/// the rest is waiting.
 const STATE: f64 = 0.2;
 /// To start and to end takes some times as many instants as elsewhere.
 const EDGES: Edges = Edges {
     cpu_s: 0.02,
     outside_s: 0.1,
 };
-/// How long the host may keep a CPU from running, where it has fewer for two than they want, seconds.
+/// How long the host may keep a CPU from running, where it has fewer for two than they want,
+/// seconds.
 const STILL_S: f64 = 0.5;
-/// How far the life and the sleep of a thread that did not move may be apart, seconds: numbers have nine digits.
+/// How far the life and the sleep of a thread that did not move may be apart, seconds: numbers have
+/// nine digits.
 const DIGITS_S: f64 = 1e-8;
 /// What may not be on every host.
 const PYTHON: &str = "python3";
-/// Share of the ticks with a user stack that are complete, at the least: of programs that stay, and of those that are gone before
-/// anybody can say what they have mapped. Ticks that came before a table was made are judged apart.
+/// Share of the ticks with a user stack that are complete, at the least: of programs that stay, and
+/// of those that are gone before anybody can say what they have mapped. Ticks that came before a
+/// table was made are judged apart.
 const SHARES: [(&str, f64); 4] = [
     ("quarry", 0.97),
     (PYTHON, 0.93),
@@ -62,7 +67,8 @@ const SHARES: [(&str, f64); 4] = [
     ("true", 0.4),
 ];
 
-/// Of the ticks so many may come before a table was made, which takes these machines a second or two.
+/// Of the ticks so many may come before a table was made, which takes these machines a second or
+/// two.
 const BEFORE_TABLES: f64 = 0.5;
 
 /// Judges what a machine handed over.
@@ -207,7 +213,8 @@ fn nothing_lost(carried: &Carried) -> Result<()> {
     const IMPAIRED: [&str; 3] = ["truncated_stacks", "missing_stacks", "made_up"];
     let books = Books::of(&carried.experiment)?;
     books.complete()?;
-    // Where a CPU stands still, memory for what is kept of threads may come too late. It is counted.
+    // Where a CPU stands still, memory for what is kept of threads may come too late. It is
+    // counted.
     if carried.name == MOVING {
         return Ok(());
     }
@@ -249,7 +256,8 @@ fn told(
     turns
         .iter()
         .flat_map(|(load, truths)| {
-            // Older kernels wait for a completion by a thread of their own, which the workload knows nothing of.
+            // Older kernels wait for a completion by a thread of their own, which the workload
+            // knows nothing of.
             let workers = |truth: &&Truth| {
                 let row = account.row(truth.pid);
                 load.ends_with("io_uring") && row.is_ok_and(|row| row.threads > truth.threads)

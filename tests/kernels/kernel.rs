@@ -1,4 +1,5 @@
-//! The kernels: Debian's for clouds, as `scripts/kernels.sh` has unpacked them, a directory for each series.
+//! The kernels: Debian's for clouds, as `scripts/kernels.sh` has unpacked them, a directory for
+//! each series.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -8,7 +9,8 @@ use anyhow::{Context, Result, bail};
 /// The series, oldest first: the floor, and the one between it and the newest.
 const SERIES: [&str; 2] = ["6.1", "6.12"];
 
-/// What a disk needs, each after those that it needs itself. One that the kernel has built in is no file.
+/// What a disk needs, each after those that it needs itself. One that the kernel has built in is no
+/// file.
 const MODULES: [&str; 6] = [
     "virtio",
     "virtio_ring",

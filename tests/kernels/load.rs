@@ -1,5 +1,5 @@
-//! The load of a recording: one workload after the other, so that each has its CPU for itself, and a look at kcollect's BPF
-//! programs while they are loaded.
+//! The load of a recording: one workload after the other, so that each has its CPU for itself, and
+//! a look at kcollect's BPF programs while they are loaded.
 
 use std::io::Write;
 use std::path::Path;

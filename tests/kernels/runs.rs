@@ -17,8 +17,8 @@ pub(crate) const MODULES: &str = "/modules";
 pub(crate) const LOAD: &str = "load";
 /// In what is carried out: the last file that is written.
 pub(crate) const DONE: &str = "done";
-/// The program whose events are counted, in a machine; how many pages it touches on one of two paths, and how many calls it
-/// makes: on the other three times as many.
+/// The program whose events are counted, in a machine; how many pages it touches on one of two
+/// paths, and how many calls it makes: on the other three times as many.
 pub(crate) const OVERFLOWING: &str = "/overflowing";
 pub(crate) const PAGES: &str = "200";
 pub(crate) const CALLS: &str = "150";
@@ -130,7 +130,8 @@ pub(crate) struct Program {
     pub(crate) verified: u32,
 }
 
-/// What the kernel shows of a process with one thread: two looks at it tell whether it has slept all the time in between.
+/// What the kernel shows of a process with one thread: two looks at it tell whether it has slept
+/// all the time in between.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Glance {
     /// The letter of its state.

@@ -1,6 +1,8 @@
-//! Who was born, what each was called and who ended, by perf: its side-band alone, with no events that count.
+//! Who was born, what each was called and who ended, by perf: its side-band alone, with no events
+//! that count.
 //!
-//! A second witness of processes that are gone before anyone can look at them. Its file is read as in [`crate::perf`].
+//! A second witness of processes that are gone before anyone can look at them. Its file is read as
+//! in [`crate::perf`].
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,7 +45,8 @@ impl Audit {
         let path = directory.path().join("perf.data");
         let mut command = Command::new("perf");
         command.args(["record", "-q", "-a", "-e", "dummy", "-m", "1024"]);
-        // At its end it would look for what it saw mapped, and perf 6.1 breaks down at kcollect's BPF programs.
+        // At its end it would look for what it saw mapped, and perf 6.1 breaks down at kcollect's
+        // BPF programs.
         command.args(["--no-buildid", "--no-buildid-cache", "--no-bpf-event"]);
         command.args(["-k", "CLOCK_MONOTONIC", "-o"]).arg(&path);
         let mut running = Running::start(&mut command, limit).context("perf")?;
@@ -122,7 +125,8 @@ const EXECUTED: u16 = 1 << 13;
 const BEHIND_TIME: u64 = 1 << 6 | 1 << 9 | 1 << 7 | 1 << 16;
 const TIME: u64 = 1 << 2;
 
-/// Records of a file: the place of the attributes is at byte 24, that of the data at byte 40, their sizes behind.
+/// Records of a file: the place of the attributes is at byte 24, that of the data at byte 40, their
+/// sizes behind.
 fn parse(bytes: &[u8]) -> Option<Vec<Event>> {
     const SAMPLE_TYPE: usize = 24;
     let attributes = word(bytes, 24)? as usize;

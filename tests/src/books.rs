@@ -1,4 +1,5 @@
-//! kcollect's own account of a run: what `--json` prints and `kcollect.json` in the experiment holds.
+//! kcollect's own account of a run: what `--json` prints and `kcollect.json` in the experiment
+//! holds.
 //!
 //! Only what the checks compare with other witnesses is read.
 
@@ -140,9 +141,9 @@ impl CpuBooks {
         self.user + self.kernel + self.idle
     }
 
-    /// Whether the ticks are the time for which they were taken, in so many stretches: what began and ended between two
-    /// boundaries makes one more or less, and boundaries may have moved by half an interval, to where the clock fires
-    /// (`bpf/c/grid.h`).
+    /// Whether the ticks are the time for which they were taken, in so many stretches: what began
+    /// and ended between two boundaries makes one more or less, and boundaries may have moved by
+    /// half an interval, to where the clock fires (`bpf/c/grid.h`).
     ///
     /// # Errors
     /// When they are not; the message has both numbers.

@@ -1,5 +1,6 @@
-//! Programs that run, and whose frame information is not what it should be: noise, cut off, of absurd sizes, pointing at
-//! itself or away. Nothing that a program needs to run is changed: the kernel and the loader go by other headers.
+//! Programs that run, and whose frame information is not what it should be: noise, cut off, of
+//! absurd sizes, pointing at itself or away. Nothing that a program needs to run is changed: the
+//! kernel and the loader go by other headers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Makes copies of a program in a directory: their paths, and what is wrong with each. The build id of all is the program's.
+/// Makes copies of a program in a directory: their paths, and what is wrong with each. The build id
+/// of all is the program's.
 ///
 /// # Errors
 /// When the program has no `.eh_frame`, or a copy cannot be written.

@@ -1,11 +1,12 @@
 //! A browser that opens a page: Chromium without a window, by the DevTools protocol.
 //!
-//! Through a pair of pipes, not a port: no port to be found out, none that others could reach, and no library. The
-//! browser's end of them is its file descriptors 3 and 4, to which a shell moves what it was given as standard input
-//! and output. Messages are JSON, each followed by a zero byte.
+//! Through a pair of pipes, not a port: no port to be found out, none that others could reach, and
+//! no library. The browser's end of them is its file descriptors 3 and 4, to which a shell moves
+//! what it was given as standard input and output. Messages are JSON, each followed by a zero byte.
 //!
-//! It sees no network (every name is unresolvable), has a new profile each time, and is killed when its value is dropped.
-//! Whatever the page complains of, on its console or by an exception, is kept: [`Browser::complaints`].
+//! It sees no network (every name is unresolvable), has a new profile each time, and is killed when
+//! its value is dropped. Whatever the page complains of, on its console or by an exception, is
+//! kept: [`Browser::complaints`].
 
 use std::env;
 use std::fs::File;

@@ -107,7 +107,8 @@ fn row(line: &str) -> Option<(usize, [f64; 10], &str)> {
         .then(|| (column, seconds, line[column + 2..].trim_end()))
 }
 
-/// A function's name as its source has it, whatever a C library calls it inside, and whatever an optimiser added.
+/// A function's name as its source has it, whatever a C library calls it inside, and whatever an
+/// optimiser added.
 pub fn plain(name: &str) -> &str {
     let name = name.trim_start_matches('_');
     let name = name.strip_prefix("GI_").unwrap_or(name);

@@ -1,8 +1,8 @@
-//! A control group with a CPU quota: how a container's limit keeps a process from running; and how its name tells whose
-//! the processes in it are. And one that measures the time on CPUs.
+//! A control group with a CPU quota: how a container's limit keeps a process from running; and how
+//! its name tells whose the processes in it are. And one that measures the time on CPUs.
 //!
-//! The kernel has two generations of them, and both are out there. Either serves; the one that has the CPU controller is
-//! taken.
+//! The kernel has two generations of them, and both are out there. Either serves; the one that has
+//! the CPU controller is taken.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,8 @@ impl Quota {
         Ok(quota)
     }
 
-    /// A group as Docker makes them, for the container of this id, of which nothing is kept from running.
+    /// A group as Docker makes them, for the container of this id, of which nothing is kept from
+    /// running.
     ///
     /// # Errors
     /// As [`Quota::enter`].
@@ -131,8 +132,8 @@ impl Drop for Quota {
     }
 }
 
-/// A group whose time on CPUs the scheduler sums up, to the last instruction of every thread: a thread's usage is added to
-/// its process's before its end. Removed when this value is dropped.
+/// A group whose time on CPUs the scheduler sums up, to the last instruction of every thread: a
+/// thread's usage is added to its process's before its end. Removed when this value is dropped.
 #[derive(Debug)]
 pub struct Clock {
     hierarchy: Hierarchy,
@@ -206,7 +207,8 @@ fn own_name() -> String {
 pub(crate) fn hierarchy(mounts: &str, controller: &str) -> Result<Hierarchy> {
     let mut second = None;
     for line in mounts.lines() {
-        // proc_pid_mountinfo(5): the mount point is the fifth word; type, source and options follow a dash.
+        // proc_pid_mountinfo(5): the mount point is the fifth word; type, source and options follow
+        // a dash.
         let Some((mount, kind)) = line.split_once(" - ") else {
             continue;
         };

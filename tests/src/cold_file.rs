@@ -1,8 +1,8 @@
 //! A mapped file that is not in memory, so that touching it blocks in a page fault.
 //!
-//! It is made where files live on a disk: a page of a tmpfs is memory and cannot be dropped. Every page is full of
-//! `ret` instructions, so that it can be called as well as read. How long a fault blocks is the disk's affair; the
-//! workload measures it.
+//! It is made where files live on a disk: a page of a tmpfs is memory and cannot be dropped. Every
+//! page is full of `ret` instructions, so that it can be called as well as read. How long a fault
+//! blocks is the disk's affair; the workload measures it.
 
 use std::ffi::c_void;
 use std::io::Write;
@@ -22,7 +22,8 @@ use crate::truth::Work;
 const DIRECTORY: &str = "/var/tmp";
 /// Of the file, bytes. Little, so that making it takes little of the time that is measured.
 const LENGTH: usize = 16 << 20;
-/// From one touch to the next, bytes: as far as the kernel maps around a fault, so that each touch is a fault.
+/// From one touch to the next, bytes: as far as the kernel maps around a fault, so that each touch
+/// is a fault.
 const STRIDE: usize = 64 << 10;
 /// `ret` on x86-64.
 const RET: u8 = 0xc3;
@@ -38,7 +39,8 @@ impl ColdFile {
     /// Makes the file and maps it, privately. The time this blocks is noted as sleep.
     ///
     /// # Errors
-    /// When there is no disk under `/var/tmp`, or it refuses such a mapping: programs are run from there.
+    /// When there is no disk under `/var/tmp`, or it refuses such a mapping: programs are run from
+    /// there.
     pub fn make(work: &mut Work, protection: ProtFlags) -> Result<Self> {
         let file = work.blocked(Microstate::Sleep, write)??;
         let length = NonZeroUsize::new(LENGTH).context("the file has a length")?;
@@ -55,7 +57,8 @@ impl ColdFile {
     /// # Errors
     /// When the kernel refuses.
     pub fn drop_cache(&self, work: &mut Work) -> Result<()> {
-        // SAFETY: the mapping is private and holds what the file holds, whether its pages are read again or not.
+        // SAFETY: the mapping is private and holds what the file holds, whether its pages are read
+        // again or not.
         unsafe { madvise(self.base, LENGTH, MmapAdvise::MADV_DONTNEED) }?;
         work.blocked(Microstate::Sleep, || {
             posix_fadvise(&self.file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
@@ -63,7 +66,8 @@ impl ColdFile {
         Ok(())
     }
 
-    /// Gives the file up. Without a name it is gone then, and that takes the disk: noted as sleep, before the work ends.
+    /// Gives the file up. Without a name it is gone then, and that takes the disk: noted as sleep,
+    /// before the work ends.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -1,8 +1,8 @@
 //! Running a program under a deadline.
 //!
-//! A check that hangs tells nothing, so every program here has a time limit after which it is killed and the check
-//! fails with what the program had said so far. Output goes to files, not pipes: a pipe that nobody empties would stop
-//! the program that is being watched.
+//! A check that hangs tells nothing, so every program here has a time limit after which it is
+//! killed and the check fails with what the program had said so far. Output goes to files, not
+//! pipes: a pipe that nobody empties would stop the program that is being watched.
 
 use std::fmt;
 use std::fs::File;
@@ -239,7 +239,8 @@ fn describe(command: &Command) -> String {
         .join(" ")
 }
 
-/// All of a file, read through an opening of its own: the program writes where the position of its opening is.
+/// All of a file, read through an opening of its own: the program writes where the position of its
+/// opening is.
 fn contents(file: &File) -> Result<String> {
     let mut reading = File::open(format!(
         "/proc/self/fd/{}",

@@ -61,8 +61,8 @@ pub fn start(call: Call, until_ns: u64) -> Result<Child> {
         .with_context(|| format!("cannot run {PROGRAM:?}"))
 }
 
-/// What it wrote: the first and the last instant of its work, `CLOCK_MONOTONIC` nanoseconds, and its account in between.
-/// Whatever blocked it then is the call.
+/// What it wrote: the first and the last instant of its work, `CLOCK_MONOTONIC` nanoseconds, and
+/// its account in between. Whatever blocked it then is the call.
 ///
 /// # Errors
 /// When it did not write two instants.

@@ -1,5 +1,5 @@
-//! Threads that know what they did, for checks of counters: faults that they made one by one, and the kernel's own counts of
-//! a thread, which are another account than that of perf's.
+//! Threads that know what they did, for checks of counters: faults that they made one by one, and
+//! the kernel's own counts of a thread, which are another account than that of perf's.
 
 use std::num::NonZeroUsize;
 

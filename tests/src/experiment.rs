@@ -1,7 +1,8 @@
 //! What is in an experiment's files, by the letter of the format.
 //!
-//! A third opinion beside gprofng and kcollect's own reader: a walk of the packet file that trusts only the packet
-//! headers and the declaration in `log.xml`. It is short because it refuses everything but kcollect's clock packets.
+//! A third opinion beside gprofng and kcollect's own reader: a walk of the packet file that trusts
+//! only the packet headers and the declaration in `log.xml`. It is short because it refuses
+//! everything but kcollect's clock packets.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -48,7 +49,8 @@ pub fn interval_ns(experiment: &Path) -> Result<f64> {
     Ok(microseconds.parse::<f64>()? * 1e3)
 }
 
-/// When data began, `CLOCK_MONOTONIC` nanoseconds: they are paused while kcollect gets everything going.
+/// When data began, `CLOCK_MONOTONIC` nanoseconds: they are paused while kcollect gets everything
+/// going.
 ///
 /// # Errors
 /// When its log does not say.
@@ -71,7 +73,8 @@ fn nanoseconds(time: &str) -> Result<u64> {
 /// All clock packets, in the order of the file.
 ///
 /// # Errors
-/// When there is no log, or it does not declare the fields. A packet that is cut off ends the walk, as in gprofng.
+/// When there is no log, or it does not declare the fields. A packet that is cut off ends the walk,
+/// as in gprofng.
 pub fn packets(experiment: &Path) -> Result<Vec<Packet>> {
     let log = log(experiment)?;
     let kind: u16 = attribute(&log, &["profpckt "], "kind")
@@ -149,7 +152,8 @@ fn infos(packet: &[u8], found: &mut BTreeSet<u64>) {
     }
 }
 
-/// `u32` flags, `u64` number, words. In a compressed one the last word is the number of another stack.
+/// `u32` flags, `u64` number, words. In a compressed one the last word is the number of another
+/// stack.
 fn words(body: &[u8], found: &mut BTreeSet<u64>) {
     const HEAD: usize = 12;
     let compressed = body.get(3).is_some_and(|flags| flags & 0x80 != 0);
@@ -170,7 +174,8 @@ pub fn ticks(experiment: &Path) -> Result<u64> {
     Ok(packets(experiment)?.iter().map(|packet| packet.ticks).sum())
 }
 
-/// All ticks of threads in an experiment's file, on a CPU and away from it; of one process, or of all with `None`.
+/// All ticks of threads in an experiment's file, on a CPU and away from it; of one process, or of
+/// all with `None`.
 ///
 /// # Errors
 /// When the file cannot be read.

@@ -1,13 +1,16 @@
-//! What `kcollect export` wrote, read without any of the code that wrote it: sums by state, and what each format promises.
+//! What `kcollect export` wrote, read without any of the code that wrote it: sums by state, and
+//! what each format promises.
 //!
-//! Numbers of fields are those of the published schemas: `profile.proto` of pprof, `perfetto_trace.proto` of Perfetto.
+//! Numbers of fields are those of the published schemas: `profile.proto` of pprof,
+//! `perfetto_trace.proto` of Perfetto.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// Microseconds by state, those that are nothing left out. The states are called as the format calls them.
+/// Microseconds by state, those that are nothing left out. The states are called as the format
+/// calls them.
 pub type States = BTreeMap<String, i64>;
 
 /// The state of a leaf, `[lock]`.
@@ -85,8 +88,8 @@ pub fn speedscope(file: &Value) -> Result<States> {
     Ok(states)
 }
 
-/// The Firefox Profiler's processed format: tables as long as they say, whose indexes point into them, prefixes ahead of
-/// whom they are prefixes of, times that ascend.
+/// The Firefox Profiler's processed format: tables as long as they say, whose indexes point into
+/// them, prefixes ahead of whom they are prefixes of, times that ascend.
 ///
 /// # Errors
 /// What the format does not permit.
@@ -228,8 +231,8 @@ fn number(fields: &[(u64, Field<'_>)], of: u64) -> Result<u64> {
     Ok(numbers(fields, of)?.last().copied().unwrap_or(0))
 }
 
-/// pprof's, no longer compressed: all ids are there, once; samples have as many values as there are types. The sums of all
-/// columns are given, those in nanoseconds as microseconds.
+/// pprof's, no longer compressed: all ids are there, once; samples have as many values as there are
+/// types. The sums of all columns are given, those in nanoseconds as microseconds.
 ///
 /// # Errors
 /// What the format does not permit.
@@ -317,7 +320,8 @@ pub struct Trace {
     pub samples: i64,
 }
 
-/// Perfetto's: what is referred to was interned before; slices of a track begin and end in turn, and do not overlap.
+/// Perfetto's: what is referred to was interned before; slices of a track begin and end in turn,
+/// and do not overlap.
 ///
 /// # Errors
 /// What readers would count as an error.

@@ -1,5 +1,5 @@
-//! A recording that followed processes: the founder and its subexperiments, by kcollect's own reader, and what
-//! `kcollect.json` says of them.
+//! A recording that followed processes: the founder and its subexperiments, by kcollect's own
+//! reader, and what `kcollect.json` says of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -224,7 +224,8 @@ impl Sub {
     }
 }
 
-/// The directories of an experiment that subexperiments' names begin like, also such as a reader would pass over.
+/// The directories of an experiment that subexperiments' names begin like, also such as a reader
+/// would pass over.
 ///
 /// # Errors
 /// When it cannot be read.

@@ -1,8 +1,9 @@
-//! Stock `gprofng display text` as a judge: run on an experiment, its tables taken apart, its complaints collected.
+//! Stock `gprofng display text` as a judge: run on an experiment, its tables taken apart, its
+//! complaints collected.
 //!
-//! It ends with code 0 whatever happens, so its words are what counts. Everything is asked for in a script, not on
-//! its command line: there, options are read before the experiment, and a filter that names a packet field of the
-//! experiment's own (`KPID`) would be refused.
+//! It ends with code 0 whatever happens, so its words are what counts. Everything is asked for in a
+//! script, not on its command line: there, options are read before the experiment, and a filter
+//! that names a packet field of the experiment's own (`KPID`) would be refused.
 
 use std::path::Path;
 use std::process::Command;
@@ -76,9 +77,10 @@ impl Said {
     }
 }
 
-/// What the reader says when something is wrong: its own words for each kind. What it says in the collector's name
-/// (`*** Collector Warning: CPU 1 went offline`) is a fact of the run, which it was told; a function may have
-/// any name, such as `std::io::error::Error::kind`; and the command of a followed process any words.
+/// What the reader says when something is wrong: its own words for each kind. What it says in the
+/// collector's name (`*** Collector Warning: CPU 1 went offline`) is a fact of the run, which it
+/// was told; a function may have any name, such as `std::io::error::Error::kind`; and the command
+/// of a followed process any words.
 fn is_complaint(line: &str) -> bool {
     const WORDS: [&str; 9] = [
         "*** Warning",
@@ -118,7 +120,8 @@ fn row(line: &str, columns: usize) -> Option<Row> {
 }
 
 impl Table {
-    /// The first number of the row of this name; 0 where there is none, as gprofng leaves out rows of nothing.
+    /// The first number of the row of this name; 0 where there is none, as gprofng leaves out rows
+    /// of nothing.
     pub fn get(&self, name: &str) -> f64 {
         self.find(name).map_or(0.0, |row| row.values[0])
     }
@@ -177,7 +180,8 @@ pub fn script(commands: &[&str], experiment: &Path) -> Result<Said> {
     })
 }
 
-/// The functions of a founder, in seconds exclusive and inclusive; those of a filter such as `KPID==7`, or all.
+/// The functions of a founder, in seconds exclusive and inclusive; those of a filter such as
+/// `KPID==7`, or all.
 ///
 /// # Errors
 /// When gprofng fails or complains.
@@ -233,7 +237,8 @@ fn parse_header(text: &str) -> Option<Header> {
     })
 }
 
-/// The program counters of a founder, as `function` and offset. Those of callers too, with no time of their own.
+/// The program counters of a founder, as `function` and offset. Those of callers too, with no time
+/// of their own.
 ///
 /// # Errors
 /// When gprofng fails or complains.

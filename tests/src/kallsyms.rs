@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 /// The lowest address of the kernel's half of the address space on the machines we run on.
 pub const KERNEL: u64 = 1 << 63;
 
-/// Functions by address. A name may stand at several addresses and an address may have several names.
+/// Functions by address. A name may stand at several addresses and an address may have several
+/// names.
 #[derive(Debug, Default)]
 pub struct Kallsyms {
     by_address: BTreeMap<u64, BTreeSet<String>>,
@@ -29,7 +30,8 @@ impl Kallsyms {
         Ok(table)
     }
 
-    /// Reads a table: lines of `address type name [module]`. Lines that are not functions are left out.
+    /// Reads a table: lines of `address type name [module]`. Lines that are not functions are left
+    /// out.
     pub fn parse(text: &str) -> Self {
         let mut table = Self::default();
         for line in text.lines() {
@@ -72,8 +74,8 @@ impl Kallsyms {
             .map(|(start, names)| (*start, names))
     }
 
-    /// One name for all aliases of a function, so that two tools that prefer different ones can be compared. The name
-    /// itself where it is not a kernel function's.
+    /// One name for all aliases of a function, so that two tools that prefer different ones can be
+    /// compared. The name itself where it is not a kernel function's.
     pub fn canonical(&self, name: &str) -> String {
         self.addresses(name)
             .next()

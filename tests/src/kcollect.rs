@@ -22,7 +22,8 @@ macro_rules! workload {
     };
 }
 
-/// The kcollect under test: what the environment variable `KCOLLECT` names, or else the release build of the workspace.
+/// The kcollect under test: what the environment variable `KCOLLECT` names, or else the release
+/// build of the workspace.
 ///
 /// # Errors
 /// When it has not been built.
@@ -68,8 +69,9 @@ pub struct Recorded {
 }
 
 impl Recording {
-    /// Starts it. The directory is given by `-d`; the load, if any, is the end of the arguments. Nobody is followed unless the
-    /// arguments say so by `-F`: most checks are of the founder alone.
+    /// Starts it. The directory is given by `-d`; the load, if any, is the end of the arguments.
+    /// Nobody is followed unless the arguments say so by `-F`: most checks are of the founder
+    /// alone.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -91,8 +93,8 @@ impl Recording {
         Ok(Self { directory, running })
     }
 
-    /// Waits until data are recorded: the experiment's log says that they were resumed, which they are once everything is going.
-    /// That takes seconds on a machine that has other work.
+    /// Waits until data are recorded: the experiment's log says that they were resumed, which they
+    /// are once everything is going. That takes seconds on a machine that has other work.
     ///
     /// # Errors
     /// When kcollect ends before.
@@ -119,8 +121,8 @@ impl Recording {
         experiment_in(&directory)
     }
 
-    /// Starts it with a load, a workload's path, that runs for so many seconds, every tick recorded; and waits until data are
-    /// recorded. Gives the experiment too.
+    /// Starts it with a load, a workload's path, that runs for so many seconds, every tick
+    /// recorded; and waits until data are recorded. Gives the experiment too.
     ///
     /// # Errors
     /// When it cannot be started.

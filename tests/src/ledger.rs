@@ -1,15 +1,17 @@
 //! What a thread of a workload knows about its own time.
 //!
-//! Three clocks of the kernel tell a thread where its wall time goes: `CLOCK_MONOTONIC` passes always,
-//! `CLOCK_THREAD_CPUTIME_ID` while it runs, and the second number of `/proc/thread-self/schedstat` while it is runnable
-//! and does not run. What is left of a call is the time that it was blocked in it, and the workload knows what for: it
-//! made the call. The last two count from the thread's birth, so a busy CPU may keep it waiting before its first word.
-//! None of the three comes from kcollect. But the last two are sums of the scheduler that kcollect reads as well, at its
-//! own instants: of them, agreement means that nothing was lost or misplaced. And the kernel leaves out of the second the
-//! wait of a thread that was preempted when it had declared itself asleep and was not off its CPU yet.
+//! Three clocks of the kernel tell a thread where its wall time goes: `CLOCK_MONOTONIC` passes
+//! always, `CLOCK_THREAD_CPUTIME_ID` while it runs, and the second number of
+//! `/proc/thread-self/schedstat` while it is runnable and does not run. What is left of a call is
+//! the time that it was blocked in it, and the workload knows what for: it made the call. The last
+//! two count from the thread's birth, so a busy CPU may keep it waiting before its first word. None
+//! of the three comes from kcollect. But the last two are sums of the scheduler that kcollect reads
+//! as well, at its own instants: of them, agreement means that nothing was lost or misplaced. And
+//! the kernel leaves out of the second the wait of a thread that was preempted when it had declared
+//! itself asleep and was not off its CPU yet.
 //!
-//! Nothing is guessed: blocked time outside of [`Ledger::blocked`] is in no state, and the check that reads the account
-//! refuses a workload that cannot explain its own life.
+//! Nothing is guessed: blocked time outside of [`Ledger::blocked`] is in no state, and the check
+//! that reads the account refuses a workload that cannot explain its own life.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -61,7 +63,8 @@ pub struct Instant {
 }
 
 impl Instant {
-    /// The account, at a later instant, of a thread that whatever blocked it since this one blocked in one state.
+    /// The account, at a later instant, of a thread that whatever blocked it since this one blocked
+    /// in one state.
     pub fn blocked_until(&self, later: &Self, state: Microstate) -> Account {
         let mut account = self.account_until(later);
         account.credit(state, self.blocked_ns(later).try_into().unwrap_or(0));
@@ -80,29 +83,32 @@ impl Instant {
         account
     }
 
-    /// Of a call that did not block it is a hair more or less than nothing, since the clocks are read one after the other.
+    /// Of a call that did not block it is a hair more or less than nothing, since the clocks are
+    /// read one after the other.
     fn blocked_ns(&self, later: &Self) -> i64 {
         let elsewhere = (later.cpu_ns - self.cpu_ns) + (later.waited_ns - self.waited_ns);
         (later.wall_ns - self.wall_ns) as i64 - elsewhere as i64
     }
 }
 
-/// The ledger of the thread that made it. It belongs to no other thread: two of its clocks are the thread's own.
+/// The ledger of the thread that made it. It belongs to no other thread: two of its clocks are the
+/// thread's own.
 #[derive(Debug)]
 pub struct Ledger {
     schedstat: File,
     start: Instant,
-    /// By number of the state. What is less than nothing counts against what is more: of two hundred thousand calls the hairs
-    /// would else add up.
+    /// By number of the state. What is less than nothing counts against what is more: of two
+    /// hundred thousand calls the hairs would else add up.
     blocked_ns: [i64; Microstate::PER_THREAD],
 }
 
 impl Ledger {
-    /// Starts now. What the thread has run and waited since its birth is in its account; only what blocked it before
-    /// now is not, and for a new thread that is nothing.
+    /// Starts now. What the thread has run and waited since its birth is in its account; only what
+    /// blocked it before now is not, and for a new thread that is nothing.
     ///
     /// # Errors
-    /// When a clock cannot be read. The cure for a missing `schedstat` is a kernel with `CONFIG_SCHED_INFO`.
+    /// When a clock cannot be read. The cure for a missing `schedstat` is a kernel with
+    /// `CONFIG_SCHED_INFO`.
     pub fn start() -> Result<Self> {
         let schedstat = File::open("/proc/thread-self/schedstat")
             .context("/proc/thread-self/schedstat: how long a thread waited for a CPU")?;
@@ -113,8 +119,8 @@ impl Ledger {
         })
     }
 
-    /// Makes a call that blocks for a known reason. Only the time blocked is noted: neither the call's CPU time nor its
-    /// wait for a CPU after the wake-up.
+    /// Makes a call that blocks for a known reason. Only the time blocked is noted: neither the
+    /// call's CPU time nor its wait for a CPU after the wake-up.
     ///
     /// # Errors
     /// When a clock cannot be read. What the call returns is the caller's to judge.
@@ -167,13 +173,15 @@ pub fn parse_waited(schedstat: &[u8]) -> Result<u64> {
         .with_context(|| format!("schedstat: {text:?}"))
 }
 
-/// The three clocks, read without a wait for the CPU in between, which would be in one and not in another. That is no
-/// rare thing: asked for a thread's CPU time, the scheduler brings its account up to date, finds that the thread's turn is
-/// over, and lets others run on the way out of the call.
+/// The three clocks, read without a wait for the CPU in between, which would be in one and not in
+/// another. That is no rare thing: asked for a thread's CPU time, the scheduler brings its account
+/// up to date, finds that the thread's turn is over, and lets others run on the way out of the
+/// call.
 fn instant(schedstat: &File) -> Result<Instant> {
     let mut waited_ns = waited(schedstat)?;
     loop {
-        // The CPU time is one of some time during the call, which takes longer on a CPU that the thread has just come to.
+        // The CPU time is one of some time during the call, which takes longer on a CPU that the
+        // thread has just come to.
         let before_ns = monotonic_ns()?;
         let cpu_ns = clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
         let after_ns = monotonic_ns()?;

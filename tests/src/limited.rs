@@ -12,7 +12,8 @@ use anyhow::{Context, Result};
 use crate::cgroup::{Hierarchy, has_word, hierarchy, write};
 use crate::command::GLANCE;
 
-/// A group with one limit. It is removed when this value is dropped, by when what was started in it has ended.
+/// A group with one limit. It is removed when this value is dropped, by when what was started in it
+/// has ended.
 #[derive(Debug)]
 pub struct Limited {
     group: PathBuf,
@@ -74,7 +75,8 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        // The kernel counts who has ended a moment longer. What fails for good leaves an empty group behind, which costs nothing.
+        // The kernel counts who has ended a moment longer. What fails for good leaves an empty
+        // group behind, which costs nothing.
         for _ in 0..100 {
             match fs::remove_dir(&self.group) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => sleep(GLANCE),

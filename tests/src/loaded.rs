@@ -1,7 +1,9 @@
-//! What is loaded into the kernel's BPF machine: programs, maps, links and type information, by their numbers.
+//! What is loaded into the kernel's BPF machine: programs, maps, links and type information, by
+//! their numbers.
 //!
-//! A collector that ends, however it ends, has to leave nothing of it behind. The kernel is asked for numbers alone
-//! (`BPF_PROG_GET_NEXT_ID` and its sisters), so that an object of a kind that nobody knows here counts too.
+//! A collector that ends, however it ends, has to leave nothing of it behind. The kernel is asked
+//! for numbers alone (`BPF_PROG_GET_NEXT_ID` and its sisters), so that an object of a kind that
+//! nobody knows here counts too.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,7 +15,8 @@ use libbpf_sys::{
     bpf_btf_get_next_id, bpf_link_get_next_id, bpf_map_get_next_id, bpf_prog_get_next_id,
 };
 
-/// The kernel frees what a process held a little after it is gone: behind grace periods, and in the background.
+/// The kernel frees what a process held a little after it is gone: behind grace periods, and in the
+/// background.
 const FREED: Duration = Duration::from_secs(10);
 
 type NextId = unsafe extern "C" fn(u32, *mut u32) -> i32;
@@ -55,8 +58,8 @@ impl Loaded {
         Ok(Self(objects))
     }
 
-    /// Waits until nothing is loaded that was not then. Numbers are given again only after all others, so what has a
-    /// number of then is what it was.
+    /// Waits until nothing is loaded that was not then. Numbers are given again only after all
+    /// others, so what has a number of then is what it was.
     ///
     /// # Errors
     /// When something stays.

@@ -129,7 +129,8 @@ impl Load {
             || matches!(self.state, Some(TextFault | DataFault | KernelFault))
     }
 
-    /// Its command line, to work for so long on a CPU. `sibling` is the path of any of the workloads.
+    /// Its command line, to work for so long on a CPU. `sibling` is the path of any of the
+    /// workloads.
     pub fn words(&self, sibling: &Path, seconds: &str, cpu: usize) -> Vec<String> {
         let program = sibling.with_file_name(self.program);
         let mut words = vec![

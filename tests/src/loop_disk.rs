@@ -1,4 +1,5 @@
-//! A disk whose file system can be made to fail while it is used: ext4 on a loop device, on a file in memory.
+//! A disk whose file system can be made to fail while it is used: ext4 on a loop device, on a file
+//! in memory.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
@@ -77,7 +78,8 @@ impl LoopDisk {
         self.directory.path()
     }
 
-    /// Lets it find an error: it is read-only from now on, also for files that are open. What was written is on disk.
+    /// Lets it find an error: it is read-only from now on, also for files that are open. What was
+    /// written is on disk.
     ///
     /// # Errors
     /// When the kernel offers no such thing.
@@ -90,7 +92,8 @@ impl LoopDisk {
         fs::write(&trigger, "1").with_context(|| trigger.display().to_string())
     }
 
-    /// Takes the disk away under it: from now on all that is asked of it is an I/O error. What was written is on disk.
+    /// Takes the disk away under it: from now on all that is asked of it is an I/O error. What was
+    /// written is on disk.
     ///
     /// # Errors
     /// When the kernel offers no such thing.

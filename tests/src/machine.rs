@@ -1,6 +1,8 @@
-//! What a check needs of the machine, and gives back: the machine for itself, a CPU taken offline, a small disk, a setting of the kernel.
+//! What a check needs of the machine, and gives back: the machine for itself, a CPU taken offline,
+//! a small disk, a setting of the kernel.
 //!
-//! Whatever is changed is put back when the value that stands for the change is dropped, also when the check fails.
+//! Whatever is changed is put back when the value that stands for the change is dropped, also when
+//! the check fails.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -116,8 +118,9 @@ pub fn processes() -> Result<BTreeSet<i32>> {
 /// The unit of `/proc/stat`, nanoseconds (`USER_HZ`).
 const JIFFY_NS: f64 = 1e7;
 
-/// Time of all CPUs that the hypervisor gave to other machines, since boot, nanoseconds, cut to whole hundredths of a second. Whatever
-/// ran then has ticks for it and, on kernels that account for it, no CPU time.
+/// Time of all CPUs that the hypervisor gave to other machines, since boot, nanoseconds, cut to
+/// whole hundredths of a second. Whatever ran then has ticks for it and, on kernels that account
+/// for it, no CPU time.
 ///
 /// # Errors
 /// When `/proc/stat` cannot be read.
@@ -132,7 +135,8 @@ pub fn stolen_everywhere() -> Result<f64> {
     Ok(jiffies.unwrap_or(0.0) * JIFFY_NS)
 }
 
-/// What has been stolen since [`stolen_everywhere`] said `before_ns`, at most: the sum is cut to whole units.
+/// What has been stolen since [`stolen_everywhere`] said `before_ns`, at most: the sum is cut to
+/// whole units.
 ///
 /// # Errors
 /// As [`stolen_everywhere`].
@@ -145,8 +149,9 @@ pub fn stolen_since(before_ns: f64) -> Result<f64> {
     })
 }
 
-/// What has been stolen since the check at hand took the machine ([`Exclusive`]), nanoseconds, at most. Whoever compares ticks with CPU time
-/// may be off by so much: ticks pass in it that are no CPU time, and when the CPU is back, interrupts that are due come first.
+/// What has been stolen since the check at hand took the machine ([`Exclusive`]), nanoseconds, at
+/// most. Whoever compares ticks with CPU time may be off by so much: ticks pass in it that are no
+/// CPU time, and when the CPU is back, interrupts that are due come first.
 ///
 /// # Errors
 /// As [`stolen_everywhere`].
@@ -290,7 +295,8 @@ impl Drop for Setting {
     }
 }
 
-/// Whether programs may use io_uring here. It is compiled out of some kernels and forbidden on others.
+/// Whether programs may use io_uring here. It is compiled out of some kernels and forbidden on
+/// others.
 ///
 /// # Errors
 /// When they may not; the message says what `kernel.io_uring_disabled` is, where the kernel has it.

@@ -1,7 +1,8 @@
 //! Experiments that nobody recorded: a founder and subexperiments, written as a plan says.
 //!
-//! Their load objects are synthetic, their functions 64 bytes long with holes between them, so that whoever reads them
-//! has functions, holes, dynamic functions and places where nothing is mapped to tell apart.
+//! Their load objects are synthetic, their functions 64 bytes long with holes between them, so that
+//! whoever reads them has functions, holes, dynamic functions and places where nothing is mapped to
+//! tell apart.
 
 use std::path::{Path, PathBuf};
 
@@ -127,7 +128,8 @@ impl Plan {
 /// How much [`large`] writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
-    /// Packets of threads, a quarter of them in the founder and as many of its CPUs; the rest in subexperiments.
+    /// Packets of threads, a quarter of them in the founder and as many of its CPUs; the rest in
+    /// subexperiments.
     pub packets: usize,
     /// Functions of all load objects together.
     pub functions: usize,
@@ -137,7 +139,8 @@ pub struct Size {
     pub depth: usize,
 }
 
-/// Writes an experiment `made.1.er` of some size, without holding it in memory: the same one each time.
+/// Writes an experiment `made.1.er` of some size, without holding it in memory: the same one each
+/// time.
 ///
 /// # Errors
 /// What the system refuses.
@@ -189,8 +192,8 @@ pub fn large(parent: &Path, size: Size) -> Result<PathBuf> {
     founder.close(END)
 }
 
-/// Numbers that look like chance: xorshift64*, of Vigna, "An experimental exploration of Marsaglia's xorshift generators,
-/// scrambled".
+/// Numbers that look like chance: xorshift64*, of Vigna, "An experimental exploration of
+/// Marsaglia's xorshift generators, scrambled".
 struct Random(u64);
 
 impl Random {
@@ -201,7 +204,8 @@ impl Random {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound
     }
 
-    /// Stacks that share their callers, as those of programs do: each but the first is one before with other leaves.
+    /// Stacks that share their callers, as those of programs do: each but the first is one before
+    /// with other leaves.
     fn stacks(&mut self, size: Size, functions: usize) -> Vec<Vec<u64>> {
         let mut stacks: Vec<Vec<u64>> = Vec::with_capacity(size.stacks);
         for number in 0..size.stacks as u64 {
@@ -335,8 +339,8 @@ fn archive(dir: &ExperimentDir, path: &str, base: u64, functions: usize) -> Resu
             global: true,
         })
         .collect();
-    // gprofng gives a hole ahead of the last function the name of the one behind it, so that there is none; and the first
-    // function has another, longer name.
+    // gprofng gives a hole ahead of the last function the name of the one behind it, so that there
+    // is none; and the first function has another, longer name.
     if let Some(before_last) = symbols.len().checked_sub(2) {
         symbols[before_last].size = STEP;
         symbols.push(Symbol {

@@ -1,4 +1,5 @@
-//! That an experiment opens, whatever became of its collector: in gprofng and in `kcollect report`, which agree.
+//! That an experiment opens, whatever became of its collector: in gprofng and in `kcollect report`,
+//! which agree.
 
 use std::path::Path;
 use std::time::Duration;
@@ -27,13 +28,15 @@ pub struct Opened {
 /// Opens an experiment in gprofng and in kcollect's own report, with its subexperiments.
 ///
 /// # Errors
-/// When gprofng complains or shows other ticks than there are in the file, and when our report fails or shows others.
+/// When gprofng complains or shows other ticks than there are in the file, and when our report
+/// fails or shows others.
 pub fn opened(experiment: &Path) -> Result<Opened> {
     let said = gprofng::script(
         &["metrics e.kcpu:i.kcpu:name", "functions", "header"],
         experiment,
     )?;
-    // What was not archived, since there was no time for it, is a fact. All that was said is long, and not for a message.
+    // What was not archived, since there was no time for it, is a fact. All that was said is long,
+    // and not for a message.
     let mut complaints = said.complaints();
     complaints.retain(|line| !line.contains("Can't open file: "));
     ensure!(complaints.is_empty(), "gprofng complains: {complaints:#?}");

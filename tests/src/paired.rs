@@ -1,9 +1,10 @@
 //! Comparing settings on a machine whose speed drifts.
 //!
-//! A virtual machine is faster in one minute than in the next, by more than what is measured here. So all settings are
-//! measured in every round, shortly after one another, and what is compared is a setting with the base *of its round*:
-//! the drift falls on both. [`ratios`] are those pairs, a [`Spread`] is their summary, and [`order`] keeps a setting
-//! from always being measured after the same other one, whose caches and dirty pages it would inherit.
+//! A virtual machine is faster in one minute than in the next, by more than what is measured here.
+//! So all settings are measured in every round, shortly after one another, and what is compared is
+//! a setting with the base *of its round*: the drift falls on both. [`ratios`] are those pairs, a
+//! [`Spread`] is their summary, and [`order`] keeps a setting from always being measured after the
+//! same other one, whose caches and dirty pages it would inherit.
 
 /// What a few measurements of one thing say: too few for more than the middle and both ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,12 +41,15 @@ pub fn ratios(values: &[Option<f64>], base: &[Option<f64>]) -> Vec<f64> {
         .collect()
 }
 
-/// The order in which a round takes `count` settings: a row of a Williams design (E. J. Williams, 1949).
+/// The order in which a round takes `count` settings: a row of a Williams design (E. J. Williams,
+/// 1949).
 ///
-/// A mere rotation would leave every setting behind the same one in every round. Here, in `count` rounds (twice that
-/// many where `count` is odd) every setting follows every other one equally often.
+/// A mere rotation would leave every setting behind the same one in every round. Here, in `count`
+/// rounds (twice that many where `count` is odd) every setting follows every other one equally
+/// often.
 pub fn order(count: usize, round: usize) -> Vec<usize> {
-    // 0, 1, last, 2, last but one, …: of an even count, every difference between neighbours occurs once.
+    // 0, 1, last, 2, last but one, …: of an even count, every difference between neighbours occurs
+    // once.
     let mut row: Vec<usize> = (0..count)
         .map(|place| {
             let step = place.div_ceil(2);

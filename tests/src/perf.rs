@@ -1,9 +1,10 @@
 //! `perf record -a -g -e cpu-clock` as a second witness of the same load.
 //!
-//! Its file is read here, not by `perf script`: perf 6.1 gives up at the record that newer kernels write when a BPF
-//! program goes, and kcollect's programs do go. Only samples are taken, and of them only addresses, which
-//! [`crate::kallsyms`] names: perf's own choice among the aliases of a function is not kcollect's. The layout is that
-//! of `perf_event_open(2)` and of `perf.data-file-format.txt` in the kernel's `tools/perf/Documentation`.
+//! Its file is read here, not by `perf script`: perf 6.1 gives up at the record that newer kernels
+//! write when a BPF program goes, and kcollect's programs do go. Only samples are taken, and of
+//! them only addresses, which [`crate::kallsyms`] names: perf's own choice among the aliases of a
+//! function is not kcollect's. The layout is that of `perf_event_open(2)` and of
+//! `perf.data-file-format.txt` in the kernel's `tools/perf/Documentation`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -81,7 +82,8 @@ fn data(directory: &TempDir) -> PathBuf {
     directory.path().join("perf.data")
 }
 
-/// Bits of `perf_event_attr.sample_type`, in the order in which a sample has their fields. READ is not asked for.
+/// Bits of `perf_event_attr.sample_type`, in the order in which a sample has their fields. READ is
+/// not asked for.
 const IDENTIFIER: u64 = 1 << 16;
 const IP: u64 = 1;
 const TID: u64 = 1 << 1;
@@ -97,10 +99,12 @@ const CALLCHAIN: u64 = 1 << 5;
 /// `PERF_RECORD_SAMPLE`.
 const SAMPLE: u32 = 9;
 
-/// Addresses from here on are marks between the kernel's and the user's part of a stack (`PERF_CONTEXT_MAX`).
+/// Addresses from here on are marks between the kernel's and the user's part of a stack
+/// (`PERF_CONTEXT_MAX`).
 const MARKS: u64 = 4095u64.wrapping_neg();
 
-/// Samples of a file: the place of the attributes is at byte 24, that of the data at byte 40, their sizes behind.
+/// Samples of a file: the place of the attributes is at byte 24, that of the data at byte 40, their
+/// sizes behind.
 fn parse(bytes: &[u8]) -> Option<Vec<Sample>> {
     const SAMPLE_TYPE: usize = 24;
     let attributes = word(bytes, 24)? as usize;
@@ -167,7 +171,8 @@ mod tests {
 
     use super::*;
 
-    /// A file with these records as its data, of samples that have IP, TID, TIME, ID, CPU, PERIOD and CALLCHAIN.
+    /// A file with these records as its data, of samples that have IP, TID, TIME, ID, CPU, PERIOD
+    /// and CALLCHAIN.
     fn file(records: &[(u32, Vec<u64>)]) -> Vec<u8> {
         let mut data = Vec::new();
         for (kind, words) in records {

@@ -1,8 +1,10 @@
-//! What perf recorded and what it did not: a profiler that drops half of its events looks cheaper than it is.
+//! What perf recorded and what it did not: a profiler that drops half of its events looks cheaper
+//! than it is.
 //!
-//! `perf record` prints how many *gaps* there were, not how many events fell into them, so its file is read for the
-//! records that say so. The layout is that of `perf_event_open(2)` and of `perf.data-file-format.txt` in the kernel's
-//! `tools/perf/Documentation`. Files that are compressed (`-z`) are refused: their records cannot be seen.
+//! `perf record` prints how many *gaps* there were, not how many events fell into them, so its file
+//! is read for the records that say so. The layout is that of `perf_event_open(2)` and of
+//! `perf.data-file-format.txt` in the kernel's `tools/perf/Documentation`. Files that are
+//! compressed (`-z`) are refused: their records cannot be seen.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -36,8 +38,9 @@ pub struct PerfEvents {
 
 /// Counts the events of a `perf.data`.
 ///
-/// The kernel's records in a ring count what did not fit into it; since 6.1, perf adds at the end what each event
-/// counted itself (`PERF_FORMAT_LOST`). Both are of the same events, so the greater sum is taken.
+/// The kernel's records in a ring count what did not fit into it; since 6.1, perf adds at the end
+/// what each event counted itself (`PERF_FORMAT_LOST`). Both are of the same events, so the greater
+/// sum is taken.
 ///
 /// # Errors
 /// When the file cannot be read, or is not one of perf's, or is compressed.

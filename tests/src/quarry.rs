@@ -1,4 +1,5 @@
-//! The programs that are hard to follow: `workloads/quarry.c`, which says what they can do, and its kin.
+//! The programs that are hard to follow: `workloads/quarry.c`, which says what they can do, and its
+//! kin.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -11,13 +12,15 @@ use crate::command::{Finished, Running};
 
 /// Does one deed after the other, as its arguments say.
 pub const QUARRY: &str = env!("QUARRY_PROGRAM");
-/// A program of 32 bits without libraries, which knows the deed `one`: `burn_narrow`, called by `call_narrow`.
+/// A program of 32 bits without libraries, which knows the deed `one`: `burn_narrow`, called by
+/// `call_narrow`.
 pub const NARROW: &str = env!("NARROW_PROGRAM");
 /// The same of 64 bits: `burn_inside`, called by `call_inside`.
 pub const INSIDE: &str = env!("INSIDE_PROGRAM");
 /// The same again: `burn_outside`, called by `call_outside`.
 pub const OUTSIDE: &str = env!("OUTSIDE_PROGRAM");
-/// Two libraries that differ in nothing but names: `leaf_one`, called by `middle_one`; and `leaf_two`, `middle_two`.
+/// Two libraries that differ in nothing but names: `leaf_one`, called by `middle_one`; and
+/// `leaf_two`, `middle_two`.
 pub const SWAPPED: [&str; 2] = [env!("SWAPPED_ONE_PROGRAM"), env!("SWAPPED_TWO_PROGRAM")];
 
 /// A quarry does what it has to in this time, also on a machine that is busy.

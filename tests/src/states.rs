@@ -1,17 +1,21 @@
 //! kcollect's account of microstates, and how it is judged.
 //!
-//! The account is exact where the scheduler tells what happened, so most of the judgement needs no statistics:
+//! The account is exact where the scheduler tells what happened, so most of the judgement needs no
+//! statistics:
 //!
-//! * **by itself** ([`States::conserve`]): the states of a process add up to the lives of its threads, the CPU time of
-//!   all processes to the busy time of the CPUs, and who lived through all of the run lived as long as it;
-//! * **by a workload's truth** ([`States::agree`]): no state is off by more than a hundredth of the workload's wall
-//!   time. What the process did before its work began and after it ended is not in its truth; that is as long as its
-//!   life in the account is longer than in its truth, and may be in any state. Time that the hypervisor gave to other machines
-//!   while a thread was on the CPU is no CPU time on either side; the account has it in the state that the thread goes into next.
+//! * **by itself** ([`States::conserve`]): the states of a process add up to the lives of its
+//!   threads, the CPU time of all processes to the busy time of the CPUs, and who lived through all
+//!   of the run lived as long as it;
+//! * **by a workload's truth** ([`States::agree`]): no state is off by more than a hundredth of the
+//!   workload's wall time. What the process did before its work began and after it ended is not in
+//!   its truth; that is as long as its life in the account is longer than in its truth, and may be
+//!   in any state. Time that the hypervisor gave to other machines while a thread was on the CPU is
+//!   no CPU time on either side; the account has it in the state that the thread goes into next.
 //!
-//! Only the division of CPU time into user, system and trap time is a sample, on both sides. It is judged by itself
-//! ([`States::agree_on_user_mode`]), of loads that neither sleep nor migrate: those that do can keep step with the
-//! scheduler's tick, and then `getrusage` divides their time wrongly.
+//! Only the division of CPU time into user, system and trap time is a sample, on both sides. It is
+//! judged by itself ([`States::agree_on_user_mode`]), of loads that neither sleep nor migrate:
+//! those that do can keep step with the scheduler's tick, and then `getrusage` divides their time
+//! wrongly.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,17 +31,20 @@ use crate::truth::{Truth, accounting_hz};
 
 /// How far a state may be off, as a share of the wall time.
 const STATE: f64 = 0.01;
-/// How far CPU time may be off, as a share of it: both sides count it exactly, but not from and to the same instants.
+/// How far CPU time may be off, as a share of it: both sides count it exactly, but not from and to
+/// the same instants.
 const CPU: f64 = 0.002;
-/// And for each thread but the first, seconds: it ends a little after its time was added to its process's usage.
+/// And for each thread but the first, seconds: it ends a little after its time was added to its
+/// process's usage.
 const CPU_THREAD_S: f64 = 5e-6;
-/// The same as a part of a thread's CPU time, for brief ones: of a life of 70 us the end takes 9. The clock of a control group has it
-/// too, and the check that asks that one is exact.
+/// The same as a part of a thread's CPU time, for brief ones: of a life of 70 us the end takes 9.
+/// The clock of a control group has it too, and the check that asks that one is exact.
 const CPU_THREAD: f64 = 0.2;
-/// The same for each thread but the first: it lives before it can run, and ends after its last word.
+/// The same for each thread but the first: it lives before it can run, and ends after its last
+/// word.
 const OUTSIDE_THREAD_S: f64 = 2e-5;
-/// How far the states of a workload may be from its own wall time, seconds, beside half of what a state may be off and what was
-/// stolen: usage is counted from the process's birth, work is not.
+/// How far the states of a workload may be from its own wall time, seconds, beside half of what a
+/// state may be off and what was stolen: usage is counted from the process's birth, work is not.
 const EXPLAINED_S: f64 = 0.01;
 /// How far the life of one thread and the sum of its states may differ, seconds.
 const THREAD_S: f64 = 1e-6;
@@ -45,23 +52,24 @@ const THREAD_S: f64 = 1e-6;
 const UNSEEN: f64 = 0.01;
 /// The last digit of the account, seconds: how far each number may be off for that.
 const DIGIT_S: f64 = 1e-9;
-/// How far the time may be off for which a quota kept a workload from running, as a share of the wall time: the kernel
-/// sums it up from timers of its own, for a group.
+/// How far the time may be off for which a quota kept a workload from running, as a share of the
+/// wall time: the kernel sums it up from timers of its own, for a group.
 const THROTTLED: f64 = 0.02;
 /// From the first to the last instant of the run, as against those of its books, seconds.
 const RUN_S: f64 = 0.05;
-/// How far the lives of two threads may differ that both lived through the whole run, seconds: all are entered and closed
-/// as of the same instants, by the clock of the scheduler as one CPU or another has it.
+/// How far the lives of two threads may differ that both lived through the whole run, seconds: all
+/// are entered and closed as of the same instants, by the clock of the scheduler as one CPU or
+/// another has it.
 pub const WHOLE_S: f64 = 3e-4;
 
 /// How long starting and ending may take a workload, seconds: the edges of its truth.
 #[derive(Clone, Copy, Debug)]
 pub struct Edges {
-    /// On a CPU, from its last look at its usage to its end. 2.6 ms have been seen of a workload that faults on a mapped file, on a
-    /// busy machine; in what, nobody has looked.
+    /// On a CPU, from its last look at its usage to its end. 2.6 ms have been seen of a workload
+    /// that faults on a mapped file, on a busy machine; in what, nobody has looked.
     pub cpu_s: f64,
-    /// Outside of its work, beside waits for a CPU and for the disk. To be loaded and to end takes a few milliseconds, and ten times as
-    /// long where other programs want the CPU.
+    /// Outside of its work, beside waits for a CPU and for the disk. To be loaded and to end takes
+    /// a few milliseconds, and ten times as long where other programs want the CPU.
     pub outside_s: f64,
 }
 
@@ -182,8 +190,8 @@ impl States {
         }
     }
 
-    /// Judges the account by itself and by the books of the CPUs. `residents` are processes that lived before the run
-    /// and after it.
+    /// Judges the account by itself and by the books of the CPUs. `residents` are processes that
+    /// lived before the run and after it.
     ///
     /// # Errors
     /// When time is missing or counted twice; the message has all the numbers.
@@ -202,11 +210,14 @@ impl States {
         verdict("conservation", &wrong)
     }
 
-    /// CPU time of all processes against the ticks that were not idle, and of `stolen_ns` that the hypervisor gave to other
-    /// machines meanwhile ([`stolen_meanwhile`](crate::machine::stolen_meanwhile)): ticks pass in it, and it is no thread's time on a CPU.
+    /// CPU time of all processes against the ticks that were not idle, and of `stolen_ns` that the
+    /// hypervisor gave to other machines meanwhile
+    /// ([`stolen_meanwhile`](crate::machine::stolen_meanwhile)): ticks pass in it, and it is no
+    /// thread's time on a CPU.
     ///
-    /// Not for a load that comes and goes in step with the ticks, as it is or as a hypervisor makes it, which tells of a disk's
-    /// work when it gets round to it, often with the timer's own interrupt: the ticks are no independent samples of it.
+    /// Not for a load that comes and goes in step with the ticks, as it is or as a hypervisor makes
+    /// it, which tells of a disk's work when it gets round to it, often with the timer's own
+    /// interrupt: the ticks are no independent samples of it.
     ///
     /// # Errors
     /// When they differ by more than chance; the message has all the numbers.
@@ -271,10 +282,12 @@ impl States {
         wrong
     }
 
-    /// Judges the ticks of a process by its exact time: on a CPU and away from one they tile the life of each thread, but for
-    /// one at its beginning and one at its end, and one whenever it changes its CPU, which a workload does when it pins
-    /// itself, and the scheduler before that: the more often, the more others there are. Where a kernel lets no BPF program
-    /// run on top of some process, an arrival from it is not seen, and the ticks of the absence that ended with it are missing.
+    /// Judges the ticks of a process by its exact time: on a CPU and away from one they tile the
+    /// life of each thread, but for one at its beginning and one at its end, and one whenever it
+    /// changes its CPU, which a workload does when it pins itself, and the scheduler before that:
+    /// the more often, the more others there are. Where a kernel lets no BPF program run on top of
+    /// some process, an arrival from it is not seen, and the ticks of the absence that ended with
+    /// it are missing.
     ///
     /// # Errors
     /// When there are too few or too many.
@@ -289,13 +302,14 @@ impl States {
         Ok(())
     }
 
-    /// Judges the row of a workload by its truth. What a thread waits before its work is in its truth, but not what it waits
-    /// for a CPU after its last word, the more so as its end wakes the thread that waits for it: that may be long where
-    /// others want the CPU, and its life is longer by just that.
+    /// Judges the row of a workload by its truth. What a thread waits before its work is in its
+    /// truth, but not what it waits for a CPU after its last word, the more so as its end wakes the
+    /// thread that waits for it: that may be long where others want the CPU, and its life is longer
+    /// by just that.
     ///
     /// # Errors
-    /// When a number is off by more than it may be, or the workload cannot explain its own time; the message has all
-    /// the numbers.
+    /// When a number is off by more than it may be, or the workload cannot explain its own time;
+    /// the message has all the numbers.
     pub fn agree(&self, truth: &Truth) -> Result<()> {
         self.agree_within(truth, Edges::default())
     }
@@ -349,7 +363,8 @@ impl States {
         let allowed = STATE * wall;
         for state in states().filter(|state| !ON_CPU.contains(state)) {
             let (mine, own) = (row.of(state), of(&truth.states_s, state));
-            // What was stolen in a call that blocks is the call's for the workload; for the account it is where the thread went next.
+            // What was stolen in a call that blocks is the call's for the workload; for the account
+            // it is where the thread went next.
             let stolen = truth.stolen_s;
             let (least, late) = match state {
                 Microstate::WaitCpu => (own, outside),
@@ -370,9 +385,10 @@ impl States {
         .with_context(|| format!("truth {truth:?}, account {row:?}"))
     }
 
-    /// Judges for how long a workload waited because its group's quota was used up. The kernel's sum for the group ends when there is
-    /// quota again; the wait of a thread that was kept from running for that ends when it has a CPU, and among others that may
-    /// be long: seconds of 6.18's scheduler have been seen, with its quota hardly touched.
+    /// Judges for how long a workload waited because its group's quota was used up. The kernel's
+    /// sum for the group ends when there is quota again; the wait of a thread that was kept from
+    /// running for that ends when it has a CPU, and among others that may be long: seconds of
+    /// 6.18's scheduler have been seen, with its quota hardly touched.
     ///
     /// # Errors
     /// When it was too short; or too long, where nobody else wanted the CPU.
@@ -399,7 +415,8 @@ impl States {
     /// Judges the share of user mode in a workload's CPU time.
     ///
     /// # Errors
-    /// When the two samples of it cannot be of the same load, and are more than a hundredth of the time apart.
+    /// When the two samples of it cannot be of the same load, and are more than a hundredth of the
+    /// time apart.
     pub fn agree_on_user_mode(&self, truth: &Truth) -> Result<()> {
         let split = user_share(self.row(truth.pid)?, truth, self.interval_us / 1e6);
         let (mine, own) = split.shares();
@@ -412,7 +429,8 @@ impl States {
     }
 }
 
-/// The share of user mode in CPU time: by kcollect's ticks, and by those of the scheduler that `getrusage` knows it from.
+/// The share of user mode in CPU time: by kcollect's ticks, and by those of the scheduler that
+/// `getrusage` knows it from.
 fn user_share(row: &Row, truth: &Truth, interval_s: f64) -> Pair {
     let ticks = row.cpu_s() / interval_s;
     let references = truth.cpu_ns() as f64 / 1e9 * accounting_hz();
@@ -450,7 +468,8 @@ fn not_parts(row: &Row) -> Option<String> {
     (!possible).then(|| format!("a part is more than the whole in {row:?}"))
 }
 
-/// What is wrong, if anything is: the first of it, since a wrong clock is wrong for all processes of a machine.
+/// What is wrong, if anything is: the first of it, since a wrong clock is wrong for all processes
+/// of a machine.
 fn verdict(what: &str, wrong: &[String]) -> Result<()> {
     const SHOWN: usize = 8;
     let shown: Vec<_> = wrong.iter().take(SHOWN).map(String::as_str).collect();
@@ -467,7 +486,8 @@ fn verdict(what: &str, wrong: &[String]) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// A workload of one thread that slept for three of its four seconds, and what kcollect says of it.
+    /// A workload of one thread that slept for three of its four seconds, and what kcollect says of
+    /// it.
     fn slept() -> (States, Truth) {
         let mut truth = Truth {
             workload: "sleeper".into(),
@@ -624,7 +644,8 @@ mod tests {
         account.agree(&truth).unwrap();
     }
 
-    /// Half of it while the workload computed, until it slept; half in a call that would block, when it was preempted.
+    /// Half of it while the workload computed, until it slept; half in a call that would block,
+    /// when it was preempted.
     #[test]
     fn stolen_time_is_where_the_thread_goes_next() {
         let (mut account, mut truth) = slept();

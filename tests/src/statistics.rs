@@ -1,13 +1,15 @@
 //! How far a correct profiler may be off.
 //!
-//! A tick falls on a thing with the probability of the thing's share of the time, so the number of ticks on it is
-//! binomial: of `n` ticks, `n·p` are expected, with a standard deviation of `√(n·p·(1−p))`. Ticks are evenly spaced,
-//! not random, which can only make the count more exact: a load that holds a CPU from end to end is counted to ±1 tick,
-//! and there `p` is 1 and the formula says so too.
+//! A tick falls on a thing with the probability of the thing's share of the time, so the number of
+//! ticks on it is binomial: of `n` ticks, `n·p` are expected, with a standard deviation of
+//! `√(n·p·(1−p))`. Ticks are evenly spaced, not random, which can only make the count more exact: a
+//! load that holds a CPU from end to end is counted to ±1 tick, and there `p` is 1 and the formula
+//! says so too.
 //!
-//! A count may be off by [`Z`] standard deviations and [`SLACK`] ticks. The first makes a correct profiler fail less
-//! than once in a million checks; the second is for the two ends of the interval that was watched, and for small
-//! counts, whose distribution is not normal. A test below holds both against exact binomial tails.
+//! A count may be off by [`Z`] standard deviations and [`SLACK`] ticks. The first makes a correct
+//! profiler fail less than once in a million checks; the second is for the two ends of the interval
+//! that was watched, and for small counts, whose distribution is not normal. A test below holds
+//! both against exact binomial tails.
 
 use std::fmt;
 
@@ -43,14 +45,15 @@ impl Band {
         }
     }
 
-    /// The count of a thing that took `part` of a time `whole` (same unit), at one tick every `interval` of it.
+    /// The count of a thing that took `part` of a time `whole` (same unit), at one tick every
+    /// `interval` of it.
     pub fn time(part: f64, whole: f64, interval: f64) -> Self {
         let whole = whole.max(part);
         Self::of(whole / interval, part / whole)
     }
 
-    /// The thing was on a CPU so many times, not once. Each time is counted to the next boundary, by the chance of where the boundaries
-    /// lie: to ¼ tick² at most.
+    /// The thing was on a CPU so many times, not once. Each time is counted to the next boundary,
+    /// by the chance of where the boundaries lie: to ¼ tick² at most.
     #[must_use]
     pub fn with_stints(mut self, stints: f64) -> Self {
         let sigma = (self.sigma.powi(2) + stints / 4.0).sqrt();
@@ -59,7 +62,8 @@ impl Band {
         self
     }
 
-    /// Adds ticks that may be lost or won at edges that are counted one by one, such as a CPU that goes and comes.
+    /// Adds ticks that may be lost or won at edges that are counted one by one, such as a CPU that
+    /// goes and comes.
     #[must_use]
     pub fn with_edges(mut self, ticks: f64) -> Self {
         self.allowed += ticks;

@@ -46,8 +46,8 @@ pub struct Line {
 
 /// How exactly two clocks of the kernel tell the same instant, nanoseconds.
 const CLOCK_NS: u64 = 20_000;
-/// How much faster one clock may go than another: times of threads are the scheduler's, instants are CLOCK_MONOTONIC's,
-/// which a time service may slow or speed up by so much.
+/// How much faster one clock may go than another: times of threads are the scheduler's, instants
+/// are CLOCK_MONOTONIC's, which a time service may slow or speed up by so much.
 pub const CLOCKS: f64 = 6e-4;
 
 impl Line {
@@ -74,8 +74,8 @@ pub fn lines(experiment: &Path) -> Result<Vec<Line>> {
         .collect()
 }
 
-/// Judges the lines by each other: those of the threads sum up to those of the samples, and none shrinks. Gives the
-/// samples.
+/// Judges the lines by each other: those of the threads sum up to those of the samples, and none
+/// shrinks. Gives the samples.
 ///
 /// # Errors
 /// When a sum is not that of its parts; the message names it.

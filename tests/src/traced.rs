@@ -1,11 +1,13 @@
-//! A program that is stopped, looked at, and made to go on by one instruction at a time; and what its stack truly is.
+//! A program that is stopped, looked at, and made to go on by one instruction at a time; and what
+//! its stack truly is.
 //!
-//! Whoever follows a program from its first instruction knows its stack without any table: each call that is executed
-//! adds a frame, and each rise of the stack pointer takes those away that lie below it. That is [`Truth`], and it is what
-//! unwinders are held against where they do not agree.
+//! Whoever follows a program from its first instruction knows its stack without any table: each
+//! call that is executed adds a frame, and each rise of the stack pointer takes those away that lie
+//! below it. That is [`Truth`], and it is what unwinders are held against where they do not agree.
 //!
-//! It knows the x86-64 only, and refuses what it has not seen: a stack pointer that leaps to another stack without a
-//! signal, or a return to where nobody called from, makes it say that it is lost.
+//! It knows the x86-64 only, and refuses what it has not seen: a stack pointer that leaps to
+//! another stack without a signal, or a return to where nobody called from, makes it say that it is
+//! lost.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,7 +24,8 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// The longest that a step of a seized program is waited for; another can't be interrupted. A step into a system call may last as long as the call.
+/// The longest that a step of a seized program is waited for; another can't be interrupted. A step
+/// into a system call may last as long as the call.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// Waiting with a look each time: a step takes some microseconds.
 const LOOKS: u32 = 2000;
@@ -30,8 +33,8 @@ const LOOKS: u32 = 2000;
 const COPIED: u64 = 1 << 20;
 /// A leap of the stack pointer by more than this, bytes, is one to another stack.
 const LEAP: u64 = 256 << 10;
-/// Where a signal frame has the interrupted frame pointer, by the kernel's `struct rt_sigframe`: bytes from the stack pointer
-/// of the code that the handler returns to.
+/// Where a signal frame has the interrupted frame pointer, by the kernel's `struct rt_sigframe`:
+/// bytes from the stack pointer of the code that the handler returns to.
 pub const SIGNAL_FP: u64 = 120;
 /// Likewise, the stack pointer.
 pub const SIGNAL_SP: u64 = 160;
@@ -97,7 +100,8 @@ pub struct Traced {
 }
 
 impl Traced {
-    /// Starts a program and stops it at its first instruction. It has no input, and what it says is thrown away.
+    /// Starts a program and stops it at its first instruction. It has no input, and what it says is
+    /// thrown away.
     ///
     /// # Errors
     /// When it cannot be started or traced.
@@ -132,8 +136,8 @@ impl Traced {
         Ok(traced)
     }
 
-    /// Lets it run for a while and then takes hold of another of its threads, the last, or of its first again; the others
-    /// run on.
+    /// Lets it run for a while and then takes hold of another of its threads, the last, or of its
+    /// first again; the others run on.
     ///
     /// # Errors
     /// When it has ended.
@@ -371,7 +375,8 @@ enum Kind {
     Call,
     Return,
     SystemCall,
-    /// The stack pointer is set to another register than the frame pointer: to a stack that was left long ago.
+    /// The stack pointer is set to another register than the frame pointer: to a stack that was
+    /// left long ago.
     Leap,
     /// To an address in a register or in memory.
     Jump,
@@ -423,8 +428,8 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// Of a program whose innermost frame has these callers, the innermost first, each as it is looked up: its return
-    /// address − 1.
+    /// Of a program whose innermost frame has these callers, the innermost first, each as it is
+    /// looked up: its return address − 1.
     #[must_use]
     pub fn new(callers: &[u64]) -> Truth {
         Truth {
@@ -498,8 +503,8 @@ impl Truth {
     fn rise(&mut self, before: &State, kind: Kind, after: &State, traced: &Traced) {
         let sp = after.sp();
         let returned = kind == Kind::Return;
-        // A return address that is popped into a register, as by vfork, is still where it goes on. libgcc pops another one,
-        // that it has put there, to land in a handler.
+        // A return address that is popped into a register, as by vfork, is still where it goes on.
+        // libgcc pops another one, that it has put there, to land in a handler.
         let kept = |call: &Called| {
             let popped = call.slot == before.sp() && traced.word(call.slot) == Some(call.back);
             let stood = call.slot + 8 == before.sp() && sp == before.sp();

@@ -1,12 +1,12 @@
 //! What a workload says about itself when it ends: one line of JSON on standard output.
 //!
-//! The numbers come from the kernel, not from the workload's own idea of what it did: `CLOCK_MONOTONIC` for wall
-//! time, `getrusage` for CPU time. On a kernel with tick based accounting the *sum* of user and system time is exact
-//! and the *split* is itself a sample, taken [`accounting_hz`] times a second; a check that compares the split has to
-//! allow for both samples.
+//! The numbers come from the kernel, not from the workload's own idea of what it did:
+//! `CLOCK_MONOTONIC` for wall time, `getrusage` for CPU time. On a kernel with tick based
+//! accounting the *sum* of user and system time is exact and the *split* is itself a sample, taken
+//! [`accounting_hz`] times a second; a check that compares the split has to allow for both samples.
 //!
-//! Where the rest of its time went, a workload knows from its [`Ledger`], for the calls that it made through
-//! [`Work::blocked`].
+//! Where the rest of its time went, a workload knows from its [`Ledger`], for the calls that it
+//! made through [`Work::blocked`].
 
 use std::io::Write;
 use std::time::Duration;
@@ -28,7 +28,8 @@ use crate::machine::{stolen_everywhere, stolen_since};
 pub struct Named {
     /// The process.
     pub pid: i32,
-    /// The name's bytes, as `prctl(PR_SET_NAME)` was given them. Not a string: hostile names are not UTF-8.
+    /// The name's bytes, as `prctl(PR_SET_NAME)` was given them. Not a string: hostile names are
+    /// not UTF-8.
     pub name: Vec<u8>,
     /// `CLOCK_MONOTONIC` when the name was set, nanoseconds.
     pub since_ns: u64,
@@ -59,19 +60,21 @@ pub struct Truth {
     pub operations: u64,
     /// Threads of the process that the workload keeps account of, the first one included.
     pub threads: u64,
-    /// Wall time of these threads, summed, seconds: from the first to the last instant that each has an account of, and
-    /// what it ran and waited for a CPU before.
+    /// Wall time of these threads, summed, seconds: from the first to the last instant that each
+    /// has an account of, and what it ran and waited for a CPU before.
     pub lived_s: f64,
-    /// Where that time went, by number of the microstate, seconds. User and system time are those of `getrusage`;
-    /// trap time, which it counts as system time, is 0. Blocked time is what the workload made through
-    /// [`Work::blocked`]; of a workload that blocks otherwise some time is in no state.
+    /// Where that time went, by number of the microstate, seconds. User and system time are those
+    /// of `getrusage`; trap time, which it counts as system time, is 0. Blocked time is what the
+    /// workload made through [`Work::blocked`]; of a workload that blocks otherwise some time is in
+    /// no state.
     pub states_s: [f64; Microstate::PER_THREAD],
-    /// For how long a quota kept it from running, by the kernel's sum for its control group, seconds. All of it is a wait
-    /// for a CPU.
+    /// For how long a quota kept it from running, by the kernel's sum for its control group,
+    /// seconds. All of it is a wait for a CPU.
     #[serde(default)]
     pub throttled_s: f64,
-    /// What the hypervisor gave to other machines meanwhile, of all CPUs, at most ([`stolen_since`]), seconds. It passes on the
-    /// wall clock of whoever is on the CPU, and is in nobody's CPU time.
+    /// What the hypervisor gave to other machines meanwhile, of all CPUs, at most
+    /// ([`stolen_since`]), seconds. It passes on the wall clock of whoever is on the CPU, and is in
+    /// nobody's CPU time.
     #[serde(default)]
     pub stolen_s: f64,
     /// Children, in the order of their creation.
@@ -93,8 +96,8 @@ impl Truth {
         self.end_ns.saturating_sub(self.start_ns)
     }
 
-    /// Adds where the time went: an account of the threads, and the CPU time of the process, or of its children that have
-    /// ended.
+    /// Adds where the time went: an account of the threads, and the CPU time of the process, or of
+    /// its children that have ended.
     ///
     /// # Errors
     /// When the kernel's account cannot be read.
@@ -158,7 +161,8 @@ pub struct Work {
 }
 
 impl Work {
-    /// Starts the work that the command line `SECONDS CPU` asks for and pins the process to that CPU.
+    /// Starts the work that the command line `SECONDS CPU` asks for and pins the process to that
+    /// CPU.
     ///
     /// # Errors
     /// When the arguments are not two numbers or the CPU is not there.
@@ -350,7 +354,8 @@ pub fn spin_until(until_ns: u64) -> Result<u64> {
     Ok(rounds)
 }
 
-/// Spins in user mode until this process has used so much more CPU time, however long the wait for a CPU is.
+/// Spins in user mode until this process has used so much more CPU time, however long the wait for
+/// a CPU is.
 ///
 /// # Errors
 /// When the clocks cannot be read.
@@ -362,11 +367,13 @@ pub fn spin_for_cpu(span_ns: u64) -> Result<()> {
     Ok(())
 }
 
-/// How often a second the kernel decides whether a running process is in user or system mode, for `getrusage`.
+/// How often a second the kernel decides whether a running process is in user or system mode, for
+/// `getrusage`.
 ///
-/// Kernels with `CONFIG_TICK_CPU_ACCOUNTING` do it at the scheduler's tick. Nothing in user space says how long that
-/// is (`CLK_TCK` is a constant), so the kernel's configuration is asked and 250, the usual value, is assumed where it
-/// is not readable. Kernels with exact accounting are better than this says, which makes a check laxer, never wrong.
+/// Kernels with `CONFIG_TICK_CPU_ACCOUNTING` do it at the scheduler's tick. Nothing in user space
+/// says how long that is (`CLK_TCK` is a constant), so the kernel's configuration is asked and 250,
+/// the usual value, is assumed where it is not readable. Kernels with exact accounting are better
+/// than this says, which makes a check laxer, never wrong.
 pub fn accounting_hz() -> f64 {
     let config = std::process::Command::new("zcat")
         .arg("/proc/config.gz")
@@ -408,7 +415,8 @@ mod tests {
 
     #[test]
     fn spinning_for_cpu_time_takes_it() {
-        // Other threads of this process use CPU time as well, so it may be over early, but not without its goal.
+        // Other threads of this process use CPU time as well, so it may be over early, but not
+        // without its goal.
         let before = process_cpu_ns().unwrap();
         spin_for_cpu(2_000_000).unwrap();
         assert!(process_cpu_ns().unwrap() - before >= 2_000_000);

@@ -1,10 +1,13 @@
-//! `births SECONDS CPU [fifo]`: about a thousand threads a second, each born and dead between two ticks.
+//! `births SECONDS CPU [fifo]`: about a thousand threads a second, each born and dead between two
+//! ticks.
 //!
-//! A thread that does not block runs or waits for a CPU for all of its life, so the process's CPU time beyond the first
-//! thread's, and what each says that it waited, are the lives of all of them, to the last instruction.
+//! A thread that does not block runs or waits for a CPU for all of its life, so the process's CPU
+//! time beyond the first thread's, and what each says that it waited, are the lives of all of them,
+//! to the last instruction.
 //!
-//! Where others want the CPU, one of them could take it between a thread's last word and its end. With `fifo` none can:
-//! the process has the lowest real-time priority, and its threads do not interrupt each other.
+//! Where others want the CPU, one of them could take it between a thread's last word and its end.
+//! With `fifo` none can: the process has the lowest real-time priority, and its threads do not
+//! interrupt each other.
 
 use std::thread::{sleep, spawn};
 use std::time::Duration;
@@ -29,8 +32,8 @@ fn main() -> Result<()> {
     let mut children = Account::default();
     while !work.over()? {
         let thread = spawn(waited_ns);
-        // It runs and ends in this time. Whoever waited for it would wake before its end, take the CPU from it, and let it
-        // wait once more after it has said how long it waited.
+        // It runs and ends in this time. Whoever waited for it would wake before its end, take the
+        // CPU from it, and let it wait once more after it has said how long it waited.
         work.blocked(Microstate::Sleep, || sleep(PAUSE))?;
         let waited = work
             .blocked(Microstate::UserLock, || thread.join())?

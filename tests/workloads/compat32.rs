@@ -1,5 +1,6 @@
-//! `compat32 SECONDS CPU VARIANT`: a 32-bit child that waits in a futex (`futex`, or `futex_time64` as newer libraries
-//! do) or sleeps (`nanosleep`). Both tell their truth; the child's clocks are its own, the sums are made here.
+//! `compat32 SECONDS CPU VARIANT`: a 32-bit child that waits in a futex (`futex`, or `futex_time64`
+//! as newer libraries do) or sleeps (`nanosleep`). Both tell their truth; the child's clocks are
+//! its own, the sums are made here.
 
 use std::io::Read;
 

@@ -1,8 +1,9 @@
-//! `counted threads|forks|churn NUMBER PAGES`: threads or processes that touch PAGES fresh pages each, and tell what the kernel
-//! has counted of them, each in a line.
+//! `counted threads|forks|churn NUMBER PAGES`: threads or processes that touch PAGES fresh pages
+//! each, and tell what the kernel has counted of them, each in a line.
 //!
-//! `threads`: NUMBER threads, eight at a time, and one before them that is not told. `forks`: NUMBER children one after the other, of which every second
-//! becomes `/bin/true`. `churn`: for NUMBER milliseconds a thread after the other, eight at a time.
+//! `threads`: NUMBER threads, eight at a time, and one before them that is not told. `forks`:
+//! NUMBER children one after the other, of which every second becomes `/bin/true`. `churn`: for
+//! NUMBER milliseconds a thread after the other, eight at a time.
 
 use std::io::Write as _;
 use std::sync::Mutex;

@@ -1,5 +1,5 @@
-//! `counts SECONDS CPU`: reads, writes, faults and sleeps, and tells what the kernel counted of it: of the process by
-//! `getrusage(2)` and `/proc/self/io`, at the end of its work.
+//! `counts SECONDS CPU`: reads, writes, faults and sleeps, and tells what the kernel counted of it:
+//! of the process by `getrusage(2)` and `/proc/self/io`, at the end of its work.
 
 use std::fs::{File, read_to_string};
 use std::io::{Read, Write};

@@ -1,5 +1,6 @@
-//! `getdents SECONDS CPU`: lists `/usr/bin` over and over. Most of its time is kernel time, spread over many
-//! functions: the system call, the VFS, the file system's directory code, copying to user memory.
+//! `getdents SECONDS CPU`: lists `/usr/bin` over and over. Most of its time is kernel time, spread
+//! over many functions: the system call, the VFS, the file system's directory code, copying to user
+//! memory.
 
 use std::ffi::CString;
 use std::os::fd::AsRawFd;
@@ -21,7 +22,8 @@ fn main() -> Result<()> {
     let mut buffer = vec![0u8; 32 * 1024];
     let mut calls = 0;
     while !work.over()? {
-        // SAFETY: the descriptor is open, and the kernel writes at most `buffer.len()` bytes into the buffer.
+        // SAFETY: the descriptor is open, and the kernel writes at most `buffer.len()` bytes into
+        // the buffer.
         let filled = unsafe {
             libc::syscall(
                 libc::SYS_getdents64,

@@ -1,4 +1,5 @@
-//! `jit_code SECONDS CPU map|dump`: makes machine code, tells of it in a perf map or a jitdump, and runs it.
+//! `jit_code SECONDS CPU map|dump`: makes machine code, tells of it in a perf map or a jitdump, and
+//! runs it.
 //!
 //! | function | its share of the loops | called by |
 //! |---|---|---|
@@ -6,8 +7,8 @@
 //! | `made_b` | 1 of 5 | the same |
 //! | `made_c` | 1 of 5 | a function of this file, called through `made_trampoline`, which keeps none, as CPython's don't |
 //!
-//! All loops are the same instructions at the same alignment. The perf map names a function in this file's own text
-//! too, `never`, as node's does its builtins: nothing may get that name.
+//! All loops are the same instructions at the same alignment. The perf map names a function in this
+//! file's own text too, `never`, as node's does its builtins: nothing may get that name.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;

@@ -1,5 +1,5 @@
-//! `migrate SECONDS CPU`: moves to the next CPU as soon as it has arrived. Where the kernel's migration thread is waited
-//! for, that is a sleep.
+//! `migrate SECONDS CPU`: moves to the next CPU as soon as it has arrived. Where the kernel's
+//! migration thread is waited for, that is a sleep.
 
 use anyhow::{Result, ensure};
 use experiment_format::microstate::Microstate;

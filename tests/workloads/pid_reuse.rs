@@ -1,5 +1,5 @@
-//! `pid_reuse SECONDS CPU`: two processes, one after the other, under one process id. Needs root: it tells the kernel
-//! which id to give out next. Each uses half of the time, as CPU time.
+//! `pid_reuse SECONDS CPU`: two processes, one after the other, under one process id. Needs root:
+//! it tells the kernel which id to give out next. Each uses half of the time, as CPU time.
 
 use std::ffi::CString;
 use std::fs;
@@ -38,7 +38,8 @@ fn main() -> Result<()> {
     bail!("the id {pid} could not be had a second time in {TRIES} tries")
 }
 
-/// Forks a child that spins under a name. With `only`, a child of another id ends at once and counts for nothing.
+/// Forks a child that spins under a name. With `only`, a child of another id ends at once and
+/// counts for nothing.
 fn spin_as(name: &str, span_ns: u64, only: Option<Pid>) -> Result<Option<Pid>> {
     // SAFETY: this process has one thread, so the child may do whatever the parent could.
     match unsafe { fork() }.context("fork")? {

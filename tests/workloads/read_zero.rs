@@ -1,5 +1,5 @@
-//! `read_zero SECONDS CPU`: reads `/dev/zero` in pieces of 64 KiB. Nearly all of its time is kernel time, in few
-//! functions.
+//! `read_zero SECONDS CPU`: reads `/dev/zero` in pieces of 64 KiB. Nearly all of its time is kernel
+//! time, in few functions.
 
 use std::fs::File;
 use std::io::Read;

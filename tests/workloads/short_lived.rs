@@ -1,5 +1,5 @@
-//! `short_lived SECONDS CPU`: forks children that name themselves, spin for a few milliseconds and are gone before
-//! anyone could look them up in `/proc`.
+//! `short_lived SECONDS CPU`: forks children that name themselves, spin for a few milliseconds and
+//! are gone before anyone could look them up in `/proc`.
 
 use std::ffi::CString;
 

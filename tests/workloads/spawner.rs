@@ -1,5 +1,5 @@
-//! `spawner SECONDS CPU`: forks and runs `/bin/true` in a loop. Each child lives about a millisecond and changes its
-//! name once, at exec; all of them are listed.
+//! `spawner SECONDS CPU`: forks and runs `/bin/true` in a loop. Each child lives about a
+//! millisecond and changes its name once, at exec; all of them are listed.
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -11,8 +11,8 @@ fn main() -> Result<()> {
     let program = c"/bin/true";
     let mut spawned = 0;
     while !work.over()? {
-        // A plain fork, not vfork as std would do: the child has to run a while under its parent's name.
-        // SAFETY: this process has one thread, so the child may do whatever the parent could.
+        // A plain fork, not vfork as std would do: the child has to run a while under its parent's
+        // name. SAFETY: this process has one thread, so the child may do whatever the parent could.
         match unsafe { fork() }.context("fork")? {
             ForkResult::Child => {
                 execv(program, &[program])?;

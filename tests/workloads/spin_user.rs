@@ -1,5 +1,5 @@
-//! `spin_user SECONDS CPU`: arithmetic, nothing else. All of its time is user time: even the clock is read in user
-//! mode.
+//! `spin_user SECONDS CPU`: arithmetic, nothing else. All of its time is user time: even the clock
+//! is read in user mode.
 
 use anyhow::Result;
 use tests::truth::{Work, spin_until};

@@ -1,5 +1,5 @@
-//! `state_dfault SECONDS CPU`: reads a byte of each page of a mapped file that is not in memory: blocked in page faults
-//! of user mode.
+//! `state_dfault SECONDS CPU`: reads a byte of each page of a mapped file that is not in memory:
+//! blocked in page faults of user mode.
 
 use anyhow::Result;
 use experiment_format::microstate::Microstate;

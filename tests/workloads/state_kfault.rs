@@ -1,5 +1,6 @@
-//! `state_kfault SECONDS CPU`: hands the kernel pages of a mapped file that is not in memory, by turns to write to a pipe
-//! and to read `/dev/zero` into: blocked in page faults that the kernel takes when it copies.
+//! `state_kfault SECONDS CPU`: hands the kernel pages of a mapped file that is not in memory, by
+//! turns to write to a pipe and to read `/dev/zero` into: blocked in page faults that the kernel
+//! takes when it copies.
 
 use std::fs::File;
 use std::io::{Read, pipe};
@@ -25,7 +26,8 @@ fn main() -> Result<()> {
                     // SAFETY: the kernel reads one byte of a page that is mapped for reading.
                     unsafe { libc::write(writer.as_raw_fd(), place.as_ptr().cast(), 1) }
                 } else {
-                    // SAFETY: the kernel writes one byte of a page that is mapped for writing and has no other user.
+                    // SAFETY: the kernel writes one byte of a page that is mapped for writing and
+                    // has no other user.
                     unsafe { libc::read(zero.as_raw_fd(), place.as_ptr().cast(), 1) }
                 }
             })?;

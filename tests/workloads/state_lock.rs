@@ -105,7 +105,8 @@ fn want_pi(until_ns: u64) -> Result<Account> {
     ledger.end()
 }
 
-/// The two calls on a lock that lends priority. The kernel also does what a library would do without it.
+/// The two calls on a lock that lends priority. The kernel also does what a library would do
+/// without it.
 fn futex(lock: &AtomicU32, operation: i32) -> Result<()> {
     let none = std::ptr::null::<libc::timespec>();
     // SAFETY: the lock is a static, so it outlives every wait; there is no time limit.

@@ -1,6 +1,7 @@
-//! `state_sleep SECONDS CPU VARIANT`: blocked in a system call that is neither a lock nor a fault: `nanosleep`, `pipe`
-//! (a read, with a thread that writes now and then), `poll`, `epoll`, `io_uring` (the same read, handed to a ring, and a
-//! wait for its completion), or `fsync` (not interruptible: the disk).
+//! `state_sleep SECONDS CPU VARIANT`: blocked in a system call that is neither a lock nor a fault:
+//! `nanosleep`, `pipe` (a read, with a thread that writes now and then), `poll`, `epoll`,
+//! `io_uring` (the same read, handed to a ring, and a wait for its completion), or `fsync` (not
+//! interruptible: the disk).
 
 use std::fs::File;
 use std::io::{PipeReader, Read, Seek, Write, pipe};
@@ -101,12 +102,13 @@ fn read_pipe(
     work.end(reads)
 }
 
-/// A read through a ring. The pipe is empty, so the kernel waits for it without a thread of its own, and this thread waits
-/// in `io_uring_enter`.
+/// A read through a ring. The pipe is empty, so the kernel waits for it without a thread of its
+/// own, and this thread waits in `io_uring_enter`.
 fn read_by_ring(ring: &mut IoUring, reader: &mut PipeReader, byte: &mut [u8; 1]) -> Result<usize> {
     let pipe = types::Fd(reader.as_raw_fd());
     let entry = opcode::Read::new(pipe, byte.as_mut_ptr(), 1).build();
-    // SAFETY: the byte is there until the read is complete: this function returns only then, or the process ends.
+    // SAFETY: the byte is there until the read is complete: this function returns only then, or the
+    // process ends.
     unsafe { ring.submission().push(&entry) }?;
     ring.submit_and_wait(1)?;
     let completed = ring.completion().next().context("nothing is complete")?;

@@ -1,5 +1,5 @@
-//! `state_tfault SECONDS CPU`: calls a function in each page of a file that is not in memory: blocked in page faults of
-//! instruction fetches.
+//! `state_tfault SECONDS CPU`: calls a function in each page of a file that is not in memory:
+//! blocked in page faults of instruction fetches.
 
 use anyhow::Result;
 use experiment_format::microstate::Microstate;
@@ -14,7 +14,8 @@ fn main() -> Result<()> {
     while !work.over()? {
         code.drop_cache(&mut work)?;
         for place in code.places() {
-            // SAFETY: the page is mapped for execution and full of `ret`, which is a function of this type.
+            // SAFETY: the page is mapped for execution and full of `ret`, which is a function of
+            // this type.
             let function =
                 unsafe { std::mem::transmute::<*mut u8, extern "C" fn()>(place.as_ptr()) };
             work.blocked(Microstate::TextFault, || function())?;

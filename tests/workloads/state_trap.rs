@@ -1,6 +1,7 @@
-//! `state_trap SECONDS CPU`: breakpoint after breakpoint, with a handler that does nothing. Each is a trap that delivers
-//! a signal, a little user time, and the system call that ends the handler. How the time on CPU divides among the three
-//! the workload cannot know, but the trap has a good part of it.
+//! `state_trap SECONDS CPU`: breakpoint after breakpoint, with a handler that does nothing. Each is
+//! a trap that delivers a signal, a little user time, and the system call that ends the handler.
+//! How the time on CPU divides among the three the workload cannot know, but the trap has a good
+//! part of it.
 
 use anyhow::Result;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
@@ -21,7 +22,8 @@ fn main() -> Result<()> {
     while !work.over()? {
         // Sixteen traps to one look at the clock.
         for _ in 0..16 {
-            // SAFETY: execution goes on after the instruction once the handler has returned; nothing is changed.
+            // SAFETY: execution goes on after the instruction once the handler has returned;
+            // nothing is changed.
             unsafe { std::arch::asm!("int3") };
             traps += 1;
         }

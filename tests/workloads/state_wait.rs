@@ -1,4 +1,5 @@
-//! `state_wait SECONDS CPU`: three threads that spin on one CPU. Each runs a third of the time and waits for the rest.
+//! `state_wait SECONDS CPU`: three threads that spin on one CPU. Each runs a third of the time and
+//! waits for the rest.
 
 use std::thread::spawn;
 

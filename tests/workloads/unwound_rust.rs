@@ -1,4 +1,5 @@
-//! Closures, sorting, formatting, hashing and a caught panic, compiled with optimisation; for `checks/unwinder.rs`.
+//! Closures, sorting, formatting, hashing and a caught panic, compiled with optimisation; for
+//! `checks/unwinder.rs`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! `vfork_parent SECONDS CPU`: waits, as after `vfork`, for children that sleep a little and exit. Parent and child share
-//! one address space, and their threads are two processes.
+//! `vfork_parent SECONDS CPU`: waits, as after `vfork`, for children that sleep a little and exit.
+//! Parent and child share one address space, and their threads are two processes.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -24,7 +24,8 @@ fn main() -> Result<()> {
                 sleep(LIFE);
                 0
             });
-            // SAFETY: the child has a stack of its own, changes nothing of its parent's, and is gone when this returns.
+            // SAFETY: the child has a stack of its own, changes nothing of its parent's, and is
+            // gone when this returns.
             unsafe { clone(life, &mut stack, flags, Some(libc::SIGCHLD)) }
         })?;
         let child = child.context("clone")?;

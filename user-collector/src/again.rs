@@ -1,5 +1,6 @@
-//! `openat2(2)` once more: where a path is resolved inside a root, or in the kernel's cache alone, it says EAGAIN also if somebody
-//! anywhere renamed or mounted something in the meantime. That says nothing of the path.
+//! `openat2(2)` once more: where a path is resolved inside a root, or in the kernel's cache alone,
+//! it says EAGAIN also if somebody anywhere renamed or mounted something in the meantime. That says
+//! nothing of the path.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -1,9 +1,9 @@
 //! The user collector: the subexperiment of one followed process.
 //!
-//! Tick arrays of its threads with the kernel's frames above the user frames that called them, what is mapped in
-//! it as it changes, the functions that a JIT compiler makes, the names of its threads, and a sample of the whole process
-//! whenever one is taken. It is told all that in time order, writes it in batches, and holds no file open in
-//! between: there may be thousands of them.
+//! Tick arrays of its threads with the kernel's frames above the user frames that called them, what
+//! is mapped in it as it changes, the functions that a JIT compiler makes, the names of its
+//! threads, and a sample of the whole process whenever one is taken. It is told all that in time
+//! order, writes it in batches, and holds no file open in between: there may be thousands of them.
 
 use std::collections::HashSet;
 
@@ -121,8 +121,8 @@ impl Collector {
         self.writer.name()
     }
 
-    /// What was mapped and unmapped, by time. `object` gives the load object of a mapping and its name; one that has no name is
-    /// nothing that a report could open.
+    /// What was mapped and unmapped, by time. `object` gives the load object of a mapping and its
+    /// name; one that has no name is nothing that a report could open.
     ///
     /// # Errors
     /// When it can't be written.
@@ -134,7 +134,8 @@ impl Collector {
         for change in changes {
             let at = self.at(change.at);
             let event = match &change.what {
-                // Where memory without a file begins, a dynamic function may begin too: it would end.
+                // Where memory without a file begins, a dynamic function may begin too: it would
+                // end.
                 What::Unmap(vaddr) => self
                     .segments
                     .remove(vaddr)
@@ -161,8 +162,9 @@ impl Collector {
         Ok(())
     }
 
-    /// Stacks have these frames in the kernel, whose load objects lie where `all` says: places those that are in it, without
-    /// which the frames have no names. `all` is the same every time, with what came since at the end; without frames, that is looked at.
+    /// Stacks have these frames in the kernel, whose load objects lie where `all` says: places
+    /// those that are in it, without which the frames have no names. `all` is the same every time,
+    /// with what came since at the end; without frames, that is looked at.
     ///
     /// # Errors
     /// When it can't be written.
@@ -171,11 +173,12 @@ impl Collector {
         new.into_iter().try_for_each(|event| self.writer.map(event))
     }
 
-    /// Functions that came and went, of which those in memory without a file are written. What is mapped is the process's
-    /// `code`.
+    /// Functions that came and went, of which those in memory without a file are written. What is
+    /// mapped is the process's `code`.
     ///
-    /// A perf map may name functions of a file too, as node's does its builtins. A report would not accept them there, and
-    /// the file has its own; and one that reached into a file from before it would make the whole file unknown to a report.
+    /// A perf map may name functions of a file too, as node's does its builtins. A report would not
+    /// accept them there, and the file has its own; and one that reached into a file from before it
+    /// would make the whole file unknown to a report.
     ///
     /// # Errors
     /// When it can't be written.
@@ -237,7 +240,8 @@ impl Collector {
         })
     }
 
-    /// Writes that a counter has overflowed in a thread: which one, and how many events that stands for.
+    /// Writes that a counter has overflowed in a thread: which one, and how many events that stands
+    /// for.
     ///
     /// # Errors
     /// When it can't be written.

@@ -1,12 +1,13 @@
 //! Facts of a process, read from `/proc` when it is first followed.
 //!
-//! A process may be gone before it is read, or go while it is; it may hide what belongs to another user namespace; and
-//! all that it can choose itself, its command line, environment and directories, is anybody's bytes. So each fact is
-//! there or not by itself, each is bounded, and nothing fails as a whole. Command line and environment lie in the
-//! process's own memory: both are read once and cut at a limit. What is told of them is text that is safe on a terminal.
+//! A process may be gone before it is read, or go while it is; it may hide what belongs to another
+//! user namespace; and all that it can choose itself, its command line, environment and
+//! directories, is anybody's bytes. So each fact is there or not by itself, each is bounded, and
+//! nothing fails as a whole. Command line and environment lie in the process's own memory: both are
+//! read once and cut at a limit. What is told of them is text that is safe on a terminal.
 //!
-//! Of two processes that had the number one after the other the facts may be mixed; [`Facts::start_ticks`] is read before
-//! and after, and where they differ nothing of it is told.
+//! Of two processes that had the number one after the other the facts may be mixed;
+//! [`Facts::start_ticks`] is read before and after, and where they differ nothing of it is told.
 
 use std::fs::File;
 use std::io::Read;
@@ -23,8 +24,8 @@ const MAX_FACT: usize = 16 * 1024;
 /// Longest hostname-like name that is believed to be a container's.
 const LONGEST_CONTAINER: usize = 128;
 
-/// Variables in which launchers of parallel programs tell the rank, in the order in which they are believed: a launcher's
-/// own before what the resource manager sets beside it.
+/// Variables in which launchers of parallel programs tell the rank, in the order in which they are
+/// believed: a launcher's own before what the resource manager sets beside it.
 const RANKS: [&str; 7] = [
     "OMPI_COMM_WORLD_RANK",
     "PMIX_RANK",
@@ -52,7 +53,8 @@ pub struct Facts {
     pub mpi_rank: Option<u32>,
     /// Its number in each of its pid namespaces, the host's first.
     pub ns_pids: Vec<u32>,
-    /// When it started, in ticks of the kernel's user interface (a hundredth of a second) since the machine did.
+    /// When it started, in ticks of the kernel's user interface (a hundredth of a second) since the
+    /// machine did.
     pub start_ticks: Option<u64>,
 }
 
@@ -118,8 +120,9 @@ impl Facts {
         Facts::read_in(&Path::new("/proc").join(pid.to_string()))
     }
 
-    /// Are they of a process that started after an instant of CLOCK_MONOTONIC, nanoseconds? Both clocks are held against each
-    /// other now, and the kernel tells a start to a hundredth of a second.
+    /// Are they of a process that started after an instant of CLOCK_MONOTONIC, nanoseconds? Both
+    /// clocks are held against each other now, and the kernel tells a start to a hundredth of a
+    /// second.
     #[must_use]
     pub fn started_after(&self, at: u64) -> bool {
         const TICK_NS: u64 = 10_000_000;
@@ -162,7 +165,8 @@ impl Facts {
                 .map_or_else(Vec::new, |status| numbers_of(status, "NSpid:").collect()),
             start_ticks: before,
         };
-        // Another process came to have the number meanwhile, or this one is gone. What was read is of either.
+        // Another process came to have the number meanwhile, or this one is gone. What was read is
+        // of either.
         if before.is_some() && start().is_some_and(|after| Some(after) != before) {
             return Facts::default();
         }
@@ -181,8 +185,9 @@ fn bounded(path: &Path, most: usize) -> Option<(Vec<u8>, bool)> {
     (!bytes.is_empty()).then_some((bytes, cut))
 }
 
-/// The command line from its words, each ended by a NUL; quoted so that a shell would make the same words of it. A line that
-/// was cut ends in ` ...`. None where there is no word, as in kernel threads.
+/// The command line from its words, each ended by a NUL; quoted so that a shell would make the same
+/// words of it. A line that was cut ends in ` ...`. None where there is no word, as in kernel
+/// threads.
 #[must_use]
 pub fn quoted(words: &[u8], cut: bool) -> Option<String> {
     // A program that writes its state here (setproctitle) may leave one long word and many NULs.
@@ -210,8 +215,8 @@ fn quote(line: &mut String, word: &[u8]) {
         line.push_str(&text.replace('\'', "'\\''"));
         line.push('\'');
     } else {
-        // What was not printable is spelled out, and this is how a shell takes it back. A backslash that was there
-        // before has to be told from the spelling.
+        // What was not printable is spelled out, and this is how a shell takes it back. A backslash
+        // that was there before has to be told from the spelling.
         line.push_str("$'");
         for chunk in word.split_inclusive(|byte| matches!(byte, b'\\' | b'\'')) {
             match chunk.split_last() {
@@ -229,8 +234,8 @@ fn quote(line: &mut String, word: &[u8]) {
 
 /// The container of a `/proc/PID/cgroup`: lines of `number:controllers:path`.
 ///
-/// The innermost part of a path that names a container counts: pods have containers inside, and containers may run in
-/// containers.
+/// The innermost part of a path that names a container counts: pods have containers inside, and
+/// containers may run in containers.
 #[must_use]
 pub fn container_of(cgroup: &[u8]) -> Option<Container> {
     let text = String::from_utf8_lossy(cgroup);

@@ -1,8 +1,8 @@
 //! Whom to follow into user code: the rule of `-F`.
 //!
-//! A pattern is held against the whole of three things, any of which may match: the process's name as the kernel has
-//! it (15 bytes), the base name of the file that it executes, and its number. So `nginx` is nginx, and neither
-//! `nginx-debug` nor process 1264's child; `nginx.*` is all of them.
+//! A pattern is held against the whole of three things, any of which may match: the process's name
+//! as the kernel has it (15 bytes), the base name of the file that it executes, and its number. So
+//! `nginx` is nginx, and neither `nginx-debug` nor process 1264's child; `nginx.*` is all of them.
 
 use regex::bytes::Regex;
 
@@ -70,7 +70,8 @@ impl Pattern {
     /// # Errors
     /// [`PatternError`], which shows where it is wrong.
     pub fn new(pattern: &str) -> Result<Pattern, PatternError> {
-        // Names are bytes: a dot is any of them. By itself first, or a parenthesis too many would close ours.
+        // Names are bytes: a dot is any of them. By itself first, or a parenthesis too many would
+        // close ours.
         Regex::new(&format!("(?s-u){pattern}"))
             .and_then(|_| Regex::new(&format!("(?s-u)\\A(?:{pattern})\\z")))
             .map(Pattern)

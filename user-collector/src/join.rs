@@ -1,15 +1,15 @@
 //! The join of kernel and user side, by thread and number of the entry to user mode.
 //!
-//! What a thread does in the kernel between two times in user mode has one user stack. So whatever is recorded
-//! there carries the number of the entry to user mode that ends it, and the stack comes once, with that number:
-//! afterwards where threads tell of their entries themselves; before, and for all that follows with that number, where a number
-//! stands for a place in user mode.
+//! What a thread does in the kernel between two times in user mode has one user stack. So whatever
+//! is recorded there carries the number of the entry to user mode that ends it, and the stack comes
+//! once, with that number: afterwards where threads tell of their entries themselves; before, and
+//! for all that follows with that number, where a number stands for a place in user mode.
 //!
-//! A stack may be known to come and still be unknown, because it has to be walked first and a table for that is being made. Then
-//! what waits for it goes on waiting, also when the thread has gone.
+//! A stack may be known to come and still be unknown, because it has to be walked first and a table
+//! for that is being made. Then what waits for it goes on waiting, also when the thread has gone.
 //!
-//! Nothing waits for ever: what a thread did before its end, or before data stopped, may have no entry, and comes out without
-//! a user side, counted as such.
+//! Nothing waits for ever: what a thread did before its end, or before data stopped, may have no
+//! entry, and comes out without a user side, counted as such.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -25,10 +25,11 @@ pub struct Joined {
     pub ticks: u64,
     /// Of those, ticks that others had shared it with.
     pub reused: u64,
-    /// Ticks whose user side was not told: the thread ended in the kernel, or was there when data stopped, or the
-    /// record of it was lost.
+    /// Ticks whose user side was not told: the thread ended in the kernel, or was there when data
+    /// stopped, or the record of it was lost.
     pub open: u64,
-    /// Ticks that have none: of kernel threads, of threads that were ending, and of those that nobody follows.
+    /// Ticks that have none: of kernel threads, of threads that were ending, and of those that
+    /// nobody follows.
     pub none: u64,
 }
 
@@ -74,7 +75,8 @@ impl<W, S> Default for Join<W, S> {
 }
 
 impl<W, S> Join<W, S> {
-    /// Something of so many ticks was recorded of a thread with this number, 0 for none. Gives all that is complete by that.
+    /// Something of so many ticks was recorded of a thread with this number, 0 for none. Gives all
+    /// that is complete by that.
     pub fn recorded(&mut self, tid: u32, number: u32, ticks: u64, what: W) -> Vec<Complete<W, S>> {
         if number == 0 {
             self.joined.none += ticks;
@@ -95,8 +97,8 @@ impl<W, S> Join<W, S> {
         complete
     }
 
-    /// The user side with this number will be told by [`Join::resolved`], with the slot that this gives. Also gives what is complete
-    /// because its own will not be told any more.
+    /// The user side with this number will be told by [`Join::resolved`], with the slot that this
+    /// gives. Also gives what is complete because its own will not be told any more.
     pub fn announced(&mut self, tid: u32, number: u32) -> (Slot, Vec<Complete<W, S>>) {
         let (slot, complete) = self.slot(tid, number);
         if let Some(open) = self.lives.get_mut(&(slot.life, slot.number)) {

@@ -1,8 +1,8 @@
-//! Which of the kernel's load objects an experiment is told of: those in which its stacks have a frame, and what lay in their place
-//! at other times.
+//! Which of the kernel's load objects an experiment is told of: those in which its stacks have a
+//! frame, and what lay in their place at other times.
 //!
-//! A machine may have hundreds of BPF programs and modules, and a recording thousands of processes: told to each of them, they
-//! would be the most of what is written.
+//! A machine may have hundreds of BPF programs and modules, and a recording thousands of processes:
+//! told to each of them, they would be the most of what is written.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -23,8 +23,8 @@ pub struct KernelCode {
 }
 
 impl KernelCode {
-    /// Stacks have these frames in the kernel, maybe none that are new. Gives what is to be told by now, in the order of `all`, of
-    /// which there may be more every time, at the end.
+    /// Stacks have these frames in the kernel, maybe none that are new. Gives what is to be told by
+    /// now, in the order of `all`, of which there may be more every time, at the end.
     pub fn seen<'a>(&mut self, frames: &[u64], all: &'a [MapEvent]) -> Vec<&'a MapEvent> {
         let before = self.missing.len();
         for frame in frames {
@@ -141,7 +141,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the frames come, what is told in the end has a place for each that has one, nothing twice, and the end of each that ends.
+        /// However the frames come, what is told in the end has a place for each that has one,
+        /// nothing twice, and the end of each that ends.
         #[test]
         fn every_frame_has_its_object(
             objects in proptest::collection::vec((0_u64..60, 1_u64..10, any::<bool>()), 1..12),

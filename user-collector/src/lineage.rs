@@ -1,12 +1,13 @@
 //! Names of subexperiments: of followed processes, and of the descendants of a load.
 //!
-//! A followed process is called by its name and number, `_sshd_PID_1264.1.er`, as er_kernel did. Descendants of a load
-//! that is followed for itself are called by their descent, as collect does: `_f2_x1.er` is the first exec of the second
-//! fork. Both begin with `_`, by which the reader finds them.
+//! A followed process is called by its name and number, `_sshd_PID_1264.1.er`, as er_kernel did.
+//! Descendants of a load that is followed for itself are called by their descent, as collect does:
+//! `_f2_x1.er` is the first exec of the second fork. Both begin with `_`, by which the reader finds
+//! them.
 //!
-//! The name of a process is anybody's bytes, and the directory's name is typed, sorted and matched by people. So it
-//! keeps letters, digits and a few marks that neither a shell nor a path gives a meaning to. What makes it unique is
-//! number and count, not the name.
+//! The name of a process is anybody's bytes, and the directory's name is typed, sorted and matched
+//! by people. So it keeps letters, digits and a few marks that neither a shell nor a path gives a
+//! meaning to. What makes it unique is number and count, not the name.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -29,8 +30,9 @@ impl DirectoryNames {
         DirectoryNames::default()
     }
 
-    /// A name for the process `pid`, which calls itself `name`: `_NAME_PID_pid.1.er`. Each further one of the same number ends
-    /// in `.2.er` and so on: it is another process, or the same with another program.
+    /// A name for the process `pid`, which calls itself `name`: `_NAME_PID_pid.1.er`. Each further
+    /// one of the same number ends in `.2.er` and so on: it is another process, or the same with
+    /// another program.
     pub fn next(&mut self, name: &[u8], pid: u32) -> String {
         let count = self.given.entry(pid).or_default();
         *count += 1;
@@ -38,7 +40,8 @@ impl DirectoryNames {
     }
 }
 
-/// A process's name as part of a file's name. The `/` of kernel threads becomes `:`, as in `kworker:0:1`.
+/// A process's name as part of a file's name. The `/` of kernel threads becomes `:`, as in
+/// `kworker:0:1`.
 fn safe(name: &[u8]) -> String {
     let mut out = String::new();
     for character in String::from_utf8_lossy(name).chars() {
@@ -62,11 +65,12 @@ fn safe(name: &[u8]) -> String {
 
 /// The descent of the processes that a load has started.
 ///
-/// A letter and a count for each step: `_f` a fork, `_c` a combination of fork and exec, `_x` an exec. A combination is a call
-/// such as `system`, `popen` and `posix_spawn`: the kernel holds the parent until the child has executed a program
-/// (`CLONE_VFORK`). It does so after vfork(2) too, which nothing tells from them. A process counts its
-/// own steps, by letter, and begins anew with a new program. Calls that failed are not counted, other than in collect: the
-/// kernel doesn't tell of them.
+/// A letter and a count for each step: `_f` a fork, `_c` a combination of fork and exec, `_x` an
+/// exec. A combination is a call such as `system`, `popen` and `posix_spawn`: the kernel holds the
+/// parent until the child has executed a program (`CLONE_VFORK`). It does so after vfork(2) too,
+/// which nothing tells from them. A process counts its own steps, by letter, and begins anew with a
+/// new program. Calls that failed are not counted, other than in collect: the kernel doesn't tell
+/// of them.
 #[derive(Clone, Debug)]
 pub struct Lineages {
     processes: HashMap<u32, Descendant>,
@@ -95,7 +99,8 @@ impl Lineages {
         }
     }
 
-    /// The parent of the process that is [`Lineages::forked`] next under this number waits until it executes a program.
+    /// The parent of the process that is [`Lineages::forked`] next under this number waits until it
+    /// executes a program.
     pub fn combined(&mut self, pid: u32) {
         self.combined.insert(pid);
     }
@@ -145,8 +150,8 @@ impl Lineages {
         self.processes.contains_key(&pid)
     }
 
-    /// The lineage: `_f1_x1`; empty for the load itself. None for other processes, and where it would be too long for a
-    /// file name.
+    /// The lineage: `_f1_x1`; empty for the load itself. None for other processes, and where it
+    /// would be too long for a file name.
     #[must_use]
     pub fn get(&self, pid: u32) -> Option<&str> {
         self.processes.get(&pid)?.lineage.as_deref()

@@ -1,12 +1,12 @@
 //! The executable mappings of one process, as they are at the instant of the last event applied.
 //!
-//! The kernel tells of each mapping that is made, by whatever call, and of none that goes: where a new one lies on older
-//! ones, these are gone there, and what remains of them stays. An exec takes all away, a fork copies them. So what
-//! is found at an address is what was mapped there last, which is wrong only for an address that is not mapped at
-//! all, and no code runs there.
+//! The kernel tells of each mapping that is made, by whatever call, and of none that goes: where a
+//! new one lies on older ones, these are gone there, and what remains of them stays. An exec takes
+//! all away, a fork copies them. So what is found at an address is what was mapped there last,
+//! which is wrong only for an address that is not mapped at all, and no code runs there.
 //!
-//! Events must come in time order. Each change gives what it ended, so that whoever writes an experiment can say for how
-//! long a mapping was valid.
+//! Events must come in time order. Each change gives what it ended, so that whoever writes an
+//! experiment can say for how long a mapping was valid.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ pub struct MappedFile {
     pub path: Box<[u8]>,
     /// The build id that the kernel read from the file; empty when it has none.
     pub build_id: Box<[u8]>,
-    /// Device (as `st_dev` has it), inode and generation; all 0 where the kernel told the build id in their place.
+    /// Device (as `st_dev` has it), inode and generation; all 0 where the kernel told the build id
+    /// in their place.
     pub identity: (u64, u64, u64),
 }
 
@@ -61,8 +62,8 @@ impl Mapping {
 }
 
 impl Mappings {
-    /// Something is mapped. Gives the mappings that end by it, whole; what remains of them has begun anew. A mapping
-    /// without length changes nothing.
+    /// Something is mapped. Gives the mappings that end by it, whole; what remains of them has
+    /// begun anew. A mapping without length changes nothing.
     pub fn map(&mut self, new: Mapping) -> Vec<Mapping> {
         if new.start >= new.end {
             return Vec::new();

@@ -1,12 +1,13 @@
 //! Which names of threads an experiment tells, and from when on.
 //!
-//! A name that is told with time 0 holds for all packets of the thread, and the one that is told last stands. So a
-//! thread's name is told before its first packet, and again when it has another one; and when another process has
-//! its id, what comes from then on is that one's.
+//! A name that is told with time 0 holds for all packets of the thread, and the one that is told
+//! last stands. So a thread's name is told before its first packet, and again when it has another
+//! one; and when another process has its id, what comes from then on is that one's.
 
 use std::collections::HashMap;
 
-/// So often a thread may change its name in the experiment: a reader's work grows with packets times names.
+/// So often a thread may change its name in the experiment: a reader's work grows with packets
+/// times names.
 const MOST_NAMES: u32 = 8;
 
 /// The names that were told.
@@ -23,7 +24,8 @@ struct Told {
 }
 
 impl ThreadNames {
-    /// A thread has this name now. Gives the time to tell it with, if it has to be told; `at` is now.
+    /// A thread has this name now. Gives the time to tell it with, if it has to be told; `at` is
+    /// now.
     pub fn tell(&mut self, pid: u32, tid: u32, name: &[u8], at: u64) -> Option<u64> {
         let told = self.told.get(&tid);
         let (at, changes) = match told {

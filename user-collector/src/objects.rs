@@ -1,11 +1,13 @@
 //! The load objects: the files that processes execute, each once, however many processes map it.
 //!
-//! A file is opened when it is first needed, while a process that maps it still lives. Where it may be archived it stays open until it is:
-//! by then it may be deleted, or its container gone. Its unwind table is made in the background, and so is its copy in the archive, as
-//! soon as a followed process maps it.
+//! A file is opened when it is first needed, while a process that maps it still lives. Where it may
+//! be archived it stays open until it is: by then it may be deleted, or its container gone. Its
+//! unwind table is made in the background, and so is its copy in the archive, as soon as a followed
+//! process maps it.
 //!
-//! The kernel tells a file by its build id, or by its inode where it could not read that, and a snapshot of `/proc` by its inode; so
-//! one file may come under several descriptions. What was opened decides.
+//! The kernel tells a file by its build id, or by its inode where it could not read that, and a
+//! snapshot of `/proc` by its inode; so one file may come under several descriptions. What was
+//! opened decides.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -150,8 +152,8 @@ impl Objects {
         self.names.reserve(name);
     }
 
-    /// From here on objects are archived: those that followed processes map, or with `used_only` those in which stacks of theirs were
-    /// seen. At most so many files are open for it at once.
+    /// From here on objects are archived: those that followed processes map, or with `used_only`
+    /// those in which stacks of theirs were seen. At most so many files are open for it at once.
     pub fn archive_by(&mut self, archivist: Archivist, used_only: bool, most_kept: usize) {
         self.archive = Some(Archive {
             archivist,
@@ -183,7 +185,8 @@ impl Objects {
             .map(|archive| archive.archivist.account())
     }
 
-    /// A followed process maps an object. Gives it with its name; nothing for memory without a file.
+    /// A followed process maps an object. Gives it with its name; nothing for memory without a
+    /// file.
     pub fn followed(
         &mut self,
         pid: u32,
@@ -273,8 +276,8 @@ impl Objects {
         }
     }
 
-    /// The object that is mapped. One that is seen for the first time is opened through `pid`, which maps it, or else through
-    /// `relatives`, which are likely to see the same files.
+    /// The object that is mapped. One that is seen for the first time is opened through `pid`,
+    /// which maps it, or else through `relatives`, which are likely to see the same files.
     pub fn of(&mut self, pid: u32, relatives: &[u32], mapping: &Mapping) -> ObjectId {
         if let Some(known) = self.described.get(&*mapping.file) {
             return *known;
@@ -295,8 +298,8 @@ impl Objects {
         (0..).map(ObjectId).zip(&self.objects)
     }
 
-    /// Somebody else has the rows of an object's table by now, and gives them back with [`Objects::restore_rows`] before he lets go of
-    /// them. Until then its module has none.
+    /// Somebody else has the rows of an object's table by now, and gives them back with
+    /// [`Objects::restore_rows`] before he lets go of them. Until then its module has none.
     pub fn release_rows(&mut self, id: ObjectId) {
         if let Some(module) = self.module(id) {
             module.table.release_rows();
@@ -479,8 +482,8 @@ impl Objects {
     }
 }
 
-/// The file behind a mapping, and its device and inode: by the process that maps it, or else by one of its relatives. Why the process's own
-/// can't be opened is what is told.
+/// The file behind a mapping, and its device and inode: by the process that maps it, or else by one
+/// of its relatives. Why the process's own can't be opened is what is told.
 fn open(pid: u32, relatives: &[u32], mapping: &Mapping) -> Result<(File, (u64, u64)), String> {
     let proc = Path::new("/proc");
     let mut opened = modules::open(proc, pid, mapping);

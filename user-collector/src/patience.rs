@@ -1,11 +1,13 @@
 //! Asking who may never answer.
 //!
-//! A file server that is gone, or a file system in user space that has stopped, holds up whoever opens its files, for as long as it
-//! likes. People profile a machine just when something on it hangs, and what hangs must not take the profiler with it. So the files of
-//! others are opened in a thread of its own, and waited for for a second. A thread that gets no answer is left behind: nothing but
-//! the end of the process ends it.
+//! A file server that is gone, or a file system in user space that has stopped, holds up whoever
+//! opens its files, for as long as it likes. People profile a machine just when something on it
+//! hangs, and what hangs must not take the profiler with it. So the files of others are opened in a
+//! thread of its own, and waited for for a second. A thread that gets no answer is left behind:
+//! nothing but the end of the process ends it.
 //!
-//! What it refuses: to ask again where nobody answered, and to leave more than [`MOST_LEFT_BEHIND`] threads.
+//! What it refuses: to ask again where nobody answered, and to leave more than [`MOST_LEFT_BEHIND`]
+//! threads.
 
 use std::collections::HashSet;
 use std::io;
@@ -56,7 +58,8 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// What `work` gives, which asks for files of a directory, if it takes no longer than [`PATIENCE`].
+    /// What `work` gives, which asks for files of a directory, if it takes no longer than
+    /// [`PATIENCE`].
     ///
     /// # Errors
     /// When it takes longer, or something in that directory took longer before.
@@ -107,7 +110,8 @@ impl Patience {
 fn start() -> io::Result<Sender<Work>> {
     let (questions, to_do) = channel::<Work>();
     let run = move || {
-        // SAFETY: it takes three numbers; 0 is the calling thread. Without the right to it, it waits for its turn.
+        // SAFETY: it takes three numbers; 0 is the calling thread. Without the right to it, it
+        // waits for its turn.
         let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
         to_do.into_iter().for_each(|work| work());
     };

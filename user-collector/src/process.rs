@@ -5,9 +5,9 @@
 //! the instant of the last event applied. A process that has exited keeps its name until its number
 //! is used again, because its last moments in the kernel come after the exit record.
 //!
-//! Ranking of sources: the side-band is true by construction, for it is written by the event itself.
-//! A snapshot entry only fills what the side-band has not told, as its reading of `/proc` has no
-//! exact instant.
+//! Ranking of sources: the side-band is true by construction, for it is written by the event
+//! itself. A snapshot entry only fills what the side-band has not told, as its reading of `/proc`
+//! has no exact instant.
 
 use std::collections::HashMap;
 
@@ -43,7 +43,8 @@ pub struct Executable {
 #[derive(Clone, Debug, Default)]
 pub struct Processes {
     by_pid: HashMap<u32, Process>,
-    /// Those whose number another one got, by serial, with the time of that: what they did may be written later.
+    /// Those whose number another one got, by serial, with the time of that: what they did may be
+    /// written later.
     former: HashMap<u64, (u64, Process)>,
     serials: u64,
 }
@@ -126,8 +127,8 @@ impl Processes {
         self.by_pid.get(&pid)
     }
 
-    /// The process of this number and serial, whoever holds the number by now; for so long as what was before
-    /// [`Processes::forget_exited`]'s time is not forgotten.
+    /// The process of this number and serial, whoever holds the number by now; for so long as what
+    /// was before [`Processes::forget_exited`]'s time is not forgotten.
     #[must_use]
     pub fn with_serial(&self, pid: u32, serial: u64) -> Option<&Process> {
         let holder = self.by_pid.get(&pid);
@@ -149,8 +150,8 @@ impl Processes {
         self.by_pid.is_empty()
     }
 
-    /// Forgets those that exited before `time` and are gone by `still_there`: a process whose leader
-    /// exited first lives on in its other threads.
+    /// Forgets those that exited before `time` and are gone by `still_there`: a process whose
+    /// leader exited first lives on in its other threads.
     pub fn forget_exited(&mut self, time: u64, mut still_there: impl FnMut(u32) -> bool) {
         self.by_pid.retain(|pid, process| {
             process.exited.is_none_or(|exited| exited >= time) || still_there(*pid)

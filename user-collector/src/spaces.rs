@@ -1,9 +1,10 @@
 //! The address spaces of all processes, as they are at the instant of the last event applied.
 //!
-//! A user stack is walked in the kernel by what was known of the process's mappings when they were last handed there, some
-//! hundred milliseconds ago. Here it is known what was mapped at the very instant. So each version that was handed over is
-//! remembered, and a stack that was walked by it is held against the present one: a frame whose mapping is not the same in both
-//! was walked by the wrong file's table, and what follows it is not to be believed.
+//! A user stack is walked in the kernel by what was known of the process's mappings when they were
+//! last handed there, some hundred milliseconds ago. Here it is known what was mapped at the very
+//! instant. So each version that was handed over is remembered, and a stack that was walked by it
+//! is held against the present one: a frame whose mapping is not the same in both was walked by the
+//! wrong file's table, and what follows it is not to be believed.
 //!
 //! Events must come in time order.
 
@@ -51,12 +52,14 @@ pub struct Space {
     last: (u64, bool),
     /// When it began.
     since: u64,
-    /// By which number the kernel tells this execution of a program from others, once a record has told.
+    /// By which number the kernel tells this execution of a program from others, once a record has
+    /// told.
     pub execution: Option<u32>,
 }
 
 impl Space {
-    /// When it began: with the process, or with the program that it executes, nanoseconds; 0 if that was before anybody looked.
+    /// When it began: with the process, or with the program that it executes, nanoseconds; 0 if
+    /// that was before anybody looked.
     #[must_use]
     pub fn since(&self) -> u64 {
         self.since
@@ -87,8 +90,8 @@ impl Space {
         }
     }
 
-    /// How many frames of a stack that was walked by a version, leaf first, are to be believed: those until
-    /// something else is mapped now than there was.
+    /// How many frames of a stack that was walked by a version, leaf first, are to be believed:
+    /// those until something else is mapped now than there was.
     pub fn believed(&mut self, version: u32, frames: &[u64]) -> usize {
         let now = self.code();
         let Some((_, then)) = self.versions.iter().find(|(number, _)| *number == version) else {
@@ -108,7 +111,8 @@ impl Space {
         self.complete = true;
     }
 
-    /// The changes since this was asked for last, by time. Until [`Space::keep_changes`] they may be only those that still hold.
+    /// The changes since this was asked for last, by time. Until [`Space::keep_changes`] they may
+    /// be only those that still hold.
     pub fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
@@ -138,8 +142,8 @@ impl Space {
         }
     }
 
-    /// Readers sort changes by time, and may reverse those of one instant. So what begins where something ended does so a nanosecond
-    /// later, and the other way round.
+    /// Readers sort changes by time, and may reverse those of one instant. So what begins where
+    /// something ended does so a nanosecond later, and the other way round.
     fn tell(&mut self, at: u64, what: What) {
         let ends = matches!(what, What::Unmap(_));
         let (last, ended) = self.last;
@@ -231,8 +235,9 @@ impl Spaces {
         }
     }
 
-    /// What `pid` had mapped when somebody began to look at an instant, because code ran from another one on where nothing was known to be. What
-    /// events told stands; what is new is there from that other instant on. Gives whether anything is.
+    /// What `pid` had mapped when somebody began to look at an instant, because code ran from
+    /// another one on where nothing was known to be. What events told stands; what is new is there
+    /// from that other instant on. Gives whether anything is.
     pub fn learnt(
         &mut self,
         pid: u32,
@@ -250,7 +255,8 @@ impl Spaces {
         let mut news = false;
         for found in found {
             for new in space.mappings.gaps_in(&found) {
-                // Where nothing was, nothing has ended: this need not come after what was told last.
+                // Where nothing was, nothing has ended: this need not come after what was told
+                // last.
                 space.changes.push(Change {
                     at: ran.max(space.since + 1),
                     what: What::Map(new.clone()),

@@ -1,8 +1,10 @@
-//! Which of a process's load objects were seen in its stacks, and where: for `-A usedldobjects` and `-A usedsrc`.
+//! Which of a process's load objects were seen in its stacks, and where: for `-A usedldobjects` and
+//! `-A usedsrc`.
 //!
-//! Only a stack that is new to the experiment is looked at, and its addresses are only kept. They are held against what was mapped
-//! when somebody asks: against all that was ever mapped there, because a stack may be written before or after what is told
-//! of mappings. One object too many is no harm.
+//! Only a stack that is new to the experiment is looked at, and its addresses are only kept. They
+//! are held against what was mapped when somebody asks: against all that was ever mapped there,
+//! because a stack may be written before or after what is told of mappings. One object too many is
+//! no harm.
 
 use std::collections::{BTreeSet, HashSet};
 

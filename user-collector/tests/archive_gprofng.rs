@@ -1,6 +1,7 @@
 //! Archived user files, as stock gprofng shows them.
 //!
-//! The program is this test itself, of which a stripped copy is made by taking its symbol table away.
+//! The program is this test itself, of which a stripped copy is made by taking its symbol table
+//! away.
 
 #![allow(
     clippy::unwrap_used,
@@ -280,7 +281,8 @@ fn small_elf() -> Vec<u8> {
     bytes
 }
 
-/// Archives a file of these bytes, as itself and as its own debug file, and reads what it says of sources.
+/// Archives a file of these bytes, as itself and as its own debug file, and reads what it says of
+/// sources.
 fn archive_bytes(dir: &ExperimentDir, path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
     let file = File::open(path).unwrap();
@@ -317,7 +319,8 @@ proptest! {
             for damage in damages {
                 let mut bytes = bytes.clone();
                 for (place, in_headers, value) in damage {
-                    // A file's size is a page's multiple, most of it zeros; what hurts is in the headers.
+                    // A file's size is a page's multiple, most of it zeros; what hurts is in the
+                    // headers.
                     let from = if in_headers { headers } else { 16 };
                     let place = from + place.index(bytes.len().min(from + 1500) - from);
                     bytes[place] = value;

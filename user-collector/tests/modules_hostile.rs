@@ -1,5 +1,5 @@
-//! Files that somebody has made to do harm, as the builder reads them: an answer each time, in time and in memory that their
-//! size does not decide.
+//! Files that somebody has made to do harm, as the builder reads them: an answer each time, in time
+//! and in memory that their size does not decide.
 
 #![allow(
     clippy::unwrap_used,

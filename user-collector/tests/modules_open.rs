@@ -1,6 +1,7 @@
 //! The file behind a mapping, whatever became of its name; and none that is not that file.
 //!
-//! Where the machine's own `/proc` has no such case, a directory plays its part: its links are ordinary ones.
+//! Where the machine's own `/proc` has no such case, a directory plays its part: its links are
+//! ordinary ones.
 
 #![allow(
     clippy::unwrap_used,
@@ -93,7 +94,8 @@ impl Proc {
         open(self.directory.path(), PID, mapping)
     }
 
-    /// Opens the file of an inode in the process's root, under the path that the process has for it.
+    /// Opens the file of an inode in the process's root, under the path that the process has for
+    /// it.
     fn open_inside(&self, path: &str) -> Result<Opened, OpenError> {
         let inside = by_inode(&self.inside(path));
         let mut file = (*inside.file).clone();

@@ -1,8 +1,9 @@
-//! Unwind tables of the machine's own files, against gimli's evaluation of the same frame information.
+//! Unwind tables of the machine's own files, against gimli's evaluation of the same frame
+//! information.
 //!
-//! Both sides leave a frame of an invented machine, whose registers and memory are a hash of their number and
-//! address: two answers that agree there agree everywhere. Our side is read from the encoded rules, as the BPF
-//! side reads them.
+//! Both sides leave a frame of an invented machine, whose registers and memory are a hash of their
+//! number and address: two answers that agree there agree everywhere. Our side is read from the
+//! encoded rules, as the BPF side reads them.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +24,8 @@ use user_collector::unwind::{
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// What leaving a frame gives: the caller's stack pointer, the caller's frame pointer, its pc (nothing: outermost), whether a signal frame.
+/// What leaving a frame gives: the caller's stack pointer, the caller's frame pointer, its pc
+/// (nothing: outermost), whether a signal frame.
 type Left = (u64, Option<u64>, Option<u64>, bool);
 
 fn hash(value: u64) -> u64 {

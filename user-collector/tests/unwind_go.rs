@@ -1,4 +1,5 @@
-//! Programs of Go: their own table of functions says what the `.debug_frame` says that they are stripped of, and more.
+//! Programs of Go: their own table of functions says what the `.debug_frame` says that they are
+//! stripped of, and more.
 
 #![allow(
     clippy::unwrap_used,

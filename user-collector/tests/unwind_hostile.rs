@@ -1,4 +1,5 @@
-//! Files that somebody has made to do harm: no panic, and no more rows than their bytes can pay for.
+//! Files that somebody has made to do harm: no panic, and no more rows than their bytes can pay
+//! for.
 
 #![allow(
     clippy::unwrap_used,

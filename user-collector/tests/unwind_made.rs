@@ -1,4 +1,5 @@
-//! Unwind tables of frame information that is written here: one test a form that compilers and linkers write.
+//! Unwind tables of frame information that is written here: one test a form that compilers and
+//! linkers write.
 
 #![allow(
     clippy::unwrap_used,

@@ -227,7 +227,8 @@ fn begin(path: &Path, tag: Tag, header: &mut Header) -> Result<Open> {
     Ok(Open::Other)
 }
 
-/// A counter; one that gprofng collect wrote has no title and no unit, which its reader knows of some names.
+/// A counter; one that gprofng collect wrote has no title and no unit, which its reader knows of
+/// some names.
 fn counter(path: &Path, tag: &Tag) -> Result<CounterDecl> {
     let number = |name: &str| tag.parsed(path, name, integer);
     let text = |name: &str| tag.get(name).filter(|text| !text.is_empty());

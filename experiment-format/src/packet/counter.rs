@@ -1,7 +1,8 @@
 //! The packet of a counter that has overflowed.
 //!
-//! It lies in a file of its own, `hwcounters`, and begins with the fields that ticks begin with. A value is what it stands
-//! for: the interval after which the counter overflows, once. Bit 63 of it set marks a packet that does not count.
+//! It lies in a file of its own, `hwcounters`, and begins with the fields that ticks begin with. A
+//! value is what it stands for: the interval after which the counter overflows, once. Bit 63 of it
+//! set marks a packet that does not count.
 
 use crate::Result;
 use crate::error::Error;

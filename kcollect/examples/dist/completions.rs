@@ -1,7 +1,8 @@
 //! Completions for bash, zsh and fish.
 //!
-//! The command line takes values as text, since their errors are its own to word; the words that there are for them are offered
-//! here. Where others are possible too, such as numbers, a shell does not mind them.
+//! The command line takes values as text, since their errors are its own to word; the words that
+//! there are for them are offered here. Where others are possible too, such as numbers, a shell
+//! does not mind them.
 
 use std::io;
 use std::path::Path;

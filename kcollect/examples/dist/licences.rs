@@ -1,9 +1,10 @@
-//! Whose the parts of the program are: `copyright`, in Debian's machine-readable form, and `THIRD-PARTY`, the texts as each
-//! part has them, for those licences that want to be passed on with the program.
+//! Whose the parts of the program are: `copyright`, in Debian's machine-readable form, and
+//! `THIRD-PARTY`, the texts as each part has them, for those licences that want to be passed on
+//! with the program.
 //!
-//! A part is a crate that is compiled into the program, or a library that is linked into it. What this refuses: a licence that is not in
-//! [`KNOWN`], and a part whose licence text is nowhere. Both are for somebody to look at, and neither goes unnoticed with a
-//! new dependency.
+//! A part is a crate that is compiled into the program, or a library that is linked into it. What
+//! this refuses: a licence that is not in [`KNOWN`], and a part whose licence text is nowhere. Both
+//! are for somebody to look at, and neither goes unnoticed with a new dependency.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -112,7 +113,8 @@ pub(super) struct Part {
     texts: Vec<String>,
 }
 
-/// All of them. `libraries` are those of the machine that builds, each with the package that it is of: `elf=libelf-dev`.
+/// All of them. `libraries` are those of the machine that builds, each with the package that it is
+/// of: `elf=libelf-dev`.
 pub(super) fn parts(target: &str, libraries: &[String]) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
     let linked = crates_in(target)?;
@@ -240,7 +242,8 @@ fn of_library(word: &str) -> Result<Part> {
     let read = |file: PathBuf| {
         fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
     };
-    // What a package says of its licences refers to Debian's own copies of them, which others have not.
+    // What a package says of its licences refers to Debian's own copies of them, which others have
+    // not.
     let said = read(Path::new("/usr/share/doc").join(package).join("copyright"))?;
     let common = debian(licence)?.1.into_iter().filter_map(|at| KNOWN[at].2);
     let common = common.map(|name| read(Path::new("/usr/share/common-licenses").join(name)));

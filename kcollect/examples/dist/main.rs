@@ -1,8 +1,9 @@
-//! Writes what is handed out beside the program, for `make dist`: manual pages, completions of shells, and whose the parts
-//! of the program are.
+//! Writes what is handed out beside the program, for `make dist`: manual pages, completions of
+//! shells, and whose the parts of the program are.
 //!
-//! It is an example because it needs the command line as clap knows it, and nothing of it belongs into the program. What
-//! it writes depends on its arguments and on the sources alone; times and owners are `scripts/dist.sh`'s to set.
+//! It is an example because it needs the command line as clap knows it, and nothing of it belongs
+//! into the program. What it writes depends on its arguments and on the sources alone; times and
+//! owners are `scripts/dist.sh`'s to set.
 
 mod completions;
 mod licences;

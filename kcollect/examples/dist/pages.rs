@@ -1,7 +1,8 @@
 //! The manual pages: kcollect(1), and one for each subcommand.
 //!
-//! Names, forms, descriptions, options and examples are the command line's own, and the exit codes those of the code, so
-//! that a page says what `--help` says. What only a page has (files, environment, see also) is here.
+//! Names, forms, descriptions, options and examples are the command line's own, and the exit codes
+//! those of the code, so that a page says what `--help` says. What only a page has (files,
+//! environment, see also) is here.
 
 use std::error::Error;
 
@@ -297,7 +298,8 @@ fn list(roff: &mut Roff, heading: &str, rows: &[(&str, &str)]) {
     }
 }
 
-/// The examples of the help, and what it says below them. Its other sections are of tables that the page has already.
+/// The examples of the help, and what it says below them. Its other sections are of tables that the
+/// page has already.
 fn after_help(roff: &mut Roff, help: &str) {
     let mut lines = help.lines();
     if !lines.any(|line| line == "Examples:") {

@@ -1,10 +1,11 @@
 //! What was typed: one field for each option, its text not understood yet.
 //!
-//! The text of `--help` is here and nowhere else. Values stay text at this step because their errors are ours to word:
-//! `values` understands one value, [`super::plan`] all of them together.
+//! The text of `--help` is here and nowhere else. Values stay text at this step because their
+//! errors are ours to word: `values` understands one value, [`super::plan`] all of them together.
 //!
-//! An option that takes a value takes the next word, whatever that word begins with, as getopt does: `-p -5` is then a
-//! negative interval, which has an error of its own, and `-C "-O3 build"` a comment.
+//! An option that takes a value takes the next word, whatever that word begins with, as getopt
+//! does: `-p -5` is then a negative interval, which has an error of its own, and `-C "-O3 build"` a
+//! comment.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -55,25 +56,27 @@ pub struct Typed {
 
 #[derive(Debug, PartialEq, Eq, Subcommand)]
 pub(super) enum Sub {
-    /// Checks what this machine permits, and names the cure for what it does not (a load called doctor goes after --)
+    /// Checks what this machine permits, and names the cure for what it does not (a load called
+    /// doctor goes after --)
     Doctor {
         /// For machines instead of people
         #[arg(long)]
         json: bool,
     },
-    /// Shows where time went, by function, load object, thread, process or CPU; needs no privilege (a load called report goes
-    /// after --)
+    /// Shows where time went, by function, load object, thread, process or CPU; needs no privilege
+    /// (a load called report goes after --)
     Report(Box<Report>),
-    /// Draws a page for a browser: the timeline of every thread, a flame graph of what is selected, the processes (a load called
-    /// view goes after --)
+    /// Draws a page for a browser: the timeline of every thread, a flame graph of what is selected,
+    /// the processes (a load called view goes after --)
     View(View),
-    /// Draws a flame graph of where time went; needs no privilege (a load called flame goes after --)
+    /// Draws a flame graph of where time went; needs no privilege (a load called flame goes after
+    /// --)
     Flame(Box<Flame>),
-    /// Writes an experiment as folded stacks, or for pprof, the Firefox Profiler, Perfetto or speedscope; needs no privilege
-    /// (a load called export goes after --)
+    /// Writes an experiment as folded stacks, or for pprof, the Firefox Profiler, Perfetto or
+    /// speedscope; needs no privilege (a load called export goes after --)
     Export(Box<Export>),
-    /// Counts events of a process or of a command, by thread: page faults, context switches, and what else this machine
-    /// counts (a load called track goes after --)
+    /// Counts events of a process or of a command, by thread: page faults, context switches, and
+    /// what else this machine counts (a load called track goes after --)
     Track(Box<Track>),
     /// Counts events by CPU (a load called stat goes after --)
     Stat(Box<Stat>),
@@ -81,26 +84,29 @@ pub(super) enum Sub {
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct What {
-    /// Clock interval: on (10.007 ms, the default), lo or low (100.003 ms), hi or high (997 us), or a number of milliseconds
-    /// (suffix u: microseconds, m: milliseconds). At least 100 us, or what kernel.perf_event_max_sample_rate permits:
-    /// less is raised to it. At most 1 s. off or 0: no clock profiling
+    /// Clock interval: on (10.007 ms, the default), lo or low (100.003 ms), hi or high (997 us), or
+    /// a number of milliseconds (suffix u: microseconds, m: milliseconds). At least 100 us, or what
+    /// kernel.perf_event_max_sample_rate permits: less is raised to it. At most 1 s. off or 0: no
+    /// clock profiling
     #[arg(short = 'p', long, value_name = "INTERVAL", allow_hyphen_values = true)]
     pub(super) interval: Option<String>,
-    /// Hardware counters, and events of the kernel: NAME[~ATTRIBUTE=N][,INTERVAL], joined by commas, or on, hi, lo for cycles
-    /// and instructions. INTERVAL: on, hi, lo, or after how many events. Names as gprofng or perf writes them. Alone: lists
-    /// what this machine can count
+    /// Hardware counters, and events of the kernel: NAME[~ATTRIBUTE=N][,INTERVAL], joined by
+    /// commas, or on, hi, lo for cycles and instructions. INTERVAL: on, hi, lo, or after how many
+    /// events. Names as gprofng or perf writes them. Alone: lists what this machine can count
     #[arg(short = 'h', long, value_name = "COUNTER[,INTERVAL]", num_args = 0..=1, action = ArgAction::Append)]
     pub(super) counters: Option<Vec<String>>,
-    /// Follow processes into their user code, each in an experiment of its own inside: on (those that were on a CPU at a
-    /// tick, the default), all (also those that only waited), off (the kernel only), or =REGEXP, which has to match the
-    /// whole of a name, of the program's file name or of the number
+    /// Follow processes into their user code, each in an experiment of its own inside: on (those
+    /// that were on a CPU at a tick, the default), all (also those that only waited), off (the
+    /// kernel only), or =REGEXP, which has to match the whole of a name, of the program's file name
+    /// or of the number
     #[arg(short = 'F', long, value_name = "WHICH", allow_hyphen_values = true)]
     pub(super) follow: Option<String>,
     /// Follow what a followed process forks too
     #[arg(long)]
     pub(super) descendants: bool,
-    /// Follow this process, count it apart, or this thread of it, and show it whatever its rank; the whole machine is
-    /// recorded all the same. It exists already. 0/TID is a thread of the kernel. May be repeated
+    /// Follow this process, count it apart, or this thread of it, and show it whatever its rank;
+    /// the whole machine is recorded all the same. It exists already. 0/TID is a thread of the
+    /// kernel. May be repeated
     #[arg(
         short = 'T',
         long,
@@ -126,15 +132,15 @@ pub(super) struct What {
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct When {
-    /// End after this time, in seconds (suffix s) or minutes (suffix m). A-B: paused until A, ends at B; A-0: no end.
-    /// The load is left running
+    /// End after this time, in seconds (suffix s) or minutes (suffix m). A-B: paused until A, ends
+    /// at B; A-0: no end. The load is left running
     #[arg(short = 't', long, value_name = "TIME|A-B", allow_hyphen_values = true)]
     pub(super) time: Option<String>,
     /// Record this long before the load starts, and again after it has ended; the default is 0
     #[arg(short = 'q', long, value_name = "SECONDS", allow_hyphen_values = true)]
     pub(super) quiet_time: Option<String>,
-    /// This signal to kcollect pauses and resumes. Recording begins paused, or with ,r at once. Samples are always
-    /// recorded
+    /// This signal to kcollect pauses and resumes. Recording begins paused, or with ,r at once.
+    /// Samples are always recorded
     #[arg(
         short = 'y',
         long,
@@ -142,15 +148,16 @@ pub(super) struct When {
         allow_hyphen_values = true
     )]
     pub(super) pause_signal: Option<String>,
-    /// Data stop at this many MB (1048576 bytes), about; samples go on. The default is unlimited, also called none
+    /// Data stop at this many MB (1048576 bytes), about; samples go on. The default is unlimited,
+    /// also called none
     #[arg(short = 'L', long, value_name = "MB", allow_hyphen_values = true)]
     pub(super) limit: Option<String>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct Experiment {
-    /// Its name, which ends in .er; the default is ktest.1.er. Where NAME.N.er is in use, N is raised to one more than
-    /// the largest there
+    /// Its name, which ends in .er; the default is ktest.1.er. Where NAME.N.er is in use, N is
+    /// raised to one more than the largest there
     #[arg(short = 'o', long, value_name = "NAME.er", allow_hyphen_values = true)]
     pub(super) experiment: Option<PathBuf>,
     /// The directory it is made in, which exists; the default is the current one
@@ -161,12 +168,13 @@ pub(super) struct Experiment {
         allow_hyphen_values = true
     )]
     pub(super) directory: Option<PathBuf>,
-    /// Add it to this group, a file that is made if need be. It also gives the experiment its name: NAME.1.er
+    /// Add it to this group, a file that is made if need be. It also gives the experiment its name:
+    /// NAME.1.er
     #[arg(short = 'g', long, value_name = "NAME.erg", allow_hyphen_values = true)]
     pub(super) group: Option<PathBuf>,
-    /// What is copied into it: on (load objects of the kernel and of followed processes, the default), off,
-    /// usedldobjects (those the data refer to), src or all (on, and all sources), usedsrc (on, and sources the data
-    /// refer to); ldobjects and copy mean on
+    /// What is copied into it: on (load objects of the kernel and of followed processes, the
+    /// default), off, usedldobjects (those the data refer to), src or all (on, and all sources),
+    /// usedsrc (on, and sources the data refer to); ldobjects and copy mean on
     #[arg(short = 'A', long, value_name = "WHAT", allow_hyphen_values = true)]
     pub(super) archive: Option<String>,
     /// A comment for its notes; up to ten
@@ -196,7 +204,8 @@ pub(super) struct Output {
     help: Option<bool>,
 }
 
-/// The command as clap knows it, with the parts of the help that are made from other tables. `width` is in columns.
+/// The command as clap knows it, with the parts of the help that are made from other tables.
+/// `width` is in columns.
 #[must_use]
 pub fn command(width: Option<u16>) -> clap::Command {
     Typed::command()

@@ -1,7 +1,7 @@
 //! What is wrong with a command line, and what to type instead.
 //!
-//! clap's own errors run over several lines and know no cure; here they get the form that every error of kcollect has,
-//! one line with the cure at its end.
+//! clap's own errors run over several lines and know no cure; here they get the form that every
+//! error of kcollect has, one line with the cure at its end.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -53,7 +53,8 @@ impl CliError {
                 of(ContextKind::SuggestedArg)
                     .map_or(HELP.to_owned(), |near| format!("did you mean {near}?")),
             ),
-            // clap says this of a value that is missing or an empty path, and of nothing else: values are plain text here.
+            // clap says this of a value that is missing or an empty path, and of nothing else:
+            // values are plain text here.
             ErrorKind::InvalidValue => {
                 let value = argument
                     .split_once(' ')
@@ -87,7 +88,8 @@ impl CliError {
     }
 }
 
-/// The letter of an option that clap calls `--interval <INTERVAL>`, since all other messages use letters.
+/// The letter of an option that clap calls `--interval <INTERVAL>`, since all other messages use
+/// letters.
 fn letter(argument: &str, command: &clap::Command) -> String {
     let long = argument.split(' ').next().unwrap_or(argument);
     command

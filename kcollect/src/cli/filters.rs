@@ -12,7 +12,8 @@ use crate::report::model::STATES;
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct Filters {
-    /// Of this process alone: its number, a regular expression for its name, or %N for gprofng's process N. May be repeated
+    /// Of this process alone: its number, a regular expression for its name, or %N for gprofng's
+    /// process N. May be repeated
     #[arg(long, value_name = "PID|REGEXP|%N", allow_hyphen_values = true)]
     process: Vec<String>,
     /// Of this thread alone. May be repeated
@@ -27,7 +28,8 @@ pub(super) struct Filters {
     /// Of this time alone, in seconds since the start; 2- is from then on
     #[arg(long, value_name = "FROM-TO", allow_hyphen_values = true)]
     time: Option<String>,
-    /// Of stacks alone that have a function whose name matches. May be repeated: all have to be there
+    /// Of stacks alone that have a function whose name matches. May be repeated: all have to be
+    /// there
     #[arg(long, value_name = "REGEXP", allow_hyphen_values = true)]
     function: Vec<String>,
 }

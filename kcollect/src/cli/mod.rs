@@ -1,11 +1,13 @@
 //! The command line, in two steps: [`args`] is what was typed, [`plan`] is what will be done.
 //!
-//! The letters and their values are er_kernel's and collect's, each with a long name beside it. Only a [`Plan`] reaches
-//! the session: it holds no text that still has to be understood. What resolution needs to know of the machine comes in
-//! as a [`Machine`], so that the same words give the same plan in a test as on a server.
+//! The letters and their values are er_kernel's and collect's, each with a long name beside it.
+//! Only a [`Plan`] reaches the session: it holds no text that still has to be understood. What
+//! resolution needs to know of the machine comes in as a [`Machine`], so that the same words give
+//! the same plan in a test as on a server.
 //!
-//! What this refuses: to look at the disk or at processes. Whether a directory exists or a process lives is known only
-//! when the run starts, and is the session's to check ([`check_targets`] is for it).
+//! What this refuses: to look at the disk or at processes. Whether a directory exists or a process
+//! lives is known only when the run starts, and is the session's to check ([`check_targets`] is for
+//! it).
 
 pub mod args;
 mod error;

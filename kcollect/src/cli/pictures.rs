@@ -13,19 +13,23 @@ use crate::picture::flame;
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(after_help = FLAME_EXAMPLES)]
 pub(super) struct Flame {
-    /// Experiments (NAME.er, a subexperiment, or a group NAME.erg; the default is the newest ktest.N.er here)
+    /// Experiments (NAME.er, a subexperiment, or a group NAME.erg; the default is the newest
+    /// ktest.N.er here)
     #[arg(value_name = "EXPERIMENT")]
     words: Vec<PathBuf>,
-    /// The picture; - is standard output. The default is the experiment's name with .svg, in the current directory
+    /// The picture; - is standard output. The default is the experiment's name with .svg, in the
+    /// current directory
     #[arg(short = 'o', long, value_name = "FILE", allow_hyphen_values = true)]
     output: Option<PathBuf>,
     /// All states, each stack with its state on top; the default is time on a CPU alone
     #[arg(long, conflicts_with = "state")]
     all: bool,
-    /// Colour what has changed: red is more than in BEFORE, blue is less, scaled to the same length of time
+    /// Colour what has changed: red is more than in BEFORE, blue is less, scaled to the same length
+    /// of time
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with = "words")]
     diff: Option<Vec<PathBuf>>,
-    /// What is below stacks: name (of the process, the default), process (with its number), thread, or nothing
+    /// What is below stacks: name (of the process, the default), process (with its number), thread,
+    /// or nothing
     #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
     by: Option<String>,
     #[command(flatten)]
@@ -35,19 +39,20 @@ pub(super) struct Flame {
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(after_help = EXPORT_EXAMPLES)]
 pub(super) struct Export {
-    /// Experiments (NAME.er, a subexperiment, or a group NAME.erg; the default is the newest ktest.N.er here)
+    /// Experiments (NAME.er, a subexperiment, or a group NAME.erg; the default is the newest
+    /// ktest.N.er here)
     #[arg(value_name = "EXPERIMENT")]
     words: Vec<PathBuf>,
-    /// The format: folded (inferno, flamegraph.pl), pprof (go tool pprof), firefox (profiler.firefox.com), perfetto
-    /// (ui.perfetto.dev) or speedscope (speedscope.app)
+    /// The format: folded (inferno, flamegraph.pl), pprof (go tool pprof), firefox
+    /// (profiler.firefox.com), perfetto (ui.perfetto.dev) or speedscope (speedscope.app)
     #[arg(long, value_name = "FORMAT", allow_hyphen_values = true)]
     to: Option<String>,
-    /// The file; - is standard output, and a name in .gz is compressed. The default is the experiment's name with what
-    /// files of the format end in, in the current directory
+    /// The file; - is standard output, and a name in .gz is compressed. The default is the
+    /// experiment's name with what files of the format end in, in the current directory
     #[arg(short = 'o', long, value_name = "FILE", allow_hyphen_values = true)]
     output: Option<PathBuf>,
-    /// What is below stacks that are folded: name (of the process, the default), process (with its number), thread, or
-    /// nothing
+    /// What is below stacks that are folded: name (of the process, the default), process (with its
+    /// number), thread, or nothing
     #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
     by: Option<String>,
     #[command(flatten)]

@@ -1,7 +1,8 @@
 //! What will be done: every word of the command line understood, checked and given its unit.
 //!
-//! [`resolve`] is a pure function of the words and of a [`Machine`]. Where it changes what was typed it says so in the
-//! plan's notices; where it cannot carry it out it is an error, never a guess.
+//! [`resolve`] is a pure function of the words and of a [`Machine`]. Where it changes what was
+//! typed it says so in the plan's notices; where it cannot carry it out it is an error, never a
+//! guess.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -57,23 +58,28 @@ pub enum Command {
 pub struct Plan {
     /// The clock interval in whole microseconds, [`MIN_PERIOD_US`] to [`MAX_PERIOD_US`].
     pub period_us: u32,
-    /// Counters that are recorded when they overflow (`-h`). Whether this machine has them is found out when the run starts.
+    /// Counters that are recorded when they overflow (`-h`). Whether this machine has them is found
+    /// out when the run starts.
     pub counters: Vec<grammar::Wish>,
     /// Data are paused until this long after the beginning (`-t 2-10`). Zero: from the beginning.
     pub start: Duration,
     /// Everything ends this long after the beginning. None: no limit. Always later than `start`.
     pub end: Option<Duration>,
-    /// Quiet time before the load starts and again after it has ended (`-q`). Zero when there is no load.
+    /// Quiet time before the load starts and again after it has ended (`-q`). Zero when there is no
+    /// load.
     pub quiet: Duration,
     /// Record ticks of idle CPUs too (`-x off`).
     pub record_idle: bool,
     /// What the experiment is to be called.
     pub name: NameWish,
-    /// The directory in which the experiment is made. Relative to the current one, which is `.`, never empty.
+    /// The directory in which the experiment is made. Relative to the current one, which is `.`,
+    /// never empty.
     pub directory: PathBuf,
-    /// The experiment group to which the experiment is added, already inside `directory` unless it was absolute.
+    /// The experiment group to which the experiment is added, already inside `directory` unless it
+    /// was absolute.
     pub group: Option<PathBuf>,
-    /// Where kcollect's own output goes, appended, errors included (`-O`). None: standard output and standard error.
+    /// Where kcollect's own output goes, appended, errors included (`-O`). None: standard output
+    /// and standard error.
     pub output: Option<PathBuf>,
     /// Bytes of profile data after which data stop, while samples go on (`-L`). None: no limit.
     pub limit: Option<u64>,
@@ -91,8 +97,8 @@ pub struct Plan {
     pub follow: FollowWish,
     /// What a followed process forks is followed too.
     pub descendants: bool,
-    /// Processes and threads that are counted apart (`-T`), and followed whatever `-F` says. The whole machine is recorded
-    /// whatever is named here.
+    /// Processes and threads that are counted apart (`-T`), and followed whatever `-F` says. The
+    /// whole machine is recorded whatever is named here.
     pub targets: Vec<Target>,
     /// The load command and its arguments. Empty: none.
     pub load: Vec<OsString>,
@@ -113,7 +119,8 @@ pub const MAX_PERIOD_US: u32 = 1_000_000;
 /// How many `-C` an experiment takes.
 pub const MAX_COMMENTS: usize = 10;
 
-/// What the experiment is to be called. Whether the name is free is found out when the directory is made.
+/// What the experiment is to be called. Whether the name is free is found out when the directory is
+/// made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameWish {
     /// `stem.N.er`, N one more than the largest in use.
@@ -121,7 +128,8 @@ pub enum NameWish {
         /// All before `.N.er`.
         stem: String,
     },
-    /// This name, which ends in `.er`. Where it is in use and has the form `stem.N.er`, the next of that series.
+    /// This name, which ends in `.er`. Where it is in use and has the form `stem.N.er`, the next of
+    /// that series.
     Exactly(String),
 }
 
@@ -160,7 +168,8 @@ pub enum FollowWish {
     On,
     /// All, also those that only waited.
     All,
-    /// Those that a regular expression matches as a whole: by name, file name of the program, or number.
+    /// Those that a regular expression matches as a whole: by name, file name of the program, or
+    /// number.
     Matching(String),
 }
 
@@ -386,7 +395,8 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
     })
 }
 
-/// `path` as seen from `base`, without the `./` that would stand before every name told to the user.
+/// `path` as seen from `base`, without the `./` that would stand before every name told to the
+/// user.
 fn inside(base: &Path, path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() {
         base.to_owned()

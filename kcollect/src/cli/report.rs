@@ -14,15 +14,15 @@ use crate::symbol::{NotAPathMap, PathMap};
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct Report {
-    /// Experiments (NAME.er, a subexperiment, or a group NAME.erg; the default is the newest ktest.N.er here), then the
-    /// view: triage (the default; with -m or -s it is functions), functions, callers-callees FUNCTION, calltree, objects,
-    /// lines, source FUNCTION, disasm FUNCTION, threads, processes, cpus, overview, samples, statistics, header or
-    /// experiments
+    /// Experiments (NAME.er, a subexperiment, or a group NAME.erg; the default is the newest
+    /// ktest.N.er here), then the view: triage (the default; with -m or -s it is functions),
+    /// functions, callers-callees FUNCTION, calltree, objects, lines, source FUNCTION, disasm
+    /// FUNCTION, threads, processes, cpus, overview, samples, statistics, header or experiments
     #[arg(value_name = "EXPERIMENT... [VIEW]")]
     words: Vec<OsString>,
-    /// The metrics, as gprofng has them: e. (exclusive) or i. (inclusive), with % for a share of the whole, and total,
-    /// totalcpu, user, system, trap, textpfault, datapfault, kernelpfault, lock, sleep, wait, stop or kcpu; say
-    /// e.user:i.%total:name
+    /// The metrics, as gprofng has them: e. (exclusive) or i. (inclusive), with % for a share of
+    /// the whole, and total, totalcpu, user, system, trap, textpfault, datapfault, kernelpfault,
+    /// lock, sleep, wait, stop or kcpu; say e.user:i.%total:name
     #[arg(
         short = 'm',
         long,
@@ -38,13 +38,15 @@ pub(super) struct Report {
     /// So many rows
     #[arg(short = 'n', long, value_name = "N", allow_hyphen_values = true)]
     limit: Option<String>,
-    /// Count inlined functions as called: views then show them too; lines, source and disasm always do
+    /// Count inlined functions as called: views then show them too; lines, source and disasm always
+    /// do
     #[arg(long)]
     inline: bool,
     /// Look below NEW for sources and debug files whose paths begin with OLD. May be repeated
     #[arg(long, value_name = "OLD=NEW")]
     path_map: Vec<String>,
-    /// Look in this directory for sources and load objects, by the last part of their paths. May be repeated
+    /// Look in this directory for sources and load objects, by the last part of their paths. May be
+    /// repeated
     #[arg(long, value_name = "DIR")]
     search_path: Vec<PathBuf>,
     /// The call tree down to this depth; 1 is the first function of each thread
@@ -53,7 +55,8 @@ pub(super) struct Report {
     /// The call tree without branches that have less than this percentage of the whole
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     percent: Option<String>,
-    /// Compare two experiments, the second with the first: their functions, processes or overview, or all three
+    /// Compare two experiments, the second with the first: their functions, processes or overview,
+    /// or all three
     #[arg(long)]
     compare: bool,
     /// As JSON

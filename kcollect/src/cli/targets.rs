@@ -6,10 +6,12 @@ use crate::exit::{Failure, Kind};
 
 const CURE: &str = "see `ps -eLo pid,tid,comm` for what runs";
 
-/// Makes sure that every target exists now. It may be gone in the next moment, which the session has to bear.
+/// Makes sure that every target exists now. It may be gone in the next moment, which the session
+/// has to bear.
 ///
 /// # Errors
-/// [`Kind::NoInput`] names the first one that does not exist, or that is a thread where a process was asked for.
+/// [`Kind::NoInput`] names the first one that does not exist, or that is a thread where a process
+/// was asked for.
 pub fn check_targets(targets: &[Target]) -> Result<(), Failure> {
     check(targets, &Root::machine())
 }
@@ -21,7 +23,8 @@ fn check(targets: &[Target], root: &Root) -> Result<(), Failure> {
 }
 
 fn check_one(Target { pid, tid }: Target, root: &Root) -> Result<(), Failure> {
-    // /proc/N answers for every thread N, though it lists processes only: the group leader tells them apart.
+    // /proc/N answers for every thread N, though it lists processes only: the group leader tells
+    // them apart.
     let leader = root
         .text(&format!("/proc/{pid}/status"))
         .and_then(|status| {

@@ -16,10 +16,12 @@ use crate::counters::track::{Request, Who};
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(after_help = TRACK_EXAMPLES)]
 pub(super) struct Track {
-    /// The command to count, from its first instruction, looked up along PATH. Its exit status becomes kcollect's
+    /// The command to count, from its first instruction, looked up along PATH. Its exit status
+    /// becomes kcollect's
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     command: Vec<OsString>,
-    /// From one tick to the next, in seconds; the default is 1. 0: no ticks, only births, forks, execs and ends
+    /// From one tick to the next, in seconds; the default is 1. 0: no ticks, only births, forks,
+    /// execs and ends
     #[arg(short = 'T', long, value_name = "SECONDS", allow_hyphen_values = true)]
     period: Option<String>,
     /// Count this process, which runs already, instead of a command
@@ -59,7 +61,8 @@ struct Rows {
     /// End after so many ticks
     #[arg(short = 'N', long, value_name = "COUNT", allow_hyphen_values = true)]
     count: Option<String>,
-    /// Columns of seconds: how long the events were enabled, and how long the one that was counted least was counted
+    /// Columns of seconds: how long the events were enabled, and how long the one that was counted
+    /// least was counted
     #[arg(short = 't', long)]
     times: bool,
     /// Without the line above the rows

@@ -1,7 +1,9 @@
-//! One option's value: from its text to a quantity with a unit, or to an error that says what would have been right.
+//! One option's value: from its text to a quantity with a unit, or to an error that says what would
+//! have been right.
 //!
-//! Numbers are plain decimals. They are read exactly, not through floating point, because "rounded down to whole
-//! microseconds" must not turn 1.001 ms into 1000 µs. Signs, exponents and `inf` are refused.
+//! Numbers are plain decimals. They are read exactly, not through floating point, because "rounded
+//! down to whole microseconds" must not turn 1.001 ms into 1000 µs. Signs, exponents and `inf` are
+//! refused.
 
 use std::time::Duration;
 
@@ -13,7 +15,8 @@ use crate::counters::grammar::{self, Wish};
 
 const NANOS: u128 = 1_000_000_000;
 
-/// The three intervals with a name, in microseconds: primes, so that nothing on the machine beats in step with them.
+/// The three intervals with a name, in microseconds: primes, so that nothing on the machine beats
+/// in step with them.
 pub(super) const PERIOD_ON_US: u32 = 10_007;
 const PERIOD_LOW_US: u32 = 100_003;
 const PERIOD_HIGH_US: u32 = 997;
@@ -115,7 +118,8 @@ pub(super) fn interval(
     Ok(Some(whole))
 }
 
-/// Whether a decimal has no digit but zeros, so that 0 means off, and 0.0000000001 the shortest interval there is.
+/// Whether a decimal has no digit but zeros, so that 0 means off, and 0.0000000001 the shortest
+/// interval there is.
 fn is_zero(typed: &str) -> bool {
     !typed.bytes().any(|byte| (b'1'..=b'9').contains(&byte))
 }
@@ -303,7 +307,8 @@ pub(super) fn target(typed: &str) -> Result<Target, CliError> {
         _ => Err(bad()),
     };
     let target = match typed.split_once('/') {
-        // A thread of the kernel is a process of its own here, unlike on Solaris, where they all are process 0's.
+        // A thread of the kernel is a process of its own here, unlike on Solaris, where they all
+        // are process 0's.
         Some(("0", thread)) => Target {
             pid: id(thread)?,
             tid: None,

@@ -9,13 +9,15 @@ use crate::picture::{Request, Wish};
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct View {
-    /// The experiment (NAME.er, or a subexperiment in it); the default is the newest ktest.N.er here
+    /// The experiment (NAME.er, or a subexperiment in it); the default is the newest ktest.N.er
+    /// here
     #[arg(value_name = "EXPERIMENT")]
     experiment: Option<PathBuf>,
     /// Write the page to this file; the default is the experiment's name with .html, here
     #[arg(short = 'o', long, value_name = "FILE", conflicts_with = "serve")]
     output: Option<PathBuf>,
-    /// Write nothing, but offer the page to browsers of this machine, at this port of 127.0.0.1 or at a free one, until Ctrl-C
+    /// Write nothing, but offer the page to browsers of this machine, at this port of 127.0.0.1 or
+    /// at a free one, until Ctrl-C
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "0")]
     serve: Option<String>,
 }

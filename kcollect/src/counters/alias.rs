@@ -1,8 +1,10 @@
-//! The short names of gprofng and er_kernel, for those of their counters that the kernel counts on every CPU.
+//! The short names of gprofng and er_kernel, for those of their counters that the kernel counts on
+//! every CPU.
 //!
-//! There they stood for an event of each known CPU, in tables. Here each means one of the kernel's own events, which the kernel
-//! maps to the CPU. Names for which it has no such event (`l2m`, `ecstall`, ...) are not taken: what counts them on
-//! this CPU has a name in sysfs, or a number in the maker's manual.
+//! There they stood for an event of each known CPU, in tables. Here each means one of the kernel's
+//! own events, which the kernel maps to the CPU. Names for which it has no such event (`l2m`,
+//! `ecstall`, ...) are not taken: what counts them on this CPU has a name in sysfs, or a number in
+//! the maker's manual.
 
 /// Alias, the kernel's event as perf calls it, gprofng's title.
 pub const ALIASES: [(&str, &str, &str); 11] = [

@@ -1,4 +1,5 @@
-//! gprofng's attributes of a counter: `~user=0`, `~system=0`, and terms of its PMU such as `~umask=2`.
+//! gprofng's attributes of a counter: `~user=0`, `~system=0`, and terms of its PMU such as
+//! `~umask=2`.
 
 use perf_event_open_sys::bindings as sys;
 

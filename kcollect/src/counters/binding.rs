@@ -1,12 +1,14 @@
 //! One event, bound to a thread or to a CPU: an open file of `perf_event_open(2)`.
 //!
-//! The crates that wrap this system call (perf-event2, perf-event-open) bring builders and bindings of their own. Here the
-//! attribute is made already, by [`Encoding`](super::event::Encoding); what is left is one read and six ioctls, and the
-//! errors, which are the greater part and which those crates leave as numbers.
+//! The crates that wrap this system call (perf-event2, perf-event-open) bring builders and bindings
+//! of their own. Here the attribute is made already, by [`Encoding`](super::event::Encoding); what
+//! is left is one read and six ioctls, and the errors, which are the greater part and which those
+//! crates leave as numbers.
 //!
-//! A counter of a thread and one of a CPU do not exclude each other on Linux, and neither do counters of two users: where
-//! the hardware has too few, the kernel takes turns. So nothing here locks anybody out, or can be invalidated by others, as
-//! a set of libcpc's is when somebody starts cpustat.
+//! A counter of a thread and one of a CPU do not exclude each other on Linux, and neither do
+//! counters of two users: where the hardware has too few, the kernel takes turns. So nothing here
+//! locks anybody out, or can be invalidated by others, as a set of libcpc's is when somebody starts
+//! cpustat.
 
 use std::fmt;
 use std::io;
@@ -76,8 +78,8 @@ pub struct Opening<'a> {
     pub inherit: Inherit,
     /// From when.
     pub begin: Begin,
-    /// A record of every inherited counter's value when its thread ends (`PERF_RECORD_READ`), which needs
-    /// [`Counter::tell`].
+    /// A record of every inherited counter's value when its thread ends (`PERF_RECORD_READ`), which
+    /// needs [`Counter::tell`].
     pub last_words: bool,
     /// It overflows after so many, with a record each time.
     pub period: Option<u64>,
@@ -169,7 +171,8 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// Every record says whose it is and when it was made, by CLOCK_MONOTONIC; the same for all that share a ring.
+/// Every record says whose it is and when it was made, by CLOCK_MONOTONIC; the same for all that
+/// share a ring.
 pub(super) fn told(attr: &mut sys::perf_event_attr) {
     attr.sample_type = u64::from(sys::PERF_SAMPLE_TID | sys::PERF_SAMPLE_TIME);
     attr.set_sample_id_all(1);

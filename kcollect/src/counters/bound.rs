@@ -63,7 +63,8 @@ impl Bound {
         Ok(sample)
     }
 
-    /// Begins to count, or goes on. What has stopped at its overflow stops next after as many as its preset says.
+    /// Begins to count, or goes on. What has stopped at its overflow stops next after as many as
+    /// its preset says.
     ///
     /// # Errors
     /// What `ioctl(2)` says.
@@ -102,7 +103,8 @@ impl Bound {
         self.enable()
     }
 
-    /// Hears what there is, and gives the requests whose counters have stopped since they were enabled.
+    /// Hears what there is, and gives the requests whose counters have stopped since they were
+    /// enabled.
     fn listen(&self) -> BTreeSet<usize> {
         std::mem::take(&mut self.hear().stopped)
     }
@@ -118,7 +120,8 @@ impl Bound {
         told
     }
 
-    /// Each becomes readable when its counter has overflowed; and hangs up when its thread has ended.
+    /// Each becomes readable when its counter has overflowed; and hangs up when its thread has
+    /// ended.
     pub fn alarms(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.alarms.iter().map(|(_, alarm)| alarm.as_fd())
     }
@@ -128,7 +131,8 @@ impl Bound {
         std::mem::take(&mut self.hear().waiting)
     }
 
-    /// Waits for an overflow, at most so long, whole milliseconds. Gives none when the time is over or a thread has ended.
+    /// Waits for an overflow, at most so long, whole milliseconds. Gives none when the time is over
+    /// or a thread has ended.
     ///
     /// # Errors
     /// What `poll(2)` says.

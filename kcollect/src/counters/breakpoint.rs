@@ -1,7 +1,8 @@
-//! Breakpoints of the CPU as events: `mem:0xADDRESS[/length][:rwx]`, `mem:SYMBOL` for data and code of the kernel.
+//! Breakpoints of the CPU as events: `mem:0xADDRESS[/length][:rwx]`, `mem:SYMBOL` for data and code
+//! of the kernel.
 //!
-//! Which lengths and accesses there are is the CPU's to say, and the kernel refuses the rest: x86 has 1, 2, 4 and 8 bytes,
-//! writes, reads with writes, and execution alone.
+//! Which lengths and accesses there are is the CPU's to say, and the kernel refuses the rest: x86
+//! has 1, 2, 4 and 8 bytes, writes, reads with writes, and execution alone.
 
 use perf_event_open_sys::bindings as sys;
 

@@ -1,7 +1,7 @@
 //! Events of caches: `PERF_TYPE_HW_CACHE`, as perf calls them.
 //!
-//! A name is put together from a cache, what is done to it, and what comes of it: `L1-dcache-load-misses`. The kernel has a number for
-//! each part.
+//! A name is put together from a cache, what is done to it, and what comes of it:
+//! `L1-dcache-load-misses`. The kernel has a number for each part.
 
 use perf_event_open_sys::bindings as sys;
 
@@ -80,8 +80,8 @@ const RESULTS: [Row; 2] = [
     ),
 ];
 
-/// `L1-dcache-load-misses`: a cache, then what is done to it and what comes of it, in either order, whatever the case. Where
-/// one is left out it is loads, or all accesses.
+/// `L1-dcache-load-misses`: a cache, then what is done to it and what comes of it, in either order,
+/// whatever the case. Where one is left out it is loads, or all accesses.
 #[must_use]
 pub fn find(name: &str) -> Option<Generic> {
     let name = name.to_ascii_lowercase();
@@ -128,7 +128,8 @@ fn after<'a>(text: &'a str, word: &str) -> Option<&'a str> {
         .filter(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
-/// The names of caches' events as perf lists them, `L1-dcache-load-misses`, without those that no CPU can have.
+/// The names of caches' events as perf lists them, `L1-dcache-load-misses`, without those that no
+/// CPU can have.
 pub fn names() -> impl Iterator<Item = String> {
     const LOADS: &[&str] = &["load"];
     const FETCHES: &[&str] = &["load", "prefetch"];

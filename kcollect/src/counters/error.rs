@@ -1,11 +1,12 @@
 //! What is wrong with the name of an event, and what to type or do instead.
 //!
-//! What the kernel refuses when an event is opened is not here: this is about names alone, and is known before anything is
-//! opened.
+//! What the kernel refuses when an event is opened is not here: this is about names alone, and is
+//! known before anything is opened.
 
 use crate::exit::{Failure, Kind};
 
-/// A counter that cannot be had as it was typed. Displayed without its cure; [`CounterError::cure`] has that.
+/// A counter that cannot be had as it was typed. Displayed without its cure; [`CounterError::cure`]
+/// has that.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CounterError {
     /// Not of the form that counters have.
@@ -64,7 +65,8 @@ pub enum CounterError {
         /// The field.
         term: String,
     },
-    /// The kernel's description of a PMU is not understood: a field of a word of `perf_event_attr` that came later.
+    /// The kernel's description of a PMU is not understood: a field of a word of `perf_event_attr`
+    /// that came later.
     #[error("the kernel describes {term} of {pmu} as {text}, which this version does not know")]
     Unknown {
         /// The PMU.

@@ -2,7 +2,8 @@
 
 use perf_event_open_sys::bindings as sys;
 
-/// What the kernel is told of an event: the part of `perf_event_attr` that says what is counted, and nothing of how.
+/// What the kernel is told of an event: the part of `perf_event_attr` that says what is counted,
+/// and nothing of how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Encoding {
     /// `type`: one of `PERF_TYPE_*`, or the number of a PMU from its directory in sysfs.
@@ -66,8 +67,9 @@ impl Encoding {
 /// An event with what people call it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// As it was typed, without the interval: `cycles`, `cycles:u`, `r01c2~edge=1`, `cpu/event=0x3c/`, `sched:sched_switch`. Where a
-    /// name means an event of several PMUs, that of one: `cpu_core/cycles/u`.
+    /// As it was typed, without the interval: `cycles`, `cycles:u`, `r01c2~edge=1`,
+    /// `cpu/event=0x3c/`, `sched:sched_switch`. Where a name means an event of several PMUs, that
+    /// of one: `cpu_core/cycles/u`.
     pub name: String,
     /// What it counts, a column's title in plain words: `CPU Cycles`.
     pub title: String,
@@ -75,7 +77,8 @@ pub struct Event {
     pub encoding: Encoding,
     /// Of a PMU that does not count on every CPU (uncore, hybrid cores): where it does.
     pub cpus: Option<Vec<u32>>,
-    /// By what a count is multiplied to be in [`Event::unit`], from sysfs; 1 where it is a plain count.
+    /// By what a count is multiplied to be in [`Event::unit`], from sysfs; 1 where it is a plain
+    /// count.
     pub scale: f64,
     /// The unit of a scaled count, such as `Joules`; empty for plain counts.
     pub unit: String,

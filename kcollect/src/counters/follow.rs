@@ -1,37 +1,46 @@
-//! Following threads without stopping them: counters that are inherited, and the kernel's records of who inherited them.
+//! Following threads without stopping them: counters that are inherited, and the kernel's records
+//! of who inherited them.
 //!
-//! A thread that is followed has, on each CPU, a copy of every counter, and so has everything that it starts: the kernel
-//! makes the copies as it makes the thread, before its first instruction, and ends them after its last. Nothing is
-//! missed, however short a life was. When a thread ends, each copy says what it counted (`PERF_RECORD_READ`), which is
-//! where the figures of single threads come from. The copies are one for each CPU because the kernel has no ring for
-//! inherited counters that are not.
+//! A thread that is followed has, on each CPU, a copy of every counter, and so has everything that
+//! it starts: the kernel makes the copies as it makes the thread, before its first instruction, and
+//! ends them after its last. Nothing is missed, however short a life was. When a thread ends, each
+//! copy says what it counted (`PERF_RECORD_READ`), which is where the figures of single threads
+//! come from. The copies are one for each CPU because the kernel has no ring for inherited counters
+//! that are not.
 //!
-//! Even so those rings are written by several CPUs at once, which the kernel's rings are not made for: [`super::last_words`]
-//! says what comes of it. So births and ends have rings of their own, which only their CPU writes into; each counter has one on each CPU,
-//! which makes a collision rare; and last words are believed only if they agree with each other ([`super::lives`]). Where
-//! two threads end in the same tenth of a microsecond the row of one may be incomplete, and says so; the total never is.
+//! Even so those rings are written by several CPUs at once, which the kernel's rings are not made
+//! for: [`super::last_words`] says what comes of it. So births and ends have rings of their own,
+//! which only their CPU writes into; each counter has one on each CPU, which makes a collision
+//! rare; and last words are believed only if they agree with each other ([`super::lives`]). Where
+//! two threads end in the same tenth of a microsecond the row of one may be incomplete, and says
+//! so; the total never is.
 //!
-//! What a thread has counted *so far* the kernel tells of nobody but the one that was opened: its reading is the sum over
-//! all its descendants. So each thread gets a counter of its own besides ([`Follow::own`]), as soon as it is heard of, for
-//! the rows in the middle of its life. Of a thread that was followed from the beginning it is as exact as the last word; of
-//! one that was born meanwhile it begins some milliseconds late.
+//! What a thread has counted *so far* the kernel tells of nobody but the one that was opened: its
+//! reading is the sum over all its descendants. So each thread gets a counter of its own besides
+//! ([`Follow::own`]), as soon as it is heard of, for the rows in the middle of its life. Of a
+//! thread that was followed from the beginning it is as exact as the last word; of one that was
+//! born meanwhile it begins some milliseconds late.
 //!
-//! That counter of its own has a second effect, without which nothing here would be right: a context that has an event which
-//! is not inherited is never swapped with another thread's at a context switch, which the kernel else does with copies
-//! that are alike, and the thread's own counter with them.
+//! That counter of its own has a second effect, without which nothing here would be right: a
+//! context that has an event which is not inherited is never swapped with another thread's at a
+//! context switch, which the kernel else does with copies that are alike, and the thread's own
+//! counter with them.
 //!
-//! A thread is opened counter by counter. What it starts meanwhile inherits those that are there by then, and would be counted on
-//! some CPUs or twice; so a process that did that is opened once more ([`Follow::process`]).
+//! A thread is opened counter by counter. What it starts meanwhile inherits those that are there by
+//! then, and would be counted on some CPUs or twice; so a process that did that is opened once more
+//! ([`Follow::process`]).
 //!
 //! What cannot be known:
 //!
 //! * what a thread counted while it was on a CPU that was offline when it was first followed;
-//! * how much of a living thread's count belongs to the moments before it was heard of; the sum of all has it;
-//! * what a program does after an exec that changes the user or may not be read: the kernel ends all counters there, as it did on
-//!   Solaris. The thread's row says that it ended;
-//! * single threads' last words on kernels from 5.13 on that lack the correction "perf/core: Fix missing read event generation on
-//!   task exit" of 2025: Debian's 6.1.192 and 6.12.117 send none, 6.18.44 does. Rows of threads that were born meanwhile then have what
-//!   the thread's own counter saw, or nothing, and say that they are incomplete. The total is exact everywhere.
+//! * how much of a living thread's count belongs to the moments before it was heard of; the sum of
+//!   all has it;
+//! * what a program does after an exec that changes the user or may not be read: the kernel ends
+//!   all counters there, as it did on Solaris. The thread's row says that it ended;
+//! * single threads' last words on kernels from 5.13 on that lack the correction "perf/core: Fix
+//!   missing read event generation on task exit" of 2025: Debian's 6.1.192 and 6.12.117 send none,
+//!   6.18.44 does. Rows of threads that were born meanwhile then have what the thread's own counter
+//!   saw, or nothing, and say that they are incomplete. The total is exact everywhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -59,8 +68,8 @@ const ORDER: u32 = 5;
 /// A record is in its ring that much after its time, at the latest, nanoseconds.
 const MARGIN: u64 = 2_000_000;
 
-/// A thread that has two events for births, execs and ends, one of them inherited, is told of twice, one behind the other. Nothing
-/// happens to a thread twice within so many nanoseconds.
+/// A thread that has two events for births, execs and ends, one of them inherited, is told of
+/// twice, one behind the other. Nothing happens to a thread twice within so many nanoseconds.
 const TWICE: u64 = 100_000;
 
 /// How often a process is opened that starts threads meanwhile.
@@ -89,7 +98,8 @@ struct Root {
     /// Births, execs and ends, from each CPU; not those whose rings they are.
     _told: Vec<OwnedFd>,
     counters: Vec<Copy>,
-    /// From before the first of these was opened until after the last was, CLOCK_MONOTONIC nanoseconds.
+    /// From before the first of these was opened until after the last was, CLOCK_MONOTONIC
+    /// nanoseconds.
     opening: Range<u64>,
 }
 
@@ -112,7 +122,8 @@ impl Reading for Own {
 }
 
 impl Follow {
-    /// Nobody yet, on these CPUs. With [`Inherit::All`] processes that are forked are followed, else threads alone.
+    /// Nobody yet, on these CPUs. With [`Inherit::All`] processes that are forked are followed,
+    /// else threads alone.
     #[must_use]
     pub fn new(events: Vec<Event>, cpus: BTreeSet<u32>, inherit: Inherit) -> Follow {
         Follow {
@@ -148,7 +159,8 @@ impl Follow {
     /// # Errors
     /// A [`Refusal`]; the thread is not followed then.
     pub fn root(&mut self, tid: u32, begin: Begin) -> Result<Own, Refusal> {
-        // First, so that there is no moment at which the thread could be swapped with one that it starts.
+        // First, so that there is no moment at which the thread could be swapped with one that it
+        // starts.
         let own = self.own(tid, begin)?;
         let mut root = Root {
             _told: Vec::new(),
@@ -190,10 +202,11 @@ impl Follow {
         Ok(own)
     }
 
-    /// Follows all threads of a process, each with its own counters, and nobody else. Births are told as soon as the first is
-    /// followed, so that a thread which is listed is known to have inherited its counters, or to have none. Where it may have
-    /// inherited some of them, all begins anew. A process that never stops starting threads is followed as it is in the end; the
-    /// rows of those then say that they are incomplete.
+    /// Follows all threads of a process, each with its own counters, and nobody else. Births are
+    /// told as soon as the first is followed, so that a thread which is listed is known to have
+    /// inherited its counters, or to have none. Where it may have inherited some of them, all
+    /// begins anew. A process that never stops starting threads is followed as it is in the end;
+    /// the rows of those then say that they are incomplete.
     ///
     /// # Errors
     /// A [`Refusal`]; [`Refusal::NoThread`] of a process that is not there.
@@ -245,7 +258,8 @@ impl Follow {
                 break;
             }
         }
-        // A thread is listed a moment before its birth is told. Whoever was opened in that moment has the counters twice.
+        // A thread is listed a moment before its birth is told. Whoever was opened in that moment
+        // has the counters twice.
         for tid in self.born() {
             self.forget(tid);
             owns.remove(&tid);
@@ -288,8 +302,8 @@ impl Follow {
         self.events.iter().map(open).collect()
     }
 
-    /// Births, execs and ends of a thread and its descendants, on one CPU. The first thread's event has the ring, which all
-    /// others share.
+    /// Births, execs and ends of a thread and its descendants, on one CPU. The first thread's event
+    /// has the ring, which all others share.
     fn listen(&mut self, tid: u32, cpu: u32) -> Result<Option<OwnedFd>, Refusal> {
         let event = Event {
             name: "the record of threads".to_owned(),
@@ -351,7 +365,8 @@ impl Follow {
         }
     }
 
-    /// What was heard, in the order of time: all that is old enough to be complete, or at the end all.
+    /// What was heard, in the order of time: all that is old enough to be complete, or at the end
+    /// all.
     pub fn take(&mut self, all: bool) -> Vec<(u64, Record)> {
         let time = now();
         self.drain(if all { u64::MAX } else { time });
@@ -359,8 +374,8 @@ impl Follow {
         self.order.release(if all { u64::MAX } else { until })
     }
 
-    /// What everybody counted together, living and dead, in the order of the events. Times are not in it: the kernel
-    /// does not keep those of the dead up to date.
+    /// What everybody counted together, living and dead, in the order of the events. Times are not
+    /// in it: the kernel does not keep those of the dead up to date.
     ///
     /// # Errors
     /// What `read(2)` says.

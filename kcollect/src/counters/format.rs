@@ -1,10 +1,12 @@
 //! Where the fields of a PMU's events lie: the files of `/sys/bus/event_source/devices/PMU/format`.
 //!
-//! A file says a word of `perf_event_attr` and the bits of it, the lowest bits of the value first: `config:0-7,32-35`,
-//! `config1:0-15`, `config:23` (Documentation/ABI/testing/sysfs-bus-event_source-devices-format). Numbers beyond the
-//! word, and words that came after `config3`, are not understood, and are never guessed.
+//! A file says a word of `perf_event_attr` and the bits of it, the lowest bits of the value first:
+//! `config:0-7,32-35`, `config1:0-15`, `config:23`
+//! (Documentation/ABI/testing/sysfs-bus-event_source-devices-format). Numbers beyond the word, and
+//! words that came after `config3`, are not understood, and are never guessed.
 
-/// The words of `perf_event_attr` that a PMU's fields lie in: `config`, `config1`, `config2`, `config3`.
+/// The words of `perf_event_attr` that a PMU's fields lie in: `config`, `config1`, `config2`,
+/// `config3`.
 pub type Words = [u64; 4];
 
 /// The names of [`Words`].
@@ -15,7 +17,8 @@ pub const WORDS: [&str; 4] = ["config", "config1", "config2", "config3"];
 pub struct Field {
     /// An index into [`Words`].
     word: usize,
-    /// The bits of the word, each by its number, in the order in which they take the bits of a value.
+    /// The bits of the word, each by its number, in the order in which they take the bits of a
+    /// value.
     bits: Vec<u8>,
 }
 

@@ -1,8 +1,9 @@
 //! A command that is held before its first instruction, until its counters are there.
 //!
-//! The standard library's `spawn` returns when the program runs, so it has a thread of its own here: the child says its
-//! number, and waits, between fork and exec. What it inherits is what kcollect was started with. Where kcollect ends
-//! before it lets the child go, the child ends too, having done nothing.
+//! The standard library's `spawn` returns when the program runs, so it has a thread of its own
+//! here: the child says its number, and waits, between fork and exec. What it inherits is what
+//! kcollect was started with. Where kcollect ends before it lets the child go, the child ends too,
+//! having done nothing.
 
 use std::ffi::OsString;
 use std::io;
@@ -24,7 +25,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Forks. `descriptors` is how many files it may have open, soft and hard, where that is not what kcollect has.
+    /// Forks. `descriptors` is how many files it may have open, soft and hard, where that is not
+    /// what kcollect has.
     ///
     /// # Errors
     /// What `fork(2)` says, or `NotFound` of no words.
@@ -38,7 +40,8 @@ impl Gate {
         let (held, hold) = pipe2(OFlag::O_CLOEXEC)?;
         let ours = hold.as_raw_fd();
         let wait = move || {
-            // The child's copy would keep the pipe open when kcollect is gone, and the child waiting for ever.
+            // The child's copy would keep the pipe open when kcollect is gone, and the child
+            // waiting for ever.
             close(ours)?;
             if let Some((soft, hard)) = descriptors {
                 setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
@@ -51,7 +54,8 @@ impl Gate {
         };
         // SAFETY: between fork and exec it makes system calls, and takes no memory.
         unsafe { command.pre_exec(wait) };
-        // The thread owns our copies of the child's ends, so that they are closed when `spawn` has returned.
+        // The thread owns our copies of the child's ends, so that they are closed when `spawn` has
+        // returned.
         let spawned = spawn(move || command.spawn());
         let mut pid = [0; 4];
         let count = loop {

@@ -1,6 +1,8 @@
-//! Events that the kernel itself names, the same on every machine: those of `linux/perf_event.h`, as perf calls them.
+//! Events that the kernel itself names, the same on every machine: those of `linux/perf_event.h`,
+//! as perf calls them.
 //!
-//! What they count is the kernel's to say: it maps each to an event of the CPU, or refuses it where there is none.
+//! What they count is the kernel's to say: it maps each to an event of the CPU, or refuses it where
+//! there is none.
 
 use perf_event_open_sys::bindings as sys;
 

@@ -1,4 +1,5 @@
-//! What can be typed after `-h` and `-c`: from text to wishes, without knowing what the machine has.
+//! What can be typed after `-h` and `-c`: from text to wishes, without knowing what the machine
+//! has.
 //!
 //! ```text
 //! -h  list     := level | counter { "," counter }
@@ -9,11 +10,11 @@
 //!                 group:tracepoint, mem:ADDRESS[/length][:rwx]
 //! ```
 //!
-//! The first is gprofng's and er_kernel's, the second cputrack's. Numbers are decimal, or hexadecimal with `0x`. Commas
-//! between the slashes of a PMU's event belong to it.
+//! The first is gprofng's and er_kernel's, the second cputrack's. Numbers are decimal, or
+//! hexadecimal with `0x`. Commas between the slashes of a PMU's event belong to it.
 //!
-//! What this refuses: counter registers (`/0`), which are the kernel's to choose; the `+` of data-space profiling; groups in
-//! braces; an interval where nothing overflows.
+//! What this refuses: counter registers (`/0`), which are the kernel's to choose; the `+` of
+//! data-space profiling; groups in braces; an interval where nothing overflows.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! After how many events a counter overflows where `on`, `hi` or `lo` was typed.
 //!
-//! `on` is meant to give about 100 overflows a second on a busy CPU, `hi` ten times as many, `lo` a tenth. How often an
-//! event happens is not known beforehand, so it is guessed from its kind:
+//! `on` is meant to give about 100 overflows a second on a busy CPU, `hi` ten times as many, `lo` a
+//! tenth. How often an event happens is not known beforehand, so it is guessed from its kind:
 //!
 //! | events | once in so many cycles |
 //! |---|---|
@@ -10,13 +10,13 @@
 //! | misses of caches and mispredicts | 100 |
 //! | misses of TLBs, of the last-level cache and of a node's memory | 1000 |
 //!
-//! A guess too high costs samples, one too low floods: so what is not known is taken to happen at every cycle, as er_kernel
-//! did. The clock is that of the machine, or 3 GHz where it does not say. Intervals are prime numbers, so that they do not beat in step
-//! with loops.
+//! A guess too high costs samples, one too low floods: so what is not known is taken to happen at
+//! every cycle, as er_kernel did. The clock is that of the machine, or 3 GHz where it does not say.
+//! Intervals are prime numbers, so that they do not beat in step with loops.
 //!
-//! Clocks overflow at the intervals of `-p`. Page faults, context switches and their like come in thousands a second and
-//! overflow at every 101st (`hi` 11, `lo` 1009); major faults, migrations, tracepoints and breakpoints at each, with `lo` at every
-//! 11th (the first two) or 101st.
+//! Clocks overflow at the intervals of `-p`. Page faults, context switches and their like come in
+//! thousands a second and overflow at every 101st (`hi` 11, `lo` 1009); major faults, migrations,
+//! tracepoints and breakpoints at each, with `lo` at every 11th (the first two) or 101st.
 
 use perf_event_open_sys::bindings as sys;
 
@@ -24,7 +24,8 @@ use super::event::Encoding;
 use super::grammar::Interval;
 use crate::doctor::Root;
 
-/// What is assumed of a CPU that does not say: rather too fast, for the interval is then rather too long.
+/// What is assumed of a CPU that does not say: rather too fast, for the interval is then rather too
+/// long.
 const USUAL_MHZ: u64 = 3000;
 
 /// The intervals of `-p`, nanoseconds.

@@ -1,15 +1,18 @@
 //! Rings into which several CPUs write, though they were made for one: where last words come from.
 //!
-//! A ring of perf has no locks. Its one CPU may interrupt itself, and the kernel's bookkeeping allows for that; but a thread's last words
-//! (`PERF_RECORD_READ`) are written by the CPU on which it ends, into the rings of all CPUs on which it had counters. When two CPUs
-//! do so at the same time, two things happen:
+//! A ring of perf has no locks. Its one CPU may interrupt itself, and the kernel's bookkeeping
+//! allows for that; but a thread's last words (`PERF_RECORD_READ`) are written by the CPU on which
+//! it ends, into the rings of all CPUs on which it had counters. When two CPUs do so at the same
+//! time, two things happen:
 //!
-//! * the count of writers is wrong from then on, and the kernel never again says that anything was written. It goes on
-//!   writing, though. So records are taken here as they lie there, whether the ring's head has passed them or not: they are whole
-//!   when their last word, the time, is that of a moment after the record before, and long enough ago;
-//! * two records are written into one place, and one is lost, or both are. What is left does not fit together: the thread at its
-//!   beginning and at its end, its place behind the record before, what it says of its thread beside what the other records
-//!   say. It is left out, and [`super::lives`] misses it.
+//! * the count of writers is wrong from then on, and the kernel never again says that anything was
+//!   written. It goes on writing, though. So records are taken here as they lie there, whether the
+//!   ring's head has passed them or not: they are whole when their last word, the time, is that of
+//!   a moment after the record before, and long enough ago;
+//! * two records are written into one place, and one is lost, or both are. What is left does not
+//!   fit together: the thread at its beginning and at its end, its place behind the record before,
+//!   what it says of its thread beside what the other records say. It is left out, and
+//!   [`super::lives`] misses it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,8 +24,9 @@ use super::records::{Record, decode};
 use crate::machine::page_size;
 use crate::perf::ring::PerfRing;
 
-/// Pages of a ring, as a power of two: 800 records. With four counters all rings of a CPU have less than 516 KiB, which is what
-/// an unprivileged user may lock; with more counters, or less memory, they are smaller.
+/// Pages of a ring, as a power of two: 800 records. With four counters all rings of a CPU have less
+/// than 516 KiB, which is what an unprivileged user may lock; with more counters, or less memory,
+/// they are smaller.
 const ORDER: u32 = 4;
 
 /// `{ header; u32 pid, tid; u64 value, time_enabled, time_running, id; u32 pid, tid; u64 time; }`
@@ -30,11 +34,12 @@ const READ: usize = 64;
 /// `{ header; u64 id, lost; u32 pid, tid; u64 time; }`
 const LOST: usize = 40;
 
-/// How far it is looked for the next record where the kernel does not say how far it has written, bytes.
+/// How far it is looked for the next record where the kernel does not say how far it has written,
+/// bytes.
 const FAR: u64 = 1024;
 
-/// Records come in the order of their times, but for those of two CPUs at once, nanoseconds. Whatever is older is of the
-/// time before the ring was full, and hundreds of threads ended since.
+/// Records come in the order of their times, but for those of two CPUs at once, nanoseconds.
+/// Whatever is older is of the time before the ring was full, and hundreds of threads ended since.
 const JITTER: u64 = 1_000_000;
 
 /// After this long a record that was begun is whole, nanoseconds.

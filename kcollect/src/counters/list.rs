@@ -14,7 +14,8 @@ use crate::doctor::Root;
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Listing {
-    /// How many counters of the hardware count at once; beyond, they take turns. None: there are none, or it is not known.
+    /// How many counters of the hardware count at once; beyond, they take turns. None: there are
+    /// none, or it is not known.
     pub at_once: Option<usize>,
     /// There are counters of the hardware.
     pub hardware_counters: bool,
@@ -47,7 +48,8 @@ pub struct Line {
 /// Names that are events, but count nothing by themselves.
 const IDLE: [&str; 2] = ["dummy", "bpf-output"];
 
-/// Looks. `exists` tells whether the kernel knows an event, `at_once` how many of one are counted at once.
+/// Looks. `exists` tells whether the kernel knows an event, `at_once` how many of one are counted
+/// at once.
 #[must_use]
 pub fn look(
     root: &Root,
@@ -87,7 +89,8 @@ pub fn look(
         lines.collect::<Vec<_>>()
     });
     Listing {
-        // Few CPUs have a counter for branches alone, so that these take any of the programmable ones.
+        // Few CPUs have a counter for branches alone, so that these take any of the programmable
+        // ones.
         at_once: own("branches").and_then(|event| match cores.is_empty() {
             true => None,
             false => at_once(&own_of(&event, core)),
@@ -126,7 +129,8 @@ pub(super) fn names(root: &Root) -> Vec<String> {
 }
 
 impl Listing {
-    /// For people; lines no wider than `width` columns. None: as long as they need be, which is right for a pipe.
+    /// For people; lines no wider than `width` columns. None: as long as they need be, which is
+    /// right for a pipe.
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
         let first = match (self.hardware_counters, self.at_once) {

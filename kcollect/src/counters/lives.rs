@@ -1,9 +1,11 @@
-//! From records to rows: who lives, and what whoever died has counted. Pure; time and counters come in.
+//! From records to rows: who lives, and what whoever died has counted. Pure; time and counters come
+//! in.
 //!
-//! A thread's row at its end waits for its last words, one for each of its counters on each CPU. They follow its
-//! end at once; where one is missing [`PATIENCE`] later, or at the end of everything, the row has what the thread's own
-//! counter saw, and says so. So it has where last words contradict each other: they are written into rings that were not
-//! made for it ([`super::last_words`]), and all of a thread say how long it was on CPUs, to the nanosecond.
+//! A thread's row at its end waits for its last words, one for each of its counters on each CPU.
+//! They follow its end at once; where one is missing [`PATIENCE`] later, or at the end of
+//! everything, the row has what the thread's own counter saw, and says so. So it has where last
+//! words contradict each other: they are written into rings that were not made for it
+//! ([`super::last_words`]), and all of a thread say how long it was on CPUs, to the nanosecond.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -93,8 +95,9 @@ impl<O: Reading> Lives<O> {
         }
     }
 
-    /// Whether a thread was opened before its birth is told, which is a moment after it can be seen: it has inherited its counters
-    /// besides. (Where records were lost, it may as well be another one that was given the id of one that is gone.)
+    /// Whether a thread was opened before its birth is told, which is a moment after it can be
+    /// seen: it has inherited its counters besides. (Where records were lost, it may as well be
+    /// another one that was given the id of one that is gone.)
     #[must_use]
     pub fn opened_unborn(&self, tid: u32) -> bool {
         let opened = |thread: &Thread<O>| thread.root && thread.ended.is_none();
@@ -166,7 +169,8 @@ impl<O: Reading> Lives<O> {
         process.threads.insert(tid);
     }
 
-    /// What a record means. `event_of` says which event a counter is of; none of one that was given up.
+    /// What a record means. `event_of` says which event a counter is of; none of one that was given
+    /// up.
     pub fn take(
         &mut self,
         time_ns: u64,

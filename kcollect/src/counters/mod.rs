@@ -1,15 +1,21 @@
-//! Counters of the hardware and of the kernel: which there are, what they are called, and what they count.
+//! Counters of the hardware and of the kernel: which there are, what they are called, and what they
+//! count.
 //!
-//! From text to events: [`grammar`] takes apart what was typed, `resolve` looks the names up, with [`alias`] and [`generic`]
-//! for those that are the same everywhere, [`pmu`], [`format`](mod@format) and `terms` for those in sysfs, [`tracepoint`] and
-//! [`breakpoint`]; [`interval`] chooses how often one overflows. [`list`] says what there is. [`event`] is what all sides speak of.
+//! From text to events: [`grammar`] takes apart what was typed, `resolve` looks the names up, with
+//! [`alias`] and [`generic`] for those that are the same everywhere, [`pmu`],
+//! [`format`](mod@format) and `terms` for those in sysfs, [`tracepoint`] and [`breakpoint`];
+//! [`interval`] chooses how often one overflows. [`list`] says what there is. [`event`] is what all
+//! sides speak of.
 //!
-//! There are no tables of CPUs' events here: a CPU's own events are those that its kernel names in sysfs, and raw codes.
+//! There are no tables of CPUs' events here: a CPU's own events are those that its kernel names in
+//! sysfs, and raw codes.
 //!
-//! As a library: a [`set`] of requests is bound to a thread, a process or a CPU ([`binding`] is the system call), gives
-//! [`sample`]s, tells [`overflow`]s, and is refused for reasons that [`refusal`] names, one of which [`retry`] waits for.
-//! [`track`] and [`stat`] are the commands made of it: [`follow`] and [`records`] are how no thread is missed, [`lives`] what
-//! that means, [`rows`] what is said of it, [`style`] how. Overflows with stacks, of the whole machine, are the session's.
+//! As a library: a [`set`] of requests is bound to a thread, a process or a CPU ([`binding`] is the
+//! system call), gives [`sample`]s, tells [`overflow`]s, and is refused for reasons that
+//! [`refusal`] names, one of which [`retry`] waits for. [`track`] and [`stat`] are the commands
+//! made of it: [`follow`] and [`records`] are how no thread is missed, [`lives`] what that means,
+//! [`rows`] what is said of it, [`style`] how. Overflows with stacks, of the whole machine, are the
+//! session's.
 
 pub mod alias;
 mod attributes;
@@ -58,12 +64,14 @@ use grammar::{Counter, Interval, Wish};
 /// What is counted where no counter was named: `-h on`.
 const USUAL: [&str; 2] = ["cycles", "insts"];
 
-/// What `-h` takes: counters with their intervals, joined by commas, or `on`, `hi`, `lo` for the usual ones.
+/// What `-h` takes: counters with their intervals, joined by commas, or `on`, `hi`, `lo` for the
+/// usual ones.
 ///
 /// On machines with several kinds of cores one counter gives a request for each kind.
 ///
 /// # Errors
-/// The first counter that is not understood, that this machine does not have, or that can never overflow.
+/// The first counter that is not understood, that this machine does not have, or that can never
+/// overflow.
 pub fn parse(text: &str, root: &Root) -> Result<Vec<Request>, CounterError> {
     requests(&grammar::wishes(text)?, root)
 }

@@ -1,8 +1,10 @@
-//! Where an event is counted, and how exact its place has to be: perf's letters after the last colon or slash.
+//! Where an event is counted, and how exact its place has to be: perf's letters after the last
+//! colon or slash.
 
 use super::event::Encoding;
 
-/// Letters that perf knows. Those not taken mean how an event is scheduled or which side of a virtual machine is counted.
+/// Letters that perf knows. Those not taken mean how an event is scheduled or which side of a
+/// virtual machine is counted.
 const PERFS: &str = "ukhpPGHSDWIeb";
 
 /// Where, and how exactly.

@@ -1,11 +1,12 @@
 //! Being told that a counter has overflowed.
 //!
-//! A preset near 2^64 is counted down: after 2^64 less the preset the counter is at its end. It stops there, as a counter of
-//! libcpc with overflow notification does, until it is started again. The news is a record in a ring of one page, and
-//! the ring's descriptor becomes readable: no signal, which would have to be shared with the rest of the program.
+//! A preset near 2^64 is counted down: after 2^64 less the preset the counter is at its end. It
+//! stops there, as a counter of libcpc with overflow notification does, until it is started again.
+//! The news is a record in a ring of one page, and the ring's descriptor becomes readable: no
+//! signal, which would have to be shared with the rest of the program.
 //!
-//! The counter is stopped by an interrupt that follows the overflow. What its thread still counts until then is in the
-//! count: for a page fault nothing, for an event of the hardware a few.
+//! The counter is stopped by an interrupt that follows the overflow. What its thread still counts
+//! until then is in the count: for a page fault nothing, for an event of the hardware a few.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,7 +20,8 @@ use crate::perf::ring::PerfRing;
 /// A counter reached 2^64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow {
-    /// The instruction at which the thread was when it was interrupted, in user mode or in the kernel.
+    /// The instruction at which the thread was when it was interrupted, in user mode or in the
+    /// kernel.
     pub ip: u64,
     /// The thread's process.
     pub pid: u32,

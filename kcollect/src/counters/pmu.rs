@@ -1,14 +1,15 @@
 //! What the kernel says of its PMUs: `/sys/bus/event_source/devices`.
 //!
-//! Each directory is a PMU: `type` is its number for `perf_event_open(2)`, `format/` the fields of its events
-//! ([`super::format`]), `events/` the events that have a name, as terms of those fields, some with a `.scale` and a
-//! `.unit`. `cpus` are the cores of a PMU of the CPU where there are several kinds of them; `cpumask` the one CPU of a package on
-//! which a PMU of the whole package is opened.
-//! (Documentation/ABI/testing/sysfs-bus-event_source-devices-{events,format} of the kernel.)
+//! Each directory is a PMU: `type` is its number for `perf_event_open(2)`, `format/` the fields of
+//! its events ([`super::format`]), `events/` the events that have a name, as terms of those fields,
+//! some with a `.scale` and a `.unit`. `cpus` are the cores of a PMU of the CPU where there are
+//! several kinds of them; `cpumask` the one CPU of a package on which a PMU of the whole package is
+//! opened. (Documentation/ABI/testing/sysfs-bus-event_source-devices-{events,format} of the
+//! kernel.)
 //!
-//! perf-event2's `Dynamic` reads the same files, but of the running machine only, without `config3`, without fields of
-//! several ranges (AMD's event number is one), without cpus, scales and units; perf-event-open leaves sysfs to its caller.
-//! So this is our own.
+//! perf-event2's `Dynamic` reads the same files, but of the running machine only, without
+//! `config3`, without fields of several ranges (AMD's event number is one), without cpus, scales
+//! and units; perf-event-open leaves sysfs to its caller. So this is our own.
 
 use super::error::CounterError;
 use super::format::{Field, WORDS, Words};
@@ -54,14 +55,15 @@ pub fn all(root: &Root) -> Vec<Pmu<'_>> {
         .collect()
 }
 
-/// The PMUs of the CPUs: none in most virtual machines, two and more where cores are of several kinds.
+/// The PMUs of the CPUs: none in most virtual machines, two and more where cores are of several
+/// kinds.
 #[must_use]
 pub fn of_cpus(root: &Root) -> Vec<Pmu<'_>> {
     all(root).into_iter().filter(Pmu::is_of_cpus).collect()
 }
 
-/// The PMUs that `name` means: that of this name, or those of which the kernel has numbered several (`uncore_imc` means
-/// `uncore_imc_0` and its sisters, and so does `imc`).
+/// The PMUs that `name` means: that of this name, or those of which the kernel has numbered several
+/// (`uncore_imc` means `uncore_imc_0` and its sisters, and so does `imc`).
 #[must_use]
 pub fn called<'a>(root: &'a Root, name: &str) -> Vec<Pmu<'a>> {
     let mut all = all(root);
@@ -169,7 +171,8 @@ impl Pmu<'_> {
     /// Writes a field, or one of the words themselves, over what it was before.
     ///
     /// # Errors
-    /// No such field, a value that does not fit, or a field that the kernel describes in a way not known here.
+    /// No such field, a value that does not fit, or a field that the kernel describes in a way not
+    /// known here.
     pub fn set(&self, words: &mut Words, field: &str, value: u64) -> Result<(), CounterError> {
         let text = match plain(field) {
             true => self.root.text(&self.file(&format!("format/{field}"))),

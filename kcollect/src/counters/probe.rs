@@ -1,4 +1,5 @@
-//! What the kernel lets be opened, found by trying. Nothing is counted: what is opened is disabled, and closed at once.
+//! What the kernel lets be opened, found by trying. Nothing is counted: what is opened is disabled,
+//! and closed at once.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -19,11 +20,11 @@ pub fn exists(encoding: &Encoding) -> bool {
     }
 }
 
-/// How many counters of `encoding` the kernel takes into one group, which are counted all at once or not at all; beyond, they
-/// take turns. None where none can be opened.
+/// How many counters of `encoding` the kernel takes into one group, which are counted all at once
+/// or not at all; beyond, they take turns. None where none can be opened.
 ///
-/// A counter that belongs to somebody else for good, as that of the NMI watchdog does, is counted too: the kernel does not
-/// look at it here.
+/// A counter that belongs to somebody else for good, as that of the NMI watchdog does, is counted
+/// too: the kernel does not look at it here.
 #[must_use]
 pub fn at_once(encoding: &Encoding) -> Option<usize> {
     let mut group = vec![open(encoding, None).ok()?];

@@ -1,4 +1,5 @@
-//! What the kernel tells of threads that are followed: births, execs, ends, and what each has counted when it ends.
+//! What the kernel tells of threads that are followed: births, execs, ends, and what each has
+//! counted when it ends.
 //!
 //! The records are those of `perf_event_open(2)`. Each ends in `{ u32 pid, tid; u64 time; }`, as
 //! [`told`](super::binding) asks for.
@@ -46,7 +47,8 @@ pub enum Record {
         pid: u32,
         /// The thread.
         tid: u32,
-        /// The counter from which it was inherited, as [`Counter::id`](super::binding::Counter::id).
+        /// The counter from which it was inherited, as
+        /// [`Counter::id`](super::binding::Counter::id).
         id: u64,
         /// What the thread counted in its life, or since it was followed.
         value: Value,

@@ -1,9 +1,10 @@
 //! Why an event cannot be counted here, and what to do about it.
 //!
-//! `perf_event_open(2)` has one number for many reasons: EINVAL is a sampling period where there is no interrupt, one event
-//! too many in a group, or an uncore event on a thread. Whoever asked is told which, so the number is judged together with
-//! what was asked and with what the machine has ([`Asked`], [`Machine`]); where that is not enough, [`super::binding`] asks the
-//! kernel again, for less.
+//! `perf_event_open(2)` has one number for many reasons: EINVAL is a sampling period where there is
+//! no interrupt, one event too many in a group, or an uncore event on a thread. Whoever asked is
+//! told which, so the number is judged together with what was asked and with what the machine has
+//! ([`Asked`], [`Machine`]); where that is not enough, [`super::binding`] asks the kernel again,
+//! for less.
 //!
 //! Refused here: a name that is none. That is known before anything is opened.
 
@@ -21,7 +22,8 @@ use crate::exit::{Failure, Kind};
 /// A refusal by kind. Displayed without its cure, which is [`Refusal::cure`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// EACCES or EPERM: `kernel.perf_event_paranoid`, a capability, a security module, or somebody else's process.
+    /// EACCES or EPERM: `kernel.perf_event_paranoid`, a capability, a security module, or somebody
+    /// else's process.
     #[error("{event} may not be counted {place}{}", level(*.paranoid))]
     Denied {
         /// The event's name.
@@ -31,7 +33,8 @@ pub enum Refusal {
         /// `kernel.perf_event_paranoid`, where it can be read.
         paranoid: Option<i32>,
     },
-    /// EBUSY: somebody else holds the counter. The one refusal that passes by itself: see [`super::retry`].
+    /// EBUSY: somebody else holds the counter. The one refusal that passes by itself: see
+    /// [`super::retry`].
     #[error("{event} is busy: another user holds the counter")]
     Busy {
         /// The event's name.
@@ -103,7 +106,8 @@ pub enum Refusal {
         /// The process.
         pid: u32,
     },
-    /// Its overflows are to be told, of threads to come too: the kernel has no ring for records of several threads.
+    /// Its overflows are to be told, of threads to come too: the kernel has no ring for records of
+    /// several threads.
     #[error("overflows of {event} cannot be told of threads that do not exist yet")]
     Inherited {
         /// The event's name.
@@ -230,7 +234,8 @@ impl Refusal {
                 place, paranoid, ..
             } => {
                 let root = "run with sudo, or with CAP_PERFMON";
-                // Above 1 the kernel's part is barred, above 2 (Debian's) everything; CPUs are for the privileged anyway.
+                // Above 1 the kernel's part is barred, above 2 (Debian's) everything; CPUs are for
+                // the privileged anyway.
                 match (place, paranoid) {
                     (Place::Cpu(_), _) => format!("{root}; or: sysctl kernel.perf_event_paranoid=0"),
                     (_, Some(2..)) => format!("{root}; or: sysctl kernel.perf_event_paranoid=1"),

@@ -1,14 +1,17 @@
 //! From names to events: what a counter that was typed means on this machine.
 //!
-//! In this order: an [`alias`](super::alias), one of the kernel's [`generic`](super::generic) events, `rHEX`,
-//! `type:config`, a name that a PMU has in sysfs, `group:tracepoint`. Slashes and `mem:` say what they are themselves.
+//! In this order: an [`alias`](super::alias), one of the kernel's [`generic`](super::generic)
+//! events, `rHEX`, `type:config`, a name that a PMU has in sysfs, `group:tracepoint`. Slashes and
+//! `mem:` say what they are themselves.
 //!
-//! A name gives several events where several PMUs know it: one for each kind of core, one for each channel of a memory
-//! controller. Events of the kernel's own are then given the PMU's number in the upper half of `config`, as Linux wants it
-//! since 5.13 (6.6 on arm64); on machines with one kind of core they are plain.
+//! A name gives several events where several PMUs know it: one for each kind of core, one for each
+//! channel of a memory controller. Events of the kernel's own are then given the PMU's number in
+//! the upper half of `config`, as Linux wants it since 5.13 (6.6 on arm64); on machines with one
+//! kind of core they are plain.
 //!
 //! Events are encoded as perf encodes them, with one difference: where a term is given twice, as in
-//! `cpu/mem-loads,ldlat=30/` whose event already has `ldlat=3`, the last one stands. perf ORs the two.
+//! `cpu/mem-loads,ldlat=30/` whose event already has `ldlat=3`, the last one stands. perf ORs the
+//! two.
 
 use perf_event_open_sys::bindings as sys;
 

@@ -1,8 +1,8 @@
 //! Waiting for a counter that somebody else holds.
 //!
-//! libcpc's pages advise robust programs to give up what they have, sleep for a while and bind again. Here a set that could
-//! not be bound holds nothing, so what is left is to sleep: twice as long each time, since whoever holds a counter holds it
-//! for seconds or for days.
+//! libcpc's pages advise robust programs to give up what they have, sleep for a while and bind
+//! again. Here a set that could not be bound holds nothing, so what is left is to sleep: twice as
+//! long each time, since whoever holds a counter holds it for seconds or for days.
 
 use std::thread::sleep;
 use std::time::Duration;

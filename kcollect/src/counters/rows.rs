@@ -1,4 +1,5 @@
-//! What `kcollect track` and `kcollect stat` tell: rows. The words of events are cputrack's and cpustat's.
+//! What `kcollect track` and `kcollect stat` tell: rows. The words of events are cputrack's and
+//! cpustat's.
 
 use super::sample::Value;
 

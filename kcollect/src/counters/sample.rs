@@ -1,11 +1,12 @@
 //! What was counted up to a moment, and the arithmetic on it.
 //!
-//! Counters have 64 bits whatever the hardware has: the kernel keeps them. Sums and differences wrap at 2^64, so that a
-//! counter with a preset near its end is subtracted right across that end.
+//! Counters have 64 bits whatever the hardware has: the kernel keeps them. Sums and differences
+//! wrap at 2^64, so that a counter with a preset near its end is subtracted right across that end.
 //!
-//! Where there are fewer counters than events, the kernel takes turns, and an event was counted for a part of the time only.
-//! How long it was wanted and how long it had a counter stand beside every count, and a figure that was extrapolated
-//! from them says so ([`Estimate`]). Refused: a scaled figure that looks like a count.
+//! Where there are fewer counters than events, the kernel takes turns, and an event was counted for
+//! a part of the time only. How long it was wanted and how long it had a counter stand beside every
+//! count, and a figure that was extrapolated from them says so ([`Estimate`]). Refused: a scaled
+//! figure that looks like a count.
 
 use thiserror::Error;
 
@@ -16,7 +17,8 @@ pub struct Value {
     pub count: u64,
     /// For how long it was enabled while its thread ran, or its CPU was online, nanoseconds.
     pub enabled_ns: u64,
-    /// For how long of that it had a counter, nanoseconds. Less means that it took turns with others.
+    /// For how long of that it had a counter, nanoseconds. Less means that it took turns with
+    /// others.
     pub running_ns: u64,
 }
 
@@ -68,7 +70,8 @@ impl Value {
         }
     }
 
-    /// The same thread's on another CPU. It is on one at a time: it has a counter on either, and is enabled once.
+    /// The same thread's on another CPU. It is on one at a time: it has a counter on either, and is
+    /// enabled once.
     #[must_use]
     pub fn beside(self, other: Value) -> Value {
         Value {
@@ -101,7 +104,8 @@ impl Value {
 /// All counters of a set at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// CLOCK_MONOTONIC when it was read, nanoseconds; of a sum or a difference that of the later one.
+    /// CLOCK_MONOTONIC when it was read, nanoseconds; of a sum or a difference that of the later
+    /// one.
     pub time_ns: u64,
     /// In the order of the set's requests.
     pub values: Vec<Value>,

@@ -1,12 +1,14 @@
 //! Sets of counters: what is wanted, bound to somebody, sampled, released.
 //!
-//! A [`Set`] is a list of requests, each an event with a preset. Bound to a [`Target`] it counts ([`Bound`]); `sample` reads
-//! it, with the time of the reading; dropping it, or `release`, takes the counters back. The model is libcpc's, with
-//! three differences that are Linux's: a set of a CPU and a set of a thread do not exclude each other, a bound set is never
-//! invalidated by others, and events that find no counter take turns instead of being refused, unless they are wanted
+//! A [`Set`] is a list of requests, each an event with a preset. Bound to a [`Target`] it counts
+//! ([`Bound`]); `sample` reads it, with the time of the reading; dropping it, or `release`, takes
+//! the counters back. The model is libcpc's, with three differences that are Linux's: a set of a
+//! CPU and a set of a thread do not exclude each other, a bound set is never invalidated by others,
+//! and events that find no counter take turns instead of being refused, unless they are wanted
 //! together.
 //!
-//! Refused: overflows of threads to come ([`Refusal::Inherited`]), for the kernel has no ring for them.
+//! Refused: overflows of threads to come ([`Refusal::Inherited`]), for the kernel has no ring for
+//! them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,7 +29,8 @@ const LISTINGS: u32 = 100;
 pub struct Wanted {
     /// What it counts: the event, in user mode or the kernel, its attributes.
     pub event: Event,
-    /// Where it begins; 0 where nothing else is to be said. [`Bound::sample`] gives it with what was counted, modulo 2^64.
+    /// Where it begins; 0 where nothing else is to be said. [`Bound::sample`] gives it with what
+    /// was counted, modulo 2^64.
     pub preset: u64,
     /// When it reaches 2^64 it stops, and says so. The preset is then above 2^63.
     pub notify: bool,
@@ -93,7 +96,8 @@ impl Set {
         Set::default()
     }
 
-    /// An empty set, whose counters count over the same time or not at all. Too many of them are refused.
+    /// An empty set, whose counters count over the same time or not at all. Too many of them are
+    /// refused.
     #[must_use]
     pub fn together() -> Set {
         Set {
@@ -126,9 +130,9 @@ impl Set {
         }
     }
 
-    /// A thread that is bound gives its counters to those it starts; one that is not yet does not. So all are bound, disabled,
-    /// between two listings of the threads, and when these are the same nobody was born in between who is not counted, or
-    /// is counted twice.
+    /// A thread that is bound gives its counters to those it starts; one that is not yet does not.
+    /// So all are bound, disabled, between two listings of the threads, and when these are the same
+    /// nobody was born in between who is not counted, or is counted twice.
     fn process(&self, pid: u32, inherit: Inherit, begin: Begin) -> Result<Bound, Refusal> {
         if let Some(told) = self.wanted.iter().find(|wanted| wanted.notify) {
             return Err(Refusal::Inherited {
@@ -170,7 +174,8 @@ impl Set {
                 let counter = Opening {
                     inherit,
                     period,
-                    // A member of a group counts when its leader does. What stops at its overflow is begun by `refresh`.
+                    // A member of a group counts when its leader does. What stops at its overflow
+                    // is begun by `refresh`.
                     begin: match (leader, period, begin) {
                         (Some(_), ..) => Begin::Now,
                         (None, Some(_), Begin::Now) => Begin::Later,

@@ -1,10 +1,11 @@
 //! `kcollect stat`: counters by CPU, whoever runs there.
 //!
-//! A set on each CPU, read every so often: rows have what was counted in between, the last one has the total, which is the sum
-//! of all rows. CPUs that go and come are told, and what was counted until a CPU went stays in the total.
+//! A set on each CPU, read every so often: rows have what was counted in between, the last one has
+//! the total, which is the sum of all rows. CPUs that go and come are told, and what was counted
+//! until a CPU went stays in the total.
 //!
-//! Nobody is shut out: on Linux counters of a CPU and counters of a thread live beside each other, and where the hardware
-//! has too few of them they take turns, which the rows say.
+//! Nobody is shut out: on Linux counters of a CPU and counters of a thread live beside each other,
+//! and where the hardware has too few of them they take turns, which the rows say.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

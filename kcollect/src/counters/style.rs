@@ -1,11 +1,11 @@
 //! The rows that `kcollect track` and `kcollect stat` print, as text and as JSON.
 //!
-//! Words between blanks, as many on every line before the `#`, so that awk and cut can read them; `-` is where there is no
-//! number. Behind `#` stands what is said besides: a program's name, a child's number, and which figures were scaled.
-//! The words of events are cputrack's and cpustat's.
+//! Words between blanks, as many on every line before the `#`, so that awk and cut can read them;
+//! `-` is where there is no number. Behind `#` stands what is said besides: a program's name, a
+//! child's number, and which figures were scaled. The words of events are cputrack's and cpustat's.
 //!
-//! As JSON, each row is an object on a line of its own; figures have there the count itself, both times, and
-//! whether the value was scaled.
+//! As JSON, each row is an object on a line of its own; figures have there the count itself, both
+//! times, and whether the value was scaled.
 
 use std::fmt::Write as _;
 
@@ -33,7 +33,8 @@ pub struct Style<'a> {
     pub events: &'a [Event],
     /// When the run began, CLOCK_MONOTONIC nanoseconds. Times are told since.
     pub start_ns: u64,
-    /// With columns of how long the events were enabled, and how long the one that had its counter least had it.
+    /// With columns of how long the events were enabled, and how long the one that had its counter
+    /// least had it.
     pub times: bool,
 }
 
@@ -100,8 +101,9 @@ impl Style<'_> {
         line
     }
 
-    /// A row as a JSON object: `time` in seconds as in the text, `monotonic_ns`, the ids, `event`, and `counts`, for each event
-    /// `value`, whether it is `scaled`, and the `count` with `enabled_ns` and `running_ns` it comes from.
+    /// A row as a JSON object: `time` in seconds as in the text, `monotonic_ns`, the ids, `event`,
+    /// and `counts`, for each event `value`, whether it is `scaled`, and the `count` with
+    /// `enabled_ns` and `running_ns` it comes from.
     #[must_use]
     pub fn json(&self, row: &Row) -> Json {
         let mut object = Map::new();
@@ -134,8 +136,8 @@ impl Style<'_> {
         Json::Object(object)
     }
 
-    /// A CPU's counter is enabled all the time. One that never was is of an event that this CPU does not count, as
-    /// those of memory controllers, which have one CPU for all.
+    /// A CPU's counter is enabled all the time. One that never was is of an event that this CPU
+    /// does not count, as those of memory controllers, which have one CPU for all.
     fn counted(&self, value: &Value) -> bool {
         self.of == Of::Threads || value.enabled_ns > 0
     }

@@ -1,5 +1,5 @@
-//! What stands between the slashes of a PMU's event: `event=0x3c,umask=0`, `cpu-cycles`, `mem-loads,ldlat=30`, `r3c`,
-//! `config=0x3c,name=mine`.
+//! What stands between the slashes of a PMU's event: `event=0x3c,umask=0`, `cpu-cycles`,
+//! `mem-loads,ldlat=30`, `r3c`, `config=0x3c,name=mine`.
 
 use super::error::CounterError;
 use super::event::{Encoding, Event};
@@ -10,8 +10,9 @@ use super::pmu::{self, Pmu};
 use super::tokens::number;
 use crate::doctor::Root;
 
-/// The event of one PMU that the terms say. A term without a value is, in this order: an event of the PMU in sysfs, one of
-/// the kernel's own where the PMU is that of the CPUs, a raw number, a field of one bit that is set.
+/// The event of one PMU that the terms say. A term without a value is, in this order: an event of
+/// the PMU in sysfs, one of the kernel's own where the PMU is that of the CPUs, a raw number, a
+/// field of one bit that is set.
 ///
 /// # Errors
 /// A term that the PMU does not know, a value that does not fit, or one that is missing.

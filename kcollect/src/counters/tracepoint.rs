@@ -1,7 +1,8 @@
 //! The numbers of the kernel's tracepoints, from tracefs.
 //!
-//! Where tracefs is mounted it is read there. Where it is not, and we may, it is read through a mount that belongs to no
-//! directory (`fsopen(2)`, `fsmount(2)`): nobody else sees it, and it is gone when the last file of it is closed.
+//! Where tracefs is mounted it is read there. Where it is not, and we may, it is read through a
+//! mount that belongs to no directory (`fsopen(2)`, `fsmount(2)`): nobody else sees it, and it is
+//! gone when the last file of it is closed.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -64,7 +65,8 @@ impl Tracepoints {
     /// The number of a tracepoint.
     ///
     /// # Errors
-    /// [`CounterError::NoEvent`] with the names that are like it, or [`CounterError::NoTracefs`] where it is not for us.
+    /// [`CounterError::NoEvent`] with the names that are like it, or [`CounterError::NoTracefs`]
+    /// where it is not for us.
     pub fn id(&self, group: &str, event: &str) -> Result<u64, CounterError> {
         let name = format!("{group}:{event}");
         let file = self.events.join(group).join(event).join("id");

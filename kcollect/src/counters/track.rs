@@ -1,9 +1,9 @@
 //! `kcollect track`: the counters of a process or of a command, by thread.
 //!
-//! Rows come in the order of time: a tick of each thread every so often, births, forks, execs and ends as they
-//! happen. The figures of a tick are of its time alone; those of an end are of the whole life, or since it was followed. The
-//! last row is the total of all, from the counters that everybody shares: it is right even where a thread's row is not
-//! complete.
+//! Rows come in the order of time: a tick of each thread every so often, births, forks, execs and
+//! ends as they happen. The figures of a tick are of its time alone; those of an end are of the
+//! whole life, or since it was followed. The last row is the total of all, from the counters that
+//! everybody shares: it is right even where a thread's row is not complete.
 //!
 //! What is tracked is not ours to end: on Ctrl-C it goes on, uncounted.
 
@@ -32,10 +32,12 @@ use crate::machine::{self, now, online_cpus};
 use crate::output::Output;
 use crate::signals::{self, Signals};
 
-/// How often it is looked what has happened, at least: a thread's own counters begin that much late at most.
+/// How often it is looked what has happened, at least: a thread's own counters begin that much late
+/// at most.
 const ROUND: Duration = Duration::from_millis(20);
 
-/// For how long the command is waited for when kcollect is told to end: on a terminal, Ctrl-C is for both.
+/// For how long the command is waited for when kcollect is told to end: on a terminal, Ctrl-C is
+/// for both.
 const FAREWELL: u64 = 200_000_000;
 
 /// Who is tracked.
@@ -61,7 +63,8 @@ pub struct Request {
 /// Tracks. Gives the exit code: the command's, or 0.
 ///
 /// # Errors
-/// A [`Failure`] with its cure: an event that cannot be counted, a process that is not there, a file that cannot be written.
+/// A [`Failure`] with its cure: an event that cannot be counted, a process that is not there, a
+/// file that cannot be written.
 pub fn track(request: &Request, output: &mut Output) -> Result<u8, Failure> {
     let events = request.wish.events()?;
     let signals = Signals::listen(None, None).map_err(|error| software("signals", &error))?;
@@ -157,7 +160,8 @@ impl Tracking<'_> {
         loop {
             self.wait(due)?;
             let ended = self.ended()?;
-            // With it all its threads have ended, and have told everything; its descendants have not.
+            // With it all its threads have ended, and have told everything; its descendants have
+            // not.
             self.round(ended && !self.request.forks)?;
             let time = now();
             if let (Some(next), Some(period)) = (due, period)

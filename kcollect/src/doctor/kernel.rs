@@ -1,4 +1,5 @@
-//! What the kernel was built with and how it was booted: version, BTF, lockdown, symbols, the BPF compiler.
+//! What the kernel was built with and how it was booted: version, BTF, lockdown, symbols, the BPF
+//! compiler.
 
 use super::privilege::Effective;
 use super::{Finding, Root};
@@ -64,7 +65,8 @@ pub(super) fn lockdown(root: &Root) -> Finding {
     // The mode in force is the one in brackets: "none [integrity] confidentiality".
     let mode = text.split(['[', ']']).nth(1).unwrap_or(&text);
     match mode {
-        // Also forbids perf's and BPF's reads of kernel memory (security.h, LOCKDOWN_BPF_READ_KERNEL and LOCKDOWN_PERF).
+        // Also forbids perf's and BPF's reads of kernel memory (security.h,
+        // LOCKDOWN_BPF_READ_KERNEL and LOCKDOWN_PERF).
         "confidentiality" => Finding::fail(
             NAME,
             Kind::Unavailable,
@@ -87,7 +89,8 @@ pub(super) fn symbols(root: &Root) -> Finding {
             "boot a kernel built with CONFIG_KALLSYMS=y",
         );
     };
-    // A hidden address is written as zeros. Some first symbols are per-CPU offsets, which are small, but only one is 0.
+    // A hidden address is written as zeros. Some first symbols are per-CPU offsets, which are
+    // small, but only one is 0.
     let real = String::from_utf8_lossy(&head).lines().any(|line| {
         let address = line.split(' ').next().unwrap_or_default();
         address.len() >= 8 && address.bytes().any(|byte| byte != b'0')
@@ -118,7 +121,8 @@ pub(super) fn jit(root: &Root) -> Finding {
             "sudo sysctl net.core.bpf_jit_enable=1",
         ),
         Some(_) => Finding::ok(NAME, "on"),
-        // A kernel with CONFIG_BPF_JIT_ALWAYS_ON still shows it; a network namespace of a container does not.
+        // A kernel with CONFIG_BPF_JIT_ALWAYS_ON still shows it; a network namespace of a container
+        // does not.
         None => Finding::ok(NAME, "not visible from here"),
     }
 }
@@ -137,7 +141,8 @@ pub(super) fn jit_symbols(root: &Root) -> Finding {
             "off: BPF programs have no names in stacks",
             "sudo sysctl net.core.bpf_jit_kallsyms=1",
         ),
-        // Hardening turns the symbols off, whatever their own switch says (bpf_jit_kallsyms_enabled in linux/filter.h).
+        // Hardening turns the symbols off, whatever their own switch says (bpf_jit_kallsyms_enabled
+        // in linux/filter.h).
         (1.., _) => Finding::warn(
             NAME,
             format!(

@@ -3,7 +3,8 @@
 use super::{Finding, Root};
 use crate::exit::Kind;
 
-/// Inodes of the first namespaces, fixed in the kernel (linux/proc_ns.h: PROC_PID_INIT_INO, PROC_USER_INIT_INO).
+/// Inodes of the first namespaces, fixed in the kernel (linux/proc_ns.h: PROC_PID_INIT_INO,
+/// PROC_USER_INIT_INO).
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 

@@ -1,12 +1,13 @@
 //! What this machine permits, what it lacks for profiling, and the cure for that.
 //!
-//! A refusal of the kernel is one number, EPERM, for a dozen reasons: lockdown, a capability, a sysctl, a container. Each
-//! reason can be read beforehand from /proc and /sys, so it is. `kcollect doctor` prints every [`Finding`];
-//! a start that fails asks [`first_obstacle`] for the one to show, so that both say the same words.
+//! A refusal of the kernel is one number, EPERM, for a dozen reasons: lockdown, a capability, a
+//! sysctl, a container. Each reason can be read beforehand from /proc and /sys, so it is. `kcollect
+//! doctor` prints every [`Finding`]; a start that fails asks [`first_obstacle`] for the one to
+//! show, so that both say the same words.
 //!
-//! Every check is a pure function of a [`Root`], the directory that holds `proc` and `sys`. What can be known only by
-//! trying, such as whether the kernel takes a BPF program, is no business of this module: whoever tries it appends a
-//! [`Finding`] of its own to the list.
+//! Every check is a pure function of a [`Root`], the directory that holds `proc` and `sys`. What
+//! can be known only by trying, such as whether the kernel takes a BPF program, is no business of
+//! this module: whoever tries it appends a [`Finding`] of its own to the list.
 //!
 //! What this refuses: to change anything. A cure is told, and the user applies it.
 
@@ -115,7 +116,8 @@ pub fn examine(root: &Root) -> Vec<Finding> {
     ]
 }
 
-/// The first reason why a recording cannot start. None: nothing that was looked at stands in the way.
+/// The first reason why a recording cannot start. None: nothing that was looked at stands in the
+/// way.
 #[must_use]
 pub fn first_obstacle(findings: &[Finding]) -> Option<Failure> {
     let finding = findings

@@ -7,7 +7,8 @@ use super::{Finding, Root};
 const RATE_HIGH: u64 = 1004;
 const RATE_ON: u64 = 100;
 
-/// The side-band's ring of one CPU: 128 pages of data and one of control. The kernel allows exactly that by default.
+/// The side-band's ring of one CPU: 128 pages of data and one of control. The kernel allows exactly
+/// that by default.
 const RING_KIB: u64 = 516;
 
 /// How deep the kernel records stacks unless told otherwise (PERF_MAX_STACK_DEPTH).
@@ -22,7 +23,8 @@ pub(super) fn paranoid(root: &Root) -> Finding {
             "boot a kernel built with CONFIG_PERF_EVENTS=y; in a container, run it with --privileged",
         );
     };
-    // kcollect opens events of whole CPUs with kernel stacks, which perf_event_open(2) grants to everyone at 0 and below.
+    // kcollect opens events of whole CPUs with kernel stacks, which perf_event_open(2) grants to
+    // everyone at 0 and below.
     if level <= 0 {
         return Finding::ok(
             NAME,
@@ -33,7 +35,8 @@ pub(super) fn paranoid(root: &Root) -> Finding {
     if effective.is_some_and(Effective::admin) {
         return Finding::ok(NAME, format!("{level}, which does not bind root"));
     }
-    // Debian bars everything at 3 and Ubuntu at 4, and lets CAP_SYS_ADMIN pass only; the plain kernel knows no such level.
+    // Debian bars everything at 3 and Ubuntu at 4, and lets CAP_SYS_ADMIN pass only; the plain
+    // kernel knows no such level.
     if level < 3 && effective.is_some_and(Effective::perfmon) {
         return Finding::ok(NAME, format!("{level}, which does not bind CAP_PERFMON"));
     }
@@ -95,7 +98,8 @@ pub(super) fn stack_depth(root: &Root) -> Finding {
 
 pub(super) fn locked_memory(root: &Root) -> Finding {
     const NAME: &str = "locked memory";
-    // `Max locked memory         8388608              8388608              bytes`: the soft limit binds.
+    // `Max locked memory         8388608              8388608              bytes`: the soft limit
+    // binds.
     let limits = root.text("/proc/self/limits").unwrap_or_default();
     let soft = limits
         .lines()
@@ -115,7 +119,8 @@ pub(super) fn locked_memory(root: &Root) -> Finding {
             ),
         );
     }
-    // perf_mmap() lets through what fits the allowance of each user and CPU, and asks the limit for the rest only.
+    // perf_mmap() lets through what fits the allowance of each user and CPU, and asks the limit for
+    // the rest only.
     let allowance = root
         .number::<u64>("/proc/sys/kernel/perf_event_mlock_kb")
         .unwrap_or(RING_KIB);

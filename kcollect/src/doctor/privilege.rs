@@ -1,7 +1,7 @@
 //! Whether this process has the capabilities that profiling needs, and which one is missing.
 //!
-//! Capabilities are asked, not the user id: root in a container often lacks them, and a binary with file capabilities
-//! needs no root.
+//! Capabilities are asked, not the user id: root in a container often lacks them, and a binary with
+//! file capabilities needs no root.
 
 use super::{Finding, Root};
 use crate::exit::Kind;
@@ -68,7 +68,8 @@ impl Effective {
         bits.iter().any(|bit| self.0 >> bit & 1 == 1)
     }
 
-    /// Not bound by `kernel.perf_event_paranoid`, also where Debian and Ubuntu have made that stricter.
+    /// Not bound by `kernel.perf_event_paranoid`, also where Debian and Ubuntu have made that
+    /// stricter.
     pub(super) fn admin(self) -> bool {
         self.any(&[CAP_SYS_ADMIN])
     }

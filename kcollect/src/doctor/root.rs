@@ -48,7 +48,8 @@ impl Root {
         self.join(path)
     }
 
-    /// The names in a directory, in order; those that are not text are left out. Empty: not there, or not readable.
+    /// The names in a directory, in order; those that are not text are left out. Empty: not there,
+    /// or not readable.
     #[must_use]
     pub fn names(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.join(path))

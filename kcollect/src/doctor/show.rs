@@ -7,8 +7,8 @@ use serde_json::json;
 use super::{Finding, Verdict, exit_kind};
 use crate::exit::Kind;
 
-/// A plain table, one finding a row with its cure below, lines no wider than `width` columns. None: lines as long as
-/// they need be, which is right for a pipe.
+/// A plain table, one finding a row with its cure below, lines no wider than `width` columns. None:
+/// lines as long as they need be, which is right for a pipe.
 #[must_use]
 pub fn table(findings: &[Finding], width: Option<u16>) -> String {
     let mut table = Table::new();
@@ -43,8 +43,8 @@ pub fn table(findings: &[Finding], width: Option<u16>) -> String {
     format!("{}\n\n{last}\n", rows.join("\n"))
 }
 
-/// One object: `ok` (no finding fails), `exit_code`, and `findings`, each with `name`, `found`, `verdict` (`ok`, `warn`
-/// or `fail`), `cure` (text or null) and `exit_code`.
+/// One object: `ok` (no finding fails), `exit_code`, and `findings`, each with `name`, `found`,
+/// `verdict` (`ok`, `warn` or `fail`), `cure` (text or null) and `exit_code`.
 #[must_use]
 pub fn json(findings: &[Finding]) -> String {
     let kind = exit_kind(findings);

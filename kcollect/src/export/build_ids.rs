@@ -1,4 +1,5 @@
-//! Build ids of load objects, from the copies in the experiment. Objects of which it has none have none here.
+//! Build ids of load objects, from the copies in the experiment. Objects of which it has none have
+//! none here.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -10,7 +11,8 @@ use user_collector::archive::build_id;
 
 use crate::report::model::{Model, ObjectKind};
 
-/// For each load object, at its position in the model, the build id in hexadecimal digits; empty where it is not known.
+/// For each load object, at its position in the model, the build id in hexadecimal digits; empty
+/// where it is not known.
 #[must_use]
 pub(super) fn of(model: &Model) -> Vec<String> {
     let founders = model.experiments.iter().enumerate();

@@ -1,7 +1,8 @@
 //! The file that comes out: what it is called, and how it is made.
 //!
-//! It is written beside its place and moved there when it is complete, so that nobody sees half of it, what was there
-//! before stays if something fails, and no link is followed. A place that is no ordinary file, such as a pipe, is written to.
+//! It is written beside its place and moved there when it is complete, so that nobody sees half of
+//! it, what was there before stays if something fails, and no link is followed. A place that is no
+//! ordinary file, such as a pipe, is written to.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};

@@ -1,11 +1,14 @@
-//! The Firefox Profiler's format, for <https://profiler.firefox.com>: threads of processes on one time line.
+//! The Firefox Profiler's format, for <https://profiler.firefox.com>: threads of processes on one
+//! time line.
 //!
-//! A sample weighs ticks, ends when they ended, and tells how much of them the thread was on a CPU, which the height of the
-//! graphs is made of. Its leaf is the state, `[lock]`, in a category with a colour of its own; below, categories tell the
-//! kernel from user code and from code made at run time. Time away from a CPU is a marker too, with its stack. Colours are
-//! of the profiler's palette.
+//! A sample weighs ticks, ends when they ended, and tells how much of them the thread was on a CPU,
+//! which the height of the graphs is made of. Its leaf is the state, `[lock]`, in a category with a
+//! colour of its own; below, categories tell the kernel from user code and from code made at run
+//! time. Time away from a CPU is a marker too, with its stack. Colours are of the profiler's
+//! palette.
 //!
-//! The crate holds all of it until it is written: some 150 bytes a tick array, and the stacks once for each thread.
+//! The crate holds all of it until it is written: some 150 bytes a tick array, and the stacks once
+//! for each thread.
 
 use std::io::{self, Write};
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! Folded stacks, a line each: `process;main;read;ksys_read_[k];[sleep] 10007`, as inferno, flamegraph.pl and many others
-//! read them.
+//! Folded stacks, a line each: `process;main;read;ksys_read_[k];[sleep] 10007`, as inferno,
+//! flamegraph.pl and many others read them.
 //!
-//! The number is microseconds. The last frame is the state; the kernel's functions end in `_[k]`, as with perf's
-//! collapsers. Since nothing in this format can be quoted, names are changed where they would break it: see [`clean`].
+//! The number is microseconds. The last frame is the state; the kernel's functions end in `_[k]`,
+//! as with perf's collapsers. Since nothing in this format can be quoted, names are changed where
+//! they would break it: see [`clean`].
 
 use std::io::{self, Write};
 
@@ -49,11 +50,13 @@ impl By {
     }
 }
 
-/// Names are cut behind this many characters: those of templates can have any length, and would be in many lines.
+/// Names are cut behind this many characters: those of templates can have any length, and would be
+/// in many lines.
 const LONGEST: usize = 500;
 
-/// A name that breaks no line, no stack and no picture: without `;`, without what XML has no room for, without a number at
-/// its end that would be taken for a count, of a bearable length, and with something in it.
+/// A name that breaks no line, no stack and no picture: without `;`, without what XML has no room
+/// for, without a number at its end that would be taken for a count, of a bearable length, and with
+/// something in it.
 #[must_use]
 pub fn clean(name: &str) -> String {
     let fits = |character: char| match character {

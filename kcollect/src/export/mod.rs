@@ -1,7 +1,9 @@
-//! Experiments for other tools (`kcollect export`): by anybody, on any machine, from the directory alone.
+//! Experiments for other tools (`kcollect export`): by anybody, on any machine, from the directory
+//! alone.
 //!
-//! Data flow one way: a [`Model`] → [`selected`], the ticks that pass the filters, by thread → one module for each format →
-//! [`mod@file`]. In every format the sums are those of `kcollect report` with the same filters, to the microsecond.
+//! Data flow one way: a [`Model`] → [`selected`], the ticks that pass the filters, by thread → one
+//! module for each format → [`mod@file`]. In every format the sums are those of `kcollect report`
+//! with the same filters, to the microsecond.
 //!
 //! | format | module | unit |
 //! |---|---|---|
@@ -11,8 +13,8 @@
 //! | Perfetto | [`perfetto`] | slices of states, samples on CPU |
 //! | speedscope | [`speedscope`] | microseconds, in the order of time |
 //!
-//! Names are other people's: whatever is in them, no format breaks. Where a format can quote, it does; where it cannot, they
-//! are changed ([`folded::clean`]).
+//! Names are other people's: whatever is in them, no format breaks. Where a format can quote, it
+//! does; where it cannot, they are changed ([`folded::clean`]).
 
 mod build_ids;
 pub mod file;
@@ -180,7 +182,8 @@ pub fn seconds(microseconds: i64) -> String {
 /// Makes it, and says where it is.
 ///
 /// # Errors
-/// When there is no experiment, or nothing of one can be read, or nothing passes the filters, or it cannot be written.
+/// When there is no experiment, or nothing of one can be read, or nothing passes the filters, or it
+/// cannot be written.
 pub fn export(request: &Request, output: &mut Output) -> Result<(), Failure> {
     let paths = experiments(&request.experiments)?;
     let model = Model::load(&paths)?;

@@ -1,10 +1,10 @@
 //! The ticks that are exported: those that pass a filter, by thread and in the order of time.
 //!
-//! Ticks are a length of time that *ends* when they were recorded, on the way back to user mode. A timeline wants to know
-//! when each began, and wants nothing to overlap: see [`OfThread::slices`].
+//! Ticks are a length of time that *ends* when they were recorded, on the way back to user mode. A
+//! timeline wants to know when each began, and wants nothing to overlap: see [`OfThread::slices`].
 //!
-//! Ticks of CPUs are left out unless they are asked for: who was on a CPU is in the states of its thread already, and would
-//! be counted twice.
+//! Ticks of CPUs are left out unless they are asked for: who was on a CPU is in the states of its
+//! thread already, and would be counted twice.
 
 use experiment_format::microstate::Microstate;
 
@@ -93,8 +93,8 @@ impl<'m> Selected<'m> {
             selected.sums[row.slot()] += model.microseconds(row);
             selected.rows.push(index);
         }
-        // Of one instant the order is that of the file, which is that of the states' numbers: on a CPU, blocked, and then
-        // waiting for a CPU.
+        // Of one instant the order is that of the file, which is that of the states' numbers: on a
+        // CPU, blocked, and then waiting for a CPU.
         selected.rows.sort_unstable_by_key(|index| {
             let row = &model.rows[*index as usize];
             (row.thread, row.time, *index)
@@ -154,9 +154,9 @@ impl<'a, 'm> OfThread<'a, 'm> {
 
     /// Its rows as intervals that do not overlap.
     ///
-    /// Each ends when it was recorded, or later where the one before it would still last: a tick is counted as a whole, so
-    /// that ticks can be a little longer together than the time in which they fell. What was recorded together is laid
-    /// end to end.
+    /// Each ends when it was recorded, or later where the one before it would still last: a tick is
+    /// counted as a whole, so that ticks can be a little longer together than the time in which
+    /// they fell. What was recorded together is laid end to end.
     pub fn slices(self) -> impl Iterator<Item = Slice> + use<'a, 'm> {
         let model = self.model;
         let length = move |row: &Row| (model.microseconds(row) as u64).saturating_mul(1000);

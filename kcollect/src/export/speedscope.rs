@@ -1,8 +1,10 @@
 //! speedscope's own format, a profile of type `sampled` for each thread:
-//! <https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>, with a JSON schema in the npm package.
+//! <https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>, with a JSON schema
+//! in the npm package.
 //!
-//! Samples are in the order of time and weigh microseconds. What a thread was not seen in has no samples, so times in a
-//! profile are sums, and not those of a clock. The leaf is the state. It is written as it is made: nothing of it is held.
+//! Samples are in the order of time and weigh microseconds. What a thread was not seen in has no
+//! samples, so times in a profile are sums, and not those of a clock. The leaf is the state. It is
+//! written as it is made: nothing of it is held.
 
 use std::io::{self, Write};
 

@@ -1,5 +1,5 @@
-//! Where time went, summed while it is recorded: by thread while it lives, by process, by kernel stack, and of the whole
-//! machine.
+//! Where time went, summed while it is recorded: by thread while it lives, by process, by kernel
+//! stack, and of the whole machine.
 //!
 //! Kept so that the summary is there the moment the run ends, however long it was. Bounded: of
 //! processes that came and went by the thousand the smallest are merged into one row, and how many
@@ -142,8 +142,8 @@ impl Accounts {
         })
     }
 
-    /// What the processes have done until now, by number and serial, and how many threads of each live; `serial` gives that of the
-    /// present holder of a number. Small ones may be missing.
+    /// What the processes have done until now, by number and serial, and how many threads of each
+    /// live; `serial` gives that of the present holder of a number. Small ones may be missing.
     #[must_use]
     pub fn processes_now(
         &self,
@@ -169,7 +169,8 @@ impl Accounts {
         (sum, self.living.len())
     }
 
-    /// To the process that a thread belongs to, under its present name, and to the targets that are either.
+    /// To the process that a thread belongs to, under its present name, and to the targets that are
+    /// either.
     fn add(&mut self, owner: Owner, threads: u64, times: &Times) {
         for (target, row) in &mut self.targets {
             if target.pid == owner.pid && target.tid.is_none_or(|wanted| wanted == owner.tid) {

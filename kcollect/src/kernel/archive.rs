@@ -1,9 +1,10 @@
-//! The kernel's load objects in the experiment: an ELF image of the kernel, of each module and of the
-//! BPF programs, with the map events that place them.
+//! The kernel's load objects in the experiment: an ELF image of the kernel, of each module and of
+//! the BPF programs, with the map events that place them.
 //!
 //! They are written before the first tick, so that an experiment whose collector was killed still
-//! has its names, and so that writing them is not in the profile. BPF programs that come during the run are added
-//! as they come, since a process's experiment may end before the run does; modules at the end.
+//! has its names, and so that writing them is not in the profile. BPF programs that come during the
+//! run are added as they come, since a process's experiment may end before the run does; modules at
+//! the end.
 
 use std::mem::replace;
 
@@ -15,8 +16,8 @@ use experiment_format::map::{MapEvent, READ_EXECUTE};
 use super::kcore::Kcore;
 use super::symbols::{self, Object, Symbols};
 
-/// Archives the kernel or one module, with its instructions where `kcore` has them. Gives the events
-/// that map it, from the start of the run on; none for an object without functions.
+/// Archives the kernel or one module, with its instructions where `kcore` has them. Gives the
+/// events that map it, from the start of the run on; none for an object without functions.
 ///
 /// # Errors
 /// When the image can't be laid out or written.
@@ -26,8 +27,8 @@ pub fn kernel_object(
     object: Object<'_>,
     kcore: Option<&Kcore>,
 ) -> Result<Vec<MapEvent>> {
-    // Beyond _etext lies the code of the boot, long since freed, but still at the root of the stacks
-    // of the boot CPU's idle task: names without instructions.
+    // Beyond _etext lies the code of the boot, long since freed, but still at the root of the
+    // stacks of the boot CPU's idle task: names without instructions.
     let end_of_text = object.symbols().find(|symbol| symbol.name == "_etext");
     let end_of_text = end_of_text.map_or(u64::MAX, |mark| mark.address);
     let text = extent(object, |address| address < end_of_text);
@@ -124,8 +125,9 @@ pub fn programs(symbols: &Symbols) -> Vec<Program> {
         .collect()
 }
 
-/// Archives one image of all programs, each mapped by a segment of its own: they lie scattered among
-/// the modules, come and go, and their addresses are used again. Gives the events that map them, those that were not given before.
+/// Archives one image of all programs, each mapped by a segment of its own: they lie scattered
+/// among the modules, come and go, and their addresses are used again. Gives the events that map
+/// them, those that were not given before.
 ///
 /// The image of more programs extends that of fewer: what was placed stays where it was.
 ///

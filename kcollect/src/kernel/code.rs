@@ -1,4 +1,5 @@
-//! The kernel's code: what was there before the run, and what came and went during it; and its images in the archive.
+//! The kernel's code: what was there before the run, and what came and went during it; and its
+//! images in the archive.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,8 +37,8 @@ impl Kernel {
         }
     }
 
-    /// Reads the kernel's symbols and what is loaded into it. Where its addresses are hidden there are
-    /// no names, which `warn` is told: time without a name is better than no profile.
+    /// Reads the kernel's symbols and what is loaded into it. Where its addresses are hidden there
+    /// are no names, which `warn` is told: time without a name is better than no profile.
     ///
     /// # Errors
     /// A [`SymbolsError`], but not [`SymbolsError::Hidden`].
@@ -88,7 +89,8 @@ impl Kernel {
         Ok(maps)
     }
 
-    /// Writes the image of the programs anew, if some came or went since the last time, and gives what that changes.
+    /// Writes the image of the programs anew, if some came or went since the last time, and gives
+    /// what that changes.
     ///
     /// # Errors
     /// When it can't be written.
@@ -99,8 +101,8 @@ impl Kernel {
         }
     }
 
-    /// The same of what came since; and, where only used ones are wanted, of the modules in which one of these `stacks` has a frame. `give_up` is
-    /// asked before each.
+    /// The same of what came since; and, where only used ones are wanted, of the modules in which
+    /// one of these `stacks` has a frame. `give_up` is asked before each.
     ///
     /// # Errors
     /// When they can't be written.
@@ -152,7 +154,8 @@ impl Kernel {
             .collect()
     }
 
-    /// Code came or went at an instant, in an experiment that began at `start`: a BPF program, a trampoline.
+    /// Code came or went at an instant, in an experiment that began at `start`: a BPF program, a
+    /// trampoline.
     pub fn changed(
         &mut self,
         (start, time): (u64, u64),
@@ -172,7 +175,8 @@ impl Kernel {
             self.programs
                 .retain(|program| program.told || !lies_there(program));
         }
-        // Whatever lies there now takes the place of what lay there, whether or not its going was told.
+        // Whatever lies there now takes the place of what lay there, whether or not its going was
+        // told.
         let at = time.saturating_sub(start).max(1);
         self.programs_changed = true;
         for program in self

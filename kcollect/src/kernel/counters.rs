@@ -1,8 +1,9 @@
 //! Counters in the experiment: what they are called there, and what packets say of them.
 //!
-//! As with ticks, each overflow is told twice: for the CPU it happened on, in the founder, with the kernel's stack and the metric
-//! `K_cycles`; and for the thread, with its whole stack and the metric `cycles`, in its process's experiment or, where nobody
-//! follows the process, in the founder too. So either metric holds the machine once.
+//! As with ticks, each overflow is told twice: for the CPU it happened on, in the founder, with the
+//! kernel's stack and the metric `K_cycles`; and for the thread, with its whole stack and the
+//! metric `cycles`, in its process's experiment or, where nobody follows the process, in the
+//! founder too. So either metric holds the machine once.
 
 use std::collections::HashSet;
 

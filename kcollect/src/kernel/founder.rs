@@ -1,8 +1,8 @@
 //! The founder experiment from its first byte to its last: `ktest.1.er`, the kernel's.
 //!
 //! It takes the one time-ordered stream of events and is the only one to write the experiment. When
-//! writing fails (the disk is full) it stops taking data, keeps count of what it turns away, and can
-//! still be closed: what was written until then is a valid experiment.
+//! writing fails (the disk is full) it stops taking data, keeps count of what it turns away, and
+//! can still be closed: what was written until then is a valid experiment.
 
 mod late;
 
@@ -59,11 +59,11 @@ pub struct Founder {
 }
 
 impl Founder {
-    /// Writes all that is known before the first tick: header, notes, the kernel's load objects with
-    /// their text where that can be had. If that fails, nothing is left behind.
+    /// Writes all that is known before the first tick: header, notes, the kernel's load objects
+    /// with their text where that can be had. If that fails, nothing is left behind.
     ///
-    /// The experiment's time begins here, and data are paused until an [`Event::Recording`]: so it can be
-    /// opened from the first instant on, and the writing of images is not in the profile.
+    /// The experiment's time begins here, and data are paused until an [`Event::Recording`]: so it
+    /// can be opened from the first instant on, and the writing of images is not in the profile.
     ///
     /// # Errors
     /// When the experiment can't be written.
@@ -285,8 +285,8 @@ impl Founder {
         }
     }
 
-    /// Before data are taken: what a snapshot has told of processes is handed to the programs in the kernel, so that their stacks are
-    /// walked from the first tick on.
+    /// Before data are taken: what a snapshot has told of processes is handed to the programs in
+    /// the kernel, so that their stacks are walked from the first tick on.
     ///
     /// # Errors
     /// When the kernel has no memory for it.
@@ -422,7 +422,8 @@ impl Founder {
         }
     }
 
-    /// Writes an event of the run: pause, resume, comment. It is made from its time in the experiment.
+    /// Writes an event of the run: pause, resume, comment. It is made from its time in the
+    /// experiment.
     pub fn log_at(&mut self, now: u64, event: impl FnOnce(u64) -> LogEvent) {
         if let Err(error) = self.writer.log(&event(self.at(now))) {
             self.failed.get_or_insert(error);

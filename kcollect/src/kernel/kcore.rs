@@ -1,7 +1,7 @@
 //! The kernel's own memory, by `/proc/kcore`, for the disassembly of what it really executes.
 //!
-//! Many machines have none (no `CONFIG_PROC_KCORE`) or bar it (lockdown). Then the images have names
-//! and no instructions, which is said once and is no error.
+//! Many machines have none (no `CONFIG_PROC_KCORE`) or bar it (lockdown). Then the images have
+//! names and no instructions, which is said once and is no error.
 
 use std::fs::File;
 use std::io;

@@ -1,11 +1,11 @@
 //! The founder: ticks and absences, in time order, become packets of the kernel's experiment.
 //!
-//! Each tick of a CPU is Kernel CPU, as er_kernel has it, and, where a thread was on the CPU, a tick array of that
-//! thread: user, system or trap. Each absence of a thread from the CPUs that boundaries fell into is a tick array
-//! with the kernel stack in which it was away.
+//! Each tick of a CPU is Kernel CPU, as er_kernel has it, and, where a thread was on the CPU, a
+//! tick array of that thread: user, system or trap. Each absence of a thread from the CPUs that
+//! boundaries fell into is a tick array with the kernel stack in which it was away.
 //!
-//! A tick in the kernel has its kernel stack; one in user mode the single frame `<NAME_PID_pid>`; one
-//! of an idle CPU `<IDLE>`, as er_kernel has them. Such a frame is an artificial function at an
+//! A tick in the kernel has its kernel stack; one in user mode the single frame `<NAME_PID_pid>`;
+//! one of an idle CPU `<IDLE>`, as er_kernel has them. Such a frame is an artificial function at an
 //! address where no kernel code can be.
 
 use std::collections::{HashMap, HashSet};
@@ -53,8 +53,8 @@ pub struct Recorded {
     pub unnamed: u64,
     /// Ticks and absences whose stack was cut at the kernel's depth limit.
     pub truncated: u64,
-    /// Ticks and absences for which the kernel gave no stack, or which it did not show: who leaves a CPU and was not seen to
-    /// come to it was away for a known time in an unknown place.
+    /// Ticks and absences for which the kernel gave no stack, or which it did not show: who leaves
+    /// a CPU and was not seen to come to it was away for a known time in an unknown place.
     pub no_stack: u64,
     /// Ticks in which an interrupt or softirq had borrowed the CPU.
     pub irq_work: u64,
@@ -89,8 +89,8 @@ struct UserFrame {
 }
 
 impl Recorder {
-    /// `start` is the zero of the experiment's times, CLOCK_MONOTONIC nanoseconds; `targets` are counted
-    /// apart.
+    /// `start` is the zero of the experiment's times, CLOCK_MONOTONIC nanoseconds; `targets` are
+    /// counted apart.
     #[must_use]
     pub fn new(start: u64, interval_ns: u64, symbols: &Symbols, targets: &[Target]) -> Recorder {
         Recorder {
@@ -108,8 +108,8 @@ impl Recorder {
         }
     }
 
-    /// Writes one tick of a CPU; `processes` is as it was at the tick's time. Gives what the thread did that was on it, for
-    /// whoever writes what that process's threads do.
+    /// Writes one tick of a CPU; `processes` is as it was at the tick's time. Gives what the thread
+    /// did that was on it, for whoever writes what that process's threads do.
     ///
     /// # Errors
     /// When the experiment can't be written.
@@ -260,7 +260,8 @@ impl Recorder {
         self.samples.take(writer, &self.accounts, at, label)
     }
 
-    /// The sample records of all processes of an instant of which all is known, by number and serial.
+    /// The sample records of all processes of an instant of which all is known, by number and
+    /// serial.
     pub fn usage_by_process(
         &mut self,
         processes: &Processes,
@@ -270,7 +271,8 @@ impl Recorder {
         self.samples.of_processes(&self.accounts, at, serial)
     }
 
-    /// Writes what a thread did that nobody follows; `processes` as it is by now, when another one may have the number.
+    /// Writes what a thread did that nobody follows; `processes` as it is by now, when another one
+    /// may have the number.
     ///
     /// # Errors
     /// When the experiment can't be written.
@@ -334,8 +336,8 @@ impl Recorder {
         })
     }
 
-    /// Was the CPU in a trap: an interrupt, or an exception that is no page fault? Then its entry is at
-    /// the root of the stack; a system call's and a kernel thread's roots are others.
+    /// Was the CPU in a trap: an interrupt, or an exception that is no page fault? Then its entry
+    /// is at the root of the stack; a system call's and a kernel thread's roots are others.
     fn is_trap(&self, tick: &Tick) -> bool {
         let within = |pc: &u64| {
             let next = self.trap_entries.partition_point(|(from, _)| from <= pc);
@@ -422,8 +424,8 @@ impl Recorder {
         Ok(uid)
     }
 
-    /// Notes a thread's absence; `processes` is as it was when the thread came back. Gives what it was: blocked, and waiting for
-    /// a CPU.
+    /// Notes a thread's absence; `processes` is as it was when the thread came back. Gives what it
+    /// was: blocked, and waiting for a CPU.
     ///
     /// # Errors
     /// When the experiment can't be written.
@@ -471,7 +473,8 @@ impl Recorder {
         ])
     }
 
-    /// Leaves out what is on top of the scheduler in a stack that was taken in it: our program, and what calls it.
+    /// Leaves out what is on top of the scheduler in a stack that was taken in it: our program, and
+    /// what calls it.
     fn drop_own_frames(&self, stack: &mut Stack) {
         let (from, to) = self.schedule;
         let scheduler = |pc: &u64| (from..to).contains(pc);
@@ -550,7 +553,8 @@ fn artificial(
 const PAGE_FAULT_ENTRY: &str = "asm_exc_page_fault";
 
 /// Is it where interrupts and exceptions enter the kernel? The frame under such a function was
-/// interrupted, it called nothing. x86-64's entry stubs begin with `asm_`, aarch64's with `el1h_64_`.
+/// interrupted, it called nothing. x86-64's entry stubs begin with `asm_`, aarch64's with
+/// `el1h_64_`.
 fn is_entry(name: &str) -> bool {
     [
         "asm_exc_",

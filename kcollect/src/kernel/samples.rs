@@ -1,21 +1,24 @@
 //! Samples: exact times of the whole machine and of every thread, once a second (`-S`).
 //!
-//! The machine's go into `overview`, where gprofng looks for them, as what all threads did since the recording
-//! began. The threads' go into `threads.jsonl`, a file of our own, one JSON object a line, blank lines between them:
+//! The machine's go into `overview`, where gprofng looks for them, as what all threads did since
+//! the recording began. The threads' go into `threads.jsonl`, a file of our own, one JSON object a
+//! line, blank lines between them:
 //!
-//! * a thread that has ended, or changed its state since the last sample, or is told of for the first time. It has its `pid`, `tid` and `name`; `at_ns`, until when its sums are; `ended`, or else the `state` it is in and
-//!   `since_ns`; `lived_ns`; `states_ns` by state; `of_which_ns` and `counts`. All sums are since it was watched first, those
-//!   that are 0 are left out. A thread that has no line at a sample has been in the state of its last line
-//!   ever since.
-//! * `brief`: the number of threads that lived for less than a clock interval and have ended since the last sample, with
-//!   their sums. They have no lines of their own: a storm of them would fill the disk.
-//! * `sample`: number, `label`, `at_ns`, the number of `threads` that live, and the sums of all threads, those
-//!   that ended included. It follows the lines of its threads.
+//! * a thread that has ended, or changed its state since the last sample, or is told of for the
+//!   first time. It has its `pid`, `tid` and `name`; `at_ns`, until when its sums are; `ended`, or
+//!   else the `state` it is in and `since_ns`; `lived_ns`; `states_ns` by state; `of_which_ns` and
+//!   `counts`. All sums are since it was watched first, those that are 0 are left out. A thread
+//!   that has no line at a sample has been in the state of its last line ever since.
+//! * `brief`: the number of threads that lived for less than a clock interval and have ended since
+//!   the last sample, with their sums. They have no lines of their own: a storm of them would fill
+//!   the disk.
+//! * `sample`: number, `label`, `at_ns`, the number of `threads` that live, and the sums of all
+//!   threads, those that ended included. It follows the lines of its threads.
 //!
-//! So at each sample the sums of the last lines of all threads and of all `brief` ones are those of the
-//! `sample` line, but for the time since the last line, which is in the thread's state. Times are
-//! nanoseconds, `at_ns` and `since_ns` since the start of the experiment. The time on a CPU is exact as a whole and split
-//! into user, system and trap by ticks.
+//! So at each sample the sums of the last lines of all threads and of all `brief` ones are those of
+//! the `sample` line, but for the time since the last line, which is in the thread's state. Times
+//! are nanoseconds, `at_ns` and `since_ns` since the start of the experiment. The time on a CPU is
+//! exact as a whole and split into user, system and trap by ticks.
 
 use std::collections::HashMap;
 
@@ -63,14 +66,16 @@ impl Told {
         }
     }
 
-    /// Whether a thread has done anything but stay in its state since. A change that nobody saw, and that the scheduler's
-    /// own sums told of later, does not move the time that its state is known since.
+    /// Whether a thread has done anything but stay in its state since. A change that nobody saw,
+    /// and that the scheduler's own sums told of later, does not move the time that its state is
+    /// known since.
     fn is_of(self, thread: &ThreadTimes, times: &Times) -> bool {
         thread.since < self.as_of && Told::of(thread, times).elsewhere == self.elsewhere
     }
 }
 
-/// Time on a CPU until a sample, split by the ticks of each span between two samples, so that none of the parts shrinks.
+/// Time on a CPU until a sample, split by the ticks of each span between two samples, so that none
+/// of the parts shrinks.
 #[derive(Debug, Default)]
 struct Split {
     on_cpu: u64,
@@ -197,8 +202,8 @@ impl Samples {
         records
     }
 
-    /// The record for gprofng. What Linux counts for no thread stays 0: messages, signals, swaps. Of the system calls
-    /// it counts those that read and write.
+    /// The record for gprofng. What Linux counts for no thread stays 0: messages, signals, swaps.
+    /// Of the system calls it counts those that read and write.
     fn usage(
         &self,
         at: u64,
@@ -301,7 +306,8 @@ mod tests {
     fn no_part_of_the_time_on_a_cpu_shrinks_and_the_sum_is_exact() {
         let mut split = Split::default();
         assert_eq!(split.until(&until(10, 0, 1000)), [1000, 0, 0]);
-        // All ticks of this span are in the kernel: by the ticks of the whole run user time would shrink.
+        // All ticks of this span are in the kernel: by the ticks of the whole run user time would
+        // shrink.
         assert_eq!(split.until(&until(10, 30, 1100)), [1000, 100, 0]);
         assert_eq!(split.until(&until(10, 30, 1107)), [1000, 107, 0]);
     }

@@ -1,9 +1,9 @@
 //! The functions of the running kernel, as `/proc/kallsyms` names them.
 //!
 //! Text symbols only (types t, T, w, W). kallsyms has no sizes: a function reaches to the next
-//! address that has a name, the last one of a load object to the end of its page. Every alias is kept; where one name must be chosen it is the shortest,
-//! as in gprofng, except that a linker's mark (`_stext`, `__entry_text_start` …) yields to any real
-//! function at its address.
+//! address that has a name, the last one of a load object to the end of its page. Every alias is
+//! kept; where one name must be chosen it is the shortest, as in gprofng, except that a linker's
+//! mark (`_stext`, `__entry_text_start` …) yields to any real function at its address.
 //!
 //! It refuses a kallsyms whose addresses are hidden: a profile without names is no profile.
 
@@ -12,8 +12,9 @@ use std::{fs, io};
 
 /// The load object of the kernel itself.
 pub const KERNEL: &str = "vmlinux";
-/// The load object of the code that the kernel makes as it runs, called so by kallsyms: BPF programs
-/// and trampolines. `[__builtin__ftrace]` and its like, the trampolines of tracing, are put to it.
+/// The load object of the code that the kernel makes as it runs, called so by kallsyms: BPF
+/// programs and trampolines. `[__builtin__ftrace]` and its like, the trampolines of tracing, are
+/// put to it.
 pub const BPF: &str = "[bpf]";
 
 /// No function is longer: what lies further behind a symbol is not its.
@@ -47,7 +48,8 @@ impl<'a> Object<'a> {
     }
 }
 
-/// All functions of the running kernel. There are a hundred thousand, and they are kept all the time.
+/// All functions of the running kernel. There are a hundred thousand, and they are kept all the
+/// time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Symbols {
     objects: Vec<(String, Vec<Kept>)>,
@@ -229,7 +231,8 @@ impl Symbols {
         (pc - symbol.address < symbol.size).then_some(Place { object, symbol })
     }
 
-    /// Where a function of the kernel itself lies: first address and end. (0, 0) where there is none.
+    /// Where a function of the kernel itself lies: first address and end. (0, 0) where there is
+    /// none.
     #[must_use]
     pub fn extent(&self, function: &str) -> (u64, u64) {
         self.objects()
@@ -266,7 +269,8 @@ fn size(line: &Line<'_>, next: Option<&Line<'_>>) -> u64 {
     to_next.min(most)
 }
 
-/// A size, or a position in lists of a hundred thousand and their names. A position beyond 32 bits would be found nowhere.
+/// A size, or a position in lists of a hundred thousand and their names. A position beyond 32 bits
+/// would be found nowhere.
 fn number(position: impl TryInto<u32>) -> u32 {
     position.try_into().unwrap_or(u32::MAX)
 }

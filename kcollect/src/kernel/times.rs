@@ -1,4 +1,5 @@
-//! Where the time of a thread went, or of many: exact nanoseconds, ticks, and what the kernel counted.
+//! Where the time of a thread went, or of many: exact nanoseconds, ticks, and what the kernel
+//! counted.
 
 use bpf::{Counts, Details, ThreadTimes};
 use experiment_format::microstate::Microstate;
@@ -54,8 +55,8 @@ impl Ticks {
         self.trap += other.trap;
     }
 
-    /// Splits nanoseconds on a CPU into user, system and trap time. Who was too short for a tick spent its time being
-    /// made and ended, in the kernel.
+    /// Splits nanoseconds on a CPU into user, system and trap time. Who was too short for a tick
+    /// spent its time being made and ended, in the kernel.
     #[must_use]
     pub fn split(&self, on_cpu: u64) -> [u64; 3] {
         let part = |ticks: u64| match self.sum() {

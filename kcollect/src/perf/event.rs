@@ -9,8 +9,8 @@ use perf_event_open_sys::bindings as sys;
 
 use crate::counters::event::Request;
 
-/// Opens the clock of one CPU: it fires every `period_ns`, on an hrtimer, whether the CPU is busy or
-/// idle, and is disabled until a BPF program is attached.
+/// Opens the clock of one CPU: it fires every `period_ns`, on an hrtimer, whether the CPU is busy
+/// or idle, and is disabled until a BPF program is attached.
 ///
 /// # Errors
 /// What the kernel says; ENODEV is a CPU that is offline.
@@ -21,8 +21,9 @@ pub fn open_clock(cpu: u32, period_ns: u64) -> io::Result<OwnedFd> {
     open(&mut attr, cpu)
 }
 
-/// Opens a counter on one CPU, in whatever runs there. It overflows every so often, but for a tracepoint, whose program sees every
-/// hit. It is disabled, and reads as its count, for how long it was enabled and for how long it counted.
+/// Opens a counter on one CPU, in whatever runs there. It overflows every so often, but for a
+/// tracepoint, whose program sees every hit. It is disabled, and reads as its count, for how long
+/// it was enabled and for how long it counted.
 ///
 /// # Errors
 /// What the kernel says; ENODEV is a CPU that is offline.

@@ -33,7 +33,8 @@ impl PerfRing {
     /// Records are whole: the kernel moves the head only past finished ones.
     pub(crate) fn take(&self, bytes: &mut Vec<u8>) {
         let size = (self.map.len() - self.page) as u64;
-        // SAFETY: the offset lies in the control page, 8-aligned, and the kernel writes it atomically.
+        // SAFETY: the offset lies in the control page, 8-aligned, and the kernel writes it
+        // atomically.
         let head = unsafe { self.control(std::mem::offset_of!(perf_event_mmap_page, data_head)) };
         // SAFETY: as above; only we write the tail.
         let tail = unsafe { self.control(std::mem::offset_of!(perf_event_mmap_page, data_tail)) };
@@ -49,13 +50,15 @@ impl PerfRing {
         tail.store(end, Ordering::Release);
     }
 
-    /// Fills `bytes`, whole words, from a place in the ring's endless stream of bytes, whether the head has passed it or not: what
-    /// is there may be old, or be written at this moment. Both are multiples of eight.
+    /// Fills `bytes`, whole words, from a place in the ring's endless stream of bytes, whether the
+    /// head has passed it or not: what is there may be old, or be written at this moment. Both are
+    /// multiples of eight.
     pub(crate) fn peek(&self, at: u64, bytes: &mut [u8]) {
         let size = (self.map.len() - self.page) as u64;
         for (number, word) in bytes.chunks_exact_mut(8).enumerate() {
             let offset = (at + 8 * number as u64) % size / 8 * 8;
-            // SAFETY: the offset is within the data pages and 8-aligned; whoever writes there does so by whole words.
+            // SAFETY: the offset is within the data pages and 8-aligned; whoever writes there does
+            // so by whole words.
             let value = unsafe { self.control(self.page + offset as usize) };
             word.copy_from_slice(&value.load(Ordering::Acquire).to_ne_bytes());
         }
@@ -63,7 +66,8 @@ impl PerfRing {
 
     /// Up to where the kernel says that it has written.
     pub(crate) fn head(&self) -> u64 {
-        // SAFETY: the offset lies in the control page, 8-aligned, and the kernel writes it atomically.
+        // SAFETY: the offset lies in the control page, 8-aligned, and the kernel writes it
+        // atomically.
         let head = unsafe { self.control(std::mem::offset_of!(perf_event_mmap_page, data_head)) };
         head.load(Ordering::Acquire)
     }
@@ -76,7 +80,8 @@ impl PerfRing {
     }
 
     /// # Safety
-    /// `offset` must be that of an 8-byte field of the control page, or of an aligned word of the data.
+    /// `offset` must be that of an 8-byte field of the control page, or of an aligned word of the
+    /// data.
     unsafe fn control(&self, offset: usize) -> &AtomicU64 {
         let field = self.map.as_mut_ptr().wrapping_add(offset).cast();
         // SAFETY: the caller names a word of the map, which is there as long as `self` lives.

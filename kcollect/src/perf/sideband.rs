@@ -75,8 +75,8 @@ pub enum SidebandEvent {
     Other,
 }
 
-/// Begins listening on a CPU, from this instant. `page` is the machine's page size in bytes. The ring's descriptor becomes readable
-/// when it is a quarter full.
+/// Begins listening on a CPU, from this instant. `page` is the machine's page size in bytes. The
+/// ring's descriptor becomes readable when it is a quarter full.
 ///
 /// # Errors
 /// What `perf_event_open(2)` or `mmap(2)` says.
@@ -86,7 +86,8 @@ pub(crate) fn listen(cpu: u32, page: usize) -> io::Result<PerfRing> {
     PerfRing::new(event, page, ORDER)
 }
 
-/// Splits bytes of rings into records, each with its time. What is left of a record cut short counts as a lost one.
+/// Splits bytes of rings into records, each with its time. What is left of a record cut short
+/// counts as a lost one.
 pub fn records(mut bytes: &[u8], mut each: impl FnMut(u64, SidebandEvent)) {
     let mut last = 0;
     while !bytes.is_empty() {
@@ -192,8 +193,8 @@ fn map(body: &[u8], misc: u16) -> Option<SidebandEvent> {
 /// "unregister", the name padded to eight bytes, and then the time.
 ///
 /// The time is not in the last eight bytes: where several side-bands listen on one CPU, the kernel
-/// (`perf_event_ksymbol_output`) lets the record's size grow from one listener to the next, so later
-/// ones get zeros behind it.
+/// (`perf_event_ksymbol_output`) lets the record's size grow from one listener to the next, so
+/// later ones get zeros behind it.
 fn kernel_code(rest: &[u8]) -> Option<(u64, SidebandEvent)> {
     let (address, rest) = rest.split_first_chunk::<8>()?;
     let (size, rest) = rest.split_first_chunk::<4>()?;

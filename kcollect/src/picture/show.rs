@@ -1,8 +1,8 @@
 //! `kcollect view`: makes the page, and writes it or offers it.
 //!
-//! The page holds what the experiment holds, kernel addresses and other people's command lines, and is as private: its file
-//! has mode 0600. It is written under another name first, so that a page that is there already is replaced whole or not
-//! at all.
+//! The page holds what the experiment holds, kernel addresses and other people's command lines, and
+//! is as private: its file has mode 0600. It is written under another name first, so that a page
+//! that is there already is replaced whole or not at all.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -32,7 +32,8 @@ pub struct Request {
 pub enum Wish {
     /// It is written to this file; none: beside the experiment, and called like it.
     File(Option<PathBuf>),
-    /// It is offered to browsers of this machine until a signal comes, at this port; 0: at a free one.
+    /// It is offered to browsers of this machine until a signal comes, at this port; 0: at a free
+    /// one.
     Serve(u16),
 }
 

@@ -1,8 +1,8 @@
 //! Sums: one pass over the rows, and one over the stacks.
 //!
-//! [`totals`] adds up rows by stack, thread, CPU and experiment, in vectors that are indexed by number. All that is asked of
-//! functions follows from the sums by stack, of which there are far fewer: [`functions`] walks the trie once,
-//! [`Relatives::of`] looks at the stacks of one function.
+//! [`totals`] adds up rows by stack, thread, CPU and experiment, in vectors that are indexed by
+//! number. All that is asked of functions follows from the sums by stack, of which there are far
+//! fewer: [`functions`] walks the trie once, [`Relatives::of`] looks at the stacks of one function.
 
 use rustc_hash::FxHashMap;
 
@@ -177,8 +177,9 @@ pub fn functions(model: &Model, totals: &Totals) -> Functions {
     Functions { functions, objects }
 }
 
-/// What things have of these totals, of several kinds at a time: so many are there of each kind, and such a thing, by
-/// number, is a frame. A frame that is none counts for nothing but those that call it.
+/// What things have of these totals, of several kinds at a time: so many are there of each kind,
+/// and such a thing, by number, is a frame. A frame that is none counts for nothing but those that
+/// call it.
 #[must_use]
 pub fn shares<const KINDS: usize>(
     model: &Model,
@@ -277,10 +278,12 @@ impl Tally {
     }
 }
 
-/// Who calls a function and whom it calls, with what each is owed of its inclusive time (attributed).
+/// Who calls a function and whom it calls, with what each is owed of its inclusive time
+/// (attributed).
 ///
-/// Of a stack in which the function is several times, the innermost one counts, as in gprofng (`PathTree::get_clr_metrics`,
-/// `get_cle_metrics`): so callers add up to the inclusive time, and callees and the function itself do.
+/// Of a stack in which the function is several times, the innermost one counts, as in gprofng
+/// (`PathTree::get_clr_metrics`, `get_cle_metrics`): so callers add up to the inclusive time, and
+/// callees and the function itself do.
 #[derive(Debug, Clone, Default)]
 pub struct Relatives {
     /// By caller; none is the root.

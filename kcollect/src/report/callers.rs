@@ -1,7 +1,8 @@
-//! The callers in one experiment's stacks, by their addresses: a trie like that of [`Stacks`](super::stacks::Stacks), which
-//! says what they stand for there, and when.
+//! The callers in one experiment's stacks, by their addresses: a trie like that of
+//! [`Stacks`](super::stacks::Stacks), which says what they stand for there, and when.
 //!
-//! Stacks of one experiment share most of their callers, so that for most addresses one look into this trie is all.
+//! Stacks of one experiment share most of their callers, so that for most addresses one look into
+//! this trie is all.
 
 use super::model::StackId;
 use super::trie::Trie;
@@ -50,8 +51,8 @@ const UNKNOWN: Lasting<StackId> = Lasting {
 pub(super) struct CallersId(u32);
 
 impl CallersId {
-    /// The roots of the trie: what is above the first address of a complete stack, of one of which there was more, and of
-    /// one that could not be unwound.
+    /// The roots of the trie: what is above the first address of a complete stack, of one of which
+    /// there was more, and of one that could not be unwound.
     pub(super) const ROOTS: [CallersId; 3] = [CallersId(0), CallersId(1), CallersId(2)];
 }
 

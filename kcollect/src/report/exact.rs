@@ -1,7 +1,9 @@
-//! Exact times of threads, to the nanosecond: what the founder's `threads.jsonl` says of them at its end.
+//! Exact times of threads, to the nanosecond: what the founder's `threads.jsonl` says of them at
+//! its end.
 //!
-//! A thread that has no line at the last sample has been in the state of its last line ever since, so it gets the rest of
-//! the time in that state; on a CPU, as user time. Experiments of other collectors have no such file.
+//! A thread that has no line at the last sample has been in the state of its last line ever since,
+//! so it gets the rest of the time in that state; on a CPU, as user time. Experiments of other
+//! collectors have no such file.
 
 use experiment_format::Error;
 use experiment_format::microstate::Microstate;
@@ -78,7 +80,8 @@ impl Line<'_> {
 }
 
 impl ExactTimes {
-    /// Those of an experiment; none if it has not stored any. Lines that mean nothing are passed over: the last may be cut.
+    /// Those of an experiment; none if it has not stored any. Lines that mean nothing are passed
+    /// over: the last may be cut.
     ///
     /// # Errors
     /// What the system refuses.

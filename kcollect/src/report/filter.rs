@@ -1,4 +1,5 @@
-//! Which rows count: a [`Filter`] is what was asked for, a [`Selection`] the same in the numbers of one model.
+//! Which rows count: a [`Filter`] is what was asked for, a [`Selection`] the same in the numbers of
+//! one model.
 //!
 //! All conditions have to hold; of several values of one condition, any.
 

@@ -1,12 +1,13 @@
 //! Source lines of frames, and inlined functions as frames of their own.
 //!
-//! Debug information is read only for views that want it, once for each load object, for all of its frames together
-//! ([`add`]). A frame at which functions were inlined becomes several, as if these had been called: all views and filters
-//! then know of them, and none has to be told. Whose code was compiled keeps its name and place; an inlined function is the
-//! one of that name in the same load object, if there is exactly one, else a new one.
+//! Debug information is read only for views that want it, once for each load object, for all of its
+//! frames together ([`add`]). A frame at which functions were inlined becomes several, as if these
+//! had been called: all views and filters then know of them, and none has to be told. Whose code
+//! was compiled keeps its name and place; an inlined function is the one of that name in the same
+//! load object, if there is exactly one, else a new one.
 //!
-//! Load objects of one path are one here as in all of the model, even if experiments have different builds of it: lines are
-//! then those of the first experiment that has a copy.
+//! Load objects of one path are one here as in all of the model, even if experiments have different
+//! builds of it: lines are then those of the first experiment that has a copy.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -74,7 +75,8 @@ pub struct Files<'a> {
     model: &'a Model,
     /// Of each founder.
     places: Vec<(ExperimentId, Symboliser)>,
-    /// By [`ObjectId`] the position in `places` of the first that has a copy of it, or else of the first.
+    /// By [`ObjectId`] the position in `places` of the first that has a copy of it, or else of the
+    /// first.
     of_objects: Vec<usize>,
 }
 
@@ -156,8 +158,8 @@ impl<'a> Files<'a> {
     }
 }
 
-/// Whether what came from there is of the build that was recorded, as far as can be known. A file that was found where the
-/// user said, and that nothing contradicts, is taken.
+/// Whether what came from there is of the build that was recorded, as far as can be known. A file
+/// that was found where the user said, and that nothing contradicts, is taken.
 pub(super) fn believable(origin: &Origin, recorded: &str, at: Option<SystemTime>) -> bool {
     match origin {
         Origin::Original {

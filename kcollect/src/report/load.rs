@@ -1,8 +1,8 @@
 //! From open experiments to the [`Model`].
 //!
-//! Subexperiments come first: a founder has ticks of CPUs for all processes, and those of a followed one are to be its own.
-//! Of one that has gone through several programs, or whose number was used again, they belong to that which was seen
-//! nearest in time.
+//! Subexperiments come first: a founder has ticks of CPUs for all processes, and those of a
+//! followed one are to be its own. Of one that has gone through several programs, or whose number
+//! was used again, they belong to that which was seen nearest in time.
 
 use experiment_format::Error;
 use experiment_format::functions::Archives;
@@ -23,10 +23,12 @@ use super::resolve::{Addresses, Resolver};
 use crate::exit::Failure;
 
 impl Model {
-    /// Opens and reads experiments: founders with all that is in them, subexperiments alone, groups (`.erg`).
+    /// Opens and reads experiments: founders with all that is in them, subexperiments alone, groups
+    /// (`.erg`).
     ///
     /// # Errors
-    /// When nothing of one of them can be read. What is missing otherwise is in [`Model::warnings`].
+    /// When nothing of one of them can be read. What is missing otherwise is in
+    /// [`Model::warnings`].
     pub fn load(paths: &[PathBuf]) -> Result<Model, Failure> {
         let mut model = Model::default();
         let opened = open::open(paths, &mut model.warnings)?;
@@ -427,8 +429,8 @@ pub(super) fn archives_of(source: &Experiment) -> Archives {
     }
 }
 
-/// When an experiment was begun, if that was on a machine of this one's name: its files are those that were recorded, unless
-/// they were changed since.
+/// When an experiment was begun, if that was on a machine of this one's name: its files are those
+/// that were recorded, unless they were changed since.
 pub(super) fn recorded_here(source: &Experiment) -> Option<SystemTime> {
     let here = nix::unistd::gethostname().unwrap_or_default();
     let started = u64::try_from(source.start().wall).unwrap_or(0);

@@ -1,9 +1,10 @@
-//! Metrics by gprofng's keywords: what of the states is summed, for a thing itself or with all that it calls, as time or as
-//! a share.
+//! Metrics by gprofng's keywords: what of the states is summed, for a thing itself or with all that
+//! it calls, as time or as a share.
 //!
-//! A list is typed as for gprofng's command `metrics`: `e.user:i.%total:name`. Each part is a flavour (`e` exclusive,
-//! `i` inclusive, both as `ei`), how it is shown (`.` or `+` as time, `%` as a share of the whole, `!` not at all), and a
-//! keyword. Without flavour and mark it stands for both as time. Clock ticks have no counts of their own, so `+` is `.`.
+//! A list is typed as for gprofng's command `metrics`: `e.user:i.%total:name`. Each part is a
+//! flavour (`e` exclusive, `i` inclusive, both as `ei`), how it is shown (`.` or `+` as time, `%`
+//! as a share of the whole, `!` not at all), and a keyword. Without flavour and mark it stands for
+//! both as time. Clock ticks have no counts of their own, so `+` is `.`.
 
 use experiment_format::log::{CounterUnit, ProfileDecl};
 use experiment_format::microstate::Microstate;
@@ -155,7 +156,8 @@ impl Base {
         parts.map(|slot| times[slot]).sum()
     }
 
-    /// The same, or its part of sums of counters: events, nanoseconds where its unit says so, and millionths of a ratio.
+    /// The same, or its part of sums of counters: events, nanoseconds where its unit says so, and
+    /// millionths of a ratio.
     #[must_use]
     pub fn measure(self, times: &Sums, counts: &Sums) -> i64 {
         match self {
@@ -345,7 +347,8 @@ impl Metrics {
         })
     }
 
-    /// The same for things that call nothing: what is inclusive becomes exclusive, and each metric is there once.
+    /// The same for things that call nothing: what is inclusive becomes exclusive, and each metric
+    /// is there once.
     #[must_use]
     pub fn exclusive(&self) -> Metrics {
         self.only(Flavor::Exclusive)
@@ -368,7 +371,8 @@ impl Metrics {
     }
 }
 
-/// Flavours, marks for time and share, and the keyword. As in gprofng, letters are flavours only if a mark follows them.
+/// Flavours, marks for time and share, and the keyword. As in gprofng, letters are flavours only if
+/// a mark follows them.
 fn split(part: &str) -> (Vec<Flavor>, (bool, bool), &str) {
     let both = vec![Flavor::Exclusive, Flavor::Inclusive];
     let letters = part.len() - part.trim_start_matches(['e', 'i']).len();
@@ -408,7 +412,8 @@ pub struct Sort {
 }
 
 impl Sort {
-    /// Understands `e.user`, `i.total`, `user` (which is `e.user`), `name`, each with a `-` ahead for the other way round.
+    /// Understands `e.user`, `i.total`, `user` (which is `e.user`), `name`, each with a `-` ahead
+    /// for the other way round.
     ///
     /// # Errors
     /// A keyword that means nothing here.

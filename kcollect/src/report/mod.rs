@@ -22,29 +22,37 @@
 //! # Ok(()) }
 //! ```
 //!
-//! * **[`Model`]**: vectors of experiments, processes, threads, CPUs, load objects, functions, frames and rows,
-//!   and a trie of stacks. Ids (`ThreadId`, `StackId`, …) are positions in them; `model.thread(id)` and so on look them up.
-//! * **[`Row`](model::Row)**: 32 bytes: time, stack, thread, experiment, CPU, ticks, state, detail. `model.microseconds(row)` is
-//!   its length, `row.slot()` its place in [`Sums`](model::Sums), an array of microseconds by state.
-//! * **[`Stacks`](stacks::Stacks)**: `model.stack(id)` gives the [`Frame`](model::Frame)s, leaf first; `stacks.caller(id)`,
-//!   `stacks.leaf(id)`; `stacks.iter()` gives all, callers before callees; `stacks.callees()` the way down, for trees.
-//! * **[`Frame`](model::Frame)**: a function and the offset in its load object's file: all that source lines and inlined
-//!   functions need; [`lines::add`] finds these, for views that want them. A mark of an unfinished stack is a frame too, with a function of the special object.
-//! * **[`Filter`](filter::Filter)** is what is asked for, [`Selection`](filter::Selection) the same for one model.
+//! * **[`Model`]**: vectors of experiments, processes, threads, CPUs, load objects, functions,
+//!   frames and rows, and a trie of stacks. Ids (`ThreadId`, `StackId`, …) are positions in them;
+//!   `model.thread(id)` and so on look them up.
+//! * **[`Row`](model::Row)**: 32 bytes: time, stack, thread, experiment, CPU, ticks, state, detail.
+//!   `model.microseconds(row)` is its length, `row.slot()` its place in [`Sums`](model::Sums), an
+//!   array of microseconds by state.
+//! * **[`Stacks`](stacks::Stacks)**: `model.stack(id)` gives the [`Frame`](model::Frame)s, leaf
+//!   first; `stacks.caller(id)`, `stacks.leaf(id)`; `stacks.iter()` gives all, callers before
+//!   callees; `stacks.callees()` the way down, for trees.
+//! * **[`Frame`](model::Frame)**: a function and the offset in its load object's file: all that
+//!   source lines and inlined functions need; [`lines::add`] finds these, for views that want them.
+//!   A mark of an unfinished stack is a frame too, with a function of the special object.
+//! * **[`Filter`](filter::Filter)** is what is asked for, [`Selection`](filter::Selection) the same
+//!   for one model.
 //! * **[`aggregate`]**: [`totals`](aggregate::totals) by stack, thread, process, CPU, experiment;
-//!   [`functions`](aggregate::functions) exclusive and inclusive by function and by load object; and
-//!   [`Relatives`](aggregate::Relatives), callers and callees of one function with what is attributed to them.
-//! * **[`Base`](metric::Base)**`::of(&Sums)` is the value of one of gprofng's metrics; [`Metrics`](metric::Metrics) a list of
-//!   them as it is typed, [`offered`](metric::offered) those that the experiments have data of.
-//! * **[`ExactTimes`](exact::ExactTimes)**: nanoseconds of each thread by state, read when a view wants them.
+//!   [`functions`](aggregate::functions) exclusive and inclusive by function and by load object;
+//!   and [`Relatives`](aggregate::Relatives), callers and callees of one function with what is
+//!   attributed to them.
+//! * **[`Base`](metric::Base)**`::of(&Sums)` is the value of one of gprofng's metrics;
+//!   [`Metrics`](metric::Metrics) a list of them as it is typed, [`offered`](metric::offered) those
+//!   that the experiments have data of.
+//! * **[`ExactTimes`](exact::ExactTimes)**: nanoseconds of each thread by state, read when a view
+//!   wants them.
 //! * `experiment.summary()` is `kcollect.json`: losses, costs, and what else the triage page needs.
-//! * **[`Table`](table::Table)** is what a view says, or a [`Page`](table::Page) of them; it prints itself as text, CSV or
-//!   JSON.
+//! * **[`Table`](table::Table)** is what a view says, or a [`Page`](table::Page) of them; it prints
+//!   itself as text, CSV or JSON.
 //!
 //! A new view is a variant of [`views::View`] with a function that makes a [`table::Table`].
 //!
-//! Names come from the experiment. The files of the machine that reads are looked into only if it has the name of the one
-//! that was recorded, and for those alone that have not changed since.
+//! Names come from the experiment. The files of the machine that reads are looked into only if it
+//! has the name of the one that was recorded, and for those alone that have not changed since.
 
 pub mod aggregate;
 mod callers;
@@ -99,10 +107,12 @@ pub struct Request {
     pub compare: bool,
 }
 
-/// Makes a report and prints it. What is missing from it is told on standard error, and in the JSON.
+/// Makes a report and prints it. What is missing from it is told on standard error, and in the
+/// JSON.
 ///
 /// # Errors
-/// When there is no experiment, or nothing of one can be read, or a metric is asked for that it has no data of.
+/// When there is no experiment, or nothing of one can be read, or a metric is asked for that it has
+/// no data of.
 pub fn report(request: &Request, output: &mut Output) -> Result<(), Failure> {
     let newest = |paths: &[PathBuf]| match paths {
         [] => open::newest(Path::new(".")).map(|path| vec![path]),

@@ -1,8 +1,9 @@
 //! What experiments say, in columns: who, where, when, in which state, with which stack.
 //!
-//! One [`Model`] holds all experiments of a report. Everything in it is numbered from 0 on, and refers to everything else
-//! by number, so that what sums needs vectors and no maps. A stack is a node of a trie ([`Stacks`]); a frame is a place in a
-//! load object, and belongs to a function. Source lines and inlined functions are added later, and only for who wants them:
+//! One [`Model`] holds all experiments of a report. Everything in it is numbered from 0 on, and
+//! refers to everything else by number, so that what sums needs vectors and no maps. A stack is a
+//! node of a trie ([`Stacks`]); a frame is a place in a load object, and belongs to a function.
+//! Source lines and inlined functions are added later, and only for who wants them:
 //! [`super::lines`].
 
 use experiment_format::log::CounterUnit;
@@ -15,8 +16,8 @@ use super::stacks::Stacks;
 /// How many states sums tell apart: the twelve that have names, and all others together.
 pub const STATES: usize = Microstate::ALL.len() + 1;
 
-/// Microseconds by state: at the position of its number, or the last for all that have no name. Of counters what they
-/// counted, by [`Count::counter`].
+/// Microseconds by state: at the position of its number, or the last for all that have no name. Of
+/// counters what they counted, by [`Count::counter`].
 pub type Sums = [i64; STATES];
 
 /// Sums of nothing.
@@ -57,7 +58,8 @@ ids! {
     FunctionId;
     /// Position in [`Model::frames`].
     FrameId;
-    /// A stack: a node of [`Model::stacks`]. [`StackId::EMPTY`] has no frame; its time is in totals alone.
+    /// A stack: a node of [`Model::stacks`]. [`StackId::EMPTY`] has no frame; its time is in totals
+    /// alone.
     StackId;
 }
 
@@ -128,7 +130,8 @@ pub struct ExperimentInfo {
     pub founder: ExperimentId,
     /// Its start, nanoseconds after that of its founder. Before it: 0.
     pub offset_ns: u64,
-    /// Length of a tick in microseconds: that of its last clock table, as for gprofng. 0 without one.
+    /// Length of a tick in microseconds: that of its last clock table, as for gprofng. 0 without
+    /// one.
     pub tick_us: u32,
     /// Whether it has ticks of threads of one process alone, and not of a machine.
     pub process: Option<ProcessId>,
@@ -137,8 +140,9 @@ pub struct ExperimentInfo {
 }
 
 impl ExperimentInfo {
-    /// What kcollect wrote at the end, `kcollect.json`: see [`crate::summary::Summary`] for its fields. None in experiments
-    /// of other collectors, in subexperiments, and where kcollect was killed.
+    /// What kcollect wrote at the end, `kcollect.json`: see [`crate::summary::Summary`] for its
+    /// fields. None in experiments of other collectors, in subexperiments, and where kcollect was
+    /// killed.
     #[must_use]
     pub fn summary(&self) -> Option<serde_json::Value> {
         let bytes = self.source.side_file("kcollect.json").ok()??;
@@ -146,12 +150,14 @@ impl ExperimentInfo {
     }
 }
 
-/// A process: a subexperiment is one, and so is each process that a founder tells of and that has none.
+/// A process: a subexperiment is one, and so is each process that a founder tells of and that has
+/// none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Process {
     /// Its number.
     pub pid: u32,
-    /// Its name: of a subexperiment the program's, as gprofng has it, else what the kernel calls it.
+    /// Its name: of a subexperiment the program's, as gprofng has it, else what the kernel calls
+    /// it.
     pub name: String,
     /// The experiment of its threads; that of the founder, if it has none of its own.
     pub experiment: u32,
@@ -159,7 +165,8 @@ pub struct Process {
     pub followed: bool,
     /// Its command line, where that was recorded.
     pub command_line: Option<String>,
-    /// First and last time that something is known of it, nanoseconds since the start of the founder. None: nothing is.
+    /// First and last time that something is known of it, nanoseconds since the start of the
+    /// founder. None: nothing is.
     pub seen_ns: Option<(u64, u64)>,
 }
 
@@ -181,7 +188,8 @@ pub enum ObjectKind {
     File,
     /// All functions that were made at run time, or have no file: gprofng's `DYNAMIC_FUNCTIONS`.
     Dynamic,
-    /// What stands for no place: gprofng's `<Total>`, where `<Unknown>` and the marks of unfinished stacks are.
+    /// What stands for no place: gprofng's `<Total>`, where `<Unknown>` and the marks of unfinished
+    /// stacks are.
     Special,
 }
 
@@ -236,16 +244,16 @@ impl Function {
 pub struct Frame {
     /// The function that it is in.
     pub function: FunctionId,
-    /// Bytes from the beginning of the file; of a function without a file from its beginning. Of a caller it is in the call
-    /// instruction.
+    /// Bytes from the beginning of the file; of a function without a file from its beginning. Of a
+    /// caller it is in the call instruction.
     pub offset: u64,
 }
 
 /// All experiments of a report.
 #[derive(Debug, Default)]
 pub struct Model {
-    /// In gprofng's order: each experiment that was named, and behind it its subexperiments. Its position plus 1 is
-    /// gprofng's number of the "process".
+    /// In gprofng's order: each experiment that was named, and behind it its subexperiments. Its
+    /// position plus 1 is gprofng's number of the "process".
     pub experiments: Vec<ExperimentInfo>,
     /// The processes.
     pub processes: Vec<Process>,
@@ -332,7 +340,8 @@ impl Model {
         i64::from(row.ticks) * i64::from(self.experiment(row.experiment).tick_us)
     }
 
-    /// How long the recording was: to the latest time of all experiments, nanoseconds since the start of the founder.
+    /// How long the recording was: to the latest time of all experiments, nanoseconds since the
+    /// start of the founder.
     #[must_use]
     pub fn end_ns(&self) -> u64 {
         let ends = self.experiments.iter().map(|experiment| experiment.end_ns);

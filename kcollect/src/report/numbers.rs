@@ -1,7 +1,8 @@
 //! Numbers of things that lie in a vector: the same thing has the same number.
 //!
-//! The things themselves are not held a second time, as the keys of a map would be. So the table stays so small that it is in
-//! the cache of a processor where a map is not, and the thing that it leads to is often wanted anyway.
+//! The things themselves are not held a second time, as the keys of a map would be. So the table
+//! stays so small that it is in the cache of a processor where a map is not, and the thing that it
+//! leads to is often wanted anyway.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -13,8 +14,8 @@ use rustc_hash::FxBuildHasher;
 pub(super) struct Numbers(HashTable<u32>);
 
 impl Numbers {
-    /// The position of `thing`, which may be `next`: then it is new, and to be put there. `at` gives what lies at a position
-    /// before that.
+    /// The position of `thing`, which may be `next`: then it is new, and to be put there. `at`
+    /// gives what lies at a position before that.
     pub(super) fn number<T: Hash + Eq>(
         &mut self,
         thing: &T,

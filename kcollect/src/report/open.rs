@@ -1,6 +1,7 @@
 //! From what was typed to experiments: directories, their subexperiments, groups.
 //!
-//! Whatever cannot be opened and is not all that was asked for is a warning, and the rest is reported.
+//! Whatever cannot be opened and is not all that was asked for is a warning, and the rest is
+//! reported.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +20,8 @@ pub(super) struct Opened {
     pub(super) founder: usize,
 }
 
-/// Opens experiments, with what is in them, in gprofng's order. What could not be opened of them is added to `warnings`.
+/// Opens experiments, with what is in them, in gprofng's order. What could not be opened of them is
+/// added to `warnings`.
 ///
 /// # Errors
 /// When nothing of a path can be opened.

@@ -1,5 +1,5 @@
-//! Long text on a terminal goes through a pager, as git does it: `$PAGER`, or `less -FRX`, which ends by itself where
-//! everything fits.
+//! Long text on a terminal goes through a pager, as git does it: `$PAGER`, or `less -FRX`, which
+//! ends by itself where everything fits.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

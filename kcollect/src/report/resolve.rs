@@ -1,8 +1,9 @@
 //! From addresses to frames and functions, as gprofng finds them.
 //!
-//! What an address means depends on the experiment and on the time. What it means is remembered with the times at which it
-//! does: `Resolver::stack` looks at each stack, and at the callers that stacks share, once, unless something else was mapped
-//! there in between, and at each place in a file once for all experiments of a founder.
+//! What an address means depends on the experiment and on the time. What it means is remembered
+//! with the times at which it does: `Resolver::stack` looks at each stack, and at the callers that
+//! stacks share, once, unless something else was mapped there in between, and at each place in a
+//! file once for all experiments of a founder.
 
 use experiment_format::functions::{Archives, FunctionTable, PLT};
 use experiment_format::space::{AddressSpace, Location, ObjectKind as Mapped};
@@ -80,7 +81,8 @@ impl Addresses {
 const FEW_PARTS: usize = 16;
 
 impl Resolver {
-    /// The stack of a packet, at a time, nanoseconds since the start of its experiment; none if it is missing.
+    /// The stack of a packet, at a time, nanoseconds since the start of its experiment; none if it
+    /// is missing.
     pub(super) fn stack(
         &mut self,
         model: &mut Model,
@@ -136,7 +138,8 @@ impl Resolver {
         let mut stack = addresses.callers.stack(callers);
         if let Some(leaf) = leaf {
             let frame = self.address(model, archives, addresses, (stack.what, leaf), at);
-            // As for gprofng, a leaf that is on its way to another function has not left its caller yet.
+            // As for gprofng, a leaf that is on its way to another function has not left its caller
+            // yet.
             if !self.is_plt(model, frame.what) {
                 stack.what = model.stacks.child(stack.what, frame.what);
             }

@@ -1,7 +1,8 @@
 //! Stacks as a trie: who calls from the same place shares what is above.
 //!
-//! A node is a frame with a path to the root of its thread, so it stands for a stack, and its ancestors are the callers.
-//! Children are always numbered above their parents. So a sum over all that a frame calls is one loop backwards.
+//! A node is a frame with a path to the root of its thread, so it stands for a stack, and its
+//! ancestors are the callers. Children are always numbered above their parents. So a sum over all
+//! that a frame calls is one loop backwards.
 
 use super::model::{FrameId, StackId};
 use super::trie::Trie;
@@ -74,7 +75,8 @@ impl Stacks {
         })
     }
 
-    /// All stacks but the empty one, callers before whom they call: the stack, that of its caller, and the leaf.
+    /// All stacks but the empty one, callers before whom they call: the stack, that of its caller,
+    /// and the leaf.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (StackId, StackId, FrameId)> {
         let all = 1..self.nodes.len() as u32;
         all.filter_map(|at| {

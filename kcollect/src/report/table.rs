@@ -70,7 +70,8 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// As gprofng writes it: seconds to a thousandth, shares to a hundredth of a percent, and zero as `0.`.
+    /// As gprofng writes it: seconds to a thousandth, shares to a hundredth of a percent, and zero
+    /// as `0.`.
     #[must_use]
     pub fn plain(&self) -> String {
         match self {
@@ -142,8 +143,8 @@ impl Table {
         self.notes.extend(left_out(more));
     }
 
-    /// For people, in lines no wider than `width` columns if numbers leave room for that: text is then broken into several
-    /// lines. None: as wide as it needs be, which is right for a pipe.
+    /// For people, in lines no wider than `width` columns if numbers leave room for that: text is
+    /// then broken into several lines. None: as wide as it needs be, which is right for a pipe.
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
         let width = width.filter(|_| !self.verbatim);
@@ -253,7 +254,8 @@ impl Page {
         runs.chain(tables).collect::<Vec<_>>().join("\n")
     }
 
-    /// The tables, each with its name in a column ahead, and an empty line between them. Of runs it says nothing.
+    /// The tables, each with its name in a column ahead, and an empty line between them. Of runs it
+    /// says nothing.
     #[must_use]
     pub fn csv(&self) -> String {
         let tables = self.tables.iter().map(|table| {

@@ -1,7 +1,7 @@
 //! A trie: each node is a thing below another node, and so stands for all things up to the root.
 //!
-//! Most nodes of stacks are the only ones below theirs, and lie beside it, since both were new at a time. So the first child
-//! is found without a search, which only its siblings need.
+//! Most nodes of stacks are the only ones below theirs, and lie beside it, since both were new at a
+//! time. So the first child is found without a search, which only its siblings need.
 
 use std::hash::Hash;
 

@@ -1,5 +1,6 @@
 //! The summary at the end of a run, fit for triage without opening anything else; for people as
-//! text ([`Summary::text`]), for machines as JSON. The JSON is also in the experiment, as `kcollect.json`.
+//! text ([`Summary::text`]), for machines as JSON. The JSON is also in the experiment, as
+//! `kcollect.json`.
 
 mod text;
 
@@ -71,7 +72,8 @@ pub struct Summary {
     pub archive: Option<Account>,
     /// Processes and threads named with `-T`.
     pub targets: Vec<Process>,
-    /// Where threads were away from the CPUs, by ticks, most first; sleep and stop come after all else.
+    /// Where threads were away from the CPUs, by ticks, most first; sleep and stop come after all
+    /// else.
     pub waiting: Vec<WaitingPlace>,
     /// Kernel functions by their own ticks, most first.
     pub functions: Vec<Function>,
@@ -94,10 +96,11 @@ pub struct Counter {
     pub recorded: u64,
     /// Those of overflows that found the ring full.
     pub lost: u64,
-    /// Those of overflows that the kernel did not tell, because they came in the middle of another program of ours.
+    /// Those of overflows that the kernel did not tell, because they came in the middle of another
+    /// program of ours.
     pub untold: u64,
-    /// How much of the time it was counted: less than 1 where more counters were asked for than the hardware has. `events` and
-    /// `recorded` are not scaled by it.
+    /// How much of the time it was counted: less than 1 where more counters were asked for than the
+    /// hardware has. `events` and `recorded` are not scaled by it.
     pub share_of_time: f64,
 }
 
@@ -501,8 +504,8 @@ fn waiting(founder: &Founder, interval: f64) -> Vec<WaitingPlace> {
         .collect()
 }
 
-/// Functions in which every absence ends: they say nothing of its reason. Nor does the innermost of a futex, which may be
-/// compiled into its caller or not.
+/// Functions in which every absence ends: they say nothing of its reason. Nor does the innermost of
+/// a futex, which may be compiled into its caller or not.
 pub(crate) fn is_scheduler(name: &str) -> bool {
     let name = name.trim_start_matches('_');
     [

@@ -1,8 +1,8 @@
 //! Names of C++ and Rust as people write them.
 //!
-//! A name is as hostile as the file that it comes from: a hundred bytes can stand for gigabytes, by substitutions of
-//! substitutions. The libraries bound their recursion; length is bounded here, on both sides. A name that is too long stays
-//! as it is.
+//! A name is as hostile as the file that it comes from: a hundred bytes can stand for gigabytes, by
+//! substitutions of substitutions. The libraries bound their recursion; length is bounded here, on
+//! both sides. A name that is too long stays as it is.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -12,8 +12,8 @@ const LONGEST_MANGLED: usize = 16 << 10;
 /// Longest name that comes out, bytes.
 const LONGEST: usize = 64 << 10;
 
-/// A mangled name of C++ (Itanium) or Rust (legacy and v0) as it was in the source, Rust's without the hash; any other name
-/// as it is. What follows an `@`, a version or `plt`, stays.
+/// A mangled name of C++ (Itanium) or Rust (legacy and v0) as it was in the source, Rust's without
+/// the hash; any other name as it is. What follows an `@`, a version or `plt`, stays.
 #[must_use]
 pub fn demangle(name: &str) -> Cow<'_, str> {
     let (stem, version) = match name.find('@') {

@@ -1,7 +1,7 @@
 //! The instructions of a piece of code, in the syntax of objdump and gprofng (AT&T for x86).
 //!
-//! iced-x86 decodes x86, yaxpeax-arm aarch64: both are Rust and small with these features. What is neither is refused.
-//! A branch says whose code it goes to, where the caller knows that.
+//! iced-x86 decodes x86, yaxpeax-arm aarch64: both are Rust and small with these features. What is
+//! neither is refused. A branch says whose code it goes to, where the caller knows that.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -15,8 +15,8 @@ use super::elf::Elf;
 use super::locate::{self, Origin};
 use super::{Lack, ObjectRef, Symboliser};
 
-/// Most bytes of code that are disassembled at a time. The largest functions of the kernel and of interpreters have some
-/// ten thousand.
+/// Most bytes of code that are disassembled at a time. The largest functions of the kernel and of
+/// interpreters have some ten thousand.
 const MOST_CODE: u64 = 4 << 20;
 /// Bytes of an instruction of aarch64.
 const WORD: usize = 4;
@@ -49,12 +49,12 @@ pub struct Disassembly {
 }
 
 impl Symboliser {
-    /// Disassembles a load object's code at these positions in its file. The range begins with an instruction: where a
-    /// function begins.
+    /// Disassembles a load object's code at these positions in its file. The range begins with an
+    /// instruction: where a function begins.
     ///
     /// # Errors
-    /// No file has the instructions, as those of the kernel where `/proc/kcore` was not readable; or they are of
-    /// another processor.
+    /// No file has the instructions, as those of the kernel where `/proc/kcore` was not readable;
+    /// or they are of another processor.
     pub fn disassemble(
         &self,
         object: &ObjectRef,
@@ -160,7 +160,8 @@ impl Piece<'_> {
         words.map(instruction).collect()
     }
 
-    /// The one of `size` bytes that is `begin` bytes into the piece, and goes to the address `target`.
+    /// The one of `size` bytes that is `begin` bytes into the piece, and goes to the address
+    /// `target`.
     fn instruction(
         &self,
         begin: usize,

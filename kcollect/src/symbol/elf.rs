@@ -1,12 +1,14 @@
 //! An ELF file read by pieces: headers, and sections by name, decompressed.
 //!
-//! Nothing is mapped. Whoever owns a file can shorten it while it is read, and a mapping would turn that into SIGBUS, which
-//! no Rust code can answer with an error. A copy in memory is what one pays: about 30 ms for 100 MB that are in the page
-//! cache, and only of the sections that are asked for.
+//! Nothing is mapped. Whoever owns a file can shorten it while it is read, and a mapping would turn
+//! that into SIGBUS, which no Rust code can answer with an error. A copy in memory is what one
+//! pays: about 30 ms for 100 MB that are in the page cache, and only of the sections that are asked
+//! for.
 //!
-//! What it refuses: sizes that the file or its headers only claim. A section is compared with the file before it is read, a
-//! decompressed one with what any compressor makes of debug information, and all sections of an object with one
-//! [`Room`]. More than 65,279 sections (they need a special encoding, which only relocatable files have) are refused too.
+//! What it refuses: sizes that the file or its headers only claim. A section is compared with the
+//! file before it is read, a decompressed one with what any compressor makes of debug information,
+//! and all sections of an object with one [`Room`]. More than 65,279 sections (they need a special
+//! encoding, which only relocatable files have) are refused too.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,14 +21,17 @@ use object::pod::{from_bytes, slice_from_bytes};
 use object::read::elf::{CompressionHeader, FileHeader, SectionHeader, Sym};
 use object::{CompressedData, CompressionFormat, Endian, Endianness};
 
-/// All sections of one object that are in memory at a time, bytes. Debian's vmlinux needs 0.5 GiB of them.
+/// All sections of one object that are in memory at a time, bytes. Debian's vmlinux needs 0.5 GiB
+/// of them.
 const MOST_BYTES: u64 = 1 << 30;
-/// A section that grows by more than this is no debug information: zlib and zstd make it 3 to 8 times smaller.
+/// A section that grows by more than this is no debug information: zlib and zstd make it 3 to 8
+/// times smaller.
 const MOST_GROWTH: u64 = 64;
 /// Largest table of section names, bytes.
 const LARGEST_NAMES: u64 = 4 << 20;
 
-/// Why a file, or a section of it, can't be used. The end of a sentence that begins with the object's name.
+/// Why a file, or a section of it, can't be used. The end of a sentence that begins with the
+/// object's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Damaged(pub(super) &'static str);
@@ -150,7 +155,8 @@ impl Elf {
         if self.wide { 64 } else { 32 }
     }
 
-    /// Was it made of a list of symbols, as the kernel's are? Such a file is not loaded, and has no segments.
+    /// Was it made of a list of symbols, as the kernel's are? Such a file is not loaded, and has no
+    /// segments.
     pub(super) fn is_synthetic(&self) -> bool {
         self.segments == 0
     }
@@ -164,7 +170,8 @@ impl Elf {
         has(b".debug_line") || has(b".zdebug_line")
     }
 
-    /// The address that the file says of a position in its code, as gprofng computes it: by sections.
+    /// The address that the file says of a position in its code, as gprofng computes it: by
+    /// sections.
     pub(super) fn address(&self, offset: u64) -> Option<u64> {
         let section = self.code_at(offset)?;
         section.address.checked_add(offset - section.offset)
@@ -180,7 +187,8 @@ impl Elf {
         section.offset.checked_add(address - section.address)
     }
 
-    /// Up to `size` bytes of code at a position; fewer where its section ends. None where the file has no instructions.
+    /// Up to `size` bytes of code at a position; fewer where its section ends. None where the file
+    /// has no instructions.
     pub(super) fn code(&self, offset: u64, size: u64) -> Result<Option<Vec<u8>>, Damaged> {
         let Some(section) = self.code_at(offset).filter(|section| !section.nobits) else {
             return Ok(None);
@@ -200,8 +208,8 @@ impl Elf {
         self.sections.iter().find(|section| *section.name == *name)
     }
 
-    /// Content of a section, decompressed; empty where there is none. `.debug_x` is also found as `.zdebug_x`, which is how
-    /// compressed ones were called before they had a flag.
+    /// Content of a section, decompressed; empty where there is none. `.debug_x` is also found as
+    /// `.zdebug_x`, which is how compressed ones were called before they had a flag.
     pub(super) fn section(&self, name: &str, room: &mut Room) -> Result<Vec<u8>, Damaged> {
         if let Some(found) = self.find(name.as_bytes()) {
             let bytes = self.raw(found, room)?;

@@ -101,7 +101,8 @@ fn resolve_code(file: &[u8]) -> Resolved {
     resolved
 }
 
-/// A section as zstd writes what it can't compress: magic, one segment, its size in four bytes, one last raw block.
+/// A section as zstd writes what it can't compress: magic, one segment, its size in four bytes, one
+/// last raw block.
 fn zstd(bytes: &[u8]) -> Vec<u8> {
     let size = bytes.len() as u32;
     let words = [2, size.into(), 1_u64];

@@ -13,8 +13,9 @@ use super::elf::{Damaged, Elf, Room};
 use super::meter::{Meter, Metered};
 use super::{Frame, Lack};
 
-/// Looking up all addresses of one object takes so long at most. It is looked at between two of them: units that all claim
-/// the same addresses are visited without reading anything again, and so for free by the meter.
+/// Looking up all addresses of one object takes so long at most. It is looked at between two of
+/// them: units that all claim the same addresses are visited without reading anything again, and so
+/// for free by the meter.
 const LONGEST: Duration = Duration::from_secs(120);
 /// A longer name or path is cut, bytes.
 const LONGEST_NAME: usize = 64 << 10;
@@ -40,8 +41,8 @@ pub(super) fn tables(elf: &Elf, room: &mut Room) -> Result<Tables, Damaged> {
     })
 }
 
-/// What `addresses` are, in their order; sorted ones share what is read. `alternative` has the tables that dwz
-/// moved into a common file. What is not known has no frames.
+/// What `addresses` are, in their order; sorted ones share what is read. `alternative` has the
+/// tables that dwz moved into a common file. What is not known has no frames.
 pub(super) fn resolve(
     tables: &Tables,
     alternative: Option<&Tables>,
@@ -107,7 +108,8 @@ fn frames_at(
     address: u64,
     shared: &mut Shared,
 ) -> Result<Vec<Frame>, gimli::Error> {
-    // Debug information split into .dwo files is not looked for: what the program itself has is its lines.
+    // Debug information split into .dwo files is not looked for: what the program itself has is its
+    // lines.
     let mut found = context.find_frames(address).skip_all_loads()?;
     let mut frames = Vec::new();
     while let Some(frame) = found.next()? {

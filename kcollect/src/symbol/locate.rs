@@ -1,13 +1,16 @@
-//! From a load object to files: the one that has its code, and the one that has its debug information.
+//! From a load object to files: the one that has its code, and the one that has its debug
+//! information.
 //!
-//! The code is in the experiment's copy, or in the original on this machine; the original is taken only if it has the
-//! build id that was recorded, because lines of another build are worse than none. Where no build id is known, there is
-//! nothing to compare and the original is taken: that is said in [`Origin`].
+//! The code is in the experiment's copy, or in the original on this machine; the original is taken
+//! only if it has the build id that was recorded, because lines of another build are worse than
+//! none. Where no build id is known, there is nothing to compare and the original is taken: that is
+//! said in [`Origin`].
 //!
-//! Debug information is in the same file, or in a debug file as distributions have them: by build id below
-//! `usr/lib/debug/.build-id`, or by the name and checksum in `.gnu_debuglink`; and what `dwz` moved out of that into a file
-//! common to several is found by path or build id. The kernel's image in an experiment was made of a list of symbols and
-//! has no debug information: its debug file is found by the build id that was recorded.
+//! Debug information is in the same file, or in a debug file as distributions have them: by build
+//! id below `usr/lib/debug/.build-id`, or by the name and checksum in `.gnu_debuglink`; and what
+//! `dwz` moved out of that into a file common to several is found by path or build id. The kernel's
+//! image in an experiment was made of a list of symbols and has no debug information: its debug
+//! file is found by the build id that was recorded.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -116,8 +119,8 @@ fn found_or(images: Vec<Image>, why: Lack) -> Result<Vec<Image>, Lack> {
     }
 }
 
-/// The path that a load object's name stands for, and whether it is not the only object of that path: the second one has
-/// ` (build id 1234abcd)` or a number behind it.
+/// The path that a load object's name stands for, and whether it is not the only object of that
+/// path: the second one has ` (build id 1234abcd)` or a number behind it.
 fn path_of(name: &str) -> (&Path, bool) {
     let stem = name
         .strip_suffix(')')

@@ -1,19 +1,20 @@
 //! A reader of debug information that counts, so that a hostile file ends what it begins.
 //!
-//! Each table of DWARF is as long as its section at most. But a file may point at one table from everywhere (a
-//! million units that share one line program; a chain of origins; ranges of ranges), and may nest inlined
-//! functions a million deep, through which the library descends by recursion. Time, memory and stack are then out of
-//! proportion to the file. All of it goes through [`gimli::Reader`], and so there it is stopped: each read costs one
-//! unit of a budget that is in proportion to the file, and one beyond the allowed depth of the stack fails. To the
-//! library both look like the end of the section.
+//! Each table of DWARF is as long as its section at most. But a file may point at one table from
+//! everywhere (a million units that share one line program; a chain of origins; ranges of ranges),
+//! and may nest inlined functions a million deep, through which the library descends by recursion.
+//! Time, memory and stack are then out of proportion to the file. All of it goes through
+//! [`gimli::Reader`], and so there it is stopped: each read costs one unit of a budget that is in
+//! proportion to the file, and one beyond the allowed depth of the stack fails. To the library both
+//! look like the end of the section.
 
 use std::borrow::Cow;
 use std::cell::Cell;
 
 use gimli::{EndianSlice, Error, Reader, ReaderOffsetId, Result, RunTimeEndian};
 
-/// Reads allowed for each byte of debug information. The lines and inlined functions of nearly all of a program of 80 MB took
-/// 0.2, those of a small one 0.3.
+/// Reads allowed for each byte of debug information. The lines and inlined functions of nearly all
+/// of a program of 80 MB took 0.2, those of a small one 0.3.
 const PER_BYTE: u64 = 2;
 /// Reads allowed however small the file is.
 const ALWAYS: u64 = 4 << 20;
@@ -22,7 +23,8 @@ const STRING: u64 = 16;
 
 /// Stack of a thread that reads, bytes.
 pub(super) const STACK: usize = 16 << 20;
-/// How deep it may be used, bytes, counted from where the meter was made. What is above is for the frame that finds out.
+/// How deep it may be used, bytes, counted from where the meter was made. What is above is for the
+/// frame that finds out.
 const DEEPEST: usize = STACK / 2;
 
 /// The budget of one object.

@@ -1,21 +1,26 @@
-//! What a position in a load object is: its source line, the functions inlined there, its instructions.
+//! What a position in a load object is: its source line, the functions inlined there, its
+//! instructions.
 //!
-//! For reports. Functions themselves come from the experiment ([`experiment_format::functions`], as gprofng has them); here
-//! is what only debug information tells. In the order of the work: [`SearchPaths`] says where files may be, `locate`
-//! finds those of a load object, `elf` reads their sections, `lines` asks addr2line, with `meter` between it and the
-//! bytes; `disassembly` is beside that, and [`demangle()`] is for whoever shows a name.
+//! For reports. Functions themselves come from the experiment ([`experiment_format::functions`], as
+//! gprofng has them); here is what only debug information tells. In the order of the work:
+//! [`SearchPaths`] says where files may be, `locate` finds those of a load object, `elf` reads
+//! their sections, `lines` asks addr2line, with `meter` between it and the bytes; `disassembly` is
+//! beside that, and [`demangle()`] is for whoever shows a name.
 //!
-//! addr2line does the work, not blazesym, because two things must hold for files that are anybody's: that one shortened
-//! while it is read is an error and not SIGBUS, and that reading one ends, with the memory and the stack that there
-//! are. addr2line takes its bytes from a reader that we give it. blazesym, as fast and as right on true programs, maps
-//! files by path: a file of 1.1 MB whose 20,000 units share a line program kept it busy without end, here it takes
-//! 0.1 s to be given up.
+//! addr2line does the work, not blazesym, because two things must hold for files that are
+//! anybody's: that one shortened while it is read is an error and not SIGBUS, and that reading one
+//! ends, with the memory and the stack that there are. addr2line takes its bytes from a reader that
+//! we give it. blazesym, as fast and as right on true programs, maps files by path: a file of 1.1
+//! MB whose 20,000 units share a line program kept it busy without end, here it takes 0.1 s to be
+//! given up.
 //!
-//! Nothing is kept between two calls: ask for all positions of an object at once. Nothing is kept on the disk either: 5,000
-//! positions in a program with 82 MB of debug information take 0.2 s of CPU, in libc 0.1 s.
+//! Nothing is kept between two calls: ask for all positions of an object at once. Nothing is kept
+//! on the disk either: 5,000 positions in a program with 82 MB of debug information take 0.2 s of
+//! CPU, in libc 0.1 s.
 //!
-//! What it doesn't do: debuginfod; `.dwo` and `.dwp` files of `-gsplit-dwarf`; kernel modules, whose debug files are
-//! relocatable; `.gnu_debugdata`, which has names only; separate debug files of 32-bit programs.
+//! What it doesn't do: debuginfod; `.dwo` and `.dwp` files of `-gsplit-dwarf`; kernel modules,
+//! whose debug files are relocatable; `.gnu_debugdata`, which has names only; separate debug files
+//! of 32-bit programs.
 
 mod demangle;
 mod disassembly;
@@ -43,18 +48,22 @@ use elf::{Damaged, Room};
 /// A load object of an experiment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ObjectRef {
-    /// Its name in `map.xml`: a path, maybe with ` (build id 1234abcd)` behind it, or such as `vmlinux` and `[vdso]`.
+    /// Its name in `map.xml`: a path, maybe with ` (build id 1234abcd)` behind it, or such as
+    /// `vmlinux` and `[vdso]`.
     pub name: String,
     /// Its build id where one was recorded. Else that of the experiment's copy counts.
     pub build_id: Box<[u8]>,
 }
 
-/// A function that a position is in: the one that was compiled there, or one that was inlined there.
+/// A function that a position is in: the one that was compiled there, or one that was inlined
+/// there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// Its name as the linker knows it, for [`demangle()`], or as in the source where only that is known.
+    /// Its name as the linker knows it, for [`demangle()`], or as in the source where only that is
+    /// known.
     pub function: Option<Arc<str>>,
-    /// Path of the source file, as the compiler was given it, made absolute by the directory in which it ran.
+    /// Path of the source file, as the compiler was given it, made absolute by the directory in
+    /// which it ran.
     pub file: Option<Arc<str>>,
     /// The line, from 1.
     pub line: Option<u32>,
@@ -65,9 +74,9 @@ pub struct Frame {
 /// What was asked of one load object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolved {
-    /// For each position, in the order in which they were asked: the innermost inlined function with the line of the
-    /// position first; each further one has the line from which the one before it was called; the last is the
-    /// function that was compiled. Empty where nothing is known.
+    /// For each position, in the order in which they were asked: the innermost inlined function
+    /// with the line of the position first; each further one has the line from which the one before
+    /// it was called; the last is the function that was compiled. Empty where nothing is known.
     pub frames: Vec<Vec<Frame>>,
     /// Where the debug information is.
     pub origin: Option<Origin>,
@@ -75,7 +84,8 @@ pub struct Resolved {
     pub lack: Option<Lack>,
 }
 
-/// Why less is known of a load object than there could be: the end of a sentence that begins with its name.
+/// Why less is known of a load object than there could be: the end of a sentence that begins with
+/// its name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Lack {
@@ -145,15 +155,16 @@ impl Symboliser {
         &self.search
     }
 
-    /// What is at these positions in the file of a load object, in bytes, in any order. A caller's position is that of its
-    /// call, or anywhere in it, not where the call returns to.
+    /// What is at these positions in the file of a load object, in bytes, in any order. A caller's
+    /// position is that of its call, or anywhere in it, not where the call returns to.
     #[must_use]
     pub fn resolve(&self, object: &ObjectRef, offsets: &[u64]) -> Resolved {
         let mut all = self.resolve_all(&[(object, offsets)]);
         all.pop().unwrap_or_default()
     }
 
-    /// The same for many load objects, in their order; several at a time, as many as there are CPUs.
+    /// The same for many load objects, in their order; several at a time, as many as there are
+    /// CPUs.
     #[must_use]
     pub fn resolve_all(&self, objects: &[(&ObjectRef, &[u64])]) -> Vec<Resolved> {
         let next = AtomicUsize::new(0);
@@ -193,7 +204,8 @@ impl Symboliser {
     }
 
     fn resolve_here(&self, object: &ObjectRef, offsets: &[u64]) -> Resolved {
-        // The libraries don't panic on any file that their authors or we tried; one that does costs its lines, not the report.
+        // The libraries don't panic on any file that their authors or we tried; one that does costs
+        // its lines, not the report.
         catch_unwind(AssertUnwindSafe(|| self.try_resolve(object, offsets)))
             .unwrap_or(Err(Lack::Failed))
             .unwrap_or_else(|lack| Resolved::nothing(offsets, lack))

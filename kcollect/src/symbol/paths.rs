@@ -1,11 +1,12 @@
-//! Where files are looked for: load objects and sources, under the paths that were recorded and under others.
+//! Where files are looked for: load objects and sources, under the paths that were recorded and
+//! under others.
 //!
-//! As gprofng does it (`pathmap`, `setpath`, `addpath`): first the copy in the experiment; then the path with its
-//! beginning replaced; then the last part of the path in the search directories; then the path itself, unless a
-//! replacement applied to it.
+//! As gprofng does it (`pathmap`, `setpath`, `addpath`): first the copy in the experiment; then the
+//! path with its beginning replaced; then the last part of the path in the search directories; then
+//! the path itself, unless a replacement applied to it.
 //!
-//! Nothing is fetched over the network: debuginfod is not asked, even where `DEBUGINFOD_URLS` is set, because a report
-//! must not tell a server which programs ran.
+//! Nothing is fetched over the network: debuginfod is not asked, even where `DEBUGINFOD_URLS` is
+//! set, because a report must not tell a server which programs ran.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -45,7 +46,8 @@ impl SearchPaths {
         Some(archives.join(archive_name(name)))
     }
 
-    /// Where the file of this path may be on this machine, in order. A relative path is one of the working directory.
+    /// Where the file of this path may be on this machine, in order. A relative path is one of the
+    /// working directory.
     pub(super) fn candidates(&self, path: &Path) -> Vec<PathBuf> {
         let mut mapped = false;
         let mut found = Vec::new();
@@ -71,7 +73,8 @@ impl SearchPaths {
         found
     }
 
-    /// Where the source file of this path may be, in order, and which of these is the experiment's copy.
+    /// Where the source file of this path may be, in order, and which of these is the experiment's
+    /// copy.
     #[must_use]
     pub fn source_places(&self, recorded: &str) -> Vec<(PathBuf, bool)> {
         let archived = self.archived(recorded).map(|path| (path, true));
@@ -131,8 +134,8 @@ pub struct SourceFile {
     pub file: File,
     /// Where it was found.
     pub path: PathBuf,
-    /// Is it the copy of the experiment, and so the text that was compiled when it was recorded? A file of this machine may
-    /// have been changed since; its time of modification tells.
+    /// Is it the copy of the experiment, and so the text that was compiled when it was recorded? A
+    /// file of this machine may have been changed since; its time of modification tells.
     pub archived: bool,
 }
 

@@ -1,8 +1,8 @@
 //! What is archived of the files of followed processes (`-A`), and when.
 //!
-//! It goes on in the background from the moment that a process is followed; at the end what is left is waited for, and the user
-//! may give up on that. With `-A usedldobjects` a file is archived once a stack was seen in it, with `-A usedsrc` the sources come
-//! last, when all lines are known.
+//! It goes on in the background from the moment that a process is followed; at the end what is left
+//! is waited for, and the user may give up on that. With `-A usedldobjects` a file is archived once
+//! a stack was seen in it, with `-A usedsrc` the sources come last, when all lines are known.
 
 use std::io;
 use std::time::Duration;
@@ -19,7 +19,8 @@ use super::{Followed, UserSide};
 use crate::cli::Archive;
 use crate::machine;
 
-/// Begins to archive as the command line says. `taken` are the kernel's load objects, whose names no file gets.
+/// Begins to archive as the command line says. `taken` are the kernel's load objects, whose names
+/// no file gets.
 ///
 /// # Errors
 /// When the directory can't be made, or there is no thread to be had.
@@ -39,14 +40,16 @@ pub fn begin<'a>(
     };
     let dir = dir.for_archiver().map_err(io::Error::other)?;
     let archivist = Archivist::start(dir, asker(), sources, taken)?;
-    // Each object has a descriptor here, and another one until its unwind table is made; the rest is for all else.
+    // Each object has a descriptor here, and another one until its unwind table is made; the rest
+    // is for all else.
     let (descriptors, _) = getrlimit(Resource::RLIMIT_NOFILE).map_err(io::Error::from)?;
     let most = usize::try_from(descriptors / 4).unwrap_or(usize::MAX);
     objects.archive_by(archivist, archive == Archive::UsedLoadObjects, most);
     Ok(())
 }
 
-/// Who asked for the recording, to whom all that is archived is given: the user behind sudo, or whoever runs this.
+/// Who asked for the recording, to whom all that is archived is given: the user behind sudo, or
+/// whoever runs this.
 fn asker() -> Asker {
     let Some((uid, gid)) = machine::sudo_user() else {
         let groups = getgroups()
@@ -63,11 +66,11 @@ fn asker() -> Asker {
     Asker { uid, groups }
 }
 
-/// The groups of a user, as the kernel knows them of the nearest process that is the user's: this one, or one above it, such as
-/// the shell behind sudo. Nothing where there is none any more.
+/// The groups of a user, as the kernel knows them of the nearest process that is the user's: this
+/// one, or one above it, such as the shell behind sudo. Nothing where there is none any more.
 ///
-/// Not those of the group database: to look there is to load the machine's libraries, of whatever C library it has, which a
-/// program that needs none must not do.
+/// Not those of the group database: to look there is to load the machine's libraries, of whatever C
+/// library it has, which a program that needs none must not do.
 fn groups_of(uid: u32, process: Pid) -> Option<Vec<u32>> {
     let mut process = process.as_raw();
     // Each of them once; a chain that changes meanwhile ends somewhere too.
@@ -102,8 +105,9 @@ impl UserSide {
         }
     }
 
-    /// Waits until all is archived, at most so long. Gives how many load objects are, and of how many, and how many files are left to
-    /// be read, those for their sources too; nothing once all is done.
+    /// Waits until all is archived, at most so long. Gives how many load objects are, and of how
+    /// many, and how many files are left to be read, those for their sources too; nothing once all
+    /// is done.
     pub fn archiving(&mut self, at_most: Duration) -> Option<(usize, usize, usize)> {
         let archivist = self.objects.archivist()?;
         let (done, all) = (!archivist.wait(at_most)).then(|| archivist.progress())?;

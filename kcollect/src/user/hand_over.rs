@@ -1,5 +1,5 @@
-//! What was learnt of processes and their files is handed to the programs in the kernel, which walk user stacks by it: after each
-//! round, and in the middle of a long one.
+//! What was learnt of processes and their files is handed to the programs in the kernel, which walk
+//! user stacks by it: after each round, and in the middle of a long one.
 
 use std::collections::{HashMap, HashSet};
 
@@ -54,7 +54,8 @@ impl HandOver {
 }
 
 impl UserSide {
-    /// Hands over what has changed; `before_data` also of processes of which a snapshot alone has told.
+    /// Hands over what has changed; `before_data` also of processes of which a snapshot alone has
+    /// told.
     ///
     /// # Errors
     /// When the kernel has no memory for it.
@@ -167,7 +168,8 @@ impl UserSide {
         }
     }
 
-    /// Takes away the tables that no living process has. What they took is free two rounds later. Gives whether there were any.
+    /// Takes away the tables that no living process has. What they took is free two rounds later.
+    /// Gives whether there were any.
     fn evict(&mut self, collector: &mut TickCollector) -> bool {
         let mut used = HashSet::new();
         for (pid, space) in self.spaces.iter_mut() {

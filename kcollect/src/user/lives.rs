@@ -1,5 +1,5 @@
-//! The lives of processes on the user side: they are forked, execute programs, map files and exit; and at some moment it is
-//! known whether they are followed.
+//! The lives of processes on the user side: they are forked, execute programs, map files and exit;
+//! and at some moment it is known whether they are followed.
 
 use super::*;
 use crate::kernel::counters;
@@ -38,7 +38,8 @@ impl UserSide {
         }
     }
 
-    /// The parent of the process that is forked next under this number waits until it executes a program.
+    /// The parent of the process that is forked next under this number waits until it executes a
+    /// program.
     pub fn combined(&mut self, pid: u32) {
         if let Some(lineages) = &mut self.lineages {
             lineages.combined(pid);
@@ -74,8 +75,8 @@ impl UserSide {
         fate.forked = Some(at);
     }
 
-    /// Another process gets the number. What the former one did may still wait for its user side; but what it had mapped is
-    /// forgotten now, so that is told first.
+    /// Another process gets the number. What the former one did may still wait for its user side;
+    /// but what it had mapped is forgotten now, so that is told first.
     pub(super) fn superseded(
         &mut self,
         dir: &ExperimentDir,
@@ -109,7 +110,8 @@ impl UserSide {
         if let Some(serial) = self.serials.get(&pid)
             && let Some(fate) = self.fates.get_mut(serial)
         {
-            // The thread that executes takes the place of the leading one, which was said to have exited.
+            // The thread that executes takes the place of the leading one, which was said to have
+            // exited.
             fate.ended = None;
             if let Some(forked) = fate.forked.take()
                 && fate.followed.is_none()
@@ -154,7 +156,8 @@ impl UserSide {
         }
     }
 
-    /// Whose mappings are to be read, because stacks have an address where nothing is known to be mapped.
+    /// Whose mappings are to be read, because stacks have an address where nothing is known to be
+    /// mapped.
     pub fn take_unmapped(&mut self) -> Vec<u32> {
         self.unmapped.take_asked()
     }
@@ -218,8 +221,9 @@ impl UserSide {
         }
     }
 
-    /// The processes of which nothing can come any more: that ended before an instant until which all is known, by their numbers and
-    /// serials. `lives` says whether a process with a number has threads.
+    /// The processes of which nothing can come any more: that ended before an instant until which
+    /// all is known, by their numbers and serials. `lives` says whether a process with a number has
+    /// threads.
     #[must_use]
     pub fn over(
         &self,
@@ -248,8 +252,8 @@ impl UserSide {
             .collect()
     }
 
-    /// Closes the experiments of processes that are [over](UserSide::over) and forgets them; `usage` gives their last sample, by
-    /// number and serial. Gives what is the founder's.
+    /// Closes the experiments of processes that are [over](UserSide::over) and forgets them;
+    /// `usage` gives their last sample, by number and serial. Gives what is the founder's.
     pub fn forget(
         &mut self,
         dir: &ExperimentDir,
@@ -359,7 +363,8 @@ impl UserSide {
             || self.wants(processes, pid, false)
     }
 
-    /// Begins the experiment of a process that was chosen, unless it may still execute its own program at a time.
+    /// Begins the experiment of a process that was chosen, unless it may still execute its own
+    /// program at a time.
     pub(super) fn begin_if_chosen(
         &mut self,
         dir: &ExperimentDir,
@@ -511,8 +516,8 @@ impl UserSide {
     }
 }
 
-/// Of a program that was started, or found, at an instant. What a former one had mapped ends at that very instant, and functions, which
-/// must not overlap it, begin behind it.
+/// Of a program that was started, or found, at an instant. What a former one had mapped ends at
+/// that very instant, and functions, which must not overlap it, begin behind it.
 fn watch_code(pid: u32, since: u64, room: &Room) -> Option<JitWatch> {
     JitWatch::open(pid, since + 1, room).ok()
 }

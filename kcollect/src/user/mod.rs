@@ -1,9 +1,10 @@
-//! The user side of a recording: which processes are followed, their stacks, and the collectors that write their
-//! subexperiments.
+//! The user side of a recording: which processes are followed, their stacks, and the collectors
+//! that write their subexperiments.
 //!
-//! What threads did comes here from the kernel's recorder, in time order, and waits for the thread's user stack; then it goes
-//! to the process's collector, or back to the founder where nobody follows the process. While it is open whether a process will be
-//! followed, what it did is kept: a followed process is followed from its first moment on.
+//! What threads did comes here from the kernel's recorder, in time order, and waits for the
+//! thread's user stack; then it goes to the process's collector, or back to the founder where
+//! nobody follows the process. While it is open whether a process will be followed, what it did is
+//! kept: a followed process is followed from its first moment on.
 
 mod archives;
 mod hand_over;
@@ -53,8 +54,8 @@ const MANY_COPIES: usize = 1 << 20;
 const LONGEST_PREPARATION: Duration = Duration::from_millis(500);
 /// So long is waited at the end for the tables that copied stacks need.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
-/// A forked process that was chosen has so long to execute its own program before its experiment gets the name that its parent
-/// gave it, nanoseconds.
+/// A forked process that was chosen has so long to execute its own program before its experiment
+/// gets the name that its parent gave it, nanoseconds.
 const BEFORE_EXEC: u64 = 50_000_000;
 /// Things that processes did of which it is open whether they will be followed.
 const MOST_HELD: usize = 200_000;
@@ -95,7 +96,8 @@ struct Fate {
     pid: u32,
     chosen: bool,
     ticked: bool,
-    /// When it was forked; nothing once it has executed a program, and for those that were there before.
+    /// When it was forked; nothing once it has executed a program, and for those that were there
+    /// before.
     forked: Option<u64>,
     first: Option<First>,
     held: Vec<(Stay, Option<Arc<UserStack>>)>,
@@ -251,11 +253,13 @@ pub struct Walks {
 pub struct UserLosses {
     /// Stacks that were copied and for which there was no room until a table was there.
     pub copies: u64,
-    /// Processes that are in the founder for want of room while it was open whether they would be followed.
+    /// Processes that are in the founder for want of room while it was open whether they would be
+    /// followed.
     pub unheld: u64,
     /// Frames that were walked by what was no longer mapped, and cut off.
     pub disbelieved: u64,
-    /// Stacks with an address where nothing was known to be mapped, and the process was gone when its mappings were read for that.
+    /// Stacks with an address where nothing was known to be mapped, and the process was gone when
+    /// its mappings were read for that.
     pub unread: u64,
 }
 
@@ -304,7 +308,8 @@ impl UserSide {
         self.deliver(dir, processes, complete)
     }
 
-    /// A thread told its user side. Gives what is the founder's of all that became complete by that.
+    /// A thread told its user side. Gives what is the founder's of all that became complete by
+    /// that.
     pub fn entry(&mut self, dir: &ExperimentDir, processes: &Processes, entry: Entry) -> Vec<Stay> {
         let head = entry.head;
         let pid = head.pid;
@@ -367,8 +372,8 @@ impl UserSide {
         self.note(result);
     }
 
-    /// Writes a sample of each followed process that lives or has ended since the sample before; `usage` gives its record, by pid
-    /// and serial.
+    /// Writes a sample of each followed process that lives or has ended since the sample before;
+    /// `usage` gives its record, by pid and serial.
     pub fn sample(
         &mut self,
         at: u64,
@@ -522,7 +527,8 @@ fn describe(pid: u32, followed: &Followed) -> FollowedProcess {
     }
 }
 
-/// Writes a thread's ticks, with the kernel's frames above the user's. `kernel` says what lies where in it.
+/// Writes a thread's ticks, with the kernel's frames above the user's. `kernel` says what lies
+/// where in it.
 fn write(
     followed: &mut Followed,
     stay: &Stay,

@@ -1,5 +1,5 @@
-//! User stacks: those that the kernel walked, held against what is mapped at the instant; those that it
-//! copied, walked here.
+//! User stacks: those that the kernel walked, held against what is mapped at the instant; those
+//! that it copied, walked here.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,8 @@ pub struct StackCounts {
     pub by_end: BTreeMap<End, u64>,
     /// Ticks that have no user side, and should have one.
     pub missing: u64,
-    /// Ticks of threads that were ending and had given their memory up, and their user stack with it.
+    /// Ticks of threads that were ending and had given their memory up, and their user stack with
+    /// it.
     pub exiting: u64,
     /// Ticks with a frame that was left by its frame pointer.
     pub guessed: u64,
@@ -150,7 +151,8 @@ impl Copied {
         if waits {
             return None;
         }
-        // Of the goroutine's stack there is no copy, but this one has been walked to its first function.
+        // Of the goroutine's stack there is no copy, but this one has been walked to its first
+        // function.
         if walked.end == End::Unreadable && leaves {
             walked.end = End::Complete;
         }
@@ -190,8 +192,8 @@ impl Copied {
     }
 }
 
-/// Bytes below the stack pointer that are copied too (`RED_ZONE` of the BPF side): OpenSSL's SHA-2 has its frame address
-/// there.
+/// Bytes below the stack pointer that are copied too (`RED_ZONE` of the BPF side): OpenSSL's SHA-2
+/// has its frame address there.
 const RED_ZONE: u64 = 128;
 
 /// Words of a stack that is kept where room is short: most stacks are no longer.

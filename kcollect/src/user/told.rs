@@ -1,5 +1,5 @@
-//! The user stacks that threads tell: those that the kernel walked are held against what is mapped, those that it copied are
-//! walked here, at once or when the table is there that they need.
+//! The user stacks that threads tell: those that the kernel walked are held against what is mapped,
+//! those that it copied are walked here, at once or when the table is there that they need.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,7 +33,8 @@ impl UserSide {
             } => {
                 self.walks.kernel += 1;
                 let mut frames = frames.into_vec();
-                // Where nothing was known of its mappings, and no room for a copy: at least where it was.
+                // Where nothing was known of its mappings, and no room for a copy: at least where
+                // it was.
                 if frames.is_empty() {
                     frames.push(entry.ip);
                 }

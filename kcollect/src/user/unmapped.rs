@@ -1,8 +1,9 @@
 //! Stacks with an address where nothing is known to be mapped.
 //!
-//! The kernel tells of each mapping that is made, but not of one that moves (mremap(2)). So where a stack comes to such an
-//! address, the process's mappings are read, and the stack waits for what they say. Most such addresses are no code, but what a
-//! walk that guessed took for a caller: it is read again the later the more often it had nothing new.
+//! The kernel tells of each mapping that is made, but not of one that moves (mremap(2)). So where a
+//! stack comes to such an address, the process's mappings are read, and the stack waits for what
+//! they say. Most such addresses are no code, but what a walk that guessed took for a caller: it is
+//! read again the later the more often it had nothing new.
 
 use std::collections::HashMap;
 
@@ -10,7 +11,8 @@ use user_collector::join::Slot;
 
 use super::Copied;
 
-/// From one reading of a process's mappings to the next at the least, nanoseconds, after one that had something new,
+/// From one reading of a process's mappings to the next at the least, nanoseconds, after one that
+/// had something new,
 const SHORTEST_PAUSE: u64 = 200_000_000;
 /// and at the most.
 const LONGEST_PAUSE: u64 = 60_000_000_000;
@@ -36,7 +38,8 @@ struct Reading {
 }
 
 impl Unmapped {
-    /// A stack that was taken at an instant waits for the process's mappings; or comes back, where they were read not long ago.
+    /// A stack that was taken at an instant waits for the process's mappings; or comes back, where
+    /// they were read not long ago.
     pub(super) fn wait(&mut self, at: u64, slot: Slot, copied: Copied) -> Option<Copied> {
         let reading = self.by_pid.entry(copied.pid).or_insert_with(|| Reading {
             next: 0,

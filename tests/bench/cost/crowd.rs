@@ -1,5 +1,6 @@
-//! A machine of many processes for a minute: what a profiler takes and writes in the long run, where what every start
-//! costs no longer counts. The time that the machine's work takes is what the loads are for.
+//! A machine of many processes for a minute: what a profiler takes and writes in the long run,
+//! where what every start costs no longer counts. The time that the machine's work takes is what
+//! the loads are for.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -20,7 +21,8 @@ const PROCESSES: u32 = 200;
 /// The longest that it may last.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// Settings that are measured so, of those wanted: a minute each is all that a benchmark of minutes has.
+/// Settings that are measured so, of those wanted: a minute each is all that a benchmark of minutes
+/// has.
 const KINDS: [Kind; 3] = [Kind::On, Kind::Perf, Kind::Dwarf];
 
 /// What is compiled: LLVM and all that it is in makes for the largest unwind tables.

@@ -1,7 +1,8 @@
 //! The least that a profiler of every switch can cost: a BPF program on it that does nothing.
 //!
-//! It is attached as kcollect's is (`tp_btf/sched_switch`), so that the difference between the two is what kcollect does
-//! there, and the rest is what the kernel takes for calling it. Its two instructions are written here: no compiler.
+//! It is attached as kcollect's is (`tp_btf/sched_switch`), so that the difference between the two
+//! is what kcollect does there, and the rest is what the kernel takes for calling it. Its two
+//! instructions are written here: no compiler.
 
 use std::io::Error;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -36,7 +37,8 @@ impl Empty {
             instruction(BPF_ALU64 | BPF_MOV | BPF_K),
             instruction(BPF_JMP | BPF_EXIT),
         ];
-        // SAFETY: all pointers are to values that outlive the call, and the count is that of the instructions.
+        // SAFETY: all pointers are to values that outlive the call, and the count is that of the
+        // instructions.
         let program = unsafe {
             bpf_prog_load(
                 BPF_PROG_TYPE_TRACING,
@@ -48,7 +50,8 @@ impl Empty {
             )
         };
         let program = owned(program).context("cannot load an empty program")?;
-        // SAFETY: without a name the kernel takes what the program says it is for; the descriptor is open.
+        // SAFETY: without a name the kernel takes what the program says it is for; the descriptor
+        // is open.
         let link = unsafe { bpf_raw_tracepoint_open(ptr::null(), raw(&program)) };
         let _link = owned(link).context("cannot attach an empty program to sched_switch")?;
         Ok(Self { _link })

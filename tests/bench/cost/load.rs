@@ -61,7 +61,8 @@ pub(crate) struct Ran {
     pub(crate) elapsed: Duration,
     /// Switches of the whole machine meanwhile.
     pub(crate) switches: u64,
-    /// CPU time of the whole machine meanwhile that was not the load's: the profiler's, and that of other programs.
+    /// CPU time of the whole machine meanwhile that was not the load's: the profiler's, and that of
+    /// other programs.
     pub(crate) besides_s: f64,
 }
 
@@ -169,7 +170,8 @@ fn messaging() -> Command {
     command
 }
 
-/// In a shell, as scripts do it; on one CPU, or a good part of what is measured is where the scheduler puts whom.
+/// In a shell, as scripts do it; on one CPU, or a good part of what is measured is where the
+/// scheduler puts whom.
 fn storm() -> Result<Command> {
     let script = format!("i=0; while [ $i -lt {PROGRAMS} ]; do /bin/true; i=$((i+1)); done");
     let mut command = Command::new("taskset");
@@ -186,7 +188,8 @@ pub(crate) fn compile(tree: &Path, compiler: &str) -> Command {
     command
 }
 
-/// Runs a command in a process group of its own. When it fails or takes too long, none of the group is left.
+/// Runs a command in a process group of its own. When it fails or takes too long, none of the group
+/// is left.
 pub(crate) fn bench(mut command: Command) -> Result<Finished> {
     let running = Running::start(command.process_group(0), LIMIT)?;
     let group = running.pid();

@@ -81,8 +81,8 @@ fn virtual_machine() -> Result<bool> {
     Ok(cpuinfo("flags")?.is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")))
 }
 
-/// Whether the kernel has a driver for the counters of the CPUs: of its event sources, theirs name their CPUs so, where
-/// these are of two kinds, or else are called `cpu`.
+/// Whether the kernel has a driver for the counters of the CPUs: of its event sources, theirs name
+/// their CPUs so, where these are of two kinds, or else are called `cpu`.
 fn has_counters() -> bool {
     fs::read_dir("/sys/bus/event_source/devices").is_ok_and(|mut sources| {
         sources.any(|source| {

@@ -1,14 +1,17 @@
 //! What kcollect costs the work that it watches, next to its peers: `make bench`, or as root
 //! `cargo bench -p tests --bench cost`. Options come after `--`.
 //!
-//! Every load runs in every round under every setting, in an order that changes from round to round, and what is
-//! compared is a setting with nothing running *in the same round* ([`tests::paired`] says why). Each run has a profiler
-//! of its own, started before and ended after it, so that what it wrote and took is of this load.
+//! Every load runs in every round under every setting, in an order that changes from round to
+//! round, and what is compared is a setting with nothing running *in the same round*
+//! ([`tests::paired`] says why). Each run has a profiler of its own, started before and ended after
+//! it, so that what it wrote and took is of this load.
 //!
-//! A machine of many processes is watched besides, for a minute and once by each of a few settings ([`crowd`]).
+//! A machine of many processes is watched besides, for a minute and once by each of a few settings
+//! ([`crowd`]).
 //!
-//! A peer that is not installed, or that this kernel does not let run, is a row that says so: `cargo install samply` and
-//! Debian's bpfcc-tools, with the headers of the kernel that runs, bring two of them. kcollect has to run.
+//! A peer that is not installed, or that this kernel does not let run, is a row that says so:
+//! `cargo install samply` and Debian's bpfcc-tools, with the headers of the kernel that runs, bring
+//! two of them. kcollect has to run.
 
 mod crowd;
 mod empty;
@@ -40,8 +43,9 @@ use crate::table::{Measured, Results, Row, Style};
 /// For checks that wait for the machine: between two loads, they get it.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Of one CPU, what other programs may take during a run before it is repeated. The kernel counts CPU time in ticks, and
-/// writes files for a profiler in threads of its own: less than this is no disturbance.
+/// Of one CPU, what other programs may take during a run before it is repeated. The kernel counts
+/// CPU time in ticks, and writes files for a profiler in threads of its own: less than this is no
+/// disturbance.
 const DISTURBED: f64 = 0.15;
 
 /// As long as the budget of the time to the summary says.
@@ -63,7 +67,8 @@ struct Options {
     /// Only these settings; nothing is always among them
     #[arg(long, value_name = "SETTING,...", value_delimiter = ',')]
     settings: Option<Vec<Kind>>,
-    /// For how long a machine of 200 processes is watched, by each of a few settings; 0 leaves it out, as --only does
+    /// For how long a machine of 200 processes is watched, by each of a few settings; 0 leaves it
+    /// out, as --only does
     #[arg(long, value_name = "SECONDS")]
     crowd: Option<u16>,
     /// The kcollect that is measured; the default is $KCOLLECT, or else the release build
@@ -120,7 +125,8 @@ fn main() -> Result<()> {
 
     let mut all = try_out(loads, &settings, &interrupt)?;
     let rounds = usize::from(options.rounds);
-    // A machine that is never quiet makes the whole run half as long again, not three times as long.
+    // A machine that is never quiet makes the whole run half as long again, not three times as
+    // long.
     let runs: usize = all.iter().map(|results| results.rows.len()).sum();
     let mut spare = runs * rounds / 2;
     for round in 0..rounds {
@@ -155,7 +161,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Runs every load once alone, and starts every profiler once: what works, works later, and caches are warm.
+/// Runs every load once alone, and starts every profiler once: what works, works later, and caches
+/// are warm.
 fn try_out(loads: &[Load], settings: &[Setting], interrupt: &Interrupt) -> Result<Vec<Results>> {
     let _machine = Exclusive::take()?;
     let mut rows = Vec::new();

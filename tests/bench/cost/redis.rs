@@ -1,7 +1,8 @@
 //! A server under load: redis, from the package of its tools.
 //!
-//! That package has the whole server under another name, `redis-check-rdb`: it looks at what it is called to know what it
-//! is. The package of the server would start one at once, on every machine that measures.
+//! That package has the whole server under another name, `redis-check-rdb`: it looks at what it is
+//! called to know what it is. The package of the server would start one at once, on every machine
+//! that measures.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;

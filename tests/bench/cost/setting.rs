@@ -1,7 +1,8 @@
 //! What watches the machine: nothing, kcollect, or one of its peers.
 //!
-//! A profiler is started, waited for until it does watch, and stopped as Ctrl-C does. It is a process of this one's, in
-//! a group of its own, which goes with the value that stands for it, and with a directory of its own, which does not.
+//! A profiler is started, waited for until it does watch, and stopped as Ctrl-C does. It is a
+//! process of this one's, in a group of its own, which goes with the value that stands for it, and
+//! with a directory of its own, which does not.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -105,7 +106,8 @@ pub(crate) enum Profiler {
 }
 
 impl Setting {
-    /// The settings of the kinds wanted, and those of kcollect once more for another binary, if there is one.
+    /// The settings of the kinds wanted, and those of kcollect once more for another binary, if
+    /// there is one.
     pub(crate) fn all(
         kinds: &[Kind],
         binary: &Path,
@@ -329,8 +331,9 @@ impl Profiler {
     }
 }
 
-/// Removes what is large. The rest stays until the end: ext4 looks at every file that was deleted in the last minute whenever one is made,
-/// and an experiment of many processes has thousands, for which the next run would pay.
+/// Removes what is large. The rest stays until the end: ext4 looks at every file that was deleted
+/// in the last minute whenever one is made, and an experiment of many processes has thousands, for
+/// which the next run would pay.
 fn shrink(directory: &Path) -> Result<()> {
     for path in files_below(directory)? {
         let file = path.symlink_metadata()?;
@@ -346,7 +349,8 @@ fn words(kind: Kind) -> String {
     kind.options().join(" ")
 }
 
-/// Whether an experiment's log says that data are taken: its run begins paused, until the tables of what runs are there.
+/// Whether an experiment's log says that data are taken: its run begins paused, until the tables of
+/// what runs are there.
 fn runs(directory: &Path) -> bool {
     experiment_in(directory)
         .and_then(|path| Ok(fs::read_to_string(path.join("log.xml"))?))

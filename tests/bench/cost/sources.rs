@@ -1,4 +1,5 @@
-//! Sources for a compiler, made on the spot: the same on every machine, but for the headers of its C library.
+//! Sources for a compiler, made on the spot: the same on every machine, but for the headers of its
+//! C library.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -54,7 +54,8 @@ pub(crate) struct Results {
 }
 
 impl Measured {
-    /// Of one CPU, what programs took that are neither the load nor the profiler, the kernel's own threads included.
+    /// Of one CPU, what programs took that are neither the load nor the profiler, the kernel's own
+    /// threads included.
     pub(crate) fn besides(&self) -> f64 {
         let besides_s = self.ran.besides_s - self.cpu_meanwhile_s.unwrap_or(0.0);
         besides_s.max(0.0) / self.ran.elapsed.as_secs_f64()
@@ -291,7 +292,8 @@ impl Style {
     }
 }
 
-/// What a profiler took. Bytes are given for a tick of a CPU, which all have, and for a tick of a thread wherever it was.
+/// What a profiler took. Bytes are given for a tick of a CPU, which all have, and for a tick of a
+/// thread wherever it was.
 const TAKEN: [&str; 11] = [
     "",
     "CPU %",

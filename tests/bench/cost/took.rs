@@ -22,13 +22,15 @@ use crate::setting::Kind;
 /// What a profiler took, from its start to its end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Took {
-    /// CPU time of its process, seconds. What its hooks take of others is not in it: that is what the loads show.
+    /// CPU time of its process, seconds. What its hooks take of others is not in it: that is what
+    /// the loads show.
     pub(crate) cpu_s: Option<f64>,
     /// The most memory that its process had resident, bytes.
     pub(crate) rss: Option<u64>,
     /// From Ctrl-C to the first words of its result, or to its end where it prints none.
     pub(crate) answer: Option<Duration>,
-    /// What it wrote: an experiment without the copies of programs, `perf.data`, or the text that it printed.
+    /// What it wrote: an experiment without the copies of programs, `perf.data`, or the text that
+    /// it printed.
     pub(crate) bytes: Option<u64>,
     /// Ticks of CPUs that are in it. perf's samples by time are such.
     pub(crate) ticks: Option<u64>,
@@ -54,7 +56,8 @@ pub(crate) struct Own {
 /// What came of following.
 #[derive(Clone, Debug)]
 pub(crate) struct Followed {
-    /// Of the ticks that can have a user stack, those whose stack reaches the thread's first function.
+    /// Of the ticks that can have a user stack, those whose stack reaches the thread's first
+    /// function.
     pub(crate) complete: f64,
     /// Machine code that unwind tables were made for, bytes.
     pub(crate) text: u64,
@@ -144,7 +147,8 @@ fn peak_rss(pid: Pid) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Losses of what is in the experiment all the same, but not as it should be. All others are of what is not in it.
+/// Losses of what is in the experiment all the same, but not as it should be. All others are of
+/// what is not in it.
 const IMPAIRED: [&str; 8] = [
     "unnamed",
     "truncated_stacks",

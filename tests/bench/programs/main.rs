@@ -1,9 +1,10 @@
-//! How many user stacks of a distribution's programs reach the thread's first function: `make programs`, or as root
-//! `cargo bench -p tests --bench programs`. Options come after `--`.
+//! How many user stacks of a distribution's programs reach the thread's first function: `make
+//! programs`, or as root `cargo bench -p tests --bench programs`. Options come after `--`.
 //!
-//! Each program runs for some seconds under `kcollect -p hi`, which begins with it: its first ticks, when its files are not
-//! known yet, count like all others. The table says how its ticks' user stacks ended by kcollect's own counts, and, for
-//! those that failed, in which functions, by the experiment. A program that is not installed is a line that says so.
+//! Each program runs for some seconds under `kcollect -p hi`, which begins with it: its first
+//! ticks, when its files are not known yet, count like all others. The table says how its ticks'
+//! user stacks ended by kcollect's own counts, and, for those that failed, in which functions, by
+//! the experiment. A program that is not installed is a line that says so.
 //!
 //! It ends with an error when a program is below the budget.
 

@@ -1,4 +1,5 @@
-//! What the experiments say of the user stacks of a program: kcollect's own counts, and where incomplete ones stop.
+//! What the experiments say of the user stacks of a program: kcollect's own counts, and where
+//! incomplete ones stop.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -66,7 +66,8 @@ pub(crate) fn cycles() -> Event {
     )
 }
 
-/// The time stamp counter, by the PMU `msr`, which has no interrupt. None where there is no such PMU.
+/// The time stamp counter, by the PMU `msr`, which has no interrupt. None where there is no such
+/// PMU.
 pub(crate) fn time_stamps() -> Option<Event> {
     let kind = fs::read_to_string("/sys/bus/event_source/devices/msr/type").ok()?;
     let encoding = Encoding::software(0);

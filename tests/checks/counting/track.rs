@@ -16,7 +16,8 @@ use tests::workload;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// For how long a process that starts threads all the time, for three seconds, is caught again and again.
+/// For how long a process that starts threads all the time, for three seconds, is caught again and
+/// again.
 const LOOKING: Duration = Duration::from_secs(1);
 
 /// The rows in what was printed, among the lines of the command.
@@ -214,8 +215,8 @@ fn root_a_process_is_caught_in_the_middle() -> Result<()> {
     Ok(())
 }
 
-/// How many threads were born, and how many rows are incomplete. All others of those have what a thread of that number counted
-/// itself; a number is given again after some ten thousand threads.
+/// How many threads were born, and how many rows are incomplete. All others of those have what a
+/// thread of that number counted itself; a number is given again after some ten thousand threads.
 fn counted_once(rows: &[Value], own: &BTreeMap<u64, BTreeSet<u64>>) -> Result<(usize, usize)> {
     let (mut born, mut living, mut ended) = (0, BTreeSet::new(), BTreeSet::new());
     for row in rows {

@@ -1,5 +1,5 @@
-//! The unwinder, compiled natively, agrees with framehop on every frame of real programs' stacks; where it does not, the
-//! program itself says who is right.
+//! The unwinder, compiled natively, agrees with framehop on every frame of real programs' stacks;
+//! where it does not, the program itself says who is right.
 
 mod space;
 mod verdict;
@@ -44,8 +44,8 @@ struct Program {
     longer: bool,
 }
 
-/// Instructions that are stepped from a program's start, how often it is stopped after that, and the instructions that are
-/// stepped then.
+/// Instructions that are stepped from a program's start, how often it is stopped after that, and
+/// the instructions that are stepped then.
 const FROM_START: u32 = 1500;
 const ROUNDS: u32 = 12;
 const STEPS: u32 = 500;
@@ -281,7 +281,8 @@ fn programs(directory: &Path) -> Vec<(Program, Command)> {
     let mut add = |name, command: Option<Command>, arguments: &str, last, followed| {
         let Some(mut command) = command else { return };
         command.args(arguments.split_whitespace());
-        // Its signals for preemption, of which a program that is stepped has no end, make calls that nobody called.
+        // Its signals for preemption, of which a program that is stepped has no end, make calls
+        // that nobody called.
         command.env("GODEBUG", "asyncpreemptoff=1");
         let program = Program {
             name,

@@ -241,7 +241,8 @@ impl Space {
                 .restorers
                 .entry(here)
                 .or_insert_with(|| is_restorer(traced, here));
-            // framehop evaluates no expression that reads memory, and knows no signal frames: it is told by the kernel's layout.
+            // framehop evaluates no expression that reads memory, and knows no signal frames: it is
+            // told by the kernel's layout.
             if restorer {
                 let sp = registers.sp();
                 let told = [SIGNAL_PC, SIGNAL_SP, SIGNAL_FP].map(|offset| read(sp + offset));

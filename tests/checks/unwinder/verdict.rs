@@ -60,13 +60,14 @@ pub(crate) enum Excuse {
     Unmapped,
     /// The C library has no frame information, nor have the start files anywhere; framehop guesses.
     Bare,
-    /// The frame is found by a register that is known in the innermost frame only, as is rbx in the dynamic linker's resolver
-    /// of lazily bound functions: ours says that it stops there, and so does framehop.
+    /// The frame is found by a register that is known in the innermost frame only, as is rbx in the
+    /// dynamic linker's resolver of lazily bound functions: ours says that it stops there, and so
+    /// does framehop.
     OtherRegister,
     /// `longjmp` between two stacks, whose stack pointer is not what its description says.
     LongJump,
-    /// Of a register that framehop does not have, or an expression that it does not evaluate, where the program was stopped
-    /// before its calls were known. In later stacks of the kind they are.
+    /// Of a register that framehop does not have, or an expression that it does not evaluate, where
+    /// the program was stopped before its calls were known. In later stacks of the kind they are.
     BeyondFramehop,
     /// libgcc rewrites its own return address, to land in the handler of an exception.
     Landing,
@@ -133,8 +134,9 @@ impl Seen<'_> {
     }
 }
 
-/// Is it a function of Go's that has changed to the scheduler's stack, or begins it? A goroutine's registers are elsewhere
-/// then, and what framehop finds above is what the scheduler's stack had before.
+/// Is it a function of Go's that has changed to the scheduler's stack, or begins it? A goroutine's
+/// registers are elsewhere then, and what framehop finds above is what the scheduler's stack had
+/// before.
 fn go_root(frame: u64, space: &Space) -> bool {
     space.at(frame).is_some_and(|loaded| {
         let symbol = loaded.file.symbol(frame.wrapping_sub(loaded.bias));

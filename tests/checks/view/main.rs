@@ -1,6 +1,6 @@
-//! The page of `kcollect view`, opened in a browser, counts what was recorded: in every selection each process, state and
-//! stack has exactly the ticks that a plain count here finds. It complains of nothing, asks for nothing, and shows names
-//! as text.
+//! The page of `kcollect view`, opened in a browser, counts what was recorded: in every selection
+//! each process, state and stack has exactly the ticks that a plain count here finds. It complains
+//! of nothing, asks for nothing, and shows names as text.
 
 mod generated;
 mod truth;
@@ -321,7 +321,8 @@ fn names_are_text_whatever_they_are() -> Result<()> {
     shown.is_content()
 }
 
-/// From the command line to the screen: what the page counts is what the report of the same experiment counts.
+/// From the command line to the screen: what the page counts is what the report of the same
+/// experiment counts.
 #[test]
 fn root_a_recording_is_shown() -> Result<()> {
     let _machine = Exclusive::take()?;

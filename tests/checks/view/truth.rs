@@ -103,8 +103,8 @@ impl<'a> Profile<'a> {
         Profile { payload, last }
     }
 
-    /// Its ticks in `selection`, one by one where a row is not in it as a whole. With `by_process` paths begin with the
-    /// process.
+    /// Its ticks in `selection`, one by one where a row is not in it as a whole. With `by_process`
+    /// paths begin with the process.
     pub(crate) fn count(&self, selection: &Selection, by_process: bool) -> Truth {
         let payload = self.payload;
         let interval = i64::from(payload.interval_us) * 1000;

@@ -21,8 +21,8 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// What a file of no bytes may take: the names that its linkage table may show again and again.
 const MOST: u64 = 17 << 20;
-/// And each byte: it may be in eight linkage tables, each entry of eight bytes a symbol of 24; in a symbol table and in
-/// a string table, of the file and of its debug file; and it is copied.
+/// And each byte: it may be in eight linkage tables, each entry of eight bytes a symbol of 24; in a
+/// symbol table and in a string table, of the file and of its debug file; and it is copied.
 const MOST_A_BYTE: u64 = 64;
 
 thread_local! {
@@ -62,7 +62,8 @@ pub(super) fn archive(bytes: &[u8]) {
     });
 }
 
-/// Where the copy can be read, which what its program headers say may prevent, it has no more functions than were written.
+/// Where the copy can be read, which what its program headers say may prevent, it has no more
+/// functions than were written.
 fn read(experiment: &Path, functions: usize) {
     let experiment = Experiment::open(experiment);
     let archives = experiment.map(|experiment| experiment.archives());

@@ -1,7 +1,8 @@
-//! The files of an experiment: each in its turn is anything, in an experiment that is well otherwise.
+//! The files of an experiment: each in its turn is anything, in an experiment that is well
+//! otherwise.
 //!
-//! Each thread has an experiment of its own, made of the corpora's first files, and reads it by its directory, as
-//! people do. It lies in memory where the machine has a place for that.
+//! Each thread has an experiment of its own, made of the corpora's first files, and reads it by its
+//! directory, as people do. It lies in memory where the machine has a place for that.
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! What reads bytes that anybody may have written, each as a function of the bytes alone.
 //!
-//! A target fails by a panic: its own, where something does not hold that has to, or one of what it calls. It takes whatever bytes there
-//! are, and says nothing.
+//! A target fails by a panic: its own, where something does not hold that has to, or one of what it
+//! calls. It takes whatever bytes there are, and says nothing.
 
 mod archive;
 mod code;

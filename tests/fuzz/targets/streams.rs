@@ -1,5 +1,5 @@
-//! What comes piece by piece: files that JIT compilers write while they are read, records of the kernel's rings, and what
-//! `/proc` says of a process.
+//! What comes piece by piece: files that JIT compilers write while they are read, records of the
+//! kernel's rings, and what `/proc` says of a process.
 
 use bpf::wire::Record;
 use kcollect::perf::sideband;

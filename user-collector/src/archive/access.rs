@@ -1,10 +1,11 @@
 //! What the user who asked for the profile may read.
 //!
-//! The experiment belongs to that user, and the collector runs as root. Whatever it copies it gives away, and the
-//! paths come from files that anybody made: a program may say that its source is `/etc/shadow`. So a file is copied only
-//! if its mode lets that user read it, and a path is walked only through directories that the user may search.
-//! Access control lists are not asked: what only they permit is not copied. What they forbid in spite of the mode
-//! can't be seen here either; on Linux the group bits of the mode are then the list's mask.
+//! The experiment belongs to that user, and the collector runs as root. Whatever it copies it gives
+//! away, and the paths come from files that anybody made: a program may say that its source is
+//! `/etc/shadow`. So a file is copied only if its mode lets that user read it, and a path is walked
+//! only through directories that the user may search. Access control lists are not asked: what only
+//! they permit is not copied. What they forbid in spite of the mode can't be seen here either; on
+//! Linux the group bits of the mode are then the list's mask.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -38,7 +39,8 @@ impl Asker {
         self.may(directory, 1)
     }
 
-    /// As the kernel does it: one of the three groups of bits decides, also if another would permit more.
+    /// As the kernel does it: one of the three groups of bits decides, also if another would permit
+    /// more.
     fn may(&self, file: &Metadata, bit: u32) -> bool {
         let shift = if file.uid() == self.uid {
             6
@@ -52,12 +54,13 @@ impl Asker {
 
     /// Opens a regular file for reading, as if the user did it, from this root on.
     ///
-    /// The path is absolute. It is walked without links: where one is on the way, that is an error, since what it leads to
-    /// may change between a look and the next. A `..` takes back what is before it.
+    /// The path is absolute. It is walked without links: where one is on the way, that is an error,
+    /// since what it leads to may change between a look and the next. A `..` takes back what is
+    /// before it.
     ///
     /// # Errors
-    /// `PermissionDenied` where the user may not; `InvalidInput` for what is no regular file and for a path that is not
-    /// absolute; and what the system says.
+    /// `PermissionDenied` where the user may not; `InvalidInput` for what is no regular file and
+    /// for a path that is not absolute; and what the system says.
     pub fn open(&self, root: BorrowedFd<'_>, path: &Path) -> io::Result<File> {
         let mut names = Vec::new();
         for component in path.components() {

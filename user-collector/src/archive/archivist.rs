@@ -1,14 +1,17 @@
 //! The thread that fills `archives/` while the recording goes on.
 //!
-//! A desktop's processes map a gigabyte of libraries, and the largest of them takes half a second to read: too much for the
-//! moment after Ctrl-C, in which people want to see what they have. So each object is archived as soon as a process is followed
-//! that maps it, at the lowest priority, and what is left at the end is waited for at an ordinary one.
+//! A desktop's processes map a gigabyte of libraries, and the largest of them takes half a second
+//! to read: too much for the moment after Ctrl-C, in which people want to see what they have. So
+//! each object is archived as soon as a process is followed that maps it, at the lowest priority,
+//! and what is left at the end is waited for at an ordinary one.
 //!
-//! Files are other people's, and reading them may take as long as their server likes: only this thread waits for that. It can be
-//! told to give up; it then stops at the next megabyte, and who waits for it need not wait longer than that.
+//! Files are other people's, and reading them may take as long as their server likes: only this
+//! thread waits for that. It can be told to give up; it then stops at the next megabyte, and who
+//! waits for it need not wait longer than that.
 //!
-//! What it refuses: to fill the disk. All copies together have at most [`MOST_BYTES`], and never more than half of what the file system
-//! would have free without them. What is left out is named, with the reason: see [`Account`].
+//! What it refuses: to fill the disk. All copies together have at most [`MOST_BYTES`], and never
+//! more than half of what the file system would have free without them. What is left out is named,
+//! with the reason: see [`Account`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
@@ -35,7 +38,8 @@ use crate::modules::Source;
 
 /// Most bytes of all copies together.
 pub const MOST_BYTES: u64 = 4 << 30;
-/// How nice the thread is while the recording goes on: +19 gives it a seventieth of the weight of an ordinary one.
+/// How nice the thread is while the recording goes on: +19 gives it a seventieth of the weight of
+/// an ordinary one.
 const NICE: i32 = 19;
 /// Objects that are named in [`Account::warnings`].
 const MOST_WARNINGS: usize = 100;
@@ -80,7 +84,8 @@ pub struct LeftOut {
 pub struct Account {
     /// Load objects that were archived.
     pub objects: u64,
-    /// Of them, those without their instructions: the user who asked may not read them, or they are too large.
+    /// Of them, those without their instructions: the user who asked may not read them, or they are
+    /// too large.
     pub names_only: u64,
     /// Source files that were archived.
     pub sources: u64,
@@ -150,7 +155,8 @@ pub struct Archivist {
 }
 
 impl Archivist {
-    /// Starts the thread. `dir` is from [`ExperimentDir::for_archiver`]; `taken` are names of load objects that others archive.
+    /// Starts the thread. `dir` is from [`ExperimentDir::for_archiver`]; `taken` are names of load
+    /// objects that others archive.
     ///
     /// # Errors
     /// The system has no thread to give.
@@ -212,7 +218,8 @@ impl Archivist {
         let _ = self.questions.send(Question::Object(wish));
     }
 
-    /// Asks for the sources of what is at these positions in an object that was asked for before, bytes in the file.
+    /// Asks for the sources of what is at these positions in an object that was asked for before,
+    /// bytes in the file.
     pub fn ask_lines(&mut self, name: &str, positions: Vec<u64>) {
         let name = name.to_owned();
         self.waiting.push_back(String::new());
@@ -421,7 +428,8 @@ impl Work {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            // gprofng looks for it under the name that the line table has; which is UTF-8, or it is not found.
+            // gprofng looks for it under the name that the line table has; which is UTF-8, or it is
+            // not found.
             let Ok(name) = std::str::from_utf8(path) else {
                 continue;
             };
@@ -460,7 +468,8 @@ impl Work {
     }
 }
 
-/// All copies may have so many bytes, where those that there are have `spent` and so many are still free.
+/// All copies may have so many bytes, where those that there are have `spent` and so many are still
+/// free.
 fn most_bytes(spent: u64, free: u64) -> u64 {
     MOST_BYTES.min(spent.saturating_add(free) / 2)
 }
@@ -469,14 +478,16 @@ fn roots<'a>(own: Option<&'a OwnedFd>, host: &'a OwnedFd) -> Vec<BorrowedFd<'a>>
     own.into_iter().chain([host]).map(AsFd::as_fd).collect()
 }
 
-/// Gives the calling thread the lowest priority that ends at some time, and its reading and writing that of the idle.
+/// Gives the calling thread the lowest priority that ends at some time, and its reading and writing
+/// that of the idle.
 fn step_back() {
     /// `IOPRIO_CLASS_IDLE` of linux/ioprio.h, above the level's 13 bits.
     const IDLE: libc::c_int = 3 << 13;
     set_priority(0, NICE, IDLE);
 }
 
-/// Sets how nice a thread is and its priority of I/O. That it can't have them is not worth an error.
+/// Sets how nice a thread is and its priority of I/O. That it can't have them is not worth an
+/// error.
 fn set_priority(thread: i32, nice: i32, io: libc::c_int) {
     /// `IOPRIO_WHO_PROCESS`, which means a thread.
     const THREAD: libc::c_int = 1;

@@ -1,9 +1,11 @@
-//! The separate debug file of a stripped program or library: where distributions put the symbol tables.
+//! The separate debug file of a stripped program or library: where distributions put the symbol
+//! tables.
 //!
-//! It is found as debuggers do, by build id below `/usr/lib/debug/.build-id`, or by the name and checksum in
-//! `.gnu_debuglink`, beside the file, in `.debug` there, or below `/usr/lib/debug`. First in the root of the process
-//! that runs the file, then in the host's. gprofng itself looks only for `.gnu_debuglink` and only beside the original
-//! path; and what it found would not help, since a debug file's sections lie at positions of their own.
+//! It is found as debuggers do, by build id below `/usr/lib/debug/.build-id`, or by the name and
+//! checksum in `.gnu_debuglink`, beside the file, in `.debug` there, or below `/usr/lib/debug`.
+//! First in the root of the process that runs the file, then in the host's. gprofng itself looks
+//! only for `.gnu_debuglink` and only beside the original path; and what it found would not help,
+//! since a debug file's sections lie at positions of their own.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -40,8 +42,8 @@ pub fn build_id(file: &File) -> Box<[u8]> {
         .unwrap_or_default()
 }
 
-/// Finds the debug file of the ELF file that processes know as `path`, in one of these roots: directories that stand
-/// for `/`, the process's own first. No link leads out of a root.
+/// Finds the debug file of the ELF file that processes know as `path`, in one of these roots:
+/// directories that stand for `/`, the process's own first. No link leads out of a root.
 ///
 /// A file is taken for it if it has the same build id, or else the checksum that the file tells.
 #[must_use]
@@ -71,7 +73,8 @@ pub fn find_debug_file(roots: &[BorrowedFd<'_>], path: &Path, file: &File) -> Op
     None
 }
 
-/// Finds the debug file of whatever has this build id, as [`find_debug_file`] does; none for an empty one.
+/// Finds the debug file of whatever has this build id, as [`find_debug_file`] does; none for an
+/// empty one.
 #[must_use]
 pub fn find_by_build_id(roots: &[BorrowedFd<'_>], id: &[u8]) -> Option<File> {
     if id.is_empty() {
@@ -135,7 +138,8 @@ fn id_of(elf: &Elf<'_>) -> Box<[u8]> {
         .unwrap_or_default()
 }
 
-/// The build id among notes: size of name, size of content, type; each of the two padded to 4 bytes.
+/// The build id among notes: size of name, size of content, type; each of the two padded to 4
+/// bytes.
 fn id_in(notes: &[u8]) -> Option<Box<[u8]>> {
     let mut rest = notes;
     loop {
@@ -151,7 +155,8 @@ fn id_in(notes: &[u8]) -> Option<Box<[u8]>> {
     }
 }
 
-/// Name and checksum of `.gnu_debuglink`: a name without `/`, a NUL, padding to 4 bytes, the checksum.
+/// Name and checksum of `.gnu_debuglink`: a name without `/`, a NUL, padding to 4 bytes, the
+/// checksum.
 fn link_of(elf: &Elf<'_>) -> Option<(Vec<u8>, u32)> {
     let data = elf.data(elf.named(b".gnu_debuglink")?).ok()?;
     let end = data.iter().take(256).position(|byte| *byte == 0)?;

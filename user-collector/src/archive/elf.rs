@@ -1,7 +1,7 @@
 //! An ELF file read by pieces: its headers, and sections by their positions.
 //!
-//! Nothing is mapped, because whoever owns the file can shorten it at any moment, and nothing is read whose size
-//! was not compared with a limit and with the file first.
+//! Nothing is mapped, because whoever owns the file can shorten it at any moment, and nothing is
+//! read whose size was not compared with a limit and with the file first.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -20,8 +20,8 @@ pub(super) type Section = SectionHeader64<LittleEndian>;
 pub(super) type Header = FileHeader64<LittleEndian>;
 
 pub(super) const LITTLE: LittleEndian = LittleEndian;
-/// Largest table or section that is read into memory, bytes. A file without content, and so without cost to its owner,
-/// may tell of tables up to its own size.
+/// Largest table or section that is read into memory, bytes. A file without content, and so without
+/// cost to its owner, may tell of tables up to its own size.
 const LARGEST_PIECE: u64 = 256 << 20;
 
 /// So many entries of a table are read at once.
@@ -104,8 +104,8 @@ impl<'file> Elf<'file> {
         self.piece(section.sh_offset(LITTLE), section.sh_size(LITTLE))
     }
 
-    /// Appends the content of a section. Of the largest programs, the names alone are tens of megabytes: they are read
-    /// to where they are wanted.
+    /// Appends the content of a section. Of the largest programs, the names alone are tens of
+    /// megabytes: they are read to where they are wanted.
     pub(super) fn data_onto(&self, section: &Section, bytes: &mut Vec<u8>) -> Result<(), Damaged> {
         if !has_content(section) {
             return Ok(());
@@ -126,7 +126,8 @@ impl<'file> Elf<'file> {
         Ok(table)
     }
 
-    /// The entries of a section, one by one: of relocations there are megabytes, and hardly any is wanted.
+    /// The entries of a section, one by one: of relocations there are megabytes, and hardly any is
+    /// wanted.
     pub(super) fn each<T: pod::Pod>(
         &self,
         section: &Section,
@@ -174,7 +175,8 @@ impl<'file> Elf<'file> {
         })
     }
 
-    /// The sections of code that are inside the file, by address. Of two that overlap the first is taken.
+    /// The sections of code that are inside the file, by address. Of two that overlap the first is
+    /// taken.
     pub(super) fn code(&self) -> Vec<Code> {
         let mut code: Vec<Code> = (0..)
             .zip(&self.sections)

@@ -1,4 +1,5 @@
-//! Where functions begin and end, from `.eh_frame`: there for unwinding, so also in stripped programs.
+//! Where functions begin and end, from `.eh_frame`: there for unwinding, so also in stripped
+//! programs.
 
 use std::collections::HashMap;
 
@@ -20,8 +21,8 @@ pub(super) struct Frame {
     pub(super) end: u64,
 }
 
-/// The functions that the file's frame information tells of, by address, none inside another. What can't be read ends
-/// the list.
+/// The functions that the file's frame information tells of, by address, none inside another. What
+/// can't be read ends the list.
 pub(super) fn functions(elf: &Elf<'_>) -> Vec<Frame> {
     let Some(section) = elf.named(b".eh_frame") else {
         return Vec::new();

@@ -1,17 +1,18 @@
 //! The functions of a file, from all that tells of them.
 //!
-//! gprofng takes those of one symbol table that are marked as functions, and what lies between two of them counts as
-//! one nameless function: all of a stripped program is. What lies in `.plt` it leaves out of its list, with its time.
-//! So here one table is made of everything that is known, the better source first:
+//! gprofng takes those of one symbol table that are marked as functions, and what lies between two
+//! of them counts as one nameless function: all of a stripped program is. What lies in `.plt` it
+//! leaves out of its list, with its time. So here one table is made of everything that is known,
+//! the better source first:
 //!
 //! 1. symbols of functions, of the file and of its debug file, with indirect functions among them;
 //! 2. entries of the procedure linkage table, as `NAME@plt`;
 //! 3. symbols without a type, which assemblers make: those that are not inside a function;
-//! 4. the functions that the frame information tells of, which is there in stripped programs too. They get the name
-//!    that gprofng itself gives, `<static>@0xPOSITION (<FILE>)`, each its own.
+//! 4. the functions that the frame information tells of, which is there in stripped programs too.
+//!    They get the name that gprofng itself gives, `<static>@0xPOSITION (<FILE>)`, each its own.
 //!
-//! The tables are anybody's. Time is linear but for a sort, names are neither compared nor copied one by one, and
-//! counts are bounded.
+//! The tables are anybody's. Time is linear but for a sort, names are neither compared nor copied
+//! one by one, and counts are bounded.
 
 use std::collections::HashMap;
 
@@ -93,7 +94,8 @@ impl Functions {
             })
         }));
         functions.add(&code, strong);
-        // A label at which no function of the frame information begins, but inside of one, is a label in a function.
+        // A label at which no function of the frame information begins, but inside of one, is a
+        // label in a function.
         weak.retain(|symbol| {
             let around = frames::around(&frames, symbol.address);
             around.is_none_or(|frame| frame.start == symbol.address)
@@ -192,8 +194,8 @@ impl Functions {
         self.sort();
     }
 
-    /// Adds those that begin where no function is, and ends them where one is. They come by address, and get their names by
-    /// `named`, which ends it all where there is no room for one.
+    /// Adds those that begin where no function is, and ends them where one is. They come by
+    /// address, and get their names by `named`, which ends it all where there is no room for one.
     fn add_between(
         &mut self,
         code: &[Code],
@@ -225,8 +227,8 @@ impl Functions {
         self.sort();
     }
 
-    /// Adds the functions of the frame information, under the names that gprofng gives. There are a hundred thousand in a compiler's
-    /// libraries, so they are not put together anywhere else.
+    /// Adds the functions of the frame information, under the names that gprofng gives. There are a
+    /// hundred thousand in a compiler's libraries, so they are not put together anywhere else.
     fn add_unnamed(&mut self, code: &[Code], frames: &[frames::Frame], base: &str) {
         let symbols = frames.iter().map(|frame| Symbol {
             address: frame.start,
@@ -252,8 +254,8 @@ impl Functions {
         self.list.dedup();
     }
 
-    /// A function without a size ends with its frame information, or at the next function. gprofng would only look
-    /// for the next function.
+    /// A function without a size ends with its frame information, or at the next function. gprofng
+    /// would only look for the next function.
     fn give_sizes(&mut self, code: &[Code], frames: &[frames::Frame]) {
         let mut next = u64::MAX;
         let mut index = self.list.len();

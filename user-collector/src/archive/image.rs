@@ -1,11 +1,12 @@
 //! The file that is archived: a copy with another symbol table behind it, or the names alone.
 //!
-//! gprofng finds a function by the position of its section in the file, so that all of the copy stays where it was:
-//! instructions, frame information, line tables. Only the header at the beginning points to a new table of sections at
-//! the end, in which the old symbol table has given its place to the new one.
+//! gprofng finds a function by the position of its section in the file, so that all of the copy
+//! stays where it was: instructions, frame information, line tables. Only the header at the
+//! beginning points to a new table of sections at the end, in which the old symbol table has given
+//! its place to the new one.
 //!
-//! Where the content must not be copied, or is too large, the sections of code keep their places in a file that has
-//! nothing there (NOBITS): names, and no disassembly.
+//! Where the content must not be copied, or is too large, the sections of code keep their places in
+//! a file that has nothing there (NOBITS): names, and no disassembly.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -55,8 +56,8 @@ struct Tables {
     names: Vec<u8>,
 }
 
-/// Writes a file of `length` bytes with these functions instead of its own symbol table; with `text` all of it, without
-/// only its headers.
+/// Writes a file of `length` bytes with these functions instead of its own symbol table; with
+/// `text` all of it, without only its headers.
 pub(super) fn write(
     elf: &Elf<'_>,
     file: &File,

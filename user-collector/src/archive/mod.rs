@@ -1,15 +1,18 @@
 //! User ELF files in the experiment's `archives/`, so that it is understood on another machine.
 //!
-//! gprofng takes the names of functions from the file that it finds there. A plain copy of what distributions ship would
-//! leave most code nameless: the symbol tables are in debug files of other packages, which gprofng doesn't find, and of
-//! what is left it takes exported functions only. So a file is copied with a better symbol table behind it, see
-//! `functions.rs`; all else stays where it was, with line tables as far as the file itself has them.
+//! gprofng takes the names of functions from the file that it finds there. A plain copy of what
+//! distributions ship would leave most code nameless: the symbol tables are in debug files of other
+//! packages, which gprofng doesn't find, and of what is left it takes exported functions only. So a
+//! file is copied with a better symbol table behind it, see `functions.rs`; all else stays where it
+//! was, with line tables as far as the file itself has them.
 //!
-//! The files are anybody's. They are never mapped, their tables are read once and within limits, and what can't be
-//! understood is copied as it is. What the asking user may not read is not copied: see [`Asker`].
+//! The files are anybody's. They are never mapped, their tables are read once and within limits,
+//! and what can't be understood is copied as it is. What the asking user may not read is not
+//! copied: see [`Asker`].
 //!
-//! What it refuses: files that are not regular. What it doesn't do: compressed `.gnu_debugdata`, Go's own tables, 32-bit
-//! files and files without section headers, which are copied as they are; the debug file's line tables.
+//! What it refuses: files that are not regular. What it doesn't do: compressed `.gnu_debugdata`,
+//! Go's own tables, 32-bit files and files without section headers, which are copied as they are;
+//! the debug file's line tables.
 
 mod access;
 mod archivist;
@@ -50,7 +53,8 @@ pub struct Archived {
     pub functions: Option<usize>,
     /// Symbols that were taken from the debug file, some of which the file may have had too.
     pub debug_symbols: usize,
-    /// Why less was archived than there could be: the end of a sentence that begins with the object's name.
+    /// Why less was archived than there could be: the end of a sentence that begins with the
+    /// object's name.
     pub note: Option<String>,
     /// Bytes that were written.
     pub bytes: u64,
@@ -67,7 +71,8 @@ pub enum ArchiveError {
         name: String,
     },
 
-    /// The user who asked may not read it, or it is too large, and nothing in it could be understood.
+    /// The user who asked may not read it, or it is too large, and nothing in it could be
+    /// understood.
     #[error("{name} {why}")]
     NothingToKeep {
         /// The load object.
@@ -106,8 +111,8 @@ pub enum ArchiveError {
 
 /// Archives the file that `map.xml` calls `name`, with the symbols of its debug file.
 ///
-/// `file` is read at positions, its own position doesn't matter. `debug` must belong to it: see [`find_debug_file`].
-/// Once `stop` is set nothing more is written.
+/// `file` is read at positions, its own position doesn't matter. `debug` must belong to it: see
+/// [`find_debug_file`]. Once `stop` is set nothing more is written.
 ///
 /// # Errors
 /// Nothing is left in `archives/` then, unless it was there before.
@@ -215,7 +220,8 @@ fn store(
     }
 }
 
-/// Tells errors of the experiment's disk from those of the file that is read, and stops in the middle when it is told to.
+/// Tells errors of the experiment's disk from those of the file that is read, and stops in the
+/// middle when it is told to.
 struct Out<'a> {
     file: PendingFile<'a>,
     failed: bool,

@@ -1,11 +1,12 @@
 //! Names of load objects: one for each file, by which `map.xml` and `archives/` mean the same.
 //!
-//! Load objects are one namespace in all of an experiment, and paths are not: two containers have two files of one path,
-//! and an upgrade puts another file in the place of one that still runs. Given one name, the functions of the one would
-//! be shown for the other.
+//! Load objects are one namespace in all of an experiment, and paths are not: two containers have
+//! two files of one path, and an upgrade puts another file in the place of one that still runs.
+//! Given one name, the functions of the one would be shown for the other.
 //!
-//! Names of files in `archives/` have a checksum in the place of the directory, for which anybody can make a directory
-//! that gives the same. So two load objects differ in that name too, or the file of one would take the other's place.
+//! Names of files in `archives/` have a checksum in the place of the directory, for which anybody
+//! can make a directory that gives the same. So two load objects differ in that name too, or the
+//! file of one would take the other's place.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,7 +21,8 @@ const LONGEST: usize = 4096;
 /// So many hexadecimal digits of a build id are shown, as in short names of commits.
 const SHOWN_ID: usize = 4;
 
-/// What makes a file another one: its path, and its build id or, without, what the kernel tells of its place.
+/// What makes a file another one: its path, and its build id or, without, what the kernel tells of
+/// its place.
 type Key = (Box<[u8]>, Box<[u8]>, (u64, u64, u64));
 
 /// The names that were given, for the whole run.
@@ -43,13 +45,14 @@ impl ObjectNames {
         self.taken.insert(archive_name(name));
     }
 
-    /// The name of a file: the same for equal files, another one for each other file. Files of one path are equal if
-    /// their build ids are, or without build ids their places on the disk.
+    /// The name of a file: the same for equal files, another one for each other file. Files of one
+    /// path are equal if their build ids are, or without build ids their places on the disk.
     ///
-    /// It is the path, without the kernel's ` (deleted)`, with `\xHH` for what is not printable. The second file of a
-    /// path has its build id behind it, `/usr/lib/libc.so.6 (build id 1234abcd)`, or a number where it has none. A name
-    /// has no back-quote, because gprofng never opens such a file, and begins neither with `<`, which is how functions
-    /// without a file begin, nor with a mark before `Unresolvable`, which gprofng ignores.
+    /// It is the path, without the kernel's ` (deleted)`, with `\xHH` for what is not printable.
+    /// The second file of a path has its build id behind it, `/usr/lib/libc.so.6 (build id
+    /// 1234abcd)`, or a number where it has none. A name has no back-quote, because gprofng never
+    /// opens such a file, and begins neither with `<`, which is how functions without a file begin,
+    /// nor with a mark before `Unresolvable`, which gprofng ignores.
     pub fn name_of(&mut self, file: &MappedFile) -> &str {
         let identity = match &*file.build_id {
             [] => file.identity,

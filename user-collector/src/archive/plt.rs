@@ -1,10 +1,12 @@
 //! The procedure linkage table: which function each of its entries calls.
 //!
-//! An entry jumps through a slot of the global offset table, and a relocation says whose address the slot gets. gprofng
-//! leaves what runs in `.plt` out of its list of functions, with its time, unless a symbol is there.
+//! An entry jumps through a slot of the global offset table, and a relocation says whose address
+//! the slot gets. gprofng leaves what runs in `.plt` out of its list of functions, with its time,
+//! unless a symbol is there.
 //!
-//! Only x86-64 entries are known. Those of which no relocation tells have one name together, which says where they are;
-//! at the very beginning of `.plt`, where lazy binding happens, gprofng prefers its own, hidden function.
+//! Only x86-64 entries are known. Those of which no relocation tells have one name together, which
+//! says where they are; at the very beginning of `.plt`, where lazy binding happens, gprofng
+//! prefers its own, hidden function.
 
 use std::collections::HashMap;
 
@@ -18,14 +20,14 @@ use object::read::elf::{SectionHeader, Sym};
 use super::elf::{Code, Elf, LITTLE};
 use super::functions::MOST;
 
-/// Largest table that is read, bytes; and most of each kind. Programs have one or two of each, but headers of sections can
-/// show the same bytes as often as they want.
+/// Largest table that is read, bytes; and most of each kind. Programs have one or two of each, but
+/// headers of sections can show the same bytes as often as they want.
 const LARGEST: u64 = 64 << 20;
 const MOST_TABLES: usize = 8;
 /// Names are cut at this many bytes here.
 const LONGEST_NAME: usize = 4096;
-/// So many bytes of names are enough: an entry of eight bytes may have the longest, and a million others the same one. Those of
-/// libclang-cpp are 0.1 MB.
+/// So many bytes of names are enough: an entry of eight bytes may have the longest, and a million
+/// others the same one. Those of libclang-cpp are 0.1 MB.
 const MOST_NAMES: usize = 16 << 20;
 
 /// An entry, or a run of unknown ones.
@@ -45,8 +47,8 @@ enum Target {
     Resolver(u64),
 }
 
-/// All entries. `name_at` gives the name of the function that begins at an address; `base` is the last part of the
-/// load object's name.
+/// All entries. `name_at` gives the name of the function that begins at an address; `base` is the
+/// last part of the load object's name.
 pub(super) fn entries<'a>(
     elf: &Elf<'_>,
     code: &[Code],
@@ -112,7 +114,8 @@ pub(super) fn entries<'a>(
     found
 }
 
-/// The slot through which an entry jumps: `jmp *distance(%rip)`, behind `endbr64` and `bnd` where they are.
+/// The slot through which an entry jumps: `jmp *distance(%rip)`, behind `endbr64` and `bnd` where
+/// they are.
 fn slot(entry: &[u8], address: u64) -> Option<u64> {
     let mut rest = entry;
     for prefix in [&[0xf3, 0x0f, 0x1e, 0xfa][..], &[0xf2]] {
@@ -196,7 +199,8 @@ mod tests {
     use super::*;
     use crate::archive::elf::Header;
 
-    /// A file whose linkage table has so many entries of eight bytes, which all call the one function of a long name.
+    /// A file whose linkage table has so many entries of eight bytes, which all call the one
+    /// function of a long name.
     fn one_long_name(entries: u32) -> File {
         const START: u64 = 0x1000;
         const SLOT: u64 = 0x100_0000;

@@ -1,10 +1,11 @@
 //! Source files, for `-A src` and its kin: their paths from the line tables, and their copies.
 //!
-//! The paths are what a compiler wrote, or whoever made the file. Nothing is opened here: a path becomes a file only by
-//! [`Asker::open`](super::Asker::open), which lets through what the user who asked may read.
+//! The paths are what a compiler wrote, or whoever made the file. Nothing is opened here: a path
+//! becomes a file only by [`Asker::open`](super::Asker::open), which lets through what the user who
+//! asked may read.
 //!
-//! Compressed sections are not read, and so most debug files of distributions tell of no sources; their sources are on
-//! no machine either.
+//! Compressed sections are not read, and so most debug files of distributions tell of no sources;
+//! their sources are on no machine either.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
@@ -36,14 +37,16 @@ const MAX_SOURCE: u64 = 64 << 20;
 pub enum Lines<'a> {
     /// All.
     All,
-    /// Those of the instructions at these positions in the file that is executed, in bytes, in any order.
+    /// Those of the instructions at these positions in the file that is executed, in bytes, in any
+    /// order.
     At(&'a [u64]),
 }
 
 type Slice<'data> = EndianSlice<'data, LittleEndian>;
 
-/// Absolute paths of the source files of a program or library, as its line tables spell them: `file` is what is
-/// executed, `debug` its debug file, if it has one. What can't be read is left out.
+/// Absolute paths of the source files of a program or library, as its line tables spell them:
+/// `file` is what is executed, `debug` its debug file, if it has one. What can't be read is left
+/// out.
 #[must_use]
 pub fn source_paths(file: &File, debug: Option<&File>, lines: Lines<'_>) -> BTreeSet<Vec<u8>> {
     let open = |file| Elf::read(file, File::metadata(file).ok()?.len()).ok();
@@ -70,11 +73,12 @@ pub fn source_paths(file: &File, debug: Option<&File>, lines: Lines<'_>) -> BTre
     paths
 }
 
-/// Archives a source file under its path, as gprofng looks for it. The file must be one that the user who asked may
-/// read: from [`Asker::open`](super::Asker::open).
+/// Archives a source file under its path, as gprofng looks for it. The file must be one that the
+/// user who asked may read: from [`Asker::open`](super::Asker::open).
 ///
-/// A program may say that its source has the path of a load object, and what is archived last under a name stays: who calls
-/// this takes care that no source takes a load object's place. Gives the bytes that were written.
+/// A program may say that its source has the path of a load object, and what is archived last under
+/// a name stays: who calls this takes care that no source takes a load object's place. Gives the
+/// bytes that were written.
 ///
 /// # Errors
 /// Those of [`super::archive_object`]; [`ArchiveError::NothingToKeep`] for a file above 64 MiB.

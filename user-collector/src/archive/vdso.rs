@@ -1,7 +1,8 @@
 //! The vDSO as it is archived: with one name for each function.
 //!
-//! Its functions have two, `__vdso_clock_gettime` and the weak `clock_gettime`. gprofng shows the shorter one, which is what the C
-//! library calls its own function, so that the two could not be told apart.
+//! Its functions have two, `__vdso_clock_gettime` and the weak `clock_gettime`. gprofng shows the
+//! shorter one, which is what the C library calls its own function, so that the two could not be
+//! told apart.
 
 use std::collections::HashSet;
 
@@ -14,7 +15,8 @@ use super::elf::LITTLE;
 /// Where a symbol's kind is in its record, bytes.
 const INFO: usize = 4;
 
-/// The same image, in which weak names of what has another name are no functions' any more. What can't be understood stays as it is.
+/// The same image, in which weak names of what has another name are no functions' any more. What
+/// can't be understood stays as it is.
 pub(super) fn with_one_name_each(mut image: Vec<u8>) -> Vec<u8> {
     for position in second_names(&image).unwrap_or_default() {
         if let Some(info) = image.get_mut(position) {

@@ -1,20 +1,24 @@
-//! `jit-PID.dump`: what a JIT says of its code, with times (`tools/perf/Documentation/jitdump-specification.txt` of Linux).
+//! `jit-PID.dump`: what a JIT says of its code, with times
+//! (`tools/perf/Documentation/jitdump-specification.txt` of Linux).
 //!
-//! A header of 40 bytes, then records, each with a header of 16: type, total size, time. Of the records two matter:
+//! A header of 40 bytes, then records, each with a header of 16: type, total size, time. Of the
+//! records two matter:
 //!
 //! | type | body |
 //! |---|---|
 //! | 0 load | `u32 pid, u32 tid, u64 vma, u64 code_addr, u64 code_size, u64 code_index`, name with a NUL, code |
 //! | 1 move | `u32 pid, u32 tid, u64 vma, u64 old_code_addr, u64 new_code_addr, u64 code_size, u64 code_index` |
 //!
-//! Debug information (2) and unwinding information (4) are passed over, and so is the code itself: names need none of
-//! them. A close (3) ends the file and no function: its code may still run.
+//! Debug information (2) and unwinding information (4) are passed over, and so is the code itself:
+//! names need none of them. A close (3) ends the file and no function: its code may still run.
 //!
-//! Numbers are in the byte order of the machine that wrote them. That is this one, so a foreign order is refused.
+//! Numbers are in the byte order of the machine that wrote them. That is this one, so a foreign
+//! order is refused.
 //!
-//! The parser is our own, although linux-perf-data has one: there a record whose size is below its header's
-//! underflows, and a record is held whole, of whatever size it says it is. This reads files that are strangers', as root.
-//! Here a record makes the parser hold [`LONGEST_HELD`] bytes at most; the rest is passed over.
+//! The parser is our own, although linux-perf-data has one: there a record whose size is below its
+//! header's underflows, and a record is held whole, of whatever size it says it is. This reads
+//! files that are strangers', as root. Here a record makes the parser hold [`LONGEST_HELD`] bytes
+//! at most; the rest is passed over.
 
 use super::LONGEST_NAME;
 

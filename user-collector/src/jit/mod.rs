@@ -1,23 +1,28 @@
-//! The functions that JIT compilers and interpreters make: code in anonymous memory, which no file names.
+//! The functions that JIT compilers and interpreters make: code in anonymous memory, which no file
+//! names.
 //!
-//! Two conventions tell of it, both invented for perf: a text file `/tmp/perf-PID.map` ([`perf_map`]) and a binary one,
-//! `jit-PID.dump` ([`jitdump`]). [`JitWatch`] finds and reads them for one process, [`Functions`] makes of what they say
-//! the functions as a function of time, and gives each [`Change`] for whoever writes an experiment: an
-//! [`Change::End`] is a `MapEvent::Unmap`, a [`Change::Begin`] a `MapEvent::Function`. Ends come before the beginning
-//! that causes them, and a nanosecond earlier: gprofng keeps an old object where a new one lies on it, and it sorts what is
-//! written late before the events of the same instant, so that an end would come after its beginning.
+//! Two conventions tell of it, both invented for perf: a text file `/tmp/perf-PID.map`
+//! ([`perf_map`]) and a binary one, `jit-PID.dump` ([`jitdump`]). [`JitWatch`] finds and reads them
+//! for one process, [`Functions`] makes of what they say the functions as a function of time, and
+//! gives each [`Change`] for whoever writes an experiment: an [`Change::End`] is a
+//! `MapEvent::Unmap`, a [`Change::Begin`] a `MapEvent::Function`. Ends come before the beginning
+//! that causes them, and a nanosecond earlier: gprofng keeps an old object where a new one lies on
+//! it, and it sorts what is written late before the events of the same instant, so that an end
+//! would come after its beginning.
 //!
-//! A perf map has no times. Its entry is valid since the end of the poll before the one that read it, or since the
-//! process began to be watched for the first reading of a file: then the ticks of the code's first moments, before
-//! its line was read, have its name too. Where the address was free before, the exact time matters even less:
-//! gprofng resolves what is earlier than all mappings at its address by the first of them.
+//! A perf map has no times. Its entry is valid since the end of the poll before the one that read
+//! it, or since the process began to be watched for the first reading of a file: then the ticks of
+//! the code's first moments, before its line was read, have its name too. Where the address was
+//! free before, the exact time matters even less: gprofng resolves what is earlier than all
+//! mappings at its address by the first of them.
 //!
-//! Not all that a perf map names is of a JIT. node lists its builtins, which lie in the text of its own file, and
-//! functions that are only interpreted, whose address is of byte code that is never executed. A
-//! function must not be written where a file is mapped: [`is_anonymous`] tells which mappings are meant.
+//! Not all that a perf map names is of a JIT. node lists its builtins, which lie in the text of its
+//! own file, and functions that are only interpreted, whose address is of byte code that is never
+//! executed. A function must not be written where a file is mapped: [`is_anonymous`] tells which
+//! mappings are meant.
 //!
-//! The files are written by those who are looked at. They are data of a stranger: each bound is here or in the parsers,
-//! and what is beyond it is counted in [`Counts`] or a [`Refusal`].
+//! The files are written by those who are looked at. They are data of a stranger: each bound is
+//! here or in the parsers, and what is beyond it is counted in [`Counts`] or a [`Refusal`].
 
 pub mod jitdump;
 mod open;
@@ -44,7 +49,8 @@ pub const LONGEST_NAME: usize = 1000;
 pub const MOST_FUNCTIONS: usize = 1_000_000;
 /// Bytes of all names of these, as they are kept.
 pub const MOST_NAME_BYTES: usize = 128 << 20;
-/// What a function takes in memory, beside its name: its place in a tree that may be half empty, and what counts its users.
+/// What a function takes in memory, beside its name: its place in a tree that may be half empty,
+/// and what counts its users.
 const BESIDE_NAME: usize = 96;
 /// Sizes are read as signed 32-bit numbers by gprofng.
 const LARGEST: u64 = (1 << 31) - 1;
@@ -72,7 +78,8 @@ pub enum Change {
     },
 }
 
-/// The dynamic functions of one process, as they are at the instant of the last change. No two overlap.
+/// The dynamic functions of one process, as they are at the instant of the last change. No two
+/// overlap.
 #[derive(Debug, Default)]
 pub struct Functions {
     by_address: BTreeMap<u64, Function>,
@@ -101,15 +108,17 @@ impl Functions {
 
     /// Code was made. It ends all functions that it touches, whole: a part of a function is none.
     ///
-    /// The same function once more changes nothing. What has no bytes, is too large or is one too many is refused, and
-    /// counted. Times of one address always increase: a beginning is a nanosecond after the last end of any function, an end
-    /// after its beginning, whatever `at` says.
+    /// The same function once more changes nothing. What has no bytes, is too large or is one too
+    /// many is refused, and counted. Times of one address always increase: a beginning is a
+    /// nanosecond after the last end of any function, an end after its beginning, whatever `at`
+    /// says.
     pub fn load(&mut self, at: u64, address: u64, size: u64, name: &[u8]) -> Vec<Change> {
         let name = printable(&name[..name.len().min(LONGEST_NAME)]);
         self.begin(at, address, size, name.into())
     }
 
-    /// The code at `from` was moved to `to`. Of an unknown function this says nothing, and changes nothing.
+    /// The code at `from` was moved to `to`. Of an unknown function this says nothing, and changes
+    /// nothing.
     pub fn moved(&mut self, at: u64, from: u64, to: u64) -> Vec<Change> {
         let Some(Function { size, name, .. }) = self.by_address.get(&from).cloned() else {
             return Vec::new();
@@ -209,8 +218,9 @@ impl Functions {
 
 /// Is this memory for code that is made at run time, by the name that the kernel gives the mapping?
 ///
-/// `//anon` is anonymous memory, `[heap]` and `[stack]` and `[anon:NAME]` are too, and so is what only looks like
-/// a file: shared anonymous memory and memfds, which .NET and others map twice, once for writing and once for execution.
+/// `//anon` is anonymous memory, `[heap]` and `[stack]` and `[anon:NAME]` are too, and so is what
+/// only looks like a file: shared anonymous memory and memfds, which .NET and others map twice,
+/// once for writing and once for execution.
 #[must_use]
 pub fn is_anonymous(file: &MappedFile) -> bool {
     const NAMES: [&[u8]; 3] = [b"//anon", b"[heap]", b"[stack]"];
@@ -225,8 +235,8 @@ pub fn is_anonymous(file: &MappedFile) -> bool {
     NAMES.contains(&&*file.path) || BEGINNINGS.iter().any(|begin| file.path.starts_with(begin))
 }
 
-/// Takes away the functions that lived for the one nanosecond that a function must: no tick is theirs, they only stood in a file
-/// ahead of what replaced them. The order of the rest stays.
+/// Takes away the functions that lived for the one nanosecond that a function must: no tick is
+/// theirs, they only stood in a file ahead of what replaced them. The order of the rest stays.
 fn without_the_brief(changes: &mut Vec<Change>) {
     let mut begun = BTreeMap::new();
     let mut keep = vec![true; changes.len()];

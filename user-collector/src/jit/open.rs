@@ -1,16 +1,18 @@
 //! Opening a file that a process says it wrote, as root, without being made to read another's.
 //!
-//! The paths are the process's choice: `/tmp/perf-7.map` may be a link to `/etc/shadow`, in a mount namespace of its own
-//! even a bind mount of it. So the file is looked up from the root directory of the process and never above it, not through
-//! a link at its end, and held without being opened; then it is asked what it is; and only if it is a regular file of the
-//! process's own user, with no second name, it is opened for reading, through the descriptor and not the path.
+//! The paths are the process's choice: `/tmp/perf-7.map` may be a link to `/etc/shadow`, in a mount
+//! namespace of its own even a bind mount of it. So the file is looked up from the root directory
+//! of the process and never above it, not through a link at its end, and held without being opened;
+//! then it is asked what it is; and only if it is a regular file of the process's own user, with no
+//! second name, it is opened for reading, through the descriptor and not the path.
 //!
-//! Root's files are not taken from a process of another user, although a daemon that dropped its rights may have written
-//! one: who owns a directory can move root's file out of it and to any name. A process with several user ids,
-//! such as a set-user-ID program, is refused for the same reason.
+//! Root's files are not taken from a process of another user, although a daemon that dropped its
+//! rights may have written one: who owns a directory can move root's file out of it and to any
+//! name. A process with several user ids, such as a set-user-ID program, is refused for the same
+//! reason.
 //!
-//! A file is no one's news if it was last written before the process was: `/tmp` keeps the maps of the long dead, and
-//! process numbers come again.
+//! A file is no one's news if it was last written before the process was: `/tmp` keeps the maps of
+//! the long dead, and process numbers come again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
@@ -133,7 +135,8 @@ impl ProcessFiles {
         self.status.own_pid
     }
 
-    /// Opens a file of the process, by the path as the process has it. `None` if there is none, or only an old one.
+    /// Opens a file of the process, by the path as the process has it. `None` if there is none, or
+    /// only an old one.
     pub(super) fn file(&mut self, path: &Path) -> Result<Option<File>, Refusal> {
         let io = |error: io::Error| Refusal::Io {
             path: path.to_owned(),
@@ -148,7 +151,8 @@ impl ProcessFiles {
             Err(error) => return Err(io(error.into())),
         };
         let found = held.metadata().map_err(io)?;
-        // After the look-up, for a process can change its user. One that is gone had the user that it had last.
+        // After the look-up, for a process can change its user. One that is gone had the user that
+        // it had last.
         if let Ok(status) = status(&self.proc) {
             self.status = status;
         }
@@ -175,8 +179,8 @@ impl ProcessFiles {
         if written < self.started - SLACK {
             return Ok(None);
         }
-        // The very file that was looked at: no path of others is gone through again. O_NONBLOCK: a lease on it
-        // would make the opening wait for its holder.
+        // The very file that was looked at: no path of others is gone through again. O_NONBLOCK: a
+        // lease on it would make the opening wait for its holder.
         OpenOptions::new()
             .read(true)
             .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).bits())

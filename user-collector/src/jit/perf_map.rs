@@ -1,11 +1,12 @@
 //! `/tmp/perf-PID.map`: a line of text for each function.
 //!
-//! `ADDRESS SIZE NAME`, both numbers hexadecimal, with or without `0x`, the name with blanks to the end of the line
-//! (`tools/perf/Documentation/jit-interface.txt` of Linux). node and CPython append a line when they make code; the
-//! JVM writes all at once when it is told to, or as it exits. So a file grows while it is read: what is after the last
-//! line feed waits for its rest.
+//! `ADDRESS SIZE NAME`, both numbers hexadecimal, with or without `0x`, the name with blanks to the
+//! end of the line (`tools/perf/Documentation/jit-interface.txt` of Linux). node and CPython append
+//! a line when they make code; the JVM writes all at once when it is told to, or as it exits. So a
+//! file grows while it is read: what is after the last line feed waits for its rest.
 //!
-//! A line that is none of this is counted and passed over. No line makes the parser hold more than [`LONGEST_LINE`] bytes.
+//! A line that is none of this is counted and passed over. No line makes the parser hold more than
+//! [`LONGEST_LINE`] bytes.
 
 use super::LONGEST_NAME;
 

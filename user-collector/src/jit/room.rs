@@ -1,6 +1,8 @@
-//! Memory for the functions of all processes together: each of a thousand processes may say that it has made a million.
+//! Memory for the functions of all processes together: each of a thousand processes may say that it
+//! has made a million.
 //!
-//! What is beyond the whole is refused, except a little for each process: who fills the room takes no names from others.
+//! What is beyond the whole is refused, except a little for each process: who fills the room takes
+//! no names from others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

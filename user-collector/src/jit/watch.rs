@@ -1,11 +1,13 @@
 //! The files of one process, read as they grow.
 //!
-//! A round costs a `fstat` when nothing was written, and once a second a look-up of the path: the file may not be
-//! there yet, as the JVM writes its map only when it is told to, or it may have been replaced. A file that is written anew in place,
-//! which the JVM does too, is found by its size, or by the last bytes that were read of it being others now; then all of it
-//! is read once more, and what is the same changes nothing.
+//! A round costs a `fstat` when nothing was written, and once a second a look-up of the path: the
+//! file may not be there yet, as the JVM writes its map only when it is told to, or it may have
+//! been replaced. A file that is written anew in place, which the JVM does too, is found by its
+//! size, or by the last bytes that were read of it being others now; then all of it is read once
+//! more, and what is the same changes nothing.
 //!
-//! Where a process has a jitdump its perf map is not read: the dump has times, and both tell the same.
+//! Where a process has a jitdump its perf map is not read: the dump has times, and both tell the
+//! same.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -22,9 +24,11 @@ use super::{Change, Functions, Refusal, Room, without_the_brief};
 
 /// Bytes that are read of one process at most, all files and readings together.
 const MOST_BYTES: u64 = 256 << 20;
-/// Bytes that are read in one round, but for the last: some 60,000 functions, and a round stays short.
+/// Bytes that are read in one round, but for the last: some 60,000 functions, and a round stays
+/// short.
 const MOST_A_ROUND: u64 = 4 << 20;
-/// Most bytes that are read when a process ends: others wait meanwhile, and processes may end by the thousand.
+/// Most bytes that are read when a process ends: others wait meanwhile, and processes may end by
+/// the thousand.
 const MOST_AT_END: u64 = 32 << 20;
 const PIECE: usize = 64 << 10;
 /// How many of the last bytes read are remembered.
@@ -59,8 +63,8 @@ impl AddAssign for Counts {
     }
 }
 
-/// Watches what one process tells of the code that it makes. For a process that executes anonymous memory; ended
-/// and begun anew when it executes another program.
+/// Watches what one process tells of the code that it makes. For a process that executes anonymous
+/// memory; ended and begun anew when it executes another program.
 #[derive(Debug)]
 pub struct JitWatch {
     files: ProcessFiles,
@@ -99,11 +103,13 @@ impl Format {
 }
 
 impl JitWatch {
-    /// Begins to watch `pid`, which lives, whose program was started, or found, at `start`. Its functions are part of `room`.
+    /// Begins to watch `pid`, which lives, whose program was started, or found, at `start`. Its
+    /// functions are part of `room`.
     ///
     /// # Errors
     ///
-    /// The process is gone, or may not be looked at: that takes CAP_SYS_PTRACE, and the files CAP_DAC_READ_SEARCH.
+    /// The process is gone, or may not be looked at: that takes CAP_SYS_PTRACE, and the files
+    /// CAP_DAC_READ_SEARCH.
     pub fn open(pid: u32, start: u64, room: &Room) -> Result<JitWatch, Refusal> {
         let files = ProcessFiles::open(pid).map_err(|error| Refusal::Io {
             path: format!("/proc/{pid}").into(),
@@ -126,11 +132,12 @@ impl JitWatch {
 
     /// The process mapped a file for execution, from `start` to `end`. Functions there are no more.
     ///
-    /// If the file is the process's jitdump, which it maps for no other reason than to tell of it, the dump is
-    /// read from now on. A dump with another process's number was inherited, and tells of that one.
+    /// If the file is the process's jitdump, which it maps for no other reason than to tell of it,
+    /// the dump is read from now on. A dump with another process's number was inherited, and tells
+    /// of that one.
     ///
-    /// Not to be called for anonymous memory: when that grows, or its protection changes, the kernel tells it as
-    /// mapped once more, with all the code that it has.
+    /// Not to be called for anonymous memory: when that grows, or its protection changes, the
+    /// kernel tells it as mapped once more, with all the code that it has.
     pub fn mapped(&mut self, at: u64, start: u64, end: u64, path: &[u8]) -> Vec<Change> {
         if dump_number(path) == Some(self.files.own_pid()) {
             let path = Path::new(OsStr::from_bytes(path)).to_owned();
@@ -145,12 +152,14 @@ impl JitWatch {
         self.functions.clear(at, start, end)
     }
 
-    /// Reads what was written since the last time. To be called at each round; `now` must not run backwards.
+    /// Reads what was written since the last time. To be called at each round; `now` must not run
+    /// backwards.
     pub fn poll(&mut self, now: u64) -> Vec<Change> {
         self.round(now, MOST_A_ROUND)
     }
 
-    /// Reads what is left, as far as there is time for that. For the process's exit, before or after it, and for the end of the run.
+    /// Reads what is left, as far as there is time for that. For the process's exit, before or
+    /// after it, and for the end of the run.
     pub fn last_poll(&mut self, now: u64) -> Vec<Change> {
         self.next_look = 0;
         self.round(now, MOST_AT_END)

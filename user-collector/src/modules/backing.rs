@@ -1,8 +1,8 @@
 //! What is behind a mapping, by the name that the kernel gives it.
 //!
-//! perf's `mmap2` records and `/proc/PID/maps` name what is no file in different ways: anonymous memory is `//anon` in
-//! the one and without a name in the other. Both are understood here (`perf_event_mmap_event` and `show_map_vma` in the
-//! kernel's sources).
+//! perf's `mmap2` records and `/proc/PID/maps` name what is no file in different ways: anonymous
+//! memory is `//anon` in the one and without a name in the other. Both are understood here
+//! (`perf_event_mmap_event` and `show_map_vma` in the kernel's sources).
 
 /// What is behind a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,7 +49,8 @@ pub fn without_mark(path: &[u8]) -> &[u8] {
     path.strip_suffix(DELETED).unwrap_or(path)
 }
 
-/// The paths under which the file may still be found, by their likelihood: none for what the kernel has no path for.
+/// The paths under which the file may still be found, by their likelihood: none for what the kernel
+/// has no path for.
 pub(super) fn paths(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     // `//toolong` and `//enomem` are perf's; no path of the kernel's begins with two slashes.
     let real = path.starts_with(b"/") && !path.starts_with(b"//") && !path.starts_with(b"/memfd:");

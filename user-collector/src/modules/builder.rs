@@ -1,8 +1,8 @@
 //! The thread that makes unwind tables.
 //!
-//! It is one thread, of low priority: tables are wanted soon, and never at the cost of what is measured. Whoever asks
-//! never waits for it. It owns the [`Rules`], so that a rule has one number in all tables; who asks keeps a copy, which grows
-//! by [`Built::new_rules`].
+//! It is one thread, of low priority: tables are wanted soon, and never at the cost of what is
+//! measured. Whoever asks never waits for it. It owns the [`Rules`], so that a rule has one number
+//! in all tables; who asks keeps a copy, which grows by [`Built::new_rules`].
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -50,10 +50,11 @@ pub struct Module {
 }
 
 impl Module {
-    /// The address that a place in the file is linked for, where [`Table`] knows it; nothing where it is not loaded.
+    /// The address that a place in the file is linked for, where [`Table`] knows it; nothing where
+    /// it is not loaded.
     ///
-    /// A mapping begins with a page, and a segment may begin within it: the page's start has an address too. Where
-    /// segments share a page, it is the executable one's.
+    /// A mapping begins with a page, and a segment may begin within it: the page's start has an
+    /// address too. Where segments share a page, it is the executable one's.
     #[must_use]
     pub fn address_of(&self, file_offset: u64) -> Option<u64> {
         let of_kind = |executable: bool| {
@@ -97,14 +98,16 @@ pub struct Built {
     pub id: ObjectId,
     /// What became of it.
     pub module: Result<Module, BuildError>,
-    /// The rules that came since the last answer, in the order of their numbers. All answers' rules, one after the other,
-    /// are [`Rules::as_slice`], from number 0 on. To be kept also where there is no module.
+    /// The rules that came since the last answer, in the order of their numbers. All answers'
+    /// rules, one after the other, are [`Rules::as_slice`], from number 0 on. To be kept also where
+    /// there is no module.
     pub new_rules: Vec<Rule>,
     /// How long it took.
     pub took: Duration,
 }
 
-/// The thread, seen from who asks. When it is dropped, the thread ends after the file at hand; nobody waits for it.
+/// The thread, seen from who asks. When it is dropped, the thread ends after the file at hand;
+/// nobody waits for it.
 #[derive(Debug)]
 pub struct Builder {
     thread: Pid,
@@ -203,8 +206,8 @@ impl Builder {
         }
     }
 
-    /// What is ready; if nothing is and something is waited for, what is ready after that long, or as soon as anything
-    /// is.
+    /// What is ready; if nothing is and something is waited for, what is ready after that long, or
+    /// as soon as anything is.
     pub fn wait(&mut self, at_most: Duration) -> Vec<Built> {
         if self.waiting.is_empty() {
             return Vec::new();
@@ -241,8 +244,9 @@ fn ended(id: ObjectId) -> Built {
     }
 }
 
-/// What was read of the file is freed before a table is read from the cache, and before one is put there: each is megabytes of a
-/// compiler's libraries, and both would be most of the memory that this process has for itself.
+/// What was read of the file is freed before a table is read from the cache, and before one is put
+/// there: each is megabytes of a compiler's libraries, and both would be most of the memory that
+/// this process has for itself.
 fn build<F: ReadCacheOps>(
     mut file: ReadCache<F>,
     rules: &mut Rules,
@@ -265,7 +269,8 @@ fn build<F: ReadCacheOps>(
     if let Some(found) = cache.load(&build_id, key, rules) {
         return Ok(module(found, true));
     }
-    // Whoever owns the file may have written to it since: the table's key is that of what it is made of.
+    // Whoever owns the file may have written to it since: the table's key is that of what it is
+    // made of.
     let sections = Sections::of_elf(&file)?;
     let key = Key::of(&sections);
     let (table, summary) = Table::of_sections(&sections, rules)?;

@@ -1,12 +1,14 @@
 //! Unwind tables on disk, from run to run.
 //!
-//! A table is kept under a strong hash of all that it is made of, so that it can only be that of its own frame information:
-//! a program that bears the build id of libc has a file of its own, which libc never finds. Only large tables are
-//! kept: to make a small one takes no longer than to find it.
+//! A table is kept under a strong hash of all that it is made of, so that it can only be that of
+//! its own frame information: a program that bears the build id of libc has a file of its own,
+//! which libc never finds. Only large tables are kept: to make a small one takes no longer than to
+//! find it.
 //!
-//! The directory belongs to who runs us and nobody else may write there. Two that run at once do not disturb each other:
-//! a file is written under another name and renamed. What does not check out is ignored, and replaced by what is made in
-//! its place. All of it may be deleted at any time. That a table can't be kept is no error of the run that made it.
+//! The directory belongs to who runs us and nobody else may write there. Two that run at once do
+//! not disturb each other: a file is written under another name and renamed. What does not check
+//! out is ignored, and replaced by what is made in its place. All of it may be deleted at any time.
+//! That a table can't be kept is no error of the run that made it.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
@@ -23,9 +25,10 @@ const MAX_CACHE: u64 = 256 << 20;
 /// What is left when there were more: room for what comes.
 const KEPT: u64 = MAX_CACHE / 4 * 3;
 
-/// Smallest frame information whose table is kept, bytes. To make a table takes about 20 ms for 1 MiB, to find it here a
-/// tenth of that. Of the 1,424 programs and libraries of a Debian system 124 are that large; they have four fifths of
-/// all frame information, and what is left is made in 0.3 s.
+/// Smallest frame information whose table is kept, bytes. To make a table takes about 20 ms for 1
+/// MiB, to find it here a tenth of that. Of the 1,424 programs and libraries of a Debian system 124
+/// are that large; they have four fifths of all frame information, and what is left is made in 0.3
+/// s.
 const MIN_FRAMES: usize = 64 << 10;
 
 /// Files that are being written have names that begin so.
@@ -82,8 +85,8 @@ pub enum CacheError {
 }
 
 impl Cache {
-    /// The cache of who runs us: `/var/cache/kcollect` for root, else `kcollect` in `$XDG_CACHE_HOME` or `~/.cache`.
-    /// Nothing for a user without a home.
+    /// The cache of who runs us: `/var/cache/kcollect` for root, else `kcollect` in
+    /// `$XDG_CACHE_HOME` or `~/.cache`. Nothing for a user without a home.
     ///
     /// # Errors
     /// As [`Cache::open`].
@@ -102,8 +105,8 @@ impl Cache {
             .transpose()
     }
 
-    /// The cache in a directory, which is made if it is not there. Where its files have more than 256 MiB, those that were
-    /// not used for longest are deleted.
+    /// The cache in a directory, which is made if it is not there. Where its files have more than
+    /// 256 MiB, those that were not used for longest are deleted.
     ///
     /// # Errors
     /// It can't be made or read, belongs to somebody else, or others may write there.
@@ -137,8 +140,8 @@ impl Cache {
         })
     }
 
-    /// Is the table of these sections worth a file? Of Go's functions it is not: their table is made faster than all
-    /// that it is made of could be hashed and what was kept be read.
+    /// Is the table of these sections worth a file? Of Go's functions it is not: their table is
+    /// made faster than all that it is made of could be hashed and what was kept be read.
     pub(super) fn is_for(sections: &Sections<'_>) -> bool {
         if sections.go.is_some() {
             return false;
@@ -170,12 +173,14 @@ impl Cache {
         let mut bytes = Vec::with_capacity(metadata.len() as usize);
         (&mut file).take(MAX_STORED).read_to_end(&mut bytes).ok()?;
         let found = stored::decode(&bytes, key, rules)?;
-        // Its age is that of its last use; where that can't be said, it goes earlier than it should.
+        // Its age is that of its last use; where that can't be said, it goes earlier than it
+        // should.
         let _ = file.set_modified(SystemTime::now());
         Some(found)
     }
 
-    /// Keeps a table. After a failure, and when the cache is full, nothing more is kept in this run.
+    /// Keeps a table. After a failure, and when the cache is full, nothing more is kept in this
+    /// run.
     pub(super) fn store(
         &mut self,
         build_id: &[u8],
@@ -227,8 +232,8 @@ fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Deletes what was abandoned, and the oldest where there is more than `most`, until `kept` is left. Gives how many bytes
-/// are left.
+/// Deletes what was abandoned, and the oldest where there is more than `most`, until `kept` is
+/// left. Gives how many bytes are left.
 fn tidy(directory: &Path, most: u64, kept: u64) -> io::Result<u64> {
     let now = SystemTime::now();
     let mut files = Vec::new();

@@ -33,8 +33,8 @@ pub struct Segment {
 const PAGE: u64 = 4096;
 
 impl Segment {
-    /// The address that a place in the file is linked for, if the place is mapped with this segment: from the page on
-    /// in which it begins, for no mapping begins elsewhere.
+    /// The address that a place in the file is linked for, if the place is mapped with this
+    /// segment: from the page on in which it begins, for no mapping begins elsewhere.
     pub(super) fn address_of(&self, file_offset: u64) -> Option<u64> {
         let pages = self.offset & !(PAGE - 1)..self.offset.saturating_add(self.size);
         pages.contains(&file_offset).then(|| {
@@ -63,8 +63,9 @@ pub(super) fn segments<'data, R: ReadRef<'data>>(file: R) -> Result<Vec<Segment>
         .collect())
 }
 
-/// A file's own build id: the first note of that kind in a `PT_NOTE` segment, as the kernel finds it (`build_id_parse`).
-/// Empty where there is none, or none of at most [`MAX_BUILD_ID`] bytes, or what leads there is damaged.
+/// A file's own build id: the first note of that kind in a `PT_NOTE` segment, as the kernel finds
+/// it (`build_id_parse`). Empty where there is none, or none of at most [`MAX_BUILD_ID`] bytes, or
+/// what leads there is damaged.
 pub fn build_id<'data, R: ReadRef<'data>>(file: R) -> Box<[u8]> {
     let class = file.read_bytes_at(0, 5).map(|ident| ident[4]);
     let found = match class {

@@ -1,7 +1,7 @@
 //! From "a process mapped a file" to that file's unwind table, off the hot path.
 //!
-//! [`open()`] finds the file behind a mapping, [`Builder`] makes its table in a thread of its own, [`Cache`] keeps tables
-//! on disk for the next run.
+//! [`open()`] finds the file behind a mapping, [`Builder`] makes its table in a thread of its own,
+//! [`Cache`] keeps tables on disk for the next run.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,14 +21,17 @@
 //! # }
 //! ```
 //!
-//! All of it is other people's: the paths, the files, and what is in them, while they are read. A path is resolved
-//! inside its process's root and never through a device, a pipe or a symbolic link at its end. A file is read in pieces
-//! and never mapped, because its owner may cut it at any time, and a mapped page that is gone is a `SIGBUS`. How much is
-//! read is bounded by the limits of [`crate::unwind`], whatever the file says.
+//! All of it is other people's: the paths, the files, and what is in them, while they are read. A
+//! path is resolved inside its process's root and never through a device, a pipe or a symbolic link
+//! at its end. A file is read in pieces and never mapped, because its owner may cut it at any time,
+//! and a mapped page that is gone is a `SIGBUS`. How much is read is bounded by the limits of
+//! [`crate::unwind`], whatever the file says.
 //!
-//! What it does not hold off: a file system that does not answer. A file on a dead NFS server holds up whoever reads
-//! it, as it does the process that runs it: [`open()`] its caller, for the few pieces that prove a file to be the one, which therefore is
-//! to be asked with [`Patience`](crate::patience::Patience); and the builder, for all that come later. Nobody waits for that.
+//! What it does not hold off: a file system that does not answer. A file on a dead NFS server holds
+//! up whoever reads it, as it does the process that runs it: [`open()`] its caller, for the few
+//! pieces that prove a file to be the one, which therefore is to be asked with
+//! [`Patience`](crate::patience::Patience); and the builder, for all that come later. Nobody waits
+//! for that.
 
 mod backing;
 mod builder;

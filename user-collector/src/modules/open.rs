@@ -1,21 +1,26 @@
 //! The file behind a mapping.
 //!
-//! A path is only what a file was called when it was mapped. By now it may be deleted, replaced by an update, or
-//! be seen from inside a container only. So there are three ways, and the first that leads to the same file is taken:
+//! A path is only what a file was called when it was mapped. By now it may be deleted, replaced by
+//! an update, or be seen from inside a container only. So there are three ways, and the first that
+//! leads to the same file is taken:
 //!
-//! 1. `/proc/PID/map_files/START-END`: the mapped file itself, whatever became of its name. The kernel has it under the
-//!    exact addresses of the mapping as it is now, which may have been split or joined since.
-//! 2. The path under `/proc/PID/root`, for a process in a container, or one whose `map_files` nobody lets us see.
+//! 1. `/proc/PID/map_files/START-END`: the mapped file itself, whatever became of its name. The
+//!    kernel has it under the exact addresses of the mapping as it is now, which may have been
+//!    split or joined since.
+//! 2. The path under `/proc/PID/root`, for a process in a container, or one whose `map_files`
+//!    nobody lets us see.
 //! 3. The path itself, for a process that is gone.
 //!
-//! "The same" is: the build id that the kernel read when it was mapped is the file's; or, where the kernel told device
-//! and inode, these are. The first way needs no proof where there is no build id: on overlay and btrfs file systems the
-//! kernel's device numbers are not those of `stat`, and files there without a build id are found in that way alone.
+//! "The same" is: the build id that the kernel read when it was mapped is the file's; or, where the
+//! kernel told device and inode, these are. The first way needs no proof where there is no build
+//! id: on overlay and btrfs file systems the kernel's device numbers are not those of `stat`, and
+//! files there without a build id are found in that way alone.
 //!
-//! Whose files these are may be hostile. So a path is resolved inside its root (`openat2`), and what is at its end is
-//! first held without being opened (`O_PATH`): a pipe or a device is not touched. Paths are resolved in the kernel's
-//! cache alone (`RESOLVE_CACHED`): what runs, or ran a moment ago, is there, and no automounter or file server is asked
-//! for a path that somebody made up in a container.
+//! Whose files these are may be hostile. So a path is resolved inside its root (`openat2`), and
+//! what is at its end is first held without being opened (`O_PATH`): a pipe or a device is not
+//! touched. Paths are resolved in the kernel's cache alone (`RESOLVE_CACHED`): what runs, or ran a
+//! moment ago, is there, and no automounter or file server is asked for a path that somebody made
+//! up in a container.
 
 use std::ffi::OsStr;
 use std::fs::{File, FileType, Metadata};
@@ -170,11 +175,12 @@ impl OpenError {
 
 /// Opens the file behind a mapping of a process. `proc` is where procfs is mounted: `/proc`.
 ///
-/// Reads no more of the file than is needed to find its build id. [`MappedFile::identity`] has the device as `st_dev`
-/// has it (`makedev`); its generation is not looked at.
+/// Reads no more of the file than is needed to find its build id. [`MappedFile::identity`] has the
+/// device as `st_dev` has it (`makedev`); its generation is not looked at.
 ///
 /// # Errors
-/// The mapping has no file, or the file can't be found, is not the one that was mapped, or is not to be read.
+/// The mapping has no file, or the file can't be found, is not the one that was mapped, or is not
+/// to be read.
 pub fn open(proc: &Path, pid: u32, mapping: &Mapping) -> Result<Opened, OpenError> {
     let path = &*mapping.file.path;
     match backing(path) {
@@ -229,7 +235,8 @@ pub fn vdso(proc: &Path, pid: u32, mapping: &Mapping) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The same of a process that is gone: ours, which is as long. A 32-bit process has another one; its addresses tell.
+/// The same of a process that is gone: ours, which is as long. A 32-bit process has another one;
+/// its addresses tell.
 ///
 /// # Errors
 /// It may have been a 32-bit process, or this process's memory cannot be read.

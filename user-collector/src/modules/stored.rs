@@ -14,8 +14,8 @@
 //! | 12 each | pages: number, start, end |
 //! | 4 each | rows: low, and the place of the rule in this file's list |
 //!
-//! Rules have other numbers in each run, so a file has a list of its own. Nothing is taken from a file on trust: what is
-//! not a table by the rules of [`Table`] is no table.
+//! Rules have other numbers in each run, so a file has a list of its own. Nothing is taken from a
+//! file on trust: what is not a table by the rules of [`Table`] is no table.
 
 use std::collections::HashMap;
 
@@ -24,8 +24,8 @@ use crate::unwind::{
 };
 
 const MAGIC: &[u8; 8] = b"kcunwind";
-/// To be raised with any change of the format, and of the unwinder's that makes another table of the same section: it is
-/// also part of the key.
+/// To be raised with any change of the format, and of the unwinder's that makes another table of
+/// the same section: it is also part of the key.
 const VERSION: u32 = 4;
 /// Bytes before those that the checksum is of.
 const HEAD: usize = 8 + 4 + 32;
@@ -34,7 +34,8 @@ const HEAD: usize = 8 + 4 + 32;
 pub(super) const MAX_STORED: u64 =
     (HEAD + 32 + 7 * 8 + 3 * 4 + (Rule::SIZE << 16) + 12 * MAX_PAGES + 4 * MAX_ROWS) as u64;
 
-/// What a table was made of, all of it. Whoever makes a file with the build id of another gets a table of his own.
+/// What a table was made of, all of it. Whoever makes a file with the build id of another gets a
+/// table of his own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key([u8; 32]);
 
@@ -120,7 +121,8 @@ pub(super) fn encode(key: Key, table: &Table, summary: &Summary, rules: &Rules) 
     Some(bytes)
 }
 
-/// The table of some bytes, its rules numbered anew; nothing where they are not the table of this key.
+/// The table of some bytes, its rules numbered anew; nothing where they are not the table of this
+/// key.
 pub(super) fn decode(mut bytes: &[u8], key: Key, rules: &mut Rules) -> Option<(Table, Summary)> {
     let bytes = &mut bytes;
     let head = (take::<8>(bytes)?, take(bytes).map(u32::from_le_bytes)?);

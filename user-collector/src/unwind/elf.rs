@@ -1,11 +1,11 @@
 //! What is needed of an ELF file: its frame information, and which addresses are code.
 //!
-//! Only program headers and section headers are read, so that a file with a broken symbol table still has its
-//! stacks. Where no section header names `.eh_frame` (`llvm-objcopy --strip-sections`), `PT_GNU_EH_FRAME` leads to it,
-//! as it leads the program itself.
+//! Only program headers and section headers are read, so that a file with a broken symbol table
+//! still has its stacks. Where no section header names `.eh_frame` (`llvm-objcopy
+//! --strip-sections`), `PT_GNU_EH_FRAME` leads to it, as it leads the program itself.
 //!
-//! The file is whatever gives bytes on demand ([`ReadRef`]): memory, or a file of which only these pieces are read. So each
-//! size is compared with its limit before the piece is asked for.
+//! The file is whatever gives bytes on demand ([`ReadRef`]): memory, or a file of which only these
+//! pieces are read. So each size is compared with its limit before the piece is asked for.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -149,8 +149,8 @@ impl<'data> Sections<'data> {
     /// Finds them.
     ///
     /// # Errors
-    /// The file is no ELF file of this machine, its headers point outside of it, or what they tell of is larger than
-    /// the limits of this module.
+    /// The file is no ELF file of this machine, its headers point outside of it, or what they tell
+    /// of is larger than the limits of this module.
     pub fn of_elf<R: ReadRef<'data>>(file: R) -> Result<Sections<'data>, Error> {
         let header = header(file)?;
         let segments = segments(header, file)?;
@@ -234,8 +234,8 @@ fn executable<'data, R: ReadRef<'data>>(
     Ok(executable)
 }
 
-/// The sections and their names. Names are compared in place: to cut them out first would cost the square of
-/// the file's size where many sections share one endless name.
+/// The sections and their names. Names are compared in place: to cut them out first would cost the
+/// square of the file's size where many sections share one endless name.
 pub(super) struct Named<'data> {
     pub(super) headers: &'data [Section],
     names: &'data [u8],
@@ -291,8 +291,8 @@ fn frames<'data, R: ReadRef<'data>>(
     Ok(data?.map_or(Frames::None, |data| Frames::Debug { data }))
 }
 
-/// `.eh_frame` and its address, by the way of the program itself: `PT_GNU_EH_FRAME` is a header that says where it begins;
-/// it ends with its terminator, and before its segment does.
+/// `.eh_frame` and its address, by the way of the program itself: `PT_GNU_EH_FRAME` is a header
+/// that says where it begins; it ends with its terminator, and before its segment does.
 fn loaded_frames<'data, R: ReadRef<'data>>(
     segments: &[Segment],
     file: R,

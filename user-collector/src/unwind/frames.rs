@@ -1,7 +1,7 @@
 //! From call frame information to rows.
 //!
-//! The entries are walked by their lengths here and only then given to gimli one by one, because its own iterator
-//! ends at the first entry that it can't read.
+//! The entries are walked by their lengths here and only then given to gimli one by one, because
+//! its own iterator ends at the first entry that it can't read.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,8 +21,8 @@ use super::x86_64::{self, Description};
 
 pub(super) type Slice<'data> = EndianSlice<'data, LittleEndian>;
 
-/// Room for the rules of one row. gimli's own is for 192 registers, which a hostile program would have copied
-/// again and again; the ABI has 49 general and vector registers.
+/// Room for the rules of one row. gimli's own is for 192 registers, which a hostile program would
+/// have copied again and again; the ABI has 49 general and vector registers.
 pub(super) struct Storage;
 
 impl<T: ReaderOffset> UnwindContextStorage<T> for Storage {
@@ -276,7 +276,8 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
         if let Ok(mut table) = fde.rows(&self.section, &self.bases, context) {
             loop {
                 match table.next_row() {
-                    // What a program says of no pc, or of those behind its end, is not worth a rule.
+                    // What a program says of no pc, or of those behind its end, is not worth a
+                    // rule.
                     Ok(Some(row)) if row.start_address() >= pcs.end => return Ok(()),
                     Ok(Some(row)) if row.start_address() == row.end_address() => {}
                     Ok(Some(row)) => {

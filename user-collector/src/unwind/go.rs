@@ -1,20 +1,24 @@
 //! From Go's table of functions to rows.
 //!
-//! A function's caller is where its height says, at each pc: in the prologue, in leaves, in assembly. The caller's frame pointer
-//! is below the return address, from where the text shows that it is put there. Go's own code does not need it. It is followed for
-//! the few functions of the runtime that change stacks, and for C above Go.
+//! A function's caller is where its height says, at each pc: in the prologue, in leaves, in
+//! assembly. The caller's frame pointer is below the return address, from where the text shows that
+//! it is put there. Go's own code does not need it. It is followed for the few functions of the
+//! runtime that change stacks, and for C above Go.
 //!
-//! Goroutines have stacks of their own, and a thread one for the scheduler, where C is called too. Go's runtime goes from one to the other by
-//! what it keeps of each goroutine, which a rule can't follow. So, where a function changes stacks,
+//! Goroutines have stacks of their own, and a thread one for the scheduler, where C is called too.
+//! Go's runtime goes from one to the other by what it keeps of each goroutine, which a rule can't
+//! follow. So, where a function changes stacks,
 //!
-//! * `systemstack`, `asmcgocall` and the readers of clocks are gone through by the frame pointer, which they keep: the stack goes on
-//!   where the goroutine called. Up to Go 1.20 the first two have no frame: their caller is left out, and it is their
-//!   callee that is named after it, as `F.func1`. They are left as what is interrupted is, for the caller's stack may lie below.
-//! * `mcall` and `morestack` begin the scheduler's stack anew each time, after they have put the goroutine aside; `gogo`
-//!   and what `clone` does in the new thread have no caller either: a stack ends there.
+//! * `systemstack`, `asmcgocall` and the readers of clocks are gone through by the frame pointer,
+//!   which they keep: the stack goes on where the goroutine called. Up to Go 1.20 the first two
+//!   have no frame: their caller is left out, and it is their callee that is named after it, as
+//!   `F.func1`. They are left as what is interrupted is, for the caller's stack may lie below.
+//! * `mcall` and `morestack` begin the scheduler's stack anew each time, after they have put the
+//!   goroutine aside; `gogo` and what `clone` does in the new thread have no caller either: a stack
+//!   ends there.
 //!
-//! `asyncPreempt` and `sigpanic` are called by nobody: a signal's handler made it so. What they return to was
-//! interrupted.
+//! `asyncPreempt` and `sigpanic` are called by nobody: a signal's handler made it so. What they
+//! return to was interrupted.
 
 use std::ops::Range;
 
@@ -192,9 +196,9 @@ impl Rows<'_, '_> {
         Ok(())
     }
 
-    /// A function without a frame of its own is away from its caller's stack between two settings of the stack pointer, one with a
-    /// frame from the first on. It is back when it has set it again, until its frame is gone; what follows its return
-    /// is away again.
+    /// A function without a frame of its own is away from its caller's stack between two settings
+    /// of the stack pointer, one with a frame from the first on. It is back when it has set it
+    /// again, until its frame is gone; what follows its return is away again.
     fn detour(&mut self, function: &Function<'_>, pcs: Range<u64>) -> Result<(), Error> {
         let mut sets = self.sets(pcs.clone()).into_iter().peekable();
         let (mut saved, mut away, mut framed) = (Saved::default(), false, false);

@@ -11,7 +11,8 @@ use super::{MAX_SECTION, pclntab};
 /// Where the linker puts the table: the second in a program that is loaded anywhere.
 const NAMES: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
 
-/// Where `runtime.moduledata` has the start of the text: behind the address of the table, six slices and three addresses.
+/// Where `runtime.moduledata` has the start of the text: behind the address of the table, six
+/// slices and three addresses.
 const MODULE_TEXT: u64 = 8 + 6 * 24 + 3 * 8;
 
 /// What the table of functions is aligned to, bytes.
@@ -24,8 +25,9 @@ pub struct GoFunctions<'data> {
     pub table: &'data [u8],
     /// The address from which the table tells of functions, if it does so.
     pub text: u64,
-    /// The text: by rising address, as far as it is no larger than a section that is read. Where it is not there, no
-    /// function is known to save its caller's frame pointer, and those that change stacks end one.
+    /// The text: by rising address, as far as it is no larger than a section that is read. Where it
+    /// is not there, no function is known to save its caller's frame pointer, and those that change
+    /// stacks end one.
     pub code: Vec<(u64, &'data [u8])>,
 }
 
@@ -99,8 +101,9 @@ fn find<'data, R: ReadRef<'data>>(
     })
 }
 
-/// Where the text begins: by the table, until Go 1.25, or else by the runtime's own description of the program. A program that is
-/// loaded anywhere may have it in a relocation only. Nothing where it is not told: a guess would be a wrong table.
+/// Where the text begins: by the table, until Go 1.25, or else by the runtime's own description of
+/// the program. A program that is loaded anywhere may have it in a relocation only. Nothing where
+/// it is not told: a guess would be a wrong table.
 fn text<'data, R: ReadRef<'data>>(
     sections: &Named<'data>,
     (table, address): (&[u8], u64),
@@ -132,7 +135,8 @@ fn text<'data, R: ReadRef<'data>>(
     word(u64_at(table, field), field_address).or_else(module)
 }
 
-/// The runtime's description in a file without section headers: it begins with the addresses of the table and of its names.
+/// The runtime's description in a file without section headers: it begins with the addresses of the
+/// table and of its names.
 fn described<'data, R: ReadRef<'data>>(
     segments: &[Segment],
     table: u64,

@@ -1,8 +1,9 @@
-//! Go's table of functions, `.gopclntab`: where each function begins, its name, and how far it has moved the stack pointer at
-//! each pc.
+//! Go's table of functions, `.gopclntab`: where each function begins, its name, and how far it has
+//! moved the stack pointer at each pc.
 //!
-//! Go's runtime walks its own stacks by it, so that it is in each of its programs, also in those without symbols and
-//! `.debug_frame`. Four layouts are known by their magic number (`runtime/symtab.go`, `pcHeader`; `cmd/link/internal/ld/pcln.go`):
+//! Go's runtime walks its own stacks by it, so that it is in each of its programs, also in those
+//! without symbols and `.debug_frame`. Four layouts are known by their magic number
+//! (`runtime/symtab.go`, `pcHeader`; `cmd/link/internal/ld/pcln.go`):
 //!
 //! | magic | Go | what differs |
 //! |---|---|---|
@@ -11,12 +12,14 @@
 //! | `0xfffffff0` | 1.18, 1.19 | functions are told by 4 bytes, from the start of the text |
 //! | `0xfffffff1` | since 1.20 | no field that is read here; since 1.26 the start of the text is elsewhere |
 //!
-//! The bytes are anybody's. Functions come by rising address or are left out, and what is told of one ends where the next
-//! begins, so that a table that a thousand functions share is not read a thousand times to its end.
+//! The bytes are anybody's. Functions come by rising address or are left out, and what is told of
+//! one ends where the next begins, so that a table that a thousand functions share is not read a
+//! thousand times to its end.
 
 use std::ops::Range;
 
-/// What a header begins with, after its magic number: no padding, instructions of any length, addresses of 8 bytes.
+/// What a header begins with, after its magic number: no padding, instructions of any length,
+/// addresses of 8 bytes.
 const HEAD: [u8; 4] = [0, 0, 1, 8];
 
 /// Longest name that is given: those that are looked for are shorter.
@@ -57,7 +60,8 @@ pub(super) fn is_head(bytes: &[u8]) -> bool {
     bytes.get(4..8) == Some(&HEAD) && Layout::of(bytes).is_some()
 }
 
-/// Is the start of the text, from which functions are told, a field of this table's header, and which?
+/// Is the start of the text, from which functions are told, a field of this table's header, and
+/// which?
 pub(super) fn text_field(bytes: &[u8]) -> Option<usize> {
     (Layout::of(bytes)? == Layout::FromText).then_some(COUNTS)
 }
@@ -133,7 +137,8 @@ impl<'data> Pclntab<'data> {
         let told = self
             .told
             .get(usize::try_from(self.number(2 * index + 1)?).ok()?..)?;
-        // After where it begins: its name, its arguments, the return of its deferred calls, the table of its stack pointer.
+        // After where it begins: its name, its arguments, the return of its deferred calls, the
+        // table of its stack pointer.
         let field = |place: usize| u32_at(told, self.width + 4 * place);
         let name = self.names.get(field(0)? as usize..).unwrap_or_default();
         let name = &name[..name.len().min(MAX_NAME)];
@@ -169,8 +174,8 @@ pub(super) struct Height {
 }
 
 impl<'data> Function<'data> {
-    /// The heights, one after the other from the function's start. They end with the function, with their own end, or where
-    /// they can't be read.
+    /// The heights, one after the other from the function's start. They end with the function, with
+    /// their own end, or where they can't be read.
     pub(super) fn heights(&self) -> impl Iterator<Item = Height> + use<'data> {
         let (mut bytes, mut pcs, mut height) = (self.heights, self.pcs.clone(), -1_i32);
         let mut first = true;

@@ -1,8 +1,8 @@
 //! What a row says: how to get the caller's stack pointer, frame pointer and pc.
 //!
-//! Only these three are followed, for only they lead on to the next frame; the other registers of the caller are
-//! lost. So a rule that begins at another register (gcc's realigned prologue, `vfork`) can be applied only to the
-//! innermost frame, whose registers are all known.
+//! Only these three are followed, for only they lead on to the next frame; the other registers of
+//! the caller are lost. So a rule that begins at another register (gcc's realigned prologue,
+//! `vfork`) can be applied only to the innermost frame, whose registers are all known.
 
 use std::collections::HashMap;
 
@@ -31,8 +31,8 @@ pub enum Unsupported {
     ReturnAddress = 3,
     /// An offset does not fit its field.
     Offset = 4,
-    /// The program of the function's FDE ends here with an error. Seen once in the field: a new register for a CFA that
-    /// is an expression, in hand-written assembly of libgcrypt.
+    /// The program of the function's FDE ends here with an error. Seen once in the field: a new
+    /// register for a CFA that is an expression, in hand-written assembly of libgcrypt.
     Malformed = 5,
     /// All 65,536 numbers of rules are used.
     Full = 6,
@@ -51,12 +51,14 @@ pub struct Frame {
     pub ra: ReturnAddress,
 }
 
-/// The canonical frame address. Registers are DWARF numbers; their values are those in the frame that is left.
+/// The canonical frame address. Registers are DWARF numbers; their values are those in the frame
+/// that is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cfa {
     /// `register + offset`.
     Register {
-        /// The register; others than the stack and the frame pointer are known in the innermost frame only.
+        /// The register; others than the stack and the frame pointer are known in the innermost
+        /// frame only.
         register: u8,
         /// Bytes.
         offset: i32,
@@ -70,7 +72,8 @@ pub enum Cfa {
         /// Bytes, outside.
         plus: i16,
     },
-    /// `sp + offset`, and 8 more when `(pc & 15) >= threshold`: an entry of the PLT, which pushes in its midst.
+    /// `sp + offset`, and 8 more when `(pc & 15) >= threshold`: an entry of the PLT, which pushes
+    /// in its midst.
     Plt {
         /// Bytes.
         offset: i32,
@@ -114,7 +117,8 @@ pub enum ReturnAddress {
         /// Bytes.
         offset: i16,
     },
-    /// A signal frame: the pc of the interrupted instruction, at `base + offset`. It is looked up as it is.
+    /// A signal frame: the pc of the interrupted instruction, at `base + offset`. It is looked up
+    /// as it is.
     Interrupted {
         /// Relative to what.
         base: Base,
@@ -169,8 +173,8 @@ impl Rule {
     /// Bytes of an encoded rule.
     pub const SIZE: usize = 16;
 
-    /// Does the caller have another stack? So leave Go's functions that call on the scheduler's stack: by the frame pointer, to
-    /// where the goroutine was interrupted.
+    /// Does the caller have another stack? So leave Go's functions that call on the scheduler's
+    /// stack: by the frame pointer, to where the goroutine was interrupted.
     #[must_use]
     pub fn changes_stacks(&self) -> bool {
         matches!(
@@ -305,7 +309,8 @@ impl Rule {
 
 /// All rules, by number; shared by all tables.
 ///
-/// The first three numbers are taken from the start: [`Rules::ABSENT`], [`Rules::STOP`] and [`Rules::FULL`].
+/// The first three numbers are taken from the start: [`Rules::ABSENT`], [`Rules::STOP`] and
+/// [`Rules::FULL`].
 #[derive(Clone, Debug)]
 pub struct Rules {
     list: Vec<Rule>,
@@ -319,7 +324,8 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// The number of [`Rule::Absent`]: zero, so that memory that nobody filled says that nothing is known.
+    /// The number of [`Rule::Absent`]: zero, so that memory that nobody filled says that nothing is
+    /// known.
     pub const ABSENT: u16 = 0;
     /// The number of [`Rule::Stop`].
     pub const STOP: u16 = 1;
@@ -343,7 +349,8 @@ impl Rules {
         rules
     }
 
-    /// The number of a rule, a new one if it was not seen before; [`Rules::FULL`] when there is none left.
+    /// The number of a rule, a new one if it was not seen before; [`Rules::FULL`] when there is
+    /// none left.
     pub fn number(&mut self, rule: Rule) -> u16 {
         if let Some(&number) = self.numbers.get(&rule) {
             return number;

@@ -21,7 +21,8 @@ pub struct Summary {
     pub bad_fdes: u64,
     /// FDEs whose program ends with an error; up to there they are in the table.
     pub malformed_fdes: u64,
-    /// FDEs of code that is in no executable segment: what a linker has thrown away but not its frame information.
+    /// FDEs of code that is in no executable segment: what a linker has thrown away but not its
+    /// frame information.
     pub elsewhere: u64,
     /// FDEs of which another one that begins later hides the rest.
     pub overlapped: u64,
@@ -31,7 +32,8 @@ pub struct Summary {
     pub rows: RowCounts,
 }
 
-/// Rows by kind. Each row is in one of the kinds up to `unsupported`; the last fields are shares of them.
+/// Rows by kind. Each row is in one of the kinds up to `unsupported`; the last fields are shares of
+/// them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RowCounts {
     /// A hole begins.

@@ -1,7 +1,8 @@
 //! The table that is searched: rows of 4 bytes, by page.
 //!
-//! A row holds from its pc to the next row's. At the start of each page the row that holds there is repeated, so that a
-//! search never leaves its page. Where neighbours say the same, the first stands for both.
+//! A row holds from its pc to the next row's. At the start of each page the row that holds there is
+//! repeated, so that a search never leaves its page. Where neighbours say the same, the first
+//! stands for both.
 
 use std::ops::Range;
 
@@ -42,11 +43,12 @@ impl Table {
     /// The processor whose files have tables, as `e_machine` has it.
     pub(crate) const MACHINE: u16 = super::x86_64::MACHINE.0;
 
-    /// Makes the table of an ELF file: of Go's functions, and of `.eh_frame`, or else of `.debug_frame`.
+    /// Makes the table of an ELF file: of Go's functions, and of `.eh_frame`, or else of
+    /// `.debug_frame`.
     ///
     /// # Errors
-    /// The file is no ELF file of this machine, its headers point outside of it, or it is beyond the limits of this
-    /// module.
+    /// The file is no ELF file of this machine, its headers point outside of it, or it is beyond
+    /// the limits of this module.
     pub fn of_elf(file: &[u8], rules: &mut Rules) -> Result<(Table, Summary), Error> {
         Table::of_sections(&Sections::of_elf(file)?, rules)
     }
@@ -75,7 +77,8 @@ impl Table {
         Ok((table, summary))
     }
 
-    /// Makes a table of its parts, as [`Table::pages`] and [`Table::rows`] gave them. Nothing where the parts are not a table's, or beyond the limits of this module.
+    /// Makes a table of its parts, as [`Table::pages`] and [`Table::rows`] gave them. Nothing where
+    /// the parts are not a table's, or beyond the limits of this module.
     pub(crate) fn of_parts(pages: Vec<Page>, rows: Vec<Row>) -> Option<Table> {
         if pages.len() > MAX_PAGES || rows.len() > MAX_ROWS {
             return None;
@@ -121,7 +124,8 @@ impl Table {
         size_of_val(self.rows.as_slice()) + size_of_val(self.pages.as_slice())
     }
 
-    /// The number of the rule for a pc of the file's own address space; [`Rules::ABSENT`] where there is none.
+    /// The number of the rule for a pc of the file's own address space; [`Rules::ABSENT`] where
+    /// there is none.
     ///
     /// Finds the page, then the last row whose `low` is not above the pc's.
     #[must_use]
@@ -267,8 +271,8 @@ impl Functions {
             .is_some_and(|function| pc < function.pcs.end)
     }
 
-    /// Sorts them. Of two that overlap, the one that begins later holds from its start: so does the search of
-    /// `.eh_frame_hdr` by which programs unwind themselves.
+    /// Sorts them. Of two that overlap, the one that begins later holds from its start: so does the
+    /// search of `.eh_frame_hdr` by which programs unwind themselves.
     fn table(mut self, summary: &mut Summary) -> Result<Table, Error> {
         let first_rows: Vec<usize> = self
             .functions

@@ -1,7 +1,8 @@
-//! The x86-64: its registers, and what its compilers, assemblers and linkers write as call frame information.
+//! The x86-64: its registers, and what its compilers, assemblers and linkers write as call frame
+//! information.
 //!
-//! Everything of the unwind tables that depends on the processor is here. The numbers are the ABI's ("DWARF Register
-//! Number Mapping" of the x86-64 psABI).
+//! Everything of the unwind tables that depends on the processor is here. The numbers are the ABI's
+//! ("DWARF Register Number Mapping" of the x86-64 psABI).
 
 use gimli::{
     CfaRule, FrameDescriptionEntry, Operation, Register, RegisterRule, UnwindExpression,
@@ -29,8 +30,8 @@ pub(super) const FP: u8 = 6;
 /// General registers have the numbers below.
 pub(super) const GENERAL: u16 = 16;
 
-/// GNU ld's description of the PLT, `rsp + 8 + ((rip & 15) >= N) * 8`, up to N and from there. N is 11 after
-/// `push imm32` behind a jump, 10 in a PLT with `endbr64` or `bnd`.
+/// GNU ld's description of the PLT, `rsp + 8 + ((rip & 15) >= N) * 8`, up to N and from there. N is
+/// 11 after `push imm32` behind a jump, 10 in a PLT with `endbr64` or `bnd`.
 const PLT_HEAD: &[u8] = &[0x77, 0x08, 0x80, 0x00, 0x3f, 0x1a];
 const PLT_TAIL: &[u8] = &[0x2a, 0x33, 0x24, 0x22];
 const LIT10: u8 = 0x3a;
@@ -95,8 +96,8 @@ impl Description {
     }
 }
 
-/// The caller's stack pointer is the CFA unless something else is said, as in `longjmp` when it has the new one. A
-/// signal frame says the same in other words: it is stored where the CFA is read.
+/// The caller's stack pointer is the CFA unless something else is said, as in `longjmp` when it has
+/// the new one. A signal frame says the same in other words: it is stored where the CFA is read.
 fn is_cfa<'data, S: UnwindSection<Slice<'data>>>(
     sp: Saved,
     cfa: Cfa,
@@ -117,8 +118,8 @@ fn is_cfa<'data, S: UnwindSection<Slice<'data>>>(
     }
 }
 
-/// Nothing for the outermost frame, whose return address is undefined. Not to mention it means nothing: on this
-/// processor every CIE says where it is.
+/// Nothing for the outermost frame, whose return address is undefined. Not to mention it means
+/// nothing: on this processor every CIE says where it is.
 fn return_address<'data, S: UnwindSection<Slice<'data>>>(
     rule: Saved,
     section: &S,

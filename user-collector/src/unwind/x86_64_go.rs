@@ -5,7 +5,8 @@
 /// The call's return address, which lies above what a function's height tells of.
 pub(super) const RETURN_ADDRESS: i32 = 8;
 
-/// Room for the caller's frame pointer, below the return address: the smallest height of a function that has saved it.
+/// Room for the caller's frame pointer, below the return address: the smallest height of a function
+/// that has saved it.
 pub(super) const SAVED: i32 = 8;
 
 /// Where `rawVforkSyscall` keeps its return address, r12.
@@ -17,10 +18,11 @@ const STORE_FP_8: &[u8] = &[0x48, 0x89, 0x6c, 0x24];
 const STORE_FP_32: &[u8] = &[0x48, 0x89, 0xac, 0x24];
 const RSP: u8 = 4;
 
-/// After how many bytes the caller's frame pointer is below the return address, in a function that has just come to this height;
-/// nothing where it is not put there. `before` is the byte before.
+/// After how many bytes the caller's frame pointer is below the return address, in a function that
+/// has just come to this height; nothing where it is not put there. `before` is the byte before.
 ///
-/// Since Go 1.21 it is pushed. Before, the frame was made at once, and it was stored in the next instruction.
+/// Since Go 1.21 it is pushed. Before, the frame was made at once, and it was stored in the next
+/// instruction.
 pub(super) fn saves(before: u8, text: &[u8], height: i32) -> Option<u64> {
     if before == PUSH_FP && height == SAVED {
         return Some(0);
@@ -44,7 +46,8 @@ pub(super) struct Set {
     pub(super) aligns: bool,
 }
 
-/// The instructions that set the stack pointer anew: `mov disp(%reg),%rsp`, `mov %reg,%rsp` and `and $imm8,%rsp`.
+/// The instructions that set the stack pointer anew: `mov disp(%reg),%rsp`, `mov %reg,%rsp` and
+/// `and $imm8,%rsp`.
 pub(super) fn stack_pointer_sets(text: &[u8]) -> Vec<Set> {
     let mut sets = Vec::new();
     let mut at = 0;
@@ -73,8 +76,9 @@ pub(super) fn stack_pointer_sets(text: &[u8]) -> Vec<Set> {
     sets
 }
 
-/// What the kernel leaves on the stack for the return from a signal's handler: above its stack pointer, where the interrupted
-/// program's pc, stack pointer and frame pointer are (`struct rt_sigframe`).
+/// What the kernel leaves on the stack for the return from a signal's handler: above its stack
+/// pointer, where the interrupted program's pc, stack pointer and frame pointer are (`struct
+/// rt_sigframe`).
 pub(super) const SIGNAL_PC: i16 = 168;
 /// See [`SIGNAL_PC`].
 pub(super) const SIGNAL_SP: i32 = 160;
@@ -106,7 +110,8 @@ mod tests {
             let sets = stack_pointer_sets(text);
             sets.iter().map(|set| (set.after, set.aligns)).collect()
         };
-        // mov %rbx,%rsp; mov 0x38(%rax),%rsp; mov (%rbx),%rsp; mov 0x38(%r14),%rsp; mov %r12,%rsp; and $-16,%rsp
+        // mov %rbx,%rsp; mov 0x38(%rax),%rsp; mov (%rbx),%rsp; mov 0x38(%r14),%rsp; mov %r12,%rsp;
+        // and $-16,%rsp
         let text = [
             0x48, 0x89, 0xdc, 0x48, 0x8b, 0x60, 0x38, 0x48, 0x8b, 0x23, 0x49, 0x8b, 0x66, 0x38,
             0x4c, 0x89, 0xe4, 0x48, 0x83, 0xe4, 0xf0,

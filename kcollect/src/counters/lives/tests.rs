@@ -186,7 +186,8 @@ fn last_words_that_contradict_each_other_are_none() {
         ");
 }
 
-/// It was listed when it was being made, and opened: it has one end, and what it has inherited counts.
+/// It was listed when it was being made, and opened: it has one end, and what it has inherited
+/// counts.
 #[test]
 fn a_birth_may_be_told_when_the_thread_was_opened() {
     let mut lives = lives(false);

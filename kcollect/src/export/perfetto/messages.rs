@@ -1,7 +1,8 @@
 //! The messages of Perfetto's traces, with the numbers of the fields that are written.
 //!
-//! Fields and their numbers are those of `protos/perfetto/trace/perfetto_trace.proto`, package `perfetto.protos`, of
-//! <https://github.com/google/perfetto>. What is optional there is a plain field here where it is always written.
+//! Fields and their numbers are those of `protos/perfetto/trace/perfetto_trace.proto`, package
+//! `perfetto.protos`, of <https://github.com/google/perfetto>. What is optional there is a plain
+//! field here where it is always written.
 
 use prost::Message;
 

@@ -1,10 +1,12 @@
 //! A trace of Perfetto's, for <https://ui.perfetto.dev> and trace_processor.
 //!
-//! Each thread has a track with its states as slices, and each slice has its stack. Ticks on a CPU are also stack samples
-//! (`PerfSample`), one for each, so that the UI makes flame graphs of any stretch of time. Off-CPU ticks are not: the format
-//! has no weight for them that today's readers know, and a sleep of an hour would be some 360,000 samples.
+//! Each thread has a track with its states as slices, and each slice has its stack. Ticks on a CPU
+//! are also stack samples (`PerfSample`), one for each, so that the UI makes flame graphs of any
+//! stretch of time. Off-CPU ticks are not: the format has no weight for them that today's readers
+//! know, and a sleep of an hour would be some 360,000 samples.
 //!
-//! Times are those of the recording's clock. It is written packet by packet; what was interned is remembered by a bit each.
+//! Times are those of the recording's clock. It is written packet by packet; what was interned is
+//! remembered by a bit each.
 
 mod messages;
 
@@ -29,7 +31,8 @@ const SEQUENCE: u32 = 1;
 /// Tracks of processes and of threads have numbers of their own.
 const PROCESSES: u64 = 1 << 32;
 const THREADS: u64 = 1 << 33;
-/// Samples that are written at most: those of a year of a CPU at 1 ms are more than any reader takes.
+/// Samples that are written at most: those of a year of a CPU at 1 ms are more than any reader
+/// takes.
 const MOST_SAMPLES: u64 = 100_000_000;
 
 /// Writes it.
@@ -260,7 +263,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The number of a stack, which is told of first if it is new. There is none for the empty one: readers refuse it.
+    /// The number of a stack, which is told of first if it is new. There is none for the empty one:
+    /// readers refuse it.
     fn callstack(&mut self, stack: StackId) -> io::Result<Option<u64>> {
         if stack == StackId::EMPTY {
             return Ok(None);

@@ -1,10 +1,11 @@
 //! pprof's format, compressed: `go tool pprof`, and all that takes what it takes.
 //!
-//! A sample is a thread with a stack; its values are the ticks, `total` and `totalcpu` as reports have them, and each state,
-//! in nanoseconds. Its labels are `pid`, `tid`, `comm` and `thread`. Load objects are mappings, with their build ids where
-//! the experiment has copies of them. Addresses are made up: one load object lies behind the other, so that an address less
-//! the start of its mapping is the position in the file. What processes had mapped where is of no use to who looks at all
-//! of them together.
+//! A sample is a thread with a stack; its values are the ticks, `total` and `totalcpu` as reports
+//! have them, and each state, in nanoseconds. Its labels are `pid`, `tid`, `comm` and `thread`.
+//! Load objects are mappings, with their build ids where the experiment has copies of them.
+//! Addresses are made up: one load object lies behind the other, so that an address less the start
+//! of its mapping is the position in the file. What processes had mapped where is of no use to who
+//! looks at all of them together.
 //!
 //! Samples are written as they are made; of the rest the tables are held.
 

@@ -1,4 +1,5 @@
-//! What is added when all is recorded: what came of the kernel, the files of followed processes, and what is missing.
+//! What is added when all is recorded: what came of the kernel, the files of followed processes,
+//! and what is missing.
 
 use std::time::Duration;
 
@@ -12,8 +13,9 @@ use crate::cli::plan::Archive;
 use crate::losses::Losses;
 
 impl Founder {
-    /// Adds what came of the kernel during the run: BPF programs, modules. `give_up` is asked before each object. Of the files of
-    /// followed processes it asks for the rest, for which [`Founder::archiving`] waits.
+    /// Adds what came of the kernel during the run: BPF programs, modules. `give_up` is asked
+    /// before each object. Of the files of followed processes it asks for the rest, for which
+    /// [`Founder::archiving`] waits.
     pub fn archive_late(&mut self, mut give_up: impl FnMut() -> bool) {
         if self.archive == Archive::Off {
             return;
@@ -31,8 +33,8 @@ impl Founder {
         }
     }
 
-    /// Waits until the files of followed processes are archived, at most so long. Gives how many are, of how many, and how many are left
-    /// to be read; nothing once all is done.
+    /// Waits until the files of followed processes are archived, at most so long. Gives how many
+    /// are, of how many, and how many are left to be read; nothing once all is done.
     pub fn archiving(&mut self, at_most: Duration) -> Option<(usize, usize, usize)> {
         self.user.as_mut()?.archiving(at_most)
     }
@@ -90,7 +92,8 @@ impl Founder {
         Ok(())
     }
 
-    /// Puts the losses into the header of every report: zeros as a comment, anything else as a warning.
+    /// Puts the losses into the header of every report: zeros as a comment, anything else as a
+    /// warning.
     pub fn tell_losses(&mut self, now: u64, losses: &Losses) {
         let text = losses.line();
         self.log_at(now, |at| match losses.none() {

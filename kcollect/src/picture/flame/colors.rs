@@ -1,12 +1,13 @@
-//! Colours of frames: a hue for where the code is from, a shade of it for the name, the same in every picture.
+//! Colours of frames: a hue for where the code is from, a shade of it for the name, the same in
+//! every picture.
 
 use inferno::flamegraph::color::{Color, PaletteMap};
 
 use crate::export::folded::{Folded, state_frame};
 use crate::report::model::{Model, ObjectKind, STATES};
 
-/// Of states, at their positions in sums: on a CPU warm, in page faults brown, the rest cold, but for locks and the wait for
-/// a CPU, which are what people look for.
+/// Of states, at their positions in sums: on a CPU warm, in page faults brown, the rest cold, but
+/// for locks and the wait for a CPU, which are what people look for.
 const STATES_OWN: [Color; STATES] = [
     rgb(255, 130, 40),
     rgb(90, 140, 230),

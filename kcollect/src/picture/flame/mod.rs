@@ -1,11 +1,12 @@
 //! Flame graphs (`kcollect flame`), drawn by inferno: one SVG, that a browser zooms and searches.
 //!
-//! Without more, they show time on CPUs. Where states of several kinds are shown, each stack ends in its state, `[lock]`,
-//! in a colour of its own. The width is time; the unit is said with it.
+//! Without more, they show time on CPUs. Where states of several kinds are shown, each stack ends
+//! in its state, `[lock]`, in a colour of its own. The width is time; the unit is said with it.
 //!
-//! Of two experiments the picture is that of the second, and colours say what changed in the function itself: red is more,
-//! blue is less. What only the first one has is not there; turn them round to see it. The first one is scaled to the length
-//! of the second, for a machine that was watched for twice as long is not twice as busy.
+//! Of two experiments the picture is that of the second, and colours say what changed in the
+//! function itself: red is more, blue is less. What only the first one has is not there; turn them
+//! round to see it. The first one is scaled to the length of the second, for a machine that was
+//! watched for twice as long is not twice as busy.
 
 mod colors;
 mod tree;
@@ -55,7 +56,8 @@ pub struct Request {
 /// Draws it, and says where it is.
 ///
 /// # Errors
-/// When there is no experiment, or nothing of one can be read, or nothing passes the filters, or it cannot be written.
+/// When there is no experiment, or nothing of one can be read, or nothing passes the filters, or it
+/// cannot be written.
 pub fn flame(request: &Request, output: &mut Output) -> Result<(), Failure> {
     let paths = experiments(&request.experiments)?;
     let model = Model::load(&paths)?;

@@ -1,8 +1,10 @@
-//! The frames of a flame graph: stacks merged by name, and what would be too narrow to be seen left out.
+//! The frames of a flame graph: stacks merged by name, and what would be too narrow to be seen left
+//! out.
 //!
-//! There may be a million stacks, and what inferno takes is a line for each, with all names in it: gigabytes. It would not
-//! draw most of them. So what is narrower than a part of a pixel is given to its caller here, before there are any lines;
-//! the picture is the same, and the lines are at most as many as it has frames.
+//! There may be a million stacks, and what inferno takes is a line for each, with all names in it:
+//! gigabytes. It would not draw most of them. So what is narrower than a part of a pixel is given
+//! to its caller here, before there are any lines; the picture is the same, and the lines are at
+//! most as many as it has frames.
 
 use std::fmt::Write as _;
 
@@ -90,8 +92,9 @@ impl Tree {
         }
     }
 
-    /// Lines for inferno, with numbers of before and now, or of now alone. What has less than `least` percent of the whole
-    /// counts as its caller's; but all has no line, so that of those that nobody calls none is left out.
+    /// Lines for inferno, with numbers of before and now, or of now alone. What has less than
+    /// `least` percent of the whole counts as its caller's; but all has no line, so that of those
+    /// that nobody calls none is left out.
     pub(super) fn lines(&self, least: f64, both: bool) -> String {
         let whole: u64 = self.nodes.iter().map(|node| node.own[1]).sum();
         let least = whole as f64 * least / 100.0;

@@ -9,9 +9,10 @@
 //!
 //! All of it is one zlib stream. The order is the page's:
 //!
-//! * stacks in preorder, each with its depth, of siblings the one with most ticks first. So a node's descendants follow
-//!   it without a gap, and the tree needs no other link;
-//! * ticks by thread, then by time, as the distance from the row before. `first` says where each thread begins.
+//! * stacks in preorder, each with its depth, of siblings the one with most ticks first. So a
+//!   node's descendants follow it without a gap, and the tree needs no other link;
+//! * ticks by thread, then by time, as the distance from the row before. `first` says where each
+//!   thread begins.
 //!
 //! Equal payloads are equal bytes.
 
@@ -55,7 +56,8 @@ pub enum Error {
         /// Index that leads nowhere.
         parent: u32,
     },
-    /// A row of ticks refers to something that isn't there, is of a state that no thread is in, or too late.
+    /// A row of ticks refers to something that isn't there, is of a state that no thread is in, or
+    /// too late.
     #[error("tick row {row} has an impossible {what}: {value}")]
     Tick {
         /// Index of the row.
@@ -178,7 +180,8 @@ fn preorder(payload: &Payload) -> (Vec<u32>, Vec<(u64, u64)>) {
     (order, listed)
 }
 
-/// The rows by thread and time; `time_ns` is where the row ends, when rows of the same time are put one before the other.
+/// The rows by thread and time; `time_ns` is where the row ends, when rows of the same time are put
+/// one before the other.
 fn laid_out(payload: &Payload, order: &[u32]) -> Vec<Tick> {
     let interval = u64::from(payload.interval_us) * 1000;
     let mut rows = payload.ticks.clone();

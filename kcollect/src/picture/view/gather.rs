@@ -1,7 +1,8 @@
 //! From the model of a report to what the page shows.
 //!
-//! The page shows threads: what CPUs did besides is in the founder too, of the same time, and is left out. A program that
-//! `gprofng collect` recorded has but one state, "on a CPU by the timer of Linux"; here that is user time.
+//! The page shows threads: what CPUs did besides is in the founder too, of the same time, and is
+//! left out. A program that `gprofng collect` recorded has but one state, "on a CPU by the timer of
+//! Linux"; here that is user time.
 
 use std::collections::HashMap;
 
@@ -123,8 +124,8 @@ fn threads(model: &Model) -> Vec<Thread> {
     each.collect()
 }
 
-/// The functions, and for each of the model's its number. Copies of one function, as templates and generics make them,
-/// are one to the eye.
+/// The functions, and for each of the model's its number. Copies of one function, as templates and
+/// generics make them, are one to the eye.
 fn functions(model: &Model) -> (Vec<Function>, Vec<u32>) {
     let mut functions = Vec::new();
     let mut known = HashMap::new();
@@ -159,7 +160,8 @@ fn stacks(model: &Model, functions: &[u32]) -> (Stacks, Vec<u32>) {
     (stacks, nodes)
 }
 
-/// Exact times are known by the numbers of process and thread alone: where a number was used again, of none of them.
+/// Exact times are known by the numbers of process and thread alone: where a number was used again,
+/// of none of them.
 fn note_exact_times(founder: &ExperimentInfo, payload: &mut Payload) -> Result<(), Error> {
     let Some(exact) = ExactTimes::read(&founder.source)? else {
         return Ok(());

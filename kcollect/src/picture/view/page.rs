@@ -1,8 +1,8 @@
 //! The page: constant text, and between two parts of it the payload in base64.
 //!
-//! So there is no place where a name could become markup, and equal payloads are equal pages. The content security
-//! policy names the page's own script and style by their hashes and permits nothing else: no other script, no image, no
-//! connection, no frame, no form.
+//! So there is no place where a name could become markup, and equal payloads are equal pages. The
+//! content security policy names the page's own script and style by their hashes and permits
+//! nothing else: no other script, no image, no connection, no frame, no form.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,7 +1,9 @@
-//! What the page shows: processes, threads, functions, stacks, and the ticks that refer to them by index.
+//! What the page shows: processes, threads, functions, stacks, and the ticks that refer to them by
+//! index.
 //!
-//! Plain data, in the order in which it was found; the page's order is made when it is encoded. Names are what was
-//! recorded: they are made [printable](experiment_format::layout::printable) there too.
+//! Plain data, in the order in which it was found; the page's order is made when it is encoded.
+//! Names are what was recorded: they are made [printable](experiment_format::layout::printable)
+//! there too.
 
 use std::collections::HashMap;
 
@@ -74,9 +76,9 @@ pub struct Function {
 /// Ticks of one thread in one state with one stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick {
-    /// When the last of them passed: `ticks` of them cover (`time_ns` − `ticks` · interval, `time_ns`]. Where arrays of a
-    /// thread have the same time, they cover the time before it one after the other: blocked, then waiting for a CPU,
-    /// then on it.
+    /// When the last of them passed: `ticks` of them cover (`time_ns` − `ticks` · interval,
+    /// `time_ns`]. Where arrays of a thread have the same time, they cover the time before it one
+    /// after the other: blocked, then waiting for a CPU, then on it.
     pub time_ns: u64,
     /// Index into [`Payload::threads`].
     pub thread: u32,
@@ -95,7 +97,8 @@ impl Tick {
     pub const NO_CPU: u16 = u16::MAX;
 }
 
-/// Stacks that share their beginnings: a trie, as columns. A node is a function called from its parent's.
+/// Stacks that share their beginnings: a trie, as columns. A node is a function called from its
+/// parent's.
 #[derive(Clone, Debug)]
 pub struct Stacks {
     parent: Vec<u32>,

@@ -1,9 +1,10 @@
 //! `--serve`: the page for a browser of this machine, without a file in between.
 //!
-//! A profile holds kernel addresses and other people's command lines, so the page is not for everybody who can reach a
-//! port of the loopback interface: other users of the machine, and pages of other sites in the same browser. The path
-//! begins with 128 random bits, and a request must name this server as its host: a name that its owner has pointed at
-//! 127.0.0.1 (DNS rebinding) is refused. GET and HEAD of that one path, nothing else; one request a connection.
+//! A profile holds kernel addresses and other people's command lines, so the page is not for
+//! everybody who can reach a port of the loopback interface: other users of the machine, and pages
+//! of other sites in the same browser. The path begins with 128 random bits, and a request must
+//! name this server as its host: a name that its owner has pointed at 127.0.0.1 (DNS rebinding) is
+//! refused. GET and HEAD of that one path, nothing else; one request a connection.
 //!
 //! HTTP by hand: one method, one path and three headers are less than any library's surface.
 
@@ -70,7 +71,8 @@ impl Server {
         format!("http://127.0.0.1:{}{}", self.site.port, self.site.path)
     }
 
-    /// Serves until one of `stop` is readable, for instance [those of the signals](crate::signals::Signals::fds).
+    /// Serves until one of `stop` is readable, for instance [those of the
+    /// signals](crate::signals::Signals::fds).
     ///
     /// # Errors
     /// When connections can't be waited for.
@@ -155,7 +157,8 @@ impl Site {
     }
 }
 
-/// Up to the empty line, within [`PATIENCE`] as a whole: a client that sends a byte now and then holds nothing up.
+/// Up to the empty line, within [`PATIENCE`] as a whole: a client that sends a byte now and then
+/// holds nothing up.
 fn read_request(stream: &mut TcpStream) -> io::Result<String> {
     let (mut request, mut part) = (Vec::new(), [0; 1024]);
     let until = Instant::now() + PATIENCE;

@@ -1,7 +1,9 @@
-//! Two reports side by side, with their difference (gprofng's `compare delta`) and quotient (`compare ratio`).
+//! Two reports side by side, with their difference (gprofng's `compare delta`) and quotient
+//! (`compare ratio`).
 //!
-//! What has the same name is the same thing: a function with its load object's name, a process with its own, whatever its
-//! number. Times are as they were recorded: if one run was longer than the other the notes say so, and nothing is scaled.
+//! What has the same name is the same thing: a function with its load object's name, a process with
+//! its own, whatever its number. Times are as they were recorded: if one run was longer than the
+//! other the notes say so, and nothing is scaled.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +21,8 @@ const ROWS: usize = 10;
 /// Things of both by name, and what of each.
 type Pairs = BTreeMap<Vec<String>, [Thing; 2]>;
 
-/// What differs between two: of functions, of processes, in total ([`View::Overview`]), or all of these
-/// ([`View::Triage`]).
+/// What differs between two: of functions, of processes, in total ([`View::Overview`]), or all of
+/// these ([`View::Triage`]).
 ///
 /// # Errors
 /// A view that compares nothing; a metric that is none, or of which one of them has nothing.

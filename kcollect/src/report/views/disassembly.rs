@@ -1,5 +1,5 @@
-//! The instructions of a function with the time of each in front of it, as gprofng's view `disasm`. Where another source line
-//! begins, it stands ahead of its instructions.
+//! The instructions of a function with the time of each in front of it, as gprofng's view `disasm`.
+//! Where another source line begins, it stands ahead of its instructions.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -157,7 +157,8 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// What stands ahead of the instructions of a line: where it is, with the inlined function, and its text.
+    /// What stands ahead of the instructions of a line: where it is, with the inlined function, and
+    /// its text.
     fn heading(&mut self, frames: &[Frame], file: &Arc<str>, line: u32) -> String {
         let base = file.rsplit('/').next().unwrap_or(file);
         let inlined = match frames {

@@ -1,8 +1,8 @@
 //! Source lines by their time, as gprofng's view `lines`.
 //!
-//! Exclusive times are gprofng's. Inclusive ones are where nothing was inlined: gprofng counts the line of the inlined
-//! code alone, here the line that calls it has the time too. And a line of an inlined function is named after it, not after
-//! the function that it was compiled into.
+//! Exclusive times are gprofng's. Inclusive ones are where nothing was inlined: gprofng counts the
+//! line of the inlined code alone, here the line that calls it has the time too. And a line of an
+//! inlined function is named after it, not after the function that it was compiled into.
 
 use super::{Context, Thing, Things, View};
 use crate::exit::Failure;

@@ -162,8 +162,8 @@ pub struct Wish {
     pub sort: Option<String>,
     /// So many rows, `<Total>` not counted; none: all.
     pub limit: Option<usize>,
-    /// The function that the view is of, as it was typed: its name, its symbol, either with a load object behind it, or a
-    /// regular expression that fits no other.
+    /// The function that the view is of, as it was typed: its name, its symbol, either with a load
+    /// object behind it, or a regular expression that fits no other.
     pub subject: Option<String>,
     /// Where source and debug files are looked for.
     pub lookup: Lookup,
@@ -229,7 +229,8 @@ impl Context<'_> {
         }))
     }
 
-    /// The table of things with metrics: `<Total>` first, then those that have any of what is shown.
+    /// The table of things with metrics: `<Total>` first, then those that have any of what is
+    /// shown.
     fn sorted(
         &self,
         view: View,

@@ -1,9 +1,10 @@
-//! Exact times of the machine and of processes, from sample to sample (gprofng's `sample_detail`) and on the whole
-//! (`statistics`).
+//! Exact times of the machine and of processes, from sample to sample (gprofng's `sample_detail`)
+//! and on the whole (`statistics`).
 //!
-//! They come from `overview`, so they know experiments and times and nothing finer: a filter for threads, CPUs, states or
-//! functions is refused. Times of an experiment are cumulative there; what is shown are differences of neighbours. Of a
-//! founder they are those of all threads of the machine, so its subexperiments are a part of it, and there is no sum.
+//! They come from `overview`, so they know experiments and times and nothing finer: a filter for
+//! threads, CPUs, states or functions is refused. Times of an experiment are cumulative there; what
+//! is shown are differences of neighbours. Of a founder they are those of all threads of the
+//! machine, so its subexperiments are a part of it, and there is no sum.
 
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Sample;
@@ -107,7 +108,8 @@ fn refused(option: &str) -> Failure {
     )
 }
 
-/// The experiments, with their numbers: the founders, or else those of the processes that were asked for.
+/// The experiments, with their numbers: the founders, or else those of the processes that were
+/// asked for.
 fn chosen<'a>(context: &Context<'a>) -> Result<Vec<(u64, &'a ExperimentInfo)>, Failure> {
     let filter = &context.wish.filter;
     let untold = [
@@ -165,8 +167,8 @@ fn columns_between() -> Vec<Column> {
     columns
 }
 
-/// What was used between two samples. As for gprofng, threads are how many there were on the average, and time that is in
-/// no state is sleep.
+/// What was used between two samples. As for gprofng, threads are how many there were on the
+/// average, and time that is in no state is sleep.
 fn between(info: &ExperimentInfo, first: &Sample, last: &Sample) -> Vec<Cell> {
     let (default_first, default_last) = (UsageRecord::default(), UsageRecord::default());
     let (a, b) = (

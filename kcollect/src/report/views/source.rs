@@ -1,4 +1,5 @@
-//! The source of a function's file with the time of each line in front of it, as gprofng's view `source`.
+//! The source of a function's file with the time of each line in front of it, as gprofng's view
+//! `source`.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -224,7 +225,8 @@ impl<'a> Annotated<'a> {
         metrics.any(|metric| thing.value(metric.base, metric.flavor) != 0)
     }
 
-    /// The mark and the metrics of a place, and what is behind them. Nothing where there is no time at all.
+    /// The mark and the metrics of a place, and what is behind them. Nothing where there is no time
+    /// at all.
     pub(super) fn row(
         &self,
         place: Option<usize>,

@@ -1,8 +1,9 @@
 //! The function that a view is of: one rule for `callers-callees`, `source` and `disasm`.
 //!
-//! A name is looked for as it is shown or as the linker has it; then with a load object behind it, as `main <sort>`; then as
-//! that of copies which compilers make for some of the callers, `work.constprop.0`; then as a regular expression. Of several
-//! functions of one name that with most time is meant, and the others are told of; a regular expression has to fit one alone.
+//! A name is looked for as it is shown or as the linker has it; then with a load object behind it,
+//! as `main <sort>`; then as that of copies which compilers make for some of the callers,
+//! `work.constprop.0`; then as a regular expression. Of several functions of one name that with
+//! most time is meant, and the others are told of; a regular expression has to fit one alone.
 
 use std::cmp::Reverse;
 

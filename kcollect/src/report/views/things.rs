@@ -1,7 +1,7 @@
 //! Threads, processes and CPUs: things that call nothing.
 //!
-//! Of threads and processes the exact times are shown, where the founder has stored them, and nothing was asked for that
-//! only ticks can tell: a metric, a time, a CPU, a state, a function.
+//! Of threads and processes the exact times are shown, where the founder has stored them, and
+//! nothing was asked for that only ticks can tell: a metric, a time, a CPU, a state, a function.
 
 use rustc_hash::FxHashMap;
 
@@ -142,7 +142,8 @@ pub(super) fn cpus(context: &Context<'_>) -> Result<Table, Failure> {
     context.sorted(View::Cpus, "CPUs", &metrics, things)
 }
 
-/// The exact times of all threads that pass, with the names of their processes; none if ticks are to be shown.
+/// The exact times of all threads that pass, with the names of their processes; none if ticks are
+/// to be shown.
 fn exact_threads(context: &Context<'_>) -> Result<Option<Vec<(String, ThreadTimes)>>, Failure> {
     let (model, wish) = (context.model, context.wish);
     if wish.metrics.is_some() || wish.sort.is_some() || !wish.filter.only_of_threads() {

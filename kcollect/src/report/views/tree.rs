@@ -1,8 +1,8 @@
-//! The call tree, as gprofng's `calltree` has it: each function under the one that called it, with what is attributed to it
-//! there.
+//! The call tree, as gprofng's `calltree` has it: each function under the one that called it, with
+//! what is attributed to it there.
 //!
-//! Stacks that differ in places of functions alone are one path. What is below the least share or the greatest depth is
-//! left out and counted, so that a tree that was cut says so.
+//! Stacks that differ in places of functions alone are one path. What is below the least share or
+//! the greatest depth is left out and counted, so that a tree that was cut says so.
 
 use super::{Context, Thing, View, metric_cells, metric_columns};
 use crate::exit::Failure;

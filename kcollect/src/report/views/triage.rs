@@ -1,8 +1,9 @@
-//! The page that says where to look first: what was recorded, what is missing, who used the time, where it went, where it
-//! was waited, and what has no name.
+//! The page that says where to look first: what was recorded, what is missing, who used the time,
+//! where it went, where it was waited, and what has no name.
 //!
-//! Everything is of the rows that pass the filter, but for the table of processes, which is of exact times where they were
-//! recorded. On a CPU, time is Total CPU; where only CPUs were recorded and no threads, it is Kernel CPU.
+//! Everything is of the rows that pass the filter, but for the table of processes, which is of
+//! exact times where they were recorded. On a CPU, time is Total CPU; where only CPUs were recorded
+//! and no threads, it is Kernel CPU.
 
 use std::cmp::Reverse;
 
@@ -25,7 +26,8 @@ use crate::summary::is_scheduler;
 const ROWS: usize = 10;
 /// Places of each state, likewise.
 const PLACES: usize = 5;
-/// The states in which a thread waits, by their weight for whoever looks: sleep and stop are mostly wanted.
+/// The states in which a thread waits, by their weight for whoever looks: sleep and stop are mostly
+/// wanted.
 const WAITING: [Microstate; 7] = [
     Microstate::UserLock,
     Microstate::WaitCpu,
@@ -225,7 +227,8 @@ fn object_name(model: &Model, object: ObjectId) -> String {
     }
 }
 
-/// Where threads waited, in each state that has at least a hundredth of the time that nobody chose to wait.
+/// Where threads waited, in each state that has at least a hundredth of the time that nobody chose
+/// to wait.
 fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
     let model = context.model;
     let of_state = |state: Microstate| totals.all[state as usize];
@@ -289,8 +292,8 @@ fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
     }
 }
 
-/// The innermost function that says why, and the innermost of user code that is no C library's. If that code is all a C
-/// library's, its own innermost one.
+/// The innermost function that says why, and the innermost of user code that is no C library's. If
+/// that code is all a C library's, its own innermost one.
 fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<FunctionId>)> {
     let telling = |frame: &&Frame| {
         let function = model.function(frame.function);
