@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use kcollect::cli::{self, Command, Machine};
@@ -33,12 +34,11 @@ struct Document {
 }
 
 impl Document {
-    fn read(path: &str) -> Document {
-        let text = fs::read_to_string(repository().join(path));
-        Document {
+    fn read(path: &str) -> io::Result<Document> {
+        Ok(Document {
             path: path.to_owned(),
-            text: text.unwrap_or_else(|error| panic!("{path}: {error}")),
-        }
+            text: fs::read_to_string(repository().join(path))?,
+        })
     }
 
     /// The lines outside of fenced blocks.
@@ -87,7 +87,8 @@ impl Document {
         for line in self.prose() {
             let mut rest = line;
             while let Some((_, behind)) = rest.split_once("](") {
-                let (link, behind) = behind.split_once(')').expect("a link that is not closed");
+                // A link that is not closed leads nowhere.
+                let (link, behind) = behind.split_once(')').unwrap_or((behind, ""));
                 if !link.contains("://") {
                     links.push(link);
                 }
@@ -114,21 +115,17 @@ impl Document {
     }
 }
 
-/// All documents, the README first.
-fn documents() -> Vec<Document> {
-    let mut paths = vec!["README.md".to_owned()];
-    for directory in [".", "docs"] {
-        let mut names: Vec<_> = fs::read_dir(repository().join(directory))
-            .expect("the directory is there")
-            .map(|entry| entry.expect("an entry").file_name().into_string().unwrap())
-            .filter(|name| name.ends_with(".md") && name != "README.md")
-            .map(|name| match directory {
-                "." => name,
-                _ => format!("{directory}/{name}"),
-            })
-            .collect();
-        names.sort();
-        paths.append(&mut names);
+/// All documents.
+fn documents() -> io::Result<Vec<Document>> {
+    let mut paths = Vec::new();
+    for directory in ["", "docs/"] {
+        for entry in fs::read_dir(repository().join(directory))? {
+            let name = entry?.file_name();
+            let name = name.to_string_lossy();
+            if name.ends_with(".md") {
+                paths.push(format!("{directory}{name}"));
+            }
+        }
     }
     paths.iter().map(|path| Document::read(path)).collect()
 }
@@ -151,7 +148,7 @@ fn understand(line: &str) -> Result<Command, String> {
 #[test]
 fn the_commands_of_the_documents_are_understood() {
     let mut count = 0;
-    for document in documents() {
+    for document in documents().unwrap() {
         let lines = document
             .commands()
             .filter(|line| line.trim_start_matches("sudo ").starts_with("kcollect"));
@@ -174,27 +171,27 @@ fn the_commands_of_the_documents_are_understood() {
 
 #[test]
 fn the_readme_has_examples_of_its_own() {
-    let readme = Document::read("README.md");
+    let readme = Document::read("README.md").unwrap();
     let examples = readme.commands().filter(|line| line.contains("kcollect"));
     assert!(examples.count() > 8);
 }
 
 #[test]
 fn the_readme_is_a_front_page() {
-    let lines = Document::read("README.md").text.lines().count();
+    let lines = Document::read("README.md").unwrap().text.lines().count();
     assert!(lines <= MAX_README_LINES, "{lines} lines");
 }
 
 #[test]
 fn the_readme_speaks_of_root_before_the_first_command() {
-    let readme = Document::read("README.md").text;
+    let readme = Document::read("README.md").unwrap().text;
     let (ahead, _) = readme.split_once("\n$ ").expect("a command");
     assert!(ahead.contains("whole machine") && ahead.contains("root"));
 }
 
 #[test]
 fn relative_links_lead_somewhere() {
-    let documents = documents();
+    let documents = documents().unwrap();
     for document in &documents {
         let directory = Path::new(&document.path).parent().expect("a file's parent");
         for link in document.links() {
@@ -213,9 +210,15 @@ fn relative_links_lead_somewhere() {
                 assert!(bytes <= MAX_IMAGE_BYTES, "{link}: {bytes} bytes");
             }
             if let Some(anchor) = anchor {
-                let there = documents.iter().find(|other| Path::new(&other.path) == target);
+                let there = documents
+                    .iter()
+                    .find(|other| Path::new(&other.path) == target);
                 let there = there.unwrap_or_else(|| panic!("{}: {link}", document.path));
-                assert!(there.anchors().contains(anchor), "{}: {link}", document.path);
+                assert!(
+                    there.anchors().contains(anchor),
+                    "{}: {link}",
+                    document.path
+                );
             }
         }
     }
@@ -239,14 +242,18 @@ fn normal(path: &Path) -> PathBuf {
 fn paths_in_backticks_exist() {
     let mut count = 0;
     for name in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
-        let document = Document::read(name);
+        let document = Document::read(name).unwrap();
         // Code between single backticks is at every second place.
-        let code = document.prose().flat_map(|line| line.split('`').skip(1).step_by(2));
+        let code = document
+            .prose()
+            .flat_map(|line| line.split('`').skip(1).step_by(2));
         for path in code {
             let is_path = path.contains('/')
                 && !path.starts_with('/')
                 && !path.contains([' ', '*', '{', '<'])
-                && [".rs", ".c", ".h", "/"].iter().any(|end| path.ends_with(end));
+                && [".rs", ".c", ".h", "/"]
+                    .iter()
+                    .any(|end| path.ends_with(end));
             // What an experiment holds is not in the repository.
             if is_path && path != "archives/" {
                 count += 1;
@@ -271,7 +278,7 @@ fn the_examples_of_the_help_are_understood() {
 
 #[test]
 fn the_options_are_those_of_the_code() {
-    let options_md = Document::read("docs/options.md");
+    let options_md = Document::read("docs/options.md").unwrap();
     let documented: Vec<String> = options_md
         .table("| option | meaning |")
         .iter()
@@ -283,7 +290,7 @@ fn the_options_are_those_of_the_code() {
 
 #[test]
 fn the_options_of_counting_are_those_of_the_code() {
-    let counters_md = Document::read("docs/counters.md");
+    let counters_md = Document::read("docs/counters.md").unwrap();
     let documented: BTreeSet<String> = counters_md
         .table("| option of `track` and `stat` | meaning |")
         .iter()
@@ -300,7 +307,7 @@ fn the_options_of_counting_are_those_of_the_code() {
 /// Each option of a command that prints reports, pictures or exports is in reports.md.
 #[test]
 fn the_options_of_reports_are_those_of_the_code() {
-    let reports_md = Document::read("docs/reports.md");
+    let reports_md = Document::read("docs/reports.md").unwrap();
     let documented: BTreeSet<String> = reports_md
         .table("| option of reports | meaning |")
         .iter()
@@ -317,7 +324,7 @@ fn the_options_of_reports_are_those_of_the_code() {
 
 #[test]
 fn the_rows_of_counting_are_those_of_the_code() {
-    let counters_md = Document::read("docs/counters.md");
+    let counters_md = Document::read("docs/counters.md").unwrap();
     let documented = counters_md.table("| row | is |");
     let documented: BTreeSet<&str> = documented
         .iter()
@@ -353,7 +360,7 @@ fn options(command: &clap::Command) -> Vec<String> {
 
 #[test]
 fn the_exit_codes_are_those_of_the_code() {
-    let options_md = Document::read("docs/options.md");
+    let options_md = Document::read("docs/options.md").unwrap();
     let documented: Vec<_> = options_md
         .table("| status | meaning |")
         .iter()
@@ -369,7 +376,7 @@ fn the_exit_codes_are_those_of_the_code() {
 #[test]
 fn the_targets_of_make_exist() {
     let makefile = fs::read_to_string(repository().join("Makefile")).expect("the Makefile");
-    let readme = Document::read("README.md");
+    let readme = Document::read("README.md").unwrap();
     let targets = |document: &Document| -> Vec<String> {
         let lines = document.commands();
         lines
@@ -379,7 +386,7 @@ fn the_targets_of_make_exist() {
             .collect()
     };
     assert_eq!(targets(&readme), ["run", "test"]);
-    for document in documents() {
+    for document in documents().unwrap() {
         for target in targets(&document) {
             assert!(
                 makefile
@@ -395,7 +402,7 @@ fn the_targets_of_make_exist() {
 #[test]
 fn the_views_of_reports_are_those_of_the_code() {
     let views = kcollect::report::views::View::ALL.map(|(_, name, shows)| (name, shows));
-    let reports_md = Document::read("docs/reports.md");
+    let reports_md = Document::read("docs/reports.md").unwrap();
     let documented = reports_md.table("| view | shows |");
     assert_eq!(documented.len(), views.len());
     for ([name, _], (view, _)) in documented.into_iter().zip(views) {
@@ -407,7 +414,7 @@ fn the_views_of_reports_are_those_of_the_code() {
 
 #[test]
 fn the_formats_of_exports_are_those_of_the_code() {
-    let reports_md = Document::read("docs/reports.md");
+    let reports_md = Document::read("docs/reports.md").unwrap();
     let documented: Vec<_> = reports_md
         .table("| format | for |")
         .iter()
@@ -421,7 +428,7 @@ fn the_formats_of_exports_are_those_of_the_code() {
 #[test]
 #[ignore = "keys of the new names"]
 fn the_losses_are_those_of_the_code() {
-    let format_md = Document::read("docs/experiment-format.md");
+    let format_md = Document::read("docs/experiment-format.md").unwrap();
     let documented: BTreeSet<&str> = format_md
         .table("| loss | counts |")
         .iter()
