@@ -142,13 +142,13 @@ impl Setting {
     /// For people: what runs.
     pub(crate) fn describe(&self) -> String {
         match self.kind {
-            Kind::Nothing => "no profiler: what the others are compared with".into(),
-            Kind::Again => "no profiler once more: how far two equal things seem to differ".into(),
+            Kind::Nothing => "no profiler: the baseline".into(),
+            Kind::Again => "no profiler, measured a second time: the noise of the machine".into(),
             Kind::Empty => "an empty BPF program on tp_btf/sched_switch".into(),
             Kind::Offcputime => "offcputime, of libbpf-tools".into(),
             Kind::Profile => format!("{PROFILE} {}", words(self.kind)),
             kind if kind.is_starter() => format!(
-                "{} COMMAND: it starts what it watches, so its own start and end are in the time",
+                "{} COMMAND: its own start and end are in the time, since it starts what it watches",
                 words(kind)
             ),
             kind if kind.is_perf() => format!("perf record -a {}", words(kind)),

@@ -203,8 +203,7 @@ impl Style {
 
     /// What kcollect writes, next to the switches that were made while it watched.
     pub(crate) fn traffic(self, all: &[Results]) -> String {
-        let mut out =
-            self.heading("What kcollect writes, next to the switches that were made meanwhile");
+        let mut out = self.heading("What kcollect wrote, and the context switches meanwhile");
         let mut table = self.table(&[
             "",
             "",
@@ -258,7 +257,9 @@ impl Style {
             }
         }
         if table.row_count() > 0 {
-            out.push_str(&self.heading("Unwind tables of what was followed, in the last round"));
+            out.push_str(
+                &self.heading("Unwind tables of the followed processes, in the last round"),
+            );
             finish(&mut out, &table);
         }
         out
