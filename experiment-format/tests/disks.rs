@@ -1,8 +1,7 @@
-//! Disks that are not as one would wish: full in the middle of a recording, or without the means
-//! to reserve space. What is written stays a valid experiment.
+//! Disks that are full in the middle of a recording, or cannot reserve space. The experiment stays
+//! valid.
 //!
-//! The disk is mounted in a mount namespace of its own, in which this test program runs itself
-//! again.
+//! The disk is mounted in a new mount namespace, in which this test program runs itself again.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,8 +14,8 @@ mod synthetic;
 use std::path::Path;
 use std::process::Command;
 
-use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{LogEvent, Run};
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::log::{LogEvent, StartTime};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
@@ -32,7 +31,8 @@ use synthetic::{begin, clock, header};
 /// Set in the second run: the directory where the disk is mounted.
 const DISK: &str = "EXPERIMENT_FORMAT_DISK";
 
-/// Runs the test of this name again where `DISK` is mounted with these options, or gives it.
+/// Runs the test of this name again in a process that has a disk mounted with these options.
+/// Returns the disk in that process, none in this one.
 fn on_disk(test: &str, mount: &str) -> Option<std::path::PathBuf> {
     if let Some(disk) = std::env::var_os(DISK) {
         return Some(disk.into());
@@ -95,7 +95,7 @@ fn root_ticks_end_and_the_experiment_is_closed() {
     };
     assert!(error.is_disk_full(), "{error}");
     assert!(written > 10_000);
-    // Text that was not reserved for is refused before a byte of it is written.
+    // Text without reserved space is refused before a byte of it is written.
     while std::fs::write(disk.join("rest"), [1; 4096]).is_ok() {
         if std::fs::copy(disk.join("rest"), disk.join(format!("rest{written}"))).is_err() {
             break;
@@ -114,7 +114,7 @@ fn root_ticks_end_and_the_experiment_is_closed() {
         writer.map(&event).err()
     });
     assert!(mapped.unwrap().is_disk_full());
-    // What closes the experiment has its space.
+    // Space is reserved for what closes the experiment.
     let (at, text) = (2_000_000_000, error.to_string());
     writer
         .log(&LogEvent::Error {
@@ -160,8 +160,8 @@ fn root_a_start_that_fails_leaves_nothing() {
 }
 
 #[test]
-fn root_a_file_system_that_cannot_reserve_space_will_do() {
-    let test = "root_a_file_system_that_cannot_reserve_space_will_do";
+fn root_a_file_system_that_cannot_reserve_space_is_accepted() {
+    let test = "root_a_file_system_that_cannot_reserve_space_is_accepted";
     let Some(disk) = on_disk(test, "-t ramfs") else {
         return;
     };
@@ -190,8 +190,8 @@ fn root_a_file_system_that_cannot_reserve_space_will_do() {
     assert_eq!(experiment.usage().unwrap().len(), 10_000);
 }
 
-/// Says a little of everything.
-fn say(sub: &mut SubexperimentWriter, n: u64) {
+/// Adds a record of every kind.
+fn add_records(sub: &mut SubexperimentWriter, n: u64) {
     let function = MapEvent::Function {
         at: 0,
         vaddr: 256 * n,
@@ -215,7 +215,7 @@ fn say(sub: &mut SubexperimentWriter, n: u64) {
     sub.sample(n, "x", &UsageRecord::default()).unwrap();
 }
 
-/// Whether all that is there is whole: elements, records, stacks of packets.
+/// Checks that all content is whole: elements, records, stacks of packets.
 fn check_whole(path: &Path) -> (usize, usize) {
     let experiment = Experiment::open(path).unwrap();
     experiment.maps().unwrap();
@@ -238,7 +238,8 @@ fn root_a_subexperiment_waits_for_room() {
     let (founder, _) = ExperimentDir::create(&disk, &request, None).unwrap();
     let arrays = clock(1000, NumStates::Solaris, TickArray::declaration());
     let header = header(vec![arrays]);
-    let create = |name: &str| SubexperimentWriter::create(&founder, name, &header, Run::default());
+    let create =
+        |name: &str| SubexperimentWriter::create(&founder, name, &header, StartTime::default());
     let room = disk.join("room");
     let (mut said, mut failed) = (0, 0);
     let mut sub = create("_a.er").unwrap();
@@ -250,7 +251,7 @@ fn root_a_subexperiment_waits_for_room() {
         let _ = std::fs::write(&filler, vec![1; 4 << 20]);
         std::fs::remove_file(&room).unwrap();
         for _ in 0..30 {
-            say(&mut sub, said);
+            add_records(&mut sub, said);
             said += 1;
         }
         let before = sub.buffered();
@@ -260,7 +261,7 @@ fn root_a_subexperiment_waits_for_room() {
             failed += 1;
         }
         check_whole(&path);
-        // gprofng skips one with an empty file of stacks.
+        // gprofng skips a subexperiment with an empty file of stacks.
         let frames = std::fs::metadata(path.join("data.frameinfo"));
         assert!(frames.map_or(true, |frames| frames.len() > 0));
         if pages == 11 {
@@ -273,12 +274,12 @@ fn root_a_subexperiment_waits_for_room() {
     }
     assert!(failed > 10, "the disk was never full");
 
-    // One that cannot begin leaves nothing; one that cannot end is whole.
+    // A subexperiment that cannot begin leaves nothing; one that cannot end is whole.
     let _ = std::fs::write(&room, vec![1; 4 << 20]);
     assert!(create("_b.er").unwrap_err().is_disk_full());
     assert!(!founder.path().join("_b.er").exists());
     for n in 0..1000 {
-        say(&mut sub, said + n);
+        add_records(&mut sub, said + n);
     }
     assert!(sub.close(&founder, 1).unwrap_err().is_disk_full());
     let (arrays, _) = check_whole(&path);

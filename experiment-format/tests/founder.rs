@@ -1,7 +1,7 @@
-//! What is written, as stock gprofng reads it.
+//! A founder, as stock gprofng and this crate's reader read it.
 //!
 //! A synthetic founder with kernel images, dynamic functions, samples, pauses and hostile names is
-//! written, and the figures that gprofng prints are compared with those that went in.
+//! written, and the figures that gprofng prints are compared with the written ones.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,14 +14,14 @@ mod synthetic;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use experiment_format::image::{Image, Placed, Symbol, Text};
-use experiment_format::layout::printable;
-use experiment_format::log::{Cpu, Header, LogEvent, Setting, System};
+use experiment_format::elf_image::{ElfImage, ImageSymbol, PlacedText, TextSection};
+use experiment_format::log::{Cpu, LogEvent, LogHeader, Setting, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::{StackEnd, StackUid};
+use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use gprofng::{columns, display};
@@ -35,13 +35,13 @@ const MODULE: u64 = 0xffff_ffff_c000_0000;
 const BPF: u64 = 0xffff_ffff_c0a0_1234;
 /// Ticks of 10 ms: 100 of them are a second.
 const TICK_US: u32 = 10_000;
-/// A process that calls itself all that can go wrong in XML, on a terminal and in gprofng.
+/// The name of a process, with all characters that are special in XML, on a terminal or in gprofng.
 const HOSTILE: &[u8] = b"e\nv\"i'l%41%<&>\xff";
 
-fn header() -> Header {
+fn header() -> LogHeader {
     let clock = |states| synthetic::clock(TICK_US, states, ClockTick::declaration());
     let profiles = vec![clock(NumStates::Solaris), clock(NumStates::Kernel)];
-    Header {
+    LogHeader {
         collector: "kcollect test".into(),
         system: System {
             hostname: "db1".into(),
@@ -70,7 +70,7 @@ struct Founder {
     hostile_function: String,
 }
 
-/// Writes the experiment that the tests look at.
+/// Writes the experiment that the tests read.
 fn founder() -> Founder {
     let tmp = tempfile::tempdir().unwrap();
     let mut writer = begin(tmp.path(), "ktest", &header(), START).unwrap();
@@ -186,15 +186,15 @@ fn founder() -> Founder {
 }
 
 fn write_images(writer: &mut ExperimentWriter, hostile_function: &str) {
-    let symbol = |address, size, name: &'static str| Symbol {
+    let symbol = |address, size, name: &'static str| ImageSymbol {
         address,
         size,
         name: name.as_bytes(),
         global: true,
     };
     let code = [0x90; 0x1000];
-    let kernel = Image {
-        texts: vec![Text {
+    let kernel = ElfImage {
+        texts: vec![TextSection {
             address: KERNEL,
             size: 0x1000,
             bits: Some(&code),
@@ -205,8 +205,8 @@ fn write_images(writer: &mut ExperimentWriter, hostile_function: &str) {
             symbol(KERNEL + 0x100, 0x40, "ksys_read.isra.0"),
         ],
     };
-    let module = Image {
-        texts: vec![Text {
+    let module = ElfImage {
+        texts: vec![TextSection {
             address: MODULE,
             size: 0x2000,
             bits: None,
@@ -214,7 +214,7 @@ fn write_images(writer: &mut ExperimentWriter, hostile_function: &str) {
         symbols: vec![symbol(MODULE, 0x40, "ext4_readpage")],
     };
     let (bpf, programs) =
-        Image::scattered(&[(64, b"bpf_prog_other"), (64, b"bpf_prog_x")]).unwrap();
+        ElfImage::scattered(&[(64, b"bpf_prog_other"), (64, b"bpf_prog_x")]).unwrap();
     for (name, image) in [("vmlinux", &kernel), ("[ext4]", &module)] {
         writer
             .dir()
@@ -245,7 +245,7 @@ fn write_images(writer: &mut ExperimentWriter, hostile_function: &str) {
     }
 }
 
-fn segment(name: &str, vaddr: u64, place: Placed) -> MapEvent {
+fn segment(name: &str, vaddr: u64, place: PlacedText) -> MapEvent {
     MapEvent::Segment {
         at: 0,
         vaddr,
@@ -362,7 +362,7 @@ fn samples_show_the_usage_that_was_written() {
 }
 
 #[test]
-fn the_header_says_who_recorded_what() {
+fn the_header_shows_collector_and_target() {
     let founder = founder();
     let text = display(&founder.path, &["-header"]);
     for expected in [
@@ -401,7 +401,7 @@ fn load_objects_are_found_in_the_archives() {
     assert!(code.contains("nop"), "{code}");
 }
 
-/// Exclusive seconds of Kernel CPU by function, as our reader counts them.
+/// Returns the exclusive seconds of Kernel CPU by function, as this crate's reader counts them.
 fn exclusive(path: &Path) -> BTreeMap<String, f64> {
     let experiment = Experiment::open(path).unwrap();
     let (stacks, space) = (
@@ -427,7 +427,7 @@ fn exclusive(path: &Path) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn our_reader_counts_what_gprofng_counts() {
+fn the_reader_counts_what_gprofng_counts() {
     let founder = founder();
     let text = display(&founder.path, &["-metrics", "e.kcpu:name", "-functions"]);
     let ours = exclusive(&founder.path);
@@ -438,10 +438,10 @@ fn our_reader_counts_what_gprofng_counts() {
 }
 
 #[test]
-fn our_reader_gives_back_what_was_written() {
+fn the_reader_returns_what_was_written() {
     let founder = founder();
     let experiment = Experiment::open(&founder.path).unwrap();
-    // What a clock declaration is part of comes back as it was, in order.
+    // The profiles come back in order.
     assert_eq!(*experiment.header(), header());
     assert_eq!(experiment.start(), synthetic::run(START));
     assert!(experiment.is_closed());
@@ -490,7 +490,7 @@ fn a_killed_experiment_is_only_not_closed() {
                 .unwrap();
         }
     }
-    // What a kill leaves: nothing is closed, cut or released.
+    // After a kill, no file is closed, cut or released.
     std::mem::forget(writer);
     let text = display(&path, &["-metrics", "e.kcpu:name", "-functions"]);
     assert_eq!(columns(&text, "<Total>")[0], "50.000");

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bpf::Emission;
-use experiment_format::layout::{ExperimentDir, NameRequest};
+use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::log::LogEvent;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::gettid;

@@ -9,9 +9,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use experiment_format::image::{Image, Symbol, Text};
-use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{Cpu, Header, LogEvent, ProfileDecl, Run, System};
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
+use experiment_format::log::{Cpu, LogEvent, LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
@@ -28,7 +28,7 @@ const PROGRAM: u64 = 0x40_0000;
 const START: u64 = 1_000_000_000;
 const SUB: &str = "_sort_PID_7.1.er";
 
-fn header(pid: u32, command: &str) -> Header {
+fn header(pid: u32, command: &str) -> LogHeader {
     let clock = |states, packet| ProfileDecl::Clock {
         tick_us: 10_007,
         states,
@@ -36,7 +36,7 @@ fn header(pid: u32, command: &str) -> Header {
     };
     let kernel = clock(NumStates::Kernel, ClockTick::declaration());
     let arrays = clock(NumStates::Solaris, TickArray::declaration());
-    Header {
+    LogHeader {
         collector: "kcollect test".into(),
         system: System {
             hostname: "nowhere".into(),
@@ -51,19 +51,19 @@ fn header(pid: u32, command: &str) -> Header {
             "kernel" => vec![ProfileDecl::ThreadNames, kernel, arrays],
             _ => vec![ProfileDecl::ThreadNames, arrays],
         },
-        ..Header::default()
+        ..LogHeader::default()
     }
 }
 
 fn image(dir: &ExperimentDir, name: &str, base: u64, functions: &[&str]) {
-    let symbols = (0..).zip(functions).map(|(number, name)| Symbol {
+    let symbols = (0..).zip(functions).map(|(number, name)| ImageSymbol {
         address: base + 0x100 * number,
         size: 0x80,
         name: name.as_bytes(),
         global: true,
     });
-    let image = Image {
-        texts: vec![Text {
+    let image = ElfImage {
+        texts: vec![TextSection {
             address: base,
             size: 0x1000,
             bits: None,
@@ -115,7 +115,7 @@ fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
         PROGRAM,
         &["main", "_ZN4sort5mergeEv", "compare"],
     );
-    let run = Run {
+    let run = StartTime {
         tstamp: START,
         wall: 1_795_205_070,
         tm_zone: 0,

@@ -12,8 +12,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{Header, ProfileDecl, Run, System};
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::log::{LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::TickArray;
@@ -71,7 +71,7 @@ fn made(parent: &Path) {
     let text = file.section_by_name(".text").unwrap();
     let (file_offset, size) = text.file_range().unwrap();
     dir.archive("/build/made/fixed", &program).unwrap();
-    let header = Header {
+    let header = LogHeader {
         collector: "kcollect test".into(),
         system: System {
             hostname: "nowhere".into(),
@@ -87,9 +87,9 @@ fn made(parent: &Path) {
             states: NumStates::Solaris,
             packets: vec![TickArray::declaration()],
         }],
-        ..Header::default()
+        ..LogHeader::default()
     };
-    let run = Run {
+    let run = StartTime {
         tstamp: START,
         wall: 1_795_205_070,
         tm_zone: 0,

@@ -9,9 +9,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use experiment_format::image::{Image, Symbol, Text};
-use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{Cpu, Header, LogEvent, ProfileDecl, Run, System};
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
+use experiment_format::log::{Cpu, LogEvent, LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
@@ -237,14 +237,14 @@ fn hostile(parent: &Path) -> Result<PathBuf> {
     let (dir, _) = ExperimentDir::create(parent, &request, None)?;
     let mut symbols: Vec<Vec<u8>> = NAMES.iter().map(|name| name.as_bytes().to_vec()).collect();
     symbols.push(b"\xff\xfe not UTF-8 \xc3".to_vec());
-    let symbols_at = (0..).zip(&symbols).map(|(number, name)| Symbol {
+    let symbols_at = (0..).zip(&symbols).map(|(number, name)| ImageSymbol {
         address: KERNEL + 256 * number,
         size: 256,
         name,
         global: true,
     });
-    let image = Image {
-        texts: vec![Text {
+    let image = ElfImage {
+        texts: vec![TextSection {
             address: KERNEL,
             size: 0x1000,
             bits: None,
@@ -258,7 +258,7 @@ fn hostile(parent: &Path) -> Result<PathBuf> {
         states,
         packets: vec![packet],
     };
-    let header = Header {
+    let header = LogHeader {
         system: System {
             hostname: "no;where".into(),
             arch: "x86_64".into(),
@@ -272,10 +272,10 @@ fn hostile(parent: &Path) -> Result<PathBuf> {
             clock(NumStates::Kernel, ClockTick::declaration()),
             clock(NumStates::Solaris, TickArray::declaration()),
         ],
-        ..Header::default()
+        ..LogHeader::default()
     };
     let start = 1_000_000_000;
-    let run = Run {
+    let run = StartTime {
         tstamp: start,
         wall: 1_795_205_070,
         tm_zone: 0,

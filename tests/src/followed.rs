@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::address_space::AddressSpace;
 use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::ClockRecord;
 use experiment_format::reader::Experiment;
-use experiment_format::space::AddressSpace;
 use experiment_format::stacks::StackEnd;
 use experiment_format::stacks::table::StackTable;
 use serde_json::Value;

@@ -7,9 +7,9 @@
 use std::path::{Path, PathBuf};
 
 use experiment_format::Result;
-use experiment_format::image::{Image, Symbol, Text};
-use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{Cpu, Header, ProfileDecl, Run, System};
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
+use experiment_format::log::{Cpu, LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
@@ -35,7 +35,7 @@ const OFFSET: u64 = 4096;
 const START: u64 = 1_000_000_000;
 /// When recordings end, nanoseconds since the start.
 const END: u64 = 60_000_000_000;
-const RUN: Run = Run {
+const RUN: StartTime = StartTime {
     tstamp: START,
     wall: 1_795_205_070,
     tm_zone: 0,
@@ -256,14 +256,14 @@ impl Stay {
     }
 }
 
-fn header(pid: u32, tick_us: u32, machine: bool) -> Header {
+fn header(pid: u32, tick_us: u32, machine: bool) -> LogHeader {
     let clock = |states, packet| ProfileDecl::Clock {
         tick_us,
         states,
         packets: vec![packet],
     };
     let arrays = clock(NumStates::Solaris, TickArray::declaration());
-    Header {
+    LogHeader {
         collector: "made 1".into(),
         system: System {
             hostname: "nowhere".into(),
@@ -281,7 +281,7 @@ fn header(pid: u32, tick_us: u32, machine: bool) -> Header {
             true => vec![clock(NumStates::Kernel, ClockTick::declaration()), arrays],
             false => vec![arrays],
         },
-        ..Header::default()
+        ..LogHeader::default()
     }
 }
 
@@ -332,7 +332,7 @@ fn archive(dir: &ExperimentDir, path: &str, base: u64, functions: usize) -> Resu
         .collect();
     let mut symbols: Vec<_> = (0..)
         .zip(&names)
-        .map(|(number, name)| Symbol {
+        .map(|(number, name)| ImageSymbol {
             address: base + number * STEP,
             size: SIZE,
             name: name.as_bytes(),
@@ -343,17 +343,17 @@ fn archive(dir: &ExperimentDir, path: &str, base: u64, functions: usize) -> Resu
     // is none; and the first function has another, longer name.
     if let Some(before_last) = symbols.len().checked_sub(2) {
         symbols[before_last].size = STEP;
-        symbols.push(Symbol {
+        symbols.push(ImageSymbol {
             name: b"another_name_of_the_first_function",
             ..symbols[0]
         });
     }
-    let text = Text {
+    let text = TextSection {
         address: base,
         size: length(functions),
         bits: None,
     };
-    let image = Image {
+    let image = ElfImage {
         texts: vec![text],
         symbols,
     };

@@ -8,13 +8,14 @@
 use std::collections::HashSet;
 
 use experiment_format::Result;
-use experiment_format::layout::{ExperimentDir, printable};
-use experiment_format::log::{Header, LogEvent, Run};
+use experiment_format::directory::ExperimentDir;
+use experiment_format::log::{LogEvent, LogHeader, StartTime};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::{CounterEvent, Detail, TickArray};
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 
 use crate::jit;
@@ -87,8 +88,8 @@ impl Collector {
     pub fn create(
         founder: &ExperimentDir,
         name: &str,
-        header: &Header,
-        run: Run,
+        header: &LogHeader,
+        run: StartTime,
     ) -> Result<Collector> {
         let start = run.tstamp;
         Ok(Collector {

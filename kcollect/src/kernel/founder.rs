@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use bpf::{Emission, Record, TickCollector};
 use experiment_format::Error;
-use experiment_format::layout::ExperimentDir;
+use experiment_format::directory::ExperimentDir;
 use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::writer::ExperimentWriter;

@@ -1,7 +1,7 @@
 //! What the founder's `log.xml` begins with: how it was recorded.
 
 use bpf::Emission;
-use experiment_format::log::{Header, ProfileDecl, Run, Setting};
+use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::{ClockTick, TickArray};
 
@@ -11,7 +11,7 @@ use crate::counters::event::Request;
 use crate::{dry_run, machine};
 
 /// The header of an experiment that is recorded as planned.
-pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emission>) -> Header {
+pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emission>) -> LogHeader {
     let seconds = |time: std::time::Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let mut settings = Vec::new();
     if !plan.record_idle {
@@ -27,7 +27,7 @@ pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emissio
     }
     settings.extend(plan.end.map(|end| Setting::Terminate(seconds(end))));
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-    Header {
+    LogHeader {
         collector: concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned(),
         system: machine::describe(),
         pid: std::process::id(),
@@ -70,13 +70,13 @@ pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emissio
         .into_iter()
         .chain(counters::described(requests))
         .collect(),
-        ..Header::default()
+        ..LogHeader::default()
     }
 }
 
 /// An experiment whose zero is now.
-pub(super) fn run() -> Run {
-    Run {
+pub(super) fn run() -> StartTime {
+    StartTime {
         tstamp: machine::now(),
         wall: wall_clock(),
         tm_zone: 0,

@@ -12,12 +12,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bpf::{Absence, Head, Mode, Overflow, Stack, ThreadTimes, Tick};
-use experiment_format::layout::printable;
 use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::{ClockTick, CounterEvent, Detail, TickArray};
 use experiment_format::stacks::{StackEnd, StackUid};
+use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use user_collector::names::ThreadNames;

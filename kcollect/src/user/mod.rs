@@ -19,12 +19,13 @@ use std::time::{Duration, Instant};
 
 use bpf::unwind::End;
 use bpf::{Entry, Head};
-use experiment_format::layout::{ExperimentDir, printable};
-use experiment_format::log::{Header, LogEvent, ProfileDecl, Run};
+use experiment_format::directory::ExperimentDir;
+use experiment_format::log::{LogEvent, LogHeader, ProfileDecl, StartTime};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::Detail;
 use experiment_format::stacks::StackEnd;
+use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 use experiment_format::{Error, Result};
 use user_collector::collector::{Array, Collector, Place};
@@ -198,9 +199,9 @@ impl Rule {
 #[derive(Debug)]
 pub struct Founding {
     /// The founder's header.
-    pub header: Header,
+    pub header: LogHeader,
     /// The zero of its times.
-    pub run: Run,
+    pub run: StartTime,
     /// Where the kernel's load objects lie.
     pub kernel: Vec<MapEvent>,
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bpf::unwind::End;
 use bpf::{Entry, UserSide as Side};
-use experiment_format::layout::ExperimentDir;
+use experiment_format::directory::ExperimentDir;
 use user_collector::join::Slot;
 use user_collector::process::Processes;
 use user_collector::spaces::Space;
