@@ -4,8 +4,8 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
+use host::exit::{Failure, Kind};
 use kcollect::cli::{self, Machine};
-use kcollect::exit::{Failure, Kind};
 use proptest::prelude::*;
 
 const MACHINE: Machine = Machine {

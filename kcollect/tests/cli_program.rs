@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output, Stdio};
 
-use kcollect::exit::Kind;
+use host::exit::Kind;
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kcollect"))

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
+use counters::rows::What;
+use host::exit::Kind;
 use kcollect::cli::{self, Command, Machine};
-use kcollect::counters::rows::What;
-use kcollect::exit::Kind;
 
 const README: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md"));
 
@@ -180,7 +180,7 @@ fn the_targets_of_make_exist() {
 
 #[test]
 fn the_views_of_reports_are_those_of_the_code() {
-    let views = kcollect::report::views::View::ALL.map(|(_, name, shows)| (name, shows));
+    let views = analysis::report::views::View::ALL.map(|(_, name, shows)| (name, shows));
     let told = table("| view | shows |");
     assert_eq!(told.len(), views.len());
     for ([name, _], (view, _)) in told.into_iter().zip(views) {
@@ -196,7 +196,7 @@ fn the_formats_of_exports_are_those_of_the_code() {
         .iter()
         .map(|[name, readers]| format!("{name} {readers}"))
         .collect();
-    let formats = kcollect::export::Format::ALL;
+    let formats = analysis::export::Format::ALL;
     let known = formats.map(|(_, name, _, readers)| format!("`{name}` {readers}"));
     assert_eq!(told, known);
 }

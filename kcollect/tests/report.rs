@@ -9,6 +9,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use analysis::report::aggregate::{Relatives, totals};
+use analysis::report::filter::{Filter, Pattern, Selection};
+use analysis::report::model::{Model, Sums};
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
 use experiment_format::log::{Cpu, LogEvent, LogHeader, ProfileDecl, StartTime, System};
@@ -19,9 +22,6 @@ use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
-use kcollect::report::aggregate::{Relatives, totals};
-use kcollect::report::filter::{Filter, Pattern, Selection};
-use kcollect::report::model::{Model, Sums};
 
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
 const PROGRAM: u64 = 0x40_0000;
@@ -413,7 +413,7 @@ fn callers_and_callees_have_what_is_attributed_to_them() {
             .functions
             .iter()
             .position(|function| function.name == name);
-        kcollect::report::model::FunctionId(position.unwrap() as u32)
+        analysis::report::model::FunctionId(position.unwrap() as u32)
     };
     let ticks = |sums: &Sums| sums.iter().sum::<i64>() / 10_007;
     let merge = Relatives::of(&model, &sums, find("sort::merge()"));

@@ -12,6 +12,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use analysis::report::aggregate::{self, totals};
+use analysis::report::filter::{Filter, Selection};
+use analysis::report::lines::{self, Lookup};
+use analysis::report::model::{Model, STATES, Sums};
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::log::{LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
@@ -19,10 +23,6 @@ use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::TickArray;
 use experiment_format::stacks::StackEnd;
 use experiment_format::writer::ExperimentWriter;
-use kcollect::report::aggregate::{self, totals};
-use kcollect::report::filter::{Filter, Selection};
-use kcollect::report::lines::{self, Lookup};
-use kcollect::report::model::{Model, STATES, Sums};
 use object::{Object, ObjectSection};
 
 const SOURCE: &str = "\t.text

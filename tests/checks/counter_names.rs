@@ -8,9 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use kcollect::counters::event::Event;
-use kcollect::counters::{self, CounterError, probe};
-use kcollect::doctor::Root;
+use counters::event::Event;
+use counters::{CounterError, probe};
+use host::Root;
 use tempfile::TempDir;
 use tests::command::run;
 use tests::kcollect::{binary, command};
@@ -21,14 +21,14 @@ const LIMIT: Duration = Duration::from_secs(20);
 const TREES: [(&str, &str); 2] = [
     (
         "skylake",
-        include_str!("../../kcollect/tests/counters/skylake.txt"),
+        include_str!("../../kcollect/counters/tests/counters/skylake.txt"),
     ),
     (
         "zen3",
-        include_str!("../../kcollect/tests/counters/zen3.txt"),
+        include_str!("../../kcollect/counters/tests/counters/zen3.txt"),
     ),
 ];
-const ENCODINGS: &str = include_str!("../../kcollect/tests/counters/encodings.txt");
+const ENCODINGS: &str = include_str!("../../kcollect/counters/tests/counters/encodings.txt");
 
 /// The lines of `perf_event_attr` that say what is counted, as perf prints them, and as
 /// `encodings.txt` has them.

@@ -6,11 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use analysis::report::metric::{Base, offered};
+use analysis::report::model::Model;
+use analysis::report::table::{Answer, Cell};
+use analysis::report::views::{View, Wish, answer};
 use anyhow::{Context, Result, anyhow, ensure};
-use kcollect::report::metric::{Base, offered};
-use kcollect::report::model::Model;
-use kcollect::report::table::{Answer, Cell};
-use kcollect::report::views::{View, Wish, answer};
 use object::{Object as _, ObjectSymbol as _};
 use serde::Deserialize;
 use tests::gprofng::{Table, script};

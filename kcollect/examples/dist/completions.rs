@@ -7,10 +7,10 @@
 use std::io;
 use std::path::Path;
 
+use analysis::export::Format;
+use analysis::export::folded::By;
 use clap::{Command, ValueHint};
 use clap_complete::Shell;
-use kcollect::export::Format;
-use kcollect::export::folded::By;
 
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Zsh, Shell::Fish];
 

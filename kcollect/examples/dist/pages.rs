@@ -9,7 +9,7 @@ use std::error::Error;
 use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
-use kcollect::exit::Kind;
+use host::exit::Kind;
 
 /// A page's file name, and its text.
 type Page = (String, Vec<u8>);

@@ -11,12 +11,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
+use host::exit::Kind;
 
 use super::pictures::{Export, Flame};
 use super::report::Report;
 use super::track::{Stat, Track};
 use super::view::View;
-use crate::exit::Kind;
 
 /// The words after `kcollect`.
 #[derive(Debug, Default, PartialEq, Eq, Parser)]

@@ -4,8 +4,7 @@
 //! error of kcollect has, one line with the cure at its end.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-
-use crate::exit::{Failure, Kind};
+use host::exit::{Failure, Kind};
 
 /// A command line that cannot be carried out. Its exit code is [`Kind::Usage`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use analysis::report::filter::{Filter, Pattern, ProcessWish};
+use analysis::report::metric::Base;
+use analysis::report::model::STATES;
 use clap::Args;
 use experiment_format::microstate::Microstate;
 
 use super::CliError;
-use crate::report::filter::{Filter, Pattern, ProcessWish};
-use crate::report::metric::Base;
-use crate::report::model::STATES;
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct Filters {

@@ -1,6 +1,6 @@
 //! The few facts about the machine that a command line's meaning depends on.
 
-use crate::doctor::Root;
+use host::Root;
 
 /// What resolution needs to know of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,23 +1,22 @@
-//! The command line, in two steps: [`args`] is what was typed, [`plan`] is what will be done.
+//! The command line, in two steps: [`args`] is what was typed, [`command`] makes of it what
+//! will be done.
 //!
 //! The letters and their values are er_kernel's and collect's, each with a long name beside it.
-//! Only a [`Plan`] reaches the session: it holds no text that still has to be understood. What
+//! Only a [`Plan`](crate::plan::Plan) reaches the session: it holds no text that still has to be understood. What
 //! resolution needs to know of the machine comes in as a [`Machine`], so that the same words give
 //! the same plan in a test as on a server.
 //!
 //! What this refuses: to look at the disk or at processes. Whether a directory exists or a process
-//! lives is known only when the run starts, and is the session's to check ([`check_targets`] is for
-//! it).
+//! lives is known only when the run starts, and is the session's to check .
 
 pub mod args;
+pub mod command;
 mod error;
 mod filters;
 mod machine;
 mod pictures;
-pub mod plan;
 mod report;
 mod signals;
-mod targets;
 mod track;
 mod values;
 mod view;
@@ -27,10 +26,9 @@ use std::ffi::OsString;
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 
+pub use command::Command;
 pub use error::CliError;
 pub use machine::Machine;
-pub use plan::{Archive, Command, FollowWish, NameWish, PauseSignal, Plan, Target};
-pub use targets::check_targets;
 
 /// Reads the command line, `argv[0]` included, and says what will be done.
 ///
@@ -49,7 +47,7 @@ pub fn parse(
         .try_get_matches_from_mut(argv)
         .and_then(|matches| args::Typed::from_arg_matches(&matches));
     match typed {
-        Ok(typed) => plan::resolve(typed, machine),
+        Ok(typed) => command::resolve(typed, machine),
         Err(error) if error.kind() == ErrorKind::DisplayHelp => {
             Ok(Command::Help(error.to_string()))
         }
@@ -61,10 +59,4 @@ pub fn parse(
 #[must_use]
 pub fn help(width: Option<u16>) -> String {
     args::command(width).render_help().to_string()
-}
-
-/// What a signal is called: `SIGUSR1`, `SIGRTMIN+2`.
-#[must_use]
-pub fn signal_name(number: i32) -> String {
-    signals::name_of(number)
 }

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
+use analysis::export::folded::By;
+use analysis::export::{self, Format};
+use analysis::picture::flame;
 use clap::Args;
 
 use super::CliError;
 use super::filters::{Filters, experiments, is_experiment};
-use crate::export::folded::By;
-use crate::export::{self, Format};
-use crate::picture::flame;
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(after_help = FLAME_EXAMPLES)]

@@ -3,14 +3,14 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use analysis::report::lines::Lookup;
+use analysis::report::views::{View, Wish};
+use analysis::report::{Format, Request};
+use analysis::symbol::{NotAPathMap, PathMap};
 use clap::Args;
 
 use super::CliError;
 use super::filters::{self, Filters, number};
-use crate::report::lines::Lookup;
-use crate::report::views::{View, Wish};
-use crate::report::{Format, Request};
-use crate::symbol::{NotAPathMap, PathMap};
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct Report {

@@ -2,11 +2,12 @@
 
 use std::str::FromStr;
 
+use host::signals::name_of;
 use nix::sys::signal::Signal;
 
 use super::CliError;
-use super::plan::PauseSignal;
 use super::values::error;
+use crate::plan::PauseSignal;
 
 /// `-y`: a signal, with `,r` to begin recording.
 pub(super) fn pause_signal(typed: &str) -> Result<PauseSignal, CliError> {
@@ -88,14 +89,6 @@ fn real_time(base: i32, rest: &str, sign: char, direction: i32) -> Option<i32> {
     (libc::SIGRTMIN()..=libc::SIGRTMAX())
         .contains(&number)
         .then_some(number)
-}
-
-/// A signal's name for people: `SIGUSR1`, `SIGRTMIN+2`.
-pub(super) fn name_of(number: i32) -> String {
-    match Signal::try_from(number) {
-        Ok(signal) => signal.as_str().to_owned(),
-        Err(_) => format!("SIGRTMIN+{}", number - libc::SIGRTMIN()),
-    }
 }
 
 /// Why kcollect cannot give this signal away. None: it can.

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use counters::sink::Wish;
+use counters::track::{Request, Who};
 
 use super::CliError;
 use super::filters::number;
-use crate::counters::sink::Wish;
-use crate::counters::track::{Request, Who};
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(after_help = TRACK_EXAMPLES)]

@@ -7,11 +7,11 @@
 
 use std::time::Duration;
 
+use counters::grammar::{self, Wish};
 use user_collector::follow::Pattern;
 
-use super::plan::{Archive, FollowWish, MAX_PERIOD_US, MIN_PERIOD_US, Target};
 use super::{CliError, Machine};
-use crate::counters::grammar::{self, Wish};
+use crate::plan::{Archive, FollowWish, MAX_PERIOD_US, MIN_PERIOD_US, Target};
 
 const NANOS: u128 = 1_000_000_000;
 

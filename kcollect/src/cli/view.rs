@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use analysis::picture::{Request, Wish};
 use clap::Args;
 
 use super::CliError;
-use crate::picture::{Request, Wish};
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct View {

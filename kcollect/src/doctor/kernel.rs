@@ -1,9 +1,10 @@
 //! What the kernel was built with and how it was booted: version, BTF, lockdown, symbols, the BPF
 //! compiler.
 
+use host::exit::Kind;
+
 use super::privilege::Effective;
 use super::{Finding, Root};
-use crate::exit::Kind;
 
 /// The oldest kernel that is tested, major and minor.
 const FLOOR: (u32, u32) = (6, 1);
@@ -167,8 +168,8 @@ pub(super) fn unprivileged_bpf(root: &Root) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::super::Verdict;
-    use super::super::tree::Tree;
     use super::*;
+    use host::tree::Tree;
 
     #[test]
     fn versions() {

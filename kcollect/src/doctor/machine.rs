@@ -1,7 +1,8 @@
 //! Where kcollect runs: namespaces, clock, CPUs, and what else of the machine it can use.
 
+use host::exit::Kind;
+
 use super::{Finding, Root};
-use crate::exit::Kind;
 
 /// Inodes of the first namespaces, fixed in the kernel (linux/proc_ns.h: PROC_PID_INIT_INO,
 /// PROC_USER_INIT_INO).
@@ -138,8 +139,8 @@ pub(super) fn gprofng(root: &Root) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::super::Verdict;
-    use super::super::tree::Tree;
     use super::*;
+    use host::tree::Tree;
 
     #[test]
     fn containers() {

@@ -15,15 +15,12 @@ mod kernel;
 mod machine;
 mod perf;
 mod privilege;
-mod root;
+
 mod show;
-#[cfg(test)]
-pub(crate) mod tree;
 
+pub use host::Root;
+use host::exit::{Failure, Kind};
 use serde::Serialize;
-
-use crate::exit::{Failure, Kind};
-pub use root::Root;
 pub use show::{json, table};
 
 /// How bad it is.
@@ -138,8 +135,8 @@ pub fn exit_kind(findings: &[Finding]) -> Kind {
 
 #[cfg(test)]
 mod tests {
-    use super::tree::Tree;
     use super::*;
+    use host::tree::Tree;
 
     #[test]
     fn a_good_machine_has_nothing_to_cure() {

@@ -154,8 +154,8 @@ pub(super) fn pmu(root: &Root) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::super::Verdict;
-    use super::super::tree::Tree;
     use super::*;
+    use host::tree::Tree;
 
     const BPF_AND_PERFMON: &str = "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t000000c000000000\n";
 

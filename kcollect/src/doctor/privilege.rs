@@ -3,8 +3,9 @@
 //! Capabilities are asked, not the user id: root in a container often lacks them, and a binary with
 //! file capabilities needs no root.
 
+use host::exit::Kind;
+
 use super::{Finding, Root};
-use crate::exit::Kind;
 
 /// A capability, and what is lost without it.
 struct Needed {
@@ -148,8 +149,8 @@ pub(super) fn capabilities(root: &Root) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::Tree;
     use super::*;
+    use host::tree::Tree;
 
     fn with(uid: &str, capabilities: u64) -> Finding {
         let status = format!("Name:\tx\nUid:\t1000\t{uid}\t0\t0\nCapEff:\t{capabilities:016x}\n");

@@ -1,11 +1,11 @@
 //! Findings as a table for people, and as JSON for machines.
 
 use comfy_table::{ContentArrangement, Table};
+use host::exit::Kind;
 use serde::Serializer;
 use serde_json::json;
 
 use super::{Finding, Verdict, exit_kind};
-use crate::exit::Kind;
 
 /// A plain table, one finding a row with its cure below, lines no wider than `width` columns. None:
 /// lines as long as they need be, which is right for a pipe.

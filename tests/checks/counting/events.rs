@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use kcollect::counters::event::{Encoding, Event};
-use kcollect::counters::parse_events;
-use kcollect::doctor::Root;
+use counters::event::{Encoding, Event};
+use counters::parse_events;
+use host::Root;
 use perf_event_open_sys::bindings as sys;
 
 /// A software event by its name; one that nobody can open, should the name be none.

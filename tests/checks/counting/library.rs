@@ -5,11 +5,11 @@ use std::thread::{sleep, spawn};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kcollect::counters::binding::Begin;
-use kcollect::counters::bound::Bound;
-use kcollect::counters::event::Event;
-use kcollect::counters::sample::{Estimate, Sample};
-use kcollect::counters::set::{Set, Target, Wanted};
+use counters::binding::Begin;
+use counters::bound::Bound;
+use counters::event::Event;
+use counters::sample::{Estimate, Sample};
+use counters::set::{Set, Target, Wanted};
 use tests::counted::{Counted, Fresh};
 use tests::machine::{Exclusive, online_cpus};
 use tests::tracefs::Tracefs;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use kcollect::counters::binding::Begin;
-use kcollect::counters::refusal::Refusal;
-use kcollect::counters::set::{Set, Target, Wanted};
+use counters::binding::Begin;
+use counters::refusal::Refusal;
+use counters::set::{Set, Target, Wanted};
 use tests::counted::Fresh;
 use tests::truth::monotonic_ns;
 

@@ -8,10 +8,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use kcollect::counters::binding::Begin;
-use kcollect::counters::event::Event;
-use kcollect::counters::refusal::Refusal;
-use kcollect::counters::set::{Set, Target, Wanted};
+use counters::binding::Begin;
+use counters::event::Event;
+use counters::refusal::Refusal;
+use counters::set::{Set, Target, Wanted};
 use tempfile::TempDir;
 use tests::command::run;
 use tests::kcollect::{binary, command};

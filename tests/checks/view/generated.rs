@@ -1,7 +1,7 @@
 //! Profiles from a seed: processes with threads that live, sleep, wait and work.
 
+use analysis::picture::view::{Function, Payload, Process, Thread, Tick};
 use experiment_format::microstate::Microstate;
-use kcollect::picture::view::{Function, Payload, Process, Thread, Tick};
 
 /// Numbers that look random and are the same each time (splitmix64).
 pub(crate) struct Dice(u64);

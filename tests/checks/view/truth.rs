@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use analysis::picture::view::{Payload, Tick};
 use anyhow::{Result, ensure};
 use experiment_format::microstate::Microstate;
-use kcollect::picture::view::{Payload, Tick};
 use serde_json::{Value, json};
 
 /// A selection; what is `None` is not restricted.

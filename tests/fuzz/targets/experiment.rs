@@ -7,9 +7,9 @@
 use std::fs;
 use std::path::Path;
 
+use analysis::symbol::{ObjectRef, SearchPaths, Symboliser};
 use experiment_format::archive::{ARCHIVES, archive_name};
 use experiment_format::reader::Experiment;
-use kcollect::symbol::{ObjectRef, SearchPaths, Symboliser};
 use tempfile::TempDir;
 
 /// A recorded experiment, cut short.

@@ -1,0 +1,121 @@
+//! The file that comes out: what it is called, and how it is made.
+//!
+//! It is written beside its place and moved there when it is complete, so that nobody sees half of
+//! it, what was there before stays if something fails, and no link is followed. A place that is no
+//! ordinary file, such as a pipe, is written to.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use host::exit::{Failure, Kind};
+
+/// Where it goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// To standard output.
+    Standard,
+    /// To this file, compressed if its name ends in `.gz`.
+    File(PathBuf),
+}
+
+impl Target {
+    /// What was typed, or else a name in the current directory made of that of the experiment.
+    #[must_use]
+    pub fn new(typed: Option<&Path>, experiment: &Path, extension: &str) -> Target {
+        match typed {
+            Some(path) if path == Path::new("-") => Target::Standard,
+            Some(path) => Target::File(path.to_owned()),
+            None => {
+                let name = experiment.file_stem().unwrap_or("kcollect".as_ref());
+                let mut name = name.to_owned();
+                name.push(".");
+                name.push(extension);
+                Target::File(name.into())
+            }
+        }
+    }
+
+    /// Writes it. `packed`: it is compressed already.
+    ///
+    /// # Errors
+    /// What the system refuses, and what `write` does.
+    pub fn write(
+        &self,
+        packed: bool,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        let done = match self {
+            Target::Standard => buffered(io::stdout().lock(), false, write),
+            Target::File(path) => {
+                let name = path.as_os_str().as_encoded_bytes();
+                let pack = !packed && name.ends_with(b".gz");
+                match fs::metadata(path) {
+                    Ok(there) if !there.is_file() => OpenOptions::new()
+                        .write(true)
+                        .open(path)
+                        .and_then(|file| buffered(file, pack, write)),
+                    _ => replaced(path, pack, write),
+                }
+            }
+        };
+        done.map_err(|error| match (error.kind(), self) {
+            (io::ErrorKind::InvalidInput, _) => Failure::new(
+                Kind::Usage,
+                error.to_string(),
+                "kcollect export --help lists the filters",
+            ),
+            (_, Target::Standard) => Failure::new(
+                Kind::IoErr,
+                format!("cannot write to standard output: {error}"),
+                "name a file with -o",
+            ),
+            (_, Target::File(path)) => Failure::new(
+                Kind::CantCreate,
+                format!("cannot write {}: {error}", path.display()),
+                "name a file that can be written with -o",
+            ),
+        })
+    }
+}
+
+fn buffered(
+    out: impl Write,
+    pack: bool,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(1 << 16, out);
+    if pack {
+        let mut packing =
+            BufWriter::with_capacity(1 << 16, GzEncoder::new(out, Compression::fast()));
+        write(&mut packing)?;
+        let packing = packing
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)?;
+        return packing.finish()?.flush();
+    }
+    write(&mut out)?;
+    out.flush()
+}
+
+fn replaced(
+    path: &Path,
+    pack: bool,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    // As any program's file: the umask decides.
+    let file = tempfile::Builder::new()
+        .prefix(".kcollect-")
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(directory)?;
+    buffered(file.as_file(), pack, write)?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}

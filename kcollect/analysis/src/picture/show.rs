@@ -1,0 +1,170 @@
+//! `kcollect view`: makes the page, and writes it or offers it.
+//!
+//! The page holds what the experiment holds, kernel addresses and other people's command lines, and
+//! is as private: its file has mode 0600. It is written under another name first, so that a page
+//! that is there already is replaced whole or not at all.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use host::exit::{Failure, Kind};
+use host::output::Output;
+use host::signals::Signals;
+
+use super::view::serve::Server;
+use super::view::{gather, page};
+use crate::report::model::{ExperimentId, Model};
+use crate::report::open;
+
+/// A page, as it is to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// The experiment; none: the newest here.
+    pub experiment: Option<PathBuf>,
+    /// What is done with it.
+    pub wish: Wish,
+}
+
+/// What is done with a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wish {
+    /// It is written to this file; none: beside the experiment, and called like it.
+    File(Option<PathBuf>),
+    /// It is offered to browsers of this machine until a signal comes, at this port; 0: at a free
+    /// one.
+    Serve(u16),
+}
+
+/// Makes a page, and says where it is.
+///
+/// # Errors
+/// When the experiment can't be read, or the page not be written or offered.
+pub fn show(request: &Request, output: &mut Output) -> Result<(), Failure> {
+    let path = match &request.experiment {
+        Some(path) => path.clone(),
+        None => open::newest(Path::new("."))?,
+    };
+    let model = Model::load(std::slice::from_ref(&path))?;
+    model
+        .warnings
+        .iter()
+        .for_each(|warning| output.say(warning));
+    let founders = (0..model.experiments.len() as u32)
+        .map(ExperimentId)
+        .filter(|id| model.experiment(*id).founder == *id);
+    if founders.count() > 1 {
+        return Err(Failure::new(
+            Kind::Usage,
+            format!("{} is more than one recording", path.display()),
+            "name one of them; kcollect report shows several side by side",
+        ));
+    }
+    let payload = gather(&model).map_err(|error| {
+        Failure::new(
+            Kind::NoInput,
+            error.to_string(),
+            "kcollect report shows what is left of a damaged experiment",
+        )
+    })?;
+    if payload.ticks.is_empty() {
+        return Err(Failure::new(
+            Kind::Empty,
+            format!("{} has no tick of a thread", path.display()),
+            "record with -p on",
+        ));
+    }
+    drop(model);
+    let page = page(&payload).map_err(|error| {
+        let cure = "report this, with the experiment";
+        Failure::new(Kind::Software, error.to_string(), cure)
+    })?;
+    match &request.wish {
+        Wish::File(file) => {
+            let file = file.clone().unwrap_or_else(|| called_like(&path));
+            write(&file, &page).map_err(|error| {
+                Failure::new(
+                    Kind::CantCreate,
+                    format!("cannot write {}: {error}", file.display()),
+                    "name another file with -o",
+                )
+            })?;
+            output.result(&file.display().to_string());
+            Ok(())
+        }
+        Wish::Serve(port) => serve(page, *port, output).map_err(|error| {
+            Failure::new(
+                Kind::Unavailable,
+                format!("cannot serve at port {port} of 127.0.0.1: {error}"),
+                "name another port, or none; or write a file with -o",
+            )
+        }),
+    }
+}
+
+/// `ktest.1.html` of `ktest.1.er`, in the directory where kcollect was called.
+fn called_like(experiment: &Path) -> PathBuf {
+    let name = experiment.file_name().unwrap_or("ktest.er".as_ref());
+    Path::new(name).with_extension("html")
+}
+
+fn write(file: &Path, page: &str) -> io::Result<()> {
+    let mut name = file.as_os_str().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let part = PathBuf::from(name);
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&part)
+        .and_then(|mut to| to.write_all(page.as_bytes()))
+        .and_then(|()| fs::rename(&part, file));
+    if written.is_err() {
+        // Whether it was made or not, nothing of it is to stay.
+        let _ = fs::remove_file(&part);
+    }
+    written
+}
+
+fn serve(page: String, port: u16, output: &mut Output) -> io::Result<()> {
+    let signals = Signals::listen(None, None)?;
+    let server = Server::bind(page, port)?;
+    output.result(&server.url());
+    let stop: Vec<BorrowedFd<'_>> = signals.fds().collect();
+    server.run(&stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_page_is_called_like_its_experiment() {
+        let names = [
+            ("ktest.1.er", "ktest.1.html"),
+            ("/tmp/a.er/", "a.html"),
+            ("ktest.1.er/_a_PID_7.1.er", "_a_PID_7.1.html"),
+        ];
+        for (experiment, page) in names {
+            assert_eq!(called_like(Path::new(experiment)), Path::new(page));
+        }
+    }
+
+    #[test]
+    fn a_page_is_private_and_replaced_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.html");
+        for text in ["one", "another"] {
+            write(&file, text).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        }
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(write(&directory.path().join("none/a.html"), "").is_err());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+}

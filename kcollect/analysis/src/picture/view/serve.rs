@@ -1,0 +1,276 @@
+//! `--serve`: the page for a browser of this machine, without a file in between.
+//!
+//! A profile holds kernel addresses and other people's command lines, so the page is not for
+//! everybody who can reach a port of the loopback interface: other users of the machine, and pages
+//! of other sites in the same browser. The path begins with 128 random bits, and a request must
+//! name this server as its host: a name that its owner has pointed at 127.0.0.1 (DNS rebinding) is
+//! refused. GET and HEAD of that one path, nothing else; one request a connection.
+//!
+//! HTTP by hand: one method, one path and three headers are less than any library's surface.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// A browser's request line and headers are less.
+const LONGEST_REQUEST: usize = 16 << 10;
+/// A client that says or takes nothing for so long is gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections at once; browsers open some in advance.
+const CONNECTIONS: usize = 32;
+
+/// A page that is offered.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    site: Arc<Site>,
+    open: Arc<AtomicUsize>,
+}
+
+#[derive(Debug)]
+struct Site {
+    port: u16,
+    path: String,
+    page: String,
+}
+
+impl Server {
+    /// Listens on 127.0.0.1, at `port`, or at a free one if that is 0.
+    ///
+    /// # Errors
+    /// When the port is taken or not permitted, or the kernel has no random numbers.
+    pub fn bind(page: String, port: u16) -> io::Result<Server> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+        listener.set_nonblocking(true)?;
+        let mut token = [0; 16];
+        File::open("/dev/urandom")?.read_exact(&mut token)?;
+        let token: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
+        let port = listener.local_addr()?.port();
+        Ok(Server {
+            listener,
+            site: Arc::new(Site {
+                port,
+                path: format!("/{token}/"),
+                page,
+            }),
+            open: Arc::default(),
+        })
+    }
+
+    /// Where the page is.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}{}", self.site.port, self.site.path)
+    }
+
+    /// Serves until one of `stop` is readable, for instance [those of the
+    /// signals](host::signals::Signals::fds).
+    ///
+    /// # Errors
+    /// When connections can't be waited for.
+    pub fn run(&self, stop: &[BorrowedFd<'_>]) -> io::Result<()> {
+        loop {
+            let mut fds = vec![PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
+            fds.extend(stop.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)));
+            match poll(&mut fds, PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if fds[1..].iter().any(|fd| fd.any() == Some(true)) {
+                return Ok(());
+            }
+            // What fails here is one client's connection.
+            if let Ok((stream, _)) = self.listener.accept() {
+                self.welcome(stream);
+            }
+        }
+    }
+
+    fn welcome(&self, stream: TcpStream) {
+        if self.open.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS {
+            self.open.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let (site, open) = (Arc::clone(&self.site), Leaves(Arc::clone(&self.open)));
+        // Where no thread is to be had, the connection is closed.
+        let _ = thread::Builder::new().spawn(move || {
+            let _open = open;
+            let _ = site.answer(stream);
+        });
+    }
+}
+
+/// Counts a connection out, however it ends.
+struct Leaves(Arc<AtomicUsize>);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Site {
+    fn answer(&self, mut stream: TcpStream) -> io::Result<()> {
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let request = read_request(&mut stream)?;
+        let answer = self.judge(&request);
+        stream.write_all(answer.head().as_bytes())?;
+        if matches!(answer, Answer::Page(_)) {
+            stream.write_all(self.page.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn judge(&self, request: &str) -> Answer {
+        let mut lines = request.split("\r\n");
+        let line: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
+        let [method, path, "HTTP/1.1" | "HTTP/1.0"] = line[..] else {
+            return Answer::Malformed;
+        };
+        let mut hosts = lines.filter_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("host").then(|| value.trim())
+        });
+        let (Some(host), None) = (hosts.next(), hosts.next()) else {
+            return Answer::Malformed;
+        };
+        let ours = ["127.0.0.1", "localhost"].map(|name| format!("{name}:{}", self.port));
+        if !ours.iter().any(|name| name == host) {
+            return Answer::Misdirected;
+        }
+        match (path == self.path, method) {
+            (false, _) => Answer::NotFound,
+            (true, "GET") => Answer::Page(self.page.len()),
+            (true, "HEAD") => Answer::Head(self.page.len()),
+            (true, _) => Answer::NotAllowed,
+        }
+    }
+}
+
+/// Up to the empty line, within [`PATIENCE`] as a whole: a client that sends a byte now and then
+/// holds nothing up.
+fn read_request(stream: &mut TcpStream) -> io::Result<String> {
+    let (mut request, mut part) = (Vec::new(), [0; 1024]);
+    let until = Instant::now() + PATIENCE;
+    while !request.ends_with(b"\r\n\r\n") {
+        let count = stream.read(&mut part)?;
+        request.extend_from_slice(&part[..count]);
+        if count == 0 || request.len() > LONGEST_REQUEST || Instant::now() > until {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+    String::from_utf8(request).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// What a request gets; the numbers are the page's length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Page(usize),
+    Head(usize),
+    Malformed,
+    Misdirected,
+    NotFound,
+    NotAllowed,
+}
+
+impl Answer {
+    fn head(self) -> String {
+        let (status, length) = match self {
+            Answer::Page(length) | Answer::Head(length) => ("200 OK", length),
+            Answer::Malformed => ("400 Bad Request", 0),
+            Answer::Misdirected => ("421 Misdirected Request", 0),
+            Answer::NotFound => ("404 Not Found", 0),
+            Answer::NotAllowed => ("405 Method Not Allowed\r\nAllow: GET, HEAD", 0),
+        };
+        format!(
+            "HTTP/1.1 {status}\r\n\
+             Content-Length: {length}\r\n\
+             Content-Type: text/html; charset=utf-8\r\n\
+             Content-Security-Policy: frame-ancestors 'none'\r\n\
+             Cross-Origin-Resource-Policy: same-origin\r\n\
+             Cross-Origin-Opener-Policy: same-origin\r\n\
+             Referrer-Policy: no-referrer\r\n\
+             X-Content-Type-Options: nosniff\r\n\
+             Cache-Control: no-store\r\n\
+             Connection: close\r\n\r\n"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// What a server of the page "all" answers to a request, in which PORT and PATH are its own.
+    fn asked(request: &str) -> String {
+        let server = Server::bind("all".to_owned(), 0).unwrap();
+        let (stop, stopped) = UnixStream::pair().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| server.run(&[stopped.as_fd()]).unwrap());
+            let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, server.site.port)).unwrap();
+            let request = request
+                .replace("PORT", &server.site.port.to_string())
+                .replace("PATH", &server.site.path);
+            client.write_all(request.as_bytes()).unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).unwrap();
+            drop(stop);
+            answer
+        })
+    }
+
+    #[test]
+    fn one_page_for_those_who_know_where() {
+        for (request, status, body) in [
+            ("GET PATH HTTP/1.1\r\nHost: 127.0.0.1:PORT", "200", "all"),
+            ("GET PATH HTTP/1.1\r\nhOST:localhost:PORT", "200", "all"),
+            ("HEAD PATH HTTP/1.1\r\nHost: 127.0.0.1:PORT", "200", ""),
+            ("POST PATH HTTP/1.1\r\nHost: 127.0.0.1:PORT", "405", ""),
+            ("GET / HTTP/1.1\r\nHost: 127.0.0.1:PORT", "404", ""),
+            ("GET PATHx HTTP/1.1\r\nHost: 127.0.0.1:PORT", "404", ""),
+            ("GET PATH HTTP/1.1\r\nHost: rebound.example:PORT", "421", ""),
+            ("GET PATH HTTP/1.1\r\nHost: 127.0.0.1", "421", ""),
+            ("GET PATH HTTP/1.1\r\nAccept: *", "400", ""),
+            (
+                "GET PATH HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nHost: x",
+                "400",
+                "",
+            ),
+            ("GET PATH", "400", ""),
+        ] {
+            let answer = asked(&format!("{request}\r\n\r\n"));
+            let (head, content) = answer.split_once("\r\n\r\n").unwrap();
+            assert_eq!(&head[9..12], status, "{request}");
+            assert_eq!(content, body, "{request}");
+            assert!(head.contains("frame-ancestors 'none'"));
+        }
+    }
+
+    #[test]
+    fn the_way_there_is_not_to_be_guessed() {
+        let urls = [0, 1].map(|_| Server::bind(String::new(), 0).unwrap().url());
+        assert!(urls[0].starts_with("http://127.0.0.1:"));
+        let token = |url: &str| url.rsplit('/').nth(1).unwrap().to_owned();
+        assert_eq!(token(&urls[0]).len(), 32);
+        assert_ne!(token(&urls[0]), token(&urls[1]));
+    }
+
+    #[test]
+    fn a_taken_port_is_said() {
+        let server = Server::bind(String::new(), 0).unwrap();
+        let error = Server::bind(String::new(), server.site.port).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+}

@@ -1,0 +1,437 @@
+//! Source lines of frames, and inlined functions as frames of their own.
+//!
+//! Debug information is read only for views that want it, once for each load object, for all of its
+//! frames together ([`add`]). A frame at which functions were inlined becomes several, as if these
+//! had been called: all views and filters then know of them, and none has to be told. Whose code
+//! was compiled keeps its name and place; an inlined function is the one of that name in the same
+//! load object, if there is exactly one, else a new one.
+//!
+//! Load objects of one path are one here as in all of the model, even if experiments have different
+//! builds of it: lines are then those of the first experiment that has a copy.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use experiment_format::archive::{ARCHIVES, archive_name};
+use experiment_format::kernel::KERNEL;
+use experiment_format::reader::Experiment;
+use rustc_hash::FxHashMap;
+
+use super::load;
+use super::model::{
+    ExperimentId, Frame, FrameId, Function, FunctionId, Model, ObjectId, ObjectKind, StackId,
+};
+use super::stacks::Stacks;
+use crate::symbol::{
+    self, Lack, ObjectRef, Origin, PathMap, Resolved, SearchPaths, Symboliser, demangle,
+};
+
+/// What hexadecimal digits stand for.
+fn bytes(hex: &str) -> Option<Box<[u8]>> {
+    let digits: Option<Vec<u8>> = hex
+        .chars()
+        .map(|digit| Some(digit.to_digit(16)? as u8))
+        .collect();
+    let digits = digits?;
+    let (pairs, rest) = digits.as_chunks::<2>();
+    let whole = pairs.iter().map(|[high, low]| high << 4 | low);
+    rest.is_empty().then(|| whole.collect())
+}
+
+/// A line of a function, or what of a function has no line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Line {
+    /// The function, which may be an inlined one.
+    pub function: FunctionId,
+    /// Position in [`Lines::files`], and the line from 1.
+    pub at: Option<(u32, u32)>,
+}
+
+/// Source lines of the frames of a model.
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// Paths of source files, as the compiler was given them.
+    pub files: Vec<Arc<str>>,
+    /// The lines that frames have.
+    pub lines: Vec<Line>,
+    /// By [`FrameId`] the position in [`Lines::lines`].
+    pub of_frames: Vec<u32>,
+    /// By [`ObjectId`], what could not be found out.
+    pub lacks: Vec<Option<Lack>>,
+}
+
+/// Where else than in experiments and under their own paths files are looked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lookup {
+    /// Replaced beginnings of paths.
+    pub maps: Vec<PathMap>,
+    /// Directories in which they are looked for by the last part of their path.
+    pub directories: Vec<PathBuf>,
+}
+
+/// Where the files of a model are.
+pub struct Files<'a> {
+    model: &'a Model,
+    /// Of each founder.
+    places: Vec<(ExperimentId, Symboliser)>,
+    /// By [`ObjectId`] the position in `places` of the first that has a copy of it, or else of the
+    /// first.
+    of_objects: Vec<usize>,
+}
+
+impl<'a> Files<'a> {
+    /// The `archives` of all experiments, this machine, and what is in `lookup`.
+    #[must_use]
+    pub fn new(model: &'a Model, lookup: &Lookup) -> Files<'a> {
+        let mut founders: Vec<_> = model.experiments.iter().map(|info| info.founder).collect();
+        founders.dedup();
+        let place = |founder: ExperimentId| {
+            let path = model.experiment(founder).source.path();
+            // A subexperiment that is reported alone has its load objects beside it.
+            let archives = [path.join(ARCHIVES), path.join("..").join(ARCHIVES)];
+            let mut search = SearchPaths::new(archives.into_iter().find(|path| path.is_dir()));
+            search.maps.clone_from(&lookup.maps);
+            search.directories.clone_from(&lookup.directories);
+            (founder, Symboliser::new(search))
+        };
+        let places: Vec<_> = founders.into_iter().map(place).collect();
+        let place_of = |path: &str| {
+            let name = archive_name(path);
+            let has = |(_, symboliser): &(_, Symboliser)| {
+                let archives = symboliser.search().archives.as_deref();
+                archives.is_some_and(|archives| archives.join(&name).exists())
+            };
+            places.iter().position(has).unwrap_or(0)
+        };
+        Files {
+            of_objects: model
+                .objects
+                .iter()
+                .map(|object| place_of(&object.path))
+                .collect(),
+            model,
+            places,
+        }
+    }
+
+    /// Who reads the files of a load object, what to ask for, and the experiment that counts.
+    #[must_use]
+    pub fn of(&self, object: ObjectId) -> Option<(&Symboliser, ObjectRef, &Experiment)> {
+        let (founder, symboliser) = self.places.get(self.of_objects[object.index()])?;
+        let source = &self.model.experiment(*founder).source;
+        Some((symboliser, self.reference(object), source))
+    }
+
+    /// Copies of files have their build ids in them; the kernel's image was made without one.
+    fn reference(&self, object: ObjectId) -> ObjectRef {
+        let name = self.model.object(object).path.clone();
+        let place = self.places.get(self.of_objects[object.index()]);
+        let build_id = place
+            .filter(|_| name == KERNEL)
+            .and_then(|(founder, _)| self.model.experiment(*founder).summary());
+        let build_id = build_id.and_then(|summary| bytes(summary["kernel_build_id"].as_str()?));
+        ObjectRef {
+            name,
+            build_id: build_id.unwrap_or_default(),
+        }
+    }
+
+    /// What is at positions of several load objects, in their order.
+    #[must_use]
+    pub fn resolve(&self, wanted: &[(ObjectId, Vec<u64>)]) -> Vec<Resolved> {
+        let mut all = vec![Resolved::default(); wanted.len()];
+        for (place, (founder, symboliser)) in self.places.iter().enumerate() {
+            let is_own = |index: &usize| self.of_objects[wanted[*index].0.index()] == place;
+            let own: Vec<_> = (0..wanted.len()).filter(is_own).collect();
+            let references = own.iter().map(|index| self.reference(wanted[*index].0));
+            let references: Vec<_> = references.collect();
+            let offsets = own.iter().map(|index| wanted[*index].1.as_slice());
+            let asked: Vec<_> = references.iter().zip(offsets).collect();
+            let recorded = load::recorded_here(&self.model.experiment(*founder).source);
+            for (index, resolved) in own.iter().zip(symboliser.resolve_all(&asked)) {
+                let path = &self.model.object(wanted[*index].0).path;
+                all[*index] = believed(resolved, path, recorded);
+            }
+        }
+        all
+    }
+}
+
+/// Whether what came from there is of the build that was recorded, as far as can be known. A file
+/// that was found where the user said, and that nothing contradicts, is taken.
+pub(super) fn believable(origin: &Origin, recorded: &str, at: Option<SystemTime>) -> bool {
+    match origin {
+        Origin::Original {
+            path,
+            same_build: false,
+        } => path != Path::new(recorded) || unchanged(path, at),
+        _ => true,
+    }
+}
+
+/// Lines of another build are worse than none.
+fn believed(resolved: Resolved, recorded: &str, at: Option<SystemTime>) -> Resolved {
+    match resolved.origin {
+        Some(Origin::Original { ref path, .. }) => {
+            let origin = resolved.origin.as_ref();
+            if origin.is_none_or(|origin| believable(origin, recorded, at)) {
+                return resolved;
+            }
+            Resolved {
+                frames: vec![Vec::new(); resolved.frames.len()],
+                lack: Some(Lack::OtherBuild(path.clone())),
+                origin: None,
+            }
+        }
+        _ => resolved,
+    }
+}
+
+/// Whether a file of this machine is that of the recording, as far as times tell.
+pub(super) fn unchanged(path: &Path, recorded: Option<SystemTime>) -> bool {
+    let changed = path.metadata().and_then(|metadata| metadata.modified());
+    changed
+        .ok()
+        .zip(recorded)
+        .is_some_and(|(changed, at)| changed <= at)
+}
+
+/// Finds the lines of all frames, and makes inlined functions frames of their own.
+pub fn add(model: &mut Model, lookup: &Lookup) {
+    let mut wanted: Vec<(ObjectId, Vec<u64>)> = Vec::new();
+    let mut places: Vec<Option<(usize, usize)>> = Vec::new();
+    let mut by_object = vec![None; model.objects.len()];
+    for frame in &model.frames {
+        let object = model.function(frame.function).object;
+        places.push((model.object(object).kind == ObjectKind::File).then(|| {
+            let index = *by_object[object.index()].get_or_insert_with(|| {
+                wanted.push((object, Vec::new()));
+                wanted.len() - 1
+            });
+            wanted[index].1.push(frame.offset);
+            (index, wanted[index].1.len() - 1)
+        }));
+    }
+    let resolved = Files::new(model, lookup).resolve(&wanted);
+    let mut adding = Adding::new(model);
+    let chains: Vec<Vec<FrameId>> = places
+        .iter()
+        .zip(&model.frames)
+        .map(|(place, frame)| {
+            let found = place.map(|(object, at)| &*resolved[object].frames[at]);
+            adding.chain(&model.functions, frame, found.unwrap_or_default())
+        })
+        .collect();
+    adding.lines.lacks = vec![None; model.objects.len()];
+    for ((object, _), resolved) in wanted.iter().zip(resolved) {
+        adding.lines.lacks[object.index()] = resolved.lack;
+    }
+    let mut stacks = Stacks::default();
+    let mut renumbered = vec![StackId::EMPTY; model.stacks.len()];
+    for (stack, caller, leaf) in model.stacks.iter() {
+        let mut at = renumbered[caller.index()];
+        for frame in chains[leaf.index()].iter().rev() {
+            at = stacks.child(at, *frame);
+        }
+        renumbered[stack.index()] = at;
+    }
+    stacks.freeze();
+    for row in &mut model.rows {
+        row.stack = renumbered[row.stack.index()];
+    }
+    model.stacks = stacks;
+    model.frames = adding.frames;
+    model.functions.extend(adding.functions);
+    model.lines = adding.lines;
+}
+
+/// What is known while frames are taken apart.
+struct Adding {
+    lines: Lines,
+    frames: Vec<Frame>,
+    /// New functions, numbered behind those that are there.
+    functions: Vec<Function>,
+    files: FxHashMap<Arc<str>, u32>,
+    numbers: FxHashMap<Line, u32>,
+    frame_ids: FxHashMap<(u64, u32), FrameId>,
+    /// By load object and symbol; none where several have it.
+    named: FxHashMap<(ObjectId, Arc<str>), Option<FunctionId>>,
+}
+
+impl Adding {
+    fn new(model: &Model) -> Adding {
+        let mut named = FxHashMap::default();
+        for (id, function) in (0..).map(FunctionId).zip(&model.functions) {
+            let symbol = function.symbol();
+            let several = named.entry((function.object, Arc::from(symbol)));
+            several
+                .and_modify(|known| *known = None)
+                .or_insert(Some(id));
+        }
+        Adding {
+            lines: Lines::default(),
+            frames: Vec::new(),
+            functions: Vec::new(),
+            files: FxHashMap::default(),
+            numbers: FxHashMap::default(),
+            frame_ids: FxHashMap::default(),
+            named,
+        }
+    }
+
+    /// The frames that one stands for, leaf first.
+    fn chain(
+        &mut self,
+        functions: &[Function],
+        frame: &Frame,
+        found: &[symbol::Frame],
+    ) -> Vec<FrameId> {
+        let own = &functions[frame.function.index()];
+        let Some((compiled, inlined)) = found.split_last() else {
+            return vec![self.frame(frame.function, frame.offset, None)];
+        };
+        let mut chain: Vec<_> = inlined
+            .iter()
+            .map(|at| {
+                let function = self.function(functions.len(), own, at.function.as_ref());
+                self.frame(function, frame.offset, Some(at))
+            })
+            .collect();
+        chain.push(self.frame(frame.function, frame.offset, Some(compiled)));
+        chain
+    }
+
+    fn frame(&mut self, function: FunctionId, offset: u64, at: Option<&symbol::Frame>) -> FrameId {
+        let line = at.and_then(|at| Some((at.file.as_ref()?, at.line.filter(|line| *line > 0)?)));
+        let at = line.map(|(file, line)| (self.file(file), line));
+        let line = Line { function, at };
+        let number = *self.numbers.entry(line).or_insert_with(|| {
+            self.lines.lines.push(line);
+            self.lines.lines.len() as u32 - 1
+        });
+        *self.frame_ids.entry((offset, number)).or_insert_with(|| {
+            self.frames.push(Frame { function, offset });
+            self.lines.of_frames.push(number);
+            FrameId(self.frames.len() as u32 - 1)
+        })
+    }
+
+    fn file(&mut self, path: &Arc<str>) -> u32 {
+        *self.files.entry(path.clone()).or_insert_with(|| {
+            self.lines.files.push(path.clone());
+            self.lines.files.len() as u32 - 1
+        })
+    }
+
+    /// The function of a symbol that was inlined into `outer`.
+    fn function(
+        &mut self,
+        known: usize,
+        outer: &Function,
+        symbol: Option<&Arc<str>>,
+    ) -> FunctionId {
+        let symbol = symbol.cloned().unwrap_or_else(|| "<Unknown>".into());
+        let entry = self.named.entry((outer.object, symbol.clone()));
+        if let Some(id) = *entry.or_insert(None) {
+            return id;
+        }
+        // A name of several functions: of none of them, but a new one that is common to all places.
+        let id = FunctionId((known + self.functions.len()) as u32);
+        self.named.insert((outer.object, symbol.clone()), Some(id));
+        let name = demangle(&symbol);
+        self.functions.push(Function {
+            mangled: (name != *symbol).then(|| symbol.to_string()),
+            name: name.into_owned(),
+            object: outer.object,
+            offset: 0,
+            kernel: outer.kernel,
+        });
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_bytes() {
+        assert_eq!(bytes("4a5A9b").as_deref(), Some(&[0x4a, 0x5a, 0x9b][..]));
+        assert_eq!(bytes("").as_deref(), Some(&[][..]));
+        for wrong in ["4", "4a5", "4g", "é"] {
+            assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn files_that_may_have_changed_are_believed_only_if_the_user_named_them() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        let origin = |same_build| Origin::Original {
+            path: path.into(),
+            same_build,
+        };
+        let later = SystemTime::now() + std::time::Duration::from_secs(60);
+        assert!(!believable(&origin(false), path, None));
+        assert!(!believable(
+            &origin(false),
+            path,
+            Some(SystemTime::UNIX_EPOCH)
+        ));
+        assert!(believable(&origin(false), path, Some(later)));
+        assert!(believable(&origin(false), "/build/other", None));
+        assert!(believable(&origin(true), path, None));
+        assert!(believable(&Origin::Archive, path, None));
+    }
+
+    /// An inlined function is the one of its name; where several have it, one more.
+    #[test]
+    fn inlined_functions_are_frames_with_lines_of_their_own() {
+        let function = |name: &str, offset| Function {
+            name: name.into(),
+            mangled: None,
+            object: ObjectId(0),
+            offset,
+            kernel: false,
+        };
+        let named = ["main", "one", "two", "two"];
+        let model = Model {
+            functions: (0..)
+                .zip(named)
+                .map(|(at, name)| function(name, at))
+                .collect(),
+            ..Model::default()
+        };
+        let at = |name: &str, line| symbol::Frame {
+            function: Some(name.into()),
+            file: Some("/x.c".into()),
+            line: Some(line),
+            column: None,
+        };
+        let mut adding = Adding::new(&model);
+        let frame = Frame {
+            function: FunctionId(0),
+            offset: 64,
+        };
+        // Recursive, inlined twice: two frames, for they have two lines.
+        let found = [at("two", 3), at("one", 5), at("one", 6), at("main", 9)];
+        let chain = adding.chain(&model.functions, &frame, &found);
+        let functions = chain.iter().map(|id| adding.frames[id.index()].function.0);
+        assert_eq!(functions.collect::<Vec<_>>(), [4, 1, 1, 0]);
+        assert_eq!(adding.functions[0].name, "two");
+        let line =
+            |id: &FrameId| adding.lines.lines[adding.lines.of_frames[id.index()] as usize].at;
+        let lines: Vec<_> = chain.iter().map(line).collect();
+        assert_eq!(
+            lines,
+            [Some((0, 3)), Some((0, 5)), Some((0, 6)), Some((0, 9))]
+        );
+        // The same again is the same; what is not known has no line.
+        assert_eq!(adding.chain(&model.functions, &frame, &found), chain);
+        let unknown = adding.chain(&model.functions, &frame, &[]);
+        assert_eq!(unknown.len(), 1);
+        let number = adding.lines.of_frames[unknown[0].index()];
+        assert_eq!(adding.lines.lines[number as usize].at, None);
+    }
+}

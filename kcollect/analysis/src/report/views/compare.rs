@@ -1,0 +1,274 @@
+//! Two reports side by side, with their difference (gprofng's `compare delta`) and quotient
+//! (`compare ratio`).
+//!
+//! What has the same name is the same thing: a function with its load object's name, a process with
+//! its own, whatever its number. Times are as they were recorded: if one run was longer than the
+//! other the notes say so, and nothing is scaled.
+
+use std::collections::BTreeMap;
+
+use host::exit::{Failure, Kind};
+
+use super::{Thing, View, Wish, flavor_words};
+use crate::report::aggregate::{self, Measures, Totals, add};
+use crate::report::filter::Selection;
+use crate::report::metric::{Base, Flavor, Metric, Metrics, offered};
+use crate::report::model::{Model, NOTHING};
+use crate::report::table::{Answer, Cell, Column, Page, Table};
+
+/// Rows of a table of the page, if nobody said how many.
+const ROWS: usize = 10;
+
+/// Things of both by name, and what of each.
+type Pairs = BTreeMap<Vec<String>, [Thing; 2]>;
+
+/// What differs between two: of functions, of processes, in total ([`View::Overview`]), or all of
+/// these ([`View::Triage`]).
+///
+/// # Errors
+/// A view that compares nothing; a metric that is none, or of which one of them has nothing.
+pub fn compare(models: [&Model; 2], view: View, wish: &Wish) -> Result<Answer, Failure> {
+    let [a, b] = models.map(offered);
+    let times = a
+        .into_iter()
+        .filter(|base| base.is_time() && !matches!(base, Base::Counter(_)));
+    let bases: Vec<_> = times.filter(|base| b.contains(base)).collect();
+    let both = Both {
+        totals: models.map(|model| aggregate::totals(model, &Selection::new(model, &wish.filter))),
+        models,
+        bases,
+        wish,
+    };
+    match view {
+        View::Triage => {
+            let mut tables = vec![both.overview(), both.processes()?, both.functions()?];
+            for table in &mut tables[1..] {
+                table.cut(wish.limit.unwrap_or(ROWS));
+            }
+            // The same for all three.
+            tables[0].notes.clear();
+            tables[1].notes.retain(|note| !both.notes().contains(note));
+            Ok(Answer::Page(Page {
+                view: "compare",
+                runs: Vec::new(),
+                tables,
+            }))
+        }
+        View::Overview => Ok(Answer::Table(both.overview())),
+        View::Processes | View::Functions => {
+            let mut table = match view {
+                View::Processes => both.processes()?,
+                _ => both.functions()?,
+            };
+            table.cut(wish.limit.unwrap_or(usize::MAX));
+            Ok(Answer::Table(table))
+        }
+        _ => Err(Failure::new(
+            Kind::Usage,
+            format!("--compare: {} cannot be compared", view.name()),
+            "compare functions, processes, overview, or all three without a view",
+        )),
+    }
+}
+
+/// Two models, and what is common to them.
+struct Both<'a> {
+    models: [&'a Model; 2],
+    totals: [Totals; 2],
+    bases: Vec<Base>,
+    wish: &'a Wish,
+}
+
+impl Both<'_> {
+    fn functions(&self) -> Result<Table, Failure> {
+        let mut pairs = Pairs::new();
+        for (side, model) in self.models.iter().enumerate() {
+            let shares = aggregate::functions(model, &self.totals[side]).functions;
+            for (index, function) in model.functions.iter().enumerate() {
+                let name = vec![
+                    function.name.clone(),
+                    model.object(function.object).short_name(),
+                ];
+                let thing = Thing::new(Vec::new(), shares.of(index));
+                collect(&mut pairs, name, side, &thing);
+            }
+        }
+        let columns = vec![
+            Column::text("name", "Name"),
+            Column::text("object", "Object").hidden(),
+        ];
+        let metrics = self.metrics(Metrics::of_functions)?;
+        self.table("functions", "Functions", columns, &metrics, pairs)
+    }
+
+    fn processes(&self) -> Result<Table, Failure> {
+        let mut pairs = Pairs::new();
+        for (side, model) in self.models.iter().enumerate() {
+            for (process, sums) in model.processes.iter().zip(&self.totals[side].processes) {
+                let name = vec![process.name.clone()];
+                let sums = Measures::alone(sums, None);
+                collect(&mut pairs, name, side, &Thing::new(Vec::new(), sums));
+            }
+        }
+        let columns = vec![Column::text("name", "Process")];
+        let metrics = self.metrics(Metrics::of_functions)?.exclusive();
+        self.table("processes", "Processes of a name", columns, &metrics, pairs)
+    }
+
+    /// All metrics.
+    fn overview(&self) -> Table {
+        let mut rows: Vec<_> = self
+            .bases
+            .iter()
+            .map(|base| (base, [0, 1].map(|side| base.of(&self.totals[side].all))))
+            .filter(|(_, values)| *values != [0, 0])
+            .collect();
+        rows.sort_by_key(|(_, [a, b])| std::cmp::Reverse((b - a).abs()));
+        let rows = rows.into_iter().map(|(base, [a, b])| {
+            let names = [base.keyword(), base.title()].map(|name| Cell::Text(name.to_owned()));
+            names.into_iter().chain(four(a, b)).collect()
+        });
+        Table {
+            view: "overview",
+            title: "All metrics, by the difference".to_owned(),
+            columns: vec![
+                Column::text("metric", "Metric"),
+                Column::text("title", "Time"),
+                Column::number("a", "A sec."),
+                Column::number("b", "B sec."),
+                Column::number("delta", "delta"),
+                Column::number("ratio", "ratio"),
+            ],
+            rows: rows.collect(),
+            verbatim: false,
+            notes: self.notes(),
+        }
+    }
+
+    fn metrics(&self, otherwise: fn(&[Base]) -> Metrics) -> Result<Metrics, Failure> {
+        super::metrics(self.wish, &self.bases, otherwise)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let told = |side: usize, name: &str| {
+            let model = self.models[side];
+            let path = model.experiments.first();
+            format!(
+                "{name} is {}: {:.3} s",
+                path.map_or(String::new(), |info| info
+                    .source
+                    .path()
+                    .display()
+                    .to_string()),
+                model.end_ns() as f64 / 1e9
+            )
+        };
+        vec![format!("{}; {}", told(0, "A"), told(1, "B"))]
+    }
+
+    fn table(
+        &self,
+        view: &'static str,
+        title: &str,
+        columns: Vec<Column>,
+        metrics: &Metrics,
+        pairs: Pairs,
+    ) -> Result<Table, Failure> {
+        let sort = super::sort(self.wish, &self.bases)?;
+        let first = metrics.list.first();
+        let by = match sort {
+            Some(sort) => sort.by,
+            None => first.map(|metric| (metric.base, metric.flavor)),
+        };
+        let reverse = sort.is_some_and(|sort| sort.reverse);
+        let values = |pair: &[Thing; 2], (base, flavor): (Base, Flavor)| {
+            [pair[0].value(base, flavor), pair[1].value(base, flavor)]
+        };
+        let mut rows: Vec<_> = pairs
+            .into_iter()
+            .filter(|(_, pair)| {
+                let mut list = metrics.list.iter();
+                list.any(|metric| values(pair, (metric.base, metric.flavor)) != [0, 0])
+            })
+            .collect();
+        if let Some(by) = by {
+            rows.sort_by_key(|(_, pair)| {
+                let [a, b] = values(pair, by);
+                std::cmp::Reverse((b - a).abs())
+            });
+        }
+        if reverse {
+            rows.reverse();
+        }
+        let mut total = vec![String::new(); columns.len()];
+        total[0] = "<Total>".to_owned();
+        let whole = [0, 1].map(|side| {
+            let all = &self.totals[side].all;
+            Thing::new(Vec::new(), Measures::alone(all, None))
+        });
+        rows.insert(0, (total, whole));
+        let numbers = metrics.list.iter().flat_map(metric_columns);
+        Ok(Table {
+            view,
+            title: match by {
+                Some((base, flavor)) => format!(
+                    "{title}, by the {}difference of {} {} time",
+                    if reverse { "least " } else { "" },
+                    flavor_words(flavor).1,
+                    base.title()
+                ),
+                None => format!("{title}, by name"),
+            },
+            columns: numbers.chain(columns).collect(),
+            rows: rows
+                .into_iter()
+                .map(|(names, pair)| {
+                    let numbers = metrics.list.iter().flat_map(|metric| {
+                        let [a, b] = values(&pair, (metric.base, metric.flavor));
+                        four(a, b)
+                    });
+                    numbers.chain(names.into_iter().map(Cell::Text)).collect()
+                })
+                .collect(),
+            verbatim: false,
+            notes: self.notes(),
+        })
+    }
+}
+
+/// Adds a thing to those of its name.
+fn collect(pairs: &mut Pairs, name: Vec<String>, side: usize, thing: &Thing) {
+    if thing.exclusive == NOTHING && thing.inclusive == NOTHING {
+        return;
+    }
+    let pair = pairs
+        .entry(name)
+        .or_insert_with(|| [0, 1].map(|_| Thing::new(Vec::new(), Measures::alone(&NOTHING, None))));
+    add(&mut pair[side].exclusive, &thing.exclusive);
+    add(&mut pair[side].inclusive, &thing.inclusive);
+}
+
+/// Both, the difference and the quotient; nothing is a multiple of nothing.
+fn four(a: i64, b: i64) -> [Cell; 4] {
+    [
+        Cell::Microseconds(a),
+        Cell::Microseconds(b),
+        Cell::Delta(b - a),
+        match a {
+            0 => Cell::Empty,
+            a => Cell::Ratio(b as f64 / a as f64),
+        },
+    ]
+}
+
+fn metric_columns(metric: &Metric) -> [Column; 4] {
+    let (letter, _, word) = flavor_words(metric.flavor);
+    let key = format!("{letter}.{}", metric.base.keyword());
+    let column = |suffix: &str, title: String| Column::number(format!("{key}:{suffix}"), title);
+    [
+        column("a", format!("{word}\n{}\nA sec.", metric.base.title())),
+        column("b", "\n\nB sec.".to_owned()),
+        column("delta", "\n\ndelta".to_owned()),
+        column("ratio", "\n\nratio".to_owned()),
+    ]
+}

@@ -1,0 +1,74 @@
+//! Functions and load objects.
+
+use host::exit::Failure;
+
+use super::{Context, Thing, Things, View};
+use crate::report::aggregate;
+use crate::report::metric::Metrics;
+use crate::report::model::ObjectKind;
+use crate::report::table::{Cell, Column, Table};
+
+pub(super) fn functions(context: &Context<'_>) -> Result<Table, Failure> {
+    let metrics = context.metrics(Metrics::of_functions)?;
+    let totals = context.totals();
+    let model = context.model;
+    let shares = aggregate::functions(model, &totals).functions;
+    let columns = vec![
+        Column::text("name", "Name"),
+        Column::text("object", "Object").hidden(),
+        Column::text("mangled", "Mangled").hidden(),
+        Column::text("kernel", "Kernel").hidden(),
+    ];
+    let cells_of = |index: usize| {
+        let function = &model.functions[index];
+        let mangled = function.mangled.clone().map_or(Cell::Empty, Cell::Text);
+        vec![
+            Cell::Text(function.name.clone()),
+            Cell::Text(model.object(function.object).path.clone()),
+            mangled,
+            Cell::Text(if function.kernel { "kernel" } else { "user" }.to_owned()),
+        ]
+    };
+    let things = Things {
+        total: Thing::total(0, columns.len(), totals.whole()),
+        columns,
+        measures: (0..model.functions.len())
+            .map(|index| shares.of(index))
+            .collect(),
+        cells_of: &cells_of,
+    };
+    context.sorted(View::Functions, "Functions", &metrics, things)
+}
+
+pub(super) fn objects(context: &Context<'_>) -> Result<Table, Failure> {
+    let metrics = context.metrics(Metrics::of_functions)?;
+    let totals = context.totals();
+    let model = context.model;
+    let shares = aggregate::functions(model, &totals).objects;
+    let columns = vec![
+        Column::text("name", "Name"),
+        Column::text("path", "Path").hidden(),
+        Column::text("kernel", "Kernel").hidden(),
+    ];
+    let cells_of = |index: usize| {
+        let object = &model.objects[index];
+        let name = match object.kind {
+            ObjectKind::Special => "<Unknown>".to_owned(),
+            _ => object.short_name(),
+        };
+        vec![
+            Cell::Text(name),
+            Cell::Text(object.path.clone()),
+            Cell::Text(if object.kernel { "kernel" } else { "user" }.to_owned()),
+        ]
+    };
+    let things = Things {
+        total: Thing::total(0, columns.len(), totals.whole()),
+        columns,
+        measures: (0..model.objects.len())
+            .map(|index| shares.of(index))
+            .collect(),
+        cells_of: &cells_of,
+    };
+    context.sorted(View::Objects, "Load objects", &metrics, things)
+}

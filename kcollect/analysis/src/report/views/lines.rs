@@ -1,0 +1,96 @@
+//! Source lines by their time, as gprofng's view `lines`.
+//!
+//! Exclusive times are gprofng's. Inclusive ones are where nothing was inlined: gprofng counts the
+//! line of the inlined code alone, here the line that calls it has the time too. And a line of an
+//! inlined function is named after it, not after the function that it was compiled into.
+
+use host::exit::Failure;
+
+use super::{Context, Thing, Things, View};
+use crate::report::aggregate::{self, Shares, Totals};
+use crate::report::metric::Metrics;
+use crate::report::model::{FrameId, Model, NOTHING, ObjectId};
+use crate::report::table::{Cell, Column, Table};
+
+/// Of so many load objects it is told why their lines are not known.
+const TOLD: usize = 5;
+
+pub(super) fn lines(context: &Context<'_>) -> Result<Table, Failure> {
+    let metrics = context.metrics(Metrics::of_functions)?;
+    let totals = context.totals();
+    let model = context.model;
+    let all = &model.lines;
+    let [shares] = aggregate::shares(model, &totals, [all.lines.len()], |frame| {
+        [Some(all.of_frames[frame.index()])]
+    });
+    let columns = vec![
+        Column::text("name", "Name"),
+        Column::text("function", "Function").hidden(),
+        Column::text("file", "File").hidden(),
+        Column::number("line", "Line").hidden(),
+        Column::text("object", "Object").hidden(),
+    ];
+    let cells_of = |index: usize| {
+        let line = &all.lines[index];
+        let function = model.function(line.function);
+        let at = line
+            .at
+            .map(|(file, line)| (&*all.files[file as usize], line));
+        let name = match at {
+            Some((file, line)) => {
+                let base = file.rsplit('/').next().unwrap_or(file);
+                format!("{}, line {line} in \"{base}\"", function.name)
+            }
+            None if model.is_special(line.function) => function.name.clone(),
+            None => format!(
+                "<Function: {}, instructions without line numbers>",
+                function.name
+            ),
+        };
+        vec![
+            Cell::Text(name),
+            Cell::Text(function.name.clone()),
+            at.map_or(Cell::Empty, |(file, _)| Cell::Text(file.to_owned())),
+            at.map_or(Cell::Empty, |(_, line)| Cell::Count(line.into())),
+            Cell::Text(model.object(function.object).path.clone()),
+        ]
+    };
+    let things = Things {
+        total: Thing::total(0, columns.len(), totals.whole()),
+        columns,
+        measures: (0..all.lines.len()).map(|index| shares.of(index)).collect(),
+        cells_of: &cells_of,
+    };
+    let mut table = context.sorted(View::Lines, "Source lines", &metrics, things)?;
+    table.notes.extend(lacking(model, &totals));
+    Ok(table)
+}
+
+/// Why there are no lines, for those load objects that have most time.
+fn lacking(model: &Model, totals: &Totals) -> Vec<String> {
+    let of = |frame: FrameId| Some(model.function(model.frame(frame).function).object.0);
+    let count = model.objects.len();
+    let [
+        Shares {
+            exclusive,
+            inclusive,
+            ..
+        },
+    ] = aggregate::shares(model, totals, [count], |frame| [of(frame)]);
+    let mut lacking: Vec<_> = (0..count)
+        .filter(|index| inclusive[*index] != NOTHING)
+        .filter_map(|index| Some((index, model.lines.lacks.get(index)?.as_ref()?)))
+        .collect();
+    let time = |index: usize| exclusive[index].iter().sum::<i64>();
+    lacking.sort_by_key(|(index, _)| std::cmp::Reverse(time(*index)));
+    let more = lacking.len().saturating_sub(TOLD);
+    let told = lacking.iter().take(TOLD).map(|(index, lack)| {
+        let object = model.object(ObjectId(*index as u32));
+        format!("{} {lack}", object.path)
+    });
+    let mut told: Vec<_> = told.collect();
+    if more > 0 {
+        told.push(format!("and {more} more load objects lack lines"));
+    }
+    told
+}

@@ -1,0 +1,222 @@
+//! Exact times of the machine and of processes, from sample to sample (gprofng's `sample_detail`)
+//! and on the whole (`statistics`).
+//!
+//! They come from `overview`, so they know experiments and times and nothing finer: a filter for
+//! threads, CPUs, states or functions is refused. Times of an experiment are cumulative there; what
+//! is shown are differences of neighbours. Of a founder they are those of all threads of the
+//! machine, so its subexperiments are a part of it, and there is no sum.
+
+use experiment_format::microstate::Microstate;
+use experiment_format::reader::Sample;
+use experiment_format::usage::UsageRecord;
+use host::exit::{Failure, Kind};
+
+use super::{Context, View};
+use crate::report::metric::Base;
+use crate::report::model::{ExperimentInfo, Process};
+use crate::report::table::{Cell, Column, Table};
+
+/// Column, and what of a record stands in it.
+type Counter = (&'static str, fn(&UsageRecord) -> u64);
+
+/// What is counted beside times, in gprofng's order.
+const COUNTERS: [Counter; 12] = [
+    ("minor_faults", |usage| usage.minor_faults),
+    ("major_faults", |usage| usage.major_faults),
+    ("swaps", |usage| usage.swaps),
+    ("blocks_in", |usage| usage.blocks_in),
+    ("blocks_out", |usage| usage.blocks_out),
+    ("messages_sent", |usage| usage.messages_sent),
+    ("messages_received", |usage| usage.messages_received),
+    ("signals", |usage| usage.signals),
+    ("voluntary_switches", |usage| usage.voluntary_switches),
+    ("involuntary_switches", |usage| usage.involuntary_switches),
+    ("system_calls", |usage| usage.system_calls),
+    ("io_chars", |usage| usage.io_chars),
+];
+
+pub(super) fn samples(context: &Context<'_>) -> Result<Table, Failure> {
+    let mut rows = Vec::new();
+    for (number, info) in chosen(context)? {
+        let samples = read(info)?;
+        let within = |pair: &&[Sample]| {
+            let time = context.wish.filter.time.as_ref();
+            time.is_none_or(|time| time.contains(&(info.offset_ns + pair[1].at).saturating_sub(1)))
+        };
+        for (position, pair) in samples
+            .windows(2)
+            .enumerate()
+            .filter(|(_, pair)| within(pair))
+        {
+            let mut cells = vec![Cell::Count(position as u64 + 1)];
+            cells.extend(between(info, &pair[0], &pair[1]));
+            cells.extend([
+                Cell::Text(pair[1].label.clone()),
+                Cell::Text(info.name.clone()),
+                Cell::Count(number),
+            ]);
+            rows.push(cells);
+        }
+    }
+    let columns = [Column::number("sample", "Sample")].into_iter();
+    let columns = columns.chain(columns_between()).chain([
+        Column::text("label", "Ends at"),
+        Column::text("experiment", "Experiment"),
+        Column::number("number", "Number").hidden(),
+    ]);
+    Ok(shown(
+        View::Samples,
+        "Exact seconds by sample",
+        columns.collect(),
+        rows,
+        context,
+    ))
+}
+
+pub(super) fn statistics(context: &Context<'_>) -> Result<Table, Failure> {
+    if context.wish.filter.time.is_some() {
+        return Err(refused("--time"));
+    }
+    let mut rows = Vec::new();
+    for (number, info) in chosen(context)? {
+        let samples = read(info)?;
+        let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
+            continue;
+        };
+        let mut cells = between(info, first, last);
+        cells.extend([Cell::Text(info.name.clone()), Cell::Count(number)]);
+        rows.push(cells);
+    }
+    let columns = columns_between().into_iter().chain([
+        Column::text("experiment", "Experiment"),
+        Column::number("number", "Number").hidden(),
+    ]);
+    Ok(shown(
+        View::Statistics,
+        "Exact seconds on the whole",
+        columns.collect(),
+        rows,
+        context,
+    ))
+}
+
+fn refused(option: &str) -> Failure {
+    Failure::new(
+        Kind::Usage,
+        format!("{option}: samples cannot tell"),
+        "samples have processes (--process) and times (--time); ask for functions or threads for the rest",
+    )
+}
+
+/// The experiments, with their numbers: the founders, or else those of the processes that were
+/// asked for.
+fn chosen<'a>(context: &Context<'a>) -> Result<Vec<(u64, &'a ExperimentInfo)>, Failure> {
+    let filter = &context.wish.filter;
+    let untold = [
+        ("--thread", !filter.threads.is_empty()),
+        ("--cpu", !filter.cpus.is_empty()),
+        ("--state", filter.states.is_some()),
+        ("--function", !filter.functions.is_empty()),
+    ];
+    if let Some((option, _)) = untold.into_iter().find(|(_, asked)| *asked) {
+        return Err(refused(option));
+    }
+    let model = context.model;
+    let of_process = |process: &Process| filter.takes(process);
+    let all = (1..).zip(&model.experiments);
+    let chosen = all.filter(|(number, info)| match filter.processes.is_empty() {
+        true => info.founder.index() as u64 + 1 == *number,
+        false => info
+            .process
+            .is_some_and(|process| of_process(model.process(process))),
+    });
+    Ok(chosen.collect())
+}
+
+/// Samples that have a record.
+fn read(info: &ExperimentInfo) -> Result<Vec<Sample>, Failure> {
+    let samples = info.source.samples().map_err(|error| {
+        Failure::new(
+            Kind::NoInput,
+            error.to_string(),
+            "the views of ticks do not need it",
+        )
+    })?;
+    Ok(samples
+        .into_iter()
+        .filter(|sample| sample.usage.is_some())
+        .collect())
+}
+
+fn columns_between() -> Vec<Column> {
+    let mut columns = vec![
+        Column::number("start_s", "start").hidden(),
+        Column::number("end_s", "end"),
+        Column::number("duration_s", "lasted"),
+        Column::number("threads", "threads"),
+    ];
+    for state in &Microstate::ALL[..Microstate::PER_THREAD] {
+        let keyword = Base::State(*state).keyword();
+        columns.push(Column::number(
+            format!("{keyword}_s"),
+            super::short(keyword),
+        ));
+    }
+    columns.push(Column::number("total_s", "total"));
+    columns.extend(COUNTERS.map(|(key, _)| Column::number(key, key.replace('_', " ")).hidden()));
+    columns
+}
+
+/// What was used between two samples. As for gprofng, threads are how many there were on the
+/// average, and time that is in no state is sleep.
+fn between(info: &ExperimentInfo, first: &Sample, last: &Sample) -> Vec<Cell> {
+    let (default_first, default_last) = (UsageRecord::default(), UsageRecord::default());
+    let (a, b) = (
+        first.usage.as_ref().unwrap_or(&default_first),
+        last.usage.as_ref().unwrap_or(&default_last),
+    );
+    let lasted = last.at.saturating_sub(first.at);
+    let total = b.real.saturating_sub(a.real);
+    let mut states: [u64; Microstate::PER_THREAD] =
+        std::array::from_fn(|slot| b.states[slot].saturating_sub(a.states[slot]));
+    let known: u64 = states.iter().sum();
+    states[Microstate::Sleep as usize] += total.saturating_sub(known);
+    let threads = match lasted {
+        0 => 0.0,
+        _ => total as f64 / lasted as f64,
+    };
+    let mut cells = vec![
+        Cell::Nanoseconds(info.offset_ns + first.at),
+        Cell::Nanoseconds(info.offset_ns + last.at),
+        Cell::Nanoseconds(lasted),
+        Cell::Average(threads),
+    ];
+    cells.extend(states.map(Cell::Nanoseconds));
+    cells.push(Cell::Nanoseconds(total));
+    cells.extend(COUNTERS.map(|(_, of)| Cell::Count(of(b).saturating_sub(of(a)))));
+    cells
+}
+
+/// The table. For people, states that nobody was in are left out.
+fn shown(
+    view: View,
+    title: &str,
+    mut columns: Vec<Column>,
+    rows: Vec<Vec<Cell>>,
+    context: &Context<'_>,
+) -> Table {
+    for (index, column) in columns.iter_mut().enumerate() {
+        column.hidden |= matches!(rows.first(), Some(row) if matches!(row[index], Cell::Nanoseconds(_)))
+            && rows.iter().all(|row| row[index] == Cell::Nanoseconds(0));
+    }
+    let mut table = Table {
+        view: view.name(),
+        title: title.to_owned(),
+        columns,
+        rows,
+        verbatim: false,
+        notes: Vec::new(),
+    };
+    table.cut(context.wish.limit.unwrap_or(usize::MAX));
+    table
+}

@@ -1,0 +1,422 @@
+//! The page that says where to look first: what was recorded, what is missing, who used the time,
+//! where it went, where it was waited, and what has no name.
+//!
+//! Everything is of the rows that pass the filter, but for the table of processes, which is of
+//! exact times where they were recorded. On a CPU, time is Total CPU; where only CPUs were recorded
+//! and no threads, it is Kernel CPU.
+
+use std::cmp::Reverse;
+
+use experiment_format::kernel::is_scheduler;
+use experiment_format::log::LogEvent;
+use experiment_format::microstate::Microstate;
+use host::exit::Failure;
+use rustc_hash::FxHashMap;
+
+use super::{Context, View, Wish, short, things};
+use crate::report::aggregate::{Totals, functions};
+use crate::report::metric::Base;
+use crate::report::model::{
+    ExperimentInfo, Frame, Function, FunctionId, Model, ObjectId, ObjectKind, StackId,
+};
+use crate::report::resolve::{TRUNCATED, UNKNOWN, UNWIND_FAILED};
+use crate::report::table::{Cell, Column, Page, Table, left_out};
+
+/// Rows of a table, if nobody said how many.
+const ROWS: usize = 10;
+/// Places of each state, likewise.
+const PLACES: usize = 5;
+/// The states in which a thread waits, by their weight for whoever looks: sleep and stop are mostly
+/// wanted.
+const WAITING: [Microstate; 7] = [
+    Microstate::UserLock,
+    Microstate::WaitCpu,
+    Microstate::DataFault,
+    Microstate::KernelFault,
+    Microstate::TextFault,
+    Microstate::Sleep,
+    Microstate::Stopped,
+];
+
+pub(super) fn page(context: &Context<'_>) -> Result<Page, Failure> {
+    let totals = context.totals();
+    let model = context.model;
+    let on_cpu = match context.offered.contains(&Base::TotalCpu) {
+        true => Base::TotalCpu,
+        false => Base::State(Microstate::KernelCpu),
+    };
+    let tables = [
+        processes(context)?,
+        hot_functions(context, &totals, on_cpu, true),
+        hot_functions(context, &totals, on_cpu, false),
+        waiting(context, &totals),
+        unresolved(context, &totals, on_cpu),
+    ];
+    let founders = model.experiments.iter().enumerate();
+    let founders = founders.filter(|(index, info)| info.founder.index() == *index);
+    Ok(Page {
+        view: View::Triage.name(),
+        runs: founders.map(|(_, info)| run(model, info)).collect(),
+        tables: tables
+            .into_iter()
+            .filter(|table| !table.rows.is_empty())
+            .collect(),
+    })
+}
+
+/// What a run was, and what it lost.
+fn run(model: &Model, info: &ExperimentInfo) -> Vec<(&'static str, Cell)> {
+    let source = &info.source;
+    let header = source.header();
+    let comment = |key: &str| {
+        let events = source.events().iter().filter_map(|event| match event {
+            LogEvent::Comment { text, .. } => Some(text),
+            _ => None,
+        });
+        let mut comments = header.comments.iter().chain(events);
+        comments
+            .find_map(|text| text.strip_prefix(key))
+            .map(str::to_owned)
+    };
+    let family = model
+        .experiments
+        .iter()
+        .filter(|other| std::ptr::eq(model.experiment(other.founder), info));
+    let end = family.clone().map(|other| other.end_ns).max();
+    let mut facts = vec![
+        (
+            "experiment",
+            Cell::Text(source.path().display().to_string()),
+        ),
+        ("host", Cell::Text(header.system.hostname.clone())),
+    ];
+    if let Some(kernel) = comment("kernel: ") {
+        facts.push(("kernel", Cell::Text(kernel)));
+    }
+    facts.extend([
+        ("seconds", Cell::Nanoseconds(end.unwrap_or(info.end_ns))),
+        ("cpus", Cell::Count(header.system.cpus.len() as u64)),
+        ("interval_us", Cell::Count(info.tick_us.into())),
+        (
+            "command",
+            Cell::Text(comment("command: ").unwrap_or_else(|| header.command_line.clone())),
+        ),
+        ("followed", Cell::Count(family.count() as u64 - 1)),
+        ("lost", Cell::Text(lost(info))),
+    ]);
+    facts
+}
+
+/// All causes of losses; of those that lost nothing how many there are.
+fn lost(info: &ExperimentInfo) -> String {
+    let Some(summary) = info.summary() else {
+        return match info.source.is_closed() {
+            true => "nobody has counted it".to_owned(),
+            false => "not known: the experiment is not closed".to_owned(),
+        };
+    };
+    let causes: Vec<_> = summary["losses"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .collect();
+    let (some, none): (Vec<_>, Vec<_>) = causes
+        .into_iter()
+        .partition(|(_, count)| count.as_i64() != Some(0));
+    let mut words: Vec<_> = some
+        .iter()
+        .map(|(cause, count)| format!("{} {count}", cause.replace('_', " ")))
+        .collect();
+    match (words.is_empty(), none.len()) {
+        (_, 0) => {}
+        (true, _) => words.push("nothing".to_owned()),
+        (false, 1) => words.push("nothing by 1 other cause".to_owned()),
+        (false, count) => words.push(format!("nothing by {count} other causes")),
+    }
+    words.join(", ")
+}
+
+/// Processes by state. For people, states that nobody was in are left out.
+fn processes(context: &Context<'_>) -> Result<Table, Failure> {
+    let wish = Wish {
+        metrics: None,
+        sort: None,
+        limit: Some(context.wish.limit.unwrap_or(ROWS)),
+        ..context.wish.clone()
+    };
+    let within = Context {
+        model: context.model,
+        wish: &wish,
+        offered: context.offered.clone(),
+    };
+    let mut table = things::processes(&within)?;
+    for (index, column) in table.columns.iter_mut().enumerate() {
+        let time =
+            |row: &Vec<Cell>| matches!(row[index], Cell::Nanoseconds(_) | Cell::Microseconds(_));
+        if table.rows.iter().any(time) {
+            column.hidden |= table.rows.iter().all(|row| row[index].plain() == "0.");
+            let key = column.key.trim_start_matches("e.").trim_end_matches("_s");
+            column.title = short(key).to_owned();
+        }
+    }
+    table.title = format!("{}, seconds by state", table.title);
+    Ok(table)
+}
+
+fn hot_functions(context: &Context<'_>, totals: &Totals, base: Base, kernel: bool) -> Table {
+    let model = context.model;
+    let shares = functions(model, totals).functions;
+    let whole = base.of(&totals.all);
+    let mut found: Vec<_> = (0..)
+        .zip(&model.functions)
+        .filter(|(_, function)| function.kernel == kernel)
+        .map(|(id, function)| {
+            let own = base.of(&shares.exclusive[id as usize]);
+            let all = base.of(&shares.inclusive[id as usize]);
+            (own, all, function)
+        })
+        .filter(|(own, ..)| *own > 0)
+        .collect();
+    found.sort_by(|a, b| (Reverse(a.0), &a.2.name).cmp(&(Reverse(b.0), &b.2.name)));
+    let side = if kernel { "kernel" } else { "user" };
+    let rows = found.iter().map(|(own, all, function)| {
+        vec![
+            Cell::Microseconds(*own),
+            share(*own, whole),
+            Cell::Microseconds(*all),
+            Cell::Text(function.name.clone()),
+            Cell::Text(object_name(model, function.object)),
+        ]
+    });
+    let mut table = Table {
+        view: match kernel {
+            true => "kernel_functions",
+            false => "user_functions",
+        },
+        title: format!(
+            "Functions of {side} code, by exclusive {} time",
+            base.title()
+        ),
+        columns: vec![
+            Column::number("self_s", "self s"),
+            Column::number("percent", "%"),
+            Column::number("total_s", "total s"),
+            Column::text("name", "Function"),
+            Column::text("object", "Object"),
+        ],
+        rows: rows.collect(),
+        verbatim: false,
+        notes: Vec::new(),
+    };
+    table.cut(context.wish.limit.unwrap_or(ROWS));
+    table
+}
+
+fn share(part: i64, whole: i64) -> Cell {
+    Cell::Share(match whole {
+        0 => 0.0,
+        whole => part as f64 / whole as f64,
+    })
+}
+
+fn object_name(model: &Model, object: ObjectId) -> String {
+    let object = model.object(object);
+    match object.kind {
+        ObjectKind::Special => UNKNOWN.to_owned(),
+        _ => object.short_name(),
+    }
+}
+
+/// Where threads waited, in each state that has at least a hundredth of the time that nobody chose
+/// to wait.
+fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
+    let model = context.model;
+    let of_state = |state: Microstate| totals.all[state as usize];
+    let unwanted = |state: &&Microstate| !matches!(state, Microstate::Sleep | Microstate::Stopped);
+    let whole: i64 = WAITING
+        .iter()
+        .filter(unwanted)
+        .map(|state| of_state(*state))
+        .sum();
+    let mut places: FxHashMap<(usize, FunctionId, Option<FunctionId>), i64> = FxHashMap::default();
+    for (stack, sums) in totals.stacks.iter().enumerate() {
+        if WAITING.iter().all(|state| sums[*state as usize] == 0) {
+            continue;
+        }
+        let Some((place, caller)) = waits_at(model, StackId(stack as u32)) else {
+            continue;
+        };
+        for (order, state) in WAITING.iter().enumerate() {
+            *places.entry((order, place, caller)).or_default() += sums[*state as usize];
+        }
+    }
+    let name = |function: FunctionId| model.function(function).name.clone();
+    let mut found: Vec<_> = places
+        .into_iter()
+        .filter(|((order, ..), time)| *time > 0 && of_state(WAITING[*order]) * 100 >= whole)
+        .map(|((order, place, caller), time)| (order, Reverse(time), name(place), caller.map(name)))
+        .collect();
+    found.sort();
+    let places = context.wish.limit.unwrap_or(PLACES);
+    let (mut more, mut before, mut seen) = (0, usize::MAX, 0);
+    let mut rows = Vec::new();
+    for (order, Reverse(time), place, caller) in found {
+        seen = if before == order { seen + 1 } else { 0 };
+        before = order;
+        if seen >= places {
+            more += 1;
+            continue;
+        }
+        let state = WAITING[order];
+        rows.push(vec![
+            Cell::Microseconds(time),
+            share(time, of_state(state)),
+            Cell::Text(short(state.metric().unwrap_or_default()).to_owned()),
+            Cell::Text(place),
+            caller.map_or(Cell::Empty, Cell::Text),
+        ]);
+    }
+    Table {
+        view: "waiting",
+        title: "Where threads waited, by state".to_owned(),
+        columns: vec![
+            Column::number("away_s", "away s"),
+            Column::number("percent", "% of state"),
+            Column::text("state", "State"),
+            Column::text("name", "Function that waited"),
+            Column::text("caller", "For whom"),
+        ],
+        rows,
+        verbatim: false,
+        notes: left_out(more).into_iter().collect(),
+    }
+}
+
+/// The innermost function that says why, and the innermost of user code that is no C library's. If
+/// that code is all a C library's, its own innermost one.
+fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<FunctionId>)> {
+    let telling = |frame: &&Frame| {
+        let function = model.function(frame.function);
+        !(is_mark(model, function) || function.kernel && is_scheduler(&function.name))
+    };
+    let place = model.stack(stack).find(telling)?.function;
+    let user = |frame: &&Frame| {
+        let function = model.function(frame.function);
+        !function.kernel && !is_mark(model, function)
+    };
+    let own = |frame: &&Frame| {
+        let object = model.function(frame.function).object;
+        user(frame) && !is_c_library(&model.object(object).path)
+    };
+    let caller = model
+        .stack(stack)
+        .find(own)
+        .or_else(|| model.stack(stack).find(user));
+    Some((place, caller.map(|frame| frame.function)))
+}
+
+/// Whether it is a mark of an unfinished stack.
+fn is_mark(model: &Model, function: &Function) -> bool {
+    model.object(function.object).kind == ObjectKind::Special
+        && matches!(&*function.name, TRUNCATED | UNWIND_FAILED)
+}
+
+/// Libraries whose functions wait for others.
+fn is_c_library(path: &str) -> bool {
+    let base = path.rsplit('/').next().unwrap_or(path);
+    ["libc.", "libc-", "libpthread", "ld-", "libstdc++", "[vdso]"]
+        .iter()
+        .any(|prefix| base.starts_with(prefix))
+}
+
+/// What cannot be told, microseconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Untold {
+    /// The leaf has no name.
+    nameless: i64,
+    /// The stack breaks off here, with the callers unknown.
+    broken: i64,
+    /// All time of this object's leaves.
+    all: i64,
+}
+
+/// Which load objects keep their names or their callers to themselves.
+fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: Base) -> Table {
+    let model = context.model;
+    let base = match context.offered.contains(&Base::Total) {
+        true => Base::Total,
+        false => on_cpu,
+    };
+    let whole = base.of(&totals.all);
+    let mut untold: Vec<Untold> = vec![Untold::default(); model.objects.len()];
+    for (stack, sums) in totals.stacks.iter().enumerate() {
+        let time = base.of(sums);
+        if time == 0 {
+            continue;
+        }
+        let mut outermost: Option<&Function> = None;
+        for (depth, function) in model.stack_functions(StackId(stack as u32)).enumerate() {
+            if depth == 0 {
+                let leaf = &mut untold[function.object.index()];
+                leaf.all += time;
+                if is_nameless(model, function) {
+                    leaf.nameless += time;
+                }
+            }
+            if is_mark(model, function) {
+                // A mark alone is of no object but its own.
+                let at = outermost.unwrap_or(function);
+                untold[at.object.index()].broken += time;
+            }
+            outermost = Some(function);
+        }
+    }
+    let mut found: Vec<_> = model
+        .objects
+        .iter()
+        .zip(&untold)
+        .zip(0..)
+        .filter(|((_, untold), _)| untold.nameless + untold.broken > 0)
+        .collect();
+    found.sort_by_key(|((object, untold), _)| {
+        (Reverse(untold.nameless + untold.broken), &object.path)
+    });
+    let rows = found.iter().map(|((object, untold), id)| {
+        vec![
+            Cell::Microseconds(untold.nameless),
+            share(untold.nameless, whole),
+            Cell::Microseconds(untold.broken),
+            share(untold.broken, whole),
+            Cell::Microseconds(untold.all),
+            Cell::Text(object_name(model, ObjectId(*id))),
+            Cell::Text(object.path.clone()),
+        ]
+    });
+    let mut table = Table {
+        view: "unresolved",
+        title: format!(
+            "Without a name, or with a stack that breaks off, by load object; % of {} time",
+            base.title()
+        ),
+        columns: vec![
+            Column::number("nameless_s", "nameless s"),
+            Column::number("nameless_percent", "%"),
+            Column::number("broken_s", "broken s"),
+            Column::number("broken_percent", "%"),
+            Column::number("own_s", "of s"),
+            Column::text("name", "Object"),
+            Column::text("path", "Path").hidden(),
+        ],
+        rows: rows.collect(),
+        verbatim: false,
+        notes: Vec::new(),
+    };
+    table.cut(context.wish.limit.unwrap_or(ROWS));
+    table
+}
+
+/// Whether an address could not be given a function's name.
+fn is_nameless(model: &Model, function: &Function) -> bool {
+    function.name.starts_with("<static>@")
+        || model.object(function.object).kind == ObjectKind::Special && function.name == UNKNOWN
+}

@@ -1,0 +1,107 @@
+//! The mapped ring of one perf event: head written by the kernel, tail by us.
+//!
+//! `perf_event_open(2)`, section "MMAP layout": one control page, then 2^n pages of data. Whatever
+//! lies between tail and head is ours to copy; moving the tail gives it back.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+use perf_event_open_sys::bindings::perf_event_mmap_page;
+
+/// A perf event with its ring.
+#[derive(Debug)]
+pub struct PerfRing {
+    event: OwnedFd,
+    map: MmapRaw,
+    page: usize,
+}
+
+impl PerfRing {
+    /// Maps `2^order` pages of data for an event.
+    pub fn new(event: OwnedFd, page: usize, order: u32) -> io::Result<PerfRing> {
+        let map = MmapOptions::new()
+            .len(page + (page << order))
+            .map_raw(event.as_raw_fd())?;
+        Ok(PerfRing { event, map, page })
+    }
+
+    /// Appends everything unread to `bytes` and gives the space back to the kernel.
+    ///
+    /// Records are whole: the kernel moves the head only past finished ones.
+    pub fn take(&self, bytes: &mut Vec<u8>) {
+        let size = (self.map.len() - self.page) as u64;
+        // SAFETY: the offset lies in the control page, 8-aligned, and the kernel writes it
+        // atomically.
+        let head = unsafe { self.control(std::mem::offset_of!(perf_event_mmap_page, data_head)) };
+        // SAFETY: as above; only we write the tail.
+        let tail = unsafe { self.control(std::mem::offset_of!(perf_event_mmap_page, data_tail)) };
+        let end = head.load(Ordering::Acquire);
+        let begin = tail.load(Ordering::Relaxed);
+        // The kernel never lets head run more than the ring's size ahead of tail; a control page
+        // that says otherwise must not make us read beyond the map.
+        let unread = end.wrapping_sub(begin).min(size);
+        let at = begin % size;
+        let first = unread.min(size - at);
+        self.copy(at as usize, first as usize, bytes);
+        self.copy(0, (unread - first) as usize, bytes);
+        tail.store(end, Ordering::Release);
+    }
+
+    /// Fills `bytes`, whole words, from a place in the ring's endless stream of bytes, whether the
+    /// head has passed it or not: what is there may be old, or be written at this moment. Both are
+    /// multiples of eight.
+    pub fn peek(&self, at: u64, bytes: &mut [u8]) {
+        let size = (self.map.len() - self.page) as u64;
+        for (number, word) in bytes.chunks_exact_mut(8).enumerate() {
+            let offset = (at + 8 * number as u64) % size / 8 * 8;
+            // SAFETY: the offset is within the data pages and 8-aligned; whoever writes there does
+            // so by whole words.
+            let value = unsafe { self.control(self.page + offset as usize) };
+            word.copy_from_slice(&value.load(Ordering::Acquire).to_ne_bytes());
+        }
+    }
+
+    /// Up to where the kernel says that it has written.
+    pub fn head(&self) -> u64 {
+        // SAFETY: the offset lies in the control page, 8-aligned, and the kernel writes it
+        // atomically.
+        let head = unsafe { self.control(std::mem::offset_of!(perf_event_mmap_page, data_head)) };
+        head.load(Ordering::Acquire)
+    }
+
+    /// Gives all space before a place in the stream back to the kernel.
+    pub fn free(&self, at: u64) {
+        // SAFETY: the offset lies in the control page, 8-aligned; only we write the tail.
+        let tail = unsafe { self.control(std::mem::offset_of!(perf_event_mmap_page, data_tail)) };
+        tail.store(at, Ordering::Release);
+    }
+
+    /// # Safety
+    /// `offset` must be that of an 8-byte field of the control page, or of an aligned word of the
+    /// data.
+    unsafe fn control(&self, offset: usize) -> &AtomicU64 {
+        let field = self.map.as_mut_ptr().wrapping_add(offset).cast();
+        // SAFETY: the caller names a word of the map, which is there as long as `self` lives.
+        unsafe { AtomicU64::from_ptr(field) }
+    }
+
+    fn copy(&self, at: usize, count: usize, bytes: &mut Vec<u8>) {
+        let from = self.map.as_ptr().wrapping_add(self.page + at);
+        bytes.reserve(count);
+        let to = bytes.spare_capacity_mut().as_mut_ptr().cast::<u8>();
+        // SAFETY: `take` keeps `at + count` within the data pages; the kernel doesn't write between
+        // tail and head; `to` has room for `count` bytes just reserved.
+        unsafe { ptr::copy_nonoverlapping(from, to, count) };
+        // SAFETY: the copy above initialised those bytes.
+        unsafe { bytes.set_len(bytes.len() + count) };
+    }
+}
+
+impl AsFd for PerfRing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}

@@ -1,0 +1,181 @@
+//! Facts of the running machine: its clock, its CPUs, limits of this process.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use object::NativeEndian;
+use object::elf::{self, FileHeader64};
+use object::read::elf::NoteIterator;
+
+/// CPU ids as the kernel lists them: `0-3,8`.
+pub type CpuSet = BTreeSet<u32>;
+
+/// CLOCK_MONOTONIC, nanoseconds: the one clock of an experiment.
+#[must_use]
+pub fn now() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+    now.map_or(0, |now| {
+        now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
+    })
+}
+
+/// CPUs that are online.
+///
+/// # Errors
+/// When `/sys/devices/system/cpu/online` can't be read or isn't a list.
+pub fn online_cpus() -> io::Result<CpuSet> {
+    cpu_list("online")
+}
+
+/// CPUs that can ever be: ids may have holes.
+///
+/// # Errors
+/// As [`online_cpus`].
+pub fn possible_cpus() -> io::Result<CpuSet> {
+    cpu_list("possible")
+}
+
+/// The build id of the running kernel, hexadecimal, from its own notes: debug files are found by
+/// it. None where the kernel has none.
+#[must_use]
+pub fn kernel_build_id() -> Option<String> {
+    let notes = fs::read("/sys/kernel/notes").ok()?;
+    build_id_of(&notes)
+}
+
+/// That among notes of this machine's byte order.
+fn build_id_of(notes: &[u8]) -> Option<String> {
+    let notes = NoteIterator::<FileHeader64<NativeEndian>>::new(NativeEndian, 4, notes).ok()?;
+    let mut notes = notes.map_while(Result::ok);
+    let note = notes.find(|note| {
+        note.name() == elf::ELF_NOTE_GNU && note.n_type(NativeEndian) == elf::NT_GNU_BUILD_ID
+    })?;
+    let hex = note.desc().iter().map(|byte| format!("{byte:02x}"));
+    Some(hex.collect::<String>()).filter(|hex| !hex.is_empty())
+}
+
+fn cpu_list(which: &str) -> io::Result<CpuSet> {
+    let path = format!("/sys/devices/system/cpu/{which}");
+    let text = fs::read_to_string(&path)
+        .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
+    parse_cpu_list(&text).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{path}: not a list of CPUs: {text:?}"),
+        )
+    })
+}
+
+fn parse_cpu_list(text: &str) -> Option<CpuSet> {
+    let mut cpus = CpuSet::new();
+    for range in text.trim().split(',').filter(|range| !range.is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        // No kernel has more CPUs than this.
+        if last >= 1 << 16 {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
+}
+
+/// Bytes of a page.
+#[must_use]
+pub fn page_size() -> usize {
+    procfs::page_size() as usize
+}
+
+/// Raises how many files this process may have open to the most that it may raise it to: each load
+/// object keeps one open until it is archived. Gives what it was, soft and hard, if it changed.
+pub fn raise_descriptors() -> Option<(u64, u64)> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    let raised = soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
+    raised.then_some((soft, hard))
+}
+
+/// Has large blocks of memory given back as soon as they are free. An unwind table and the names of
+/// a large program take tens of megabytes while they are made; the C library keeps blocks of the
+/// largest size that was ever freed for the next one, which mostly never comes.
+pub fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    for parameter in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
+        const LARGE: libc::c_int = 128 << 10;
+        // SAFETY: a parameter of the allocator, by value. Where it refuses, all is as before.
+        let _ = unsafe { libc::mallopt(parameter, LARGE) };
+    }
+}
+
+/// Gives back what many small blocks have left behind that are free now. It takes about a
+/// millisecond.
+pub fn give_rest_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes a number, and moves nothing that is in use.
+    let _ = unsafe { libc::malloc_trim(0) };
+}
+
+/// The user and group behind sudo, to whom what is written belongs; `None` without sudo.
+#[must_use]
+pub fn sudo_user() -> Option<(u32, u32)> {
+    if !nix::unistd::geteuid().is_root() {
+        return None;
+    }
+    let id = |name: &str| std::env::var(name).ok()?.parse().ok();
+    Some((id("SUDO_UID")?, id("SUDO_GID")?))
+}
+
+/// The name of the file system that holds a directory, if it is a remote one.
+#[must_use]
+pub fn remote_file_system(directory: &Path) -> Option<&'static str> {
+    // Numbers of statfs(2); not all have a name in the C library.
+    const REMOTE: [(i64, &str); 5] = [
+        (0x6969, "NFS"),
+        (0xff53_4d42, "CIFS"),
+        (0xfe53_4d42, "SMB"),
+        (0x0102_1997, "9P"),
+        (0x5346_414f, "AFS"),
+    ];
+    let found = nix::sys::statfs::statfs(directory)
+        .ok()?
+        .filesystem_type()
+        .0;
+    let matches = |(number, _): &&(i64, &str)| found & 0xffff_ffff == *number;
+    REMOTE.iter().find(matches).map(|(_, name)| *name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_notes_have_its_build_id() {
+        let note = |kind: u32, name: &[u8; 4], content: &[u8]| {
+            let words = [4, content.len() as u32, kind];
+            let head = words.iter().flat_map(|word| word.to_ne_bytes());
+            head.chain(name.iter().chain(content).copied())
+                .collect::<Vec<u8>>()
+        };
+        let others = note(6, b"Xen\0", &[1; 8]);
+        let id = note(3, b"GNU\0", &[0x4a, 0x5a, 0x9b, 0x0a]);
+        let all = [&*others, &id].concat();
+        assert_eq!(build_id_of(&all).as_deref(), Some("4a5a9b0a"));
+        assert_eq!(build_id_of(&others), None);
+        assert_eq!(build_id_of(&all[..all.len() - 2]), None);
+        assert_eq!(build_id_of(&[]), None);
+    }
+
+    #[test]
+    fn cpu_lists_may_have_holes() {
+        assert_eq!(
+            parse_cpu_list("0-2,8,10-11\n"),
+            Some([0, 1, 2, 8, 10, 11].into())
+        );
+        assert_eq!(parse_cpu_list("0\n"), Some([0].into()));
+        assert_eq!(parse_cpu_list("\n"), Some(CpuSet::new()));
+        assert_eq!(parse_cpu_list("0-x"), None);
+        assert_eq!(parse_cpu_list("0-4294967295"), None);
+    }
+}

@@ -1,0 +1,146 @@
+//! The application: runs the command that the command line asks for and returns its exit code.
+
+use std::ffi::OsString;
+
+use analysis::{export, picture, report};
+use bpf::{Emission, Settings, TickCollector};
+use host::Root;
+use host::exit::{Failure, Kind};
+use host::output::Output;
+
+use crate::cli::{self, Command, Machine};
+use crate::doctor::{self, Finding};
+use crate::plan::Plan;
+use crate::record::{dry_run, session};
+
+/// Does what the command line says. Gives the exit code.
+pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
+    let mut output = Output::standard();
+    let done = match cli::parse(argv, &Machine::read()) {
+        Ok(Command::Record(plan)) => return record(&plan, output),
+        Ok(Command::Doctor { json }) => return doctor(json, &mut output).code(),
+        Ok(Command::Report(request)) => {
+            let done = report::report(&request, &mut output);
+            return ended(done, &mut output);
+        }
+        Ok(Command::Flame(request)) => {
+            let done = picture::flame::flame(&request, &mut output);
+            return ended(done, &mut output);
+        }
+        Ok(Command::Export(request)) => {
+            let done = export::export(&request, &mut output);
+            return ended(done, &mut output);
+        }
+        Ok(Command::View(request)) => {
+            let done = picture::show(&request, &mut output);
+            return ended(done, &mut output);
+        }
+        Ok(Command::Track(request)) => {
+            let done = counters::track::track(&request, &mut output);
+            return done.unwrap_or_else(|failure| refuse(&mut output, &failure));
+        }
+        Ok(Command::Stat(wish)) => {
+            let done = counters::stat::stat(&wish, &mut output);
+            return done.unwrap_or_else(|failure| refuse(&mut output, &failure));
+        }
+        Ok(Command::Counters { json }) => {
+            let listing = counters::listing(&Root::machine());
+            Ok(match json {
+                true => listing.json(),
+                false => listing.text(output.width()).trim_end().to_owned(),
+            })
+        }
+        Ok(Command::Version) => Ok(concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned()),
+        Ok(Command::Help(text)) => Ok(text),
+        Err(error) => Err(Failure::from(error)),
+    };
+    match done {
+        Ok(text) => {
+            output.result(&text);
+            Kind::Ok.code()
+        }
+        Err(failure) => refuse(&mut output, &failure),
+    }
+}
+
+fn ended(done: Result<(), Failure>, output: &mut Output) -> u8 {
+    match done {
+        Ok(()) => Kind::Ok.code(),
+        Err(failure) => refuse(output, &failure),
+    }
+}
+
+fn refuse(output: &mut Output, failure: &Failure) -> u8 {
+    output.say(&failure.to_string());
+    failure.kind.code()
+}
+
+fn record(plan: &Plan, mut output: Output) -> u8 {
+    match Output::new(plan.output.as_deref(), plan.verbose) {
+        Ok(wanted) => output = wanted,
+        Err(error) => {
+            let path = plan.output.as_deref().unwrap_or("".as_ref());
+            let failure = Failure::new(
+                Kind::CantCreate,
+                format!("cannot append to {}: {error}", path.display()),
+                "name a file that can be written with -O",
+            );
+            return refuse(&mut output, &failure);
+        }
+    }
+    let counters = match counters::requests(&plan.counters, &Root::machine()) {
+        Ok(counters) => counters,
+        Err(error) => return refuse(&mut output, &error.into()),
+    };
+    plan.notices.iter().for_each(|notice| output.say(notice));
+    if plan.dry_run {
+        output.result(&dry_run::describe(plan).join("\n"));
+        return Kind::Ok.code();
+    }
+    session::record(plan, &counters, &mut output)
+        .unwrap_or_else(|failure| refuse(&mut output, &failure))
+}
+
+fn doctor(json: bool, output: &mut Output) -> Kind {
+    let mut findings = doctor::examine(&Root::machine());
+    if doctor::first_obstacle(&findings).is_none() {
+        let emission = Emission::probe();
+        findings.push(bpf_finding(emission));
+        findings.push(Finding::ok("user side", format!("told {emission}")));
+    }
+    output.result(&match json {
+        true => doctor::json(&findings),
+        false => doctor::table(&findings, output.width()),
+    });
+    doctor::exit_kind(&findings)
+}
+
+/// What no file can tell: whether this kernel takes our programs.
+fn bpf_finding(emission: Emission) -> Finding {
+    const NAME: &str = "BPF programs";
+    let settings = Settings {
+        period_ns: 1_000_000_000,
+        record_idle: false,
+        max_frames: 127,
+        page_fault: (0, 0),
+        cpu_ids: 1,
+        emission: Some(emission),
+        counters: None,
+    };
+    match TickCollector::load(&settings) {
+        Ok(_) => Finding::ok(NAME, "the kernel loads and verifies them"),
+        Err(error) => {
+            let kind = if error.is_permission() {
+                Kind::NoPerm
+            } else {
+                Kind::Unavailable
+            };
+            Finding::fail(
+                NAME,
+                kind,
+                error.to_string(),
+                "report this, with the kernel's version",
+            )
+        }
+    }
+}

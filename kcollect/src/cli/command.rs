@@ -1,0 +1,433 @@
+//! What will be done: every word of the command line understood, checked and given its unit.
+//!
+//! [`resolve`] is a pure function of the words and of a [`Machine`]. Where it changes what was
+//! typed it says so in the plan's notices; where it cannot carry it out it is an error, never a
+//! guess.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use analysis::report::Request;
+use analysis::{export, picture};
+use counters::grammar;
+use counters::sink::Wish;
+use counters::track;
+use experiment_format::directory::NameRequest;
+
+use super::args::{Sub, Typed};
+use super::{CliError, Machine, report, signals, values, view};
+use crate::plan::{Archive, MAX_COMMENTS, Plan};
+
+/// What kcollect was asked to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Profile the machine.
+    Record(Box<Plan>),
+    /// Say what this machine lacks for profiling (`kcollect doctor`).
+    Doctor {
+        /// For machines instead of people.
+        json: bool,
+    },
+    /// Report what experiments say (`kcollect report`).
+    Report(Box<Request>),
+    /// Draw a page of an experiment (`kcollect view`).
+    View(picture::Request),
+    /// Draw a flame graph (`kcollect flame`).
+    Flame(Box<picture::flame::Request>),
+    /// Write an experiment in another format (`kcollect export`).
+    Export(Box<export::Request>),
+    /// Count by thread (`kcollect track`).
+    Track(Box<track::Request>),
+    /// Count by CPU (`kcollect stat`).
+    Stat(Box<Wish>),
+    /// List what can be counted (`-h` alone).
+    Counters {
+        /// For machines instead of people.
+        json: bool,
+    },
+    /// Say the version (`-V`).
+    Version,
+    /// Print this text on standard output (`--help`).
+    Help(String),
+}
+
+/// The stem of experiments that were given no name.
+const DEFAULT_STEM: &str = "ktest";
+
+/// From what was typed to what will be done.
+///
+/// # Errors
+/// The first value that cannot be understood, or that contradicts another.
+pub fn resolve(mut typed: Typed, machine: &Machine) -> Result<Command, CliError> {
+    match typed.sub.take() {
+        Some(Sub::Doctor { json }) => return Ok(Command::Doctor { json }),
+        Some(Sub::Report(typed)) => {
+            return report::resolve(*typed).map(|request| Command::Report(Box::new(request)));
+        }
+        Some(Sub::View(typed)) => return view::resolve(typed).map(Command::View),
+        Some(Sub::Flame(typed)) => {
+            return typed
+                .resolve()
+                .map(|request| Command::Flame(Box::new(request)));
+        }
+        Some(Sub::Export(typed)) => {
+            return typed
+                .resolve()
+                .map(|request| Command::Export(Box::new(request)));
+        }
+        Some(Sub::Track(typed)) => {
+            return typed
+                .resolve()
+                .map(|request| Command::Track(Box::new(request)));
+        }
+        Some(Sub::Stat(typed)) => {
+            return typed.resolve().map(|wish| Command::Stat(Box::new(wish)));
+        }
+        None => {}
+    }
+    if typed.output.version {
+        return Ok(Command::Version);
+    }
+    if typed.what.counters.as_ref().is_some_and(Vec::is_empty) {
+        return list(typed);
+    }
+    record(typed, machine).map(|plan| Command::Record(Box::new(plan)))
+}
+
+/// `-h` alone lists what can be counted, and `--json` may be with it.
+fn list(mut typed: Typed) -> Result<Command, CliError> {
+    typed.what.counters = None;
+    let json = std::mem::take(&mut typed.output.json);
+    if typed == Typed::default() {
+        return Ok(Command::Counters { json });
+    }
+    Err(CliError::new(
+        "-h: it names no counter to record",
+        "type kcollect -h alone to list the counters, or kcollect --help for the help",
+    ))
+}
+
+fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
+    let Typed {
+        sub: _,
+        what,
+        when,
+        experiment,
+        output,
+        load,
+    } = typed;
+    let mut notices = Vec::new();
+
+    let follow = values::follow(what.follow.as_deref().unwrap_or("on"))?;
+    let counters = values::counters(what.counters.as_deref().unwrap_or_default())?;
+    // The usual counters and the clock go together.
+    let usual = counters.iter().find_map(|wish| match wish {
+        grammar::Wish::Usual(grammar::Interval::Hi) => Some("hi"),
+        grammar::Wish::Usual(grammar::Interval::Lo) => Some("lo"),
+        _ => None,
+    });
+    let period_us = values::interval(
+        what.interval.as_deref().or(usual).unwrap_or("on"),
+        machine,
+        &mut notices,
+    )?
+    .ok_or_else(|| {
+        CliError::new(
+            format!(
+                "-p {}: nothing to record",
+                what.interval.as_deref().unwrap_or("off")
+            ),
+            "the states of threads are told by the clock, also beside counters: type -p on, or leave -p out",
+        )
+    })?;
+    let (start, end) = when
+        .time
+        .as_deref()
+        .map_or(Ok((Duration::ZERO, None)), values::time)?;
+    let mut quiet = when
+        .quiet_time
+        .as_deref()
+        .map_or(Ok(Duration::ZERO), values::quiet)?;
+    if load.is_empty() && !quiet.is_zero() {
+        notices.push("-q is ignored: there is no load to be quiet before and after".to_owned());
+        quiet = Duration::ZERO;
+    }
+
+    let sample_signal = what
+        .sample_signal
+        .as_deref()
+        .map(signals::sample_signal)
+        .transpose()?;
+    let pause_signal = when
+        .pause_signal
+        .as_deref()
+        .map(signals::pause_signal)
+        .transpose()?;
+    if let (Some(sample), Some(pause)) = (sample_signal, pause_signal)
+        && sample == pause.signal
+    {
+        return Err(CliError::new(
+            format!(
+                "Signal {} can not be used for both sample and pause-resume",
+                host::signals::name_of(sample)
+            ),
+            "give -l and -y different signals: SIGUSR1 and SIGUSR2",
+        ));
+    }
+    if experiment.comment.len() > MAX_COMMENTS {
+        return Err(CliError::new(
+            format!("-C was given {} times", experiment.comment.len()),
+            format!("an experiment takes up to {MAX_COMMENTS} comments"),
+        ));
+    }
+
+    let group = experiment.group.as_deref();
+    let stem = group.map_or(Ok(DEFAULT_STEM.to_owned()), group_stem)?;
+    let typed_directory = experiment.directory.as_deref();
+    let base = typed_directory.unwrap_or(Path::new("."));
+    let group = group.map(|group| inside(base, group));
+    let (directory, name) = match experiment.experiment.as_deref() {
+        None => (base.to_owned(), NameRequest::Series { stem }),
+        Some(path) => {
+            if let Some(ignored) = typed_directory.filter(|_| path.is_absolute()) {
+                notices.push(format!(
+                    "experiment name is an absolute path; directory name {} ignored",
+                    ignored.display()
+                ));
+            }
+            let name = named("-o", path, ".er", "experiment")?.to_owned();
+            let parent = path.parent().unwrap_or(Path::new(""));
+            (inside(base, parent), NameRequest::Exactly(name))
+        }
+    };
+
+    Ok(Plan {
+        period_us,
+        counters,
+        start,
+        end,
+        quiet,
+        record_idle: what
+            .skip_idle
+            .as_deref()
+            .map_or(Ok(false), values::record_idle)?,
+        name,
+        directory,
+        group,
+        output: output.outfile,
+        limit: when.limit.as_deref().map_or(Ok(None), values::limit)?,
+        archive: experiment
+            .archive
+            .as_deref()
+            .map_or(Ok(Archive::LoadObjects), values::archive)?,
+        comments: experiment.comment,
+        sample_period: values::sample_period(what.sample.as_deref().unwrap_or("on"))?,
+        sample_signal,
+        pause_signal,
+        follow,
+        descendants: what.descendants,
+        targets: what
+            .target
+            .iter()
+            .map(|target| values::target(target))
+            .collect::<Result<_, _>>()?,
+        load,
+        verbose: output.verbose || output.dry_run,
+        dry_run: output.dry_run,
+        json: output.json,
+        notices,
+    })
+}
+
+/// `path` as seen from `base`, without the `./` that would stand before every name told to the
+/// user.
+fn inside(base: &Path, path: &Path) -> PathBuf {
+    if path.as_os_str().is_empty() {
+        base.to_owned()
+    } else if base == Path::new(".") {
+        path.to_owned()
+    } else {
+        base.join(path)
+    }
+}
+
+/// The last part of a path as text, which has to end in `ending` and to have something before it.
+fn named<'a>(option: &str, path: &'a Path, ending: &str, what: &str) -> Result<&'a str, CliError> {
+    let bad = |why: &str| {
+        CliError::new(
+            format!("{option} {}: {why}", path.display()),
+            format!("type {option} NAME{ending}"),
+        )
+    };
+    let name = path.file_name().unwrap_or_default();
+    if name.as_bytes().len() <= ending.len() || !name.as_bytes().ends_with(ending.as_bytes()) {
+        return Err(bad(&format!("{what} name must end in `{ending}'")));
+    }
+    name.to_str()
+        .ok_or_else(|| bad("the name is not valid UTF-8"))
+}
+
+/// `-g`: the stem that a group gives to its experiments.
+fn group_stem(path: &Path) -> Result<String, CliError> {
+    let name = named("-g", path, ".erg", "experiment group")?;
+    Ok(name.strip_suffix(".erg").unwrap_or(name).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+    use crate::cli;
+
+    const MACHINE: Machine = Machine {
+        max_sample_rate: Some(100_000),
+        width: None,
+    };
+
+    fn parse(line: &str) -> Result<Command, CliError> {
+        cli::parse(line.split(' ').map(OsString::from), &MACHINE)
+    }
+
+    fn plan(line: &str) -> Plan {
+        match parse(line) {
+            Ok(Command::Record(plan)) => *plan,
+            other => unreachable!("{line}: {other:?}"),
+        }
+    }
+
+    fn series(stem: &str) -> NameRequest {
+        NameRequest::Series {
+            stem: stem.to_owned(),
+        }
+    }
+
+    #[test]
+    fn defaults() {
+        let plan = plan("kcollect -p on");
+        assert_eq!(plan.period_us, 10_007);
+        assert_eq!(
+            (plan.name, plan.directory),
+            (series("ktest"), PathBuf::from("."))
+        );
+        assert_eq!(plan.sample_period, Some(Duration::from_secs(1)));
+        assert_eq!(plan.notices, Vec::<String>::new());
+    }
+
+    #[test]
+    fn where_the_experiment_goes() {
+        let where_to = |line: &str| {
+            let plan = plan(line);
+            (
+                plan.directory.to_str().unwrap().to_owned(),
+                plan.name,
+                plan.notices.len(),
+            )
+        };
+        let exactly = |name: &str| NameRequest::Exactly(name.to_owned());
+        for (line, expected) in [
+            ("kcollect -o x.er", (".", exactly("x.er"), 0)),
+            ("kcollect -o x.5.er", (".", exactly("x.5.er"), 0)),
+            ("kcollect -o sub/x.er", ("sub", exactly("x.er"), 0)),
+            ("kcollect -o x.er/", (".", exactly("x.er"), 0)),
+            (
+                "kcollect -d /tmp -o sub/x.er",
+                ("/tmp/sub", exactly("x.er"), 0),
+            ),
+            (
+                "kcollect -d /tmp -o /var/x.er",
+                ("/var", exactly("x.er"), 1),
+            ),
+            ("kcollect -o /x.er", ("/", exactly("x.er"), 0)),
+            ("kcollect -d sub", ("sub", series("ktest"), 0)),
+            ("kcollect -g runs.erg", (".", series("runs"), 0)),
+            ("kcollect -g a/runs.erg -o x.er", (".", exactly("x.er"), 0)),
+        ] {
+            assert_eq!(
+                where_to(line),
+                (expected.0.to_owned(), expected.1, expected.2),
+                "{line}"
+            );
+        }
+        assert_eq!(
+            plan("kcollect -d /tmp -g runs.erg").group,
+            Some(PathBuf::from("/tmp/runs.erg"))
+        );
+        assert_eq!(
+            plan("kcollect -d /tmp -g /a/runs.erg").group,
+            Some(PathBuf::from("/a/runs.erg"))
+        );
+        assert_eq!(
+            plan("kcollect -g runs.erg").group,
+            Some(PathBuf::from("runs.erg"))
+        );
+    }
+
+    #[test]
+    fn the_load_keeps_its_options() {
+        let load = |line: &str| plan(line).load.join(" ".as_ref()).into_string().unwrap();
+        assert_eq!(
+            load("kcollect -p hi make -j4 -p off --json"),
+            "make -j4 -p off --json"
+        );
+        assert_eq!(load("kcollect -- -x y"), "-x y");
+        assert_eq!(load("kcollect -- doctor --json"), "doctor --json");
+        assert_eq!(load("kcollect make doctor"), "make doctor");
+        assert_eq!(load("kcollect make -- x"), "make -- x");
+        assert!(plan("kcollect -p on --").load.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_recording() {
+        assert_eq!(parse("kcollect -h"), Ok(Command::Counters { json: false }));
+        assert_eq!(
+            parse("kcollect --json --counters"),
+            Ok(Command::Counters { json: true })
+        );
+        assert_eq!(parse("kcollect -V -p on"), Ok(Command::Version));
+        assert_eq!(
+            parse("kcollect doctor"),
+            Ok(Command::Doctor { json: false })
+        );
+        assert_eq!(
+            parse("kcollect doctor --json"),
+            Ok(Command::Doctor { json: true })
+        );
+        assert_eq!(parse("kcollect --help"), Ok(Command::Help(cli::help(None))));
+        assert!(matches!(
+            parse("kcollect doctor --help"),
+            Ok(Command::Help(_))
+        ));
+    }
+
+    #[test]
+    fn counters_are_taken_apart_and_not_looked_up() {
+        let counters = |line: &str| {
+            let counters = plan(line).counters;
+            counters
+                .iter()
+                .map(grammar::Wish::to_string)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            counters("kcollect -h cycles,hi,nonsense -h cpu/event=1,umask=2/u"),
+            ["cycles,hi", "nonsense,on", "cpu/event=1,umask=2/u,on"]
+        );
+        assert_eq!(counters("kcollect -h lo make -h x"), ["lo"]);
+        assert_eq!(counters("kcollect -p on"), Vec::<String>::new());
+        for (line, period_us) in [("kcollect -h hi", 997), ("kcollect -h lo -p on", 10_007)] {
+            assert_eq!(plan(line).period_us, period_us, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_goes_together() {
+        let plan = plan("kcollect -n -q 3 -C one -C two true");
+        assert!(plan.verbose && plan.dry_run);
+        assert_eq!(
+            (plan.quiet, plan.comments.len()),
+            (Duration::from_secs(3), 2)
+        );
+    }
+}

@@ -1,0 +1,111 @@
+//! The plan in words, for `-n`, `-v` and the experiment's header.
+
+use experiment_format::directory::NameRequest;
+use host::signals::name_of as signal_name;
+
+use crate::plan::{Archive, FollowWish, Plan};
+
+/// The plan, a line for each decision, without a full stop.
+#[must_use]
+pub fn describe(plan: &Plan) -> Vec<String> {
+    let mut lines = vec![
+        format!(
+            "clock profiling of all CPUs, one tick every {} µs",
+            plan.period_us
+        ),
+        match plan.record_idle {
+            true => "ticks of idle CPUs are recorded".to_owned(),
+            false => "ticks of idle CPUs are left out".to_owned(),
+        },
+    ];
+    let descendants = match plan.descendants {
+        true => ", and what they fork",
+        false => "",
+    };
+    lines.push(match &plan.follow {
+        FollowWish::Off if plan.targets.is_empty() => "no process is followed".to_owned(),
+        FollowWish::Off => format!("only the processes of -T are followed{descendants}"),
+        FollowWish::On => {
+            format!("processes that were on a CPU at a tick are followed{descendants}")
+        }
+        FollowWish::All => "all processes are followed".to_owned(),
+        FollowWish::Matching(pattern) => {
+            format!("processes that {pattern} matches are followed{descendants}")
+        }
+    });
+    let directory = plan.directory.display();
+    lines.push(match &plan.name {
+        NameRequest::Series { stem } => {
+            format!("experiment {stem}.N.er, the next free N, in {directory}")
+        }
+        NameRequest::Exactly(name) => format!("experiment {name} in {directory}"),
+    });
+    lines.extend(
+        plan.group
+            .as_ref()
+            .map(|group| format!("added to the group {}", group.display())),
+    );
+    lines.push(match (plan.start.is_zero(), plan.end) {
+        (true, None) => "from the beginning until Ctrl-C or the end of the load".to_owned(),
+        (false, None) => format!("data from {:?} on", plan.start),
+        (true, Some(end)) => format!("ends after {end:?}"),
+        (false, Some(end)) => format!("data from {:?} on, ends after {end:?}", plan.start),
+    });
+    lines.push(match plan.sample_period {
+        Some(period) => format!("a sample of resource usage every {period:?}"),
+        None => "no periodic samples".to_owned(),
+    });
+    lines.extend(
+        plan.sample_signal
+            .map(|signal| format!("{} records a sample", signal_name(signal))),
+    );
+    lines.extend(plan.pause_signal.map(|pause| {
+        let first = if pause.start_recording {
+            "begins recording"
+        } else {
+            "begins paused"
+        };
+        format!("{} pauses and resumes; {first}", signal_name(pause.signal))
+    }));
+    lines.extend(
+        plan.limit
+            .map(|limit| format!("data stop at {} MB", limit >> 20)),
+    );
+    lines.push(format!("archived: {}", archived(plan.archive)));
+    if !plan.load.is_empty() {
+        let words: Vec<_> = plan
+            .load
+            .iter()
+            .map(|word| word.to_string_lossy())
+            .collect();
+        lines.push(format!(
+            "load, after {:?} of quiet: {}",
+            plan.quiet,
+            words.join(" ")
+        ));
+    }
+    lines.extend(plan.targets.iter().map(|target| match target.tid {
+        Some(tid) => format!(
+            "process {}, thread {tid}, is always shown in the summary",
+            target.pid
+        ),
+        None => format!("process {} is always shown in the summary", target.pid),
+    }));
+    lines
+}
+
+fn archived(what: Archive) -> &'static str {
+    match what {
+        Archive::Off => "nothing",
+        Archive::LoadObjects => "the load objects of the kernel and of followed processes",
+        Archive::UsedLoadObjects => {
+            "the load objects, of the kernel and of followed processes, in which a stack is"
+        }
+        Archive::Sources | Archive::All => {
+            "the load objects of the kernel and of followed processes, and all their sources"
+        }
+        Archive::UsedSources => {
+            "the load objects of the kernel and of followed processes, and the sources of lines in a stack"
+        }
+    }
+}

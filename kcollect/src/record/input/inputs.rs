@@ -1,0 +1,385 @@
+//! The inputs: on each CPU that is online a clock and a side-band ring, the snapshot of what runs
+//! already, and what is asked for on the way. Their events come out in time order.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+use std::{fs, io};
+
+use bpf::{Counted, CpuBooks, Emission, MOST_COUNTERS, Record, Settings, TickCollector};
+use counters::binding::Place;
+use counters::event::Request;
+use counters::perf::event::{open_clock, open_overflow};
+use counters::perf::order::Order;
+use counters::refusal::{self, Asked, Refusal};
+use host::exit::{Failure, Kind};
+use host::machine::{self, CpuSet};
+
+use super::event::Event;
+use super::reader::{Bytes, Reader};
+use super::{sideband, snapshot};
+
+/// A record gets its time first and is in its ring a microsecond later, unless a hypervisor stops
+/// the CPU in between. What is older than this has arrived, nanoseconds.
+const SETTLED_NS: u64 = 100_000_000;
+
+/// The clocks are started over one interval, but not over a longer time.
+const MAX_CLOCK_SPREAD: Duration = Duration::from_millis(100);
+
+/// A CPU as it was recorded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuTime {
+    /// For how long its ticks were taken, nanoseconds.
+    pub recorded: u64,
+    pub(super) since: Option<u64>,
+    pub(super) has_clock: bool,
+}
+
+/// Clocks and side-band of all CPUs.
+#[derive(Debug)]
+pub struct Inputs {
+    /// The programs in the kernel.
+    pub collector: TickCollector,
+    pub(super) reader: Reader,
+    /// What was taken last.
+    bytes: Bytes,
+    period_ns: u64,
+    pub(super) cpus: BTreeMap<u32, CpuTime>,
+    recording: bool,
+    order: Order<Event>,
+    follows: bool,
+    /// Counters that overflow.
+    pub counters: Vec<Request>,
+}
+
+impl Inputs {
+    /// Loads the BPF programs and opens everything; data are not taken yet. `page_fault` is where
+    /// the kernel handles page faults, `emission` when user stacks are captured, if any process is
+    /// followed; `counters` overflow.
+    ///
+    /// # Errors
+    /// A [`Failure`] with its cure.
+    pub fn open(
+        period_ns: u64,
+        record_idle: bool,
+        page_fault: (u64, u64),
+        emission: Option<Emission>,
+        counters: &[Request],
+    ) -> Result<Inputs, Failure> {
+        let possible = machine::possible_cpus().map_err(no_cpus)?;
+        let online = machine::online_cpus().map_err(no_cpus)?;
+        let listen = |cpu: &u32| match sideband::listen(*cpu, machine::page_size()) {
+            Ok(ring) => Ok((*cpu, ring)),
+            Err(error) => Err(refused("the side-band", *cpu, &error)),
+        };
+        let sideband: Vec<_> = online.iter().map(listen).collect::<Result<_, _>>()?;
+        // After the side-band, which then has the names of our own programs too.
+        let (collector, rings) = TickCollector::load(&Settings {
+            period_ns,
+            record_idle,
+            max_frames: max_frames(),
+            page_fault,
+            cpu_ids: possible.last().map_or(1, |last| last + 1),
+            emission,
+            counters: hit_intervals(counters),
+        })
+        .map_err(bpf_failure)?;
+        let reader = Reader::new(rings).map_err(|error| {
+            let cure = "raise the limit of open files (ulimit -n)";
+            Failure::new(Kind::Unavailable, format!("no eventfd: {error}"), cure)
+        })?;
+        for (cpu, ring) in sideband {
+            reader.listen(cpu, ring);
+        }
+        let mut inputs = Inputs {
+            collector,
+            reader,
+            bytes: Bytes::default(),
+            period_ns,
+            cpus: BTreeMap::new(),
+            recording: false,
+            order: Order::default(),
+            follows: emission.is_some(),
+            counters: counters.to_vec(),
+        };
+        for number in 0..counters.len() {
+            for (position, cpu) in online.iter().enumerate() {
+                inputs.open_counter(number, *cpu, position == 0)?;
+            }
+        }
+        inputs.snapshot();
+        inputs.start_clocks(online)?;
+        Ok(inputs)
+    }
+
+    /// Starts the thread that empties the rings, with the privileges that are left by now.
+    ///
+    /// # Errors
+    /// As [`Reader::start`]; the rings are emptied all the same, but not as soon.
+    pub fn start_reader(&mut self) -> io::Result<()> {
+        self.reader.start()
+    }
+
+    /// Starts the clocks spread over an interval. A tick disturbs what runs: threads that hand each
+    /// other work fall into step with it, and if the next CPU's tick came at a fixed short time
+    /// after, it would find them at the same point again and again.
+    fn start_clocks(&mut self, cpus: CpuSet) -> Result<(), Failure> {
+        let spread = Duration::from_nanos(self.period_ns).min(MAX_CLOCK_SPREAD);
+        let apart = spread / u32::try_from(cpus.len()).unwrap_or(u32::MAX).max(1);
+        for cpu in cpus {
+            self.start_clock(cpu)?;
+            std::thread::sleep(apart);
+        }
+        Ok(())
+    }
+
+    /// Takes data from now on, or stops taking them. Returns the time of the change.
+    ///
+    /// # Errors
+    /// When a CPU can't be asked for what it slept until now.
+    pub fn set_recording(&mut self, on: bool) -> Result<u64, Failure> {
+        let now = machine::now();
+        self.collector.set_recording(on, now).map_err(bpf_failure)?;
+        match on {
+            true => self.collector.watch_threads().map_err(bpf_failure)?,
+            false => {
+                let records = self.collector.close_threads().map_err(bpf_failure)?;
+                self.take(records);
+            }
+        }
+        self.recording = on;
+        for cpu in self.cpus.values_mut() {
+            cpu.change(now, on && cpu.has_clock);
+        }
+        Ok(now)
+    }
+
+    /// Adds the event of a change that [`Inputs::set_recording`] made at a time.
+    pub fn push_recording(&mut self, on: bool, time: u64) {
+        self.order.push(time, Event::Recording { on });
+    }
+
+    /// Takes a sample. The event comes in a later round, after all that happened until its time.
+    ///
+    /// # Errors
+    /// When the threads can't be asked.
+    pub fn sample(&mut self, label: &'static str) -> Result<(), Failure> {
+        let at = machine::now();
+        if self.recording {
+            let records = self.collector.tell_threads(at).map_err(bpf_failure)?;
+            self.take(records);
+        }
+        self.order.push(machine::now(), Event::Sample { at, label });
+        Ok(())
+    }
+
+    /// Returns what is complete by now, in time order.
+    ///
+    /// # Errors
+    /// When a ring can't be read.
+    pub fn round(&mut self) -> Result<Vec<(u64, Event)>, Failure> {
+        let began = machine::now();
+        self.drain()?;
+        Ok(self.order.release(began.saturating_sub(SETTLED_NS)))
+    }
+
+    /// Reads what a process has mapped. The event comes in a later round, after all that happened
+    /// until then.
+    pub fn read_mappings(&mut self, pid: u32) {
+        let began = machine::now();
+        let mappings = Some(snapshot::mappings(pid)).filter(|mappings| !mappings.is_empty());
+        let read = Event::MappingsRead {
+            pid,
+            began,
+            mappings,
+        };
+        self.order.push(machine::now(), read);
+    }
+
+    /// Returns all the rest, after data were stopped. The clocks are gone then.
+    ///
+    /// # Errors
+    /// When a ring can't be read.
+    pub fn finish(&mut self) -> Result<Vec<(u64, Event)>, Failure> {
+        self.collector.stop();
+        self.drain()?;
+        Ok(self.order.release(u64::MAX))
+    }
+
+    /// Returns the statistics of every CPU that ticked, with its recorded time.
+    ///
+    /// # Errors
+    /// When they can't be read.
+    pub fn books(&self) -> Result<Vec<(u32, CpuBooks, CpuTime)>, Failure> {
+        let books = self.collector.all_books().map_err(bpf_failure)?;
+        let time = |cpu| self.cpus.get(&cpu).copied().unwrap_or_default();
+        Ok(books
+            .into_iter()
+            .map(|(cpu, books)| (cpu, books, time(cpu)))
+            .collect())
+    }
+
+    /// Events that came after their time had been passed on.
+    #[must_use]
+    pub fn late(&self) -> u64 {
+        self.order.late()
+    }
+
+    /// Becomes readable when a round should not wait.
+    #[must_use]
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.reader.wake_fd()
+    }
+
+    pub(super) fn start_clock(&mut self, cpu: u32) -> Result<(), Failure> {
+        let clock = match open_clock(cpu, self.period_ns) {
+            Ok(clock) => clock,
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
+            Err(error) => return Err(refused("the clock", cpu, &error)),
+        };
+        let begin = match self.collector.attach(cpu, clock) {
+            Ok(begin) => begin,
+            // It went while it was being opened.
+            Err(_) if machine::online_cpus().is_ok_and(|online| !online.contains(&cpu)) => {
+                return Ok(());
+            }
+            Err(error) => return Err(bpf_failure(error)),
+        };
+        let time = self.cpus.entry(cpu).or_default();
+        time.has_clock = true;
+        time.change(begin, self.recording);
+        Ok(())
+    }
+
+    /// Opens a counter on a CPU, if it is there; `first` of all CPUs, where tracepoints are opened.
+    pub(super) fn open_counter(
+        &mut self,
+        number: usize,
+        cpu: u32,
+        first: bool,
+    ) -> Result<(), Failure> {
+        let request = &self.counters[number];
+        let tracepoint = request.event.is_tracepoint();
+        let elsewhere = |cpus: &Vec<u32>| !cpus.contains(&cpu);
+        if tracepoint && !first || request.event.cpus.as_ref().is_some_and(elsewhere) {
+            return Ok(());
+        }
+        let event = match open_overflow(request, cpu) {
+            Ok(event) => event,
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
+            Err(error) => {
+                let asked = Asked {
+                    event: &request.event,
+                    place: Place::Cpu(cpu),
+                    overflows: true,
+                };
+                let errno = error.raw_os_error().unwrap_or(0);
+                return Err(Refusal::of(errno, &asked, &refusal::Machine::read()).into());
+            }
+        };
+        self.collector
+            .attach_counter(number as u32, cpu, event, tracepoint)
+            .map_err(bpf_failure)
+    }
+
+    /// Returns how many events of a counter there were and were recorded, by its position on the
+    /// command line.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub fn counted(&self, number: u32) -> Result<Counted, Failure> {
+        self.collector.counted(number).map_err(bpf_failure)
+    }
+
+    /// How many CPUs have been recorded.
+    #[must_use]
+    pub fn cpus(&self) -> usize {
+        self.cpus.len()
+    }
+
+    fn drain(&mut self) -> Result<(), Failure> {
+        self.reader.take(&mut self.bytes).map_err(bpf_failure)?;
+        self.take(Record::decode_all(&self.bytes.records).map_err(bpf_failure)?);
+        let order = &mut self.order;
+        sideband::records(&self.bytes.sideband, |time, event| {
+            order.push(time, Event::Sideband(event));
+        });
+        Ok(())
+    }
+
+    fn take(&mut self, records: Vec<Record>) {
+        for record in records {
+            self.order.push(record.time(), Event::Record(record));
+        }
+    }
+
+    pub(super) fn snapshot(&mut self) {
+        for (time, event) in snapshot::processes(self.follows) {
+            self.order.push(time, event);
+        }
+    }
+}
+
+impl CpuTime {
+    pub(super) fn change(&mut self, now: u64, recording: bool) {
+        if let Some(since) = self.since.take() {
+            self.recorded += now.saturating_sub(since);
+        }
+        self.since = recording.then_some(now);
+    }
+}
+
+/// `kernel.perf_event_max_stack`; its default where it can't be read.
+fn max_frames() -> u32 {
+    let text = fs::read_to_string("/proc/sys/kernel/perf_event_max_stack");
+    text.ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(127)
+}
+
+pub(super) fn no_cpus(error: io::Error) -> Failure {
+    Failure::new(Kind::Unavailable, error.to_string(), "mount sysfs on /sys")
+}
+
+/// What the programs have to know of counters.
+fn hit_intervals(counters: &[Request]) -> Option<[u64; MOST_COUNTERS]> {
+    let mut intervals = [0; MOST_COUNTERS];
+    for (interval, request) in intervals.iter_mut().zip(counters) {
+        if request.event.is_tracepoint() {
+            *interval = request.interval;
+        }
+    }
+    (!counters.is_empty()).then_some(intervals)
+}
+
+pub(super) fn refused(what: &str, cpu: u32, error: &io::Error) -> Failure {
+    let (kind, cure) = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => (
+            Kind::NoPerm,
+            "run as root; `kcollect doctor` says what is missing",
+        ),
+        Some(libc::EMFILE | libc::ENFILE) => (
+            Kind::Unavailable,
+            "raise the limit of open files (ulimit -n)",
+        ),
+        _ => (Kind::Unavailable, "`kcollect doctor` says what is missing"),
+    };
+    Failure::new(
+        kind,
+        format!("cannot open {what} of CPU {cpu}: {error}"),
+        cure,
+    )
+}
+
+pub(super) fn bpf_failure(error: bpf::Error) -> Failure {
+    let kind = if error.is_permission() {
+        Kind::NoPerm
+    } else {
+        Kind::Unavailable
+    };
+    Failure::new(
+        kind,
+        error.to_string(),
+        "`kcollect doctor` says what is missing",
+    )
+}

@@ -1,0 +1,485 @@
+//! The founder, `ktest.1.er`: the writer of the kernel's experiment, from its first byte to its
+//! last.
+//!
+//! Each tick of a CPU is Kernel CPU, as er_kernel has it. Each state interval of a thread that no
+//! subexperiment holds is a tick array. A tick in the kernel has its kernel stack; one in user mode
+//! and one of an idle CPU have an [artificial frame](frames).
+
+mod frames;
+mod late;
+
+use std::collections::{HashMap, HashSet};
+
+use bpf::{Emission, Head, ThreadTimes};
+use counters::event::Request;
+use experiment_format::Error;
+use experiment_format::directory::ExperimentDir;
+use experiment_format::log::LogEvent;
+use experiment_format::map::MapEvent;
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::{ClockTick, CounterEvent, TickArray};
+use experiment_format::stacks::{StackEnd, StackUid};
+use experiment_format::text::printable;
+use experiment_format::usage::UsageRecord;
+use experiment_format::writer::ExperimentWriter;
+use user_collector::names::ThreadNames;
+use user_collector::process::{Process, Processes};
+
+use self::frames::ArtificialFrames;
+use super::accounts::{Accounts, Owner, StackTicks};
+use super::code::KernelCode;
+use super::decode::{CpuOverflow, CpuTick, KernelStack, OffCpu};
+use super::header;
+use super::samples::Samples;
+use crate::plan::{Archive, Plan};
+use crate::record::interval::{CounterOverflow, StateInterval};
+use crate::record::user::subexperiment::Inherited;
+
+/// The frame that ends a truncated stack in [`Accounts::stacks`].
+pub const TRUNCATED: u64 = u64::MAX;
+
+/// What was recorded, and how complete it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// Ticks of CPUs written.
+    pub ticks: u64,
+    /// Packets of them written; one carries several ticks when a timer was late.
+    pub packets: u64,
+    /// Tick arrays written.
+    pub arrays: u64,
+    /// Ticks in them.
+    pub array_ticks: u64,
+    /// Ticks of processes whose name is not known.
+    pub unnamed: u64,
+    /// Ticks and off-CPU intervals whose stack was cut at the kernel's depth limit.
+    pub truncated: u64,
+    /// Ticks and off-CPU intervals without a kernel stack: the kernel returned none, or the thread
+    /// was off the CPU for a known time without a recorded switch.
+    pub no_stack: u64,
+    /// Ticks in which an interrupt or softirq had borrowed the CPU.
+    pub irq_work: u64,
+    /// Overflows of counters written.
+    pub overflows: u64,
+}
+
+/// The kernel's experiment, being written.
+#[derive(Debug)]
+pub struct Founder {
+    writer: ExperimentWriter,
+    start: u64,
+    archive: Archive,
+    /// The kernel's code.
+    pub kernel: KernelCode,
+    frames: ArtificialFrames,
+    names: ThreadNames,
+    samples: Samples,
+    /// Sums for the summary.
+    pub accounts: Accounts,
+    /// Counts for the summary.
+    pub recorded: Recorded,
+}
+
+impl Founder {
+    /// Writes all that is known before the first tick: header, notes, the kernel's load objects,
+    /// with their text where it can be read. On failure the experiment is removed. Returns what its
+    /// subexperiments inherit too.
+    ///
+    /// The experiment's time begins here, with data paused: so it can be opened from the first
+    /// instant on, and the writing of images is not in the profile.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn create(
+        dir: ExperimentDir,
+        (plan, counters): (&Plan, &[Request]),
+        kernel: KernelCode,
+        capture: Option<Emission>,
+        mut say: impl FnMut(&str),
+    ) -> Result<(Founder, Inherited), Error> {
+        let run = header::run();
+        let start = run.tstamp;
+        let header = header::header(plan, counters, capture);
+        let mut founder = Founder {
+            writer: ExperimentWriter::create(dir, &header, run)?,
+            start,
+            archive: plan.archive,
+            kernel,
+            frames: ArtificialFrames::new(),
+            names: ThreadNames::default(),
+            samples: Samples::new(start, u64::from(plan.period_us) * 1000),
+            accounts: Accounts::new(&plan.targets),
+            recorded: Recorded::default(),
+        };
+        match founder.write_start(plan, &mut say) {
+            Ok(kernel) => {
+                let inherited = Inherited {
+                    header,
+                    run,
+                    kernel,
+                };
+                Ok((founder, inherited))
+            }
+            Err(error) => {
+                // The first error is the one to report.
+                let _ = founder.writer.discard();
+                Err(error)
+            }
+        }
+    }
+
+    fn write_start(
+        &mut self,
+        plan: &Plan,
+        say: &mut impl FnMut(&str),
+    ) -> Result<Vec<MapEvent>, Error> {
+        self.writer.log(&LogEvent::Pause { at: 0, name: None })?;
+        for comment in &plan.comments {
+            self.writer.note(comment)?;
+        }
+        for notice in &plan.notices {
+            self.writer.warning(0, notice)?;
+        }
+        if self.archive == Archive::Off {
+            return Ok(Vec::new());
+        }
+        let maps = self.kernel.archive(self.writer.dir(), self.archive, say)?;
+        maps.iter().try_for_each(|event| self.writer.map(event))?;
+        Ok(maps)
+    }
+
+    /// Writes a tick of a CPU; `processes` is as it was at the tick's time.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn cpu_tick(&mut self, processes: &Processes, tick: &CpuTick) -> Result<(), Error> {
+        let ticks = u64::from(tick.ticks);
+        let header = tick.header;
+        let process = processes.get(header.pid);
+        let stack = match tick.state {
+            None => self.frames.idle(&mut self.writer)?,
+            Some(_) => self.stack(process, &header, &tick.stack, |stack| {
+                stack.ticks += ticks;
+            })?,
+        };
+        self.name_thread(process, &header)?;
+        self.writer.tick(&ClockTick {
+            cpu: header.cpu,
+            time: header.time,
+            stack,
+            tid: header.tid,
+            pid: header.pid,
+            state: Microstate::KernelCpu,
+            ticks: tick.ticks,
+        })?;
+
+        self.recorded.ticks += ticks;
+        self.recorded.packets += 1;
+        self.count_stack(&tick.stack);
+        self.recorded.irq_work += if tick.irq_work { ticks } else { 0 };
+        let Some(state) = tick.state else {
+            return Ok(());
+        };
+        let name = process.and_then(|process| process.name.as_deref());
+        if name.is_none() && header.pid != 0 {
+            self.recorded.unnamed += ticks;
+        }
+        self.accounts.tick(owner(processes, &header), state, ticks);
+        Ok(())
+    }
+
+    /// Writes an overflow of a counter on a CPU; `processes` is as it was at its time.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn cpu_overflow(
+        &mut self,
+        processes: &Processes,
+        overflow: &CpuOverflow,
+    ) -> Result<(), Error> {
+        let header = overflow.thread.header;
+        let process = processes.get(header.pid);
+        let stack = KernelStack {
+            frames: overflow.thread.kernel.clone(),
+            truncated: overflow.thread.truncated,
+            missing: false,
+        };
+        let stack = self.stack(process, &header, &stack, |_| {})?;
+        self.name_thread(process, &header)?;
+        self.writer
+            .counted(&counter_event(&header, stack, overflow.cpu))?;
+        self.recorded.overflows += 1;
+        Ok(())
+    }
+
+    /// Adds an off-CPU interval to the sums of its kernel stack.
+    ///
+    /// # Errors
+    /// When the stack can't be written.
+    pub fn off_cpu(&mut self, off_cpu: &OffCpu) -> Result<(), Error> {
+        self.count_stack(&off_cpu.stack);
+        if off_cpu.stack.frames.is_empty() {
+            return Ok(());
+        }
+        self.kernel_stack(&off_cpu.stack, |stack| {
+            for (sum, ticks) in stack.away.iter_mut().zip(off_cpu.ticks) {
+                *sum += u64::from(ticks);
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Writes what a thread did that no subexperiment holds; `processes` may be of a later time,
+    /// when another process has its number.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn interval(
+        &mut self,
+        processes: &Processes,
+        interval: &StateInterval,
+    ) -> Result<(), Error> {
+        if interval.is_empty() {
+            return Ok(());
+        }
+        let header = interval.header;
+        let process = processes.with_serial(header.pid, interval.instance);
+        let stack = KernelStack {
+            frames: interval.kernel.clone(),
+            truncated: interval.truncated,
+            missing: false,
+        };
+        let stack = self.stack(process, &header, &stack, |_| {})?;
+        self.name_thread(process, &header)?;
+        if let Some(overflow) = interval.overflow {
+            return self
+                .writer
+                .counted(&counter_event(&header, stack, overflow));
+        }
+        let mut counts = [0; Microstate::PER_THREAD];
+        counts[interval.state.number() as usize] = interval.ticks;
+        self.recorded.arrays += 1;
+        self.recorded.array_ticks += u64::from(interval.ticks);
+        self.writer.tick_array(&TickArray {
+            cpu: header.cpu,
+            time: header.time,
+            stack,
+            tid: header.tid,
+            pid: header.pid,
+            ticks: counts,
+            detail: interval.detail.number(),
+        })
+    }
+
+    /// Adds the exact times of a thread; `processes` is as it was at the record's time.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn thread(&mut self, processes: &Processes, thread: &ThreadTimes) -> Result<(), Error> {
+        if !thread.ended {
+            self.accounts.lives(*thread);
+            return Ok(());
+        }
+        let times = self.accounts.ends(owner(processes, &thread.head), thread);
+        self.samples.ended(&mut self.writer, thread, &times)
+    }
+
+    /// Adds the exact times of the threads that still live: the recording is over.
+    pub fn close_threads(&mut self, processes: &Processes) {
+        let mut living: Vec<_> = self.accounts.living().map(|(thread, _)| *thread).collect();
+        living.sort_by_key(|thread| (thread.head.pid, thread.head.tid));
+        for thread in living {
+            self.accounts.ends(owner(processes, &thread.head), &thread);
+        }
+    }
+
+    /// Writes a sample of an instant of which all records were applied.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn sample(&mut self, at: u64, label: &str) -> Result<(), Error> {
+        self.samples
+            .take(&mut self.writer, &self.accounts, at, label)
+    }
+
+    /// Returns the sample records of all processes at an instant of which all records were applied,
+    /// by number and instance.
+    pub fn usage_by_process(
+        &mut self,
+        processes: &Processes,
+        at: u64,
+    ) -> HashMap<(u32, u64), UsageRecord> {
+        let serial = |pid| processes.get(pid).map_or(0, |process| process.serial);
+        self.samples.of_processes(&self.accounts, at, serial)
+    }
+
+    /// Returns the processes that have threads.
+    #[must_use]
+    pub fn living_processes(&self) -> HashSet<u32> {
+        let living = self.accounts.living();
+        living.map(|(thread, _)| thread.head.pid).collect()
+    }
+
+    /// Drops what is only known of processes that are not known any more.
+    pub fn evict(&mut self, processes: &Processes) {
+        self.frames.evict(processes);
+    }
+
+    /// Writes an event of the run: pause, resume, comment. It is made from its time in the
+    /// experiment; `now` is CLOCK_MONOTONIC nanoseconds.
+    ///
+    /// # Errors
+    /// When the log can't be written.
+    pub fn log_at(&mut self, now: u64, event: impl FnOnce(u64) -> LogEvent) -> Result<(), Error> {
+        self.writer.log(&event(self.at(now)))
+    }
+
+    /// Returns an instant of CLOCK_MONOTONIC in the experiment's time.
+    fn at(&self, now: u64) -> u64 {
+        now.saturating_sub(self.start)
+    }
+
+    /// The experiment's directory.
+    #[must_use]
+    pub fn dir(&self) -> &ExperimentDir {
+        self.writer.dir()
+    }
+
+    /// What is archived (`-A`).
+    #[must_use]
+    pub fn archive(&self) -> Archive {
+        self.archive
+    }
+
+    /// The zero of the experiment's times, CLOCK_MONOTONIC nanoseconds.
+    #[must_use]
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Bytes written, archives not counted.
+    #[must_use]
+    pub fn bytes_written(&self) -> u64 {
+        self.writer.bytes_written()
+    }
+
+    /// Writes a file of our own as a whole.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn side_file(&mut self, name: &str, text: &str) -> Result<(), Error> {
+        self.writer.side_file(name, text.as_bytes())
+    }
+
+    /// Removes the experiment, for a start that failed after all.
+    ///
+    /// # Errors
+    /// When it can't be removed.
+    pub fn discard(self) -> Result<(), Error> {
+        self.writer.discard()
+    }
+
+    /// Closes the experiment. `stopped` is when data were stopped.
+    ///
+    /// # Errors
+    /// When the closing can't be written.
+    pub fn close(self, stopped: u64) -> Result<(), Error> {
+        let at = self.at(stopped);
+        self.writer.close(at).map(drop)
+    }
+
+    fn count_stack(&mut self, stack: &KernelStack) {
+        self.recorded.truncated += u64::from(stack.truncated);
+        self.recorded.no_stack += u64::from(stack.missing);
+    }
+
+    /// Names a thread in the log, where it has no name there yet or another one.
+    fn name_thread(&mut self, process: Option<&Process>, header: &Head) -> Result<(), Error> {
+        let at = self.at(header.time);
+        let name = header.name.bytes();
+        let Some(at) = self.names.tell(header.pid, header.tid, name, at) else {
+            return Ok(());
+        };
+        let name = match header.tid {
+            0 => "swapper".to_owned(),
+            _ => printable(name),
+        };
+        let process = process.and_then(|process| process.name.as_deref());
+        self.writer.log(&LogEvent::Thread {
+            at,
+            tid: header.tid,
+            name,
+            group: format!("{}, pid {}", shown_name(header.pid, process), header.pid),
+        })
+    }
+
+    /// Returns the number of a stack: the kernel's, or where there is none that of the process in
+    /// user mode. `count` adds to a kernel stack's ticks.
+    fn stack(
+        &mut self,
+        process: Option<&Process>,
+        header: &Head,
+        stack: &KernelStack,
+        count: impl FnOnce(&mut StackTicks),
+    ) -> Result<StackUid, Error> {
+        if stack.frames.is_empty() {
+            let at = self.at(header.time);
+            return self.frames.user(&mut self.writer, process, header.pid, at);
+        }
+        self.kernel_stack(stack, count)
+    }
+
+    fn kernel_stack(
+        &mut self,
+        stack: &KernelStack,
+        count: impl FnOnce(&mut StackTicks),
+    ) -> Result<StackUid, Error> {
+        let (mut frames, mut end) = (stack.frames.to_vec(), StackEnd::Complete);
+        if stack.truncated {
+            frames.push(TRUNCATED);
+            end = StackEnd::Truncated;
+        }
+        if let Some(known) = self.accounts.stacks.get_mut(&*frames) {
+            count(known);
+            return Ok(known.uid);
+        }
+        let uid = self.writer.stack(&stack.frames, end)?;
+        let mut ticks = StackTicks::new(uid);
+        count(&mut ticks);
+        self.accounts.stacks.insert(frames.into(), ticks);
+        Ok(uid)
+    }
+}
+
+fn counter_event(header: &Head, stack: StackUid, overflow: CounterOverflow) -> CounterEvent {
+    CounterEvent {
+        cpu: header.cpu,
+        time: header.time,
+        stack,
+        tid: header.tid,
+        pid: header.pid,
+        tag: overflow.tag,
+        value: overflow.value,
+    }
+}
+
+fn owner(processes: &Processes, header: &Head) -> Owner {
+    let process = processes.get(header.pid);
+    Owner {
+        pid: header.pid,
+        serial: process.map_or(0, |process| process.serial),
+        tid: header.tid,
+        name: shown_name(
+            header.pid,
+            process.and_then(|process| process.name.as_deref()),
+        ),
+    }
+}
+
+/// Returns a process's name as the experiment and the summary show it.
+fn shown_name(pid: u32, name: Option<&[u8]>) -> String {
+    match name {
+        Some(name) => printable(name),
+        None if pid == 0 => "swapper".to_owned(),
+        None => "unknown".to_owned(),
+    }
+}

@@ -1,0 +1,61 @@
+//! The kernel's code that came during the run: BPF programs and modules.
+
+use experiment_format::Error;
+use experiment_format::log::LogEvent;
+use experiment_format::losses::Losses;
+use experiment_format::map::MapEvent;
+
+use super::Founder;
+use crate::plan::Archive;
+
+impl Founder {
+    /// Writes where the BPF programs are that came since the last time, and which are gone. Returns
+    /// the same for the subexperiments.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn write_programs(&mut self) -> Result<Vec<MapEvent>, Error> {
+        if self.archive == Archive::Off {
+            return Ok(Vec::new());
+        }
+        let maps = self.kernel.archive_programs(self.writer.dir())?;
+        self.place(maps)
+    }
+
+    /// Writes the kernel's load objects that came during the run. `give_up` is asked before each.
+    /// Returns where they are, for the subexperiments.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn write_late_objects(
+        &mut self,
+        give_up: &mut impl FnMut() -> bool,
+    ) -> Result<Vec<MapEvent>, Error> {
+        let stacks = self.accounts.stacks.keys();
+        let maps = self.kernel.archive_late(
+            self.writer.dir(),
+            self.archive,
+            stacks.map(|frames| &**frames),
+            give_up,
+        )?;
+        self.place(maps)
+    }
+
+    fn place(&mut self, maps: Vec<MapEvent>) -> Result<Vec<MapEvent>, Error> {
+        maps.iter().try_for_each(|event| self.writer.map(event))?;
+        Ok(maps)
+    }
+
+    /// Writes the losses into the header that every report shows: zeros as a comment, anything else
+    /// as a warning.
+    ///
+    /// # Errors
+    /// When the log can't be written.
+    pub fn log_losses(&mut self, now: u64, losses: &Losses) -> Result<(), Error> {
+        let text = losses.line();
+        self.log_at(now, |at| match losses.none() {
+            true => LogEvent::Comment { at, text },
+            false => LogEvent::Warning { at, text },
+        })
+    }
+}

@@ -1,0 +1,90 @@
+//! What the founder's `log.xml` begins with: how it was recorded.
+
+use ::counters::event::Request;
+use bpf::Emission;
+use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
+use experiment_format::microstate::NumStates;
+use experiment_format::packet::{ClockTick, TickArray};
+
+use super::counters;
+use super::machine;
+use crate::plan::Plan;
+use crate::record::dry_run;
+
+/// The header of an experiment that is recorded as planned.
+pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emission>) -> LogHeader {
+    let seconds = |time: std::time::Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+    let mut settings = Vec::new();
+    if !plan.record_idle {
+        settings.push(Setting::NoIdle);
+    }
+    settings.extend(plan.limit.map(|bytes| Setting::Limit(bytes >> 20)));
+    settings.extend(
+        plan.sample_period
+            .map(|period| Setting::SamplePeriod(seconds(period))),
+    );
+    if !plan.start.is_zero() {
+        settings.push(Setting::DelayStart(seconds(plan.start)));
+    }
+    settings.extend(plan.end.map(|end| Setting::Terminate(seconds(end))));
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    LogHeader {
+        collector: concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned(),
+        system: machine::describe(),
+        pid: std::process::id(),
+        command_line: "kernel".to_owned(),
+        // In this order: the last one tells gprofng how many states there are.
+        profiles: vec![
+            ProfileDecl::ThreadNames,
+            ProfileDecl::Clock {
+                tick_us: plan.period_us,
+                states: NumStates::Kernel,
+                packets: vec![ClockTick::declaration()],
+            },
+            ProfileDecl::Clock {
+                tick_us: plan.period_us,
+                states: NumStates::Solaris,
+                packets: vec![TickArray::declaration()],
+            },
+        ]
+        .into_iter()
+        .chain(counters::declare(requests))
+        .collect(),
+        driver_version: Some(concat!("kcollect BPF ", env!("CARGO_PKG_VERSION")).to_owned()),
+        settings,
+        comments: vec![
+            format!("kernel: {}", machine::kernel()),
+            format!("command: {}", words.collect::<Vec<_>>().join(" ")),
+            format!("plan: {}", dry_run::describe(plan).join("; ")),
+            "samples: exact times and counts of all threads since the recording began; system calls are those that read \
+             and write; those of each thread are in threads.jsonl"
+                .to_owned(),
+            match emission {
+                Some(emission) => format!("user side of what was recorded in the kernel: told {emission}"),
+                None => format!(
+                    "user side of what was recorded in the kernel: not told, since no process is followed; this kernel would \
+                     have it told {}",
+                    Emission::probe()
+                ),
+            },
+        ]
+        .into_iter()
+        .chain(counters::described(requests))
+        .collect(),
+        ..LogHeader::default()
+    }
+}
+
+/// An experiment whose zero is now.
+pub(super) fn run() -> StartTime {
+    StartTime {
+        tstamp: host::machine::now(),
+        wall: wall_clock(),
+        tm_zone: 0,
+    }
+}
+
+fn wall_clock() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs() as i64)
+}

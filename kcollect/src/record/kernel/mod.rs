@@ -1,0 +1,14 @@
+//! The kernel's side of an experiment: its symbols, and the founder.
+
+pub mod accounts;
+pub mod archive;
+pub mod code;
+pub mod counters;
+pub mod decode;
+pub mod founder;
+mod header;
+pub mod kcore;
+mod machine;
+pub mod samples;
+pub mod symbols;
+pub mod times;

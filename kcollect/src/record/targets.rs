@@ -1,0 +1,85 @@
+//! Whether the processes and threads of `-T` exist.
+
+use host::Root;
+use host::exit::{Failure, Kind};
+
+use crate::plan::Target;
+
+const CURE: &str = "see `ps -eLo pid,tid,comm` for what runs";
+
+/// Makes sure that every target exists now. It may be gone in the next moment, which the session
+/// has to bear.
+///
+/// # Errors
+/// [`Kind::NoInput`] names the first one that does not exist, or that is a thread where a process
+/// was asked for.
+pub fn check_targets(targets: &[Target]) -> Result<(), Failure> {
+    check(targets, &Root::machine())
+}
+
+fn check(targets: &[Target], root: &Root) -> Result<(), Failure> {
+    targets
+        .iter()
+        .try_for_each(|target| check_one(*target, root))
+}
+
+fn check_one(Target { pid, tid }: Target, root: &Root) -> Result<(), Failure> {
+    // /proc/N answers for every thread N, though it lists processes only: the group leader tells
+    // them apart.
+    let leader = root
+        .text(&format!("/proc/{pid}/status"))
+        .and_then(|status| {
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse::<u32>().ok())
+        });
+    match leader {
+        None => Err(Failure::new(
+            Kind::NoInput,
+            format!("-T {pid}: no such process"),
+            CURE,
+        )),
+        Some(leader) if leader != pid => Err(Failure::new(
+            Kind::NoInput,
+            format!("-T {pid}: {pid} is a thread of process {leader}"),
+            format!("type -T {leader}/{pid}"),
+        )),
+        Some(_) => match tid {
+            Some(tid) if !root.exists(&format!("/proc/{pid}/task/{tid}")) => Err(Failure::new(
+                Kind::NoInput,
+                format!("-T {pid}/{tid}: process {pid} has no thread {tid}"),
+                CURE,
+            )),
+            _ => Ok(()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use host::tree::Tree;
+
+    fn target(pid: u32, tid: Option<u32>) -> Target {
+        Target { pid, tid }
+    }
+
+    #[test]
+    fn processes_and_their_threads() {
+        let tree = Tree::new()
+            .file("/proc/10/status", "Name:\tsshd\nTgid:\t10\n")
+            .file("/proc/10/task/11/status", "Name:\tsshd\nTgid:\t10\n")
+            .file("/proc/11/status", "Name:\tsshd\nTgid:\t10\n");
+        let check =
+            |targets: &[Target]| check(targets, &tree.root()).map_err(|failure| failure.line());
+        assert_eq!(check(&[target(10, None), target(10, Some(11))]), Ok(()));
+        insta::assert_snapshot!(check(&[target(12, None)]).unwrap_err(), @"kcollect: -T 12: no such process: see `ps -eLo pid,tid,comm` for what runs");
+        insta::assert_snapshot!(check(&[target(10, Some(12))]).unwrap_err(), @"kcollect: -T 10/12: process 10 has no thread 12: see `ps -eLo pid,tid,comm` for what runs");
+        insta::assert_snapshot!(check(&[target(11, None)]).unwrap_err(), @"kcollect: -T 11: 11 is a thread of process 10: type -T 10/11");
+    }
+
+    #[test]
+    fn this_process_exists() {
+        assert_eq!(check_targets(&[target(std::process::id(), None)]), Ok(()));
+    }
+}

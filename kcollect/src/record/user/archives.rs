@@ -1,0 +1,140 @@
+//! What is archived of the files of followed processes (`-A`), and when.
+//!
+//! It goes on in the background from the moment that a process is followed; at the end what is left
+//! is waited for, and the user may give up on that. With `-A usedldobjects` a file is archived once
+//! a stack was seen in it, with `-A usedsrc` the sources come last, when all lines are known.
+
+use std::io;
+use std::time::Duration;
+
+use experiment_format::directory::ExperimentDir;
+use host::machine;
+use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::{Gid, Pid, getgid, getgroups, getppid, getuid};
+use procfs::process::Process;
+use user_collector::archive::{Account, Archivist, Asker, Sources};
+use user_collector::objects::{Objects, VDSO};
+
+use super::LoadedCode;
+use crate::plan::Archive;
+
+/// Begins to archive as the command line says. `taken` are the kernel's load objects, whose names
+/// no file gets.
+///
+/// # Errors
+/// When the directory can't be made, or there is no thread to be had.
+pub fn begin<'a>(
+    objects: &mut Objects,
+    archive: Archive,
+    dir: &ExperimentDir,
+    taken: impl Iterator<Item = &'a str>,
+) -> io::Result<()> {
+    let taken: Vec<&str> = taken.chain([VDSO]).collect();
+    taken.iter().for_each(|name| objects.reserve(name));
+    let sources = match archive {
+        Archive::Off => return Ok(()),
+        Archive::LoadObjects | Archive::UsedLoadObjects => Sources::None,
+        Archive::UsedSources => Sources::Used,
+        Archive::Sources | Archive::All => Sources::All,
+    };
+    let dir = dir.for_archiver().map_err(io::Error::other)?;
+    let archivist = Archivist::start(dir, asker(), sources, taken)?;
+    // Each object has a descriptor here, and another one until its unwind table is made; the rest
+    // is for all else.
+    let (descriptors, _) = getrlimit(Resource::RLIMIT_NOFILE).map_err(io::Error::from)?;
+    let most = usize::try_from(descriptors / 4).unwrap_or(usize::MAX);
+    objects.archive_by(archivist, archive == Archive::UsedLoadObjects, most);
+    Ok(())
+}
+
+/// Who asked for the recording, to whom all that is archived is given: the user behind sudo, or
+/// whoever runs this.
+fn asker() -> Asker {
+    let Some((uid, gid)) = machine::sudo_user() else {
+        let groups = getgroups()
+            .unwrap_or_default()
+            .into_iter()
+            .chain([getgid()]);
+        return Asker {
+            uid: getuid().as_raw(),
+            groups: groups.map(Gid::as_raw).collect(),
+        };
+    };
+    let mut groups = groups_of(uid, getppid()).unwrap_or_default();
+    groups.push(gid);
+    Asker { uid, groups }
+}
+
+/// The groups of a user, as the kernel knows them of the nearest process that is the user's: this
+/// one, or one above it, such as the shell behind sudo. Nothing where there is none any more.
+///
+/// Not those of the group database: to look there is to load the machine's libraries, of whatever C
+/// library it has, which a program that needs none must not do.
+fn groups_of(uid: u32, process: Pid) -> Option<Vec<u32>> {
+    let mut process = process.as_raw();
+    // Each of them once; a chain that changes meanwhile ends somewhere too.
+    for _ in 0..100 {
+        let status = Process::new(process).ok()?.status().ok()?;
+        if status.ruid == uid {
+            return Some(status.groups);
+        }
+        process = status.ppid;
+    }
+    None
+}
+
+/// How far the archiver is: load objects archived, all of them, and files left to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArchiveProgress {
+    /// Load objects archived.
+    pub done: usize,
+    /// All load objects.
+    pub all: usize,
+    /// Files left to be read, those for their sources included.
+    pub left: usize,
+}
+
+impl LoadedCode {
+    /// Waits until all is archived, at most so long. Returns how far it is; none once all is done.
+    pub fn archiving(&mut self, at_most: Duration) -> Option<ArchiveProgress> {
+        let archivist = self.objects.archivist()?;
+        let (done, all) = (!archivist.wait(at_most)).then(|| archivist.progress())?;
+        Some(ArchiveProgress {
+            done,
+            all,
+            left: archivist.left(),
+        })
+    }
+
+    /// Leaves out what is not archived by now.
+    pub fn give_up_archiving(&mut self) {
+        if let Some(archivist) = self.objects.archivist() {
+            archivist.give_up();
+        }
+    }
+
+    /// Returns what came of archiving; none where nothing was to be archived.
+    #[must_use]
+    pub fn archived(&self) -> Option<&Account> {
+        self.objects.archived()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_those_of_the_nearest_process_of_the_user() {
+        let mut own: Vec<_> = getgroups().unwrap().into_iter().map(Gid::as_raw).collect();
+        own.sort_unstable();
+        let told = groups_of(getuid().as_raw(), nix::unistd::getpid());
+        let told = told.map(|mut groups| {
+            groups.sort_unstable();
+            groups
+        });
+        assert_eq!(told, Some(own));
+        // No process is this one's.
+        assert_eq!(groups_of(u32::MAX, nix::unistd::getpid()), None);
+    }
+}

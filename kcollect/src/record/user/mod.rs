@@ -1,0 +1,319 @@
+//! User space: the processes, what they have mapped, and the user stacks of what their threads did.
+//!
+//! A state interval waits in the [join](user_collector::join) for the user stack that is captured
+//! when its thread returns to user mode. Complete ones go to the [router](super::route), which
+//! knows the experiment. Four parts know one thing each: the [tracker] which processes there are,
+//! the [policy](follow_policy) which of them are followed, the [resolver](resolve_stack) how their
+//! stacks are unwound, the [publisher](publish) what the BPF programs know of them.
+
+pub mod archives;
+pub mod follow_policy;
+mod process_events;
+pub mod publish;
+pub mod resolve_stack;
+pub mod subexperiment;
+pub mod tracker;
+mod unmapped;
+pub mod user_stack;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bpf::unwind::End;
+use bpf::{Entry, TickCollector};
+use experiment_format::microstate::Microstate;
+use experiment_format::usage::UsageRecord;
+use nix::unistd::Pid;
+use user_collector::follow::Follow;
+use user_collector::jit::Room;
+use user_collector::join::{Join, Joined};
+use user_collector::objects::Objects;
+use user_collector::process::Processes;
+use user_collector::spaces::{Code, Spaces};
+
+use self::follow_policy::FollowPolicy;
+use self::publish::TablePublisher;
+use self::resolve_stack::StackResolver;
+use self::tracker::{FirstRecord, ProcessTracker};
+use self::user_stack::UserStack;
+use super::interval::StateInterval;
+use super::route::{Known, Router};
+
+/// The longest wait for the unwind tables of what runs, before data are taken.
+const TABLES_BEFORE_DATA: Duration = Duration::from_millis(500);
+
+/// Which processes to follow.
+#[derive(Debug)]
+pub struct Rule {
+    /// As `-F` says.
+    pub follow: Follow,
+    /// These, whatever it says.
+    pub pids: Vec<u32>,
+    /// And what a followed process forks.
+    pub descendants: bool,
+}
+
+impl Rule {
+    /// Returns whether any process may be followed.
+    #[must_use]
+    pub fn follows(&self) -> bool {
+        !matches!(self.follow, Follow::Off) || !self.pids.is_empty()
+    }
+}
+
+/// What is mapped where, in which files, and what is known of the files.
+#[derive(Debug)]
+pub struct LoadedCode {
+    /// Address spaces by process.
+    pub spaces: Spaces,
+    /// Load objects, with their unwind tables and archives.
+    pub objects: Objects,
+    /// The memory that functions made at run time may take.
+    pub jit_memory: Room,
+}
+
+impl LoadedCode {
+    /// Returns what a process has mapped for execution.
+    #[must_use]
+    pub fn mapped_by(&mut self, pid: u32) -> Code {
+        let space = self.spaces.get_mut(pid);
+        space.map(|space| space.code()).unwrap_or_default()
+    }
+}
+
+/// Everything that is known of user space.
+#[derive(Debug)]
+pub struct UserSpace {
+    tracker: ProcessTracker,
+    policy: FollowPolicy,
+    /// What is mapped.
+    pub code: LoadedCode,
+    /// User stacks.
+    pub resolver: StackResolver,
+    publisher: TablePublisher,
+    join: Join<StateInterval, UserStack>,
+}
+
+impl UserSpace {
+    /// Returns user space without a process.
+    #[must_use]
+    pub fn new(rule: Rule, objects: Objects) -> UserSpace {
+        UserSpace {
+            tracker: ProcessTracker::default(),
+            policy: FollowPolicy::new(rule),
+            code: LoadedCode {
+                spaces: Spaces::default(),
+                objects,
+                jit_memory: Room::default(),
+            },
+            resolver: StackResolver::default(),
+            publisher: TablePublisher::default(),
+            join: Join::default(),
+        }
+    }
+
+    /// Adds what a thread did, which waits for its user stack or goes on to the router.
+    pub fn interval(
+        &mut self,
+        router: &mut Router,
+        processes: &Processes,
+        interval: StateInterval,
+    ) {
+        let header = interval.header;
+        let on_cpu = matches!(
+            interval.state,
+            Microstate::User | Microstate::System | Microstate::Trap
+        );
+        let by_pid = self.policy.names_pid(header.pid);
+        let (instance, process) = self.tracker.track(processes, header.pid);
+        process.chosen |= by_pid;
+        process.ticked |= on_cpu;
+        if process.first.is_none() {
+            let (chosen, ticked) = (process.chosen, process.ticked);
+            if chosen || self.policy.chooses(processes, header.pid, ticked) {
+                self.choose(processes, instance, &interval);
+            }
+        }
+        let ticks = u64::from(interval.ticks);
+        let complete = self
+            .join
+            .recorded(header.tid, header.entry, ticks, interval);
+        self.route(router, processes, complete);
+    }
+
+    /// The process is followed from this interval on.
+    fn choose(&mut self, processes: &Processes, instance: u64, interval: &StateInterval) {
+        let header = &interval.header;
+        let name = processes
+            .get(header.pid)
+            .and_then(|process| process.name.as_deref())
+            .unwrap_or(header.name.bytes());
+        let first = FirstRecord {
+            at: header.time,
+            name: name.to_vec(),
+            descent: self.policy.descent(header.pid),
+        };
+        if let Some(process) = self.tracker.get_mut(instance) {
+            process.chosen = true;
+            process.first = Some(first);
+        }
+        if let Some(space) = self.code.spaces.get_mut(header.pid) {
+            space.keep_changes();
+        }
+    }
+
+    /// Adds the user stack that was captured when a thread returned to user mode.
+    pub fn user_return(&mut self, router: &mut Router, processes: &Processes, record: Entry) {
+        let (header, pid) = (record.head, record.head.pid);
+        let (slot, mut complete) = self.join.announced(header.tid, header.entry);
+        if self.code.spaces.get_mut(pid).is_none() {
+            self.code.spaces.found(pid, [], header.time);
+        }
+        if let Some(space) = self.code.spaces.get_mut(pid) {
+            if space.executes(record.execution) {
+                self.publisher.changed(pid);
+            }
+            let followed = self
+                .policy
+                .may_follow(processes, self.tracker.with_pid(pid), pid);
+            let stack = match followed {
+                true => {
+                    self.resolver
+                        .resolve(&mut self.code, &self.publisher, processes, slot, record)
+                }
+                false => Some(UserStack {
+                    frames: Vec::new(),
+                    end: End::NoTable,
+                    guessed: false,
+                }),
+            };
+            if let Some(stack) = stack {
+                complete.extend(self.join.resolved(slot, Arc::new(stack)));
+            }
+        }
+        self.route(router, processes, complete);
+    }
+
+    /// A thread exited: what it did waits for no user stack any more.
+    pub fn thread_exited(&mut self, router: &mut Router, processes: &Processes, tid: u32) {
+        let complete = self.join.ended(tid);
+        self.route(router, processes, complete);
+    }
+
+    /// Unwinds the stack copies whose tables are there now; all of them when `last`.
+    pub fn unwind_copies(&mut self, router: &mut Router, processes: &Processes, last: bool) {
+        let resolved =
+            self.resolver
+                .unwind_copies(&mut self.code, &mut self.publisher, processes, last);
+        for (slot, stack) in resolved {
+            let complete = self.join.resolved(slot, Arc::new(stack));
+            self.route(router, processes, complete);
+        }
+    }
+
+    /// No record follows: all that waits goes on to the router.
+    pub fn finish(&mut self, router: &mut Router, processes: &Processes) {
+        self.unwind_copies(router, processes, true);
+        let complete = self.join.close();
+        self.route(router, processes, complete);
+        router.finish(&mut self.known(processes));
+    }
+
+    fn route(
+        &mut self,
+        router: &mut Router,
+        processes: &Processes,
+        complete: Vec<(StateInterval, Option<Arc<UserStack>>)>,
+    ) {
+        let mut known = self.known(processes);
+        for (interval, stack) in complete {
+            router.route(&mut known, interval, stack);
+        }
+    }
+
+    /// What the router has to know of processes.
+    pub(super) fn known<'a>(&'a mut self, processes: &'a Processes) -> Known<'a> {
+        Known {
+            processes,
+            tracker: &mut self.tracker,
+            policy: &self.policy,
+            code: &mut self.code,
+        }
+    }
+
+    /// Writes a sample of each followed process; `usage` returns the record of one, by number and
+    /// instance.
+    pub fn sample(
+        &self,
+        router: &mut Router,
+        sample: (u64, &str),
+        usage: impl Fn(u32, u64) -> Option<UsageRecord>,
+    ) {
+        router.sample(&self.tracker, sample, usage);
+    }
+
+    /// Once a round: writes what is due.
+    pub fn maintain(&mut self, router: &mut Router, now: u64) {
+        router.maintain(&self.tracker, &mut self.code, now);
+    }
+
+    /// The recording is over: archives the rest, as fast as possible.
+    pub fn archive_rest(&mut self, router: &mut Router) {
+        router.archive_rest(&self.tracker, &mut self.code);
+    }
+
+    /// Publishes what changed to the BPF programs; `before_data` also processes that only the
+    /// snapshot found.
+    ///
+    /// # Errors
+    /// When the kernel has no memory for it.
+    pub fn publish(
+        &mut self,
+        collector: &mut TickCollector,
+        processes: &Processes,
+        before_data: bool,
+    ) -> Result<(), bpf::Error> {
+        let (policy, tracker) = (&self.policy, &self.tracker);
+        let may_follow = |pid| policy.may_follow(processes, tracker.with_pid(pid), pid);
+        self.publisher.publish(
+            collector,
+            &mut self.code,
+            processes,
+            may_follow,
+            before_data,
+        )
+    }
+
+    /// Publishes all that the snapshot found, with its unwind tables, so that stacks are unwound
+    /// from the first tick on.
+    ///
+    /// # Errors
+    /// When the kernel has no memory for it.
+    pub fn publish_snapshot(
+        &mut self,
+        collector: &mut TickCollector,
+        processes: &Processes,
+    ) -> Result<(), bpf::Error> {
+        self.publish(collector, processes, true)?;
+        let began = Instant::now();
+        while self.code.objects.waiting() > 0
+            && let Some(left) = TABLES_BEFORE_DATA.checked_sub(began.elapsed())
+        {
+            let ready = self.code.objects.wait(left);
+            self.publisher.tables_ready(&ready);
+        }
+        self.publish(collector, processes, true)
+    }
+
+    /// Returns the thread that makes unwind tables.
+    #[must_use]
+    pub fn table_maker(&self) -> Pid {
+        self.code.objects.table_maker()
+    }
+
+    /// Returns the counts of ticks by what became of their user stacks.
+    #[must_use]
+    pub fn joined(&self) -> Joined {
+        self.join.joined()
+    }
+}

@@ -1,0 +1,160 @@
+//! Stacks with an address where nothing is known to be mapped.
+//!
+//! The side-band has a record of each new mapping, but of none that moves (mremap(2)). So when a
+//! stack has such an address, the process's mappings are read, and the stack waits for them. Most
+//! such addresses are no code, but what a frame pointer pointed to: each reading without anything
+//! new doubles the pause until the next one.
+
+use std::collections::HashMap;
+
+use user_collector::join::Slot;
+
+use super::user_stack::StackCopy;
+
+/// The shortest pause between two readings of a process's mappings, nanoseconds.
+const MIN_PAUSE_NS: u64 = 200_000_000;
+/// The longest one.
+const MAX_PAUSE_NS: u64 = 60_000_000_000;
+/// The most processes whose mappings are read in a round.
+const MAX_READINGS: usize = 16;
+
+/// The stacks that wait, and the processes that are to be read.
+#[derive(Debug, Default)]
+pub(super) struct Unmapped {
+    by_pid: HashMap<u32, Reading>,
+    asked: Vec<u32>,
+}
+
+/// One process.
+#[derive(Debug)]
+struct Reading {
+    /// The time before which it is not read again.
+    next: u64,
+    pause: u64,
+    /// When the first of those that wait was taken.
+    since: u64,
+    waiting: Vec<(Slot, StackCopy)>,
+}
+
+impl Unmapped {
+    /// Adds a stack of an instant, to wait for the process's mappings. Returns it where they were
+    /// read not long ago.
+    pub(super) fn wait(&mut self, at: u64, slot: Slot, copy: StackCopy) -> Option<StackCopy> {
+        let reading = self.by_pid.entry(copy.pid).or_insert_with(|| Reading {
+            next: 0,
+            pause: MIN_PAUSE_NS,
+            since: 0,
+            waiting: Vec::new(),
+        });
+        if reading.waiting.is_empty() {
+            if at < reading.next {
+                return Some(copy);
+            }
+            reading.since = at;
+            self.asked.push(copy.pid);
+        }
+        reading.since = reading.since.min(at);
+        reading.waiting.push((slot, copy));
+        None
+    }
+
+    /// Returns the processes whose mappings are to be read now.
+    pub(super) fn take_asked(&mut self) -> Vec<u32> {
+        self.asked
+            .drain(..self.asked.len().min(MAX_READINGS))
+            .collect()
+    }
+
+    /// Returns the processes for whose mappings a stack waits.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = u32> {
+        let waiting =
+            |(pid, reading): (&u32, &Reading)| (!reading.waiting.is_empty()).then_some(*pid);
+        self.by_pid.iter().filter_map(waiting)
+    }
+
+    /// Returns the time of the first stack that waited for a process's mappings, and all of them.
+    pub(super) fn was_read(&mut self, pid: u32) -> (u64, Vec<(Slot, StackCopy)>) {
+        self.by_pid
+            .get_mut(&pid)
+            .map_or_else(Default::default, |reading| {
+                (reading.since, std::mem::take(&mut reading.waiting))
+            })
+    }
+
+    /// The mappings were read at an instant and held something new, or nothing.
+    pub(super) fn had_news(&mut self, pid: u32, at: u64, news: bool) {
+        if let Some(reading) = self.by_pid.get_mut(&pid) {
+            reading.pause = match news {
+                true => MIN_PAUSE_NS,
+                false => (2 * reading.pause).min(MAX_PAUSE_NS),
+            };
+            reading.next = at + reading.pause;
+        }
+    }
+
+    /// Drops a process that executed another program or is gone. Returns what waited.
+    pub(super) fn evict(&mut self, pid: u32) -> Vec<(Slot, StackCopy)> {
+        self.asked.retain(|asked| *asked != pid);
+        self.by_pid
+            .remove(&pid)
+            .map_or_else(Vec::new, |reading| reading.waiting)
+    }
+
+    /// Returns all that waits: no mappings are read any more.
+    pub(super) fn close(&mut self) -> Vec<(Slot, StackCopy)> {
+        self.asked.clear();
+        let readings = std::mem::take(&mut self.by_pid);
+        readings
+            .into_values()
+            .flat_map(|reading| reading.waiting)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bpf::unwind::Registers;
+    use user_collector::join::Join;
+    use user_collector::spaces::Code;
+
+    use super::*;
+
+    fn copy_of(pid: u32) -> StackCopy {
+        StackCopy {
+            unwound: Box::default(),
+            guessed: false,
+            registers: Registers::innermost(0, [0; 16]),
+            stack: Box::default(),
+            code: Code::default(),
+            pid,
+        }
+    }
+
+    #[test]
+    fn the_pause_doubles_with_each_reading_without_news() {
+        let (slot, _) = Join::<(), ()>::default().announced(7, 1);
+        let mut unmapped = Unmapped::default();
+        assert!(unmapped.wait(1000, slot, copy_of(7)).is_none());
+        assert!(unmapped.wait(900, slot, copy_of(7)).is_none());
+        assert_eq!(unmapped.take_asked(), [7]);
+        let (since, waiting) = unmapped.was_read(7);
+        assert_eq!((since, waiting.len()), (900, 2));
+
+        let mut at = 2000;
+        for pauses in [2, 4, 8] {
+            unmapped.had_news(7, at, false);
+            at += pauses * MIN_PAUSE_NS;
+            assert!(unmapped.wait(at - 1, slot, copy_of(7)).is_some());
+            assert!(unmapped.wait(at, slot, copy_of(7)).is_none());
+            assert_eq!(unmapped.take_asked(), [7]);
+            assert_eq!(unmapped.was_read(7).0, at);
+        }
+        unmapped.had_news(7, at, true);
+        assert!(unmapped.wait(at + MIN_PAUSE_NS, slot, copy_of(7)).is_none());
+        assert_eq!(unmapped.evict(7).len(), 1);
+        assert!(unmapped.take_asked().is_empty());
+        // Another process of that number, or another program.
+        assert!(unmapped.wait(at, slot, copy_of(7)).is_none());
+        assert_eq!(unmapped.close().len(), 1);
+    }
+}

@@ -1,0 +1,210 @@
+//! User stacks, and the unwinding of copied stack memory.
+
+use std::collections::BTreeMap;
+
+use bpf::unwind::{self, End, Found, Registers};
+use experiment_format::stacks::StackEnd;
+use serde::Serialize;
+use user_collector::maps::Mapping;
+use user_collector::objects::{Objects, Table};
+use user_collector::spaces::{Code, find};
+use user_collector::unwind::Rule;
+
+use super::publish::TablePublisher;
+
+/// The most frames of a stack, as in the BPF programs (`DEEPEST`).
+const MAX_FRAMES: usize = 1000;
+
+/// The user stack of a thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserStack {
+    /// Leaf first: where it was interrupted; callers as addresses inside the call.
+    pub frames: Vec<u64>,
+    /// Why the stack ends there.
+    pub end: End,
+    /// A frame was unwound by its frame pointer.
+    pub guessed: bool,
+}
+
+impl UserStack {
+    /// How it ends in the experiment.
+    #[must_use]
+    pub fn mark(&self) -> StackEnd {
+        match self.end {
+            End::Complete => StackEnd::Complete,
+            End::Deep => StackEnd::Truncated,
+            _ => StackEnd::UnwindFailed,
+        }
+    }
+}
+
+/// Ticks by how their user stack ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StackCounts {
+    /// Ticks, by the end.
+    #[serde(flatten)]
+    pub by_end: BTreeMap<End, u64>,
+    /// Ticks without a user stack that should have one.
+    pub missing: u64,
+    /// Ticks of exiting threads, whose memory was gone, and their user stack with it.
+    pub exiting: u64,
+    /// Ticks with a frame that was unwound by its frame pointer.
+    pub guessed: u64,
+}
+
+impl StackCounts {
+    /// Adds ticks with a user stack, or without, of a thread that ends or doesn't.
+    pub fn add(&mut self, stack: Option<&UserStack>, exiting: bool, ticks: u64) {
+        match stack {
+            Some(stack) => {
+                *self.by_end.entry(stack.end).or_default() += ticks;
+                self.guessed += if stack.guessed { ticks } else { 0 };
+            }
+            None if exiting => self.exiting += ticks,
+            None => self.missing += ticks,
+        }
+    }
+
+    /// Adds those of another.
+    pub fn merge(&mut self, other: &StackCounts) {
+        for (end, ticks) in &other.by_end {
+            *self.by_end.entry(*end).or_default() += ticks;
+        }
+        self.missing += other.missing;
+        self.exiting += other.exiting;
+        self.guessed += other.guessed;
+    }
+}
+
+/// Stack memory from some frame on, with all that is needed to unwind it.
+#[derive(Debug)]
+pub struct StackCopy {
+    /// The frames that were unwound already, leaf first.
+    pub unwound: Box<[u64]>,
+    /// One of these was unwound by its frame pointer.
+    pub guessed: bool,
+    /// The next frame.
+    pub registers: Registers,
+    /// The words from 128 bytes below its stack pointer on.
+    pub stack: Box<[u64]>,
+    /// What was mapped.
+    pub code: Code,
+    /// A process that mapped it.
+    pub pid: u32,
+}
+
+impl StackCopy {
+    /// Bytes that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.stack) + size_of_val(&*self.unwound) + size_of::<StackCopy>()
+    }
+
+    /// Keeps the innermost [`SHORT_WORDS`] of the stack.
+    pub fn shorten(&mut self) {
+        if self.stack.len() > SHORT_WORDS {
+            self.stack = self.stack[..SHORT_WORDS].into();
+        }
+    }
+
+    /// Unwinds it. None while a table is being made that it needs.
+    pub fn unwind(
+        &self,
+        objects: &mut Objects,
+        publisher: &TablePublisher,
+        relatives: &[u32],
+    ) -> Option<UserStack> {
+        let (mut waits, mut leaves) = (false, false);
+        let lowest = self.registers.general[usize::from(SP)].wrapping_sub(RED_ZONE);
+        let read = |address: u64| self.word(address.checked_sub(lowest)?);
+        let find = |address: u64| {
+            leaves = false;
+            let Some(mapping) = find(&self.code, address) else {
+                return Found::End(End::NoMapping);
+            };
+            let id = objects.of(self.pid, relatives, mapping);
+            match objects.get(id).map(|object| object.table.clone()) {
+                Some(Table::Pending) => {
+                    waits = true;
+                    Found::End(End::NoTable)
+                }
+                Some(Table::Ready(module)) => {
+                    let rule = file_address(mapping, &module, address)
+                        .map(|address| {
+                            let number = publisher.number_at(id, address);
+                            number.unwrap_or_else(|| module.table.number_at(address))
+                        })
+                        .filter(|number| *number != 0)
+                        .and_then(|number| objects.rule(number));
+                    leaves = rule
+                        .and_then(|rule| Rule::decode(&rule))
+                        .is_some_and(|rule| rule.changes_stacks());
+                    rule.map_or(Found::Guess, Found::Rule)
+                }
+                Some(Table::None) | None => Found::Guess,
+            }
+        };
+        let max_frames = MAX_FRAMES.saturating_sub(self.unwound.len());
+        let mut walked = unwind::walk(&self.registers, max_frames, find, read);
+        if waits {
+            return None;
+        }
+        // Of the goroutine's stack there is no copy, but this one has been walked to its first
+        // function.
+        if walked.end == End::Unreadable && leaves {
+            walked.end = End::Complete;
+        }
+        let mut frames = [&*self.unwound, &walked.frames].concat();
+        // A caller where no code is was no caller. The leaf is where it is.
+        if walked.end == End::NoMapping && frames.len() > 1 {
+            frames.pop();
+        }
+        Some(UserStack {
+            frames,
+            end: walked.end,
+            guessed: self.guessed || walked.guessed,
+        })
+    }
+
+    /// The stack as far as it is known without a table that it needs.
+    pub fn cut(self) -> UserStack {
+        let mut frames = self.unwound.into_vec();
+        frames.push(self.registers.at());
+        UserStack {
+            frames,
+            end: End::NoTable,
+            guessed: self.guessed,
+        }
+    }
+
+    /// The word so many bytes above the lowest that was copied.
+    fn word(&self, above: u64) -> Option<u64> {
+        let index = usize::try_from(above / 8).ok()?;
+        let low = *self.stack.get(index)?;
+        let shift = above % 8 * 8;
+        if shift == 0 {
+            return Some(low);
+        }
+        let high = *self.stack.get(index + 1)?;
+        Some(low >> shift | high << (64 - shift))
+    }
+}
+
+/// Bytes below the stack pointer that are copied too (`RED_ZONE` of the BPF side): OpenSSL's SHA-2
+/// has its frame address there.
+const RED_ZONE: u64 = 128;
+
+/// Words of a stack that is kept where room is short: most stacks are no longer.
+const SHORT_WORDS: usize = 1024;
+
+/// DWARF number of the stack pointer.
+const SP: u8 = 7;
+
+/// The address of the file's own space that is mapped at an address.
+fn file_address(
+    mapping: &Mapping,
+    module: &user_collector::modules::Module,
+    address: u64,
+) -> Option<u64> {
+    module.address_of(mapping.file_offset(address))
+}
