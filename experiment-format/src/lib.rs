@@ -29,7 +29,10 @@
 //!   they fill, `xml` the dialect of the text files.
 //! * [`reader`] reads it. [`address_space`] replays the map and [`functions`] reads the archives,
 //!   to get from an address and a time to a function.
+//! * [`losses`] counts what is missing from an experiment, and [`kernel`] has names that writers and
+//!   readers of experiments of the kernel share.
 //! * [`microstate`] has the states of a thread, which are columns of reports.
+//! * [`ids`] has the types of process and thread ids.
 //! * [`text`] makes names of processes safe to print.
 //!
 //! # What holds at any time
@@ -43,6 +46,7 @@
 //!
 //! ```
 //! use experiment_format::directory::{ExperimentDir, NameRequest};
+//! use experiment_format::ids::{Pid, Tid};
 //! use experiment_format::log::{Cpu, LogHeader, ProfileDecl, StartTime, System};
 //! use experiment_format::map::MapEvent;
 //! use experiment_format::microstate::{Microstate, NumStates};
@@ -68,7 +72,7 @@
 //!         pages: 1 << 20,
 //!         cpus: vec![Cpu { id: 0, mhz: 2600 }],
 //!     },
-//!     pid: 4242,
+//!     pid: Pid(4242),
 //!     command_line: "kernel".into(),
 //!     profiles: vec![
 //!         // The ticks of CPUs: the metric is "Kernel CPU Time", in ticks of 10 ms.
@@ -87,7 +91,7 @@
 //!     ..LogHeader::default()
 //! };
 //! let start = 1_000_000_000;
-//! let run = StartTime { tstamp: start, wall: 1_795_205_070, tm_zone: 0 };
+//! let run = StartTime { tstamp_ns: start, wall_s: 1_795_205_070, tm_zone_s: 0 };
 //! let mut writer = ExperimentWriter::create(dir, &header, run)?;
 //! writer.map(&MapEvent::Function { at: 0, vaddr: 0x2000, size: 256, name: "<IDLE>".into() })?;
 //! writer.sample(0, "start", &UsageRecord::default())?;
@@ -96,8 +100,8 @@
 //!     cpu: 0,
 //!     time: start + 10_000_000,
 //!     stack,
-//!     tid: 0,
-//!     pid: 0,
+//!     tid: Tid(0),
+//!     pid: Pid(0),
 //!     state: Microstate::KernelCpu,
 //!     ticks: 1,
 //! })?;
@@ -105,8 +109,8 @@
 //! let mut ticks = [0; Microstate::PER_THREAD];
 //! ticks[Microstate::Sleep as usize] = 7;
 //! let detail = Detail::BlockIo.number();
-//! let (cpu, time) = (0, start + 15_000_000);
-//! writer.tick_array(&TickArray { cpu, time, stack, tid: 12, pid: 12, ticks, detail })?;
+//! let (cpu, time, tid, pid) = (0, start + 15_000_000, Tid(12), Pid(12));
+//! writer.tick_array(&TickArray { cpu, time, stack, tid, pid, ticks, detail })?;
 //! let path = writer.close(20_000_000)?;
 //!
 //! let experiment = Experiment::open(&path)?;
@@ -121,7 +125,7 @@
 //!         slept += tick.ticks;
 //!     }
 //!     let leaf = tick.stack.and_then(|uid| stacks.get(uid)).unwrap().frames[0];
-//!     let at = tick.time - experiment.start().tstamp;
+//!     let at = tick.time - experiment.start().tstamp_ns;
 //!     let function = archives.function_at(&space, leaf, at)?.unwrap();
 //!     assert_eq!(function.name, Some("<IDLE>"));
 //! }
@@ -137,6 +141,7 @@ pub mod elf_image;
 pub mod error;
 mod file;
 pub mod functions;
+pub mod ids;
 pub mod kernel;
 pub mod log;
 pub mod losses;

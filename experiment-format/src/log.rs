@@ -11,6 +11,7 @@ pub(crate) mod event_encoder;
 
 use num_enum::{FromPrimitive, IntoPrimitive};
 
+use crate::ids::{Pid, Tid};
 use crate::microstate::NumStates;
 use crate::packet::PacketDecl;
 
@@ -194,9 +195,9 @@ pub struct LogHeader {
     /// The machine.
     pub system: System,
     /// The process that was profiled; in an experiment of the kernel, the collector.
-    pub pid: u32,
+    pub pid: Pid,
     /// The parent of that process.
-    pub ppid: Option<u32>,
+    pub ppid: Option<Pid>,
     /// The width of the words in the stacks.
     pub word_size: WordSize,
     /// The command line. Views show the part of its first word behind the last `/` as the program's
@@ -222,7 +223,7 @@ impl Default for LogHeader {
             version: FORMAT_VERSION.to_owned(),
             collector: String::new(),
             system: System::default(),
-            pid: 0,
+            pid: Pid::default(),
             ppid: None,
             word_size: WordSize::Bits64,
             command_line: String::new(),
@@ -240,11 +241,11 @@ impl Default for LogHeader {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StartTime {
     /// By the clock of the packets; less than 2^31 seconds.
-    pub tstamp: u64,
+    pub tstamp_ns: u64,
     /// Wall clock time since 1970.
-    pub wall: i64,
+    pub wall_s: i64,
     /// How far the local time is *behind* UTC (`timezone` of the C library).
-    pub tm_zone: i64,
+    pub tm_zone_s: i64,
 }
 
 /// An event of `log.xml`. Every `at` is in nanoseconds since the start, even where the file counts
@@ -293,7 +294,7 @@ pub enum LogEvent {
         /// Since when.
         at: u64,
         /// The thread.
-        tid: u32,
+        tid: Tid,
         /// Its name, shown unchanged: for one that a process chose, see [`crate::text::printable`].
         name: String,
         /// Its group, shown unchanged too, for instance `pid 1264`. A writer refuses `system`: for

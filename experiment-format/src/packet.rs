@@ -14,6 +14,7 @@ pub(crate) mod walk;
 use std::array;
 use std::iter::Flatten;
 
+use crate::ids::Pid;
 use crate::microstate::{Microstate, NumStates};
 use crate::stacks::StackUid;
 use crate::xml::write::Element;
@@ -99,14 +100,14 @@ pub enum Value<'a> {
 pub struct ClockRecord {
     /// The CPU; 0 if the packet has none.
     pub cpu: u32,
-    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp`].
+    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time: u64,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
     /// The thread: a thread id, or what `pthread_self` returned.
     pub thread: u64,
     /// The process, if the packet has one.
-    pub pid: Option<u32>,
+    pub pid: Option<Pid>,
     /// The number of the state: see [`Microstate`].
     pub state: u32,
     /// The number of ticks.
@@ -231,7 +232,7 @@ impl PacketLayout {
                 time: time?,
                 stack: stack.and_then(StackUid::new),
                 thread: thread?,
-                pid: process.map(|pid| pid as u32),
+                pid: process.map(|pid| Pid(pid as u32)),
                 state: 0,
                 ticks: 0,
                 detail: get(self.detail).unwrap_or_default() as u32,
@@ -335,6 +336,7 @@ impl PacketDecl {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Tid;
     use proptest::prelude::*;
 
     #[test]
@@ -345,8 +347,8 @@ mod tests {
             cpu: 1,
             time: 6,
             stack: StackUid::new(9).unwrap(),
-            tid: 2,
-            pid: 3,
+            tid: Tid(2),
+            pid: Pid(3),
             state: Microstate::KernelCpu,
             ticks: 5,
         };

@@ -16,7 +16,7 @@ use crate::microstate::Microstate;
 pub struct UsageRecord {
     /// The number of threads.
     pub threads: u32,
-    /// When the record was taken, by the clock of [`crate::log::StartTime::tstamp`].
+    /// When the record was taken, by the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time: u64,
     /// When the process began, by the same clock.
     pub created: u64,

@@ -15,6 +15,7 @@ use std::path::Path;
 use std::process::Command;
 
 use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogEvent, StartTime};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
@@ -83,8 +84,8 @@ fn root_ticks_end_and_the_experiment_is_closed() {
             cpu: 0,
             time: 1,
             stack,
-            tid: 1,
-            pid: 1,
+            tid: Tid(1),
+            pid: Pid(1),
             state,
             ticks: 1,
         };
@@ -173,8 +174,8 @@ fn root_a_file_system_that_cannot_reserve_space_is_accepted() {
             cpu: 0,
             time: n,
             stack,
-            tid: 1,
-            pid: 1,
+            tid: Tid(1),
+            pid: Pid(1),
             state,
             ticks: 1,
         };
@@ -204,8 +205,8 @@ fn add_records(sub: &mut SubexperimentWriter, n: u64) {
         cpu: 0,
         time: n,
         stack,
-        tid: 1,
-        pid: 1,
+        tid: Tid(1),
+        pid: Pid(1),
         ticks: [1; Microstate::PER_THREAD],
         detail: 0,
     };

@@ -13,6 +13,7 @@ mod synthetic;
 
 use std::path::PathBuf;
 
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
@@ -46,8 +47,8 @@ fn written(maps: &[MapEvent], ticks: &[(u64, u64, u32)]) -> Written {
             cpu: 0,
             time: START + at * SECOND,
             stack,
-            tid: 4242,
-            pid: 4242,
+            tid: Tid(4242),
+            pid: Pid(4242),
             state: Microstate::User,
             ticks: *ticks,
         };

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use experiment_format::elf_image::{ElfImage, ImageSymbol, PlacedText, TextSection};
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{Cpu, LogEvent, LogHeader, Setting, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
@@ -50,8 +51,8 @@ fn header() -> LogHeader {
             pages: 1 << 20,
             cpus: vec![Cpu { id: 0, mhz: 2600 }, Cpu { id: 3, mhz: 2600 }],
         },
-        pid: 4242,
-        ppid: Some(1),
+        pid: Pid(4242),
+        ppid: Some(Pid(1)),
         command_line: format!("kcollect -p on {}", printable(HOSTILE)),
         driver_version: Some("kcollect bpf 0.1".into()),
         settings: vec![
@@ -109,8 +110,8 @@ fn founder() -> Founder {
                 cpu,
                 time,
                 stack,
-                tid,
-                pid,
+                tid: Tid(tid),
+                pid: Pid(pid),
                 state,
                 ticks,
             })
@@ -415,7 +416,7 @@ fn exclusive(path: &Path) -> BTreeMap<String, f64> {
         if tick.state != Microstate::KernelCpu.number() || stack.frames.is_empty() {
             continue;
         }
-        let at = tick.time - experiment.start().tstamp;
+        let at = tick.time - experiment.start().tstamp_ns;
         let function = archives
             .function_at(&space, stack.frames[0], at)
             .unwrap()
@@ -478,8 +479,8 @@ fn a_killed_experiment_is_only_not_closed() {
             cpu: 0,
             time,
             stack,
-            tid: 1,
-            pid: 1,
+            tid: Tid(1),
+            pid: Pid(1),
             state,
             ticks: 1,
         };

@@ -15,6 +15,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
@@ -48,8 +49,8 @@ fn write_forever(parent: &Path) -> ! {
             cpu,
             time: n,
             stack,
-            tid,
-            pid,
+            tid: Tid(tid),
+            pid: Pid(pid),
             state,
             ticks: 1,
         };
@@ -105,7 +106,7 @@ fn check(path: &Path) -> u64 {
         assert_eq!(tick.time, count);
         let stack = stacks.get(tick.stack.unwrap()).unwrap();
         assert_eq!(stack.frames.len() as u64, tick.thread);
-        assert_eq!(Some(stack.end as u32), tick.pid);
+        assert_eq!(Some(Pid(stack.end as u32)), tick.pid);
         count += 1;
     }
     count

@@ -97,7 +97,7 @@ fn what_gprofng_collect_records_is_read() {
     for tick in experiment.ticks().unwrap() {
         let tick = tick.unwrap();
         assert_eq!(Microstate::try_from(tick.state), Ok(Microstate::LinuxCpu));
-        let at = tick.time - experiment.start().tstamp;
+        let at = tick.time - experiment.start().tstamp_ns;
         total += u64::from(tick.ticks.unsigned_abs()) * u64::from(*tick_us);
         let stack = stacks.get(tick.stack.unwrap()).unwrap();
         for frame in stack.frames {
@@ -118,7 +118,7 @@ fn what_gprofng_collect_records_is_read() {
         assert_eq!(packet.field("MSTATE"), Some(Value::Integer(10)));
         assert_eq!(
             packet.field("lwpid"),
-            Some(Value::Integer(header.pid.into()))
+            Some(Value::Integer(header.pid.0.into()))
         );
     }
     assert_eq!(packets.invalid(), 0);

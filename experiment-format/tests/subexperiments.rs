@@ -16,6 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use experiment_format::Error;
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogEvent, LogHeader};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::Microstate;
@@ -36,7 +37,7 @@ const PARENT: &str = "EXPERIMENT_FORMAT_SUBEXPERIMENTS";
 fn named(tid: u32, pid: u32) -> LogEvent {
     LogEvent::Thread {
         at: 0,
-        tid,
+        tid: Tid(tid),
         name: format!("worker{tid}"),
         group: format!("pid {pid}"),
     }
@@ -53,8 +54,8 @@ fn gprofng_adds_up_founder_and_subexperiments() {
             cpu: 0,
             time: START + 1,
             stack: idle,
-            tid: 0,
-            pid: 0,
+            tid: Tid(0),
+            pid: Pid(0),
             state: Microstate::KernelCpu,
             ticks: 300,
         })
@@ -142,7 +143,7 @@ fn gprofng_adds_up_founder_and_subexperiments() {
     for sub in &subs {
         let sub = Experiment::open(sub).unwrap();
         let read = sub.header();
-        let written = followed::header(read.pid);
+        let written = followed::header(read.pid.0);
         assert_eq!(
             (read.mpi_rank, &read.container),
             (written.mpi_rank, &written.container)

@@ -15,6 +15,7 @@ mod synthetic;
 use std::path::{Path, PathBuf};
 
 use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogEvent, LogHeader, ProfileDecl};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
@@ -76,7 +77,7 @@ fn name(writer: &mut ExperimentWriter, at: u64, tid: u32, name: &str, group: &st
     let (name, group) = (name.to_owned(), group.to_owned());
     let event = LogEvent::Thread {
         at,
-        tid,
+        tid: Tid(tid),
         name,
         group,
     };
@@ -92,8 +93,8 @@ fn tick(writer: &mut ExperimentWriter, at: u64, tid: u32, ticks: u32) {
         cpu,
         time,
         stack,
-        tid,
-        pid,
+        tid: Tid(tid),
+        pid: Pid(pid),
         state,
         ticks,
     };
@@ -163,7 +164,7 @@ fn a_name_from_the_start_on_is_that_of_all_packets() {
     let names: Vec<_> = Experiment::open(&path).unwrap().events().to_vec();
     let first = LogEvent::Thread {
         at: 0,
-        tid: 1264,
+        tid: Tid(1264),
         name: "sshd".into(),
         group: "pid 1264".into(),
     };
@@ -210,7 +211,7 @@ fn a_thread_in_the_group_system_is_hidden_and_so_refused() {
         let (name, group) = ("x".to_owned(), "system".to_owned());
         let event = LogEvent::Thread {
             at: 0,
-            tid: 1,
+            tid: Tid(1),
             name,
             group,
         };
@@ -229,7 +230,7 @@ fn a_name_that_is_not_declared_is_refused() {
     let mut writer = begin(tmp.path(), "ktest.1.er", false);
     let event = LogEvent::Thread {
         at: 0,
-        tid: 12,
+        tid: Tid(12),
         name: "x".into(),
         group: String::new(),
     };
@@ -449,8 +450,8 @@ fn packet(writer: &mut ExperimentWriter, n: u64, addresses: &[u64], chance: &mut
             cpu,
             time,
             stack,
-            tid,
-            pid,
+            tid: Tid(tid),
+            pid: Pid(pid),
             state: Microstate::KernelCpu,
             ticks: 1 + chance.below(9) as u32,
         };
@@ -461,8 +462,8 @@ fn packet(writer: &mut ExperimentWriter, n: u64, addresses: &[u64], chance: &mut
         cpu,
         time,
         stack,
-        tid,
-        pid,
+        tid: Tid(tid),
+        pid: Pid(pid),
         ticks,
         detail: 0,
     };

@@ -15,6 +15,7 @@ mod synthetic;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::ProfileDecl;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
@@ -130,8 +131,8 @@ fn write(parent: &Path, profiles: Vec<ProfileDecl>, packets: &[Written]) -> Path
                 cpu,
                 time,
                 stack,
-                tid,
-                pid,
+                tid: Tid(tid),
+                pid: Pid(pid),
                 state: Microstate::KernelCpu,
                 ticks,
             }),
@@ -139,8 +140,8 @@ fn write(parent: &Path, profiles: Vec<ProfileDecl>, packets: &[Written]) -> Path
                 cpu,
                 time,
                 stack,
-                tid,
-                pid,
+                tid: Tid(tid),
+                pid: Pid(pid),
                 ticks,
                 detail: packet.detail,
             }),
@@ -199,7 +200,7 @@ fn read_sums(path: &Path) -> Sums {
         let mut ticks = [0; STATES];
         ticks[record.state as usize] = u64::from(record.ticks.unsigned_abs());
         let function = name(leaf / 0x1000 - 1);
-        let (pid, detail) = (record.pid.unwrap(), record.detail);
+        let (pid, detail) = (record.pid.unwrap().0, record.detail);
         for key in rows(record.cpu, record.thread, pid, detail, &function) {
             add(&mut sums, key, ticks);
         }

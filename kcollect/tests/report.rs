@@ -14,6 +14,7 @@ use analysis::report::filter::{Filter, Pattern, Selection};
 use analysis::report::model::{Model, Sums};
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{Cpu, LogEvent, LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
@@ -45,7 +46,7 @@ fn header(pid: u32, command: &str) -> LogHeader {
             pages: 1024,
             cpus: vec![Cpu { id: 0, mhz: 2600 }, Cpu { id: 1, mhz: 2600 }],
         },
-        pid,
+        pid: Pid(pid),
         command_line: command.into(),
         profiles: match command {
             "kernel" => vec![ProfileDecl::ThreadNames, kernel, arrays],
@@ -116,9 +117,9 @@ fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
         &["main", "_ZN4sort5mergeEv", "compare"],
     );
     let run = StartTime {
-        tstamp: START,
-        wall: 1_795_205_070,
-        tm_zone: 0,
+        tstamp_ns: START,
+        wall_s: 1_795_205_070,
+        tm_zone_s: 0,
     };
     let mut founder = ExperimentWriter::create(dir, &header(1, "kernel"), run).unwrap();
     founder.map(&map(KERNEL, "vmlinux")).unwrap();
@@ -129,9 +130,9 @@ fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
         group: group.into(),
     };
     founder
-        .log(&thread(3, "kworker/0:1", "kworker/0:1, pid 3"))
+        .log(&thread(Tid(3), "kworker/0:1", "kworker/0:1, pid 3"))
         .unwrap();
-    founder.log(&thread(7, "sort", "sort, pid 7")).unwrap();
+    founder.log(&thread(Tid(7), "sort", "sort, pid 7")).unwrap();
     let idle = founder
         .stack(&[KERNEL + 0x210, KERNEL + 0x10], StackEnd::Complete)
         .unwrap();
@@ -141,8 +142,8 @@ fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
             cpu,
             time: at,
             stack: idle,
-            tid: 3,
-            pid: 3,
+            tid: Tid(3),
+            pid: Pid(3),
             ticks: ticks(&[(System, 2), (Sleep, 90)]),
             detail: 0,
         })
@@ -162,8 +163,8 @@ fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
             cpu: 1,
             time: at,
             stack: read,
-            tid: 7,
-            pid: 7,
+            tid: Tid(7),
+            pid: Pid(7),
             state,
             ticks: 5,
         })
@@ -210,7 +211,7 @@ fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
             .unwrap();
     sub.map(&map(KERNEL, "vmlinux")).unwrap();
     sub.map(&map(PROGRAM, "/usr/bin/sort")).unwrap();
-    sub.log(&thread(7, "sort", "sort, pid 7")).unwrap();
+    sub.log(&thread(Tid(7), "sort", "sort, pid 7")).unwrap();
     let (main, merge, compare) = (PROGRAM + 0x10, PROGRAM + 0x110, PROGRAM + 0x210);
     for (frames, end, counts, at) in [
         (
@@ -244,8 +245,8 @@ fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
             cpu: 1,
             time,
             stack,
-            tid: 7,
-            pid: 7,
+            tid: Tid(7),
+            pid: Pid(7),
             ticks: counts,
             detail: 0,
         })

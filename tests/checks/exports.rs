@@ -18,6 +18,7 @@ use analysis::report::model::{Model, STATES};
 use anyhow::{Context, Result, ensure};
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{Cpu, LogEvent, LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
@@ -276,9 +277,9 @@ fn hostile(parent: &Path) -> Result<PathBuf> {
     };
     let start = 1_000_000_000;
     let run = StartTime {
-        tstamp: start,
-        wall: 1_795_205_070,
-        tm_zone: 0,
+        tstamp_ns: start,
+        wall_s: 1_795_205_070,
+        tm_zone_s: 0,
     };
     let mut founder = ExperimentWriter::create(dir, &header, run)?;
     founder.map(&MapEvent::Segment {
@@ -298,7 +299,7 @@ fn hostile(parent: &Path) -> Result<PathBuf> {
         })?;
         founder.log(&LogEvent::Thread {
             at: 0,
-            tid: number,
+            tid: Tid(number),
             name: name.into(),
             group: format!("{name}, pid {number}"),
         })?;
@@ -315,8 +316,8 @@ fn hostile(parent: &Path) -> Result<PathBuf> {
             cpu: 0,
             time: start + 1_000_000 * u64::from(number),
             stack,
-            tid: number,
-            pid: number,
+            tid: Tid(number),
+            pid: Pid(number),
             ticks,
             detail: 0,
         })?;

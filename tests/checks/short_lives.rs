@@ -237,7 +237,7 @@ fn one(
     let experiment = Experiment::open(&path)?;
     ensure!(experiment.is_closed(), "its experiment is not closed");
     let (space, stacks) = (experiment.address_space()?, experiment.stacks()?);
-    let start = experiment.start().tstamp;
+    let start = experiment.start().tstamp_ns;
     let mut found = Found {
         born_ns: u64::MAX,
         frames: 0,

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use experiment_format::Result;
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{Cpu, LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
@@ -36,9 +37,9 @@ const START: u64 = 1_000_000_000;
 /// When recordings end, nanoseconds since the start.
 const END: u64 = 60_000_000_000;
 const RUN: StartTime = StartTime {
-    tstamp: START,
-    wall: 1_795_205_070,
-    tm_zone: 0,
+    tstamp_ns: START,
+    wall_s: 1_795_205_070,
+    tm_zone_s: 0,
 };
 
 /// Ticks.
@@ -235,8 +236,8 @@ fn write_stay(founder: &mut ExperimentWriter, pid: u32, stay: &Stay) -> Result<(
         cpu: stay.cpu,
         time: START + stay.at,
         stack,
-        tid: stay.tid,
-        pid,
+        tid: Tid(stay.tid),
+        pid: Pid(pid),
         state: Microstate::KernelCpu,
         ticks: stay.ticks[0],
     })
@@ -248,8 +249,8 @@ impl Stay {
             cpu: self.cpu,
             time: START + self.at,
             stack,
-            tid: self.tid,
-            pid,
+            tid: Tid(self.tid),
+            pid: Pid(pid),
             ticks: self.ticks,
             detail: 0,
         }
@@ -272,7 +273,7 @@ fn header(pid: u32, tick_us: u32, machine: bool) -> LogHeader {
             pages: 1 << 20,
             cpus: (0..4).map(|id| Cpu { id, mhz: 2600 }).collect(),
         },
-        pid,
+        pid: Pid(pid),
         command_line: match machine {
             true => "kernel".into(),
             false => format!("/opt/made/program{pid} --option"),

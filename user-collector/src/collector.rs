@@ -9,6 +9,7 @@ use std::collections::HashSet;
 
 use experiment_format::Result;
 use experiment_format::directory::ExperimentDir;
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogEvent, LogHeader, StartTime};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::Microstate;
@@ -91,10 +92,10 @@ impl Collector {
         header: &LogHeader,
         run: StartTime,
     ) -> Result<Collector> {
-        let start = run.tstamp;
+        let start = run.tstamp_ns;
         Ok(Collector {
             writer: SubexperimentWriter::create(founder, name, header, run)?,
-            pid: header.pid,
+            pid: header.pid.0,
             start,
             group: format!("pid {}", header.pid),
             names: ThreadNames::default(),
@@ -234,8 +235,8 @@ impl Collector {
             cpu: array.place.cpu,
             time: array.place.at,
             stack,
-            tid: array.place.tid,
-            pid: self.pid,
+            tid: Tid(array.place.tid),
+            pid: Pid(self.pid),
             ticks,
             detail: array.detail.number(),
         })
@@ -252,8 +253,8 @@ impl Collector {
             cpu: place.cpu,
             time: place.at,
             stack,
-            tid: place.tid,
-            pid: self.pid,
+            tid: Tid(place.tid),
+            pid: Pid(self.pid),
             tag,
             value,
         })
@@ -267,7 +268,7 @@ impl Collector {
         {
             self.writer.log(&LogEvent::Thread {
                 at,
-                tid: place.tid,
+                tid: Tid(place.tid),
                 name: printable(place.thread),
                 group: self.group.clone(),
             })?;

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use experiment_format::directory::ExperimentDir;
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
@@ -85,8 +86,8 @@ fn experiment(parent: &Path, positions: &[u64], archive: impl FnOnce(&Experiment
             cpu: 0,
             time: START + number,
             stack,
-            tid: 1,
-            pid: 4242,
+            tid: Tid(1),
+            pid: Pid(4242),
             state: Microstate::User,
             ticks: 100,
         };

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use crate::Result;
 use crate::error::Error;
+use crate::ids::{Pid, Tid};
 use crate::log::{
     Container, CounterDecl, CounterUnit, Cpu, Descendant, LogEvent, LogHeader, ProfileDecl,
     Setting, StartTime, THREAD_NAMED, THREAD_NAMES, VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
@@ -106,7 +107,7 @@ impl Log {
     /// Converts the times of thread names, the only ones that the file does not count from the
     /// start.
     fn count_from_start(&mut self) {
-        let start = self.run.map_or(0, |run| run.tstamp);
+        let start = self.run.map_or(0, |run| run.tstamp_ns);
         for event in &mut self.events {
             if let LogEvent::Thread { at, .. } = event {
                 *at = at.saturating_sub(start);
@@ -134,8 +135,8 @@ fn begin(path: &Path, tag: Tag, header: &mut LogHeader) -> Result<Open> {
             mhz: unsigned("clk")?.unwrap_or_default(),
         }),
         "process" => {
-            header.pid = unsigned("pid")?.unwrap_or(header.pid);
-            header.ppid = unsigned("ppid")?.or(header.ppid);
+            header.pid = unsigned("pid")?.map_or(header.pid, Pid);
+            header.ppid = unsigned("ppid")?.map(Pid).or(header.ppid);
             header.mpi_rank = unsigned("mpi_rank")?.or(header.mpi_rank);
             if let Some(id) = tag.get("container_id") {
                 header.container = Some(Container {
@@ -305,7 +306,7 @@ fn event(path: &Path, tag: &Tag, text: String) -> Result<LogEvent> {
     };
     // The number may be what `pthread_self` returned, which is no thread id of Linux.
     let thread = tag.get("tid").and_then(unsigned);
-    let thread = thread.and_then(|tid| u32::try_from(tid).ok());
+    let thread = thread.and_then(|tid| u32::try_from(tid).ok().map(Tid));
     if let (Some(THREAD_NAMED), Some(tid)) = (tag.get("kind"), thread) {
         return Ok(LogEvent::Thread {
             at: since_start,
@@ -317,9 +318,9 @@ fn event(path: &Path, tag: &Tag, text: String) -> Result<LogEvent> {
     let (warning, comment) = (i64::from(VERBATIM_WARNING), i64::from(VERBATIM_COMMENT));
     Ok(match (tag.get("kind").unwrap_or_default(), id) {
         ("run", _) => LogEvent::Start(StartTime {
-            tstamp: at.ok_or_else(|| tag.malformed(path, "a start without its time"))?,
-            wall: signed("time")?.unwrap_or_default(),
-            tm_zone: signed("tm_zone")?.unwrap_or_default(),
+            tstamp_ns: at.ok_or_else(|| tag.malformed(path, "a start without its time"))?,
+            wall_s: signed("time")?.unwrap_or_default(),
+            tm_zone_s: signed("tm_zone")?.unwrap_or_default(),
         }),
         ("exit", _) => LogEvent::Exit { at: since_start },
         ("sample", _) => LogEvent::Sample {

@@ -262,9 +262,9 @@ impl LogEvent {
         let time = |at: &u64| checked_time("log.xml", *at);
         match self {
             LogEvent::Start(run) => event(&mut out, "run")
-                .time("tstamp", time(&run.tstamp)?)
-                .number("time", run.wall)
-                .number("tm_zone", run.tm_zone)
+                .time("tstamp", time(&run.tstamp_ns)?)
+                .number("time", run.wall_s)
+                .number("tm_zone", run.tm_zone_s)
                 .end(),
             LogEvent::Exit { at } => event(&mut out, "exit").time("tstamp", time(at)?).end(),
             LogEvent::Sample { at, id, label } => event(&mut out, "sample")
@@ -358,6 +358,7 @@ impl Descendant {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Tid;
     use crate::packet::{ClockTick, PacketDecl, TickArray};
 
     fn encoded(tables: &[(u32, NumStates, PacketDecl)]) -> Result<String> {
@@ -383,7 +384,7 @@ mod tests {
             let (at, tid, name, group) = (1_000_000_000, 12, "a<b".into(), group.into());
             let event = LogEvent::Thread {
                 at,
-                tid,
+                tid: Tid(tid),
                 name,
                 group,
             };

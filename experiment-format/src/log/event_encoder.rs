@@ -8,7 +8,7 @@ use crate::log::{LogEvent, LogHeader, ProfileDecl, StartTime};
 /// An encoder of log events that refuses events not allowed in its log.
 #[derive(Debug)]
 pub(crate) struct EventEncoder {
-    /// The [`StartTime::tstamp`].
+    /// The [`StartTime::tstamp_ns`].
     start: u64,
     /// Whether the header declares names of threads.
     thread_names: bool,
@@ -20,9 +20,9 @@ impl EventEncoder {
     /// Returns the encoder, and the text that the log begins with: its header and its start.
     pub(crate) fn begin(header: &LogHeader, start: StartTime) -> Result<(EventEncoder, String)> {
         let mut text = header.encode()?;
-        text.push_str(&LogEvent::Start(start).encode(start.tstamp)?);
+        text.push_str(&LogEvent::Start(start).encode(start.tstamp_ns)?);
         let events = EventEncoder {
-            start: start.tstamp,
+            start: start.tstamp_ns,
             thread_names: header.profiles.contains(&ProfileDecl::ThreadNames),
             samples: 0,
         };

@@ -6,6 +6,7 @@
 
 use crate::Result;
 use crate::error::Error;
+use crate::ids::{Pid, Tid};
 use crate::packet::spec::{FieldSpec, PacketSpec, field};
 use crate::packet::{COUNTER, FieldType, PacketDecl, PacketLayout};
 use crate::stacks::StackUid;
@@ -22,14 +23,14 @@ const BYTES: usize = 48;
 pub struct CounterEvent {
     /// The CPU.
     pub cpu: u32,
-    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp`].
+    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
-    pub tid: u32,
+    pub tid: Tid,
     /// Its process.
-    pub pid: u32,
+    pub pid: Pid,
     /// The counter: its [`crate::log::CounterDecl::tag`].
     pub tag: u32,
     /// The number of events that it stands for.
@@ -41,14 +42,14 @@ pub struct CounterEvent {
 pub struct CounterRecord {
     /// The CPU; 0 if the packet has none.
     pub cpu: u32,
-    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp`].
+    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time: u64,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
     /// The thread: a thread id, or what `pthread_self` returned.
     pub thread: u64,
     /// The process, if the packet has one.
-    pub pid: Option<u32>,
+    pub pid: Option<Pid>,
     /// The counter: its [`crate::log::CounterDecl::tag`].
     pub tag: u32,
     /// The number of events that it stands for, none if the packet is marked as erroneous.
@@ -91,7 +92,7 @@ impl CounterEvent {
                 format!("{} events in one packet", self.value),
             ));
         }
-        let ids = [self.cpu, self.tid, self.pid];
+        let ids = [self.cpu, self.tid.0, self.pid.0];
         let mut packet = COUNTER_SPEC.encode(self.time, self.stack, ids, [self.tag])?;
         VALUE_FIELD.put(&mut packet, self.value);
         Ok(packet)
@@ -110,7 +111,7 @@ impl PacketLayout {
             time: time?,
             stack: stack.and_then(StackUid::new),
             thread: thread?,
-            pid: process.map(|pid| pid as u32),
+            pid: process.map(|pid| Pid(pid as u32)),
             tag: tag? as u32,
             value: (value < ERRONEOUS).then_some(value),
         })
@@ -139,14 +140,14 @@ mod tests {
         ) {
             let [cpu, tid, pid] = ids;
             let stack = StackUid::new(stack).unwrap();
-            let event = CounterEvent { cpu, time, stack, tid, pid, tag, value };
+            let event = CounterEvent { cpu, time, stack, tid: Tid(tid), pid: Pid(pid), tag, value };
             let packet = event.encode().unwrap();
             prop_assert_eq!(decoded(&packet), Some(CounterRecord {
                 cpu,
                 time,
                 stack: Some(stack),
                 thread: tid.into(),
-                pid: Some(pid),
+                pid: Some(Pid(pid)),
                 tag,
                 value: Some(value),
             }));

@@ -14,6 +14,7 @@
 use num_enum::TryFromPrimitive;
 
 use crate::Result;
+use crate::ids::{Pid, Tid};
 use crate::microstate::Microstate;
 use crate::packet::spec::{FieldSpec, PacketSpec, field};
 use crate::packet::{CLOCK, FieldType, PacketDecl, TICK_ARRAY};
@@ -24,14 +25,14 @@ use crate::stacks::StackUid;
 pub struct ClockTick {
     /// The CPU.
     pub cpu: u32,
-    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp`].
+    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
-    pub tid: u32,
+    pub tid: Tid,
     /// Its process: the property `KPID` in gprofng's filters.
-    pub pid: u32,
+    pub pid: Pid,
     /// The state.
     pub state: Microstate,
     /// The number of ticks; 2^31 − 1 at most.
@@ -48,14 +49,14 @@ pub struct ClockTick {
 pub struct TickArray {
     /// The CPU.
     pub cpu: u32,
-    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp`].
+    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
-    pub tid: u32,
+    pub tid: Tid,
     /// Its process: the property `KPID` in gprofng's filters.
-    pub pid: u32,
+    pub pid: Pid,
     /// The number of ticks in each state, by [`Microstate::number`]; 2^31 − 1 at most.
     pub ticks: [u32; Microstate::PER_THREAD],
     /// The [`Detail::number`] of all these ticks. A thread that slept for a disk and then waited
@@ -157,7 +158,12 @@ impl ClockTick {
     /// More ticks or a later time than the fields, which gprofng reads as signed, can hold.
     pub fn encode(&self) -> Result<[u8; CLOCK_BYTES]> {
         let own = [self.state.number(), self.ticks];
-        CLOCK_SPEC.encode(self.time, self.stack, [self.cpu, self.tid, self.pid], own)
+        CLOCK_SPEC.encode(
+            self.time,
+            self.stack,
+            [self.cpu, self.tid.0, self.pid.0],
+            own,
+        )
     }
 }
 
@@ -182,7 +188,7 @@ impl TickArray {
     /// More ticks of a state or a later time than the fields, which gprofng reads as signed, can
     /// hold.
     pub fn encode(&self) -> Result<[u8; ARRAY_BYTES]> {
-        let ids = [self.cpu, self.tid, self.pid];
+        let ids = [self.cpu, self.tid.0, self.pid.0];
         let mut packet = ARRAY_SPEC.encode(self.time, self.stack, ids, self.ticks)?;
         DETAIL_FIELD.put(&mut packet, self.detail.into());
         Ok(packet)
@@ -202,8 +208,8 @@ mod tests {
             cpu,
             time,
             stack: StackUid::new(stack).unwrap(),
-            tid,
-            pid,
+            tid: Tid(tid),
+            pid: Pid(pid),
             state: Microstate::try_from(state).unwrap(),
             ticks,
         }
@@ -214,8 +220,8 @@ mod tests {
             cpu,
             time,
             stack: StackUid::new(stack).unwrap(),
-            tid,
-            pid,
+            tid: Tid(tid),
+            pid: Pid(pid),
             ticks,
             detail: 0,
         }
@@ -300,7 +306,7 @@ mod tests {
                 cpu: tick.cpu,
                 time,
                 stack: Some(tick.stack),
-                thread: tick.tid.into(),
+                thread: tick.tid.0.into(),
                 pid: Some(tick.pid),
                 state,
                 ticks: ticks as i32,
@@ -325,7 +331,7 @@ mod tests {
                 cpu: array.cpu,
                 time,
                 stack: Some(array.stack),
-                thread: array.tid.into(),
+                thread: array.tid.0.into(),
                 pid: Some(array.pid),
                 state,
                 ticks: ticks as i32,

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{Container, Cpu, LogHeader, ProfileDecl, System};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
@@ -28,7 +29,7 @@ pub(crate) fn header(pid: u32) -> LogHeader {
             cpus: (0..300).map(|id| Cpu { id, mhz: 2600 }).collect(),
             ..System::default()
         },
-        pid,
+        pid: Pid(pid),
         command_line: format!("/usr/bin/program{pid}"),
         // The process is part of a parallel program in a container.
         mpi_rank: (pid > 0).then_some(pid),
@@ -68,8 +69,8 @@ pub(crate) fn array(stack: StackUid, tid: u32, state: Microstate, count: u32) ->
         cpu: 1,
         time: START + SECOND,
         stack,
-        tid,
-        pid: tid,
+        tid: Tid(tid),
+        pid: Pid(tid),
         ticks,
         detail: 0,
     }

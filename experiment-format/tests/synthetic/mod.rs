@@ -34,9 +34,9 @@ pub(crate) fn header(profiles: Vec<ProfileDecl>) -> LogHeader {
 /// Returns a start at an instant of the clock; the day is always the same.
 pub(crate) fn run(tstamp: u64) -> StartTime {
     StartTime {
-        tstamp,
-        wall: 1_795_205_070,
-        tm_zone: 0,
+        tstamp_ns: tstamp,
+        wall_s: 1_795_205_070,
+        tm_zone_s: 0,
     }
 }
 

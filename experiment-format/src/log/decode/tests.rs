@@ -1,6 +1,7 @@
 //! What is encoded is decoded; foreign and malformed files are read or refused.
 
 use super::*;
+use crate::ids::{Pid, Tid};
 use crate::log::System;
 use proptest::prelude::*;
 
@@ -115,8 +116,8 @@ fn header() -> impl Strategy<Value = LogHeader> {
                 LogHeader {
                     collector: command_line.clone(),
                     system,
-                    pid,
-                    ppid,
+                    pid: Pid(pid),
+                    ppid: ppid.map(Pid),
                     mpi_rank,
                     container,
                     command_line,
@@ -158,7 +159,7 @@ fn events() -> impl Strategy<Value = LogEvent> {
         (at(), any::<u32>(), text(), text()).prop_map(|(at, tid, name, group)| {
             LogEvent::Thread {
                 at: at / 2,
-                tid,
+                tid: Tid(tid),
                 name,
                 group,
             }
@@ -182,7 +183,7 @@ proptest! {
         wall: i32,
         events in prop::collection::vec(events(), 0..10),
     ) {
-        let run = StartTime { tstamp, wall: wall.into(), tm_zone: -3600 };
+        let run = StartTime { tstamp_ns: tstamp, wall_s: wall.into(), tm_zone_s: -3600 };
         let mut text = header.encode().unwrap() + &LogEvent::Start(run).encode(0).unwrap();
         for event in &events {
             text += &event.encode(tstamp).unwrap();
@@ -247,7 +248,7 @@ fn names_of_threads_count_from_the_start_wherever_that_stands() {
     let text = of("5.000000007", "12") + run + &of("1.000000000", "0xFFffFFff") + "\n";
     assert_eq!(
         read(&text).unwrap().events,
-        [name(7, 12), name(0, u32::MAX)]
+        [name(7, Tid(12)), name(0, Tid(u32::MAX))]
     );
     // What is no thread id of Linux stays as it is.
     for tid in ["0x7f0000000000", ""] {

@@ -2,6 +2,7 @@
 
 use ::counters::event::Request;
 use bpf::Emission;
+use experiment_format::ids::Pid;
 use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::{ClockTick, TickArray};
@@ -31,7 +32,7 @@ pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emissio
     LogHeader {
         collector: concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned(),
         system: machine::describe(),
-        pid: std::process::id(),
+        pid: Pid(std::process::id()),
         command_line: "kernel".to_owned(),
         // In this order: the last one tells gprofng how many states there are.
         profiles: vec![
@@ -78,9 +79,9 @@ pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emissio
 /// An experiment whose zero is now.
 pub(super) fn run() -> StartTime {
     StartTime {
-        tstamp: host::machine::now(),
-        wall: wall_clock(),
-        tm_zone: 0,
+        tstamp_ns: host::machine::now(),
+        wall_s: wall_clock(),
+        tm_zone_s: 0,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use experiment_format::Result;
 use experiment_format::directory::ExperimentDir;
+use experiment_format::ids::Pid;
 use experiment_format::log::{LogEvent, LogHeader, ProfileDecl, StartTime};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
@@ -119,7 +120,7 @@ impl Subexperiment {
         let mut collector = Collector::create(dir, &directory, &header, inherited.run)?;
         let nothing = UsageRecord {
             time: first.at,
-            created: inherited.run.tstamp,
+            created: inherited.run.tstamp_ns,
             ..UsageRecord::default()
         };
         collector.sample(first.at, "start", &nothing)?;
@@ -128,7 +129,7 @@ impl Subexperiment {
         }
         let space = code.spaces.get_mut(pid);
         let since = space.map_or(0, |space| space.since());
-        let since = since.max(inherited.run.tstamp);
+        let since = since.max(inherited.run.tstamp_ns);
         let mut jit = watch_jit(pid, since, &code.jit_memory);
         if let Some(space) = code.spaces.get_mut(pid) {
             let objects = &mut code.objects;
@@ -387,7 +388,7 @@ fn watch_jit(pid: u32, since: u64, memory: &Room) -> Option<JitWatch> {
 
 fn header(inherited: &Inherited, facts: &Facts, pid: u32, name: &[u8]) -> LogHeader {
     let mut header = inherited.header.clone();
-    header.pid = pid;
+    header.pid = Pid(pid);
     header.command_line = facts
         .command_line
         .clone()
