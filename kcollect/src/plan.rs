@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use counters::grammar;
-use experiment_format::layout::NameRequest;
+use experiment_format::directory::NameRequest;
 use user_collector::follow::{Follow, Pattern};
 
 use crate::record::user::Rule;

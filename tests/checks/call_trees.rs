@@ -343,7 +343,7 @@ impl Judge<'_> {
         // The upper half of the addresses is the kernel's.
         let of_kernel = |address: &u64| *address >> 63 == 1;
         let experiment = Experiment::open(experiment)?;
-        let learnt = experiment.start().tstamp + (SECONDS / 4.0 * 1e9) as u64 + 1_000_000_000;
+        let learnt = experiment.start().tstamp_ns + (SECONDS / 4.0 * 1e9) as u64 + 1_000_000_000;
         let stacks = experiment.stacks()?;
         let (mut all, mut mixed, mut incomplete, mut late) = (0, 0, 0, 0);
         for tick in experiment.ticks()? {

@@ -16,9 +16,10 @@ use analysis::report::filter::{Filter, Selection};
 use analysis::report::metric::Base;
 use analysis::report::model::{Model, STATES};
 use anyhow::{Context, Result, ensure};
-use experiment_format::image::{Image, Symbol, Text};
-use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{Cpu, Header, LogEvent, ProfileDecl, Run, System};
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::{Cpu, LogEvent, LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
@@ -237,14 +238,14 @@ fn hostile(parent: &Path) -> Result<PathBuf> {
     let (dir, _) = ExperimentDir::create(parent, &request, None)?;
     let mut symbols: Vec<Vec<u8>> = NAMES.iter().map(|name| name.as_bytes().to_vec()).collect();
     symbols.push(b"\xff\xfe not UTF-8 \xc3".to_vec());
-    let symbols_at = (0..).zip(&symbols).map(|(number, name)| Symbol {
+    let symbols_at = (0..).zip(&symbols).map(|(number, name)| ImageSymbol {
         address: KERNEL + 256 * number,
         size: 256,
         name,
         global: true,
     });
-    let image = Image {
-        texts: vec![Text {
+    let image = ElfImage {
+        texts: vec![TextSection {
             address: KERNEL,
             size: 0x1000,
             bits: None,
@@ -258,7 +259,7 @@ fn hostile(parent: &Path) -> Result<PathBuf> {
         states,
         packets: vec![packet],
     };
-    let header = Header {
+    let header = LogHeader {
         system: System {
             hostname: "no;where".into(),
             arch: "x86_64".into(),
@@ -272,13 +273,13 @@ fn hostile(parent: &Path) -> Result<PathBuf> {
             clock(NumStates::Kernel, ClockTick::declaration()),
             clock(NumStates::Solaris, TickArray::declaration()),
         ],
-        ..Header::default()
+        ..LogHeader::default()
     };
     let start = 1_000_000_000;
-    let run = Run {
-        tstamp: start,
-        wall: 1_795_205_070,
-        tm_zone: 0,
+    let run = StartTime {
+        tstamp_ns: start,
+        wall_s: 1_795_205_070,
+        tm_zone_s: 0,
     };
     let mut founder = ExperimentWriter::create(dir, &header, run)?;
     founder.map(&MapEvent::Segment {
@@ -298,7 +299,7 @@ fn hostile(parent: &Path) -> Result<PathBuf> {
         })?;
         founder.log(&LogEvent::Thread {
             at: 0,
-            tid: number,
+            tid: Tid(number),
             name: name.into(),
             group: format!("{name}, pid {number}"),
         })?;
@@ -315,8 +316,8 @@ fn hostile(parent: &Path) -> Result<PathBuf> {
             cpu: 0,
             time: start + 1_000_000 * u64::from(number),
             stack,
-            tid: number,
-            pid: number,
+            tid: Tid(number),
+            pid: Pid(number),
             ticks,
             detail: 0,
         })?;

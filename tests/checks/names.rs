@@ -8,9 +8,9 @@ use std::thread::spawn;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use experiment_format::layout::printable;
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
+use experiment_format::text::printable;
 use nix::sys::prctl::set_name;
 use nix::unistd::gettid;
 use tests::gprofng::{self, Table};
@@ -123,7 +123,7 @@ fn root_an_id_used_twice_has_two_names_when_it_is_written_late() -> Result<()> {
         let told = experiment.events().iter().find_map(|event| match event {
             LogEvent::Thread {
                 tid, name, group, ..
-            } if *tid == first.pid && name == named => Some(group),
+            } if tid.0 == first.pid && name == named => Some(group),
             _ => None,
         });
         let told = told.with_context(|| format!("{named} is not in the founder"))?;

@@ -8,10 +8,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::address_space::AddressSpace;
 use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
-use experiment_format::space::AddressSpace;
 use tests::audit::{Audit, Life};
 use tests::books::{Books, FollowedBooks, complete};
 use tests::experiment::{array_ticks, began_ns, packets};
@@ -237,7 +237,7 @@ fn one(
     let experiment = Experiment::open(&path)?;
     ensure!(experiment.is_closed(), "its experiment is not closed");
     let (space, stacks) = (experiment.address_space()?, experiment.stacks()?);
-    let start = experiment.start().tstamp;
+    let start = experiment.start().tstamp_ns;
     let mut found = Found {
         born_ns: u64::MAX,
         frames: 0,

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 
@@ -184,7 +185,7 @@ pub fn array_ticks(experiment: &Path, pid: Option<i32>) -> Result<u64> {
     for tick in Experiment::open(experiment)?.ticks()? {
         let tick = tick?;
         let of_a_thread = tick.state != Microstate::KernelCpu.number();
-        if of_a_thread && pid.is_none_or(|pid| tick.pid == Some(pid.cast_unsigned())) {
+        if of_a_thread && pid.is_none_or(|pid| tick.pid == Some(Pid(pid.cast_unsigned()))) {
             sum += u64::try_from(tick.ticks)?;
         }
     }

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::address_space::AddressSpace;
+use experiment_format::ids::Pid;
 use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::ClockRecord;
 use experiment_format::reader::Experiment;
-use experiment_format::space::AddressSpace;
 use experiment_format::stacks::StackEnd;
 use experiment_format::stacks::table::StackTable;
 use serde_json::Value;
@@ -83,7 +84,7 @@ impl Followed {
         let mut arrays = BTreeMap::new();
         for tick in experiment.ticks()? {
             let tick = tick?;
-            let pid = tick.pid.context("a tick without a process")?;
+            let Pid(pid) = tick.pid.context("a tick without a process")?;
             let ticks = u64::try_from(tick.ticks)?;
             if tick.state == Microstate::KernelCpu.number() {
                 *kernel_cpu.entry(pid).or_default() += ticks;
@@ -162,7 +163,7 @@ impl Sub {
     fn read(path: &Path) -> Result<Self> {
         let experiment = Experiment::open(path)?;
         let (stacks, space) = (experiment.stacks()?, experiment.address_space()?);
-        let start = experiment.start().tstamp;
+        let start = experiment.start().tstamp_ns;
         let ticks = experiment.ticks()?;
         let stays = ticks.map(|tick| stay(&stacks, &space, start, &tick?));
         let end = experiment.events().iter().find_map(|event| match event {
@@ -173,7 +174,7 @@ impl Sub {
         Ok(Self {
             path: path.to_owned(),
             name: name.to_str().context("a name that is text")?.to_owned(),
-            pid: experiment.header().pid,
+            pid: experiment.header().pid.0,
             stays: stays.collect::<Result<_>>()?,
             end_ns: end,
         })

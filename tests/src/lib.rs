@@ -42,7 +42,6 @@ pub mod counts;
 pub mod experiment;
 pub mod exported;
 pub mod followed;
-pub mod gprofng;
 pub mod kallsyms;
 pub mod kcollect;
 pub mod ledger;
@@ -65,3 +64,5 @@ pub mod traced;
 pub mod tracefs;
 pub mod truth;
 pub mod usage;
+
+pub use gprofng;

@@ -7,9 +7,10 @@
 use std::path::{Path, PathBuf};
 
 use experiment_format::Result;
-use experiment_format::image::{Image, Symbol, Text};
-use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{Cpu, Header, ProfileDecl, Run, System};
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::{Cpu, LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
@@ -35,10 +36,10 @@ const OFFSET: u64 = 4096;
 const START: u64 = 1_000_000_000;
 /// When recordings end, nanoseconds since the start.
 const END: u64 = 60_000_000_000;
-const RUN: Run = Run {
-    tstamp: START,
-    wall: 1_795_205_070,
-    tm_zone: 0,
+const RUN: StartTime = StartTime {
+    tstamp_ns: START,
+    wall_s: 1_795_205_070,
+    tm_zone_s: 0,
 };
 
 /// Ticks.
@@ -235,8 +236,8 @@ fn write_stay(founder: &mut ExperimentWriter, pid: u32, stay: &Stay) -> Result<(
         cpu: stay.cpu,
         time: START + stay.at,
         stack,
-        tid: stay.tid,
-        pid,
+        tid: Tid(stay.tid),
+        pid: Pid(pid),
         state: Microstate::KernelCpu,
         ticks: stay.ticks[0],
     })
@@ -248,22 +249,22 @@ impl Stay {
             cpu: self.cpu,
             time: START + self.at,
             stack,
-            tid: self.tid,
-            pid,
+            tid: Tid(self.tid),
+            pid: Pid(pid),
             ticks: self.ticks,
             detail: 0,
         }
     }
 }
 
-fn header(pid: u32, tick_us: u32, machine: bool) -> Header {
+fn header(pid: u32, tick_us: u32, machine: bool) -> LogHeader {
     let clock = |states, packet| ProfileDecl::Clock {
         tick_us,
         states,
         packets: vec![packet],
     };
     let arrays = clock(NumStates::Solaris, TickArray::declaration());
-    Header {
+    LogHeader {
         collector: "made 1".into(),
         system: System {
             hostname: "nowhere".into(),
@@ -272,7 +273,7 @@ fn header(pid: u32, tick_us: u32, machine: bool) -> Header {
             pages: 1 << 20,
             cpus: (0..4).map(|id| Cpu { id, mhz: 2600 }).collect(),
         },
-        pid,
+        pid: Pid(pid),
         command_line: match machine {
             true => "kernel".into(),
             false => format!("/opt/made/program{pid} --option"),
@@ -281,7 +282,7 @@ fn header(pid: u32, tick_us: u32, machine: bool) -> Header {
             true => vec![clock(NumStates::Kernel, ClockTick::declaration()), arrays],
             false => vec![arrays],
         },
-        ..Header::default()
+        ..LogHeader::default()
     }
 }
 
@@ -332,7 +333,7 @@ fn archive(dir: &ExperimentDir, path: &str, base: u64, functions: usize) -> Resu
         .collect();
     let mut symbols: Vec<_> = (0..)
         .zip(&names)
-        .map(|(number, name)| Symbol {
+        .map(|(number, name)| ImageSymbol {
             address: base + number * STEP,
             size: SIZE,
             name: name.as_bytes(),
@@ -343,17 +344,17 @@ fn archive(dir: &ExperimentDir, path: &str, base: u64, functions: usize) -> Resu
     // is none; and the first function has another, longer name.
     if let Some(before_last) = symbols.len().checked_sub(2) {
         symbols[before_last].size = STEP;
-        symbols.push(Symbol {
+        symbols.push(ImageSymbol {
             name: b"another_name_of_the_first_function",
             ..symbols[0]
         });
     }
-    let text = Text {
+    let text = TextSection {
         address: base,
         size: length(functions),
         bits: None,
     };
-    let image = Image {
+    let image = ElfImage {
         texts: vec![text],
         symbols,
     };

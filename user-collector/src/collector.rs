@@ -8,13 +8,15 @@
 use std::collections::HashSet;
 
 use experiment_format::Result;
-use experiment_format::layout::{ExperimentDir, printable};
-use experiment_format::log::{Header, LogEvent, Run};
+use experiment_format::directory::ExperimentDir;
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::{LogEvent, LogHeader, StartTime};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::{CounterEvent, Detail, TickArray};
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 
 use crate::jit;
@@ -87,13 +89,13 @@ impl Collector {
     pub fn create(
         founder: &ExperimentDir,
         name: &str,
-        header: &Header,
-        run: Run,
+        header: &LogHeader,
+        run: StartTime,
     ) -> Result<Collector> {
-        let start = run.tstamp;
+        let start = run.tstamp_ns;
         Ok(Collector {
             writer: SubexperimentWriter::create(founder, name, header, run)?,
-            pid: header.pid,
+            pid: header.pid.0,
             start,
             group: format!("pid {}", header.pid),
             names: ThreadNames::default(),
@@ -233,8 +235,8 @@ impl Collector {
             cpu: array.place.cpu,
             time: array.place.at,
             stack,
-            tid: array.place.tid,
-            pid: self.pid,
+            tid: Tid(array.place.tid),
+            pid: Pid(self.pid),
             ticks,
             detail: array.detail.number(),
         })
@@ -251,8 +253,8 @@ impl Collector {
             cpu: place.cpu,
             time: place.at,
             stack,
-            tid: place.tid,
-            pid: self.pid,
+            tid: Tid(place.tid),
+            pid: Pid(self.pid),
             tag,
             value,
         })
@@ -266,7 +268,7 @@ impl Collector {
         {
             self.writer.log(&LogEvent::Thread {
                 at,
-                tid: place.tid,
+                tid: Tid(place.tid),
                 name: printable(place.thread),
                 group: self.group.clone(),
             })?;

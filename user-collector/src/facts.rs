@@ -14,7 +14,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use experiment_format::layout::printable;
+use experiment_format::text::printable;
 use serde::Serialize;
 
 /// Most bytes of a command line and of an environment that are read.

@@ -17,8 +17,8 @@ use std::sync::atomic::AtomicBool;
 
 use analysis::symbol::{Frame, Lack, ObjectRef, Origin, Resolved, SearchPaths, Symboliser};
 use experiment_format::archive::{ARCHIVES, archive_name};
-use experiment_format::image::{Image, Symbol, Text};
-use experiment_format::layout::{ExperimentDir, NameRequest};
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
 use user_collector::archive::{Asker, archive_object};
 
@@ -412,14 +412,14 @@ fn a_kernel_that_was_moved_at_boot() {
             symbol.section_index() == Some(text.index()) || symbol.name() == Ok("_stext")
         })
         .collect();
-    let symbols = names.iter().map(|symbol| Symbol {
+    let symbols = names.iter().map(|symbol| ImageSymbol {
         address: symbol.address().wrapping_add(by),
         size: symbol.size(),
         name: symbol.name_bytes().unwrap(),
         global: true,
     });
-    let image = Image {
-        texts: vec![Text {
+    let image = ElfImage {
+        texts: vec![TextSection {
             address: MOVED,
             size: text.size(),
             bits: None,

@@ -13,7 +13,7 @@ use analysis::{export, picture};
 use counters::grammar;
 use counters::sink::Wish;
 use counters::track;
-use experiment_format::layout::NameRequest;
+use experiment_format::directory::NameRequest;
 
 use super::args::{Sub, Typed};
 use super::{CliError, Machine, report, signals, values, view};

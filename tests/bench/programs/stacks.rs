@@ -65,7 +65,7 @@ impl Stacks {
         let experiment = Experiment::open(path)?;
         let (table, space) = (experiment.stacks()?, experiment.address_space()?);
         let mut archives = experiment.archives();
-        let start = experiment.start().tstamp;
+        let start = experiment.start().tstamp_ns;
         for tick in experiment.ticks()? {
             let tick = tick?;
             let Some(stack) = tick.stack.and_then(|uid| table.get(uid)) else {

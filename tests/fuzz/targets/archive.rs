@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use experiment_format::layout::{ExperimentDir, NameRequest};
+use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::reader::Experiment;
 use tempfile::TempDir;
 use user_collector::archive::{

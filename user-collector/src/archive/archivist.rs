@@ -28,7 +28,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use experiment_format::archive::archive_name;
-use experiment_format::layout::{ExperimentDir, printable};
+use experiment_format::directory::ExperimentDir;
+use experiment_format::text::printable;
 use nix::sys::statvfs::fstatvfs;
 
 use super::{
@@ -502,7 +503,7 @@ mod tests {
     use std::fs;
 
     use experiment_format::archive::ARCHIVES;
-    use experiment_format::layout::NameRequest;
+    use experiment_format::directory::NameRequest;
 
     use super::*;
 

@@ -30,7 +30,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use experiment_format::layout::{ExperimentDir, PendingFile, printable};
+use experiment_format::directory::{ExperimentDir, PendingFile};
+use experiment_format::text::printable;
 
 pub use access::Asker;
 pub use archivist::{Account, Archivist, LeftOut, MOST_BYTES, Sources, Wish};

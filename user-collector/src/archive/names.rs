@@ -11,7 +11,7 @@
 use std::collections::{HashMap, HashSet};
 
 use experiment_format::archive::archive_name;
-use experiment_format::layout::printable;
+use experiment_format::text::printable;
 
 use crate::maps::MappedFile;
 use crate::modules::without_mark;

@@ -12,7 +12,8 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::AtomicBool;
 
-use experiment_format::layout::{ExperimentDir, printable};
+use experiment_format::directory::ExperimentDir;
+use experiment_format::text::printable;
 use gimli::{
     AttributeValue, DebugAbbrev, DebugInfo, DebugLine, DebugLineStr, DebugStr, EndianSlice,
     FileEntry, LineProgramHeader, LittleEndian, UnitHeader,

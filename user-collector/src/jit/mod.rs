@@ -33,7 +33,7 @@ mod watch;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use experiment_format::layout::printable;
+use experiment_format::text::printable;
 
 pub use open::Refusal;
 pub use room::{IN_ANY_CASE, MOST_OF_ALL, Room};

@@ -13,12 +13,14 @@ use std::collections::{HashMap, HashSet};
 use bpf::{Emission, Head, ThreadTimes};
 use counters::event::Request;
 use experiment_format::Error;
-use experiment_format::layout::{ExperimentDir, printable};
+use experiment_format::directory::ExperimentDir;
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::{ClockTick, CounterEvent, TickArray};
 use experiment_format::stacks::{StackEnd, StackUid};
+use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use user_collector::names::ThreadNames;
@@ -96,7 +98,7 @@ impl Founder {
         mut say: impl FnMut(&str),
     ) -> Result<(Founder, Inherited), Error> {
         let run = header::run();
-        let start = run.tstamp;
+        let start = run.tstamp_ns;
         let header = header::header(plan, counters, capture);
         let mut founder = Founder {
             writer: ExperimentWriter::create(dir, &header, run)?,
@@ -165,8 +167,8 @@ impl Founder {
             cpu: header.cpu,
             time: header.time,
             stack,
-            tid: header.tid,
-            pid: header.pid,
+            tid: Tid(header.tid),
+            pid: Pid(header.pid),
             state: Microstate::KernelCpu,
             ticks: tick.ticks,
         })?;
@@ -262,8 +264,8 @@ impl Founder {
             cpu: header.cpu,
             time: header.time,
             stack,
-            tid: header.tid,
-            pid: header.pid,
+            tid: Tid(header.tid),
+            pid: Pid(header.pid),
             ticks: counts,
             detail: interval.detail.number(),
         })
@@ -405,7 +407,7 @@ impl Founder {
         let process = process.and_then(|process| process.name.as_deref());
         self.writer.log(&LogEvent::Thread {
             at,
-            tid: header.tid,
+            tid: Tid(header.tid),
             name,
             group: format!("{}, pid {}", shown_name(header.pid, process), header.pid),
         })
@@ -454,8 +456,8 @@ fn counter_event(header: &Head, stack: StackUid, overflow: CounterOverflow) -> C
         cpu: header.cpu,
         time: header.time,
         stack,
-        tid: header.tid,
-        pid: header.pid,
+        tid: Tid(header.tid),
+        pid: Pid(header.pid),
         tag: overflow.tag,
         value: overflow.value,
     }

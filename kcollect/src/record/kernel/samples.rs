@@ -23,8 +23,8 @@
 use std::collections::HashMap;
 
 use bpf::ThreadTimes;
-use experiment_format::layout::printable;
 use experiment_format::microstate::Microstate;
+use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use serde::Serialize;

@@ -7,7 +7,7 @@
 use std::io;
 use std::time::Duration;
 
-use experiment_format::layout::ExperimentDir;
+use experiment_format::directory::ExperimentDir;
 use host::machine;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{Gid, Pid, getgid, getgroups, getppid, getuid};

@@ -1,11 +1,13 @@
 //! The experiment of one followed process: what it is made from, and what is written into it.
 
 use experiment_format::Result;
-use experiment_format::layout::{ExperimentDir, printable};
-use experiment_format::log::{Header, LogEvent, ProfileDecl, Run};
+use experiment_format::directory::ExperimentDir;
+use experiment_format::ids::Pid;
+use experiment_format::log::{LogEvent, LogHeader, ProfileDecl, StartTime};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
 use experiment_format::stacks::StackEnd;
+use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 use user_collector::collector::{Array, Collector, Place};
 use user_collector::facts::{Container, Facts};
@@ -22,9 +24,9 @@ use crate::record::kernel::counters;
 #[derive(Debug)]
 pub struct Inherited {
     /// The founder's header.
-    pub header: Header,
+    pub header: LogHeader,
     /// The zero of its times.
-    pub run: Run,
+    pub run: StartTime,
     /// Where the kernel's load objects are.
     pub kernel: Vec<MapEvent>,
 }
@@ -118,7 +120,7 @@ impl Subexperiment {
         let mut collector = Collector::create(dir, &directory, &header, inherited.run)?;
         let nothing = UsageRecord {
             time: first.at,
-            created: inherited.run.tstamp,
+            created: inherited.run.tstamp_ns,
             ..UsageRecord::default()
         };
         collector.sample(first.at, "start", &nothing)?;
@@ -127,7 +129,7 @@ impl Subexperiment {
         }
         let space = code.spaces.get_mut(pid);
         let since = space.map_or(0, |space| space.since());
-        let since = since.max(inherited.run.tstamp);
+        let since = since.max(inherited.run.tstamp_ns);
         let mut jit = watch_jit(pid, since, &code.jit_memory);
         if let Some(space) = code.spaces.get_mut(pid) {
             let objects = &mut code.objects;
@@ -384,9 +386,9 @@ fn watch_jit(pid: u32, since: u64, memory: &Room) -> Option<JitWatch> {
     JitWatch::open(pid, since + 1, memory).ok()
 }
 
-fn header(inherited: &Inherited, facts: &Facts, pid: u32, name: &[u8]) -> Header {
+fn header(inherited: &Inherited, facts: &Facts, pid: u32, name: &[u8]) -> LogHeader {
     let mut header = inherited.header.clone();
-    header.pid = pid;
+    header.pid = Pid(pid);
     header.command_line = facts
         .command_line
         .clone()

@@ -1,9 +1,9 @@
 //! Walking over the packets of a file.
 //!
-//! The rules are the reader's, so that both count the same packets in a file that is still being
-//! written, was cut, or is damaged: a packet of size 0 means to go on at the next multiple of
-//! 16 KiB, a packet that does not begin at a multiple of 4 likewise, and a packet that reaches
-//! beyond the end of the file is the end.
+//! The rules are gprofng's, so that both count the same packets in a file that is still being
+//! written, was cut, or is damaged: from a packet of size 0, and from one that does not begin at a
+//! multiple of 4, the walk skips to the next multiple of 16 KiB; a packet that reaches beyond the
+//! end of the file ends it.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,12 +13,12 @@ use crate::Result;
 use crate::error::Error;
 use crate::packet::{CLOSED, EMPTY, HEADER_BYTES};
 
-/// Where a walk goes on after a hole or a damaged place.
-const RESUME: u64 = 16 * 1024;
-/// A file is read in pieces of this: more than the largest packet.
-const PIECE: usize = 256 * 1024;
+/// After a hole or a damaged place, a walk goes on at the next multiple of this.
+const RESUME_BYTES: u64 = 16 * 1024;
+/// A file is read in pieces of this size: more than the largest packet.
+const PIECE_BYTES: usize = 256 * 1024;
 
-/// A packet as it lies in the file.
+/// A packet as it is in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RawPacket<'a> {
     /// Its type.
@@ -29,11 +29,11 @@ pub(crate) struct RawPacket<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// The packets of a file, from its beginning, without those that are to be skipped.
+/// A walk over the packets of a file, from its beginning. It leaves out EMPTY and CLOSED packets.
 ///
-/// Holds a piece of the file at a time, whatever its size.
+/// Holds one piece of the file at a time, however large the file is.
 #[derive(Debug)]
-pub(crate) struct Walk<R = File> {
+pub(crate) struct PacketWalk<R = File> {
     input: R,
     path: PathBuf,
     /// A piece of the file, and where in the file it begins.
@@ -41,14 +41,14 @@ pub(crate) struct Walk<R = File> {
     piece_at: u64,
     /// Where the next packet is.
     at: u64,
-    /// Packets that began at no multiple of 4.
+    /// Packets that began at no multiple of 4, or were too small for a header.
     invalid: u64,
 }
 
-impl<R: Read + Seek> Walk<R> {
-    /// Walks over `input`, named `path` in errors.
+impl<R: Read + Seek> PacketWalk<R> {
+    /// Begins a walk over `input`, named `path` in errors.
     pub(crate) fn new(input: R, path: &Path) -> Self {
-        Walk {
+        PacketWalk {
             input,
             path: path.to_owned(),
             piece: Vec::new(),
@@ -58,12 +58,12 @@ impl<R: Read + Seek> Walk<R> {
         }
     }
 
-    /// How many damaged places were passed so far.
+    /// Returns the number of damaged places passed so far.
     pub(crate) fn invalid(&self) -> u64 {
         self.invalid
     }
 
-    /// The next packet, none at the end.
+    /// Returns the next packet, none at the end.
     pub(crate) fn next(&mut self) -> Result<Option<RawPacket<'_>>> {
         let Some((kind, size)) = self.reach()? else {
             return Ok(None);
@@ -78,13 +78,13 @@ impl<R: Read + Seek> Walk<R> {
         }))
     }
 
-    /// The type of the next packet, none at the end.
+    /// Returns the type of the next packet, none at the end.
     pub(crate) fn peek_kind(&mut self) -> Result<Option<u16>> {
         Ok(self.reach()?.map(|(kind, _)| kind))
     }
 
-    /// Goes to the next packet that counts; it then lies in the piece as a whole. Gives type and
-    /// size.
+    /// Goes to the next packet that is not left out and reads all of it into the piece. Returns its
+    /// type and size.
     fn reach(&mut self) -> Result<Option<(u16, usize)>> {
         loop {
             let Some([a, b, c, d]) = self.bytes(HEADER_BYTES)?.first_chunk::<HEADER_BYTES>() else {
@@ -95,7 +95,7 @@ impl<R: Read + Seek> Walk<R> {
             if size == 0 || damaged {
                 self.invalid += u64::from(damaged);
                 // A file is at most 2^63 bytes long.
-                self.at = (self.at + 1).next_multiple_of(RESUME);
+                self.at = (self.at + 1).next_multiple_of(RESUME_BYTES);
                 continue;
             }
             let size = usize::from(size);
@@ -109,7 +109,7 @@ impl<R: Read + Seek> Walk<R> {
         }
     }
 
-    /// The next `count` bytes, or as many as there are.
+    /// Returns the next `count` bytes, or as many as there are.
     fn bytes(&mut self, count: usize) -> Result<&[u8]> {
         let end = self.at + count as u64;
         let held = self.piece_at..=self.piece_at + self.piece.len() as u64;
@@ -129,7 +129,7 @@ impl<R: Read + Seek> Walk<R> {
         self.input.seek(SeekFrom::Start(self.at))?;
         self.input
             .by_ref()
-            .take(PIECE as u64)
+            .take(PIECE_BYTES as u64)
             .read_to_end(&mut self.piece)?;
         Ok(())
     }
@@ -143,7 +143,7 @@ mod tests {
     use std::io::Cursor;
 
     fn kinds(bytes: &[u8]) -> (Vec<(u16, u64)>, u64) {
-        let mut walk = Walk::new(Cursor::new(bytes), Path::new("profile"));
+        let mut walk = PacketWalk::new(Cursor::new(bytes), Path::new("profile"));
         let mut found = Vec::new();
         while let Some(packet) = walk.next().unwrap() {
             assert_eq!(
@@ -211,7 +211,7 @@ mod tests {
         let file: Vec<u8> = (0..20_000)
             .flat_map(|n| packet(40 + 8 * (n % 5), 8))
             .collect();
-        assert!(file.len() > 3 * PIECE);
+        assert!(file.len() > 3 * PIECE_BYTES);
         assert_eq!(kinds(&file).0.len(), 20_000);
     }
 

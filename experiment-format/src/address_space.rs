@@ -1,47 +1,50 @@
-//! What lay at an address at a time: `map.xml`, replayed.
+//! What was mapped at an address at a time: the events of `map.xml`, replayed.
 //!
 //! An address space changes while it is recorded: a library is unloaded, code is generated again
-//! at the same place. So a mapping is valid for an interval, and the question is always one of
-//! address and time. Three rules of gprofng's are kept, so that both name the same function: the
-//! first segment of an object counts only if its modes are exactly read and execute; of mappings
-//! that overlap, the one that begins nearest below the address counts, and of those the older; and
-//! an address at which nothing is mapped yet belongs to what is mapped there next, since maps are
-//! often recorded after the samples that need them.
+//! at the same place. So a mapping is valid for an interval, and a lookup takes an address and a
+//! time. Three rules of gprofng's are kept, so that both find the same function:
+//!
+//! * The first segment of an object is used only if its modes are exactly read and execute.
+//! * Of mappings that overlap, the one that begins nearest below the address is used, and of those
+//!   the older.
+//! * An address where nothing is mapped yet belongs to what is mapped there next, since maps are
+//!   often recorded after the samples that need them.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use crate::map::{MapEvent, READ_EXECUTE};
 
-/// What kind of thing an address lies in.
+/// The kind of object that an address is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ObjectKind {
     /// A file; functions are found by the offset in it.
     File,
-    /// A single function without a file, or a group of such.
+    /// A single function without a file, or a group of such functions.
     Function,
 }
 
-/// Where an address lies.
+/// The object that an address is in, and the place in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Location<'a> {
-    /// Name of the file or of the function.
+    /// The name of the file or of the function.
     pub object: &'a str,
-    /// Which of both it is.
+    /// Whether it is a file or a function.
     pub kind: ObjectKind,
     /// Bytes from the beginning of the file, or of the function.
     pub offset: u64,
-    /// Bytes of the first piece of it that was mapped.
+    /// The size of the first part of it that was mapped.
     pub mapped: u64,
-    /// Its position among [`AddressSpace::objects`].
+    /// Its position in [`AddressSpace::objects`].
     pub number: usize,
 }
 
+/// A mapping, and when it is valid.
 #[derive(Debug)]
 struct Mapping {
     vaddr: u64,
     size: u64,
-    /// Nanoseconds since the start; valid from the first to before the second.
+    /// Valid from here to before `until`, in nanoseconds since the start.
     from: u64,
     until: u64,
     object: usize,
@@ -55,17 +58,17 @@ struct Mapping {
 #[derive(Debug, Default)]
 pub struct AddressSpace {
     names: Vec<String>,
-    /// Bytes of the first mapping of each, at the position of its name.
+    /// The size of the first mapping of each object, at the position of its name.
     mapped: Vec<u64>,
-    /// By first address, then by age.
+    /// Sorted by first address, then by age.
     mappings: Vec<Mapping>,
 }
 
 impl AddressSpace {
-    /// Replays events, in any order.
+    /// Returns the address space of these events, given in any order.
     pub fn new(events: impl IntoIterator<Item = MapEvent>) -> Self {
         let mut events: Vec<_> = events.into_iter().collect();
-        // Those of one time stay in the order in which they were written.
+        // The sort is stable: events of one time stay in the order in which they were written.
         events.sort_by_key(MapEvent::at);
         let mut replay = Replay::default();
         for event in events {
@@ -85,13 +88,13 @@ impl AddressSpace {
         }
     }
 
-    /// What lay at `address` at a time in nanoseconds since the start.
+    /// Returns what was mapped at `address` at a time, in nanoseconds since the start.
     pub fn find(&self, address: u64, at: u64) -> Option<Location<'_>> {
         self.find_lasting(address, at).0
     }
 
-    /// The same, and the times around `at` at which the answer is the same, so that it need not be
-    /// asked for again. There may be more such times than these.
+    /// Returns what was mapped at `address`, and an interval around `at` in which the result is the
+    /// same, so that a caller can keep it. The true interval may be longer.
     pub fn find_lasting(&self, address: u64, at: u64) -> (Option<Location<'_>>, Range<u64>) {
         let mut same = 0..u64::MAX;
         let above = self
@@ -119,7 +122,7 @@ impl AddressSpace {
                     later = Some(mapping);
                 }
             } else if at < mapping.until {
-                // The list goes from young to old among those of one address.
+                // Mappings of one address come youngest first, so the oldest remains.
                 best = Some(mapping);
             }
         }
@@ -133,7 +136,7 @@ impl AddressSpace {
         (location, same)
     }
 
-    /// The names of all files and functions.
+    /// Returns the names of all files and functions.
     pub fn objects(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
@@ -145,14 +148,15 @@ struct Replay {
     names: Vec<String>,
     mapped: Vec<u64>,
     numbers: HashMap<String, usize>,
-    /// Objects of which an executable segment was seen.
+    /// The objects of which an executable segment was mapped.
     executable: HashSet<usize>,
     mappings: Vec<Mapping>,
-    /// Live mappings by their first address: several, if one was made over another.
+    /// The mappings that are valid now, by first address: several, if one was made over another.
     live: HashMap<u64, Vec<usize>>,
 }
 
 impl Replay {
+    /// Applies an event.
     fn apply(&mut self, event: MapEvent) {
         match event {
             MapEvent::Segment {
@@ -163,7 +167,7 @@ impl Replay {
                 modes,
                 name,
             } => {
-                // gprofng's way to say that there is no file.
+                // gprofng writes such a name where there is no file.
                 if name
                     .get(1..)
                     .is_some_and(|rest| rest.starts_with("Unresolvable"))
@@ -194,7 +198,7 @@ impl Replay {
                 let object = self.number(name);
                 self.add(at, vaddr, size, object, ObjectKind::Function, 0);
             }
-            // Their names are in the class table, which is not read.
+            // Names of Java methods are in the class table, which is not read.
             MapEvent::JavaMethod { .. } => {}
             MapEvent::Unmap { at, vaddr } => {
                 for mapping in self.live.remove(&vaddr).unwrap_or_default() {
@@ -204,6 +208,7 @@ impl Replay {
         }
     }
 
+    /// Returns the number of an object.
     fn number(&mut self, name: String) -> usize {
         if let Some(number) = self.numbers.get(&name) {
             return *number;
@@ -214,6 +219,7 @@ impl Replay {
         self.names.len() - 1
     }
 
+    /// Adds a mapping, unless the same one is valid already.
     fn add(
         &mut self,
         at: u64,
@@ -285,7 +291,7 @@ mod tests {
             },
             segment(30, 0x1000, 0x80, 5, "b"),
         ]);
-        // Before it is mapped, and in a gap, the next one counts.
+        // Before it is mapped, and in a gap, the next one is used.
         assert_eq!(find(&space, 0x1010, 5), Some(("a", 0x110)));
         assert_eq!(find(&space, 0x1010, 10), Some(("a", 0x110)));
         assert_eq!(find(&space, 0x1010, 19), Some(("a", 0x110)));
@@ -312,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn of_overlapping_mappings_the_nearest_and_then_the_older_counts() {
+    fn of_overlapping_mappings_the_nearest_and_then_the_older_is_used() {
         let group = MapEvent::Function {
             at: 0,
             vaddr: 0x1000,

@@ -1,4 +1,4 @@
-//! What is made in a directory, and removed from it: by its descriptor, never through a link.
+//! Makes and removes directories and files, by the descriptor of their parent, never through links.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
@@ -16,8 +16,8 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, geteuid, unlinkat};
 use crate::Result;
 use crate::error::Error;
 
-/// A file being written that gets its name by [`PendingFile::commit`]. Dropped before, it leaves
-/// nothing.
+/// A file that gets its name by [`PendingFile::commit`] once it is complete. If it is dropped
+/// before, nothing is left of it.
 #[derive(Debug)]
 pub struct PendingFile<'a> {
     dir: BorrowedFd<'a>,
@@ -29,6 +29,7 @@ pub struct PendingFile<'a> {
 }
 
 impl<'a> PendingFile<'a> {
+    /// Makes the file under its temporary name.
     pub(super) fn begin(
         dir: BorrowedFd<'a>,
         dir_path: &Path,
@@ -48,7 +49,7 @@ impl<'a> PendingFile<'a> {
         })
     }
 
-    /// Gives the complete file its name, in the place of one that has it already.
+    /// Renames the complete file to its name. A file that has the name already is replaced.
     pub fn commit(mut self) -> Result<()> {
         renameat(self.dir, self.temporary, self.dir, self.name.as_str())
             .map_err(|errno| Error::io("create", &self.path, errno))?;
@@ -77,15 +78,15 @@ impl Write for PendingFile<'_> {
 impl Drop for PendingFile<'_> {
     fn drop(&mut self) {
         if !self.committed {
-            // Nobody could be told; what stays behind is a hidden file that no reader looks at.
+            // If this fails, a hidden file stays behind, which no reader looks at.
             let _ = unlinkat(self.dir, self.temporary, UnlinkatFlags::NoRemoveDir);
         }
     }
 }
 
-/// Names in a directory, without `.` and `..`.
+/// Returns the names in a directory, without `.` and `..`.
 pub(super) fn entries(dir: BorrowedFd<'_>) -> nix::Result<Vec<CString>> {
-    // A descriptor of its own, so that the position in the directory is at the beginning.
+    // A new descriptor, whose position is the beginning of the directory.
     let mut listing = Dir::openat(dir, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
     let mut names = Vec::new();
     for entry in listing.iter() {
@@ -97,7 +98,7 @@ pub(super) fn entries(dir: BorrowedFd<'_>) -> nix::Result<Vec<CString>> {
     Ok(names)
 }
 
-/// Makes a directory and makes sure that what is opened is what was made.
+/// Makes a directory and opens it, unless another one took its place in between.
 pub(super) fn make_dir(
     parent: BorrowedFd<'_>,
     name: &str,
@@ -108,8 +109,9 @@ pub(super) fn make_dir(
     mkdirat(parent, name, Mode::S_IRWXU).map_err(failed)?;
     let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let fd = openat(parent, name, flags, Mode::empty()).map_err(failed)?;
-    // Between the two calls, whoever owns the parent may have put another directory here. Ours is
-    // empty and belongs to us; to hand over another one of that kind gives nothing away.
+    // Between the two calls, the owner of the parent may have put another directory here. The new
+    // one is empty and belongs to this process. Another one for which both hold may be used as
+    // well: changing its owner discloses nothing.
     let stat = fstat(&fd).map_err(failed)?;
     if stat.st_uid != geteuid().as_raw() || !entries(fd.as_fd()).map_err(failed)?.is_empty() {
         return Err(Error::Replaced {
@@ -117,10 +119,11 @@ pub(super) fn make_dir(
         });
     }
     fchmod(&fd, Mode::S_IRWXU).map_err(failed)?;
-    give_to(&fd, owner).map_err(failed)?;
+    set_owner(&fd, owner).map_err(failed)?;
     Ok(fd)
 }
 
+/// Makes a file, mode 0600. Fails if the name is in use, by a link too.
 pub(super) fn make_file(
     dir: BorrowedFd<'_>,
     name: &str,
@@ -131,18 +134,18 @@ pub(super) fn make_file(
     let flags =
         OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let fd = openat(dir, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed)?;
-    give_to(&fd, owner).map_err(failed)?;
+    set_owner(&fd, owner).map_err(failed)?;
     Ok(File::from(fd))
 }
 
-fn give_to(fd: &OwnedFd, owner: Option<(u32, u32)>) -> nix::Result<()> {
+fn set_owner(fd: &OwnedFd, owner: Option<(u32, u32)>) -> nix::Result<()> {
     match owner {
         Some((uid, gid)) => fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))),
         None => Ok(()),
     }
 }
 
-/// Empties a directory. An experiment has directories in directories, and no deeper ones.
+/// Empties a directory. In an experiment, directories are nested less deep than the limit here.
 pub(super) fn remove_content(dir: BorrowedFd<'_>, depth: u32) -> nix::Result<()> {
     for name in entries(dir)? {
         let name = OsStr::from_bytes(name.to_bytes());
@@ -153,7 +156,7 @@ pub(super) fn remove_content(dir: BorrowedFd<'_>, depth: u32) -> nix::Result<()>
                 remove_content(inner.as_fd(), depth + 1)?;
                 unlinkat(dir, name, UnlinkatFlags::RemoveDir)?;
             }
-            // Its owner was faster.
+            // Its owner removed it first.
             Ok(()) | Err(Errno::ENOENT) => {}
             Err(other) => return Err(other),
         }

@@ -1,14 +1,11 @@
-//! Names and directories: how an experiment is called, and how it is made safely.
+//! The directory of an experiment: how it is made, filled and removed safely.
 //!
-//! The writer often runs as root and the directory belongs to the user who asked for it, so that
-//! user has to be taken for hostile: at any moment a name inside may become a link to somewhere
-//! else. Hence nothing is opened by path. The directory is held by its descriptor from the moment
-//! it is made, everything in it is created anew relative to that, never through a link and never
-//! over what is there, and gets its owner through the descriptor. What is not held open, the
-//! subexperiments, is opened again only if it is still what was made.
-//!
-//! The names follow er_kernel: the next number of a series is one more than the largest in use,
-//! not the first gap.
+//! The writer often runs as root and the directory belongs to the user who asked for it. That user
+//! may be hostile: at any moment a name inside may become a link to somewhere else. Hence nothing
+//! is opened by path. The directory's descriptor is held from the moment it is made. Each file is
+//! created relative to it, never through a link and never over an existing file, and gets its owner
+//! through its descriptor ([`create`]). Subexperiments are not held open; each is opened again only
+//! if it is still what was made ([`reopen`]).
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,74 +21,19 @@ use crate::Result;
 use crate::archive::{ARCHIVES, archive_name};
 use crate::error::Error;
 
-mod place;
-mod sub;
+mod create;
+mod name;
+mod reopen;
 
-pub use place::PendingFile;
-use place::{entries, make_dir, make_file, remove_content};
-pub(crate) use sub::Identity;
+pub use create::PendingFile;
+use create::{make_dir, make_file, remove_content};
+pub use name::{NameRequest, Renamed};
+use name::{SUFFIX, check_name, largest_in_use, numbered, series_of};
+pub(crate) use reopen::Identity;
 
-/// How often a directory is tried under a new number when others take the numbers meanwhile.
-const ATTEMPTS: u32 = 4095;
-/// Ending of an experiment's name.
-const SUFFIX: &str = ".er";
-
-/// Text that is safe on a terminal, from bytes that anybody chose.
-///
-/// Printable UTF-8 stays. Control characters, newlines, DEL, invalid bytes and the invisible
-/// characters that reorder or hide text become `\xHH`, byte by byte.
-pub fn printable(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len());
-    let hex = |out: &mut String, bytes: &[u8]| {
-        for byte in bytes {
-            out.push_str(&format!("\\x{byte:02X}"));
-        }
-    };
-    for chunk in bytes.utf8_chunks() {
-        for character in chunk.valid().chars() {
-            if character.is_control() || is_invisible(character) {
-                hex(&mut out, character.encode_utf8(&mut [0; 4]).as_bytes());
-            } else {
-                out.push(character);
-            }
-        }
-        hex(&mut out, chunk.invalid());
-    }
-    out
-}
-
-/// Characters that reorder text, join or split it without a trace, or break the line.
-fn is_invisible(character: char) -> bool {
-    matches!(character,
-        '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
-        | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
-        | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
-}
-
-/// Which name an experiment shall have.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NameRequest {
-    /// `STEM.N.er`, N one more than the largest in use.
-    Series {
-        /// For instance `ktest`.
-        stem: String,
-    },
-    /// This name. If it is taken and has the form `STEM.N.er`, it becomes the next of its series;
-    /// if it is taken and has not, that is an error.
-    Exactly(String),
-}
-
-/// A name that was taken: to be told as `name {wanted} is in use; changed to {used}`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Renamed {
-    /// The name as requested.
-    pub wanted: String,
-    /// The name that was used instead.
-    pub used: String,
-}
-
-/// The directory of an experiment, new and ours.
+/// How many numbers are tried while other processes take them.
+const MAX_NAME_ATTEMPTS: u32 = 4095;
+/// The directory of an experiment that is being written.
 #[derive(Debug)]
 pub struct ExperimentDir {
     parent: OwnedFd,
@@ -101,8 +43,8 @@ pub struct ExperimentDir {
     owner: Option<(u32, u32)>,
     /// `archives/`, once something is in it.
     archives: OnceLock<OwnedFd>,
-    /// What a file is called until it is complete. One is pending at a time, and names of 255 bytes
-    /// are too long for a suffix.
+    /// The name of a file until it is complete. It is the same for all files, since only one is
+    /// pending at a time and a name of 255 bytes has no room for a suffix.
     temporary: &'static str,
 }
 
@@ -113,8 +55,8 @@ impl ExperimentDir {
     ///
     /// # Errors
     ///
-    /// A name without `.er` at its end or with nothing before it, a name in use without a series
-    /// number, a parent that is no directory, and what the system refuses.
+    /// A name without `.er` at its end or with nothing before it; a name in use that has no series
+    /// number; a parent that is no directory; a system error.
     pub fn create(
         parent: &Path,
         request: &NameRequest,
@@ -134,17 +76,17 @@ impl ExperimentDir {
             .map_err(|errno| Error::io("open directory", parent, errno))?;
 
         let mut tried = 0;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_NAME_ATTEMPTS {
             let candidate = match (name.take(), series) {
                 (Some(name), _) => name,
                 (None, Some((stem, number))) => {
                     let largest = largest_in_use(&parent_fd, stem)
                         .map_err(|errno| Error::io("list", parent, errno))?;
-                    // A number that was tried and is not listed is not tried again.
+                    // A number that was tried is not tried again, even if it is not listed.
                     tried = largest.max(tried).max(number).saturating_add(1);
                     numbered(stem, tried)
                 }
-                // A taken name outside of a series was refused below.
+                // A name in use that is not of a series was refused below.
                 (None, None) => break,
             };
             let path = parent.join(&candidate);
@@ -180,31 +122,31 @@ impl ExperimentDir {
         }
         Err(Error::NoFreeName {
             stem: series.map_or("", |(stem, _)| stem).to_owned(),
-            attempts: ATTEMPTS,
+            attempts: MAX_NAME_ATTEMPTS,
         })
     }
 
-    /// Its name, for instance `ktest.1.er`.
+    /// Returns its name, for instance `ktest.1.er`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its path: the parent as given, and the name.
+    /// Returns its path: the parent as given, and the name.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes a new file in it, mode 0600, of the directory's owner. Never opens what is there.
+    /// Makes a new file in it, mode 0600, with the directory's owner. Never opens an existing file.
     pub fn create_file(&self, name: &str) -> Result<File> {
         make_file(self.fd.as_fd(), name, &self.path.join(name), self.owner)
     }
 
-    /// Makes a new directory in it, mode 0700, of the same owner.
+    /// Makes a new directory in it, mode 0700, with the same owner.
     pub(crate) fn create_dir(&self, name: &str) -> Result<OwnedFd> {
         make_dir(self.fd.as_fd(), name, &self.path.join(name), self.owner)
     }
 
-    /// Begins a file of this directory that appears under `name` once it is complete.
+    /// Begins a file that appears under `name` once it is complete.
     pub(crate) fn pending(&self, name: &str) -> Result<PendingFile<'_>> {
         PendingFile::begin(
             self.fd.as_fd(),
@@ -215,24 +157,24 @@ impl ExperimentDir {
         )
     }
 
-    /// Stores a copy of a load object in `archives/`. That may come before all else: reports look
-    /// there for whatever the maps name.
+    /// Stores a copy of a load object in `archives/`, where reports look for the load objects that
+    /// the maps name. The copy may be stored before the map.
     ///
     /// # Errors
     ///
-    /// What the system refuses; `archives/` then holds no part of it.
+    /// A system error; `archives/` then holds no part of it.
     pub fn archive(&self, load_object: &str, bytes: &[u8]) -> Result<()> {
         let mut file = self.archive_file(load_object)?;
         file.fill(bytes)?;
         file.commit()
     }
 
-    /// Like [`ExperimentDir::archive`] for what is not in memory as a whole: write to the result,
-    /// then commit it.
+    /// Begins a copy of a load object that is not in memory as a whole: write to the result, then
+    /// commit it.
     ///
     /// # Errors
     ///
-    /// What the system refuses.
+    /// A system error.
     pub fn archive_file(&self, load_object: &str) -> Result<PendingFile<'_>> {
         PendingFile::begin(
             self.archives()?.as_fd(),
@@ -243,13 +185,13 @@ impl ExperimentDir {
         )
     }
 
-    /// Another handle of the same directory, for a thread that fills `archives/` while this one
-    /// writes the experiment. Both may have a file of `archives/` pending at the same time. There
-    /// is one such handle at most.
+    /// Returns another handle of the same directory, for a thread that fills `archives/` while this
+    /// one writes the experiment. Both may have a file of `archives/` pending at the same time.
+    /// Make one such handle at most.
     ///
     /// # Errors
     ///
-    /// What the system refuses.
+    /// A system error.
     pub fn for_archiver(&self) -> Result<ExperimentDir> {
         let copy = |fd: &OwnedFd| {
             fd.try_clone()
@@ -276,12 +218,12 @@ impl ExperimentDir {
         }
     }
 
-    /// Removes the directory with all that is in it. Follows no link.
+    /// Removes the directory with its content. Follows no link.
     ///
     /// # Errors
     ///
-    /// What the system refuses; and [`Error::Replaced`] if the name now means another directory,
-    /// which is left alone. The content is gone then too.
+    /// A system error; and [`Error::Replaced`] if the name now means another directory, which is
+    /// left alone. The content of this one is removed in that case too.
     pub fn remove_all(self) -> Result<()> {
         let failed = |errno| Error::io("remove", &self.path, errno);
         remove_content(self.fd.as_fd(), 0).map_err(failed)?;
@@ -295,7 +237,8 @@ impl ExperimentDir {
         if Identity::from(&ours) != Identity::from(&named) {
             return Err(Error::Replaced { path: self.path });
         }
-        // Should the name change its meaning just now, only another empty directory can go.
+        // If the name changes its meaning at this point, only another empty directory can be
+        // removed.
         unlinkat(&self.parent, self.name.as_str(), UnlinkatFlags::RemoveDir).map_err(failed)
     }
 }
@@ -304,45 +247,6 @@ impl AsFd for ExperimentDir {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-fn check_name(name: &str) -> Result<()> {
-    let problem = match name.strip_suffix(SUFFIX) {
-        None => "does not end in .er",
-        Some("") => "has nothing before .er",
-        Some(_) if name.contains('/') => "must not contain a /",
-        Some(_) if name.contains('\0') => "must not contain a NUL character",
-        Some(_) => return Ok(()),
-    };
-    Err(Error::BadName {
-        name: printable(name.as_bytes()),
-        problem,
-    })
-}
-
-/// Stem and number of a name of the form `STEM.N.er`.
-fn series_of(name: &str) -> Option<(&str, u64)> {
-    let (stem, number) = name.strip_suffix(SUFFIX)?.rsplit_once('.')?;
-    let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-    let number = number.parse().ok().filter(|n| *n < u64::MAX)?;
-    (digits && !stem.is_empty()).then_some((stem, number))
-}
-
-fn numbered(stem: &str, number: u64) -> String {
-    format!("{stem}.{number}{SUFFIX}")
-}
-
-/// The largest number that something in `parent` uses, 0 if none does.
-fn largest_in_use(parent: &OwnedFd, stem: &str) -> nix::Result<u64> {
-    let mut largest = 0;
-    for entry in entries(parent.as_fd())? {
-        let entry = entry.to_str().unwrap_or_default();
-        match series_of(entry) {
-            Some((of, number)) if of == stem => largest = largest.max(number),
-            _ => {}
-        }
-    }
-    Ok(largest)
 }
 
 #[cfg(test)]
@@ -365,20 +269,6 @@ mod tests {
     }
 
     #[test]
-    fn printable_text_stays_and_the_rest_is_spelled_out() {
-        assert_eq!(printable("naïve ☂ 🦀 \"x\"".as_bytes()), "naïve ☂ 🦀 \"x\"");
-        assert_eq!(
-            printable(b"a\nb\x7f\xffc\t\0"),
-            "a\\x0Ab\\x7F\\xFFc\\x09\\x00"
-        );
-        assert_eq!(
-            printable("a\u{202e}b\u{200b}".as_bytes()),
-            "a\\xE2\\x80\\xAEb\\xE2\\x80\\x8B"
-        );
-        assert_eq!(printable("\u{85}".as_bytes()), "\\xC2\\x85");
-    }
-
-    #[test]
     fn a_series_goes_on_after_its_largest_number() {
         let tmp = tempfile::tempdir().unwrap();
         assert_eq!(
@@ -395,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_name_with_a_number_is_raised() {
+    fn a_name_in_use_with_a_number_gets_the_next_number() {
         let tmp = tempfile::tempdir().unwrap();
         let request = exactly("foo.3.er");
         assert_eq!(
@@ -410,7 +300,7 @@ mod tests {
             create(tmp.path(), &request).unwrap(),
             ("foo.4.er".into(), Some(renamed))
         );
-        // A link that leads nowhere is in use too.
+        // A dangling link is in use too.
         symlink("/nowhere", tmp.path().join("bar.1.er")).unwrap();
         assert_eq!(
             create(tmp.path(), &exactly("bar.1.er")).unwrap().0,
@@ -419,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_name_without_a_number_is_an_error() {
+    fn a_name_in_use_without_a_number_is_an_error() {
         let tmp = tempfile::tempdir().unwrap();
         for name in ["foo.er", "123.er", "foo123.er", "foo..er", ".5.er"] {
             assert_eq!(create(tmp.path(), &exactly(name)).unwrap().0, name);
@@ -483,7 +373,7 @@ mod tests {
         assert!(dir.create_file("log.xml").is_err());
         assert!(dir.create_dir("archives").is_err());
         assert!(!target.exists());
-        // The name of the directory may come to mean something else: files go where it is.
+        // If the name comes to mean another directory, files still go to this one.
         let moved = tmp.path().join("moved");
         std::fs::rename(dir.path(), &moved).unwrap();
         symlink(tmp.path(), dir.path()).unwrap();
@@ -493,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_takes_all_and_follows_nothing() {
+    fn removal_removes_the_content_and_follows_no_link() {
         let tmp = tempfile::tempdir().unwrap();
         let outside = tmp.path().join("outside");
         std::fs::create_dir(&outside).unwrap();
@@ -509,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_leaves_a_directory_alone_that_took_the_name() {
+    fn removal_leaves_another_directory_of_the_same_name_alone() {
         let tmp = tempfile::tempdir().unwrap();
         let (dir, _) = ExperimentDir::create(tmp.path(), &series(), None).unwrap();
         let path = dir.path().to_owned();

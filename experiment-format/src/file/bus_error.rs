@@ -1,13 +1,13 @@
-//! Stores to a mapped file whose disk fails.
+//! Stores to a mapped file whose disk may fail.
 //!
-//! A block is on disk before it is mapped, so that a full disk is an error when it is asked for.
-//! But a page that the kernel has written back is asked for again at the next store; and where the
-//! disk is gone by then, or has become read-only after an error, or the file was truncated, that
-//! store is a SIGBUS. It would kill the collector in the middle of everything. Here it is an error
-//! of that store alone: the handler puts ordinary memory in the place of the block, so that the
-//! store can go on into nowhere, and leaves word.
+//! A block is reserved on disk before it is mapped, so that a full disk is an error of the
+//! reservation. But a page that the kernel has written back is requested again at the next store.
+//! If the disk is gone by then, or has become read-only after an error, or the file was truncated,
+//! that store raises SIGBUS, which would kill the collector. Here it becomes an error of that store
+//! alone: the handler maps ordinary memory in the place of the block, so that the store completes
+//! without effect, and sets a flag.
 //!
-//! What it refuses: every other SIGBUS. That goes to who was there before.
+//! Every other SIGBUS goes to the handler that was installed before.
 
 use std::cell::Cell;
 use std::ptr;
@@ -19,24 +19,27 @@ use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 thread_local! {
-    /// Where this thread is storing: address and length. Of a kind that needs nothing to be done at
-    /// its first use or at its end, so that a handler may look at it.
+    /// Where this thread is storing: address and length. The type needs no initialization and no
+    /// destructor, so that a signal handler may read it.
     static STORING: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    /// Set by the handler if the disk failed under a store of this thread.
     static FAILED: Cell<bool> = const { Cell::new(false) };
 }
 
 static INSTALLED: Once = Once::new();
+/// The action for SIGBUS that was installed before.
 static BEFORE: OnceLock<SigAction> = OnceLock::new();
 
-/// The disk under a block failed while it was stored to; what is in the map now is lost.
+/// The error of a store whose disk failed; what is in the map now is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DiskFailed;
+pub(super) struct DiskFailed;
 
-/// Stores to a map.
+/// Runs `store`, which stores to a map, and turns a SIGBUS of it into an error.
 ///
 /// # Errors
-/// [`DiskFailed`]; the map is then no longer the file's, and must not be used again.
-pub(crate) fn guarded(
+///
+/// [`DiskFailed`]; the map then no longer maps the file, and must not be used again.
+pub(super) fn store_guarded(
     map: &mut MmapMut,
     store: impl FnOnce(&mut MmapMut),
 ) -> Result<(), DiskFailed> {
@@ -52,29 +55,30 @@ pub(crate) fn guarded(
     }
 }
 
-/// Where it can't be, all is as it was without.
+/// Installs the handler. If that fails, SIGBUS acts as before.
 fn install() {
     let flags = SaFlags::SA_SIGINFO | SaFlags::SA_ONSTACK;
     let action = SigAction::new(SigHandler::SigAction(bus_error), flags, SigSet::empty());
-    // SAFETY: the handler does nothing that may not be done at any instant: it reads a thread's own
-    // numbers and makes two system calls.
+    // SAFETY: the handler is async-signal-safe: it reads variables of its own thread and makes two
+    // system calls.
     if let Ok(before) = unsafe { sigaction(Signal::SIGBUS, &action) } {
         let _ = BEFORE.set(before);
     }
 }
 
+/// Handles SIGBUS.
 extern "C" fn bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel hands a handler with SA_SIGINFO a valid one.
+    // SAFETY: with SA_SIGINFO, the kernel passes a valid pointer.
     let info = unsafe { &*info };
-    // SAFETY: of SIGBUS it has an address.
+    // SAFETY: the information of SIGBUS has an address.
     let address = unsafe { info.si_addr() }.addr();
     let (start, length) = STORING.get();
     if address.wrapping_sub(start) < length {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let place = ptr::without_provenance_mut(start);
-        // SAFETY: in the place of a map that this thread has borrowed for itself, of the same
-        // length; its owner unmaps what is there.
+        // SAFETY: it replaces a map that this thread has borrowed exclusively, by one of the same
+        // length; its owner unmaps that one.
         let mapped = unsafe { libc::mmap(place, length, protection, flags, -1, 0) };
         if mapped != libc::MAP_FAILED {
             FAILED.set(true);
@@ -82,7 +86,7 @@ extern "C" fn bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
         }
     }
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // It happens again as soon as this returns, and then goes there.
-    // SAFETY: a handler that was there, or none.
+    // The signal is raised again as soon as this returns, and then goes to the earlier action.
+    // SAFETY: the action was valid before, or is the default.
     let _ = unsafe { sigaction(Signal::SIGBUS, BEFORE.get().unwrap_or(&default)) };
 }

@@ -1,15 +1,15 @@
-//! Experiments as the tests make them.
+//! Synthetic experiments.
 
 use std::path::Path;
 
 use experiment_format::Result;
-use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{Header, ProfileDecl, Run, System};
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::log::{LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::PacketDecl;
 use experiment_format::writer::ExperimentWriter;
 
-/// A clock table of one kind of packets.
+/// Returns a clock table of one kind of packets.
 pub(crate) fn clock(tick_us: u32, states: NumStates, packet: PacketDecl) -> ProfileDecl {
     ProfileDecl::Clock {
         tick_us,
@@ -18,33 +18,33 @@ pub(crate) fn clock(tick_us: u32, states: NumStates, packet: PacketDecl) -> Prof
     }
 }
 
-/// What has to be in a header, with these tables.
-pub(crate) fn header(profiles: Vec<ProfileDecl>) -> Header {
-    Header {
+/// Returns a header of these tables with no more than what is required.
+pub(crate) fn header(profiles: Vec<ProfileDecl>) -> LogHeader {
+    LogHeader {
         system: System {
             arch: "x86_64".into(),
             ..System::default()
         },
         command_line: "kernel".into(),
         profiles,
-        ..Header::default()
+        ..LogHeader::default()
     }
 }
 
-/// An experiment that begins at an instant, of which all begin on one day.
-pub(crate) fn run(tstamp: u64) -> Run {
-    Run {
-        tstamp,
-        wall: 1_795_205_070,
-        tm_zone: 0,
+/// Returns a start at an instant of the clock; the day is always the same.
+pub(crate) fn run(tstamp: u64) -> StartTime {
+    StartTime {
+        tstamp_ns: tstamp,
+        wall_s: 1_795_205_070,
+        tm_zone_s: 0,
     }
 }
 
-/// Begins an experiment of a name that ends in `.er`, or the next of a series.
+/// Begins an experiment. A name that ends in `.er` is exact, any other the stem of a series.
 pub(crate) fn begin(
     parent: &Path,
     name: &str,
-    header: &Header,
+    header: &LogHeader,
     tstamp: u64,
 ) -> Result<ExperimentWriter> {
     let request = match name.ends_with(".er") {

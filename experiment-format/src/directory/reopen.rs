@@ -1,9 +1,9 @@
-//! Directories of subexperiments, which are closed between two visits.
+//! Directories and files of subexperiments, which are closed between two visits.
 //!
 //! Thousands of processes may be followed at once, too many for a descriptor each. So a directory
-//! and its files are opened again by name, while their owner, who may be hostile, can put anything
-//! under these names. What is opened is therefore compared with what was made, and refused if it is
-//! anything else: a link, another directory, a file that somebody else's process writes to.
+//! and its files are opened again by name. Their owner may be hostile and can put anything under
+//! these names. What is opened is therefore compared with what was made. Anything else is refused:
+//! a link, another directory, a file that another user's process writes to.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,16 +16,17 @@ use nix::libc::{S_IFMT, S_IFREG};
 use nix::sys::stat::{FileStat, Mode, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::place::make_dir;
-use super::{ExperimentDir, check_name};
+use super::ExperimentDir;
+use super::create::make_dir;
+use super::name::check_name;
 use crate::Result;
 use crate::error::Error;
-use crate::layout::printable;
+use crate::text::printable;
 
-/// What a file or directory is known by, whatever its name.
+/// What identifies a file or directory independently of its name.
 ///
-/// The number of a file that was removed is given to a new one. The owner tells that apart, if it
-/// is somebody else's file that was moved here.
+/// The inode number of a removed file may be used again for a new one. The owner is compared too:
+/// it differs if another user's file was moved here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
     device: u64,
@@ -44,7 +45,7 @@ impl From<&FileStat> for Identity {
 }
 
 impl Identity {
-    /// That of what is open here; `path` is for the error.
+    /// Returns the identity of an open file; `path` is for the error.
     pub(crate) fn of(fd: impl AsFd, path: &Path) -> Result<Self> {
         let stat = fstat(fd).map_err(|errno| Error::io("examine", path, errno))?;
         Ok(Identity::from(&stat))
@@ -52,12 +53,12 @@ impl Identity {
 }
 
 impl ExperimentDir {
-    /// Makes the directory of a subexperiment in this one: mode 0700, of the same owner.
+    /// Makes the directory of a subexperiment in this one: mode 0700, with the same owner.
     ///
     /// # Errors
     ///
-    /// A name that does not begin with `_` and end in `.er`, which no reader would find; one in
-    /// use; and what the system refuses.
+    /// A name that does not begin with `_` and end in `.er`, which no reader would find; a name in
+    /// use; a system error.
     pub(crate) fn create_sub(&self, name: &str) -> Result<ExperimentDir> {
         check_name(name)?;
         if !name.starts_with('_') {
@@ -84,7 +85,7 @@ impl ExperimentDir {
     ///
     /// # Errors
     ///
-    /// [`Error::Replaced`] if it is another one now, and what the system refuses.
+    /// [`Error::Replaced`] if it is another one now; a system error.
     pub(crate) fn open_sub(&self, name: &str, made: Identity) -> Result<ExperimentDir> {
         let flags = OFlag::O_DIRECTORY;
         let (fd, _) = open_made(self.fd.as_fd(), name, &self.path.join(name), flags, made)?;
@@ -95,11 +96,10 @@ impl ExperimentDir {
     ///
     /// # Errors
     ///
-    /// [`Error::Replaced`] if it is another one now or has a second name, and what the system
-    /// refuses.
+    /// [`Error::Replaced`] if it is another one now or has a second name; a system error.
     pub(crate) fn open_file(&self, name: &str, made: Identity) -> Result<File> {
         let path = self.path.join(name);
-        // A pipe in its place would keep a writer waiting for a reader.
+        // Without O_NONBLOCK, opening a pipe in its place would wait for a reader.
         let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let (fd, stat) = open_made(self.fd.as_fd(), name, &path, flags, made)?;
         if stat.st_mode & S_IFMT != S_IFREG || stat.st_nlink != 1 {
@@ -108,12 +108,13 @@ impl ExperimentDir {
         Ok(File::from(fd))
     }
 
-    /// Removes a name from the directory, whatever it means now.
+    /// Removes a name from the directory, whatever file it means now.
     pub(crate) fn remove_file(&self, name: &str) -> Result<()> {
         unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir)
             .map_err(|errno| Error::io("remove", &self.path.join(name), errno))
     }
 
+    /// Returns the handle of a subexperiment whose directory is open.
     fn sub(&self, name: &str, fd: OwnedFd) -> Result<ExperimentDir> {
         let parent = self.fd.try_clone();
         Ok(ExperimentDir {
@@ -128,7 +129,7 @@ impl ExperimentDir {
     }
 }
 
-/// Opens `name` in `dir`, if it is what was made.
+/// Opens `name` in `dir`, if it has the identity of what was made.
 fn open_made(
     dir: BorrowedFd<'_>,
     name: &str,
@@ -141,7 +142,7 @@ fn open_made(
     };
     let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let fd = openat(dir, name, flags, Mode::empty()).map_err(|errno| match errno {
-        // A link; no directory, or one; a pipe or socket without anybody who listens.
+        // A link; a file for a directory or the reverse; a pipe without a reader, or a socket.
         Errno::ELOOP | Errno::ENOTDIR | Errno::EISDIR | Errno::ENXIO => replaced(),
         other => Error::io("open", path, other),
     })?;

@@ -1,13 +1,13 @@
 //! A file that grows by whole records: text elements, usage records, packets.
 //!
-//! gprofng gives up on an experiment with half an element or half a usage record, so a record is
-//! written whole or taken back. Two things can cut one. A disk may fill up: space is reserved
-//! ahead, the end of a failed write is cut off, and what was reserved beyond the records leaves
-//! room for the events that close the experiment. And a process may be killed: Linux ends a write
-//! only between two pages of the file, so no text element lies across a page border.
+//! gprofng rejects an experiment with half an element or half a usage record, so a record is
+//! written whole or taken back. Two things can cut a record. A disk may fill up: space is reserved
+//! ahead, the end of a failed write is cut off, and a spare part of the reservation leaves room for
+//! the events that close the experiment. And the process may be killed: Linux ends a write only
+//! between two pages of the file, so no text element lies across a page border.
 //!
-//! A file may also be left and resumed later, by whoever remembers its length. Such files are
-//! small and many, and nothing is reserved for them.
+//! A file may also be closed and resumed later, given its length. Such files are small and many,
+//! and nothing is reserved for them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,20 +19,21 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use crate::Result;
 use crate::error::Error;
 
-/// The smallest page of any machine; every border of a larger one is a border of this.
-const PAGE: u64 = 4096;
+/// The smallest page of any machine; every border of a larger page is a border of this.
+const PAGE_BYTES: u64 = 4096;
 /// Space is reserved in steps of this.
-const STEP: u64 = 16 * 1024;
+const RESERVE_STEP_BYTES: u64 = 16 * 1024;
 
-/// What keeps a record whole that would lie across a page border.
+/// The kind of a file's records, which decides how one that would lie across a page border is kept
+/// whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Records {
-    /// Text, an element a line: blanks between lines mean nothing, and fill the page.
+    /// Text, one element a line: blanks between lines mean nothing, and fill the page.
     Text,
-    /// An array: nothing may stand between. A record across a border is made room for first, so
-    /// that the file's size is always that of whole records.
+    /// An array: nothing may stand between records. For a record across a border the file is made
+    /// longer first, so that its size is always that of whole records.
     Array,
-    /// Packets: nothing is needed, readers leave out one that is cut at the end of a file.
+    /// Packets: nothing is done, since readers leave out one that is cut at the end of a file.
     Packets,
 }
 
@@ -43,15 +44,14 @@ pub(crate) struct AppendFile {
     path: PathBuf,
     records: Records,
     len: u64,
-    /// Up to here the disk has space for us. None if nothing is reserved: writing itself will
-    /// tell.
+    /// Up to here space is reserved. None if nothing is: then a write may meet a full disk.
     reserved: Option<u64>,
-    /// How much of the reserved space ordinary records leave alone.
+    /// The reserved bytes that ordinary records leave unused.
     spare: u64,
 }
 
 impl AppendFile {
-    /// Takes a new, empty file, and reserves `spare` bytes beyond the records for hard times.
+    /// Takes a new, empty file. Keeps `spare` bytes reserved beyond the records, for a full disk.
     pub(crate) fn new(file: File, path: &Path, records: Records, spare: u64) -> Result<Self> {
         let mut this = AppendFile {
             file,
@@ -65,7 +65,7 @@ impl AppendFile {
         Ok(this)
     }
 
-    /// Takes a file that was left with `len` bytes. Reserves nothing.
+    /// Takes a file that was closed with `len` bytes. Reserves nothing.
     pub(crate) fn resume(file: File, path: &Path, records: Records, len: u64) -> Self {
         AppendFile {
             file,
@@ -77,12 +77,12 @@ impl AppendFile {
         }
     }
 
-    /// Bytes written.
+    /// Returns the bytes written.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Lets the following records use the space that was kept, all but `rest` bytes.
+    /// Lets the following records use the spare space, all but `rest` bytes.
     pub(crate) fn use_spare(&mut self, rest: u64) {
         self.spare = self.spare.min(rest);
     }
@@ -114,27 +114,27 @@ impl AppendFile {
         Ok(())
     }
 
-    /// Takes back everything from `len` on.
+    /// Cuts off everything from `len` on.
     pub(crate) fn cut(&mut self, len: u64) -> Result<()> {
         self.len = len;
         self.release()?;
         if self.reserved.is_some() {
-            // That gave back what was reserved too. If it cannot be had again, the next record
-            // tells.
+            // The cut released the reserved space too. If it cannot be reserved again, the next
+            // record returns the error.
             self.reserved = Some(len);
             let _ = self.reserve(0);
         }
         Ok(())
     }
 
-    /// Ends the file: gives back the space that was reserved beyond its records.
+    /// Ends the file: releases the space that is reserved beyond its records.
     pub(crate) fn release(&mut self) -> Result<()> {
         self.file
             .set_len(self.len)
             .map_err(|error| Error::io("truncate", &self.path, error))
     }
 
-    /// Makes sure that `more` bytes, and what is kept beyond, have space.
+    /// Reserves space for `more` bytes and the spare bytes.
     fn reserve(&mut self, more: u64) -> Result<()> {
         let needed = self.len + more + self.spare;
         let reserved = match self.reserved {
@@ -142,8 +142,8 @@ impl AppendFile {
             _ => return Ok(()),
         };
         let from = reserved.max(self.len);
-        // In large steps while there is space, exactly when it becomes tight.
-        let step = needed.next_multiple_of(STEP);
+        // In large steps while there is space, else exactly what is needed.
+        let step = needed.next_multiple_of(RESERVE_STEP_BYTES);
         match self.reserve_range(from, step) {
             Err(Errno::ENOSPC | Errno::EDQUOT) if step > needed => self.reserve_range(from, needed),
             other => other,
@@ -170,19 +170,19 @@ impl AppendFile {
     }
 }
 
-/// Bytes from `at` to the end of its page.
+/// Returns the bytes from `at` to the end of its page.
 fn to_border(at: u64) -> u64 {
-    PAGE - at % PAGE
+    PAGE_BYTES - at % PAGE_BYTES
 }
 
-/// The lines as they stand in a file from `at` on: a blank line ahead of each that would lie
-/// across a page border. One that is longer than a page cannot be helped.
+/// Returns the lines as they stand in a file from `at` on: a blank line stands ahead of each that
+/// would lie across a page border. A line longer than a page is not padded.
 fn between_borders(lines: &[u8], at: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(lines.len());
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
         let rest = to_border(at + out.len() as u64);
         let size = line.len() as u64;
-        if size > rest && size <= PAGE {
+        if size > rest && size <= PAGE_BYTES {
             out.resize(out.len() + rest as usize - 1, b' ');
             out.push(b'\n');
         }
@@ -191,7 +191,7 @@ fn between_borders(lines: &[u8], at: u64) -> Vec<u8> {
     out
 }
 
-/// Repeats a call that a signal interrupted.
+/// Repeats a call until no signal interrupts it.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     loop {
         match call() {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_back_is_gone_and_writing_goes_on() {
+    fn what_is_cut_off_is_gone_and_writing_goes_on() {
         let (_dir, path, mut file) = file(Records::Text, 100);
         file.append(b"one\n").unwrap();
         let mark = file.len();

@@ -1,15 +1,14 @@
 //! Synthetic ELF files: functions of the kernel, of modules and of BPF programs for gprofng.
 //!
-//! gprofng takes function names from ELF files and from nowhere else that would keep all of them
-//! (its other ways drop names with a dot, or forget which module they belong to). So what the
-//! kernel tells as a list of symbols becomes an ELF file in `archives/`. It needs little: text
-//! sections, function symbols in them, no program headers. Text without bits (NOBITS) gives names;
-//! with bits there is disassembly too.
+//! gprofng takes function names from ELF files. Its other ways to get names lose some of them: they
+//! drop names with a dot, or do not record the module. So the kernel's list of symbols becomes an
+//! ELF file in `archives/`. The file needs text sections and function symbols in them, and no
+//! program headers. Sections without bits (NOBITS) suffice for names; with bits there is
+//! disassembly too.
 //!
 //! gprofng finds a function by its position in the file, cut to 32 bits: section offset plus
-//! distance from the section's address. Position 0 means nothing to it. So positions begin at
-//! 4096, stay below 4 GiB, and differ for all sections, those without bits included, where they
-//! are not true.
+//! distance from the section's address. It ignores position 0. So positions begin at 4096, stay
+//! below 4 GiB, and differ for all sections. Those of sections without bits are invented.
 
 use std::io::{self, BufWriter, Write};
 
@@ -21,33 +20,32 @@ use object::write::elf::{FileHeader, SectionHeader, Sym, Writer};
 use crate::Result;
 use crate::error::Error;
 
-/// Position of the first section, and alignment of those without bits.
-const PAGE: u64 = 4096;
-/// Alignment of functions and of sections with bits.
-const TEXT_ALIGN: u64 = 16;
-/// Positions are cut to 32 bits by gprofng.
-const POSITIONS: u64 = 1 << 32;
-/// Files are written in pieces of this.
-const BUFFER: usize = 256 * 1024;
+/// The position of the first section, and the alignment of those without bits.
+const PAGE_BYTES: u64 = 4096;
+/// The alignment of functions and of sections with bits.
+const TEXT_ALIGN_BYTES: u64 = 16;
+/// All positions are below this, since gprofng cuts them to 32 bits.
+const MAX_POSITION: u64 = 1 << 32;
+/// The size of one write.
+const BUFFER_BYTES: usize = 256 * 1024;
 
-/// A piece of executable memory.
+/// A range of executable memory, which becomes a text section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Text<'a> {
+pub struct TextSection<'a> {
     /// First address.
     pub address: u64,
     /// Bytes.
     pub size: u64,
-    /// The instructions, `size` bytes, if they could be read. Without them there are names and no
-    /// disassembly.
+    /// The instructions, `size` bytes, if they could be read. Without them there is no disassembly.
     pub bits: Option<&'a [u8]>,
 }
 
-/// A function.
+/// The symbol of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Symbol<'a> {
+pub struct ImageSymbol<'a> {
     /// First address.
     pub address: u64,
-    /// Bytes; 0 reaches to the next symbol.
+    /// Bytes; with 0 the function extends to the next symbol.
     pub size: u64,
     /// Its name, up to a NUL if there is one.
     pub name: &'a [u8],
@@ -55,9 +53,10 @@ pub struct Symbol<'a> {
     pub global: bool,
 }
 
-/// A text section, or a function of it, in the file: what a segment event that maps it must say.
+/// The place of a text section, or of a function, in the file: the numbers of the segment event
+/// that maps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placed {
+pub struct PlacedText {
     /// First address.
     pub vaddr: u64,
     /// Bytes.
@@ -66,31 +65,31 @@ pub struct Placed {
     pub file_offset: u64,
 }
 
-/// An ELF file of text sections and function symbols, for the machine that this code runs on.
+/// An ELF file of text sections and function symbols, for the architecture that this code runs on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Image<'a> {
+pub struct ElfImage<'a> {
     /// The sections; they must not overlap.
-    pub texts: Vec<Text<'a>>,
+    pub texts: Vec<TextSection<'a>>,
     /// The functions, in any order. One that begins in no section is left out: see
-    /// [`Image::symbols_left_out`].
-    pub symbols: Vec<Symbol<'a>>,
+    /// [`ElfImage::symbols_left_out`].
+    pub symbols: Vec<ImageSymbol<'a>>,
 }
 
-impl<'a> Image<'a> {
-    /// An image of functions that lie far from each other, such as BPF programs.
+impl<'a> ElfImage<'a> {
+    /// Returns an image of functions that are far from each other, such as BPF programs.
     ///
-    /// Each is given as (size, name). It gets an address of the image's own, and is meant to be
-    /// mapped by a segment of its own: at its true address, with size and file offset of the
-    /// [`Placed`] at the same position.
+    /// Each function is a pair of size and name. It gets an address that is valid only in the
+    /// image. Map each by a segment of its own: at its real address, with the size and file offset
+    /// of the [`PlacedText`] at the same position.
     ///
     /// # Errors
     ///
     /// More than 4 GiB of functions.
-    pub fn scattered(functions: &[(u64, &'a [u8])]) -> Result<(Image<'a>, Vec<Placed>)> {
-        let mut image = Image::default();
-        let mut next = PAGE;
+    pub fn scattered(functions: &[(u64, &'a [u8])]) -> Result<(ElfImage<'a>, Vec<PlacedText>)> {
+        let mut image = ElfImage::default();
+        let mut next = PAGE_BYTES;
         for (size, name) in functions {
-            image.symbols.push(Symbol {
+            image.symbols.push(ImageSymbol {
                 address: next,
                 size: *size,
                 name,
@@ -98,59 +97,63 @@ impl<'a> Image<'a> {
             });
             next = next
                 .checked_add(*size)
-                .and_then(|end| end.checked_next_multiple_of(TEXT_ALIGN))
+                .and_then(|end| end.checked_next_multiple_of(TEXT_ALIGN_BYTES))
                 .ok_or_else(too_large)?;
         }
-        image.texts.push(Text {
-            address: PAGE,
-            size: next - PAGE,
+        image.texts.push(TextSection {
+            address: PAGE_BYTES,
+            size: next - PAGE_BYTES,
             bits: None,
         });
         let base = image
             .placed()?
             .first()
-            .map_or(PAGE, |text| text.file_offset);
-        let placed = image.symbols.iter().map(|symbol| Placed {
+            .map_or(PAGE_BYTES, |text| text.file_offset);
+        let placed = image.symbols.iter().map(|symbol| PlacedText {
             vaddr: symbol.address,
             size: symbol.size,
-            file_offset: base + (symbol.address - PAGE),
+            file_offset: base + (symbol.address - PAGE_BYTES),
         });
         let placed = placed.collect();
         Ok((image, placed))
     }
 
-    /// Where each of [`Image::texts`] lies in the file, in their order.
+    /// Returns the places of [`ElfImage::texts`] in the file, in their order.
     ///
     /// # Errors
     ///
     /// Bits of another length than the text, and more than 4 GiB of text.
-    pub fn placed(&self) -> Result<Vec<Placed>> {
-        let mut next = PAGE;
+    pub fn placed(&self) -> Result<Vec<PlacedText>> {
+        let mut next = PAGE_BYTES;
         let mut placed = vec![None; self.texts.len()];
-        // Sections with bits are where they are; the positions of the others come behind.
+        // Sections with bits come first; the positions of the others follow.
         for with_bits in [true, false] {
-            next = next.next_multiple_of(PAGE);
+            next = next.next_multiple_of(PAGE_BYTES);
             for (text, place) in self.texts.iter().zip(&mut placed) {
                 if text.bits.is_some() != with_bits {
                     continue;
                 }
                 if text.bits.is_some_and(|bits| bits.len() as u64 != text.size) {
-                    let what = format!("{} bytes of text in other than as many bits", text.size);
+                    let what = format!("{} bytes of text with another number of bits", text.size);
                     return Err(Error::unwritable("ELF image", what));
                 }
-                let end = next.checked_add(text.size).filter(|end| *end <= POSITIONS);
-                *place = Some(Placed {
+                let end = next
+                    .checked_add(text.size)
+                    .filter(|end| *end <= MAX_POSITION);
+                *place = Some(PlacedText {
                     vaddr: text.address,
                     size: text.size,
                     file_offset: next,
                 });
-                next = end.ok_or_else(too_large)?.next_multiple_of(TEXT_ALIGN);
+                next = end
+                    .ok_or_else(too_large)?
+                    .next_multiple_of(TEXT_ALIGN_BYTES);
             }
         }
         Ok(placed.into_iter().flatten().collect())
     }
 
-    /// How many symbols begin in no section.
+    /// Returns the number of symbols that begin in no section.
     pub fn symbols_left_out(&self) -> usize {
         let finder = SectionFinder::new(&self.texts);
         self.symbols
@@ -163,35 +166,36 @@ impl<'a> Image<'a> {
     ///
     /// # Errors
     ///
-    /// Those of `out` and of [`Image::placed`].
+    /// Those of `out` and of [`ElfImage::placed`].
     pub fn write_to(&self, out: &mut dyn Write) -> Result<()> {
         let placed = self.placed()?;
-        let mut buffer = StreamingBuffer::new(BufWriter::with_capacity(BUFFER, out));
+        let mut buffer = StreamingBuffer::new(BufWriter::with_capacity(BUFFER_BYTES, out));
         self.write_elf(&placed, &mut buffer)
             .map_err(|error| Error::unwritable("ELF image", error.to_string()))?;
         let written = buffer.result().and_then(|()| buffer.into_inner().flush());
         written.map_err(|error: io::Error| Error::io("write", "ELF image".as_ref(), error))
     }
 
-    /// The file as bytes.
+    /// Returns the file as bytes.
     ///
     /// # Errors
     ///
-    /// Those of [`Image::placed`].
+    /// Those of [`ElfImage::placed`].
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.write_to(&mut bytes)?;
         Ok(bytes)
     }
 
+    /// Writes the file with its sections at these places.
     fn write_elf(
         &self,
-        placed: &[Placed],
+        placed: &[PlacedText],
         buffer: &mut dyn object::write::WritableBuffer,
     ) -> object::write::Result<()> {
         let mut writer = Writer::new(Endianness::Little, true, buffer);
 
-        // What is where.
+        // First everything is reserved.
         writer.reserve_file_header();
         for (text, place) in self.texts.iter().zip(placed) {
             if text.bits.is_some() {
@@ -231,7 +235,7 @@ impl<'a> Image<'a> {
         writer.reserve_shstrtab()?;
         writer.reserve_section_headers();
 
-        // The same in the same order.
+        // Then everything is written, in the same order.
         writer.write_file_header(&FileHeader {
             os_abi: elf::ELFOSABI_NONE,
             abi_version: 0,
@@ -302,19 +306,20 @@ const MACHINE: elf::Machine = elf::EM_X86_64;
 #[cfg(target_arch = "aarch64")]
 const MACHINE: elf::Machine = elf::EM_AARCH64;
 
+/// Returns the error of an image of more than 4 GiB.
 fn too_large() -> Error {
     Error::unwritable("ELF image", "more than 4 GiB of text")
 }
 
-/// Finds the section of an address.
+/// An index that finds the section of an address.
 struct SectionFinder {
-    /// First address, one past the last (none for the end of memory), position; by address.
+    /// First address, end (none at the end of memory), position in the list; sorted by address.
     ranges: Vec<(u64, Option<u64>, usize)>,
 }
 
 impl SectionFinder {
-    fn new(texts: &[Text<'_>]) -> Self {
-        let range = |(position, text): (usize, &Text<'_>)| {
+    fn new(texts: &[TextSection<'_>]) -> Self {
+        let range = |(position, text): (usize, &TextSection<'_>)| {
             (text.address, text.address.checked_add(text.size), position)
         };
         let mut ranges: Vec<_> = texts.iter().enumerate().map(range).collect();
@@ -336,8 +341,8 @@ mod tests {
 
     const KERNEL: u64 = 0xffff_ffff_8100_0000;
 
-    fn symbol(address: u64, size: u64, name: &[u8], global: bool) -> Symbol<'_> {
-        Symbol {
+    fn symbol(address: u64, size: u64, name: &[u8], global: bool) -> ImageSymbol<'_> {
+        ImageSymbol {
             address,
             size,
             name,
@@ -345,7 +350,8 @@ mod tests {
         }
     }
 
-    /// Name, address, size and position in the file of each function, as gprofng computes it.
+    /// Returns name, address, size and position in the file of each function, as gprofng computes
+    /// it.
     fn functions(bytes: &[u8]) -> Vec<(String, u64, u64, u64)> {
         let file = object::File::parse(bytes).unwrap();
         let mut found: Vec<_> = file
@@ -379,14 +385,14 @@ mod tests {
     #[test]
     fn functions_are_where_the_segment_says() {
         let bits = [0x90; 256];
-        let image = Image {
+        let image = ElfImage {
             texts: vec![
-                Text {
+                TextSection {
                     address: 0xffff_ffff_c000_0000,
                     size: 0x3000,
                     bits: None,
                 },
-                Text {
+                TextSection {
                     address: KERNEL,
                     size: 256,
                     bits: Some(&bits),
@@ -423,7 +429,7 @@ mod tests {
     #[test]
     fn scattered_functions_have_each_a_place() {
         let (image, placed) =
-            Image::scattered(&[(100, b"bpf_prog_a"), (7, b"bpf_prog_b")]).unwrap();
+            ElfImage::scattered(&[(100, b"bpf_prog_a"), (7, b"bpf_prog_b")]).unwrap();
         let found = functions(&image.to_bytes().unwrap());
         assert_eq!(found.len(), 2);
         for (place, (_, address, size, position)) in placed.iter().zip(found) {
@@ -435,15 +441,15 @@ mod tests {
     }
 
     #[test]
-    fn an_image_without_anything_is_still_a_file() {
-        let bytes = Image::default().to_bytes().unwrap();
+    fn an_empty_image_is_a_valid_file() {
+        let bytes = ElfImage::default().to_bytes().unwrap();
         assert!(object::File::parse(bytes.as_slice()).is_ok());
     }
 
     #[test]
     fn names_end_at_a_nul_and_sizes_must_agree() {
-        let mut image = Image {
-            texts: vec![Text {
+        let mut image = ElfImage {
+            texts: vec![TextSection {
                 address: KERNEL,
                 size: 64,
                 bits: None,
@@ -453,7 +459,7 @@ mod tests {
         assert_eq!(functions(&image.to_bytes().unwrap())[0].0, "a");
         image.texts[0].bits = Some(&[0; 63]);
         assert!(image.to_bytes().is_err());
-        image.texts = vec![Text {
+        image.texts = vec![TextSection {
             address: 0,
             size: 1 << 32,
             bits: None,
@@ -463,8 +469,8 @@ mod tests {
 
     #[test]
     fn text_at_the_end_of_memory_has_its_symbols() {
-        let image = Image {
-            texts: vec![Text {
+        let image = ElfImage {
+            texts: vec![TextSection {
                 address: u64::MAX - 15,
                 size: 16,
                 bits: None,

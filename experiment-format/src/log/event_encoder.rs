@@ -1,38 +1,39 @@
-//! The events of a log that is being written, whoever writes it where.
+//! Encodes the events of a log that is being written. The writer of an experiment and that of a
+//! subexperiment share it.
 
 use crate::Result;
 use crate::log::encode::refused;
-use crate::log::{Header, LogEvent, ProfileDecl, Run};
+use crate::log::{LogEvent, LogHeader, ProfileDecl, StartTime};
 
-/// Makes text of events, and refuses what this log may not say.
+/// An encoder of log events that refuses events not allowed in its log.
 #[derive(Debug)]
-pub(crate) struct Events {
-    /// The [`Run::tstamp`].
+pub(crate) struct EventEncoder {
+    /// The [`StartTime::tstamp_ns`].
     start: u64,
-    /// Whether threads may have names.
+    /// Whether the header declares names of threads.
     thread_names: bool,
-    /// Samples written, which is the id of the next.
+    /// The number of samples written, which is the id of the next.
     samples: u32,
 }
 
-impl Events {
-    /// What a log begins with: its header and its start.
-    pub(crate) fn begin(header: &Header, start: Run) -> Result<(Events, String)> {
+impl EventEncoder {
+    /// Returns the encoder, and the text that the log begins with: its header and its start.
+    pub(crate) fn begin(header: &LogHeader, start: StartTime) -> Result<(EventEncoder, String)> {
         let mut text = header.encode()?;
-        text.push_str(&LogEvent::Run(start).encode(start.tstamp)?);
-        let events = Events {
-            start: start.tstamp,
+        text.push_str(&LogEvent::Start(start).encode(start.tstamp_ns)?);
+        let events = EventEncoder {
+            start: start.tstamp_ns,
             thread_names: header.profiles.contains(&ProfileDecl::ThreadNames),
             samples: 0,
         };
         Ok((events, text))
     }
 
-    /// An event of which there may be any number. The others are refused here, and so is the name
-    /// of a thread in an experiment that does not declare [`ProfileDecl::ThreadNames`].
+    /// Returns the text of an event. Refuses starts, samples and exits, which have methods of their
+    /// own, and the name of a thread if the header does not declare [`ProfileDecl::ThreadNames`].
     pub(crate) fn event(&self, event: &LogEvent) -> Result<String> {
         match event {
-            LogEvent::Run(_) | LogEvent::Sample { .. } | LogEvent::Exit { .. } => {
+            LogEvent::Start(_) | LogEvent::Sample { .. } | LogEvent::Exit { .. } => {
                 Err(refused("a start, sample or exit among other events"))
             }
             LogEvent::Thread { tid, name, .. } if !self.thread_names => Err(refused(format!(
@@ -42,7 +43,7 @@ impl Events {
         }
     }
 
-    /// A warning, for `warnings.xml`.
+    /// Returns the text of a warning, for `warnings.xml`.
     pub(crate) fn warning(&self, at: u64, text: &str) -> Result<String> {
         self.event(&LogEvent::Warning {
             at,
@@ -50,7 +51,7 @@ impl Events {
         })
     }
 
-    /// The next sample. It counts once [`Events::sampled`] says so.
+    /// Returns the text of the next sample. Call [`EventEncoder::sampled`] once it is written.
     pub(crate) fn sample(&self, at: u64, label: &str) -> Result<String> {
         let sample = LogEvent::Sample {
             at,
@@ -60,12 +61,12 @@ impl Events {
         sample.encode(self.start)
     }
 
-    /// The sample was written, with its usage record.
+    /// Counts a sample as written, with its usage record.
     pub(crate) fn sampled(&mut self) {
         self.samples += 1;
     }
 
-    /// The end.
+    /// Returns the text of the end.
     pub(crate) fn exit(&self, at: u64) -> Result<String> {
         LogEvent::Exit { at }.encode(self.start)
     }

@@ -1,23 +1,23 @@
-//! A mapped file of packets, walkable at every instant.
+//! A mapped file of packets that a reader can walk at every instant.
 //!
-//! Packets are stored by memory writes, without a system call for each. What has to hold is that
-//! a reader that looks at any moment, or after the writer was killed, sees whole packets only:
+//! Packets are stored by memory writes, without a system call for each. A reader that looks at any
+//! moment, or after the writer was killed, must see whole packets only:
 //!
 //! * The file grows by blocks of 64 KiB. Each is reserved on disk before it is mapped, so that a
-//!   full disk is an error here and never a SIGBUS there.
+//!   full disk is an error of the reservation and not a SIGBUS of a later store.
 //! * The unused rest of a block is always covered by an EMPTY packet. A new packet is stored in
 //!   the order: EMPTY header behind it, its body, its own header, the last by one atomic store
 //!   with release ordering. Before that store, the old EMPTY header still covers all of it.
 //! * Between the reservation of a block and its first header it is all zeros. A reader that meets
-//!   a packet of size 0 goes on at the next multiple of 16 KiB, so it walks over the block.
+//!   a packet of size 0 goes on at the next multiple of 16 KiB, so it skips the block.
 //!
 //! A packet's size is a 16-bit number, so a fresh block needs two EMPTY packets: a first of 65528
-//! bytes and a second of 8. Packets are multiples of 8 bytes, so that the largest is no larger
-//! than the first of the two and the second stays true under it.
+//! bytes and a second of 8. Packets are multiples of 8 bytes. So the largest packet is no larger
+//! than the first of the two, and the second stays valid behind it.
 //!
-//! Two things cannot be kept out: a disk that fails while a block is mapped, and who owns the file
-//! may truncate it. Then the next packet is an error, and all that follow
-//! ([`guard`](crate::guard)).
+//! Two failures cannot be excluded: the disk may fail while a block is mapped, and the owner of the
+//! file may truncate it. Then the next packet is an error, and so are all that follow
+//! ([`bus_error`](crate::file::bus_error)).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -29,19 +29,19 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 
 use crate::Result;
-use crate::append::retry;
 use crate::error::Error;
-use crate::guard::{DiskFailed, guarded};
+use crate::file::append::retry;
+use crate::file::bus_error::{DiskFailed, store_guarded};
 use crate::packet::{EMPTY, HEADER_BYTES, header};
 
-/// Bytes of a block: a multiple of the page size of every machine.
-pub(crate) const BLOCK: usize = 64 * 1024;
-/// All packets are multiples of this.
-const UNIT: usize = 8;
-/// The largest packet: the largest multiple of [`UNIT`] that 16 bits can hold.
-const LARGEST: usize = BLOCK - UNIT;
+/// The size of a block: a multiple of the page size of every machine.
+pub(crate) const BLOCK_BYTES: usize = 64 * 1024;
+/// The size of every packet is a multiple of this.
+const PACKET_ALIGN_BYTES: usize = 8;
+/// The size of the largest packet: the largest multiple of 8 that 16 bits can hold.
+const MAX_PACKET_BYTES: usize = BLOCK_BYTES - PACKET_ALIGN_BYTES;
 
-/// A file of packets.
+/// A file of packets, filled through a mapping.
 #[derive(Debug)]
 pub(crate) struct BlockFile {
     file: File,
@@ -50,7 +50,7 @@ pub(crate) struct BlockFile {
     block: Option<(MmapMut, u64)>,
     /// Bytes of the block that are used.
     used: usize,
-    /// The disk under it failed.
+    /// Whether the disk failed under a block.
     failed: bool,
 }
 
@@ -66,7 +66,7 @@ impl BlockFile {
         }
     }
 
-    /// Bytes from the beginning of the file to the end of its last packet.
+    /// Returns the bytes from the beginning of the file to the end of its last packet.
     pub(crate) fn len(&self) -> u64 {
         self.block
             .as_ref()
@@ -77,12 +77,14 @@ impl BlockFile {
     ///
     /// # Errors
     ///
-    /// A full disk; the packets before are not touched by it. And a packet whose size is not the
-    /// one in its header, or no multiple of 8.
+    /// A full disk, which leaves the packets before as they are; a failed disk; a packet that is
+    /// too large, or whose size is no multiple of 8.
     pub(crate) fn append(&mut self, packet: &[u8]) -> Result<()> {
         let size = packet.len();
         let first: [u8; HEADER_BYTES] = match packet.first_chunk() {
-            Some(first) if size <= LARGEST && size.is_multiple_of(UNIT) => *first,
+            Some(first) if size <= MAX_PACKET_BYTES && size.is_multiple_of(PACKET_ALIGN_BYTES) => {
+                *first
+            }
             _ => {
                 let what = format!("a packet of {size} bytes");
                 return Err(Error::unwritable(&self.path, what));
@@ -91,18 +93,18 @@ impl BlockFile {
         if self.failed {
             return Err(self.disk_failed(DiskFailed));
         }
-        if self.block.is_none() || self.used + size > BLOCK {
+        if self.block.is_none() || self.used + size > BLOCK_BYTES {
             self.next_block()?;
         }
         let Some((map, _)) = &mut self.block else {
             return Ok(());
         };
         let (used, end) = (self.used, self.used + size);
-        let stored = guarded(map, |map| {
+        let stored = store_guarded(map, |map| {
             // The rest behind the first packet of a block fits in one EMPTY packet: a packet has 8
             // bytes at least.
-            if end < BLOCK {
-                let rest = header((BLOCK - end) as u16, EMPTY);
+            if end < BLOCK_BYTES {
+                let rest = header((BLOCK_BYTES - end) as u16, EMPTY);
                 map[end..end + HEADER_BYTES].copy_from_slice(&rest);
             }
             map[used + HEADER_BYTES..end].copy_from_slice(&packet[HEADER_BYTES..]);
@@ -113,13 +115,13 @@ impl BlockFile {
         Ok(())
     }
 
-    /// Nothing is stored any more. The kernel has not said why; it does when it is asked for what
-    /// is there already.
+    /// Ends all storing. The signal does not say why the disk failed; reserving the block again
+    /// returns the reason.
     fn disk_failed(&mut self, _: DiskFailed) -> Error {
         self.failed = true;
         let offset = self.block.as_ref().map_or(0, |(_, offset)| *offset);
         let keep = FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        let again = retry(|| fallocate(&self.file, keep, offset as i64, BLOCK as i64));
+        let again = retry(|| fallocate(&self.file, keep, offset as i64, BLOCK_BYTES as i64));
         Error::io("write", &self.path, again.err().unwrap_or(Errno::EIO))
     }
 
@@ -128,16 +130,17 @@ impl BlockFile {
         let offset = self
             .block
             .as_ref()
-            .map_or(0, |(_, offset)| offset + BLOCK as u64);
+            .map_or(0, |(_, offset)| offset + BLOCK_BYTES as u64);
         self.reserve(offset)?;
         let mut options = MmapOptions::new();
-        options.offset(offset).len(BLOCK);
-        // SAFETY: the file is ours and made for this; the range exists on disk, see `reserve`.
+        options.offset(offset).len(BLOCK_BYTES);
+        // SAFETY: the file was made for this writer alone; the range exists on disk, see `reserve`.
         let mut map = unsafe { options.map_mut(&self.file) }
             .map_err(|error| Error::io("map", &self.path, error))?;
-        let stored = guarded(&mut map, |map| {
-            map[LARGEST..LARGEST + HEADER_BYTES].copy_from_slice(&header(UNIT as u16, EMPTY));
-            store_header(map, 0, header(LARGEST as u16, EMPTY));
+        let stored = store_guarded(&mut map, |map| {
+            map[MAX_PACKET_BYTES..MAX_PACKET_BYTES + HEADER_BYTES]
+                .copy_from_slice(&header(PACKET_ALIGN_BYTES as u16, EMPTY));
+            store_header(map, 0, header(MAX_PACKET_BYTES as u16, EMPTY));
         });
         self.block = Some((map, offset));
         self.used = 0;
@@ -147,15 +150,18 @@ impl BlockFile {
     /// Makes the file one block longer, with space on disk under it.
     fn reserve(&mut self, offset: u64) -> Result<()> {
         let all = FallocateFlags::empty();
-        let reserved = match retry(|| fallocate(&self.file, all, offset as i64, BLOCK as i64)) {
+        let reserved = match retry(|| fallocate(&self.file, all, offset as i64, BLOCK_BYTES as i64))
+        {
             Ok(()) => return Ok(()),
-            // A file system that cannot reserve: zeros that are written take their space.
-            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => self.file.write_all_at(&[0; BLOCK], offset),
+            // A file system that cannot reserve: written zeros occupy the space.
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {
+                self.file.write_all_at(&[0; BLOCK_BYTES], offset)
+            }
             Err(other) => Err(other.into()),
         };
         reserved.map_err(|error| {
-            // The attempt may have made the file longer. If that stays, it is zeros, which mean
-            // nothing; the error to tell is the first one.
+            // The attempt may have made the file longer. If cutting fails, zeros remain, which mean
+            // nothing. The first error is the one to return.
             let _ = self.file.set_len(offset);
             Error::io("reserve space for", &self.path, error)
         })
@@ -175,7 +181,7 @@ impl BlockFile {
 fn store_header(map: &mut MmapMut, offset: usize, header: [u8; HEADER_BYTES]) {
     let place = &mut map[offset..offset + HEADER_BYTES];
     let place = place.as_mut_ptr().cast::<u32>();
-    // SAFETY: 4 bytes of a live mapping, borrowed for us alone in this process, and aligned:
+    // SAFETY: 4 bytes of a live mapping, borrowed exclusively in this process, and aligned:
     // mappings begin at a page and packets are multiples of 8 bytes.
     let place = unsafe { AtomicU32::from_ptr(place) };
     place.store(u32::from_ne_bytes(header), Ordering::Release);
@@ -205,7 +211,7 @@ mod tests {
         packet
     }
 
-    /// The packets of a file, by the format's rules of walking; EMPTY ones left out.
+    /// Returns the packets of a file, found by the format's rules, without EMPTY ones.
     fn walk(bytes: &[u8]) -> Vec<Vec<u8>> {
         let (mut at, mut packets) = (0, Vec::new());
         while let Some(header) = bytes.get(at..at + 4) {
@@ -236,7 +242,7 @@ mod tests {
             written.push(packet);
             if n % 100 == 0 {
                 let bytes = std::fs::read(&path).unwrap();
-                assert_eq!(bytes.len() % BLOCK, 0);
+                assert_eq!(bytes.len() % BLOCK_BYTES, 0);
                 assert_eq!(walk(&bytes), written);
             }
         }
@@ -271,19 +277,19 @@ mod tests {
     fn the_largest_packet_fits_and_a_larger_one_is_refused() {
         let (_dir, path, mut file) = file();
         for n in 0..3 {
-            file.append(&packet(LARGEST, n)).unwrap();
+            file.append(&packet(MAX_PACKET_BYTES, n)).unwrap();
             assert_eq!(walk(&std::fs::read(&path).unwrap()).len(), n as usize + 1);
         }
-        assert!(file.append(&vec![0; BLOCK]).is_err());
+        assert!(file.append(&vec![0; BLOCK_BYTES]).is_err());
         assert!(file.append(&[0; 12]).is_err());
         assert!(file.append(&[]).is_err());
     }
 
     #[test]
-    fn a_block_without_its_first_header_means_nothing() {
+    fn a_block_without_its_first_header_is_skipped() {
         let (_dir, path, mut file) = file();
         file.append(&packet(40, 1)).unwrap();
-        file.reserve(BLOCK as u64).unwrap();
+        file.reserve(BLOCK_BYTES as u64).unwrap();
         assert_eq!(walk(&std::fs::read(&path).unwrap()).len(), 1);
     }
 
@@ -293,7 +299,7 @@ mod tests {
         file.next_block().unwrap();
         // All that `append` does before its last store, for the largest packet.
         let (map, _) = file.block.as_mut().unwrap();
-        map[4..LARGEST].fill(0xff);
+        map[4..MAX_PACKET_BYTES].fill(0xff);
         assert_eq!(walk(&std::fs::read(&path).unwrap()).len(), 0);
     }
 

@@ -1,7 +1,7 @@
-//! What is written, as stock gprofng reads it.
+//! A founder, as stock gprofng and this crate's reader read it.
 //!
 //! A synthetic founder with kernel images, dynamic functions, samples, pauses and hostile names is
-//! written, and the figures that gprofng prints are compared with those that went in.
+//! written, and the figures that gprofng prints are compared with the written ones.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,25 +9,25 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
-mod made;
-mod stock;
+mod synthetic;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use experiment_format::image::{Image, Placed, Symbol, Text};
-use experiment_format::layout::printable;
-use experiment_format::log::{Cpu, Header, LogEvent, Setting, System};
+use experiment_format::elf_image::{ElfImage, ImageSymbol, PlacedText, TextSection};
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::{Cpu, LogEvent, LogHeader, Setting, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::{StackEnd, StackUid};
+use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
+use gprofng::{columns, display};
 
-use made::begin;
-use stock::{display, row};
+use synthetic::begin;
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 1145 * SECOND + 640_020_819;
@@ -36,13 +36,13 @@ const MODULE: u64 = 0xffff_ffff_c000_0000;
 const BPF: u64 = 0xffff_ffff_c0a0_1234;
 /// Ticks of 10 ms: 100 of them are a second.
 const TICK_US: u32 = 10_000;
-/// A process that calls itself all that can go wrong in XML, on a terminal and in gprofng.
+/// The name of a process, with all characters that are special in XML, on a terminal or in gprofng.
 const HOSTILE: &[u8] = b"e\nv\"i'l%41%<&>\xff";
 
-fn header() -> Header {
-    let clock = |states| made::clock(TICK_US, states, ClockTick::declaration());
+fn header() -> LogHeader {
+    let clock = |states| synthetic::clock(TICK_US, states, ClockTick::declaration());
     let profiles = vec![clock(NumStates::Solaris), clock(NumStates::Kernel)];
-    Header {
+    LogHeader {
         collector: "kcollect test".into(),
         system: System {
             hostname: "db1".into(),
@@ -51,8 +51,8 @@ fn header() -> Header {
             pages: 1 << 20,
             cpus: vec![Cpu { id: 0, mhz: 2600 }, Cpu { id: 3, mhz: 2600 }],
         },
-        pid: 4242,
-        ppid: Some(1),
+        pid: Pid(4242),
+        ppid: Some(Pid(1)),
         command_line: format!("kcollect -p on {}", printable(HOSTILE)),
         driver_version: Some("kcollect bpf 0.1".into()),
         settings: vec![
@@ -61,7 +61,7 @@ fn header() -> Header {
             Setting::SamplePeriod(1),
         ],
         comments: vec!["a comment: 100% <of> it & \"more\"".into()],
-        ..made::header(profiles)
+        ..synthetic::header(profiles)
     }
 }
 
@@ -71,7 +71,7 @@ struct Founder {
     hostile_function: String,
 }
 
-/// Writes the experiment that the tests look at.
+/// Writes the experiment that the tests read.
 fn founder() -> Founder {
     let tmp = tempfile::tempdir().unwrap();
     let mut writer = begin(tmp.path(), "ktest", &header(), START).unwrap();
@@ -110,8 +110,8 @@ fn founder() -> Founder {
                 cpu,
                 time,
                 stack,
-                tid,
-                pid,
+                tid: Tid(tid),
+                pid: Pid(pid),
                 state,
                 ticks,
             })
@@ -187,15 +187,15 @@ fn founder() -> Founder {
 }
 
 fn write_images(writer: &mut ExperimentWriter, hostile_function: &str) {
-    let symbol = |address, size, name: &'static str| Symbol {
+    let symbol = |address, size, name: &'static str| ImageSymbol {
         address,
         size,
         name: name.as_bytes(),
         global: true,
     };
     let code = [0x90; 0x1000];
-    let kernel = Image {
-        texts: vec![Text {
+    let kernel = ElfImage {
+        texts: vec![TextSection {
             address: KERNEL,
             size: 0x1000,
             bits: Some(&code),
@@ -206,8 +206,8 @@ fn write_images(writer: &mut ExperimentWriter, hostile_function: &str) {
             symbol(KERNEL + 0x100, 0x40, "ksys_read.isra.0"),
         ],
     };
-    let module = Image {
-        texts: vec![Text {
+    let module = ElfImage {
+        texts: vec![TextSection {
             address: MODULE,
             size: 0x2000,
             bits: None,
@@ -215,7 +215,7 @@ fn write_images(writer: &mut ExperimentWriter, hostile_function: &str) {
         symbols: vec![symbol(MODULE, 0x40, "ext4_readpage")],
     };
     let (bpf, programs) =
-        Image::scattered(&[(64, b"bpf_prog_other"), (64, b"bpf_prog_x")]).unwrap();
+        ElfImage::scattered(&[(64, b"bpf_prog_other"), (64, b"bpf_prog_x")]).unwrap();
     for (name, image) in [("vmlinux", &kernel), ("[ext4]", &module)] {
         writer
             .dir()
@@ -246,7 +246,7 @@ fn write_images(writer: &mut ExperimentWriter, hostile_function: &str) {
     }
 }
 
-fn segment(name: &str, vaddr: u64, place: Placed) -> MapEvent {
+fn segment(name: &str, vaddr: u64, place: PlacedText) -> MapEvent {
     MapEvent::Segment {
         at: 0,
         vaddr,
@@ -264,7 +264,7 @@ fn functions_have_the_ticks_that_were_written() {
         &founder.path,
         &["-metrics", "e.kcpu:i.kcpu:name", "-functions"],
     );
-    let seconds = |name: &str| row(&text, name)[..2].join(" ");
+    let seconds = |name: &str| columns(&text, name)[..2].join(" ");
     assert_eq!(seconds("<Total>"), "7.850 7.850");
     assert_eq!(seconds("<IDLE>"), "3.000 3.000");
     assert_eq!(seconds("ext4_readpage"), "2.000 2.000");
@@ -281,13 +281,13 @@ fn functions_have_the_ticks_that_were_written() {
 fn the_ten_states_have_their_columns() {
     let founder = founder();
     let states = &Microstate::ALL[..Microstate::PER_THREAD];
-    let columns: Vec<_> = states
+    let metrics: Vec<_> = states
         .iter()
         .map(|s| format!("e.{}", s.metric().unwrap()))
         .collect();
-    let metrics = format!("{}:e.total:e.totalcpu:name", columns.join(":"));
+    let metrics = format!("{}:e.total:e.totalcpu:name", metrics.join(":"));
     let text = display(&founder.path, &["-metrics", &metrics, "-functions"]);
-    let total = row(&text, "<Total>");
+    let total = columns(&text, "<Total>");
     for (state, seconds) in states.iter().zip(&total) {
         assert_eq!(
             *seconds,
@@ -327,20 +327,20 @@ fn cpus_threads_and_processes_keep_their_numbers() {
     let founder = founder();
     let metrics = ["-metrics", "e.kcpu:e.total:name"];
     let text = display(&founder.path, &[&metrics[..], &["-cpus"]].concat());
-    assert_eq!(row(&text, "CPU 0")[..2], ["2.250", "10.450"]);
-    assert_eq!(row(&text, "CPU 3")[..2], ["5.600", "0."]);
+    assert_eq!(columns(&text, "CPU 0")[..2], ["2.250", "10.450"]);
+    assert_eq!(columns(&text, "CPU 3")[..2], ["5.600", "0."]);
     let text = display(&founder.path, &[&metrics[..], &["-threads"]].concat());
-    assert_eq!(row(&text, "Thread 77")[..2], ["0.", "10.450"]);
-    assert_eq!(row(&text, "Thread 4000000000")[..2], ["0.750", "0."]);
+    assert_eq!(columns(&text, "Thread 77")[..2], ["0.", "10.450"]);
+    assert_eq!(columns(&text, "Thread 4000000000")[..2], ["0.750", "0."]);
 
     let script = founder.path.join("script");
     let commands = "metrics e.kcpu:e.total:name\nindxobj_define kpid KPID\nkpid\n\
                     filters KPID==13\nfunctions\n";
     std::fs::write(&script, commands).unwrap();
     let text = display(&founder.path, &["-script", script.to_str().unwrap()]);
-    assert_eq!(row(&text, "0x000000000000000d (13)")[0], "0.750");
+    assert_eq!(columns(&text, "0x000000000000000d (13)")[0], "0.750");
     let filtered = text.rsplit("Functions").next().unwrap();
-    assert_eq!(row(filtered, "<Total>")[0], "0.750");
+    assert_eq!(columns(filtered, "<Total>")[0], "0.750");
 }
 
 #[test]
@@ -357,13 +357,13 @@ fn samples_show_the_usage_that_was_written() {
         assert!(text.contains(expected), "no {expected:?} in:\n{text}");
     }
     let text = display(&founder.path, &["-metrics", "e.kcpu:name", "-samples"]);
-    assert_eq!(row(&text, "<Total>")[0], "7.850");
+    assert_eq!(columns(&text, "<Total>")[0], "7.850");
     let text = display(&founder.path, &["-statistics", "all"]);
     assert!(text.contains("2000"), "{text}");
 }
 
 #[test]
-fn the_header_says_who_recorded_what() {
+fn the_header_shows_collector_and_target() {
     let founder = founder();
     let text = display(&founder.path, &["-header"]);
     for expected in [
@@ -402,7 +402,7 @@ fn load_objects_are_found_in_the_archives() {
     assert!(code.contains("nop"), "{code}");
 }
 
-/// Exclusive seconds of Kernel CPU by function, as our reader counts them.
+/// Returns the exclusive seconds of Kernel CPU by function, as this crate's reader counts them.
 fn exclusive(path: &Path) -> BTreeMap<String, f64> {
     let experiment = Experiment::open(path).unwrap();
     let (stacks, space) = (
@@ -416,7 +416,7 @@ fn exclusive(path: &Path) -> BTreeMap<String, f64> {
         if tick.state != Microstate::KernelCpu.number() || stack.frames.is_empty() {
             continue;
         }
-        let at = tick.time - experiment.start().tstamp;
+        let at = tick.time - experiment.start().tstamp_ns;
         let function = archives
             .function_at(&space, stack.frames[0], at)
             .unwrap()
@@ -428,23 +428,23 @@ fn exclusive(path: &Path) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn our_reader_counts_what_gprofng_counts() {
+fn the_reader_counts_what_gprofng_counts() {
     let founder = founder();
     let text = display(&founder.path, &["-metrics", "e.kcpu:name", "-functions"]);
     let ours = exclusive(&founder.path);
     assert_eq!(ours.len(), 6);
     for (name, seconds) in ours {
-        assert_eq!(row(&text, &name)[0], format!("{seconds:.3}"), "{name}");
+        assert_eq!(columns(&text, &name)[0], format!("{seconds:.3}"), "{name}");
     }
 }
 
 #[test]
-fn our_reader_gives_back_what_was_written() {
+fn the_reader_returns_what_was_written() {
     let founder = founder();
     let experiment = Experiment::open(&founder.path).unwrap();
-    // What a clock declaration is part of comes back as it was, in order.
+    // The profiles come back in order.
     assert_eq!(*experiment.header(), header());
-    assert_eq!(experiment.start(), made::run(START));
+    assert_eq!(experiment.start(), synthetic::run(START));
     assert!(experiment.is_closed());
     assert_eq!(experiment.notes().unwrap(), "a note ahead of the header\n");
     assert_eq!(experiment.warnings().unwrap().len(), 1);
@@ -479,8 +479,8 @@ fn a_killed_experiment_is_only_not_closed() {
             cpu: 0,
             time,
             stack,
-            tid: 1,
-            pid: 1,
+            tid: Tid(1),
+            pid: Pid(1),
             state,
             ticks: 1,
         };
@@ -491,10 +491,10 @@ fn a_killed_experiment_is_only_not_closed() {
                 .unwrap();
         }
     }
-    // What a kill leaves: nothing is closed, cut or released.
+    // After a kill, no file is closed, cut or released.
     std::mem::forget(writer);
     let text = display(&path, &["-metrics", "e.kcpu:name", "-functions"]);
-    assert_eq!(row(&text, "<Total>")[0], "50.000");
+    assert_eq!(columns(&text, "<Total>")[0], "50.000");
     let header = display(&path, &["-header"]);
     assert!(header.contains("not closed"), "{header}");
     assert!(!header.contains("missing"), "{header}");
