@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use kcollect::cli::{self, Command, Machine};
 use counters::rows::What;
 use host::exit::Kind;
-use kcollect::losses::Losses;
+use experiment_format::losses::Losses;
 
 const MACHINE: Machine = Machine {
     max_sample_rate: Some(100_000),
