@@ -168,6 +168,14 @@ static enum end call_recv(void)
 	return size == 0 ? FINE : gives(LARGE, size);
 }
 
+/* The sender may have begun its four parts anew: unread, they fill the socket, and it would wait for ever. */
+static void drain_socket(void)
+{
+	static char block[LARGE];
+	while (recv(sockets[0], block, LARGE, 0) > 0)
+		;
+}
+
 static enum end call_poll(void)
 {
 	struct pollfd none = { .fd = -1 };
@@ -278,7 +286,7 @@ static void *accept_connections(void *unused)
 	return unused;
 }
 
-/* Nobody else may wait to be accepted: the call waits until the one before it is. */
+/* No other connection may wait to be accepted: the call waits until the one before it is. */
 static enum end call_connect(void)
 {
 	int result, to = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -413,6 +421,8 @@ static void *repeat(void *argument)
 	}
 	if (kind->call == call_write)
 		close(pipe_large[1]);
+	if (kind->call == call_recv)
+		drain_socket();
 	return NULL;
 }
 
@@ -433,6 +443,8 @@ static void prepare(void)
 	check((backlog = socket(AF_UNIX, SOCK_STREAM, 0)) >= 0, "socket");
 	snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "bystander-%d", getpid());
 	check(bind(backlog, (struct sockaddr *)&address, sizeof address) == 0 && listen(backlog, 0) == 0, "listen");
+	/* The last connection may be accepted already: no other comes, and the acceptor has to see that the work is over. */
+	check(setsockopt(backlog, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait) == 0, "setsockopt");
 	check(mkstemp(lock_path) >= 0, lock_path);
 	ring = (int)syscall(SYS_io_uring_setup, 1, &params);
 }
