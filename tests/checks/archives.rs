@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use tests::command::{GLANCE, Running, run};
 use tests::gprofng;
 use tests::kcollect::{Recording, command, experiment_in, record};
-use tests::machine::Exclusive;
+use tests::machine::{Exclusive, Shared};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -200,7 +200,7 @@ fn root_as_much_as_was_asked_for() -> Result<()> {
 
 #[test]
 fn root_nobody_gets_what_he_may_not_read() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let shop = Workshop::new()?;
     shop.make("it")?;
     let program = shop.path("program");
@@ -302,7 +302,7 @@ fn root_people_wait_for_no_archive() -> Result<()> {
 /// that it keeps open.
 #[test]
 fn root_the_load_has_the_limits_of_its_caller() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let directory = TempDir::new()?;
     let kcollect = tests::kcollect::binary()?;
     let script = format!(

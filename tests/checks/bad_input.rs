@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tests::command::{Finished, run};
+use tests::disturbance::not_judged;
 use tests::kcollect::{binary, command, run_in};
-use tests::machine::Exclusive;
+use tests::machine::Shared;
 
 const USAGE: i32 = 64;
 const NO_INPUT: i32 = 66;
@@ -55,7 +56,7 @@ const WRONG: [(&[&str], i32, &str); 29] = [
 
 #[test]
 fn root_what_is_wrong_on_the_command_line() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     let mut wrong = Vec::new();
     for (words, code, fragment) in WRONG {
@@ -85,7 +86,7 @@ fn root_what_is_wrong_on_the_command_line() -> Result<()> {
 
 #[test]
 fn root_intervals_below_the_minimum_are_raised() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     let finished = run_in(directory.path(), &["-n", "-p", "1u"], LIMIT)?.succeeded()?;
     let said = finished.stdout.clone() + &finished.stderr;
@@ -98,7 +99,7 @@ fn root_intervals_below_the_minimum_are_raised() -> Result<()> {
 
 #[test]
 fn root_a_name_in_use() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     fs::create_dir(directory.path().join("taken.er"))?;
     let finished = run_in(directory.path(), &["-o", "taken.er", "-t", "1"], LIMIT)?;
@@ -127,7 +128,7 @@ fn root_a_name_in_use() -> Result<()> {
 
 #[test]
 fn root_a_directory_that_is_a_file() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("file");
     fs::write(&file, "")?;
@@ -140,7 +141,7 @@ fn root_a_directory_that_is_a_file() -> Result<()> {
 
 #[test]
 fn root_a_link_is_not_followed() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     let elsewhere = tempfile::tempdir()?;
     std::os::unix::fs::symlink(elsewhere.path(), directory.path().join("link.er"))?;
@@ -151,7 +152,7 @@ fn root_a_link_is_not_followed() -> Result<()> {
 
 #[test]
 fn root_without_root() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     chown(directory.path(), Some(65534), Some(65534))?;
     // Where it was built, others may not be let in.
@@ -171,7 +172,7 @@ fn root_without_root() -> Result<()> {
 
 #[test]
 fn root_without_btf() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     let finished = run_behind("mount -t tmpfs none /sys/kernel/btf", directory.path())?;
     refused(&finished, UNAVAILABLE, "BTF")?;
@@ -180,9 +181,9 @@ fn root_without_btf() -> Result<()> {
 
 #[test]
 fn root_on_a_locked_down_kernel() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     if !Path::new("/sys/kernel/security").is_dir() {
-        eprintln!("not checked: this kernel has no /sys/kernel/security");
+        not_judged(format_args!("this kernel has no /sys/kernel/security"));
         return Ok(());
     }
     let directory = tempfile::tempdir()?;

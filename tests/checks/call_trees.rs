@@ -20,9 +20,10 @@ use experiment_format::stacks::StackEnd;
 use serde::Deserialize;
 use tests::books::Books;
 use tests::call_tree::{CallTree, STATES, expand, plain};
+use tests::disturbance::judge_times;
 use tests::experiment::{array_ticks, interval_ns};
 use tests::kcollect::{Recorded, record};
-use tests::machine::{Exclusive, work_cpu};
+use tests::machine::work_cpu;
 use tests::states::States;
 use tests::statistics::{SLACK, Z};
 
@@ -89,49 +90,50 @@ const BELOW: [(&str, &[&str]); 6] = [
 
 #[test]
 fn root_paths_through_a_daemon_took_what_they_took() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let (seconds, cpu) = (SECONDS.to_string(), work_cpu()?.to_string());
-    let recorded = record(
-        &["-p", "hi", "-F", "on"],
-        &[env!("SERVER_PROGRAM"), &seconds, &cpu],
-        Duration::from_secs(60),
-    )?;
-    let founder = recorded.experiment()?;
-    let books = Books::of(&founder)?;
-    books.complete()?;
-    let told = told(&recorded)?;
-    ensure!(told.len() == 2, "{told:?}");
-    let mut wrong = Vec::new();
-    for told in &told {
-        let (process, experiment) = books.followed()?.one(&founder, told.pid)?;
-        println!("{}: {process:?}", told.server);
-        ensure!(
-            process.experiment.starts_with("_server_PID_"),
-            "{process:?}"
-        );
-        let mut judge = Judge {
-            told,
-            tree: CallTree::of(&experiment)?,
-            beginnings: BTreeSet::new(),
-            interval: interval_ns(&founder)? / 1e9,
-            wrong: Vec::new(),
-        };
-        judge.beginnings()?;
-        for took in &told.paths {
-            judge.path(took)?;
+    judge_times(|| {
+        let (seconds, cpu) = (SECONDS.to_string(), work_cpu()?.to_string());
+        let recorded = record(
+            &["-p", "hi", "-F", "on"],
+            &[env!("SERVER_PROGRAM"), &seconds, &cpu],
+            Duration::from_secs(60),
+        )?;
+        let founder = recorded.experiment()?;
+        let books = Books::of(&founder)?;
+        books.complete()?;
+        let told = told(&recorded)?;
+        ensure!(told.len() == 2, "{told:?}");
+        let mut wrong = Vec::new();
+        for told in &told {
+            let (process, experiment) = books.followed()?.one(&founder, told.pid)?;
+            println!("{}: {process:?}", told.server);
+            ensure!(
+                process.experiment.starts_with("_server_PID_"),
+                "{process:?}"
+            );
+            let mut judge = Judge {
+                told,
+                tree: CallTree::of(&experiment)?,
+                beginnings: BTreeSet::new(),
+                interval: interval_ns(&founder)? / 1e9,
+                wrong: Vec::new(),
+            };
+            judge.beginnings()?;
+            for took in &told.paths {
+                judge.path(took)?;
+            }
+            judge.below()?;
+            judge.whole(&founder, &experiment)?;
+            judge.stacks(&experiment)?;
+            wrong.extend(
+                judge
+                    .wrong
+                    .iter()
+                    .map(|wrong| format!("{}: {wrong}", told.server)),
+            );
         }
-        judge.below()?;
-        judge.whole(&founder, &experiment)?;
-        judge.stacks(&experiment)?;
-        wrong.extend(
-            judge
-                .wrong
-                .iter()
-                .map(|wrong| format!("{}: {wrong}", told.server)),
-        );
-    }
-    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    Ok(())
+        ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+        Ok(())
+    })
 }
 
 fn told(recorded: &Recorded) -> Result<Vec<Told>> {

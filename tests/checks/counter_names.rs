@@ -14,6 +14,7 @@ use kcollect::doctor::Root;
 use tempfile::TempDir;
 use tests::command::run;
 use tests::kcollect::{binary, command};
+use tests::machine::Shared;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -90,6 +91,7 @@ fn perfs(devices: &Path, event: &str) -> Result<BTreeSet<String>> {
 
 #[test]
 fn root_perf_encodes_names_as_recorded() -> Result<()> {
+    let _machine = Shared::take()?;
     let mut compared = 0;
     for (name, tree) in TREES {
         let devices = devices(tree)?;
@@ -125,6 +127,7 @@ fn one(text: &str) -> Result<Event> {
 
 #[test]
 fn root_the_kernel_knows_what_it_counts_itself() -> Result<()> {
+    let _machine = Shared::take()?;
     let aligned = 0u64;
     let here = &raw const aligned as usize;
     let breakpoint = format!("mem:{here:#x}/8:w");
@@ -149,6 +152,7 @@ fn root_the_kernel_knows_what_it_counts_itself() -> Result<()> {
 
 #[test]
 fn root_tracepoints_are_numbered_without_a_mount() -> Result<()> {
+    let _machine = Shared::take()?;
     let mounts = || fs::read_to_string("/proc/self/mountinfo");
     let before = mounts()?;
     let event = one("sched:sched_switch")?;
@@ -182,6 +186,7 @@ fn root_tracepoints_are_numbered_without_a_mount() -> Result<()> {
 
 #[test]
 fn root_a_symbol_of_the_kernel_is_an_address() -> Result<()> {
+    let _machine = Shared::take()?;
     let symbols = fs::read_to_string("/proc/kallsyms")?;
     let line = symbols.lines().find(|line| line.ends_with(" T schedule"));
     let address = line
@@ -197,6 +202,7 @@ fn root_a_symbol_of_the_kernel_is_an_address() -> Result<()> {
 
 #[test]
 fn root_somebody_who_may_not_is_told_what_to_do() -> Result<()> {
+    let _machine = Shared::take()?;
     // Where it was built, others may not be let in.
     let directory = tempfile::tempdir()?;
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
@@ -228,6 +234,7 @@ fn root_somebody_who_may_not_is_told_what_to_do() -> Result<()> {
 
 #[test]
 fn root_the_list_names_what_there_is() -> Result<()> {
+    let _machine = Shared::take()?;
     let text = run(&mut command(["-h"])?, LIMIT)?.succeeded()?.stdout;
     for thing in [
         "hardware counters",

@@ -21,6 +21,7 @@ use fuser::{
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tests::command::Running;
+use tests::disturbance::not_judged;
 use tests::kcollect::{Recorded, Recording};
 use tests::machine::Exclusive;
 use tests::opened::opened;
@@ -164,7 +165,7 @@ impl Server {
     /// such file systems.
     fn start(slow_from: u64) -> Result<Option<Self>> {
         if !Path::new("/dev/fuse").exists() {
-            eprintln!("not checked: there is no /dev/fuse");
+            not_judged(format_args!("there is no /dev/fuse"));
             return Ok(None);
         }
         let directory = tempfile::tempdir()?;

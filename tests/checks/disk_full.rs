@@ -14,7 +14,7 @@ use tests::command::{Finished, Running, run};
 use tests::experiment;
 use tests::gprofng;
 use tests::kcollect::{binary, command, experiment_in, experiments_in, run_in};
-use tests::machine::{Exclusive, SmallDisk};
+use tests::machine::{Shared, SmallDisk};
 
 const CANNOT_CREATE: i32 = 73;
 const IO_ERROR: i32 = 74;
@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 #[test]
 fn root_full_at_the_start() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let disk = SmallDisk::of(256)?;
     disk.fill()?;
     let finished = run_in(disk.path(), &["-p", "hi", "-t", "1"], LIMIT)?;
@@ -36,7 +36,7 @@ fn root_full_at_the_start() -> Result<()> {
 
 #[test]
 fn root_full_in_the_middle() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let disk = SmallDisk::of(64 * 1024)?;
     let mut command = command(["-p", "hi", "-x", "off", "-t", "10"])?;
     let mut running = Running::start(command.current_dir(disk.path()), LIMIT)?;
@@ -55,7 +55,7 @@ fn root_full_in_the_middle() -> Result<()> {
 
 #[test]
 fn root_disks_of_many_sizes() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     // Each size is too small at another place: the first file, a block of ticks, the archive of the
     // kernel.
     for kib in [8, 32, 100, 200, 400, 1000, 2000] {
@@ -74,7 +74,7 @@ fn root_disks_of_many_sizes() -> Result<()> {
 
 #[test]
 fn root_a_limit_on_file_sizes_is_a_full_disk() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     let mut command = Command::new("prlimit");
     command
@@ -91,7 +91,7 @@ fn root_a_limit_on_file_sizes_is_a_full_disk() -> Result<()> {
 
 #[test]
 fn root_a_read_only_file_system() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let disk = SmallDisk::of(1024)?;
     disk.protect()?;
     let finished = run_in(disk.path(), &["-p", "hi", "-t", "1"], LIMIT)?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use tests::command::run;
 use tests::kcollect::{binary, command};
-use tests::machine::Exclusive;
+use tests::machine::Shared;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -27,7 +27,7 @@ const THINGS: [&str; 9] = [
 
 #[test]
 fn root_a_machine_that_can_be_profiled() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let said = run(&mut command(["doctor"])?, LIMIT)?.succeeded()?.stdout;
     for thing in THINGS {
         ensure!(said.contains(thing), "nothing is said of {thing}:\n{said}");
@@ -47,7 +47,7 @@ fn root_a_machine_that_can_be_profiled() -> Result<()> {
 
 #[test]
 fn root_somebody_who_may_not() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     // Where it was built, others may not be let in.
     let directory = tempfile::tempdir()?;
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;

@@ -29,7 +29,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tests::exported::{self, States};
 use tests::kcollect::{record, run_in};
-use tests::machine::{Exclusive, work_cpu};
+use tests::machine::{Shared, work_cpu};
 use tests::made::{DYNAMIC, KERNEL, LIBRARY, PROGRAM, Plan, STEP, Stay};
 use tests::{command, workload};
 
@@ -611,7 +611,7 @@ fn two_experiments_are_compared() -> Result<()> {
 
 #[test]
 fn root_a_recording_is_exported_and_read_by_others() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let cpu = work_cpu()?.to_string();
     let recorded = record(
         &["-p", "hi", "-F", "=mixed|spawner"],

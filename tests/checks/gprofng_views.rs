@@ -8,7 +8,7 @@ use tests::books::Books;
 use tests::experiment;
 use tests::gprofng::{self, script};
 use tests::kcollect::{Recorded, record};
-use tests::machine::{Exclusive, online_cpus, work_cpu};
+use tests::machine::{Shared, online_cpus, work_cpu};
 use tests::workload;
 
 /// gprofng shows thousandths of a second, and sums what it has not rounded.
@@ -33,7 +33,7 @@ fn recorded() -> Result<Recorded> {
 
 #[test]
 fn root_every_view_is_read() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let recorded = recorded()?;
     let experiment = recorded.experiment()?;
     let total =
@@ -100,7 +100,7 @@ fn root_every_view_is_read() -> Result<()> {
 
 #[test]
 fn root_header_objects_and_samples_tell_what_was_done() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let recorded = recorded()?;
     let experiment = recorded.experiment()?;
 
@@ -152,7 +152,7 @@ fn root_header_objects_and_samples_tell_what_was_done() -> Result<()> {
 
 #[test]
 fn root_the_summary_for_machines_is_in_the_experiment() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let recorded = record(
         &["-p", "hi", "-x", "off", "-t", "1", "--json"],
         &[],

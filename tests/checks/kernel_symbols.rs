@@ -9,12 +9,12 @@ use tests::experiment;
 use tests::gprofng;
 use tests::kallsyms::{KERNEL, Kallsyms};
 use tests::kcollect::Recording;
-use tests::machine::Exclusive;
+use tests::machine::Shared;
 use tests::workload;
 
 #[test]
 fn root_names_are_those_of_kallsyms() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     // Fork, exec, faults and exit go through much of the kernel.
     let (recording, _) = Recording::of(workload!("spawner"), 4, Duration::from_secs(40))?;
     // Read now, it has kcollect's own programs.

@@ -12,9 +12,9 @@ use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 use tempfile::TempDir;
 use tests::command::run;
+use tests::disturbance::judge_times;
 use tests::followed::directories;
 use tests::kcollect::{binary, experiment_in};
-use tests::machine::Exclusive;
 use tests::quarry::QUARRY;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -30,36 +30,37 @@ const LEAST: f64 = 0.88;
 
 #[test]
 fn root_a_clock_that_starts_late_is_as_good() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let directory = TempDir::new()?;
-    let mut strace = Command::new("strace");
-    strace
-        .args(["-f", "--seccomp-bpf", "-qq", "-e", "trace=ioctl", "-e"])
-        // The grid begins, then the clock is let run: half an interval later.
-        .args(["inject=ioctl:delay_enter=5000", "-o", "/dev/null"])
-        .arg(binary()?)
-        .args(["-p", "on", "-F", "=^quarry$", "-d"])
-        .args([directory.path(), Path::new("--")])
-        .args(["sh", "-c"])
-        .arg(format!(
-            "{}wait",
-            format!("{QUARRY} two:900 & ").repeat(PROGRAMS)
-        ));
-    run(&mut strace, LIMIT)?.succeeded()?;
-    let programs = directories(&experiment_in(directory.path())?)?;
-    ensure!(programs.len() == PROGRAMS, "{programs:?}");
-    let (mut user, mut all) = (0, 0);
-    for program in programs {
-        for tick in Experiment::open(&program)?.ticks()? {
-            let tick = tick?;
-            let is =
-                |states: &[Microstate]| states.iter().any(|state| tick.state == state.number());
-            let ticks = u64::try_from(tick.ticks)?;
-            user += if is(&[Microstate::User]) { ticks } else { 0 };
-            all += if is(&ON_CPU) { ticks } else { 0 };
+    judge_times(|| {
+        let directory = TempDir::new()?;
+        let mut strace = Command::new("strace");
+        strace
+            .args(["-f", "--seccomp-bpf", "-qq", "-e", "trace=ioctl", "-e"])
+            // The grid begins, then the clock is let run: half an interval later.
+            .args(["inject=ioctl:delay_enter=5000", "-o", "/dev/null"])
+            .arg(binary()?)
+            .args(["-p", "on", "-F", "=^quarry$", "-d"])
+            .args([directory.path(), Path::new("--")])
+            .args(["sh", "-c"])
+            .arg(format!(
+                "{}wait",
+                format!("{QUARRY} two:900 & ").repeat(PROGRAMS)
+            ));
+        run(&mut strace, LIMIT)?.succeeded()?;
+        let programs = directories(&experiment_in(directory.path())?)?;
+        ensure!(programs.len() == PROGRAMS, "{programs:?}");
+        let (mut user, mut all) = (0, 0);
+        for program in programs {
+            for tick in Experiment::open(&program)?.ticks()? {
+                let tick = tick?;
+                let is =
+                    |states: &[Microstate]| states.iter().any(|state| tick.state == state.number());
+                let ticks = u64::try_from(tick.ticks)?;
+                user += if is(&[Microstate::User]) { ticks } else { 0 };
+                all += if is(&ON_CPU) { ticks } else { 0 };
+            }
         }
-    }
-    let share = user as f64 / all as f64;
-    ensure!(all > 300 && share >= LEAST, "{user} of {all} ticks");
-    Ok(())
+        let share = user as f64 / all as f64;
+        ensure!(all > 300 && share >= LEAST, "{user} of {all} ticks");
+        Ok(())
+    })
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use tests::gprofng;
 use tests::kcollect::Recording;
-use tests::machine::Exclusive;
+use tests::machine::Shared;
 use tests::workload;
 
 #[test]
 fn root_totals_grow_while_it_is_written() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let limit = Duration::from_secs(60);
     let (mut recording, experiment) = Recording::of(workload!("spawner"), 6, limit)?;
 

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 use tests::command::{Running, run};
 use tests::kcollect::{binary, experiment_in};
-use tests::machine::Exclusive;
+use tests::machine::Shared;
 use tests::opened::opened;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -137,7 +137,7 @@ fn nobodys() -> Result<(TempDir, String)> {
 
 #[test]
 fn root_what_is_not_needed_is_given_up() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let home = tempfile::tempdir()?;
     let kcollect = binary()?.to_string_lossy().into_owned();
     let words = [&[&*kcollect][..], &RECORD[..]].concat();
@@ -147,7 +147,7 @@ fn root_what_is_not_needed_is_given_up() -> Result<()> {
 
 #[test]
 fn root_for_the_user_behind_sudo_more_is_kept() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let (home, kcollect) = nobodys()?;
     fs::set_permissions(home.path(), Permissions::from_mode(0o700))?;
     // Root may execute this one by CAP_DAC_OVERRIDE alone.
@@ -175,7 +175,7 @@ fn root_for_the_user_behind_sudo_more_is_kept() -> Result<()> {
 
 #[test]
 fn root_five_capabilities_are_enough() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let (home, kcollect) = nobodys()?;
     let names = FIVE.map(|bit| format!("+cap_{bit}")).join(",");
     let user = NOBODY.to_string();

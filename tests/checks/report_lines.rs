@@ -18,7 +18,7 @@ use kcollect::report::table::Cell;
 use tempfile::TempDir;
 use tests::gprofng::script;
 use tests::kcollect::{Recorded, record};
-use tests::machine::{Exclusive, work_cpu};
+use tests::machine::{Shared, work_cpu};
 
 const SOURCE: &str = "#include <time.h>
 static double cpu(void)
@@ -123,7 +123,7 @@ fn user(sums: &Sums) -> i64 {
 
 #[test]
 fn root_the_hot_line_is_the_inlined_one() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let (_directory, recorded) = recorded(&["-g", "-O2"])?;
     let found = Found::of(recorded.experiment()?)?;
     let by_line = found.by_line();
@@ -175,7 +175,7 @@ fn stock(experiment: &Path) -> Result<BTreeMap<u32, (i64, i64)>> {
 
 #[test]
 fn root_times_by_line_are_those_of_gprofng() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     // gprofng 2.40 reads DWARF 4, and loses lines where functions were inlined.
     let (_directory, recorded) = recorded(&[
         "-gdwarf-4",

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tests::gprofng::{self, Row, Said, script};
 use tests::kcollect::record;
-use tests::machine::{Exclusive, work_cpu};
+use tests::machine::{Shared, work_cpu};
 use tests::made::{DYNAMIC, KERNEL, LIBRARY, PROGRAM, Plan, STEP, Stay};
 use tests::usage::blocks;
 use tests::workload;
@@ -378,7 +378,7 @@ fn experiments_made_by_chance_are_reported_as_gprofng_does() {
 
 #[test]
 fn root_a_recording_is_reported_as_gprofng_does() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let cpu = work_cpu()?.to_string();
     let recorded = record(
         &["-p", "hi", "-x", "off", "-F", "=mixed|spawner"],

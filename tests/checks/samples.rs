@@ -12,6 +12,7 @@ use nix::sys::signal::Signal;
 use tests::books::Books;
 use tests::command::Running;
 use tests::counts::Counts;
+use tests::disturbance::judge_times;
 use tests::experiment::array_ticks;
 use tests::kcollect::{Recording, record};
 use tests::machine::{Exclusive, work_cpu};
@@ -23,141 +24,145 @@ const LIMIT: Duration = Duration::from_secs(40);
 
 #[test]
 fn root_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let cpu = work_cpu()?.to_string();
-    // Threads that come and go, one that only runs and one that mostly sleeps.
-    let mut others = Vec::new();
-    for program in [workload!("spin_user"), workload!("vfork_parent")] {
-        others.push(Running::start(
-            Command::new(program).args(["4", &cpu]),
-            LIMIT,
-        )?);
-    }
-    let recorded = record(&["-p", "on"], &[workload!("births"), "3.5", &cpu], LIMIT)?;
-    for other in others {
-        other.finish()?.succeeded()?;
-    }
-    let experiment = recorded.experiment()?;
-    let lines = threads::lines(&experiment)?;
-    let samples = threads::judge(&lines)?;
-    ensure!(samples.len() >= 5, "{} samples in 3.5 s", samples.len());
-    let brief: u64 = lines.iter().filter_map(|line| line.brief).sum();
-    ensure!(brief > 1000, "only {brief} brief threads of births");
+    judge_times(|| {
+        let cpu = work_cpu()?.to_string();
+        // Threads that come and go, one that only runs and one that mostly sleeps.
+        let mut others = Vec::new();
+        for program in [workload!("spin_user"), workload!("vfork_parent")] {
+            others.push(Running::start(
+                Command::new(program).args(["4", &cpu]),
+                LIMIT,
+            )?);
+        }
+        let recorded = record(&["-p", "on"], &[workload!("births"), "3.5", &cpu], LIMIT)?;
+        for other in others {
+            other.finish()?.succeeded()?;
+        }
+        let experiment = recorded.experiment()?;
+        let lines = threads::lines(&experiment)?;
+        let samples = threads::judge(&lines)?;
+        ensure!(samples.len() >= 5, "{} samples in 3.5 s", samples.len());
+        let brief: u64 = lines.iter().filter_map(|line| line.brief).sum();
+        ensure!(brief > 1000, "only {brief} brief threads of births");
 
-    // What gprofng reads.
-    let read = Experiment::open(&experiment)?.samples()?;
-    ensure!(read.len() == samples.len(), "{} usage records", read.len());
-    for (sample, line) in read.iter().zip(&samples) {
-        let usage = sample.usage.as_ref().context("a sample without usage")?;
-        let states: u64 = usage.states.iter().sum();
+        // What gprofng reads.
+        let read = Experiment::open(&experiment)?.samples()?;
+        ensure!(read.len() == samples.len(), "{} usage records", read.len());
+        for (sample, line) in read.iter().zip(&samples) {
+            let usage = sample.usage.as_ref().context("a sample without usage")?;
+            let states: u64 = usage.states.iter().sum();
+            ensure!(
+                usage.real == line.lived_ns
+                    && states == usage.real
+                    && u64::from(usage.threads) == line.threads
+                    && sample.at == line.at_ns,
+                "{usage:?} is not {line:?}"
+            );
+        }
+
+        // The last one is the whole run, which the summary tells by process.
+        let last = samples.last().context("no sample")?;
+        let account = States::of(&experiment)?;
+        let lived: f64 = account.processes.iter().map(|row| row.lived_s).sum();
         ensure!(
-            usage.real == line.lived_ns
-                && states == usage.real
-                && u64::from(usage.threads) == line.threads
-                && sample.at == line.at_ns,
-            "{usage:?} is not {line:?}"
+            (lived - last.lived_ns as f64 / 1e9).abs() < 1e-6,
+            "{lived} s by process, {last:?}"
         );
-    }
-
-    // The last one is the whole run, which the summary tells by process.
-    let last = samples.last().context("no sample")?;
-    let account = States::of(&experiment)?;
-    let lived: f64 = account.processes.iter().map(|row| row.lived_s).sum();
-    ensure!(
-        (lived - last.lived_ns as f64 / 1e9).abs() < 1e-6,
-        "{lived} s by process, {last:?}"
-    );
-    Ok(())
+        Ok(())
+    })
 }
 
 #[test]
 fn root_counts_are_those_of_the_process() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let cpu = work_cpu()?.to_string();
-    let recorded = record(&["-p", "on"], &[workload!("counts"), "2", &cpu], LIMIT)?;
-    let own = recorded.finished.stdout.lines();
-    let own: Counts = own
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .next()
-        .with_context(|| recorded.finished.to_string())?;
-    let pid = recorded.truth()?.pid;
-    let text = std::fs::read_to_string(recorded.experiment()?.join("kcollect.json"))?;
-    let summary: serde_json::Value = serde_json::from_str(&text)?;
-    let mut rows = summary["processes"].as_array().into_iter().flatten();
-    let row = rows
-        .rfind(|row| row["pid"] == pid)
-        .context("no row of the workload")?;
-    let counts: Counts = serde_json::from_value(row["counts"].clone())?;
-    ensure!(
-        own.minor_faults > 10_000 && own.voluntary_switches > 500,
-        "{own:?}"
-    );
-    counts.agree(&own)
+    judge_times(|| {
+        let cpu = work_cpu()?.to_string();
+        let recorded = record(&["-p", "on"], &[workload!("counts"), "2", &cpu], LIMIT)?;
+        let own = recorded.finished.stdout.lines();
+        let own: Counts = own
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .next()
+            .with_context(|| recorded.finished.to_string())?;
+        let pid = recorded.truth()?.pid;
+        let text = std::fs::read_to_string(recorded.experiment()?.join("kcollect.json"))?;
+        let summary: serde_json::Value = serde_json::from_str(&text)?;
+        let mut rows = summary["processes"].as_array().into_iter().flatten();
+        let row = rows
+            .rfind(|row| row["pid"] == pid)
+            .context("no row of the workload")?;
+        let counts: Counts = serde_json::from_value(row["counts"].clone())?;
+        ensure!(
+            own.minor_faults > 10_000 && own.voluntary_switches > 500,
+            "{own:?}"
+        );
+        counts.agree(&own)
+    })
 }
 
 /// While data are paused no time passes, for no thread; and boundaries of the grid in it count for
 /// none.
 #[test]
 fn root_pauses_are_nobodys_time() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let cpu = work_cpu()?.to_string();
-    let sleeper = workload!("state_sleep");
-    let mut sleeper = Running::start(Command::new(sleeper).args(["8", &cpu, "nanosleep"]), LIMIT)?;
-    let spinner = Running::start(
-        Command::new(workload!("spin_user")).args(["8", &cpu]),
-        LIMIT,
-    )?;
-    let mut recording = Recording::start(["-p", "hi", "-y", "USR1,r"], LIMIT)?;
-    recording.until_running()?;
-    sleep(Duration::from_secs(1));
-    for _ in 0..2 {
-        // Paused, and on again.
-        recording.signal(Signal::SIGUSR1)?;
-        sleep(Duration::from_millis(1500));
-        recording.signal(Signal::SIGUSR1)?;
+    judge_times(|| {
+        let cpu = work_cpu()?.to_string();
+        let sleeper = workload!("state_sleep");
+        let mut sleeper =
+            Running::start(Command::new(sleeper).args(["8", &cpu, "nanosleep"]), LIMIT)?;
+        let spinner = Running::start(
+            Command::new(workload!("spin_user")).args(["8", &cpu]),
+            LIMIT,
+        )?;
+        let mut recording = Recording::start(["-p", "hi", "-y", "USR1,r"], LIMIT)?;
+        recording.until_running()?;
         sleep(Duration::from_secs(1));
-    }
-    ensure!(!sleeper.ended()?, "the load has ended too early");
-    let recorded = recording.stop()?;
-    let experiment = recorded.experiment()?;
-    let books = Books::of(&experiment)?;
-    books.complete()?;
-    let recorded_s = books
-        .cpus
-        .iter()
-        .map(|cpu| cpu.recorded_ns)
-        .fold(0.0, f64::max)
-        / 1e9;
-    ensure!((2.5..4.5).contains(&recorded_s), "data for {recorded_s} s");
+        for _ in 0..2 {
+            // Paused, and on again.
+            recording.signal(Signal::SIGUSR1)?;
+            sleep(Duration::from_millis(1500));
+            recording.signal(Signal::SIGUSR1)?;
+            sleep(Duration::from_secs(1));
+        }
+        ensure!(!sleeper.ended()?, "the load has ended too early");
+        let recorded = recording.stop()?;
+        let experiment = recorded.experiment()?;
+        let books = Books::of(&experiment)?;
+        books.complete()?;
+        let recorded_s = books
+            .cpus
+            .iter()
+            .map(|cpu| cpu.recorded_ns)
+            .fold(0.0, f64::max)
+            / 1e9;
+        ensure!((2.5..4.5).contains(&recorded_s), "data for {recorded_s} s");
 
-    let account = States::of(&experiment)?;
-    let threads = threads::lines(&experiment)?;
-    for load in [&sleeper, &spinner] {
-        let pid = load.pid().as_raw();
-        let row = account.row(pid)?;
-        ensure!(row.threads == 1, "{row:?}");
+        let account = States::of(&experiment)?;
+        let threads = threads::lines(&experiment)?;
+        for load in [&sleeper, &spinner] {
+            let pid = load.pid().as_raw();
+            let row = account.row(pid)?;
+            ensure!(row.threads == 1, "{row:?}");
+            ensure!(
+                (row.lived_s - recorded_s).abs() < CLOCKS * recorded_s,
+                "{row:?} lived, of {recorded_s} s that were recorded"
+            );
+            let sum: f64 = row.states_s.iter().sum();
+            ensure!((sum - row.lived_s).abs() < 1e-6, "{row:?}");
+            // Its ticks: within one at each end of each of the three spans, and one for each time that
+            // it changed its CPU, which it does not.
+            let ticks = array_ticks(&experiment, Some(pid))?;
+            let expected = recorded_s / (books.interval_us / 1e6);
+            ensure!(
+                (ticks as f64 - expected).abs() <= 8.0,
+                "{ticks} ticks of {row:?}, not {expected:.0}"
+            );
+        }
         ensure!(
-            (row.lived_s - recorded_s).abs() < CLOCKS * recorded_s,
-            "{row:?} lived, of {recorded_s} s that were recorded"
+            threads.iter().any(|line| line.sample.is_some()),
+            "no sample"
         );
-        let sum: f64 = row.states_s.iter().sum();
-        ensure!((sum - row.lived_s).abs() < 1e-6, "{row:?}");
-        // Its ticks: within one at each end of each of the three spans, and one for each time that
-        // it changed its CPU, which it does not.
-        let ticks = array_ticks(&experiment, Some(pid))?;
-        let expected = recorded_s / (books.interval_us / 1e6);
-        ensure!(
-            (ticks as f64 - expected).abs() <= 8.0,
-            "{ticks} ticks of {row:?}, not {expected:.0}"
-        );
-    }
-    ensure!(
-        threads.iter().any(|line| line.sample.is_some()),
-        "no sample"
-    );
-    sleeper.finish()?.succeeded()?;
-    spinner.finish()?.succeeded()?;
-    Ok(())
+        sleeper.finish()?.succeeded()?;
+        spinner.finish()?.succeeded()?;
+        Ok(())
+    })
 }
 
 /// More threads than a buffer of the kernel holds, and more than a ring would: each has its row,

@@ -14,9 +14,9 @@ use experiment_format::reader::Experiment;
 use experiment_format::space::AddressSpace;
 use tests::audit::{Audit, Life};
 use tests::books::{Books, FollowedBooks, complete};
+use tests::disturbance::judge_times;
 use tests::experiment::{array_ticks, began_ns, packets};
 use tests::kcollect::record;
-use tests::machine::Exclusive;
 use tests::states::States;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -41,41 +41,43 @@ const NOWHERE: f64 = 0.01;
 
 #[test]
 fn root_a_loop_of_brief_programs() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let script = format!(
-        "/bin/true; sleep {LEARN}; i=0; while [ $i -lt {TIMES} ]; do /bin/true; i=$((i+1)); done"
-    );
-    judge(
-        &["sh", "-c", &script],
-        TIMES,
-        &["sh", "true"],
-        COMPLETE_IN_A_BLINK,
-    )
+    judge_times(|| {
+        let script = format!(
+            "/bin/true; sleep {LEARN}; i=0; while [ $i -lt {TIMES} ]; do /bin/true; i=$((i+1)); done"
+        );
+        judge(
+            &["sh", "-c", &script],
+            TIMES,
+            &["sh", "true"],
+            COMPLETE_IN_A_BLINK,
+        )
+    })
 }
 
 #[test]
 fn root_a_parallel_build() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let directory = tempfile::tempdir()?;
-    let place = directory.path().to_str().context("a path that is text")?;
-    let sources: Vec<_> = (0..FILES).map(|number| format!("f{number}")).collect();
-    for (number, name) in sources.iter().enumerate() {
-        let text = format!(
-            "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
-             int work{number}(int count, char **words)\n{{\n\tint sum = 0;\n\
-             \tfor (int at = 0; at < count; at++) sum += (int)strlen(words[at]) * atoi(words[at]);\n\
-             \treturn printf(\"%d\\n\", sum);\n}}\n"
+    judge_times(|| {
+        let directory = tempfile::tempdir()?;
+        let place = directory.path().to_str().context("a path that is text")?;
+        let sources: Vec<_> = (0..FILES).map(|number| format!("f{number}")).collect();
+        for (number, name) in sources.iter().enumerate() {
+            let text = format!(
+                "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
+                 int work{number}(int count, char **words)\n{{\n\tint sum = 0;\n\
+                 \tfor (int at = 0; at < count; at++) sum += (int)strlen(words[at]) * atoi(words[at]);\n\
+                 \treturn printf(\"%d\\n\", sum);\n}}\n"
+            );
+            fs::write(directory.path().join(format!("{name}.c")), text)?;
+        }
+        let objects: Vec<_> = sources.iter().map(|name| format!("{name}.o")).collect();
+        let makefile = format!(
+            "all: {}\n%.o: %.c\n\tcc -O2 -c -o $@ $<\n",
+            objects.join(" ")
         );
-        fs::write(directory.path().join(format!("{name}.c")), text)?;
-    }
-    let objects: Vec<_> = sources.iter().map(|name| format!("{name}.o")).collect();
-    let makefile = format!(
-        "all: {}\n%.o: %.c\n\tcc -O2 -c -o $@ $<\n",
-        objects.join(" ")
-    );
-    fs::write(directory.path().join("Makefile"), makefile)?;
-    let script = format!("cd {place} && make -s -j2 f0.o f1.o && sleep {LEARN} && make -s -j2");
-    judge(&["sh", "-c", &script], 2 * FILES, &["make", "cc"], COMPLETE)
+        fs::write(directory.path().join("Makefile"), makefile)?;
+        let script = format!("cd {place} && make -s -j2 f0.o f1.o && sleep {LEARN} && make -s -j2");
+        judge(&["sh", "-c", &script], 2 * FILES, &["make", "cc"], COMPLETE)
+    })
 }
 
 /// Records a load that executes at least so many programs, some of these names, and holds it

@@ -11,10 +11,11 @@ use anyhow::{Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tests::command::run;
+use tests::disturbance::judge_times;
 use tests::experiment::{began_ns, files_below};
 use tests::gprofng::{self, Header};
 use tests::kcollect::{Recorded, Recording};
-use tests::machine::{Exclusive, online_cpus};
+use tests::machine::{Exclusive, Shared, online_cpus};
 use tests::statistics::Band;
 use tests::truth::monotonic_ns;
 
@@ -25,17 +26,18 @@ const EDGE_NS: f64 = 5e7;
 
 #[test]
 fn root_each_ending_signal_closes_the_experiment() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {
-        let mut recording = Recording::start(["-p", "hi", "-x", "off"], LIMIT)?;
-        recording.until_running()?;
-        sleep(Duration::from_secs(1));
-        recording.signal(signal)?;
-        let recorded = recording.finish()?.succeeded()?;
-        let header = closed(&recorded)?;
-        every_cpu_has(&recorded, &header, header.duration_ns)?;
-    }
-    Ok(())
+    judge_times(|| {
+        for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {
+            let mut recording = Recording::start(["-p", "hi", "-x", "off"], LIMIT)?;
+            recording.until_running()?;
+            sleep(Duration::from_secs(1));
+            recording.signal(signal)?;
+            let recorded = recording.finish()?.succeeded()?;
+            let header = closed(&recorded)?;
+            every_cpu_has(&recorded, &header, header.duration_ns)?;
+        }
+        Ok(())
+    })
 }
 
 #[test]
@@ -55,43 +57,44 @@ fn root_a_second_interrupt_gives_up_archiving_only() -> Result<()> {
 
 #[test]
 fn root_a_signal_pauses_and_resumes() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    for (option, pauses_first) in [("USR1", false), ("SIGUSR1,r", true)] {
-        let mut recording = Recording::start(["-p", "hi", "-x", "off", "-y", option], LIMIT)?;
-        match pauses_first {
-            true => recording.until_running()?,
-            false => recording.until_open()?,
-        };
-        // Begins paused: pause, record, pause. Begins recording: record, pause, record.
-        let mut turns = Vec::new();
-        for _ in 0..2 {
+    judge_times(|| {
+        for (option, pauses_first) in [("USR1", false), ("SIGUSR1,r", true)] {
+            let mut recording = Recording::start(["-p", "hi", "-x", "off", "-y", option], LIMIT)?;
+            match pauses_first {
+                true => recording.until_running()?,
+                false => recording.until_open()?,
+            };
+            // Begins paused: pause, record, pause. Begins recording: record, pause, record.
+            let mut turns = Vec::new();
+            for _ in 0..2 {
+                sleep(Duration::from_secs(1));
+                turns.push(monotonic_ns()?);
+                recording.signal(Signal::SIGUSR1)?;
+            }
             sleep(Duration::from_secs(1));
             turns.push(monotonic_ns()?);
-            recording.signal(Signal::SIGUSR1)?;
+            let recorded = recording.stop()?;
+            let header = closed(&recorded)?;
+            let seconds = match pauses_first {
+                true => (turns[0] - began_ns(&recorded.experiment()?)?) + (turns[2] - turns[1]),
+                false => turns[1] - turns[0],
+            };
+            let off = header.duration_ns / 1e9 - seconds as f64 / 1e9;
+            ensure!(
+                off.abs() < 0.2,
+                "-y {option}: data for {} s, {off} more than it should\n{}",
+                header.duration_ns / 1e9,
+                header.text
+            );
+            every_cpu_has(&recorded, &header, header.duration_ns)?;
         }
-        sleep(Duration::from_secs(1));
-        turns.push(monotonic_ns()?);
-        let recorded = recording.stop()?;
-        let header = closed(&recorded)?;
-        let seconds = match pauses_first {
-            true => (turns[0] - began_ns(&recorded.experiment()?)?) + (turns[2] - turns[1]),
-            false => turns[1] - turns[0],
-        };
-        let off = header.duration_ns / 1e9 - seconds as f64 / 1e9;
-        ensure!(
-            off.abs() < 0.2,
-            "-y {option}: data for {} s, {off} more than it should\n{}",
-            header.duration_ns / 1e9,
-            header.text
-        );
-        every_cpu_has(&recorded, &header, header.duration_ns)?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 #[test]
 fn root_a_signal_records_a_sample() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let mut recording =
         Recording::start(["-p", "on", "-x", "off", "-S", "off", "-l", "USR2"], LIMIT)?;
     let experiment = recording.until_running()?;
@@ -112,23 +115,24 @@ fn root_a_signal_records_a_sample() -> Result<()> {
 
 #[test]
 fn root_a_window_of_time_is_recorded() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let recording = Recording::start(["-p", "hi", "-x", "off", "-t", "1-3"], LIMIT)?;
-    let recorded = recording.finish()?.succeeded()?;
-    let elapsed = recorded.finished.elapsed.as_secs_f64();
-    ensure!((3.0..8.0).contains(&elapsed), "-t 1-3 took {elapsed} s");
-    let header = closed(&recorded)?;
-    ensure!(
-        (header.duration_ns / 1e9 - 2.0).abs() < 0.2,
-        "-t 1-3 has data for {} s",
-        header.duration_ns / 1e9
-    );
-    every_cpu_has(&recorded, &header, header.duration_ns)
+    judge_times(|| {
+        let recording = Recording::start(["-p", "hi", "-x", "off", "-t", "1-3"], LIMIT)?;
+        let recorded = recording.finish()?.succeeded()?;
+        let elapsed = recorded.finished.elapsed.as_secs_f64();
+        ensure!((3.0..8.0).contains(&elapsed), "-t 1-3 took {elapsed} s");
+        let header = closed(&recorded)?;
+        ensure!(
+            (header.duration_ns / 1e9 - 2.0).abs() < 0.2,
+            "-t 1-3 has data for {} s",
+            header.duration_ns / 1e9
+        );
+        every_cpu_has(&recorded, &header, header.duration_ns)
+    })
 }
 
 #[test]
 fn root_the_limit_stops_data_and_not_samples() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     // The shortest interval: a megabyte is full soon.
     let recording = Recording::start(["-p", "0.1", "-x", "off", "-L", "1", "-t", "6"], LIMIT)?;
     let recorded = recording.finish()?.succeeded()?;
@@ -153,7 +157,7 @@ fn root_the_limit_stops_data_and_not_samples() -> Result<()> {
 
 #[test]
 fn root_the_loads_status_is_ours() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     for (load, code) in [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 128 + 15)] {
         // A tick of the idle CPUs is data: the experiment is not empty, however short the load.
         let recording = Recording::start(["-p", "hi", "-x", "off", "sh", "-c", load], LIMIT)?;

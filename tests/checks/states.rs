@@ -10,11 +10,12 @@ use experiment_format::microstate::Microstate;
 use tests::books::Books;
 use tests::cgroup;
 use tests::compat32;
+use tests::disturbance::{judge_times, not_judged};
 use tests::experiment::array_ticks;
 use tests::kcollect::record;
 use tests::loads;
 use tests::machine::{
-    Exclusive, io_uring, processes, stolen_everywhere, stolen_meanwhile, stolen_since, work_cpu,
+    io_uring, processes, stolen_everywhere, stolen_meanwhile, stolen_since, work_cpu,
 };
 use tests::states::{Row, States, WHOLE_S};
 use tests::truth::Truth;
@@ -27,264 +28,318 @@ const SECONDS_OF_VARIANTS: &str = "3";
 
 #[test]
 fn root_user() -> Result<()> {
-    let row = judge_split(workload!("spin_user"))?;
-    mostly(&row, Microstate::User, 0.9)
+    judge_times(|| {
+        let row = judge_split(workload!("spin_user"))?;
+        mostly(&row, Microstate::User, 0.9)
+    })
 }
 
 #[test]
 fn root_system() -> Result<()> {
-    let row = judge_split(workload!("read_zero"))?;
-    // Of the workload, not of the account: the way into the kernel and back takes 8 to 12 % in user
-    // mode, by the machine.
-    mostly(&row, Microstate::System, 0.8)
+    judge_times(|| {
+        let row = judge_split(workload!("read_zero"))?;
+        // Of the workload, not of the account: the way into the kernel and back takes 8 to 12 % in user
+        // mode, by the machine.
+        mostly(&row, Microstate::System, 0.8)
+    })
 }
 
 #[test]
 fn root_trap() -> Result<()> {
-    let row = judge_split(workload!("state_trap"))?;
-    // The signal is delivered in the trap; only the return from its handler is a system call.
-    mostly(&row, Microstate::Trap, 0.3)?;
-    ensure!(
-        row.of(Microstate::System) > 0.0 && row.of(Microstate::User) > 0.0,
-        "{row:?}"
-    );
-    Ok(())
+    judge_times(|| {
+        let row = judge_split(workload!("state_trap"))?;
+        // The signal is delivered in the trap; only the return from its handler is a system call.
+        mostly(&row, Microstate::Trap, 0.3)?;
+        ensure!(
+            row.of(Microstate::System) > 0.0 && row.of(Microstate::User) > 0.0,
+            "{row:?}"
+        );
+        Ok(())
+    })
 }
 
 #[test]
 fn root_text_fault() -> Result<()> {
-    let [row] = judge(workload!("state_tfault"), None)?;
-    mostly(&row, Microstate::TextFault, DISK)
+    judge_times(|| {
+        let [row] = judge(workload!("state_tfault"), None)?;
+        mostly(&row, Microstate::TextFault, DISK)
+    })
 }
 
 #[test]
 fn root_data_fault() -> Result<()> {
-    let [row] = judge(workload!("state_dfault"), None)?;
-    mostly(&row, Microstate::DataFault, DISK)
+    judge_times(|| {
+        let [row] = judge(workload!("state_dfault"), None)?;
+        mostly(&row, Microstate::DataFault, DISK)
+    })
 }
 
 #[test]
 fn root_kernel_fault() -> Result<()> {
-    let [row] = judge(workload!("state_kfault"), None)?;
-    mostly(&row, Microstate::KernelFault, DISK)
+    judge_times(|| {
+        let [row] = judge(workload!("state_kfault"), None)?;
+        mostly(&row, Microstate::KernelFault, DISK)
+    })
 }
 
 #[test]
 fn root_lock_mutex() -> Result<()> {
-    let [row] = judge(workload!("state_lock"), Some("mutex"))?;
-    mostly(&row, Microstate::UserLock, 0.4)
+    judge_times(|| {
+        let [row] = judge(workload!("state_lock"), Some("mutex"))?;
+        mostly(&row, Microstate::UserLock, 0.4)
+    })
 }
 
 #[test]
 fn root_lock_condition() -> Result<()> {
-    let [row] = judge(workload!("state_lock"), Some("condvar"))?;
-    mostly(&row, Microstate::UserLock, 0.4)
+    judge_times(|| {
+        let [row] = judge(workload!("state_lock"), Some("condvar"))?;
+        mostly(&row, Microstate::UserLock, 0.4)
+    })
 }
 
 #[test]
 fn root_lock_priority_inheriting() -> Result<()> {
-    let [row] = judge(workload!("state_lock"), Some("pi"))?;
-    mostly(&row, Microstate::UserLock, 0.4)
+    judge_times(|| {
+        let [row] = judge(workload!("state_lock"), Some("pi"))?;
+        mostly(&row, Microstate::UserLock, 0.4)
+    })
 }
 
 #[test]
 fn root_sleep_nanosleep() -> Result<()> {
-    sleeps("nanosleep")
+    judge_times(|| sleeps("nanosleep"))
 }
 
 #[test]
 fn root_sleep_pipe() -> Result<()> {
-    sleeps("pipe")
+    judge_times(|| sleeps("pipe"))
 }
 
 #[test]
 fn root_sleep_poll() -> Result<()> {
-    sleeps("poll")
+    judge_times(|| sleeps("poll"))
 }
 
 #[test]
 fn root_sleep_epoll() -> Result<()> {
-    sleeps("epoll")
+    judge_times(|| sleeps("epoll"))
 }
 
 #[test]
 fn root_sleep_io_uring() -> Result<()> {
-    if let Err(error) = io_uring() {
-        eprintln!("not checked: this kernel permits no io_uring: {error:#}");
-        return Ok(());
-    }
-    // Whether it was for a disk is not asked: the kernel takes any wait for a completion for one.
-    sleep("io_uring", 0.9).map(drop)
+    judge_times(|| {
+        if let Err(error) = io_uring() {
+            not_judged(format_args!("this kernel permits no io_uring: {error:#}"));
+            return Ok(());
+        }
+        // Whether it was for a disk is not asked: the kernel takes any wait for a completion for one.
+        sleep("io_uring", 0.9).map(drop)
+    })
 }
 
 #[test]
 fn root_sleep_fsync() -> Result<()> {
-    let row = sleep("fsync", DISK)?;
-    let Some(parts) = &row.of_which_s else {
-        return Ok(());
-    };
-    ensure!(
-        parts.block_io >= 0.5 * row.of(Microstate::Sleep),
-        "less than half of the sleep was for the disk: {row:?}"
-    );
-    Ok(())
+    judge_times(|| {
+        let (_, row) = sleep("fsync", DISK)?;
+        let Some(parts) = &row.of_which_s else {
+            return Ok(());
+        };
+        ensure!(
+            parts.block_io >= 0.5 * row.of(Microstate::Sleep),
+            "less than half of the sleep was for the disk: {row:?}"
+        );
+        Ok(())
+    })
 }
 
 #[test]
 fn root_wait_cpu() -> Result<()> {
-    let [row] = judge(workload!("state_wait"), None)?;
-    mostly(&row, Microstate::WaitCpu, 0.6)
+    judge_times(|| {
+        let [row] = judge(workload!("state_wait"), None)?;
+        mostly(&row, Microstate::WaitCpu, 0.6)
+    })
 }
 
 /// The latency of wake-ups: the naps of one process end while two others spin on its CPU.
 #[test]
 fn root_wait_cpu_after_a_sleep() -> Result<()> {
-    let [sleeper, one, other] = judge(workload!("state_latency"), None)?;
-    mostly(&sleeper, Microstate::WaitCpu, LATENCY)?;
-    ensure!(
-        sleeper.of(Microstate::Sleep)
-            >= 0.9 * (sleeper.off_cpu_s() - sleeper.of(Microstate::WaitCpu)),
-        "the rest is no sleep: {sleeper:?}"
-    );
-    mostly(&one, Microstate::WaitCpu, 0.3)?;
-    mostly(&other, Microstate::WaitCpu, 0.3)
+    judge_times(|| {
+        let [sleeper, one, other] = judge(workload!("state_latency"), None)?;
+        mostly(&sleeper, Microstate::WaitCpu, LATENCY)?;
+        ensure!(
+            sleeper.of(Microstate::Sleep)
+                >= 0.9 * (sleeper.off_cpu_s() - sleeper.of(Microstate::WaitCpu)),
+            "the rest is no sleep: {sleeper:?}"
+        );
+        mostly(&one, Microstate::WaitCpu, 0.3)?;
+        mostly(&other, Microstate::WaitCpu, 0.3)
+    })
 }
 
 /// A quota: runnable, with nobody else on the CPU, and kept from running.
 #[test]
 fn root_wait_cpu_for_a_quota() -> Result<()> {
-    if let Err(error) = cgroup::possible() {
-        eprintln!("not checked: no control group with a quota can be made: {error:#}");
-        return Ok(());
-    }
-    let [row] = judge(workload!("throttled"), None)?;
-    mostly(&row, Microstate::WaitCpu, 0.6)
+    judge_times(|| {
+        if let Err(error) = cgroup::possible() {
+            not_judged(format_args!(
+                "no control group with a quota can be made: {error:#}"
+            ));
+            return Ok(());
+        }
+        let [row] = judge(workload!("throttled"), None)?;
+        mostly(&row, Microstate::WaitCpu, 0.6)
+    })
 }
 
 #[test]
 fn root_stopped_by_a_signal() -> Result<()> {
-    let [parent, child] = judge(workload!("state_stop"), Some("signal"))?;
-    mostly(&parent, Microstate::Sleep, 0.9)?;
-    mostly(&child, Microstate::Stopped, 0.9)
+    judge_times(|| {
+        let [parent, child] = judge(workload!("state_stop"), Some("signal"))?;
+        mostly(&parent, Microstate::Sleep, 0.9)?;
+        mostly(&child, Microstate::Stopped, 0.9)
+    })
 }
 
 #[test]
 fn root_stopped_by_a_tracer() -> Result<()> {
-    let [parent, child] = judge(workload!("state_stop"), Some("ptrace"))?;
-    mostly(&parent, Microstate::Sleep, 0.9)?;
-    mostly(&child, Microstate::Stopped, 0.9)
+    judge_times(|| {
+        let [parent, child] = judge(workload!("state_stop"), Some("ptrace"))?;
+        mostly(&parent, Microstate::Sleep, 0.9)?;
+        mostly(&child, Microstate::Stopped, 0.9)
+    })
 }
 
 #[test]
 fn root_lock_of_a_32_bit_program() -> Result<()> {
-    compat32("futex", Microstate::UserLock)
+    judge_times(|| compat32("futex", Microstate::UserLock))
 }
 
 #[test]
 fn root_lock_of_a_newer_32_bit_program() -> Result<()> {
-    compat32("futex_time64", Microstate::UserLock)
+    judge_times(|| compat32("futex_time64", Microstate::UserLock))
 }
 
 #[test]
 fn root_sleep_of_a_32_bit_program() -> Result<()> {
-    compat32("nanosleep", Microstate::Sleep)
+    judge_times(|| compat32("nanosleep", Microstate::Sleep))
 }
 
 /// Threads of which hardly any is alive at a tick: all of them are counted, and so is all of their
 /// time.
 #[test]
 fn root_births() -> Result<()> {
-    let [row] = judge(workload!("births"), None)?;
-    ensure!(row.threads > 500, "only {} threads lived", row.threads);
-    Ok(())
+    judge_times(|| {
+        let [row] = judge(workload!("births"), None)?;
+        ensure!(row.threads > 500, "only {} threads lived", row.threads);
+        Ok(())
+    })
 }
 
 /// And to the last instruction, as far as the clock of their group tells. The account begins a
 /// little before: with the shell that enters the group.
 #[test]
 fn root_births_by_the_clock_of_their_group() -> Result<()> {
-    const BEFORE_S: f64 = 0.006;
-    if let Err(error) = cgroup::possible() {
-        eprintln!("not checked: {error:#}");
-        return Ok(());
-    }
-    let _machine = Exclusive::take()?;
-    let (clock, cpu) = (cgroup::Clock::new()?, work_cpu()?.to_string());
-    let load = clock.around(&[workload!("births"), SECONDS, &cpu]);
-    let load: Vec<_> = load.iter().map(String::as_str).collect();
-    let recorded = record(&["-p", "hi"], &load, Duration::from_secs(40))?;
-    let account = States::of(&recorded.experiment()?)?;
-    let (own, used) = (account.row(recorded.truth()?.pid)?.cpu_s(), clock.used_s()?);
-    ensure!(
-        (0.0..=BEFORE_S).contains(&(own - used)),
-        "{own} s on CPU, {used} s by the group's clock"
-    );
-    Ok(())
+    judge_times(|| {
+        const BEFORE_S: f64 = 0.006;
+        if let Err(error) = cgroup::possible() {
+            not_judged(format_args!("{error:#}"));
+            return Ok(());
+        }
+        let (clock, cpu) = (cgroup::Clock::new()?, work_cpu()?.to_string());
+        let load = clock.around(&[workload!("births"), SECONDS, &cpu]);
+        let load: Vec<_> = load.iter().map(String::as_str).collect();
+        let recorded = record(&["-p", "hi"], &load, Duration::from_secs(40))?;
+        let account = States::of(&recorded.experiment()?)?;
+        let (own, used) = (account.row(recorded.truth()?.pid)?.cpu_s(), clock.used_s()?);
+        ensure!(
+            (0.0..=BEFORE_S).contains(&(own - used)),
+            "{own} s on CPU, {used} s by the group's clock"
+        );
+        Ok(())
+    })
 }
 
 #[test]
 fn root_migrations() -> Result<()> {
-    judge::<1>(workload!("migrate"), None).map(drop)
+    judge_times(|| judge::<1>(workload!("migrate"), None).map(drop))
 }
 
 #[test]
 fn root_parent_in_vfork() -> Result<()> {
-    let [row] = judge(workload!("vfork_parent"), None)?;
-    mostly(&row, Microstate::Sleep, 0.9)
+    judge_times(|| {
+        let [row] = judge(workload!("vfork_parent"), None)?;
+        mostly(&row, Microstate::Sleep, 0.9)
+    })
 }
 
 /// All of these at once, on all CPUs: no wait of one is taken for another's, and no time is
 /// missing.
 #[test]
 fn root_all_of_them_mixed() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let cpu = work_cpu()?.to_string();
-    let (truths, _, _) = witnesses(&[workload!("mixed"), SECONDS, &cpu])?;
-    // The one that starts them tells its truth as well.
-    let expected = 1 + loads::possible().map(|load| load.truths).sum::<usize>();
-    ensure!(
-        truths.len() == expected,
-        "{} truths, not {expected}",
-        truths.len()
-    );
-    Ok(())
+    judge_times(|| {
+        let cpu = work_cpu()?.to_string();
+        let (truths, _, _) = witnesses(&[workload!("mixed"), SECONDS, &cpu])?;
+        // The one that starts them tells its truth as well.
+        let expected = 1 + loads::possible().map(|load| load.truths).sum::<usize>();
+        ensure!(
+            truths.len() == expected,
+            "{} truths, not {expected}",
+            truths.len()
+        );
+        Ok(())
+    })
 }
 
 /// Share of the time that a workload which waits for the disk spends so. The rest goes into making
 /// the disk necessary. On a disk with less, these checks say nothing.
 const DISK: f64 = 0.2;
 
-/// How long a program may wait for the disk before its work, seconds.
-const DISK_BEFORE_S: f64 = 0.01;
-
 /// Share of the time that a thread which naps for a millisecond waits for its CPU, where two others
 /// spin on it. The scheduler may let it run at once or after a turn of each; with less than this
 /// there was no load.
 const LATENCY: f64 = 0.2;
 
-/// Sleeps in a call that knows of no disk. Before its work a process may read its program from one.
+/// Judges sleeps in a call that has nothing to do with a disk: the process waited for none, but to
+/// be read from one. Its pages are read before its work begins, which is the time that the account
+/// has and the workload's truth has not, and where it first touches them, which is a state of its
+/// own.
 fn sleeps(variant: &str) -> Result<()> {
-    let row = sleep(variant, 0.9)?;
+    let (truth, row) = sleep(variant, 0.9)?;
     let Some(parts) = &row.of_which_s else {
         return Ok(());
     };
+    let before_s = (row.lived_s - row.cpu_s()) - (truth.lived_s - truth.cpu_ns() as f64 / 1e9);
+    let faults_s: f64 = FAULTS.iter().map(|state| row.of(*state)).sum();
     ensure!(
-        parts.block_io <= DISK_BEFORE_S,
-        "a part of its sleep was for a disk: {row:?}"
+        parts.block_io <= before_s.max(0.0) + faults_s,
+        "a part of its sleep was for a disk, beside {before_s} s before its work and {faults_s} s \
+         in page faults: {row:?}"
     );
     Ok(())
 }
 
-fn sleep(variant: &str, share: f64) -> Result<Row> {
-    let [row] = judge(workload!("state_sleep"), Some(variant))?;
+/// The states of a thread that waits for a page.
+const FAULTS: [Microstate; 3] = [
+    Microstate::TextFault,
+    Microstate::DataFault,
+    Microstate::KernelFault,
+];
+
+/// Runs a variant of sleep that is asleep for this share of its life.
+fn sleep(variant: &str, share: f64) -> Result<(Truth, Row)> {
+    let ([truth], account) = run(workload!("state_sleep"), Some(variant))?;
+    let row = account.row(truth.pid)?.clone();
     mostly(&row, Microstate::Sleep, share)?;
-    Ok(row)
+    Ok((truth, row))
 }
 
 /// A 32-bit child, whose system calls have numbers that mean others in its 64-bit parent.
 fn compat32(variant: &str, state: Microstate) -> Result<()> {
     if let Err(error) = compat32::supported() {
-        eprintln!("not checked: this machine runs no 32-bit programs: {error:#}");
+        not_judged(format_args!(
+            "this machine runs no 32-bit programs: {error:#}"
+        ));
         return Ok(());
     }
     let [parent, child] = judge(workload!("compat32"), Some(variant))?;
@@ -313,7 +368,6 @@ fn judge<const N: usize>(program: &str, variant: Option<&str>) -> Result<[Row; N
 /// Runs a workload, whose processes tell `N` truths, under kcollect, and judges the account by them
 /// and by itself.
 fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; N], States)> {
-    let _machine = Exclusive::take()?;
     let cpu = work_cpu()?.to_string();
     let seconds = variant.map_or(SECONDS, |_| SECONDS_OF_VARIANTS);
     let mut load = vec![program, seconds, &cpu];

@@ -37,6 +37,7 @@ struct Told {
 /// turns. Nobody else is one, nor is the load: policies are field 41 of proc_pid_stat(5).
 #[test]
 fn root_readers_go_first_and_nobody_else() -> Result<()> {
+    let _machine = Exclusive::take()?;
     let look = "for turn in 1 2 3 4 5 6 7 8 9 10; do \
          for task in /proc/$PPID/task/*; do echo $(cut -d' ' -f2,41 $task/stat); done; sleep 0.013; done; \
          echo load; cut -d' ' -f41 /proc/self/stat";

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::command::{Finished, Running, run};
-use crate::machine::work_cpu;
+use crate::machine::{self, work_cpu};
 use crate::truth::Truth;
 
 /// The path of a workload of this package, known when a check is compiled.
@@ -79,6 +79,7 @@ impl Recording {
         arguments: impl IntoIterator<Item = A>,
         limit: Duration,
     ) -> Result<Self> {
+        machine::taken()?;
         let directory = TempDir::new()?;
         let mut command = command(["-d".as_ref(), directory.path().as_os_str()])?;
         let arguments: Vec<_> = arguments

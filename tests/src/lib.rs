@@ -39,6 +39,7 @@ pub mod command;
 pub mod compat32;
 pub mod counted;
 pub mod counts;
+pub mod disturbance;
 pub mod experiment;
 pub mod exported;
 pub mod followed;

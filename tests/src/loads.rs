@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use experiment_format::microstate::Microstate;
 
+use crate::disturbance::not_judged;
 use crate::{cgroup, compat32, machine};
 
 /// One of them.
@@ -161,7 +162,7 @@ pub fn possible() -> impl Iterator<Item = Load> {
     all().filter(|load| match load.possible() {
         Ok(()) => true,
         Err(error) => {
-            eprintln!("not checked: {load}: {error:#}");
+            not_judged(format_args!("{load}: {error:#}"));
             false
         }
     })

@@ -4,6 +4,7 @@
 //! Whatever is changed is put back when the value that stands for the change is dropped, also when
 //! the check fails.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -23,10 +24,11 @@ const TURN: Duration = Duration::from_secs(400);
 /// What had been stolen when the check at hand took the machine, nanoseconds.
 static STOLEN_BEFORE: AtomicU64 = AtomicU64::new(0);
 
-/// The machine, for one check alone, as root.
+/// The machine for one check alone, as root: for a check that judges times, or changes what all
+/// programs share (a setting of the kernel, a CPU, the BPF objects that are loaded).
 #[derive(Debug)]
 pub struct Exclusive {
-    _lock: Flock<File>,
+    _lock: Lock,
 }
 
 impl Exclusive {
@@ -35,27 +37,87 @@ impl Exclusive {
     /// # Errors
     /// When not root, or when other checks hold the machine for too long.
     pub fn take() -> Result<Self> {
-        ensure!(
-            geteuid().is_root(),
-            "this check profiles the whole machine and needs root: run `make test`"
-        );
-        let path = std::env::temp_dir().join("kcollect-checks.lock");
-        let mut file = File::create(&path).with_context(|| path.display().to_string())?;
-        let start = Instant::now();
-        loop {
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) => {
-                    STOLEN_BEFORE.store(stolen_everywhere()? as u64, Ordering::Relaxed);
-                    return Ok(Self { _lock: lock });
-                }
-                Err((back, _)) => file = back,
-            }
-            ensure!(
-                start.elapsed() < TURN,
-                "another check holds the machine for more than {TURN:?}"
-            );
-            sleep(Duration::from_millis(50));
+        let lock = lock_machine(FlockArg::LockExclusiveNonblock)?;
+        STOLEN_BEFORE.store(stolen_everywhere()? as u64, Ordering::Relaxed);
+        Ok(Self { _lock: lock })
+    }
+}
+
+/// The machine for a check that runs beside others of its kind, as root: it judges what is
+/// recorded, printed and left behind, and no times.
+#[derive(Debug)]
+pub struct Shared {
+    _lock: Lock,
+}
+
+impl Shared {
+    /// Waits until no check has the machine for itself.
+    ///
+    /// # Errors
+    /// As [`Exclusive::take`].
+    pub fn take() -> Result<Self> {
+        let lock = lock_machine(FlockArg::LockSharedNonblock)?;
+        Ok(Self { _lock: lock })
+    }
+}
+
+thread_local! {
+    /// How many locks of the machine the thread holds: one, or none.
+    static LOCKS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A lock of the machine.
+#[derive(Debug)]
+struct Lock {
+    _file: Flock<File>,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        LOCKS.set(LOCKS.get() - 1);
+    }
+}
+
+/// Passes when the calling thread's check has taken the machine, for itself or beside others.
+///
+/// # Errors
+/// When it has not: checks run side by side, and this one would disturb those that judge times.
+pub fn taken() -> Result<()> {
+    ensure!(
+        LOCKS.get() > 0,
+        "this check records without having taken the machine: Shared::take or Exclusive::take"
+    );
+    Ok(())
+}
+
+/// Locks the machine. Checks are served in the order in which they ask, so that those which share
+/// it do not keep out for good the one that wants it for itself.
+fn lock_machine(kind: FlockArg) -> Result<Lock> {
+    ensure!(
+        geteuid().is_root(),
+        "this check profiles the whole machine and needs root: run `make test`"
+    );
+    ensure!(LOCKS.get() == 0, "this check has taken the machine already");
+    let _queue = lock("kcollect-checks.queue", FlockArg::LockExclusiveNonblock)?;
+    let file = lock("kcollect-checks.lock", kind)?;
+    LOCKS.set(LOCKS.get() + 1);
+    Ok(Lock { _file: file })
+}
+
+fn lock(name: &str, kind: FlockArg) -> Result<Flock<File>> {
+    let path = std::env::temp_dir().join(name);
+    let mut file = File::create(&path).with_context(|| path.display().to_string())?;
+    let start = Instant::now();
+    loop {
+        match Flock::lock(file, kind) {
+            Ok(lock) => return Ok(lock),
+            Err((back, _)) => file = back,
         }
+        ensure!(
+            start.elapsed() < TURN,
+            "another check holds the machine for more than {TURN:?}"
+        );
+        sleep(Duration::from_millis(50));
     }
 }
 
@@ -126,13 +188,28 @@ const JIFFY_NS: f64 = 1e7;
 /// When `/proc/stat` cannot be read.
 pub fn stolen_everywhere() -> Result<f64> {
     const STEAL: usize = 8;
+    Ok(cpu_times_ns()?.get(STEAL).copied().unwrap_or(0.0))
+}
+
+/// Time that all CPUs were busy, for programs and interrupts, since boot, nanoseconds.
+///
+/// # Errors
+/// When `/proc/stat` cannot be read.
+pub fn busy_everywhere() -> Result<f64> {
+    // User, nice, system; irq, softirq: proc_stat(5). Idle and I/O wait are between them.
+    const BUSY: [usize; 5] = [1, 2, 3, 6, 7];
+    let times = cpu_times_ns()?;
+    Ok(BUSY.iter().filter_map(|at| times.get(*at)).sum())
+}
+
+/// The line of all CPUs in `/proc/stat`, nanoseconds. The first is the line's name, and 0.
+fn cpu_times_ns() -> Result<Vec<f64>> {
     let stat = fs::read_to_string("/proc/stat")?;
-    let jiffies = stat
-        .lines()
-        .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>())
-        .find(|words| words.first() == Some(&"cpu"))
-        .and_then(|words| words.get(STEAL)?.parse::<f64>().ok());
-    Ok(jiffies.unwrap_or(0.0) * JIFFY_NS)
+    let line = stat.lines().next().unwrap_or_default();
+    let times = line.split_ascii_whitespace();
+    Ok(times
+        .map(|word| word.parse::<f64>().unwrap_or(0.0) * JIFFY_NS)
+        .collect())
 }
 
 /// What has been stolen since [`stolen_everywhere`] said `before_ns`, at most: the sum is cut to

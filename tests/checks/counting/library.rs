@@ -11,6 +11,7 @@ use kcollect::counters::event::Event;
 use kcollect::counters::sample::{Estimate, Sample};
 use kcollect::counters::set::{Set, Target, Wanted};
 use tests::counted::{Counted, Fresh};
+use tests::disturbance::not_judged;
 use tests::machine::{Exclusive, online_cpus};
 use tests::tracefs::Tracefs;
 use tests::truth::{monotonic_ns, pin};
@@ -45,6 +46,7 @@ fn counted(event: Event, work: impl FnOnce() -> Result<()>) -> Result<u64> {
 
 #[test]
 fn root_page_faults_are_those_of_the_kernel() -> Result<()> {
+    let _machine = Exclusive::take()?;
     const PAGES: usize = 5000;
     let mut fresh = Fresh::map(PAGES)?;
     let mut own = 0;
@@ -63,6 +65,7 @@ fn root_page_faults_are_those_of_the_kernel() -> Result<()> {
 
 #[test]
 fn root_context_switches_are_those_of_the_kernel() -> Result<()> {
+    let _machine = Exclusive::take()?;
     const SLEEPS: u64 = 200;
     let bound = bind(Target::Thread(0), &[software("context-switches")])?;
     // The kernel's own count between two readings of ours that agree: no switch fell between them.
@@ -91,10 +94,11 @@ fn root_context_switches_are_those_of_the_kernel() -> Result<()> {
 
 #[test]
 fn root_migrations_are_as_many_as_there_were() -> Result<()> {
+    let _machine = Exclusive::take()?;
     const MOVES: usize = 100;
     let cpus = online_cpus()?;
     if cpus.len() < 2 {
-        eprintln!("not checked: there is but one CPU");
+        not_judged(format_args!("there is but one CPU"));
         return Ok(());
     }
     let (first, second) = cpus.first().zip(cpus.last()).context("no CPUs")?;
@@ -113,6 +117,7 @@ fn root_migrations_are_as_many_as_there_were() -> Result<()> {
 
 #[test]
 fn root_a_breakpoint_counts_every_write() -> Result<()> {
+    let _machine = Exclusive::take()?;
     const WRITES: u64 = 10_000;
     let mut variable = Box::new(0_u64);
     let address = ptr::from_mut(&mut *variable);
@@ -129,10 +134,13 @@ fn root_a_breakpoint_counts_every_write() -> Result<()> {
 
 #[test]
 fn root_a_tracepoint_counts_every_call() -> Result<()> {
+    let _machine = Exclusive::take()?;
     const CALLS: u64 = 10_000;
     let tracefs = Tracefs::mount()?;
     let Ok(id) = tracefs.id("syscalls/sys_enter_getppid") else {
-        eprintln!("not checked: this kernel has no tracepoints of system calls");
+        not_judged(format_args!(
+            "this kernel has no tracepoints of system calls"
+        ));
         return Ok(());
     };
     let calls = counted(tracepoint("syscalls:sys_enter_getppid", id), || {
@@ -147,6 +155,7 @@ fn root_a_tracepoint_counts_every_call() -> Result<()> {
 
 #[test]
 fn root_counts_pass_32_and_64_bits() -> Result<()> {
+    let _machine = Exclusive::take()?;
     let cpus = online_cpus()?;
     let clocks = cpus.iter().map(|cpu| {
         let target = Target::Cpu((*cpu).try_into()?);
@@ -215,6 +224,7 @@ fn root_sets_of_cpus_and_of_threads_do_not_exclude_each_other() -> Result<()> {
 /// Threads that were there, and those that came later, in one sum.
 #[test]
 fn root_a_process_is_all_its_threads() -> Result<()> {
+    let _machine = Exclusive::take()?;
     let mut child = std::process::Command::new("sh")
         .args([
             "-c",

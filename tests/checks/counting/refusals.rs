@@ -14,6 +14,7 @@ use kcollect::counters::refusal::Refusal;
 use kcollect::counters::set::{Set, Target, Wanted};
 use tempfile::TempDir;
 use tests::command::run;
+use tests::disturbance::not_judged;
 use tests::kcollect::{binary, command};
 use tests::machine::{Exclusive, Offline, Setting, work_cpu};
 
@@ -76,6 +77,7 @@ fn root_nobody_is_denied_with_the_cure() -> Result<()> {
 
 #[test]
 fn root_what_is_not_there_is_named() -> Result<()> {
+    let _machine = Exclusive::take()?;
     let mut child = Command::new("true").spawn()?;
     let dead = child.id();
     child.wait()?;
@@ -124,6 +126,7 @@ fn root_what_is_not_there_is_named() -> Result<()> {
 
 #[test]
 fn root_breakpoints_are_few() -> Result<()> {
+    let _machine = Exclusive::take()?;
     let variables = vec![0_u64; 64];
     let events: Vec<_> = variables
         .iter()
@@ -140,7 +143,9 @@ fn root_an_offline_cpu_is_named() -> Result<()> {
     let _machine = Exclusive::take()?;
     let cpu = work_cpu()?;
     if !Offline::possible(cpu) {
-        eprintln!("not checked: CPU {cpu} of this machine cannot be taken offline");
+        not_judged(format_args!(
+            "CPU {cpu} of this machine cannot be taken offline"
+        ));
         return Ok(());
     }
     let offline = Offline::take(cpu)?;
@@ -153,13 +158,14 @@ fn root_an_offline_cpu_is_named() -> Result<()> {
 
 #[test]
 fn root_without_a_pmu_it_is_said_so() -> Result<()> {
+    let _machine = Exclusive::take()?;
     if Path::new("/sys/bus/event_source/devices/cpu").exists() {
-        eprintln!("not checked: this machine has hardware counters");
+        not_judged(format_args!("this machine has hardware counters"));
         return Ok(());
     }
-    eprintln!(
-        "not checked: counts of hardware events, and events that take turns; this machine has no PMU"
-    );
+    not_judged(format_args!(
+        "counts of hardware events, and events that take turns; this machine has no PMU"
+    ));
     let refusal = refused(Target::Thread(0), &[cycles()])?;
     ensure!(matches!(refusal, Refusal::NoPmu { .. }), "{refusal:?}");
     ensure!(refusal.cure().contains("page-faults"));

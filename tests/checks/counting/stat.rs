@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use tests::command::{Running, run};
+use tests::disturbance::not_judged;
 use tests::kcollect::command;
 use tests::machine::{Exclusive, Offline, online_cpus, work_cpu};
 
@@ -52,7 +53,9 @@ fn root_a_cpu_that_goes_keeps_its_counts_and_is_counted_when_it_comes() -> Resul
     let _machine = Exclusive::take()?;
     let cpu = work_cpu()?;
     if !Offline::possible(cpu) {
-        eprintln!("not checked: CPU {cpu} of this machine cannot be taken offline");
+        not_judged(format_args!(
+            "CPU {cpu} of this machine cannot be taken offline"
+        ));
         return Ok(());
     }
     let words = ["stat", "-p", "0.2", "--json", "-c", &EVENTS.join(",")];

@@ -25,7 +25,7 @@ use tempfile::TempDir;
 use tests::browser::Browser;
 use tests::command::run;
 use tests::kcollect::{self, record};
-use tests::machine::{Exclusive, work_cpu};
+use tests::machine::{Shared, work_cpu};
 use tests::workload;
 use truth::{Profile, Selection, Truth};
 
@@ -325,7 +325,7 @@ fn names_are_text_whatever_they_are() -> Result<()> {
 /// experiment counts.
 #[test]
 fn root_a_recording_is_shown() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let cpu = work_cpu()?.to_string();
     let recorded = record(
         &["-p", "hi", "-F", "=mixed"],
