@@ -10,7 +10,7 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
-mod made;
+mod synthetic;
 
 use std::path::Path;
 use std::process::Command;
@@ -25,8 +25,9 @@ use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
+use gprofng::display_all;
 
-use made::{begin, clock, header};
+use synthetic::{begin, clock, header};
 
 /// Set in the second run: the directory where the disk is mounted.
 const DISK: &str = "EXPERIMENT_FORMAT_DISK";
@@ -53,17 +54,6 @@ fn on_disk(test: &str, mount: &str) -> Option<std::path::PathBuf> {
 fn create(disk: &Path) -> experiment_format::Result<ExperimentWriter> {
     let clock = clock(1000, NumStates::Kernel, ClockTick::declaration());
     begin(disk, "full", &header(vec![clock]), 1)
-}
-
-fn gprofng(arguments: &[&str], experiment: &Path) -> String {
-    let output = Command::new("gprofng")
-        .args(["display", "text"])
-        .args(arguments)
-        .arg(experiment)
-        .current_dir("/")
-        .output()
-        .unwrap_or_else(|error| panic!("cannot run gprofng: {error}; install binutils"));
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
@@ -147,12 +137,12 @@ fn root_ticks_end_and_the_experiment_is_closed() {
     let path = writer.close(at).unwrap();
     assert!(!path.join(".incomplete").exists());
 
-    let header = gprofng(&["-header"], &path);
+    let header = display_all(&path, &["-header"]).0;
     assert!(header.contains("No space left on device"), "{header}");
     assert!(header.contains("loss counter 99: 0"), "{header}");
     assert!(!header.contains("not closed"), "{header}");
     assert!(!header.contains("error:"), "{header}");
-    let functions = gprofng(&["-metrics", "e.kcpu:name", "-functions"], &path);
+    let functions = display_all(&path, &["-metrics", "e.kcpu:name", "-functions"]).0;
     let total = format!("{}.{:03}", written / 1000, written % 1000);
     assert!(functions.contains(&total), "no {total} in:\n{functions}");
 }

@@ -9,8 +9,7 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
-mod made;
-mod stock;
+mod synthetic;
 
 use std::path::PathBuf;
 
@@ -18,9 +17,9 @@ use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
 use experiment_format::stacks::StackEnd;
+use gprofng::{columns, display, display_all};
 
-use made::{clock, header};
-use stock::{display, row, run};
+use synthetic::{clock, header};
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 77 * SECOND;
@@ -37,7 +36,7 @@ struct Written {
 fn written(maps: &[MapEvent], ticks: &[(u64, u64, u32)]) -> Written {
     let tmp = tempfile::tempdir().unwrap();
     let clock = clock(10_000, NumStates::Solaris, ClockTick::declaration());
-    let mut writer = made::begin(tmp.path(), "ktest", &header(vec![clock]), START).unwrap();
+    let mut writer = synthetic::begin(tmp.path(), "ktest", &header(vec![clock]), START).unwrap();
     for map in maps {
         writer.map(map).unwrap();
     }
@@ -92,9 +91,9 @@ fn a_function_has_its_name_without_text() {
         ],
     );
     let text = display(&written.path, &FUNCTIONS);
-    assert_eq!(row(&text, name)[0], "1.500", "{text}");
-    assert_eq!(row(&text, "py::main:/srv/main.py")[0], "0.250");
-    assert_eq!(row(&text, "<Unknown>")[0], "0.070");
+    assert_eq!(columns(&text, name)[0], "1.500", "{text}");
+    assert_eq!(columns(&text, "py::main:/srv/main.py")[0], "0.250");
+    assert_eq!(columns(&text, "<Unknown>")[0], "0.070");
 }
 
 #[test]
@@ -120,10 +119,10 @@ fn an_end_and_another_function_at_the_address_are_told_apart_by_time() {
         ],
     );
     let text = display(&written.path, &FUNCTIONS);
-    assert_eq!(row(&text, "first")[0], "11.000", "{text}");
-    assert_eq!(row(&text, "second")[0], "102.000", "{text}");
-    assert_eq!(row(&text, "third")[0], "3.000", "{text}");
-    assert_eq!(row(&text, "<Unknown>")[0], "0.500", "{text}");
+    assert_eq!(columns(&text, "first")[0], "11.000", "{text}");
+    assert_eq!(columns(&text, "second")[0], "102.000", "{text}");
+    assert_eq!(columns(&text, "third")[0], "3.000", "{text}");
+    assert_eq!(columns(&text, "<Unknown>")[0], "0.500", "{text}");
 }
 
 #[test]
@@ -137,8 +136,8 @@ fn one_may_begin_at_the_instant_at_which_another_ends() {
         &[(19, JIT, 100), (20, JIT, 200), (21, JIT, 300)],
     );
     let text = display(&written.path, &FUNCTIONS);
-    assert_eq!(row(&text, "first")[0], "1.000", "{text}");
-    assert_eq!(row(&text, "second")[0], "5.000", "{text}");
+    assert_eq!(columns(&text, "first")[0], "1.000", "{text}");
+    assert_eq!(columns(&text, "second")[0], "5.000", "{text}");
 }
 
 #[test]
@@ -154,7 +153,7 @@ fn a_longer_or_shorter_name_at_the_same_place_is_another_function_after_the_end(
         &[(10, JIT, 100), (30, JIT, 200), (50, JIT, 400)],
     );
     let text = display(&written.path, &FUNCTIONS);
-    assert_eq!(row(&text, "fib2")[0], "2.000", "{text}");
+    assert_eq!(columns(&text, "fib2")[0], "2.000", "{text}");
     // A function that comes again is one more of its name.
     let fib: Vec<_> = text
         .lines()
@@ -187,10 +186,10 @@ fn what_is_written_late_is_as_good_if_an_end_is_before_a_beginning() {
         )
     };
     let text = display(&late(1).path, &FUNCTIONS);
-    assert_eq!(row(&text, "first")[0], "1.000", "{text}");
-    assert_eq!(row(&text, "second")[0], "2.000", "{text}");
-    assert_eq!(row(&text, "elsewhere")[0], "4.000", "{text}");
-    let (_, errors) = run(&late(0).path, &FUNCTIONS);
+    assert_eq!(columns(&text, "first")[0], "1.000", "{text}");
+    assert_eq!(columns(&text, "second")[0], "2.000", "{text}");
+    assert_eq!(columns(&text, "elsewhere")[0], "4.000", "{text}");
+    let (_, errors) = display_all(&late(0).path, &FUNCTIONS);
     assert!(errors.contains("loaded with same address"), "{errors}");
 }
 
@@ -211,6 +210,6 @@ fn a_segment_keeps_its_addresses_from_a_function() {
         &[segment, begin(10, JIT + 0x10, 0x10, "inside")],
         &[(20, JIT + 8, 100), (20, JIT + 0x10, 200)],
     );
-    let (text, _) = run(&written.path, &FUNCTIONS);
+    let (text, _) = display_all(&written.path, &FUNCTIONS);
     assert!(!text.contains("inside"), "{text}");
 }

@@ -7,7 +7,7 @@
 )]
 
 mod followed;
-mod made;
+mod synthetic;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -23,7 +23,7 @@ use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 
 use followed::{array, founder, function, header, name, sub};
-use made::run;
+use synthetic::run;
 
 /// A line for each of the files that may be there.
 fn fill(sub: &mut SubexperimentWriter, n: u32) {

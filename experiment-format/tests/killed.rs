@@ -9,7 +9,7 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
-mod made;
+mod synthetic;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -23,7 +23,7 @@ use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::usage::UsageRecord;
 
-use made::{begin, clock, header};
+use synthetic::{begin, clock, header};
 
 /// Set in the writer: where to write.
 const PARENT: &str = "EXPERIMENT_FORMAT_KILLED_PARENT";

@@ -7,8 +7,7 @@
 )]
 
 mod followed;
-mod made;
-mod stock;
+mod synthetic;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,11 +24,11 @@ use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::usage::UsageRecord;
+use gprofng::{columns, display};
 use proptest::prelude::*;
 
 use followed::{SECOND, START, array, founder, function, header, name, sub};
-use made::run;
-use stock::{display, row};
+use synthetic::run;
 
 /// Set in a second run of this program: where to write.
 const PARENT: &str = "EXPERIMENT_FORMAT_SUBEXPERIMENTS";
@@ -94,7 +93,7 @@ fn gprofng_adds_up_founder_and_subexperiments() {
         &path,
         &["-metrics", "e.user:e.sleep:e.kcpu:name", "-functions"],
     );
-    let seconds = |name: &str| row(&text, name)[..3].join(" ");
+    let seconds = |name: &str| columns(&text, name)[..3].join(" ");
     assert_eq!(seconds("<Total>"), "15.000 15.300 3.000");
     assert_eq!(seconds("<IDLE>"), "0. 0. 3.000");
     for pid in 101..104 {
@@ -267,7 +266,7 @@ fn a_thousand_hold_nothing_open() {
     let subs = Experiment::open(&path).unwrap().subexperiments().unwrap();
     assert_eq!(subs.len(), 1000);
     let text = display(&path, &["-metrics", "e.sleep:name", "-functions"]);
-    assert_eq!(row(&text, "<Total>")[0], "100.000");
+    assert_eq!(columns(&text, "<Total>")[0], "100.000");
 }
 
 fn write_forever(parent: &Path) -> ! {

@@ -10,8 +10,7 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
-mod made;
-mod stock;
+mod synthetic;
 
 use std::path::{Path, PathBuf};
 
@@ -24,9 +23,9 @@ use experiment_format::packet::{ClockTick, TickArray};
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::writer::ExperimentWriter;
+use gprofng::{columns, display, display_all};
 
-use made::clock;
-use stock::{display, row, run};
+use synthetic::clock;
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 1145 * SECOND + 640_020_819;
@@ -46,11 +45,11 @@ fn header(names: bool) -> Header {
     if names {
         profiles.push(ProfileDecl::ThreadNames);
     }
-    made::header(profiles)
+    synthetic::header(profiles)
 }
 
 fn begin(parent: &Path, name: &str, names: bool) -> ExperimentWriter {
-    let mut writer = made::begin(parent, name, &header(names), START).unwrap();
+    let mut writer = synthetic::begin(parent, name, &header(names), START).unwrap();
     for (vaddr, name) in [(IDLE, "<IDLE>"), (RUNNING, "<running>")] {
         let name = name.to_owned();
         let (at, size) = (0, 256);
@@ -118,7 +117,7 @@ fn threads(path: &Path) -> Vec<String> {
 }
 
 fn functions(path: &Path, more: &[&str]) -> Vec<String> {
-    let (text, _) = run(path, &[more, &KERNEL_TIME[..], &["-functions"]].concat());
+    let (text, _) = display_all(path, &[more, &KERNEL_TIME[..], &["-functions"]].concat());
     let rows = rows(&text).into_iter();
     rows.map(|(seconds, name)| format!("{seconds} {name}"))
         .collect()
@@ -282,7 +281,7 @@ fn of_several_names_the_last_in_the_file_that_is_not_later_counts() {
         ],
     );
     let of_b = "Thread 10, JThread 1 'b', Group 'pid of b', Parent ''";
-    assert_eq!(row(&later, of_b)[0], "6.000");
+    assert_eq!(columns(&later, of_b)[0], "6.000");
     // What stands last in the file replaces what was there, from its time on.
     let path = written(&[(0, "a"), (4, "b"), (0, "c")]);
     assert_eq!(seconds(seconds_by_event(&path)), ["2: 7.000"]);
@@ -493,7 +492,7 @@ fn views(path: &Path, mode: &str, filter: &str) -> Vec<String> {
     let script = path.with_file_name("script");
     let commands = format!("{mode}\n{metrics}\n{filter}\n{}\n", views.join("\n"));
     std::fs::write(&script, commands).unwrap();
-    let (text, errors) = run(path, &["-script", script.to_str().unwrap()]);
+    let (text, errors) = display_all(path, &["-script", script.to_str().unwrap()]);
     assert!(!text.contains("JVM"), "{mode}, {filter}:\n{text}");
     for name in ["foo::bar(int)", "core::fmt::write", "ksys_read.isra.0"] {
         assert!(text.contains(name), "no {name}: {mode}, {filter}:\n{text}");

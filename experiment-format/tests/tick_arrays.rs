@@ -9,8 +9,7 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
-mod made;
-mod stock;
+mod synthetic;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,9 +20,8 @@ use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockRecord, ClockTick, Detail, PacketDecl, TickArray};
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
+use gprofng::{columns, display};
 use proptest::prelude::*;
-
-use stock::{display, row};
 
 const START: u64 = 1_000_000_000;
 /// Ticks of 10 ms: two digits behind the point of gprofng's three.
@@ -98,7 +96,7 @@ fn said() -> impl Strategy<Value = Said> {
 }
 
 fn clock(states: NumStates, packet: PacketDecl) -> ProfileDecl {
-    made::clock(TICK_US, states, packet)
+    synthetic::clock(TICK_US, states, packet)
 }
 
 /// The clock tables of a founder: ticks of CPUs, then tick arrays.
@@ -110,7 +108,8 @@ fn founder() -> Vec<ProfileDecl> {
 }
 
 fn write(parent: &Path, profiles: Vec<ProfileDecl>, said: &[Said]) -> PathBuf {
-    let mut writer = made::begin(parent, "ktest", &made::header(profiles), START).unwrap();
+    let mut writer =
+        synthetic::begin(parent, "ktest", &synthetic::header(profiles), START).unwrap();
     for function in 0..5 {
         let (vaddr, name) = (0x1000 * (1 + function), name(function));
         let map = MapEvent::Function {
@@ -240,7 +239,7 @@ fn view(path: &Path) -> String {
 fn compare(path: &Path, sums: &Sums) {
     let text = view(path);
     for (key, ticks) in sums {
-        let row = row(&text, key);
+        let row = columns(&text, key);
         for (metric, column) in metrics().zip(&row) {
             let states = Microstate::ALL.into_iter().zip(ticks);
             let counted = states.filter(|(state, _)| counts(metric, *state));
@@ -311,7 +310,7 @@ fn filters_know_details() {
         let commands = format!("metrics e.kcpu:e.sleep:e.wait:name\nfilters {filter}\nfunctions\n");
         std::fs::write(&script, commands).unwrap();
         let text = display(&path, &["-script", script.to_str().unwrap()]);
-        row(&text, "<Total>")[..3].join(" ")
+        columns(&text, "<Total>")[..3].join(" ")
     };
     assert_eq!(total("1"), "0.500 5.000 0.600");
     assert_eq!(total("KDETAIL==0"), "0.500 1.000 0.100");
@@ -347,7 +346,7 @@ fn the_last_table_says_how_long_a_tick_is_and_how_many_states_count() {
         assert!(log.contains(from), "no {from} in {log}");
         std::fs::write(path.join("log.xml"), log.replace(from, to)).unwrap();
         let text = view(&path);
-        let row = row(&text, "<Total>");
+        let row = columns(&text, "<Total>");
         let columns: Vec<_> = metrics().zip(row).collect();
         let column = |metric: &str| {
             let found = columns.iter().find(|(name, _)| *name == metric);

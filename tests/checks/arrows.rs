@@ -9,14 +9,21 @@ use anyhow::{Context, Result, ensure};
 use tests::command::run;
 
 /// What each crate may depend on, of ours, in any section of its manifest.
-const ARROWS: [(&str, &[&str]); 6] = [
-    ("experiment-format", &[]),
+const ARROWS: [(&str, &[&str]); 7] = [
+    ("experiment-format", &["gprofng"]),
     ("bpf", &[]),
-    ("user-collector", &["experiment-format"]),
+    ("gprofng", &[]),
+    ("user-collector", &["experiment-format", "gprofng"]),
     ("kcollect", &["experiment-format", "bpf", "user-collector"]),
     (
         "tests",
-        &["experiment-format", "bpf", "user-collector", "kcollect"],
+        &[
+            "experiment-format",
+            "bpf",
+            "gprofng",
+            "user-collector",
+            "kcollect",
+        ],
     ),
     (
         "fuzz",

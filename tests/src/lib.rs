@@ -43,7 +43,6 @@ pub mod disturbance;
 pub mod experiment;
 pub mod exported;
 pub mod followed;
-pub mod gprofng;
 pub mod kallsyms;
 pub mod kcollect;
 pub mod ledger;
@@ -66,3 +65,5 @@ pub mod traced;
 pub mod tracefs;
 pub mod truth;
 pub mod usage;
+
+pub use gprofng;

@@ -9,10 +9,8 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
-#[path = "../../experiment-format/tests/made/mod.rs"]
-mod made;
-#[path = "../../experiment-format/tests/stock/mod.rs"]
-mod stock;
+#[path = "../../experiment-format/tests/synthetic/mod.rs"]
+mod synthetic;
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -25,14 +23,14 @@ use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
+use gprofng::{columns, display};
 use object::{Object, ObjectSection, ObjectSymbol};
 use proptest::prelude::*;
 use user_collector::archive::{
     ArchiveError, Archived, Asker, Lines, archive_object, find_debug_file, source_paths,
 };
 
-use made::{begin, clock, header};
-use stock::{display, row};
+use synthetic::{begin, clock, header};
 
 const START: u64 = 1_000_000_000;
 /// Where the program is mapped, whole.
@@ -158,7 +156,7 @@ fn names_and_instructions_of_a_program() {
     assert!(archived.text && archived.functions.unwrap() > 100);
     assert_eq!(archived.note, None);
     let text = display(&path, &["-functions"]);
-    assert_eq!(row(&text, "kcollect_archive_here")[0], "1.000");
+    assert_eq!(columns(&text, "kcollect_archive_here")[0], "1.000");
     let code = display(&path, &["-disasm", "kcollect_archive_here"]);
     assert!(code.contains("ret"), "{code}");
 }
@@ -171,7 +169,7 @@ fn a_label_of_assembly_is_a_function() {
         archive_object(dir, "/opt/x/prog", &here(), None, &ROOT, &NEVER).unwrap();
     });
     let text = display(&path, &["-functions"]);
-    assert_eq!(row(&text, "kcollect_archive_label")[0], "2.000");
+    assert_eq!(columns(&text, "kcollect_archive_label")[0], "2.000");
 }
 
 #[test]
@@ -181,12 +179,12 @@ fn a_stripped_program_has_functions_of_its_own_and_the_names_of_its_debug_file()
     let (without, path) = archived(tmp.path(), &file, None, &ROOT);
     assert!(without.functions.unwrap() > 100);
     let name = format!("<static>@{:#x} (<prog>)", position());
-    assert_eq!(row(&display(&path, &["-functions"]), &name)[0], "1.000");
+    assert_eq!(columns(&display(&path, &["-functions"]), &name)[0], "1.000");
 
     let (with, path) = archived(tmp.path(), &file, Some(&here()), &ROOT);
     assert!(with.debug_symbols > 100);
     let text = display(&path, &["-functions"]);
-    assert_eq!(row(&text, "kcollect_archive_here")[0], "1.000");
+    assert_eq!(columns(&text, "kcollect_archive_here")[0], "1.000");
 }
 
 #[test]
@@ -207,7 +205,7 @@ fn what_the_user_may_not_read_gives_names_only() {
     let names = fs::metadata(&copy[0]).unwrap().len();
     assert!(names < file.metadata().unwrap().len());
     let text = display(&path, &["-functions"]);
-    assert_eq!(row(&text, "kcollect_archive_here")[0], "1.000");
+    assert_eq!(columns(&text, "kcollect_archive_here")[0], "1.000");
 
     let text = tmp.path().join("text");
     fs::write(&text, "no program").unwrap();

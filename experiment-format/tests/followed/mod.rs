@@ -10,12 +10,12 @@ use experiment_format::stacks::StackUid;
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::writer::ExperimentWriter;
 
-use crate::made::{self, run};
+use crate::synthetic::{self, run};
 
 pub(crate) const START: u64 = 1_000_000_000;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 pub(crate) fn header(pid: u32) -> Header {
-    let clock = |states, packet| made::clock(10_000, states, packet);
+    let clock = |states, packet| synthetic::clock(10_000, states, packet);
     let arrays = clock(NumStates::Solaris, TickArray::declaration());
     let profiles = match pid {
         0 => vec![clock(NumStates::Kernel, ClockTick::declaration()), arrays],
@@ -36,12 +36,12 @@ pub(crate) fn header(pid: u32) -> Header {
             runtime: "docker".into(),
             id: "<\"0123'".into(),
         }),
-        ..made::header(profiles)
+        ..synthetic::header(profiles)
     }
 }
 
 pub(crate) fn founder(parent: &Path) -> ExperimentWriter {
-    made::begin(parent, "founder.er", &header(0), START).unwrap()
+    synthetic::begin(parent, "founder.er", &header(0), START).unwrap()
 }
 
 pub(crate) fn name(pid: u32) -> String {

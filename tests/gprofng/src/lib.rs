@@ -1,23 +1,25 @@
-//! Stock `gprofng display text` as a judge: run on an experiment, its tables taken apart, its
-//! complaints collected.
+//! Stock `gprofng display text`: runs it on an experiment, parses its tables, collects its
+//! complaints.
 //!
-//! It ends with code 0 whatever happens, so its words are what counts. Everything is asked for in a
-//! script, not on its command line: there, options are read before the experiment, and a filter
-//! that names a packet field of the experiment's own (`KPID`) would be refused.
+//! gprofng exits with code 0 whatever happens, so its output decides. There are two ways to run it.
+//! [`display`] passes options on the command line and accepts no output on stderr. [`script`]
+//! passes commands in a script: gprofng reads the options of its command line before it opens the
+//! experiment, and there it would refuse a filter that names a packet field of the experiment's own
+//! (`KPID`).
+//!
+//! This is a package of its own so that the tests of every package can use it.
 
+use std::ffi::OsStr;
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, anyhow, ensure};
-
-use crate::command::run;
 
 /// The columns of [`Table`]: ticks of kcollect's founder, exclusive and inclusive, in seconds.
 const METRICS: &str = "metrics e.kcpu:i.kcpu:name";
 
 /// Reading a large experiment takes gprofng seconds; more than this is a defect of the experiment.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT_S: &str = "60";
 
 /// Everything gprofng said.
 #[derive(Clone, Debug)]
@@ -164,20 +166,74 @@ pub fn script(commands: &[&str], experiment: &Path) -> Result<Said> {
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("script");
     std::fs::write(&path, commands.join("\n") + "\n")?;
-    let mut command = Command::new("gprofng");
-    command
-        .args(["display", "text", "-script"])
-        .arg(&path)
-        .arg(experiment);
-    // A .gprofng.rc of whoever runs the checks would change the tables.
-    command
-        .env("HOME", directory.path())
-        .current_dir(directory.path());
-    let finished = run(&mut command, LIMIT).context("gprofng is part of the package binutils")?;
-    ensure!(finished.code() == 0, "gprofng failed: {finished}");
+    let (stdout, stderr) = run(experiment, &["-script".as_ref(), path.as_ref()])?;
     Ok(Said {
-        text: finished.stdout + &finished.stderr,
+        text: stdout + &stderr,
     })
+}
+
+/// Returns what gprofng printed on stdout, given options on its command line.
+///
+/// # Panics
+/// When gprofng does not run, fails, or prints anything on stderr.
+#[allow(clippy::panic, reason = "a helper of tests reports by panicking")]
+pub fn display(experiment: &Path, options: &[&str]) -> String {
+    let (stdout, stderr) = display_all(experiment, options);
+    assert_eq!(stderr, "", "{options:?} on stderr");
+    stdout
+}
+
+/// Returns what gprofng printed on stdout and on stderr, given options on its command line.
+///
+/// # Panics
+/// When gprofng does not run or fails.
+#[allow(clippy::panic, reason = "a helper of tests reports by panicking")]
+pub fn display_all(experiment: &Path, options: &[&str]) -> (String, String) {
+    let options: Vec<_> = options.iter().map(OsStr::new).collect();
+    run(experiment, &options).unwrap_or_else(|error| panic!("{error:#}"))
+}
+
+/// Returns the columns of the line whose last column is `name`.
+///
+/// # Panics
+/// When there is no such line.
+#[allow(clippy::panic, reason = "a helper of tests reports by panicking")]
+pub fn columns<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
+    let end = format!(" {name}");
+    let line = text.lines().find(|line| line.trim_end().ends_with(&end));
+    let line = line.unwrap_or_else(|| panic!("no {name:?} in:\n{text}"));
+    line.split_whitespace().collect()
+}
+
+/// Runs gprofng under a time limit. Returns what it printed on stdout and on stderr.
+fn run(experiment: &Path, options: &[&OsStr]) -> Result<(String, String)> {
+    // A .gprofng.rc of the user or of the current directory would change the tables.
+    let home = tempfile::tempdir()?;
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new("timeout")
+        .args([LIMIT_S, "gprofng", "display", "text"])
+        .args(options)
+        .arg(experiment)
+        .stdin(Stdio::null())
+        .env("HOME", home.path())
+        .current_dir(home.path())
+        .output()
+        .context("timeout is part of the package coreutils")?;
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let (stdout, stderr) = (text(stdout), text(stderr));
+    let advice = match status.code() {
+        Some(124) => "it took more than the time limit",
+        Some(127) => "install the package binutils (Debian: gprofng)",
+        _ => "",
+    };
+    ensure!(
+        status.success(),
+        "gprofng display text {options:?} failed: {status} {advice}\n{stdout}\n{stderr}"
+    );
+    Ok((stdout, stderr))
 }
 
 /// The functions of a founder, in seconds exclusive and inclusive; those of a filter such as

@@ -9,8 +9,7 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
-mod made;
-mod stock;
+mod synthetic;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,9 +24,9 @@ use experiment_format::reader::Experiment;
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
+use gprofng::{columns, display};
 
-use made::begin;
-use stock::{display, row};
+use synthetic::begin;
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 1145 * SECOND + 640_020_819;
@@ -40,7 +39,7 @@ const TICK_US: u32 = 10_000;
 const HOSTILE: &[u8] = b"e\nv\"i'l%41%<&>\xff";
 
 fn header() -> Header {
-    let clock = |states| made::clock(TICK_US, states, ClockTick::declaration());
+    let clock = |states| synthetic::clock(TICK_US, states, ClockTick::declaration());
     let profiles = vec![clock(NumStates::Solaris), clock(NumStates::Kernel)];
     Header {
         collector: "kcollect test".into(),
@@ -61,7 +60,7 @@ fn header() -> Header {
             Setting::SamplePeriod(1),
         ],
         comments: vec!["a comment: 100% <of> it & \"more\"".into()],
-        ..made::header(profiles)
+        ..synthetic::header(profiles)
     }
 }
 
@@ -264,7 +263,7 @@ fn functions_have_the_ticks_that_were_written() {
         &founder.path,
         &["-metrics", "e.kcpu:i.kcpu:name", "-functions"],
     );
-    let seconds = |name: &str| row(&text, name)[..2].join(" ");
+    let seconds = |name: &str| columns(&text, name)[..2].join(" ");
     assert_eq!(seconds("<Total>"), "7.850 7.850");
     assert_eq!(seconds("<IDLE>"), "3.000 3.000");
     assert_eq!(seconds("ext4_readpage"), "2.000 2.000");
@@ -281,13 +280,13 @@ fn functions_have_the_ticks_that_were_written() {
 fn the_ten_states_have_their_columns() {
     let founder = founder();
     let states = &Microstate::ALL[..Microstate::PER_THREAD];
-    let columns: Vec<_> = states
+    let metrics: Vec<_> = states
         .iter()
         .map(|s| format!("e.{}", s.metric().unwrap()))
         .collect();
-    let metrics = format!("{}:e.total:e.totalcpu:name", columns.join(":"));
+    let metrics = format!("{}:e.total:e.totalcpu:name", metrics.join(":"));
     let text = display(&founder.path, &["-metrics", &metrics, "-functions"]);
-    let total = row(&text, "<Total>");
+    let total = columns(&text, "<Total>");
     for (state, seconds) in states.iter().zip(&total) {
         assert_eq!(
             *seconds,
@@ -327,20 +326,20 @@ fn cpus_threads_and_processes_keep_their_numbers() {
     let founder = founder();
     let metrics = ["-metrics", "e.kcpu:e.total:name"];
     let text = display(&founder.path, &[&metrics[..], &["-cpus"]].concat());
-    assert_eq!(row(&text, "CPU 0")[..2], ["2.250", "10.450"]);
-    assert_eq!(row(&text, "CPU 3")[..2], ["5.600", "0."]);
+    assert_eq!(columns(&text, "CPU 0")[..2], ["2.250", "10.450"]);
+    assert_eq!(columns(&text, "CPU 3")[..2], ["5.600", "0."]);
     let text = display(&founder.path, &[&metrics[..], &["-threads"]].concat());
-    assert_eq!(row(&text, "Thread 77")[..2], ["0.", "10.450"]);
-    assert_eq!(row(&text, "Thread 4000000000")[..2], ["0.750", "0."]);
+    assert_eq!(columns(&text, "Thread 77")[..2], ["0.", "10.450"]);
+    assert_eq!(columns(&text, "Thread 4000000000")[..2], ["0.750", "0."]);
 
     let script = founder.path.join("script");
     let commands = "metrics e.kcpu:e.total:name\nindxobj_define kpid KPID\nkpid\n\
                     filters KPID==13\nfunctions\n";
     std::fs::write(&script, commands).unwrap();
     let text = display(&founder.path, &["-script", script.to_str().unwrap()]);
-    assert_eq!(row(&text, "0x000000000000000d (13)")[0], "0.750");
+    assert_eq!(columns(&text, "0x000000000000000d (13)")[0], "0.750");
     let filtered = text.rsplit("Functions").next().unwrap();
-    assert_eq!(row(filtered, "<Total>")[0], "0.750");
+    assert_eq!(columns(filtered, "<Total>")[0], "0.750");
 }
 
 #[test]
@@ -357,7 +356,7 @@ fn samples_show_the_usage_that_was_written() {
         assert!(text.contains(expected), "no {expected:?} in:\n{text}");
     }
     let text = display(&founder.path, &["-metrics", "e.kcpu:name", "-samples"]);
-    assert_eq!(row(&text, "<Total>")[0], "7.850");
+    assert_eq!(columns(&text, "<Total>")[0], "7.850");
     let text = display(&founder.path, &["-statistics", "all"]);
     assert!(text.contains("2000"), "{text}");
 }
@@ -434,7 +433,7 @@ fn our_reader_counts_what_gprofng_counts() {
     let ours = exclusive(&founder.path);
     assert_eq!(ours.len(), 6);
     for (name, seconds) in ours {
-        assert_eq!(row(&text, &name)[0], format!("{seconds:.3}"), "{name}");
+        assert_eq!(columns(&text, &name)[0], format!("{seconds:.3}"), "{name}");
     }
 }
 
@@ -444,7 +443,7 @@ fn our_reader_gives_back_what_was_written() {
     let experiment = Experiment::open(&founder.path).unwrap();
     // What a clock declaration is part of comes back as it was, in order.
     assert_eq!(*experiment.header(), header());
-    assert_eq!(experiment.start(), made::run(START));
+    assert_eq!(experiment.start(), synthetic::run(START));
     assert!(experiment.is_closed());
     assert_eq!(experiment.notes().unwrap(), "a note ahead of the header\n");
     assert_eq!(experiment.warnings().unwrap().len(), 1);
@@ -494,7 +493,7 @@ fn a_killed_experiment_is_only_not_closed() {
     // What a kill leaves: nothing is closed, cut or released.
     std::mem::forget(writer);
     let text = display(&path, &["-metrics", "e.kcpu:name", "-functions"]);
-    assert_eq!(row(&text, "<Total>")[0], "50.000");
+    assert_eq!(columns(&text, "<Total>")[0], "50.000");
     let header = display(&path, &["-header"]);
     assert!(header.contains("not closed"), "{header}");
     assert!(!header.contains("missing"), "{header}");
