@@ -85,8 +85,8 @@ fuzz: rust
 FAULTS ?= 200
 faults: build
 	@scripts/packages.sh test
-	KCOLLECT_FAULTS=$(FAULTS) cargo test --locked -p tests --test sigkill --test every_write --no-fail-fast \
-		$(AS_ROOT) -- --test-threads=1 --nocapture
+	KCOLLECT_FAULTS=$(FAULTS) cargo test --locked -p tests --test hostile --no-fail-fast \
+		$(AS_ROOT) -- sigkill:: every_write:: --test-threads=1 --nocapture
 
 dist: rust
 	@scripts/packages.sh dist

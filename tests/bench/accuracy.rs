@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use experiment_format::microstate::Microstate;
+use tests::experiment::states::{Row, States};
 use tests::kcollect::record;
-use tests::loads::{self, Load};
 use tests::machine::{Exclusive, work_cpu};
-use tests::states::{Row, States};
-use tests::truth::Truth;
 use tests::workload;
+use tests::workload::loads::{self, Load};
+use tests::workload::truth::Truth;
 
 const LIMIT: Duration = Duration::from_secs(60);
 

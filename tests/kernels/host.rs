@@ -10,7 +10,9 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use tempfile::TempDir;
 use tests::command::{Finished, run};
 use tests::kcollect::binary;
-use tests::{compat32, loads, quarry};
+use tests::workload::compat32;
+use tests::workload::loads;
+use tests::workload::quarry;
 
 use crate::initramfs::Initramfs;
 use crate::judge::{Verdict, judge};

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, ensure};
 use experiment_format::microstate::Microstate;
 use serde::de::DeserializeOwned;
-use tests::books::{Books, FollowedBooks, complete};
 use tests::experiment::array_ticks;
+use tests::experiment::books::{Books, FollowedBooks, complete};
+use tests::experiment::states::{Edges, Row, States, WHOLE_S};
 use tests::gprofng;
 use tests::kcollect::experiment_in;
-use tests::loads;
-use tests::states::{Edges, Row, States, WHOLE_S};
-use tests::truth::Truth;
+use tests::workload::loads;
+use tests::workload::truth::Truth;
 
 use crate::counters;
 use crate::runs::{COUNTED, FOLLOWED, Glances, MOVING, Program, STATES, Said};

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use tests::loads;
 use tests::machine::work_cpu;
+use tests::workload::loads;
 
 use crate::runs::{SECONDS, Said, WORKLOADS};
 use crate::verifier;

@@ -15,8 +15,8 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use experiment_format::microstate::Microstate;
 use nix::time::ClockId;
-use tests::ledger::{Account, waited_ns};
-use tests::truth::{Work, clock_ns, process_cpu_ns, schedule, variant};
+use tests::workload::ledger::{Account, waited_ns};
+use tests::workload::truth::{Work, clock_ns, process_cpu_ns, schedule, variant};
 
 /// Between two births.
 const PAUSE: Duration = Duration::from_micros(800);

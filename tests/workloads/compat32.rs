@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use nix::sys::resource::UsageWho;
 use nix::unistd::Pid;
-use tests::compat32::{Call, account, start};
-use tests::truth::{Truth, Work, variant};
+use tests::workload::compat32::{Call, account, start};
+use tests::workload::truth::{Truth, Work, variant};
 
 fn main() -> Result<()> {
     let call = Call::named(&variant()?)?;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, execv, fork};
-use tests::counted::{Counted, Fresh};
+use tests::workload::counted::{Counted, Fresh};
 
 /// At the same time.
 const ABREAST: usize = 8;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::sys::resource::{UsageWho, getrusage};
-use tests::counts::Counts;
-use tests::truth::Work;
+use tests::workload::counts::Counts;
+use tests::workload::truth::Work;
 
 /// Bytes of one read.
 const BLOCK: usize = 3000;

@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 use anyhow::{Context, Result, bail};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
 use nix::time::{ClockId, clock_gettime};
-use tests::truth::{Work, variant};
+use tests::workload::truth::{Work, variant};
 
 const PAGE: usize = 4096;
 /// Rounds of the loops in one turn: some 30 µs each.

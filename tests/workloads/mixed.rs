@@ -7,9 +7,9 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use nix::unistd::Pid;
-use tests::loads;
 use tests::machine::online_cpus;
-use tests::truth::{Work, pin};
+use tests::workload::loads;
+use tests::workload::truth::{Work, pin};
 
 fn main() -> Result<()> {
     let loads: Vec<_> = loads::possible().collect();

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use tests::truth::{Work, schedule, spin_until};
+use tests::workload::truth::{Work, schedule, spin_until};
 
 /// One nap.
 const NAP: Duration = Duration::from_millis(1);

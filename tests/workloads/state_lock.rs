@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail, ensure};
 use experiment_format::microstate::Microstate;
-use tests::ledger::{Account, Ledger};
-use tests::truth::{Work, monotonic_ns, variant};
+use tests::workload::ledger::{Account, Ledger};
+use tests::workload::truth::{Work, monotonic_ns, variant};
 
 /// How long a lock is held, and how long a condition is not true.
 const HOLD: Duration = Duration::from_millis(2);

@@ -14,8 +14,8 @@ use experiment_format::microstate::Microstate;
 use io_uring::{IoUring, opcode, types};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use tests::ledger::Ledger;
-use tests::truth::{Work, monotonic_ns, variant};
+use tests::workload::ledger::Ledger;
+use tests::workload::truth::{Work, monotonic_ns, variant};
 
 /// One sleep.
 const NAP: Duration = Duration::from_millis(2);

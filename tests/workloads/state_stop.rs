@@ -11,7 +11,7 @@ use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
-use tests::truth::{Work, variant};
+use tests::workload::truth::{Work, variant};
 
 /// For how long the child is stopped.
 const STOP: Duration = Duration::from_millis(3);

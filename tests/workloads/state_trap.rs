@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use tests::truth::Work;
+use tests::workload::truth::Work;
 
 extern "C" fn step_on(_signal: i32) {}
 

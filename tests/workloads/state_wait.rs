@@ -5,8 +5,8 @@ use std::thread::spawn;
 
 use anyhow::{Result, anyhow};
 use experiment_format::microstate::Microstate;
-use tests::ledger::Ledger;
-use tests::truth::{Work, spin_until};
+use tests::workload::ledger::Ledger;
+use tests::workload::truth::{Work, spin_until};
 
 fn main() -> Result<()> {
     let mut work = Work::start("state_wait")?;

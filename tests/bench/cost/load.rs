@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::time::TimeVal;
 use tests::command::{Finished, Running};
 use tests::machine::{online_cpus, work_cpu};
-use tests::truth::pin;
+use tests::workload::truth::pin;
 
 use crate::redis::{self, Server};
 use crate::setting::Profiler;

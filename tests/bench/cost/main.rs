@@ -3,7 +3,7 @@
 //!
 //! Every load runs in every round under every setting, in an order that changes from round to
 //! round, and what is compared is a setting with nothing running *in the same round*
-//! ([`tests::paired`] says why). Each run has a profiler of its own, started before and ended after
+//! ([`tests::oracle::paired`] says why). Each run has a profiler of its own, started before and ended after
 //! it, so that what it wrote and took is of this load.
 //!
 //! A machine of many processes is watched besides, for a minute and once by each of a few settings
@@ -34,7 +34,7 @@ use clap::{Parser, ValueEnum};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tests::machine::Exclusive;
-use tests::paired::order;
+use tests::oracle::paired::order;
 
 use crate::load::Load;
 use crate::setting::{Kind, Profiler, Setting};

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
-use tests::paired::{Spread, ratios};
+use tests::oracle::paired::{Spread, ratios};
 
 use crate::crowd::Watched;
 use crate::in_short;

@@ -11,10 +11,10 @@ use nix::sys::resource::UsageWho;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde::Deserialize;
-use tests::books::complete;
 use tests::command::{Finished, GLANCE, Running};
+use tests::experiment::books::complete;
 use tests::kcollect::experiment_in;
-use tests::perf_losses::perf_events;
+use tests::oracle::perf_losses::perf_events;
 
 use crate::load::cpu_time;
 use crate::setting::Kind;
