@@ -42,9 +42,9 @@ const LIBRARY: &[&str] = &["-shared", "-fPIC"];
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-env-changed=CLANG");
     compile("compat32", "compat32", &[NARROW, &["-O2"], BARE])?;
-    compile("quarry", "quarry", &[CALLS])?;
+    compile("proctorture", "proctorture", &[CALLS])?;
     compile("overflowing", "overflowing", &[CALLS, FIXED])?;
-    for name in ["server", "bystander"] {
+    for name in ["server", "background_load"] {
         compile(name, name, &[THREADED])?;
     }
     for (name, target) in [("narrow", NARROW), ("inside", &[]), ("outside", &[])] {

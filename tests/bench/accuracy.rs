@@ -82,19 +82,15 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn options(mut words: impl Iterator<Item = String>) -> Result<Options> {
+fn options(mut args: impl Iterator<Item = String>) -> Result<Options> {
     let mut options = Options {
         rounds: 20,
         seconds: 1.0,
         only: String::new(),
         markdown: false,
     };
-    while let Some(word) = words.next() {
-        let mut value = || {
-            words
-                .next()
-                .with_context(|| format!("{word} needs a value"))
-        };
+    while let Some(word) = args.next() {
+        let mut value = || args.next().with_context(|| format!("{word} needs a value"));
         match word.as_str() {
             "--rounds" => options.rounds = value()?.parse()?,
             "--seconds" => options.seconds = value()?.parse()?,
@@ -113,11 +109,11 @@ fn round(load: &Load, seconds: f64) -> Result<Round> {
     // One at a time: checks may take their turns in between.
     let _machine = Exclusive::take()?;
     let sibling = Path::new(workload!("spin_user"));
-    let words = load.words(sibling, &seconds.to_string(), work_cpu()?);
-    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    let args = load.args(sibling, &seconds.to_string(), work_cpu()?);
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
     // With idle ticks: a second of sleep on a quiet machine has no others, and a run without any is
     // an error.
-    let recorded = record(&["-p", "on", "-x", "off"], &words, LIMIT)?;
+    let recorded = record(&["-p", "on", "-x", "off"], &args, LIMIT)?;
     let account = States::of(&recorded.experiment()?)?;
     let truths = Truth::find_all(&recorded.finished.stdout);
     let truth = truths.iter().find(|truth| truth.workload == load.subject);

@@ -12,7 +12,7 @@ use tests::command::{Finished, run};
 use tests::kcollect::binary;
 use tests::workload::compat32;
 use tests::workload::loads;
-use tests::workload::quarry;
+use tests::workload::proctorture;
 
 use crate::initramfs::Initramfs;
 use crate::judge::{Verdict, judge};
@@ -102,14 +102,14 @@ fn common() -> Result<Initramfs> {
     files.program(&binary()?, KCOLLECT)?;
     let sibling = Path::new(env!("CARGO_BIN_EXE_mixed"));
     for load in loads::all() {
-        let words = load.words(sibling, "", 0);
-        let program = Path::new(&words[0]);
+        let args = load.args(sibling, "", 0);
+        let program = Path::new(&args[0]);
         let name = program.file_name().context("a program has a name")?;
         files.program(program, Path::new(WORKLOADS).join(name))?;
     }
     // It is known by where it was built.
     files.program(Path::new(compat32::PROGRAM), compat32::PROGRAM)?;
-    files.program(Path::new(quarry::QUARRY), "/quarry")?;
+    files.program(Path::new(proctorture::PROCTORTURE), "/proctorture")?;
     files.program(Path::new(env!("OVERFLOWING_PROGRAM")), OVERFLOWING)?;
     for name in ["sh", "true", "tar"] {
         let path = PathBuf::from("/bin").join(name);
@@ -128,9 +128,9 @@ print(*[module.__file__ for module in sys.modules.values() if getattr(module, '_
         return Ok(());
     }
     let mut python = Command::new(PYTHON);
-    let said = run(python.args(["-I", "-S", "-c", READ]), TOOL)?.succeeded()?;
+    let output = run(python.args(["-I", "-S", "-c", READ]), TOOL)?.succeeded()?;
     files.program(Path::new(PYTHON), "/python3")?;
-    for path in said.stdout.lines().map(Path::new) {
+    for path in output.stdout.lines().map(Path::new) {
         files.file(path, path)?;
     }
     Ok(())

@@ -25,17 +25,17 @@ pub(crate) fn main() -> Result<()> {
             continue;
         }
         tell(&Said::Turn(load.to_string()))?;
-        let words = load.words(&sibling, SECONDS, cpu);
-        let status = Command::new(&words[0])
-            .args(&words[1..])
+        let args = load.args(&sibling, SECONDS, cpu);
+        let status = Command::new(&args[0])
+            .args(&args[1..])
             .status()
-            .with_context(|| words.join(" "))?;
+            .with_context(|| args.join(" "))?;
         ensure!(status.success(), "{load}: {status}");
     }
     tell(&Said::Programs(verifier::loaded()))
 }
 
-fn tell(said: &Said) -> Result<()> {
-    let line = serde_json::to_string(said)? + "\n";
+fn tell(output: &Said) -> Result<()> {
+    let line = serde_json::to_string(output)? + "\n";
     Ok(std::io::stdout().write_all(line.as_bytes())?)
 }

@@ -40,7 +40,7 @@ pub(crate) struct Run {
     /// Its directory in what is carried out.
     pub(crate) name: &'static str,
     /// kcollect's arguments, but for the load.
-    pub(crate) words: &'static [&'static str],
+    pub(crate) args: &'static [&'static str],
     /// The load.
     pub(crate) load: &'static [&'static str],
 }
@@ -50,17 +50,17 @@ pub(crate) const RUNS: [&[Run]; 2] = [
     &[
         Run {
             name: STATES,
-            words: &["-p", "hi", "-x", "off", "-F", "off", "--"],
+            args: &["-p", "hi", "-x", "off", "-F", "off", "--"],
             load: &[SELF, LOAD],
         },
         Run {
             name: FOLLOWED,
-            words: &["-p", "hi", "-F", "on", "--"],
+            args: &["-p", "hi", "-F", "on", "--"],
             load: &["/bin/sh", "-eu", "-c", FOLLOWED_SCRIPT],
         },
         Run {
             name: COUNTED,
-            words: &[
+            args: &[
                 "-p",
                 "hi",
                 "-x",
@@ -76,7 +76,7 @@ pub(crate) const RUNS: [&[Run]; 2] = [
     ],
     &[Run {
         name: MOVING,
-        words: &["-p", "on", "-x", "off", "-F", "on", "--"],
+        args: &["-p", "on", "-x", "off", "-F", "on", "--"],
         load: &["/bin/sh", "-eu", "-c", MOVING_SCRIPT],
     }],
 ];
@@ -86,7 +86,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(150);
 
 /// Recursion of an interpreter, calls of C, and programs that are gone at once.
 const FOLLOWED_SCRIPT: &str = r#"
-/quarry deep:100,400
+/proctorture deep:100,400
 if [ -x /python3 ]; then /python3 -I -S -c '
 import time
 def fib(n):
@@ -105,7 +105,7 @@ const MOVING_SCRIPT: &str = r#"
 /workloads/births 1 1 fifo &
 /workloads/state_lock 1 0 mutex &
 /workloads/state_latency 1 1 &
-/quarry deep:100,200
+/proctorture deep:100,200
 wait
 "#;
 

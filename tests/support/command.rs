@@ -17,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// How often a running program is looked at.
-pub const GLANCE: Duration = Duration::from_millis(5);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A program that runs. It is killed when this value is dropped.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Running {
     ///
     /// # Errors
     /// When the files cannot be read.
-    pub fn said(&self) -> Result<String> {
+    pub fn output(&self) -> Result<String> {
         Ok(format!(
             "{}{}",
             contents(&self.stdout)?,
@@ -121,7 +121,7 @@ impl Running {
                 bail!(
                     "{} ended before {what}; it said:\n{}",
                     self.what,
-                    self.said()?
+                    self.output()?
                 );
             }
             if self.started.elapsed() > self.limit {
@@ -129,10 +129,10 @@ impl Running {
                     "{}: no {what} in {:?}; it said:\n{}",
                     self.what,
                     self.limit,
-                    self.said()?
+                    self.output()?
                 );
             }
-            sleep(GLANCE);
+            sleep(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -153,7 +153,7 @@ impl Running {
                 });
             }
             self.in_time()?;
-            sleep(GLANCE);
+            sleep(POLL_INTERVAL);
         }
     }
 
@@ -167,7 +167,7 @@ impl Running {
                 "{} did not end in {:?}; it said:\n{}",
                 self.what,
                 self.limit,
-                self.said()?
+                self.output()?
             );
         }
         Ok(())

@@ -4,12 +4,12 @@
 //! only the packet headers and the declaration in `log.xml`. It is short because it refuses
 //! everything but kcollect's clock packets.
 
-pub mod books;
 pub mod exported;
 pub mod followed;
-pub mod made;
 pub mod opened;
 pub mod states;
+pub mod summary;
+pub mod synthetic;
 pub mod threads;
 
 use std::collections::BTreeSet;

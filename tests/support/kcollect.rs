@@ -214,12 +214,12 @@ impl Recorded {
 /// # Errors
 /// When kcollect does not end in time or not with code 0.
 pub fn record(options: &[&str], load: &[&str], limit: Duration) -> Result<Recorded> {
-    let words = options
+    let args = options
         .iter()
         .copied()
         .chain((!load.is_empty()).then_some("--"))
         .chain(load.iter().copied());
-    Recording::start(words, limit)?.finish()?.succeeded()
+    Recording::start(args, limit)?.finish()?.succeeded()
 }
 
 /// Runs kcollect to its end, in a directory that is given.

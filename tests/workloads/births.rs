@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use experiment_format::microstate::Microstate;
 use nix::time::ClockId;
-use tests::workload::ledger::{Account, waited_ns};
+use tests::workload::thread_times::{Account, waited_ns};
 use tests::workload::truth::{Work, clock_ns, process_cpu_ns, schedule, variant};
 
 /// Between two births.

@@ -19,8 +19,8 @@ use tests::workload::counted::{Counted, Fresh};
 const ABREAST: usize = 8;
 
 fn main() -> Result<()> {
-    let words: Vec<_> = std::env::args().skip(1).collect();
-    let [what, number, pages] = words.as_slice() else {
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    let [what, number, pages] = args.as_slice() else {
         bail!("usage: counted threads|forks|churn NUMBER PAGES");
     };
     let (number, pages) = (number.parse()?, pages.parse()?);

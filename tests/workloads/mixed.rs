@@ -19,11 +19,11 @@ fn main() -> Result<()> {
     let cpus = online_cpus()?;
     let mut children = Vec::new();
     for (load, cpu) in loads.iter().zip(cpus.iter().copied().cycle()) {
-        let words = load.words(&own, &seconds, cpu);
+        let args = load.args(&own, &seconds, cpu);
         // A child starts where it will work.
         work.blocked(Microstate::Sleep, || pin(cpu))??;
         let child = work.blocked(Microstate::Sleep, || {
-            Command::new(&words[0]).args(&words[1..]).spawn()
+            Command::new(&args[0]).args(&args[1..]).spawn()
         })?;
         let child = child.with_context(|| load.to_string())?;
         work.child(Pid::from_raw(child.id().cast_signed()));

@@ -5,7 +5,7 @@ use std::thread::spawn;
 
 use anyhow::{Result, anyhow};
 use experiment_format::microstate::Microstate;
-use tests::workload::ledger::Ledger;
+use tests::workload::thread_times::ThreadTimes;
 use tests::workload::truth::{Work, spin_until};
 
 fn main() -> Result<()> {
@@ -13,9 +13,9 @@ fn main() -> Result<()> {
     let until_ns = work.until_ns();
     let others = [(); 2].map(|()| {
         spawn(move || {
-            let ledger = Ledger::start()?;
+            let thread_times = ThreadTimes::start()?;
             spin_until(until_ns)?;
-            ledger.end()
+            thread_times.end()
         })
     });
     let rounds = spin_until(until_ns)?;

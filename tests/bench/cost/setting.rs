@@ -146,13 +146,13 @@ impl Setting {
             Kind::Again => "no profiler once more: how far two equal things seem to differ".into(),
             Kind::Empty => "an empty BPF program on tp_btf/sched_switch".into(),
             Kind::Offcputime => "offcputime, of libbpf-tools".into(),
-            Kind::Profile => format!("{PROFILE} {}", words(self.kind)),
+            Kind::Profile => format!("{PROFILE} {}", args(self.kind)),
             kind if kind.is_starter() => format!(
                 "{} COMMAND: it starts what it watches, so its own start and end are in the time",
-                words(kind)
+                args(kind)
             ),
-            kind if kind.is_perf() => format!("perf record -a {}", words(kind)),
-            kind => format!("kcollect {}", words(kind)),
+            kind if kind.is_perf() => format!("perf record -a {}", args(kind)),
+            kind => format!("kcollect {}", args(kind)),
         }
     }
 
@@ -345,7 +345,7 @@ fn shrink(directory: &Path) -> Result<()> {
 }
 
 /// What it is started with.
-fn words(kind: Kind) -> String {
+fn args(kind: Kind) -> String {
     kind.options().join(" ")
 }
 

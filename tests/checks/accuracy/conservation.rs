@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
 use tests::command::Running;
 use tests::experiment;
-use tests::experiment::books::{Books, CpuBooks};
+use tests::experiment::summary::{CpuStats, RunSummary};
 use tests::gprofng;
 use tests::kcollect::{Recording, record};
 use tests::machine::disturbance::judge_times;
@@ -45,23 +45,23 @@ fn conserves(interval: &str, seconds: &str) -> Result<()> {
             Duration::from_secs(40),
         )?;
         let experiment = recorded.experiment()?;
-        let books = Books::of(&experiment)?;
+        let summary = RunSummary::of(&experiment)?;
         // Ticks, that is. What each of a thousand processes a second was called may be lost where
         // others want the CPUs as well: a compiler beside these checks has been enough.
-        books.without(&["ring_full", "not_written", "unaccounted"])?;
+        summary.without(&["ring_full", "not_written", "unaccounted"])?;
         let header = gprofng::header(&experiment)?;
         let cpus = gprofng::objects(&experiment, "cpus")?;
         for cpu in online_cpus()? {
-            let books = books.cpu(cpu)?;
-            let ticks = books.ticks() as f64;
-            books.elapsed(header.interval_ns, 1)?;
+            let stats = summary.cpu(cpu)?;
+            let ticks = stats.ticks() as f64;
+            stats.elapsed(header.interval_ns, 1)?;
 
             // That time is the run, but for the moment that starting and stopping takes.
-            let missing = header.duration_ns - books.recorded_ns;
+            let missing = header.duration_ns - stats.recorded_ns;
             ensure!(
                 (-1.0..EDGE_NS).contains(&missing),
                 "CPU {cpu} was recorded for {} s of {} s",
-                books.recorded_ns / 1e9,
+                stats.recorded_ns / 1e9,
                 header.duration_ns / 1e9
             );
 
@@ -86,8 +86,8 @@ fn root_idle_is_left_out_unless_asked_for() -> Result<()> {
             Duration::from_secs(40),
         )?;
         let experiment = recorded.experiment()?;
-        let books = Books::of(&experiment)?;
-        books.complete()?;
+        let summary = RunSummary::of(&experiment)?;
+        summary.complete()?;
         let functions = gprofng::functions(&experiment, None)?;
         ensure!(
             functions.find("<IDLE>").is_none(),
@@ -99,15 +99,15 @@ fn root_idle_is_left_out_unless_asked_for() -> Result<()> {
         );
 
         // It is left out of the experiment, not of the books.
-        let idle: u64 = books.cpus.iter().map(|cpu| cpu.idle).sum();
-        let all: u64 = books.cpus.iter().map(CpuBooks::ticks).sum();
+        let idle: u64 = summary.cpus.iter().map(|cpu| cpu.idle).sum();
+        let all: u64 = summary.cpus.iter().map(CpuStats::ticks).sum();
         ensure!(
-            books.ticks == all - idle,
+            summary.ticks == all - idle,
             "{} ticks recorded, of {all} with {idle} idle",
-            books.ticks
+            summary.ticks
         );
-        for books in &books.cpus {
-            books.elapsed(experiment::interval_ns(&experiment)?, 1)?;
+        for cpu in &summary.cpus {
+            cpu.elapsed(experiment::interval_ns(&experiment)?, 1)?;
         }
         Ok(())
     })
@@ -125,10 +125,10 @@ fn root_a_clock_that_the_kernel_throttles_keeps_time() -> Result<()> {
             &[],
             Duration::from_secs(40),
         )?;
-        let books = Books::of(&recorded.experiment()?)?;
-        books.complete()?;
-        for cpu in &books.cpus {
-            cpu.elapsed(books.interval_us * 1e3, 1)?;
+        let summary = RunSummary::of(&recorded.experiment()?)?;
+        summary.complete()?;
+        for cpu in &summary.cpus {
+            cpu.elapsed(summary.interval_us * 1e3, 1)?;
         }
         Ok(())
     })
@@ -150,23 +150,23 @@ fn root_what_a_stalled_collector_loses_is_counted() -> Result<()> {
         recording.signal(Signal::SIGCONT)?;
         let recorded = recording.finish()?.succeeded()?;
         let experiment = recorded.experiment()?;
-        let books = Books::of(&experiment)?;
-        let lost = books.losses.get("ring_full").copied().unwrap_or_default();
+        let summary = RunSummary::of(&experiment)?;
+        let lost = summary.losses.get("ring_full").copied().unwrap_or_default();
         ensure!(lost > 0, "five seconds without a reader lost nothing");
-        let lived: u64 = books.cpus.iter().map(CpuBooks::ticks).sum();
+        let lived: u64 = summary.cpus.iter().map(CpuStats::ticks).sum();
         ensure!(
-            lived == books.ticks + lost as u64,
+            lived == summary.ticks + lost as u64,
             "{lived} ticks passed, {} are written and {lost} lost",
-            books.ticks
+            summary.ticks
         );
         let written = experiment::ticks(&experiment)?;
         ensure!(
-            written == books.ticks,
+            written == summary.ticks,
             "the books say {} ticks, the experiment holds {written}",
-            books.ticks
+            summary.ticks
         );
-        for cpu in &books.cpus {
-            cpu.elapsed(books.interval_us * 1e3, 1)?;
+        for cpu in &summary.cpus {
+            cpu.elapsed(summary.interval_us * 1e3, 1)?;
         }
         let header = gprofng::header(&experiment)?.text;
         ensure!(

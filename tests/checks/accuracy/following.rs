@@ -19,19 +19,21 @@ use tests::machine::cgroup::Quota;
 use tests::machine::{Exclusive, stolen_meanwhile, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload;
-use tests::workload::quarry::{INSIDE, QUARRY, find_word, finish, name_deed, pid, start};
+use tests::workload::proctorture::{
+    INSIDE, PROCTORTURE, find_word, finish, name_action, pid, start,
+};
 
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// The share of a quarry's CPU time that the kernel has, with its interrupts, and the C library and
+/// The share of a proctorture's CPU time that the kernel has, with its interrupts, and the C library and
 /// the loader, at most.
 const ELSEWHERE: f64 = 0.12;
 
 #[test]
 fn root_on_is_who_was_on_a_cpu_and_all_is_everybody() -> Result<()> {
     let _machine = Exclusive::take()?;
-    let sleeper = start(QUARRY, &["sleep:9000"])?;
-    let spinner = start(QUARRY, &["one:20000"])?;
+    let sleeper = start(PROCTORTURE, &["sleep:9000"])?;
+    let spinner = start(PROCTORTURE, &["one:20000"])?;
     let (sleeping, spinning) = (pid(&sleeper), pid(&spinner));
 
     let off = record(&["-t", "0.3", "-F", "off"], &[], LIMIT)?;
@@ -75,18 +77,18 @@ fn root_a_pattern_is_a_name_a_number_or_a_program() -> Result<()> {
     let _machine = Exclusive::take()?;
     let directory = tempfile::tempdir()?;
     let program = directory.path().join("kc-program");
-    fs::copy(QUARRY, &program)?;
+    fs::copy(PROCTORTURE, &program)?;
     let spin = |program: &str, name: &str| {
         start(
             program,
-            &[name_deed(name.as_bytes()), "one:20000".to_owned()],
+            &[name_action(name.as_bytes()), "one:20000".to_owned()],
         )
     };
     let program = program.to_str().context("a path")?;
-    let by_name = spin(QUARRY, "kc-name")?;
-    let by_number = spin(QUARRY, "kc-other")?;
+    let by_name = spin(PROCTORTURE, "kc-name")?;
+    let by_number = spin(PROCTORTURE, "kc-other")?;
     let by_program = spin(program, "kc-renamed")?;
-    let none = spin(QUARRY, "kc-names")?;
+    let none = spin(PROCTORTURE, "kc-names")?;
     std::thread::sleep(Duration::from_millis(50));
 
     let pattern = format!("=kc-name|{}|kc-program", pid(&by_number));
@@ -136,9 +138,16 @@ fn root_a_load_and_its_descendants_are_followed() -> Result<()> {
     // another program.
     let again = format!("exec:{INSIDE}");
     let load = [
-        QUARRY, "one:100", "both", "one:100", "fork", "two:100", &again, "one:100",
+        PROCTORTURE,
+        "one:100",
+        "both",
+        "one:100",
+        "fork",
+        "two:100",
+        &again,
+        "one:100",
     ];
-    let options = ["-p", "hi", "-F", "=quarry", "--descendants", "-t", "2"];
+    let options = ["-p", "hi", "-F", "=proctorture", "--descendants", "-t", "2"];
     let followed = Followed::read(&record(&options, &load, LIMIT)?)?;
     judge_descendants(&followed, &["_f1.er", "_f1_f1.er", "_f2.er"])?;
     for sub in followed
@@ -169,7 +178,7 @@ fn root_a_descent_tells_forks_from_spawned_programs() -> Result<()> {
     let _machine = Exclusive::take()?;
     let (system, popen) = (format!("system:{BURN}"), format!("popen:{BURN}"));
     let load = [
-        QUARRY,
+        PROCTORTURE,
         "one:50",
         "start:one:100",
         "spawn:one:100",
@@ -179,7 +188,7 @@ fn root_a_descent_tells_forks_from_spawned_programs() -> Result<()> {
         &popen,
         "spawn:spawn:one:100",
     ];
-    let options = ["-p", "hi", "-F", "=quarry", "--descendants"];
+    let options = ["-p", "hi", "-F", "=proctorture", "--descendants"];
     let followed = Followed::read(&record(&options, &load, LIMIT)?)?;
     let expected = [
         "_c1.er",
@@ -196,7 +205,7 @@ fn root_a_descent_tells_forks_from_spawned_programs() -> Result<()> {
         let sub = followed.subs.iter().find(|sub| sub.name == name);
         let sub = sub.context("it is there")?;
         let object = sub.main_object().context("it has a load object")?;
-        ensure!((object != QUARRY) == shell, "{name} is {object}");
+        ensure!((object != PROCTORTURE) == shell, "{name} is {object}");
     }
     followed.lost_nothing()
 }
@@ -207,12 +216,12 @@ fn root_rank_and_container_are_told() -> Result<()> {
     let _machine = Exclusive::take()?;
     let id = "0123456789abcdef".repeat(4);
     let container = Quota::of_container(&id)?;
-    let mut quarry = Command::new(QUARRY);
-    quarry.arg("one:20000").env("PMIX_RANK", "17");
-    let inside = Running::start(&mut quarry, LIMIT)?;
+    let mut proctorture = Command::new(PROCTORTURE);
+    proctorture.arg("one:20000").env("PMIX_RANK", "17");
+    let inside = Running::start(&mut proctorture, LIMIT)?;
     container.take(pid(&inside))?;
-    let outside = start(QUARRY, &["one:20000"])?;
-    let options = ["-p", "hi", "-t", "0.5", "-F", "=quarry"];
+    let outside = start(PROCTORTURE, &["one:20000"])?;
+    let options = ["-p", "hi", "-t", "0.5", "-F", "=proctorture"];
     let recorded = record(&options, &[], LIMIT)?;
     let followed = Followed::read(&recorded)?;
 
@@ -236,7 +245,7 @@ fn root_rank_and_container_are_told() -> Result<()> {
         for comment in comments.iter().flatten() {
             ensure!(header.comments.contains(comment), "{header:?}");
         }
-        let told = followed.books.followed()?.named(&sub.name)?;
+        let told = followed.summary.followed()?.named(&sub.name)?;
         let part = |part: &str| Some(told.container.as_ref()?.get(part)?.as_str());
         let docker = rank.map(|_| ("docker", id.as_str()));
         ensure!(
@@ -249,13 +258,13 @@ fn root_rank_and_container_are_told() -> Result<()> {
     Ok(())
 }
 
-/// That the followed are the quarry and its descendants of these names.
+/// That the followed are the proctorture and its descendants of these names.
 fn judge_descendants(followed: &Followed, expected: &[&str]) -> Result<()> {
     let mut names: Vec<&str> = followed.subs.iter().map(|sub| sub.name.as_str()).collect();
     names.sort_unstable();
     let own = names
         .iter()
-        .position(|name| name.starts_with("_quarry_PID_"));
+        .position(|name| name.starts_with("_proctorture_PID_"));
     names.remove(own.with_context(|| format!("{names:?}"))?);
     ensure!(names == expected, "descendants: {names:?}");
     Ok(())
@@ -268,7 +277,7 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
     recording.until_running()?;
     std::thread::sleep(Duration::from_millis(200));
     let again = format!("exec:{INSIDE}");
-    let deeds = [
+    let actions = [
         "name:6d696e65",
         "one:300",
         "name:796f757273",
@@ -277,12 +286,12 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
         &again,
         "one:300",
     ];
-    let changing = start(QUARRY, &deeds)?;
-    let twins = start(QUARRY, &["twin:300", "two:300"])?;
-    let killed = start(QUARRY, &["one:200", "say:die", "die"])?;
-    let leaderless = start(QUARRY, &["leader:300"])?;
+    let changing = start(PROCTORTURE, &actions)?;
+    let twins = start(PROCTORTURE, &["twin:300", "two:300"])?;
+    let killed = start(PROCTORTURE, &["one:200", "say:die", "die"])?;
+    let leaderless = start(PROCTORTURE, &["leader:300"])?;
     let pids = [&changing, &killed, &leaderless].map(pid);
-    let said: Vec<String> = finish(vec![changing, twins, killed, leaderless])?
+    let output: Vec<String> = finish(vec![changing, twins, killed, leaderless])?
         .into_iter()
         .map(|finished| finished.stdout)
         .collect();
@@ -294,7 +303,7 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
     // As it was called when it was first seen; but not by its parent's name, as between fork and
     // exec.
     ensure!(
-        ["_quarry", "_mine"]
+        ["_proctorture", "_mine"]
             .iter()
             .any(|name| changing.name.starts_with(name)),
         "{}",
@@ -305,28 +314,28 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
         changing,
         &[("burn_one", 300), ("burn_two", 300), ("burn_inside", 300)],
     )?;
-    let executed = find_word(&said[0], "exec")?.numbers[0];
-    for stay in &changing.stays {
-        for object in stay.objects.iter().flatten() {
-            // It takes a moment from the word to the deed.
+    let executed = find_word(&output[0], "exec")?.numbers[0];
+    for state_interval in &changing.state_intervals {
+        for object in state_interval.objects.iter().flatten() {
+            // It takes a moment from the word to the action.
             ensure!(
-                object != INSIDE || stay.time >= executed,
+                object != INSIDE || state_interval.time >= executed,
                 "{object} {} ns before the exec",
-                executed - stay.time
+                executed - state_interval.time
             );
             ensure!(
-                object != QUARRY || stay.time <= executed + 100_000_000,
+                object != PROCTORTURE || state_interval.time <= executed + 100_000_000,
                 "{object} {} ns after the exec",
-                stay.time - executed
+                state_interval.time - executed
             );
         }
     }
 
     let (first, second) = (
-        find_word(&said[1], "first")?,
-        find_word(&said[1], "second")?,
+        find_word(&output[1], "first")?,
+        find_word(&output[1], "second")?,
     );
-    ensure!(first.pid == second.pid, "{said:?}");
+    ensure!(first.pid == second.pid, "{output:?}");
     let twins = followed.of(first.pid);
     let names: Vec<&str> = twins.iter().map(|sub| sub.name.as_str()).collect();
     ensure!(
@@ -342,8 +351,16 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
     };
     judge(&followed, one, &[("burn_one", 300)])?;
     judge(&followed, two, &[("burn_two", 300)])?;
-    let last = one.stays.iter().map(|stay| stay.time).max();
-    let next = two.stays.iter().map(|stay| stay.time).min();
+    let last = one
+        .state_intervals
+        .iter()
+        .map(|state_interval| state_interval.time)
+        .max();
+    let next = two
+        .state_intervals
+        .iter()
+        .map(|state_interval| state_interval.time)
+        .min();
     ensure!(
         last < next,
         "the first twin's last {last:?}, the second's first {next:?}"
@@ -354,7 +371,7 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
 
     let killed = followed.the(pids[1])?;
     judge(&followed, killed, &[("burn_one", 200)])?;
-    let died = find_word(&said[2], "die")?.numbers[0];
+    let died = find_word(&output[2], "die")?.numbers[0];
     let end = killed.end_ns.context("it is not closed")?;
     ensure!(
         end >= died && end < died + 100_000_000,
@@ -362,7 +379,11 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
     );
     for sub in &followed.subs {
         let end = sub.end_ns.context("it is not closed")?;
-        let last = sub.stays.iter().map(|stay| stay.time).max();
+        let last = sub
+            .state_intervals
+            .iter()
+            .map(|state_interval| state_interval.time)
+            .max();
         ensure!(
             last <= Some(end),
             "{} ends at {end}, and has something of {last:?}",
@@ -372,7 +393,7 @@ fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
     followed.lost_nothing()
 }
 
-/// Of a quarry that burnt so many milliseconds in functions: they have that time, by stock gprofng,
+/// Of a proctorture that burnt so many milliseconds in functions: they have that time, by stock gprofng,
 /// and no other has.
 fn judge(followed: &Followed, sub: &Sub, burnt: &[(&str, u64)]) -> Result<()> {
     let table = sub.functions(None)?;
@@ -416,10 +437,11 @@ fn root_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
         let followed = Followed::read(&recorded)?;
         let mut sums: BTreeMap<u32, [u64; Microstate::PER_THREAD]> = BTreeMap::new();
         for sub in &followed.subs {
-            for stay in &sub.stays {
-                sums.entry(sub.pid).or_default()[stay.state as usize] += stay.ticks;
+            for state_interval in &sub.state_intervals {
+                sums.entry(sub.pid).or_default()[state_interval.state as usize] +=
+                    state_interval.ticks;
             }
-            let told = followed.books.followed()?.named(&sub.name)?.ticks;
+            let told = followed.summary.followed()?.named(&sub.name)?.ticks;
             ensure!(
                 told == sub.ticks(),
                 "{}: {} of {told}",

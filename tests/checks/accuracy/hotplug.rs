@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tests::experiment;
-use tests::experiment::books::Books;
+use tests::experiment::summary::RunSummary;
 use tests::gprofng;
 use tests::kcollect::Recording;
 use tests::machine::disturbance::{judge_times, not_judged};
@@ -77,9 +77,9 @@ fn root_a_cpu_goes_and_comes_back() -> Result<()> {
             )?;
 
         // The books know for how long it was there.
-        for books in &Books::of(&experiment)?.cpus {
+        for stats in &RunSummary::of(&experiment)?.cpus {
             // The CPU that went has two beginnings and two ends.
-            books.elapsed(interval, if books.cpu == cpu { 2 } else { 1 })?;
+            stats.elapsed(interval, if stats.cpu == cpu { 2 } else { 1 })?;
         }
 
         // The others noticed nothing.

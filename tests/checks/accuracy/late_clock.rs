@@ -15,7 +15,7 @@ use tests::command::run;
 use tests::experiment::followed::directories;
 use tests::kcollect::{binary, experiment_in};
 use tests::machine::disturbance::judge_times;
-use tests::workload::quarry::QUARRY;
+use tests::workload::proctorture::PROCTORTURE;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -38,12 +38,12 @@ fn root_a_clock_that_starts_late_is_as_good() -> Result<()> {
             // The grid begins, then the clock is let run: half an interval later.
             .args(["inject=ioctl:delay_enter=5000", "-o", "/dev/null"])
             .arg(binary()?)
-            .args(["-p", "on", "-F", "=^quarry$", "-d"])
+            .args(["-p", "on", "-F", "=^proctorture$", "-d"])
             .args([directory.path(), Path::new("--")])
             .args(["sh", "-c"])
             .arg(format!(
                 "{}wait",
-                format!("{QUARRY} two:900 & ").repeat(PROGRAMS)
+                format!("{PROCTORTURE} two:900 & ").repeat(PROGRAMS)
             ));
         run(&mut strace, LIMIT)?.succeeded()?;
         let programs = directories(&experiment_in(directory.path())?)?;

@@ -2,13 +2,13 @@
 
 mod agrees_with_perf;
 mod conservation;
-mod crowds;
 mod following;
 mod hotplug;
 mod kernel_bound;
 mod kernel_symbols;
 mod late_clock;
+mod many_processes;
 mod names;
 mod samples;
-mod short_lives;
+mod short_lived_processes;
 mod states;

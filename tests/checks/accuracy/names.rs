@@ -18,7 +18,7 @@ use tests::kcollect::{Recorded, record};
 use tests::machine::{Exclusive, stolen_meanwhile, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload;
-use tests::workload::quarry::{QUARRY, find_word};
+use tests::workload::proctorture::{PROCTORTURE, find_word};
 use tests::workload::truth::{Truth, spin_for_cpu};
 
 const LIMIT: Duration = Duration::from_secs(40);
@@ -88,10 +88,10 @@ fn root_hostile_names_are_kept_apart_and_harmless() -> Result<()> {
             "{name:?} was made in the experiment"
         );
     }
-    let said = recorded.finished.stdout.clone() + &recorded.finished.stderr;
+    let output = recorded.finished.stdout.clone() + &recorded.finished.stderr;
     ensure!(
-        !said.contains("\x1b[2J"),
-        "an escape sequence of a process name went to the terminal:\n{said:?}"
+        !output.contains("\x1b[2J"),
+        "an escape sequence of a process name went to the terminal:\n{output:?}"
     );
     Ok(())
 }
@@ -114,10 +114,10 @@ fn root_an_id_used_twice_has_two_names_when_it_is_written_late() -> Result<()> {
     let _machine = Exclusive::take()?;
     // Hardly a tick finds them on a CPU, by which they would be followed.
     let options = ["-p", "500", "-F", "on"];
-    let recorded = record(&options, &[QUARRY, "doze:1600", "sleep:1600"], LIMIT)?;
-    let said = &recorded.finished.stdout;
-    let (first, second) = (find_word(said, "first")?, find_word(said, "second")?);
-    ensure!(first.pid == second.pid, "no id was used twice: {said}");
+    let recorded = record(&options, &[PROCTORTURE, "doze:1600", "sleep:1600"], LIMIT)?;
+    let output = &recorded.finished.stdout;
+    let (first, second) = (find_word(output, "first")?, find_word(output, "second")?);
+    ensure!(first.pid == second.pid, "no id was used twice: {output}");
     let experiment = Experiment::open(&recorded.experiment()?)?;
     for named in ["first", "second"] {
         let told = experiment.events().iter().find_map(|event| match event {

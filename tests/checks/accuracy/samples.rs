@@ -11,8 +11,8 @@ use experiment_format::reader::Experiment;
 use nix::sys::signal::Signal;
 use tests::command::Running;
 use tests::experiment::array_ticks;
-use tests::experiment::books::Books;
 use tests::experiment::states::States;
+use tests::experiment::summary::RunSummary;
 use tests::experiment::threads;
 use tests::experiment::threads::CLOCKS;
 use tests::kcollect::{Recording, record};
@@ -125,9 +125,9 @@ fn root_pauses_are_nobodys_time() -> Result<()> {
         ensure!(!sleeper.ended()?, "the load has ended too early");
         let recorded = recording.stop()?;
         let experiment = recorded.experiment()?;
-        let books = Books::of(&experiment)?;
-        books.complete()?;
-        let recorded_s = books
+        let summary = RunSummary::of(&experiment)?;
+        summary.complete()?;
+        let recorded_s = summary
             .cpus
             .iter()
             .map(|cpu| cpu.recorded_ns)
@@ -150,7 +150,7 @@ fn root_pauses_are_nobodys_time() -> Result<()> {
             // Its ticks: within one at each end of each of the three spans, and one for each time that
             // it changed its CPU, which it does not.
             let ticks = array_ticks(&experiment, Some(pid))?;
-            let expected = recorded_s / (books.interval_us / 1e6);
+            let expected = recorded_s / (summary.interval_us / 1e6);
             ensure!(
                 (ticks as f64 - expected).abs() <= 8.0,
                 "{ticks} ticks of {row:?}, not {expected:.0}"
@@ -187,25 +187,25 @@ fn root_ten_thousand_threads() -> Result<()> {
     }
     let recorded = recorded?;
     let experiment = recorded.experiment()?;
-    let books = Books::of(&experiment)?;
-    books.complete()?;
+    let summary = RunSummary::of(&experiment)?;
+    summary.complete()?;
     ensure!(
-        books.losses["absences"] == 0 && books.losses["threads"] == 0,
+        summary.losses["absences"] == 0 && summary.losses["threads"] == 0,
         "{:?}",
-        books.losses
+        summary.losses
     );
     let own = i32::try_from(std::process::id())?;
     let row = States::of(&experiment)?.row(own)?.clone();
     ensure!(row.threads > THREADS as u64, "{row:?}");
     ensure!(
-        (row.lived_s / row.threads as f64 - books.elapsed_s).abs() < CLOCKS * books.elapsed_s,
+        (row.lived_s / row.threads as f64 - summary.elapsed_s).abs() < CLOCKS * summary.elapsed_s,
         "{} threads lived for {} s, of {} s each",
         row.threads,
         row.lived_s,
-        books.elapsed_s
+        summary.elapsed_s
     );
     let ticks = array_ticks(&experiment, Some(own))?;
-    let expected = row.lived_s / (books.interval_us / 1e6);
+    let expected = row.lived_s / (summary.interval_us / 1e6);
     ensure!(
         (ticks as f64 - expected).abs() <= 2.0 * row.threads as f64,
         "{ticks} ticks, not {expected:.0}"

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use tests::experiment::array_ticks;
-use tests::experiment::books::Books;
 use tests::experiment::states::{Row, States, WHOLE_S};
+use tests::experiment::summary::RunSummary;
 use tests::kcollect::record;
 use tests::machine::cgroup;
 use tests::machine::disturbance::{judge_times, not_judged};
@@ -372,9 +372,9 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
     let seconds = variant.map_or(SECONDS, |_| SECONDS_OF_VARIANTS);
     let mut load = vec![program, seconds, &cpu];
     load.extend(variant);
-    let (truths, account, books) = witnesses(&load)?;
+    let (truths, account, summary) = witnesses(&load)?;
     if !in_step_with_ticks(program, variant) {
-        account.busy_time(&books, stolen_meanwhile()?)?;
+        account.busy_time(&summary, stolen_meanwhile()?)?;
     }
     let count = truths.len();
     let truths = truths
@@ -400,7 +400,7 @@ fn in_step_with_ticks(program: &str, variant: Option<&str>) -> bool {
 
 /// Records a load, and judges the account by the truths of its processes and by itself. The truths
 /// are in the order of the processes' names.
-fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, Books)> {
+fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, RunSummary)> {
     let (before, stolen) = (processes()?, stolen_everywhere()?);
     let recorded = record(&["-p", "hi", "-x", "off"], load, Duration::from_secs(40))?;
     let stolen_s = stolen_since(stolen)? / 1e9;
@@ -409,8 +409,8 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, Books)> {
     // that walks threads.
     residents.remove(&1);
     let experiment = recorded.experiment()?;
-    let books = Books::of(&experiment)?;
-    books.complete()?;
+    let summary = RunSummary::of(&experiment)?;
+    summary.complete()?;
     let account = States::of(&experiment)?;
 
     let mut truths = Truth::find_all(&recorded.finished.stdout);
@@ -431,7 +431,7 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, Books)> {
         .filter_map(|verdict| Some(format!("{:#}", verdict.err()?)))
         .collect();
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    Ok((truths, account, books))
+    Ok((truths, account, summary))
 }
 
 /// How many other processes want the CPU of one.

@@ -66,9 +66,9 @@ fn perfs(devices: &Path, event: &str) -> Result<BTreeSet<String>> {
         .arg(devices)
         .arg(event);
     // The kernel refuses most of them afterwards.
-    let said = run(&mut perf, LIMIT)?.stdout;
+    let output = run(&mut perf, LIMIT)?.stdout;
     let mut encodings = BTreeSet::new();
-    for attr in said.split("perf_event_attr:\n").skip(1) {
+    for attr in output.split("perf_event_attr:\n").skip(1) {
         let lines = attr.lines().take_while(|line| !line.starts_with("---"));
         // Newer ones say names in parentheses after numbers.
         let fields: BTreeMap<&str, &str> = lines
@@ -85,7 +85,7 @@ fn perfs(devices: &Path, event: &str) -> Result<BTreeSet<String>> {
         }
         encodings.insert(encoding);
     }
-    ensure!(!encodings.is_empty(), "{event}: {said}");
+    ensure!(!encodings.is_empty(), "{event}: {output}");
     Ok(encodings)
 }
 

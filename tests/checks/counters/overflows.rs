@@ -56,10 +56,10 @@ impl Run {
         load.extend(words.iter().map(String::as_str));
         let options = [&["-p", "hi", "-F", "=overflowing"], options].concat();
         let recorded = record(&options, &load, LIMIT)?;
-        let said = recorded.finished.stdout.clone();
+        let output = recorded.finished.stdout.clone();
         let number = |word: &str| -> Result<u64> {
-            let mut words = said.split_whitespace().skip_while(|other| *other != word);
-            let number = words.nth(1).with_context(|| said.clone())?;
+            let mut words = output.split_whitespace().skip_while(|other| *other != word);
+            let number = words.nth(1).with_context(|| output.clone())?;
             Ok(number.parse()?)
         };
         #[derive(Deserialize)]

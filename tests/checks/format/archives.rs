@@ -15,7 +15,7 @@ use experiment_format::archive::{ARCHIVES, archive_name};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::command::{GLANCE, Running, run};
+use tests::command::{POLL_INTERVAL, Running, run};
 use tests::gprofng;
 use tests::kcollect::{Recording, command, experiment_in, record};
 use tests::machine::{Exclusive, Shared};
@@ -96,8 +96,8 @@ fn summary(experiment: &Path) -> Result<Value> {
 
 /// Seconds in user mode by function, exclusive.
 fn functions(experiment: &Path) -> Result<gprofng::Table> {
-    let said = gprofng::script(&["metrics e.user:name", "functions"], experiment)?;
-    Ok(said.content()?.table(1))
+    let output = gprofng::script(&["metrics e.user:name", "functions"], experiment)?;
+    Ok(output.content()?.table(1))
 }
 
 fn have_time(table: &gprofng::Table, names: &[&str]) -> Result<()> {
@@ -114,20 +114,20 @@ fn have_time(table: &gprofng::Table, names: &[&str]) -> Result<()> {
 #[test]
 fn root_names_outlive_the_files() -> Result<()> {
     let _machine = Exclusive::take()?;
-    let shop = Workshop::new()?;
-    shop.make("one")?;
+    let workshop = Workshop::new()?;
+    workshop.make("one")?;
     let mut recording = Recording::start(["-p", "hi", "-F", "=^program$"], LIMIT)?;
     recording.until_running()?;
-    let one = shop.start("3")?;
+    let one = workshop.start("3")?;
     sleep(Duration::from_millis(1500));
     // Another program takes the path of one that runs.
-    fs::remove_file(shop.path("program"))?;
-    fs::remove_file(shop.path("libwork.so"))?;
-    shop.make("two")?;
-    let two = shop.start("2")?;
+    fs::remove_file(workshop.path("program"))?;
+    fs::remove_file(workshop.path("libwork.so"))?;
+    workshop.make("two")?;
+    let two = workshop.start("2")?;
     one.finish()?.succeeded()?;
     two.finish()?.succeeded()?;
-    drop(shop);
+    drop(workshop);
     let recorded = recording.stop()?;
     let elsewhere = TempDir::new()?;
     let experiment = elsewhere.path().join("moved.er");
@@ -162,25 +162,28 @@ fn root_names_outlive_the_files() -> Result<()> {
 #[test]
 fn root_as_much_as_was_asked_for() -> Result<()> {
     let _machine = Exclusive::take()?;
-    let shop = Workshop::new()?;
-    shop.make("it")?;
+    let workshop = Workshop::new()?;
+    workshop.make("it")?;
     let has =
         |names: &BTreeSet<String>, start: &str| names.iter().any(|name| name.starts_with(start));
     let options = |archive| ["-p", "hi", "-F", "=^program$", "-A", archive];
-    let source = archive_name(shop.path("archived.c").to_str().context("text")?);
+    let source = archive_name(workshop.path("archived.c").to_str().context("text")?);
 
-    let (off, books) = shop.record(&options("off"))?;
+    let (off, summary) = workshop.record(&options("off"))?;
     ensure!(off.is_empty(), "-A off: {off:?}");
-    ensure!(books["archive"].is_null(), "{:#}", books["archive"]);
+    ensure!(summary["archive"].is_null(), "{:#}", summary["archive"]);
 
-    let (on, books) = shop.record(&options("on"))?;
+    let (on, summary) = workshop.record(&options("on"))?;
     for name in ["program_", "libwork.so_", "libm.so", "[vdso]_", "vmlinux_"] {
         ensure!(has(&on, name), "-A on without {name}: {on:?}");
     }
     ensure!(!on.contains(&source), "-A on has sources: {on:?}");
-    ensure!(books["archive"]["objects"].as_u64() >= Some(5), "{books:#}");
+    ensure!(
+        summary["archive"]["objects"].as_u64() >= Some(5),
+        "{summary:#}"
+    );
 
-    let (used, _) = shop.record(&options("usedldobjects"))?;
+    let (used, _) = workshop.record(&options("usedldobjects"))?;
     ensure!(
         has(&used, "program_") && has(&used, "libwork.so_") && !has(&used, "libm.so"),
         "-A usedldobjects: {used:?}"
@@ -188,11 +191,11 @@ fn root_as_much_as_was_asked_for() -> Result<()> {
     ensure!(used.len() < on.len(), "{used:?}\n{on:?}");
 
     for with_sources in ["src", "usedsrc", "all"] {
-        let (names, books) = shop.record(&options(with_sources))?;
+        let (names, summary) = workshop.record(&options(with_sources))?;
         ensure!(
             has(&names, "program_") && names.contains(&source),
             "-A {with_sources}: {names:?}\n{:#}",
-            books["archive"]
+            summary["archive"]
         );
     }
     Ok(())
@@ -201,9 +204,9 @@ fn root_as_much_as_was_asked_for() -> Result<()> {
 #[test]
 fn root_nobody_gets_what_he_may_not_read() -> Result<()> {
     let _machine = Shared::take()?;
-    let shop = Workshop::new()?;
-    shop.make("it")?;
-    let program = shop.path("program");
+    let workshop = Workshop::new()?;
+    workshop.make("it")?;
+    let program = workshop.path("program");
     let marker = b"the text of an archived program";
     for (mode, given) in [(0o711, false), (0o755, true)] {
         fs::set_permissions(&program, Permissions::from_mode(mode))?;
@@ -233,10 +236,10 @@ fn root_nobody_gets_what_he_may_not_read() -> Result<()> {
 fn root_people_wait_for_no_archive() -> Result<()> {
     const LARGE: u64 = 900 << 20;
     let _machine = Exclusive::take()?;
-    let shop = Workshop::new()?;
-    shop.make("it")?;
-    let search = format!("-Wl,-rpath,{}", shop.directory.path().display());
-    let mut words = vec![
+    let workshop = Workshop::new()?;
+    workshop.make("it")?;
+    let search = format!("-Wl,-rpath,{}", workshop.directory.path().display());
+    let mut args = vec![
         "-DIN_LIBRARY=it_in_library".to_owned(),
         "-DIN_PROGRAM=it_in_program".to_owned(),
         "libwork.so".to_owned(),
@@ -245,31 +248,31 @@ fn root_people_wait_for_no_archive() -> Result<()> {
     for number in 0..4 {
         let name = format!("liblarge{number}.so");
         let function = format!("-DIN_LIBRARY=large_{number}");
-        shop.compile(&name, &["-DLIBRARY", "-shared", "-fPIC", &function])?;
+        workshop.compile(&name, &["-DLIBRARY", "-shared", "-fPIC", &function])?;
         fs::File::options()
             .write(true)
-            .open(shop.path(&name))?
+            .open(workshop.path(&name))?
             .set_len(LARGE)?;
-        words.push(name);
+        args.push(name);
     }
-    shop.compile(
+    workshop.compile(
         "program",
-        &words.iter().map(String::as_str).collect::<Vec<_>>(),
+        &args.iter().map(String::as_str).collect::<Vec<_>>(),
     )?;
 
     let mut recording = Recording::start(["-p", "hi", "-F", "=^program$"], LIMIT)?;
     recording.until_running()?;
-    let program = shop.start("20")?;
+    let program = workshop.start("20")?;
     sleep(Duration::from_millis(700));
     let stopped = Instant::now();
     recording.signal(Signal::SIGINT)?;
-    while !recording.running().said()?.contains("CPU time:") {
+    while !recording.running().output()?.contains("CPU time:") {
         ensure!(
             stopped.elapsed() < Duration::from_secs(2),
             "no summary after {:?}",
             stopped.elapsed()
         );
-        sleep(GLANCE);
+        sleep(POLL_INTERVAL);
     }
     println!("the summary came after {:?}", stopped.elapsed());
     let gave_up = Instant::now();

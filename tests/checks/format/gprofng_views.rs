@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tests::experiment;
-use tests::experiment::books::Books;
+use tests::experiment::summary::RunSummary;
 use tests::gprofng::{self, script};
 use tests::kcollect::{Recorded, record};
 use tests::machine::{Shared, online_cpus, work_cpu};
@@ -39,13 +39,13 @@ fn root_every_view_is_read() -> Result<()> {
     let total =
         experiment::ticks(&experiment)? as f64 * experiment::interval_ns(&experiment)? / 1e9;
 
-    let books = Books::of(&experiment)?;
-    books.complete()?;
+    let summary = RunSummary::of(&experiment)?;
+    summary.complete()?;
     let in_file = experiment::ticks(&experiment)?;
     ensure!(
-        books.ticks == in_file,
+        summary.ticks == in_file,
         "kcollect.json says {} ticks, and {in_file} are in the file",
-        books.ticks
+        summary.ticks
     );
 
     let functions = gprofng::functions(&experiment, None)?;
@@ -92,8 +92,8 @@ fn root_every_view_is_read() -> Result<()> {
         "sample_list",
         "experiment_list",
     ] {
-        let said = script(&["metrics e.kcpu:i.kcpu:name", view], &experiment)?.content()?;
-        ensure!(!said.text.trim().is_empty(), "{view} is empty");
+        let output = script(&["metrics e.kcpu:i.kcpu:name", view], &experiment)?.content()?;
+        ensure!(!output.text.trim().is_empty(), "{view} is empty");
     }
     Ok(())
 }
@@ -179,7 +179,7 @@ fn root_the_summary_for_machines_is_in_the_experiment() -> Result<()> {
     }
     // The hottest functions of the summary are those that gprofng shows.
     let table = gprofng::functions(&recorded.experiment()?, None)?;
-    let interval = Books::of(&recorded.experiment()?)?.interval_us / 1e6;
+    let interval = RunSummary::of(&recorded.experiment()?)?.interval_us / 1e6;
     for function in kept["functions"].as_array().into_iter().flatten().take(10) {
         let name = function["name"].as_str().unwrap_or_default();
         let shown = table.sum(|shown| shown == name) / interval;

@@ -17,14 +17,14 @@ fn root_totals_grow_while_it_is_written() -> Result<()> {
 
     let mut totals: Vec<f64> = Vec::new();
     while !recording.running().ended()? {
-        let said = gprofng::script(
+        let output = gprofng::script(
             &["metrics e.kcpu:i.kcpu:name", "functions", "header"],
             &experiment,
         )?;
         // gprofng opens the stacks before the ticks, so those that were written in between are
         // missing to it: the only complaint that a live experiment may cause. Their time is in the
         // total all the same.
-        let complaints: Vec<_> = said
+        let complaints: Vec<_> = output
             .complaints()
             .into_iter()
             .filter(|line| !line.contains("frameinfo packets are missing"))
@@ -33,9 +33,9 @@ fn root_totals_grow_while_it_is_written() -> Result<()> {
             complaints.is_empty(),
             "read number {}: {complaints:#?}\n{}",
             totals.len() + 1,
-            said.text
+            output.text
         );
-        let total = said.table(2).total()?;
+        let total = output.table(2).total()?;
         ensure!(
             totals.last().is_none_or(|last| *last <= total),
             "a total shrank: {totals:?}, then {total}"

@@ -59,14 +59,14 @@ fn root_what_is_wrong_on_the_command_line() -> Result<()> {
     let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     let mut wrong = Vec::new();
-    for (words, code, fragment) in WRONG {
+    for (args, code, fragment) in WRONG {
         // The end is there so that a word that is taken by mistake does not record for ever.
-        let arguments: Vec<&str> = if words.contains(&"-t") {
+        let arguments: Vec<&str> = if args.contains(&"-t") {
             vec![]
         } else {
             vec!["-t", "1"]
         };
-        let arguments = [words, &arguments[..]].concat();
+        let arguments = [args, &arguments[..]].concat();
         let finished = run_in(directory.path(), &arguments, LIMIT)?;
         if let Err(error) =
             refused(&finished, code, fragment).and_then(|()| empty(directory.path()))
@@ -89,9 +89,9 @@ fn root_intervals_below_the_minimum_are_raised() -> Result<()> {
     let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     let finished = run_in(directory.path(), &["-n", "-p", "1u"], LIMIT)?.succeeded()?;
-    let said = finished.stdout.clone() + &finished.stderr;
+    let output = finished.stdout.clone() + &finished.stderr;
     ensure!(
-        said.contains("minimum") && said.contains("0.100"),
+        output.contains("minimum") && output.contains("0.100"),
         "{finished}"
     );
     empty(directory.path())
@@ -114,9 +114,9 @@ fn root_a_name_in_use() -> Result<()> {
     fs::create_dir(directory.path().join("ktest.7.er"))?;
     let arguments = ["-o", "ktest.1.er", "-p", "hi", "-x", "off", "-t", "1"];
     let finished = run_in(directory.path(), &arguments, LIMIT)?.succeeded()?;
-    let said = finished.stdout.clone() + &finished.stderr;
+    let output = finished.stdout.clone() + &finished.stderr;
     ensure!(
-        said.contains("name ktest.1.er is in use; changed to ktest.8.er"),
+        output.contains("name ktest.1.er is in use; changed to ktest.8.er"),
         "{finished}"
     );
     ensure!(

@@ -107,9 +107,9 @@ fn root_a_read_only_file_system() -> Result<()> {
 }
 
 fn says_full(finished: &Finished) -> Result<()> {
-    let said = finished.stderr.to_lowercase();
+    let output = finished.stderr.to_lowercase();
     ensure!(
-        said.contains("full") || said.contains("no space left"),
+        output.contains("full") || output.contains("no space left"),
         "it does not say that the disk is full: {finished}"
     );
     Ok(())

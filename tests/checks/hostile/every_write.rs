@@ -15,12 +15,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 use tests::command::{Finished, run};
-use tests::experiment::books::Books;
 use tests::experiment::opened::opened;
+use tests::experiment::summary::RunSummary;
 use tests::kcollect::{binary, experiments_in};
 use tests::machine::Exclusive;
 use tests::machine::loaded::Loaded;
-use tests::workload::quarry::QUARRY;
+use tests::workload::proctorture::PROCTORTURE;
 
 const CANNOT_CREATE: i32 = 73;
 const IO_ERROR: i32 = 74;
@@ -93,8 +93,8 @@ fn refused(call: &str, when: &str, (error, words): (&str, &str)) -> Result<bool>
         .arg(format!("inject={call}:error={error}:when={when}"))
         .arg("-o")
         .args([&log, &binary()?])
-        .args(["-p", "hi", "-x", "off", "-F", "=^quarry$", "-d"])
-        .args([&experiments, Path::new("--"), Path::new(QUARRY)])
+        .args(["-p", "hi", "-x", "off", "-F", "=^proctorture$", "-d"])
+        .args([&experiments, Path::new("--"), Path::new(PROCTORTURE)])
         .args(["one:200", "two:200"]);
     let finished = run(&mut strace, LIMIT)?;
     let log = fs::read_to_string(&log)?;
@@ -111,8 +111,8 @@ fn refused(call: &str, when: &str, (error, words): (&str, &str)) -> Result<bool>
         copies_alone: here.iter().all(|line| line.contains("/archives")),
     };
     let code = finished.code();
-    let said = format!("code {code}: {}\n{}", finished.stderr, here.join("\n"));
-    judge(&experiments, &finished, &refused).context(said)?;
+    let output = format!("code {code}: {}\n{}", finished.stderr, here.join("\n"));
+    judge(&experiments, &finished, &refused).context(output)?;
     Ok(true)
 }
 
@@ -129,8 +129,8 @@ struct Refused<'a> {
 }
 
 fn judge(directory: &Path, finished: &Finished, refused: &Refused<'_>) -> Result<()> {
-    let said = finished.stderr.to_lowercase();
-    ensure!(!said.contains("panicked"), "it panicked");
+    let output = finished.stderr.to_lowercase();
+    ensure!(!output.contains("panicked"), "it panicked");
     let left = experiments_in(directory)?;
     if finished.code() == CANNOT_CREATE {
         let left: Vec<_> = fs::read_dir(directory)?.collect::<Result<_, _>>()?;
@@ -141,17 +141,17 @@ fn judge(directory: &Path, finished: &Finished, refused: &Refused<'_>) -> Result
     }
     match finished.code() {
         CANNOT_CREATE | IO_ERROR => {
-            let told = said.contains(refused.words) || said.contains("full");
+            let told = output.contains(refused.words) || output.contains("full");
             ensure!(told || refused.silent, "it does not say what failed");
         }
         0 if refused.copies_alone => ensure!(
-            refused.silent || said.contains("not archived"),
+            refused.silent || output.contains("not archived"),
             "it does not say that something was not archived"
         ),
         // It was tried again. Nothing is missing.
         0 if !refused.for_good => {
-            let books = Books::of(left.first().context("no experiment")?)?;
-            books.complete()?;
+            let summary = RunSummary::of(left.first().context("no experiment")?)?;
+            summary.complete()?;
         }
         _ => anyhow::bail!("such an end is not for this"),
     }

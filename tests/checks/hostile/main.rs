@@ -2,10 +2,10 @@
 
 mod bad_disk;
 mod bad_input;
-mod deaf_files;
 mod disk_full;
 mod every_write;
 mod processes;
 mod shortage;
 mod sigkill;
+mod unresponsive_files;
 mod user;

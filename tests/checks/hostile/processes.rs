@@ -20,13 +20,13 @@ use tests::kcollect::{Recorded, Recording};
 use tests::machine::{Exclusive, stolen_meanwhile};
 use tests::oracle::statistics::Band;
 use tests::workload::broken_elf;
-use tests::workload::quarry::{
-    INSIDE, NARROW, OUTSIDE, QUARRY, SWAPPED, find_word, finish, name_deed, pid, start,
+use tests::workload::proctorture::{
+    INSIDE, NARROW, OUTSIDE, PROCTORTURE, SWAPPED, find_word, finish, name_action, pid, start,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The share of a quarry's CPU time that the kernel has, with its interrupts, and the C library and
+/// The share of a proctorture's CPU time that the kernel has, with its interrupts, and the C library and
 /// the loader, at most.
 const ELSEWHERE: f64 = 0.12;
 
@@ -38,16 +38,16 @@ type Done = (u32, String);
 
 /// The programs that are followed, by the names of their files: what they call themselves is
 /// anything.
-const PROGRAMS: &str = "=quarry|memfd:quarry.*|narrow|inside|outside|program|deleted|fixed|linked|an?-.*|frames-.*|entries-.*|no-.*";
+const PROGRAMS: &str = "=proctorture|memfd:proctorture.*|narrow|inside|outside|program|deleted|fixed|linked|an?-.*|frames-.*|entries-.*|no-.*";
 
 /// Records what is done.
 fn record_all(
-    deeds: impl FnOnce() -> Result<Vec<Done>>,
+    actions: impl FnOnce() -> Result<Vec<Done>>,
 ) -> Result<(Followed, Vec<Done>, Recorded)> {
     let mut recording = Recording::start(["-p", "hi", "-F", PROGRAMS], LIMIT)?;
     recording.until_running()?;
     std::thread::sleep(Duration::from_millis(200));
-    let done = deeds()?;
+    let done = actions()?;
     std::thread::sleep(Duration::from_millis(150));
     let recorded = recording.stop()?;
     Ok((Followed::read(&recorded)?, done, recorded))
@@ -56,15 +56,15 @@ fn record_all(
 /// Waits for the end of all.
 fn all(running: Vec<Running>) -> Result<Vec<Done>> {
     let pids: Vec<u32> = running.iter().map(pid).collect();
-    let said = finish(running)?.into_iter().map(|finished| finished.stdout);
-    Ok(pids.into_iter().zip(said).collect())
+    let output = finish(running)?.into_iter().map(|finished| finished.stdout);
+    Ok(pids.into_iter().zip(output).collect())
 }
 
 /// Runs programs one after the other: a CPU is left for whoever watches.
 fn in_turn<P: AsRef<Path>, A: AsRef<OsStr>>(programs: &[(P, Vec<A>)]) -> Result<Vec<Done>> {
     let mut done = Vec::new();
-    for (program, deeds) in programs {
-        done.extend(all(vec![start(program, deeds)?])?);
+    for (program, actions) in programs {
+        done.extend(all(vec![start(program, actions)?])?);
     }
     Ok(done)
 }
@@ -109,9 +109,9 @@ fn root_names_that_are_no_names_stay_inside() -> Result<()> {
         b"../../../etc/x",
     ];
     let (followed, _, recorded) = record_all(|| {
-        // Under the name from the first instant on: the quarry that does the work is a child.
-        let deeds = |name| vec![name_deed(name), "fork".into(), "one:80".into()];
-        in_turn(&names.map(|name| (QUARRY, deeds(name))))
+        // Under the name from the first instant on: the proctorture that does the work is a child.
+        let actions = |name| vec![name_action(name), "fork".into(), "one:80".into()];
+        in_turn(&names.map(|name| (PROCTORTURE, actions(name))))
     })?;
     let founder = recorded.experiment()?;
     let beside: Vec<_> = fs::read_dir(recorded.directory())?
@@ -132,7 +132,7 @@ fn root_names_that_are_no_names_stay_inside() -> Result<()> {
         );
         ensure!(fs::symlink_metadata(&sub.path)?.is_dir(), "{:?}", sub.name);
         ensure!(sub.path.parent() == Some(&*founder), "{:?}", sub.path);
-        let (_, burnt) = sub.user_ticks(|object| object == Some(QUARRY));
+        let (_, burnt) = sub.user_ticks(|object| object == Some(PROCTORTURE));
         of_names += u64::from(burnt as f64 * followed.interval_ns > 60e6);
     }
     ensure!(
@@ -202,8 +202,8 @@ fn root_libraries_that_take_turns_at_an_address_are_told_apart() -> Result<()> {
     const US: u64 = 200;
     let _machine = Exclusive::take()?;
     let (followed, done, _recorded) = record_all(|| {
-        let deed = format!("swap:{},{},{TIMES},{US}", SWAPPED[0], SWAPPED[1]);
-        in_turn(&[(QUARRY, vec![deed])])
+        let action = format!("swap:{},{},{TIMES},{US}", SWAPPED[0], SWAPPED[1]);
+        in_turn(&[(PROCTORTURE, vec![action])])
     })?;
     let sub = followed.the(done[0].0)?;
     let spent = find_word(&done[0].1, "swapped")?.numbers;
@@ -231,9 +231,10 @@ fn root_libraries_that_take_turns_at_an_address_are_told_apart() -> Result<()> {
             table.find(other)
         );
     }
-    let mixed = sub.stays.iter().filter(|stay| {
+    let mixed = sub.state_intervals.iter().filter(|state_interval| {
         let of = |library: &str| {
-            stay.objects
+            state_interval
+                .objects
                 .iter()
                 .flatten()
                 .any(|object| object == library)
@@ -254,18 +255,18 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
     let _machine = Exclusive::take()?;
     let (followed, done, _recorded) = record_all(|| {
         in_turn(&[
-            (QUARRY, vec!["two:600"]),
+            (PROCTORTURE, vec!["two:600"]),
             // What it has mapped goes with it, and has to be read before.
-            (QUARRY, vec!["moved:900"]),
+            (PROCTORTURE, vec!["moved:900"]),
             // So does its file.
-            (QUARRY, vec!["memory", "one:900"]),
-            (QUARRY, vec!["jit:200"]),
-            (QUARRY, vec!["jitfp:200"]),
+            (PROCTORTURE, vec!["memory", "one:900"]),
+            (PROCTORTURE, vec!["jit:200"]),
+            (PROCTORTURE, vec!["jitfp:200"]),
             (NARROW, vec!["one:600"]),
-            (QUARRY, vec!["deep:20000,400"]),
-            (QUARRY, vec!["nowhere:100"]),
-            (QUARRY, vec!["one:200", "die"]),
-            (QUARRY, vec!["space", "say:inside", "one:200"]),
+            (PROCTORTURE, vec!["deep:20000,400"]),
+            (PROCTORTURE, vec!["nowhere:100"]),
+            (PROCTORTURE, vec!["one:200", "die"]),
+            (PROCTORTURE, vec!["space", "say:inside", "one:200"]),
         ])
     })?;
     let the = |index: usize| followed.the(done[index].0);
@@ -294,7 +295,7 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
     // Who has unknown places in its stacks to its end may be gone when it is read for the last of
     // them: `nowhere` ends about when it would be read a second time. Of the 900 stacks above most
     // would have waited in vain.
-    let losses = &followed.books.followed()?.losses;
+    let losses = &followed.summary.followed()?.losses;
     let unread = losses["unread"];
     ensure!(unread < 10, "stacks waited in vain: {losses:?}");
     for index in [3, 4] {
@@ -314,7 +315,7 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
     let object = memory
         .main_object()
         .context("the program in memory has a load object")?;
-    ensure!(object.starts_with("/memfd:quarry"), "{object}");
+    ensure!(object.starts_with("/memfd:proctorture"), "{object}");
     judge_function(&followed, memory, "burn_one", 900)?;
     judge_function(&followed, narrow, "burn_narrow", 600)?;
 
@@ -327,11 +328,15 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
         cut as f64 >= 0.5 * user as f64,
         "of {user} ticks at the bottom: {ends:?}"
     );
-    for stay in &deep.stays {
-        ensure!(stay.frames <= DEEPEST, "{} frames", stay.frames);
+    for state_interval in &deep.state_intervals {
         ensure!(
-            stay.frames < DEEPEST || stay.end == StackEnd::Truncated,
-            "{stay:?}"
+            state_interval.frames <= DEEPEST,
+            "{} frames",
+            state_interval.frames
+        );
+        ensure!(
+            state_interval.frames < DEEPEST || state_interval.end == StackEnd::Truncated,
+            "{state_interval:?}"
         );
     }
     let table = deep.functions(None)?;
@@ -357,9 +362,9 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
 fn root_tables_that_lie_harm_nobody_else() -> Result<()> {
     let _machine = Exclusive::take()?;
     let directory = tempfile::tempdir()?;
-    let programs = broken_elf::variants(Path::new(QUARRY), directory.path())?;
+    let programs = broken_elf::variants(Path::new(PROCTORTURE), directory.path())?;
     let (followed, done, _recorded) = record_all(|| {
-        let ordinary = start(QUARRY, &["two:1000"])?;
+        let ordinary = start(PROCTORTURE, &["two:1000"])?;
         let programs: Vec<_> = programs.keys().map(|path| (path, vec!["one:80"])).collect();
         let mut done = in_turn(&programs)?;
         done.splice(0..0, all(vec![ordinary])?);
@@ -382,7 +387,9 @@ fn root_tables_that_lie_harm_nobody_else() -> Result<()> {
             sub.user_ticks(|object| object.is_some_and(|object| Path::new(object) == program));
         judge(&followed, &[sub], what, 80, burnt as f64)?;
         ensure!(
-            sub.stays.iter().all(|stay| stay.frames <= DEEPEST),
+            sub.state_intervals
+                .iter()
+                .all(|state_interval| state_interval.frames <= DEEPEST),
             "{what}: too deep a stack"
         );
     }
@@ -395,12 +402,16 @@ fn root_tables_that_lie_harm_nobody_else() -> Result<()> {
 
 /// Milliseconds since the first stay of those that have no complete stack.
 fn when_cut(sub: &Sub) -> Vec<u64> {
-    let first = sub.stays.iter().map(|stay| stay.time).min();
-    let cut = sub
-        .stays
+    let first = sub
+        .state_intervals
         .iter()
-        .filter(|stay| stay.end != StackEnd::Complete);
-    cut.map(|stay| (stay.time - first.unwrap_or(0)) / 1_000_000)
+        .map(|state_interval| state_interval.time)
+        .min();
+    let cut = sub
+        .state_intervals
+        .iter()
+        .filter(|state_interval| state_interval.end != StackEnd::Complete);
+    cut.map(|state_interval| (state_interval.time - first.unwrap_or(0)) / 1_000_000)
         .collect()
 }
 
@@ -414,7 +425,7 @@ fn root_a_container_has_its_own_files_and_numbers() -> Result<()> {
     let (fixed, linked) = (host.path().join("fixed"), host.path().join("linked"));
     fs::create_dir_all(inside(host.path())?)?;
     fs::copy(INSIDE, inside(&fixed)?)?;
-    fs::copy(QUARRY, inside(&linked)?)?;
+    fs::copy(PROCTORTURE, inside(&linked)?)?;
     // The host has other files there.
     fs::copy(OUTSIDE, &fixed)?;
     fs::copy(OUTSIDE, &linked)?;
@@ -426,7 +437,7 @@ fn root_a_container_has_its_own_files_and_numbers() -> Result<()> {
     let enter = format!("root:{}", root.path().display());
     let (followed, done, _recorded) = record_all(|| {
         let exec = |program: &Path| format!("exec:{}", program.display());
-        let deeds = |program, rest: &str| {
+        let actions = |program, rest: &str| {
             vec![
                 enter.clone(),
                 "space".into(),
@@ -435,12 +446,12 @@ fn root_a_container_has_its_own_files_and_numbers() -> Result<()> {
             ]
         };
         in_turn(&[
-            (Path::new(QUARRY), deeds(&fixed, "one:400")),
-            (Path::new(QUARRY), deeds(&linked, "two:400")),
+            (Path::new(PROCTORTURE), actions(&fixed, "one:400")),
+            (Path::new(PROCTORTURE), actions(&linked, "two:400")),
             (&fixed, vec!["one:400".to_owned()]),
         ])
     })?;
-    let outside = |(_, said): &Done| anyhow::Ok(find_word(said, "space")?.pid);
+    let outside = |(_, output): &Done| anyhow::Ok(find_word(output, "space")?.pid);
     let pids = [outside(&done[0])?, outside(&done[1])?, done[2].0];
     let mut names = BTreeSet::new();
     for (pid, function) in pids
@@ -476,18 +487,18 @@ fn root_a_container_has_its_own_files_and_numbers() -> Result<()> {
     Ok(())
 }
 
-/// The files that a quarry maps for execution and that are no part of it: the loader and the C
+/// The files that a proctorture maps for execution and that are no part of it: the loader and the C
 /// library.
 fn libraries() -> Result<BTreeSet<String>> {
-    let mut quarry = start(QUARRY, &["sleep:5000"])?;
-    let maps = format!("/proc/{}/maps", quarry.pid());
+    let mut proctorture = start(PROCTORTURE, &["sleep:5000"])?;
+    let maps = format!("/proc/{}/maps", proctorture.pid());
     let mut found = BTreeSet::new();
-    quarry.until("its libraries", || {
+    proctorture.until("its libraries", || {
         let maps = fs::read_to_string(&maps).unwrap_or_default();
         found = maps
             .lines()
             .filter_map(|line| Some(line[line.find('/')?..].to_owned()))
-            .filter(|path| path != QUARRY)
+            .filter(|path| path != PROCTORTURE)
             .collect();
         found.iter().any(|path| path.contains("libc"))
     })?;

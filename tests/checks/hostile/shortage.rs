@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use tests::command::{Finished, Running};
-use tests::experiment::books::{Books, CpuBooks};
 use tests::experiment::opened::opened;
+use tests::experiment::summary::{CpuStats, RunSummary};
 use tests::kcollect::{Recording, binary, experiments_in};
 use tests::machine::Exclusive;
 use tests::machine::limited::Limited;
@@ -49,15 +49,22 @@ fn valid(directory: &Path, finished: &Finished) -> Result<()> {
 
 /// What passed is what is written and what is lost.
 fn balanced(experiment: &Path, ticks: u64) -> Result<()> {
-    let books = Books::of(experiment)?;
-    let lost = |name| books.losses.get(name).copied().unwrap_or(0).cast_unsigned();
-    let lived: u64 = books.cpus.iter().map(CpuBooks::ticks).sum();
+    let summary = RunSummary::of(experiment)?;
+    let lost = |name| {
+        summary
+            .losses
+            .get(name)
+            .copied()
+            .unwrap_or(0)
+            .cast_unsigned()
+    };
+    let lived: u64 = summary.cpus.iter().map(CpuStats::ticks).sum();
     let missing = lost("ring_full") + lost("not_written");
     ensure!(
-        lived == books.ticks + missing && ticks == books.ticks,
+        lived == summary.ticks + missing && ticks == summary.ticks,
         "{lived} ticks passed, {ticks} are in the file, {} in the books: {:?}",
-        books.ticks,
-        books.losses
+        summary.ticks,
+        summary.losses
     );
     Ok(())
 }
@@ -157,12 +164,12 @@ fn root_the_wall_clock_may_jump() -> Result<()> {
     let most = begun.elapsed();
     let experiment = recorded.experiment()?;
     let opened = opened(&experiment)?;
-    let books = Books::of(&experiment)?;
-    books.complete()?;
+    let summary = RunSummary::of(&experiment)?;
+    summary.complete()?;
     ensure!(
-        (least.as_secs_f64()..most.as_secs_f64()).contains(&books.elapsed_s),
+        (least.as_secs_f64()..most.as_secs_f64()).contains(&summary.elapsed_s),
         "{} s passed, by a clock that did not jump between {least:?} and {most:?}",
-        books.elapsed_s
+        summary.elapsed_s
     );
     balanced(&experiment, opened.ticks)
 }
@@ -183,7 +190,7 @@ fn root_a_collector_that_is_stopped_for_seconds_loses_nothing() -> Result<()> {
     let recorded = recording.stop()?;
     let experiment = recorded.experiment()?;
     let opened = opened(&experiment)?;
-    Books::of(&experiment)?.complete()?;
+    RunSummary::of(&experiment)?.complete()?;
     balanced(&experiment, opened.ticks)?;
     drop(recorded);
     before.nothing_more()

@@ -28,7 +28,7 @@ use tests::experiment::opened::opened;
 use tests::kcollect::{Recording, command};
 use tests::machine::Exclusive;
 use tests::random::SplitMix;
-use tests::workload::quarry::QUARRY;
+use tests::workload::proctorture::PROCTORTURE;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -39,19 +39,19 @@ const NOBODY: u32 = 65534;
 const MEMORY: u64 = 256 << 20;
 
 /// Whom the recordings below follow: what else runs here costs time.
-const QUARRIES: &str = "=^(quarry|large)$";
+const PROCTORTURES: &str = "=^(proctorture|large)$";
 
-/// A directory of this user, with a quarry in it, and one of root's for what must not be touched.
-struct Lair {
+/// A directory of this user, with a proctorture in it, and one of root's for what must not be touched.
+struct UserDirectory {
     own: TempDir,
     roots: TempDir,
 }
 
-impl Lair {
+impl UserDirectory {
     fn make() -> Result<Self> {
         let (own, roots) = (tempfile::tempdir()?, tempfile::tempdir()?);
-        fs::copy(QUARRY, own.path().join("quarry"))?;
-        for path in [own.path(), roots.path(), &own.path().join("quarry")] {
+        fs::copy(PROCTORTURE, own.path().join("proctorture"))?;
+        for path in [own.path(), roots.path(), &own.path().join("proctorture")] {
             fs::set_permissions(path, Permissions::from_mode(0o755))?;
         }
         chown(own.path(), Some(NOBODY), Some(NOBODY))?;
@@ -141,33 +141,33 @@ fn ended(recording: Recording) -> Result<tests::kcollect::Recorded> {
 #[test]
 fn root_secrets_in_the_place_of_maps_stay_secret() -> Result<()> {
     let _machine = Exclusive::take()?;
-    let lair = Lair::make()?;
-    let (file, name) = (lair.roots.path().join("secret"), secret());
+    let user_directory = UserDirectory::make()?;
+    let (file, name) = (user_directory.roots.path().join("secret"), secret());
     fs::write(&file, map_of_all(&name))?;
     fs::set_permissions(&file, Permissions::from_mode(0o600))?;
     // What he may read is read, the same way: the attacks fail for the right reason.
     let harmless = name.replace("secret", "public");
-    let own = lair.own.path().join("public");
+    let own = user_directory.own.path().join("public");
     fs::write(&own, map_of_all(&harmless))?;
     chown(&own, Some(NOBODY), Some(NOBODY))?;
-    let mut recording = Recording::start(["-p", "hi", "-F", QUARRIES], LIMIT)?;
+    let mut recording = Recording::start(["-p", "hi", "-F", PROCTORTURES], LIMIT)?;
     recording.until_running()?;
     // As another user of the same machine, who may mount what he cannot read; not where namespaces
     // are for root alone.
     let mounted = |file: &str| {
         format!(
             "exec unshare -Urm sh -c 'touch /tmp/perf-$$.map && mount --bind {file} /tmp/perf-$$.map && \
-             exec ./quarry jit:1500' $0"
+             exec ./proctorture jit:1500' $0"
         )
     };
-    let link = |to: &str| format!("ln -s {to} /tmp/perf-$$.map; exec ./quarry jit:1500");
+    let link = |to: &str| format!("ln -s {to} /tmp/perf-$$.map; exec ./proctorture jit:1500");
     let attacks = [
         (link("$0/secret"), "not a regular file"),
         (link("/proc/self/root/$0/secret"), "not a regular file"),
         (mounted("$0/secret"), "belongs to user 0"),
         (mounted("./public"), ""),
     ];
-    let attacks = attacks.map(|(attack, refusal)| (lair.start(&attack), refusal));
+    let attacks = attacks.map(|(attack, refusal)| (user_directory.start(&attack), refusal));
     let (mut maps, mut refusals) = (Vec::new(), Vec::new());
     for (attack, refusal) in attacks {
         let attack = attack?;
@@ -187,9 +187,9 @@ fn root_secrets_in_the_place_of_maps_stay_secret() -> Result<()> {
     for (pid, refusal) in refusals {
         let made = made.iter().find(|(of, _)| *of == pid);
         let (_, made) = made.with_context(|| format!("{pid} was not followed"))?;
-        let said = made["refusal"].as_str().unwrap_or_default();
+        let output = made["refusal"].as_str().unwrap_or_default();
         ensure!(
-            said.contains(refusal) && said.is_empty() == refusal.is_empty(),
+            output.contains(refusal) && output.is_empty() == refusal.is_empty(),
             "{pid} should be refused for {refusal:?}: {made}"
         );
         if refusal.is_empty() {
@@ -205,17 +205,17 @@ fn root_secrets_in_the_place_of_maps_stay_secret() -> Result<()> {
 #[test]
 fn root_files_without_end_or_answer_are_given_up() -> Result<()> {
     let _machine = Exclusive::take()?;
-    let lair = Lair::make()?;
-    let mut recording = Recording::start(["-p", "hi", "-F", QUARRIES, "-A", "copy"], LIMIT)?;
+    let user_directory = UserDirectory::make()?;
+    let mut recording = Recording::start(["-p", "hi", "-F", PROCTORTURES, "-A", "copy"], LIMIT)?;
     recording.until_running()?;
     let attacks = [
-        "mkfifo /tmp/perf-$$.map; exec ./quarry jit:1200",
-        "truncate -s 100G /tmp/perf-$$.map; exec ./quarry jit:1200",
-        "cp quarry large; truncate -s 100G large; exec ./large one:200 sleep:1000",
-        "exec ./quarry jit:100 say:$(head -c 100000 /dev/zero | tr '\\0' x) sleep:1000",
-        "A=$(head -c 100000 /dev/zero | tr '\\0' '\\n') B=$A C=$A D=$A exec ./quarry jit:100 sleep:1000",
+        "mkfifo /tmp/perf-$$.map; exec ./proctorture jit:1200",
+        "truncate -s 100G /tmp/perf-$$.map; exec ./proctorture jit:1200",
+        "cp proctorture large; truncate -s 100G large; exec ./large one:200 sleep:1000",
+        "exec ./proctorture jit:100 say:$(head -c 100000 /dev/zero | tr '\\0' x) sleep:1000",
+        "A=$(head -c 100000 /dev/zero | tr '\\0' '\\n') B=$A C=$A D=$A exec ./proctorture jit:100 sleep:1000",
     ];
-    let attacks = attacks.iter().map(|attack| lair.start(attack));
+    let attacks = attacks.iter().map(|attack| user_directory.start(attack));
     let attacks: Vec<_> = attacks.collect::<Result<_>>()?;
     let mut maps = Vec::new();
     for attack in attacks {
@@ -248,29 +248,33 @@ fn root_files_without_end_or_answer_are_given_up() -> Result<()> {
 
 /// Lets an attacker loose on the experiment once it is there; `$n` is its own number. Then ends the
 /// recording.
-fn attacked(lair: &Lair, environment: &[(&str, &str)], attack: &str) -> Result<Finished> {
-    let mut kcollect = lair.collect(environment)?;
-    let experiment = lair.own.path().join("ktest.1.er");
+fn attacked(
+    user_directory: &UserDirectory,
+    environment: &[(&str, &str)],
+    attack: &str,
+) -> Result<Finished> {
+    let mut kcollect = user_directory.collect(environment)?;
+    let experiment = user_directory.own.path().join("ktest.1.er");
     kcollect.until("an experiment", || experiment.exists())?;
-    let attacker = lair.start(&format!("n=$$\n{attack}"))?;
+    let attacker = user_directory.start(&format!("n=$$\n{attack}"))?;
     attacker.finish()?.succeeded()?;
     kcollect.signal(Signal::SIGINT)?;
     let finished = kcollect.finish()?;
     ensure!(!finished.stderr.contains("panicked"), "{finished}");
-    lair.untouched(&finished)?;
+    user_directory.untouched(&finished)?;
     Ok(finished)
 }
 
 #[test]
 fn root_who_owns_the_parent_leads_it_nowhere() -> Result<()> {
     let _machine = Exclusive::take()?;
-    let lair = Lair::make()?;
+    let user_directory = UserDirectory::make()?;
     // Others come and go while it stands elsewhere.
     let attack = "mv ktest.1.er taken.er && ln -s $0 ktest.1.er || exit 1\n\
-                  ./quarry one:300; ./quarry one:300; sleep 0.5";
-    let finished = attacked(&lair, &[], attack)?;
+                  ./proctorture one:300; ./proctorture one:300; sleep 0.5";
+    let finished = attacked(&user_directory, &[], attack)?;
     ensure!(finished.code() == 0, "{finished}");
-    let opened = opened(&lair.own.path().join("taken.er"))?;
+    let opened = opened(&user_directory.own.path().join("taken.er"))?;
     ensure!(opened.closed && opened.ticks > 0, "{opened:?}");
     Ok(())
 }
@@ -282,19 +286,20 @@ fn root_who_owns_the_experiment_leads_it_nowhere() -> Result<()> {
     let attacks = [
         // Its own subexperiment is a link already.
         "until [ -e ktest.1.er/log.xml ]; do sleep 0.01; done\n\
-         ln -s $0 ktest.1.er/_quarry_PID_$n.1.er && exec ./quarry one:700",
+         ln -s $0 ktest.1.er/_proctorture_PID_$n.1.er && exec ./proctorture one:700",
         // So are the files that are made at the end, and the directory that copies go to.
         "until [ -e ktest.1.er/archives ]; do sleep 0.01; done; sleep 0.5\n\
          cd ktest.1.er && mv archives aside && ln -s $0 archives || exit 1\n\
          for f in kcollect.json threads.jsonl overview log.xml map.xml profile data.frameinfo; do\n\
-         rm -f $f; ln -s $0/$f $f; done; cd ..\n./quarry one:500",
+         rm -f $f; ln -s $0/$f $f; done; cd ..\n./proctorture one:500",
         // Subexperiments that are written go elsewhere, and come back as links.
-        "until [ -e ktest.1.er/log.xml ]; do sleep 0.01; done\n./quarry one:500 sleep:700 & sleep 0.6\n\
+        "until [ -e ktest.1.er/log.xml ]; do sleep 0.01; done\n./proctorture one:500 sleep:700 & sleep 0.6\n\
          cd ktest.1.er; for d in _*.er; do mv $d gone$d && ln -s $0 $d; done; wait; sleep 0.3",
     ];
     for attack in attacks {
-        let lair = Lair::make()?;
-        let finished = attacked(&lair, &sudo, attack).with_context(|| attack.to_owned())?;
+        let user_directory = UserDirectory::make()?;
+        let finished =
+            attacked(&user_directory, &sudo, attack).with_context(|| attack.to_owned())?;
         ensure!([0, 74].contains(&finished.code()), "{finished}");
     }
     Ok(())

@@ -14,7 +14,7 @@ use kcollect::report::table::{Answer, Cell, Table};
 use kcollect::report::views::{self, View, Wish};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tests::experiment::made::{DYNAMIC, KERNEL, LIBRARY, PROGRAM, Plan, STEP, Stay};
+use tests::experiment::synthetic::{DYNAMIC, KERNEL, LIBRARY, PROGRAM, Plan, STEP, StateInterval};
 use tests::gprofng::{self, Row, Said, script};
 use tests::kcollect::record;
 use tests::machine::{Shared, work_cpu};
@@ -44,8 +44,8 @@ fn collect(rows: impl Iterator<Item = (String, Vec<f64>)>) -> Rows {
 
 fn stock(experiment: &Path, metrics: &str, view: &str) -> Result<Vec<Row>> {
     let columns = metrics.split(':').count() - 1;
-    let said = script(&[&format!("metrics {metrics}"), view], experiment)?;
-    Ok(said.table(columns).rows)
+    let output = script(&[&format!("metrics {metrics}"), view], experiment)?;
+    Ok(output.table(columns).rows)
 }
 
 fn named(rows: Vec<Row>) -> Rows {
@@ -175,12 +175,12 @@ fn parts<'a>(table: &'a Table, row: &'a [Cell]) -> (Vec<f64>, BTreeMap<&'a str, 
 /// gprofng shows all functions with their callers above them and their callees below; here they are
 /// asked for one by one. Those whose names are not their own alone are passed over.
 fn relatives(experiment: &Path, model: &Model, metrics: &str, columns: usize) -> Result<()> {
-    let said = script(
+    let output = script(
         &[&format!("metrics {metrics}"), "callers-callees"],
         experiment,
     )?;
     let mut blocks: BTreeMap<String, Vec<Rows>> = BTreeMap::new();
-    for block in said.text.split("\n\n") {
+    for block in output.text.split("\n\n") {
         let rows = Said { text: block.into() }.table(columns).rows;
         let Some(at) = rows.iter().position(|row| row.name.starts_with('*')) else {
             continue;
@@ -220,10 +220,10 @@ fn relatives(experiment: &Path, model: &Model, metrics: &str, columns: usize) ->
 
 /// Paths of the call tree, each with what is attributed to its end.
 fn tree(experiment: &Path, model: &Model, metrics: &str, columns: usize) -> Result<()> {
-    let said = script(&[&format!("metrics {metrics}"), "calltree"], experiment)?;
+    let output = script(&[&format!("metrics {metrics}"), "calltree"], experiment)?;
     let mut open: Vec<(usize, &str)> = Vec::new();
     let mut stock = Vec::new();
-    for line in said.text.lines() {
+    for line in output.text.lines() {
         let Some(at) = line.find("+-") else { continue };
         let words = line[..at].split_whitespace().filter(|word| *word != "|");
         let numbers: Vec<f64> = words.filter_map(|word| word.parse().ok()).collect();
@@ -305,10 +305,10 @@ fn addresses() -> impl Strategy<Value = u64> {
     ]
 }
 
-fn stays(
+fn state_intervals(
     tids: std::ops::Range<u32>,
     kernel_cpu: impl Strategy<Value = bool> + Clone,
-) -> impl Strategy<Value = Vec<Stay>> {
+) -> impl Strategy<Value = Vec<StateInterval>> {
     let ends = vec![
         StackEnd::Complete,
         StackEnd::Complete,
@@ -316,7 +316,7 @@ fn stays(
         StackEnd::UnwindFailed,
     ];
     let ticks = prop::array::uniform10(prop_oneof![3 => Just(0u32), 1 => 1u32..5000]);
-    let stay = (
+    let state_interval = (
         (0u32..4, tids, 0u64..1_000_000_000),
         // Few addresses, so that functions recur in a stack.
         prop::collection::vec(addresses(), 0..8),
@@ -324,21 +324,26 @@ fn stays(
         ticks,
         kernel_cpu,
     );
-    let stay = stay.prop_map(|((cpu, tid, at), frames, end, ticks, kernel_cpu)| Stay {
-        cpu,
-        tid,
-        at,
-        frames,
-        end,
-        ticks,
-        kernel_cpu,
-    });
-    prop::collection::vec(stay, 0..40)
+    let state_interval = state_interval.prop_map(
+        |((cpu, tid, at), frames, end, ticks, kernel_cpu)| StateInterval {
+            cpu,
+            tid,
+            at,
+            frames,
+            end,
+            ticks,
+            kernel_cpu,
+        },
+    );
+    prop::collection::vec(state_interval, 0..40)
 }
 
 fn plans() -> impl Strategy<Value = Plan> {
-    let founder = stays(100..110, any::<bool>());
-    let process = |pid: u32| stays(pid..pid + 3, Just(false)).prop_map(move |stays| (pid, stays));
+    let founder = state_intervals(100..110, any::<bool>());
+    let process = |pid: u32| {
+        state_intervals(pid..pid + 3, Just(false))
+            .prop_map(move |state_intervals| (pid, state_intervals))
+    };
     let processes = (process(10), process(20), process(30));
     (
         prop::sample::select(vec![997, 10_007, 10_000, 100_003]),
@@ -351,7 +356,7 @@ fn plans() -> impl Strategy<Value = Plan> {
             functions: FUNCTIONS,
             founder: founder
                 .into_iter()
-                .map(|stay| (stay.tid / 4, stay))
+                .map(|state_interval| (state_interval.tid / 4, state_interval))
                 .collect(),
             processes: [a, b, c].into_iter().take(count).collect(),
         })

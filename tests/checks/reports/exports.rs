@@ -28,7 +28,7 @@ use kcollect::report::model::{Model, STATES};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tests::experiment::exported::{self, States};
-use tests::experiment::made::{DYNAMIC, KERNEL, LIBRARY, PROGRAM, Plan, STEP, Stay};
+use tests::experiment::synthetic::{DYNAMIC, KERNEL, LIBRARY, PROGRAM, Plan, STEP, StateInterval};
 use tests::kcollect::{record, run_in};
 use tests::machine::{Shared, work_cpu};
 use tests::{command, workload};
@@ -147,7 +147,10 @@ fn addresses() -> impl Strategy<Value = u64> {
     ]
 }
 
-fn stays(tids: std::ops::Range<u32>, cpus: bool) -> impl Strategy<Value = Vec<Stay>> {
+fn state_intervals(
+    tids: std::ops::Range<u32>,
+    cpus: bool,
+) -> impl Strategy<Value = Vec<StateInterval>> {
     let ends = vec![
         StackEnd::Complete,
         StackEnd::Truncated,
@@ -157,34 +160,38 @@ fn stays(tids: std::ops::Range<u32>, cpus: bool) -> impl Strategy<Value = Vec<St
     let frames = prop::collection::vec(addresses(), 0..8);
     let end = prop::sample::select(ends);
     let place = (0u32..4, tids, 0u64..1_000_000_000);
-    let stay = (place, frames, end, ticks, any::<bool>());
-    let stay = stay.prop_map(
-        move |((cpu, tid, at), frames, end, ticks, kernel_cpu)| Stay {
-            cpu,
-            tid,
-            at,
-            frames,
-            end,
-            ticks,
-            kernel_cpu: cpus && kernel_cpu,
-        },
-    );
-    prop::collection::vec(stay, 0..40)
+    let state_interval = (place, frames, end, ticks, any::<bool>());
+    let state_interval =
+        state_interval.prop_map(move |((cpu, tid, at), frames, end, ticks, kernel_cpu)| {
+            StateInterval {
+                cpu,
+                tid,
+                at,
+                frames,
+                end,
+                ticks,
+                kernel_cpu: cpus && kernel_cpu,
+            }
+        });
+    prop::collection::vec(state_interval, 0..40)
 }
 
 fn plans() -> impl Strategy<Value = Plan> {
     let tick_us = prop::sample::select(vec![997, 10_007, 100_003]);
-    (tick_us, stays(100..110, true), stays(10..13, false)).prop_map(
-        |(tick_us, founder, process)| Plan {
+    (
+        tick_us,
+        state_intervals(100..110, true),
+        state_intervals(10..13, false),
+    )
+        .prop_map(|(tick_us, founder, process)| Plan {
             tick_us,
             functions: 12,
             founder: founder
                 .into_iter()
-                .map(|stay| (stay.tid / 4, stay))
+                .map(|state_interval| (state_interval.tid / 4, state_interval))
                 .collect(),
             processes: vec![(10, process)],
-        },
-    )
+        })
 }
 
 #[test]
@@ -412,8 +419,11 @@ fn read_by_others(experiment: &Path) -> Result<()> {
     let stem = experiment.file_stem().context("no name")?.to_string_lossy();
     let made = |extension: &str| directory.join(format!("{stem}.{extension}"));
     for (_, name, extension, _) in Format::ALL {
-        let said = kcollect(&["export", "--to", name], experiment)?;
-        ensure!(said.starts_with(&format!("{stem}.{extension}: ")), "{said}");
+        let output = kcollect(&["export", "--to", name], experiment)?;
+        ensure!(
+            output.starts_with(&format!("{stem}.{extension}: ")),
+            "{output}"
+        );
         ensure!(made(extension).is_file());
     }
     // Its own unit and colours, and the same sum.
@@ -441,8 +451,8 @@ fn read_by_others(experiment: &Path) -> Result<()> {
         );
         let mut top = Command::new("go");
         top.args(["tool", "pprof", "-top", "-sample_index=total"]);
-        let said = reader(top.arg(made("pb.gz")))?.context("go is gone")?;
-        ensure!(said.contains("Type: total"), "{said}");
+        let output = reader(top.arg(made("pb.gz")))?.context("go is gone")?;
+        ensure!(output.contains("Type: total"), "{output}");
     }
 
     let mut python = Command::new("python3");
@@ -454,14 +464,14 @@ fn read_by_others(experiment: &Path) -> Result<()> {
         Some("no package\n") => {
             eprintln!("python3 has no perfetto: the trace is read by our test alone")
         }
-        Some(said) => {
+        Some(output) => {
             let trace = exported::perfetto(&std::fs::read(made("perfetto-trace"))?)?;
             ensure!(
-                said.starts_with(&format!("schema {}\n", trace.samples)),
-                "{said}"
+                output.starts_with(&format!("schema {}\n", trace.samples)),
+                "{output}"
             );
             if processor.is_some() {
-                processed(said, &trace)?;
+                processed(output, &trace)?;
             } else {
                 eprintln!(
                     "TRACE_PROCESSOR names no trace_processor_shell: the trace is not loaded"
@@ -480,17 +490,17 @@ fn read_by_others(experiment: &Path) -> Result<()> {
                 .args(["-c", SPEEDSCOPE])
                 .arg(made("speedscope.json"))
                 .arg(schema);
-            let said = reader(&mut python)?.unwrap_or_default();
-            ensure!(said == "valid\n", "{said}");
+            let output = reader(&mut python)?.unwrap_or_default();
+            ensure!(output == "valid\n", "{output}");
         }
     }
     Ok(())
 }
 
 /// What trace_processor found.
-fn processed(said: &str, trace: &exported::Trace) -> Result<()> {
+fn processed(output: &str, trace: &exported::Trace) -> Result<()> {
     let mut states = States::new();
-    for line in said.lines() {
+    for line in output.lines() {
         let mut words = line.splitn(3, ' ');
         let (kind, number) = (words.next(), words.next().unwrap_or_default());
         match (kind, words.next()) {
@@ -571,12 +581,12 @@ fn what_cannot_be_exported_is_said_and_nothing_is_left() -> Result<()> {
         (&["flame", name, "--by", "x"], 64, "--by x"),
         (&["flame", "--state", "kcpu"], 66, "no experiment is named"),
     ] {
-        let (was, said) = run(arguments)?;
+        let (was, output) = run(arguments)?;
         ensure!(
-            was == code && said.contains(told),
-            "{arguments:?}: {was} {said}"
+            was == code && output.contains(told),
+            "{arguments:?}: {was} {output}"
         );
-        ensure!(said.lines().count() == 1, "{said}");
+        ensure!(output.lines().count() == 1, "{output}");
     }
     let left: Vec<_> = std::fs::read_dir(directory.path())?.collect::<Result<_, _>>()?;
     ensure!(left.len() == 1, "{left:?}");

@@ -156,9 +156,9 @@ fn root_the_hot_line_is_the_inlined_one() -> Result<()> {
 /// gprofng's times by line of the program's source, in thousandths of seconds as it shows them:
 /// exclusive, inclusive.
 fn stock(experiment: &Path) -> Result<BTreeMap<u32, (i64, i64)>> {
-    let said = script(&["metrics e.user:i.user:name", "lines"], experiment)?.content()?;
+    let output = script(&["metrics e.user:i.user:name", "lines"], experiment)?.content()?;
     let mut found = BTreeMap::new();
-    for row in said.table(2).rows {
+    for row in output.table(2).rows {
         let Some((_, place)) = row.name.split_once(", line ") else {
             continue;
         };

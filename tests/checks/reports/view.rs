@@ -375,23 +375,26 @@ fn without_a_tick_it_says_so() -> Result<()> {
     let mut payload = profile(4, 2, 2, 10, 1);
     payload.ticks.clear();
     let mut shown = show(&payload)?;
-    let said = shown
+    let output = shown
         .browser
         .evaluate("document.querySelector('#frames-empty').textContent")?;
     ensure!(
-        said.as_str().is_some_and(|said| said.contains("no ticks")),
-        "{said}"
+        output
+            .as_str()
+            .is_some_and(|output| output.contains("no ticks")),
+        "{output}"
     );
     payload.ticks = profile(4, 2, 2, 10, 1).ticks;
     let mut shown = show(&payload)?;
     shown.browser.evaluate("kcollect.select({states: []})")?;
-    let said = shown
+    let output = shown
         .browser
         .evaluate("document.querySelector('#frames-empty').textContent")?;
     ensure!(
-        said.as_str()
-            .is_some_and(|said| said.contains("switched off")),
-        "{said}"
+        output
+            .as_str()
+            .is_some_and(|output| output.contains("switched off")),
+        "{output}"
     );
     shown.is_content()
 }

@@ -28,9 +28,12 @@ const THINGS: [&str; 9] = [
 #[test]
 fn root_a_machine_that_can_be_profiled() -> Result<()> {
     let _machine = Shared::take()?;
-    let said = run(&mut command(["doctor"])?, LIMIT)?.succeeded()?.stdout;
+    let output = run(&mut command(["doctor"])?, LIMIT)?.succeeded()?.stdout;
     for thing in THINGS {
-        ensure!(said.contains(thing), "nothing is said of {thing}:\n{said}");
+        ensure!(
+            output.contains(thing),
+            "nothing is said of {thing}:\n{output}"
+        );
     }
     let json = run(&mut command(["doctor", "--json"])?, LIMIT)?
         .succeeded()?

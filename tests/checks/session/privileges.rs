@@ -93,9 +93,9 @@ fn holds(pid: Pid, expected: u64) -> Result<()> {
 /// kcollect holds these capabilities. `load` is the shell.
 fn judge(before: &[&str], kcollect: &[&str], load: &str, expected: u64, home: &Path) -> Result<()> {
     let start = |middle: &[&str], file: &Path| {
-        let mut words = before.iter().chain(middle).copied();
-        let mut command = Command::new(words.next().unwrap_or("env"));
-        command.args(words).args([load, "-c", SAYS]).arg(file);
+        let mut args = before.iter().chain(middle).copied();
+        let mut command = Command::new(args.next().unwrap_or("env"));
+        command.args(args).args([load, "-c", SAYS]).arg(file);
         command.current_dir(home).env("HOME", home);
         Running::start(&mut command, LIMIT)
     };
@@ -140,9 +140,9 @@ fn root_what_is_not_needed_is_given_up() -> Result<()> {
     let _machine = Shared::take()?;
     let home = tempfile::tempdir()?;
     let kcollect = binary()?.to_string_lossy().into_owned();
-    let words = [&[&*kcollect][..], &RECORD[..]].concat();
+    let args = [&[&*kcollect][..], &RECORD[..]].concat();
     let before = ["env", "-u", "SUDO_UID", "-u", "SUDO_GID"];
-    judge(&before, &words, "/bin/sh", kept()?, home.path())
+    judge(&before, &args, "/bin/sh", kept()?, home.path())
 }
 
 #[test]
@@ -155,12 +155,12 @@ fn root_for_the_user_behind_sudo_more_is_kept() -> Result<()> {
     fs::copy("/bin/sh", &shell)?;
     fs::set_permissions(&shell, Permissions::from_mode(0o700))?;
     chown(&shell, Some(NOBODY), Some(NOBODY))?;
-    let words = [&[&*kcollect][..], &RECORD[..]].concat();
+    let args = [&[&*kcollect][..], &RECORD[..]].concat();
     let ids = [format!("SUDO_UID={NOBODY}"), format!("SUDO_GID={NOBODY}")];
     let before = ["env", &*ids[0], &*ids[1]];
     let shell = shell.to_string_lossy();
     let expected = kept()? | mask(&FOR_OTHERS);
-    judge(&before, &words, &shell, expected, home.path())?;
+    judge(&before, &args, &shell, expected, home.path())?;
     let mut subexperiments = 0;
     for entry in fs::read_dir(experiment_in(home.path())?)? {
         let entry = entry?;
@@ -203,6 +203,6 @@ fn root_five_capabilities_are_enough() -> Result<()> {
         doctor.stdout.contains("with all capabilities needed"),
         "{doctor}"
     );
-    let words = [&[&*kcollect][..], &RECORD[..]].concat();
-    judge(&before, &words, "/bin/sh", mask(&FIVE), home.path())
+    let args = [&[&*kcollect][..], &RECORD[..]].concat();
+    judge(&before, &args, "/bin/sh", mask(&FIVE), home.path())
 }

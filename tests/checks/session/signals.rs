@@ -150,8 +150,8 @@ fn root_the_limit_stops_data_and_not_samples() -> Result<()> {
         samples >= 6,
         "{samples} samples in six seconds: they stopped with the data"
     );
-    let said = gprofng::script(&["metrics e.kcpu:name", "samples"], &experiment)?.content()?;
-    ensure!(said.table(1).total()? > 0.0, "no data at all");
+    let output = gprofng::script(&["metrics e.kcpu:name", "samples"], &experiment)?.content()?;
+    ensure!(output.table(1).total()? > 0.0, "no data at all");
     Ok(())
 }
 

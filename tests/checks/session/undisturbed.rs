@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tests::command::{Finished, run};
-use tests::experiment::books::Books;
+use tests::experiment::summary::RunSummary;
 use tests::kcollect::record;
 use tests::machine::Exclusive;
 
@@ -42,8 +42,8 @@ fn root_readers_go_first_and_nobody_else() -> Result<()> {
          for task in /proc/$PPID/task/*; do echo $(cut -d' ' -f2,41 $task/stat); done; sleep 0.013; done; \
          echo load; cut -d' ' -f41 /proc/self/stat";
     let recorded = record(&["-F", "on"], &["sh", "-c", look], LIMIT)?;
-    let said = &recorded.finished.stdout;
-    let (threads, load) = said.split_once("load\n").context("no load")?;
+    let output = &recorded.finished.stdout;
+    let (threads, load) = output.split_once("load\n").context("no load")?;
     for line in threads.lines() {
         // Of a thread that has just ended nothing is told.
         let Some((name, policy)) = line.rsplit_once(' ') else {
@@ -54,12 +54,12 @@ fn root_readers_go_first_and_nobody_else() -> Result<()> {
             "(kcollect)" | "(unwind-tables)" => &["0", "2"],
             _ => &["0"],
         };
-        ensure!(policies.contains(&policy), "{line}: {said}");
+        ensure!(policies.contains(&policy), "{line}: {output}");
     }
     for always in ["(reader) 1", "(precedence) 1"] {
-        ensure!(threads.contains(always), "{said}");
+        ensure!(threads.contains(always), "{output}");
     }
-    ensure!(load.lines().next() == Some("0"), "{said}");
+    ensure!(load.lines().next() == Some("0"), "{output}");
     Ok(())
 }
 
@@ -67,7 +67,7 @@ fn root_readers_go_first_and_nobody_else() -> Result<()> {
 fn root_a_followed_process_is_not_disturbed() -> Result<()> {
     let _machine = Exclusive::take()?;
     // Without randomised addresses, maps can be compared.
-    let load = ["setarch", "-R", env!("BYSTANDER_PROGRAM"), SECONDS];
+    let load = ["setarch", "-R", env!("BACKGROUND_LOAD_PROGRAM"), SECONDS];
     let alone = run(
         Command::new(load[0])
             .args(&load[1..])
@@ -82,8 +82,8 @@ fn root_a_followed_process_is_not_disturbed() -> Result<()> {
 
     // It was followed, or this shows nothing.
     let experiment = recorded.experiment()?;
-    let books = Books::of(&experiment)?;
-    let (process, _) = books.followed()?.one(&experiment, watched.pid)?;
+    let summary = RunSummary::of(&experiment)?;
+    let (process, _) = summary.followed()?.one(&experiment, watched.pid)?;
     let stacks = process.user_stacks.get("complete").copied();
     ensure!(
         stacks.unwrap_or_default() > 10_000,

@@ -18,8 +18,8 @@ use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use serde::Deserialize;
-use tests::experiment::books::Books;
 use tests::experiment::states::States;
+use tests::experiment::summary::RunSummary;
 use tests::experiment::{array_ticks, interval_ns};
 use tests::kcollect::{Recorded, record};
 use tests::machine::disturbance::judge_times;
@@ -98,13 +98,13 @@ fn root_paths_through_a_daemon_took_what_they_took() -> Result<()> {
             Duration::from_secs(60),
         )?;
         let founder = recorded.experiment()?;
-        let books = Books::of(&founder)?;
-        books.complete()?;
+        let summary = RunSummary::of(&founder)?;
+        summary.complete()?;
         let told = told(&recorded)?;
         ensure!(told.len() == 2, "{told:?}");
         let mut wrong = Vec::new();
         for told in &told {
-            let (process, experiment) = books.followed()?.one(&founder, told.pid)?;
+            let (process, experiment) = summary.followed()?.one(&founder, told.pid)?;
             println!("{}: {process:?}", told.server);
             ensure!(
                 process.experiment.starts_with("_server_PID_"),

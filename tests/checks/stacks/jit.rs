@@ -183,13 +183,13 @@ fn root_functions_of_python() -> Result<()> {
 /// `is` tells whether a function of the experiment is one of the program's.
 fn shares(load: &[&OsStr], experiment: &str, is: impl Fn(&str, &str) -> bool) -> Result<()> {
     let _machine = Exclusive::take()?;
-    let words: Vec<_> = load.iter().filter_map(|word| word.to_str()).collect();
-    let recorded = record(&["-p", "hi", "-F", "on"], &words, LIMIT)?;
-    let said = &recorded.finished.stdout;
-    let truth: f64 = said
+    let args: Vec<_> = load.iter().filter_map(|word| word.to_str()).collect();
+    let recorded = record(&["-p", "hi", "-F", "on"], &args, LIMIT)?;
+    let output = &recorded.finished.stdout;
+    let truth: f64 = output
         .lines()
         .find_map(|line| line.strip_prefix("SHARE "))
-        .with_context(|| said.clone())?
+        .with_context(|| output.clone())?
         .parse()?;
     let (functions, interval) = functions_of(&recorded, experiment)?;
     // An interpreter's functions have no instructions of their own.

@@ -14,13 +14,13 @@ use experiment_format::stacks::StackEnd;
 use experiment_format::stacks::table::StackTable;
 use serde_json::Value;
 
-use crate::experiment::books::Books;
+use crate::experiment::summary::RunSummary;
 use crate::gprofng::{Table, script};
 use crate::kcollect::Recorded;
 
 /// One tick array's ticks in one state.
 #[derive(Clone, Debug)]
-pub struct Stay {
+pub struct StateInterval {
     /// `CLOCK_MONOTONIC`, nanoseconds, when it was told.
     pub time: u64,
     /// The thread.
@@ -47,7 +47,7 @@ pub struct Sub {
     /// Its process.
     pub pid: u32,
     /// What its threads did.
-    pub stays: Vec<Stay>,
+    pub state_intervals: Vec<StateInterval>,
     /// From its zero to its end, `CLOCK_MONOTONIC` nanoseconds.
     pub end_ns: Option<u64>,
 }
@@ -64,7 +64,7 @@ pub struct Followed {
     /// The founder's ticks of threads, by process and thread.
     pub arrays: BTreeMap<(u32, u64), u64>,
     /// `kcollect.json`, what is read of it often,
-    pub books: Books,
+    pub summary: RunSummary,
     /// and all of it.
     pub json: Value,
     /// The clock interval, nanoseconds.
@@ -100,7 +100,7 @@ impl Followed {
             subs: subs.collect::<Result<_>>()?,
             kernel_cpu,
             arrays,
-            books: Books::of(&founder)?,
+            summary: RunSummary::of(&founder)?,
             json: serde_json::from_slice(&json)?,
             interval_ns: crate::experiment::interval_ns(&founder)?,
             founder,
@@ -137,7 +137,7 @@ impl Followed {
     /// # Errors
     /// When it has nothing of that experiment.
     pub fn ends(&self, sub: &Sub) -> Result<BTreeMap<String, u64>> {
-        let process = self.books.followed()?.named(&sub.name)?;
+        let process = self.summary.followed()?.named(&sub.name)?;
         Ok(process.user_stacks.clone())
     }
 
@@ -146,7 +146,7 @@ impl Followed {
     /// # Errors
     /// When something was.
     pub fn lost_nothing(&self) -> Result<()> {
-        self.books.without(&[
+        self.summary.without(&[
             "ring_full",
             "not_written",
             "absences",
@@ -164,7 +164,7 @@ impl Sub {
         let (stacks, space) = (experiment.stacks()?, experiment.address_space()?);
         let start = experiment.start().tstamp;
         let ticks = experiment.ticks()?;
-        let stays = ticks.map(|tick| stay(&stacks, &space, start, &tick?));
+        let state_intervals = ticks.map(|tick| state_interval(&stacks, &space, start, &tick?));
         let end = experiment.events().iter().find_map(|event| match event {
             LogEvent::Exit { at } => Some(start + at),
             _ => None,
@@ -174,14 +174,17 @@ impl Sub {
             path: path.to_owned(),
             name: name.to_str().context("a name that is text")?.to_owned(),
             pid: experiment.header().pid,
-            stays: stays.collect::<Result<_>>()?,
+            state_intervals: state_intervals.collect::<Result<_>>()?,
             end_ns: end,
         })
     }
 
     /// All its ticks.
     pub fn ticks(&self) -> u64 {
-        self.stays.iter().map(|stay| stay.ticks).sum()
+        self.state_intervals
+            .iter()
+            .map(|state_interval| state_interval.ticks)
+            .sum()
     }
 
     /// The functions in user time, exclusive and inclusive seconds, by stock gprofng.
@@ -199,24 +202,27 @@ impl Sub {
     /// Ticks in user mode, and those of them whose leaf is in a load object that passes.
     pub fn user_ticks(&self, passes: impl Fn(Option<&str>) -> bool) -> (u64, u64) {
         let user = self
-            .stays
+            .state_intervals
             .iter()
-            .filter(|stay| stay.state == Microstate::User.number());
-        user.fold((0, 0), |(all, some), stay| {
-            let leaf = stay.objects.first().and_then(Option::as_deref);
+            .filter(|state_interval| state_interval.state == Microstate::User.number());
+        user.fold((0, 0), |(all, some), state_interval| {
+            let leaf = state_interval.objects.first().and_then(Option::as_deref);
             let passes = passes(leaf);
-            (all + stay.ticks, some + if passes { stay.ticks } else { 0 })
+            (
+                all + state_interval.ticks,
+                some + if passes { state_interval.ticks } else { 0 },
+            )
         })
     }
 
     /// The load object in which most user ticks are.
     pub fn main_object(&self) -> Option<String> {
         let mut by_object = BTreeMap::<&str, u64>::new();
-        for stay in &self.stays {
-            if stay.state == Microstate::User.number()
-                && let Some(Some(object)) = stay.objects.first()
+        for state_interval in &self.state_intervals {
+            if state_interval.state == Microstate::User.number()
+                && let Some(Some(object)) = state_interval.objects.first()
             {
-                *by_object.entry(object).or_default() += stay.ticks;
+                *by_object.entry(object).or_default() += state_interval.ticks;
             }
         }
         let most = by_object.into_iter().max_by_key(|(_, ticks)| *ticks);
@@ -241,7 +247,12 @@ pub fn directories(founder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn stay(stacks: &StackTable, space: &AddressSpace, start: u64, tick: &ClockRecord) -> Result<Stay> {
+fn state_interval(
+    stacks: &StackTable,
+    space: &AddressSpace,
+    start: u64,
+    tick: &ClockRecord,
+) -> Result<StateInterval> {
     const KERNEL: u64 = 1 << 63;
     let stack = tick.stack.and_then(|uid| stacks.get(uid));
     let (frames, end) = stack.map_or((Vec::new(), StackEnd::Complete), |stack| {
@@ -250,7 +261,7 @@ fn stay(stacks: &StackTable, space: &AddressSpace, start: u64, tick: &ClockRecor
     let user: Vec<u64> = frames.into_iter().filter(|pc| *pc < KERNEL).collect();
     let at = tick.time.saturating_sub(start);
     let object = |pc: &u64| Some(space.find(*pc, at)?.object.to_owned());
-    Ok(Stay {
+    Ok(StateInterval {
         time: tick.time,
         tid: tick.thread,
         state: tick.state,

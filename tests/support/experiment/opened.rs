@@ -31,18 +31,18 @@ pub struct Opened {
 /// When gprofng complains or shows other ticks than there are in the file, and when our report
 /// fails or shows others.
 pub fn opened(experiment: &Path) -> Result<Opened> {
-    let said = gprofng::script(
+    let output = gprofng::script(
         &["metrics e.kcpu:i.kcpu:name", "functions", "header"],
         experiment,
     )?;
     // What was not archived, since there was no time for it, is a fact. All that was said is long,
     // and not for a message.
-    let mut complaints = said.complaints();
+    let mut complaints = output.complaints();
     complaints.retain(|line| !line.contains("Can't open file: "));
     ensure!(complaints.is_empty(), "gprofng complains: {complaints:#?}");
     let ticks = experiment::ticks(experiment)?;
     let interval = experiment::interval_ns(experiment)?;
-    let shown = said
+    let shown = output
         .table(2)
         .find("<Total>")
         .map_or(0.0, |row| row.values[0])
@@ -60,15 +60,15 @@ pub fn opened(experiment: &Path) -> Result<Opened> {
     );
     Ok(Opened {
         ticks,
-        closed: !said.text.contains("not closed"),
+        closed: !output.text.contains("not closed"),
     })
 }
 
 /// Seconds of Kernel CPU time in our report of all functions.
 fn reported(experiment: &Path) -> Result<f64> {
-    let words = ["functions", "-m", "e.kcpu:name", "-n", "1", "--json"];
+    let args = ["functions", "-m", "e.kcpu:name", "-n", "1", "--json"];
     let mut report = command(["report".as_ref(), experiment.as_os_str()])?;
-    let finished = run(report.args(words), LIMIT)?;
+    let finished = run(report.args(args), LIMIT)?;
     if finished.code() == EMPTY {
         return Ok(0.0);
     }

@@ -25,7 +25,7 @@ use anyhow::{Context, Result, bail, ensure};
 use experiment_format::microstate::Microstate;
 use serde::Deserialize;
 
-use crate::experiment::books::{Books, CpuBooks};
+use crate::experiment::summary::{CpuStats, RunSummary};
 use crate::oracle::statistics::{Band, Pair};
 use crate::workload::truth::{Truth, accounting_hz};
 
@@ -221,13 +221,13 @@ impl States {
     ///
     /// # Errors
     /// When they differ by more than chance; the message has all the numbers.
-    pub fn busy_time(&self, books: &Books, stolen_ns: f64) -> Result<()> {
-        let interval = books.interval_us * 1e3;
-        let recorded: f64 = books.cpus.iter().map(|cpu| cpu.recorded_ns).sum();
-        let busy: u64 = books.cpus.iter().map(|cpu| cpu.ticks() - cpu.idle).sum();
+    pub fn busy_time(&self, summary: &RunSummary, stolen_ns: f64) -> Result<()> {
+        let interval = summary.interval_us * 1e3;
+        let recorded: f64 = summary.cpus.iter().map(|cpu| cpu.recorded_ns).sum();
+        let busy: u64 = summary.cpus.iter().map(|cpu| cpu.ticks() - cpu.idle).sum();
         // Interrupts at work on idle CPUs are no thread's.
         let busy = busy - self.row(0).map_or(0, |row| row.ticks);
-        let all: u64 = books.cpus.iter().map(CpuBooks::ticks).sum();
+        let all: u64 = summary.cpus.iter().map(CpuStats::ticks).sum();
         let cpu_ns = self.processes.iter().map(Row::cpu_s).sum::<f64>() * 1e9;
         ensure!(
             cpu_ns <= recorded * 1.001,
@@ -518,13 +518,13 @@ mod tests {
         (account, truth)
     }
 
-    fn busy(ticks: u64) -> Books {
+    fn busy(ticks: u64) -> RunSummary {
         let text = format!(
             r#"{{"interval_us": 997, "elapsed_s": 4, "ticks": 4012, "losses": {{}}, "cpus":
             [{{"cpu": 0, "recorded_ns": 4e9, "user": {ticks}, "kernel": 0, "idle": {}, "lost": 0}}]}}"#,
             4012 - ticks
         );
-        Books::parse(&text).unwrap()
+        RunSummary::parse(&text).unwrap()
     }
 
     #[test]

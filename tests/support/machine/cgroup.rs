@@ -161,8 +161,8 @@ impl Clock {
             self.group.join("cgroup.procs").display()
         );
         let shell = ["sh", "-c", &enter, "sh"];
-        let words = shell.iter().chain(load);
-        words.map(|word| (*word).to_owned()).collect()
+        let args = shell.iter().chain(load);
+        args.map(|word| (*word).to_owned()).collect()
     }
 
     /// For how long its processes were on CPUs, seconds.
@@ -207,7 +207,7 @@ fn own_name() -> String {
 pub(crate) fn hierarchy(mounts: &str, controller: &str) -> Result<Hierarchy> {
     let mut second = None;
     for line in mounts.lines() {
-        // proc_pid_mountinfo(5): the mount point is the fifth word; type, source and options follow
+        // proc_pid_mountinfo(5): the mount point is the fifth field; type, source and options follow
         // a dash.
         let Some((mount, kind)) = line.split_once(" - ") else {
             continue;
@@ -215,8 +215,8 @@ pub(crate) fn hierarchy(mounts: &str, controller: &str) -> Result<Hierarchy> {
         let Some(point) = mount.split(' ').nth(4).map(PathBuf::from) else {
             continue;
         };
-        let words: Vec<_> = kind.split(' ').collect();
-        match words[..] {
+        let fields: Vec<_> = kind.split(' ').collect();
+        match fields[..] {
             ["cgroup", _, options] if options.split(',').any(|option| option == controller) => {
                 return Ok(Hierarchy::First(point));
             }
@@ -232,9 +232,9 @@ pub(crate) fn hierarchy(mounts: &str, controller: &str) -> Result<Hierarchy> {
 /// The group that this process is in, or the root where a container hides it.
 fn home(hierarchy: &Hierarchy, groups: &str) -> PathBuf {
     let path = groups.lines().find_map(|line| {
-        let mut words = line.splitn(3, ':').skip(1);
-        let controllers = words.next()?;
-        let path = words.next()?;
+        let mut fields = line.splitn(3, ':').skip(1);
+        let controllers = fields.next()?;
+        let path = fields.next()?;
         let it = match hierarchy {
             Hierarchy::First(_) => controllers.split(',').any(|name| name == "cpu"),
             Hierarchy::Second(_) => controllers.is_empty(),

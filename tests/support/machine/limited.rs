@@ -9,7 +9,7 @@ use std::thread::sleep;
 
 use anyhow::{Context, Result};
 
-use crate::command::GLANCE;
+use crate::command::POLL_INTERVAL;
 use crate::machine::cgroup::{Hierarchy, has_word, hierarchy, write};
 
 /// A group with one limit. It is removed when this value is dropped, by when what was started in it
@@ -63,12 +63,12 @@ impl Limited {
     }
 
     /// A program that joins the group before it begins.
-    pub fn command<A: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = A>) -> Command {
+    pub fn command<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
         let mut command = Command::new("sh");
         command
             .args(["-c", "echo $$ >\"$0\" && exec \"$@\""])
             .arg(self.group.join("cgroup.procs"))
-            .args(words);
+            .args(args);
         command
     }
 }
@@ -79,7 +79,7 @@ impl Drop for Limited {
         // group behind, which costs nothing.
         for _ in 0..100 {
             match fs::remove_dir(&self.group) {
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => sleep(GLANCE),
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => sleep(POLL_INTERVAL),
                 _ => break,
             }
         }

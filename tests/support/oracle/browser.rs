@@ -38,7 +38,7 @@ pub struct Browser {
     child: Child,
     orders: ChildStdin,
     answers: Receiver<Value>,
-    said: File,
+    output: File,
     number: u64,
     session: String,
     complaints: Vec<String>,
@@ -59,7 +59,7 @@ impl Browser {
             .find(|program| program.is_file())
             .context("no Chromium is installed; scripts/packages.sh test installs it")?;
         let profile = tempfile::tempdir()?;
-        let said = tempfile::tempfile()?;
+        let output = tempfile::tempfile()?;
         let mut child = Command::new("sh")
             .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null"])
             .arg(program)
@@ -80,7 +80,7 @@ impl Browser {
             ])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(said.try_clone()?)
+            .stderr(output.try_clone()?)
             .spawn()?;
         let orders = child.stdin.take().context("no pipe")?;
         let answers = listen(child.stdout.take().context("no pipe")?);
@@ -88,7 +88,7 @@ impl Browser {
             child,
             orders,
             answers,
-            said,
+            output,
             number: 0,
             session: String::new(),
             complaints: Vec::new(),
@@ -133,10 +133,10 @@ impl Browser {
 
     fn next(&mut self, waiting_for: &str) -> Result<Value> {
         let Ok(message) = self.answers.recv_timeout(PATIENCE) else {
-            let mut said = String::new();
-            self.said.rewind()?;
-            self.said.read_to_string(&mut said)?;
-            bail!("the browser doesn't answer to {waiting_for}; it said:\n{said}");
+            let mut output = String::new();
+            self.output.rewind()?;
+            self.output.read_to_string(&mut output)?;
+            bail!("the browser doesn't answer to {waiting_for}; it said:\n{output}");
         };
         let parameters = &message["params"];
         match message["method"].as_str() {

@@ -43,11 +43,11 @@ impl CallTree {
     /// When gprofng fails or complains, or shows no tree.
     pub fn of(experiment: &Path) -> Result<Self> {
         let metrics = STATES.map(|state| format!("i.{state}")).join(":");
-        let said = script(
+        let output = script(
             &[&format!("metrics {metrics}:name"), "calltree"],
             experiment,
         )?;
-        let text = said.content()?.text;
+        let text = output.content()?.text;
         let tree = Self::parse(&text);
         ensure!(
             tree.nodes.first().is_some_and(|node| node.path.is_empty()),

@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn each_variant_differs_from_the_program_and_from_the_others() {
         let directory = tempfile::tempdir().unwrap();
-        let program = Path::new(crate::workload::quarry::QUARRY);
+        let program = Path::new(crate::workload::proctorture::PROCTORTURE);
         let made = variants(program, directory.path()).unwrap();
         let mut all: Vec<_> = made.keys().map(|path| fs::read(path).unwrap()).collect();
         all.push(fs::read(program).unwrap());

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use experiment_format::microstate::Microstate;
 
-use crate::workload::ledger::{Account, Instant};
+use crate::workload::thread_times::{Account, Instant};
 
 /// Where it is.
 pub const PROGRAM: &str = env!("COMPAT32_PROGRAM");
@@ -87,7 +87,7 @@ fn instant(written: &[u8]) -> Result<Instant> {
     Ok(Instant {
         wall_ns,
         cpu_ns,
-        waited_ns: crate::workload::ledger::parse_waited(text)?,
+        waited_ns: crate::workload::thread_times::parse_waited(text)?,
     })
 }
 

@@ -134,15 +134,15 @@ impl Load {
 
     /// Its command line, to work for so long on a CPU. `sibling` is the path of any of the
     /// workloads.
-    pub fn words(&self, sibling: &Path, seconds: &str, cpu: usize) -> Vec<String> {
+    pub fn args(&self, sibling: &Path, seconds: &str, cpu: usize) -> Vec<String> {
         let program = sibling.with_file_name(self.program);
-        let mut words = vec![
+        let mut args = vec![
             program.display().to_string(),
             seconds.to_owned(),
             cpu.to_string(),
         ];
-        words.extend(self.variant.map(str::to_owned));
-        words
+        args.extend(self.variant.map(str::to_owned));
+        args
     }
 }
 

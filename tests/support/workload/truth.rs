@@ -5,7 +5,7 @@
 //! accounting the *sum* of user and system time is exact and the *split* is itself a sample, taken
 //! [`accounting_hz`] times a second; a check that compares the split has to allow for both samples.
 //!
-//! Where the rest of its time went, a workload knows from its [`Ledger`], for the calls that it
+//! Where the rest of its time went, a workload knows from its [`ThreadTimes`], for the calls that it
 //! made through [`Work::blocked`].
 
 use std::io::Write;
@@ -21,7 +21,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{stolen_everywhere, stolen_since};
-use crate::workload::ledger::{Account, Ledger};
+use crate::workload::thread_times::{Account, ThreadTimes};
 
 /// A name that a process had from a moment on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,7 +155,7 @@ impl Truth {
 pub struct Work {
     truth: Truth,
     until_ns: u64,
-    ledger: Ledger,
+    thread_times: ThreadTimes,
     others: Account,
     stolen_ns: f64,
 }
@@ -181,7 +181,7 @@ impl Work {
         );
         pin(cpu)?;
         let stolen_ns = stolen_everywhere()?;
-        let ledger = Ledger::start()?;
+        let thread_times = ThreadTimes::start()?;
         let start_ns = monotonic_ns()?;
         let span = u64::try_from(Duration::from_secs_f64(seconds).as_nanos())?;
         Ok(Self {
@@ -193,7 +193,7 @@ impl Work {
                 ..Truth::default()
             },
             until_ns: start_ns + span,
-            ledger,
+            thread_times,
             others: Account::default(),
             stolen_ns,
         })
@@ -204,7 +204,7 @@ impl Work {
     /// # Errors
     /// When the clocks cannot be read. What the call returns is the caller's to judge.
     pub fn blocked<T>(&mut self, state: Microstate, call: impl FnOnce() -> T) -> Result<T> {
-        self.ledger.blocked(state, call)
+        self.thread_times.blocked(state, call)
     }
 
     /// Notes the account of threads that have ended.
@@ -251,7 +251,7 @@ impl Work {
     /// When the clock or the account cannot be read.
     pub fn end(mut self, operations: u64) -> Result<()> {
         self.truth.end_ns = monotonic_ns()?;
-        self.others.add(&self.ledger.end()?);
+        self.others.add(&self.thread_times.end()?);
         self.truth.operations = operations;
         self.truth.stolen_s = stolen_since(self.stolen_ns)? / 1e9;
         self.truth

@@ -240,8 +240,8 @@ fn root_a_process_is_all_its_threads() -> Result<()> {
     )?;
     let before = count(&bound.sample()?, 0);
     drop(child.stdin.take());
-    let said = child.wait_with_output()?;
-    let threads = Counted::find_all(&String::from_utf8(said.stdout)?);
+    let output = child.wait_with_output()?;
+    let threads = Counted::find_all(&String::from_utf8(output.stdout)?);
     let faults: u64 = threads.iter().map(|thread| thread.faults).sum();
     let all = count(&bound.sample()?, 0) - before;
     // What the first thread did before, between and after is in it too.

@@ -43,12 +43,12 @@ fn root_nobody_is_denied_with_the_cure() -> Result<()> {
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
     let program = directory.path().join("kcollect");
     fs::copy(binary()?, &program)?;
-    for (words, place) in [
+    for (args, place) in [
         (&["stat", "-N", "1", "-p", "0.1"] as &[&str], "on CPU 0"),
         (&["track", "true"], "on thread"),
     ] {
         let mut command = Command::new(&program);
-        command.args(words).uid(NOBODY).gid(NOBODY).current_dir("/");
+        command.args(args).uid(NOBODY).gid(NOBODY).current_dir("/");
         let finished = run(&mut command, LIMIT)?;
         ensure!(
             finished.code() == 77
@@ -104,11 +104,11 @@ fn root_what_is_not_there_is_named() -> Result<()> {
         finished.code() == 66 && finished.stderr.contains("no such process"),
         "{finished}"
     );
-    for (words, code) in [
+    for (args, code) in [
         (["track", "/no/such/program"], 127),
         (["track", "/etc/passwd"], 126),
     ] {
-        let finished = run(&mut command(words)?, LIMIT)?;
+        let finished = run(&mut command(args)?, LIMIT)?;
         ensure!(finished.code() == code, "{finished}");
     }
     let finished = run(&mut command(["track", "-c", "page-fault", "true"])?, LIMIT)?;

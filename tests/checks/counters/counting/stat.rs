@@ -18,7 +18,7 @@ const EVENTS: [&str; 3] = ["cpu-clock", "context-switches", "page-faults"];
 #[test]
 fn root_the_total_is_the_sum_of_the_cpus() -> Result<()> {
     let _machine = Exclusive::take()?;
-    let words = [
+    let args = [
         "stat",
         "-p",
         "0.25",
@@ -28,7 +28,7 @@ fn root_the_total_is_the_sum_of_the_cpus() -> Result<()> {
         "-c",
         &EVENTS.join(","),
     ];
-    let finished = run(&mut command(words)?, LIMIT)?.succeeded()?;
+    let finished = run(&mut command(args)?, LIMIT)?.succeeded()?;
     let rows = rows(&finished);
     let cpus = online_cpus()?.len();
     ensure!(of(&rows, "tick").count() == 4 * cpus, "{finished}");
@@ -58,8 +58,8 @@ fn root_a_cpu_that_goes_keeps_its_counts_and_is_counted_when_it_comes() -> Resul
         ));
         return Ok(());
     }
-    let words = ["stat", "-p", "0.2", "--json", "-c", &EVENTS.join(",")];
-    let stat = Running::start(&mut command(words)?, LIMIT)?;
+    let args = ["stat", "-p", "0.2", "--json", "-c", &EVENTS.join(",")];
+    let stat = Running::start(&mut command(args)?, LIMIT)?;
     sleep(Duration::from_millis(700));
     let offline = Offline::take(cpu)?;
     sleep(Duration::from_millis(700));
@@ -69,10 +69,10 @@ fn root_a_cpu_that_goes_keeps_its_counts_and_is_counted_when_it_comes() -> Resul
     let finished = stat.finish()?.succeeded()?;
     let rows = rows(&finished);
     let of_cpu = rows.iter().filter(|row| row["cpu"] == cpu);
-    let words: Vec<_> = of_cpu.filter_map(|row| row["event"].as_str()).collect();
-    let changes: Vec<_> = words.iter().filter(|word| **word != "tick").collect();
+    let events: Vec<_> = of_cpu.filter_map(|row| row["event"].as_str()).collect();
+    let changes: Vec<_> = events.iter().filter(|event| **event != "tick").collect();
     ensure!(changes == [&"offline", &"online"], "{finished}");
-    ensure!(words.last() == Some(&"tick"), "{finished}");
+    ensure!(events.last() == Some(&"tick"), "{finished}");
     let total = of(&rows, "total").next().context("no total")?;
     for event in EVENTS {
         let counted = rows

@@ -37,9 +37,9 @@ pub(crate) fn count(row: &Value, event: &str) -> u64 {
     row["counts"][event]["count"].as_u64().unwrap_or(u64::MAX)
 }
 
-fn tracked(words: &[&str]) -> Result<(Vec<Value>, Finished)> {
+fn tracked(args: &[&str]) -> Result<(Vec<Value>, Finished)> {
     let mut all = vec!["track", "--json"];
-    all.extend(words);
+    all.extend(args);
     let finished = run(&mut command(all)?, LIMIT)?.succeeded()?;
     let rows = rows(&finished);
     let incomplete = rows.iter().find(|row| row["incomplete"] == true);
@@ -153,8 +153,8 @@ fn root_forks_execs_and_ends_have_their_rows() -> Result<()> {
 fn root_ticks_add_up_and_the_command_has_its_status() -> Result<()> {
     let _machine = Exclusive::take()?;
     let script = "i=0; while [ $i -lt 20 ]; do i=$((i+1)); sleep 0.02; done; exit 7";
-    let words = ["track", "-T", "0.1", "--json", "sh", "-c", script];
-    let finished = run(&mut command(words)?, LIMIT)?;
+    let args = ["track", "-T", "0.1", "--json", "sh", "-c", script];
+    let finished = run(&mut command(args)?, LIMIT)?;
     ensure!(finished.code() == 7, "{finished}");
     let rows = rows(&finished);
     adds_up(&rows, &["page-faults", "context-switches", "task-clock"])?;
@@ -183,19 +183,19 @@ fn root_ticks_add_up_and_the_command_has_its_status() -> Result<()> {
 fn root_a_process_is_caught_in_the_middle() -> Result<()> {
     let _machine = Exclusive::take()?;
     const PAGES: u64 = 40;
-    let mut words = Command::new(workload!("counted"));
-    let mut churn = Running::start(words.args(["churn", "3000", &PAGES.to_string()]), LIMIT)?;
+    let mut args = Command::new(workload!("counted"));
+    let mut churn = Running::start(args.args(["churn", "3000", &PAGES.to_string()]), LIMIT)?;
     std::thread::sleep(Duration::from_millis(300));
     let pid = churn.pid().to_string();
-    let words = ["track", "-c", "page-faults", "--json", "-p", &pid];
+    let args = ["track", "-c", "page-faults", "--json", "-p", &pid];
     // What is born between two counters of the thread that bears it differs each time.
     let mut looks = Vec::new();
     let began = Instant::now();
     while began.elapsed() < LOOKING {
-        let brief = [&words[..], &["-T", "0.02", "-N", "1"]].concat();
+        let brief = [&args[..], &["-T", "0.02", "-N", "1"]].concat();
         looks.push(run(&mut command(brief)?, LIMIT)?.succeeded()?);
     }
-    let to_the_end = [&words[..], &["-T", "0.3"]].concat();
+    let to_the_end = [&args[..], &["-T", "0.3"]].concat();
     looks.push(run(&mut command(to_the_end)?, LIMIT)?.succeeded()?);
     ensure!(churn.ended()?, "it ended before the process did");
     let mut own: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
@@ -250,8 +250,8 @@ fn root_what_is_tracked_goes_on_after_it() -> Result<()> {
     let _machine = Exclusive::take()?;
     let mut sleep = Running::start(Command::new("sleep").arg("20"), LIMIT)?;
     let pid = sleep.pid().to_string();
-    let words = ["track", "-T", "0.2", "-N", "3", "-n", "-t", "-p", &pid];
-    let finished = run(&mut command(words)?, LIMIT)?.succeeded()?;
+    let args = ["track", "-T", "0.2", "-N", "3", "-n", "-t", "-p", &pid];
+    let finished = run(&mut command(args)?, LIMIT)?.succeeded()?;
     let lines: Vec<_> = finished.stdout.lines().collect();
     // Three ticks, the rest of the time, the total; no header.
     ensure!(lines.len() == 5, "{finished}");

@@ -1,5 +1,5 @@
 /*
- * bystander SECONDS: blocks in system calls of many kinds and says what came in between, which should be nothing.
+ * background_load SECONDS: blocks in system calls of many kinds and says what came in between, which should be nothing.
  *
  * A profiler that sent a signal to sample a stack, or attached to a process, would be seen here: handlers count the signals, none
  * of them restarts a call, and every call that ends otherwise than it should is counted by kind. What the process was started with
@@ -298,7 +298,7 @@ static enum end call_connect(void)
 	return gives(0, result);
 }
 
-static char lock_path[] = "/tmp/bystander-XXXXXX";
+static char lock_path[] = "/tmp/background_load-XXXXXX";
 
 static void *hold_locks(void *unused)
 {
@@ -441,7 +441,7 @@ static void prepare(void)
 	check(bind(listening, (struct sockaddr *)&unnamed, sizeof(sa_family_t)) == 0 && listen(listening, 1) == 0, "listen");
 	check(setsockopt(listening, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait) == 0, "setsockopt");
 	check((backlog = socket(AF_UNIX, SOCK_STREAM, 0)) >= 0, "socket");
-	snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "bystander-%d", getpid());
+	snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "background_load-%d", getpid());
 	check(bind(backlog, (struct sockaddr *)&address, sizeof address) == 0 && listen(backlog, 0) == 0, "listen");
 	/* The last connection may be accepted already: no other comes, and the acceptor has to see that the work is over. */
 	check(setsockopt(backlog, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait) == 0, "setsockopt");
@@ -520,7 +520,7 @@ int main(int argument_count, char **arguments, char **environment)
 	int64_t until;
 
 	if (seconds <= 0) {
-		fprintf(stderr, "usage: bystander SECONDS\n");
+		fprintf(stderr, "usage: background_load SECONDS\n");
 		return 64;
 	}
 	print_origin(environment);

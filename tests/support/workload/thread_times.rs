@@ -10,7 +10,7 @@
 //! the kernel leaves out of the second the wait of a thread that was preempted when it had declared
 //! itself asleep and was not off its CPU yet.
 //!
-//! Nothing is guessed: blocked time outside of [`Ledger::blocked`] is in no state, and the check
+//! Nothing is guessed: blocked time outside of [`ThreadTimes::blocked`] is in no state, and the check
 //! that reads the account refuses a workload that cannot explain its own life.
 
 use std::fs::File;
@@ -94,7 +94,7 @@ impl Instant {
 /// The ledger of the thread that made it. It belongs to no other thread: two of its clocks are the
 /// thread's own.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct ThreadTimes {
     schedstat: File,
     start: Instant,
     /// By number of the state. What is less than nothing counts against what is more: of two
@@ -102,7 +102,7 @@ pub struct Ledger {
     blocked_ns: [i64; Microstate::PER_THREAD],
 }
 
-impl Ledger {
+impl ThreadTimes {
     /// Starts now. What the thread has run and waited since its birth is in its account; only what
     /// blocked it before now is not, and for a new thread that is nothing.
     ///
@@ -205,11 +205,11 @@ mod tests {
 
     #[test]
     fn a_sleep_is_noted_where_it_belongs() {
-        let mut ledger = Ledger::start().unwrap();
-        ledger
+        let mut thread_times = ThreadTimes::start().unwrap();
+        thread_times
             .blocked(Microstate::Sleep, || sleep(Duration::from_millis(20)))
             .unwrap();
-        let account = ledger.end().unwrap();
+        let account = thread_times.end().unwrap();
         let slept = account.off_cpu_ns[Microstate::Sleep as usize];
         assert!(
             slept > 15_000_000 && slept <= account.lived_ns,

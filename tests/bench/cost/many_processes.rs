@@ -30,7 +30,7 @@ const COMPILER: &str = "clang";
 
 /// Processes that wake up five times a second and work a little, and the sources for a compiler.
 #[derive(Debug)]
-struct Crowd {
+struct ManyProcesses {
     running: Running,
     tree: TempDir,
 }
@@ -73,11 +73,11 @@ pub(crate) fn measure(
 }
 
 fn watch(setting: &Setting, time: Duration) -> Result<(Took, Option<f64>)> {
-    let crowd = Crowd::start()?;
+    let many_processes = ManyProcesses::start()?;
     let profiler = setting.start()?;
     let (start, before) = (Instant::now(), profiler.cpu()?);
     while start.elapsed() < time {
-        bench(compile(crowd.tree.path(), COMPILER))?;
+        bench(compile(many_processes.tree.path(), COMPILER))?;
     }
     let (watched, after) = (start.elapsed(), profiler.cpu()?);
     let share = before
@@ -86,7 +86,7 @@ fn watch(setting: &Setting, time: Duration) -> Result<(Took, Option<f64>)> {
     Ok((profiler.stop()?, share))
 }
 
-impl Crowd {
+impl ManyProcesses {
     fn start() -> Result<Self> {
         let script = format!(
             "for (2..{PROCESSES}) {{ last unless fork }} \
@@ -95,17 +95,17 @@ impl Crowd {
         let mut command = Command::new("perl");
         command.args(["-e", &script]).process_group(0);
         let running = Running::start(&mut command, LIMIT)?;
-        let crowd = Self {
+        let many_processes = Self {
             running,
             tree: sources::make()?,
         };
         // Once compiled, all of them are there, and what the compiler reads is in memory.
-        bench(compile(crowd.tree.path(), COMPILER))?;
-        Ok(crowd)
+        bench(compile(many_processes.tree.path(), COMPILER))?;
+        Ok(many_processes)
     }
 }
 
-impl Drop for Crowd {
+impl Drop for ManyProcesses {
     fn drop(&mut self) {
         // That there is none any more is as well.
         let _ = killpg(self.running.pid(), Signal::SIGKILL);

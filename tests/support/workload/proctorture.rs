@@ -1,4 +1,4 @@
-//! The programs that are hard to follow: `workloads/quarry.c`, which says what they can do, and its
+//! The programs that are hard to follow: `workloads/proctorture.c`, which says what they can do, and its
 //! kin.
 
 use std::ffi::OsStr;
@@ -10,9 +10,9 @@ use anyhow::{Context, Result};
 
 use crate::command::{Finished, Running};
 
-/// Does one deed after the other, as its arguments say.
-pub const QUARRY: &str = env!("QUARRY_PROGRAM");
-/// A program of 32 bits without libraries, which knows the deed `one`: `burn_narrow`, called by
+/// Does one action after the other, as its arguments say.
+pub const PROCTORTURE: &str = env!("PROCTORTURE_PROGRAM");
+/// A program of 32 bits without libraries, which knows the action `one`: `burn_narrow`, called by
 /// `call_narrow`.
 pub const NARROW: &str = env!("NARROW_PROGRAM");
 /// The same of 64 bits: `burn_inside`, called by `call_inside`.
@@ -23,10 +23,10 @@ pub const OUTSIDE: &str = env!("OUTSIDE_PROGRAM");
 /// `leaf_two`, `middle_two`.
 pub const SWAPPED: [&str; 2] = [env!("SWAPPED_ONE_PROGRAM"), env!("SWAPPED_TWO_PROGRAM")];
 
-/// A quarry does what it has to in this time, also on a machine that is busy.
+/// A proctorture does what it has to in this time, also on a machine that is busy.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What a quarry said: `PID WORD NUMBER...`, a line for each thing.
+/// What a proctorture said: `PID WORD NUMBER...`, a line for each thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
     /// Who said it, by its own idea of its number.
@@ -37,12 +37,12 @@ pub struct Word {
     pub numbers: Vec<u64>,
 }
 
-/// Starts a program with deeds.
+/// Starts a program with actions.
 ///
 /// # Errors
 /// When it cannot be started.
-pub fn start<A: AsRef<OsStr>>(program: impl AsRef<Path>, deeds: &[A]) -> Result<Running> {
-    Running::start(Command::new(program.as_ref()).args(deeds), LIMIT)
+pub fn start<A: AsRef<OsStr>>(program: impl AsRef<Path>, actions: &[A]) -> Result<Running> {
+    Running::start(Command::new(program.as_ref()).args(actions), LIMIT)
 }
 
 /// Its number.
@@ -59,19 +59,19 @@ pub fn finish(all: Vec<Running>) -> Result<Vec<Finished>> {
 }
 
 /// What a program said in words.
-pub fn words(said: &str) -> Vec<Word> {
-    said.lines().filter_map(word).collect()
+pub fn words(output: &str) -> Vec<Word> {
+    output.lines().filter_map(word).collect()
 }
 
 /// The first word of this kind.
 ///
 /// # Errors
 /// When there is none.
-pub fn find_word(said: &str, wanted: &str) -> Result<Word> {
-    words(said)
+pub fn find_word(output: &str, wanted: &str) -> Result<Word> {
+    words(output)
         .into_iter()
         .find(|word| word.word == wanted)
-        .with_context(|| format!("nobody said {wanted} in {said:?}"))
+        .with_context(|| format!("nobody said {wanted} in {output:?}"))
 }
 
 fn word(line: &str) -> Option<Word> {
@@ -83,8 +83,8 @@ fn word(line: &str) -> Option<Word> {
     })
 }
 
-/// The deed that gives a process this name.
-pub fn name_deed(name: &[u8]) -> String {
+/// The action that gives a process this name.
+pub fn name_action(name: &[u8]) -> String {
     let digits: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("name:{digits}")
 }
@@ -95,15 +95,15 @@ mod tests {
 
     #[test]
     fn words_are_found_among_other_lines() {
-        let said = "run time 3 s\n7 first 123\n8 swapped 1 2 3\n";
-        let word = find_word(said, "swapped").unwrap();
+        let output = "run time 3 s\n7 first 123\n8 swapped 1 2 3\n";
+        let word = find_word(output, "swapped").unwrap();
         assert_eq!((word.pid, word.numbers), (8, vec![1, 2, 3]));
-        assert_eq!(words(said).len(), 2);
-        assert!(find_word(said, "second").is_err());
+        assert_eq!(words(output).len(), 2);
+        assert!(find_word(output, "second").is_err());
     }
 
     #[test]
     fn a_name_is_spelled_in_hexadecimal_digits() {
-        assert_eq!(name_deed(b"a\n\xff"), "name:610aff");
+        assert_eq!(name_action(b"a\n\xff"), "name:610aff");
     }
 }

@@ -12,33 +12,33 @@ use serde::Deserialize;
 
 /// The account.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Books {
+pub struct RunSummary {
     /// The clock interval, microseconds.
     pub interval_us: f64,
     /// From the first to the last instant of the run, seconds.
     pub elapsed_s: f64,
     /// What each CPU lived through.
-    pub cpus: Vec<CpuBooks>,
+    pub cpus: Vec<CpuStats>,
     /// Ticks in the experiment.
     pub ticks: u64,
     /// What is missing or impaired, by cause.
     pub losses: BTreeMap<String, i64>,
     /// The followed processes, where any could be followed.
-    followed: Option<FollowedBooks>,
+    followed: Option<FollowedStats>,
 }
 
 /// The followed processes.
 #[derive(Clone, Debug, Deserialize)]
-pub struct FollowedBooks {
+pub struct FollowedStats {
     /// One by one.
-    pub processes: Vec<ProcessBooks>,
+    pub processes: Vec<ProcessStats>,
     /// What was lost.
     pub losses: BTreeMap<String, u64>,
 }
 
 /// One followed process.
 #[derive(Clone, Debug, Deserialize)]
-pub struct ProcessBooks {
+pub struct ProcessStats {
     /// Its number.
     pub pid: i32,
     /// The name of its experiment's directory, in the founder's.
@@ -55,7 +55,7 @@ pub struct ProcessBooks {
 
 /// The account of one CPU, in ticks.
 #[derive(Clone, Debug, Deserialize)]
-pub struct CpuBooks {
+pub struct CpuStats {
     /// Its id.
     pub cpu: usize,
     /// For how long its ticks were taken, nanoseconds.
@@ -73,7 +73,7 @@ pub struct CpuBooks {
 /// Losses that take ticks or events away. The others say what is impaired.
 const LOSSES: [&str; 4] = ["ring_full", "not_written", "unaccounted", "sideband"];
 
-impl Books {
+impl RunSummary {
     /// Those of an experiment.
     ///
     /// # Errors
@@ -96,10 +96,10 @@ impl Books {
     ///
     /// # Errors
     /// When there are none.
-    pub fn cpu(&self, cpu: usize) -> Result<&CpuBooks> {
+    pub fn cpu(&self, cpu: usize) -> Result<&CpuStats> {
         self.cpus
             .iter()
-            .find(|books| books.cpu == cpu)
+            .find(|summary| summary.cpu == cpu)
             .with_context(|| format!("no books of CPU {cpu}: {self:?}"))
     }
 
@@ -107,7 +107,7 @@ impl Books {
     ///
     /// # Errors
     /// When nobody was followed.
-    pub fn followed(&self) -> Result<&FollowedBooks> {
+    pub fn followed(&self) -> Result<&FollowedStats> {
         self.followed.as_ref().context("nobody is followed")
     }
 
@@ -135,7 +135,7 @@ impl Books {
     }
 }
 
-impl CpuBooks {
+impl CpuStats {
     /// All ticks of the CPU.
     pub fn ticks(&self) -> u64 {
         self.user + self.kernel + self.idle
@@ -157,9 +157,9 @@ impl CpuBooks {
     }
 }
 
-impl FollowedBooks {
+impl FollowedStats {
     /// All that a number stands for: of a number that was given again there are several.
-    pub fn all(&self, pid: i32) -> impl Iterator<Item = &ProcessBooks> {
+    pub fn all(&self, pid: i32) -> impl Iterator<Item = &ProcessStats> {
         self.processes
             .iter()
             .filter(move |process| process.pid == pid)
@@ -169,7 +169,7 @@ impl FollowedBooks {
     ///
     /// # Errors
     /// When there is none, or more than one.
-    pub fn one(&self, experiment: &Path, pid: i32) -> Result<(&ProcessBooks, PathBuf)> {
+    pub fn one(&self, experiment: &Path, pid: i32) -> Result<(&ProcessStats, PathBuf)> {
         let found: Vec<_> = self.all(pid).collect();
         match found.as_slice() {
             [one] => Ok((one, experiment.join(&one.experiment))),
@@ -181,7 +181,7 @@ impl FollowedBooks {
     ///
     /// # Errors
     /// When there is none.
-    pub fn named(&self, experiment: &str) -> Result<&ProcessBooks> {
+    pub fn named(&self, experiment: &str) -> Result<&ProcessStats> {
         self.processes
             .iter()
             .find(|process| process.experiment == experiment)
@@ -214,20 +214,20 @@ mod tests {
             "losses": {"ring_full": 0, "not_written": 0, "unaccounted": 0, "sideband": 0, "unnamed": 3},
             "followed": {"processes": [{"pid": 7, "experiment": "_a_PID_7.1.er", "ticks": 11, "mpi_rank": 3,
             "user_stacks": {"complete": 9, "deep": 1, "missing": 0, "exiting": 1, "guessed": 2}}], "losses": {"copies": 0}}}"#;
-        let mut books = Books::parse(text).unwrap();
-        assert_eq!(books.cpu(1).unwrap().ticks(), 5);
-        assert!(books.cpu(1).unwrap().elapsed(1000.0, 1).is_ok());
-        assert!(books.cpu(1).unwrap().elapsed(1450.0, 1).is_err());
-        assert!(books.cpu(1).unwrap().elapsed(1450.0, 2).is_ok());
-        assert!(books.cpu(0).is_err());
-        books.complete().unwrap();
-        let followed = books.followed().unwrap();
+        let mut summary = RunSummary::parse(text).unwrap();
+        assert_eq!(summary.cpu(1).unwrap().ticks(), 5);
+        assert!(summary.cpu(1).unwrap().elapsed(1000.0, 1).is_ok());
+        assert!(summary.cpu(1).unwrap().elapsed(1450.0, 1).is_err());
+        assert!(summary.cpu(1).unwrap().elapsed(1450.0, 2).is_ok());
+        assert!(summary.cpu(0).is_err());
+        summary.complete().unwrap();
+        let followed = summary.followed().unwrap();
         let (process, path) = followed.one(Path::new("/x"), 7).unwrap();
         assert!(path.ends_with("_a_PID_7.1.er") && process.mpi_rank == Some(3));
         assert_eq!(complete(&process.user_stacks), 0.9);
         assert!(followed.one(Path::new("/x"), 8).is_err() && followed.named("x").is_err());
         assert_eq!(complete(&BTreeMap::new()), 1.0);
-        books.losses.insert("ring_full".into(), 1);
-        assert!(books.complete().is_err());
+        summary.losses.insert("ring_full".into(), 1);
+        assert!(summary.complete().is_err());
     }
 }

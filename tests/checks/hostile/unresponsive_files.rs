@@ -25,7 +25,7 @@ use tests::experiment::opened::opened;
 use tests::kcollect::{Recorded, Recording};
 use tests::machine::Exclusive;
 use tests::machine::disturbance::not_judged;
-use tests::workload::quarry::{QUARRY, start};
+use tests::workload::proctorture::{PROCTORTURE, start};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -34,7 +34,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(600);
 
 const FILE: INodeNo = INodeNo(2);
-const NAME: &str = "quarry";
+const NAME: &str = "proctorture";
 
 /// Behind the program, bytes: so much that its pages and its tables have been read long before.
 const MORE: usize = 32 << 20;
@@ -173,7 +173,7 @@ impl Server {
             mood: Mutex::new(Mood::Answers),
             changed: Condvar::new(),
         });
-        let mut bytes = fs::read(QUARRY)?;
+        let mut bytes = fs::read(PROCTORTURE)?;
         bytes.resize(bytes.len() + MORE, 0);
         let files = OneFile {
             bytes,
@@ -254,7 +254,7 @@ fn root_a_server_that_is_gone_is_told_and_not_waited_for() -> Result<()> {
     let load = run(&program)?;
     server.stop();
     let began = Instant::now();
-    let recording = Recording::start(["-p", "hi", "-F", "=quarry", "-t", "2"], LIMIT)?;
+    let recording = Recording::start(["-p", "hi", "-F", "=proctorture", "-t", "2"], LIMIT)?;
     let recorded = recording.finish()?.succeeded()?;
     let took = began.elapsed();
     ensure!(took < Duration::from_secs(20), "it took {took:?}");
@@ -273,7 +273,7 @@ fn root_a_server_that_goes_away_meanwhile_is_given_up() -> Result<()> {
     };
     let program = server.program();
     let load = run(&program)?;
-    let mut recording = Recording::start(["-p", "hi", "-F", "=quarry"], LIMIT)?;
+    let mut recording = Recording::start(["-p", "hi", "-F", "=proctorture"], LIMIT)?;
     recording.until_running()?;
     // Its copy is being made.
     sleep(Duration::from_secs(1));

@@ -43,7 +43,7 @@ const RUN: Run = Run {
 
 /// Ticks.
 #[derive(Debug, Clone)]
-pub struct Stay {
+pub struct StateInterval {
     /// The CPU.
     pub cpu: u32,
     /// The thread.
@@ -68,9 +68,9 @@ pub struct Plan {
     /// Functions of each load object, at least 3.
     pub functions: usize,
     /// The founder's ticks, each with the process of its thread.
-    pub founder: Vec<(u32, Stay)>,
+    pub founder: Vec<(u32, StateInterval)>,
     /// The subexperiments: process and ticks.
-    pub processes: Vec<(u32, Vec<Stay>)>,
+    pub processes: Vec<(u32, Vec<StateInterval>)>,
 }
 
 impl Plan {
@@ -80,14 +80,14 @@ impl Plan {
     /// What the system refuses.
     pub fn write(&self, parent: &Path) -> Result<PathBuf> {
         let mut founder = self.begin(parent)?;
-        for (pid, stay) in &self.founder {
-            write_stay(&mut founder, *pid, stay)?;
+        for (pid, state_interval) in &self.founder {
+            write_state_interval(&mut founder, *pid, state_interval)?;
         }
-        for (pid, stays) in &self.processes {
+        for (pid, state_intervals) in &self.processes {
             let mut sub = self.sub(&founder, *pid)?;
-            for stay in stays {
-                let stack = sub.stack(&stay.frames, stay.end)?;
-                sub.tick_array(&stay.array(stack, *pid))?;
+            for state_interval in state_intervals {
+                let stack = sub.stack(&state_interval.frames, state_interval.end)?;
+                sub.tick_array(&state_interval.array(stack, *pid))?;
             }
             sub.close(founder.dir(), END)?;
         }
@@ -156,13 +156,13 @@ pub fn large(parent: &Path, size: Size) -> Result<PathBuf> {
     let mut random = Random(1);
     let stacks = random.stacks(size, functions);
     // As they are recorded: in the order of time.
-    let mut stay = |pid: u32, share: f64| {
+    let mut state_interval = |pid: u32, share: f64| {
         let stack = &stacks[random.below(size.stacks as u64) as usize];
         let mut ticks = [0; Microstate::PER_THREAD];
         for _ in 0..=random.below(2) {
             ticks[random.below(10) as usize] = 1 + random.below(20) as u32;
         }
-        Stay {
+        StateInterval {
             cpu: random.below(64) as u32,
             tid: pid * 16 + random.below(16) as u32,
             at: (share * 6e10) as u64,
@@ -174,15 +174,15 @@ pub fn large(parent: &Path, size: Size) -> Result<PathBuf> {
     };
     let share = |number: usize, of: usize| number as f64 / of as f64;
     for number in 0..size.packets / 2 {
-        let stay = stay(1, share(number, size.packets / 2));
-        write_stay(&mut founder, 1, &stay)?;
+        let state_interval = state_interval(1, share(number, size.packets / 2));
+        write_state_interval(&mut founder, 1, &state_interval)?;
     }
     for pid in 2..10 {
         let mut sub = plan.sub(&founder, pid)?;
         for number in 0..size.packets / 16 {
-            let stay = stay(pid, share(number, size.packets / 16));
-            let stack = sub.stack(&stay.frames, stay.end)?;
-            sub.tick_array(&stay.array(stack, pid))?;
+            let state_interval = state_interval(pid, share(number, size.packets / 16));
+            let stack = sub.stack(&state_interval.frames, state_interval.end)?;
+            sub.tick_array(&state_interval.array(stack, pid))?;
             if sub.buffered() > 1 << 20 {
                 sub.flush(founder.dir())?;
             }
@@ -226,23 +226,27 @@ impl Random {
     }
 }
 
-fn write_stay(founder: &mut ExperimentWriter, pid: u32, stay: &Stay) -> Result<()> {
-    let stack = founder.stack(&stay.frames, stay.end)?;
-    if !stay.kernel_cpu {
-        return founder.tick_array(&stay.array(stack, pid));
+fn write_state_interval(
+    founder: &mut ExperimentWriter,
+    pid: u32,
+    state_interval: &StateInterval,
+) -> Result<()> {
+    let stack = founder.stack(&state_interval.frames, state_interval.end)?;
+    if !state_interval.kernel_cpu {
+        return founder.tick_array(&state_interval.array(stack, pid));
     }
     founder.tick(&ClockTick {
-        cpu: stay.cpu,
-        time: START + stay.at,
+        cpu: state_interval.cpu,
+        time: START + state_interval.at,
         stack,
-        tid: stay.tid,
+        tid: state_interval.tid,
         pid,
         state: Microstate::KernelCpu,
-        ticks: stay.ticks[0],
+        ticks: state_interval.ticks[0],
     })
 }
 
-impl Stay {
+impl StateInterval {
     fn array(&self, stack: experiment_format::stacks::StackUid, pid: u32) -> TickArray {
         TickArray {
             cpu: self.cpu,

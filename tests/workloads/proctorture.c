@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* `quarry DEED...`: does one deed after the other, each a thing that makes it hard to say where a process is.
+/* `proctorture ACTION...`: does one action after the other, each a thing that makes it hard to say where a process is.
  *
  *   one:MS two:MS        spins for so much CPU time, in burn_one called by call_one; likewise two
  *   name:HEX             gives itself a name of these bytes
@@ -9,9 +9,9 @@
  *   say:WORD             writes its process id, the word and the time to standard output
  *   fork                 a child does the rest; the process waits for it and goes no further
  *   both                 a child and the process itself do the rest
- *   start:DEED           a child made by fork, and then another quarry, does a deed, and is waited for
- *   vfork:DEED           likewise, by vfork
- *   spawn:DEED           likewise, by posix_spawn
+ *   start:ACTION         a child made by fork, and then another proctorture, does an action, and is waited for
+ *   vfork:ACTION           likewise, by vfork
+ *   spawn:ACTION           likewise, by posix_spawn
  *   system:COMMAND       a shell does something, and is waited for
  *   popen:COMMAND        likewise
  *   twin:MS              a child spins in burn_one for so long and ends; another one of the same number does the rest
@@ -238,10 +238,10 @@ static void wait_for(pid_t child)
 	waitpid(child, &status, 0);
 }
 
-/* Has a deed done by another quarry, begun by fork, vfork or posix_spawn. */
-static void begin(char way, char *program, char *deed)
+/* Has an action done by another proctorture, begun by fork, vfork or posix_spawn. */
+static void begin(char way, char *program, char *action)
 {
-	char *words[] = { program, deed, 0 };
+	char *words[] = { program, action, 0 };
 	pid_t child = -1;
 
 	if (way == 's') {
@@ -282,8 +282,8 @@ static pid_t again(pid_t wanted)
 
 static void memory(char **rest)
 {
-	int from = open("/proc/self/exe", O_RDONLY), to = memfd_create("quarry", 0);
-	char *words[64] = { "quarry" };
+	int from = open("/proc/self/exe", O_RDONLY), to = memfd_create("proctorture", 0);
+	char *words[64] = { "proctorture" };
 	char block[65536];
 	ssize_t got;
 
@@ -307,14 +307,14 @@ static void *survive(void *ns)
 int main(int count, char **words)
 {
 	for (int index = 1; index < count; index++) {
-		char *deed = words[index], *what = strchr(deed, ':');
+		char *action = words[index], *what = strchr(action, ':');
 		uint64_t ns = 0;
 
 		if (what) {
 			*what++ = 0;
 			ns = strtoull(what, 0, 10) * MS;
 		}
-#define IS(WORD) (!strcmp(deed, WORD))
+#define IS(WORD) (!strcmp(action, WORD))
 		if (IS("one")) {
 			call_one(ns);
 		} else if (IS("two")) {
@@ -344,7 +344,7 @@ int main(int count, char **words)
 			if (fork() < 0)
 				fail("fork");
 		} else if (IS("start") || IS("vfork") || IS("spawn")) {
-			begin(IS("start") ? 'f' : deed[0], words[0], what);
+			begin(IS("start") ? 'f' : action[0], words[0], what);
 		} else if (IS("system")) {
 			if (system(what))
 				fail(what);
@@ -419,7 +419,7 @@ int main(int count, char **words)
 		} else if (IS("swap")) {
 			swap(what);
 		} else {
-			fprintf(stderr, "no such deed: %s\n", deed);
+			fprintf(stderr, "no such action: %s\n", action);
 			return 2;
 		}
 	}

@@ -1,4 +1,4 @@
-//! `crowd WHAT COUNT SECONDS`: so many `threads`, or `processes`, all alive at once, each of which
+//! `many_processes WHAT COUNT SECONDS`: so many `threads`, or `processes`, all alive at once, each of which
 //! works a little now and then. It says `ready` when all are there, and ends when all have ended.
 
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use nix::sys::wait::wait;
 use nix::unistd::{ForkResult, fork};
 
-/// What a thread of the crowd has: it calls next to nothing.
+/// What a thread has: it calls next to nothing.
 const STACK: usize = 64 * 1024;
 
 /// Work, and the sleep after it.
@@ -19,9 +19,9 @@ const WORK: Duration = Duration::from_micros(50);
 const REST: Duration = Duration::from_millis(900);
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let [what, count, seconds] = &words[..] else {
-        bail!("crowd WHAT COUNT SECONDS");
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [what, count, seconds] = &args[..] else {
+        bail!("many_processes WHAT COUNT SECONDS");
     };
     let (count, time) = (count.parse()?, Duration::from_secs_f64(seconds.parse()?));
     match &**what {

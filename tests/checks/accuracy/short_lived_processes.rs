@@ -12,8 +12,8 @@ use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 use experiment_format::space::AddressSpace;
-use tests::experiment::books::{Books, FollowedBooks, complete};
 use tests::experiment::states::States;
+use tests::experiment::summary::{FollowedStats, RunSummary, complete};
 use tests::experiment::{array_ticks, began_ns, packets};
 use tests::kcollect::record;
 use tests::machine::disturbance::judge_times;
@@ -87,10 +87,10 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
     let recorded = record(&["-p", "hi", "-F", "on"], load, LIMIT)?;
     let lives = audit.end()?;
     let founder = recorded.experiment()?;
-    let books = Books::of(&founder)?;
-    books.complete()?;
+    let summary = RunSummary::of(&founder)?;
+    summary.complete()?;
     let states = States::of(&founder)?;
-    let followed = books.followed()?;
+    let followed = summary.followed()?;
     // Frames that were disbelieved are no loss: the process had unmapped what they were walked by.
     ensure!(
         ["copies", "unheld"]
@@ -172,7 +172,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
         untabled as f64 <= BEFORE_TABLES * all as f64,
         "{untabled} of {all} ticks came before there was a table"
     );
-    let missing = books.losses.get("missing_stacks").copied();
+    let missing = summary.losses.get("missing_stacks").copied();
     let missing = usize::try_from(missing.context("missing stacks are counted")?)?;
     ensure!(
         kernelless <= missing,
@@ -207,7 +207,7 @@ struct Found {
 fn one(
     (founder, kernel): (&Path, &AddressSpace),
     states: &States,
-    followed: &FollowedBooks,
+    followed: &FollowedStats,
     pid: i32,
     life: &Life,
 ) -> Result<Found> {
