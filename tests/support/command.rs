@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_hangs_is_an_error_with_its_last_words() {
+    fn a_program_that_hangs_is_an_error_with_its_output() {
         let error = run(
             Command::new("sh").args(["-c", "echo well; exec sleep 60"]),
             Duration::from_millis(300),

@@ -309,7 +309,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_walked_to_an_end(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_parsed_to_an_end(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(walk(&bytes).count() <= bytes.len());
             infos(&bytes, &mut BTreeSet::new());
         }

@@ -17,17 +17,12 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::geteuid;
 use tempfile::TempDir;
-
-/// The longest that one check waits for another to end.
-const TURN: Duration = Duration::from_secs(400);
 
 /// What had been stolen when the check at hand took the machine, nanoseconds.
 static STOLEN_BEFORE: AtomicU64 = AtomicU64::new(0);
@@ -43,9 +38,9 @@ impl Exclusive {
     /// Waits for the machine.
     ///
     /// # Errors
-    /// When not root, or when other checks hold the machine for too long.
+    /// When not root, or when the check has taken the machine already.
     pub fn take() -> Result<Self> {
-        let lock = lock_machine(FlockArg::LockExclusiveNonblock)?;
+        let lock = lock_machine(FlockArg::LockExclusive)?;
         STOLEN_BEFORE.store(stolen_everywhere()? as u64, Ordering::Relaxed);
         Ok(Self { _lock: lock })
     }
@@ -64,7 +59,7 @@ impl Shared {
     /// # Errors
     /// As [`Exclusive::take`].
     pub fn take() -> Result<Self> {
-        let lock = lock_machine(FlockArg::LockSharedNonblock)?;
+        let lock = lock_machine(FlockArg::LockShared)?;
         Ok(Self { _lock: lock })
     }
 }
@@ -106,27 +101,20 @@ fn lock_machine(kind: FlockArg) -> Result<Lock> {
         "this check profiles the whole machine and needs root: run `make test`"
     );
     ensure!(LOCKS.get() == 0, "this check has taken the machine already");
-    let _queue = lock("kcollect-checks.queue", FlockArg::LockExclusiveNonblock)?;
+    let _queue = lock("kcollect-checks.queue", FlockArg::LockExclusive)?;
     let file = lock("kcollect-checks.lock", kind)?;
     LOCKS.set(LOCKS.get() + 1);
     Ok(Lock { _file: file })
 }
 
+/// Waits without looking: a check that runs meanwhile is not disturbed. Each program of a check has
+/// a time limit, so the wait ends.
 fn lock(name: &str, kind: FlockArg) -> Result<Flock<File>> {
     let path = std::env::temp_dir().join(name);
-    let mut file = File::create(&path).with_context(|| path.display().to_string())?;
-    let start = Instant::now();
-    loop {
-        match Flock::lock(file, kind) {
-            Ok(lock) => return Ok(lock),
-            Err((back, _)) => file = back,
-        }
-        ensure!(
-            start.elapsed() < TURN,
-            "another check holds the machine for more than {TURN:?}"
-        );
-        sleep(Duration::from_millis(50));
-    }
+    let file = File::create(&path).with_context(|| path.display().to_string())?;
+    Flock::lock(file, kind)
+        .map_err(|(_, error)| error)
+        .with_context(|| path.display().to_string())
 }
 
 /// The CPUs that are online.

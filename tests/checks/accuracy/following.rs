@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(40);
 const ELSEWHERE: f64 = 0.12;
 
 #[test]
-fn root_on_is_who_was_on_a_cpu_and_all_is_everybody() -> Result<()> {
+fn root_follow_on_takes_processes_with_a_tick_and_all_takes_every_process() -> Result<()> {
     let _machine = Exclusive::take()?;
     let sleeper = start(PROCTORTURE, &["sleep:9000"])?;
     let spinner = start(PROCTORTURE, &["one:20000"])?;
@@ -172,7 +172,7 @@ fn root_a_load_and_its_descendants_are_followed() -> Result<()> {
 /// A fork that executes a program later is another thing than a call that does both, which holds
 /// its caller meanwhile.
 #[test]
-fn root_a_descent_tells_forks_from_spawned_programs() -> Result<()> {
+fn root_descendants_are_named_by_fork_or_spawn() -> Result<()> {
     /// A shell that does this runs no other program.
     const BURN: &str = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
     let _machine = Exclusive::take()?;
@@ -212,7 +212,7 @@ fn root_a_descent_tells_forks_from_spawned_programs() -> Result<()> {
 
 /// By fields, for whoever reads with a program; gprofng passes over them.
 #[test]
-fn root_rank_and_container_are_told() -> Result<()> {
+fn root_rank_and_container_are_recorded() -> Result<()> {
     let _machine = Exclusive::take()?;
     let id = "0123456789abcdef".repeat(4);
     let container = Quota::of_container(&id)?;
@@ -271,7 +271,7 @@ fn judge_descendants(followed: &Followed, expected: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn root_an_experiment_covers_a_life_and_no_other() -> Result<()> {
+fn root_a_subexperiment_covers_one_process_instance() -> Result<()> {
     let _machine = Exclusive::take()?;
     let mut recording = Recording::start(["-p", "hi", "-F", "on"], LIMIT)?;
     recording.until_running()?;

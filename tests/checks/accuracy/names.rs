@@ -74,7 +74,7 @@ fn root_processes_of_milliseconds_are_named() -> Result<()> {
 }
 
 #[test]
-fn root_hostile_names_are_kept_apart_and_harmless() -> Result<()> {
+fn root_hostile_names_are_distinct_and_harmless() -> Result<()> {
     let _machine = Exclusive::take()?;
     let (recorded, truth) = run(workload!("renamer"), "4.5")?;
     let experiment = recorded.experiment()?;
@@ -97,7 +97,7 @@ fn root_hostile_names_are_kept_apart_and_harmless() -> Result<()> {
 }
 
 #[test]
-fn root_an_id_used_twice_has_two_names() -> Result<()> {
+fn root_a_reused_pid_has_two_names() -> Result<()> {
     let _machine = Exclusive::take()?;
     let (recorded, truth) = run(workload!("pid_reuse"), "3")?;
     ensure!(
@@ -110,7 +110,7 @@ fn root_an_id_used_twice_has_two_names() -> Result<()> {
 /// A process that only waits is written when it is known that it is not followed, and by then its
 /// id may have been used again.
 #[test]
-fn root_an_id_used_twice_has_two_names_when_it_is_written_late() -> Result<()> {
+fn root_a_reused_pid_has_two_names_when_it_is_written_late() -> Result<()> {
     let _machine = Exclusive::take()?;
     // Hardly a tick finds them on a CPU, by which they would be followed.
     let options = ["-p", "500", "-F", "on"];

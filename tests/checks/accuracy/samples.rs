@@ -102,7 +102,7 @@ fn root_counts_are_those_of_the_process() -> Result<()> {
 /// While data are paused no time passes, for no thread; and boundaries of the grid in it count for
 /// none.
 #[test]
-fn root_pauses_are_nobodys_time() -> Result<()> {
+fn root_paused_time_is_not_counted() -> Result<()> {
     judge_times(|| {
         let cpu = work_cpu()?.to_string();
         let sleeper = workload!("state_sleep");
@@ -216,7 +216,7 @@ fn root_ten_thousand_threads() -> Result<()> {
 /// Nobody is followed, so nothing is asked of a thread for its user side: the ticks of all threads
 /// are there without.
 #[test]
-fn root_no_user_side_without_followers() -> Result<()> {
+fn root_no_user_stacks_without_following() -> Result<()> {
     let _machine = Exclusive::take()?;
     let cpu = work_cpu()?.to_string();
     let load = [workload!("state_lock"), "1", &cpu, "mutex"];

@@ -40,7 +40,7 @@ const COMPLETE_IN_A_BLINK: f64 = 0.4;
 const NOWHERE: f64 = 0.01;
 
 #[test]
-fn root_a_loop_of_brief_programs() -> Result<()> {
+fn root_a_loop_of_short_lived_processes() -> Result<()> {
     judge_times(|| {
         let script = format!(
             "/bin/true; sleep {LEARN}; i=0; while [ $i -lt {TIMES} ]; do /bin/true; i=$((i+1)); done"

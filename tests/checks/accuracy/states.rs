@@ -228,7 +228,7 @@ fn root_sleep_of_a_32_bit_program() -> Result<()> {
 /// Threads of which hardly any is alive at a tick: all of them are counted, and so is all of their
 /// time.
 #[test]
-fn root_births() -> Result<()> {
+fn root_short_lived_threads() -> Result<()> {
     judge_times(|| {
         let [row] = judge(workload!("births"), None)?;
         ensure!(row.threads > 500, "only {} threads lived", row.threads);
@@ -239,7 +239,7 @@ fn root_births() -> Result<()> {
 /// And to the last instruction, as far as the clock of their group tells. The account begins a
 /// little before: with the shell that enters the group.
 #[test]
-fn root_births_by_the_clock_of_their_group() -> Result<()> {
+fn root_short_lived_threads_by_the_clock_of_their_cgroup() -> Result<()> {
     judge_times(|| {
         const BEFORE_S: f64 = 0.006;
         if let Err(error) = cgroup::possible() {
@@ -276,7 +276,7 @@ fn root_parent_in_vfork() -> Result<()> {
 /// All of these at once, on all CPUs: no wait of one is taken for another's, and no time is
 /// missing.
 #[test]
-fn root_all_of_them_mixed() -> Result<()> {
+fn root_all_states_at_once() -> Result<()> {
     judge_times(|| {
         let cpu = work_cpu()?.to_string();
         let (truths, _, _) = witnesses(&[workload!("mixed"), SECONDS, &cpu])?;

@@ -126,7 +126,7 @@ fn one(text: &str) -> Result<Event> {
 }
 
 #[test]
-fn root_the_kernel_knows_what_it_counts_itself() -> Result<()> {
+fn root_the_kernel_accepts_its_own_events() -> Result<()> {
     let _machine = Shared::take()?;
     let aligned = 0u64;
     let here = &raw const aligned as usize;
@@ -201,7 +201,7 @@ fn root_a_symbol_of_the_kernel_is_an_address() -> Result<()> {
 }
 
 #[test]
-fn root_somebody_who_may_not_is_told_what_to_do() -> Result<()> {
+fn root_an_unprivileged_user_reads_what_to_do() -> Result<()> {
     let _machine = Shared::take()?;
     // Where it was built, others may not be let in.
     let directory = tempfile::tempdir()?;

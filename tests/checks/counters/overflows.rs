@@ -194,7 +194,7 @@ fn root_every_event_is_recorded_where_it_happened() -> Result<()> {
 /// Every 97th event stands for 97: of each path as many as it caused, but for one interval at its
 /// ends.
 #[test]
-fn root_an_interval_stands_for_its_events() -> Result<()> {
+fn root_an_overflow_counts_as_its_interval() -> Result<()> {
     let _machine = Exclusive::take()?;
     let run = Run::new(&[
         "-h",

@@ -160,7 +160,7 @@ fn root_names_outlive_the_files() -> Result<()> {
 }
 
 #[test]
-fn root_as_much_as_was_asked_for() -> Result<()> {
+fn root_each_archive_option_copies_what_it_names() -> Result<()> {
     let _machine = Exclusive::take()?;
     let workshop = Workshop::new()?;
     workshop.make("it")?;
@@ -202,7 +202,7 @@ fn root_as_much_as_was_asked_for() -> Result<()> {
 }
 
 #[test]
-fn root_nobody_gets_what_he_may_not_read() -> Result<()> {
+fn root_unreadable_programs_are_not_copied() -> Result<()> {
     let _machine = Shared::take()?;
     let workshop = Workshop::new()?;
     workshop.make("it")?;
@@ -233,7 +233,7 @@ fn root_nobody_gets_what_he_may_not_read() -> Result<()> {
 
 /// Files that take longer to copy than anybody waits.
 #[test]
-fn root_people_wait_for_no_archive() -> Result<()> {
+fn root_the_summary_does_not_wait_for_archives() -> Result<()> {
     const LARGE: u64 = 900 << 20;
     let _machine = Exclusive::take()?;
     let workshop = Workshop::new()?;
@@ -304,7 +304,7 @@ fn root_people_wait_for_no_archive() -> Result<()> {
 /// The load has as many descriptors as kcollect was given, though kcollect takes more for the files
 /// that it keeps open.
 #[test]
-fn root_the_load_has_the_limits_of_its_caller() -> Result<()> {
+fn root_the_load_has_the_resource_limits_of_its_caller() -> Result<()> {
     let _machine = Shared::take()?;
     let directory = TempDir::new()?;
     let kcollect = tests::kcollect::binary()?;

@@ -99,7 +99,7 @@ fn root_every_view_is_read() -> Result<()> {
 }
 
 #[test]
-fn root_header_objects_and_samples_tell_what_was_done() -> Result<()> {
+fn root_header_objects_and_samples_hold_what_was_done() -> Result<()> {
     let _machine = Shared::take()?;
     let recorded = recorded()?;
     let experiment = recorded.experiment()?;
@@ -151,7 +151,7 @@ fn root_header_objects_and_samples_tell_what_was_done() -> Result<()> {
 }
 
 #[test]
-fn root_the_summary_for_machines_is_in_the_experiment() -> Result<()> {
+fn root_the_json_summary_is_in_the_experiment() -> Result<()> {
     let _machine = Shared::take()?;
     let recorded = record(
         &["-p", "hi", "-x", "off", "-t", "1", "--json"],

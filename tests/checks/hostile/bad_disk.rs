@@ -24,7 +24,7 @@ fn root_a_disk_that_becomes_read_only() -> Result<()> {
 }
 
 #[test]
-fn root_a_disk_that_is_gone() -> Result<()> {
+fn root_a_disk_that_fails() -> Result<()> {
     fails(LoopDisk::fail, "input/output error")
 }
 

@@ -55,7 +55,7 @@ const WRONG: [(&[&str], i32, &str); 29] = [
 ];
 
 #[test]
-fn root_what_is_wrong_on_the_command_line() -> Result<()> {
+fn root_wrong_command_lines_are_refused() -> Result<()> {
     let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     let mut wrong = Vec::new();
@@ -151,7 +151,7 @@ fn root_a_link_is_not_followed() -> Result<()> {
 }
 
 #[test]
-fn root_without_root() -> Result<()> {
+fn root_an_unprivileged_user_is_refused() -> Result<()> {
     let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     chown(directory.path(), Some(65534), Some(65534))?;
@@ -171,7 +171,7 @@ fn root_without_root() -> Result<()> {
 }
 
 #[test]
-fn root_without_btf() -> Result<()> {
+fn root_a_kernel_without_btf_is_refused() -> Result<()> {
     let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     let finished = run_behind("mount -t tmpfs none /sys/kernel/btf", directory.path())?;
@@ -180,7 +180,7 @@ fn root_without_btf() -> Result<()> {
 }
 
 #[test]
-fn root_on_a_locked_down_kernel() -> Result<()> {
+fn root_a_locked_down_kernel_is_refused() -> Result<()> {
     let _machine = Shared::take()?;
     if !Path::new("/sys/kernel/security").is_dir() {
         not_judged(format_args!("this kernel has no /sys/kernel/security"));

@@ -44,7 +44,7 @@ const ERRORS: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn root_any_call_may_be_refused() -> Result<()> {
+fn root_any_system_call_may_fail() -> Result<()> {
     let _machine = Exclusive::take()?;
     let each = std::env::var_os("KCOLLECT_FAULTS").is_some_and(|faults| !faults.is_empty());
     let before = Loaded::now()?;

@@ -95,7 +95,7 @@ fn judge_function(followed: &Followed, sub: &Sub, function: &str, ms: u64) -> Re
 }
 
 #[test]
-fn root_names_that_are_no_names_stay_inside() -> Result<()> {
+fn root_process_names_cannot_leave_the_experiment() -> Result<()> {
     let _machine = Exclusive::take()?;
     let names: [&[u8]; 9] = [
         b"/",
@@ -149,7 +149,7 @@ fn root_names_that_are_no_names_stay_inside() -> Result<()> {
 }
 
 #[test]
-fn root_files_that_go_or_are_replaced_are_told_apart() -> Result<()> {
+fn root_deleted_and_replaced_files_are_distinct() -> Result<()> {
     let _machine = Exclusive::take()?;
     let directory = tempfile::tempdir()?;
     let (program, other) = (
@@ -197,7 +197,7 @@ fn root_files_that_go_or_are_replaced_are_told_apart() -> Result<()> {
 }
 
 #[test]
-fn root_libraries_that_take_turns_at_an_address_are_told_apart() -> Result<()> {
+fn root_libraries_mapped_in_turn_at_one_address_are_distinct() -> Result<()> {
     const TIMES: u64 = 3000;
     const US: u64 = 200;
     let _machine = Exclusive::take()?;
@@ -359,7 +359,7 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
 }
 
 #[test]
-fn root_tables_that_lie_harm_nobody_else() -> Result<()> {
+fn root_wrong_unwind_tables_harm_no_other_process() -> Result<()> {
     let _machine = Exclusive::take()?;
     let directory = tempfile::tempdir()?;
     let programs = broken_elf::variants(Path::new(PROCTORTURE), directory.path())?;

@@ -70,7 +70,7 @@ fn balanced(experiment: &Path, ticks: u64) -> Result<()> {
 }
 
 #[test]
-fn root_memory_that_is_short_is_refused_or_the_end() -> Result<()> {
+fn root_short_memory_is_an_error_or_a_kill() -> Result<()> {
     let _machine = Exclusive::take()?;
     let before = Loaded::now()?;
     let mut codes = Vec::new();
@@ -93,7 +93,7 @@ fn root_memory_that_is_short_is_refused_or_the_end() -> Result<()> {
 }
 
 #[test]
-fn root_threads_that_are_short_are_refused() -> Result<()> {
+fn root_a_limit_on_threads_is_an_error() -> Result<()> {
     let _machine = Exclusive::take()?;
     let before = Loaded::now()?;
     let mut codes = Vec::new();

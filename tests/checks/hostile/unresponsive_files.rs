@@ -245,7 +245,7 @@ fn said_of_it(recorded: &Recorded, program: &Path) -> Result<String> {
 }
 
 #[test]
-fn root_a_server_that_is_gone_is_told_and_not_waited_for() -> Result<()> {
+fn root_a_dead_file_server_is_reported_and_not_waited_for() -> Result<()> {
     let _machine = Exclusive::take()?;
     let Some(mut server) = Server::start(u64::MAX)? else {
         return Ok(());
@@ -266,7 +266,7 @@ fn root_a_server_that_is_gone_is_told_and_not_waited_for() -> Result<()> {
 }
 
 #[test]
-fn root_a_server_that_goes_away_meanwhile_is_given_up() -> Result<()> {
+fn root_a_file_server_that_stops_answering_is_given_up() -> Result<()> {
     let _machine = Exclusive::take()?;
     let Some(mut server) = Server::start(16 << 20)? else {
         return Ok(());

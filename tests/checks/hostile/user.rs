@@ -139,7 +139,7 @@ fn ended(recording: Recording) -> Result<tests::kcollect::Recorded> {
 }
 
 #[test]
-fn root_secrets_in_the_place_of_maps_stay_secret() -> Result<()> {
+fn root_a_perf_map_cannot_reveal_unreadable_files() -> Result<()> {
     let _machine = Exclusive::take()?;
     let user_directory = UserDirectory::make()?;
     let (file, name) = (user_directory.roots.path().join("secret"), secret());
@@ -203,7 +203,7 @@ fn root_secrets_in_the_place_of_maps_stay_secret() -> Result<()> {
 }
 
 #[test]
-fn root_files_without_end_or_answer_are_given_up() -> Result<()> {
+fn root_endless_and_unanswering_files_are_given_up() -> Result<()> {
     let _machine = Exclusive::take()?;
     let user_directory = UserDirectory::make()?;
     let mut recording = Recording::start(["-p", "hi", "-F", PROCTORTURES, "-A", "copy"], LIMIT)?;
@@ -266,7 +266,7 @@ fn attacked(
 }
 
 #[test]
-fn root_who_owns_the_parent_leads_it_nowhere() -> Result<()> {
+fn root_the_owner_of_the_directory_cannot_redirect_writes() -> Result<()> {
     let _machine = Exclusive::take()?;
     let user_directory = UserDirectory::make()?;
     // Others come and go while it stands elsewhere.
@@ -280,7 +280,7 @@ fn root_who_owns_the_parent_leads_it_nowhere() -> Result<()> {
 }
 
 #[test]
-fn root_who_owns_the_experiment_leads_it_nowhere() -> Result<()> {
+fn root_the_owner_of_the_experiment_cannot_redirect_writes() -> Result<()> {
     let _machine = Exclusive::take()?;
     let sudo = [("SUDO_UID", "65534"), ("SUDO_GID", "65534")];
     let attacks = [

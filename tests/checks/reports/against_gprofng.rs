@@ -363,7 +363,7 @@ fn plans() -> impl Strategy<Value = Plan> {
 }
 
 #[test]
-fn experiments_made_by_chance_are_reported_as_gprofng_does() {
+fn random_experiments_are_reported_as_gprofng_does() {
     let mut runner = TestRunner::new(Config {
         cases: 24,
         max_shrink_iters: 200,

@@ -195,7 +195,7 @@ fn plans() -> impl Strategy<Value = Plan> {
 }
 
 #[test]
-fn exports_of_experiments_made_by_chance_have_the_sums_of_the_report() {
+fn exports_of_random_experiments_have_the_sums_of_the_report() {
     let mut runner = TestRunner::new(Config {
         cases: 24,
         max_shrink_iters: 100,
@@ -332,7 +332,7 @@ fn hostile(parent: &Path) -> Result<PathBuf> {
 }
 
 #[test]
-fn names_of_others_break_no_format() -> Result<()> {
+fn hostile_names_break_no_format() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let experiment = hostile(directory.path())?;
     let model = Model::load(std::slice::from_ref(&experiment))?;
@@ -550,7 +550,7 @@ fn raw_sums(raw: &str) -> Result<BTreeMap<String, i64>> {
 }
 
 #[test]
-fn what_cannot_be_exported_is_said_and_nothing_is_left() -> Result<()> {
+fn a_failed_export_is_reported_and_leaves_nothing() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let experiment = hostile(directory.path())?;
     let run = |arguments: &[&str]| -> Result<(i32, String)> {
@@ -620,7 +620,7 @@ fn two_experiments_are_compared() -> Result<()> {
 }
 
 #[test]
-fn root_a_recording_is_exported_and_read_by_others() -> Result<()> {
+fn root_a_recording_is_exported_and_read_by_other_programs() -> Result<()> {
     let _machine = Shared::take()?;
     let cpu = work_cpu()?.to_string();
     let recorded = record(

@@ -176,7 +176,7 @@ fn every_selection_has_its_ticks() -> Result<()> {
 }
 
 #[test]
-fn what_is_done_by_hand_selects_the_same() -> Result<()> {
+fn clicks_and_keys_select_the_same() -> Result<()> {
     let payload = profile(2, 12, 30, 4_000, 20);
     let mut shown = show(&payload)?;
     let truths = Profile::new(&payload);
@@ -282,7 +282,7 @@ fn what_is_done_by_hand_selects_the_same() -> Result<()> {
 }
 
 #[test]
-fn names_are_text_whatever_they_are() -> Result<()> {
+fn names_are_shown_as_text() -> Result<()> {
     let mut payload = profile(3, 3, 3, 900, 20);
     let names = [
         "</script><script>window.broken = 1</script>".as_bytes(),
@@ -371,7 +371,7 @@ fn root_a_recording_is_shown() -> Result<()> {
 }
 
 #[test]
-fn without_a_tick_it_says_so() -> Result<()> {
+fn an_empty_page_says_so() -> Result<()> {
     let mut payload = profile(4, 2, 2, 10, 1);
     payload.ticks.clear();
     let mut shown = show(&payload)?;

@@ -49,7 +49,7 @@ fn root_a_machine_that_can_be_profiled() -> Result<()> {
 }
 
 #[test]
-fn root_somebody_who_may_not() -> Result<()> {
+fn root_what_an_unprivileged_user_lacks() -> Result<()> {
     let _machine = Shared::take()?;
     // Where it was built, others may not be let in.
     let directory = tempfile::tempdir()?;

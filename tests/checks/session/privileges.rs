@@ -136,7 +136,7 @@ fn nobodys() -> Result<(TempDir, String)> {
 }
 
 #[test]
-fn root_what_is_not_needed_is_given_up() -> Result<()> {
+fn root_unneeded_privileges_are_dropped() -> Result<()> {
     let _machine = Shared::take()?;
     let home = tempfile::tempdir()?;
     let kcollect = binary()?.to_string_lossy().into_owned();
@@ -146,7 +146,7 @@ fn root_what_is_not_needed_is_given_up() -> Result<()> {
 }
 
 #[test]
-fn root_for_the_user_behind_sudo_more_is_kept() -> Result<()> {
+fn root_under_sudo_two_more_capabilities_are_kept() -> Result<()> {
     let _machine = Shared::take()?;
     let (home, kcollect) = nobodys()?;
     fs::set_permissions(home.path(), Permissions::from_mode(0o700))?;

@@ -131,7 +131,7 @@ fn root_a_window_of_time_is_recorded() -> Result<()> {
 }
 
 #[test]
-fn root_the_limit_stops_data_and_not_samples() -> Result<()> {
+fn root_the_size_limit_stops_data_and_not_samples() -> Result<()> {
     let _machine = Shared::take()?;
     // The shortest interval: a megabyte is full soon.
     let recording = Recording::start(["-p", "0.1", "-x", "off", "-L", "1", "-t", "6"], LIMIT)?;
@@ -156,7 +156,7 @@ fn root_the_limit_stops_data_and_not_samples() -> Result<()> {
 }
 
 #[test]
-fn root_the_loads_status_is_ours() -> Result<()> {
+fn root_the_exit_code_is_that_of_the_load() -> Result<()> {
     let _machine = Shared::take()?;
     for (load, code) in [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 128 + 15)] {
         // A tick of the idle CPUs is data: the experiment is not empty, however short the load.
@@ -185,7 +185,7 @@ fn root_the_loads_status_is_ours() -> Result<()> {
 }
 
 #[test]
-fn root_the_load_outlives_the_end_of_time() -> Result<()> {
+fn root_the_load_outlives_the_time_limit() -> Result<()> {
     let _machine = Exclusive::take()?;
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("pid");
@@ -234,7 +234,7 @@ fn root_a_dry_run_leaves_nothing() -> Result<()> {
 }
 
 #[test]
-fn root_the_experiment_belongs_to_who_called_sudo() -> Result<()> {
+fn root_the_experiment_belongs_to_the_user_of_sudo() -> Result<()> {
     use std::os::unix::fs::MetadataExt;
     let _machine = Exclusive::take()?;
     let directory = tempfile::tempdir()?;

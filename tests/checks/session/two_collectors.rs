@@ -11,7 +11,7 @@ use tests::machine::{Exclusive, online_cpus};
 use tests::oracle::statistics::Band;
 
 #[test]
-fn root_both_are_full() -> Result<()> {
+fn root_two_collectors_lose_no_ticks() -> Result<()> {
     judge_times(|| {
         let directory = tempfile::tempdir()?;
         let start = |interval: &str| {

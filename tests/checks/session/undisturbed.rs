@@ -36,7 +36,7 @@ struct Told {
 /// `SCHED_FIFO`. Another one of these lets those who work on what was read, `SCHED_RR`, go first in
 /// turns. Nobody else is one, nor is the load: policies are field 41 of proc_pid_stat(5).
 #[test]
-fn root_readers_go_first_and_nobody_else() -> Result<()> {
+fn root_only_the_readers_have_real_time_priority() -> Result<()> {
     let _machine = Exclusive::take()?;
     let look = "for turn in 1 2 3 4 5 6 7 8 9 10; do \
          for task in /proc/$PPID/task/*; do echo $(cut -d' ' -f2,41 $task/stat); done; sleep 0.013; done; \

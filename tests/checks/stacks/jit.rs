@@ -21,7 +21,7 @@ use tests::workload;
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
-fn root_made_code_has_its_names() -> Result<()> {
+fn root_jit_code_has_its_names() -> Result<()> {
     let _machine = Exclusive::take()?;
     for told in ["map", "dump"] {
         made(told).with_context(|| format!("told by a {told}"))?;

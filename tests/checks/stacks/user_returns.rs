@@ -22,7 +22,7 @@ const NAPS: u32 = 200;
 const PERIOD_NS: u64 = 997_000;
 
 #[test]
-fn root_sleeps_join_their_entries() -> Result<()> {
+fn root_sleeps_join_their_user_returns() -> Result<()> {
     let _machine = Exclusive::take()?;
     let mut ways = vec![Emission::AtPlace];
     if Emission::probe() == Emission::OnEntry {

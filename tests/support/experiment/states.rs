@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn what_agrees_passes_and_start_up_may_be_in_any_state() {
+    fn agreement_passes_and_start_up_may_be_in_any_state() {
         let (mut account, truth) = slept();
         account.agree(&truth).unwrap();
         account.conserve(&BTreeSet::from([7])).unwrap();
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_judged_where_they_are_told() {
+    fn parts_are_judged_where_they_are_recorded() {
         let (mut account, mut truth) = slept();
         let residents = BTreeSet::from([7]);
         let row = &mut account.processes[0];
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_that_cannot_explain_its_time_is_no_witness() {
+    fn a_workload_with_unexplained_time_is_refused() {
         let (account, mut truth) = slept();
         truth.states_s[Microstate::Sleep as usize] = 2.9;
         let error = account.agree(&truth).unwrap_err().to_string();

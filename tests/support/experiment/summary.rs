@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn books_are_read_and_losses_are_seen() {
+    fn the_summary_is_read_and_losses_are_seen() {
         let text = r#"{"version": "0", "interval_us": 997, "elapsed_s": 2.5, "ticks": 5,
             "cpus": [{"cpu": 1, "recorded_ns": 4985, "user": 1, "kernel": 2, "idle": 2, "lost": 0, "made_up": 0}],
             "losses": {"ring_full": 0, "not_written": 0, "unaccounted": 0, "sideband": 0, "unnamed": 3},

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn both_say_for_how_long() {
+    fn both_generations_report_throttled_time() {
         assert_eq!(
             throttled_ns("nr_periods 3\nnr_throttled 2\nthrottled_time 5000\n"),
             Some(5000)

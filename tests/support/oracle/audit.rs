@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_life_is_put_together() {
+    fn records_of_one_process_are_joined() {
         let tail = |time| [twice(7), time, 1, 1];
         let name = u64::from_le_bytes(*b"true\0\0\0\0");
         let comm = [[twice(7), name].as_slice(), &tail(20)].concat();
@@ -246,7 +246,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_parsed(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = parse(&bytes);
         }
     }

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_is_refused() {
+    fn truncated_records_are_refused() {
         let whole = file(&[stack_of_three()]);
         assert!((0..whole.len()).all(|cut| parse(&whole[..cut]).is_none()));
         assert_eq!(

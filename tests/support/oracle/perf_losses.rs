@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_twice_counts_once() {
+    fn a_repeated_line_counts_once() {
         let gap = |lost| record(LOST, &[77, lost, 0]);
         let sum = |lost| record(LOST_SAMPLES, &[lost, 0]);
         let (sample, other) = (record(SAMPLE, &[1, 2, 3]), record(10, &[1, 2, 3]));
@@ -146,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_end(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_read_to_an_end(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = count(Cursor::new(file(&bytes)));
             let _ = count(Cursor::new(bytes));
         }

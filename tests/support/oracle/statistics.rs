@@ -196,7 +196,7 @@ mod tests {
 
     /// Stints of half an interval each are counted or not, as it happens.
     #[test]
-    fn a_thing_in_many_stints_is_counted_less_exactly() {
+    fn many_short_intervals_are_counted_less_exactly() {
         const STINTS: u64 = 160;
         let whole = STINTS as f64 / 2.0;
         let (one, many) = (

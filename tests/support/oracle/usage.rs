@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_told_apart() {
+    fn blocks_are_distinguished() {
         let text = "<Sum across selected experiments>\n  Aggregated statistics for selected samples\n\n  User CPU: 9.0 ( 1.6%)\n\
                     Experiment: a.er\n  Aggregated statistics for selected samples\n  User CPU:  0.476 (  1.6%)\n  Text Page Fault:  0.    (  0. %)\n\
                     \n  Sample Number: 1\n  End Label: stop\n  User CPU:  0.4 (1 %)\n";

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_few_and_too_many_are_told() {
+    fn too_few_and_too_many_are_errors() {
         let own = Counts {
             read_calls: 100,
             ..Counts::default()

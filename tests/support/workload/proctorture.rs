@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_found_among_other_lines() {
+    fn reports_are_found_among_other_lines() {
         let output = "run time 3 s\n7 first 123\n8 swapped 1 2 3\n";
         let word = find_word(output, "swapped").unwrap();
         assert_eq!((word.pid, word.numbers), (8, vec![1, 2, 3]));

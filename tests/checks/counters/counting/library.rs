@@ -154,7 +154,7 @@ fn root_a_tracepoint_counts_every_call() -> Result<()> {
 }
 
 #[test]
-fn root_counts_pass_32_and_64_bits() -> Result<()> {
+fn root_counts_exceed_32_and_64_bits() -> Result<()> {
     let _machine = Exclusive::take()?;
     let cpus = online_cpus()?;
     let clocks = cpus.iter().map(|cpu| {

@@ -35,7 +35,7 @@ fn refused(target: Target, events: &[Event]) -> Result<Refusal> {
 }
 
 #[test]
-fn root_nobody_is_denied_with_the_cure() -> Result<()> {
+fn root_user_nobody_is_denied_with_the_cure() -> Result<()> {
     let _machine = Exclusive::take()?;
     let _setting = Setting::set("/proc/sys/kernel/perf_event_paranoid", "2")?;
     // Nobody may not look into the directory of the build.
@@ -76,7 +76,7 @@ fn root_nobody_is_denied_with_the_cure() -> Result<()> {
 }
 
 #[test]
-fn root_what_is_not_there_is_named() -> Result<()> {
+fn root_missing_targets_are_named() -> Result<()> {
     let _machine = Exclusive::take()?;
     let mut child = Command::new("true").spawn()?;
     let dead = child.id();
@@ -125,7 +125,7 @@ fn root_what_is_not_there_is_named() -> Result<()> {
 }
 
 #[test]
-fn root_breakpoints_are_few() -> Result<()> {
+fn root_too_many_breakpoints_are_refused() -> Result<()> {
     let _machine = Exclusive::take()?;
     let variables = vec![0_u64; 64];
     let events: Vec<_> = variables
@@ -157,7 +157,7 @@ fn root_an_offline_cpu_is_named() -> Result<()> {
 }
 
 #[test]
-fn root_without_a_pmu_it_is_said_so() -> Result<()> {
+fn root_a_missing_pmu_is_reported() -> Result<()> {
     let _machine = Exclusive::take()?;
     if Path::new("/sys/bus/event_source/devices/cpu").exists() {
         not_judged(format_args!("this machine has hardware counters"));

@@ -49,7 +49,7 @@ fn root_the_total_is_the_sum_of_the_cpus() -> Result<()> {
 }
 
 #[test]
-fn root_a_cpu_that_goes_keeps_its_counts_and_is_counted_when_it_comes() -> Result<()> {
+fn root_a_cpu_that_goes_offline_keeps_its_counts_and_is_counted_again() -> Result<()> {
     let _machine = Exclusive::take()?;
     let cpu = work_cpu()?;
     if !Offline::possible(cpu) {

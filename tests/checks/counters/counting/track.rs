@@ -105,7 +105,7 @@ fn root_each_of_a_thousand_threads_has_its_own_counts() -> Result<()> {
 }
 
 #[test]
-fn root_forks_execs_and_ends_have_their_rows() -> Result<()> {
+fn root_forks_execs_and_exits_have_rows() -> Result<()> {
     let _machine = Exclusive::take()?;
     let begin = monotonic_ns()?;
     let forks = [
@@ -180,7 +180,7 @@ fn root_ticks_add_up_and_the_command_has_its_status() -> Result<()> {
 
 /// Threads are born while it looks who there is: each is counted once.
 #[test]
-fn root_a_process_is_caught_in_the_middle() -> Result<()> {
+fn root_a_running_process_can_be_tracked() -> Result<()> {
     let _machine = Exclusive::take()?;
     const PAGES: u64 = 40;
     let mut args = Command::new(workload!("counted"));
@@ -246,7 +246,7 @@ fn counted_once(rows: &[Value], own: &BTreeMap<u64, BTreeSet<u64>>) -> Result<(u
 }
 
 #[test]
-fn root_what_is_tracked_goes_on_after_it() -> Result<()> {
+fn root_a_tracked_process_outlives_track() -> Result<()> {
     let _machine = Exclusive::take()?;
     let mut sleep = Running::start(Command::new("sleep").arg("20"), LIMIT)?;
     let pid = sleep.pid().to_string();
