@@ -1,8 +1,8 @@
 //! How exact kcollect's account of microstates is: `cargo bench -p tests --bench accuracy` (as
 //! root).
 //!
-//! Runs each workload that knows where its time went, again and again under kcollect as it is by
-//! default, and prints how far the account was from what the workload knows. The checks pass or
+//! Runs each workload that reports its microstates, again and again under kcollect with its
+//! defaults, and prints how far the recorded times were from the workload's own. The checks pass or
 //! fail by bounds; this says how much room there is.
 //!
 //! `-- --rounds N` (20) and `--seconds S` (1) of work a round, `--only NAME` for the loads with
@@ -96,7 +96,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options> {
             "--seconds" => options.seconds = value()?.parse()?,
             "--only" => options.only = value()?,
             "--markdown" => options.markdown = true,
-            // What cargo tells every benchmark.
+            // What cargo passes to every benchmark.
             "--bench" => {}
             other => bail!("no option {other:?}"),
         }

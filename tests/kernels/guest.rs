@@ -103,7 +103,7 @@ fn load(module: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs kcollect, and keeps what it said and who was there. How it ended is the host's to judge.
+/// Runs kcollect, and keeps its output and the list of processes. The host judges its exit code.
 fn record(name: &str, args: &[&str]) -> Result<()> {
     let place = Path::new(OUT).join(name);
     fs::create_dir(&place)?;

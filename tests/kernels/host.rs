@@ -20,7 +20,7 @@ use crate::kernel::{self, Kernel};
 use crate::runs::{DONE, KCOLLECT, MODULES, OVERFLOWING, SELF, WORKLOADS};
 use crate::verifier;
 
-/// The longest that a machine runs: a minute and a half, if nobody else wants the CPUs.
+/// The longest that a machine runs: a minute and a half, if no other program wants the CPUs.
 const LIMIT: Duration = Duration::from_secs(600);
 /// For what is done with files beside.
 const TOOL: Duration = Duration::from_secs(60);
@@ -196,7 +196,7 @@ fn boot(kernel: &Kernel, cpus: &[&str], place: &Path) -> Result<Finished> {
             place.join(name).display()
         )
     };
-    // It ends with whoever started it, however that ends.
+    // It is killed when the process that started it exits.
     let mut qemu = Command::new("setpriv");
     qemu.args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
         .args(["-no-user-config", "-nodefaults", "-no-reboot"])

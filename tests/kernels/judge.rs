@@ -18,13 +18,13 @@ use tests::workload::loads;
 use tests::workload::truth::Truth;
 
 use crate::counters;
-use crate::runs::{COUNTED, FOLLOWED, Glances, MOVING, Program, STATES, Said};
+use crate::runs::{COUNTED, FOLLOWED, Glances, LoadReport, MOVING, Program, STATES};
 use crate::verifier;
 
 /// What was found on a kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
-    /// What is told where nothing is wrong too.
+    /// What is printed also where nothing is wrong.
     pub(crate) notes: Vec<String>,
     /// What is wrong.
     pub(crate) wrong: Vec<anyhow::Error>,
@@ -91,7 +91,7 @@ pub(crate) fn judge(carried: &Path) -> Verdict {
         results.extend(conserved(&recording));
         match name {
             STATES => {
-                results.extend(told(&recording, &mut notes, &mut programs));
+                results.extend(judge_recording(&recording, &mut notes, &mut programs));
                 results.push(verifier::within_budget(&programs));
             }
             FOLLOWED => results.push(stacks(&recording, &mut notes)),
@@ -228,7 +228,7 @@ fn nothing_lost(carried: &Carried) -> Result<()> {
 }
 
 /// Each workload's truth, and the state that it is mostly in.
-fn told(
+fn judge_recording(
     carried: &Carried,
     notes: &mut Vec<String>,
     programs: &mut Vec<Program>,
@@ -236,9 +236,9 @@ fn told(
     let mut turns: Vec<(String, Vec<Truth>)> = Vec::new();
     for line in carried.stdout.lines() {
         match serde_json::from_str(line) {
-            Ok(Said::Turn(load)) => turns.push((load, Vec::new())),
-            Ok(Said::Impossible(why)) => notes.push(format!("not checked: {why}")),
-            Ok(Said::Programs(loaded)) => *programs = loaded,
+            Ok(LoadReport::Turn(load)) => turns.push((load, Vec::new())),
+            Ok(LoadReport::Impossible(why)) => notes.push(format!("not checked: {why}")),
+            Ok(LoadReport::Programs(loaded)) => *programs = loaded,
             Err(_) => {
                 if let (Ok(truth), Some((_, truths))) =
                     (serde_json::from_str(line), turns.last_mut())
@@ -297,7 +297,7 @@ fn in_its_state(name: &str, truths: &[Truth], account: &States) -> Result<()> {
     let subject = truths.iter().find(|truth| truth.workload == load.subject);
     let row = account.row(subject.context("no truth of its subject")?.pid)?;
     let share = row.of(state) / row.lived_s;
-    // How long the disk takes by this clock, nobody knows.
+    // How long the disk takes by this clock is unknown.
     let disk = load.waits_for_the_disk();
     ensure!(
         share >= STATE || disk && share > 0.0,

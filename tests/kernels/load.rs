@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use tests::machine::work_cpu;
 use tests::workload::loads;
 
-use crate::runs::{SECONDS, Said, WORKLOADS};
+use crate::runs::{LoadReport, SECONDS, WORKLOADS};
 use crate::verifier;
 
 /// Runs it.
@@ -21,10 +21,10 @@ pub(crate) fn main() -> Result<()> {
     let sibling = Path::new(WORKLOADS).join("any");
     for load in loads::all() {
         if let Err(error) = load.possible() {
-            tell(&Said::Impossible(format!("{load}: {error:#}")))?;
+            print(&LoadReport::Impossible(format!("{load}: {error:#}")))?;
             continue;
         }
-        tell(&Said::Turn(load.to_string()))?;
+        print(&LoadReport::Turn(load.to_string()))?;
         let args = load.args(&sibling, SECONDS, cpu);
         let status = Command::new(&args[0])
             .args(&args[1..])
@@ -32,10 +32,10 @@ pub(crate) fn main() -> Result<()> {
             .with_context(|| args.join(" "))?;
         ensure!(status.success(), "{load}: {status}");
     }
-    tell(&Said::Programs(verifier::loaded()))
+    print(&LoadReport::Programs(verifier::loaded()))
 }
 
-fn tell(output: &Said) -> Result<()> {
+fn print(output: &LoadReport) -> Result<()> {
     let line = serde_json::to_string(output)? + "\n";
     Ok(std::io::stdout().write_all(line.as_bytes())?)
 }

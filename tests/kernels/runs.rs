@@ -25,7 +25,7 @@ pub(crate) const CALLS: &str = "150";
 /// For how long each workload works, seconds.
 pub(crate) const SECONDS: &str = "0.6";
 
-/// The recording of the workloads that know their states.
+/// The recording of the workloads that report their states.
 pub(crate) const STATES: &str = "states";
 /// The recording of programs that are followed.
 pub(crate) const FOLLOWED: &str = "followed";
@@ -112,7 +112,7 @@ wait
 /// What the load of [`STATES`] says besides the truths of its workloads, a line each.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Said {
+pub(crate) enum LoadReport {
     /// The truths that follow are this workload's.
     Turn(String),
     /// The machine cannot run a workload.
@@ -130,7 +130,7 @@ pub(crate) struct Program {
     pub(crate) verified: u32,
 }
 
-/// What the kernel shows of a process with one thread: two looks at it tell whether it has slept
+/// What the kernel shows of a process with one thread: two readings show whether it has slept
 /// all the time in between.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Glance {

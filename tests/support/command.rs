@@ -1,8 +1,8 @@
 //! Running a program under a deadline.
 //!
-//! A check that hangs tells nothing, so every program here has a time limit after which it is
-//! killed and the check fails with what the program had said so far. Output goes to files, not
-//! pipes: a pipe that nobody empties would stop the program that is being watched.
+//! A check that hangs shows nothing, so every program here has a time limit. After it the program
+//! is killed, and the check fails with its output so far. Output goes to files, not pipes: a full
+//! pipe would stop the program that is being watched.
 
 use std::fmt;
 use std::fs::File;

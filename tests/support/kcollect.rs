@@ -40,7 +40,7 @@ pub fn binary() -> Result<PathBuf> {
     Ok(path.canonicalize()?)
 }
 
-/// kcollect with arguments, in an environment that does not depend on who runs the checks.
+/// kcollect with arguments, in an environment that does not depend on the user who runs the checks.
 ///
 /// # Errors
 /// When it has not been built.
@@ -70,7 +70,7 @@ pub struct Recorded {
 
 impl Recording {
     /// Starts it. The directory is given by `-d`; the load, if any, is the end of the arguments.
-    /// Nobody is followed unless the arguments say so by `-F`: most checks are of the founder
+    /// No process is followed unless the arguments have `-F`: most checks are of the founder
     /// alone.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl Recording {
         self.until_logged("resume")
     }
 
-    /// Waits until the experiment is there, for who begins paused.
+    /// Waits until the experiment is there, for a recording that begins paused.
     ///
     /// # Errors
     /// When kcollect ends before.

@@ -223,7 +223,7 @@ pub fn stolen_since(before_ns: f64) -> Result<f64> {
 }
 
 /// What has been stolen since the check at hand took the machine ([`Exclusive`]), nanoseconds, at
-/// most. Whoever compares ticks with CPU time may be off by so much: ticks pass in it that are no
+/// most. A comparison of ticks with CPU time may be off by so much: ticks pass in it that are no
 /// CPU time, and when the CPU is back, interrupts that are due come first.
 ///
 /// # Errors

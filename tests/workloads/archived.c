@@ -23,7 +23,7 @@ unsigned long IN_LIBRARY(unsigned long turns)
 #include <stdlib.h>
 #include <time.h>
 
-/* What nobody reads who may not read the program. */
+/* What a user who may not read the program must not see. */
 const char *const marker = "the text of an archived program";
 
 __attribute__((noinline)) static void IN_PROGRAM(unsigned long turns)

@@ -1,9 +1,8 @@
 /*
- * background_load SECONDS: blocks in system calls of many kinds and says what came in between, which should be nothing.
+ * background_load SECONDS: blocks in system calls of many kinds and prints what interrupted them, which should be nothing.
  *
  * A profiler that sent a signal to sample a stack, or attached to a process, would be seen here: handlers count the signals, none
- * of them restarts a call, and every call that ends otherwise than it should is counted by kind. What the process was started with
- * is told as well: environment, open files, limits, memory map, state of its signals.
+ * of them restarts a call, and every call that ends otherwise than it should is counted by kind. What the process was started with is printed as well: environment, open files, limits, memory map, state of its signals.
  *
  * It prints lines: `call KIND TIMES INTERRUPTED SHORT EARLY`; `signal NUMBER TIMES`; `code COUNT COUNT`, how many executable
  * mappings there were at the beginning and at the end; `pid` and its number; `origin` and what it was started with.
@@ -375,7 +374,7 @@ static enum end call_nothing(void)
 struct kind {
 	const char *name;
 	enum end (*call)(void);
-	/* It cannot end sooner than it was told. */
+	/* It cannot end before its time. */
 	int timed;
 	void *(*other)(void *);
 	uint64_t times, ends[ENDS];

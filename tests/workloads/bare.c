@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* `program ACTION...`: a program without libraries that spins for some CPU time in a function that is named when it is
- * compiled (BURN, called by CALL). It knows two actions: `one:MS` and `say:WORD`. For machines of 32 bits and of 64. */
+ * compiled (BURN, called by CALL). It has two actions: `one:MS` and `say:WORD`. For machines of 32 bits and of 64. */
 
 typedef unsigned long long u64;
 

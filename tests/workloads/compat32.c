@@ -3,8 +3,8 @@
  * CLOCK_MONOTONIC. CALL is its number in the table of i386, where numbers mean other calls than in a 64-bit program:
  * 162 nanosleep, 240 futex, 422 futex_time64.
  *
- * It knows its time as every workload does: at the first and the last instant of its work it writes what three clocks
- * say, and who started it does the sums. All that blocks it in between is that call. Without arguments it ends at once.
+ * It measures its time as every workload does: at the first and the last instant of its work it writes what three clocks
+ * say, and its parent does the sums. All that blocks it in between is that call. Without arguments it ends at once.
  *
  * There is no C library for it: those of 32-bit programs are not on every machine, and a compiler and a linker are. */
 

@@ -1,5 +1,6 @@
-//! `many_processes WHAT COUNT SECONDS`: so many `threads`, or `processes`, all alive at once, each of which
-//! works a little now and then. It says `ready` when all are there, and ends when all have ended.
+//! `many_processes WHAT COUNT SECONDS`: so many `threads`, or `processes`, all alive at once, each
+//! of which works a little now and then. It says `ready` when all are there, and ends when all have
+//! ended.
 
 use std::io::Write as _;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! `mixed SECONDS CPU`: all workloads of known microstate at once, by turns on each CPU. Each tells
-//! its truth; this process, which waits for them, too.
+//! `mixed SECONDS CPU`: all workloads of known microstate at once, by turns on each CPU. Each
+//! prints its truth; this process, which waits for them, too.
 
 use std::env::{args, current_exe};
 use std::process::Command;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * `overflowing PAGES STORES CALLS NAPS`: does each so many times on the path main, left, and three times so many on the path main, right:
- * touches a fresh page, stores to `watched`, calls getppid, sleeps for a millisecond; after a sleep. It tells what the kernel has counted of it
+ * touches a fresh page, stores to `watched`, calls getppid, sleeps for a millisecond; after a sleep. It prints what the kernel has counted of it
  * in the end: page faults and context switches.
  *
  * Its addresses are those of its file, so that a breakpoint on `watched` can be set before it starts.

@@ -1,5 +1,5 @@
 //! `pid_reuse SECONDS CPU`: two processes, one after the other, under one process id. Needs root:
-//! it tells the kernel which id to give out next. Each uses half of the time, as CPU time.
+//! it sets which id the kernel assigns next. Each uses half of the time, as CPU time.
 
 use std::ffi::CString;
 use std::fs;

@@ -415,7 +415,7 @@ PART void ask(struct thread *thread, uint64_t moment)
 	}
 }
 
-/* Replies after as many milliseconds as it is told. */
+/* Replies after as many milliseconds as the request has. */
 PART void ponder(struct thread *thread, uint64_t moment)
 {
 	char span;

@@ -1,6 +1,6 @@
 //! `state_stop SECONDS CPU VARIANT`: a child stops itself again and again, and its parent lets it
 //! go on after a while. With `signal` it is stopped as a shell's job is, with `ptrace` as a
-//! debugger's. Both tell their truth, one line each.
+//! debugger's. Both print their truth, one line each.
 
 use std::thread::sleep;
 use std::time::Duration;

@@ -3,8 +3,8 @@
 //!
 //! Every load runs in every round under every setting, in an order that changes from round to
 //! round, and what is compared is a setting with nothing running *in the same round*
-//! ([`tests::oracle::paired`] says why). Each run has a profiler of its own, started before and ended after
-//! it, so that what it wrote and took is of this load.
+//! ([`tests::oracle::paired`] says why). Each run has a profiler of its own, started before and
+//! ended after it, so that what it wrote and took is of this load.
 //!
 //! A machine of many processes is watched besides, for a minute and once by each of a few settings
 //! ([`many_processes`]).

@@ -35,7 +35,7 @@ const BUDGET: f64 = 99.5;
 /// The longest that one program takes, its preparation not included.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How many places of failure are told.
+/// How many places of failure are printed.
 const PLACES: usize = 3;
 
 const TITLES: [&str; 5] = [

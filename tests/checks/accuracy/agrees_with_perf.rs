@@ -83,8 +83,8 @@ fn root_kernel_functions_are_those_of_perf() -> Result<()> {
                 wrong.push(format!("{name}, kcollect and perf: {pair}"));
             }
         }
-        // A function that only one of them has among its top must be as good as tied with the last of
-        // the other's.
+        // A function that only one of them has among its top must be as good as tied with the last
+        // of the other's.
         for (name, others, others_top) in only_in(&ours_top, &theirs_top)
             .map(|name| (name, &theirs, &theirs_top))
             .chain(only_in(&theirs_top, &ours_top).map(|name| (name, &ours, &ours_top)))
@@ -92,7 +92,7 @@ fn root_kernel_functions_are_those_of_perf() -> Result<()> {
             let last = others_top.last().map_or(0.0, |last| of(others, last));
             let here = of(others, name);
             if last - here > Z * (last + here).sqrt() + SLACK {
-                wrong.push(format!("{name} is among one top {TOP} only: {here} ticks in the other, whose last has {last}"));
+                wrong.push(format!("{name} is among one top {TOP} only: {here} ticks in the other, where the last has {last}"));
             }
         }
         // Stacks: functions with what they call.

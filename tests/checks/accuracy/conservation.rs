@@ -171,7 +171,7 @@ fn root_what_a_stalled_collector_loses_is_counted() -> Result<()> {
         let header = gprofng::header(&experiment)?.text;
         ensure!(
             header.contains(&format!("Warning: lost: {lost} ring full")),
-            "the header does not tell the loss: {header}"
+            "the header does not have the loss: {header}"
         );
         Ok(())
     })

@@ -1,6 +1,6 @@
-//! Whom kcollect follows, and what the experiment of a followed process covers: exactly its life,
-//! each thread once, before and after it executes another program, and not the next process with
-//! its number.
+//! Which processes kcollect follows, and what the experiment of a followed process covers: exactly
+//! one process instance, each thread once, before and after it executes another program, and not
+//! the next process with its number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,8 +25,8 @@ use tests::workload::proctorture::{
 
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// The share of a proctorture's CPU time that the kernel has, with its interrupts, and the C library and
-/// the loader, at most.
+/// The share of a proctorture's CPU time that the kernel has, with its interrupts, and the C
+/// library and the loader, at most.
 const ELSEWHERE: f64 = 0.12;
 
 #[test]
@@ -115,7 +115,7 @@ fn root_a_pattern_is_a_name_a_number_or_a_program() -> Result<()> {
         names.collect::<Vec<_>>()
     );
 
-    // Who is named is followed, whatever -F says.
+    // A process that -T names is followed with any -F.
     let number = pid(&none).to_string();
     let recorded = record(
         &["-p", "hi", "-t", "0.5", "-F", "off", "-T", &number],
@@ -210,7 +210,7 @@ fn root_descendants_are_named_by_fork_or_spawn() -> Result<()> {
     followed.lost_nothing()
 }
 
-/// By fields, for whoever reads with a program; gprofng passes over them.
+/// As fields, for programs that read the experiment; gprofng ignores them.
 #[test]
 fn root_rank_and_container_are_recorded() -> Result<()> {
     let _machine = Exclusive::take()?;
@@ -245,12 +245,12 @@ fn root_rank_and_container_are_recorded() -> Result<()> {
         for comment in comments.iter().flatten() {
             ensure!(header.comments.contains(comment), "{header:?}");
         }
-        let told = followed.summary.followed()?.named(&sub.name)?;
-        let part = |part: &str| Some(told.container.as_ref()?.get(part)?.as_str());
+        let record = followed.summary.followed()?.named(&sub.name)?;
+        let part = |part: &str| Some(record.container.as_ref()?.get(part)?.as_str());
         let docker = rank.map(|_| ("docker", id.as_str()));
         ensure!(
-            told.mpi_rank == rank && part("runtime").zip(part("id")) == docker,
-            "{told:?}"
+            record.mpi_rank == rank && part("runtime").zip(part("id")) == docker,
+            "{record:?}"
         );
         // Stock gprofng opens it without a word.
         ensure!(sub.functions(None)?.get("burn_one") > 0.0);
@@ -393,8 +393,8 @@ fn root_a_subexperiment_covers_one_process_instance() -> Result<()> {
     followed.lost_nothing()
 }
 
-/// Of a proctorture that burnt so many milliseconds in functions: they have that time, by stock gprofng,
-/// and no other has.
+/// Of a proctorture that burnt so many milliseconds in functions: they have that time, by stock
+/// gprofng, and no other has.
 fn judge(followed: &Followed, sub: &Sub, burnt: &[(&str, u64)]) -> Result<()> {
     let table = sub.functions(None)?;
     let mut rest = table.total()?;
@@ -441,10 +441,10 @@ fn root_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
                 sums.entry(sub.pid).or_default()[state_interval.state as usize] +=
                     state_interval.ticks;
             }
-            let told = followed.summary.followed()?.named(&sub.name)?.ticks;
+            let recorded = followed.summary.followed()?.named(&sub.name)?.ticks;
             ensure!(
-                told == sub.ticks(),
-                "{}: {} of {told}",
+                recorded == sub.ticks(),
+                "{}: {} of {recorded}",
                 sub.name,
                 sub.ticks()
             );

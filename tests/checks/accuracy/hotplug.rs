@@ -76,7 +76,7 @@ fn root_a_cpu_goes_and_comes_back() -> Result<()> {
                 ticks(cpu, coming, u64::MAX),
             )?;
 
-        // The books know for how long it was there.
+        // The summary has for how long it was online.
         for stats in &RunSummary::of(&experiment)?.cpus {
             // The CPU that went has two beginnings and two ends.
             stats.elapsed(interval, if stats.cpu == cpu { 2 } else { 1 })?;

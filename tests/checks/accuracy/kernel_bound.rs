@@ -47,8 +47,8 @@ fn has_its_time(program: &str, name: &str) -> Result<()> {
             .with_edges(stolen / interval)
             .judge(&format!("{name}, user and system"), ticks)?;
 
-        // The split: of the process's own ticks, so many in user mode. The truth is a sample too, by a
-        // slower clock.
+        // The split: of the process's own ticks, so many in user mode. The truth is a sample too,
+        // by a slower clock.
         let artificial = format!("_PID_{}>", truth.pid);
         let user = functions.sum(|function| function.ends_with(&artificial)) * 1e9 / interval;
         let references = truth.cpu_ns() as f64 / 1e9 * accounting_hz();
@@ -59,8 +59,8 @@ fn has_its_time(program: &str, name: &str) -> Result<()> {
         };
         ensure!(split.agree(), "{name}, share of user mode: {split}");
 
-        // From exec on, user time is under the program's own name; what little there was before, under
-        // kcollect's.
+        // From exec on, user time is under the program's own name; what little there was before,
+        // under kcollect's.
         let own = functions.get(&format!("<{name}{artificial}")) * 1e9 / interval;
         ensure!(
             user - own <= 3.0,

@@ -34,10 +34,14 @@ fn many_processes(what: &str, count: usize) -> Result<(Vec<serde_json::Value>, R
         std::thread::sleep(tests::command::POLL_INTERVAL);
     }
     load.finish()?.succeeded()?;
-    let told = Instant::now();
+    let stopped = Instant::now();
     recording.signal(Signal::SIGINT)?;
     let recorded = recording.finish()?.succeeded()?;
-    ensure!(told.elapsed() < END, "the end took {:?}", told.elapsed());
+    ensure!(
+        stopped.elapsed() < END,
+        "the end took {:?}",
+        stopped.elapsed()
+    );
     let experiment = recorded.experiment()?;
     opened(&experiment)?;
     let summary = RunSummary::of(&experiment)?;

@@ -1,5 +1,5 @@
 //! Every tick has the name that its process had at that moment: across fork and exec, for processes
-//! that were gone before anyone could look, under hostile names, and for an id that was used twice.
+//! that exited before `/proc` could be read, under hostile names, and for a reused pid.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -120,16 +120,16 @@ fn root_a_reused_pid_has_two_names_when_it_is_written_late() -> Result<()> {
     ensure!(first.pid == second.pid, "no id was used twice: {output}");
     let experiment = Experiment::open(&recorded.experiment()?)?;
     for named in ["first", "second"] {
-        let told = experiment.events().iter().find_map(|event| match event {
+        let reported = experiment.events().iter().find_map(|event| match event {
             LogEvent::Thread {
                 tid, name, group, ..
             } if *tid == first.pid && name == named => Some(group),
             _ => None,
         });
-        let told = told.with_context(|| format!("{named} is not in the founder"))?;
+        let reported = reported.with_context(|| format!("{named} is not in the founder"))?;
         ensure!(
-            *told == format!("{named}, pid {}", first.pid),
-            "{named} is of {told:?}"
+            *reported == format!("{named}, pid {}", first.pid),
+            "{named} is of {reported:?}"
         );
     }
     Ok(())
@@ -187,13 +187,13 @@ fn user_names(functions: &Table) -> BTreeMap<i32, BTreeSet<String>> {
 #[test]
 fn root_threads_are_shown_by_name() -> Result<()> {
     let _machine = Exclusive::take()?;
-    let (told, tids) = channel();
+    let (reported, tids) = channel();
     let spinners: Vec<_> = ["kc-alpha", "kc beta<&>"]
         .into_iter()
         .map(|name| {
-            let told = told.clone();
+            let reported = reported.clone();
             spawn(move || -> Result<()> {
-                told.send((gettid().as_raw(), name))?;
+                reported.send((gettid().as_raw(), name))?;
                 spin_for_cpu(300_000_000)?;
                 set_name(&CString::new(name)?)?;
                 spin_for_cpu(700_000_000)

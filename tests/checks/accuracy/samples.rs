@@ -1,5 +1,5 @@
 //! At every sample the exact times of the machine are the sums of those of its threads, gprofng's
-//! file says the same, and what the kernel counts of a process is what the process knows of itself.
+//! file has the same sums, and the counts of a process are those that it reads of itself.
 
 use std::process::Command;
 use std::sync::{Arc, Barrier};
@@ -44,7 +44,7 @@ fn root_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
         let samples = threads::judge(&lines)?;
         ensure!(samples.len() >= 5, "{} samples in 3.5 s", samples.len());
         let brief: u64 = lines.iter().filter_map(|line| line.brief).sum();
-        ensure!(brief > 1000, "only {brief} brief threads of births");
+        ensure!(brief > 1000, "only {brief} short-lived threads of births");
 
         // What gprofng reads.
         let read = Experiment::open(&experiment)?.samples()?;
@@ -61,7 +61,7 @@ fn root_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
             );
         }
 
-        // The last one is the whole run, which the summary tells by process.
+        // The last one is the whole run, which the summary has by process.
         let last = samples.last().context("no sample")?;
         let account = States::of(&experiment)?;
         let lived: f64 = account.processes.iter().map(|row| row.lived_s).sum();
@@ -147,8 +147,8 @@ fn root_paused_time_is_not_counted() -> Result<()> {
             );
             let sum: f64 = row.states_s.iter().sum();
             ensure!((sum - row.lived_s).abs() < 1e-6, "{row:?}");
-            // Its ticks: within one at each end of each of the three spans, and one for each time that
-            // it changed its CPU, which it does not.
+            // Its ticks: within one at each end of each of the three spans, and one for each time
+            // that it changed its CPU, which it does not.
             let ticks = array_ticks(&experiment, Some(pid))?;
             let expected = recorded_s / (summary.interval_us / 1e6);
             ensure!(
@@ -213,7 +213,7 @@ fn root_ten_thousand_threads() -> Result<()> {
     threads::judge(&threads::lines(&experiment)?).map(drop)
 }
 
-/// Nobody is followed, so nothing is asked of a thread for its user side: the ticks of all threads
+/// No process is followed, so no user stack is captured: the ticks of all threads
 /// are there without.
 #[test]
 fn root_no_user_stacks_without_following() -> Result<()> {

@@ -1,6 +1,6 @@
-//! Processes that are gone at once: a shell's loop of `true`, and a parallel build. Whoever had a
-//! tick is in the books under a name that it had, by perf's own side-band, and has a subexperiment
-//! in which its time, its load objects and its stacks are.
+//! Processes that exit within milliseconds: a shell's loop of `true`, and a parallel build. Each
+//! that had a tick is in the summary under a name that it had, by perf's own side-band, and has a
+//! subexperiment with its time, its load objects and its stacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -101,24 +101,24 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
     );
     // Only those that the audit saw from birth to death, and so their names: others live as long as
     // the machine.
-    let brief: BTreeMap<i32, &Life> = lives
+    let short_lived: BTreeMap<i32, &Life> = lives
         .iter()
         .filter(|(_, life)| life.forked && life.exited && life.programs > 0)
         .map(|(pid, life)| (*pid, life))
         .collect();
     ensure!(
-        brief.len() >= programs,
+        short_lived.len() >= programs,
         "the audit has {} programs of {} processes",
-        brief.len(),
+        short_lived.len(),
         lives.len()
     );
-    let called: BTreeSet<&str> = brief
+    let called: BTreeSet<&str> = short_lived
         .values()
         .flat_map(|life| life.names.iter().map(String::as_str))
         .collect();
     ensure!(
         names.iter().all(|name| called.contains(name)),
-        "the audit knows {called:?}"
+        "the audit has {called:?}"
     );
 
     let mut with_ticks = BTreeSet::new();
@@ -131,7 +131,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
     let (mut count, mut frames, mut nowhere, mut kernelless) = (0, 0, 0, 0);
     let learnt_ns = began_ns(&founder)? + 1_000_000_000;
     let kernel = Experiment::open(&founder)?.address_space()?;
-    for (pid, life) in &brief {
+    for (pid, life) in &short_lived {
         if !with_ticks.contains(pid) {
             continue;
         }
@@ -155,9 +155,9 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
         }
     }
     println!(
-        "{} brief programs by the audit, {count} with ticks; user stacks {stacks:?}, {:.2} % complete, \
+        "{} short-lived processes by the audit, {count} with ticks; user stacks {stacks:?}, {:.2} % complete, \
          of those born in the first second {early:?}; {nowhere} of {frames} user frames are nowhere",
-        brief.len(),
+        short_lived.len(),
         complete(&stacks) * 100.0
     );
     ensure!(
@@ -193,7 +193,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
 
 /// What is in a subexperiment.
 struct Found {
-    /// When its first tick was told.
+    /// The time of its first tick.
     born_ns: u64,
     /// User frames, and how many of them are in no load object.
     frames: u64,
@@ -218,7 +218,8 @@ fn one(
         row.name
     );
     let (process, path) = followed.one(founder, pid)?;
-    // It may have had its first tick before its first program: under the name of who forked it.
+    // It may have had its first tick before its first program: under the name of the process that
+    // forked it.
     let own_names = life.names.iter().map(String::as_str);
     let inherited = states.processes.iter().map(|row| row.name.as_str());
     let expected = |name: &str| process.experiment == format!("_{name}_PID_{pid}.1.er");

@@ -1,6 +1,6 @@
-//! Where a workload knows what state it is in, kcollect says the same, to a hundredth of the wall
-//! time; and in every one of these runs, for all processes of the machine, no time is missing and
-//! none is counted twice.
+//! Each workload is mostly in one state, and kcollect's time in that state is the workload's own,
+//! to a hundredth of the wall time. In every one of these runs, for all processes of the machine,
+//! no time is missing and none is counted twice.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -38,8 +38,8 @@ fn root_user() -> Result<()> {
 fn root_system() -> Result<()> {
     judge_times(|| {
         let row = judge_split(workload!("read_zero"))?;
-        // Of the workload, not of the account: the way into the kernel and back takes 8 to 12 % in user
-        // mode, by the machine.
+        // Of the workload, not of the account: the way into the kernel and back takes 8 to 12 % in
+        // user mode, by the machine.
         mostly(&row, Microstate::System, 0.8)
     })
 }
@@ -133,7 +133,8 @@ fn root_sleep_io_uring() -> Result<()> {
             not_judged(format_args!("this kernel permits no io_uring: {error:#}"));
             return Ok(());
         }
-        // Whether it was for a disk is not asked: the kernel takes any wait for a completion for one.
+        // Whether it was for a disk is not asked: the kernel takes any wait for a completion for
+        // one.
         sleep("io_uring", 0.9).map(drop)
     })
 }
@@ -177,7 +178,7 @@ fn root_wait_cpu_after_a_sleep() -> Result<()> {
     })
 }
 
-/// A quota: runnable, with nobody else on the CPU, and kept from running.
+/// A quota: runnable, with no other thread on the CPU, and kept from running.
 #[test]
 fn root_wait_cpu_for_a_quota() -> Result<()> {
     judge_times(|| {
@@ -225,7 +226,7 @@ fn root_sleep_of_a_32_bit_program() -> Result<()> {
     judge_times(|| compat32("nanosleep", Microstate::Sleep))
 }
 
-/// Threads of which hardly any is alive at a tick: all of them are counted, and so is all of their
+/// Threads that rarely exist long enough for a tick: all of them are counted, and all of their
 /// time.
 #[test]
 fn root_short_lived_threads() -> Result<()> {
@@ -236,8 +237,8 @@ fn root_short_lived_threads() -> Result<()> {
     })
 }
 
-/// And to the last instruction, as far as the clock of their group tells. The account begins a
-/// little before: with the shell that enters the group.
+/// And their CPU time is that of their control group, to the last instruction. The account begins a
+/// little earlier, with the shell that enters the group.
 #[test]
 fn root_short_lived_threads_by_the_clock_of_their_cgroup() -> Result<()> {
     judge_times(|| {
@@ -273,14 +274,13 @@ fn root_parent_in_vfork() -> Result<()> {
     })
 }
 
-/// All of these at once, on all CPUs: no wait of one is taken for another's, and no time is
-/// missing.
+/// All of these at once, on all CPUs: no wait of one counts for another, and no time is missing.
 #[test]
 fn root_all_states_at_once() -> Result<()> {
     judge_times(|| {
         let cpu = work_cpu()?.to_string();
         let (truths, _, _) = witnesses(&[workload!("mixed"), SECONDS, &cpu])?;
-        // The one that starts them tells its truth as well.
+        // The one that starts them prints its truth as well.
         let expected = 1 + loads::possible().map(|load| load.truths).sum::<usize>();
         ensure!(
             truths.len() == expected,
@@ -365,8 +365,8 @@ fn judge<const N: usize>(program: &str, variant: Option<&str>) -> Result<[Row; N
     rows.try_into().ok().context("as many rows as truths")
 }
 
-/// Runs a workload, whose processes tell `N` truths, under kcollect, and judges the account by them
-/// and by itself.
+/// Runs a workload, whose processes print `N` truths, under kcollect, and judges the account by
+/// them and by itself.
 fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; N], States)> {
     let cpu = work_cpu()?.to_string();
     let seconds = variant.map_or(SECONDS, |_| SECONDS_OF_VARIANTS);
@@ -417,8 +417,8 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, RunSummary)> {
     ensure!(!truths.is_empty(), "no truth: {}", recorded.finished);
     truths.sort_by(|one, other| one.workload.cmp(&other.workload));
     let mut verdicts: Vec<_> = truths.iter().map(|truth| account.agree(truth)).collect();
-    // Who moves while data stop on one CPU after the other lives until then, and the CPU at work on
-    // that may be another machine's.
+    // Data stop on one CPU after the other, so a thread that migrates meanwhile is recorded a
+    // little longer; and the hypervisor may take the CPU that stops them.
     verdicts.push(account.conserve_within(&residents, WHOLE_S + stolen_s));
     for truth in truths.iter().filter(|truth| truth.workload != "migrate") {
         let ticks = array_ticks(&experiment, Some(truth.pid))?;

@@ -57,7 +57,7 @@ fn devices(tree: &str) -> Result<TempDir> {
     Ok(directory)
 }
 
-/// What perf would tell the kernel of an event on a machine with these PMUs.
+/// How perf encodes an event on a machine with these PMUs.
 fn perfs(devices: &Path, event: &str) -> Result<BTreeSet<String>> {
     let mut perf = Command::new("unshare");
     perf.args(["--mount", "--propagation", "private", "sh", "-c"])

@@ -1,6 +1,6 @@
 //! Counters that overflow: a program that causes a known number of events on known paths is
 //! recorded with exactly these, each at its path, by gprofng and by our report; and what was not
-//! told is known.
+//! reported is counted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -137,7 +137,7 @@ fn root_every_event_is_recorded_where_it_happened() -> Result<()> {
     ];
     for (metric, leaf, times) in exact {
         let table = functions(&own, metric)?;
-        // These are there, and say so, but nobody knows their path.
+        // These are recorded, but without a path.
         let failed = inclusive(&table, "<Stack-unwind-failed>");
         ensure!(
             failed as f64 <= (UNWOUND_NOT * table.total()?).max(1.0),

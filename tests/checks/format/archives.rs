@@ -1,6 +1,6 @@
 //! What is in an experiment of the files of followed processes: all that stock gprofng needs to
 //! name their functions, when the files are gone and the experiment is elsewhere; nothing that the
-//! user who asked may not read; and no more than `-A` says.
+//! user who asked may not read; and no more than `-A` asks for.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -31,7 +31,7 @@ impl Workshop {
     fn new() -> Result<Workshop> {
         let directory = TempDir::new()?;
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
-        // A copy, so that its path is nobody else's.
+        // A copy, so that no other load object has its path.
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads/archived.c");
         fs::copy(source, directory.path().join("archived.c"))?;
         Ok(Workshop { directory })

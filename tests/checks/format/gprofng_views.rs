@@ -1,4 +1,4 @@
-//! Every view of stock gprofng reads the experiment without a complaint, and all of them tell the
+//! Every view of stock gprofng reads the experiment without a complaint, and all of them have the
 //! same total.
 
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! A disk that fails while it is written to: it becomes read-only, or is gone. The recording ends
-//! at once with an error that says so; what was written until then is a valid experiment.
+//! A disk that fails while it is written to: it becomes read-only, or every access fails. The
+//! recording ends at once with an error that says so; what was written until then is a valid
+//! experiment.
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 //! alone, as one does where others make room again. Each time kcollect ends with an error that says
 //! so, leaves an experiment that opens, and nothing in the kernel.
 //!
-//! In steps that grow; each single call where `KCOLLECT_FAULTS` is set, for who has the time.
+//! In steps that grow; each single call where `KCOLLECT_FAULTS` is set, which takes longer.
 //!
 //! Of a kind of call each thread counts its own, so several may be refused at the same N.
 
@@ -141,8 +141,8 @@ fn judge(directory: &Path, finished: &Finished, refused: &Refused<'_>) -> Result
     }
     match finished.code() {
         CANNOT_CREATE | IO_ERROR => {
-            let told = output.contains(refused.words) || output.contains("full");
-            ensure!(told || refused.silent, "it does not say what failed");
+            let reported = output.contains(refused.words) || output.contains("full");
+            ensure!(reported || refused.silent, "it does not say what failed");
         }
         0 if refused.copies_alone => ensure!(
             refused.silent || output.contains("not archived"),

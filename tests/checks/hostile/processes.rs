@@ -1,7 +1,7 @@
-//! Processes that make it hard to follow them, by accident or on purpose: under names that are no
-//! names, from files that are gone or replaced, with code that moves, is made, or has no tables or
-//! lies in them, and out of containers. What can be known of them is right, what can't is marked,
-//! and nobody else's stacks suffer.
+//! Processes that are hard to follow, by accident or on purpose: with names that are no file names,
+//! from deleted or replaced files, with code that moves, is generated, has no unwind tables or
+//! wrong ones, and in containers. What can be known of them is right, the rest is marked, and no
+//! other process's stacks suffer.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -26,8 +26,8 @@ use tests::workload::proctorture::{
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The share of a proctorture's CPU time that the kernel has, with its interrupts, and the C library and
-/// the loader, at most.
+/// The share of a proctorture's CPU time that the kernel has, with its interrupts, and the C
+/// library and the loader, at most.
 const ELSEWHERE: f64 = 0.12;
 
 /// What the kernel walks at most, frames.
@@ -60,7 +60,7 @@ fn all(running: Vec<Running>) -> Result<Vec<Done>> {
     Ok(pids.into_iter().zip(output).collect())
 }
 
-/// Runs programs one after the other: a CPU is left for whoever watches.
+/// Runs programs one after the other: one CPU is left for kcollect.
 fn in_turn<P: AsRef<Path>, A: AsRef<OsStr>>(programs: &[(P, Vec<A>)]) -> Result<Vec<Done>> {
     let mut done = Vec::new();
     for (program, actions) in programs {
@@ -69,7 +69,8 @@ fn in_turn<P: AsRef<Path>, A: AsRef<OsStr>>(programs: &[(P, Vec<A>)]) -> Result<
     Ok(done)
 }
 
-/// That so many milliseconds of user time of some processes are found, as far as a sample can tell.
+/// That so many milliseconds of user time of some processes are found, within the error of a
+/// sample.
 fn judge(followed: &Followed, subs: &[&Sub], what: &str, ms: u64, ticks: f64) -> Result<()> {
     let expected = ms as f64 * 1e6;
     let mut switches = 0;
@@ -283,8 +284,8 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
         followed.json["followed"]
     );
 
-    // The kernel tells nobody that a mapping moves: it is read where it went once code runs there,
-    // and stacks are walked by it.
+    // The kernel does not report that a mapping moves: it is read where it went once code runs
+    // there, and stacks are walked by it.
     judge_function(&followed, moved, "spin_moved", 900)?;
     let ends = followed.ends(moved)?;
     let complete = ends.get("complete").copied().unwrap_or(0) as f64;
@@ -400,7 +401,7 @@ fn root_wrong_unwind_tables_harm_no_other_process() -> Result<()> {
     followed.lost_nothing()
 }
 
-/// Milliseconds since the first stay of those that have no complete stack.
+/// Milliseconds, since the first state interval, of those without a complete stack.
 fn when_cut(sub: &Sub) -> Vec<u64> {
     let first = sub
         .state_intervals
@@ -419,7 +420,7 @@ fn when_cut(sub: &Sub) -> Vec<u64> {
 fn root_a_container_has_its_own_files_and_numbers() -> Result<()> {
     let _machine = Exclusive::take()?;
     let (host, root) = (tempfile::tempdir()?, tempfile::tempdir()?);
-    // The container's own root is for everybody, as its user is nobody outside.
+    // Every user may read the container's root, since its own user is `nobody` outside.
     fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755))?;
     let inside = |path: &Path| -> Result<_> { Ok(root.path().join(path.strip_prefix("/")?)) };
     let (fixed, linked) = (host.path().join("fixed"), host.path().join("linked"));

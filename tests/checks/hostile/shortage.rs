@@ -152,7 +152,7 @@ fn root_the_wall_clock_may_jump() -> Result<()> {
         Recording::start(["-p", "hi", "-x", "off", "-F", "on", "-A", "off"], LIMIT)?;
     recording.until_running()?;
     let ticking = Instant::now();
-    // Seconds, back and forth: others who look at it now are not led far astray.
+    // Seconds, back and forth: other programs that read it meanwhile are only seconds off.
     for seconds in [-3, 5] {
         sleep(Duration::from_millis(300));
         let stepped = Stepped::by(seconds)?;

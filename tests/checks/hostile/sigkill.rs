@@ -1,7 +1,7 @@
 //! SIGKILL at any moment leaves an experiment that opens, with every tick that was written, and
 //! nothing in the kernel.
 //!
-//! 10 times; as often as `KCOLLECT_FAULTS` says, for who has the time. The moments are those of a
+//! 10 times; as often as `KCOLLECT_FAULTS` says, which takes longer. The moments are those of a
 //! seed, the first ones of many runs those of a few.
 
 use std::thread::sleep;
@@ -37,7 +37,7 @@ enum Phase {
     /// It loads its programs, looks at what runs, makes the experiment.
     Start,
     Recording,
-    /// It was told to end: it closes threads, subexperiments, archives.
+    /// It got a signal to end: it closes threads, subexperiments, archives.
     End,
 }
 
@@ -82,12 +82,12 @@ fn killed(phase: Phase, follow: &str, random: &mut SplitMix) -> Result<()> {
         recording.signal(Signal::SIGINT)?;
         sleep(Duration::from_micros(random.below(60_000)));
     }
-    let told = recording.signal(Signal::SIGKILL);
+    let reported = recording.signal(Signal::SIGKILL);
     let dead = recording.finish()?;
     // At its end it may have been faster.
     let closed = phase == Phase::End && dead.finished.code() == 0;
     ensure!(
-        closed || told.is_ok() && dead.finished.code() == 128 + 9,
+        closed || reported.is_ok() && dead.finished.code() == 128 + 9,
         "it was not killed: {}",
         dead.finished
     );

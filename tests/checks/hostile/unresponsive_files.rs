@@ -1,9 +1,9 @@
-//! Files whose file system does not answer any more, as of a dead server: kcollect says so, records
-//! everybody else, and ends.
+//! Files on a file system that does not answer any more, as with a dead file server: kcollect
+//! reports it, records every other process, and ends.
 //!
 //! The file system is one in user space, which stops in the middle of a question. Whoever asks it
 //! next waits until it goes on, or is killed. Its file has no pages to be read any more by the
-//! process that executes it, which knows nothing of all this.
+//! process that executes it, which is not affected.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -46,7 +46,7 @@ const SLOW: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mood {
     Answers,
-    /// No more once somebody asks what the file is.
+    /// It stops once a program asks for the file's attributes.
     Stops,
     Stopped,
 }

@@ -1,7 +1,7 @@
-//! A user without privileges against a kcollect that runs as root. His are the profiled processes,
-//! their files and their arguments, and the directory in which the experiment is made, or the
-//! experiment itself. He gets nothing written outside of it, nothing of what only root may read
-//! into it, and kcollect neither to hang nor to take all memory.
+//! An unprivileged user against a kcollect that runs as root. The user owns the profiled processes,
+//! their files and arguments, and the directory in which the experiment is created, or the
+//! experiment itself. Nothing is written outside of it, nothing that only root may read gets into
+//! it, and kcollect neither hangs nor takes all memory.
 //!
 //! Tried are: a perf map that is a link to a secret, or a secret mounted there; a perf map and a
 //! program without end, a pipe in the place of a map; long arguments and environments; the
@@ -38,10 +38,11 @@ const NOBODY: u32 = 65534;
 /// More than an ordinary run takes, bytes.
 const MEMORY: u64 = 256 << 20;
 
-/// Whom the recordings below follow: what else runs here costs time.
+/// The processes that the recordings below follow; others would cost time.
 const PROCTORTURES: &str = "=^(proctorture|large)$";
 
-/// A directory of this user, with a proctorture in it, and one of root's for what must not be touched.
+/// A directory of this user, with a proctorture in it, and one of root's for what must not be
+/// touched.
 struct UserDirectory {
     own: TempDir,
     roots: TempDir,
@@ -85,7 +86,7 @@ impl UserDirectory {
     }
 }
 
-/// What nobody else may see. This program is archived too, and does not hold it.
+/// What only root may read. This program is archived too, so it does not contain it.
 fn secret() -> String {
     format!(
         "the_secret_{:016x}",
@@ -102,19 +103,19 @@ fn map_of_all(name: &str) -> String {
 }
 
 /// Which of the files below a directory have these bytes.
-fn telling(directory: &Path, words: &str) -> Result<Vec<PathBuf>> {
+fn containing(directory: &Path, words: &str) -> Result<Vec<PathBuf>> {
     let words = words.as_bytes();
-    let mut telling = Vec::new();
+    let mut containing = Vec::new();
     for path in files_below(directory)? {
         if path.is_file() && fs::read(&path)?.windows(words.len()).any(|at| at == words) {
-            telling.push(path);
+            containing.push(path);
         }
     }
-    Ok(telling)
+    Ok(containing)
 }
 
 /// What kcollect says of the code that followed processes made as they ran, by process id.
-fn made(experiment: &Path) -> Result<Vec<(i64, serde_json::Value)>> {
+fn jit_stats(experiment: &Path) -> Result<Vec<(i64, serde_json::Value)>> {
     let text = fs::read_to_string(experiment.join("kcollect.json"))?;
     let summary: serde_json::Value = serde_json::from_str(&text)?;
     let rows = summary["followed"]["processes"].as_array();
@@ -145,15 +146,15 @@ fn root_a_perf_map_cannot_reveal_unreadable_files() -> Result<()> {
     let (file, name) = (user_directory.roots.path().join("secret"), secret());
     fs::write(&file, map_of_all(&name))?;
     fs::set_permissions(&file, Permissions::from_mode(0o600))?;
-    // What he may read is read, the same way: the attacks fail for the right reason.
+    // A map that the user may read is read the same way, so the attacks fail for the right reason.
     let harmless = name.replace("secret", "public");
     let own = user_directory.own.path().join("public");
     fs::write(&own, map_of_all(&harmless))?;
     chown(&own, Some(NOBODY), Some(NOBODY))?;
     let mut recording = Recording::start(["-p", "hi", "-F", PROCTORTURES], LIMIT)?;
     recording.until_running()?;
-    // As another user of the same machine, who may mount what he cannot read; not where namespaces
-    // are for root alone.
+    // As another user of the same machine, who may mount files without reading them; not where
+    // namespaces are for root alone.
     let mounted = |file: &str| {
         format!(
             "exec unshare -Urm sh -c 'touch /tmp/perf-$$.map && mount --bind {file} /tmp/perf-$$.map && \
@@ -183,22 +184,25 @@ fn root_a_perf_map_cannot_reveal_unreadable_files() -> Result<()> {
     for map in maps {
         let _ = fs::remove_file(map);
     }
-    let made = made(&recorded.experiment()?)?;
+    let jit_stats = jit_stats(&recorded.experiment()?)?;
     for (pid, refusal) in refusals {
-        let made = made.iter().find(|(of, _)| *of == pid);
-        let (_, made) = made.with_context(|| format!("{pid} was not followed"))?;
-        let output = made["refusal"].as_str().unwrap_or_default();
+        let jit_stats = jit_stats.iter().find(|(of, _)| *of == pid);
+        let (_, jit_stats) = jit_stats.with_context(|| format!("{pid} was not followed"))?;
+        let output = jit_stats["refusal"].as_str().unwrap_or_default();
         ensure!(
             output.contains(refusal) && output.is_empty() == refusal.is_empty(),
-            "{pid} should be refused for {refusal:?}: {made}"
+            "{pid} should be refused for {refusal:?}: {jit_stats}"
         );
         if refusal.is_empty() {
-            let told = telling(recorded.directory(), &harmless)?;
-            ensure!(!told.is_empty(), "the user's own map was not read: {made}");
+            let found = containing(recorded.directory(), &harmless)?;
+            ensure!(
+                !found.is_empty(),
+                "the user's own map was not read: {jit_stats}"
+            );
         }
     }
-    let told = telling(recorded.directory(), &name)?;
-    ensure!(told.is_empty(), "{told:?} tell the secret");
+    let found = containing(recorded.directory(), &name)?;
+    ensure!(found.is_empty(), "{found:?} contain the secret");
     Ok(())
 }
 
@@ -226,17 +230,18 @@ fn root_endless_and_unanswering_files_are_given_up() -> Result<()> {
     for map in maps {
         let _ = fs::remove_file(map);
     }
-    // The pipe and the map without end are told; of the others there is nothing to tell.
-    let made = made(&recorded.experiment()?)?;
-    let refused = |(_, made): &(i64, serde_json::Value)| {
-        made["refusal"]
+    // The pipe and the endless map are reported; the others need no report.
+    let jit_stats = jit_stats(&recorded.experiment()?)?;
+    let refused = |(_, jit_stats): &(i64, serde_json::Value)| {
+        jit_stats["refusal"]
             .as_str()
             .is_some_and(|why| why.contains("not a regular file"))
     };
-    let unread = |(_, made): &(i64, serde_json::Value)| made["unread"].as_u64() > Some(90 << 30);
+    let unread =
+        |(_, jit_stats): &(i64, serde_json::Value)| jit_stats["unread"].as_u64() > Some(90 << 30);
     ensure!(
-        made.iter().any(refused) && made.iter().any(unread),
-        "{made:?}"
+        jit_stats.iter().any(refused) && jit_stats.iter().any(unread),
+        "{jit_stats:?}"
     );
     let size: u64 = files_below(recorded.directory())?
         .iter()

@@ -173,7 +173,7 @@ fn parts<'a>(table: &'a Table, row: &'a [Cell]) -> (Vec<f64>, BTreeMap<&'a str, 
 }
 
 /// gprofng shows all functions with their callers above them and their callees below; here they are
-/// asked for one by one. Those whose names are not their own alone are passed over.
+/// asked for one by one. Those that share a name are skipped.
 fn relatives(experiment: &Path, model: &Model, metrics: &str, columns: usize) -> Result<()> {
     let output = script(
         &[&format!("metrics {metrics}"), "callers-callees"],

@@ -1,6 +1,6 @@
-//! What `kcollect export` and `kcollect flame` write says what `kcollect report` says, in every
-//! format, whatever the names are; and the programs that it is for read it, as far as they are
-//! installed here.
+//! What `kcollect export` and `kcollect flame` write has the sums of `kcollect report`, in every
+//! format and with any names; and the programs of these formats read it, if they are installed
+//! here.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -358,7 +358,7 @@ fn kcollect(arguments: &[&str], experiment: &Path) -> Result<String> {
     Ok(run_in(directory, &arguments, READER)?.succeeded()?.stdout)
 }
 
-/// What a program that reads a file says; none if it is not installed, which is told.
+/// Output of a program that reads a file; none if it is not installed, which is reported.
 fn reader(typed: &mut Command) -> Result<Option<String>> {
     let name = typed.get_program().to_string_lossy().into_owned();
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -558,7 +558,7 @@ fn a_failed_export_is_reported_and_leaves_nothing() -> Result<()> {
         Ok((done.code(), done.stderr))
     };
     let name = "made.1.er";
-    for (arguments, code, told) in [
+    for (arguments, code, message) in [
         (&["export", name][..], 64, "no format is named"),
         (&["export", name, "--to", "x"], 64, "--to x: no such format"),
         (&["export", "x", "--to", "pprof"], 64, "x is no experiment"),
@@ -583,7 +583,7 @@ fn a_failed_export_is_reported_and_leaves_nothing() -> Result<()> {
     ] {
         let (was, output) = run(arguments)?;
         ensure!(
-            was == code && output.contains(told),
+            was == code && output.contains(message),
             "{arguments:?}: {was} {output}"
         );
         ensure!(output.lines().count() == 1, "{output}");

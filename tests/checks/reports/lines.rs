@@ -1,6 +1,5 @@
-//! `kcollect report` knows the hot line of a program that was recorded, the functions that were
-//! inlined into it, and has stock gprofng's times by line where gprofng can read the debug
-//! information.
+//! `kcollect report` shows the hot line of a recorded program and the functions inlined into it,
+//! and has stock gprofng's times by line where gprofng can read the debug information.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -131,7 +130,7 @@ fn root_the_hot_line_is_the_inlined_one() -> Result<()> {
     let all: i64 = by_line.values().map(|of| of.0).sum();
     let of = |line: u32| by_line.get(&line).copied().unwrap_or_default();
     ensure!(of(hot).0 * 2 > all, "line {hot} of {by_line:?}");
-    // Who calls it has its time too.
+    // Its caller has its time too.
     ensure!(of(calls).1 >= of(hot).1, "line {calls} of {by_line:?}");
 
     // The inlined function is one, and has the time of its line.

@@ -32,7 +32,7 @@ use truth::{Profile, Selection, Truth};
 /// A browser that shows a page, and the page's file.
 struct Shown {
     browser: Browser,
-    /// What `kcollect.ready` told: milliseconds.
+    /// The value of `kcollect.ready`, milliseconds.
     times: Value,
     bytes: usize,
     _directory: TempDir,
@@ -79,7 +79,7 @@ impl Shown {
         let flame = self
             .browser
             .evaluate(&format!("kcollect.flame({{byProcess: {by_process}}})"))?;
-        Truth::told(&totals, &flame)
+        Truth::of_page(&totals, &flame)
     }
 
     /// What is in the page for people and tests, now.
@@ -146,14 +146,17 @@ fn every_selection_has_its_ticks() -> Result<()> {
     for (turn, selection) in selections(&payload, 48).iter().enumerate() {
         let by_process = turn % 3 == 0;
         let expected = truths.count(selection, by_process);
-        let told = shown.select(selection, by_process)?;
+        let shown_truth = shown.select(selection, by_process)?;
         ensure!(
-            told.states == expected.states,
+            shown_truth.states == expected.states,
             "{selection:?}: {:?}, not {:?}",
-            told.states,
+            shown_truth.states,
             expected.states
         );
-        ensure!(told == expected, "{selection:?} by process: {by_process}");
+        ensure!(
+            shown_truth == expected,
+            "{selection:?} by process: {by_process}"
+        );
         ensure!(shown.ticks()? == expected.states.iter().sum::<u64>());
     }
     // Rows of the table, and its last line.
@@ -238,7 +241,7 @@ fn clicks_and_keys_select_the_same() -> Result<()> {
     );
     shown.browser.press("Escape")?;
 
-    // The search tells the share of what it finds.
+    // The search shows the share of what it finds.
     shown.browser.press("/")?;
     for letter in ["m", "a", "l", "l"] {
         shown.browser.press(letter)?;
@@ -417,8 +420,8 @@ fn a_million_ticks_of_a_thousand_threads() -> Result<()> {
     let truths = Profile::new(&payload);
     for selection in &selections(&payload, 9)[3..8] {
         let expected = truths.count(selection, false);
-        let told = shown.select(selection, false)?;
-        ensure!(told == expected, "{selection:?}");
+        let shown_truth = shown.select(selection, false)?;
+        ensure!(shown_truth == expected, "{selection:?}");
     }
     shown.browser.evaluate("kcollect.select({})")?;
     shown
@@ -442,7 +445,7 @@ fn a_million_ticks_of_a_thousand_threads() -> Result<()> {
 fn it_fits_every_window() -> Result<()> {
     let payload = profile(6, 40, 160, 40_000, 60);
     let mut shown = show(&payload)?;
-    // For whoever wants to look at it.
+    // For a look by hand.
     let pictures = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("view");
     fs::create_dir_all(&pictures)?;
     let zoomed = "(kcollect.select({time: [20e9, 32e9]}), kcollect.view(18e9, 35e9))";

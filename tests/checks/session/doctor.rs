@@ -1,4 +1,4 @@
-//! `kcollect doctor` says of each thing what it found, and names the cure where it is not enough.
+//! `kcollect doctor` reports each requirement as it found it, with the cure where it is not met.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

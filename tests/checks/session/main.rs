@@ -1,4 +1,5 @@
-//! A recording from start to end: signals, privileges, the machine's condition, and what others notice of it.
+//! A recording from start to end: signals, privileges, the machine's condition, and what others
+//! notice of it.
 
 mod doctor;
 mod privileges;

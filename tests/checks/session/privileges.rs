@@ -39,7 +39,7 @@ const CHECKPOINT_RESTORE: u32 = 40;
 const FIVE: [u32; 5] = [BPF, PERFMON, SYS_PTRACE, SYSLOG, DAC_READ_SEARCH];
 /// What is kept, besides, where there is more.
 const MORE: [u32; 3] = [CHECKPOINT_RESTORE, SYS_NICE, IPC_LOCK];
-/// What is kept for an experiment of somebody else.
+/// What is kept for an experiment of another user.
 const FOR_OTHERS: [u32; 3] = [CHOWN, DAC_OVERRIDE, FOWNER];
 
 /// The load: says in a file what it may do, and lives a little longer, so that one can look.
@@ -80,7 +80,8 @@ fn holds(pid: Pid, expected: u64) -> Result<()> {
         let name = status.lines().next().unwrap_or_default();
         threads.insert(name.trim_start_matches("Name:\t").to_owned());
     }
-    // Who started the load is gone, and those that read other people's files are there.
+    // The process that started the load has exited, and the threads that read other users' files
+    // exist.
     let due = ["archive", "unwind-tables"].map(str::to_owned);
     ensure!(
         !threads.contains("load") && due.iter().all(|name| threads.contains(name)),
@@ -124,8 +125,8 @@ const RECORD: [&str; 7] = [
     "--",
 ];
 
-/// A directory that nobody owns, with a copy of kcollect: where it was built, others may not be let
-/// in.
+/// A directory of the user nobody, with a copy of kcollect: where it was built, other users may not
+/// be let in.
 fn nobodys() -> Result<(TempDir, String)> {
     let home = tempfile::tempdir()?;
     let program = home.path().join("kcollect");
@@ -169,7 +170,7 @@ fn root_under_sudo_two_more_capabilities_are_kept() -> Result<()> {
         ensure!(owner == (NOBODY, NOBODY), "{:?}: {owner:?}", entry.path());
         subexperiments += u32::from(metadata.is_dir() && entry.file_name() != "archives");
     }
-    ensure!(subexperiments > 0, "nobody was followed");
+    ensure!(subexperiments > 0, "no process was followed");
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! How a recording is steered: signals that end, pause and sample it, times, limits, and the load's
-//! own end.
+//! How a recording is controlled: signals that end, pause and sample it, times, limits, and the
+//! load's own end.
 
 use std::fs;
 use std::path::Path;
@@ -228,7 +228,7 @@ fn root_a_dry_run_leaves_nothing() -> Result<()> {
     );
     ensure!(
         finished.stdout.contains("997") || finished.stderr.contains("997"),
-        "no interval is told: {finished}"
+        "no interval is printed: {finished}"
     );
     Ok(())
 }

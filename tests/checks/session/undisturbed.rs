@@ -1,4 +1,4 @@
-//! A followed process does not notice it: no signal arrives, no system call is interrupted, cut
+//! A followed process is not disturbed: no signal arrives, no system call is interrupted, cut
 //! short or ended early, nothing is mapped, opened, set or attached that is not there without
 //! kcollect.
 
@@ -18,9 +18,9 @@ const SECONDS: &str = "3";
 const TIMES: u64 = 20;
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// What the program tells.
+/// What the program prints.
 #[derive(Default)]
-struct Told {
+struct Report {
     pid: i32,
     /// By kind: how often, and how many of these were interrupted, cut short or early.
     calls: BTreeMap<String, [u64; 4]>,
@@ -32,9 +32,9 @@ struct Told {
     origin: BTreeSet<String>,
 }
 
-/// Who reads the rings does not wait in a row with the load: that is a real-time thread,
-/// `SCHED_FIFO`. Another one of these lets those who work on what was read, `SCHED_RR`, go first in
-/// turns. Nobody else is one, nor is the load: policies are field 41 of proc_pid_stat(5).
+/// The thread that reads the rings has a real-time priority (`SCHED_FIFO`), so it does not wait for
+/// the load. Another such thread gives those that process the records `SCHED_RR` for a part of the
+/// time. No other thread has one, nor has the load: policies are field 41 of proc_pid_stat(5).
 #[test]
 fn root_only_the_readers_have_real_time_priority() -> Result<()> {
     let _machine = Exclusive::take()?;
@@ -45,7 +45,7 @@ fn root_only_the_readers_have_real_time_priority() -> Result<()> {
     let output = &recorded.finished.stdout;
     let (threads, load) = output.split_once("load\n").context("no load")?;
     for line in threads.lines() {
-        // Of a thread that has just ended nothing is told.
+        // A thread that has just exited has no line.
         let Some((name, policy)) = line.rsplit_once(' ') else {
             continue;
         };
@@ -76,9 +76,9 @@ fn root_a_followed_process_is_not_disturbed() -> Result<()> {
             .env_remove("SUDO_USER"),
         LIMIT,
     )?;
-    let alone = told(&alone.succeeded()?)?;
+    let alone = report(&alone.succeeded()?)?;
     let recorded = record(&["-p", "hi", "-F", "on"], &load, LIMIT)?;
-    let watched = told(&recorded.finished)?;
+    let watched = report(&recorded.finished)?;
 
     // It was followed, or this shows nothing.
     let experiment = recorded.experiment()?;
@@ -90,29 +90,29 @@ fn root_a_followed_process_is_not_disturbed() -> Result<()> {
         "few of its ticks have a user stack: {process:?}"
     );
 
-    for (who, told) in [("alone", &alone), ("watched", &watched)] {
-        for (kind, [times, interrupted, short, early]) in &told.calls {
+    for (which, report) in [("alone", &alone), ("watched", &watched)] {
+        for (kind, [times, interrupted, short, early]) in &report.calls {
             println!(
-                "{who}: {kind} {times} times, {interrupted} interrupted, {short} short, {early} early"
+                "{which}: {kind} {times} times, {interrupted} interrupted, {short} short, {early} early"
             );
             ensure!(
                 *times >= TIMES && interrupted + short + early == 0,
-                "{who}: {kind}, {times} times: {interrupted} interrupted, {short} short, {early} ended otherwise"
+                "{which}: {kind}, {times} times: {interrupted} interrupted, {short} short, {early} ended otherwise"
             );
         }
         ensure!(
-            told.signals.len() > 30 && told.signals.values().all(|times| *times == 0),
-            "{who}: signals arrived: {:?}",
-            told.signals
+            report.signals.len() > 30 && report.signals.values().all(|times| *times == 0),
+            "{which}: signals arrived: {:?}",
+            report.signals
         );
         ensure!(
-            told.code.0 == told.code.1,
-            "{who}: {:?} executable mappings",
-            told.code
+            report.code.0 == report.code.1,
+            "{which}: {:?} executable mappings",
+            report.code
         );
-        ensure!(told.calls.len() > 15, "{who}: only {:?}", told.calls);
+        ensure!(report.calls.len() > 15, "{which}: only {:?}", report.calls);
     }
-    let only = |one: &Told, other: &Told| -> Vec<String> {
+    let only = |one: &Report, other: &Report| -> Vec<String> {
         one.origin.difference(&other.origin).cloned().collect()
     };
     let (lost, found) = (only(&alone, &watched), only(&watched, &alone));
@@ -125,8 +125,8 @@ fn root_a_followed_process_is_not_disturbed() -> Result<()> {
     Ok(())
 }
 
-fn told(finished: &Finished) -> Result<Told> {
-    let mut told = Told::default();
+fn report(finished: &Finished) -> Result<Report> {
+    let mut report = Report::default();
     for line in finished.stdout.lines() {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let number = |at: usize| -> Result<u64> {
@@ -136,21 +136,21 @@ fn told(finished: &Finished) -> Result<Told> {
         match words.first() {
             Some(&"call") => {
                 let counts = [number(2)?, number(3)?, number(4)?, number(5)?];
-                told.calls.insert(words[1].to_owned(), counts);
+                report.calls.insert(words[1].to_owned(), counts);
             }
             Some(&"signal") => {
-                told.signals.insert(words[1].to_owned(), number(2)?);
+                report.signals.insert(words[1].to_owned(), number(2)?);
             }
-            Some(&"code") => told.code = (number(1)?, number(2)?),
-            Some(&"pid") => told.pid = i32::try_from(number(1)?)?,
+            Some(&"code") => report.code = (number(1)?, number(2)?),
+            Some(&"pid") => report.pid = i32::try_from(number(1)?)?,
             Some(&"origin") => {
-                told.origin.insert(without_the_librarys(line));
+                report.origin.insert(without_the_librarys(line));
             }
             // kcollect's own words.
             _ => {}
         }
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// A line without signals 32 and 33 among those that are ignored: they are the C library's own, and

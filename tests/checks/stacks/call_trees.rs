@@ -42,7 +42,7 @@ const ENOUGH: f64 = 20.0;
 
 /// What a process of the daemon says of itself.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct Report {
     server: String,
     pid: i32,
     threads: u64,
@@ -100,25 +100,25 @@ fn root_paths_of_a_daemon_have_their_measured_times() -> Result<()> {
         let founder = recorded.experiment()?;
         let summary = RunSummary::of(&founder)?;
         summary.complete()?;
-        let told = told(&recorded)?;
-        ensure!(told.len() == 2, "{told:?}");
+        let report = report(&recorded)?;
+        ensure!(report.len() == 2, "{report:?}");
         let mut wrong = Vec::new();
-        for told in &told {
-            let (process, experiment) = summary.followed()?.one(&founder, told.pid)?;
-            println!("{}: {process:?}", told.server);
+        for report in &report {
+            let (process, experiment) = summary.followed()?.one(&founder, report.pid)?;
+            println!("{}: {process:?}", report.server);
             ensure!(
                 process.experiment.starts_with("_server_PID_"),
                 "{process:?}"
             );
             let mut judge = Judge {
-                told,
+                report,
                 tree: CallTree::of(&experiment)?,
                 beginnings: BTreeSet::new(),
                 interval: interval_ns(&founder)? / 1e9,
                 wrong: Vec::new(),
             };
             judge.beginnings()?;
-            for took in &told.paths {
+            for took in &report.paths {
                 judge.path(took)?;
             }
             judge.below()?;
@@ -128,7 +128,7 @@ fn root_paths_of_a_daemon_have_their_measured_times() -> Result<()> {
                 judge
                     .wrong
                     .iter()
-                    .map(|wrong| format!("{}: {wrong}", told.server)),
+                    .map(|wrong| format!("{}: {wrong}", report.server)),
             );
         }
         ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -136,7 +136,7 @@ fn root_paths_of_a_daemon_have_their_measured_times() -> Result<()> {
     })
 }
 
-fn told(recorded: &Recorded) -> Result<Vec<Told>> {
+fn report(recorded: &Recorded) -> Result<Vec<Report>> {
     let lines = recorded.finished.stdout.lines();
     lines
         .filter(|line| line.starts_with('{'))
@@ -160,7 +160,7 @@ fn blocked(seconds: &[f64; 10]) -> f64 {
 
 /// A process, what it says and what gprofng says.
 struct Judge<'a> {
-    told: &'a Told,
+    report: &'a Report,
     tree: CallTree,
     /// How the stacks of threads begin, up to their first function that has a time of its own.
     beginnings: BTreeSet<Vec<String>>,
@@ -174,7 +174,7 @@ impl Judge<'_> {
     /// alike.
     fn beginnings(&mut self) -> Result<()> {
         let first = |took: &Took| took.path.split('/').next().map(str::to_owned);
-        let firsts: BTreeSet<String> = self.told.paths.iter().filter_map(first).collect();
+        let firsts: BTreeSet<String> = self.report.paths.iter().filter_map(first).collect();
         for node in &self.tree.nodes {
             if let Some((last, before)) = node.path.split_last()
                 && firsts.contains(last)
@@ -276,7 +276,7 @@ impl Judge<'_> {
     /// it was for.
     fn below(&mut self) -> Result<()> {
         for (text, below) in BELOW {
-            let Some(took) = self.told.paths.iter().find(|took| took.path == text) else {
+            let Some(took) = self.report.paths.iter().find(|took| took.path == text) else {
                 continue;
             };
             let path = expand(text)?;
@@ -306,17 +306,17 @@ impl Judge<'_> {
     /// thread's.
     fn whole(&mut self, founder: &Path, experiment: &Path) -> Result<()> {
         let states = States::of(founder)?;
-        let row = states.row(self.told.pid)?;
+        let row = states.row(self.report.pid)?;
         let ticks = array_ticks(experiment, None)?;
         // Threads that want one CPU.
-        let company = 2 * self.told.threads as usize;
-        let tiled = states.tile(self.told.pid, ticks, company);
+        let company = 2 * self.report.threads as usize;
+        let tiled = states.tile(self.report.pid, ticks, company);
         self.wrong
             .extend(tiled.err().map(|error| error.to_string()));
-        if row.threads != self.told.threads {
+        if row.threads != self.report.threads {
             self.wrong.push(format!("{} threads", row.threads));
         }
-        let twice = array_ticks(founder, Some(self.told.pid))?;
+        let twice = array_ticks(founder, Some(self.report.pid))?;
         if twice > 0 {
             self.wrong
                 .push(format!("{twice} ticks of it are in the founder too"));
@@ -371,7 +371,7 @@ impl Judge<'_> {
         }
         println!(
             "{}: {all} ticks, {incomplete} of them with an incomplete stack, {late} of these late",
-            self.told.server
+            self.report.server
         );
         if mixed > 0 {
             self.wrong.push(format!(

@@ -1,8 +1,9 @@
-//! Functions that are made at run time: they have their names and their shares, in stacks that go
-//! through them.
+//! Functions that are generated at run time have their names and their shares of time, in stacks
+//! that go through them.
 //!
-//! What must work is a program of our own that makes code, and tells of it both ways there are.
-//! node, java and CPython are tried where they are installed, and a line says where not.
+//! What must work is a workload that generates code and announces it both ways, in a perf map and
+//! in a jitdump. node, java and CPython are tried where they are installed, and a line says where
+//! not.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -23,15 +24,15 @@ const LIMIT: Duration = Duration::from_secs(60);
 #[test]
 fn root_jit_code_has_its_names() -> Result<()> {
     let _machine = Exclusive::take()?;
-    for told in ["map", "dump"] {
-        made(told).with_context(|| format!("told by a {told}"))?;
+    for way in ["map", "dump"] {
+        judge_jit(way).with_context(|| format!("told by a {way}"))?;
     }
     Ok(())
 }
 
-fn made(told: &str) -> Result<()> {
+fn judge_jit(way: &str) -> Result<()> {
     let cpu = work_cpu()?.to_string();
-    let load = [workload!("jit_code"), "3", &cpu, told];
+    let load = [workload!("jit_code"), "3", &cpu, way];
     let recorded = record(&["-p", "hi", "-F", "on"], &load, LIMIT)?;
     let (functions, interval) =
         functions_of(&recorded, &format!("PID_{}.", recorded.truth()?.pid))?;
@@ -48,7 +49,7 @@ fn made(told: &str) -> Result<()> {
             .with_edges(stolen_meanwhile()? / interval)
             .judge(name, own(name))?;
     }
-    // Whoever stands between a loop and `main` has its callees' time, and `main` has all.
+    // A function between a loop and `main` has the time of its callees, and `main` has all.
     let with_callees = |name: &str| {
         functions
             .find(name)
@@ -59,7 +60,7 @@ fn made(told: &str) -> Result<()> {
         ("made_trampoline", 0.2),
         ("main", 1.0),
     ] {
-        // The first ticks' stacks are copied, without the text that tells how a trampoline is left.
+        // The first ticks' stacks are copied, without the text that shows how a trampoline returns.
         Band::of(all, share)
             .with_edges(0.1 * all + stolen_meanwhile()? / interval)
             .judge(name, with_callees(name))?;
@@ -180,7 +181,7 @@ fn root_functions_of_python() -> Result<()> {
 }
 
 /// Records it, and judges the share of `hot` of both functions by what the program says of itself;
-/// `is` tells whether a function of the experiment is one of the program's.
+/// `is` returns whether a function of the experiment is one of the program's.
 fn shares(load: &[&OsStr], experiment: &str, is: impl Fn(&str, &str) -> bool) -> Result<()> {
     let _machine = Exclusive::take()?;
     let args: Vec<_> = load.iter().filter_map(|word| word.to_str()).collect();

@@ -1,4 +1,5 @@
-//! Stacks are right: user stacks against framehop and stepped programs, call trees, code made at run time.
+//! Stacks are right: user stacks against framehop and stepped programs, call trees, code made at
+//! run time.
 
 mod call_trees;
 mod jit;

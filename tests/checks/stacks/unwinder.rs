@@ -1,5 +1,5 @@
 //! The unwinder, compiled natively, agrees with framehop on every frame of real programs' stacks;
-//! where it does not, the program itself says who is right.
+//! where it does not, the program is stepped to find which is right.
 
 mod space;
 mod verdict;
@@ -282,7 +282,7 @@ fn programs(directory: &Path) -> Vec<(Program, Command)> {
         let Some(mut command) = command else { return };
         command.args(arguments.split_whitespace());
         // Its signals for preemption, of which a program that is stepped has no end, make calls
-        // that nobody called.
+        // that was not called.
         command.env("GODEBUG", "asyncpreemptoff=1");
         let program = Program {
             name,

@@ -1,5 +1,5 @@
-//! The number of an entry to user mode joins what was recorded of a thread in the kernel with the
-//! place in user mode that it went to: in both ways of telling, of which a kernel before 6.18 has
+//! The number of a return to user joins what was recorded of a thread in the kernel with the place
+//! in user mode that it returned to, with each way of capturing it; a kernel before 6.18 has only
 //! one.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,7 +59,7 @@ fn judge(way: Emission) -> Result<()> {
 
     let joined = join.joined();
     ensure!(all > u64::from(NAPS) * 2, "only {all} ticks");
-    // All but those of the last stay, which ends with the thread.
+    // All but those of the last state interval, which ends with the thread.
     ensure!(
         joined.ticks + 30 >= all && joined.ticks + joined.open + joined.none == all,
         "{all} ticks: {joined:?}"

@@ -88,8 +88,8 @@ pub fn speedscope(file: &Value) -> Result<States> {
     Ok(states)
 }
 
-/// The Firefox Profiler's processed format: tables as long as they say, whose indexes point into
-/// them, prefixes ahead of whom they are prefixes of, times that ascend.
+/// The Firefox Profiler's processed format: tables of the declared length, indexes that point into
+/// them, each prefix before the stacks that continue it, times that ascend.
 ///
 /// # Errors
 /// What the format does not permit.

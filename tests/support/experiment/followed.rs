@@ -21,7 +21,7 @@ use crate::kcollect::Recorded;
 /// One tick array's ticks in one state.
 #[derive(Clone, Debug)]
 pub struct StateInterval {
-    /// `CLOCK_MONOTONIC`, nanoseconds, when it was told.
+    /// `CLOCK_MONOTONIC`, nanoseconds, of its record.
     pub time: u64,
     /// The thread.
     pub tid: u64,

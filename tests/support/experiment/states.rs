@@ -1,11 +1,11 @@
 //! kcollect's account of microstates, and how it is judged.
 //!
-//! The account is exact where the scheduler tells what happened, so most of the judgement needs no
+//! The times are exact where they come from context switches, so most of the judgement needs no
 //! statistics:
 //!
 //! * **by itself** ([`States::conserve`]): the states of a process add up to the lives of its
-//!   threads, the CPU time of all processes to the busy time of the CPUs, and who lived through all
-//!   of the run lived as long as it;
+//!   threads, the CPU time of all processes to the busy time of the CPUs, and a process that
+//!   existed during the whole run has the time of the run;
 //! * **by a workload's truth** ([`States::agree`]): no state is off by more than a hundredth of the
 //!   workload's wall time. What the process did before its work began and after it ended is not in
 //!   its truth; that is as long as its life in the account is longer than in its truth, and may be
@@ -48,7 +48,7 @@ const OUTSIDE_THREAD_S: f64 = 2e-5;
 const EXPLAINED_S: f64 = 0.01;
 /// How far the life of one thread and the sum of its states may differ, seconds.
 const THREAD_S: f64 = 1e-6;
-/// Which part of a thread's ticks may be of absences whose end nobody saw.
+/// Which part of a thread's ticks may be of off-CPU intervals whose end was not recorded.
 const UNSEEN: f64 = 0.01;
 /// The last digit of the account, seconds: how far each number may be off for that.
 const DIGIT_S: f64 = 1e-9;
@@ -65,8 +65,8 @@ pub const WHOLE_S: f64 = 3e-4;
 /// How long starting and ending may take a workload, seconds: the edges of its truth.
 #[derive(Clone, Copy, Debug)]
 pub struct Edges {
-    /// On a CPU, from its last look at its usage to its end. 2.6 ms have been seen of a workload
-    /// that faults on a mapped file, on a busy machine; in what, nobody has looked.
+    /// On a CPU, from its last look at its usage to its end. 2.6 ms were measured once, of a
+    /// workload that faults on a mapped file on a busy machine; the cause is unknown.
     pub cpu_s: f64,
     /// Outside of its work, beside waits for a CPU and for the disk. To be loaded and to end takes
     /// a few milliseconds, and ten times as long where other programs want the CPU.
@@ -111,7 +111,7 @@ pub struct Row {
     pub lived_s: f64,
     /// Where these went, by number of the state, seconds.
     pub states_s: [f64; Microstate::PER_THREAD],
-    /// What parts of that were. Older experiments do not tell.
+    /// Parts of that, by detail. Older experiments have none.
     pub of_which_s: Option<OfWhich>,
 }
 
@@ -215,9 +215,9 @@ impl States {
     /// ([`stolen_meanwhile`](crate::machine::stolen_meanwhile)): ticks pass in it, and it is no
     /// thread's time on a CPU.
     ///
-    /// Not for a load that comes and goes in step with the ticks, as it is or as a hypervisor makes
-    /// it, which tells of a disk's work when it gets round to it, often with the timer's own
-    /// interrupt: the ticks are no independent samples of it.
+    /// Not for a load that wakes and sleeps in step with the ticks: they are no independent samples
+    /// of it. A hypervisor makes loads so, when it delivers a disk's interrupts together with those
+    /// of the timer.
     ///
     /// # Errors
     /// When they differ by more than chance; the message has all the numbers.
@@ -235,7 +235,7 @@ impl States {
             cpu_ns / 1e9,
             recorded / 1e9
         );
-        // How much of what was stolen was stolen from idle CPUs, nobody knows.
+        // Which part of the stolen time idle CPUs lost is unknown.
         Band::time(cpu_ns + stolen_ns / 2.0, all as f64 * interval, interval)
             .with_edges(stolen_ns / 2.0 / interval)
             .judge(
@@ -302,10 +302,10 @@ impl States {
         Ok(())
     }
 
-    /// Judges the row of a workload by its truth. What a thread waits before its work is in its
-    /// truth, but not what it waits for a CPU after its last word, the more so as its end wakes the
-    /// thread that waits for it: that may be long where others want the CPU, and its life is longer
-    /// by just that.
+    /// Judges the row of a workload by its truth. The truth has a thread's waits before its work,
+    /// but not its wait for a CPU after it has printed its truth. Its end wakes the thread that
+    /// waits for it, so that wait may be long where other processes want the CPU, and the thread's
+    /// recorded time is longer by it.
     ///
     /// # Errors
     /// When a number is off by more than it may be, or the workload cannot explain its own time;
@@ -391,7 +391,7 @@ impl States {
     /// 6.18's scheduler have been seen, with its quota hardly touched.
     ///
     /// # Errors
-    /// When it was too short; or too long, where nobody else wanted the CPU.
+    /// When it was too short; or too long, where no other process wanted the CPU.
     pub fn throttled(&self, truth: &Truth, company: usize) -> Result<()> {
         let row = self.row(truth.pid)?;
         let Some(parts) = &row.of_which_s else {
@@ -429,8 +429,8 @@ impl States {
     }
 }
 
-/// The share of user mode in CPU time: by kcollect's ticks, and by those of the scheduler that
-/// `getrusage` knows it from.
+/// The share of user mode in CPU time: by kcollect's ticks, and by the scheduler's ticks, which
+/// `getrusage` counts.
 fn user_share(row: &Row, truth: &Truth, interval_s: f64) -> Pair {
     let ticks = row.cpu_s() / interval_s;
     let references = truth.cpu_ns() as f64 / 1e9 * accounting_hz();

@@ -106,9 +106,9 @@ impl RunSummary {
     /// The followed processes.
     ///
     /// # Errors
-    /// When nobody was followed.
+    /// When no process was followed.
     pub fn followed(&self) -> Result<&FollowedStats> {
-        self.followed.as_ref().context("nobody is followed")
+        self.followed.as_ref().context("no process was followed")
     }
 
     /// Passes when nothing was lost.

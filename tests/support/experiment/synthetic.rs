@@ -1,4 +1,4 @@
-//! Experiments that nobody recorded: a founder and subexperiments, written as a plan says.
+//! Synthetic experiments: a founder and subexperiments, written from a plan and not recorded.
 //!
 //! Their load objects are synthetic, their functions 64 bytes long with holes between them, so that
 //! whoever reads them has functions, holes, dynamic functions and places where nothing is mapped to

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-/// A line of the file; which kind it is, its fields tell.
+/// A line of the file. Its kind follows from the fields that it has.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Line {
     /// The process.
@@ -44,7 +44,7 @@ pub struct Line {
     pub counts: BTreeMap<String, u64>,
 }
 
-/// How exactly two clocks of the kernel tell the same instant, nanoseconds.
+/// How far two clocks of the kernel may differ at one instant, nanoseconds.
 const CLOCK_NS: u64 = 20_000;
 /// How much faster one clock may go than another: times of threads are the scheduler's, instants
 /// are CLOCK_MONOTONIC's, which a time service may slow or speed up by so much.

@@ -1,5 +1,5 @@
 //! A control group with a CPU quota: how a container's limit keeps a process from running; and how
-//! its name tells whose the processes in it are. And one that measures the time on CPUs.
+//! its name identifies the container. And one that measures the time on CPUs.
 //!
 //! The kernel has two generations of them, and both are out there. Either serves; the one that has
 //! the CPU controller is taken.
@@ -141,7 +141,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Makes one that nobody is in.
+    /// Makes an empty one.
     ///
     /// # Errors
     /// When the kernel has no groups with such a sum, or they are not ours to make.
@@ -207,8 +207,8 @@ fn own_name() -> String {
 pub(crate) fn hierarchy(mounts: &str, controller: &str) -> Result<Hierarchy> {
     let mut second = None;
     for line in mounts.lines() {
-        // proc_pid_mountinfo(5): the mount point is the fifth field; type, source and options follow
-        // a dash.
+        // proc_pid_mountinfo(5): the mount point is the fifth field; type, source and options
+        // follow a dash.
         let Some((mount, kind)) = line.split_once(" - ") else {
             continue;
         };

@@ -73,7 +73,7 @@ impl ColdFile {
     /// When the kernel refuses.
     pub fn remove(self, work: &mut Work) -> Result<()> {
         work.blocked(Microstate::Sleep, || {
-            // SAFETY: who has the value has the mapping, and no place of it is in use any more.
+            // SAFETY: this value owns the mapping, and nothing refers to it any more.
             unsafe { munmap(self.base, LENGTH) }?;
             drop(self.file);
             Ok(())

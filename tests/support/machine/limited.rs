@@ -75,8 +75,8 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        // The kernel counts who has ended a moment longer. What fails for good leaves an empty
-        // group behind, which costs nothing.
+        // The kernel counts an exited process a moment longer. If removal fails for good, an empty
+        // group is left behind, which costs nothing.
         for _ in 0..100 {
             match fs::remove_dir(&self.group) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => sleep(POLL_INTERVAL),

@@ -2,8 +2,8 @@
 //! their numbers.
 //!
 //! A collector that ends, however it ends, has to leave nothing of it behind. The kernel is asked
-//! for numbers alone (`BPF_PROG_GET_NEXT_ID` and its sisters), so that an object of a kind that
-//! nobody knows here counts too.
+//! for numbers alone (`BPF_PROG_GET_NEXT_ID` and its sisters), so that objects of unknown kinds
+//! count too.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,5 +1,5 @@
-//! Who was born, what each was called and who ended, by perf: its side-band alone, with no events
-//! that count.
+//! Forks, names and exits of all processes, by perf: its side-band alone, with no events that
+//! count.
 //!
 //! A second witness of processes that are gone before anyone can look at them. Its file is read as
 //! in [`crate::oracle::perf`].
@@ -65,7 +65,7 @@ impl Audit {
     pub fn end(self) -> Result<BTreeMap<i32, Life>> {
         self.running.signal(Signal::SIGINT)?;
         let recorded = self.running.finish()?;
-        // It ends as who is interrupted.
+        // perf ends with the status of an interrupted program.
         ensure!(recorded.code() == 128 + Signal::SIGINT as i32, "{recorded}");
         let bytes = fs::read(self.directory.path().join("perf.data"))?;
         let events =

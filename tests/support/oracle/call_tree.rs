@@ -56,7 +56,7 @@ impl CallTree {
         Ok(tree)
     }
 
-    /// How deep a node is, its column tells: a child stands further right than its parent.
+    /// The depth of a node follows from its column: a child stands further right than its parent.
     fn parse(text: &str) -> Self {
         let mut open: Vec<(usize, &str)> = Vec::new();
         let mut nodes = Vec::new();

@@ -2,8 +2,8 @@
 //!
 //! Its file is read here, not by `perf script`: perf 6.1 gives up at the record that newer kernels
 //! write when a BPF program goes, and kcollect's programs do go. Only samples are taken, and of
-//! them only addresses, which [`crate::oracle::kallsyms`] names: perf's own choice among the aliases of a
-//! function is not kcollect's. The layout is that of `perf_event_open(2)` and of
+//! them only addresses, which [`crate::oracle::kallsyms`] names: perf's own choice among the
+//! aliases of a function is not kcollect's. The layout is that of `perf_event_open(2)` and of
 //! `perf.data-file-format.txt` in the kernel's `tools/perf/Documentation`.
 
 use std::fs;

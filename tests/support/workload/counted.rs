@@ -1,5 +1,5 @@
-//! Threads that know what they did, for checks of counters: faults that they made one by one, and
-//! the kernel's own counts of a thread, which are another account than that of perf's.
+//! Threads that count their own events, for checks of counters: page faults made one by one, and
+//! the kernel's own counts of a thread, which are independent of perf's.
 
 use std::num::NonZeroUsize;
 
@@ -87,7 +87,7 @@ impl Fresh {
         for page in self.touched..self.touched + many {
             // SAFETY: within the mapping.
             let byte = unsafe { self.pages.cast::<u8>().add(page * PAGE) };
-            // SAFETY: mapped for writing, and nobody else knows of it.
+            // SAFETY: mapped for writing, and nothing else refers to it.
             unsafe { byte.write_volatile(1) };
         }
         self.touched += many;

@@ -1,4 +1,4 @@
-//! The workloads that know their microstates, as a list: for whoever runs all of them.
+//! The list of all workloads that report their microstates.
 
 use std::fmt;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub struct Load {
     program: &'static str,
     variant: Option<&'static str>,
     needs: fn() -> Result<()>,
-    /// How many processes tell a truth.
+    /// How many processes print a truth.
     pub truths: usize,
     /// The name, in its truth, of the process that it is about.
     pub subject: &'static str,

@@ -1,5 +1,5 @@
-//! The programs that are hard to follow: `workloads/proctorture.c`, which says what they can do, and its
-//! kin.
+//! The programs that are hard to follow: `workloads/proctorture.c`, which says what they can do,
+//! and its kin.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::command::{Finished, Running};
 
 /// Does one action after the other, as its arguments say.
 pub const PROCTORTURE: &str = env!("PROCTORTURE_PROGRAM");
-/// A program of 32 bits without libraries, which knows the action `one`: `burn_narrow`, called by
+/// A program of 32 bits without libraries, which has the action `one`: `burn_narrow`, called by
 /// `call_narrow`.
 pub const NARROW: &str = env!("NARROW_PROGRAM");
 /// The same of 64 bits: `burn_inside`, called by `call_inside`.
@@ -26,10 +26,10 @@ pub const SWAPPED: [&str; 2] = [env!("SWAPPED_ONE_PROGRAM"), env!("SWAPPED_TWO_P
 /// A proctorture does what it has to in this time, also on a machine that is busy.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What a proctorture said: `PID WORD NUMBER...`, a line for each thing.
+/// What a proctorture printed: `PID WORD NUMBER...`, a line for each thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
-    /// Who said it, by its own idea of its number.
+    /// The process that printed it, by `getpid`.
     pub pid: u32,
     /// What.
     pub word: String,
@@ -71,7 +71,7 @@ pub fn find_word(output: &str, wanted: &str) -> Result<Word> {
     words(output)
         .into_iter()
         .find(|word| word.word == wanted)
-        .with_context(|| format!("nobody said {wanted} in {output:?}"))
+        .with_context(|| format!("no process printed {wanted}: {output:?}"))
 }
 
 fn word(line: &str) -> Option<Word> {

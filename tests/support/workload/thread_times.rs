@@ -1,17 +1,17 @@
-//! What a thread of a workload knows about its own time.
+//! Where a thread of a workload spent its time, by the thread itself.
 //!
-//! Three clocks of the kernel tell a thread where its wall time goes: `CLOCK_MONOTONIC` passes
-//! always, `CLOCK_THREAD_CPUTIME_ID` while it runs, and the second number of
-//! `/proc/thread-self/schedstat` while it is runnable and does not run. What is left of a call is
-//! the time that it was blocked in it, and the workload knows what for: it made the call. The last
-//! two count from the thread's birth, so a busy CPU may keep it waiting before its first word. None
-//! of the three comes from kcollect. But the last two are sums of the scheduler that kcollect reads
-//! as well, at its own instants: of them, agreement means that nothing was lost or misplaced. And
-//! the kernel leaves out of the second the wait of a thread that was preempted when it had declared
-//! itself asleep and was not off its CPU yet.
+//! A thread reads three clocks of the kernel: `CLOCK_MONOTONIC` passes always,
+//! `CLOCK_THREAD_CPUTIME_ID` while it runs, and the second number of `/proc/thread-self/schedstat`
+//! while it is runnable and does not run. What is left of a call is the time that it was blocked in
+//! it; the reason follows from the call. The last two count from the thread's start, so they
+//! include a wait for a busy CPU before its first instruction. None of the three comes from
+//! kcollect. But the last two are sums of the scheduler that kcollect reads as well, at its own
+//! instants: of them, agreement means that nothing was lost or misplaced. And the kernel leaves out
+//! of the second the wait of a thread that was preempted when it had declared itself asleep and was
+//! not off its CPU yet.
 //!
-//! Nothing is guessed: blocked time outside of [`ThreadTimes::blocked`] is in no state, and the check
-//! that reads the account refuses a workload that cannot explain its own life.
+//! Nothing is guessed: blocked time outside of [`ThreadTimes::blocked`] is in no state, and the
+//! check that reads the account refuses a workload that cannot explain its own life.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -29,7 +29,7 @@ pub struct Account {
     pub threads: u64,
     /// Wall time, summed over the threads.
     pub lived_ns: u64,
-    /// By number of the state. The states on CPU are left 0: the process's own usage tells them.
+    /// By number of the state. The states on CPU are left 0: they come from the process's usage.
     pub off_cpu_ns: [u64; Microstate::PER_THREAD],
 }
 

@@ -1,7 +1,7 @@
 //! A program that is stopped, looked at, and made to go on by one instruction at a time; and what
 //! its stack truly is.
 //!
-//! Whoever follows a program from its first instruction knows its stack without any table: each
+//! A tracer that follows a program from its first instruction has its stack without any table: each
 //! call that is executed adds a frame, and each rise of the stack pointer takes those away that lie
 //! below it. That is [`Truth`], and it is what unwinders are held against where they do not agree.
 //!

@@ -1,11 +1,11 @@
-//! What a workload says about itself when it ends: one line of JSON on standard output.
+//! What a workload prints about itself when it ends: one line of JSON on standard output.
 //!
 //! The numbers come from the kernel, not from the workload's own idea of what it did:
 //! `CLOCK_MONOTONIC` for wall time, `getrusage` for CPU time. On a kernel with tick based
 //! accounting the *sum* of user and system time is exact and the *split* is itself a sample, taken
 //! [`accounting_hz`] times a second; a check that compares the split has to allow for both samples.
 //!
-//! Where the rest of its time went, a workload knows from its [`ThreadTimes`], for the calls that it
+//! Where the rest of its time went is in its [`ThreadTimes`], for the calls that it
 //! made through [`Work::blocked`].
 
 use std::io::Write;
@@ -73,8 +73,8 @@ pub struct Truth {
     #[serde(default)]
     pub throttled_s: f64,
     /// What the hypervisor gave to other machines meanwhile, of all CPUs, at most
-    /// ([`stolen_since`]), seconds. It passes on the wall clock of whoever is on the CPU, and is in
-    /// nobody's CPU time.
+    /// ([`stolen_since`]), seconds. It passes on the wall clock of the thread on the CPU, and is in
+    /// no thread's CPU time.
     #[serde(default)]
     pub stolen_s: f64,
     /// Children, in the order of their creation.
@@ -117,7 +117,7 @@ impl Truth {
     ///
     /// # Errors
     /// When it cannot be printed.
-    pub fn tell(&self) -> Result<()> {
+    pub fn print(&self) -> Result<()> {
         let line = self.line()? + "\n";
         Ok(std::io::stdout().write_all(line.as_bytes())?)
     }
@@ -138,7 +138,7 @@ impl Truth {
         Self::find_all(output)
             .into_iter()
             .next()
-            .ok_or_else(|| anyhow!("no workload told its truth; the output was:\n{output}"))
+            .ok_or_else(|| anyhow!("no workload printed its truth; the output was:\n{output}"))
     }
 
     /// Finds all lines of workloads: those of several processes print one each.
@@ -257,12 +257,12 @@ impl Work {
         self.truth.stolen_s = stolen_since(self.stolen_ns)? / 1e9;
         self.truth
             .spent(&self.others, UsageWho::RUSAGE_SELF)?
-            .tell()
+            .print()
     }
 }
 
-/// Reads the program and its libraries into memory. With a cold page cache their pages would else be
-/// read from the disk during the work, in faults that the workload knows nothing of.
+/// Reads the program and its libraries into memory. With a cold page cache their pages would else
+/// be read from the disk during the work, in faults that its own times do not have.
 fn read_program() -> Result<()> {
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     for line in maps.lines() {

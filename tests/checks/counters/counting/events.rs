@@ -7,7 +7,7 @@ use kcollect::counters::parse_events;
 use kcollect::doctor::Root;
 use perf_event_open_sys::bindings as sys;
 
-/// A software event by its name; one that nobody can open, should the name be none.
+/// A software event by its name; one that the kernel refuses, if there is no such name.
 pub(crate) fn software(name: &str) -> Event {
     let events = parse_events(name, &Root::machine()).unwrap_or_default();
     let nothing = || event(name, Encoding::default());

@@ -1,4 +1,4 @@
-//! The calling thread counts itself, and knows what it did.
+//! The calling thread counts its own events, of which it causes a known number.
 
 use std::ptr;
 use std::thread::{sleep, spawn};
@@ -123,7 +123,7 @@ fn root_a_breakpoint_counts_every_write() -> Result<()> {
     let address = ptr::from_mut(&mut *variable);
     let writes = counted(writes_to(address), || {
         for value in 0..WRITES {
-            // SAFETY: the variable lives, and nobody else knows of it.
+            // SAFETY: the variable exists, and nothing else refers to it.
             unsafe { address.write_volatile(value) };
         }
         Ok(())

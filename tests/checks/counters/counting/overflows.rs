@@ -35,9 +35,9 @@ fn root_a_preset_is_counted_down() -> Result<()> {
         let left = bound.sample()?;
         ensure!(left.values[0].count == u64::MAX, "round {round}: {left:?}");
         fresh.touch(1)?;
-        let told = bound.wait(Duration::from_secs(5))?;
-        let [(0, overflow)] = told.as_slice() else {
-            anyhow::bail!("round {round}: {told:?}");
+        let overflows = bound.wait(Duration::from_secs(5))?;
+        let [(0, overflow)] = overflows.as_slice() else {
+            anyhow::bail!("round {round}: {overflows:?}");
         };
         ensure!(
             overflow.tid == u32::try_from(nix::unistd::gettid().as_raw())?
@@ -53,7 +53,10 @@ fn root_a_preset_is_counted_down() -> Result<()> {
             sample.values[0].count == 0 && sample.values[1].count >= TIMES + 20,
             "round {round}: {sample:?}"
         );
-        ensure!(bound.wait(none)?.is_empty(), "round {round}: told twice");
+        ensure!(
+            bound.wait(none)?.is_empty(),
+            "round {round}: reported twice"
+        );
     }
     Ok(())
 }

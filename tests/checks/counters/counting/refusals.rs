@@ -38,7 +38,7 @@ fn refused(target: Target, events: &[Event]) -> Result<Refusal> {
 fn root_user_nobody_is_denied_with_the_cure() -> Result<()> {
     let _machine = Exclusive::take()?;
     let _setting = Setting::set("/proc/sys/kernel/perf_event_paranoid", "2")?;
-    // Nobody may not look into the directory of the build.
+    // The user nobody may not read the directory of the build.
     let directory = TempDir::new()?;
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
     let program = directory.path().join("kcollect");

@@ -1,4 +1,4 @@
-//! `kcollect stat`: the total is the sum of all CPUs, whether they stay or not.
+//! `kcollect stat`: the total is the sum of all CPUs, also of those that go offline.
 
 use std::thread::sleep;
 use std::time::Duration;

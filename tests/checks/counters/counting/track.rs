@@ -142,7 +142,7 @@ fn root_forks_execs_and_exits_have_rows() -> Result<()> {
     ensure!(times.clone().all(|time| (begin..end).contains(&time)));
     ensure!(times.is_sorted(), "rows are not in the order of time");
 
-    // Without -f a fork is told, and the child is its own.
+    // Without -f a fork is reported, and the child is not tracked.
     let (rows, _) = tracked(&forks)?;
     adds_up(&rows, &["page-faults"])?;
     ensure!(of(&rows, "fork").count() == 50 && of(&rows, "exit").count() == 1);
@@ -178,7 +178,7 @@ fn root_ticks_add_up_and_the_command_has_its_status() -> Result<()> {
     Ok(())
 }
 
-/// Threads are born while it looks who there is: each is counted once.
+/// Threads start while it lists those that exist: each is counted once.
 #[test]
 fn root_a_running_process_can_be_tracked() -> Result<()> {
     let _machine = Exclusive::take()?;

@@ -159,7 +159,7 @@ pub(crate) fn profile(
         });
         live(&mut dice, &mut payload, index, &stacks, mean);
     }
-    // Nobody promises an order.
+    // The order is not specified.
     for at in (1..payload.ticks.len()).rev() {
         let other = dice.below(at as u64 + 1) as usize;
         payload.ticks.swap(at, other);

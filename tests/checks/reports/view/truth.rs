@@ -173,7 +173,7 @@ impl Truth {
     }
 
     /// The same from what the page says of itself: `totals()` and `flame()`.
-    pub(crate) fn told(totals: &Value, flame: &Value) -> Result<Truth> {
+    pub(crate) fn of_page(totals: &Value, flame: &Value) -> Result<Truth> {
         let mut truth = Truth {
             states: states(&totals["states"]),
             ..Truth::default()

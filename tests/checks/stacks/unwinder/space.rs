@@ -16,7 +16,7 @@ use user_collector::unwind::{Frames, Rule, Rules, Sections, Table};
 
 /// More than any of the programs is deep.
 const MOST: usize = 600;
-/// `mov $15,%rax; syscall`: where a handler returns to, and how debuggers know it.
+/// `mov $15,%rax; syscall`: where a handler returns to, and what debuggers recognise it by.
 const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 
 type Bytes = Arc<[u8]>;
@@ -241,12 +241,12 @@ impl Space {
                 .restorers
                 .entry(here)
                 .or_insert_with(|| is_restorer(traced, here));
-            // framehop evaluates no expression that reads memory, and knows no signal frames: it is
-            // told by the kernel's layout.
+            // framehop evaluates no expression that reads memory, and has no signal frames: they
+            // are read by the kernel's layout.
             if restorer {
                 let sp = registers.sp();
-                let told = [SIGNAL_PC, SIGNAL_SP, SIGNAL_FP].map(|offset| read(sp + offset));
-                let [Ok(pc), Ok(sp), Ok(fp)] = told else {
+                let saved = [SIGNAL_PC, SIGNAL_SP, SIGNAL_FP].map(|offset| read(sp + offset));
+                let [Ok(pc), Ok(sp), Ok(fp)] = saved else {
                     return Hopped {
                         frames,
                         complete: false,

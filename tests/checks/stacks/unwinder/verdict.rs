@@ -1,11 +1,11 @@
-//! Who is right where both unwinders differ, and why a difference is no fault of ours.
+//! Which unwinder is right where they differ, and which differences are no fault of ours.
 
 use bpf::unwind::{End, Walked};
 use user_collector::unwind::{Cfa, Frame, ReturnAddress, Rule, Rules, Unsupported};
 
 use super::space::{Hopped, Space};
 
-/// Who is right about one stack.
+/// Which unwinder is right about one stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verdict {
     /// Both, as far as is known.
@@ -20,7 +20,7 @@ pub(crate) enum Verdict {
     OursShort,
     /// framehop; ours is wrong.
     OursWrong,
-    /// They differ, and nobody knows.
+    /// They differ, and it is unknown which is right.
     Unknown,
 }
 
