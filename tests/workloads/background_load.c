@@ -1,11 +1,15 @@
 /*
- * background_load SECONDS: blocks in system calls of many kinds and prints what interrupted them, which should be nothing.
+ * background_load SECONDS: blocks in system calls of many kinds and prints what interrupted them,
+ * which should be nothing.
  *
- * A profiler that sent a signal to sample a stack, or attached to a process, would be seen here: handlers count the signals, none
- * of them restarts a call, and every call that ends otherwise than it should is counted by kind. What the process was started with is printed as well: environment, open files, limits, memory map, state of its signals.
+ * A profiler that sent a signal to sample a stack, or attached to a process, would be seen here:
+ * handlers count the signals, none of them restarts a call, and every call that ends otherwise than
+ * it should is counted by kind. What the process was started with is printed as well: environment,
+ * open files, limits, memory map, state of its signals.
  *
- * It prints lines: `call KIND TIMES INTERRUPTED SHORT EARLY`; `signal NUMBER TIMES`; `code COUNT COUNT`, how many executable
- * mappings there were at the beginning and at the end; `pid` and its number; `origin` and what it was started with.
+ * It prints lines: `call KIND TIMES INTERRUPTED SHORT EARLY`; `signal NUMBER TIMES`; `code COUNT
+ * COUNT`, how many executable mappings there were at the beginning and at the end; `pid` and its
+ * number; `origin` and what it was started with.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -47,7 +51,7 @@ enum end { FINE, INTERRUPTED, SHORT, EARLY, ENDS };
 
 static volatile int over;
 static sig_atomic_t signals[_NSIG];
-static const struct timespec nap = { .tv_nsec = NAP };
+static const struct timespec nap = {.tv_nsec = NAP};
 
 static void count(int number)
 {
@@ -72,7 +76,7 @@ static int64_t clock_ns(clockid_t clock)
 static struct timespec soon(clockid_t clock)
 {
 	int64_t at = clock_ns(clock) + NAP;
-	return (struct timespec){ .tv_sec = at / 1000000000, .tv_nsec = at % 1000000000 };
+	return (struct timespec){.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000};
 }
 
 /* A call that should give `value`. */
@@ -116,7 +120,7 @@ static int pipe_small[2], pipe_large[2], sockets[2];
 
 static void *feed_pipe(void *unused)
 {
-	char block[BLOCK] = { 0 };
+	char block[BLOCK] = {0};
 	while (!over) {
 		rest();
 		check(write(pipe_small[1], block, BLOCK) == BLOCK, "write");
@@ -167,7 +171,8 @@ static enum end call_recv(void)
 	return size == 0 ? FINE : gives(LARGE, size);
 }
 
-/* The sender may have begun its four parts anew: unread, they fill the socket, and it would wait for ever. */
+/* The sender may have begun its four parts anew: unread, they fill the socket, and it would wait
+ * for ever. */
 static void drain_socket(void)
 {
 	static char block[LARGE];
@@ -177,13 +182,13 @@ static void drain_socket(void)
 
 static enum end call_poll(void)
 {
-	struct pollfd none = { .fd = -1 };
+	struct pollfd none = {.fd = -1};
 	return gives(0, poll(&none, 1, NAP / 1000000));
 }
 
 static enum end call_select(void)
 {
-	struct timeval span = { .tv_usec = NAP / 1000 };
+	struct timeval span = {.tv_usec = NAP / 1000};
 	return gives(0, select(0, NULL, NULL, NULL, &span));
 }
 
@@ -218,7 +223,7 @@ static int semaphores, messages;
 
 static enum end call_semtimedop(void)
 {
-	struct sembuf take = { .sem_op = -1 };
+	struct sembuf take = {.sem_op = -1};
 	return times_out(EAGAIN, semtimedop(semaphores, &take, 1, &nap));
 }
 
@@ -229,7 +234,7 @@ struct message {
 
 static void *feed_messages(void *unused)
 {
-	struct message message = { .type = 1 };
+	struct message message = {.type = 1};
 	while (!over) {
 		rest();
 		check(msgsnd(messages, &message, sizeof message.text, 0) == 0, "msgsnd");
@@ -240,7 +245,9 @@ static void *feed_messages(void *unused)
 static enum end call_msgrcv(void)
 {
 	struct message message;
-	return over ? FINE : gives(sizeof message.text, msgrcv(messages, &message, sizeof message.text, 0, 0));
+	return over ? FINE
+		    : gives(sizeof message.text,
+			    msgrcv(messages, &message, sizeof message.text, 0, 0));
 }
 
 static enum end call_sigtimedwait(void)
@@ -257,7 +264,7 @@ static enum end call_waitpid(void)
 	int status;
 	pid_t child = fork();
 	if (child == 0) {
-		struct timespec span = { .tv_nsec = 10 * NAP };
+		struct timespec span = {.tv_nsec = 10 * NAP};
 		_exit(nanosleep(&span, NULL) == 0 ? 0 : errno == EINTR ? 2 : 1);
 	}
 	check(child > 0, "fork");
@@ -268,7 +275,7 @@ static enum end call_waitpid(void)
 }
 
 static int listening, backlog;
-static struct sockaddr_un address = { .sun_family = AF_UNIX };
+static struct sockaddr_un address = {.sun_family = AF_UNIX};
 
 static enum end call_accept(void)
 {
@@ -302,7 +309,7 @@ static char lock_path[] = "/tmp/background_load-XXXXXX";
 static void *hold_locks(void *unused)
 {
 	int file = open(lock_path, O_RDWR);
-	struct flock lock = { .l_type = F_WRLCK }, none = { .l_type = F_UNLCK };
+	struct flock lock = {.l_type = F_WRLCK}, none = {.l_type = F_UNLCK};
 	check(file >= 0, lock_path);
 	while (!over) {
 		check(flock(file, LOCK_EX) == 0, "flock");
@@ -331,7 +338,7 @@ static enum end call_flock(void)
 static enum end call_fcntl(void)
 {
 	static int file;
-	struct flock lock = { .l_type = F_WRLCK }, none = { .l_type = F_UNLCK };
+	struct flock lock = {.l_type = F_WRLCK}, none = {.l_type = F_UNLCK};
 	enum end end;
 	if (file == 0)
 		check((file = open(lock_path, O_RDWR)) > 0, lock_path);
@@ -344,7 +351,7 @@ static enum end call_fcntl(void)
 static enum end call_timerfd(void)
 {
 	static int timer;
-	struct itimerspec once = { .it_value = nap };
+	struct itimerspec once = {.it_value = nap};
 	uint64_t times;
 	if (timer == 0)
 		check((timer = timerfd_create(CLOCK_MONOTONIC, 0)) > 0, "timerfd_create");
@@ -356,10 +363,11 @@ static int ring;
 
 static enum end call_io_uring_enter(void)
 {
-	struct __kernel_timespec span = { .tv_nsec = NAP };
-	struct io_uring_getevents_arg argument = { .ts = (uintptr_t)&span };
+	struct __kernel_timespec span = {.tv_nsec = NAP};
+	struct io_uring_getevents_arg argument = {.ts = (uintptr_t)&span};
 	unsigned flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
-	return times_out(ETIME, syscall(SYS_io_uring_enter, ring, 0, 1, flags, &argument, sizeof argument));
+	return times_out(
+		ETIME, syscall(SYS_io_uring_enter, ring, 0, 1, flags, &argument, sizeof argument));
 }
 
 /* No call, but it is at work in user mode when it is interrupted. */
@@ -381,28 +389,28 @@ struct kind {
 };
 
 static struct kind kinds[] = {
-	{ .name = "nothing", .call = call_nothing, .timed = 1 },
-	{ .name = "nanosleep", .call = call_nanosleep, .timed = 1 },
-	{ .name = "clock_nanosleep", .call = call_clock_nanosleep, .timed = 1 },
-	{ .name = "read", .call = call_read, .other = feed_pipe },
-	{ .name = "write", .call = call_write, .other = drain_pipe },
-	{ .name = "recv", .call = call_recv, .other = feed_socket },
-	{ .name = "poll", .call = call_poll, .timed = 1 },
-	{ .name = "select", .call = call_select, .timed = 1 },
-	{ .name = "pselect", .call = call_pselect, .timed = 1 },
-	{ .name = "epoll_wait", .call = call_epoll_wait, .timed = 1 },
-	{ .name = "futex", .call = call_futex, .timed = 1 },
-	{ .name = "sem_timedwait", .call = call_sem_timedwait },
-	{ .name = "semtimedop", .call = call_semtimedop },
-	{ .name = "msgrcv", .call = call_msgrcv, .other = feed_messages },
-	{ .name = "sigtimedwait", .call = call_sigtimedwait, .timed = 1 },
-	{ .name = "waitpid", .call = call_waitpid },
-	{ .name = "accept", .call = call_accept },
-	{ .name = "connect", .call = call_connect, .other = accept_connections },
-	{ .name = "flock", .call = call_flock, .other = hold_locks },
-	{ .name = "fcntl", .call = call_fcntl },
-	{ .name = "timerfd", .call = call_timerfd, .timed = 1 },
-	{ .name = "io_uring_enter", .call = call_io_uring_enter },
+	{.name = "nothing", .call = call_nothing, .timed = 1},
+	{.name = "nanosleep", .call = call_nanosleep, .timed = 1},
+	{.name = "clock_nanosleep", .call = call_clock_nanosleep, .timed = 1},
+	{.name = "read", .call = call_read, .other = feed_pipe},
+	{.name = "write", .call = call_write, .other = drain_pipe},
+	{.name = "recv", .call = call_recv, .other = feed_socket},
+	{.name = "poll", .call = call_poll, .timed = 1},
+	{.name = "select", .call = call_select, .timed = 1},
+	{.name = "pselect", .call = call_pselect, .timed = 1},
+	{.name = "epoll_wait", .call = call_epoll_wait, .timed = 1},
+	{.name = "futex", .call = call_futex, .timed = 1},
+	{.name = "sem_timedwait", .call = call_sem_timedwait},
+	{.name = "semtimedop", .call = call_semtimedop},
+	{.name = "msgrcv", .call = call_msgrcv, .other = feed_messages},
+	{.name = "sigtimedwait", .call = call_sigtimedwait, .timed = 1},
+	{.name = "waitpid", .call = call_waitpid},
+	{.name = "accept", .call = call_accept},
+	{.name = "connect", .call = call_connect, .other = accept_connections},
+	{.name = "flock", .call = call_flock, .other = hold_locks},
+	{.name = "fcntl", .call = call_fcntl},
+	{.name = "timerfd", .call = call_timerfd, .timed = 1},
+	{.name = "io_uring_enter", .call = call_io_uring_enter},
 };
 
 enum { KINDS = sizeof kinds / sizeof *kinds };
@@ -427,9 +435,9 @@ static void *repeat(void *argument)
 
 static void prepare(void)
 {
-	struct timeval wait = { .tv_usec = NAP / 1000 };
-	struct sockaddr_un unnamed = { .sun_family = AF_UNIX };
-	struct io_uring_params params = { 0 };
+	struct timeval wait = {.tv_usec = NAP / 1000};
+	struct sockaddr_un unnamed = {.sun_family = AF_UNIX};
+	struct io_uring_params params = {0};
 
 	check(pipe(pipe_small) == 0 && pipe(pipe_large) == 0, "pipe");
 	check(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0, "socketpair");
@@ -437,12 +445,18 @@ static void prepare(void)
 	check((messages = msgget(IPC_PRIVATE, 0600)) >= 0, "msgget");
 	check((listening = socket(AF_UNIX, SOCK_STREAM, 0)) >= 0, "socket");
 	/* Bound without a name, each gets one of its own. */
-	check(bind(listening, (struct sockaddr *)&unnamed, sizeof(sa_family_t)) == 0 && listen(listening, 1) == 0, "listen");
-	check(setsockopt(listening, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait) == 0, "setsockopt");
+	check(bind(listening, (struct sockaddr *)&unnamed, sizeof(sa_family_t)) == 0 &&
+		      listen(listening, 1) == 0,
+	      "listen");
+	check(setsockopt(listening, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait) == 0,
+	      "setsockopt");
 	check((backlog = socket(AF_UNIX, SOCK_STREAM, 0)) >= 0, "socket");
 	snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "background_load-%d", getpid());
-	check(bind(backlog, (struct sockaddr *)&address, sizeof address) == 0 && listen(backlog, 0) == 0, "listen");
-	/* The last connection may be accepted already: no other comes, and the acceptor has to see that the work is over. */
+	check(bind(backlog, (struct sockaddr *)&address, sizeof address) == 0 &&
+		      listen(backlog, 0) == 0,
+	      "listen");
+	/* The last connection may be accepted already: no other comes, and the acceptor has to see
+	 * that the work is over. */
 	check(setsockopt(backlog, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait) == 0, "setsockopt");
 	check(mkstemp(lock_path) >= 0, lock_path);
 	ring = (int)syscall(SYS_io_uring_setup, 1, &params);
@@ -486,14 +500,17 @@ static void print_origin(char **environment)
 
 	print_file("/proc/self/maps", NULL);
 	print_file("/proc/self/limits", NULL);
-	print_file("/proc/self/status", " Umask TracerPid Groups ShdPnd SigPnd SigBlk SigIgn SigCgt CapInh CapPrm CapEff CapBnd CapAmb "
-		"NoNewPrivs Seccomp Seccomp_filters Threads Cpus_allowed Mems_allowed Uid Gid ");
+	print_file("/proc/self/status",
+		   " Umask TracerPid Groups ShdPnd SigPnd SigBlk SigIgn SigCgt CapInh CapPrm "
+		   "CapEff CapBnd CapAmb "
+		   "NoNewPrivs Seccomp Seccomp_filters Threads Cpus_allowed Mems_allowed Uid Gid ");
 	print_file("/proc/self/oom_score_adj", NULL);
 	print_file("/proc/self/cgroup", NULL);
 	for (; *environment != NULL; environment++)
 		printf("origin environment: %s\n", *environment);
 	check(getcwd(cwd, sizeof cwd) != NULL, "getcwd");
-	printf("origin scheduling: policy %d, nice %d\n", sched_getscheduler(0), getpriority(PRIO_PROCESS, 0));
+	printf("origin scheduling: policy %d, nice %d\n", sched_getscheduler(0),
+	       getpriority(PRIO_PROCESS, 0));
 	check(files != NULL, "/proc/self/fd");
 	while ((entry = readdir(files)) != NULL) {
 		struct stat status;
@@ -501,7 +518,8 @@ static void print_origin(char **environment)
 		if (entry->d_name[0] == '.' || file == dirfd(files))
 			continue;
 		check(fstat(file, &status) == 0, "fstat");
-		printf("origin file: %d, mode %o, flags %o %o\n", file, status.st_mode, fcntl(file, F_GETFL), fcntl(file, F_GETFD));
+		printf("origin file: %d, mode %o, flags %o %o\n", file, status.st_mode,
+		       fcntl(file, F_GETFL), fcntl(file, F_GETFD));
 	}
 	closedir(files);
 	for (int number = 1; number < _NSIG; number++)
@@ -511,9 +529,10 @@ static void print_origin(char **environment)
 
 int main(int argument_count, char **arguments, char **environment)
 {
-	static const int WATCHED[] = { SIGPROF, SIGIO, SIGUSR1, SIGUSR2, SIGVTALRM, SIGALRM, SIGURG, SIGTRAP, SIGCONT, SIGHUP, SIGSYS };
+	static const int WATCHED[] = {SIGPROF, SIGIO,	SIGUSR1, SIGUSR2, SIGVTALRM, SIGALRM,
+				      SIGURG,  SIGTRAP, SIGCONT, SIGHUP,  SIGSYS};
 	double seconds = argument_count > 1 ? atof(arguments[1]) : 0;
-	struct sigaction action = { .sa_handler = count };
+	struct sigaction action = {.sa_handler = count};
 	pthread_t callers[KINDS], others[KINDS];
 	int at_start;
 	int64_t until;
@@ -536,7 +555,8 @@ int main(int argument_count, char **arguments, char **environment)
 			continue;
 		check(pthread_create(&callers[number], NULL, repeat, kind) == 0, "pthread_create");
 		if (kind->other != NULL)
-			check(pthread_create(&others[number], NULL, kind->other, NULL) == 0, "pthread_create");
+			check(pthread_create(&others[number], NULL, kind->other, NULL) == 0,
+			      "pthread_create");
 	}
 	until = clock_ns(CLOCK_MONOTONIC) + (int64_t)(seconds * 1e9);
 	while (clock_ns(CLOCK_MONOTONIC) < until)
@@ -549,13 +569,16 @@ int main(int argument_count, char **arguments, char **environment)
 			continue;
 		/* One that waits still: the other side may have ended without a last message. */
 		if (kind->call == call_msgrcv)
-			check(msgsnd(messages, &(struct message){ .type = 1 }, sizeof(struct message) - sizeof(long), 0) == 0, "msgsnd");
+			check(msgsnd(messages, &(struct message){.type = 1},
+				     sizeof(struct message) - sizeof(long), 0) == 0,
+			      "msgsnd");
 		check(pthread_join(callers[number], NULL) == 0, "pthread_join");
 		if (kind->other != NULL)
 			check(pthread_join(others[number], NULL) == 0, "pthread_join");
 		printf("call %s %llu %llu %llu %llu\n", kind->name, (unsigned long long)kind->times,
-			(unsigned long long)kind->ends[INTERRUPTED], (unsigned long long)kind->ends[SHORT],
-			(unsigned long long)kind->ends[EARLY]);
+		       (unsigned long long)kind->ends[INTERRUPTED],
+		       (unsigned long long)kind->ends[SHORT],
+		       (unsigned long long)kind->ends[EARLY]);
 	}
 	for (int number = 1; number < _NSIG; number++)
 		if (sigaction(number, NULL, &action) == 0 && action.sa_handler == count)

@@ -1,32 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* `proctorture ACTION...`: does one action after the other, each a thing that makes it hard to say where a process is.
+/* `proctorture ACTION...`: does one action after the other. Each makes it hard to find where a
+ * process is.
  *
- *   one:MS two:MS        spins for so much CPU time, in burn_one called by call_one; likewise two
- *   name:HEX             gives itself a name of these bytes
- *   sleep:MS             sleeps
- *   until:NS             sleeps until a moment of CLOCK_MONOTONIC
- *   wait:PATH            sleeps until there is a file of that name
- *   say:WORD             writes its process id, the word and the time to standard output
- *   fork                 a child does the rest; the process waits for it and goes no further
- *   both                 a child and the process itself do the rest
- *   start:ACTION         a child made by fork, and then another proctorture, does an action, and is waited for
- *   vfork:ACTION           likewise, by vfork
- *   spawn:ACTION           likewise, by posix_spawn
- *   system:COMMAND       a shell does something, and is waited for
- *   popen:COMMAND        likewise
- *   twin:MS              a child spins in burn_one for so long and ends; another one of the same number does the rest
- *   doze:MS              likewise, but the child sleeps for so long
- *   space                a child in a new pid namespace does the rest
- *   root:PATH            goes on in user and mount namespaces of its own, where PATH is the root directory
- *   exec:PATH            another program does the rest
- *   memory               a copy of this program in memory (memfd) does the rest
- *   die                  kills itself
- *   leader:MS            the first thread ends; another spins in burn_two for so long, and ends the process
- *   deep:N,MS            burn_deep at the bottom of N calls of dig
- *   nowhere:MS           spins with a stack pointer to nowhere
- *   jit:MS jitfp:MS      spins in code made in memory, called without and with a frame pointer
- *   moved:MS             spins in code that was mapped elsewhere (mremap)
- *   swap:A,B,N,US        N times: loads library A, burns so long in it, unloads it, and twice as long with B
+ *   one:MS two:MS      spins for so much CPU time, in burn_one called by call_one; likewise two
+ *   name:HEX           gives itself a name of these bytes
+ *   sleep:MS           sleeps
+ *   until:NS           sleeps until a moment of CLOCK_MONOTONIC
+ *   wait:PATH          sleeps until there is a file of that name
+ *   say:WORD           writes its process id, the word and the time to standard output
+ *   fork               a child does the rest; the process waits for it and goes no further
+ *   both               a child and the process itself do the rest
+ *   start:ACTION       a child made by fork, and then another proctorture, does an action, and
+ *                      is waited for
+ *   vfork:ACTION       likewise, by vfork
+ *   spawn:ACTION       likewise, by posix_spawn
+ *   system:COMMAND     a shell does something, and is waited for
+ *   popen:COMMAND      likewise
+ *   twin:MS            a child spins in burn_one for so long and ends; another one of the same
+ *                      number does the rest
+ *   doze:MS            likewise, but the child sleeps for so long
+ *   space              a child in a new pid namespace does the rest
+ *   root:PATH          goes on in user and mount namespaces of its own, where PATH is the root
+ *                      directory
+ *   exec:PATH          another program does the rest
+ *   memory             a copy of this program in memory (memfd) does the rest
+ *   die                kills itself
+ *   leader:MS          the first thread ends; another spins in burn_two for so long, and ends
+ *                      the process
+ *   deep:N,MS          burn_deep at the bottom of N calls of dig
+ *   nowhere:MS         spins with a stack pointer to nowhere
+ *   jit:MS jitfp:MS    spins in code made in memory, called without and with a frame pointer
+ *   moved:MS           spins in code that was mapped elsewhere (mremap)
+ *   swap:A,B,N,US      N times: loads library A, burns so long in it, unloads it, and twice as
+ *                      long with B
  *
  * Compiled without frame pointers, so that its stacks are walked by tables or not at all. */
 
@@ -50,7 +56,7 @@
 #define APART __attribute__((noinline))
 /* What is called last is a jump otherwise, and the caller is not on the stack. */
 #define CALLED __asm__ volatile("")
-#define MS 1000000ull
+#define MS     1000000ull
 
 static uint64_t now(clockid_t clock)
 {
@@ -76,16 +82,16 @@ static void fail(const char *what)
 	exit(3);
 }
 
-#define BURNERS(NAME)                            \
+#define BURNERS(NAME)                              \
 	APART static void burn_##NAME(uint64_t ns) \
-	{                                         \
-		burn(ns);                         \
-		CALLED;                           \
-	}                                         \
+	{                                          \
+		burn(ns);                          \
+		CALLED;                            \
+	}                                          \
 	APART static void call_##NAME(uint64_t ns) \
-	{                                         \
-		burn_##NAME(ns);                  \
-		CALLED;                           \
+	{                                          \
+		burn_##NAME(ns);                   \
+		CALLED;                            \
 	}
 
 BURNERS(one)
@@ -129,12 +135,14 @@ APART static void spin_nowhere(void)
 	CALLED;
 }
 
-static const unsigned char BARE[] = { 0x48, 0xff, 0xcf, 0x75, 0xfb, 0xc3 }; /* dec %rdi; jnz; ret */
-static const unsigned char FRAMED[] = { 0x55, 0x48, 0x89, 0xe5, 0x48, 0xff, 0xcf, 0x75, 0xfb, 0x5d, 0xc3 };
+static const unsigned char BARE[] = {0x48, 0xff, 0xcf, 0x75, 0xfb, 0xc3}; /* dec %rdi; jnz; ret */
+static const unsigned char FRAMED[] = {0x55, 0x48, 0x89, 0xe5, 0x48, 0xff,
+				       0xcf, 0x75, 0xfb, 0x5d, 0xc3};
 
 static void *made(const void *code, size_t length)
 {
-	void *page = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *page = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS,
+			  -1, 0);
 
 	if (page == MAP_FAILED)
 		fail("mmap");
@@ -153,7 +161,8 @@ APART static void call_made(void *code, uint64_t ns)
 }
 
 /* A page of this program's own file, moved. The function fits into it. */
-__attribute__((section(".text.moved"), aligned(4096), noinline, used)) static void spin_moved(uint64_t rounds)
+__attribute__((section(".text.moved"), aligned(4096), noinline, used)) static void
+spin_moved(uint64_t rounds)
 {
 	__asm__ volatile("1: decq %0\n jnz 1b\n" : "+r"(rounds) : : "cc");
 	CALLED;
@@ -175,10 +184,11 @@ static void move(uint64_t ns)
 
 static void swap(char *what)
 {
-	char *paths[] = { strtok(what, ","), strtok(0, ",") };
-	uint64_t times = strtoull(strtok(0, ","), 0, 10), ns = strtoull(strtok(0, ","), 0, 10) * 1000;
-	uint64_t spent[2] = { 0, 0 };
-	void *first[2] = { 0, 0 };
+	char *paths[] = {strtok(what, ","), strtok(0, ",")};
+	uint64_t times = strtoull(strtok(0, ","), 0, 10),
+		 ns = strtoull(strtok(0, ","), 0, 10) * 1000;
+	uint64_t spent[2] = {0, 0};
+	void *first[2] = {0, 0};
 	uint64_t same = 0;
 
 	for (uint64_t time = 0; time < times; time++)
@@ -198,17 +208,17 @@ static void swap(char *what)
 			spent[which] += now(CLOCK_PROCESS_CPUTIME_ID) - before;
 			dlclose(library);
 		}
-	printf("%d swapped %llu %llu %llu\n", getpid(), (unsigned long long)spent[0], (unsigned long long)spent[1],
-	       (unsigned long long)same);
+	printf("%d swapped %llu %llu %llu\n", getpid(), (unsigned long long)spent[0],
+	       (unsigned long long)spent[1], (unsigned long long)same);
 	fflush(stdout);
 }
 
 static void name(const char *hex)
 {
-	char bytes[17] = { 0 };
+	char bytes[17] = {0};
 
 	for (int place = 0; place < 16 && hex[0] && hex[1]; place++, hex += 2) {
-		char pair[3] = { hex[0], hex[1], 0 };
+		char pair[3] = {hex[0], hex[1], 0};
 
 		bytes[place] = (char)strtoul(pair, 0, 16);
 	}
@@ -224,7 +234,7 @@ static void say(const char *word)
 
 static void nap(uint64_t ns)
 {
-	struct timespec time = { ns / 1000000000, ns % 1000000000 };
+	struct timespec time = {ns / 1000000000, ns % 1000000000};
 
 	nanosleep(&time, 0);
 }
@@ -241,7 +251,7 @@ static void wait_for(pid_t child)
 /* Has an action done by another proctorture, begun by fork, vfork or posix_spawn. */
 static void begin(char way, char *program, char *action)
 {
-	char *words[] = { program, action, 0 };
+	char *words[] = {program, action, 0};
 	pid_t child = -1;
 
 	if (way == 's') {
@@ -283,7 +293,7 @@ static pid_t again(pid_t wanted)
 static void memory(char **rest)
 {
 	int from = open("/proc/self/exe", O_RDONLY), to = memfd_create("proctorture", 0);
-	char *words[64] = { "proctorture" };
+	char *words[64] = {"proctorture"};
 	char block[65536];
 	ssize_t got;
 
