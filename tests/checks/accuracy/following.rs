@@ -16,6 +16,7 @@ use tests::experiment::followed::{Followed, Sub, directories};
 use tests::gprofng::Table;
 use tests::kcollect::{Recorded, Recording, record};
 use tests::machine::cgroup::Quota;
+use tests::machine::disturbance::judge_times;
 use tests::machine::{Exclusive, stolen_meanwhile, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload;
@@ -133,40 +134,41 @@ fn root_a_pattern_is_a_name_a_number_or_a_program() -> Result<()> {
 
 #[test]
 fn root_a_load_and_its_descendants_are_followed() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    // The load has two children and the first of them one; these two without children execute
-    // another program.
-    let again = format!("exec:{INSIDE}");
-    let load = [
-        PROCTORTURE,
-        "one:100",
-        "both",
-        "one:100",
-        "fork",
-        "two:100",
-        &again,
-        "one:100",
-    ];
-    let options = ["-p", "hi", "-F", "=proctorture", "--descendants", "-t", "2"];
-    let followed = Followed::read(&record(&options, &load, LIMIT)?)?;
-    judge_descendants(&followed, &["_f1.er", "_f1_f1.er", "_f2.er"])?;
-    for sub in followed
-        .subs
-        .iter()
-        .filter(|sub| ["_f1_f1.er", "_f2.er"].contains(&sub.name.as_str()))
-    {
-        let (_, inside) = sub.user_ticks(|object| object == Some(INSIDE));
-        Band::time(100e6, 100e6, followed.interval_ns)
-            .with_edges(ELSEWHERE * 100.0)
-            .with_edges(stolen_meanwhile()? / followed.interval_ns)
-            .judge(&format!("{} after its exec", sub.name), inside as f64)?;
-    }
+    judge_times(|| {
+        // The load has two children and the first of them one; these two without children execute
+        // another program.
+        let again = format!("exec:{INSIDE}");
+        let load = [
+            PROCTORTURE,
+            "one:100",
+            "both",
+            "one:100",
+            "fork",
+            "two:100",
+            &again,
+            "one:100",
+        ];
+        let options = ["-p", "hi", "-F", "=proctorture", "--descendants", "-t", "2"];
+        let followed = Followed::read(&record(&options, &load, LIMIT)?)?;
+        judge_descendants(&followed, &["_f1.er", "_f1_f1.er", "_f2.er"])?;
+        for sub in followed
+            .subs
+            .iter()
+            .filter(|sub| ["_f1_f1.er", "_f2.er"].contains(&sub.name.as_str()))
+        {
+            let (_, inside) = sub.user_ticks(|object| object == Some(INSIDE));
+            Band::time(100e6, 100e6, followed.interval_ns)
+                .with_edges(ELSEWHERE * 100.0)
+                .with_edges(stolen_meanwhile()? / followed.interval_ns)
+                .judge(&format!("{} after its exec", sub.name), inside as f64)?;
+        }
 
-    let load = [workload!("spin_user"), "0.5", &work_cpu()?.to_string()];
-    let recorded = record(&["-p", "hi", "-F", "on"], &load, LIMIT)?;
-    let truth = recorded.truth()?;
-    Followed::read(&recorded)?.the(truth.pid.cast_unsigned())?;
-    Ok(())
+        let load = [workload!("spin_user"), "0.5", &work_cpu()?.to_string()];
+        let recorded = record(&["-p", "hi", "-F", "on"], &load, LIMIT)?;
+        let truth = recorded.truth()?;
+        Followed::read(&recorded)?.the(truth.pid.cast_unsigned())?;
+        Ok(())
+    })
 }
 
 /// A fork that executes a program later is another thing than a call that does both, which holds
@@ -272,125 +274,126 @@ fn judge_descendants(followed: &Followed, expected: &[&str]) -> Result<()> {
 
 #[test]
 fn root_a_subexperiment_covers_one_process_instance() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let mut recording = Recording::start(["-p", "hi", "-F", "on"], LIMIT)?;
-    recording.until_running()?;
-    std::thread::sleep(Duration::from_millis(200));
-    let again = format!("exec:{INSIDE}");
-    let actions = [
-        "name:6d696e65",
-        "one:300",
-        "name:796f757273",
-        "two:300",
-        "say:exec",
-        &again,
-        "one:300",
-    ];
-    let changing = start(PROCTORTURE, &actions)?;
-    let twins = start(PROCTORTURE, &["twin:300", "two:300"])?;
-    let killed = start(PROCTORTURE, &["one:200", "say:die", "die"])?;
-    let leaderless = start(PROCTORTURE, &["leader:300"])?;
-    let pids = [&changing, &killed, &leaderless].map(pid);
-    let output: Vec<String> = finish(vec![changing, twins, killed, leaderless])?
-        .into_iter()
-        .map(|finished| finished.stdout)
-        .collect();
-    std::thread::sleep(Duration::from_millis(150));
-    let recorded = recording.stop()?;
-    let followed = Followed::read(&recorded)?;
+    judge_times(|| {
+        let mut recording = Recording::start(["-p", "hi", "-F", "on"], LIMIT)?;
+        recording.until_running()?;
+        std::thread::sleep(Duration::from_millis(200));
+        let again = format!("exec:{INSIDE}");
+        let actions = [
+            "name:6d696e65",
+            "one:300",
+            "name:796f757273",
+            "two:300",
+            "say:exec",
+            &again,
+            "one:300",
+        ];
+        let changing = start(PROCTORTURE, &actions)?;
+        let twins = start(PROCTORTURE, &["twin:300", "two:300"])?;
+        let killed = start(PROCTORTURE, &["one:200", "say:die", "die"])?;
+        let leaderless = start(PROCTORTURE, &["leader:300"])?;
+        let pids = [&changing, &killed, &leaderless].map(pid);
+        let output: Vec<String> = finish(vec![changing, twins, killed, leaderless])?
+            .into_iter()
+            .map(|finished| finished.stdout)
+            .collect();
+        std::thread::sleep(Duration::from_millis(150));
+        let recorded = recording.stop()?;
+        let followed = Followed::read(&recorded)?;
 
-    let changing = followed.the(pids[0])?;
-    // As it was called when it was first seen; but not by its parent's name, as between fork and
-    // exec.
-    ensure!(
-        ["_proctorture", "_mine"]
-            .iter()
-            .any(|name| changing.name.starts_with(name)),
-        "{}",
-        changing.name
-    );
-    judge(
-        &followed,
-        changing,
-        &[("burn_one", 300), ("burn_two", 300), ("burn_inside", 300)],
-    )?;
-    let executed = find_word(&output[0], "exec")?.numbers[0];
-    for state_interval in &changing.state_intervals {
-        for object in state_interval.objects.iter().flatten() {
-            // It takes a moment from the word to the action.
-            ensure!(
-                object != INSIDE || state_interval.time >= executed,
-                "{object} {} ns before the exec",
-                executed - state_interval.time
-            );
-            ensure!(
-                object != PROCTORTURE || state_interval.time <= executed + 100_000_000,
-                "{object} {} ns after the exec",
-                state_interval.time - executed
-            );
-        }
-    }
-
-    let (first, second) = (
-        find_word(&output[1], "first")?,
-        find_word(&output[1], "second")?,
-    );
-    ensure!(first.pid == second.pid, "{output:?}");
-    let twins = followed.of(first.pid);
-    let names: Vec<&str> = twins.iter().map(|sub| sub.name.as_str()).collect();
-    ensure!(
-        twins.len() == 2
-            && names
+        let changing = followed.the(pids[0])?;
+        // As it was called when it was first seen; but not by its parent's name, as between fork and
+        // exec.
+        ensure!(
+            ["_proctorture", "_mine"]
                 .iter()
-                .any(|name| name.ends_with(&format!("_{}.2.er", first.pid))),
-        "{names:?}"
-    );
-    let (one, two) = match names[0].ends_with(".1.er") {
-        true => (twins[0], twins[1]),
-        false => (twins[1], twins[0]),
-    };
-    judge(&followed, one, &[("burn_one", 300)])?;
-    judge(&followed, two, &[("burn_two", 300)])?;
-    let last = one
-        .state_intervals
-        .iter()
-        .map(|state_interval| state_interval.time)
-        .max();
-    let next = two
-        .state_intervals
-        .iter()
-        .map(|state_interval| state_interval.time)
-        .min();
-    ensure!(
-        last < next,
-        "the first twin's last {last:?}, the second's first {next:?}"
-    );
+                .any(|name| changing.name.starts_with(name)),
+            "{}",
+            changing.name
+        );
+        judge(
+            &followed,
+            changing,
+            &[("burn_one", 300), ("burn_two", 300), ("burn_inside", 300)],
+        )?;
+        let executed = find_word(&output[0], "exec")?.numbers[0];
+        for state_interval in &changing.state_intervals {
+            for object in state_interval.objects.iter().flatten() {
+                // It takes a moment from the word to the action.
+                ensure!(
+                    object != INSIDE || state_interval.time >= executed,
+                    "{object} {} ns before the exec",
+                    executed - state_interval.time
+                );
+                ensure!(
+                    object != PROCTORTURE || state_interval.time <= executed + 100_000_000,
+                    "{object} {} ns after the exec",
+                    state_interval.time - executed
+                );
+            }
+        }
 
-    // Its first thread ended long before it.
-    judge(&followed, followed.the(pids[2])?, &[("burn_two", 300)])?;
-
-    let killed = followed.the(pids[1])?;
-    judge(&followed, killed, &[("burn_one", 200)])?;
-    let died = find_word(&output[2], "die")?.numbers[0];
-    let end = killed.end_ns.context("it is not closed")?;
-    ensure!(
-        end >= died && end < died + 100_000_000,
-        "it died at {died}, its experiment ends at {end}"
-    );
-    for sub in &followed.subs {
-        let end = sub.end_ns.context("it is not closed")?;
-        let last = sub
+        let (first, second) = (
+            find_word(&output[1], "first")?,
+            find_word(&output[1], "second")?,
+        );
+        ensure!(first.pid == second.pid, "{output:?}");
+        let twins = followed.of(first.pid);
+        let names: Vec<&str> = twins.iter().map(|sub| sub.name.as_str()).collect();
+        ensure!(
+            twins.len() == 2
+                && names
+                    .iter()
+                    .any(|name| name.ends_with(&format!("_{}.2.er", first.pid))),
+            "{names:?}"
+        );
+        let (one, two) = match names[0].ends_with(".1.er") {
+            true => (twins[0], twins[1]),
+            false => (twins[1], twins[0]),
+        };
+        judge(&followed, one, &[("burn_one", 300)])?;
+        judge(&followed, two, &[("burn_two", 300)])?;
+        let last = one
             .state_intervals
             .iter()
             .map(|state_interval| state_interval.time)
             .max();
+        let next = two
+            .state_intervals
+            .iter()
+            .map(|state_interval| state_interval.time)
+            .min();
         ensure!(
-            last <= Some(end),
-            "{} ends at {end}, and has something of {last:?}",
-            sub.name
+            last < next,
+            "the first twin's last {last:?}, the second's first {next:?}"
         );
-    }
-    followed.lost_nothing()
+
+        // Its first thread ended long before it.
+        judge(&followed, followed.the(pids[2])?, &[("burn_two", 300)])?;
+
+        let killed = followed.the(pids[1])?;
+        judge(&followed, killed, &[("burn_one", 200)])?;
+        let died = find_word(&output[2], "die")?.numbers[0];
+        let end = killed.end_ns.context("it is not closed")?;
+        ensure!(
+            end >= died && end < died + 100_000_000,
+            "it died at {died}, its experiment ends at {end}"
+        );
+        for sub in &followed.subs {
+            let end = sub.end_ns.context("it is not closed")?;
+            let last = sub
+                .state_intervals
+                .iter()
+                .map(|state_interval| state_interval.time)
+                .max();
+            ensure!(
+                last <= Some(end),
+                "{} ends at {end}, and has something of {last:?}",
+                sub.name
+            );
+        }
+        followed.lost_nothing()
+    })
 }
 
 /// Of a proctorture that burnt so many milliseconds in functions: they have that time, by stock
@@ -429,76 +432,78 @@ fn first_rows(table: &Table) -> String {
 
 #[test]
 fn root_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let cpu = work_cpu()?.to_string();
-    for follow in ["on", "=state_lock"] {
-        let load = [workload!("state_lock"), "2", &cpu, "mutex"];
-        let recorded = record(&["-p", "hi", "-F", follow], &load, LIMIT)?;
-        let followed = Followed::read(&recorded)?;
-        let mut sums: BTreeMap<u32, [u64; Microstate::PER_THREAD]> = BTreeMap::new();
-        for sub in &followed.subs {
-            for state_interval in &sub.state_intervals {
-                sums.entry(sub.pid).or_default()[state_interval.state as usize] +=
-                    state_interval.ticks;
-            }
-            let recorded = followed.summary.followed()?.named(&sub.name)?.ticks;
-            ensure!(
-                recorded == sub.ticks(),
-                "{}: {} of {recorded}",
-                sub.name,
-                sub.ticks()
-            );
-            ensure!(sub.ticks() > 0, "{} is empty", sub.name);
-        }
-        if follow == "on" {
-            // What a followed process did is in its experiment alone: it is followed from its first
-            // moment on.
-            let both: Vec<_> = followed
-                .arrays
-                .keys()
-                .filter(|(pid, _)| sums.contains_key(pid))
-                .collect();
-            ensure!(both.is_empty(), "also in the founder: {both:?}");
-        }
-        // On a CPU each tick is Kernel CPU in the founder once, and once in a tick array somewhere.
-        for (pid, ticks) in followed.kernel_cpu.iter().filter(|(pid, _)| **pid != 0) {
-            if let Some(states) = sums.get(pid).filter(|_| follow == "on") {
-                let on_cpu: u64 = states[..=Microstate::Trap as usize].iter().sum();
+    judge_times(|| {
+        let cpu = work_cpu()?.to_string();
+        for follow in ["on", "=state_lock"] {
+            let load = [workload!("state_lock"), "2", &cpu, "mutex"];
+            let recorded = record(&["-p", "hi", "-F", follow], &load, LIMIT)?;
+            let followed = Followed::read(&recorded)?;
+            let mut sums: BTreeMap<u32, [u64; Microstate::PER_THREAD]> = BTreeMap::new();
+            for sub in &followed.subs {
+                for state_interval in &sub.state_intervals {
+                    sums.entry(sub.pid).or_default()[state_interval.state as usize] +=
+                        state_interval.ticks;
+                }
+                let recorded = followed.summary.followed()?.named(&sub.name)?.ticks;
                 ensure!(
-                    on_cpu == *ticks,
-                    "process {pid}: {on_cpu} of {ticks} ticks on a CPU"
+                    recorded == sub.ticks(),
+                    "{}: {} of {recorded}",
+                    sub.name,
+                    sub.ticks()
                 );
+                ensure!(sub.ticks() > 0, "{} is empty", sub.name);
             }
+            if follow == "on" {
+                // What a followed process did is in its experiment alone: it is followed from its first
+                // moment on.
+                let both: Vec<_> = followed
+                    .arrays
+                    .keys()
+                    .filter(|(pid, _)| sums.contains_key(pid))
+                    .collect();
+                ensure!(both.is_empty(), "also in the founder: {both:?}");
+            }
+            // On a CPU each tick is Kernel CPU in the founder once, and once in a tick array somewhere.
+            for (pid, ticks) in followed.kernel_cpu.iter().filter(|(pid, _)| **pid != 0) {
+                if let Some(states) = sums.get(pid).filter(|_| follow == "on") {
+                    let on_cpu: u64 = states[..=Microstate::Trap as usize].iter().sum();
+                    ensure!(
+                        on_cpu == *ticks,
+                        "process {pid}: {on_cpu} of {ticks} ticks on a CPU"
+                    );
+                }
+            }
+            // And away from it, by the exact accounts of the process.
+            let truth = recorded.truth()?;
+            let load = truth.pid.cast_unsigned();
+            let found: u64 = sums
+                .get(&load)
+                .context("the load is followed")?
+                .iter()
+                .sum();
+            let inside: u64 = followed
+                .arrays
+                .iter()
+                .filter(|((pid, _), _)| *pid == load)
+                .map(|(_, ticks)| ticks)
+                .sum();
+            let processes = followed.json["processes"]
+                .as_array()
+                .context("no processes")?;
+            let account = processes
+                .iter()
+                .find(|process| process["pid"] == load)
+                .context("the load has an account")?;
+            let lived =
+                account["lived_s"].as_f64().context("lived_s")? * 1e9 / followed.interval_ns;
+            let threads = account["threads"].as_f64().context("threads")?;
+            Band::of(lived, 1.0)
+                .with_edges(3.0 * threads + 0.001 * lived)
+                .judge("the load's threads", (found + inside) as f64)?;
+            followed.lost_nothing()?;
         }
-        // And away from it, by the exact accounts of the process.
-        let truth = recorded.truth()?;
-        let load = truth.pid.cast_unsigned();
-        let found: u64 = sums
-            .get(&load)
-            .context("the load is followed")?
-            .iter()
-            .sum();
-        let inside: u64 = followed
-            .arrays
-            .iter()
-            .filter(|((pid, _), _)| *pid == load)
-            .map(|(_, ticks)| ticks)
-            .sum();
-        let processes = followed.json["processes"]
-            .as_array()
-            .context("no processes")?;
-        let account = processes
-            .iter()
-            .find(|process| process["pid"] == load)
-            .context("the load has an account")?;
-        let lived = account["lived_s"].as_f64().context("lived_s")? * 1e9 / followed.interval_ns;
-        let threads = account["threads"].as_f64().context("threads")?;
-        Band::of(lived, 1.0)
-            .with_edges(3.0 * threads + 0.001 * lived)
-            .judge("the load's threads", (found + inside) as f64)?;
-        followed.lost_nothing()?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 #[test]

@@ -15,6 +15,7 @@ use nix::sys::prctl::set_name;
 use nix::unistd::gettid;
 use tests::gprofng::{self, Table};
 use tests::kcollect::{Recorded, record};
+use tests::machine::disturbance::judge_times;
 use tests::machine::{Exclusive, stolen_meanwhile, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload;
@@ -25,52 +26,54 @@ const LIMIT: Duration = Duration::from_secs(40);
 
 #[test]
 fn root_children_that_exec_are_named_before_and_after() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let (recorded, truth) = run(workload!("spawner"), "3")?;
-    let names = user_names(&gprofng::functions(&recorded.experiment()?, None)?);
-    let mut as_true = 0;
-    for pid in &truth.children {
-        for name in names.get(pid).into_iter().flatten() {
-            ensure!(
-                ["spawner", "true"].contains(&name.as_str()),
-                "child {pid} of the spawner is called {name}"
-            );
-            as_true += u32::from(name == "true");
+    judge_times(|| {
+        let (recorded, truth) = run(workload!("spawner"), "3")?;
+        let names = user_names(&gprofng::functions(&recorded.experiment()?, None)?);
+        let mut as_true = 0;
+        for pid in &truth.children {
+            for name in names.get(pid).into_iter().flatten() {
+                ensure!(
+                    ["spawner", "true"].contains(&name.as_str()),
+                    "child {pid} of the spawner is called {name}"
+                );
+                as_true += u32::from(name == "true");
+            }
         }
-    }
-    // Of thousands of children, each about half a millisecond in user mode, many have a tick every
-    // 997 µs.
-    ensure!(
-        as_true >= 20,
-        "{as_true} of {} children were seen as `true`",
-        truth.children.len()
-    );
-    Ok(())
+        // Of thousands of children, each about half a millisecond in user mode, many have a tick every
+        // 997 µs.
+        ensure!(
+            as_true >= 20,
+            "{as_true} of {} children were seen as `true`",
+            truth.children.len()
+        );
+        Ok(())
+    })
 }
 
 #[test]
 fn root_processes_of_milliseconds_are_named() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let (recorded, truth) = run(workload!("short_lived"), "3")?;
-    let interval = gprofng::header(&recorded.experiment()?)?.interval_ns;
-    let functions = gprofng::functions(&recorded.experiment()?, None)?;
-    let names = user_names(&functions);
-    for named in &truth.names {
-        let wanted = printable(&named.name);
-        for name in names.get(&named.pid).into_iter().flatten() {
-            // Between fork and prctl it has its parent's.
-            ensure!(
-                name == &wanted || name == "short_lived",
-                "{} is called {name}, not {wanted}",
-                named.pid
-            );
+    judge_times(|| {
+        let (recorded, truth) = run(workload!("short_lived"), "3")?;
+        let interval = gprofng::header(&recorded.experiment()?)?.interval_ns;
+        let functions = gprofng::functions(&recorded.experiment()?, None)?;
+        let names = user_names(&functions);
+        for named in &truth.names {
+            let wanted = printable(&named.name);
+            for name in names.get(&named.pid).into_iter().flatten() {
+                // Between fork and prctl it has its parent's.
+                ensure!(
+                    name == &wanted || name == "short_lived",
+                    "{} is called {name}, not {wanted}",
+                    named.pid
+                );
+            }
         }
-    }
-    let brief = functions.sum(|function| function.starts_with("<brief")) * 1e9 / interval;
-    let lived: f64 = truth.names.iter().map(|named| named.cpu_ns as f64).sum();
-    Band::time(lived, truth.wall_ns() as f64, interval)
-        .with_edges(stolen_meanwhile()? / interval)
-        .judge("children under their own names", brief)
+        let brief = functions.sum(|function| function.starts_with("<brief")) * 1e9 / interval;
+        let lived: f64 = truth.names.iter().map(|named| named.cpu_ns as f64).sum();
+        Band::time(lived, truth.wall_ns() as f64, interval)
+            .with_edges(stolen_meanwhile()? / interval)
+            .judge("children under their own names", brief)
+    })
 }
 
 #[test]
@@ -186,47 +189,48 @@ fn user_names(functions: &Table) -> BTreeMap<i32, BTreeSet<String>> {
 /// kernel too, and one that changed its name under the last one.
 #[test]
 fn root_threads_are_shown_by_name() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let (reported, tids) = channel();
-    let spinners: Vec<_> = ["kc-alpha", "kc beta<&>"]
-        .into_iter()
-        .map(|name| {
-            let reported = reported.clone();
-            spawn(move || -> Result<()> {
-                reported.send((gettid().as_raw(), name))?;
-                spin_for_cpu(300_000_000)?;
-                set_name(&CString::new(name)?)?;
-                spin_for_cpu(700_000_000)
+    judge_times(|| {
+        let (reported, tids) = channel();
+        let spinners: Vec<_> = ["kc-alpha", "kc beta<&>"]
+            .into_iter()
+            .map(|name| {
+                let reported = reported.clone();
+                spawn(move || -> Result<()> {
+                    reported.send((gettid().as_raw(), name))?;
+                    spin_for_cpu(300_000_000)?;
+                    set_name(&CString::new(name)?)?;
+                    spin_for_cpu(700_000_000)
+                })
             })
-        })
-        .collect();
-    let recorded = record(&["-p", "hi", "-t", "1"], &[], Duration::from_secs(20));
-    for spinner in spinners {
-        spinner.join().ok().context("a spinner died")??;
-    }
-    let recorded = recorded?;
-    let threads = gprofng::script(
-        &["metrics e.total:name", "threads"],
-        &recorded.experiment()?,
-    )?;
-    let text = threads.content()?.text;
-    let own = std::process::id();
-    for (tid, name) in tids.try_iter() {
-        let label = format!("Thread {tid}, JThread ");
-        let row = text.lines().find(|line| line.contains(&label));
-        let row = row.with_context(|| format!("no thread {tid} in:\n{text}"))?;
+            .collect();
+        let recorded = record(&["-p", "hi", "-t", "1"], &[], Duration::from_secs(20));
+        for spinner in spinners {
+            spinner.join().ok().context("a spinner died")??;
+        }
+        let recorded = recorded?;
+        let threads = gprofng::script(
+            &["metrics e.total:name", "threads"],
+            &recorded.experiment()?,
+        )?;
+        let text = threads.content()?.text;
+        let own = std::process::id();
+        for (tid, name) in tids.try_iter() {
+            let label = format!("Thread {tid}, JThread ");
+            let row = text.lines().find(|line| line.contains(&label));
+            let row = row.with_context(|| format!("no thread {tid} in:\n{text}"))?;
+            ensure!(
+                row.contains(&format!("'{name}'")) && row.contains(&format!("pid {own}'")),
+                "{name}, {tid}: {row}"
+            );
+        }
         ensure!(
-            row.contains(&format!("'{name}'")) && row.contains(&format!("pid {own}'")),
-            "{name}, {tid}: {row}"
+            text.contains("'kthreadd', Group 'kthreadd, pid 2'"),
+            "no thread of the kernel by name:\n{text}"
         );
-    }
-    ensure!(
-        text.contains("'kthreadd', Group 'kthreadd, pid 2'"),
-        "no thread of the kernel by name:\n{text}"
-    );
-    ensure!(
-        !text.contains("JVM-System"),
-        "a thread without a name:\n{text}"
-    );
-    Ok(())
+        ensure!(
+            !text.contains("JVM-System"),
+            "a thread without a name:\n{text}"
+        );
+        Ok(())
+    })
 }

@@ -18,6 +18,7 @@ use tempfile::TempDir;
 use tests::command::{POLL_INTERVAL, Running, run};
 use tests::gprofng;
 use tests::kcollect::{Recording, command, experiment_in, record};
+use tests::machine::disturbance::judge_times;
 use tests::machine::{Exclusive, Shared};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -113,50 +114,51 @@ fn have_time(table: &gprofng::Table, names: &[&str]) -> Result<()> {
 
 #[test]
 fn root_names_outlive_the_files() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let workshop = Workshop::new()?;
-    workshop.make("one")?;
-    let mut recording = Recording::start(["-p", "hi", "-F", "=^program$"], LIMIT)?;
-    recording.until_running()?;
-    let one = workshop.start("3")?;
-    sleep(Duration::from_millis(1500));
-    // Another program takes the path of one that runs.
-    fs::remove_file(workshop.path("program"))?;
-    fs::remove_file(workshop.path("libwork.so"))?;
-    workshop.make("two")?;
-    let two = workshop.start("2")?;
-    one.finish()?.succeeded()?;
-    two.finish()?.succeeded()?;
-    drop(workshop);
-    let recorded = recording.stop()?;
-    let elsewhere = TempDir::new()?;
-    let experiment = elsewhere.path().join("moved.er");
-    fs::rename(recorded.experiment()?, &experiment)?;
+    judge_times(|| {
+        let workshop = Workshop::new()?;
+        workshop.make("one")?;
+        let mut recording = Recording::start(["-p", "hi", "-F", "=^program$"], LIMIT)?;
+        recording.until_running()?;
+        let one = workshop.start("3")?;
+        sleep(Duration::from_millis(1500));
+        // Another program takes the path of one that runs.
+        fs::remove_file(workshop.path("program"))?;
+        fs::remove_file(workshop.path("libwork.so"))?;
+        workshop.make("two")?;
+        let two = workshop.start("2")?;
+        one.finish()?.succeeded()?;
+        two.finish()?.succeeded()?;
+        drop(workshop);
+        let recorded = recording.stop()?;
+        let elsewhere = TempDir::new()?;
+        let experiment = elsewhere.path().join("moved.er");
+        fs::rename(recorded.experiment()?, &experiment)?;
 
-    let table = functions(&experiment)?;
-    have_time(
-        &table,
-        &[
-            "one_in_program",
-            "one_in_library",
-            "two_in_program",
-            "two_in_library",
-            "__vdso_clock_gettime",
-        ],
-    )?;
-    let of = |name: &str| {
-        table.get(&format!("{name}_in_program")) + table.get(&format!("{name}_in_library"))
-    };
-    ensure!(of("one") > of("two"), "{table:#?}");
-    let archive = &summary(&experiment)?["archive"];
-    ensure!(
-        archive["left_out"].as_array().is_some_and(Vec::is_empty),
-        "{archive:#}"
-    );
-    let names = archived(&experiment)?;
-    let programs = names.iter().filter(|name| name.starts_with("program"));
-    ensure!(programs.count() == 2, "{names:?}");
-    Ok(())
+        let table = functions(&experiment)?;
+        have_time(
+            &table,
+            &[
+                "one_in_program",
+                "one_in_library",
+                "two_in_program",
+                "two_in_library",
+                "__vdso_clock_gettime",
+            ],
+        )?;
+        let of = |name: &str| {
+            table.get(&format!("{name}_in_program")) + table.get(&format!("{name}_in_library"))
+        };
+        ensure!(of("one") > of("two"), "{table:#?}");
+        let archive = &summary(&experiment)?["archive"];
+        ensure!(
+            archive["left_out"].as_array().is_some_and(Vec::is_empty),
+            "{archive:#}"
+        );
+        let names = archived(&experiment)?;
+        let programs = names.iter().filter(|name| name.starts_with("program"));
+        ensure!(programs.count() == 2, "{names:?}");
+        Ok(())
+    })
 }
 
 #[test]
@@ -234,71 +236,72 @@ fn root_unreadable_programs_are_not_copied() -> Result<()> {
 /// Files that take longer to copy than anybody waits.
 #[test]
 fn root_the_summary_does_not_wait_for_archives() -> Result<()> {
-    const LARGE: u64 = 900 << 20;
-    let _machine = Exclusive::take()?;
-    let workshop = Workshop::new()?;
-    workshop.make("it")?;
-    let search = format!("-Wl,-rpath,{}", workshop.directory.path().display());
-    let mut args = vec![
-        "-DIN_LIBRARY=it_in_library".to_owned(),
-        "-DIN_PROGRAM=it_in_program".to_owned(),
-        "libwork.so".to_owned(),
-        search,
-    ];
-    for number in 0..4 {
-        let name = format!("liblarge{number}.so");
-        let function = format!("-DIN_LIBRARY=large_{number}");
-        workshop.compile(&name, &["-DLIBRARY", "-shared", "-fPIC", &function])?;
-        fs::File::options()
-            .write(true)
-            .open(workshop.path(&name))?
-            .set_len(LARGE)?;
-        args.push(name);
-    }
-    workshop.compile(
-        "program",
-        &args.iter().map(String::as_str).collect::<Vec<_>>(),
-    )?;
+    judge_times(|| {
+        const LARGE: u64 = 900 << 20;
+        let workshop = Workshop::new()?;
+        workshop.make("it")?;
+        let search = format!("-Wl,-rpath,{}", workshop.directory.path().display());
+        let mut args = vec![
+            "-DIN_LIBRARY=it_in_library".to_owned(),
+            "-DIN_PROGRAM=it_in_program".to_owned(),
+            "libwork.so".to_owned(),
+            search,
+        ];
+        for number in 0..4 {
+            let name = format!("liblarge{number}.so");
+            let function = format!("-DIN_LIBRARY=large_{number}");
+            workshop.compile(&name, &["-DLIBRARY", "-shared", "-fPIC", &function])?;
+            fs::File::options()
+                .write(true)
+                .open(workshop.path(&name))?
+                .set_len(LARGE)?;
+            args.push(name);
+        }
+        workshop.compile(
+            "program",
+            &args.iter().map(String::as_str).collect::<Vec<_>>(),
+        )?;
 
-    let mut recording = Recording::start(["-p", "hi", "-F", "=^program$"], LIMIT)?;
-    recording.until_running()?;
-    let program = workshop.start("20")?;
-    sleep(Duration::from_millis(700));
-    let stopped = Instant::now();
-    recording.signal(Signal::SIGINT)?;
-    while !recording.running().output()?.contains("CPU time:") {
+        let mut recording = Recording::start(["-p", "hi", "-F", "=^program$"], LIMIT)?;
+        recording.until_running()?;
+        let program = workshop.start("20")?;
+        sleep(Duration::from_millis(700));
+        let stopped = Instant::now();
+        recording.signal(Signal::SIGINT)?;
+        while !recording.running().output()?.contains("CPU time:") {
+            ensure!(
+                stopped.elapsed() < Duration::from_secs(2),
+                "no summary after {:?}",
+                stopped.elapsed()
+            );
+            sleep(POLL_INTERVAL);
+        }
+        println!("the summary came after {:?}", stopped.elapsed());
+        let gave_up = Instant::now();
+        recording.signal(Signal::SIGINT)?;
+        let recorded = recording.finish()?.succeeded()?;
+        let took = gave_up.elapsed();
+        drop(program);
         ensure!(
-            stopped.elapsed() < Duration::from_secs(2),
-            "no summary after {:?}",
-            stopped.elapsed()
+            took < Duration::from_secs(3),
+            "it gave up after {took:?}: {}",
+            recorded.finished
         );
-        sleep(POLL_INTERVAL);
-    }
-    println!("the summary came after {:?}", stopped.elapsed());
-    let gave_up = Instant::now();
-    recording.signal(Signal::SIGINT)?;
-    let recorded = recording.finish()?.succeeded()?;
-    let took = gave_up.elapsed();
-    drop(program);
-    ensure!(
-        took < Duration::from_secs(3),
-        "it gave up after {took:?}: {}",
-        recorded.finished
-    );
-    let experiment = recorded.experiment()?;
-    ensure!(gprofng::header(&experiment)?.closed, "not closed");
-    let archive = &summary(&experiment)?["archive"];
-    ensure!(archive["given_up"] == Value::Bool(true), "{archive:#}");
-    let left_out = archive["left_out"].as_array().map_or(0, Vec::len);
-    ensure!(left_out > 0, "{archive:#}");
-    let log = fs::read_to_string(experiment.join("log.xml"))?;
-    ensure!(log.contains("not archived: "), "{log}");
-    let names = archived(&experiment)?;
-    ensure!(
-        !names.iter().any(|name| name.starts_with('.')),
-        "a piece is left: {names:?}"
-    );
-    Ok(())
+        let experiment = recorded.experiment()?;
+        ensure!(gprofng::header(&experiment)?.closed, "not closed");
+        let archive = &summary(&experiment)?["archive"];
+        ensure!(archive["given_up"] == Value::Bool(true), "{archive:#}");
+        let left_out = archive["left_out"].as_array().map_or(0, Vec::len);
+        ensure!(left_out > 0, "{archive:#}");
+        let log = fs::read_to_string(experiment.join("log.xml"))?;
+        ensure!(log.contains("not archived: "), "{log}");
+        let names = archived(&experiment)?;
+        ensure!(
+            !names.iter().any(|name| name.starts_with('.')),
+            "a piece is left: {names:?}"
+        );
+        Ok(())
+    })
 }
 
 /// The load has as many descriptors as kcollect was given, though kcollect takes more for the files

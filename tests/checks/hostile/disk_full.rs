@@ -14,6 +14,7 @@ use tests::command::{Finished, Running, run};
 use tests::experiment;
 use tests::gprofng;
 use tests::kcollect::{binary, command, experiment_in, experiments_in, run_in};
+use tests::machine::disturbance::judge_times;
 use tests::machine::{Shared, SmallDisk};
 
 const CANNOT_CREATE: i32 = 73;
@@ -36,21 +37,22 @@ fn root_full_at_the_start() -> Result<()> {
 
 #[test]
 fn root_full_in_the_middle() -> Result<()> {
-    let _machine = Shared::take()?;
-    let disk = SmallDisk::of(64 * 1024)?;
-    let mut command = command(["-p", "hi", "-x", "off", "-t", "10"])?;
-    let mut running = Running::start(command.current_dir(disk.path()), LIMIT)?;
-    running.until("a run event", || {
-        experiment_in(disk.path())
-            .and_then(|path| Ok(fs::read_to_string(path.join("log.xml"))?))
-            .is_ok_and(|log| log.contains("kind=\"run\""))
-    })?;
-    sleep(Duration::from_secs(2));
-    disk.fill()?;
-    let finished = running.finish()?;
-    ensure!(finished.code() == IO_ERROR, "{finished}");
-    says_full(&finished)?;
-    valid(&experiment_in(disk.path())?, 1.5, &finished)
+    judge_times(|| {
+        let disk = SmallDisk::of(64 * 1024)?;
+        let mut command = command(["-p", "hi", "-x", "off", "-t", "10"])?;
+        let mut running = Running::start(command.current_dir(disk.path()), LIMIT)?;
+        running.until("a run event", || {
+            experiment_in(disk.path())
+                .and_then(|path| Ok(fs::read_to_string(path.join("log.xml"))?))
+                .is_ok_and(|log| log.contains("kind=\"run\""))
+        })?;
+        sleep(Duration::from_secs(2));
+        disk.fill()?;
+        let finished = running.finish()?;
+        ensure!(finished.code() == IO_ERROR, "{finished}");
+        says_full(&finished)?;
+        valid(&experiment_in(disk.path())?, 1.5, &finished)
+    })
 }
 
 #[test]

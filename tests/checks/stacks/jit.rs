@@ -15,7 +15,8 @@ use tests::command::run;
 use tests::experiment::interval_ns;
 use tests::gprofng::{Table, script};
 use tests::kcollect::{Recorded, record};
-use tests::machine::{Exclusive, stolen_meanwhile, work_cpu};
+use tests::machine::disturbance::judge_times;
+use tests::machine::{stolen_meanwhile, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload;
 
@@ -23,11 +24,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn root_jit_code_has_its_names() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    for way in ["map", "dump"] {
-        judge_jit(way).with_context(|| format!("told by a {way}"))?;
-    }
-    Ok(())
+    judge_times(|| {
+        for way in ["map", "dump"] {
+            judge_jit(way).with_context(|| format!("announced in a {way}"))?;
+        }
+        Ok(())
+    })
 }
 
 fn judge_jit(way: &str) -> Result<()> {
@@ -183,34 +185,35 @@ fn root_functions_of_python() -> Result<()> {
 /// Records it, and judges the share of `hot` of both functions by what the program says of itself;
 /// `is` returns whether a function of the experiment is one of the program's.
 fn shares(load: &[&OsStr], experiment: &str, is: impl Fn(&str, &str) -> bool) -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let args: Vec<_> = load.iter().filter_map(|word| word.to_str()).collect();
-    let recorded = record(&["-p", "hi", "-F", "on"], &args, LIMIT)?;
-    let output = &recorded.finished.stdout;
-    let truth: f64 = output
-        .lines()
-        .find_map(|line| line.strip_prefix("SHARE "))
-        .with_context(|| output.clone())?
-        .parse()?;
-    let (functions, interval) = functions_of(&recorded, experiment)?;
-    // An interpreter's functions have no instructions of their own.
-    let ticks = |function: &str| {
-        let rows = functions.things().filter(|row| is(&row.name, function));
-        rows.map(|row| row.values[1]).sum::<f64>() * 1e9 / interval
-    };
-    let (hot, cold) = (ticks("hot"), ticks("cold"));
-    // Not of the process's time: what a runtime needs to start is its own affair.
-    let all = LOOP.as_nanos() as f64 / interval;
-    ensure!(
-        hot + cold > 0.9 * all,
-        "hot {hot}, cold {cold} ticks of {all}: {:#?}",
-        functions.rows.iter().take(40).collect::<Vec<_>>()
-    );
-    // What it measured has the time of others who took its CPU in it, and of the first rounds,
-    // which had no name.
-    Band::of(hot + cold, truth)
-        .with_edges(0.03 * (hot + cold) + stolen_meanwhile()? / interval)
-        .judge("hot", hot)
+    judge_times(|| {
+        let args: Vec<_> = load.iter().filter_map(|word| word.to_str()).collect();
+        let recorded = record(&["-p", "hi", "-F", "on"], &args, LIMIT)?;
+        let output = &recorded.finished.stdout;
+        let truth: f64 = output
+            .lines()
+            .find_map(|line| line.strip_prefix("SHARE "))
+            .with_context(|| output.clone())?
+            .parse()?;
+        let (functions, interval) = functions_of(&recorded, experiment)?;
+        // An interpreter's functions have no instructions of their own.
+        let ticks = |function: &str| {
+            let rows = functions.things().filter(|row| is(&row.name, function));
+            rows.map(|row| row.values[1]).sum::<f64>() * 1e9 / interval
+        };
+        let (hot, cold) = (ticks("hot"), ticks("cold"));
+        // Not of the process's time: what a runtime needs to start is its own affair.
+        let all = LOOP.as_nanos() as f64 / interval;
+        ensure!(
+            hot + cold > 0.9 * all,
+            "hot {hot}, cold {cold} ticks of {all}: {:#?}",
+            functions.rows.iter().take(40).collect::<Vec<_>>()
+        );
+        // What it measured has the time of others who took its CPU in it, and of the first rounds,
+        // which had no name.
+        Band::of(hot + cold, truth)
+            .with_edges(0.03 * (hot + cold) + stolen_meanwhile()? / interval)
+            .judge("hot", hot)
+    })
 }
 
 /// Functions of the one subexperiment whose name has this in it, user time exclusive and inclusive,

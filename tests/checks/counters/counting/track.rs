@@ -10,6 +10,7 @@ use serde_json::Value;
 use tests::command::{Finished, Running, run};
 use tests::kcollect::command;
 use tests::machine::Exclusive;
+use tests::machine::disturbance::judge_times;
 use tests::workload;
 use tests::workload::counted::Counted;
 use tests::workload::truth::monotonic_ns;
@@ -151,31 +152,32 @@ fn root_forks_execs_and_exits_have_rows() -> Result<()> {
 
 #[test]
 fn root_ticks_add_up_and_the_command_has_its_status() -> Result<()> {
-    let _machine = Exclusive::take()?;
-    let script = "i=0; while [ $i -lt 20 ]; do i=$((i+1)); sleep 0.02; done; exit 7";
-    let args = ["track", "-T", "0.1", "--json", "sh", "-c", script];
-    let finished = run(&mut command(args)?, LIMIT)?;
-    ensure!(finished.code() == 7, "{finished}");
-    let rows = rows(&finished);
-    adds_up(&rows, &["page-faults", "context-switches", "task-clock"])?;
-    let ticks: Vec<_> = of(&rows, "tick").collect();
-    ensure!(ticks.len() >= 3, "{} ticks", ticks.len());
-    let sum: u64 = ticks.iter().map(|row| count(row, "page-faults")).sum();
-    let all = count(
-        of(&rows, "total").next().context("no total")?,
-        "page-faults",
-    );
-    ensure!(sum > 0 && sum <= all, "{sum} faults in ticks, {all} in all");
-    // On the grid of the first.
-    for (number, tick) in ticks.iter().enumerate() {
-        let time = tick["time"].as_f64().unwrap_or(0.0);
-        let grid = 0.1 * (number + 1) as f64;
-        ensure!(
-            (grid..grid + 0.09).contains(&time),
-            "tick {number} at {time}"
+    judge_times(|| {
+        let script = "i=0; while [ $i -lt 20 ]; do i=$((i+1)); sleep 0.02; done; exit 7";
+        let args = ["track", "-T", "0.1", "--json", "sh", "-c", script];
+        let finished = run(&mut command(args)?, LIMIT)?;
+        ensure!(finished.code() == 7, "{finished}");
+        let rows = rows(&finished);
+        adds_up(&rows, &["page-faults", "context-switches", "task-clock"])?;
+        let ticks: Vec<_> = of(&rows, "tick").collect();
+        ensure!(ticks.len() >= 3, "{} ticks", ticks.len());
+        let sum: u64 = ticks.iter().map(|row| count(row, "page-faults")).sum();
+        let all = count(
+            of(&rows, "total").next().context("no total")?,
+            "page-faults",
         );
-    }
-    Ok(())
+        ensure!(sum > 0 && sum <= all, "{sum} faults in ticks, {all} in all");
+        // On the grid of the first.
+        for (number, tick) in ticks.iter().enumerate() {
+            let time = tick["time"].as_f64().unwrap_or(0.0);
+            let grid = 0.1 * (number + 1) as f64;
+            ensure!(
+                (grid..grid + 0.09).contains(&time),
+                "tick {number} at {time}"
+            );
+        }
+        Ok(())
+    })
 }
 
 /// Threads start while it lists those that exist: each is counted once.
