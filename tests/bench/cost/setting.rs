@@ -146,13 +146,13 @@ impl Setting {
             Kind::Again => "no profiler, measured a second time: the noise of the machine".into(),
             Kind::Empty => "an empty BPF program on tp_btf/sched_switch".into(),
             Kind::Offcputime => "offcputime, of libbpf-tools".into(),
-            Kind::Profile => format!("{PROFILE} {}", words(self.kind)),
+            Kind::Profile => format!("{PROFILE} {}", args(self.kind)),
             kind if kind.is_starter() => format!(
-                "{} COMMAND: its own start and end are in the time, since it starts what it watches",
-                words(kind)
+                "{} COMMAND: it starts what it watches, so its own start and end are in the time",
+                args(kind)
             ),
-            kind if kind.is_perf() => format!("perf record -a {}", words(kind)),
-            kind => format!("kcollect {}", words(kind)),
+            kind if kind.is_perf() => format!("perf record -a {}", args(kind)),
+            kind => format!("kcollect {}", args(kind)),
         }
     }
 
@@ -239,7 +239,7 @@ impl Kind {
         matches!(self, Self::Perf | Self::Dwarf | Self::DwarfHi | Self::Sched)
     }
 
-    /// What it is told that others of its program are not.
+    /// Its arguments, beyond those of other settings of the same program.
     fn options(self) -> &'static [&'static str] {
         match self {
             Self::OnKernel => &["-p", "on", "-F", "off"],
@@ -345,7 +345,7 @@ fn shrink(directory: &Path) -> Result<()> {
 }
 
 /// What it is started with.
-fn words(kind: Kind) -> String {
+fn args(kind: Kind) -> String {
     kind.options().join(" ")
 }
 
