@@ -10,7 +10,7 @@ use std::{fs, io};
 
 use bpf::{Counted, CpuBooks, Emission, MOST_COUNTERS, Record, Settings, TickCollector};
 use procfs::process::MMapPath;
-use user_collector::maps::{MappedFile, Mapping};
+use user_collector::space::{MappedFile, Mapping};
 
 use crate::counters::binding::Place;
 use crate::counters::event::Request;

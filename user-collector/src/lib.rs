@@ -5,24 +5,17 @@
 //!
 //! Fed with the perf side-band and a snapshot of `/proc`, in time order; asked about instants in
 //! the same order. What only keeps books reads nothing by itself, so its tests are drawings of
-//! time. What looks at processes and opens their files is [`modules`], [`jit`], [`facts`] and
+//! time. What looks at processes and opens their files is [`objects`], [`jit`], [`process`] and
 //! [`archive`].
 
-mod again;
 pub mod archive;
 pub mod collector;
-pub mod facts;
+pub mod elf;
+pub mod files;
 pub mod follow;
 pub mod jit;
 pub mod join;
-pub mod kernel_code;
-pub mod lineage;
-pub mod maps;
-pub mod modules;
-pub mod names;
 pub mod objects;
-pub mod patience;
 pub mod process;
-pub mod spaces;
+pub mod space;
 pub mod unwind;
-pub mod used;

@@ -17,7 +17,7 @@ use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::writer::ExperimentWriter;
 use nix::unistd::Pid;
-use user_collector::modules::Cache;
+use user_collector::objects::Cache;
 use user_collector::objects::Objects;
 use user_collector::process::Processes;
 

@@ -20,7 +20,7 @@ use experiment_format::packet::{ClockTick, CounterEvent, Detail, TickArray};
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
-use user_collector::names::ThreadNames;
+use user_collector::process::ThreadNames;
 use user_collector::process::{Name, Process, Processes};
 
 use super::accounts::{Accounts, Owner, StackTicks};

@@ -13,7 +13,7 @@ use linux_perf_event_reader::{
     CommOrExecRecord, ForkOrExitRecord, LostRecord, Mmap2FileId, Mmap2Record, RawData, RecordType,
 };
 
-use user_collector::maps::{MappedFile, Mapping};
+use user_collector::space::{MappedFile, Mapping};
 
 use super::event::open_sideband;
 use super::ring::PerfRing;

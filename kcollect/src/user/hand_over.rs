@@ -4,10 +4,10 @@
 use std::collections::{HashMap, HashSet};
 
 use bpf::{Code, Mapped, PageRows, PlacedTable, TickCollector};
-use user_collector::maps::Mapping;
-use user_collector::modules::{Module, ObjectId};
 use user_collector::objects::Table;
+use user_collector::objects::{Module, ObjectId};
 use user_collector::process::Processes;
+use user_collector::space::Mapping;
 use user_collector::unwind::Row;
 
 use super::{UserSide, relatives};

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use bpf::unwind::{self, End, Found, Registers};
 use experiment_format::stacks::StackEnd;
 use serde::Serialize;
-use user_collector::maps::Mapping;
 use user_collector::objects::{Objects, Table};
-use user_collector::spaces::{Code, find};
+use user_collector::space::Mapping;
+use user_collector::space::{Code, find};
 use user_collector::unwind::Rule;
 
 use super::HandOver;
@@ -205,7 +205,7 @@ const SP: u8 = 7;
 /// The address of the file's own space that is mapped at an address.
 fn file_address(
     mapping: &Mapping,
-    module: &user_collector::modules::Module,
+    module: &user_collector::objects::Module,
     address: u64,
 ) -> Option<u64> {
     module.address_of(mapping.file_offset(address))

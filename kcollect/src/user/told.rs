@@ -9,7 +9,7 @@ use bpf::{Entry, UserSide as Side};
 use experiment_format::layout::ExperimentDir;
 use user_collector::join::Slot;
 use user_collector::process::Processes;
-use user_collector::spaces::Space;
+use user_collector::space::Space;
 
 use super::{Copied, LONGEST_WAIT, MANY_COPIES, MOST_COPIES, Stay, UserSide, UserStack};
 use crate::machine;

@@ -116,7 +116,7 @@ impl Unmapped {
 mod tests {
     use bpf::unwind::Registers;
     use user_collector::join::Join;
-    use user_collector::spaces::Code;
+    use user_collector::space::Code;
 
     use super::*;
 

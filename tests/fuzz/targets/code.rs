@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use user_collector::modules::build_id;
+use user_collector::elf::build_id;
 use user_collector::unwind::{Frames, GoFunctions, Rules, Sections, Table};
 
 /// Where the frame information of [`frames`] lies, and the code that it is of.

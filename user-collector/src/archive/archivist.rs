@@ -34,7 +34,7 @@ use nix::sys::statvfs::fstatvfs;
 use super::{
     ArchiveError, Asker, Lines, archive_object, archive_source, find_debug_file, source_paths, vdso,
 };
-use crate::modules::Source;
+use crate::objects::Source;
 
 /// Most bytes of all copies together.
 pub const MOST_BYTES: u64 = 4 << 30;
@@ -561,7 +561,7 @@ mod tests {
     #[test]
     fn sources_are_archived_and_take_no_objects_place() {
         let (_parent, dir, mut archivist) = trial(Sources::All);
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/archive/names.rs");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/archive/mod.rs");
         // A load object of the same name came before.
         archivist.ask(wish(source.to_str().unwrap(), Source::Bytes(vec![7])));
         archivist.ask(wish("/opt/here", here()));

@@ -18,11 +18,11 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
 use object::elf::{NT_GNU_BUILD_ID, SHT_NOTE};
 use object::read::elf::SectionHeader;
 
-use crate::again;
+use crate::files::openat2;
 
 use super::MAX_FILE;
-use super::access::reopen;
 use super::elf::{Elf, LITTLE};
+use super::invoking_user::reopen;
 
 /// Longest build id that is believed, bytes. SHA-1 has 20.
 const LONGEST_ID: usize = 64;
@@ -97,7 +97,7 @@ fn regular(root: BorrowedFd<'_>, path: &Path) -> Option<File> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let place = File::from(again::openat2(root, path, how).ok()?);
+    let place = File::from(openat2(root, path, how).ok()?);
     let file = place.metadata().ok()?.is_file();
     file.then(|| reopen(&place).ok()).flatten()
 }

@@ -23,7 +23,7 @@ use object::pod::{bytes_of, bytes_of_slice};
 use object::read::elf::SectionHeader;
 
 use super::elf::{Elf, Header, LITTLE, Section};
-use super::functions::Functions;
+use super::symbol_table::Functions;
 
 /// Files are copied in pieces of this, bytes.
 const PIECE: usize = 1 << 20;

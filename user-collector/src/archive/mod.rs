@@ -14,16 +14,15 @@
 //! Go's own tables, 32-bit files and files without section headers, which are copied as they are;
 //! the debug file's line tables.
 
-mod access;
 mod archivist;
 mod debug_file;
 mod elf;
-mod frames;
-mod functions;
+mod function_ranges;
 mod image;
-mod names;
+mod invoking_user;
 mod plt;
 mod sources;
+mod symbol_table;
 mod vdso;
 
 use std::fs::File;
@@ -32,14 +31,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use experiment_format::layout::{ExperimentDir, PendingFile, printable};
 
-pub use access::Asker;
 pub use archivist::{Account, Archivist, LeftOut, MOST_BYTES, Sources, Wish};
 pub use debug_file::{build_id, find_by_build_id, find_debug_file};
-pub use names::ObjectNames;
+pub use invoking_user::Asker;
 pub use sources::{Lines, archive_source, source_paths};
 
 use elf::Elf;
-use functions::Functions;
+use symbol_table::Functions;
 
 /// Largest file that is copied, bytes. Of a larger one the names are kept.
 pub const MAX_FILE: u64 = 1 << 30;

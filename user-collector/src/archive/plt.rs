@@ -18,7 +18,7 @@ use object::elf::{
 use object::read::elf::{SectionHeader, Sym};
 
 use super::elf::{Code, Elf, LITTLE};
-use super::functions::MOST;
+use super::symbol_table::MOST;
 
 /// Largest table that is read, bytes; and most of each kind. Programs have one or two of each, but
 /// headers of sections can show the same bytes as often as they want.

@@ -25,9 +25,9 @@
 //! here or in the parsers, and what is beyond it is counted in [`Counts`] or a [`Refusal`].
 
 pub mod jitdump;
-mod open;
+mod memory_limit;
 pub mod perf_map;
-mod room;
+mod process_files;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -35,13 +35,13 @@ use std::sync::Arc;
 
 use experiment_format::layout::printable;
 
-pub use open::Refusal;
-pub use room::{IN_ANY_CASE, MOST_OF_ALL, Room};
+pub use memory_limit::{IN_ANY_CASE, MOST_OF_ALL, Room};
+pub use process_files::Refusal;
 pub use watch::{Counts, JitWatch};
 
-use room::Share;
+use memory_limit::Share;
 
-use crate::maps::MappedFile;
+use crate::space::MappedFile;
 
 /// Bytes of a name that are kept. Longer ones are cut, not refused.
 pub const LONGEST_NAME: usize = 1000;

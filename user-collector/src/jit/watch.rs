@@ -18,8 +18,8 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use super::jitdump::{JitDump, Record};
-use super::open::ProcessFiles;
 use super::perf_map::PerfMap;
+use super::process_files::ProcessFiles;
 use super::{Change, Functions, Refusal, Room, without_the_brief};
 
 /// Bytes that are read of one process at most, all files and readings together.

@@ -23,10 +23,10 @@
 use std::ops::Range;
 
 use super::MAX_ROWS;
-use super::elf::Error;
-use super::go_elf::GoFunctions;
+use super::go_sections::GoFunctions;
 use super::pclntab::{Function, Height, Pclntab};
 use super::rule::{Base, Cfa, Frame, FramePointer, ReturnAddress, Rule, Rules};
+use super::sections::Error;
 use super::summary::Summary;
 use super::table::Functions;
 use super::x86_64::{FP, SP};

@@ -35,20 +35,20 @@
 //! class, byte order or machine. What depends on the processor is in `x86_64.rs` and `x86_64_go.rs`
 //! alone.
 
-pub(crate) mod elf;
-mod frames;
+mod frame_info;
 mod go;
-mod go_elf;
+mod go_sections;
 mod pclntab;
 mod rule;
+pub(crate) mod sections;
 mod summary;
 mod table;
 mod x86_64;
 mod x86_64_go;
 
-pub use elf::{Error, Frames, Sections};
-pub use go_elf::GoFunctions;
+pub use go_sections::GoFunctions;
 pub use rule::{Base, Cfa, Frame, FramePointer, ReturnAddress, Rule, Rules, Unsupported};
+pub use sections::{Error, Frames, Sections};
 pub use summary::{RowCounts, Summary};
 pub use table::{Page, Row, Table};
 

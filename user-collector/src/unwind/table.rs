@@ -6,10 +6,10 @@
 
 use std::ops::Range;
 
-use super::elf::{Error, Sections};
 use super::rule::{Rule, Rules};
+use super::sections::{Error, Sections};
 use super::summary::{RowCounts, Summary};
-use super::{MAX_PADDING, MAX_PAGES, MAX_ROWS, frames, go};
+use super::{MAX_PADDING, MAX_PAGES, MAX_ROWS, frame_info, go};
 
 /// From this pc on, this rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl Table {
             Some(go) => go::read(go, &sections.executable, rules, &mut summary)?,
             None => Functions::default(),
         };
-        let functions = frames::read(sections, functions, rules, &mut summary)?;
+        let functions = frame_info::read(sections, functions, rules, &mut summary)?;
         let table = functions.table(&mut summary)?;
         summary.rows = RowCounts::of(&table, rules);
         Ok((table, summary))

@@ -12,7 +12,7 @@ use gimli::{UnwindTableRow, X86_64};
 use object::elf::{EM_X86_64, Machine};
 
 use super::MAX_EXPRESSION;
-use super::frames::{Slice, Storage};
+use super::frame_info::{Slice, Storage};
 use super::rule::{Base, Cfa, Frame, FramePointer, ReturnAddress, Rule, Unsupported};
 
 /// `e_machine`.

@@ -16,7 +16,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::stored::{self, Key, MAX_STORED};
+use super::stored_table::{self as stored, Key, MAX_STORED};
 use crate::unwind::{Frames, Rules, Sections, Summary, Table};
 
 /// Most bytes of all tables together.

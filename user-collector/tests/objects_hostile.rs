@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use tempfile::NamedTempFile;
-use user_collector::modules::{BuildError, Builder, Built, Cache, Module, ObjectId, Source};
+use user_collector::objects::{BuildError, Builder, Built, Cache, Module, ObjectId, Source};
 use user_collector::unwind::{Error, MAX_SECTION, Rules, Table};
 
 use mapped::mapped;

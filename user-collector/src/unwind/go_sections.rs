@@ -5,7 +5,7 @@ use object::elf::{PF_X, PT_LOAD, R_X86_64_RELATIVE, Rela64};
 use object::read::ReadRef;
 use object::read::elf::{ProgramHeader, SectionHeader};
 
-use super::elf::{Error, LITTLE, Named, Segment, data, piece};
+use super::sections::{Error, LITTLE, Named, Segment, data, piece};
 use super::{MAX_SECTION, pclntab};
 
 /// Where the linker puts the table: the second in a program that is loaded anywhere.

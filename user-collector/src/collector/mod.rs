@@ -5,6 +5,9 @@
 //! threads, and a sample of the whole process whenever one is taken. It is told all that in time
 //! order, writes it in batches, and holds no file open in between: there may be thousands of them.
 
+mod kernel_objects;
+mod used_objects;
+
 use std::collections::HashSet;
 
 use experiment_format::Result;
@@ -18,12 +21,12 @@ use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::usage::UsageRecord;
 
 use crate::jit;
-use crate::kernel_code::KernelCode;
-use crate::maps::Mapping;
-use crate::modules::ObjectId;
-use crate::names::ThreadNames;
-use crate::spaces::{Change, What, touching};
-use crate::used::Used;
+use crate::objects::ObjectId;
+use crate::process::ThreadNames;
+use crate::space::Mapping;
+use crate::space::{Change, What, touching};
+use kernel_objects::KernelCode;
+pub use used_objects::Used;
 
 /// What waits in memory is written when it is so much, bytes,
 const BATCH: usize = 64 << 10;

@@ -36,9 +36,9 @@ use nix::sys::stat::Mode;
 use object::read::ReadCache;
 
 use super::backing::{Backing, backing, paths};
-use super::image::build_id;
-use crate::again;
-use crate::maps::{MappedFile, Mapping};
+use crate::elf::build_id;
+use crate::files::openat2;
+use crate::space::{MappedFile, Mapping};
 
 /// Largest file that is opened, bytes.
 pub const MAX_FILE: u64 = 1 << 30;
@@ -283,7 +283,7 @@ impl Held {
         let how = OpenHow::new().flags(flags).resolve(resolve);
         let relative = path.strip_prefix(b"/").unwrap_or(path);
         let whole = self.path.join(OsStr::from_bytes(relative));
-        match again::openat2(&self.fd, path, how) {
+        match openat2(&self.fd, path, how) {
             Ok(fd) => Ok(Held { fd, path: whole }),
             Err(errno) => Err(OpenError::of(&whole, errno)),
         }

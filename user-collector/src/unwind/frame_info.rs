@@ -13,8 +13,8 @@ use gimli::{
 };
 
 use super::MAX_CIE;
-use super::elf::{Error, Frames, Sections};
 use super::rule::{Rule, Rules, Unsupported};
+use super::sections::{Error, Frames, Sections};
 use super::summary::Summary;
 use super::table::Functions;
 use super::x86_64::{self, Description};

@@ -11,7 +11,7 @@ use experiment_format::map::MapEvent;
 
 /// What an experiment was told of the kernel's load objects.
 #[derive(Debug, Default)]
-pub struct KernelCode {
+pub(super) struct KernelCode {
     /// Positions among all events.
     told: BTreeSet<usize>,
     /// Where those lie.
@@ -25,7 +25,7 @@ pub struct KernelCode {
 impl KernelCode {
     /// Stacks have these frames in the kernel, maybe none that are new. Gives what is to be told by
     /// now, in the order of `all`, of which there may be more every time, at the end.
-    pub fn seen<'a>(&mut self, frames: &[u64], all: &'a [MapEvent]) -> Vec<&'a MapEvent> {
+    pub(super) fn seen<'a>(&mut self, frames: &[u64], all: &'a [MapEvent]) -> Vec<&'a MapEvent> {
         let before = self.missing.len();
         for frame in frames {
             if !self.ranges.iter().any(|range| range.contains(frame)) {

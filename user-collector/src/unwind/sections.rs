@@ -20,8 +20,8 @@ use object::elf::{
 use object::read::ReadRef;
 use object::read::elf::{CompressionHeader, FileHeader, ProgramHeader, SectionHeader};
 
-use super::go_elf::{self, GoFunctions};
-use super::{MAX_PAGES, MAX_ROWS, MAX_SECTION, frames, x86_64};
+use super::go_sections::{self, GoFunctions};
+use super::{MAX_PAGES, MAX_ROWS, MAX_SECTION, frame_info, x86_64};
 
 /// Most program headers: 64 KiB of them, as many as the kernel reads of a program.
 const MAX_SEGMENTS: u32 = 65_536 / size_of::<ProgramHeader64<Endianness>>() as u32;
@@ -158,7 +158,7 @@ impl<'data> Sections<'data> {
         let named = Named::of(header, file)?;
         let address = |name| named.get(name).map_or(0, |section| section.sh_addr(LITTLE));
         let frames = frames(&named, segments, file)?;
-        let go = go_elf::functions(&named, segments, file)?;
+        let go = go_sections::functions(&named, segments, file)?;
         Ok(Sections {
             frames,
             text: address(".text"),
@@ -324,7 +324,7 @@ fn loaded_frames<'data, R: ReadRef<'data>>(
         })
         .ok_or_else(|| problem("the address of .eh_frame is in no segment"))?;
     let data = piece(file, ".eh_frame", offset, size.min(MAX_SECTION as u64))?;
-    Ok(Some((frames::up_to_terminator(data), address)))
+    Ok(Some((frame_info::up_to_terminator(data), address)))
 }
 
 pub(super) fn data<'data, R: ReadRef<'data>>(

@@ -26,7 +26,7 @@ use nix::sys::stat::Mode;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, sysconf};
 
-use crate::again;
+use crate::files::openat2;
 
 const SECOND: i64 = 1_000_000_000;
 /// How much older than its process a file may be: clocks are set, and both times are rounded.
@@ -145,7 +145,7 @@ impl ProcessFiles {
         let how = OpenHow::new()
             .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
             .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        let held = match again::openat2(&self.root, path, how) {
+        let held = match openat2(&self.root, path, how) {
             Ok(held) => File::from(held),
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
             Err(error) => return Err(io(error.into())),

@@ -13,8 +13,8 @@ use std::collections::{HashMap, HashSet};
 use experiment_format::archive::archive_name;
 use experiment_format::layout::printable;
 
-use crate::maps::MappedFile;
-use crate::modules::without_mark;
+use crate::objects::without_mark;
+use crate::space::MappedFile;
 
 /// Longest name, bytes.
 const LONGEST: usize = 4096;

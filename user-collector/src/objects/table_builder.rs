@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use nix::unistd::{Pid, gettid};
 use object::read::{ReadCache, ReadCacheOps};
 
-use super::cache::Cache;
-use super::image::{Segment, build_id, segments};
-use super::stored::Key;
+use super::stored_table::Key;
+use super::table_cache::Cache;
+use crate::elf::{Segment, build_id, segments};
 use crate::unwind::{self, Rule, Rules, Sections, Summary, Table};
 
 /// A file, by the number that who asks has for it.

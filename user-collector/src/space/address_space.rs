@@ -11,7 +11,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::maps::{Mapping, Mappings};
+use crate::space::{Mapping, Mappings};
 
 /// Versions of one space that are remembered: a stack is told within one or two rounds.
 const VERSIONS: usize = 4;
@@ -299,7 +299,7 @@ impl Spaces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::maps::MappedFile;
+    use crate::space::MappedFile;
 
     fn mapping(name: &str, start: u64, end: u64) -> Mapping {
         let file = MappedFile {

@@ -6,7 +6,7 @@
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
-//! use user_collector::modules::{Builder, ObjectId, Source};
+//! use user_collector::objects::{Builder, ObjectId, Source};
 //!
 //! let mut builder = Builder::start(None)?;
 //! let file = std::fs::File::open(std::env::current_exe()?)?;
@@ -30,18 +30,20 @@
 //! What it does not hold off: a file system that does not answer. A file on a dead NFS server holds
 //! up whoever reads it, as it does the process that runs it: [`open()`] its caller, for the few
 //! pieces that prove a file to be the one, which therefore is to be asked with
-//! [`Patience`](crate::patience::Patience); and the builder, for all that come later. Nobody waits
+//! [`Patience`](crate::files::Patience); and the builder, for all that come later. Nobody waits
 //! for that.
 
 mod backing;
-mod builder;
-mod cache;
-mod image;
+mod load_objects;
+mod names;
 mod open;
-mod stored;
+mod stored_table;
+mod table_builder;
+mod table_cache;
 
 pub use backing::{Backing, backing, without_mark};
-pub use builder::{BuildError, Builder, Built, Module, ObjectId, Source};
-pub use cache::{Cache, CacheError};
-pub use image::{MAX_BUILD_ID, Segment, build_id};
+pub use load_objects::{Object, Objects, Table, TableCounts, VDSO};
+pub use names::ObjectNames;
 pub use open::{MAX_FILE, MAX_VDSO, OpenError, Opened, Way, open, own_vdso, vdso};
+pub use table_builder::{BuildError, Builder, Built, Module, ObjectId, Source};
+pub use table_cache::{Cache, CacheError};

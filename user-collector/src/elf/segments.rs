@@ -8,7 +8,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, elf};
 
 use crate::unwind::Error;
-use crate::unwind::elf::{LITTLE, program_headers};
+use crate::unwind::sections::{LITTLE, program_headers};
 
 /// Longest build id that the kernel tells of, bytes.
 pub const MAX_BUILD_ID: usize = 20;
@@ -35,7 +35,7 @@ const PAGE: u64 = 4096;
 impl Segment {
     /// The address that a place in the file is linked for, if the place is mapped with this
     /// segment: from the page on in which it begins, for no mapping begins elsewhere.
-    pub(super) fn address_of(&self, file_offset: u64) -> Option<u64> {
+    pub(crate) fn address_of(&self, file_offset: u64) -> Option<u64> {
         let pages = self.offset & !(PAGE - 1)..self.offset.saturating_add(self.size);
         pages.contains(&file_offset).then(|| {
             self.address
@@ -48,7 +48,7 @@ impl Segment {
 ///
 /// # Errors
 /// The file is no ELF file of this machine, or its program headers are outside of it.
-pub(super) fn segments<'data, R: ReadRef<'data>>(file: R) -> Result<Vec<Segment>, Error> {
+pub(crate) fn segments<'data, R: ReadRef<'data>>(file: R) -> Result<Vec<Segment>, Error> {
     let loaded = |header: &&ProgramHeader64<Endianness>| header.p_type(LITTLE) == PT_LOAD;
     let segment = |header: &ProgramHeader64<Endianness>| Segment {
         offset: header.p_offset(LITTLE),

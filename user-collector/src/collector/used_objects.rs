@@ -10,8 +10,8 @@ use std::collections::{BTreeSet, HashSet};
 
 use experiment_format::stacks::StackUid;
 
-use crate::maps::Mapping;
-use crate::modules::ObjectId;
+use crate::objects::ObjectId;
+use crate::space::Mapping;
 
 /// The seen addresses of one process.
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::maps::MappedFile;
+    use crate::space::MappedFile;
 
     fn mapping(start: u64, end: u64, offset: u64) -> Mapping {
         let file = MappedFile {

@@ -23,7 +23,7 @@ use object::elf::{
 use object::read::elf::{SectionHeader, Sym};
 
 use super::elf::{Code, Elf, LITTLE};
-use super::{frames, plt};
+use super::{function_ranges as frames, plt};
 
 /// Most functions of a file. The largest programs have a million.
 pub(super) const MOST: usize = 4 << 20;

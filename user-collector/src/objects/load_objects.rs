@@ -22,10 +22,12 @@ use std::time::Duration;
 
 use nix::unistd::Pid;
 
-use crate::archive::{Account, Archivist, ObjectNames, Sources, Wish};
-use crate::maps::{MappedFile, Mapping};
-use crate::modules::{self, Backing, Builder, Built, Cache, Module, ObjectId, Source};
-use crate::patience::Patience;
+use super::{
+    self as modules, Backing, Builder, Built, Cache, Module, ObjectId, ObjectNames, Source,
+};
+use crate::archive::{Account, Archivist, Sources, Wish};
+use crate::files::Patience;
+use crate::space::{MappedFile, Mapping};
 use crate::unwind::{Row, Rule};
 
 /// The name of the kernel's code for user mode.

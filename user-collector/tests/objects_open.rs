@@ -21,10 +21,11 @@ use std::sync::Arc;
 use nix::sys::stat::Mode;
 use object::read::ReadCache;
 use tempfile::TempDir;
-use user_collector::maps::{MappedFile, Mapping};
-use user_collector::modules::{
-    Backing, MAX_FILE, MAX_VDSO, OpenError, Opened, Way, build_id, open, own_vdso, vdso,
+use user_collector::elf::build_id;
+use user_collector::objects::{
+    Backing, MAX_FILE, MAX_VDSO, OpenError, Opened, Way, open, own_vdso, vdso,
 };
+use user_collector::space::{MappedFile, Mapping};
 use user_collector::unwind::{Rules, Table};
 
 const PID: u32 = 77;

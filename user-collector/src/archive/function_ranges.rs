@@ -10,7 +10,7 @@ use gimli::{
 use object::read::elf::SectionHeader;
 
 use super::elf::{Elf, LITTLE};
-use super::functions::MOST;
+use super::symbol_table::MOST;
 use crate::unwind::MAX_SECTION;
 
 /// Addresses of a function.

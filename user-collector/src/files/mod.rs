@@ -1,0 +1,7 @@
+//! Opening the files of other processes.
+
+mod openat2;
+mod timed_opener;
+
+pub(crate) use openat2::openat2;
+pub use timed_opener::{MOST_LEFT_BEHIND, PATIENCE, Patience, Unanswered};
