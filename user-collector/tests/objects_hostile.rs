@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use tempfile::NamedTempFile;
-use user_collector::objects::{BuildError, Builder, Built, Cache, Module, ObjectId, Source};
-use user_collector::unwind::{Error, MAX_SECTION, Rules, Table};
+use user_collector::elf::{ElfError, ElfSource};
+use user_collector::objects::{BuildError, Builder, Built, Cache, Module, ObjectId};
+use user_collector::unwind::{MAX_SECTION, Rules, Table, UnwindError};
 
 use mapped::mapped;
 
@@ -36,13 +37,13 @@ fn file(bytes: &[u8]) -> NamedTempFile {
     file
 }
 
-fn answer(builder: &mut Builder, source: Source) -> Built {
+fn answer(builder: &mut Builder, source: ElfSource) -> Built {
     builder.ask(ObjectId(0), source);
     builder.wait(Duration::from_secs(60)).pop().unwrap()
 }
 
 fn build(builder: &mut Builder, file: File) -> Result<Module, BuildError> {
-    let built = answer(builder, Source::File(file)).module;
+    let built = answer(builder, ElfSource::File(file)).module;
     assert!(
         !matches!(built, Err(BuildError::Panicked { .. } | BuildError::Ended)),
         "{built:?}"
@@ -62,7 +63,7 @@ fn from_memory_and_from_a_file_alike() {
     let bytes = mapped("/libc.so");
     let mut builder = Builder::start(None).unwrap();
     let of_file = build(&mut builder, file(&bytes).reopen().unwrap()).unwrap();
-    let of_bytes = answer(&mut builder, Source::Bytes(bytes.clone()));
+    let of_bytes = answer(&mut builder, ElfSource::Bytes(bytes.clone()));
     assert!(of_bytes.new_rules.is_empty());
     assert_eq!(of_bytes.module.unwrap(), of_file);
     let (table, summary) = Table::of_elf(&bytes, &mut Rules::new()).unwrap();
@@ -79,7 +80,7 @@ fn cut_at_every_hundredth_byte() {
     for length in (0..bytes.len()).step_by(100).rev() {
         file.as_file().set_len(length as u64).unwrap();
         let error = build(&mut builder, file.reopen().unwrap()).unwrap_err();
-        assert!(matches!(error, BuildError::Elf(_)), "{length}: {error}");
+        assert!(matches!(error, BuildError::Unwind(_)), "{length}: {error}");
     }
 }
 
@@ -136,11 +137,11 @@ fn sections_of_any_size_anywhere() {
             let mut bytes = bytes.clone();
             bytes[field..][..8].copy_from_slice(&place.to_le_bytes());
             let error = build(&mut builder, file(&bytes).reopen().unwrap()).unwrap_err();
-            let BuildError::Elf(error) = error else {
+            let BuildError::Unwind(UnwindError::Elf(error)) = error else {
                 panic!("{error}")
             };
             assert!(
-                matches!(error, Error::Headers { .. } | Error::Outside { .. }),
+                matches!(error, ElfError::Headers { .. } | ElfError::Outside { .. }),
                 "{error}"
             );
         }
@@ -158,8 +159,9 @@ fn gigantic_sections_are_not_read() {
     let file = file(&bytes);
     file.as_file().set_len(1 << 30).unwrap();
     let mut builder = Builder::start(None).unwrap();
-    let built = answer(&mut builder, Source::File(file.reopen().unwrap()));
-    let Err(BuildError::Elf(Error::SectionTooLarge { size, .. })) = built.module else {
+    let built = answer(&mut builder, ElfSource::File(file.reopen().unwrap()));
+    let Err(BuildError::Unwind(UnwindError::Elf(ElfError::TooLarge { size, .. }))) = built.module
+    else {
         panic!("{built:?}")
     };
     assert!(size > MAX_SECTION as u64);
@@ -170,14 +172,20 @@ fn gigantic_sections_are_not_read() {
 fn what_is_no_elf_file() {
     let mut builder = Builder::start(None).unwrap();
     let mut error = |bytes: &[u8]| build(&mut builder, file(bytes).reopen().unwrap()).unwrap_err();
-    assert_eq!(error(b""), BuildError::Elf(Error::NotElf));
-    assert_eq!(error(b"\x7fELF"), BuildError::Elf(Error::NotElf));
-    assert_eq!(error(b"#!/bin/sh\n"), BuildError::Elf(Error::NotElf));
+    assert_eq!(error(b""), BuildError::Unwind(ElfError::NotElf.into()));
+    assert_eq!(
+        error(b"\x7fELF"),
+        BuildError::Unwind(ElfError::NotElf.into())
+    );
+    assert_eq!(
+        error(b"#!/bin/sh\n"),
+        BuildError::Unwind(ElfError::NotElf.into())
+    );
     // A directory is open for reading as a file is.
     let directory = File::open("/").unwrap();
     assert_eq!(
         build(&mut builder, directory).unwrap_err(),
-        BuildError::Elf(Error::NotElf)
+        BuildError::Unwind(ElfError::NotElf.into())
     );
 }
 
@@ -205,7 +213,7 @@ fn the_build_id_of_another() {
     let of = |bytes: &[u8]| {
         let cache = Cache::open(directory.path().to_owned()).unwrap();
         let mut builder = Builder::start(Some(cache)).unwrap();
-        let built = answer(&mut builder, Source::Bytes(bytes.to_vec()));
+        let built = answer(&mut builder, ElfSource::Bytes(bytes.to_vec()));
         (built.module.unwrap(), built.new_rules)
     };
     let (poison, _) = of(&hostile);
@@ -234,7 +242,7 @@ fn a_damaged_cache() {
     let of_libc = || {
         let cache = Cache::open(directory.path().to_owned()).unwrap();
         let mut builder = Builder::start(Some(cache)).unwrap();
-        answer(&mut builder, Source::Bytes(bytes.clone()))
+        answer(&mut builder, ElfSource::Bytes(bytes.clone()))
             .module
             .unwrap()
     };
@@ -267,7 +275,7 @@ proptest! {
         }
         let mut builder = Builder::start(None).unwrap();
         let of_file = build(&mut builder, file(&bytes).reopen().unwrap());
-        let of_bytes = answer(&mut builder, Source::Bytes(bytes)).module;
+        let of_bytes = answer(&mut builder, ElfSource::Bytes(bytes)).module;
         prop_assert_eq!(of_file, of_bytes);
     }
 }

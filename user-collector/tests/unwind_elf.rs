@@ -18,8 +18,9 @@ use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, Encoding, EndianSlice, EvaluationResult, Expression,
     LittleEndian, Location, RegisterRule, UnwindContext, UnwindSection, Value, X86_64,
 };
+use user_collector::elf::ElfError;
 use user_collector::unwind::{
-    Error, Frame, FramePointer, Frames, MAX_PADDING, Rule, Rules, Sections, Summary, Table,
+    Frame, FramePointer, Frames, MAX_PADDING, Rule, Rules, Sections, Summary, Table, UnwindError,
 };
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
@@ -367,34 +368,34 @@ fn errors_say_what_is_wrong() {
     };
     assert_eq!(
         Table::of_elf(b"", &mut Rules::new()).unwrap_err(),
-        Error::NotElf
+        ElfError::NotElf.into()
     );
-    assert_eq!(with(0, b"#!/b"), Error::NotElf);
-    assert_eq!(with(4, &[1]), Error::Class { class: 1 });
-    assert_eq!(with(5, &[2]), Error::ByteOrder { order: 2 });
-    assert_eq!(with(18, &[183, 0]), Error::Machine { machine: 183 });
+    assert_eq!(with(0, b"#!/b"), ElfError::NotElf.into());
+    assert_eq!(with(4, &[1]), ElfError::Class { class: 1 }.into());
+    assert_eq!(with(5, &[2]), ElfError::ByteOrder { order: 2 }.into());
+    assert_eq!(with(18, &[183, 0]), UnwindError::Machine { machine: 183 });
     assert!(matches!(
         with(32, &[0xff; 8]),
-        Error::Headers {
+        UnwindError::Elf(ElfError::Headers {
             headers: "program",
             ..
-        }
+        })
     ));
     assert!(matches!(
         with(40, &[0xff; 8]),
-        Error::Headers {
+        UnwindError::Elf(ElfError::Headers {
             headers: "section",
             ..
-        }
+        })
     ));
     let cut = Table::of_elf(&good[..0x1000], &mut Rules::new()).unwrap_err();
     assert!(
         matches!(
             cut,
-            Error::Outside {
+            UnwindError::Elf(ElfError::Outside {
                 name: "an executable segment",
                 ..
-            }
+            })
         ),
         "{cut}"
     );

@@ -16,7 +16,8 @@ use gimli::write::{
     Address, CallFrameInstruction as Cfi, DebugFrame, EndianVec, FrameDescriptionEntry, FrameTable,
 };
 use object::read::ReadCache;
-use user_collector::unwind::{Error, Frames, MAX_SECTION, Rules, Sections, Table};
+use user_collector::elf::ElfError;
+use user_collector::unwind::{Frames, MAX_SECTION, Rules, Sections, Table, UnwindError};
 
 use entry::cie;
 use mapped::mapped;
@@ -46,7 +47,7 @@ fn program_header(file: &[u8], kind: u32) -> usize {
         .unwrap()
 }
 
-fn frames(file: &[u8]) -> Result<Frames<'_>, Error> {
+fn frames(file: &[u8]) -> Result<Frames<'_>, UnwindError> {
     Sections::of_elf(file).map(|sections| sections.frames)
 }
 
@@ -88,10 +89,10 @@ fn a_header_that_leads_nowhere() {
         let mut file = file.clone();
         put(&mut file, at, bytes);
         match frames(&file) {
-            Err(Error::Headers {
+            Err(UnwindError::Elf(ElfError::Headers {
                 headers: "frame",
                 problem,
-            }) => problem,
+            })) => problem,
             other => panic!("{other:?}"),
         }
     };
@@ -105,10 +106,10 @@ fn a_header_that_leads_nowhere() {
     assert!(
         matches!(
             error,
-            Error::Outside {
+            UnwindError::Elf(ElfError::Outside {
                 name: ".eh_frame_hdr",
                 ..
-            }
+            })
         ),
         "{error}"
     );
@@ -216,10 +217,10 @@ fn compression_that_lies() {
         assert!(
             matches!(
                 error,
-                Error::Headers {
+                UnwindError::Elf(ElfError::Headers {
                     headers: "compression",
                     ..
-                }
+                })
             ),
             "{error}"
         );
@@ -228,20 +229,27 @@ fn compression_that_lies() {
         let error = frames(&Debug::compressed(&data, 1, size).file).unwrap_err();
         assert_eq!(
             error,
-            Error::SectionTooLarge {
+            UnwindError::Elf(ElfError::TooLarge {
                 name: ".debug_frame",
-                size
-            }
+                size,
+                limit: MAX_SECTION as u64,
+            })
         );
     }
     // A section that ends in its compression header.
     let mut short = Debug::compressed(&data, 1, length);
     put(&mut short.file, short.header + 32, &20_u64.to_le_bytes());
-    assert!(matches!(frames(&short.file), Err(Error::Headers { .. })));
+    assert!(matches!(
+        frames(&short.file),
+        Err(UnwindError::Elf(ElfError::Headers { .. }))
+    ));
     // Damaged data.
     let mut damaged = Debug::compressed(&data, 1, length);
     put(&mut damaged.file, 0x3000 + 24 + 40, &[0xff; 16]);
-    assert!(matches!(frames(&damaged.file), Err(Error::Headers { .. })));
+    assert!(matches!(
+        frames(&damaged.file),
+        Err(UnwindError::Elf(ElfError::Headers { .. }))
+    ));
 }
 
 #[test]

@@ -34,7 +34,7 @@ use nix::sys::statvfs::fstatvfs;
 use super::{
     ArchiveError, Asker, Lines, archive_object, archive_source, find_debug_file, source_paths, vdso,
 };
-use crate::objects::Source;
+use crate::elf::ElfSource;
 
 /// Most bytes of all copies together.
 pub const MOST_BYTES: u64 = 4 << 30;
@@ -65,7 +65,7 @@ pub struct Wish {
     /// Where its processes have it.
     pub path: PathBuf,
     /// What it is.
-    pub content: Source,
+    pub content: ElfSource,
     /// The root directory of a process that maps it, where that is not ours.
     pub root: Option<OwnedFd>,
 }
@@ -87,9 +87,9 @@ pub struct Account {
     /// Of them, those without their instructions: the user who asked may not read them, or they are
     /// too large.
     pub names_only: u64,
-    /// Source files that were archived.
+    /// ElfSource files that were archived.
     pub sources: u64,
-    /// Source files that could be read and found no room.
+    /// ElfSource files that could be read and found no room.
     pub sources_left_out: u64,
     /// Bytes of all copies.
     pub bytes: u64,
@@ -366,7 +366,7 @@ impl Work {
         answer.object = Some(match done {
             Ok((text, debug)) => {
                 let file = match wish.content {
-                    Source::File(file) if text => Some(file),
+                    ElfSource::File(file) if text => Some(file),
                     _ => None,
                 };
                 if let Some(file) = file.filter(|_| self.sources != Sources::None) {
@@ -388,7 +388,7 @@ impl Work {
     fn copy_object(&mut self, wish: &Wish) -> Result<(bool, Option<File>), String> {
         let file = match &wish.content {
             // Never given up: it is a page or two, and no other file has them.
-            Source::Bytes(bytes) => {
+            ElfSource::Bytes(bytes) => {
                 self.room_for(bytes.len() as u64)?;
                 let image = vdso::with_one_name_each(bytes.clone());
                 let stored = self.dir.archive(&wish.name, &image);
@@ -396,7 +396,7 @@ impl Work {
                 self.spent += bytes.len() as u64;
                 return Ok((true, None));
             }
-            Source::File(file) => file,
+            ElfSource::File(file) => file,
         };
         if self.stop.load(Ordering::Relaxed) {
             return Err("archiving was given up".to_owned());
@@ -521,7 +521,7 @@ mod tests {
         (parent, dir, archivist)
     }
 
-    fn wish(name: &str, content: Source) -> Wish {
+    fn wish(name: &str, content: ElfSource) -> Wish {
         Wish {
             name: name.to_owned(),
             path: name.into(),
@@ -530,16 +530,16 @@ mod tests {
         }
     }
 
-    fn here() -> Source {
-        Source::File(File::open(std::env::current_exe().unwrap()).unwrap())
+    fn here() -> ElfSource {
+        ElfSource::File(File::open(std::env::current_exe().unwrap()).unwrap())
     }
 
     #[test]
     fn what_is_asked_for_is_archived_or_named() {
         let (_parent, dir, mut archivist) = trial(Sources::None);
         archivist.ask(wish("/opt/here", here()));
-        archivist.ask(wish("[vdso]", Source::Bytes(vec![7; 4096])));
-        let null = Source::File(File::open("/dev/null").unwrap());
+        archivist.ask(wish("[vdso]", ElfSource::Bytes(vec![7; 4096])));
+        let null = ElfSource::File(File::open("/dev/null").unwrap());
         archivist.ask(wish("/dev/null", null));
         archivist.leave_out("/gone", "it is gone");
         assert!(archivist.wait(LONG));
@@ -563,7 +563,7 @@ mod tests {
         let (_parent, dir, mut archivist) = trial(Sources::All);
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/archive/mod.rs");
         // A load object of the same name came before.
-        archivist.ask(wish(source.to_str().unwrap(), Source::Bytes(vec![7])));
+        archivist.ask(wish(source.to_str().unwrap(), ElfSource::Bytes(vec![7])));
         archivist.ask(wish("/opt/here", here()));
         assert!(archivist.wait(LONG));
         assert!(archivist.account().sources > 0, "{:?}", archivist.account());

@@ -7,9 +7,8 @@ use gimli::{
     BaseAddresses, CieOrFde, CommonInformationEntry, EhFrame, EhFrameOffset, EndianSlice,
     LittleEndian, UnwindSection,
 };
-use object::read::elf::SectionHeader;
 
-use super::elf::{Elf, LITTLE};
+use super::object_file::ObjectFile;
 use super::symbol_table::MOST;
 use crate::unwind::MAX_SECTION;
 
@@ -23,8 +22,8 @@ pub(super) struct Frame {
 
 /// The functions that the file's frame information tells of, by address, none inside another. What
 /// can't be read ends the list.
-pub(super) fn functions(elf: &Elf<'_>) -> Vec<Frame> {
-    let Some(section) = elf.named(b".eh_frame") else {
+pub(super) fn functions(elf: &ObjectFile<'_>) -> Vec<Frame> {
+    let Some(section) = elf.sections.named(b".eh_frame") else {
         return Vec::new();
     };
     let Some(data) = elf
@@ -34,9 +33,10 @@ pub(super) fn functions(elf: &Elf<'_>) -> Vec<Frame> {
     else {
         return Vec::new();
     };
-    let address = |name| elf.named(name).map_or(0, |section| section.sh_addr(LITTLE));
+    let named = |name| elf.sections.named(name);
+    let address = |name| named(name).map_or(0, |section| section.address);
     let bases = BaseAddresses::default()
-        .set_eh_frame(section.sh_addr(LITTLE))
+        .set_eh_frame(section.address)
         .set_text(address(b".text"))
         .set_got(address(b".got"));
     let mut frames = read(&data, &bases);

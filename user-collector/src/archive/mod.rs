@@ -16,10 +16,10 @@
 
 mod archivist;
 mod debug_file;
-mod elf;
 mod function_ranges;
 mod image;
 mod invoking_user;
+mod object_file;
 mod plt;
 mod sources;
 mod symbol_table;
@@ -32,11 +32,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use experiment_format::layout::{ExperimentDir, PendingFile, printable};
 
 pub use archivist::{Account, Archivist, LeftOut, MOST_BYTES, Sources, Wish};
-pub use debug_file::{build_id, find_by_build_id, find_debug_file};
+pub use debug_file::{find_by_build_id, find_debug_file};
 pub use invoking_user::Asker;
 pub use sources::{Lines, archive_source, source_paths};
 
-use elf::Elf;
+use object_file::ObjectFile;
 use symbol_table::Functions;
 
 /// Largest file that is copied, bytes. Of a larger one the names are kept.
@@ -140,9 +140,9 @@ pub fn archive_object(
         None
     };
     let text = withheld.is_none();
-    let (elf, problem) = match Elf::read(file, length) {
+    let (elf, problem) = match ObjectFile::read(file, length) {
         Ok(elf) => (Some(elf), None),
-        Err(problem) => (None, Some(problem.0)),
+        Err(problem) => (None, Some(problem)),
     };
     let note = withheld.map(str::to_owned).or_else(|| {
         problem.map(|problem| format!("has only the names that gprofng finds itself: {problem}"))
@@ -164,7 +164,7 @@ pub fn archive_object(
     };
     let debug = debug.and_then(|debug| {
         let length = debug.metadata().ok()?.len();
-        Elf::read(debug, length).ok()
+        ObjectFile::read(debug, length).ok()
     });
     let base = name.rsplit('/').next().unwrap_or(name);
     let functions = Functions::of(&elf, debug.as_ref(), base);

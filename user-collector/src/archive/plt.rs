@@ -15,9 +15,9 @@ use object::elf::{
     EM_X86_64, R_X86_64_GLOB_DAT, R_X86_64_IRELATIVE, R_X86_64_JUMP_SLOT, Rela64, SHF_ALLOC,
     SHT_DYNSYM, SHT_RELA, Sym64,
 };
-use object::read::elf::{SectionHeader, Sym};
+use object::read::elf::Sym;
 
-use super::elf::{Code, Elf, LITTLE};
+use super::object_file::{CodeSection, ObjectFile};
 use super::symbol_table::MOST;
 
 /// Largest table that is read, bytes; and most of each kind. Programs have one or two of each, but
@@ -50,28 +50,28 @@ enum Target {
 /// All entries. `name_at` gives the name of the function that begins at an address; `base` is the
 /// last part of the load object's name.
 pub(super) fn entries<'a>(
-    elf: &Elf<'_>,
-    code: &[Code],
+    elf: &ObjectFile<'_>,
+    code: &[CodeSection],
     base: &str,
     name_at: impl Fn(u64) -> Option<&'a [u8]>,
 ) -> Vec<Entry> {
     let (mut found, mut names) = (Vec::new(), 0);
-    if elf.header.e_machine.get(LITTLE) != EM_X86_64 {
+    if elf.elf.machine() != EM_X86_64 {
         return found;
     }
     let targets = targets(elf);
     let symbols = Symbols::of(elf);
     let tables = code
         .iter()
-        .map(|code| (code, &elf.sections[usize::from(code.index)]))
+        .map(|code| (code, &elf.sections.headers[usize::from(code.index)]))
         .filter(|(_, section)| {
-            elf.name_begins(section, b".plt") && section.sh_size(LITTLE) <= LARGEST
+            elf.sections.name_begins(section, b".plt") && section.size <= LARGEST
         });
     for (code, section) in tables.take(MOST_TABLES) {
         let Ok(bytes) = elf.data(section) else {
             continue;
         };
-        let step = match section.sh_entsize(LITTLE) {
+        let step = match section.entry_size {
             8 => 8,
             _ => 16,
         };
@@ -127,30 +127,31 @@ fn slot(entry: &[u8], address: u64) -> Option<u64> {
     Some(next.wrapping_add_signed(i64::from(i32::from_le_bytes(*distance))))
 }
 
-fn targets(elf: &Elf<'_>) -> HashMap<u64, Target> {
+fn targets(elf: &ObjectFile<'_>) -> HashMap<u64, Target> {
     let mut targets = HashMap::new();
     let tables = elf
         .sections
+        .headers
         .iter()
         .filter(|section| {
-            section.sh_type(LITTLE) == SHT_RELA
-                && section.sh_flags(LITTLE).contains(SHF_ALLOC)
-                && section.sh_size(LITTLE) <= LARGEST
+            section.kind == SHT_RELA && section.flags.contains(SHF_ALLOC) && section.size <= LARGEST
         })
         .take(MOST_TABLES);
     for table in tables {
         // One that can't be read to its end is taken as far as it goes.
-        let _ = elf.each(table, |relocation: &Rela64<LittleEndian>| {
-            let kind = relocation.r_type(LITTLE, false);
-            let target = if kind == R_X86_64_JUMP_SLOT || kind == R_X86_64_GLOB_DAT {
-                Target::Symbol(relocation.r_sym(LITTLE, false))
-            } else if kind == R_X86_64_IRELATIVE {
-                Target::Resolver(relocation.r_addend.get(LITTLE) as u64)
-            } else {
-                return;
-            };
-            targets.insert(relocation.r_offset.get(LITTLE), target);
-        });
+        let _ = elf
+            .elf
+            .each_entry(table, "relocations", |relocation: &Rela64<LittleEndian>| {
+                let kind = relocation.r_type(LittleEndian, false);
+                let target = if kind == R_X86_64_JUMP_SLOT || kind == R_X86_64_GLOB_DAT {
+                    Target::Symbol(relocation.r_sym(LittleEndian, false))
+                } else if kind == R_X86_64_IRELATIVE {
+                    Target::Resolver(relocation.r_addend.get(LittleEndian) as u64)
+                } else {
+                    return;
+                };
+                targets.insert(relocation.r_offset.get(LittleEndian), target);
+            });
     }
     targets
 }
@@ -162,13 +163,12 @@ struct Symbols {
 }
 
 impl Symbols {
-    fn of(elf: &Elf<'_>) -> Symbols {
-        let section = elf.of_type(SHT_DYNSYM);
-        let strings =
-            section.and_then(|section| elf.sections.get(section.sh_link(LITTLE) as usize));
+    fn of(elf: &ObjectFile<'_>) -> Symbols {
+        let section = elf.sections.of_kind(SHT_DYNSYM);
+        let strings = section.and_then(|section| elf.sections.linked(section));
         Symbols {
             table: section
-                .and_then(|section| elf.table(section).ok())
+                .and_then(|section| elf.elf.entries(section, "symbols").ok())
                 .unwrap_or_default(),
             strings: strings
                 .and_then(|strings| elf.data(strings).ok())
@@ -178,7 +178,7 @@ impl Symbols {
 
     fn name(&self, number: u32) -> Option<&[u8]> {
         let symbol = self.table.get(number as usize)?;
-        name_in(&self.strings, symbol.st_name(LITTLE))
+        name_in(&self.strings, symbol.st_name(LittleEndian))
     }
 }
 
@@ -197,7 +197,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::archive::elf::Header;
+    use crate::archive::object_file::RawHeader;
 
     /// A file whose linkage table has so many entries of eight bytes, which all call the one
     /// function of a long name.
@@ -228,7 +228,7 @@ mod tests {
         ];
         let (mut content, mut headers) = (Vec::new(), Vec::new());
         for ((name, kind, flags), address, link, entry, bytes) in &sections {
-            let offset = (size_of::<Header>() + content.len()) as u64;
+            let offset = (size_of::<RawHeader>() + content.len()) as u64;
             headers.extend_from_slice(&u32::to_le_bytes(*name));
             headers.extend_from_slice(&u32::to_le_bytes(*kind));
             for number in [*flags, *address, offset, bytes.len() as u64] {
@@ -241,7 +241,7 @@ mod tests {
             }
             content.extend_from_slice(bytes);
         }
-        let mut header = vec![0; size_of::<Header>()];
+        let mut header = vec![0; size_of::<RawHeader>()];
         header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
         header[18] = 62;
         let at = (header.len() + content.len()) as u64;
@@ -259,7 +259,7 @@ mod tests {
     fn many_entries_of_a_long_name_take_no_more_than_they_may() {
         let named = |count| {
             let file = one_long_name(count);
-            let elf = Elf::read(&file, file.metadata().unwrap().len()).unwrap();
+            let elf = ObjectFile::read(&file, file.metadata().unwrap().len()).unwrap();
             entries(&elf, &elf.code(), "x", |_| None)
         };
         let few = named(3);

@@ -18,7 +18,7 @@ use gimli::{
     FileEntry, LineProgramHeader, LittleEndian, UnitHeader,
 };
 
-use super::elf::Elf;
+use super::object_file::ObjectFile;
 use super::{ArchiveError, image, store};
 
 /// Most compilation units that are looked at. The largest programs have some tens of thousands.
@@ -49,7 +49,7 @@ type Slice<'data> = EndianSlice<'data, LittleEndian>;
 /// out.
 #[must_use]
 pub fn source_paths(file: &File, debug: Option<&File>, lines: Lines<'_>) -> BTreeSet<Vec<u8>> {
-    let open = |file| Elf::read(file, File::metadata(file).ok()?.len()).ok();
+    let open = |file| ObjectFile::read(file, File::metadata(file).ok()?.len()).ok();
     let mut paths = BTreeSet::new();
     let Some(executed) = open(file) else {
         return paths;
@@ -116,9 +116,10 @@ struct Tables {
 }
 
 impl Tables {
-    fn of(elf: &Elf<'_>) -> Tables {
+    fn of(elf: &ObjectFile<'_>) -> Tables {
         let section = |name: &[u8]| {
-            elf.named(name)
+            elf.sections
+                .named(name)
                 .and_then(|section| elf.data(section).ok())
                 .unwrap_or_default()
         };

@@ -20,9 +20,9 @@ use object::LittleEndian;
 use object::elf::{
     SHN_LORESERVE, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Sym64,
 };
-use object::read::elf::{SectionHeader, Sym};
+use object::read::elf::Sym;
 
-use super::elf::{Code, Elf, LITTLE};
+use super::object_file::{CodeSection, ObjectFile};
 use super::{function_ranges as frames, plt};
 
 /// Most functions of a file. The largest programs have a million.
@@ -63,7 +63,11 @@ struct Symbol {
 
 impl Functions {
     /// Finds them. `base` is the last part of the load object's name.
-    pub(super) fn of(elf: &Elf<'_>, debug: Option<&Elf<'_>>, base: &str) -> Functions {
+    pub(super) fn of(
+        elf: &ObjectFile<'_>,
+        debug: Option<&ObjectFile<'_>>,
+        base: &str,
+    ) -> Functions {
         let code = elf.code();
         // Before the names: what it is made of is as large, and neither is needed with the other.
         let frames = frames::functions(elf);
@@ -120,33 +124,38 @@ impl Functions {
 
     fn read_symbols(
         &mut self,
-        elf: &Elf<'_>,
+        elf: &ObjectFile<'_>,
         kind: object::elf::SectionType,
         symbols: &mut Vec<Symbol>,
     ) {
-        let Some(section) = elf.of_type(kind) else {
+        let Some(section) = elf.sections.of_kind(kind) else {
             return;
         };
         // All names at once: they may share their ends, and one that has none ends here.
         let base = self.names.len();
-        let strings = elf.sections.get(section.sh_link(LITTLE) as usize);
-        let Some(strings) = strings.filter(|strings| {
-            strings.sh_size(LITTLE).saturating_add(base as u64) < MOST_NAMES as u64
-        }) else {
+        let strings = elf
+            .sections
+            .linked(section)
+            .filter(|strings| strings.size.saturating_add(base as u64) < MOST_NAMES as u64);
+        let Some(strings) = strings else {
             return;
         };
-        if elf.data_onto(strings, &mut self.names).is_err() {
+        let file = &elf.elf;
+        if file
+            .content_onto(strings, "names of symbols", &mut self.names)
+            .is_err()
+        {
             return;
         }
         let end = self.names.len();
         self.names.push(0);
         let names = &self.names[..end];
         // Where they can't be read to their end, those before are as good.
-        let _ = elf.each(section, |symbol: &Sym64<LittleEndian>| {
+        let _ = file.each_entry(section, "symbols", |symbol: &Sym64<LittleEndian>| {
             let kind = symbol.st_type();
             let function = kind == STT_FUNC || kind == STT_GNU_IFUNC;
-            let section = symbol.st_shndx(LITTLE).0;
-            let name = base + symbol.st_name(LITTLE) as usize;
+            let section = symbol.st_shndx(LittleEndian).0;
+            let name = base + symbol.st_name(LittleEndian) as usize;
             // `$x` and `$d` tell code from data on some processors.
             let named = names
                 .get(name)
@@ -158,8 +167,8 @@ impl Functions {
                 && symbols.len() < MOST
             {
                 symbols.push(Symbol {
-                    address: symbol.st_value(LITTLE),
-                    size: symbol.st_size(LITTLE),
+                    address: symbol.st_value(LittleEndian),
+                    size: symbol.st_size(LittleEndian),
                     name: name as u32,
                     function,
                 });
@@ -169,8 +178,8 @@ impl Functions {
 
     fn plt_entries(
         &self,
-        elf: &Elf<'_>,
-        code: &[Code],
+        elf: &ObjectFile<'_>,
+        code: &[CodeSection],
         base: &str,
         symbols: &[Symbol],
     ) -> Vec<plt::Entry> {
@@ -186,7 +195,7 @@ impl Functions {
     }
 
     /// Adds symbols that are in a section of code, each to the end of its section at most.
-    fn add(&mut self, code: &[Code], symbols: Vec<Symbol>) {
+    fn add(&mut self, code: &[CodeSection], symbols: Vec<Symbol>) {
         let functions = symbols
             .into_iter()
             .filter_map(|symbol| function(code, symbol));
@@ -198,7 +207,7 @@ impl Functions {
     /// address, and get their names by `named`, which ends it all where there is no room for one.
     fn add_between(
         &mut self,
-        code: &[Code],
+        code: &[CodeSection],
         symbols: impl IntoIterator<Item = Symbol>,
         mut named: impl FnMut(&mut Self, Symbol) -> Option<Symbol>,
     ) {
@@ -229,7 +238,7 @@ impl Functions {
 
     /// Adds the functions of the frame information, under the names that gprofng gives. There are a
     /// hundred thousand in a compiler's libraries, so they are not put together anywhere else.
-    fn add_unnamed(&mut self, code: &[Code], frames: &[frames::Frame], base: &str) {
+    fn add_unnamed(&mut self, code: &[CodeSection], frames: &[frames::Frame], base: &str) {
         let symbols = frames.iter().map(|frame| Symbol {
             address: frame.start,
             size: frame.end - frame.start,
@@ -256,7 +265,7 @@ impl Functions {
 
     /// A function without a size ends with its frame information, or at the next function. gprofng
     /// would only look for the next function.
-    fn give_sizes(&mut self, code: &[Code], frames: &[frames::Frame]) {
+    fn give_sizes(&mut self, code: &[CodeSection], frames: &[frames::Frame]) {
         let mut next = u64::MAX;
         let mut index = self.list.len();
         while index > 0 {
@@ -278,7 +287,7 @@ impl Functions {
 }
 
 /// A symbol that is in a section of code, to the end of that at most.
-fn function(code: &[Code], symbol: Symbol) -> Option<Function> {
+fn function(code: &[CodeSection], symbol: Symbol) -> Option<Function> {
     let code = section_of(code, symbol.address)?;
     Some(Function {
         address: symbol.address,
@@ -289,7 +298,7 @@ fn function(code: &[Code], symbol: Symbol) -> Option<Function> {
 }
 
 /// The section of code that has an address.
-fn section_of(code: &[Code], address: u64) -> Option<&Code> {
+fn section_of(code: &[CodeSection], address: u64) -> Option<&CodeSection> {
     let after = code.partition_point(|code| code.address <= address);
     code[..after].last().filter(|code| address < code.end)
 }

@@ -22,10 +22,9 @@ use std::time::Duration;
 
 use nix::unistd::Pid;
 
-use super::{
-    self as modules, Backing, Builder, Built, Cache, Module, ObjectId, ObjectNames, Source,
-};
+use super::{self as modules, Backing, Builder, Built, Cache, Module, ObjectId, ObjectNames};
 use crate::archive::{Account, Archivist, Sources, Wish};
+use crate::elf::ElfSource;
 use crate::files::Patience;
 use crate::space::{MappedFile, Mapping};
 use crate::unwind::{Row, Rule};
@@ -41,7 +40,7 @@ pub struct Object {
     /// What it is.
     pub backing: Backing,
     /// What is to be archived of it, until it is asked for.
-    content: Option<Source>,
+    content: Option<ElfSource>,
     /// The root directory of a process that maps it, where it is not ours.
     root: Option<OwnedFd>,
     /// Where processes have it.
@@ -203,7 +202,7 @@ impl Objects {
             && !object.followed
         {
             object.followed = true;
-            if matches!(object.content, Some(Source::File(_))) {
+            if matches!(object.content, Some(ElfSource::File(_))) {
                 object.root = root_of(pid);
             }
             if !archive.used_only {
@@ -424,9 +423,9 @@ impl Objects {
         self.opened.insert(inode, id);
         if self.keeps() {
             let copy = file.try_clone();
-            self.keep(id, copy.ok().map(Source::File));
+            self.keep(id, copy.ok().map(ElfSource::File));
         }
-        self.ask(id, Source::File(file));
+        self.ask(id, ElfSource::File(file));
         id
     }
 
@@ -449,9 +448,9 @@ impl Objects {
         if let Some(bytes) = bytes {
             self.vdso = Some(id);
             if self.keeps() {
-                self.keep(id, Some(Source::Bytes(bytes.clone())));
+                self.keep(id, Some(ElfSource::Bytes(bytes.clone())));
             }
-            self.ask(id, Source::Bytes(bytes));
+            self.ask(id, ElfSource::Bytes(bytes));
         }
         id
     }
@@ -461,7 +460,7 @@ impl Objects {
         archive.is_some_and(|archive| archive.kept < archive.most_kept)
     }
 
-    fn keep(&mut self, id: ObjectId, content: Option<Source>) {
+    fn keep(&mut self, id: ObjectId, content: Option<ElfSource>) {
         if let (Some(archive), Some(object)) =
             (&mut self.archive, self.objects.get_mut(id.0 as usize))
         {
@@ -470,7 +469,7 @@ impl Objects {
         }
     }
 
-    fn ask(&mut self, id: ObjectId, source: Source) {
+    fn ask(&mut self, id: ObjectId, source: ElfSource) {
         if let Some(object) = self.objects.get_mut(id.0 as usize) {
             object.table = Table::Pending;
             self.builder.ask(id, source);

@@ -6,11 +6,12 @@
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
-//! use user_collector::objects::{Builder, ObjectId, Source};
+//! use user_collector::elf::ElfSource;
+//! use user_collector::objects::{Builder, ObjectId};
 //!
 //! let mut builder = Builder::start(None)?;
 //! let file = std::fs::File::open(std::env::current_exe()?)?;
-//! builder.ask(ObjectId(0), Source::File(file));
+//! builder.ask(ObjectId(0), ElfSource::File(file));
 //! let mut rules = Vec::new();
 //! for built in builder.wait(Duration::from_secs(60)) {
 //!     rules.extend(built.new_rules);
@@ -45,5 +46,5 @@ pub use backing::{Backing, backing, without_mark};
 pub use load_objects::{Object, Objects, Table, TableCounts, VDSO};
 pub use names::ObjectNames;
 pub use open::{MAX_FILE, MAX_VDSO, OpenError, Opened, Way, open, own_vdso, vdso};
-pub use table_builder::{BuildError, Builder, Built, Module, ObjectId, Source};
+pub use table_builder::{BuildError, Builder, Built, Module, ObjectId};
 pub use table_cache::{Cache, CacheError};

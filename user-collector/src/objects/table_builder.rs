@@ -6,7 +6,6 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{self, Cursor};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
@@ -18,21 +17,12 @@ use object::read::{ReadCache, ReadCacheOps};
 
 use super::stored_table::Key;
 use super::table_cache::Cache;
-use crate::elf::{Segment, build_id, segments};
+use crate::elf::{ElfFile, ElfLimits, ElfSource, LoadSegment, build_id, load_segments};
 use crate::unwind::{self, Rule, Rules, Sections, Summary, Table};
 
 /// A file, by the number that who asks has for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u32);
-
-/// What a table is made of.
-#[derive(Debug)]
-pub enum Source {
-    /// A file, of which only what is needed is read. It stays open until its turn comes.
-    File(File),
-    /// The bytes of one: of the vDSO.
-    Bytes(Vec<u8>),
-}
 
 /// What is known of an ELF file, for unwinding.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +32,7 @@ pub struct Module {
     /// The account of the table.
     pub summary: Summary,
     /// What is mapped of it, as the file orders it.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<LoadSegment>,
     /// The file's own build id; empty when it has none.
     pub build_id: Box<[u8]>,
     /// Was the table found in the cache?
@@ -73,7 +63,7 @@ impl Module {
 pub enum BuildError {
     /// The file is none that has one.
     #[error(transparent)]
-    Elf(#[from] unwind::Error),
+    Unwind(#[from] unwind::UnwindError),
 
     /// A defect of ours.
     #[error(
@@ -111,7 +101,7 @@ pub struct Built {
 #[derive(Debug)]
 pub struct Builder {
     thread: Pid,
-    questions: Sender<(ObjectId, Source)>,
+    questions: Sender<(ObjectId, ElfSource)>,
     answers: Receiver<Built>,
     /// Asked and not answered yet, in the order of the questions, which is that of the answers.
     waiting: VecDeque<ObjectId>,
@@ -124,8 +114,8 @@ impl Builder {
     /// The system has no thread to give.
     pub fn start(mut cache: Option<Cache>) -> io::Result<Builder> {
         Builder::start_with(move |rules, source| match source {
-            Source::File(file) => build(ReadCache::new(file), rules, cache.as_mut()),
-            Source::Bytes(bytes) => {
+            ElfSource::File(file) => build(ReadCache::new(file), rules, cache.as_mut()),
+            ElfSource::Bytes(bytes) => {
                 build(ReadCache::new(Cursor::new(bytes)), rules, cache.as_mut())
             }
         })
@@ -133,7 +123,7 @@ impl Builder {
 
     fn start_with<B>(mut build: B) -> io::Result<Builder>
     where
-        B: FnMut(&mut Rules, Source) -> Result<Module, unwind::Error> + Send + 'static,
+        B: FnMut(&mut Rules, ElfSource) -> Result<Module, unwind::UnwindError> + Send + 'static,
     {
         let (questions, to_do) = channel();
         let (done, answers) = channel();
@@ -148,7 +138,7 @@ impl Builder {
                 // At worst a rule has two numbers afterwards.
                 let built = catch_unwind(AssertUnwindSafe(|| build(&mut rules, source)));
                 let module = match built {
-                    Ok(built) => built.map_err(BuildError::Elf),
+                    Ok(built) => built.map_err(BuildError::Unwind),
                     Err(panic) => Err(BuildError::Panicked {
                         message: message(&*panic),
                     }),
@@ -185,7 +175,7 @@ impl Builder {
     /// Asks for the table of a file. Answers come in the order of the questions.
     ///
     /// As long as a file waits it is open: who asks for hundreds at once must be allowed that many.
-    pub fn ask(&mut self, id: ObjectId, source: Source) {
+    pub fn ask(&mut self, id: ObjectId, source: ElfSource) {
         self.waiting.push_back(id);
         // If the thread has ended, so it is said when the answer is taken.
         let _ = self.questions.send((id, source));
@@ -251,9 +241,10 @@ fn build<F: ReadCacheOps>(
     mut file: ReadCache<F>,
     rules: &mut Rules,
     cache: Option<&mut Cache>,
-) -> Result<Module, unwind::Error> {
+) -> Result<Module, unwind::UnwindError> {
     let sections = Sections::of_elf(&file)?;
-    let (segments, build_id) = (segments(&file)?, build_id(&file));
+    let segments = load_segments(&ElfFile::read(&file, ElfLimits::PROGRAM)?)?;
+    let build_id = build_id(&file);
     let module = |(table, summary), from_cache| Module {
         table,
         summary,
@@ -287,12 +278,15 @@ fn message(panic: &(dyn Any + Send)) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
+    use crate::elf::ElfError;
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn this() -> Source {
-        Source::File(File::open("/proc/self/exe").unwrap())
+    fn this() -> ElfSource {
+        ElfSource::File(File::open("/proc/self/exe").unwrap())
     }
 
     fn empty() -> Module {
@@ -325,8 +319,8 @@ mod tests {
         let bytes = std::fs::read("/proc/self/exe").unwrap();
         for (id, source) in [
             this(),
-            Source::Bytes(b"nothing".to_vec()),
-            Source::Bytes(bytes.clone()),
+            ElfSource::Bytes(b"nothing".to_vec()),
+            ElfSource::Bytes(bytes.clone()),
         ]
         .into_iter()
         .enumerate()
@@ -347,14 +341,17 @@ mod tests {
         let [first, nothing, again] = answers.try_into().unwrap();
         let first = first.module.unwrap();
         assert_eq!((&first.table, &first.summary), (&table, &summary));
-        assert_eq!(nothing.module, Err(BuildError::Elf(unwind::Error::NotElf)));
+        assert_eq!(
+            nothing.module,
+            Err(BuildError::Unwind(ElfError::NotElf.into()))
+        );
         assert_eq!(again.module, Ok(first));
     }
 
     #[test]
     fn addresses_of_places_in_the_file() {
         let mut module = empty();
-        let segment = |offset, address, executable| Segment {
+        let segment = |offset, address, executable| LoadSegment {
             offset,
             size: 0x1000,
             address,
@@ -374,15 +371,15 @@ mod tests {
     #[test]
     fn a_panic_is_of_one_file() {
         let mut builder = Builder::start_with(|rules, source| match source {
-            Source::File(_) => panic!("a defect"),
-            Source::Bytes(_) => {
+            ElfSource::File(_) => panic!("a defect"),
+            ElfSource::Bytes(_) => {
                 rules.number(Rule::Unsupported(unwind::Unsupported::Offset));
                 Ok(empty())
             }
         })
         .unwrap();
         builder.ask(ObjectId(7), this());
-        builder.ask(ObjectId(8), Source::Bytes(Vec::new()));
+        builder.ask(ObjectId(8), ElfSource::Bytes(Vec::new()));
         let answers = answers(&mut builder, 2);
         let error = answers[0].module.as_ref().unwrap_err();
         assert!(error.to_string().contains("panicked: a defect."), "{error}");
@@ -424,7 +421,7 @@ mod tests {
             Ok(empty())
         })
         .unwrap();
-        builder.ask(ObjectId(1), Source::Bytes(Vec::new()));
+        builder.ask(ObjectId(1), ElfSource::Bytes(Vec::new()));
         let before = Instant::now();
         assert!(builder.take().is_empty());
         assert!(builder.wait(Duration::from_millis(10)).is_empty());

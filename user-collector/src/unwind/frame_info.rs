@@ -14,7 +14,7 @@ use gimli::{
 
 use super::MAX_CIE;
 use super::rule::{Rule, Rules, Unsupported};
-use super::sections::{Error, Frames, Sections};
+use super::sections::{Frames, Sections, UnwindError};
 use super::summary::Summary;
 use super::table::Functions;
 use super::x86_64::{self, Description};
@@ -36,7 +36,7 @@ pub(super) fn read(
     known: Functions,
     rules: &mut Rules,
     summary: &mut Summary,
-) -> Result<Functions, Error> {
+) -> Result<Functions, UnwindError> {
     let bases = BaseAddresses::default()
         .set_text(sections.text)
         .set_got(sections.got);
@@ -205,7 +205,7 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
         }
     }
 
-    fn read(mut self) -> Result<Functions, Error> {
+    fn read(mut self) -> Result<Functions, UnwindError> {
         let mut context = UnwindContext::<usize, Storage>::new_in();
         let mut entries = self.entries.clone();
         for entry in entries.by_ref() {
@@ -251,7 +251,7 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
         &mut self,
         fde: &FrameDescriptionEntry<Slice<'data>>,
         context: &mut UnwindContext<usize, Storage>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), UnwindError> {
         self.summary.fdes += 1;
         let pcs = fde.initial_address()..fde.end_address();
         // Address 0 is the ELF header, or the mark of what was thrown away.

@@ -26,7 +26,7 @@ use super::MAX_ROWS;
 use super::go_sections::GoFunctions;
 use super::pclntab::{Function, Height, Pclntab};
 use super::rule::{Base, Cfa, Frame, FramePointer, ReturnAddress, Rule, Rules};
-use super::sections::Error;
+use super::sections::UnwindError;
 use super::summary::Summary;
 use super::table::Functions;
 use super::x86_64::{FP, SP};
@@ -90,7 +90,7 @@ pub(super) fn read(
     executable: &[Range<u64>],
     rules: &mut Rules,
     summary: &mut Summary,
-) -> Result<Functions, Error> {
+) -> Result<Functions, UnwindError> {
     let mut rows = Rows {
         go,
         rules,
@@ -129,7 +129,7 @@ struct Rows<'a, 'data> {
 
 impl Rows<'_, '_> {
     /// Where what is known of a function ends.
-    fn end(&mut self, function: &Function<'_>) -> Result<Option<u64>, Error> {
+    fn end(&mut self, function: &Function<'_>) -> Result<Option<u64>, UnwindError> {
         let mut end = None;
         for height in function.heights() {
             end = Some(height.pcs.end);
@@ -137,12 +137,12 @@ impl Rows<'_, '_> {
         }
         // Each is a row, unless the rules have run out.
         match self.heights > MAX_ROWS {
-            true => Err(Error::TooManyRows),
+            true => Err(UnwindError::TooManyRows),
             false => Ok(end),
         }
     }
 
-    fn function(&mut self, function: &Function<'_>, end: u64) -> Result<(), Error> {
+    fn function(&mut self, function: &Function<'_>, end: u64) -> Result<(), UnwindError> {
         let start = function.pcs.start;
         let kind = Kind::of(function.name);
         if kind == Kind::Restorer {
@@ -174,7 +174,7 @@ impl Rows<'_, '_> {
         }
     }
 
-    fn plain(&mut self, function: &Function<'_>, ra: ReturnAddress) -> Result<(), Error> {
+    fn plain(&mut self, function: &Function<'_>, ra: ReturnAddress) -> Result<(), UnwindError> {
         let mut saved = Saved::default();
         for height in function.heights() {
             for (pc, fp) in saved.at(&height, self.go) {
@@ -184,7 +184,7 @@ impl Rows<'_, '_> {
         Ok(())
     }
 
-    fn forks(&mut self, function: &Function<'_>) -> Result<(), Error> {
+    fn forks(&mut self, function: &Function<'_>) -> Result<(), UnwindError> {
         for height in function.heights() {
             let ra = match height.bytes {
                 OFF_THE_STACK => ReturnAddress::Register(FORKS_RETURN_ADDRESS),
@@ -199,7 +199,7 @@ impl Rows<'_, '_> {
     /// A function without a frame of its own is away from its caller's stack between two settings
     /// of the stack pointer, one with a frame from the first on. It is back when it has set it
     /// again, until its frame is gone; what follows its return is away again.
-    fn detour(&mut self, function: &Function<'_>, pcs: Range<u64>) -> Result<(), Error> {
+    fn detour(&mut self, function: &Function<'_>, pcs: Range<u64>) -> Result<(), UnwindError> {
         let mut sets = self.sets(pcs.clone()).into_iter().peekable();
         let (mut saved, mut away, mut framed) = (Saved::default(), false, false);
         for height in function.heights() {
@@ -239,7 +239,7 @@ impl Rows<'_, '_> {
         stack_pointer_sets(&text[..text.len().min(length).min(MAX_CHANGE)])
     }
 
-    fn row(&mut self, pc: u64, rule: Rule) -> Result<(), Error> {
+    fn row(&mut self, pc: u64, rule: Rule) -> Result<(), UnwindError> {
         let number = self.rules.number(rule);
         self.functions.row(pc, number)
     }

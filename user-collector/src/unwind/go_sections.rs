@@ -2,11 +2,9 @@
 
 use object::Endianness;
 use object::elf::{PF_X, PT_LOAD, R_X86_64_RELATIVE, Rela64};
-use object::read::ReadRef;
-use object::read::elf::{ProgramHeader, SectionHeader};
 
-use super::sections::{Error, LITTLE, Named, Segment, data, piece};
 use super::{MAX_SECTION, pclntab};
+use crate::elf::{ElfBytes, ElfError, ElfFile, ElfSegment, SectionTable};
 
 /// Where the linker puts the table: the second in a program that is loaded anywhere.
 const NAMES: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
@@ -43,22 +41,27 @@ impl<'data> GoFunctions<'data> {
 }
 
 /// Finds them; nothing where there are none, or in a layout that is not known.
-pub(super) fn functions<'data, R: ReadRef<'data>>(
-    sections: &Named<'data>,
-    segments: &[Segment],
-    file: R,
-) -> Result<Option<GoFunctions<'data>>, Error> {
-    let named = NAMES.iter().find_map(|name| sections.get(name));
+pub(super) fn functions<'data, B>(
+    elf: &ElfFile<B>,
+    sections: &SectionTable<&'data [u8]>,
+    segments: &[ElfSegment],
+) -> Result<Option<GoFunctions<'data>>, ElfError>
+where
+    B: ElfBytes<Piece = &'data [u8]>,
+{
+    let named = NAMES
+        .iter()
+        .find_map(|name| sections.named(name.as_bytes()));
     let found = match named {
-        Some(section) => Some((data(section, NAMES[0], file)?, section.sh_addr(LITTLE))),
-        None if sections.headers.is_empty() => find(segments, file, pclntab::is_head),
+        Some(section) => Some((elf.content(section, NAMES[0])?, section.address)),
+        None if sections.headers.is_empty() => find(elf, segments, pclntab::is_head),
         None => None,
     };
     let Some((table, address)) = found.filter(|(table, _)| pclntab::is_head(table)) else {
         return Ok(None);
     };
     let text = match pclntab::text_field(table) {
-        Some(field) => text(sections, (table, address), field, segments, file),
+        Some(field) => text(elf, sections, (table, address), field, segments),
         None => Some(0),
     };
     let Some(text) = text else {
@@ -66,33 +69,35 @@ pub(super) fn functions<'data, R: ReadRef<'data>>(
     };
     let mut code = Vec::new();
     for segment in segments.iter().filter(|segment| is_code(segment)) {
-        let (offset, size) = segment.file_range(LITTLE);
-        if size <= MAX_SECTION as u64 {
-            code.push((
-                segment.p_vaddr(LITTLE),
-                piece(file, "an executable segment", offset, size)?,
-            ));
+        if segment.file_size <= MAX_SECTION as u64 {
+            let name = "an executable segment";
+            let bytes = elf.piece(name, segment.offset, segment.file_size)?;
+            code.push((segment.address, bytes));
         }
     }
     code.sort_by_key(|(start, _)| *start);
     Ok(Some(GoFunctions { table, text, code }))
 }
 
-fn is_code(segment: &Segment) -> bool {
-    segment.p_type(LITTLE) == PT_LOAD && segment.p_flags(LITTLE).contains(PF_X)
+fn is_code(segment: &ElfSegment) -> bool {
+    segment.kind == PT_LOAD && segment.flags.contains(PF_X)
 }
 
 /// What begins so, in the data of a file without section headers, and its address.
-fn find<'data, R: ReadRef<'data>>(
-    segments: &[Segment],
-    file: R,
+fn find<'data, B>(
+    elf: &ElfFile<B>,
+    segments: &[ElfSegment],
     begins: impl Fn(&[u8]) -> bool,
-) -> Option<(&'data [u8], u64)> {
-    let data = |segment: &&Segment| segment.p_type(LITTLE) == PT_LOAD && !is_code(segment);
+) -> Option<(&'data [u8], u64)>
+where
+    B: ElfBytes<Piece = &'data [u8]>,
+{
+    let data = |segment: &&ElfSegment| segment.kind == PT_LOAD && !is_code(segment);
     segments.iter().filter(data).find_map(|segment| {
-        let (offset, size) = segment.file_range(LITTLE);
-        let data = piece(file, "a segment", offset, size).ok()?;
-        let start = segment.p_vaddr(LITTLE);
+        let data = elf
+            .piece("a segment", segment.offset, segment.file_size)
+            .ok()?;
+        let start = segment.address;
         let skew = (start % ALIGNMENT as u64) as usize;
         let at = ((ALIGNMENT - skew) % ALIGNMENT..data.len())
             .step_by(ALIGNMENT)
@@ -103,17 +108,20 @@ fn find<'data, R: ReadRef<'data>>(
 
 /// Where the text begins: by the table, until Go 1.25, or else by the runtime's own description of
 /// the program. A program that is loaded anywhere may have it in a relocation only. Nothing where
-/// it is not told: a guess would be a wrong table.
-fn text<'data, R: ReadRef<'data>>(
-    sections: &Named<'data>,
+/// neither has it: a guess would be a wrong table.
+fn text<'data, B>(
+    elf: &ElfFile<B>,
+    sections: &SectionTable<&'data [u8]>,
     (table, address): (&[u8], u64),
     field: usize,
-    segments: &[Segment],
-    file: R,
-) -> Option<u64> {
+    segments: &[ElfSegment],
+) -> Option<u64>
+where
+    B: ElfBytes<Piece = &'data [u8]>,
+{
     let relocations = sections
-        .get(".rela.dyn")
-        .and_then(|section| data(section, ".rela.dyn", file).ok())
+        .named(b".rela.dyn")
+        .and_then(|section| elf.content(section, ".rela.dyn").ok())
         .unwrap_or_default();
     let word = |stored: Option<u64>, address: u64| {
         stored
@@ -121,12 +129,9 @@ fn text<'data, R: ReadRef<'data>>(
             .or_else(|| relocated(relocations, address))
     };
     let module = || {
-        let (data, start) = match sections.get(".go.module") {
-            Some(section) => {
-                let data = data(section, ".go.module", file).ok()?;
-                (data, section.sh_addr(LITTLE))
-            }
-            None => described(segments, address, u64_at(table, field + 8)?, file)?,
+        let (data, start) = match sections.named(b".go.module") {
+            Some(section) => (elf.content(section, ".go.module").ok()?, section.address),
+            None => described(elf, segments, address, u64_at(table, field + 8)?)?,
         };
         let stored = u64_at(data, MODULE_TEXT as usize);
         word(stored, start.checked_add(MODULE_TEXT)?)
@@ -137,16 +142,19 @@ fn text<'data, R: ReadRef<'data>>(
 
 /// The runtime's description in a file without section headers: it begins with the addresses of the
 /// table and of its names.
-fn described<'data, R: ReadRef<'data>>(
-    segments: &[Segment],
+fn described<'data, B>(
+    elf: &ElfFile<B>,
+    segments: &[ElfSegment],
     table: u64,
     names: u64,
-    file: R,
-) -> Option<(&'data [u8], u64)> {
+) -> Option<(&'data [u8], u64)>
+where
+    B: ElfBytes<Piece = &'data [u8]>,
+{
     let mut head = [0; 16];
     head[..8].copy_from_slice(&table.to_le_bytes());
     head[8..].copy_from_slice(&table.checked_add(names)?.to_le_bytes());
-    find(segments, file, |data| data.starts_with(&head))
+    find(elf, segments, |data| data.starts_with(&head))
 }
 
 fn u64_at(data: &[u8], at: usize) -> Option<u64> {

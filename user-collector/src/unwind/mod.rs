@@ -40,7 +40,7 @@ mod go;
 mod go_sections;
 mod pclntab;
 mod rule;
-pub(crate) mod sections;
+mod sections;
 mod summary;
 mod table;
 mod x86_64;
@@ -48,7 +48,7 @@ mod x86_64_go;
 
 pub use go_sections::GoFunctions;
 pub use rule::{Base, Cfa, Frame, FramePointer, ReturnAddress, Rule, Rules, Unsupported};
-pub use sections::{Error, Frames, Sections};
+pub use sections::{Frames, Sections, UnwindError};
 pub use summary::{RowCounts, Summary};
 pub use table::{Page, Row, Table};
 

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::rule::{Rule, Rules};
-use super::sections::{Error, Sections};
+use super::sections::{Sections, UnwindError};
 use super::summary::{RowCounts, Summary};
 use super::{MAX_PADDING, MAX_PAGES, MAX_ROWS, frame_info, go};
 
@@ -49,7 +49,7 @@ impl Table {
     /// # Errors
     /// The file is no ELF file of this machine, its headers point outside of it, or it is beyond
     /// the limits of this module.
-    pub fn of_elf(file: &[u8], rules: &mut Rules) -> Result<(Table, Summary), Error> {
+    pub fn of_elf(file: &[u8], rules: &mut Rules) -> Result<(Table, Summary), UnwindError> {
         Table::of_sections(&Sections::of_elf(file)?, rules)
     }
 
@@ -60,7 +60,7 @@ impl Table {
     pub fn of_sections(
         sections: &Sections<'_>,
         rules: &mut Rules,
-    ) -> Result<(Table, Summary), Error> {
+    ) -> Result<(Table, Summary), UnwindError> {
         let mut summary = Summary {
             text: sections.executable.iter().fold(0, |sum, range| {
                 sum.saturating_add(range.end.saturating_sub(range.start))
@@ -158,7 +158,7 @@ impl Table {
     }
 
     /// From `pc` on this rule. Calls come by rising pc.
-    fn push(&mut self, pc: u64, rule: u16, last: &mut (u64, u16)) -> Result<(), Error> {
+    fn push(&mut self, pc: u64, rule: u16, last: &mut (u64, u16)) -> Result<(), UnwindError> {
         if rule == last.1 {
             return Ok(());
         }
@@ -178,11 +178,11 @@ impl Table {
         Ok(())
     }
 
-    fn row(&mut self, pc: u64, rule: u16) -> Result<(), Error> {
-        let number = u32::try_from(pc >> 16).map_err(|_| Error::Address { address: pc })?;
+    fn row(&mut self, pc: u64, rule: u16) -> Result<(), UnwindError> {
+        let number = u32::try_from(pc >> 16).map_err(|_| UnwindError::Address { address: pc })?;
         let start = self.rows.len() as u32;
         if self.rows.len() >= MAX_ROWS {
-            return Err(Error::TooManyRows);
+            return Err(UnwindError::TooManyRows);
         }
         self.rows.push(Row {
             low: (pc & 0xffff) as u16,
@@ -191,7 +191,7 @@ impl Table {
         if let Some(page) = self.pages.last_mut().filter(|page| page.number == number) {
             page.end = start + 1;
         } else if self.pages.len() >= MAX_PAGES {
-            return Err(Error::TooManyPages);
+            return Err(UnwindError::TooManyPages);
         } else {
             self.pages.push(Page {
                 number,
@@ -228,7 +228,7 @@ impl Functions {
     }
 
     /// From `pc` on this rule. Calls for one function come by rising pc.
-    pub(super) fn row(&mut self, pc: u64, rule: u16) -> Result<(), Error> {
+    pub(super) fn row(&mut self, pc: u64, rule: u16) -> Result<(), UnwindError> {
         let Some(function) = self.functions.last() else {
             return Ok(());
         };
@@ -237,17 +237,17 @@ impl Functions {
         }
         // All pages together hold no more than a u32 can say, and so does a function.
         let offset = u32::try_from(pc.saturating_sub(function.pcs.start))
-            .map_err(|_| Error::TooManyPages)?;
+            .map_err(|_| UnwindError::TooManyPages)?;
         match self.rows[function.first_row..].last() {
             Some(&(last, same)) if last >= offset || same == rule => {}
-            _ if self.rows.len() >= MAX_ROWS => return Err(Error::TooManyRows),
+            _ if self.rows.len() >= MAX_ROWS => return Err(UnwindError::TooManyRows),
             _ => self.rows.push((offset, rule)),
         }
         Ok(())
     }
 
     /// From `pc` on this rule, whatever was said of it before.
-    pub(super) fn end(&mut self, pc: u64, rule: u16) -> Result<(), Error> {
+    pub(super) fn end(&mut self, pc: u64, rule: u16) -> Result<(), UnwindError> {
         if let Some(function) = self.functions.last() {
             let offset = pc.saturating_sub(function.pcs.start);
             let own = &self.rows[function.first_row..];
@@ -273,7 +273,7 @@ impl Functions {
 
     /// Sorts them. Of two that overlap, the one that begins later holds from its start: so does the
     /// search of `.eh_frame_hdr` by which programs unwind themselves.
-    fn table(mut self, summary: &mut Summary) -> Result<Table, Error> {
+    fn table(mut self, summary: &mut Summary) -> Result<Table, UnwindError> {
         let first_rows: Vec<usize> = self
             .functions
             .iter()
@@ -466,7 +466,7 @@ mod tests {
         functions.row(0x1000, 5).unwrap();
         assert_eq!(
             functions.table(&mut Summary::default()),
-            Err(Error::TooManyPages)
+            Err(UnwindError::TooManyPages)
         );
     }
 
