@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use user_collector::follow::{Follow, Pattern};
+use user_collector::follow::{Follow, FollowRule, Pattern};
 
 use super::args::{Sub, Typed};
 use super::{CliError, Machine, report, signals, values, view};
@@ -17,7 +17,6 @@ use crate::counters::grammar;
 use crate::counters::sink::Wish;
 use crate::counters::track;
 use crate::report::Request;
-use crate::user::Rule;
 use crate::{export, picture};
 
 /// What kcollect was asked to do.
@@ -176,8 +175,8 @@ pub enum FollowWish {
 impl Plan {
     /// Whom to follow, by `-F`, `-T` and `--descendants`.
     #[must_use]
-    pub fn rule(&self) -> Rule {
-        Rule {
+    pub fn rule(&self) -> FollowRule {
+        FollowRule {
             follow: match &self.follow {
                 FollowWish::Off => Follow::Off,
                 FollowWish::On => Follow::On,

@@ -1,21 +1,38 @@
-//! Whom to follow into user code: the rule of `-F`.
-//!
-//! A pattern is held against the whole of three things, any of which may match: the process's name
-//! as the kernel has it (15 bytes), the base name of the file that it executes, and its number. So
-//! `nginx` is nginx, and neither `nginx-debug` nor process 1264's child; `nginx.*` is all of them.
+//! Which processes are followed: the rule of `-F`, `-T` and `--descendants`.
 
-use regex::bytes::Regex;
+mod pattern;
 
-/// The rule.
-#[derive(Clone, Debug)]
+pub use pattern::{Pattern, PatternError};
+
+/// Which processes are followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowRule {
+    /// What `-F` asks for.
+    pub follow: Follow,
+    /// Numbers of processes that are followed whatever `-F` asks for.
+    pub pids: Vec<u32>,
+    /// Is a process followed because the one that forked it is?
+    pub descendants: bool,
+}
+
+impl FollowRule {
+    /// Can any process be followed at all?
+    #[must_use]
+    pub fn follows(&self) -> bool {
+        self.follow != Follow::Off || !self.pids.is_empty()
+    }
+}
+
+/// What `-F` asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// Nobody.
+    /// No process.
     Off,
-    /// Who was on a CPU at a tick.
+    /// Processes that were on a CPU at a tick.
     On,
-    /// Everybody, also who only waited.
+    /// All processes, also those that only waited.
     All,
-    /// Whoever matches, once on a CPU at a tick or not.
+    /// Processes that a pattern matches, whether they were on a CPU at a tick or not.
     Matching(Pattern),
 }
 
@@ -28,12 +45,12 @@ pub struct Candidate<'a> {
     pub name: Option<&'a [u8]>,
     /// Path of the file that it executes, where known.
     pub executable: Option<&'a [u8]>,
-    /// It was on a CPU at a tick.
+    /// Was it on a CPU at a tick?
     pub ticked: bool,
 }
 
 impl Follow {
-    /// Is it to be followed, as it is now?
+    /// Is a process followed, as it is now?
     #[must_use]
     pub fn wants(&self, candidate: &Candidate<'_>) -> bool {
         match self {
@@ -42,54 +59,6 @@ impl Follow {
             Follow::All => true,
             Follow::Matching(pattern) => pattern.matches(candidate),
         }
-    }
-}
-
-/// An extended regular expression that has to match the whole of a name.
-#[derive(Clone, Debug)]
-pub struct Pattern(Regex);
-
-/// Why a pattern is none.
-#[derive(Debug, thiserror::Error)]
-#[error("{pattern:?} is no regular expression: {}", last_line(source))]
-pub struct PatternError {
-    pattern: String,
-    source: Box<regex::Error>,
-}
-
-/// Why, without the drawing of where.
-fn last_line(error: &regex::Error) -> String {
-    let text = error.to_string();
-    let last = text.lines().next_back().unwrap_or_default();
-    last.trim_start_matches("error: ").to_owned()
-}
-
-impl Pattern {
-    /// Compiles an expression.
-    ///
-    /// # Errors
-    /// [`PatternError`], which shows where it is wrong.
-    pub fn new(pattern: &str) -> Result<Pattern, PatternError> {
-        // Names are bytes: a dot is any of them. By itself first, or a parenthesis too many would
-        // close ours.
-        Regex::new(&format!("(?s-u){pattern}"))
-            .and_then(|_| Regex::new(&format!("(?s-u)\\A(?:{pattern})\\z")))
-            .map(Pattern)
-            .map_err(|source| PatternError {
-                pattern: pattern.to_owned(),
-                source: Box::new(source),
-            })
-    }
-
-    fn matches(&self, candidate: &Candidate<'_>) -> bool {
-        let base = candidate
-            .executable
-            .and_then(|path| path.rsplit(|byte| *byte == b'/').next());
-        self.0.is_match(candidate.pid.to_string().as_bytes())
-            || [candidate.name, base]
-                .into_iter()
-                .flatten()
-                .any(|name| self.0.is_match(name))
     }
 }
 
@@ -148,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn on_is_who_ticked_and_all_is_everybody() {
+    fn on_follows_what_ticked_and_all_every_process() {
         let ticked = Candidate {
             ticked: true,
             ..nginx()
@@ -158,7 +127,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_told() {
+    fn a_rule_follows_by_mode_or_by_number() {
+        let rule = |follow, pids| FollowRule {
+            follow,
+            pids,
+            descendants: true,
+        };
+        assert!(!rule(Follow::Off, vec![]).follows());
+        assert!(rule(Follow::Off, vec![7]).follows());
+        assert!(rule(Follow::On, vec![]).follows());
+    }
+
+    #[test]
+    fn an_error_shows_the_pattern() {
         for pattern in ["(", "a)(b", "[", "*"] {
             let error = Pattern::new(pattern).unwrap_err().to_string();
             assert!(error.contains(&format!("{pattern:?}")), "{error}");
