@@ -20,7 +20,7 @@ use experiment_format::image::{Image, Symbol, Text};
 use experiment_format::layout::{ExperimentDir, NameRequest};
 use kcollect::symbol::{Frame, Lack, ObjectRef, Origin, Resolved, SearchPaths, Symboliser};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
-use user_collector::archive::{Asker, archive_object};
+use user_collector::archive::{InvokingUser, archive_object};
 
 const POSITIONS: usize = 2000;
 
@@ -372,7 +372,7 @@ fn the_experiments_copy_is_enough_and_another_build_is_refused() {
     };
     let request = NameRequest::Exactly("x.er".to_owned());
     let (dir, _) = ExperimentDir::create(trial.0.path(), &request, None).unwrap();
-    let root = Asker {
+    let root = InvokingUser {
         uid: 0,
         groups: Vec::new(),
     };

@@ -17,8 +17,10 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use tempfile::NamedTempFile;
 use user_collector::elf::{ElfError, ElfSource};
-use user_collector::objects::{BuildError, Builder, Built, Cache, Module, ObjectId};
-use user_collector::unwind::{MAX_SECTION, Rules, Table, UnwindError};
+use user_collector::objects::{
+    BuiltTable, ObjectId, TableBuildError, TableBuilder, TableCache, UnwindInfo,
+};
+use user_collector::unwind::{MAX_SECTION_BYTES, UnwindError, UnwindRules, UnwindTable};
 
 use mapped::mapped;
 
@@ -37,15 +39,18 @@ fn file(bytes: &[u8]) -> NamedTempFile {
     file
 }
 
-fn answer(builder: &mut Builder, source: ElfSource) -> Built {
+fn answer(builder: &mut TableBuilder, source: ElfSource) -> BuiltTable {
     builder.ask(ObjectId(0), source);
     builder.wait(Duration::from_secs(60)).pop().unwrap()
 }
 
-fn build(builder: &mut Builder, file: File) -> Result<Module, BuildError> {
+fn build(builder: &mut TableBuilder, file: File) -> Result<UnwindInfo, TableBuildError> {
     let built = answer(builder, ElfSource::File(file)).module;
     assert!(
-        !matches!(built, Err(BuildError::Panicked { .. } | BuildError::Ended)),
+        !matches!(
+            built,
+            Err(TableBuildError::Panicked { .. } | TableBuildError::Ended)
+        ),
         "{built:?}"
     );
     built
@@ -61,12 +66,12 @@ fn section_headers(file: &[u8]) -> impl Iterator<Item = usize> + use<> {
 #[test]
 fn from_memory_and_from_a_file_alike() {
     let bytes = mapped("/libc.so");
-    let mut builder = Builder::start(None).unwrap();
+    let mut builder = TableBuilder::start(None).unwrap();
     let of_file = build(&mut builder, file(&bytes).reopen().unwrap()).unwrap();
     let of_bytes = answer(&mut builder, ElfSource::Bytes(bytes.clone()));
     assert!(of_bytes.new_rules.is_empty());
     assert_eq!(of_bytes.module.unwrap(), of_file);
-    let (table, summary) = Table::of_elf(&bytes, &mut Rules::new()).unwrap();
+    let (table, summary) = UnwindTable::of_elf(&bytes, &mut UnwindRules::new()).unwrap();
     assert_eq!((of_file.table, of_file.summary), (table, summary));
     assert!(of_file.segments.iter().any(|segment| segment.executable));
     assert_eq!(of_file.build_id.len(), 20);
@@ -76,11 +81,14 @@ fn from_memory_and_from_a_file_alike() {
 fn cut_at_every_hundredth_byte() {
     let bytes = mapped("/ld-linux");
     let file = file(&bytes);
-    let mut builder = Builder::start(None).unwrap();
+    let mut builder = TableBuilder::start(None).unwrap();
     for length in (0..bytes.len()).step_by(100).rev() {
         file.as_file().set_len(length as u64).unwrap();
         let error = build(&mut builder, file.reopen().unwrap()).unwrap_err();
-        assert!(matches!(error, BuildError::Unwind(_)), "{length}: {error}");
+        assert!(
+            matches!(error, TableBuildError::Unwind(_)),
+            "{length}: {error}"
+        );
     }
 }
 
@@ -99,7 +107,7 @@ fn cut_while_it_is_read() {
                 std::thread::sleep(Duration::from_micros(500));
             }
         });
-        let mut builder = Builder::start(None).unwrap();
+        let mut builder = TableBuilder::start(None).unwrap();
         let started = Instant::now();
         while (good < 5 || bad < 5) && started.elapsed() < Duration::from_secs(20) {
             match build(&mut builder, file.reopen().unwrap()) {
@@ -116,7 +124,7 @@ fn cut_while_it_is_read() {
 fn sections_of_any_size_anywhere() {
     let bytes = mapped("/ld-linux");
     let length = bytes.len() as u64;
-    let mut builder = Builder::start(None).unwrap();
+    let mut builder = TableBuilder::start(None).unwrap();
     let places = [0, 1, length - 1, length, 1 << 32, 1 << 63, u64::MAX];
     for header in section_headers(&bytes) {
         for place in places {
@@ -137,7 +145,7 @@ fn sections_of_any_size_anywhere() {
             let mut bytes = bytes.clone();
             bytes[field..][..8].copy_from_slice(&place.to_le_bytes());
             let error = build(&mut builder, file(&bytes).reopen().unwrap()).unwrap_err();
-            let BuildError::Unwind(UnwindError::Elf(error)) = error else {
+            let TableBuildError::Unwind(UnwindError::Elf(error)) = error else {
                 panic!("{error}")
             };
             assert!(
@@ -158,34 +166,35 @@ fn gigantic_sections_are_not_read() {
     }
     let file = file(&bytes);
     file.as_file().set_len(1 << 30).unwrap();
-    let mut builder = Builder::start(None).unwrap();
+    let mut builder = TableBuilder::start(None).unwrap();
     let built = answer(&mut builder, ElfSource::File(file.reopen().unwrap()));
-    let Err(BuildError::Unwind(UnwindError::Elf(ElfError::TooLarge { size, .. }))) = built.module
+    let Err(TableBuildError::Unwind(UnwindError::Elf(ElfError::TooLarge { size, .. }))) =
+        built.module
     else {
         panic!("{built:?}")
     };
-    assert!(size > MAX_SECTION as u64);
+    assert!(size > MAX_SECTION_BYTES as u64);
     assert!(built.took < Duration::from_secs(5));
 }
 
 #[test]
 fn what_is_no_elf_file() {
-    let mut builder = Builder::start(None).unwrap();
+    let mut builder = TableBuilder::start(None).unwrap();
     let mut error = |bytes: &[u8]| build(&mut builder, file(bytes).reopen().unwrap()).unwrap_err();
-    assert_eq!(error(b""), BuildError::Unwind(ElfError::NotElf.into()));
+    assert_eq!(error(b""), TableBuildError::Unwind(ElfError::NotElf.into()));
     assert_eq!(
         error(b"\x7fELF"),
-        BuildError::Unwind(ElfError::NotElf.into())
+        TableBuildError::Unwind(ElfError::NotElf.into())
     );
     assert_eq!(
         error(b"#!/bin/sh\n"),
-        BuildError::Unwind(ElfError::NotElf.into())
+        TableBuildError::Unwind(ElfError::NotElf.into())
     );
     // A directory is open for reading as a file is.
     let directory = File::open("/").unwrap();
     assert_eq!(
         build(&mut builder, directory).unwrap_err(),
-        BuildError::Unwind(ElfError::NotElf.into())
+        TableBuildError::Unwind(ElfError::NotElf.into())
     );
 }
 
@@ -195,8 +204,9 @@ fn the_build_id_of_another() {
     let bytes = mapped("/libc.so");
     let mut hostile = bytes.clone();
     let eh_frame = {
-        use user_collector::unwind::{Frames, Sections};
-        let Frames::Eh { data, .. } = Sections::of_elf(bytes.as_slice()).unwrap().frames else {
+        use user_collector::unwind::{FrameInfo, UnwindSections};
+        let FrameInfo::Eh { data, .. } = UnwindSections::of_elf(bytes.as_slice()).unwrap().frames
+        else {
             panic!("no .eh_frame")
         };
         data.as_ptr().addr() - bytes.as_ptr().addr()..data.len()
@@ -211,8 +221,8 @@ fn the_build_id_of_another() {
 
     let directory = tempfile::tempdir().unwrap();
     let of = |bytes: &[u8]| {
-        let cache = Cache::open(directory.path().to_owned()).unwrap();
-        let mut builder = Builder::start(Some(cache)).unwrap();
+        let cache = TableCache::open(directory.path().to_owned()).unwrap();
+        let mut builder = TableBuilder::start(Some(cache)).unwrap();
         let built = answer(&mut builder, ElfSource::Bytes(bytes.to_vec()));
         (built.module.unwrap(), built.new_rules)
     };
@@ -222,7 +232,7 @@ fn the_build_id_of_another() {
     assert!(!good.from_cache);
     let (again, same_rules) = of(&bytes);
     assert!(again.from_cache);
-    let rows = |module: &Module, rules: &[_]| -> Vec<_> {
+    let rows = |module: &UnwindInfo, rules: &[_]| -> Vec<_> {
         let rows = module.table.rows().iter();
         rows.map(|row| (row.low, rules[usize::from(row.rule)]))
             .collect()
@@ -240,8 +250,8 @@ fn a_damaged_cache() {
     let bytes = mapped("/libc.so");
     let directory = tempfile::tempdir().unwrap();
     let of_libc = || {
-        let cache = Cache::open(directory.path().to_owned()).unwrap();
-        let mut builder = Builder::start(Some(cache)).unwrap();
+        let cache = TableCache::open(directory.path().to_owned()).unwrap();
+        let mut builder = TableBuilder::start(Some(cache)).unwrap();
         answer(&mut builder, ElfSource::Bytes(bytes.clone()))
             .module
             .unwrap()
@@ -273,7 +283,7 @@ proptest! {
             let place = place.index(end);
             bytes[place] = byte;
         }
-        let mut builder = Builder::start(None).unwrap();
+        let mut builder = TableBuilder::start(None).unwrap();
         let of_file = build(&mut builder, file(&bytes).reopen().unwrap());
         let of_bytes = answer(&mut builder, ElfSource::Bytes(bytes)).module;
         prop_assert_eq!(of_file, of_bytes);

@@ -23,10 +23,11 @@ use object::read::ReadCache;
 use tempfile::TempDir;
 use user_collector::elf::build_id;
 use user_collector::objects::{
-    Backing, MAX_FILE, MAX_VDSO, OpenError, Opened, Way, open, own_vdso, vdso,
+    Backing, FoundBy, MAX_OBJECT_FILE_BYTES, MAX_VDSO_BYTES, OpenError, OpenedFile, open, own_vdso,
+    vdso,
 };
 use user_collector::space::{MappedFile, Mapping};
-use user_collector::unwind::{Rules, Table};
+use user_collector::unwind::{UnwindRules, UnwindTable};
 
 const PID: u32 = 77;
 /// A program that has a build id, and another one.
@@ -91,13 +92,13 @@ impl Proc {
         symlink(target, link).unwrap();
     }
 
-    fn open(&self, mapping: &Mapping) -> Result<Opened, OpenError> {
+    fn open(&self, mapping: &Mapping) -> Result<OpenedFile, OpenError> {
         open(self.directory.path(), PID, mapping)
     }
 
     /// Opens the file of an inode in the process's root, under the path that the process has for
     /// it.
-    fn open_inside(&self, path: &str) -> Result<Opened, OpenError> {
+    fn open_inside(&self, path: &str) -> Result<OpenedFile, OpenError> {
         let inside = by_inode(&self.inside(path));
         let mut file = (*inside.file).clone();
         file.path = format!("/{path}").into_bytes().into();
@@ -108,7 +109,7 @@ impl Proc {
     }
 }
 
-fn way(opened: Result<Opened, OpenError>) -> Way {
+fn way(opened: Result<OpenedFile, OpenError>) -> FoundBy {
     opened.unwrap().way
 }
 
@@ -119,12 +120,12 @@ fn each_way() {
     fs::copy(SLEEP, &path).unwrap();
     // The process is there, under another number: only the path is left.
     let gone = open(proc.directory.path(), 78, &by_id(&path)).unwrap();
-    assert_eq!(gone.way, Way::Path);
+    assert_eq!(gone.way, FoundBy::Path);
     assert_eq!(gone.build_id, id_of(&path));
-    assert_eq!(way(proc.open_inside("program")), Way::Root);
+    assert_eq!(way(proc.open_inside("program")), FoundBy::Root);
     proc.mapped(&path);
     let mut opened = proc.open_inside("program").unwrap();
-    assert_eq!(opened.way, Way::MapFiles);
+    assert_eq!(opened.way, FoundBy::MapFiles);
     // It is read from its start.
     assert_eq!(opened.file.stream_position().unwrap(), 0);
     let mut bytes = Vec::new();
@@ -139,10 +140,10 @@ fn a_mapping_by_now_of_another_program() {
     fs::copy(SLEEP, &path).unwrap();
     proc.mapped(Path::new(CAT));
     let mut mapping = by_id(&path);
-    assert_eq!(way(proc.open(&mapping)), Way::Path);
+    assert_eq!(way(proc.open(&mapping)), FoundBy::Path);
     // Without a build id its addresses are believed.
     mapping = by_inode(&path);
-    assert_eq!(way(proc.open(&mapping)), Way::MapFiles);
+    assert_eq!(way(proc.open(&mapping)), FoundBy::MapFiles);
 }
 
 #[test]
@@ -168,11 +169,11 @@ fn deleted_and_there_again() {
     let deleted = path.with_file_name("program (deleted)");
     // The same program was installed again.
     let again = mapping(&deleted, &id_of(&path), (0, 0, 0));
-    assert_eq!(way(proc.open(&again)), Way::Path);
+    assert_eq!(way(proc.open(&again)), FoundBy::Path);
     // That is its name.
     fs::copy(CAT, &deleted).unwrap();
-    assert_eq!(way(proc.open(&by_id(&deleted))), Way::Path);
-    assert_eq!(way(proc.open_inside("program (deleted)")), Way::Root);
+    assert_eq!(way(proc.open(&by_id(&deleted))), FoundBy::Path);
+    assert_eq!(way(proc.open_inside("program (deleted)")), FoundBy::Root);
 }
 
 #[test]
@@ -184,7 +185,7 @@ fn nothing_to_know_it_by() {
     let error = proc.open(&unknown).unwrap_err();
     assert!(matches!(error, OpenError::Unknown { .. }), "{error}");
     proc.mapped(&path);
-    assert_eq!(way(proc.open(&unknown)), Way::MapFiles);
+    assert_eq!(way(proc.open(&unknown)), FoundBy::MapFiles);
 }
 
 #[test]
@@ -256,19 +257,19 @@ fn no_way_out_of_the_root() {
     fs::copy(SLEEP, proc.inside("lib/program")).unwrap();
     symlink("/lib", proc.inside("usr")).unwrap();
     let linked = mapping(Path::new("/usr/program"), &id, (0, 0, 0));
-    assert_eq!(way(proc.open(&linked)), Way::Root);
+    assert_eq!(way(proc.open(&linked)), FoundBy::Root);
 }
 
 #[test]
 fn too_large() {
     let proc = Proc::new();
     let file = File::create(proc.inside("large")).unwrap();
-    file.set_len(MAX_FILE).unwrap();
-    assert_eq!(way(proc.open_inside("large")), Way::Root);
-    file.set_len(MAX_FILE + 1).unwrap();
+    file.set_len(MAX_OBJECT_FILE_BYTES).unwrap();
+    assert_eq!(way(proc.open_inside("large")), FoundBy::Root);
+    file.set_len(MAX_OBJECT_FILE_BYTES + 1).unwrap();
     let error = proc.open_inside("large").unwrap_err();
     assert!(
-        matches!(error, OpenError::TooLarge { size, .. } if size == MAX_FILE + 1),
+        matches!(error, OpenError::TooLarge { size, .. } if size == MAX_OBJECT_FILE_BYTES + 1),
         "{error}"
     );
 }
@@ -362,7 +363,7 @@ fn the_vdso_has_a_table() {
     let proc = Path::new("/proc");
     assert_eq!(own_vdso(proc, &elsewhere(1 << 40)).unwrap(), bytes);
     assert!(own_vdso(proc, &elsewhere(1 << 30)).is_err());
-    let (table, _) = Table::of_elf(&bytes, &mut Rules::new()).unwrap();
+    let (table, _) = UnwindTable::of_elf(&bytes, &mut UnwindRules::new()).unwrap();
     assert!(!table.rows().is_empty());
     assert_eq!(build_id(bytes.as_slice()).len(), 20);
     // No more than that is read of what is called so.
@@ -371,7 +372,7 @@ fn the_vdso_has_a_table() {
         ..mapping.clone()
     };
     let read = vdso(Path::new("/proc"), pid, &long);
-    assert!(read.map_or(true, |bytes| bytes.len() as u64 == MAX_VDSO));
+    assert!(read.map_or(true, |bytes| bytes.len() as u64 == MAX_VDSO_BYTES));
     let gone = Mapping {
         start: 0,
         ..mapping
@@ -424,12 +425,12 @@ fn root_deleted_and_replaced_files_of_a_living_process() {
     let id = id_of(&path);
     let before = mapping_of(child.pid(), "kc-shell");
     let open = |mapping: &Mapping| open(Path::new("/proc"), child.pid(), mapping);
-    assert_eq!(way(open(&before)), Way::MapFiles);
+    assert_eq!(way(open(&before)), FoundBy::MapFiles);
     fs::remove_file(&path).unwrap();
     let deleted = mapping_of(child.pid(), "kc-shell (deleted)");
     for mapping in [&before, &deleted] {
         let opened = open(mapping).unwrap();
-        assert_eq!((opened.way, &opened.build_id), (Way::MapFiles, &id));
+        assert_eq!((opened.way, &opened.build_id), (FoundBy::MapFiles, &id));
     }
     // Another file under its name is not taken for it, when the mapping was split meanwhile.
     fs::copy(CAT, &path).unwrap();
@@ -480,10 +481,10 @@ fn root_in_a_root_of_its_own() {
         &told.file.build_id,
         (0, 0, 0),
     );
-    assert_eq!(way(open(proc, child.pid(), &told)), Way::Root);
+    assert_eq!(way(open(proc, child.pid(), &told)), FoundBy::Root);
     told.start = seen.start;
     told.end = seen.end;
-    assert_eq!(way(open(proc, child.pid(), &told)), Way::MapFiles);
+    assert_eq!(way(open(proc, child.pid(), &told)), FoundBy::MapFiles);
     let mut by_inode = (*told.file).clone();
     by_inode.build_id = Box::default();
     by_inode.identity = identity(&inner);
@@ -492,7 +493,7 @@ fn root_in_a_root_of_its_own() {
         start: 0x1000,
         ..told
     };
-    assert_eq!(way(open(proc, child.pid(), &told)), Way::Root);
+    assert_eq!(way(open(proc, child.pid(), &told)), FoundBy::Root);
 }
 
 /// A file that never had a name that anybody could use.
@@ -512,6 +513,6 @@ fn root_memory_as_a_file() {
     );
     let mapping = mapping_of(child.pid(), "/memfd:kc-memory");
     let opened = open(Path::new("/proc"), child.pid(), &mapping).unwrap();
-    assert_eq!(opened.way, Way::MapFiles);
+    assert_eq!(opened.way, FoundBy::MapFiles);
     assert_eq!(opened.build_id, id_of(Path::new(SLEEP)));
 }

@@ -17,7 +17,9 @@ use gimli::write::{
 };
 use object::read::ReadCache;
 use user_collector::elf::ElfError;
-use user_collector::unwind::{Frames, MAX_SECTION, Rules, Sections, Table, UnwindError};
+use user_collector::unwind::{
+    FrameInfo, MAX_SECTION_BYTES, UnwindError, UnwindRules, UnwindSections, UnwindTable,
+};
 
 use entry::cie;
 use mapped::mapped;
@@ -47,8 +49,8 @@ fn program_header(file: &[u8], kind: u32) -> usize {
         .unwrap()
 }
 
-fn frames(file: &[u8]) -> Result<Frames<'_>, UnwindError> {
-    Sections::of_elf(file).map(|sections| sections.frames)
+fn frames(file: &[u8]) -> Result<FrameInfo<'_>, UnwindError> {
+    UnwindSections::of_elf(file).map(|sections| sections.frames)
 }
 
 #[test]
@@ -58,8 +60,8 @@ fn without_section_headers() {
         let mut stripped = file.clone();
         strip_sections(&mut stripped);
         let (
-            Frames::Eh { data, address },
-            Frames::Eh {
+            FrameInfo::Eh { data, address },
+            FrameInfo::Eh {
                 data: whole,
                 address: same,
             },
@@ -70,9 +72,9 @@ fn without_section_headers() {
         assert_eq!(address, same, "{name}");
         // What may follow the terminator is padding.
         assert_eq!(data, &whole[..data.len()], "{name}");
-        let mut rules = Rules::new();
-        let (table, summary) = Table::of_elf(&stripped, &mut rules).unwrap();
-        let (expected, _) = Table::of_elf(&file, &mut rules).unwrap();
+        let mut rules = UnwindRules::new();
+        let (table, summary) = UnwindTable::of_elf(&stripped, &mut rules).unwrap();
+        let (expected, _) = UnwindTable::of_elf(&file, &mut rules).unwrap();
         assert_eq!(table, expected, "{name}");
         assert!(table.rows().len() > 100, "{name}");
         assert_eq!(summary.unread, 0, "{name}");
@@ -122,7 +124,10 @@ fn from_a_file() {
     let path = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(path.path(), &file).unwrap();
     let cache = ReadCache::new(path.reopen().unwrap());
-    assert_eq!(Sections::of_elf(&cache), Sections::of_elf(file.as_slice()));
+    assert_eq!(
+        UnwindSections::of_elf(&cache),
+        UnwindSections::of_elf(file.as_slice())
+    );
 }
 
 /// A file whose only frame information is this section.
@@ -196,10 +201,10 @@ fn a_compressed_debug_frame() {
     let plain = Debug::new(&data, 0);
     let compressed = Debug::compressed(&data, 1, data.len() as u64);
     assert!(compressed.file.len() < plain.file.len() - 1000);
-    let mut rules = Rules::new();
-    let (table, summary) = Table::of_elf(&plain.file, &mut rules).unwrap();
+    let mut rules = UnwindRules::new();
+    let (table, summary) = UnwindTable::of_elf(&plain.file, &mut rules).unwrap();
     assert_eq!(summary.fdes, 100);
-    let (same, _) = Table::of_elf(&compressed.file, &mut rules).unwrap();
+    let (same, _) = UnwindTable::of_elf(&compressed.file, &mut rules).unwrap();
     assert_eq!(same, table);
 }
 
@@ -210,9 +215,9 @@ fn compression_that_lies() {
     // zstd: not read.
     assert_eq!(
         frames(&Debug::compressed(&data, 2, length).file),
-        Ok(Frames::None)
+        Ok(FrameInfo::None)
     );
-    for size in [0, 1, length - 1, length + 1, MAX_SECTION as u64] {
+    for size in [0, 1, length - 1, length + 1, MAX_SECTION_BYTES as u64] {
         let error = frames(&Debug::compressed(&data, 1, size).file).unwrap_err();
         assert!(
             matches!(
@@ -225,14 +230,14 @@ fn compression_that_lies() {
             "{error}"
         );
     }
-    for size in [MAX_SECTION as u64 + 1, u64::MAX] {
+    for size in [MAX_SECTION_BYTES as u64 + 1, u64::MAX] {
         let error = frames(&Debug::compressed(&data, 1, size).file).unwrap_err();
         assert_eq!(
             error,
             UnwindError::Elf(ElfError::TooLarge {
                 name: ".debug_frame",
                 size,
-                limit: MAX_SECTION as u64,
+                limit: MAX_SECTION_BYTES as u64,
             })
         );
     }

@@ -17,9 +17,9 @@ use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::writer::ExperimentWriter;
 use nix::unistd::Pid;
-use user_collector::objects::Cache;
-use user_collector::objects::Objects;
-use user_collector::process::Processes;
+use user_collector::objects::LoadObjects;
+use user_collector::objects::TableCache;
+use user_collector::process::ProcessTable;
 
 use super::code::Kernel;
 use super::header;
@@ -44,7 +44,7 @@ pub struct Founder {
     archive: Archive,
     /// The kernel's code.
     pub kernel: Kernel,
-    processes: Processes,
+    processes: ProcessTable,
     /// Ticks as they were recorded.
     pub recorder: Recorder,
     /// What is followed into user code, if anything may be.
@@ -90,7 +90,7 @@ impl Founder {
                 &plan.targets,
             ),
             kernel,
-            processes: Processes::new(),
+            processes: ProcessTable::new(),
             sideband_lost: 0,
             not_written: 0,
             failed: None,
@@ -397,7 +397,7 @@ impl Founder {
         self.forgotten_at = now;
         let there = |pid: u32| fs::exists(format!("/proc/{pid}")).unwrap_or(true);
         let long_ago = now.saturating_sub(MEMORY_OF_THE_DEAD);
-        self.processes.forget_exited(long_ago, there);
+        self.processes.evict_exited(long_ago, there);
         self.recorder.forget(&self.processes);
         let Some(user) = &mut self.user else {
             return;
@@ -479,11 +479,11 @@ fn follow(plan: &Plan, founding: Founding, say: &mut impl FnMut(&str)) -> Option
     if !rule.follows() {
         return None;
     }
-    let cache = Cache::open_default().unwrap_or_else(|error| {
+    let cache = TableCache::open_default().unwrap_or_else(|error| {
         say(&format!("unwind tables are not kept on disk: {error}"));
         None
     });
-    match Objects::new(cache) {
+    match LoadObjects::new(cache) {
         Ok(objects) => Some(UserSide::new(rule, objects, founding)),
         Err(error) => {
             say(&format!("no process is followed: {error}"));

@@ -21,7 +21,7 @@ use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use user_collector::process::ThreadNames;
-use user_collector::process::{Name, Process, Processes};
+use user_collector::process::{ProcessInfo, ProcessName, ProcessTable};
 
 use super::accounts::{Accounts, Owner, StackTicks};
 use super::counters::{self, Side};
@@ -84,7 +84,7 @@ pub struct Recorder {
 #[derive(Debug)]
 struct UserFrame {
     serial: u64,
-    name: Option<Name>,
+    name: Option<ProcessName>,
     uid: StackUid,
 }
 
@@ -116,7 +116,7 @@ impl Recorder {
     pub fn tick(
         &mut self,
         writer: &mut ExperimentWriter,
-        processes: &Processes,
+        processes: &ProcessTable,
         tick: Tick,
     ) -> experiment_format::Result<Option<Stay>> {
         let mut tick = tick;
@@ -186,7 +186,7 @@ impl Recorder {
     pub fn overflow(
         &mut self,
         writer: &mut ExperimentWriter,
-        processes: &Processes,
+        processes: &ProcessTable,
         overflow: &Overflow,
     ) -> experiment_format::Result<Stay> {
         let head = overflow.head;
@@ -227,7 +227,7 @@ impl Recorder {
     pub fn thread(
         &mut self,
         writer: &mut ExperimentWriter,
-        processes: &Processes,
+        processes: &ProcessTable,
         thread: &ThreadTimes,
     ) -> experiment_format::Result<()> {
         if !thread.ended {
@@ -239,7 +239,7 @@ impl Recorder {
     }
 
     /// The last has been told of the threads that live.
-    pub fn close_threads(&mut self, processes: &Processes) {
+    pub fn close_threads(&mut self, processes: &ProcessTable) {
         let mut living: Vec<_> = self.accounts.living().map(|(thread, _)| *thread).collect();
         living.sort_by_key(|thread| (thread.head.pid, thread.head.tid));
         for thread in living {
@@ -264,7 +264,7 @@ impl Recorder {
     /// serial.
     pub fn usage_by_process(
         &mut self,
-        processes: &Processes,
+        processes: &ProcessTable,
         at: u64,
     ) -> HashMap<(u32, u64), UsageRecord> {
         let serial = |pid| processes.get(pid).map_or(0, |process| process.serial);
@@ -279,7 +279,7 @@ impl Recorder {
     pub fn stay(
         &mut self,
         writer: &mut ExperimentWriter,
-        processes: &Processes,
+        processes: &ProcessTable,
         stay: &Stay,
     ) -> experiment_format::Result<()> {
         if stay.ticks == 0 && stay.counted.is_none() {
@@ -313,7 +313,7 @@ impl Recorder {
     fn name_thread(
         &mut self,
         writer: &mut ExperimentWriter,
-        process: Option<&Process>,
+        process: Option<&ProcessInfo>,
         head: Head,
     ) -> experiment_format::Result<()> {
         let at = head.time.saturating_sub(self.start);
@@ -354,7 +354,7 @@ impl Recorder {
     }
 
     /// Forgets the frames of processes that are no longer known.
-    pub fn forget(&mut self, processes: &Processes) {
+    pub fn forget(&mut self, processes: &ProcessTable) {
         self.user_frames
             .retain(|pid, _| processes.get(*pid).is_some());
     }
@@ -371,7 +371,7 @@ impl Recorder {
     fn user_frame(
         &mut self,
         writer: &mut ExperimentWriter,
-        process: Option<&Process>,
+        process: Option<&ProcessInfo>,
         head: Head,
     ) -> experiment_format::Result<StackUid> {
         let pid = head.pid;
@@ -432,7 +432,7 @@ impl Recorder {
     pub fn absence(
         &mut self,
         writer: &mut ExperimentWriter,
-        processes: &Processes,
+        processes: &ProcessTable,
         absence: &Absence,
     ) -> experiment_format::Result<[Stay; 2]> {
         let (counts, head) = (absence.counts(), absence.head);
@@ -512,7 +512,7 @@ fn counter_event(head: Head, stack: StackUid, counted: Counted) -> CounterEvent 
     }
 }
 
-fn owner(processes: &Processes, head: Head) -> Owner {
+fn owner(processes: &ProcessTable, head: Head) -> Owner {
     let process = processes.get(head.pid);
     Owner {
         pid: head.pid,

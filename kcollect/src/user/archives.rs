@@ -11,8 +11,8 @@ use experiment_format::layout::ExperimentDir;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{Gid, Pid, getgid, getgroups, getppid, getuid};
 use procfs::process::Process;
-use user_collector::archive::{Account, Archivist, Asker, Sources};
-use user_collector::objects::{Objects, VDSO};
+use user_collector::archive::{ArchiveStats, Archiver, InvokingUser, SourceCopies};
+use user_collector::objects::{LoadObjects, VDSO};
 
 use super::lives::tell_mapped;
 use super::{Followed, UserSide};
@@ -25,7 +25,7 @@ use crate::machine;
 /// # Errors
 /// When the directory can't be made, or there is no thread to be had.
 pub fn begin<'a>(
-    objects: &mut Objects,
+    objects: &mut LoadObjects,
     archive: Archive,
     dir: &ExperimentDir,
     taken: impl Iterator<Item = &'a str>,
@@ -34,36 +34,36 @@ pub fn begin<'a>(
     taken.iter().for_each(|name| objects.reserve(name));
     let sources = match archive {
         Archive::Off => return Ok(()),
-        Archive::LoadObjects | Archive::UsedLoadObjects => Sources::None,
-        Archive::UsedSources => Sources::Used,
-        Archive::Sources | Archive::All => Sources::All,
+        Archive::LoadObjects | Archive::UsedLoadObjects => SourceCopies::None,
+        Archive::UsedSources => SourceCopies::Used,
+        Archive::Sources | Archive::All => SourceCopies::All,
     };
     let dir = dir.for_archiver().map_err(io::Error::other)?;
-    let archivist = Archivist::start(dir, asker(), sources, taken)?;
+    let archiver = Archiver::start(dir, invoking_user(), sources, taken)?;
     // Each object has a descriptor here, and another one until its unwind table is made; the rest
     // is for all else.
     let (descriptors, _) = getrlimit(Resource::RLIMIT_NOFILE).map_err(io::Error::from)?;
     let most = usize::try_from(descriptors / 4).unwrap_or(usize::MAX);
-    objects.archive_by(archivist, archive == Archive::UsedLoadObjects, most);
+    objects.archive_by(archiver, archive == Archive::UsedLoadObjects, most);
     Ok(())
 }
 
 /// Who asked for the recording, to whom all that is archived is given: the user behind sudo, or
 /// whoever runs this.
-fn asker() -> Asker {
+fn invoking_user() -> InvokingUser {
     let Some((uid, gid)) = machine::sudo_user() else {
         let groups = getgroups()
             .unwrap_or_default()
             .into_iter()
             .chain([getgid()]);
-        return Asker {
+        return InvokingUser {
             uid: getuid().as_raw(),
             groups: groups.map(Gid::as_raw).collect(),
         };
     };
     let mut groups = groups_of(uid, getppid()).unwrap_or_default();
     groups.push(gid);
-    Asker { uid, groups }
+    InvokingUser { uid, groups }
 }
 
 /// The groups of a user, as the kernel knows them of the nearest process that is the user's: this
@@ -100,8 +100,8 @@ impl UserSide {
         }
         self.note(result);
         self.objects.archive_used_sources();
-        if let Some(archivist) = self.objects.archivist() {
-            archivist.hurry();
+        if let Some(archiver) = self.objects.archiver() {
+            archiver.hurry();
         }
     }
 
@@ -109,34 +109,34 @@ impl UserSide {
     /// many, and how many files are left to be read, those for their sources too; nothing once all
     /// is done.
     pub fn archiving(&mut self, at_most: Duration) -> Option<(usize, usize, usize)> {
-        let archivist = self.objects.archivist()?;
-        let (done, all) = (!archivist.wait(at_most)).then(|| archivist.progress())?;
-        Some((done, all, archivist.left()))
+        let archiver = self.objects.archiver()?;
+        let (done, all) = (!archiver.wait(at_most)).then(|| archiver.progress())?;
+        Some((done, all, archiver.left()))
     }
 
     /// What is not archived by now is left out.
     pub fn give_up_archiving(&mut self) {
-        if let Some(archivist) = self.objects.archivist() {
-            archivist.give_up();
+        if let Some(archiver) = self.objects.archiver() {
+            archiver.give_up();
         }
     }
 
     /// What came of archiving; nothing where nothing was to be.
     #[must_use]
-    pub fn archived(&self) -> Option<&Account> {
+    pub fn archived(&self) -> Option<&ArchiveStats> {
         self.objects.archived()
     }
 }
 
 /// Tells what stacks of a process were seen in since.
-pub(super) fn tell_used(followed: &mut Followed, objects: &mut Objects) {
+pub(super) fn tell_used(followed: &mut Followed, objects: &mut LoadObjects) {
     if let Some(used) = followed.collector.used() {
         used.take().into_iter().for_each(|id| objects.used(id));
     }
 }
 
 /// The same of a process of which no more stacks come, with the places.
-pub(super) fn tell_all_used(followed: &mut Followed, objects: &mut Objects) {
+pub(super) fn tell_all_used(followed: &mut Followed, objects: &mut LoadObjects) {
     tell_used(followed, objects);
     if let Some(used) = followed.collector.used() {
         used.positions()

@@ -4,11 +4,11 @@
 use std::collections::{HashMap, HashSet};
 
 use bpf::{Code, Mapped, PageRows, PlacedTable, TickCollector};
-use user_collector::objects::Table;
-use user_collector::objects::{Module, ObjectId};
-use user_collector::process::Processes;
+use user_collector::objects::UnwindTableState;
+use user_collector::objects::{ObjectId, UnwindInfo};
+use user_collector::process::ProcessTable;
 use user_collector::space::Mapping;
-use user_collector::unwind::Row;
+use user_collector::unwind::UnwindRow;
 
 use super::{UserSide, relatives};
 
@@ -62,7 +62,7 @@ impl UserSide {
     pub fn hand_over(
         &mut self,
         collector: &mut TickCollector,
-        processes: &Processes,
+        processes: &ProcessTable,
         before_data: bool,
     ) -> Result<(), bpf::Error> {
         for pid in std::mem::take(&mut self.hand_over.gone) {
@@ -80,7 +80,7 @@ impl UserSide {
     fn hand_over_process(
         &mut self,
         collector: &mut TickCollector,
-        processes: &Processes,
+        processes: &ProcessTable,
         pid: u32,
         before_data: bool,
     ) -> Result<(), bpf::Error> {
@@ -114,7 +114,7 @@ impl UserSide {
         }
         let version = collector.set_process(pid, execution, &mapped)?;
         match (version, self.spaces.get_mut(pid)) {
-            (Some(version), Some(space)) => space.handed_over(version),
+            (Some(version), Some(space)) => space.published(version),
             _ => self.hand_over.no_room += 1,
         }
         Ok(())
@@ -124,16 +124,16 @@ impl UserSide {
     fn code(
         &mut self,
         collector: &mut TickCollector,
-        processes: &Processes,
+        processes: &ProcessTable,
         pid: u32,
         mapping: &Mapping,
     ) -> Result<Code, bpf::Error> {
         let id = self.objects.of(pid, &relatives(processes, pid), mapping);
         let table = self.objects.get(id).map(|object| object.table.clone());
         let module = match table {
-            Some(Table::Pending) => return Ok(Code::Pending),
-            Some(Table::Ready(module)) => module,
-            Some(Table::None) | None => return Ok(Code::Guess),
+            Some(UnwindTableState::Pending) => return Ok(Code::Pending),
+            Some(UnwindTableState::Ready(module)) => module,
+            Some(UnwindTableState::None) | None => return Ok(Code::Guess),
         };
         let Some(address) = module.address_of(mapping.offset) else {
             return Ok(Code::Guess);
@@ -182,7 +182,7 @@ impl UserSide {
             let kept = used.contains(id);
             if !kept {
                 let rows = table.rows().into_iter();
-                let rows = rows.map(|[low, rule]| Row { low, rule });
+                let rows = rows.map(|[low, rule]| UnwindRow { low, rule });
                 self.objects.restore_rows(*id, rows.collect());
                 collector.remove_table(table.id);
             }
@@ -194,7 +194,7 @@ impl UserSide {
 
 fn place(
     collector: &mut TickCollector,
-    module: &Module,
+    module: &UnwindInfo,
 ) -> Result<Option<PlacedTable>, bpf::Error> {
     let pages: Vec<PageRows> = module
         .table

@@ -50,7 +50,7 @@ impl UserSide {
     pub fn forked(
         &mut self,
         dir: &ExperimentDir,
-        processes: &Processes,
+        processes: &ProcessTable,
         pid: u32,
         parent: u32,
         at: u64,
@@ -80,7 +80,7 @@ impl UserSide {
     pub(super) fn superseded(
         &mut self,
         dir: &ExperimentDir,
-        processes: &Processes,
+        processes: &ProcessTable,
         serial: u64,
         at: u64,
     ) {
@@ -169,14 +169,14 @@ impl UserSide {
             self.losses.unread += waiting.len() as u64;
         }
         let found = mappings.unwrap_or_default();
-        let news = !waiting.is_empty() && self.spaces.learnt(pid, found, began, ran);
+        let news = !waiting.is_empty() && self.spaces.discovered(pid, found, began, ran);
         self.unmapped.had_news(pid, now, news);
         if news {
             self.hand_over.changed(pid);
         }
         let code = code_of(&mut self.spaces, pid);
         self.walk_soon(waiting.into_iter().map(|(slot, copied)| {
-            let code = Code::clone(&code);
+            let code = MappedCode::clone(&code);
             (slot, Copied { code, ..copied })
         }));
     }
@@ -187,7 +187,7 @@ impl UserSide {
         self.walk_soon(waiting);
     }
 
-    fn walk_soon(&mut self, copies: impl IntoIterator<Item = (Slot, Copied)>) {
+    fn walk_soon(&mut self, copies: impl IntoIterator<Item = (UserStackKey, Copied)>) {
         let before = self.copies.len();
         self.copies.extend(copies);
         self.copies_due |= self.copies.len() > before;
@@ -227,7 +227,7 @@ impl UserSide {
     #[must_use]
     pub fn over(
         &self,
-        processes: &Processes,
+        processes: &ProcessTable,
         known: u64,
         lives: impl Fn(u32) -> bool,
     ) -> Vec<(u32, u64)> {
@@ -257,7 +257,7 @@ impl UserSide {
     pub fn forget(
         &mut self,
         dir: &ExperimentDir,
-        processes: &Processes,
+        processes: &ProcessTable,
         over: &[(u32, u64)],
         usage: impl Fn(u32, u64) -> Option<UsageRecord>,
     ) -> Vec<Stay> {
@@ -288,7 +288,7 @@ impl UserSide {
     }
 
     /// Forgets what was mapped by processes that nobody knows any more.
-    pub fn forget_mappings(&mut self, processes: &Processes) {
+    pub fn forget_mappings(&mut self, processes: &ProcessTable) {
         let serials = &self.serials;
         for pid in self
             .spaces
@@ -299,7 +299,7 @@ impl UserSide {
         }
     }
 
-    pub(super) fn fate(&mut self, processes: &Processes, pid: u32) -> &mut Fate {
+    pub(super) fn fate(&mut self, processes: &ProcessTable, pid: u32) -> &mut Fate {
         let serial = processes.get(pid).map_or(0, |process| process.serial);
         // Nobody knows of it: it is told apart from others without a serial by its number.
         let serial = if serial == 0 {
@@ -321,7 +321,7 @@ impl UserSide {
     }
 
     /// A process did something: is it to be followed by now?
-    pub(super) fn choose(&mut self, processes: &Processes, head: &Head) {
+    pub(super) fn choose(&mut self, processes: &ProcessTable, head: &Head) {
         let fate = self.serials.get(&head.pid).copied();
         let Some((serial, fate)) = fate.and_then(|serial| Some((serial, self.fates.get(&serial)?)))
         else {
@@ -341,7 +341,7 @@ impl UserSide {
                 fate.first = Some(first);
             }
             if let Some(space) = self.spaces.get_mut(head.pid) {
-                space.keep_changes();
+                space.keep_all_changes();
             }
         }
     }
@@ -353,7 +353,7 @@ impl UserSide {
     }
 
     /// Is it followed, or may it be yet without being called otherwise?
-    pub(super) fn may_follow(&self, processes: &Processes, pid: u32) -> bool {
+    pub(super) fn may_follow(&self, processes: &ProcessTable, pid: u32) -> bool {
         let fate = self
             .serials
             .get(&pid)
@@ -368,7 +368,7 @@ impl UserSide {
     pub(super) fn begin_if_chosen(
         &mut self,
         dir: &ExperimentDir,
-        processes: &Processes,
+        processes: &ProcessTable,
         serial: u64,
         now: u64,
     ) {
@@ -388,7 +388,7 @@ impl UserSide {
     }
 
     /// Does the rule want it, as it is now?
-    pub(super) fn wants(&self, processes: &Processes, pid: u32, ticked: bool) -> bool {
+    pub(super) fn wants(&self, processes: &ProcessTable, pid: u32, ticked: bool) -> bool {
         let process = processes.get(pid);
         self.rule.follow.wants(&Candidate {
             pid,
@@ -403,14 +403,14 @@ impl UserSide {
     pub(super) fn begin(
         &mut self,
         dir: &ExperimentDir,
-        processes: &Processes,
+        processes: &ProcessTable,
         (pid, serial): (u32, u64),
         first: &First,
     ) -> Result<()> {
-        let facts = Facts::read(pid);
+        let facts = ProcessFacts::read(pid);
         // By now another process may have the number.
         let facts = match facts.started_after(first.at) {
-            true => Facts::default(),
+            true => ProcessFacts::default(),
             false => facts,
         };
         let mut header = self.founding.header.clone();
@@ -518,14 +518,14 @@ impl UserSide {
 
 /// Of a program that was started, or found, at an instant. What a former one had mapped ends at
 /// that very instant, and functions, which must not overlap it, begin behind it.
-fn watch_code(pid: u32, since: u64, room: &Room) -> Option<JitWatch> {
+fn watch_code(pid: u32, since: u64, room: &JitMemory) -> Option<JitWatch> {
     JitWatch::open(pid, since + 1, room).ok()
 }
 
 pub(super) fn tell_mapped(
     followed: &mut Followed,
-    spaces: &mut Spaces,
-    objects: &mut Objects,
+    spaces: &mut AddressSpaces,
+    objects: &mut LoadObjects,
     pid: u32,
 ) -> Result<()> {
     let changes = spaces
@@ -537,19 +537,19 @@ pub(super) fn tell_mapped(
         .mapped(&changes, |mapping| objects.followed(pid, &[], mapping))
 }
 
-pub(super) fn code_of(spaces: &mut Spaces, pid: u32) -> Code {
+pub(super) fn code_of(spaces: &mut AddressSpaces, pid: u32) -> MappedCode {
     spaces
         .get_mut(pid)
         .map(|space| space.code())
         .unwrap_or_default()
 }
 
-pub(super) fn process_name(process: Option<&Process>, head: &Head) -> Vec<u8> {
+pub(super) fn process_name(process: Option<&ProcessInfo>, head: &Head) -> Vec<u8> {
     let name = process.and_then(|process| process.name.as_deref());
     name.unwrap_or(head.name.bytes()).to_vec()
 }
 
-pub(super) fn described_by(facts: &Facts, name: &[u8]) -> Vec<String> {
+pub(super) fn described_by(facts: &ProcessFacts, name: &[u8]) -> Vec<String> {
     let mut comments = vec![format!("process: {}", printable(name))];
     let mut tell = |what: &str, value: Option<String>| {
         comments.extend(value.map(|value| format!("{what}: {value}")));

@@ -27,16 +27,16 @@ use experiment_format::packet::Detail;
 use experiment_format::stacks::StackEnd;
 use experiment_format::usage::UsageRecord;
 use experiment_format::{Error, Result};
-use user_collector::collector::{Array, Collector, Place};
+use user_collector::collector::{Collector, StateTicks, ThreadStack};
 use user_collector::follow::{Candidate, Follow, FollowRule};
-use user_collector::jit::{Counts as MadeCounts, JitWatch, Room};
-use user_collector::join::{Join, Joined, Slot};
-use user_collector::objects::Objects;
-use user_collector::process::{Container, Facts};
+use user_collector::jit::{JitMemory, JitStats, JitWatch};
+use user_collector::join::{Join, JoinCounts, UserStackKey};
+use user_collector::objects::LoadObjects;
+use user_collector::process::{Container, ProcessFacts};
 use user_collector::process::{DirectoryNames, Lineages};
-use user_collector::process::{Process, Processes};
+use user_collector::process::{ProcessInfo, ProcessTable};
 use user_collector::space::Mapping;
-use user_collector::space::{Code, Spaces};
+use user_collector::space::{AddressSpaces, MappedCode};
 
 pub use archives::begin as begin_archive;
 use lives::{code_of, tell_mapped};
@@ -161,7 +161,7 @@ pub struct FollowedProcess {
 pub struct Made {
     /// How much that was, and how much of it is not in the experiment.
     #[serde(flatten)]
-    pub counts: MadeCounts,
+    pub counts: JitStats,
     /// Why a file was not read, or not any further: the last reason.
     pub refusal: Option<String>,
 }
@@ -191,16 +191,16 @@ pub struct Founding {
 pub struct UserSide {
     rule: FollowRule,
     founding: Founding,
-    spaces: Spaces,
+    spaces: AddressSpaces,
     /// Memory for functions that are made at run time.
-    made: Room,
+    made: JitMemory,
     /// The load objects.
-    pub objects: Objects,
+    pub objects: LoadObjects,
     join: Join<Stay, UserStack>,
     fates: BTreeMap<u64, Fate>,
     serials: HashMap<u32, u64>,
     held: usize,
-    copies: Vec<(Slot, Copied)>,
+    copies: Vec<(UserStackKey, Copied)>,
     copied_bytes: usize,
     /// Some of them are to be walked without a new table.
     copies_due: bool,
@@ -247,12 +247,12 @@ pub struct UserLosses {
 impl UserSide {
     /// Nobody is followed yet.
     #[must_use]
-    pub fn new(rule: FollowRule, objects: Objects, founding: Founding) -> UserSide {
+    pub fn new(rule: FollowRule, objects: LoadObjects, founding: Founding) -> UserSide {
         UserSide {
             rule,
             founding,
-            spaces: Spaces::default(),
-            made: Room::default(),
+            spaces: AddressSpaces::default(),
+            made: JitMemory::default(),
             objects,
             join: Join::default(),
             fates: BTreeMap::new(),
@@ -275,7 +275,7 @@ impl UserSide {
     }
 
     /// A thread did something. Gives what is the founder's of all that became complete by that.
-    pub fn stay(&mut self, dir: &ExperimentDir, processes: &Processes, stay: Stay) -> Vec<Stay> {
+    pub fn stay(&mut self, dir: &ExperimentDir, processes: &ProcessTable, stay: Stay) -> Vec<Stay> {
         let head = stay.head;
         let on_cpu = matches!(
             stay.state,
@@ -291,7 +291,12 @@ impl UserSide {
 
     /// A thread told its user side. Gives what is the founder's of all that became complete by
     /// that.
-    pub fn entry(&mut self, dir: &ExperimentDir, processes: &Processes, entry: Entry) -> Vec<Stay> {
+    pub fn entry(
+        &mut self,
+        dir: &ExperimentDir,
+        processes: &ProcessTable,
+        entry: Entry,
+    ) -> Vec<Stay> {
         let head = entry.head;
         let pid = head.pid;
         let (slot, mut complete) = self.join.announced(head.tid, head.entry);
@@ -301,7 +306,7 @@ impl UserSide {
         let Some(space) = self.spaces.get_mut(pid) else {
             return self.deliver(dir, processes, complete);
         };
-        if space.executes(entry.execution) {
+        if space.set_execution(entry.execution) {
             self.hand_over.changed(pid);
         }
         if !self.may_follow(processes, pid) {
@@ -323,7 +328,7 @@ impl UserSide {
     pub fn thread_ended(
         &mut self,
         dir: &ExperimentDir,
-        processes: &Processes,
+        processes: &ProcessTable,
         tid: u32,
     ) -> Vec<Stay> {
         let complete = self.join.ended(tid);
@@ -337,7 +342,7 @@ impl UserSide {
             let Some(followed) = &mut fate.followed else {
                 continue;
             };
-            let mut code = Code::default();
+            let mut code = MappedCode::default();
             if self.serials.get(&fate.pid) == Some(serial) {
                 let (spaces, objects) = (&mut self.spaces, &mut self.objects);
                 result = result.and(tell_mapped(followed, spaces, objects, fate.pid));
@@ -348,7 +353,7 @@ impl UserSide {
                 let changes = watch.poll(now);
                 result = result.and(followed.collector.functions(&changes, &code));
             }
-            result = result.and(followed.collector.tidy(dir, now));
+            result = result.and(followed.collector.maintain(dir, now));
         }
         self.note(result);
     }
@@ -387,14 +392,14 @@ impl UserSide {
         let mut result = Ok(());
         for fate in self.fates.values_mut() {
             if let Some(followed) = &mut fate.followed {
-                result = result.and(followed.collector.in_kernel(&[], &self.founding.kernel));
+                result = result.and(followed.collector.kernel_frames(&[], &self.founding.kernel));
             }
         }
         self.note(result);
     }
 
     /// Nothing more will be told: walks what can be walked. Gives what is the founder's.
-    pub fn finish(&mut self, dir: &ExperimentDir, processes: &Processes) -> Vec<Stay> {
+    pub fn finish(&mut self, dir: &ExperimentDir, processes: &ProcessTable) -> Vec<Stay> {
         let mut back = self.walk_copies(dir, processes, true);
         let complete = self.join.close();
         back.extend(self.deliver(dir, processes, complete));
@@ -444,7 +449,7 @@ impl UserSide {
 
     /// What became of the ticks' user sides.
     #[must_use]
-    pub fn joined(&self) -> Joined {
+    pub fn joined(&self) -> JoinCounts {
         self.join.joined()
     }
 
@@ -452,7 +457,7 @@ impl UserSide {
     fn deliver(
         &mut self,
         dir: &ExperimentDir,
-        processes: &Processes,
+        processes: &ProcessTable,
         complete: Vec<(Stay, Option<Arc<UserStack>>)>,
     ) -> Vec<Stay> {
         let mut back = Vec::new();
@@ -527,8 +532,8 @@ fn write(
     };
     let frames: Vec<u64> = stay.kernel.iter().chain(user).copied().collect();
     followed.last = followed.last.max(stay.head.time);
-    followed.collector.in_kernel(&stay.kernel, kernel)?;
-    let place = Place {
+    followed.collector.kernel_frames(&stay.kernel, kernel)?;
+    let thread = ThreadStack {
         at: stay.head.time,
         cpu: stay.head.cpu,
         tid: stay.head.tid,
@@ -537,13 +542,13 @@ fn write(
         end: mark,
     };
     if let Some(Counted { tag, value }) = stay.counted {
-        return followed.collector.counted(&place, tag, value);
+        return followed.collector.counted(&thread, tag, value);
     }
     let ticks = u64::from(stay.ticks);
     followed.counts.add(stack, stay.head.exiting, ticks);
     followed.ticks += ticks;
-    followed.collector.array(&Array {
-        place,
+    followed.collector.array(&StateTicks {
+        thread,
         state: stay.state,
         ticks: stay.ticks,
         detail: stay.detail,

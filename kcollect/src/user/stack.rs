@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use bpf::unwind::{self, End, Found, Registers};
 use experiment_format::stacks::StackEnd;
 use serde::Serialize;
-use user_collector::objects::{Objects, Table};
+use user_collector::objects::{LoadObjects, UnwindTableState};
 use user_collector::space::Mapping;
-use user_collector::space::{Code, find};
-use user_collector::unwind::Rule;
+use user_collector::space::{MappedCode, mapping_at};
+use user_collector::unwind::UnwindRule;
 
 use super::HandOver;
 
@@ -90,7 +90,7 @@ pub struct Copied {
     /// The words from 128 bytes below its stack pointer on.
     pub stack: Box<[u64]>,
     /// What was mapped.
-    pub code: Code,
+    pub code: MappedCode,
     /// A process that mapped it.
     pub pid: u32,
 }
@@ -112,7 +112,7 @@ impl Copied {
     /// Walks it; nothing while a table is being made that it needs.
     pub fn walk(
         &self,
-        objects: &mut Objects,
+        objects: &mut LoadObjects,
         handed_over: &HandOver,
         relatives: &[u32],
     ) -> Option<UserStack> {
@@ -121,16 +121,16 @@ impl Copied {
         let read = |address: u64| self.word(address.checked_sub(lowest)?);
         let find = |address: u64| {
             leaves = false;
-            let Some(mapping) = find(&self.code, address) else {
+            let Some(mapping) = mapping_at(&self.code, address) else {
                 return Found::End(End::NoMapping);
             };
             let id = objects.of(self.pid, relatives, mapping);
             match objects.get(id).map(|object| object.table.clone()) {
-                Some(Table::Pending) => {
+                Some(UnwindTableState::Pending) => {
                     waits = true;
                     Found::End(End::NoTable)
                 }
-                Some(Table::Ready(module)) => {
+                Some(UnwindTableState::Ready(module)) => {
                     let rule = file_address(mapping, &module, address)
                         .map(|address| {
                             let number = handed_over.number_at(id, address);
@@ -139,11 +139,11 @@ impl Copied {
                         .filter(|number| *number != 0)
                         .and_then(|number| objects.rule(number));
                     leaves = rule
-                        .and_then(|rule| Rule::decode(&rule))
+                        .and_then(|rule| UnwindRule::decode(&rule))
                         .is_some_and(|rule| rule.changes_stacks());
                     rule.map_or(Found::Guess, Found::Rule)
                 }
-                Some(Table::None) | None => Found::Guess,
+                Some(UnwindTableState::None) | None => Found::Guess,
             }
         };
         let most = DEEPEST.saturating_sub(self.walked.len());
@@ -205,7 +205,7 @@ const SP: u8 = 7;
 /// The address of the file's own space that is mapped at an address.
 fn file_address(
     mapping: &Mapping,
-    module: &user_collector::objects::Module,
+    module: &user_collector::objects::UnwindInfo,
     address: u64,
 ) -> Option<u64> {
     module.address_of(mapping.file_offset(address))

@@ -7,9 +7,9 @@ use std::time::Instant;
 use bpf::unwind::End;
 use bpf::{Entry, UserSide as Side};
 use experiment_format::layout::ExperimentDir;
-use user_collector::join::Slot;
-use user_collector::process::Processes;
-use user_collector::space::Space;
+use user_collector::join::UserStackKey;
+use user_collector::process::ProcessTable;
+use user_collector::space::AddressSpace;
 
 use super::{Copied, LONGEST_WAIT, MANY_COPIES, MOST_COPIES, Stay, UserSide, UserStack};
 use crate::machine;
@@ -18,8 +18,8 @@ impl UserSide {
     /// The user stack that an entry tells. None where it waits, for a table or for what is mapped.
     pub(super) fn told(
         &mut self,
-        processes: &Processes,
-        slot: Slot,
+        processes: &ProcessTable,
+        slot: UserStackKey,
         entry: Entry,
     ) -> Option<UserStack> {
         let pid = entry.head.pid;
@@ -83,9 +83,9 @@ impl UserSide {
     /// Walks a stack that was copied at a time. None where it was kept until it can be walked.
     fn walk_or_keep(
         &mut self,
-        processes: &Processes,
+        processes: &ProcessTable,
         at: u64,
-        slot: Slot,
+        slot: UserStackKey,
         mut copied: Copied,
     ) -> Option<UserStack> {
         // Where many wait, the shallow half of programs is not to suffer for the deep one.
@@ -120,7 +120,7 @@ impl UserSide {
     pub fn walk_copies(
         &mut self,
         dir: &ExperimentDir,
-        processes: &Processes,
+        processes: &ProcessTable,
         last: bool,
     ) -> Vec<Stay> {
         let mut settled = self.objects.take();
@@ -169,18 +169,18 @@ impl UserSide {
 }
 
 /// Cuts off the frames that were found by what was no longer mapped. Were there any?
-fn disbelieved(space: &mut Space, version: u32, frames: &mut Vec<u64>) -> bool {
+fn disbelieved(space: &mut AddressSpace, version: u32, frames: &mut Vec<u64>) -> bool {
     if version == 0 {
         return false;
     }
-    let believed = space.believed(version, frames);
+    let believed = space.valid_frames(version, frames);
     let cut = believed < frames.len();
     frames.truncate(believed);
     cut
 }
 
 /// Whoever is likely to see the same files: parents.
-pub(super) fn relatives(processes: &Processes, pid: u32) -> Vec<u32> {
+pub(super) fn relatives(processes: &ProcessTable, pid: u32) -> Vec<u32> {
     let parent = |pid: u32| processes.get(pid).and_then(|process| process.parent);
     std::iter::successors(parent(pid), |pid| parent(*pid))
         .take(3)

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use user_collector::join::Slot;
+use user_collector::join::UserStackKey;
 
 use super::Copied;
 
@@ -34,13 +34,13 @@ struct Reading {
     pause: u64,
     /// When the first of those that wait was taken.
     since: u64,
-    waiting: Vec<(Slot, Copied)>,
+    waiting: Vec<(UserStackKey, Copied)>,
 }
 
 impl Unmapped {
     /// A stack that was taken at an instant waits for the process's mappings; or comes back, where
     /// they were read not long ago.
-    pub(super) fn wait(&mut self, at: u64, slot: Slot, copied: Copied) -> Option<Copied> {
+    pub(super) fn wait(&mut self, at: u64, slot: UserStackKey, copied: Copied) -> Option<Copied> {
         let reading = self.by_pid.entry(copied.pid).or_insert_with(|| Reading {
             next: 0,
             pause: SHORTEST_PAUSE,
@@ -74,7 +74,7 @@ impl Unmapped {
     }
 
     /// They were read. Gives since when what is new in them is there at least, and what has waited.
-    pub(super) fn was_read(&mut self, pid: u32) -> (u64, Vec<(Slot, Copied)>) {
+    pub(super) fn was_read(&mut self, pid: u32) -> (u64, Vec<(UserStackKey, Copied)>) {
         self.by_pid
             .get_mut(&pid)
             .map_or_else(Default::default, |reading| {
@@ -94,7 +94,7 @@ impl Unmapped {
     }
 
     /// The process has mapped other things altogether, or is gone. Gives what has waited.
-    pub(super) fn forget(&mut self, pid: u32) -> Vec<(Slot, Copied)> {
+    pub(super) fn forget(&mut self, pid: u32) -> Vec<(UserStackKey, Copied)> {
         self.asked.retain(|asked| *asked != pid);
         self.by_pid
             .remove(&pid)
@@ -102,7 +102,7 @@ impl Unmapped {
     }
 
     /// Nothing more will be read. Gives all that has waited.
-    pub(super) fn close(&mut self) -> Vec<(Slot, Copied)> {
+    pub(super) fn close(&mut self) -> Vec<(UserStackKey, Copied)> {
         self.asked.clear();
         let readings = std::mem::take(&mut self.by_pid);
         readings
@@ -116,7 +116,7 @@ impl Unmapped {
 mod tests {
     use bpf::unwind::Registers;
     use user_collector::join::Join;
-    use user_collector::space::Code;
+    use user_collector::space::MappedCode;
 
     use super::*;
 
@@ -126,7 +126,7 @@ mod tests {
             guessed: false,
             registers: Registers::innermost(0, [0; 16]),
             stack: Box::default(),
-            code: Code::default(),
+            code: MappedCode::default(),
             pid,
         }
     }

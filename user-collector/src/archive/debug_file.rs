@@ -17,13 +17,13 @@ use std::path::{Path, PathBuf};
 use crate::files::openat2;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
 
-use super::MAX_FILE;
+use super::MAX_COPIED_FILE_BYTES;
 use super::invoking_user::reopen;
 use super::object_file::ObjectFile;
 use crate::elf::section_build_id;
 
 /// The directory of debug files.
-const DEBUG: &str = "usr/lib/debug";
+const DEBUG_DIRECTORY: &str = "usr/lib/debug";
 
 /// Finds the debug file of the ELF file that processes know as `path`, in one of these roots:
 /// directories that stand for `/`, the process's own first. No link leads out of a root.
@@ -44,7 +44,7 @@ pub fn find_debug_file(roots: &[BorrowedFd<'_>], path: &Path, file: &File) -> Op
         for directory in [
             directory.to_owned(),
             directory.join(".debug"),
-            Path::new(DEBUG).join(directory),
+            Path::new(DEBUG_DIRECTORY).join(directory),
         ] {
             let found = regular(*root, &directory.join(OsStr::from_bytes(&name)))
                 .filter(|found| same(found, &id, checksum));
@@ -73,7 +73,7 @@ pub fn find_by_build_id(roots: &[BorrowedFd<'_>], id: &[u8]) -> Option<File> {
 fn path_of_id(id: &[u8]) -> PathBuf {
     let hex = |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
     let (first, rest) = id.split_at(id.len().min(1));
-    Path::new(DEBUG).join(format!(".build-id/{}/{}.debug", hex(first), hex(rest)))
+    Path::new(DEBUG_DIRECTORY).join(format!(".build-id/{}/{}.debug", hex(first), hex(rest)))
 }
 
 fn regular(root: BorrowedFd<'_>, path: &Path) -> Option<File> {
@@ -94,7 +94,7 @@ fn same(debug: &File, id: &[u8], checksum: u32) -> bool {
     let mut hasher = crc32fast::Hasher::new();
     let mut buffer = vec![0; 1 << 20];
     let mut at = 0;
-    while at < MAX_FILE {
+    while at < MAX_COPIED_FILE_BYTES {
         match debug.read_at(&mut buffer, at) {
             Ok(0) => return hasher.finalize() == checksum,
             Ok(read) => {

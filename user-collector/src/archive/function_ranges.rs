@@ -9,12 +9,12 @@ use gimli::{
 };
 
 use super::object_file::ObjectFile;
-use super::symbol_table::MOST;
-use crate::unwind::MAX_SECTION;
+use super::symbol_table::MAX_FUNCTIONS;
+use crate::unwind::MAX_SECTION_BYTES;
 
 /// Addresses of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Frame {
+pub(super) struct FunctionRange {
     pub(super) start: u64,
     /// First address behind, beyond `start`.
     pub(super) end: u64,
@@ -22,14 +22,14 @@ pub(super) struct Frame {
 
 /// The functions that the file's frame information tells of, by address, none inside another. What
 /// can't be read ends the list.
-pub(super) fn functions(elf: &ObjectFile<'_>) -> Vec<Frame> {
+pub(super) fn functions(elf: &ObjectFile<'_>) -> Vec<FunctionRange> {
     let Some(section) = elf.sections.named(b".eh_frame") else {
         return Vec::new();
     };
     let Some(data) = elf
         .data(section)
         .ok()
-        .filter(|data| data.len() <= MAX_SECTION)
+        .filter(|data| data.len() <= MAX_SECTION_BYTES)
     else {
         return Vec::new();
     };
@@ -52,7 +52,7 @@ pub(super) fn functions(elf: &ObjectFile<'_>) -> Vec<Frame> {
 
 type Slice<'data> = EndianSlice<'data, LittleEndian>;
 
-fn read(data: &[u8], bases: &BaseAddresses) -> Vec<Frame> {
+fn read(data: &[u8], bases: &BaseAddresses) -> Vec<FunctionRange> {
     let section = EhFrame::new(data, LittleEndian);
     let mut entries = section.entries(bases);
     // Each CIE is read once, however many functions share it.
@@ -72,9 +72,9 @@ fn read(data: &[u8], bases: &BaseAddresses) -> Vec<Frame> {
         };
         let (start, end) = (fde.initial_address(), fde.end_address());
         if start != 0 && start < end {
-            frames.push(Frame { start, end });
+            frames.push(FunctionRange { start, end });
         }
-        if frames.len() >= MOST {
+        if frames.len() >= MAX_FUNCTIONS {
             break;
         }
     }
@@ -82,7 +82,7 @@ fn read(data: &[u8], bases: &BaseAddresses) -> Vec<Frame> {
 }
 
 /// The function that an address is in.
-pub(super) fn around(frames: &[Frame], address: u64) -> Option<&Frame> {
+pub(super) fn around(frames: &[FunctionRange], address: u64) -> Option<&FunctionRange> {
     let after = frames.partition_point(|frame| frame.start <= address);
     frames[..after].last().filter(|frame| address < frame.end)
 }

@@ -22,21 +22,21 @@ use object::endian::{U16, U32, U64};
 use object::pod::{bytes_of, bytes_of_slice};
 
 use super::object_file::{ObjectFile, RawHeader};
-use super::symbol_table::Functions;
+use super::symbol_table::FunctionTable;
 use crate::elf::ElfSection;
 
 /// Files are copied in pieces of this, bytes.
-const PIECE: usize = 1 << 20;
+const COPY_BYTES: usize = 1 << 20;
 /// Alignment of tables, bytes.
-const ALIGN: u64 = 8;
+const TABLE_ALIGNMENT: u64 = 8;
 
 /// Copies `length` bytes, of which the first are replaced.
 pub(super) fn copy(file: &File, length: u64, first: &[u8], out: &mut dyn Write) -> io::Result<()> {
     out.write_all(first)?;
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = vec![0; COPY_BYTES];
     let mut done = first.len() as u64;
     while done < length {
-        let wanted = (length - done).min(PIECE as u64) as usize;
+        let wanted = (length - done).min(COPY_BYTES as u64) as usize;
         let read = match file.read_at(&mut buffer[..wanted], done) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(read) => read,
@@ -50,7 +50,7 @@ pub(super) fn copy(file: &File, length: u64, first: &[u8], out: &mut dyn Write) 
 }
 
 /// What lies behind the copy.
-struct Tables {
+struct AppendedTables {
     header: RawHeader,
     sections: Vec<ElfSection>,
     names: Vec<u8>,
@@ -62,7 +62,7 @@ pub(super) fn write(
     elf: &ObjectFile<'_>,
     file: &File,
     length: u64,
-    functions: &Functions,
+    functions: &FunctionTable,
     text: bool,
     out: &mut dyn Write,
 ) -> io::Result<()> {
@@ -71,10 +71,10 @@ pub(super) fn write(
     } else {
         size_of::<RawHeader>() as u64
     };
-    let tables = Tables::new(elf, functions, content, text);
+    let tables = AppendedTables::new(elf, functions, content, text);
     copy(file, content, bytes_of(&tables.header), out)?;
-    let mut out = BufWriter::with_capacity(PIECE, out);
-    out.write_all(&[0; ALIGN as usize][..padding(content) as usize])?;
+    let mut out = BufWriter::with_capacity(COPY_BYTES, out);
+    out.write_all(&[0; TABLE_ALIGNMENT as usize][..padding(content) as usize])?;
     out.write_all(bytes_of(&symbol(0, 0, 0, None)))?;
     for function in &functions.list {
         let section = Some(function.section);
@@ -85,17 +85,22 @@ pub(super) fn write(
     out.write_all(&functions.names)?;
     out.write_all(&tables.names)?;
     let behind = functions.names.len() + tables.names.len();
-    out.write_all(&[0; ALIGN as usize][..padding(behind as u64) as usize])?;
+    out.write_all(&[0; TABLE_ALIGNMENT as usize][..padding(behind as u64) as usize])?;
     out.write_all(bytes_of_slice(&sections))?;
     out.flush()
 }
 
 fn padding(length: u64) -> u64 {
-    length.next_multiple_of(ALIGN) - length
+    length.next_multiple_of(TABLE_ALIGNMENT) - length
 }
 
-impl Tables {
-    fn new(elf: &ObjectFile<'_>, functions: &Functions, content: u64, text: bool) -> Tables {
+impl AppendedTables {
+    fn new(
+        elf: &ObjectFile<'_>,
+        functions: &FunctionTable,
+        content: u64,
+        text: bool,
+    ) -> AppendedTables {
         let mut sections = elf.sections.headers.clone();
         if !text {
             only_code(elf, &mut sections);
@@ -145,7 +150,7 @@ impl Tables {
         // The first symbol that is not local: all but the empty one.
         symtab.info = 1;
         symtab.entry_size = size_of_symbol() as u64;
-        symtab.alignment = ALIGN;
+        symtab.alignment = TABLE_ALIGNMENT;
         sections.extend([strtab, shstrtab]);
         match old {
             Some(old) => sections[old] = symtab,
@@ -160,7 +165,7 @@ impl Tables {
             header.e_phoff = U64::new(LittleEndian, 0);
             header.e_phnum = U16::new(LittleEndian, 0);
         }
-        Tables {
+        AppendedTables {
             header,
             sections,
             names,

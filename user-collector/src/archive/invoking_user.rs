@@ -19,14 +19,14 @@ use nix::sys::stat::Mode;
 
 /// The user who asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asker {
+pub struct InvokingUser {
     /// User id; 0 may read everything.
     pub uid: u32,
     /// All groups, the user's own among them.
     pub groups: Vec<u32>,
 }
 
-impl Asker {
+impl InvokingUser {
     /// Does the file's mode let the user read it?
     #[must_use]
     pub fn may_read(&self, file: &Metadata) -> bool {
@@ -118,8 +118,8 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    fn asker(uid: u32, groups: &[u32]) -> Asker {
-        Asker {
+    fn user(uid: u32, groups: &[u32]) -> InvokingUser {
+        InvokingUser {
             uid,
             groups: groups.to_vec(),
         }
@@ -137,9 +137,9 @@ mod tests {
         let file = of(0o644);
         let (uid, gid) = (file.uid(), file.gid());
         let (owner, member, other) = (
-            asker(uid.max(1), &[gid]),
-            asker(uid + 7, &[3, gid]),
-            asker(uid + 7, &[gid + 7]),
+            user(uid.max(1), &[gid]),
+            user(uid + 7, &[3, gid]),
+            user(uid + 7, &[gid + 7]),
         );
         assert!(member.may_read(&file) && other.may_read(&file));
         assert!(member.may_read(&of(0o640)) && !other.may_read(&of(0o640)));
@@ -149,7 +149,7 @@ mod tests {
         if uid != 0 {
             assert!(owner.may_read(&of(0o400)));
         }
-        assert!(asker(0, &[]).may_read(&of(0o000)));
+        assert!(user(0, &[]).may_read(&of(0o000)));
     }
 
     #[test]
@@ -168,7 +168,7 @@ mod tests {
         symlink("open", at("link")).unwrap();
         symlink("f", at("open/link")).unwrap();
         let uid = fs::metadata(tmp.path()).unwrap().uid();
-        let other = asker(uid + 7, &[]);
+        let other = user(uid + 7, &[]);
         let open = |path: &str| other.open(root.as_fd(), Path::new(path));
         let text = |path: &str| io::read_to_string(open(path).unwrap()).unwrap();
         assert_eq!(text("/open/f"), "open");

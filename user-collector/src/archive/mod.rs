@@ -8,13 +8,13 @@
 //!
 //! The files are anybody's. They are never mapped, their tables are read once and within limits,
 //! and what can't be understood is copied as it is. What the asking user may not read is not
-//! copied: see [`Asker`].
+//! copied: see [`InvokingUser`].
 //!
 //! What it refuses: files that are not regular. What it doesn't do: compressed `.gnu_debugdata`,
 //! Go's own tables, 32-bit files and files without section headers, which are copied as they are;
 //! the debug file's line tables.
 
-mod archivist;
+mod archiver;
 mod debug_file;
 mod function_ranges;
 mod image;
@@ -31,16 +31,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use experiment_format::layout::{ExperimentDir, PendingFile, printable};
 
-pub use archivist::{Account, Archivist, LeftOut, MOST_BYTES, Sources, Wish};
+pub use archiver::{
+    ArchiveRequest, ArchiveStats, Archiver, LeftOut, MAX_ARCHIVE_BYTES, SourceCopies,
+};
 pub use debug_file::{find_by_build_id, find_debug_file};
-pub use invoking_user::Asker;
-pub use sources::{Lines, archive_source, source_paths};
+pub use invoking_user::InvokingUser;
+pub use sources::{SourceLines, archive_source, source_paths};
 
 use object_file::ObjectFile;
-use symbol_table::Functions;
+use symbol_table::FunctionTable;
 
 /// Largest file that is copied, bytes. Of a larger one the names are kept.
-pub const MAX_FILE: u64 = 1 << 30;
+pub const MAX_COPIED_FILE_BYTES: u64 = 1 << 30;
 
 /// What was archived of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +121,7 @@ pub fn archive_object(
     name: &str,
     file: &File,
     debug: Option<&File>,
-    asker: &Asker,
+    user: &InvokingUser,
     stop: &AtomicBool,
 ) -> Result<Archived, ArchiveError> {
     let shown = || printable(name.as_bytes());
@@ -132,9 +134,9 @@ pub fn archive_object(
         return Err(ArchiveError::NotRegular { name: shown() });
     }
     let length = metadata.len();
-    let withheld = if !asker.may_read(&metadata) {
+    let withheld = if !user.may_read(&metadata) {
         Some("is not readable by the user who asked: its instructions were not copied")
-    } else if length > MAX_FILE {
+    } else if length > MAX_COPIED_FILE_BYTES {
         Some("is larger than 1 GiB: its instructions were not copied")
     } else {
         None
@@ -167,7 +169,7 @@ pub fn archive_object(
         ObjectFile::read(debug, length).ok()
     });
     let base = name.rsplit('/').next().unwrap_or(name);
-    let functions = Functions::of(&elf, debug.as_ref(), base);
+    let functions = FunctionTable::of(&elf, debug.as_ref(), base);
     let bytes = store(dir, name, stop, |out| {
         image::write(&elf, file, length, &functions, text, out)
     })?;
@@ -188,7 +190,7 @@ fn store(
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<u64, ArchiveError> {
     let shown = || printable(name.as_bytes());
-    let mut out = Out {
+    let mut out = ArchiveWriter {
         file: dir.archive_file(name)?,
         failed: false,
         bytes: 0,
@@ -220,14 +222,14 @@ fn store(
 
 /// Tells errors of the experiment's disk from those of the file that is read, and stops in the
 /// middle when it is told to.
-struct Out<'a> {
+struct ArchiveWriter<'a> {
     file: PendingFile<'a>,
     failed: bool,
     bytes: u64,
     stop: &'a AtomicBool,
 }
 
-impl Write for Out<'_> {
+impl Write for ArchiveWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::Other.into());

@@ -18,21 +18,21 @@ use object::elf::{
 use object::read::elf::Sym;
 
 use super::object_file::{CodeSection, ObjectFile};
-use super::symbol_table::MOST;
+use super::symbol_table::MAX_FUNCTIONS;
 
 /// Largest table that is read, bytes; and most of each kind. Programs have one or two of each, but
 /// headers of sections can show the same bytes as often as they want.
-const LARGEST: u64 = 64 << 20;
-const MOST_TABLES: usize = 8;
+const MAX_TABLE_BYTES: u64 = 64 << 20;
+const MAX_TABLES: usize = 8;
 /// Names are cut at this many bytes here.
-const LONGEST_NAME: usize = 4096;
+const MAX_NAME_BYTES: usize = 4096;
 /// So many bytes of names are enough: an entry of eight bytes may have the longest, and a million
 /// others the same one. Those of libclang-cpp are 0.1 MB.
-const MOST_NAMES: usize = 16 << 20;
+const MAX_NAMES_BYTES: usize = 16 << 20;
 
 /// An entry, or a run of unknown ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct PltEntry {
     pub(super) address: u64,
     pub(super) size: u64,
     /// Whom it calls, with `@plt`.
@@ -40,7 +40,7 @@ pub(super) struct Entry {
 }
 
 /// What an address in the global offset table will hold the address of.
-enum Target {
+enum SlotTarget {
     /// The symbol of this number.
     Symbol(u32),
     /// What the function at this address decides on.
@@ -54,20 +54,20 @@ pub(super) fn entries<'a>(
     code: &[CodeSection],
     base: &str,
     name_at: impl Fn(u64) -> Option<&'a [u8]>,
-) -> Vec<Entry> {
+) -> Vec<PltEntry> {
     let (mut found, mut names) = (Vec::new(), 0);
     if elf.elf.machine() != EM_X86_64 {
         return found;
     }
     let targets = targets(elf);
-    let symbols = Symbols::of(elf);
+    let symbols = DynamicSymbols::of(elf);
     let tables = code
         .iter()
         .map(|code| (code, &elf.sections.headers[usize::from(code.index)]))
         .filter(|(_, section)| {
-            elf.sections.name_begins(section, b".plt") && section.size <= LARGEST
+            elf.sections.name_begins(section, b".plt") && section.size <= MAX_TABLE_BYTES
         });
-    for (code, section) in tables.take(MOST_TABLES) {
+    for (code, section) in tables.take(MAX_TABLES) {
         let Ok(bytes) = elf.data(section) else {
             continue;
         };
@@ -75,16 +75,16 @@ pub(super) fn entries<'a>(
             8 => 8,
             _ => 16,
         };
-        let mut unknown: Option<Entry> = None;
+        let mut unknown: Option<PltEntry> = None;
         for (index, entry) in bytes.chunks(step).enumerate() {
-            if found.len() >= MOST || names >= MOST_NAMES {
+            if found.len() >= MAX_FUNCTIONS || names >= MAX_NAMES_BYTES {
                 return found;
             }
             let address = code.address + (index * step) as u64;
             let slot = slot(entry, address);
             let name = slot.and_then(|slot| match targets.get(&slot)? {
-                Target::Symbol(number) => symbols.name(*number),
-                Target::Resolver(address) => name_at(*address),
+                SlotTarget::Symbol(number) => symbols.name(*number),
+                SlotTarget::Resolver(address) => name_at(*address),
             });
             let size = entry.len() as u64;
             match (name, &mut unknown) {
@@ -92,7 +92,7 @@ pub(super) fn entries<'a>(
                     found.extend(unknown.take());
                     let name = [name, b"@plt"].concat();
                     names += name.len();
-                    found.push(Entry {
+                    found.push(PltEntry {
                         address,
                         size,
                         name,
@@ -101,7 +101,7 @@ pub(super) fn entries<'a>(
                 (None, Some(run)) => run.size += size,
                 (None, none) => {
                     let position = code.offset + (address - code.address);
-                    *none = Some(Entry {
+                    *none = Some(PltEntry {
                         address,
                         size,
                         name: format!("<plt>@{position:#x} (<{base}>)").into_bytes(),
@@ -127,16 +127,18 @@ fn slot(entry: &[u8], address: u64) -> Option<u64> {
     Some(next.wrapping_add_signed(i64::from(i32::from_le_bytes(*distance))))
 }
 
-fn targets(elf: &ObjectFile<'_>) -> HashMap<u64, Target> {
+fn targets(elf: &ObjectFile<'_>) -> HashMap<u64, SlotTarget> {
     let mut targets = HashMap::new();
     let tables = elf
         .sections
         .headers
         .iter()
         .filter(|section| {
-            section.kind == SHT_RELA && section.flags.contains(SHF_ALLOC) && section.size <= LARGEST
+            section.kind == SHT_RELA
+                && section.flags.contains(SHF_ALLOC)
+                && section.size <= MAX_TABLE_BYTES
         })
-        .take(MOST_TABLES);
+        .take(MAX_TABLES);
     for table in tables {
         // One that can't be read to its end is taken as far as it goes.
         let _ = elf
@@ -144,9 +146,9 @@ fn targets(elf: &ObjectFile<'_>) -> HashMap<u64, Target> {
             .each_entry(table, "relocations", |relocation: &Rela64<LittleEndian>| {
                 let kind = relocation.r_type(LittleEndian, false);
                 let target = if kind == R_X86_64_JUMP_SLOT || kind == R_X86_64_GLOB_DAT {
-                    Target::Symbol(relocation.r_sym(LittleEndian, false))
+                    SlotTarget::Symbol(relocation.r_sym(LittleEndian, false))
                 } else if kind == R_X86_64_IRELATIVE {
-                    Target::Resolver(relocation.r_addend.get(LittleEndian) as u64)
+                    SlotTarget::Resolver(relocation.r_addend.get(LittleEndian) as u64)
                 } else {
                     return;
                 };
@@ -157,16 +159,16 @@ fn targets(elf: &ObjectFile<'_>) -> HashMap<u64, Target> {
 }
 
 /// The dynamic symbols.
-struct Symbols {
+struct DynamicSymbols {
     table: Vec<Sym64<LittleEndian>>,
     strings: Vec<u8>,
 }
 
-impl Symbols {
-    fn of(elf: &ObjectFile<'_>) -> Symbols {
+impl DynamicSymbols {
+    fn of(elf: &ObjectFile<'_>) -> DynamicSymbols {
         let section = elf.sections.of_kind(SHT_DYNSYM);
         let strings = section.and_then(|section| elf.sections.linked(section));
-        Symbols {
+        DynamicSymbols {
             table: section
                 .and_then(|section| elf.elf.entries(section, "symbols").ok())
                 .unwrap_or_default(),
@@ -185,7 +187,7 @@ impl Symbols {
 /// The name at a position of a string table, cut where it is longer than any compiler makes.
 pub(super) fn name_in(strings: &[u8], position: u32) -> Option<&[u8]> {
     let rest = strings.get(position as usize..)?;
-    let rest = &rest[..rest.len().min(LONGEST_NAME)];
+    let rest = &rest[..rest.len().min(MAX_NAME_BYTES)];
     let end = rest.iter().position(|byte| *byte == 0);
     let name = &rest[..end.unwrap_or(rest.len())];
     (!name.is_empty()).then_some(name)
@@ -204,7 +206,7 @@ mod tests {
     fn one_long_name(entries: u32) -> File {
         const START: u64 = 0x1000;
         const SLOT: u64 = 0x100_0000;
-        let dynstr = [vec![0], vec![b'n'; LONGEST_NAME], vec![0]].concat();
+        let dynstr = [vec![0], vec![b'n'; MAX_NAME_BYTES], vec![0]].concat();
         let plt: Vec<u8> = (0..entries)
             .flat_map(|entry| {
                 let distance = (SLOT - START) as u32 - 8 * entry - 6;
@@ -265,9 +267,9 @@ mod tests {
         let few = named(3);
         assert_eq!(few.len(), 3);
         assert!(few.iter().all(|entry| entry.name.ends_with(b"nn@plt")));
-        let many = named(3 * (MOST_NAMES / LONGEST_NAME) as u32);
+        let many = named(3 * (MAX_NAMES_BYTES / MAX_NAME_BYTES) as u32);
         let bytes: usize = many.iter().map(|entry| entry.name.len()).sum();
-        assert!((MOST_NAMES..MOST_NAMES + 2 * LONGEST_NAME).contains(&bytes));
+        assert!((MAX_NAMES_BYTES..MAX_NAMES_BYTES + 2 * MAX_NAME_BYTES).contains(&bytes));
     }
 
     #[test]

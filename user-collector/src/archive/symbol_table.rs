@@ -23,19 +23,20 @@ use object::elf::{
 use object::read::elf::Sym;
 
 use super::object_file::{CodeSection, ObjectFile};
-use super::{function_ranges as frames, plt};
+use super::plt::PltEntry;
+use super::{function_ranges, plt};
 
 /// Most functions of a file. The largest programs have a million.
-pub(super) const MOST: usize = 4 << 20;
+pub(super) const MAX_FUNCTIONS: usize = 4 << 20;
 /// Most bytes of names.
-const MOST_NAMES: usize = 512 << 20;
+const MAX_NAMES_BYTES: usize = 512 << 20;
 
 /// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Function {
+pub(super) struct ArchivedFunction {
     pub(super) address: u64,
     pub(super) size: u64,
-    /// Position in [`Functions::names`].
+    /// Position in [`FunctionTable::names`].
     pub(super) name: u32,
     /// Which section of the file, from 1.
     pub(super) section: u16,
@@ -43,9 +44,9 @@ pub(super) struct Function {
 
 /// All functions that were found.
 #[derive(Debug)]
-pub(super) struct Functions {
+pub(super) struct FunctionTable {
     /// By address.
-    pub(super) list: Vec<Function>,
+    pub(super) list: Vec<ArchivedFunction>,
     /// The names, each up to a NUL; the first is empty.
     pub(super) names: Vec<u8>,
     /// How many are of the debug file.
@@ -54,24 +55,24 @@ pub(super) struct Functions {
 
 /// A symbol that stands for code.
 #[derive(Clone, Copy)]
-struct Symbol {
+struct CodeSymbol {
     address: u64,
     size: u64,
     name: u32,
     function: bool,
 }
 
-impl Functions {
+impl FunctionTable {
     /// Finds them. `base` is the last part of the load object's name.
     pub(super) fn of(
         elf: &ObjectFile<'_>,
         debug: Option<&ObjectFile<'_>>,
         base: &str,
-    ) -> Functions {
+    ) -> FunctionTable {
         let code = elf.code();
         // Before the names: what it is made of is as large, and neither is needed with the other.
-        let frames = frames::functions(elf);
-        let mut functions = Functions {
+        let frames = function_ranges::functions(elf);
+        let mut functions = FunctionTable {
             list: Vec::new(),
             names: vec![0],
             of_debug: 0,
@@ -90,7 +91,7 @@ impl Functions {
             symbols.into_iter().partition(|symbol| symbol.function);
         let entries = functions.plt_entries(elf, &code, base, &strong);
         strong.extend(entries.into_iter().map_while(|entry| {
-            Some(Symbol {
+            Some(CodeSymbol {
                 address: entry.address,
                 size: entry.size,
                 name: functions.name(&entry.name)?,
@@ -101,7 +102,7 @@ impl Functions {
         // A label at which no function of the frame information begins, but inside of one, is a
         // label in a function.
         weak.retain(|symbol| {
-            let around = frames::around(&frames, symbol.address);
+            let around = function_ranges::around(&frames, symbol.address);
             around.is_none_or(|frame| frame.start == symbol.address)
         });
         weak.sort_unstable_by_key(|symbol| (symbol.address, symbol.name));
@@ -113,7 +114,7 @@ impl Functions {
 
     /// Takes over a name; none if there are too many.
     pub(super) fn name(&mut self, name: &[u8]) -> Option<u32> {
-        if self.names.len() + name.len() >= MOST_NAMES {
+        if self.names.len() + name.len() >= MAX_NAMES_BYTES {
             return None;
         }
         let position = self.names.len() as u32;
@@ -126,7 +127,7 @@ impl Functions {
         &mut self,
         elf: &ObjectFile<'_>,
         kind: object::elf::SectionType,
-        symbols: &mut Vec<Symbol>,
+        symbols: &mut Vec<CodeSymbol>,
     ) {
         let Some(section) = elf.sections.of_kind(kind) else {
             return;
@@ -136,7 +137,7 @@ impl Functions {
         let strings = elf
             .sections
             .linked(section)
-            .filter(|strings| strings.size.saturating_add(base as u64) < MOST_NAMES as u64);
+            .filter(|strings| strings.size.saturating_add(base as u64) < MAX_NAMES_BYTES as u64);
         let Some(strings) = strings else {
             return;
         };
@@ -164,9 +165,9 @@ impl Functions {
                 && section != 0
                 && section < SHN_LORESERVE
                 && named
-                && symbols.len() < MOST
+                && symbols.len() < MAX_FUNCTIONS
             {
-                symbols.push(Symbol {
+                symbols.push(CodeSymbol {
                     address: symbol.st_value(LittleEndian),
                     size: symbol.st_size(LittleEndian),
                     name: name as u32,
@@ -181,8 +182,8 @@ impl Functions {
         elf: &ObjectFile<'_>,
         code: &[CodeSection],
         base: &str,
-        symbols: &[Symbol],
-    ) -> Vec<plt::Entry> {
+        symbols: &[CodeSymbol],
+    ) -> Vec<PltEntry> {
         // The first name of an address, for calls of indirect functions.
         let first: HashMap<u64, u32> = symbols
             .iter()
@@ -195,7 +196,7 @@ impl Functions {
     }
 
     /// Adds symbols that are in a section of code, each to the end of its section at most.
-    fn add(&mut self, code: &[CodeSection], symbols: Vec<Symbol>) {
+    fn add(&mut self, code: &[CodeSection], symbols: Vec<CodeSymbol>) {
         let functions = symbols
             .into_iter()
             .filter_map(|symbol| function(code, symbol));
@@ -208,8 +209,8 @@ impl Functions {
     fn add_between(
         &mut self,
         code: &[CodeSection],
-        symbols: impl IntoIterator<Item = Symbol>,
-        mut named: impl FnMut(&mut Self, Symbol) -> Option<Symbol>,
+        symbols: impl IntoIterator<Item = CodeSymbol>,
+        mut named: impl FnMut(&mut Self, CodeSymbol) -> Option<CodeSymbol>,
     ) {
         let known = self.list.len();
         let (mut next, mut covered) = (0, 0);
@@ -238,8 +239,13 @@ impl Functions {
 
     /// Adds the functions of the frame information, under the names that gprofng gives. There are a
     /// hundred thousand in a compiler's libraries, so they are not put together anywhere else.
-    fn add_unnamed(&mut self, code: &[CodeSection], frames: &[frames::Frame], base: &str) {
-        let symbols = frames.iter().map(|frame| Symbol {
+    fn add_unnamed(
+        &mut self,
+        code: &[CodeSection],
+        frames: &[function_ranges::FunctionRange],
+        base: &str,
+    ) {
+        let symbols = frames.iter().map(|frame| CodeSymbol {
             address: frame.start,
             size: frame.end - frame.start,
             name: 0,
@@ -253,7 +259,7 @@ impl Functions {
             let position = code.offset + (symbol.address - code.address);
             let name = format!("<static>@{position:#x} (<{base}>)");
             let name = functions.name(name.as_bytes())?;
-            Some(Symbol { name, ..symbol })
+            Some(CodeSymbol { name, ..symbol })
         });
     }
 
@@ -265,7 +271,7 @@ impl Functions {
 
     /// A function without a size ends with its frame information, or at the next function. gprofng
     /// would only look for the next function.
-    fn give_sizes(&mut self, code: &[CodeSection], frames: &[frames::Frame]) {
+    fn give_sizes(&mut self, code: &[CodeSection], frames: &[function_ranges::FunctionRange]) {
         let mut next = u64::MAX;
         let mut index = self.list.len();
         while index > 0 {
@@ -275,7 +281,7 @@ impl Functions {
             while index > 0 && self.list[index - 1].address == address {
                 let function = &mut self.list[index - 1];
                 if function.size == 0 {
-                    let frame = frames::around(frames, address);
+                    let frame = function_ranges::around(frames, address);
                     let end = frame.map_or(limit, |frame| frame.end.min(limit));
                     function.size = end - address;
                 }
@@ -287,9 +293,9 @@ impl Functions {
 }
 
 /// A symbol that is in a section of code, to the end of that at most.
-fn function(code: &[CodeSection], symbol: Symbol) -> Option<Function> {
+fn function(code: &[CodeSection], symbol: CodeSymbol) -> Option<ArchivedFunction> {
     let code = section_of(code, symbol.address)?;
-    Some(Function {
+    Some(ArchivedFunction {
         address: symbol.address,
         size: symbol.size.min(code.end - symbol.address),
         name: symbol.name,

@@ -14,7 +14,7 @@ use object::read::elf::Sym as _;
 use crate::elf::{ElfError, ElfFile, ElfLimits};
 
 /// Where a symbol's kind is in its record, bytes.
-const INFO: usize = 4;
+const SYMBOL_INFO_OFFSET: usize = 4;
 
 /// The same image, in which weak names of what has another name are no functions' any more. What
 /// can't be understood stays as it is.
@@ -53,7 +53,7 @@ fn second_names(image: &[u8]) -> Result<Vec<usize>, ElfError> {
             functions()
                 .filter(|(_, symbol)| symbol.st_bind() == STB_WEAK)
                 .filter(|(_, symbol)| strong.contains(&symbol.st_value(LittleEndian)))
-                .map(|(index, _)| start + index * SYMBOL_BYTES + INFO),
+                .map(|(index, _)| start + index * SYMBOL_BYTES + SYMBOL_INFO_OFFSET),
         );
     }
     Ok(found)

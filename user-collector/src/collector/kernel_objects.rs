@@ -1,5 +1,5 @@
 //! Which of the kernel's load objects an experiment is told of: those in which its stacks have a
-//! frame, and what lay in their place at other times.
+//! frame, and what lay in their stack_of at other times.
 //!
 //! A machine may have hundreds of BPF programs and modules, and a recording thousands of processes:
 //! told to each of them, they would be the most of what is written.
@@ -11,7 +11,7 @@ use experiment_format::map::MapEvent;
 
 /// What an experiment was told of the kernel's load objects.
 #[derive(Debug, Default)]
-pub(super) struct KernelCode {
+pub(super) struct KernelObjects {
     /// Positions among all events.
     told: BTreeSet<usize>,
     /// Where those lie.
@@ -22,7 +22,7 @@ pub(super) struct KernelCode {
     looked_at: usize,
 }
 
-impl KernelCode {
+impl KernelObjects {
     /// Stacks have these frames in the kernel, maybe none that are new. Gives what is to be told by
     /// now, in the order of `all`, of which there may be more every time, at the end.
     pub(super) fn seen<'a>(&mut self, frames: &[u64], all: &'a [MapEvent]) -> Vec<&'a MapEvent> {
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn only_what_has_a_frame_is_told_and_once() {
         let all = [segment(0, 100, 50), segment(0, 200, 50)];
-        let mut code = KernelCode::default();
+        let mut code = KernelObjects::default();
         assert!(code.seen(&[], &all).is_empty());
         assert_eq!(code.seen(&[249, 201], &all), [&all[1]]);
         assert!(code.seen(&[249], &all).is_empty());
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn a_program_that_is_told_of_late_is_told_then() {
         let mut all = vec![segment(0, 100, 50)];
-        let mut code = KernelCode::default();
+        let mut code = KernelObjects::default();
         assert!(code.seen(&[300], &all).is_empty());
         all.push(segment(5, 290, 20));
         all.push(segment(5, 400, 20));
@@ -123,7 +123,7 @@ mod tests {
     /// ```text
     /// A  |----------|x
     /// B             |-----|x
-    /// C        other place
+    /// C        other stack_of
     /// ```
     #[test]
     fn what_lay_there_at_other_times_is_told_too() {
@@ -135,13 +135,13 @@ mod tests {
             unmap(9, 120),
             unmap(9, 900),
         ];
-        let mut code = KernelCode::default();
+        let mut code = KernelObjects::default();
         let told = code.seen(&[190], &all);
         assert_eq!(told, [&all[0], &all[1], &all[2], &all[4]]);
     }
 
     proptest! {
-        /// However the frames come, what is told in the end has a place for each that has one,
+        /// However the frames come, what is told in the end has a stack_of for each that has one,
         /// nothing twice, and the end of each that ends.
         #[test]
         fn every_frame_has_its_object(
@@ -154,7 +154,7 @@ mod tests {
                 all.push(segment(at, *vaddr, *size));
                 all.extend(ends.then(|| unmap(at + 1, *vaddr)));
             }
-            let mut code = KernelCode::default();
+            let mut code = KernelObjects::default();
             let mut told = Vec::new();
             for (round, frames) in frames.iter().enumerate() {
                 let known = (round + 1) * all.len() / 12;

@@ -20,22 +20,22 @@ use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::usage::UsageRecord;
 
-use crate::jit;
+use crate::jit::{self, JitChange};
 use crate::objects::ObjectId;
 use crate::process::ThreadNames;
 use crate::space::Mapping;
-use crate::space::{Change, What, touching};
-use kernel_objects::KernelCode;
-pub use used_objects::Used;
+use crate::space::{MappingChange, MappingEvent, mappings_between};
+use kernel_objects::KernelObjects;
+pub use used_objects::UsedObjects;
 
 /// What waits in memory is written when it is so much, bytes,
-const BATCH: usize = 64 << 10;
+const FLUSH_BYTES: usize = 64 << 10;
 /// or so old, nanoseconds.
-const OLDEST: u64 = 2_000_000_000;
+const FLUSH_AFTER_NS: u64 = 2_000_000_000;
 
 /// Where a thread was, and when.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct ThreadStack<'a> {
     /// When it was told, nanoseconds of the events' clock.
     pub at: u64,
     /// Where.
@@ -52,9 +52,9 @@ pub struct Place<'a> {
 
 /// Time of one thread in one state with one stack.
 #[derive(Clone, Copy, Debug)]
-pub struct Array<'a> {
+pub struct StateTicks<'a> {
     /// Where it was.
-    pub place: Place<'a>,
+    pub thread: ThreadStack<'a>,
     /// The state.
     pub state: Microstate,
     /// Interval boundaries in it.
@@ -76,8 +76,8 @@ pub struct Collector {
     /// and of the dynamic functions that live.
     functions: HashSet<u64>,
     flushed: u64,
-    used: Option<Used>,
-    kernel: KernelCode,
+    used: Option<UsedObjects>,
+    kernel: KernelObjects,
     /// Tick arrays written.
     pub arrays: u64,
 }
@@ -104,18 +104,18 @@ impl Collector {
             functions: HashSet::new(),
             flushed: start,
             used: None,
-            kernel: KernelCode::default(),
+            kernel: KernelObjects::default(),
             arrays: 0,
         })
     }
 
     /// From here on it is noted which load objects its stacks are in. Before anything is mapped.
     pub fn watch_used(&mut self) {
-        self.used = Some(Used::default());
+        self.used = Some(UsedObjects::default());
     }
 
     /// Which load objects its stacks are in, where that is noted.
-    pub fn used(&mut self) -> Option<&mut Used> {
+    pub fn used(&mut self) -> Option<&mut UsedObjects> {
         self.used.as_mut()
     }
 
@@ -131,19 +131,19 @@ impl Collector {
     /// When it can't be written.
     pub fn mapped(
         &mut self,
-        changes: &[Change],
+        changes: &[MappingChange],
         mut object: impl FnMut(&Mapping) -> Option<(ObjectId, String)>,
     ) -> Result<()> {
         for change in changes {
             let at = self.at(change.at);
-            let event = match &change.what {
+            let event = match &change.event {
                 // Where memory without a file begins, a dynamic function may begin too: it would
                 // end.
-                What::Unmap(vaddr) => self
+                MappingEvent::Unmap(vaddr) => self
                     .segments
                     .remove(vaddr)
                     .then_some(MapEvent::Unmap { at, vaddr: *vaddr }),
-                What::Map(mapping) => object(mapping).map(|(id, name)| {
+                MappingEvent::Map(mapping) => object(mapping).map(|(id, name)| {
                     if let Some(used) = &mut self.used {
                         used.mapped(mapping, id);
                     }
@@ -171,7 +171,7 @@ impl Collector {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn in_kernel(&mut self, frames: &[u64], all: &[MapEvent]) -> Result<()> {
+    pub fn kernel_frames(&mut self, frames: &[u64], all: &[MapEvent]) -> Result<()> {
         let new = self.kernel.seen(frames, all);
         new.into_iter().try_for_each(|event| self.writer.map(event))
     }
@@ -185,23 +185,23 @@ impl Collector {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn functions(&mut self, changes: &[jit::Change], code: &[Mapping]) -> Result<()> {
+    pub fn functions(&mut self, changes: &[JitChange], code: &[Mapping]) -> Result<()> {
         let in_file = |address: u64, size: u64| {
-            touching(code, address, address.saturating_add(size))
+            mappings_between(code, address, address.saturating_add(size))
                 .any(|mapping| !jit::is_anonymous(&mapping.file))
         };
         for change in changes {
             match change {
-                jit::Change::Begin { address, size, .. } if in_file(*address, *size) => continue,
-                jit::Change::Begin { address, .. } => {
+                JitChange::Begin { address, size, .. } if in_file(*address, *size) => continue,
+                JitChange::Begin { address, .. } => {
                     self.functions.insert(*address);
                 }
                 // One that was not written does not end.
-                jit::Change::End { address, .. } if !self.functions.remove(address) => continue,
-                jit::Change::End { .. } => {}
+                JitChange::End { address, .. } if !self.functions.remove(address) => continue,
+                JitChange::End { .. } => {}
             }
             let event = match change {
-                jit::Change::Begin {
+                JitChange::Begin {
                     at,
                     address,
                     size,
@@ -213,7 +213,7 @@ impl Collector {
                     size: *size,
                     name: name.to_string(),
                 },
-                jit::Change::End { at, address, .. } => MapEvent::Unmap {
+                JitChange::End { at, address, .. } => MapEvent::Unmap {
                     at: self.at(*at),
                     vaddr: *address,
                 },
@@ -227,16 +227,16 @@ impl Collector {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn array(&mut self, array: &Array<'_>) -> Result<()> {
-        let stack = self.stack(&array.place)?;
+    pub fn array(&mut self, array: &StateTicks<'_>) -> Result<()> {
+        let stack = self.stack(&array.thread)?;
         let mut ticks = [0; Microstate::PER_THREAD];
         ticks[array.state.number() as usize] = array.ticks;
         self.arrays += 1;
         self.writer.tick_array(&TickArray {
-            cpu: array.place.cpu,
-            time: array.place.at,
+            cpu: array.thread.cpu,
+            time: array.thread.at,
             stack,
-            tid: array.place.tid,
+            tid: array.thread.tid,
             pid: self.pid,
             ticks,
             detail: array.detail.number(),
@@ -248,13 +248,13 @@ impl Collector {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn counted(&mut self, place: &Place<'_>, tag: u32, value: u64) -> Result<()> {
-        let stack = self.stack(place)?;
+    pub fn counted(&mut self, thread: &ThreadStack<'_>, tag: u32, value: u64) -> Result<()> {
+        let stack = self.stack(thread)?;
         self.writer.counted(&CounterEvent {
-            cpu: place.cpu,
-            time: place.at,
+            cpu: thread.cpu,
+            time: thread.at,
             stack,
-            tid: place.tid,
+            tid: thread.tid,
             pid: self.pid,
             tag,
             value,
@@ -262,21 +262,21 @@ impl Collector {
     }
 
     /// Interns a thread's stack, having named the thread.
-    fn stack(&mut self, place: &Place<'_>) -> Result<StackUid> {
+    fn stack(&mut self, thread: &ThreadStack<'_>) -> Result<StackUid> {
         if let Some(at) = self
             .names
-            .tell(self.pid, place.tid, place.thread, self.at(place.at))
+            .tell(self.pid, thread.tid, thread.thread, self.at(thread.at))
         {
             self.writer.log(&LogEvent::Thread {
                 at,
-                tid: place.tid,
-                name: printable(place.thread),
+                tid: thread.tid,
+                name: printable(thread.thread),
                 group: self.group.clone(),
             })?;
         }
-        let stack = self.writer.stack(place.frames, place.end)?;
+        let stack = self.writer.stack(thread.frames, thread.end)?;
         if let Some(used) = &mut self.used {
-            used.stack(stack, place.frames);
+            used.stack(stack, thread.frames);
         }
         Ok(stack)
     }
@@ -306,9 +306,10 @@ impl Collector {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn tidy(&mut self, founder: &ExperimentDir, now: u64) -> Result<()> {
+    pub fn maintain(&mut self, founder: &ExperimentDir, now: u64) -> Result<()> {
         let waits = self.writer.buffered();
-        if waits == 0 || (waits < BATCH && now.saturating_sub(self.flushed) < OLDEST) {
+        if waits == 0 || (waits < FLUSH_BYTES && now.saturating_sub(self.flushed) < FLUSH_AFTER_NS)
+        {
             return Ok(());
         }
         self.flushed = now;

@@ -15,7 +15,7 @@ use crate::space::Mapping;
 
 /// The seen addresses of one process.
 #[derive(Debug, Default)]
-pub struct Used {
+pub struct UsedObjects {
     newest: Option<StackUid>,
     addresses: BTreeSet<u64>,
     /// First address, end, position in the file, object.
@@ -24,7 +24,7 @@ pub struct Used {
     changed: bool,
 }
 
-impl Used {
+impl UsedObjects {
     /// A stack is written.
     pub fn stack(&mut self, stack: StackUid, frames: &[u64]) {
         // Numbers rise.
@@ -92,7 +92,9 @@ mod tests {
 
     #[test]
     fn an_object_is_used_once_a_stack_and_its_mapping_are_known() {
-        let (mut used, stack) = (Used::default(), |number| StackUid::new(number).unwrap());
+        let (mut used, stack) = (UsedObjects::default(), |number| {
+            StackUid::new(number).unwrap()
+        });
         used.mapped(&mapping(10, 20, 100), ObjectId(0));
         used.mapped(&mapping(20, 30, 0), ObjectId(1));
         assert_eq!(used.take(), []);

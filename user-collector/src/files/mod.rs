@@ -4,4 +4,4 @@ mod openat2;
 mod timed_opener;
 
 pub(crate) use openat2::openat2;
-pub use timed_opener::{MOST_LEFT_BEHIND, PATIENCE, Patience, Unanswered};
+pub use timed_opener::{MAX_BLOCKED_THREADS, OPEN_TIMEOUT, TimedOpenError, TimedOpener};

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::fcntl::OpenHow;
 
 /// A rename takes microseconds; what is really not in the cache is not there the last time either.
-const TIMES: u32 = 16;
+const MAX_ATTEMPTS: u32 = 16;
 
 /// Resolves a path below a directory, some times if need be.
 pub(crate) fn openat2<P: ?Sized + NixPath>(
@@ -18,7 +18,7 @@ pub(crate) fn openat2<P: ?Sized + NixPath>(
     how: OpenHow,
 ) -> Result<OwnedFd, Errno> {
     let mut opened = nix::fcntl::openat2(root.as_fd(), path, how);
-    for _ in 1..TIMES {
+    for _ in 1..MAX_ATTEMPTS {
         if opened.as_ref().err() != Some(&Errno::EAGAIN) {
             break;
         }

@@ -6,7 +6,7 @@
 //! thread of its own, and waited for for a second. A thread that gets no answer is left behind:
 //! nothing but the end of the process ends it.
 //!
-//! What it refuses: to ask again where nobody answered, and to leave more than [`MOST_LEFT_BEHIND`]
+//! What it refuses: to ask again where nobody answered, and to leave more than [`MAX_BLOCKED_THREADS`]
 //! threads.
 
 use std::collections::HashSet;
@@ -17,26 +17,26 @@ use std::thread;
 use std::time::Duration;
 
 /// How long an answer is waited for. A disk that has a lot to do takes a tenth of that.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+pub const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How many threads may wait for answers in vain.
-pub const MOST_LEFT_BEHIND: u32 = 4;
+pub const MAX_BLOCKED_THREADS: u32 = 4;
 /// Those who wait for it go before others: so has it to.
 const NICE: i32 = -20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unanswered {
+pub enum TimedOpenError {
     /// Not yet, and maybe never.
     #[error("{}: its file system does not answer", directory.display())]
-    Late {
+    TimedOut {
         /// Where it was asked for a file.
         directory: PathBuf,
     },
 
     /// Too many did not answer to ask one more.
-    #[error("not opened: file systems have not answered {MOST_LEFT_BEHIND} times")]
-    NoMore,
+    #[error("not opened: file systems have not answered {MAX_BLOCKED_THREADS} times")]
+    TooManyTimeouts,
 
     /// There is nobody who could ask.
     #[error("not opened: no thread: {0}")]
@@ -51,31 +51,31 @@ type Work = Box<dyn FnOnce() + Send>;
 
 /// The thread that asks, seen from who waits for it.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct TimedOpener {
     thread: Option<Sender<Work>>,
     left_behind: u32,
     silent: HashSet<PathBuf>,
 }
 
-impl Patience {
+impl TimedOpener {
     /// What `work` gives, which asks for files of a directory, if it takes no longer than
-    /// [`PATIENCE`].
+    /// [`OPEN_TIMEOUT`].
     ///
     /// # Errors
     /// When it takes longer, or something in that directory took longer before.
-    pub fn ask<T, W>(&mut self, directory: &Path, work: W) -> Result<T, Unanswered>
+    pub fn ask<T, W>(&mut self, directory: &Path, work: W) -> Result<T, TimedOpenError>
     where
         T: Send + 'static,
         W: FnOnce() -> T + Send + 'static,
     {
-        let late = || Unanswered::Late {
+        let late = || TimedOpenError::TimedOut {
             directory: directory.to_owned(),
         };
         if self.silent.contains(directory) {
             return Err(late());
         }
-        if self.left_behind >= MOST_LEFT_BEHIND {
-            return Err(Unanswered::NoMore);
+        if self.left_behind >= MAX_BLOCKED_THREADS {
+            return Err(TimedOpenError::TooManyTimeouts);
         }
         let (tell, answer) = sync_channel(1);
         let work: Work = Box::new(move || {
@@ -83,11 +83,11 @@ impl Patience {
         });
         // One that has panicked is no more, and takes the question with it.
         let _ = self.thread()?.send(work);
-        match answer.recv_timeout(PATIENCE) {
+        match answer.recv_timeout(OPEN_TIMEOUT) {
             Ok(answer) => Ok(answer),
             Err(RecvTimeoutError::Disconnected) => {
                 self.thread = None;
-                Err(Unanswered::Panicked)
+                Err(TimedOpenError::Panicked)
             }
             Err(RecvTimeoutError::Timeout) => {
                 self.thread = None;
@@ -125,30 +125,42 @@ mod tests {
 
     #[test]
     fn an_answer_is_given_and_a_panic_told() {
-        let mut patience = Patience::default();
+        let mut opener = TimedOpener::default();
         let here = Path::new("/here");
-        assert_eq!(patience.ask(here, || 7).unwrap(), 7);
-        let failed = patience.ask(here, || panic!("on purpose"));
-        assert!(matches!(failed, Err(Unanswered::Panicked)), "{failed:?}");
-        assert_eq!(patience.ask(here, || 8).unwrap(), 8);
+        assert_eq!(opener.ask(here, || 7).unwrap(), 7);
+        let failed = opener.ask(here, || panic!("on purpose"));
+        assert!(
+            matches!(failed, Err(TimedOpenError::Panicked)),
+            "{failed:?}"
+        );
+        assert_eq!(opener.ask(here, || 8).unwrap(), 8);
     }
 
-    /// Each of these takes [`PATIENCE`] once, and none a second time.
+    /// Each of these takes [`OPEN_TIMEOUT`] once, and none a second time.
     #[test]
     fn who_does_not_answer_is_not_asked_again() {
-        let mut patience = Patience::default();
+        let mut opener = TimedOpener::default();
         let (end, forever) = channel::<()>();
         let forever = std::sync::Arc::new(std::sync::Mutex::new(forever));
-        for number in 0..MOST_LEFT_BEHIND {
+        for number in 0..MAX_BLOCKED_THREADS {
             let directory = PathBuf::from(format!("/{number}"));
             let forever = std::sync::Arc::clone(&forever);
-            let late = patience.ask(&directory, move || forever.lock().unwrap().recv());
-            assert!(matches!(late, Err(Unanswered::Late { .. })), "{late:?}");
-            let again = patience.ask(&directory, || 7);
-            assert!(matches!(again, Err(Unanswered::Late { .. })), "{again:?}");
+            let late = opener.ask(&directory, move || forever.lock().unwrap().recv());
+            assert!(
+                matches!(late, Err(TimedOpenError::TimedOut { .. })),
+                "{late:?}"
+            );
+            let again = opener.ask(&directory, || 7);
+            assert!(
+                matches!(again, Err(TimedOpenError::TimedOut { .. })),
+                "{again:?}"
+            );
         }
-        let refused = patience.ask(Path::new("/other"), || 7);
-        assert!(matches!(refused, Err(Unanswered::NoMore)), "{refused:?}");
+        let refused = opener.ask(Path::new("/other"), || 7);
+        assert!(
+            matches!(refused, Err(TimedOpenError::TooManyTimeouts)),
+            "{refused:?}"
+        );
         drop(end);
     }
 }

@@ -3,9 +3,9 @@
 //!
 //! Two conventions tell of it, both invented for perf: a text file `/tmp/perf-PID.map`
 //! ([`perf_map`]) and a binary one, `jit-PID.dump` ([`jitdump`]). [`JitWatch`] finds and reads them
-//! for one process, [`Functions`] makes of what they say the functions as a function of time, and
-//! gives each [`Change`] for whoever writes an experiment: an [`Change::End`] is a
-//! `MapEvent::Unmap`, a [`Change::Begin`] a `MapEvent::Function`. Ends come before the beginning
+//! for one process, [`JitFunctions`] makes of what they say the functions as a function of time, and
+//! gives each [`JitChange`] for whoever writes an experiment: an [`JitChange::End`] is a
+//! `MapEvent::Unmap`, a [`JitChange::Begin`] a `MapEvent::Function`. Ends come before the beginning
 //! that causes them, and a nanosecond earlier: gprofng keeps an old object where a new one lies on
 //! it, and it sorts what is written late before the events of the same instant, so that an end
 //! would come after its beginning.
@@ -22,7 +22,7 @@
 //! mappings are meant.
 //!
 //! The files are written by those who are looked at. They are data of a stranger: each bound is
-//! here or in the parsers, and what is beyond it is counted in [`Counts`] or a [`Refusal`].
+//! here or in the parsers, and what is beyond it is counted in [`JitStats`] or a [`JitRefusal`].
 
 pub mod jitdump;
 mod memory_limit;
@@ -35,29 +35,29 @@ use std::sync::Arc;
 
 use experiment_format::layout::printable;
 
-pub use memory_limit::{IN_ANY_CASE, MOST_OF_ALL, Room};
-pub use process_files::Refusal;
-pub use watch::{Counts, JitWatch};
+pub use memory_limit::{JitMemory, MAX_TOTAL_BYTES, MIN_PROCESS_BYTES};
+pub use process_files::JitRefusal;
+pub use watch::{JitStats, JitWatch};
 
-use memory_limit::Share;
+use memory_limit::JitMemoryShare;
 
 use crate::space::MappedFile;
 
 /// Bytes of a name that are kept. Longer ones are cut, not refused.
-pub const LONGEST_NAME: usize = 1000;
+pub const MAX_NAME_BYTES: usize = 1000;
 /// Functions of one process that live at a time.
-pub const MOST_FUNCTIONS: usize = 1_000_000;
+pub const MAX_FUNCTIONS: usize = 1_000_000;
 /// Bytes of all names of these, as they are kept.
-pub const MOST_NAME_BYTES: usize = 128 << 20;
+pub const MAX_NAMES_BYTES: usize = 128 << 20;
 /// What a function takes in memory, beside its name: its place in a tree that may be half empty,
 /// and what counts its users.
-const BESIDE_NAME: usize = 96;
+const FUNCTION_OVERHEAD_BYTES: usize = 96;
 /// Sizes are read as signed 32-bit numbers by gprofng.
-const LARGEST: u64 = (1 << 31) - 1;
+const MAX_FUNCTION_BYTES: u64 = (1 << 31) - 1;
 
 /// A function that begins or ends, in the order in which it is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum JitChange {
     /// From now on there is a function.
     Begin {
         /// When, nanoseconds of the events' clock.
@@ -81,28 +81,28 @@ pub enum Change {
 /// The dynamic functions of one process, as they are at the instant of the last change. No two
 /// overlap.
 #[derive(Debug, Default)]
-pub struct Functions {
-    by_address: BTreeMap<u64, Function>,
+pub struct JitFunctions {
+    by_address: BTreeMap<u64, JitFunction>,
     name_bytes: usize,
-    share: Share,
+    share: JitMemoryShare,
     latest_end: u64,
     refused: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Function {
+struct JitFunction {
     begun: u64,
     size: u64,
     name: Arc<str>,
 }
 
-impl Functions {
-    /// None yet; their memory is part of this room.
+impl JitFunctions {
+    /// None yet; their memory is part of this memory.
     #[must_use]
-    pub fn in_room(room: &Room) -> Functions {
-        Functions {
-            share: Share::of(room),
-            ..Functions::default()
+    pub fn within(memory: &JitMemory) -> JitFunctions {
+        JitFunctions {
+            share: JitMemoryShare::of(memory),
+            ..JitFunctions::default()
         }
     }
 
@@ -112,15 +112,15 @@ impl Functions {
     /// many is refused, and counted. Times of one address always increase: a beginning is a
     /// nanosecond after the last end of any function, an end after its beginning, whatever `at`
     /// says.
-    pub fn load(&mut self, at: u64, address: u64, size: u64, name: &[u8]) -> Vec<Change> {
-        let name = printable(&name[..name.len().min(LONGEST_NAME)]);
+    pub fn load(&mut self, at: u64, address: u64, size: u64, name: &[u8]) -> Vec<JitChange> {
+        let name = printable(&name[..name.len().min(MAX_NAME_BYTES)]);
         self.begin(at, address, size, name.into())
     }
 
     /// The code at `from` was moved to `to`. Of an unknown function this says nothing, and changes
     /// nothing.
-    pub fn moved(&mut self, at: u64, from: u64, to: u64) -> Vec<Change> {
-        let Some(Function { size, name, .. }) = self.by_address.get(&from).cloned() else {
+    pub fn moved(&mut self, at: u64, from: u64, to: u64) -> Vec<JitChange> {
+        let Some(JitFunction { size, name, .. }) = self.by_address.get(&from).cloned() else {
             return Vec::new();
         };
         if from == to {
@@ -132,7 +132,7 @@ impl Functions {
     }
 
     /// Nothing of before is left between two addresses: all functions that touch them end.
-    pub fn clear(&mut self, at: u64, start: u64, end: u64) -> Vec<Change> {
+    pub fn clear(&mut self, at: u64, start: u64, end: u64) -> Vec<JitChange> {
         if start >= end {
             return Vec::new();
         }
@@ -149,17 +149,18 @@ impl Functions {
         let ended = over.into_iter().filter_map(|address| {
             let function = self.by_address.remove(&address)?;
             self.name_bytes -= function.name.len();
-            self.share.give(function.name.len() + BESIDE_NAME);
+            self.share
+                .give(function.name.len() + FUNCTION_OVERHEAD_BYTES);
             let at = at.max(function.begun.saturating_add(1));
             self.latest_end = self.latest_end.max(at);
-            Some(Change::End { at, address })
+            Some(JitChange::End { at, address })
         });
         ended.collect()
     }
 
-    fn begin(&mut self, at: u64, address: u64, size: u64, name: Arc<str>) -> Vec<Change> {
+    fn begin(&mut self, at: u64, address: u64, size: u64, name: Arc<str>) -> Vec<JitChange> {
         let end = match address.checked_add(size) {
-            Some(end) if size != 0 && size <= LARGEST => end,
+            Some(end) if size != 0 && size <= MAX_FUNCTION_BYTES => end,
             _ => {
                 self.refused += 1;
                 return Vec::new();
@@ -173,22 +174,22 @@ impl Functions {
         }
         let mut changes = self.clear(at, address, end);
         let name_bytes = self.name_bytes + name.len();
-        if self.by_address.len() >= MOST_FUNCTIONS
-            || name_bytes > MOST_NAME_BYTES
-            || !self.share.take(name.len() + BESIDE_NAME)
+        if self.by_address.len() >= MAX_FUNCTIONS
+            || name_bytes > MAX_NAMES_BYTES
+            || !self.share.take(name.len() + FUNCTION_OVERHEAD_BYTES)
         {
             self.refused += 1;
             return changes;
         }
         self.name_bytes = name_bytes;
         let at = at.max(self.latest_end.saturating_add(1));
-        let function = Function {
+        let function = JitFunction {
             begun: at,
             size,
             name: Arc::clone(&name),
         };
         self.by_address.insert(address, function);
-        changes.push(Change::Begin {
+        changes.push(JitChange::Begin {
             at,
             address,
             size,
@@ -237,15 +238,15 @@ pub fn is_anonymous(file: &MappedFile) -> bool {
 
 /// Takes away the functions that lived for the one nanosecond that a function must: no tick is
 /// theirs, they only stood in a file ahead of what replaced them. The order of the rest stays.
-fn without_the_brief(changes: &mut Vec<Change>) {
+fn without_momentary(changes: &mut Vec<JitChange>) {
     let mut begun = BTreeMap::new();
     let mut keep = vec![true; changes.len()];
     for (index, change) in changes.iter().enumerate() {
         match change {
-            Change::Begin { at, address, .. } => {
+            JitChange::Begin { at, address, .. } => {
                 begun.insert(*address, (*at, index));
             }
-            Change::End { at, address } => {
+            JitChange::End { at, address } => {
                 if let Some((since, begin)) = begun.remove(address)
                     && *at <= since + 1
                 {
@@ -267,21 +268,21 @@ mod tests {
 
     /// What who reads the changes would have, sorted by time: functions by address.
     #[derive(Default)]
-    struct Written(BTreeMap<u64, (u64, Arc<str>)>, Vec<Change>);
+    struct Written(BTreeMap<u64, (u64, Arc<str>)>, Vec<JitChange>);
 
     impl Written {
-        fn apply(&mut self, changes: &[Change]) {
+        fn apply(&mut self, changes: &[JitChange]) {
             self.1.extend_from_slice(changes);
             self.0.clear();
             let mut sorted = self.1.clone();
             // As gprofng does: of one instant, what is written last comes first.
             sorted.reverse();
             sorted.sort_by_key(|change| match change {
-                Change::Begin { at, .. } | Change::End { at, .. } => *at,
+                JitChange::Begin { at, .. } | JitChange::End { at, .. } => *at,
             });
             for change in sorted {
                 match change {
-                    Change::Begin {
+                    JitChange::Begin {
                         address,
                         size,
                         name,
@@ -294,7 +295,7 @@ mod tests {
                             |pair: &[(&u64, &(u64, _))]| pair[0].0 + pair[0].1.0 <= *pair[1].0;
                         assert!(all.windows(2).all(apart), "overlap");
                     }
-                    Change::End { address, .. } => {
+                    JitChange::End { address, .. } => {
                         assert!(self.0.remove(&address).is_some(), "{address:#x} ends twice");
                     }
                 }
@@ -315,8 +316,8 @@ mod tests {
         }
     }
 
-    fn after(loads: &[(u64, u64, &str)]) -> (Functions, Written) {
-        let (mut functions, mut written) = (Functions::default(), Written::default());
+    fn after(loads: &[(u64, u64, &str)]) -> (JitFunctions, Written) {
+        let (mut functions, mut written) = (JitFunctions::default(), Written::default());
         for (at, (address, size, name)) in loads.iter().enumerate() {
             written.apply(&functions.load(at as u64, *address, *size, name.as_bytes()));
         }
@@ -328,9 +329,9 @@ mod tests {
         let (mut functions, written) = after(&[(1, 3, "a"), (4, 2, "b"), (6, 2, "c")]);
         assert_eq!(written.drawing(10), ".aaabbcc..");
         let changes = functions.load(9, 3, 2, b"d");
-        let end = |address| Change::End { at: 9, address };
+        let end = |address| JitChange::End { at: 9, address };
         assert_eq!(changes[..2], [end(1), end(4)]);
-        assert!(matches!(changes[2], Change::Begin { address: 3, .. }));
+        assert!(matches!(changes[2], JitChange::Begin { address: 3, .. }));
         assert_eq!(functions.len(), 2);
     }
 
@@ -344,7 +345,7 @@ mod tests {
 
     #[test]
     fn what_is_no_function_is_refused() {
-        let mut functions = Functions::default();
+        let mut functions = JitFunctions::default();
         for (address, size) in [(1, 0), (1, 1 << 31), (u64::MAX, 2)] {
             assert!(functions.load(0, address, size, b"x").is_empty());
         }
@@ -354,22 +355,22 @@ mod tests {
 
     #[test]
     fn functions_that_end_give_their_memory_back() {
-        let room = Room::default();
-        let mut functions = Functions::in_room(&room);
+        let memory = JitMemory::default();
+        let mut functions = JitFunctions::within(&memory);
         functions.load(0, 1, 4, b"four");
         functions.load(0, 3, 4, b"other");
-        assert_eq!(room.taken(), 5 + BESIDE_NAME);
+        assert_eq!(memory.taken(), 5 + FUNCTION_OVERHEAD_BYTES);
         functions.moved(0, 3, 9);
-        assert_eq!(room.taken(), 5 + BESIDE_NAME);
+        assert_eq!(memory.taken(), 5 + FUNCTION_OVERHEAD_BYTES);
         functions.clear(0, 0, u64::MAX);
-        assert_eq!(room.taken(), 0);
+        assert_eq!(memory.taken(), 0);
     }
 
     #[test]
     fn names_are_safe_and_short() {
-        let mut functions = Functions::default();
-        let name = |changes: Vec<Change>| match &changes[..] {
-            [Change::Begin { name, .. }] => name.to_string(),
+        let mut functions = JitFunctions::default();
+        let name = |changes: Vec<JitChange>| match &changes[..] {
+            [JitChange::Begin { name, .. }] => name.to_string(),
             other => panic!("{other:?}"),
         };
         assert_eq!(
@@ -401,17 +402,17 @@ mod tests {
     }
 
     /// Changes in short: time, sign, name or address.
-    fn told(changes: &[Change]) -> Vec<String> {
+    fn told(changes: &[JitChange]) -> Vec<String> {
         let told = changes.iter().map(|change| match change {
-            Change::Begin { at, name, .. } => format!("{at}+{name}"),
-            Change::End { at, address } => format!("{at}-{address}"),
+            JitChange::Begin { at, name, .. } => format!("{at}+{name}"),
+            JitChange::End { at, address } => format!("{at}-{address}"),
         });
         told.collect()
     }
 
     #[test]
     fn times_of_an_address_increase() {
-        let mut functions = Functions::default();
+        let mut functions = JitFunctions::default();
         assert_eq!(told(&functions.load(9, 1, 1, b"a")), ["9+a"]);
         assert_eq!(told(&functions.load(9, 1, 1, b"b")), ["10-1", "11+b"]);
         assert_eq!(told(&functions.load(3, 1, 1, b"c")), ["12-1", "13+c"]);
@@ -422,12 +423,12 @@ mod tests {
 
     #[test]
     fn what_lived_for_no_time_is_not_told() {
-        let mut functions = Functions::default();
+        let mut functions = JitFunctions::default();
         let mut changes = functions.load(1, 1, 1, b"a");
         changes.extend(functions.load(1, 1, 1, b"b"));
         changes.extend(functions.load(1, 1, 1, b"c"));
         changes.extend(functions.load(100, 1, 1, b"d"));
-        without_the_brief(&mut changes);
+        without_momentary(&mut changes);
         assert_eq!(told(&changes), ["5+c", "100-1", "101+d"]);
     }
 
@@ -463,7 +464,7 @@ mod tests {
         fn what_was_loaded_last_is_there(
             loads in proptest::collection::vec((0_u64..64, 1_u64..32, 0_u8..20, 0_u64..9), 1..60)
         ) {
-            let (mut functions, mut written) = (Functions::default(), Written::default());
+            let (mut functions, mut written) = (JitFunctions::default(), Written::default());
             let mut sheet = vec![None; 96];
             let mut all = Vec::new();
             // Times in any order.
@@ -487,7 +488,7 @@ mod tests {
                 .collect();
             prop_assert_eq!(written.drawing(96), &*expected);
             // Without what lived for no time it comes to the same.
-            without_the_brief(&mut all);
+            without_momentary(&mut all);
             let mut again = Written::default();
             again.apply(&all);
             prop_assert_eq!(again.drawing(96), expected);

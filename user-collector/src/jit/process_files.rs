@@ -28,13 +28,13 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use crate::files::openat2;
 
-const SECOND: i64 = 1_000_000_000;
+const SECOND_NS: i64 = 1_000_000_000;
 /// How much older than its process a file may be: clocks are set, and both times are rounded.
-const SLACK: i64 = 2 * SECOND;
+const CLOCK_SLACK_NS: i64 = 2 * SECOND_NS;
 
 /// Why a file is not read, or not any further.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum JitRefusal {
     /// The machine refuses it.
     #[error("{}: {error}", path.display())]
     Io {
@@ -85,11 +85,11 @@ pub enum Refusal {
     },
     /// It is no jitdump, or a broken one.
     #[error("{}: {broken}", path.display())]
-    Broken {
+    JitDump {
         /// The file, as its process names it.
         path: PathBuf,
         /// What is wrong.
-        broken: super::jitdump::Broken,
+        broken: super::jitdump::JitDumpError,
     },
 }
 
@@ -100,13 +100,13 @@ pub enum Refusal {
 pub(super) struct ProcessFiles {
     proc: OwnedFd,
     root: OwnedFd,
-    status: Status,
+    status: ProcessIds,
     /// CLOCK_REALTIME nanoseconds.
     started: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Status {
+struct ProcessIds {
     /// Real, effective, saved and file-system user id.
     users: [u32; 4],
     /// The number of the process as it knows it itself.
@@ -137,8 +137,8 @@ impl ProcessFiles {
 
     /// Opens a file of the process, by the path as the process has it. `None` if there is none, or
     /// only an old one.
-    pub(super) fn file(&mut self, path: &Path) -> Result<Option<File>, Refusal> {
-        let io = |error: io::Error| Refusal::Io {
+    pub(super) fn file(&mut self, path: &Path) -> Result<Option<File>, JitRefusal> {
+        let io = |error: io::Error| JitRefusal::Io {
             path: path.to_owned(),
             error,
         };
@@ -160,23 +160,23 @@ impl ProcessFiles {
         let [user, ..] = users;
         let path = path.to_owned();
         if !found.is_file() {
-            return Err(Refusal::NotRegular { path });
+            return Err(JitRefusal::NotRegular { path });
         }
         if users.iter().any(|other| *other != user) {
-            return Err(Refusal::Users { path, users });
+            return Err(JitRefusal::Users { path, users });
         }
         if found.uid() != user {
             let owner = found.uid();
-            return Err(Refusal::Owner { path, owner, user });
+            return Err(JitRefusal::Owner { path, owner, user });
         }
         // A file without a name was replaced this instant.
         match found.nlink() {
             0 => return Ok(None),
             1 => {}
-            links => return Err(Refusal::Links { path, links }),
+            links => return Err(JitRefusal::Links { path, links }),
         }
-        let written = found.mtime().saturating_mul(SECOND) + found.mtime_nsec();
-        if written < self.started - SLACK {
+        let written = found.mtime().saturating_mul(SECOND_NS) + found.mtime_nsec();
+        if written < self.started - CLOCK_SLACK_NS {
             return Ok(None);
         }
         // The very file that was looked at: no path of others is gone through again. O_NONBLOCK: a
@@ -186,7 +186,7 @@ impl ProcessFiles {
             .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).bits())
             .open(format!("/proc/self/fd/{}", held.as_raw_fd()))
             .map(Some)
-            .map_err(|error| Refusal::Io { path, error })
+            .map_err(|error| JitRefusal::Io { path, error })
     }
 }
 
@@ -203,19 +203,19 @@ fn text(proc: &OwnedFd, name: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn status(proc: &OwnedFd) -> io::Result<Status> {
+fn status(proc: &OwnedFd) -> io::Result<ProcessIds> {
     parse_status(&text(proc, "status")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// A newline in a process's name is written as `\n` there, so a line of that name is the kernel's.
-fn parse_status(text: &str) -> Option<Status> {
+fn parse_status(text: &str) -> Option<ProcessIds> {
     let numbers = |key: &str| -> Option<Vec<u32>> {
         let line = text.lines().find_map(|line| line.strip_prefix(key))?;
         line.split_whitespace()
             .map(|word| word.parse().ok())
             .collect()
     };
-    Some(Status {
+    Some(ProcessIds {
         users: numbers("Uid:")?.try_into().ok()?,
         own_pid: *numbers("NSpid:")?.last()?,
     })
@@ -225,10 +225,10 @@ fn parse_status(text: &str) -> Option<Status> {
 fn started(proc: &OwnedFd) -> io::Result<i64> {
     let ticks = parse_start(&text(proc, "stat")?).ok_or(io::ErrorKind::InvalidData)?;
     let per_second = sysconf(SysconfVar::CLK_TCK)?.unwrap_or(100).max(1);
-    let since_boot = i128::from(ticks) * i128::from(SECOND) / i128::from(per_second);
+    let since_boot = i128::from(ticks) * i128::from(SECOND_NS) / i128::from(per_second);
     let clock = |id| -> io::Result<i128> {
         let time = clock_gettime(id)?;
-        Ok(i128::from(time.tv_sec()) * i128::from(SECOND) + i128::from(time.tv_nsec()))
+        Ok(i128::from(time.tv_sec()) * i128::from(SECOND_NS) + i128::from(time.tv_nsec()))
     };
     let boot = clock(ClockId::CLOCK_REALTIME)? - clock(ClockId::CLOCK_BOOTTIME)?;
     Ok(i64::try_from(boot + since_boot).unwrap_or(i64::MIN / 2))
@@ -255,7 +255,7 @@ mod tests {
     fn numbers_of_status_and_stat() {
         let text = "Name:\tUid:\\n 7\nUmask:\t0022\nUid:\t1000\t1001\t1002\t1003\nGid:\t1\t1\t1\t1\n\
                     NSpid:\t4321\t17\t3\n";
-        let expected = Status {
+        let expected = ProcessIds {
             users: [1000, 1001, 1002, 1003],
             own_pid: 3,
         };
@@ -289,7 +289,7 @@ mod tests {
         for path in [&link, &pipe, &dir.path().to_owned(), &"/dev/null".into()] {
             let refusal = own().file(path).unwrap_err();
             assert!(
-                matches!(refusal, Refusal::NotRegular { .. }),
+                matches!(refusal, JitRefusal::NotRegular { .. }),
                 "{path:?}: {refusal}"
             );
         }
@@ -297,18 +297,21 @@ mod tests {
         fs::hard_link(&path, &second).unwrap();
         assert!(matches!(
             own().file(&second),
-            Err(Refusal::Links { links: 2, .. })
+            Err(JitRefusal::Links { links: 2, .. })
         ));
     }
 
     #[test]
     fn magic_links_lead_nowhere() {
         let refusal = own().file(Path::new("/proc/self/exe")).unwrap_err();
-        assert!(matches!(refusal, Refusal::NotRegular { .. }), "{refusal}");
+        assert!(
+            matches!(refusal, JitRefusal::NotRegular { .. }),
+            "{refusal}"
+        );
         let refusal = own()
             .file(Path::new("/proc/self/root/etc/passwd"))
             .unwrap_err();
-        assert!(matches!(refusal, Refusal::Io { .. }), "{refusal}");
+        assert!(matches!(refusal, JitRefusal::Io { .. }), "{refusal}");
     }
 
     #[test]
@@ -338,7 +341,7 @@ mod tests {
         assert!(
             matches!(
                 refusal,
-                Refusal::Owner {
+                JitRefusal::Owner {
                     owner: 65534,
                     user: 0,
                     ..
@@ -364,7 +367,7 @@ mod tests {
         assert!(
             matches!(
                 refusal,
-                Refusal::Owner {
+                JitRefusal::Owner {
                     owner: 0,
                     user: 65534,
                     ..

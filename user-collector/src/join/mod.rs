@@ -18,7 +18,7 @@ use serde::Serialize;
 
 /// Ticks by what became of their user side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Joined {
+pub struct JoinCounts {
     /// User sides that were told.
     pub entries: u64,
     /// Ticks that have theirs.
@@ -35,7 +35,7 @@ pub struct Joined {
 
 /// Which user side of which thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Slot {
+pub struct UserStackKey {
     tid: u32,
     life: u64,
     number: u32,
@@ -47,7 +47,7 @@ pub struct Join<W, S> {
     threads: HashMap<u32, u64>,
     lives: BTreeMap<(u64, u32), Open<W, S>>,
     last_life: u64,
-    joined: Joined,
+    joined: JoinCounts,
 }
 
 /// One number of one thread.
@@ -69,7 +69,7 @@ impl<W, S> Default for Join<W, S> {
             threads: HashMap::new(),
             lives: BTreeMap::new(),
             last_life: 0,
-            joined: Joined::default(),
+            joined: JoinCounts::default(),
         }
     }
 }
@@ -99,7 +99,7 @@ impl<W, S> Join<W, S> {
 
     /// The user side with this number will be told by [`Join::resolved`], with the slot that this
     /// gives. Also gives what is complete because its own will not be told any more.
-    pub fn announced(&mut self, tid: u32, number: u32) -> (Slot, Vec<Complete<W, S>>) {
+    pub fn announced(&mut self, tid: u32, number: u32) -> (UserStackKey, Vec<Complete<W, S>>) {
         let (slot, complete) = self.slot(tid, number);
         if let Some(open) = self.lives.get_mut(&(slot.life, slot.number)) {
             open.told = true;
@@ -109,7 +109,7 @@ impl<W, S> Join<W, S> {
     }
 
     /// Here it is. Gives all that has waited for it.
-    pub fn resolved(&mut self, slot: Slot, side: Arc<S>) -> Vec<Complete<W, S>> {
+    pub fn resolved(&mut self, slot: UserStackKey, side: Arc<S>) -> Vec<Complete<W, S>> {
         let key = (slot.life, slot.number);
         let Some(open) = self.lives.get_mut(&key) else {
             return Vec::new();
@@ -150,22 +150,22 @@ impl<W, S> Join<W, S> {
 
     /// What became of all ticks until now; those that still wait count as open.
     #[must_use]
-    pub fn joined(&self) -> Joined {
+    pub fn joined(&self) -> JoinCounts {
         let waiting = self.lives.values().flat_map(|open| &open.waiting);
-        Joined {
+        JoinCounts {
             open: self.joined.open + waiting.map(|(ticks, _)| ticks).sum::<u64>(),
             ..self.joined
         }
     }
 
     /// Is it what the thread is at, so that more may come with its number?
-    fn is_present(&self, slot: Slot) -> bool {
+    fn is_present(&self, slot: UserStackKey) -> bool {
         let last = self.lives.range(..=(slot.life, u32::MAX)).next_back();
         last.is_some_and(|(key, _)| *key == (slot.life, slot.number))
             && self.threads.get(&slot.tid) == Some(&slot.life)
     }
 
-    fn slot(&mut self, tid: u32, number: u32) -> (Slot, Vec<Complete<W, S>>) {
+    fn slot(&mut self, tid: u32, number: u32) -> (UserStackKey, Vec<Complete<W, S>>) {
         let life = *self.threads.entry(tid).or_insert_with(|| {
             self.last_life += 1;
             self.last_life
@@ -177,7 +177,7 @@ impl<W, S> Join<W, S> {
             used: false,
             waiting: Vec::new(),
         });
-        (Slot { tid, life, number }, complete)
+        (UserStackKey { tid, life, number }, complete)
     }
 
     /// Numbers rise: what waits for one below, and was not told, waits in vain.
@@ -233,11 +233,11 @@ mod tests {
         assert_eq!(told(&mut join, 7, 1, "main"), "a:main b:main");
         assert_eq!(shown(join.recorded(7, 2, 1, "c")), "");
         assert_eq!(shown(join.ended(7)), "c:?");
-        let expected = Joined {
+        let expected = JoinCounts {
             entries: 1,
             ticks: 5,
             open: 1,
-            ..Joined::default()
+            ..JoinCounts::default()
         };
         assert_eq!(join.joined(), expected);
     }
@@ -249,11 +249,11 @@ mod tests {
         for _ in 0..4 {
             assert_eq!(shown(join.recorded(7, 1, 2, "a")), "a:poll");
         }
-        let expected = Joined {
+        let expected = JoinCounts {
             entries: 1,
             ticks: 8,
             reused: 6,
-            ..Joined::default()
+            ..JoinCounts::default()
         };
         assert_eq!(join.joined(), expected);
     }

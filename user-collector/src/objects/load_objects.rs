@@ -22,19 +22,22 @@ use std::time::Duration;
 
 use nix::unistd::Pid;
 
-use super::{self as modules, Backing, Builder, Built, Cache, Module, ObjectId, ObjectNames};
-use crate::archive::{Account, Archivist, Sources, Wish};
+use super::{
+    self as modules, Backing, BuiltTable, ObjectId, ObjectNames, TableBuilder, TableCache,
+    UnwindInfo,
+};
+use crate::archive::{ArchiveRequest, ArchiveStats, Archiver, SourceCopies};
 use crate::elf::ElfSource;
-use crate::files::Patience;
+use crate::files::TimedOpener;
 use crate::space::{MappedFile, Mapping};
-use crate::unwind::{Row, Rule};
+use crate::unwind::{UnwindRow, UnwindRule};
 
 /// The name of the kernel's code for user mode.
 pub const VDSO: &str = "[vdso]";
 
 /// One load object.
 #[derive(Debug)]
-pub struct Object {
+pub struct LoadObject {
     /// Its name in the experiment; nothing for memory without a file.
     pub name: Option<String>,
     /// What it is.
@@ -50,15 +53,15 @@ pub struct Object {
     /// Was it asked for?
     asked: bool,
     /// How its frames are left.
-    pub table: Table,
+    pub table: UnwindTableState,
     /// Why it has no table, where that is no matter of course.
     pub refusal: Option<String>,
 }
 
-impl Object {
-    fn new(name: Option<String>, backing: Backing, mapping: &Mapping) -> Object {
+impl LoadObject {
+    fn new(name: Option<String>, backing: Backing, mapping: &Mapping) -> LoadObject {
         let path = OsStr::from_bytes(modules::without_mark(&mapping.file.path));
-        Object {
+        LoadObject {
             name,
             backing,
             path: path.into(),
@@ -66,7 +69,7 @@ impl Object {
             root: None,
             followed: false,
             asked: false,
-            table: Table::None,
+            table: UnwindTableState::None,
             refusal: None,
         }
     }
@@ -74,18 +77,18 @@ impl Object {
 
 /// How frames in an object are left.
 #[derive(Clone, Debug)]
-pub enum Table {
+pub enum UnwindTableState {
     /// By frame pointer: there is no table, and there will be none.
     None,
     /// By a table that is being made.
     Pending,
     /// By this.
-    Ready(Arc<Module>),
+    Ready(Arc<UnwindInfo>),
 }
 
 /// How objects got their tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct TableCounts {
+pub struct UnwindTableCounts {
     /// Tables made of the files.
     pub built: u64,
     /// Tables from the cache on disk.
@@ -103,39 +106,39 @@ pub struct TableCounts {
 /// Whoever archives them, and what is asked of it.
 #[derive(Debug)]
 struct Archive {
-    archivist: Archivist,
+    archiver: Archiver,
     used_only: bool,
     /// Of how many objects the content is kept, and of how many it may be.
     kept: usize,
-    most_kept: usize,
+    max_kept: usize,
     /// Where stacks were seen in them.
     positions: HashMap<ObjectId, BTreeSet<u64>>,
 }
 
 /// All load objects of a run.
 #[derive(Debug)]
-pub struct Objects {
-    builder: Builder,
+pub struct LoadObjects {
+    builder: TableBuilder,
     names: ObjectNames,
-    objects: Vec<Object>,
+    objects: Vec<LoadObject>,
     described: HashMap<MappedFile, ObjectId>,
     opened: HashMap<(u64, u64), ObjectId>,
-    rules: Vec<[u8; Rule::SIZE]>,
+    rules: Vec<[u8; UnwindRule::SIZE]>,
     vdso: Option<ObjectId>,
     archive: Option<Archive>,
-    patience: Patience,
+    opener: TimedOpener,
     /// Sums over all of them.
-    pub counts: TableCounts,
+    pub counts: UnwindTableCounts,
 }
 
-impl Objects {
+impl LoadObjects {
     /// None yet. Begins the thread that makes tables.
     ///
     /// # Errors
     /// When there is no thread to be had.
-    pub fn new(cache: Option<Cache>) -> io::Result<Objects> {
-        Ok(Objects {
-            builder: Builder::start(cache)?,
+    pub fn new(cache: Option<TableCache>) -> io::Result<LoadObjects> {
+        Ok(LoadObjects {
+            builder: TableBuilder::start(cache)?,
             names: ObjectNames::new(),
             objects: Vec::new(),
             described: HashMap::new(),
@@ -143,8 +146,8 @@ impl Objects {
             rules: Vec::new(),
             vdso: None,
             archive: None,
-            patience: Patience::default(),
-            counts: TableCounts::default(),
+            opener: TimedOpener::default(),
+            counts: UnwindTableCounts::default(),
         })
     }
 
@@ -155,12 +158,12 @@ impl Objects {
 
     /// From here on objects are archived: those that followed processes map, or with `used_only`
     /// those in which stacks of theirs were seen. At most so many files are open for it at once.
-    pub fn archive_by(&mut self, archivist: Archivist, used_only: bool, most_kept: usize) {
+    pub fn archive_by(&mut self, archiver: Archiver, used_only: bool, max_kept: usize) {
         self.archive = Some(Archive {
-            archivist,
+            archiver,
             used_only,
             kept: 0,
-            most_kept,
+            max_kept,
             positions: HashMap::new(),
         });
     }
@@ -169,21 +172,21 @@ impl Objects {
     #[must_use]
     pub fn wants_used(&self) -> bool {
         self.archive.as_ref().is_some_and(|archive| {
-            archive.used_only || archive.archivist.sources() == Sources::Used
+            archive.used_only || archive.archiver.sources() == SourceCopies::Used
         })
     }
 
     /// Whoever archives them.
-    pub fn archivist(&mut self) -> Option<&mut Archivist> {
-        self.archive.as_mut().map(|archive| &mut archive.archivist)
+    pub fn archiver(&mut self) -> Option<&mut Archiver> {
+        self.archive.as_mut().map(|archive| &mut archive.archiver)
     }
 
     /// What came of archiving until now, where anything is archived.
     #[must_use]
-    pub fn archived(&self) -> Option<&Account> {
+    pub fn archived(&self) -> Option<&ArchiveStats> {
         self.archive
             .as_ref()
-            .map(|archive| archive.archivist.account())
+            .map(|archive| archive.archiver.account())
     }
 
     /// A followed process maps an object. Gives it with its name; nothing for memory without a
@@ -226,7 +229,7 @@ impl Objects {
     /// A stack of a followed process was seen at this position of the file, bytes.
     pub fn used_at(&mut self, id: ObjectId, position: u64) {
         if let Some(archive) = &mut self.archive
-            && archive.archivist.sources() == Sources::Used
+            && archive.archiver.sources() == SourceCopies::Used
         {
             archive.positions.entry(id).or_default().insert(position);
         }
@@ -241,7 +244,7 @@ impl Objects {
             let object = self.objects.get(id.0 as usize);
             if let Some(name) = object.and_then(|object| object.name.as_deref()) {
                 archive
-                    .archivist
+                    .archiver
                     .ask_lines(name, positions.into_iter().collect());
             }
         }
@@ -260,7 +263,7 @@ impl Objects {
         match object.content.take() {
             Some(content) => {
                 archive.kept -= 1;
-                archive.archivist.ask(Wish {
+                archive.archiver.ask(ArchiveRequest {
                     name,
                     path: object.path.clone(),
                     content,
@@ -272,7 +275,7 @@ impl Objects {
                     .refusal
                     .as_deref()
                     .unwrap_or("too many files are open");
-                archive.archivist.leave_out(&name, why);
+                archive.archiver.leave_out(&name, why);
             }
         }
     }
@@ -290,17 +293,17 @@ impl Objects {
 
     /// An object.
     #[must_use]
-    pub fn get(&self, id: ObjectId) -> Option<&Object> {
+    pub fn get(&self, id: ObjectId) -> Option<&LoadObject> {
         self.objects.get(id.0 as usize)
     }
 
     /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = (ObjectId, &Object)> {
+    pub fn iter(&self) -> impl Iterator<Item = (ObjectId, &LoadObject)> {
         (0..).map(ObjectId).zip(&self.objects)
     }
 
     /// Somebody else has the rows of an object's table by now, and gives them back with
-    /// [`Objects::restore_rows`] before he lets go of them. Until then its module has none.
+    /// [`LoadObjects::restore_rows`] before he lets go of them. Until then its module has none.
     pub fn release_rows(&mut self, id: ObjectId) {
         if let Some(module) = self.module(id) {
             module.table.release_rows();
@@ -308,28 +311,28 @@ impl Objects {
     }
 
     /// The rows of an object's table, back again.
-    pub fn restore_rows(&mut self, id: ObjectId, rows: Vec<Row>) {
+    pub fn restore_rows(&mut self, id: ObjectId, rows: Vec<UnwindRow>) {
         if let Some(module) = self.module(id) {
             module.table.restore_rows(rows);
         }
     }
 
-    fn module(&mut self, id: ObjectId) -> Option<&mut Module> {
+    fn module(&mut self, id: ObjectId) -> Option<&mut UnwindInfo> {
         match &mut self.objects.get_mut(id.0 as usize)?.table {
-            Table::Ready(module) => Some(Arc::make_mut(module)),
-            Table::None | Table::Pending => None,
+            UnwindTableState::Ready(module) => Some(Arc::make_mut(module)),
+            UnwindTableState::None | UnwindTableState::Pending => None,
         }
     }
 
     /// The rule of a number, encoded.
     #[must_use]
-    pub fn rule(&self, number: u16) -> Option<[u8; Rule::SIZE]> {
+    pub fn rule(&self, number: u16) -> Option<[u8; UnwindRule::SIZE]> {
         self.rules.get(usize::from(number)).copied()
     }
 
     /// All rules from a number on, encoded.
     #[must_use]
-    pub fn rules_from(&self, number: usize) -> &[[u8; Rule::SIZE]] {
+    pub fn rules_from(&self, number: usize) -> &[[u8; UnwindRule::SIZE]] {
         self.rules.get(number..).unwrap_or_default()
     }
 
@@ -357,10 +360,11 @@ impl Objects {
         self.settle(built)
     }
 
-    fn settle(&mut self, built: Vec<Built>) -> Vec<ObjectId> {
+    fn settle(&mut self, built: Vec<BuiltTable>) -> Vec<ObjectId> {
         let mut settled = Vec::new();
         for built in built {
-            self.rules.extend(built.new_rules.iter().map(Rule::encode));
+            self.rules
+                .extend(built.new_rules.iter().map(UnwindRule::encode));
             let Some(object) = self.objects.get_mut(built.id.0 as usize) else {
                 continue;
             };
@@ -373,13 +377,13 @@ impl Objects {
                     counts.text_bytes += module.summary.text;
                     counts.table_bytes += module.table.bytes() as u64;
                     object.table = match module.table.rows().is_empty() {
-                        true => Table::None,
-                        false => Table::Ready(Arc::new(module)),
+                        true => UnwindTableState::None,
+                        false => UnwindTableState::Ready(Arc::new(module)),
                     };
                 }
                 Err(error) => {
                     self.counts.failed += 1;
-                    object.table = Table::None;
+                    object.table = UnwindTableState::None;
                     object.refusal = Some(error.to_string());
                 }
             }
@@ -394,14 +398,14 @@ impl Objects {
             Backing::Vdso => return self.meet_vdso(pid, relatives, mapping),
             Backing::File => {}
             Backing::Anonymous | Backing::Special => {
-                return self.add(Object::new(None, backing, mapping));
+                return self.add(LoadObject::new(None, backing, mapping));
             }
         }
         let path = Path::new(OsStr::from_bytes(&mapping.file.path));
         let directory = path.parent().unwrap_or(path);
         let (family, wanted) = (relatives.to_vec(), mapping.clone());
         let opened = self
-            .patience
+            .opener
             .ask(directory, move || open(pid, &family, &wanted))
             .unwrap_or_else(|unanswered| Err(unanswered.to_string()));
         let (file, inode) = match opened {
@@ -409,9 +413,9 @@ impl Objects {
             Err(error) => {
                 self.counts.failed += 1;
                 let name = Some(self.names.name_of(&mapping.file).to_owned());
-                return self.add(Object {
+                return self.add(LoadObject {
                     refusal: Some(error),
-                    ..Object::new(name, backing, mapping)
+                    ..LoadObject::new(name, backing, mapping)
                 });
             }
         };
@@ -419,7 +423,7 @@ impl Objects {
             return *known;
         }
         let name = Some(self.names.name_of(&mapping.file).to_owned());
-        let id = self.add(Object::new(name, backing, mapping));
+        let id = self.add(LoadObject::new(name, backing, mapping));
         self.opened.insert(inode, id);
         if self.keeps() {
             let copy = file.try_clone();
@@ -440,10 +444,10 @@ impl Objects {
             .into_iter()
             .find_map(|pid| modules::vdso(proc, pid, mapping).ok())
             .or_else(|| modules::own_vdso(proc, mapping).ok());
-        let id = self.add(Object {
+        let id = self.add(LoadObject {
             // Without its bytes there is nothing to archive, and another process may have them.
             asked: bytes.is_none(),
-            ..Object::new(Some(VDSO.to_owned()), Backing::Vdso, mapping)
+            ..LoadObject::new(Some(VDSO.to_owned()), Backing::Vdso, mapping)
         });
         if let Some(bytes) = bytes {
             self.vdso = Some(id);
@@ -457,7 +461,7 @@ impl Objects {
 
     fn keeps(&self) -> bool {
         let archive = self.archive.as_ref();
-        archive.is_some_and(|archive| archive.kept < archive.most_kept)
+        archive.is_some_and(|archive| archive.kept < archive.max_kept)
     }
 
     fn keep(&mut self, id: ObjectId, content: Option<ElfSource>) {
@@ -471,12 +475,12 @@ impl Objects {
 
     fn ask(&mut self, id: ObjectId, source: ElfSource) {
         if let Some(object) = self.objects.get_mut(id.0 as usize) {
-            object.table = Table::Pending;
+            object.table = UnwindTableState::Pending;
             self.builder.ask(id, source);
         }
     }
 
-    fn add(&mut self, object: Object) -> ObjectId {
+    fn add(&mut self, object: LoadObject) -> ObjectId {
         let id = ObjectId(self.objects.len() as u32);
         self.objects.push(object);
         id

@@ -1,15 +1,15 @@
 //! From "a process mapped a file" to that file's unwind table, off the hot path.
 //!
-//! [`open()`] finds the file behind a mapping, [`Builder`] makes its table in a thread of its own,
-//! [`Cache`] keeps tables on disk for the next run.
+//! [`open()`] finds the file behind a mapping, [`TableBuilder`] makes its table in a thread of its own,
+//! [`TableCache`] keeps tables on disk for the next run.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
 //! use user_collector::elf::ElfSource;
-//! use user_collector::objects::{Builder, ObjectId};
+//! use user_collector::objects::{TableBuilder, ObjectId};
 //!
-//! let mut builder = Builder::start(None)?;
+//! let mut builder = TableBuilder::start(None)?;
 //! let file = std::fs::File::open(std::env::current_exe()?)?;
 //! builder.ask(ObjectId(0), ElfSource::File(file));
 //! let mut rules = Vec::new();
@@ -31,7 +31,7 @@
 //! What it does not hold off: a file system that does not answer. A file on a dead NFS server holds
 //! up whoever reads it, as it does the process that runs it: [`open()`] its caller, for the few
 //! pieces that prove a file to be the one, which therefore is to be asked with
-//! [`Patience`](crate::files::Patience); and the builder, for all that come later. Nobody waits
+//! [`TimedOpener`](crate::files::TimedOpener); and the builder, for all that come later. Nobody waits
 //! for that.
 
 mod backing;
@@ -43,8 +43,10 @@ mod table_builder;
 mod table_cache;
 
 pub use backing::{Backing, backing, without_mark};
-pub use load_objects::{Object, Objects, Table, TableCounts, VDSO};
+pub use load_objects::{LoadObject, LoadObjects, UnwindTableCounts, UnwindTableState, VDSO};
 pub use names::ObjectNames;
-pub use open::{MAX_FILE, MAX_VDSO, OpenError, Opened, Way, open, own_vdso, vdso};
-pub use table_builder::{BuildError, Builder, Built, Module, ObjectId};
-pub use table_cache::{Cache, CacheError};
+pub use open::{
+    FoundBy, MAX_OBJECT_FILE_BYTES, MAX_VDSO_BYTES, OpenError, OpenedFile, open, own_vdso, vdso,
+};
+pub use table_builder::{BuiltTable, ObjectId, TableBuildError, TableBuilder, UnwindInfo};
+pub use table_cache::{TableCache, TableCacheError};

@@ -17,18 +17,18 @@ use crate::objects::without_mark;
 use crate::space::MappedFile;
 
 /// Longest name, bytes.
-const LONGEST: usize = 4096;
+const MAX_NAME_BYTES: usize = 4096;
 /// So many hexadecimal digits of a build id are shown, as in short names of commits.
-const SHOWN_ID: usize = 4;
+const SHOWN_BUILD_ID_BYTES: usize = 4;
 
 /// What makes a file another one: its path, and its build id or, without, what the kernel tells of
 /// its place.
-type Key = (Box<[u8]>, Box<[u8]>, (u64, u64, u64));
+type FileKey = (Box<[u8]>, Box<[u8]>, (u64, u64, u64));
 
 /// The names that were given, for the whole run.
 #[derive(Clone, Debug, Default)]
 pub struct ObjectNames {
-    names: HashMap<Key, String>,
+    names: HashMap<FileKey, String>,
     /// Their names in `archives/`.
     taken: HashSet<String>,
 }
@@ -76,7 +76,7 @@ impl ObjectNames {
         let id: String = file
             .build_id
             .iter()
-            .take(SHOWN_ID)
+            .take(SHOWN_BUILD_ID_BYTES)
             .map(|byte| format!("{byte:02x}"))
             .collect();
         let with_id = (!id.is_empty()).then(|| format!("{path} (build id {id})"));
@@ -106,8 +106,10 @@ fn safe(path: &[u8]) -> String {
     if behind.as_str().starts_with("Unresolvable") {
         name.insert(0, '_');
     }
-    if name.len() > LONGEST {
-        let end = (0..=LONGEST).rev().find(|end| name.is_char_boundary(*end));
+    if name.len() > MAX_NAME_BYTES {
+        let end = (0..=MAX_NAME_BYTES)
+            .rev()
+            .find(|end| name.is_char_boundary(*end));
         name.truncate(end.unwrap_or(0));
     }
     name
@@ -165,7 +167,7 @@ mod tests {
         let long = ObjectNames::new()
             .name_of(&file("é".repeat(9000).as_bytes(), &[], 1))
             .len();
-        assert!(long <= LONGEST);
+        assert!(long <= MAX_NAME_BYTES);
     }
 
     #[test]

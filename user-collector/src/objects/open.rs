@@ -41,14 +41,14 @@ use crate::files::openat2;
 use crate::space::{MappedFile, Mapping};
 
 /// Largest file that is opened, bytes.
-pub const MAX_FILE: u64 = 1 << 30;
+pub const MAX_OBJECT_FILE_BYTES: u64 = 1 << 30;
 
 /// Most bytes that are read of a vDSO. It has 4 to 16 KiB.
-pub const MAX_VDSO: u64 = 64 << 10;
+pub const MAX_VDSO_BYTES: u64 = 64 << 10;
 
 /// How a file was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
+pub enum FoundBy {
     /// By the mapping.
     MapFiles,
     /// By its path in the process's own root.
@@ -59,13 +59,13 @@ pub enum Way {
 
 /// The file behind a mapping.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedFile {
     /// Open for reading.
     pub file: File,
     /// The file's own build id; empty when it has none.
     pub build_id: Box<[u8]>,
     /// How it was found.
-    pub way: Way,
+    pub way: FoundBy,
 }
 
 /// Why a file can't be had.
@@ -112,7 +112,7 @@ pub enum OpenError {
     },
 
     /// It is larger than any program.
-    #[error("{}: {size} bytes, more than {MAX_FILE}", path.display())]
+    #[error("{}: {size} bytes, more than {MAX_OBJECT_FILE_BYTES}", path.display())]
     TooLarge {
         /// Where it is.
         path: PathBuf,
@@ -181,7 +181,7 @@ impl OpenError {
 /// # Errors
 /// The mapping has no file, or the file can't be found, is not the one that was mapped, or is not
 /// to be read.
-pub fn open(proc: &Path, pid: u32, mapping: &Mapping) -> Result<Opened, OpenError> {
+pub fn open(proc: &Path, pid: u32, mapping: &Mapping) -> Result<OpenedFile, OpenError> {
     let path = &*mapping.file.path;
     match backing(path) {
         Backing::File => {}
@@ -194,13 +194,13 @@ pub fn open(proc: &Path, pid: u32, mapping: &Mapping) -> Result<Opened, OpenErro
     let range = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
     let mut failed = OpenError::Gone { path: shown(path) };
     let held = Held::at(process.join(range), OFlag::empty());
-    match held.and_then(|held| held.open(mapping, Way::MapFiles)) {
+    match held.and_then(|held| held.open(mapping, FoundBy::MapFiles)) {
         Ok(opened) => return Ok(opened),
         Err(error) => failed = failed.or(error),
     }
     let roots = [
-        (process.join("root"), Way::Root),
-        (PathBuf::from("/"), Way::Path),
+        (process.join("root"), FoundBy::Root),
+        (PathBuf::from("/"), FoundBy::Path),
     ];
     for (root, way) in roots {
         let root = match Held::at(root, OFlag::O_DIRECTORY) {
@@ -221,7 +221,7 @@ pub fn open(proc: &Path, pid: u32, mapping: &Mapping) -> Result<Opened, OpenErro
     Err(failed)
 }
 
-/// The bytes of a process's vDSO: no file has them. At most [`MAX_VDSO`] are read.
+/// The bytes of a process's vDSO: no file has them. At most [`MAX_VDSO_BYTES`] are read.
 ///
 /// All processes of one kernel and class have the same.
 ///
@@ -229,7 +229,10 @@ pub fn open(proc: &Path, pid: u32, mapping: &Mapping) -> Result<Opened, OpenErro
 /// The process is gone, its memory must not be read, or there is nothing at these addresses.
 pub fn vdso(proc: &Path, pid: u32, mapping: &Mapping) -> io::Result<Vec<u8>> {
     let memory = File::open(proc.join(pid.to_string()).join("mem"))?;
-    let length = mapping.end.saturating_sub(mapping.start).min(MAX_VDSO);
+    let length = mapping
+        .end
+        .saturating_sub(mapping.start)
+        .min(MAX_VDSO_BYTES);
     let mut bytes = vec![0; length as usize];
     memory.read_exact_at(&mut bytes, mapping.start)?;
     Ok(bytes)
@@ -290,7 +293,7 @@ impl Held {
     }
 
     /// Opens it if it is a regular file, and the one that was mapped.
-    fn open(self, mapping: &Mapping, way: Way) -> Result<Opened, OpenError> {
+    fn open(self, mapping: &Mapping, way: FoundBy) -> Result<OpenedFile, OpenError> {
         let Held { fd, path } = self;
         let io = |source| OpenError::Io {
             path: path.clone(),
@@ -302,7 +305,7 @@ impl Held {
             let what = kind(metadata.file_type());
             return Err(OpenError::NotRegular { path, what });
         }
-        if metadata.len() > MAX_FILE {
+        if metadata.len() > MAX_OBJECT_FILE_BYTES {
             let size = metadata.len();
             return Err(OpenError::TooLarge { path, size });
         }
@@ -318,11 +321,11 @@ impl Held {
         match is_same(&mapping.file, &build_id, &metadata) {
             Some(true) => {}
             // Addresses say more than device numbers, but may be another program's by now.
-            _ if way == Way::MapFiles && mapping.file.build_id.is_empty() => {}
+            _ if way == FoundBy::MapFiles && mapping.file.build_id.is_empty() => {}
             Some(false) => return Err(OpenError::Replaced { path: mapped() }),
             None => return Err(OpenError::Unknown { path: mapped() }),
         }
-        Ok(Opened {
+        Ok(OpenedFile {
             file,
             build_id,
             way,

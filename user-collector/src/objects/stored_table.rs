@@ -10,47 +10,49 @@
 //! | 32 | the key: BLAKE3 of all that the table was made of |
 //! | 7 × 8 | the summary: `text`, `fdes`, `bad_fdes`, `malformed_fdes`, `elsewhere`, `overlapped`, `unread` |
 //! | 3 × 4 | numbers of rules, pages and rows |
-//! | 16 each | rules, as [`Rule::encode`] has them |
+//! | 16 each | rules, as [`UnwindRule::encode`] has them |
 //! | 12 each | pages: number, start, end |
 //! | 4 each | rows: low, and the place of the rule in this file's list |
 //!
 //! Rules have other numbers in each run, so a file has a list of its own. Nothing is taken from a
-//! file on trust: what is not a table by the rules of [`Table`] is no table.
+//! file on trust: what is not a table by the rules of [`UnwindTable`] is no table.
 
 use std::collections::HashMap;
 
 use crate::unwind::{
-    Frames, MAX_PAGES, MAX_ROWS, Page, Row, RowCounts, Rule, Rules, Sections, Summary, Table,
+    FrameInfo, MAX_PAGES, MAX_ROWS, RowCounts, TablePage, TableSummary, UnwindRow, UnwindRule,
+    UnwindRules, UnwindSections, UnwindTable,
 };
 
 const MAGIC: &[u8; 8] = b"kcunwind";
 /// To be raised with any change of the format, and of the unwinder's that makes another table of
 /// the same section: it is also part of the key.
-const VERSION: u32 = 4;
+const FORMAT_VERSION: u32 = 4;
 /// Bytes before those that the checksum is of.
-const HEAD: usize = 8 + 4 + 32;
+const HEADER_BYTES: usize = 8 + 4 + 32;
 
 /// Largest file of a table, bytes.
-pub(super) const MAX_STORED: u64 =
-    (HEAD + 32 + 7 * 8 + 3 * 4 + (Rule::SIZE << 16) + 12 * MAX_PAGES + 4 * MAX_ROWS) as u64;
+pub(super) const MAX_STORED_BYTES: u64 =
+    (HEADER_BYTES + 32 + 7 * 8 + 3 * 4 + (UnwindRule::SIZE << 16) + 12 * MAX_PAGES + 4 * MAX_ROWS)
+        as u64;
 
 /// What a table was made of, all of it. Whoever makes a file with the build id of another gets a
 /// table of his own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key([u8; 32]);
+pub(super) struct TableKey([u8; 32]);
 
-impl Key {
-    pub(super) fn of(sections: &Sections<'_>) -> Key {
+impl TableKey {
+    pub(super) fn of(sections: &UnwindSections<'_>) -> TableKey {
         let mut hasher = blake3::Hasher::new();
         hasher.update(concat!("kcollect unwind table ", env!("CARGO_PKG_VERSION")).as_bytes());
         let (kind, address, data) = match &sections.frames {
-            Frames::None => (0, 0, &[][..]),
-            Frames::Eh { data, address } => (1, *address, *data),
-            Frames::Debug { data } => (2, 0, &**data),
+            FrameInfo::None => (0, 0, &[][..]),
+            FrameInfo::Eh { data, address } => (1, *address, *data),
+            FrameInfo::Debug { data } => (2, 0, &**data),
         };
-        let machine = u64::from(Table::MACHINE);
+        let machine = u64::from(UnwindTable::MACHINE);
         let ranges = sections.executable.len() as u64;
-        let version = u64::from(VERSION);
+        let version = u64::from(FORMAT_VERSION);
         for number in [
             version,
             machine,
@@ -68,7 +70,7 @@ impl Key {
         }
         // Last, so that it needs no length.
         hasher.update(data);
-        Key(hasher.finalize().into())
+        TableKey(hasher.finalize().into())
     }
 
     /// In hexadecimal.
@@ -77,28 +79,33 @@ impl Key {
     }
 }
 
-/// The bytes of a table; nothing where it says [`Rules::FULL`], which is true of one run only.
-pub(super) fn encode(key: Key, table: &Table, summary: &Summary, rules: &Rules) -> Option<Vec<u8>> {
+/// The bytes of a table; nothing where it says [`UnwindRules::FULL`], which is true of one run only.
+pub(super) fn encode(
+    key: TableKey,
+    table: &UnwindTable,
+    summary: &TableSummary,
+    rules: &UnwindRules,
+) -> Option<Vec<u8>> {
     let mut own = HashMap::new();
     let mut list = Vec::new();
     for row in table.rows() {
-        if row.rule == Rules::FULL {
+        if row.rule == UnwindRules::FULL {
             return None;
         }
         let rule = rules.get(row.rule)?;
         own.entry(row.rule).or_insert_with(|| {
             list.extend_from_slice(&rule.encode());
             // As many as there are numbers, and no number comes twice.
-            (list.len() / Rule::SIZE - 1) as u16
+            (list.len() / UnwindRule::SIZE - 1) as u16
         });
     }
     let (pages, rows) = (table.pages(), table.rows());
     // Of a compiler's libraries this is megabytes: there is one copy, and it never moves.
-    let length = HEAD + 32 + 7 * 8 + 3 * 4 + list.len() + 12 * pages.len() + 4 * rows.len();
+    let length = HEADER_BYTES + 32 + 7 * 8 + 3 * 4 + list.len() + 12 * pages.len() + 4 * rows.len();
     let mut bytes = Vec::with_capacity(length);
     bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.resize(HEAD, 0);
+    bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+    bytes.resize(HEADER_BYTES, 0);
     bytes.extend_from_slice(&key.0);
     for number in numbers(&mut summary.clone()) {
         bytes.extend_from_slice(&number.to_le_bytes());
@@ -116,42 +123,47 @@ pub(super) fn encode(key: Key, table: &Table, summary: &Summary, rules: &Rules) 
         bytes.extend_from_slice(&row.low.to_le_bytes());
         bytes.extend_from_slice(&own.get(&row.rule)?.to_le_bytes());
     }
-    let checksum = blake3::hash(&bytes[HEAD..]);
-    bytes[HEAD - 32..HEAD].copy_from_slice(checksum.as_bytes());
+    let checksum = blake3::hash(&bytes[HEADER_BYTES..]);
+    bytes[HEADER_BYTES - 32..HEADER_BYTES].copy_from_slice(checksum.as_bytes());
     Some(bytes)
 }
 
 /// The table of some bytes, its rules numbered anew; nothing where they are not the table of this
 /// key.
-pub(super) fn decode(mut bytes: &[u8], key: Key, rules: &mut Rules) -> Option<(Table, Summary)> {
+pub(super) fn decode(
+    mut bytes: &[u8],
+    key: TableKey,
+    rules: &mut UnwindRules,
+) -> Option<(UnwindTable, TableSummary)> {
     let bytes = &mut bytes;
     let head = (take::<8>(bytes)?, take(bytes).map(u32::from_le_bytes)?);
     let checksum = take::<32>(bytes)?;
-    if head != (*MAGIC, VERSION) || blake3::hash(bytes) != checksum || take(bytes)? != key.0 {
+    if head != (*MAGIC, FORMAT_VERSION) || blake3::hash(bytes) != checksum || take(bytes)? != key.0
+    {
         return None;
     }
-    let mut summary = Summary::default();
+    let mut summary = TableSummary::default();
     for number in numbers(&mut summary) {
         *number = u64::from_le_bytes(take(bytes)?);
     }
     let mut count = || take(bytes).map(|count| u32::from_le_bytes(count) as usize);
     let counts = (count()?, count()?, count()?);
-    let list = many::<{ Rule::SIZE }>(bytes, counts.0)?;
+    let list = many::<{ UnwindRule::SIZE }>(bytes, counts.0)?;
     let pages = many::<12>(bytes, counts.1)?;
     let rows = many::<4>(bytes, counts.2)?;
     if !bytes.is_empty() {
         return None;
     }
-    let list: Option<Vec<Rule>> = list.iter().map(Rule::decode).collect();
+    let list: Option<Vec<UnwindRule>> = list.iter().map(UnwindRule::decode).collect();
     let own: Vec<u16> = list?.into_iter().map(|rule| rules.number(rule)).collect();
     let row = |&[l, ow, r, ule]: &[u8; 4]| {
         let rule = *own.get(usize::from(u16::from_le_bytes([r, ule])))?;
         let low = u16::from_le_bytes([l, ow]);
-        Some(Row { low, rule })
+        Some(UnwindRow { low, rule })
     };
     let page = |mut bytes: &[u8]| {
         let mut number = || take(&mut bytes).map(u32::from_le_bytes);
-        Some(Page {
+        Some(TablePage {
             number: number()?,
             start: number()?,
             end: number()?,
@@ -159,13 +171,13 @@ pub(super) fn decode(mut bytes: &[u8], key: Key, rules: &mut Rules) -> Option<(T
     };
     let pages = pages.iter().map(|bytes| page(bytes)).collect::<Option<_>>();
     let rows = rows.iter().map(row).collect::<Option<_>>();
-    let table = Table::of_parts(pages?, rows?)?;
+    let table = UnwindTable::of_parts(pages?, rows?)?;
     summary.rows = RowCounts::of(&table, rules);
     Some((table, summary))
 }
 
 /// What is kept of a summary; the counts of rows are made of the rows.
-fn numbers(summary: &mut Summary) -> [&mut u64; 7] {
+fn numbers(summary: &mut TableSummary) -> [&mut u64; 7] {
     [
         &mut summary.text,
         &mut summary.fdes,
@@ -207,19 +219,19 @@ mod tests {
     }
 
     struct Made {
-        key: Key,
-        table: Table,
-        summary: Summary,
-        rules: Rules,
+        key: TableKey,
+        table: UnwindTable,
+        summary: TableSummary,
+        rules: UnwindRules,
     }
 
     fn made() -> Made {
         let file = file();
-        let sections = Sections::of_elf(file.as_slice()).unwrap();
-        let mut rules = Rules::new();
-        let (table, summary) = Table::of_sections(&sections, &mut rules).unwrap();
+        let sections = UnwindSections::of_elf(file.as_slice()).unwrap();
+        let mut rules = UnwindRules::new();
+        let (table, summary) = UnwindTable::of_sections(&sections, &mut rules).unwrap();
         Made {
-            key: Key::of(&sections),
+            key: TableKey::of(&sections),
             table,
             summary,
             rules,
@@ -231,8 +243,8 @@ mod tests {
     }
 
     fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
-        let checksum = blake3::hash(&bytes[HEAD..]);
-        bytes[12..HEAD].copy_from_slice(checksum.as_bytes());
+        let checksum = blake3::hash(&bytes[HEADER_BYTES..]);
+        bytes[12..HEADER_BYTES].copy_from_slice(checksum.as_bytes());
         bytes
     }
 
@@ -240,9 +252,9 @@ mod tests {
     #[test]
     fn the_same_table_in_another_run() {
         let made = made();
-        let mut rules = Rules::new();
+        let mut rules = UnwindRules::new();
         for why in [Unsupported::Offset, Unsupported::CfaRegister] {
-            rules.number(Rule::Unsupported(why));
+            rules.number(UnwindRule::Unsupported(why));
         }
         let (table, summary) = decode(&stored(&made), made.key, &mut rules).unwrap();
         assert_eq!(summary, made.summary);
@@ -262,30 +274,30 @@ mod tests {
 
     #[test]
     fn an_empty_table() {
-        let sections = Sections {
-            frames: Frames::None,
+        let sections = UnwindSections {
+            frames: FrameInfo::None,
             text: 0,
             got: 0,
             executable: Vec::new(),
             go: None,
         };
-        let (key, empty) = (Key::of(&sections), Table::default());
-        let mut rules = Rules::new();
-        let bytes = encode(key, &empty, &Summary::default(), &rules).unwrap();
+        let (key, empty) = (TableKey::of(&sections), UnwindTable::default());
+        let mut rules = UnwindRules::new();
+        let bytes = encode(key, &empty, &TableSummary::default(), &rules).unwrap();
         assert_eq!(bytes.len(), 144);
         let found = decode(&bytes, key, &mut rules);
-        assert_eq!(found, Some((empty, Summary::default())));
+        assert_eq!(found, Some((empty, TableSummary::default())));
     }
 
     #[test]
     fn what_is_true_of_one_run_is_not_kept() {
         let made = made();
-        let mut rules = Rules::new();
+        let mut rules = UnwindRules::new();
         for offset in 0..70_000_u32 {
-            let mut bytes = [0; Rule::SIZE];
+            let mut bytes = [0; UnwindRule::SIZE];
             bytes[..4].copy_from_slice(&offset.to_le_bytes());
             bytes[10] = 3;
-            rules.number(Rule::decode(&bytes).unwrap());
+            rules.number(UnwindRule::decode(&bytes).unwrap());
         }
         let full = decode(&stored(&made), made.key, &mut rules);
         let (table, summary) = full.unwrap();
@@ -296,51 +308,51 @@ mod tests {
     #[test]
     fn the_key_is_of_all_that_is_read() {
         let data: &'static [u8] = &[1, 2, 3];
-        let base = || Sections {
-            frames: Frames::Eh { data, address: 1 },
+        let base = || UnwindSections {
+            frames: FrameInfo::Eh { data, address: 1 },
             text: 2,
             got: 3,
             executable: vec![4..5, 6..7],
             go: None,
         };
-        let eh = |data, address| Frames::Eh { data, address };
-        let changes: [fn(&mut Sections<'static>); 6] = [
+        let eh = |data, address| FrameInfo::Eh { data, address };
+        let changes: [fn(&mut UnwindSections<'static>); 6] = [
             |sections| sections.text = 0,
             |sections| sections.got = 0,
             |sections| sections.executable[1].end = 8,
             |sections| sections.executable.truncate(1),
-            |sections| sections.frames = Frames::None,
+            |sections| sections.frames = FrameInfo::None,
             |sections| {
-                sections.frames = Frames::Debug {
+                sections.frames = FrameInfo::Debug {
                     data: vec![1, 2, 3].into(),
                 }
             },
         ];
-        let mut keys = vec![Key::of(&base())];
+        let mut keys = vec![TableKey::of(&base())];
         for frames in [eh(data, 9), eh(&data[..2], 1), eh(&[1, 2, 4], 1)] {
-            keys.push(Key::of(&Sections { frames, ..base() }));
+            keys.push(TableKey::of(&UnwindSections { frames, ..base() }));
         }
         for change in changes {
-            let mut sections = Sections {
-                frames: Frames::Eh {
+            let mut sections = UnwindSections {
+                frames: FrameInfo::Eh {
                     data: &[1, 2, 3],
                     address: 1,
                 },
                 ..base()
             };
             change(&mut sections);
-            keys.push(Key::of(&sections));
+            keys.push(TableKey::of(&sections));
         }
-        let different: std::collections::HashSet<String> = keys.iter().map(Key::hex).collect();
+        let different: std::collections::HashSet<String> = keys.iter().map(TableKey::hex).collect();
         assert_eq!(different.len(), keys.len());
-        assert_eq!(Key::of(&base()), keys[0]);
+        assert_eq!(TableKey::of(&base()), keys[0]);
     }
 
     #[test]
     fn only_its_own_key() {
         let made = made();
-        let other = Key(*blake3::hash(b"other").as_bytes());
-        assert_eq!(decode(&stored(&made), other, &mut Rules::new()), None);
+        let other = TableKey(*blake3::hash(b"other").as_bytes());
+        assert_eq!(decode(&stored(&made), other, &mut UnwindRules::new()), None);
     }
 
     proptest! {
@@ -352,7 +364,7 @@ mod tests {
             let mut bytes = stored(&made);
             let place = place.index(bytes.len());
             bytes[place] ^= change;
-            prop_assert_eq!(decode(&bytes, made.key, &mut Rules::new()), None);
+            prop_assert_eq!(decode(&bytes, made.key, &mut UnwindRules::new()), None);
         }
 
         #[test]
@@ -360,10 +372,10 @@ mod tests {
             let made = made();
             let bytes = stored(&made);
             let cut = &bytes[..length.index(bytes.len())];
-            prop_assert_eq!(decode(cut, made.key, &mut Rules::new()), None);
-            if cut.len() > HEAD {
+            prop_assert_eq!(decode(cut, made.key, &mut UnwindRules::new()), None);
+            if cut.len() > HEADER_BYTES {
                 let cut = with_checksum(cut.to_vec());
-                prop_assert_eq!(decode(&cut, made.key, &mut Rules::new()), None);
+                prop_assert_eq!(decode(&cut, made.key, &mut UnwindRules::new()), None);
             }
         }
 
@@ -377,14 +389,14 @@ mod tests {
             let mut bytes = stored(&made);
             let end = if in_head { 144 + 64 } else { bytes.len() };
             for (place, byte) in changes {
-                let place = HEAD + 32 + place.index(end - HEAD - 32);
+                let place = HEADER_BYTES + 32 + place.index(end - HEADER_BYTES - 32);
                 bytes[place] = byte;
             }
-            let mut rules = Rules::new();
+            let mut rules = UnwindRules::new();
             if let Some((table, _)) = decode(&with_checksum(bytes), made.key, &mut rules) {
                 let (pages, rows) = (table.pages().to_vec(), table.rows().to_vec());
                 prop_assert!(rows.iter().all(|row| rules.get(row.rule).is_some()));
-                prop_assert_eq!(Table::of_parts(pages, rows), Some(table));
+                prop_assert_eq!(UnwindTable::of_parts(pages, rows), Some(table));
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The thread that makes unwind tables.
 //!
 //! It is one thread, of low priority: tables are wanted soon, and never at the cost of what is
-//! measured. Whoever asks never waits for it. It owns the [`Rules`], so that a rule has one number
-//! in all tables; who asks keeps a copy, which grows by [`Built::new_rules`].
+//! measured. Whoever asks never waits for it. It owns the [`UnwindRules`], so that a rule has one number
+//! in all tables; who asks keeps a copy, which grows by [`BuiltTable::new_rules`].
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use nix::unistd::{Pid, gettid};
 use object::read::{ReadCache, ReadCacheOps};
 
-use super::stored_table::Key;
-use super::table_cache::Cache;
+use super::stored_table::TableKey;
+use super::table_cache::TableCache;
 use crate::elf::{ElfFile, ElfLimits, ElfSource, LoadSegment, build_id, load_segments};
-use crate::unwind::{self, Rule, Rules, Sections, Summary, Table};
+use crate::unwind::{self, TableSummary, UnwindRule, UnwindRules, UnwindSections, UnwindTable};
 
 /// A file, by the number that who asks has for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,11 +26,11 @@ pub struct ObjectId(pub u32);
 
 /// What is known of an ELF file, for unwinding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Module {
+pub struct UnwindInfo {
     /// Its unwind table.
-    pub table: Table,
+    pub table: UnwindTable,
     /// The account of the table.
-    pub summary: Summary,
+    pub summary: TableSummary,
     /// What is mapped of it, as the file orders it.
     pub segments: Vec<LoadSegment>,
     /// The file's own build id; empty when it has none.
@@ -39,8 +39,8 @@ pub struct Module {
     pub from_cache: bool,
 }
 
-impl Module {
-    /// The address that a place in the file is linked for, where [`Table`] knows it; nothing where
+impl UnwindInfo {
+    /// The address that a place in the file is linked for, where [`UnwindTable`] knows it; nothing where
     /// it is not loaded.
     ///
     /// A mapping begins with a page, and a segment may begin within it: the page's start has an
@@ -60,7 +60,7 @@ impl Module {
 /// Why there is no table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum BuildError {
+pub enum TableBuildError {
     /// The file is none that has one.
     #[error(transparent)]
     Unwind(#[from] unwind::UnwindError),
@@ -81,17 +81,17 @@ pub enum BuildError {
     Ended,
 }
 
-/// The answer to [`Builder::ask`].
+/// The answer to [`TableBuilder::ask`].
 #[derive(Debug)]
-pub struct Built {
+pub struct BuiltTable {
     /// The file.
     pub id: ObjectId,
     /// What became of it.
-    pub module: Result<Module, BuildError>,
+    pub module: Result<UnwindInfo, TableBuildError>,
     /// The rules that came since the last answer, in the order of their numbers. All answers'
-    /// rules, one after the other, are [`Rules::as_slice`], from number 0 on. To be kept also where
+    /// rules, one after the other, are [`UnwindRules::as_slice`], from number 0 on. To be kept also where
     /// there is no module.
-    pub new_rules: Vec<Rule>,
+    pub new_rules: Vec<UnwindRule>,
     /// How long it took.
     pub took: Duration,
 }
@@ -99,21 +99,21 @@ pub struct Built {
 /// The thread, seen from who asks. When it is dropped, the thread ends after the file at hand;
 /// nobody waits for it.
 #[derive(Debug)]
-pub struct Builder {
+pub struct TableBuilder {
     thread: Pid,
     questions: Sender<(ObjectId, ElfSource)>,
-    answers: Receiver<Built>,
+    answers: Receiver<BuiltTable>,
     /// Asked and not answered yet, in the order of the questions, which is that of the answers.
     waiting: VecDeque<ObjectId>,
 }
 
-impl Builder {
+impl TableBuilder {
     /// Starts the thread. Without a cache all tables are made anew.
     ///
     /// # Errors
     /// The system has no thread to give.
-    pub fn start(mut cache: Option<Cache>) -> io::Result<Builder> {
-        Builder::start_with(move |rules, source| match source {
+    pub fn start(mut cache: Option<TableCache>) -> io::Result<TableBuilder> {
+        TableBuilder::start_with(move |rules, source| match source {
             ElfSource::File(file) => build(ReadCache::new(file), rules, cache.as_mut()),
             ElfSource::Bytes(bytes) => {
                 build(ReadCache::new(Cursor::new(bytes)), rules, cache.as_mut())
@@ -121,9 +121,11 @@ impl Builder {
         })
     }
 
-    fn start_with<B>(mut build: B) -> io::Result<Builder>
+    fn start_with<B>(mut build: B) -> io::Result<TableBuilder>
     where
-        B: FnMut(&mut Rules, ElfSource) -> Result<Module, unwind::UnwindError> + Send + 'static,
+        B: FnMut(&mut UnwindRules, ElfSource) -> Result<UnwindInfo, unwind::UnwindError>
+            + Send
+            + 'static,
     {
         let (questions, to_do) = channel();
         let (done, answers) = channel();
@@ -131,19 +133,19 @@ impl Builder {
         let work = move || {
             // Whoever starts it waits for that.
             let _ = tell.send(gettid());
-            let mut rules = Rules::new();
+            let mut rules = UnwindRules::new();
             let mut told = 0;
             for (id, source) in to_do {
                 let started = Instant::now();
                 // At worst a rule has two numbers afterwards.
                 let built = catch_unwind(AssertUnwindSafe(|| build(&mut rules, source)));
                 let module = match built {
-                    Ok(built) => built.map_err(BuildError::Unwind),
-                    Err(panic) => Err(BuildError::Panicked {
+                    Ok(built) => built.map_err(TableBuildError::Unwind),
+                    Err(panic) => Err(TableBuildError::Panicked {
                         message: message(&*panic),
                     }),
                 };
-                let answer = Built {
+                let answer = BuiltTable {
                     id,
                     module,
                     new_rules: rules.as_slice()[told..].to_vec(),
@@ -158,7 +160,7 @@ impl Builder {
         thread::Builder::new()
             .name("unwind-tables".to_owned())
             .spawn(work)?;
-        Ok(Builder {
+        Ok(TableBuilder {
             thread: told.recv().map_err(io::Error::other)?,
             questions,
             answers,
@@ -182,7 +184,7 @@ impl Builder {
     }
 
     /// What is ready. Never waits.
-    pub fn take(&mut self) -> Vec<Built> {
+    pub fn take(&mut self) -> Vec<BuiltTable> {
         let mut ready = Vec::new();
         loop {
             match self.answers.try_recv() {
@@ -198,7 +200,7 @@ impl Builder {
 
     /// What is ready; if nothing is and something is waited for, what is ready after that long, or
     /// as soon as anything is.
-    pub fn wait(&mut self, at_most: Duration) -> Vec<Built> {
+    pub fn wait(&mut self, at_most: Duration) -> Vec<BuiltTable> {
         if self.waiting.is_empty() {
             return Vec::new();
         }
@@ -219,16 +221,16 @@ impl Builder {
         self.waiting.len()
     }
 
-    fn answered(&mut self, built: Built) -> Built {
+    fn answered(&mut self, built: BuiltTable) -> BuiltTable {
         self.waiting.pop_front();
         built
     }
 }
 
-fn ended(id: ObjectId) -> Built {
-    Built {
+fn ended(id: ObjectId) -> BuiltTable {
+    BuiltTable {
         id,
-        module: Err(BuildError::Ended),
+        module: Err(TableBuildError::Ended),
         new_rules: Vec::new(),
         took: Duration::ZERO,
     }
@@ -239,32 +241,32 @@ fn ended(id: ObjectId) -> Built {
 /// this process has for itself.
 fn build<F: ReadCacheOps>(
     mut file: ReadCache<F>,
-    rules: &mut Rules,
-    cache: Option<&mut Cache>,
-) -> Result<Module, unwind::UnwindError> {
-    let sections = Sections::of_elf(&file)?;
+    rules: &mut UnwindRules,
+    cache: Option<&mut TableCache>,
+) -> Result<UnwindInfo, unwind::UnwindError> {
+    let sections = UnwindSections::of_elf(&file)?;
     let segments = load_segments(&ElfFile::read(&file, ElfLimits::PROGRAM)?)?;
     let build_id = build_id(&file);
-    let module = |(table, summary), from_cache| Module {
+    let module = |(table, summary), from_cache| UnwindInfo {
         table,
         summary,
         segments,
         build_id: build_id.clone(),
         from_cache,
     };
-    let Some(cache) = cache.filter(|_| Cache::is_for(&sections)) else {
-        return Ok(module(Table::of_sections(&sections, rules)?, false));
+    let Some(cache) = cache.filter(|_| TableCache::is_for(&sections)) else {
+        return Ok(module(UnwindTable::of_sections(&sections, rules)?, false));
     };
-    let key = Key::of(&sections);
+    let key = TableKey::of(&sections);
     file.clear();
     if let Some(found) = cache.load(&build_id, key, rules) {
         return Ok(module(found, true));
     }
     // Whoever owns the file may have written to it since: the table's key is that of what it is
     // made of.
-    let sections = Sections::of_elf(&file)?;
-    let key = Key::of(&sections);
-    let (table, summary) = Table::of_sections(&sections, rules)?;
+    let sections = UnwindSections::of_elf(&file)?;
+    let key = TableKey::of(&sections);
+    let (table, summary) = UnwindTable::of_sections(&sections, rules)?;
     file.clear();
     cache.store(&build_id, key, (&table, &summary), rules);
     Ok(module((table, summary), false))
@@ -289,10 +291,10 @@ mod tests {
         ElfSource::File(File::open("/proc/self/exe").unwrap())
     }
 
-    fn empty() -> Module {
-        Module {
-            table: Table::default(),
-            summary: Summary::default(),
+    fn empty() -> UnwindInfo {
+        UnwindInfo {
+            table: UnwindTable::default(),
+            summary: TableSummary::default(),
             segments: Vec::new(),
             build_id: Box::default(),
             from_cache: false,
@@ -300,7 +302,7 @@ mod tests {
     }
 
     /// Waits for so many answers.
-    fn answers(builder: &mut Builder, count: usize) -> Vec<Built> {
+    fn answers(builder: &mut TableBuilder, count: usize) -> Vec<BuiltTable> {
         let mut all = Vec::new();
         while all.len() < count {
             let some = builder.wait(LONG);
@@ -313,7 +315,7 @@ mod tests {
 
     #[test]
     fn rules_of_all_answers_are_the_rules() {
-        let mut builder = Builder::start(None).unwrap();
+        let mut builder = TableBuilder::start(None).unwrap();
         assert!(builder.take().is_empty());
         assert!(builder.wait(LONG).is_empty());
         let bytes = std::fs::read("/proc/self/exe").unwrap();
@@ -329,11 +331,11 @@ mod tests {
         }
         assert_eq!(builder.waiting(), 3);
         let answers = answers(&mut builder, 3);
-        let mut expected = Rules::new();
-        let (table, summary) = Table::of_elf(&bytes, &mut expected).unwrap();
+        let mut expected = UnwindRules::new();
+        let (table, summary) = UnwindTable::of_elf(&bytes, &mut expected).unwrap();
         let ids: Vec<ObjectId> = answers.iter().map(|built| built.id).collect();
         assert_eq!(ids, [0, 1, 2].map(ObjectId));
-        let rules: Vec<Rule> = answers
+        let rules: Vec<UnwindRule> = answers
             .iter()
             .flat_map(|built| built.new_rules.clone())
             .collect();
@@ -343,7 +345,7 @@ mod tests {
         assert_eq!((&first.table, &first.summary), (&table, &summary));
         assert_eq!(
             nothing.module,
-            Err(BuildError::Unwind(ElfError::NotElf.into()))
+            Err(TableBuildError::Unwind(ElfError::NotElf.into()))
         );
         assert_eq!(again.module, Ok(first));
     }
@@ -370,10 +372,10 @@ mod tests {
 
     #[test]
     fn a_panic_is_of_one_file() {
-        let mut builder = Builder::start_with(|rules, source| match source {
+        let mut builder = TableBuilder::start_with(|rules, source| match source {
             ElfSource::File(_) => panic!("a defect"),
             ElfSource::Bytes(_) => {
-                rules.number(Rule::Unsupported(unwind::Unsupported::Offset));
+                rules.number(UnwindRule::Unsupported(unwind::Unsupported::Offset));
                 Ok(empty())
             }
         })
@@ -401,22 +403,25 @@ mod tests {
 
     #[test]
     fn the_end_of_the_thread_is_told() {
-        let mut builder = Builder::start_with(|_, _| std::panic::panic_any(Bomb)).unwrap();
+        let mut builder = TableBuilder::start_with(|_, _| std::panic::panic_any(Bomb)).unwrap();
         builder.ask(ObjectId(1), this());
         builder.ask(ObjectId(2), this());
         let ended = answers(&mut builder, 2);
         assert_eq!([ended[0].id, ended[1].id], [ObjectId(1), ObjectId(2)]);
         for built in ended {
-            assert_eq!(built.module, Err(BuildError::Ended));
+            assert_eq!(built.module, Err(TableBuildError::Ended));
         }
         builder.ask(ObjectId(3), this());
-        assert_eq!(answers(&mut builder, 1)[0].module, Err(BuildError::Ended));
+        assert_eq!(
+            answers(&mut builder, 1)[0].module,
+            Err(TableBuildError::Ended)
+        );
     }
 
     #[test]
     fn nobody_waits_for_it() {
         let (blocked, wait) = channel::<()>();
-        let mut builder = Builder::start_with(move |_, _| {
+        let mut builder = TableBuilder::start_with(move |_, _| {
             let _ = wait.recv();
             Ok(empty())
         })

@@ -16,30 +16,30 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::stored_table::{self as stored, Key, MAX_STORED};
-use crate::unwind::{Frames, Rules, Sections, Summary, Table};
+use super::stored_table::{self as stored, MAX_STORED_BYTES, TableKey};
+use crate::unwind::{FrameInfo, TableSummary, UnwindRules, UnwindSections, UnwindTable};
 
 /// Most bytes of all tables together.
-const MAX_CACHE: u64 = 256 << 20;
+const MAX_CACHE_BYTES: u64 = 256 << 20;
 
 /// What is left when there were more: room for what comes.
-const KEPT: u64 = MAX_CACHE / 4 * 3;
+const KEPT_CACHE_BYTES: u64 = MAX_CACHE_BYTES / 4 * 3;
 
 /// Smallest frame information whose table is kept, bytes. To make a table takes about 20 ms for 1
 /// MiB, to find it here a tenth of that. Of the 1,424 programs and libraries of a Debian system 124
 /// are that large; they have four fifths of all frame information, and what is left is made in 0.3
 /// s.
-const MIN_FRAMES: usize = 64 << 10;
+const MIN_FRAME_INFO_BYTES: usize = 64 << 10;
 
 /// Files that are being written have names that begin so.
-const UNFINISHED: &str = ".new-";
+const UNFINISHED_PREFIX: &str = ".new-";
 
 /// For how long a file may be in writing: then its writer was killed.
-const ABANDONED: Duration = Duration::from_secs(3600);
+const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
 
 /// A directory of unwind tables.
 #[derive(Debug)]
-pub struct Cache {
+pub struct TableCache {
     directory: PathBuf,
     /// Bytes that may still be written.
     room: u64,
@@ -48,7 +48,7 @@ pub struct Cache {
 /// Why a directory is not used as a cache.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum CacheError {
+pub enum TableCacheError {
     /// Something else has its name.
     #[error("{}: not a directory; remove it, and the cache of unwind tables is made in its place", path.display())]
     NotADirectory {
@@ -84,13 +84,13 @@ pub enum CacheError {
     },
 }
 
-impl Cache {
+impl TableCache {
     /// The cache of who runs us: `/var/cache/kcollect` for root, else `kcollect` in
     /// `$XDG_CACHE_HOME` or `~/.cache`. Nothing for a user without a home.
     ///
     /// # Errors
-    /// As [`Cache::open`].
-    pub fn open_default() -> Result<Option<Cache>, CacheError> {
+    /// As [`TableCache::open`].
+    pub fn open_default() -> Result<Option<TableCache>, TableCacheError> {
         let absolute = |name: &str| {
             let path = PathBuf::from(std::env::var_os(name)?);
             path.is_absolute().then_some(path)
@@ -101,7 +101,7 @@ impl Cache {
             absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))
         };
         parent
-            .map(|parent| Cache::open(parent.join("kcollect")))
+            .map(|parent| TableCache::open(parent.join("kcollect")))
             .transpose()
     }
 
@@ -110,8 +110,8 @@ impl Cache {
     ///
     /// # Errors
     /// It can't be made or read, belongs to somebody else, or others may write there.
-    pub fn open(directory: PathBuf) -> Result<Cache, CacheError> {
-        let io = |source| CacheError::Io {
+    pub fn open(directory: PathBuf) -> Result<TableCache, TableCacheError> {
+        let io = |source| TableCacheError::Io {
             path: directory.clone(),
             source,
         };
@@ -125,53 +125,56 @@ impl Cache {
         let metadata = fs::symlink_metadata(&directory).map_err(io)?;
         let (path, owner, mode) = (directory.clone(), metadata.uid(), metadata.mode() & 0o7777);
         if !metadata.is_dir() {
-            return Err(CacheError::NotADirectory { path });
+            return Err(TableCacheError::NotADirectory { path });
         }
         if owner != nix::unistd::geteuid().as_raw() {
-            return Err(CacheError::Owner { path, owner });
+            return Err(TableCacheError::Owner { path, owner });
         }
         if mode & 0o022 != 0 {
-            return Err(CacheError::Mode { path, mode });
+            return Err(TableCacheError::Mode { path, mode });
         }
-        let used = tidy(&directory, MAX_CACHE, KEPT).map_err(io)?;
-        Ok(Cache {
+        let used = tidy(&directory, MAX_CACHE_BYTES, KEPT_CACHE_BYTES).map_err(io)?;
+        Ok(TableCache {
             directory,
-            room: MAX_CACHE.saturating_sub(used),
+            room: MAX_CACHE_BYTES.saturating_sub(used),
         })
     }
 
     /// Is the table of these sections worth a file? Of Go's functions it is not: their table is
     /// made faster than all that it is made of could be hashed and what was kept be read.
-    pub(super) fn is_for(sections: &Sections<'_>) -> bool {
+    pub(super) fn is_for(sections: &UnwindSections<'_>) -> bool {
         if sections.go.is_some() {
             return false;
         }
         let length = match &sections.frames {
-            Frames::Eh { data, .. } => data.len(),
-            Frames::Debug { data } => data.len(),
-            Frames::None => 0,
+            FrameInfo::Eh { data, .. } => data.len(),
+            FrameInfo::Debug { data } => data.len(),
+            FrameInfo::None => 0,
         };
-        length >= MIN_FRAMES
+        length >= MIN_FRAME_INFO_BYTES
     }
 
     /// The table of what has this key, if it is here.
     pub(super) fn load(
         &self,
         build_id: &[u8],
-        key: Key,
-        rules: &mut Rules,
-    ) -> Option<(Table, Summary)> {
+        key: TableKey,
+        rules: &mut UnwindRules,
+    ) -> Option<(UnwindTable, TableSummary)> {
         let mut file = OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(self.path(build_id, key))
             .ok()?;
         let metadata = file.metadata().ok()?;
-        if !metadata.is_file() || metadata.len() > MAX_STORED {
+        if !metadata.is_file() || metadata.len() > MAX_STORED_BYTES {
             return None;
         }
         let mut bytes = Vec::with_capacity(metadata.len() as usize);
-        (&mut file).take(MAX_STORED).read_to_end(&mut bytes).ok()?;
+        (&mut file)
+            .take(MAX_STORED_BYTES)
+            .read_to_end(&mut bytes)
+            .ok()?;
         let found = stored::decode(&bytes, key, rules)?;
         // Its age is that of its last use; where that can't be said, it goes earlier than it
         // should.
@@ -184,9 +187,9 @@ impl Cache {
     pub(super) fn store(
         &mut self,
         build_id: &[u8],
-        key: Key,
-        (table, summary): (&Table, &Summary),
-        rules: &Rules,
+        key: TableKey,
+        (table, summary): (&UnwindTable, &TableSummary),
+        rules: &UnwindRules,
     ) {
         let Some(bytes) = stored::encode(key, table, summary, rules) else {
             return;
@@ -197,13 +200,13 @@ impl Cache {
         });
     }
 
-    fn path(&self, build_id: &[u8], key: Key) -> PathBuf {
+    fn path(&self, build_id: &[u8], key: TableKey) -> PathBuf {
         self.directory.join(name(build_id, key))
     }
 }
 
 /// The build id is for people.
-fn name(build_id: &[u8], key: Key) -> String {
+fn name(build_id: &[u8], key: TableKey) -> String {
     let mut name: String = build_id
         .iter()
         .take(8)
@@ -225,7 +228,7 @@ fn is_ours(name: &str) -> bool {
 /// Writes a file at once: it has all of its bytes or is not there.
 fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = tempfile::Builder::new()
-        .prefix(UNFINISHED)
+        .prefix(UNFINISHED_PREFIX)
         .tempfile_in(directory)?;
     file.write_all(bytes)?;
     file.persist(path)?;
@@ -247,7 +250,7 @@ fn tidy(directory: &Path, most: u64, kept: u64) -> io::Result<u64> {
         };
         let modified = metadata.modified()?;
         let age = now.duration_since(modified).unwrap_or_default();
-        if name.starts_with(UNFINISHED) && age > ABANDONED {
+        if name.starts_with(UNFINISHED_PREFIX) && age > ABANDONED_AFTER {
             let _ = fs::remove_file(entry.path());
         } else if is_ours(&name) && metadata.is_file() {
             files.push((modified, metadata.len(), entry.path()));
@@ -274,14 +277,14 @@ mod tests {
 
     use super::*;
 
-    fn open(directory: &Path) -> Result<Cache, CacheError> {
-        Cache::open(directory.to_owned())
+    fn open(directory: &Path) -> Result<TableCache, TableCacheError> {
+        TableCache::open(directory.to_owned())
     }
 
     /// Sections of no frame information, told apart by an address.
-    fn sections(text: u64) -> Sections<'static> {
-        Sections {
-            frames: Frames::None,
+    fn sections(text: u64) -> UnwindSections<'static> {
+        UnwindSections {
+            frames: FrameInfo::None,
             text,
             got: 0,
             executable: Vec::new(),
@@ -289,16 +292,18 @@ mod tests {
         }
     }
 
-    fn store(cache: &mut Cache, text: u64) -> PathBuf {
-        let key = Key::of(&sections(text));
-        let made = (&Table::default(), &Summary::default());
-        cache.store(&[0xab; 20], key, made, &Rules::new());
+    fn store(cache: &mut TableCache, text: u64) -> PathBuf {
+        let key = TableKey::of(&sections(text));
+        let made = (&UnwindTable::default(), &TableSummary::default());
+        cache.store(&[0xab; 20], key, made, &UnwindRules::new());
         cache.path(&[0xab; 20], key)
     }
 
-    fn load(cache: &Cache, text: u64) -> bool {
-        let key = Key::of(&sections(text));
-        cache.load(&[0xab; 20], key, &mut Rules::new()).is_some()
+    fn load(cache: &TableCache, text: u64) -> bool {
+        let key = TableKey::of(&sections(text));
+        cache
+            .load(&[0xab; 20], key, &mut UnwindRules::new())
+            .is_some()
     }
 
     #[test]
@@ -314,7 +319,7 @@ mod tests {
         assert!(!load(&cache, 2));
         // Again, with what is in it.
         let cache = open(&directory).unwrap();
-        assert_eq!(cache.room, MAX_CACHE - file.metadata().unwrap().len());
+        assert_eq!(cache.room, MAX_CACHE_BYTES - file.metadata().unwrap().len());
         assert!(load(&cache, 1));
     }
 
@@ -379,7 +384,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut cache = open(directory.path()).unwrap();
         store(&mut cache, 1);
-        let length = MAX_CACHE - cache.room;
+        let length = MAX_CACHE_BYTES - cache.room;
         cache.room = length;
         store(&mut cache, 2);
         store(&mut cache, 3);
@@ -425,7 +430,7 @@ mod tests {
 
     #[test]
     fn names() {
-        let key = Key::of(&sections(0));
+        let key = TableKey::of(&sections(0));
         for build_id in [&[][..], &[1], &[0xfe; 20]] {
             assert!(is_ours(&name(build_id, key)));
         }

@@ -1,4 +1,4 @@
-//! Facts of a process, read from `/proc` when it is first followed.
+//! ProcessFacts of a process, read from `/proc` when it is first followed.
 //!
 //! A process may be gone before it is read, or go while it is; it may hide what belongs to another
 //! user namespace; and all that it can choose itself, its command line, environment and
@@ -7,7 +7,7 @@
 //! read once and cut at a limit. What is told of them is text that is safe on a terminal.
 //!
 //! Of two processes that had the number one after the other the facts may be mixed;
-//! [`Facts::start_ticks`] is read before and after, and where they differ nothing of it is told.
+//! [`ProcessFacts::start_ticks`] is read before and after, and where they differ nothing of it is told.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,15 +18,15 @@ use experiment_format::layout::printable;
 use serde::Serialize;
 
 /// Most bytes of a command line and of an environment that are read.
-pub const MAX_TEXT: usize = 64 * 1024;
+pub const MAX_TEXT_BYTES: usize = 64 * 1024;
 /// Most bytes of the other files.
-const MAX_FACT: usize = 16 * 1024;
+const MAX_PROC_FILE_BYTES: usize = 16 * 1024;
 /// Longest hostname-like name that is believed to be a container's.
-const LONGEST_CONTAINER: usize = 128;
+const MAX_CONTAINER_NAME_BYTES: usize = 128;
 
 /// Variables in which launchers of parallel programs tell the rank, in the order in which they are
 /// believed: a launcher's own before what the resource manager sets beside it.
-const RANKS: [&str; 7] = [
+const RANK_VARIABLES: [&str; 7] = [
     "OMPI_COMM_WORLD_RANK",
     "PMIX_RANK",
     "PMI_RANK",
@@ -38,7 +38,7 @@ const RANKS: [&str; 7] = [
 
 /// What is known of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Facts {
+pub struct ProcessFacts {
     /// Its command line, quoted as for a shell.
     pub command_line: Option<String>,
     /// Its current directory, as it names it.
@@ -113,11 +113,11 @@ impl Runtime {
     }
 }
 
-impl Facts {
+impl ProcessFacts {
     /// Reads them. What isn't there, or may not be read, is left out.
     #[must_use]
-    pub fn read(pid: u32) -> Facts {
-        Facts::read_in(&Path::new("/proc").join(pid.to_string()))
+    pub fn read(pid: u32) -> ProcessFacts {
+        ProcessFacts::read_in(&Path::new("/proc").join(pid.to_string()))
     }
 
     /// Are they of a process that started after an instant of CLOCK_MONOTONIC, nanoseconds? Both
@@ -137,8 +137,9 @@ impl Facts {
             .is_some_and(|ticks| ticks.saturating_mul(TICK_NS) > at.saturating_add(asleep))
     }
 
-    fn read_in(dir: &Path) -> Facts {
-        let text = |name: &str| bounded(&dir.join(name), MAX_FACT).map(|(bytes, _)| bytes);
+    fn read_in(dir: &Path) -> ProcessFacts {
+        let text =
+            |name: &str| bounded(&dir.join(name), MAX_PROC_FILE_BYTES).map(|(bytes, _)| bytes);
         let link = |name: &str| {
             let target = std::fs::read_link(dir.join(name)).ok()?;
             let bytes = target.as_os_str().as_bytes();
@@ -149,8 +150,8 @@ impl Facts {
         let start = || start_of(&text("stat")?);
         let before = start();
         let status = text("status");
-        let facts = Facts {
-            command_line: bounded(&dir.join("cmdline"), MAX_TEXT)
+        let facts = ProcessFacts {
+            command_line: bounded(&dir.join("cmdline"), MAX_TEXT_BYTES)
                 .and_then(|(bytes, cut)| quoted(&bytes, cut)),
             cwd: link("cwd"),
             executable: link("exe"),
@@ -158,7 +159,7 @@ impl Facts {
                 .as_deref()
                 .and_then(|status| numbers_of(status, "Uid:").nth(1)),
             container: text("cgroup").and_then(|bytes| container_of(&bytes)),
-            mpi_rank: bounded(&dir.join("environ"), MAX_TEXT)
+            mpi_rank: bounded(&dir.join("environ"), MAX_TEXT_BYTES)
                 .and_then(|(bytes, _)| rank_of(&bytes)),
             ns_pids: status
                 .as_deref()
@@ -168,7 +169,7 @@ impl Facts {
         // Another process came to have the number meanwhile, or this one is gone. What was read is
         // of either.
         if before.is_some() && start().is_some_and(|after| Some(after) != before) {
-            return Facts::default();
+            return ProcessFacts::default();
         }
         facts
     }
@@ -266,7 +267,7 @@ pub fn container_of(cgroup: &[u8]) -> Option<Container> {
 /// What one part of a path, in another one, names.
 fn container_in(parent: &str, part: &str, path: &str) -> Option<Container> {
     let named = |runtime, id: &str| {
-        let fits = !id.is_empty() && id.len() <= LONGEST_CONTAINER;
+        let fits = !id.is_empty() && id.len() <= MAX_CONTAINER_NAME_BYTES;
         fits.then(|| Container {
             runtime,
             id: printable(id.as_bytes()),
@@ -348,7 +349,7 @@ pub fn rank_of(environ: &[u8]) -> Option<u32> {
             std::str::from_utf8(value).ok()?.parse().ok()
         })
     };
-    RANKS.iter().find_map(|name| value(name))
+    RANK_VARIABLES.iter().find_map(|name| value(name))
 }
 
 /// The numbers in a line of a `/proc/PID/status`.
@@ -492,7 +493,7 @@ mod tests {
 
     #[test]
     fn this_process_is_known_and_none_is_no_error() {
-        let facts = Facts::read(std::process::id());
+        let facts = ProcessFacts::read(std::process::id());
         let executable = std::env::current_exe().unwrap();
         assert_eq!(
             facts.executable,
@@ -501,15 +502,15 @@ mod tests {
         assert!(facts.start_ticks.is_some() && facts.uid.is_some());
         assert!(facts.command_line.is_some() && facts.cwd.is_some());
         assert_eq!(facts.ns_pids.last(), Some(&std::process::id()));
-        assert_eq!(Facts::read(u32::MAX), Facts::default());
+        assert_eq!(ProcessFacts::read(u32::MAX), ProcessFacts::default());
     }
 
     #[test]
     fn a_long_command_line_is_cut() {
         let tmp = tempfile::tempdir().unwrap();
-        std::fs::write(tmp.path().join("cmdline"), vec![b'x'; 2 * MAX_TEXT]).unwrap();
-        let line = Facts::read_in(tmp.path()).command_line.unwrap();
-        assert_eq!(line.len(), MAX_TEXT + 4);
+        std::fs::write(tmp.path().join("cmdline"), vec![b'x'; 2 * MAX_TEXT_BYTES]).unwrap();
+        let line = ProcessFacts::read_in(tmp.path()).command_line.unwrap();
+        assert_eq!(line.len(), MAX_TEXT_BYTES + 4);
     }
 
     proptest! {

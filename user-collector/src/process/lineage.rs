@@ -13,9 +13,9 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 /// Longest part of a directory's name that is a process's name, bytes. The kernel's names have 15.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 /// Longest lineage, bytes: a file name has 255, of which `.er` takes some.
-const LONGEST_LINEAGE: usize = 240;
+const MAX_LINEAGE_BYTES: usize = 240;
 
 /// Gives each followed process the name of its directory.
 #[derive(Clone, Debug, Default)]
@@ -52,7 +52,7 @@ fn safe(name: &[u8]) -> String {
             _ if character.is_alphanumeric() => character,
             _ => '_',
         };
-        if out.len() + kept.len_utf8() > LONGEST_NAME {
+        if out.len() + kept.len_utf8() > MAX_NAME_BYTES {
             break;
         }
         out.push(kept);
@@ -172,7 +172,7 @@ impl Descendant {
 fn step(lineage: Option<&str>, letter: char, count: u32) -> Option<String> {
     let mut longer = lineage?.to_owned();
     write!(longer, "_{letter}{count}").ok()?;
-    (longer.len() <= LONGEST_LINEAGE).then_some(longer)
+    (longer.len() <= MAX_LINEAGE_BYTES).then_some(longer)
 }
 
 #[cfg(test)]
@@ -207,7 +207,7 @@ mod tests {
         ] {
             assert_eq!(safe(name), safely);
         }
-        assert_eq!(safe(&[b'x'; 1000]).len(), LONGEST_NAME);
+        assert_eq!(safe(&[b'x'; 1000]).len(), MAX_NAME_BYTES);
     }
 
     /// A story of `parent+child` forks, `parent*child` combinations, `pid!` execs, `pid-` ends.

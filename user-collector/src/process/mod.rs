@@ -5,7 +5,7 @@ mod lineage;
 mod table;
 mod thread_names;
 
-pub use facts::{Container, Facts, MAX_TEXT, Runtime, container_of, quoted, rank_of};
+pub use facts::{Container, MAX_TEXT_BYTES, ProcessFacts, Runtime, container_of, quoted, rank_of};
 pub use lineage::{DirectoryNames, Lineages};
-pub use table::{Executable, Name, Process, Processes};
+pub use table::{ExecutableFile, ProcessInfo, ProcessName, ProcessTable};
 pub use thread_names::ThreadNames;

@@ -1,7 +1,7 @@
 //! The table of processes.
 //!
 //! A process has the name of its leading thread: what `ps` shows, at most 15 bytes, changed by exec
-//! and by `prctl(PR_SET_NAME)`. Events must come in time order; then [`Processes::get`] answers for
+//! and by `prctl(PR_SET_NAME)`. Events must come in time order; then [`ProcessTable::get`] answers for
 //! the instant of the last event applied. A process that has exited keeps its name until its number
 //! is used again, because its last moments in the kernel come after the exit record.
 //!
@@ -12,19 +12,19 @@
 use std::collections::HashMap;
 
 /// A process's name as the kernel has it: bytes, not text, without the final NUL.
-pub type Name = Box<[u8]>;
+pub type ProcessName = Box<[u8]>;
 
 /// One process, from fork (or from the snapshot) to the reuse of its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
+pub struct ProcessInfo {
     /// Number of this process among all that were seen: tells two holders of one pid apart.
     pub serial: u64,
     /// The parent's pid, where known.
     pub parent: Option<u32>,
     /// The name; `None` when neither side-band nor snapshot has told it.
-    pub name: Option<Name>,
+    pub name: Option<ProcessName>,
     /// The file it executes, where an exec was seen.
-    pub executable: Option<Box<Executable>>,
+    pub executable: Option<Box<ExecutableFile>>,
     /// When its leading thread exited, nanoseconds of the events' clock.
     pub exited: Option<u64>,
     expects_executable: bool,
@@ -32,7 +32,7 @@ pub struct Process {
 
 /// The file that a process executes: the first executable mapping after its exec.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Executable {
+pub struct ExecutableFile {
     /// Path as the process saw it; not UTF-8 by right.
     pub path: Box<[u8]>,
     /// The build id that the kernel read from the mapped file; empty when it has none.
@@ -41,19 +41,19 @@ pub struct Executable {
 
 /// All processes seen so far.
 #[derive(Clone, Debug, Default)]
-pub struct Processes {
-    by_pid: HashMap<u32, Process>,
+pub struct ProcessTable {
+    by_pid: HashMap<u32, ProcessInfo>,
     /// Those whose number another one got, by serial, with the time of that: what they did may be
     /// written later.
-    former: HashMap<u64, (u64, Process)>,
+    former: HashMap<u64, (u64, ProcessInfo)>,
     serials: u64,
 }
 
-impl Processes {
+impl ProcessTable {
     /// An empty table.
     #[must_use]
-    pub fn new() -> Processes {
-        Processes::default()
+    pub fn new() -> ProcessTable {
+        ProcessTable::default()
     }
 
     /// `parent` forked `pid` at `time`. The child begins with the parent's name and file.
@@ -63,7 +63,7 @@ impl Processes {
             .get(&parent)
             .map(|parent| (parent.name.clone(), parent.executable.clone()))
             .unwrap_or_default();
-        let process = Process {
+        let process = ProcessInfo {
             serial: self.next_serial(),
             parent: Some(parent),
             name,
@@ -90,7 +90,7 @@ impl Processes {
     pub fn mapped(&mut self, pid: u32, path: &[u8], build_id: &[u8]) {
         let process = self.known(pid);
         if std::mem::take(&mut process.expects_executable) {
-            process.executable = Some(Box::new(Executable {
+            process.executable = Some(Box::new(ExecutableFile {
                 path: path.into(),
                 build_id: build_id.into(),
             }));
@@ -114,7 +114,7 @@ impl Processes {
     pub fn found_executing(&mut self, pid: u32, path: &[u8]) {
         let process = self.known(pid);
         if process.executable.is_none() && !process.expects_executable {
-            process.executable = Some(Box::new(Executable {
+            process.executable = Some(Box::new(ExecutableFile {
                 path: path.into(),
                 build_id: Box::default(),
             }));
@@ -123,14 +123,14 @@ impl Processes {
 
     /// Who holds `pid` at the instant of the last event.
     #[must_use]
-    pub fn get(&self, pid: u32) -> Option<&Process> {
+    pub fn get(&self, pid: u32) -> Option<&ProcessInfo> {
         self.by_pid.get(&pid)
     }
 
     /// The process of this number and serial, whoever holds the number by now; for so long as what
-    /// was before [`Processes::forget_exited`]'s time is not forgotten.
+    /// was before [`ProcessTable::evict_exited`]'s time is not forgotten.
     #[must_use]
-    pub fn with_serial(&self, pid: u32, serial: u64) -> Option<&Process> {
+    pub fn with_serial(&self, pid: u32, serial: u64) -> Option<&ProcessInfo> {
         let holder = self.by_pid.get(&pid);
         let former = || self.former.get(&serial).map(|(_, process)| process);
         holder
@@ -152,18 +152,18 @@ impl Processes {
 
     /// Forgets those that exited before `time` and are gone by `still_there`: a process whose
     /// leader exited first lives on in its other threads.
-    pub fn forget_exited(&mut self, time: u64, mut still_there: impl FnMut(u32) -> bool) {
+    pub fn evict_exited(&mut self, time: u64, mut still_there: impl FnMut(u32) -> bool) {
         self.by_pid.retain(|pid, process| {
             process.exited.is_none_or(|exited| exited >= time) || still_there(*pid)
         });
         self.former.retain(|_, (since, _)| *since >= time);
     }
 
-    fn known(&mut self, pid: u32) -> &mut Process {
+    fn known(&mut self, pid: u32) -> &mut ProcessInfo {
         let serial = &mut self.serials;
         self.by_pid.entry(pid).or_insert_with(|| {
             *serial += 1;
-            Process {
+            ProcessInfo {
                 serial: *serial,
                 parent: None,
                 name: None,
@@ -186,14 +186,14 @@ mod tests {
 
     use super::*;
 
-    fn name(table: &Processes, pid: u32) -> Option<&str> {
+    fn name(table: &ProcessTable, pid: u32) -> Option<&str> {
         std::str::from_utf8(table.get(pid)?.name.as_deref()?).ok()
     }
 
     /// A life as a line of events: `pid+parent` fork, `pid=name` rename, `pid!name` exec,
     /// `pid-` exit, `pid?name` found by the snapshot, `pid:path` mapping; `pid>name` asserts.
-    fn replay(line: &str) -> Processes {
-        let mut table = Processes::new();
+    fn replay(line: &str) -> ProcessTable {
+        let mut table = ProcessTable::new();
         for (time, event) in line.split_whitespace().enumerate() {
             let mark = event.find(|c: char| !c.is_ascii_digit()).unwrap();
             let (pid, rest) = (event[..mark].parse().unwrap(), &event[mark + 1..]);
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn a_former_holder_of_a_number_has_its_name_until_it_is_forgotten() {
         let mut table = replay("7?bash 9+7 9!true 9- 9+7 9!cat");
-        let name = |table: &Processes, serial| {
+        let name = |table: &ProcessTable, serial| {
             let process = table.with_serial(9, serial)?;
             process.name.clone()
         };
@@ -233,9 +233,9 @@ mod tests {
         assert_eq!(name(&table, 2), named(b"true"));
         assert_eq!(name(&table, 3), named(b"cat"));
         assert_eq!(name(&table, 0), None);
-        table.forget_exited(4, |_| true);
+        table.evict_exited(4, |_| true);
         assert_eq!(name(&table, 2), named(b"true"));
-        table.forget_exited(5, |_| true);
+        table.evict_exited(5, |_| true);
         assert_eq!((name(&table, 2), name(&table, 3)), (None, named(b"cat")));
     }
 
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn the_long_gone_are_forgotten_but_not_leaderless_ones() {
         let mut table = replay("7?sh 8+7 9+7 8- 9-");
-        table.forget_exited(100, |pid| pid == 9);
+        table.evict_exited(100, |pid| pid == 9);
         assert!(table.get(8).is_none());
         assert!(table.get(9).is_some());
         assert!(table.get(7).is_some());
@@ -279,7 +279,7 @@ mod tests {
         /// Whatever happens, a pid's name is what was said of it last, by rank.
         #[test]
         fn a_rename_always_shows(events in proptest::collection::vec((0_u32..5, 0_u8..5), 0..100)) {
-            let mut table = Processes::new();
+            let mut table = ProcessTable::new();
             for (time, (pid, kind)) in events.into_iter().enumerate() {
                 match kind {
                     0 => table.forked(pid, (pid + 1) % 5, time as u64),

@@ -8,16 +8,16 @@ use std::collections::HashMap;
 
 /// So often a thread may change its name in the experiment: a reader's work grows with packets
 /// times names.
-const MOST_NAMES: u32 = 8;
+const MAX_NAME_CHANGES: u32 = 8;
 
 /// The names that were told.
 #[derive(Debug, Default)]
 pub struct ThreadNames {
-    told: HashMap<u32, Told>,
+    told: HashMap<u32, LastWritten>,
 }
 
 #[derive(Debug)]
-struct Told {
+struct LastWritten {
     pid: u32,
     name: Box<[u8]>,
     changes: u32,
@@ -32,12 +32,12 @@ impl ThreadNames {
             Some(told) if told.pid != pid => (at, 0),
             // Each CPU's idle thread has this id, and a name of its own.
             Some(told) if *told.name == *name || tid == 0 => return None,
-            Some(told) if told.changes == MOST_NAMES => return None,
+            Some(told) if told.changes == MAX_NAME_CHANGES => return None,
             Some(told) => (0, told.changes + 1),
             None => (0, 0),
         };
         let name = name.into();
-        self.told.insert(tid, Told { pid, name, changes });
+        self.told.insert(tid, LastWritten { pid, name, changes });
         Some(at)
     }
 }
@@ -54,9 +54,9 @@ mod tests {
         assert_eq!(names.tell(7, 8, b"b", 7), Some(0));
         // Another process has the id.
         assert_eq!(names.tell(9, 8, b"b", 8), Some(8));
-        for change in 0..2 * MOST_NAMES {
+        for change in 0..2 * MAX_NAME_CHANGES {
             let told = names.tell(9, 8, &change.to_ne_bytes(), 9);
-            assert_eq!(told.is_some(), change < MOST_NAMES, "{change}");
+            assert_eq!(told.is_some(), change < MAX_NAME_CHANGES, "{change}");
         }
         assert_eq!(names.tell(0, 0, b"swapper/0", 1), Some(0));
         assert_eq!(names.tell(0, 0, b"swapper/1", 2), None);

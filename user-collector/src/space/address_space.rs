@@ -14,23 +14,23 @@ use std::sync::Arc;
 use crate::space::{Mapping, Mappings};
 
 /// Versions of one space that are remembered: a stack is told within one or two rounds.
-const VERSIONS: usize = 4;
+const MAX_VERSIONS: usize = 4;
 
 /// The mappings of one process at an instant, by rising address.
-pub type Code = Arc<Vec<Mapping>>;
+pub type MappedCode = Arc<Vec<Mapping>>;
 
 /// A change of a space that an experiment has to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct MappingChange {
     /// When, in nanoseconds of the events' clock.
     pub at: u64,
     /// What.
-    pub what: What,
+    pub event: MappingEvent,
 }
 
 /// What changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum MappingEvent {
     /// This is mapped from now on.
     Map(Mapping),
     /// The mapping that begins at this address ends.
@@ -38,16 +38,16 @@ pub enum What {
 }
 
 /// Changes that are kept for a process that nobody follows yet, for each mapping that it has.
-const KEPT: usize = 8;
+const MAX_CHANGES_PER_MAPPING: usize = 8;
 
 /// What is mapped in one process.
 #[derive(Clone, Debug, Default)]
-pub struct Space {
+pub struct AddressSpace {
     mappings: Mappings,
-    changes: Vec<Change>,
+    changes: Vec<MappingChange>,
     complete: bool,
-    code: Option<Code>,
-    versions: VecDeque<(u32, Code)>,
+    code: Option<MappedCode>,
+    versions: VecDeque<(u32, MappedCode)>,
     /// When the last change was, and whether it was the end of a mapping.
     last: (u64, bool),
     /// When it began.
@@ -57,7 +57,7 @@ pub struct Space {
     pub execution: Option<u32>,
 }
 
-impl Space {
+impl AddressSpace {
     /// When it began: with the process, or with the program that it executes, nanoseconds; 0 if
     /// that was before anybody looked.
     #[must_use]
@@ -66,7 +66,7 @@ impl Space {
     }
 
     /// The mappings as they are.
-    pub fn code(&mut self) -> Code {
+    pub fn code(&mut self) -> MappedCode {
         let mappings = &self.mappings;
         let code = self
             .code
@@ -75,24 +75,24 @@ impl Space {
     }
 
     /// A record of the thread tells which execution this is. Gives whether that is news.
-    pub fn executes(&mut self, execution: u32) -> bool {
+    pub fn set_execution(&mut self, execution: u32) -> bool {
         let news = self.execution != Some(execution);
         self.execution = Some(execution);
         news
     }
 
     /// They were handed over as they are, under this version.
-    pub fn handed_over(&mut self, version: u32) {
+    pub fn published(&mut self, version: u32) {
         let code = self.code();
         self.versions.push_back((version, code));
-        while self.versions.len() > VERSIONS {
+        while self.versions.len() > MAX_VERSIONS {
             self.versions.pop_front();
         }
     }
 
     /// How many frames of a stack that was walked by a version, leaf first, are to be believed:
     /// those until something else is mapped now than there was.
-    pub fn believed(&mut self, version: u32, frames: &[u64]) -> usize {
+    pub fn valid_frames(&mut self, version: u32, frames: &[u64]) -> usize {
         let now = self.code();
         let Some((_, then)) = self.versions.iter().find(|(number, _)| *number == version) else {
             return frames.len().min(1);
@@ -100,20 +100,20 @@ impl Space {
         if Arc::ptr_eq(then, &now) {
             return frames.len();
         }
-        let same = |frame: &u64| find(then, *frame) == find(&now, *frame);
+        let same = |frame: &u64| mapping_at(then, *frame) == mapping_at(&now, *frame);
         let wrong = frames.iter().position(|frame| !same(frame));
         // The frame itself is where it is; its caller was found by the wrong table.
         wrong.map_or(frames.len(), |wrong| wrong + 1)
     }
 
     /// Somebody will ask for the changes: from now on none is left out.
-    pub fn keep_changes(&mut self) {
+    pub fn keep_all_changes(&mut self) {
         self.complete = true;
     }
 
-    /// The changes since this was asked for last, by time. Until [`Space::keep_changes`] they may
+    /// The changes since this was asked for last, by time. Until [`AddressSpace::keep_all_changes`] they may
     /// be only those that still hold.
-    pub fn take_changes(&mut self) -> Vec<Change> {
+    pub fn take_changes(&mut self) -> Vec<MappingChange> {
         std::mem::take(&mut self.changes)
     }
 
@@ -126,33 +126,36 @@ impl Space {
         for old in &ended {
             let rests = [old.part(0, new.start), old.part(new.end, u64::MAX)];
             for rest in rests.into_iter().flatten() {
-                self.tell(at, What::Map(rest));
+                self.tell(at, MappingEvent::Map(rest));
             }
         }
-        self.tell(at, What::Map(new));
+        self.tell(at, MappingEvent::Map(new));
         self.changed();
-        if !self.complete && self.changes.len() > KEPT * (self.mappings.len() + KEPT) {
+        if !self.complete
+            && self.changes.len()
+                > MAX_CHANGES_PER_MAPPING * (self.mappings.len() + MAX_CHANGES_PER_MAPPING)
+        {
             self.changes = holding(&self.mappings, self.last.0);
         }
     }
 
     fn unmapped(&mut self, at: u64, ended: &[Mapping]) {
         for old in ended {
-            self.tell(at, What::Unmap(old.start));
+            self.tell(at, MappingEvent::Unmap(old.start));
         }
     }
 
     /// Readers sort changes by time, and may reverse those of one instant. So what begins where
     /// something ended does so a nanosecond later, and the other way round.
-    fn tell(&mut self, at: u64, what: What) {
-        let ends = matches!(what, What::Unmap(_));
+    fn tell(&mut self, at: u64, event: MappingEvent) {
+        let ends = matches!(event, MappingEvent::Unmap(_));
         let (last, ended) = self.last;
         let at = match at <= last && ends != ended {
             true => last + 1,
             false => at.max(last),
         };
         self.last = (at, ends);
-        self.changes.push(Change { at, what });
+        self.changes.push(MappingChange { at, event });
     }
 
     fn changed(&mut self) {
@@ -160,24 +163,24 @@ impl Space {
     }
 }
 
-fn holding(mappings: &Mappings, at: u64) -> Vec<Change> {
-    let map = |mapping: &Mapping| Change {
+fn holding(mappings: &Mappings, at: u64) -> Vec<MappingChange> {
+    let map = |mapping: &Mapping| MappingChange {
         at,
-        what: What::Map(mapping.clone()),
+        event: MappingEvent::Map(mapping.clone()),
     };
     mappings.iter().map(map).collect()
 }
 
 /// What is mapped at an address.
 #[must_use]
-pub fn find(code: &[Mapping], address: u64) -> Option<&Mapping> {
+pub fn mapping_at(code: &[Mapping], address: u64) -> Option<&Mapping> {
     let after = code.partition_point(|mapping| mapping.start <= address);
     let mapping = code.get(after.checked_sub(1)?)?;
     (address < mapping.end).then_some(mapping)
 }
 
 /// What is mapped anywhere between two addresses.
-pub fn touching(code: &[Mapping], start: u64, end: u64) -> impl Iterator<Item = &Mapping> {
+pub fn mappings_between(code: &[Mapping], start: u64, end: u64) -> impl Iterator<Item = &Mapping> {
     let first = code.partition_point(|mapping| mapping.end <= start);
     code[first..]
         .iter()
@@ -186,15 +189,15 @@ pub fn touching(code: &[Mapping], start: u64, end: u64) -> impl Iterator<Item = 
 
 /// The spaces of all processes.
 #[derive(Debug, Default)]
-pub struct Spaces {
-    by_pid: HashMap<u32, Space>,
+pub struct AddressSpaces {
+    by_pid: HashMap<u32, AddressSpace>,
 }
 
-impl Spaces {
+impl AddressSpaces {
     /// `parent` forked `pid`: a copy of its space.
     pub fn forked(&mut self, pid: u32, parent: u32, at: u64) {
         let parent = self.by_pid.get(&parent);
-        let space = parent.map_or_else(Space::default, |parent| Space {
+        let space = parent.map_or_else(AddressSpace::default, |parent| AddressSpace {
             mappings: parent.mappings.clone(),
             changes: holding(&parent.mappings, at),
             complete: false,
@@ -208,7 +211,7 @@ impl Spaces {
         self.by_pid.insert(pid, space);
     }
 
-    /// `pid` executes another program: all that it had mapped is gone.
+    /// `pid` set_execution another program: all that it had mapped is gone.
     pub fn executed(&mut self, pid: u32, at: u64) {
         let space = self.by_pid.entry(pid).or_default();
         space.execution = None;
@@ -223,7 +226,7 @@ impl Spaces {
         self.by_pid.entry(pid).or_default().map(at, mapping);
     }
 
-    /// A snapshot found what `pid` has mapped. What events told stands.
+    /// A snapshot found what `pid` has mapped. MappingEvent events told stands.
     pub fn found(&mut self, pid: u32, found: impl IntoIterator<Item = Mapping>, at: u64) {
         let space = self.by_pid.entry(pid).or_default();
         for mapping in found {
@@ -238,7 +241,7 @@ impl Spaces {
     /// What `pid` had mapped when somebody began to look at an instant, because code ran from
     /// another one on where nothing was known to be. What events told stands; what is new is there
     /// from that other instant on. Gives whether anything is.
-    pub fn learnt(
+    pub fn discovered(
         &mut self,
         pid: u32,
         found: impl IntoIterator<Item = Mapping>,
@@ -257,9 +260,9 @@ impl Spaces {
             for new in space.mappings.gaps_in(&found) {
                 // Where nothing was, nothing has ended: this need not come after what was told
                 // last.
-                space.changes.push(Change {
+                space.changes.push(MappingChange {
                     at: ran.max(space.since + 1),
-                    what: What::Map(new.clone()),
+                    event: MappingEvent::Map(new.clone()),
                 });
                 space.mappings.map(new);
                 news = true;
@@ -272,12 +275,12 @@ impl Spaces {
     }
 
     /// The space of a process.
-    pub fn get_mut(&mut self, pid: u32) -> Option<&mut Space> {
+    pub fn get_mut(&mut self, pid: u32) -> Option<&mut AddressSpace> {
         self.by_pid.get_mut(&pid)
     }
 
     /// All of them.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Space)> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut AddressSpace)> {
         self.by_pid.iter_mut().map(|(pid, space)| (*pid, space))
     }
 
@@ -317,25 +320,25 @@ mod tests {
 
     #[test]
     fn a_stack_is_believed_until_the_first_frame_that_lay_in_something_else() {
-        let mut spaces = Spaces::default();
+        let mut spaces = AddressSpaces::default();
         spaces.mapped(7, mapping("main", 10, 20), 1);
         spaces.mapped(7, mapping("one.so", 30, 40), 2);
         let space = spaces.get_mut(7).unwrap();
-        space.handed_over(1);
-        assert_eq!(space.believed(1, &[31, 15, 32, 16]), 4);
+        space.published(1);
+        assert_eq!(space.valid_frames(1, &[31, 15, 32, 16]), 4);
         spaces.mapped(7, mapping("two.so", 30, 40), 3);
         let space = spaces.get_mut(7).unwrap();
-        assert_eq!(space.believed(1, &[15, 16, 31, 17]), 3);
-        assert_eq!(space.believed(1, &[31, 15]), 1);
+        assert_eq!(space.valid_frames(1, &[15, 16, 31, 17]), 3);
+        assert_eq!(space.valid_frames(1, &[31, 15]), 1);
         // Of a version that nobody remembers, the leaf alone.
-        assert_eq!(space.believed(9, &[15, 16]), 1);
+        assert_eq!(space.valid_frames(9, &[15, 16]), 1);
     }
 
     #[test]
     fn a_child_has_its_parents_space_until_it_executes() {
-        let mut spaces = Spaces::default();
+        let mut spaces = AddressSpaces::default();
         spaces.mapped(7, mapping("sh", 10, 20), 1);
-        spaces.get_mut(7).unwrap().executes(3);
+        spaces.get_mut(7).unwrap().set_execution(3);
         spaces.forked(9, 7, 2);
         assert_eq!(spaces.get_mut(9).unwrap().execution, Some(3));
         spaces.executed(9, 3);
@@ -345,12 +348,12 @@ mod tests {
         let told: Vec<_> = child
             .take_changes()
             .into_iter()
-            .map(|change| (change.at, change.what))
+            .map(|change| (change.at, change.event))
             .collect();
         let expected = [
-            (2, What::Map(mapping("sh", 10, 20))),
-            (3, What::Unmap(10)),
-            (4, What::Map(mapping("true", 15, 25))),
+            (2, MappingEvent::Map(mapping("sh", 10, 20))),
+            (3, MappingEvent::Unmap(10)),
+            (4, MappingEvent::Map(mapping("true", 15, 25))),
         ];
         assert_eq!(told, expected);
         assert!(child.take_changes().is_empty());
@@ -359,7 +362,7 @@ mod tests {
 
     #[test]
     fn what_takes_a_place_begins_after_what_was_there_has_ended() {
-        let mut spaces = Spaces::default();
+        let mut spaces = AddressSpaces::default();
         let (one, two) = (mapping("one", 10, 30), mapping("two", 15, 25));
         spaces.mapped(7, one.clone(), 5);
         spaces.mapped(7, two.clone(), 5);
@@ -370,19 +373,19 @@ mod tests {
             .unwrap()
             .take_changes()
             .into_iter()
-            .map(|change| (change.at, change.what))
+            .map(|change| (change.at, change.event))
             .collect();
-        let rest = |from, to| What::Map(one.part(from, to).unwrap());
+        let rest = |from, to| MappingEvent::Map(one.part(from, to).unwrap());
         let expected = [
-            (5, What::Map(one.clone())),
-            (6, What::Unmap(10)),
+            (5, MappingEvent::Map(one.clone())),
+            (6, MappingEvent::Unmap(10)),
             (7, rest(0, 15)),
             (7, rest(25, 99)),
-            (7, What::Map(two)),
-            (8, What::Unmap(10)),
-            (8, What::Unmap(15)),
-            (8, What::Unmap(25)),
-            (9, What::Map(one.clone())),
+            (7, MappingEvent::Map(two)),
+            (8, MappingEvent::Unmap(10)),
+            (8, MappingEvent::Unmap(15)),
+            (8, MappingEvent::Unmap(25)),
+            (9, MappingEvent::Map(one.clone())),
         ];
         assert_eq!(told, expected);
     }
@@ -390,12 +393,12 @@ mod tests {
     #[test]
     fn changes_that_somebody_will_ask_for_are_all_kept() {
         let turns = |keep: bool| {
-            let mut spaces = Spaces::default();
+            let mut spaces = AddressSpaces::default();
             for turn in 0..1000 {
                 let name = ["one.so", "two.so"][turn % 2];
                 spaces.mapped(7, mapping(name, 30, 40), turn as u64);
                 if keep {
-                    spaces.get_mut(7).unwrap().keep_changes();
+                    spaces.get_mut(7).unwrap().keep_all_changes();
                 }
             }
             spaces.get_mut(7).unwrap().take_changes().len()
@@ -406,21 +409,21 @@ mod tests {
 
     #[test]
     fn what_moved_is_learnt_from_when_it_ran() {
-        let mut spaces = Spaces::default();
+        let mut spaces = AddressSpaces::default();
         spaces.executed(7, 5);
         spaces.mapped(7, mapping("main", 10, 20), 6);
         spaces.mapped(7, mapping("one.so", 40, 50), 9);
         spaces.get_mut(7).unwrap().take_changes();
         let found = || [mapping("main", 10, 20), mapping("main", 30, 45)];
         // Looked at before it executed this program.
-        assert!(!spaces.learnt(7, found(), 5, 8));
-        assert!(!spaces.learnt(8, found(), 12, 8));
-        assert!(spaces.learnt(7, found(), 12, 8));
-        assert!(!spaces.learnt(7, found(), 13, 8));
+        assert!(!spaces.discovered(7, found(), 5, 8));
+        assert!(!spaces.discovered(8, found(), 12, 8));
+        assert!(spaces.discovered(7, found(), 12, 8));
+        assert!(!spaces.discovered(7, found(), 13, 8));
         let space = spaces.get_mut(7).unwrap();
-        let moved = Change {
+        let moved = MappingChange {
             at: 8,
-            what: What::Map(mapping("main", 30, 40)),
+            event: MappingEvent::Map(mapping("main", 30, 40)),
         };
         assert_eq!(space.take_changes(), [moved]);
         assert_eq!(space.code().len(), 3);
@@ -428,14 +431,14 @@ mod tests {
 
     #[test]
     fn events_outrank_the_snapshot() {
-        let mut spaces = Spaces::default();
+        let mut spaces = AddressSpaces::default();
         spaces.mapped(7, mapping("new", 10, 20), 1);
         spaces.found(7, [mapping("old", 15, 25), mapping("else", 30, 40)], 2);
         let code = spaces.get_mut(7).unwrap().code();
         assert_eq!(&*code[0].file.path, b"new");
-        assert_eq!(&*find(&code, 35).unwrap().file.path, b"else");
-        assert!(find(&code, 22).is_none());
-        let touched = |start, end| touching(&code, start, end).count();
+        assert_eq!(&*mapping_at(&code, 35).unwrap().file.path, b"else");
+        assert!(mapping_at(&code, 22).is_none());
+        let touched = |start, end| mappings_between(&code, start, end).count();
         assert_eq!(touched(0, u64::MAX), code.len());
         assert_eq!(touched(22, 23), 0);
         assert_eq!(touched(22, 36), touched(30, 36));

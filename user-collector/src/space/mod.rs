@@ -3,5 +3,8 @@
 mod address_space;
 mod mapping;
 
-pub use address_space::{Change, Code, Space, Spaces, What, find, touching};
+pub use address_space::{
+    AddressSpace, AddressSpaces, MappedCode, MappingChange, MappingEvent, mapping_at,
+    mappings_between,
+};
 pub use mapping::{MappedFile, Mapping, Mappings};

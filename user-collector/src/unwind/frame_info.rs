@@ -12,12 +12,12 @@ use gimli::{
     UnwindSection, UnwindTableRow,
 };
 
-use super::MAX_CIE;
-use super::rule::{Rule, Rules, Unsupported};
-use super::sections::{Frames, Sections, UnwindError};
-use super::summary::Summary;
-use super::table::Functions;
-use super::x86_64::{self, Description};
+use super::MAX_CIE_BYTES;
+use super::rule::{Unsupported, UnwindRule, UnwindRules};
+use super::sections::{FrameInfo, UnwindError, UnwindSections};
+use super::summary::TableSummary;
+use super::table::TableFunctions;
+use super::x86_64::{self, RowDescription};
 
 pub(super) type Slice<'data> = EndianSlice<'data, LittleEndian>;
 
@@ -32,22 +32,22 @@ impl<T: ReaderOffset> UnwindContextStorage<T> for Storage {
 
 /// Reads all functions of a file that are not known otherwise.
 pub(super) fn read(
-    sections: &Sections<'_>,
-    known: Functions,
-    rules: &mut Rules,
-    summary: &mut Summary,
-) -> Result<Functions, UnwindError> {
+    sections: &UnwindSections<'_>,
+    known: TableFunctions,
+    rules: &mut UnwindRules,
+    summary: &mut TableSummary,
+) -> Result<TableFunctions, UnwindError> {
     let bases = BaseAddresses::default()
         .set_text(sections.text)
         .set_got(sections.got);
     match &sections.frames {
-        &Frames::Eh { data, address } => {
+        &FrameInfo::Eh { data, address } => {
             let mut section = EhFrame::new(data, LittleEndian);
             section.set_address_size(x86_64::ADDRESS_SIZE);
-            let entries = Entries {
+            let entries = CfiEntries {
                 data,
                 at: 0,
-                cie: Cie::Zero,
+                cie: CieMark::Zero,
             };
             Reader::new(
                 section,
@@ -59,26 +59,26 @@ pub(super) fn read(
             )
             .read()
         }
-        Frames::Debug { data } => {
+        FrameInfo::Debug { data } => {
             let mut section = DebugFrame::new(data, LittleEndian);
             section.set_address_size(x86_64::ADDRESS_SIZE);
-            let entries = Entries {
+            let entries = CfiEntries {
                 data,
                 at: 0,
-                cie: Cie::Ones,
+                cie: CieMark::Ones,
             };
             Reader::new(section, bases, entries, (sections, known), rules, summary).read()
         }
-        Frames::None => Ok(known),
+        FrameInfo::None => Ok(known),
     }
 }
 
 /// The section without what follows its terminator: where only its start is known.
 pub(super) fn up_to_terminator(data: &[u8]) -> &[u8] {
-    let mut entries = Entries {
+    let mut entries = CfiEntries {
         data,
         at: 0,
-        cie: Cie::Zero,
+        cie: CieMark::Zero,
     };
     while let Some(entry) = entries.entry(entries.at) {
         entries.at += entry.length;
@@ -91,7 +91,7 @@ pub(super) fn up_to_terminator(data: &[u8]) -> &[u8] {
 
 /// What a CIE has where an FDE has the place of its CIE.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Cie {
+enum CieMark {
     /// `.eh_frame`: 4 bytes of zeros.
     Zero,
     /// `.debug_frame`: all ones, as wide as the entry's format says.
@@ -100,23 +100,23 @@ enum Cie {
 
 /// Walks the entries of a section by their lengths.
 #[derive(Clone)]
-struct Entries<'data> {
+struct CfiEntries<'data> {
     data: &'data [u8],
     at: usize,
-    cie: Cie,
+    cie: CieMark,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct CfiEntry {
     offset: usize,
     length: usize,
     is_cie: bool,
 }
 
-impl Iterator for Entries<'_> {
-    type Item = Entry;
+impl Iterator for CfiEntries<'_> {
+    type Item = CfiEntry;
 
-    fn next(&mut self) -> Option<Entry> {
+    fn next(&mut self) -> Option<CfiEntry> {
         loop {
             let entry = self.entry(self.at)?;
             self.at += entry.length;
@@ -128,9 +128,9 @@ impl Iterator for Entries<'_> {
     }
 }
 
-impl Entries<'_> {
+impl CfiEntries<'_> {
     /// What has its length field at this offset; nothing where it would reach beyond the section.
-    fn entry(&self, offset: usize) -> Option<Entry> {
+    fn entry(&self, offset: usize) -> Option<CfiEntry> {
         let (head, length) = match self.u32_at(offset)? {
             u32::MAX => (
                 12,
@@ -143,11 +143,11 @@ impl Entries<'_> {
             return None;
         }
         let is_cie = match (self.cie, head) {
-            (Cie::Zero, _) => self.u32_at(offset + head) == Some(0),
-            (Cie::Ones, 4) => self.u32_at(offset + head) == Some(u32::MAX),
-            (Cie::Ones, _) => self.u64_at(offset + head) == Some(u64::MAX),
+            (CieMark::Zero, _) => self.u32_at(offset + head) == Some(0),
+            (CieMark::Ones, 4) => self.u32_at(offset + head) == Some(u32::MAX),
+            (CieMark::Ones, _) => self.u64_at(offset + head) == Some(u64::MAX),
         };
-        Some(Entry {
+        Some(CfiEntry {
             offset,
             length,
             is_cie,
@@ -172,23 +172,23 @@ impl Entries<'_> {
 struct Reader<'data, 'a, S: UnwindSection<Slice<'data>>> {
     section: S,
     bases: BaseAddresses,
-    entries: Entries<'data>,
+    entries: CfiEntries<'data>,
     /// By rising start.
     executable: Vec<Range<u64>>,
-    rules: &'a mut Rules,
-    summary: &'a mut Summary,
+    rules: &'a mut UnwindRules,
+    summary: &'a mut TableSummary,
     cies: HashMap<usize, Option<CommonInformationEntry<Slice<'data>>>>,
-    functions: Functions,
+    functions: TableFunctions,
 }
 
 impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
     fn new(
         section: S,
         bases: BaseAddresses,
-        entries: Entries<'data>,
-        (sections, functions): (&Sections<'_>, Functions),
-        rules: &'a mut Rules,
-        summary: &'a mut Summary,
+        entries: CfiEntries<'data>,
+        (sections, functions): (&UnwindSections<'_>, TableFunctions),
+        rules: &'a mut UnwindRules,
+        summary: &'a mut TableSummary,
     ) -> Self {
         let cies = HashMap::new();
         let mut executable = sections.executable.clone();
@@ -205,7 +205,7 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
         }
     }
 
-    fn read(mut self) -> Result<Functions, UnwindError> {
+    fn read(mut self) -> Result<TableFunctions, UnwindError> {
         let mut context = UnwindContext::<usize, Storage>::new_in();
         let mut entries = self.entries.clone();
         for entry in entries.by_ref() {
@@ -234,7 +234,7 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
                 let offset: usize = gimli::UnwindOffset::into(cie);
                 let parse = || {
                     let entry = entries.entry(offset)?;
-                    let readable = entry.is_cie && entry.length <= MAX_CIE;
+                    let readable = entry.is_cie && entry.length <= MAX_CIE_BYTES;
                     readable
                         .then(|| section.cie_from_offset(bases, cie).ok())
                         .flatten()
@@ -282,7 +282,7 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
                     Ok(Some(row)) if row.start_address() == row.end_address() => {}
                     Ok(Some(row)) => {
                         known_to = row.end_address();
-                        let description = Description::of(row, column);
+                        let description = RowDescription::of(row, column);
                         // Expressions are not read again for each row that they hold for.
                         if last.as_ref() != Some(&description) {
                             last = Some(description.clone());
@@ -296,7 +296,9 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
             }
         }
         self.summary.malformed_fdes += 1;
-        let rule = self.rules.number(Rule::Unsupported(Unsupported::Malformed));
+        let rule = self
+            .rules
+            .number(UnwindRule::Unsupported(Unsupported::Malformed));
         self.functions.row(known_to, rule)
     }
 }

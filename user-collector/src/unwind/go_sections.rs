@@ -3,7 +3,7 @@
 use object::Endianness;
 use object::elf::{PF_X, PT_LOAD, R_X86_64_RELATIVE, Rela64};
 
-use super::{MAX_SECTION, pclntab};
+use super::{MAX_SECTION_BYTES, pclntab};
 use crate::elf::{ElfBytes, ElfError, ElfFile, ElfSegment, SectionTable};
 
 /// Where the linker puts the table: the second in a program that is loaded anywhere.
@@ -69,7 +69,7 @@ where
     };
     let mut code = Vec::new();
     for segment in segments.iter().filter(|segment| is_code(segment)) {
-        if segment.file_size <= MAX_SECTION as u64 {
+        if segment.file_size <= MAX_SECTION_BYTES as u64 {
             let name = "an executable segment";
             let bytes = elf.piece(name, segment.offset, segment.file_size)?;
             code.push((segment.address, bytes));

@@ -20,13 +20,13 @@ use std::ops::Range;
 
 /// What a header begins with, after its magic number: no padding, instructions of any length,
 /// addresses of 8 bytes.
-const HEAD: [u8; 4] = [0, 0, 1, 8];
+const HEADER_START: [u8; 4] = [0, 0, 1, 8];
 
 /// Longest name that is given: those that are looked for are shorter.
-const MAX_NAME: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 
 /// Bytes of the header up to the fields that differ.
-const COUNTS: usize = 24;
+const FIELDS_OFFSET: usize = 24;
 
 /// The table, found in its section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(super) struct Pclntab<'data> {
 
 /// A function.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Function<'data> {
+pub(super) struct GoFunction<'data> {
     /// Its addresses, up to where the next one begins.
     pub(super) pcs: Range<u64>,
     /// Its name, or the start of a long one.
@@ -57,28 +57,28 @@ pub(super) struct Function<'data> {
 
 /// Does a table begin so?
 pub(super) fn is_head(bytes: &[u8]) -> bool {
-    bytes.get(4..8) == Some(&HEAD) && Layout::of(bytes).is_some()
+    bytes.get(4..8) == Some(&HEADER_START) && PclntabLayout::of(bytes).is_some()
 }
 
 /// Is the start of the text, from which functions are told, a field of this table's header, and
 /// which?
 pub(super) fn text_field(bytes: &[u8]) -> Option<usize> {
-    (Layout::of(bytes)? == Layout::FromText).then_some(COUNTS)
+    (PclntabLayout::of(bytes)? == PclntabLayout::FromText).then_some(FIELDS_OFFSET)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Layout {
+enum PclntabLayout {
     OneBlock,
     Addresses,
     FromText,
 }
 
-impl Layout {
-    fn of(bytes: &[u8]) -> Option<Layout> {
+impl PclntabLayout {
+    fn of(bytes: &[u8]) -> Option<PclntabLayout> {
         Some(match u32::from_le_bytes(*bytes.first_chunk()?) {
-            0xffff_fffb => Layout::OneBlock,
-            0xffff_fffa => Layout::Addresses,
-            0xffff_fff0 | 0xffff_fff1 => Layout::FromText,
+            0xffff_fffb => PclntabLayout::OneBlock,
+            0xffff_fffa => PclntabLayout::Addresses,
+            0xffff_fff0 | 0xffff_fff1 => PclntabLayout::FromText,
             _ => return None,
         })
     }
@@ -90,23 +90,28 @@ impl<'data> Pclntab<'data> {
         if !is_head(data) {
             return None;
         }
-        let layout = Layout::of(data)?;
+        let layout = PclntabLayout::of(data)?;
         let place = |at: usize| usize::try_from(u64_at(data, at)?).ok();
         let part = |field: usize| data.get(place(field)?..);
         let (names, tables, told, list) = match layout {
-            Layout::OneBlock => (data, data, data, data.get(16..)?),
-            Layout::Addresses => {
-                let told = part(COUNTS + 32)?;
-                (part(COUNTS)?, part(COUNTS + 24)?, told, told)
+            PclntabLayout::OneBlock => (data, data, data, data.get(16..)?),
+            PclntabLayout::Addresses => {
+                let told = part(FIELDS_OFFSET + 32)?;
+                (part(FIELDS_OFFSET)?, part(FIELDS_OFFSET + 24)?, told, told)
             }
-            Layout::FromText => {
-                let told = part(COUNTS + 40)?;
-                (part(COUNTS + 8)?, part(COUNTS + 32)?, told, told)
+            PclntabLayout::FromText => {
+                let told = part(FIELDS_OFFSET + 40)?;
+                (
+                    part(FIELDS_OFFSET + 8)?,
+                    part(FIELDS_OFFSET + 32)?,
+                    told,
+                    told,
+                )
             }
         };
         let (width, text) = match layout {
-            Layout::FromText => (4, text),
-            Layout::OneBlock | Layout::Addresses => (8, 0),
+            PclntabLayout::FromText => (4, text),
+            PclntabLayout::OneBlock | PclntabLayout::Addresses => (8, 0),
         };
         let room = (list.len() / width).saturating_sub(1) / 2;
         Some(Pclntab {
@@ -121,7 +126,7 @@ impl<'data> Pclntab<'data> {
     }
 
     /// The functions by rising address, without those that can't be read or don't rise.
-    pub(super) fn functions(&self) -> impl Iterator<Item = Function<'data>> {
+    pub(super) fn functions(&self) -> impl Iterator<Item = GoFunction<'data>> {
         let mut last = 0;
         (0..self.count).filter_map(move |index| {
             let function = self.function(index)?;
@@ -131,7 +136,7 @@ impl<'data> Pclntab<'data> {
         })
     }
 
-    fn function(&self, index: usize) -> Option<Function<'data>> {
+    fn function(&self, index: usize) -> Option<GoFunction<'data>> {
         let start = self.text.checked_add(self.number(2 * index)?)?;
         let end = self.text.checked_add(self.number(2 * index + 2)?)?;
         let told = self
@@ -141,13 +146,13 @@ impl<'data> Pclntab<'data> {
         // table of its stack pointer.
         let field = |place: usize| u32_at(told, self.width + 4 * place);
         let name = self.names.get(field(0)? as usize..).unwrap_or_default();
-        let name = &name[..name.len().min(MAX_NAME)];
+        let name = &name[..name.len().min(MAX_NAME_BYTES)];
         let length = name.iter().position(|&byte| byte == 0);
         let heights = match field(3)? {
             0 => &[],
             offset => self.tables.get(offset as usize..)?,
         };
-        (start < end).then(|| Function {
+        (start < end).then(|| GoFunction {
             pcs: start..end,
             name: &name[..length.unwrap_or(name.len())],
             heights,
@@ -166,17 +171,17 @@ impl<'data> Pclntab<'data> {
 
 /// By how much a function has lowered the stack pointer since it was called, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Height {
+pub(super) struct StackHeight {
     /// At these addresses.
     pub(super) pcs: Range<u64>,
     /// Bytes below the return address.
     pub(super) bytes: i32,
 }
 
-impl<'data> Function<'data> {
+impl<'data> GoFunction<'data> {
     /// The heights, one after the other from the function's start. They end with the function, with
     /// their own end, or where they can't be read.
-    pub(super) fn heights(&self) -> impl Iterator<Item = Height> + use<'data> {
+    pub(super) fn heights(&self) -> impl Iterator<Item = StackHeight> + use<'data> {
         let (mut bytes, mut pcs, mut height) = (self.heights, self.pcs.clone(), -1_i32);
         let mut first = true;
         std::iter::from_fn(move || {
@@ -190,7 +195,7 @@ impl<'data> Function<'data> {
             let length = u64::from(varint(&mut bytes)?);
             let start = pcs.start;
             pcs.start = start.saturating_add(length).min(pcs.end);
-            (start < pcs.start).then_some(Height {
+            (start < pcs.start).then_some(StackHeight {
                 pcs: start..pcs.start,
                 bytes: height,
             })
@@ -237,27 +242,35 @@ mod tests {
         let names = b"\0main.main\0C\0";
         // Zero for 4 bytes, 8 for 0x10, zero again for 0x0c; the first counts from -1.
         let heights = [2, 4, 16, 0x10, 15, 0x0c, 0];
-        let layout = Layout::of(&magic.to_le_bytes()).unwrap();
-        let width = if layout == Layout::FromText { 4 } else { 8 };
-        let base = if layout == Layout::FromText { 0 } else { TEXT };
+        let layout = PclntabLayout::of(&magic.to_le_bytes()).unwrap();
+        let width = if layout == PclntabLayout::FromText {
+            4
+        } else {
+            8
+        };
+        let base = if layout == PclntabLayout::FromText {
+            0
+        } else {
+            TEXT
+        };
         let head = match layout {
-            Layout::OneBlock => 16,
-            Layout::Addresses => COUNTS + 40,
-            Layout::FromText => COUNTS + 48,
+            PclntabLayout::OneBlock => 16,
+            PclntabLayout::Addresses => FIELDS_OFFSET + 40,
+            PclntabLayout::FromText => FIELDS_OFFSET + 48,
         };
         let list = 5 * width;
         let (told, all) = (head + list, head + list + 2 * (width + 20));
         // Where offsets count from, of each of the three. An offset of 0 is no table of heights.
         let (from_names, from_heights, from_list) = match layout {
-            Layout::OneBlock => (0, 0, 0),
+            PclntabLayout::OneBlock => (0, 0, 0),
             _ => (all, all + names.len() - 1, head),
         };
         let mut data = magic.to_le_bytes().to_vec();
-        data.extend(HEAD);
+        data.extend(HEADER_START);
         data.extend(2_u64.to_le_bytes());
         match layout {
-            Layout::OneBlock => {}
-            Layout::Addresses => {
+            PclntabLayout::OneBlock => {}
+            PclntabLayout::Addresses => {
                 let fields = [0, from_names, 0, 0, from_heights, from_list];
                 data.extend(
                     fields
@@ -265,7 +278,7 @@ mod tests {
                         .flat_map(|field| (*field as u64).to_le_bytes()),
                 );
             }
-            Layout::FromText => {
+            PclntabLayout::FromText => {
                 let fields = [0, TEXT as usize, from_names, 0, 0, from_heights, from_list];
                 data.extend(
                     fields
@@ -299,7 +312,7 @@ mod tests {
         for magic in [0xffff_fffb, 0xffff_fffa, 0xffff_fff0, 0xffff_fff1] {
             let data = made(magic);
             let table = Pclntab::new(&data, TEXT).unwrap();
-            let functions: Vec<Function<'_>> = table.functions().collect();
+            let functions: Vec<GoFunction<'_>> = table.functions().collect();
             let names: Vec<&[u8]> = functions.iter().map(|function| function.name).collect();
             assert_eq!(names, [&b"main.main"[..], b"C"], "{magic:#x}");
             let pcs: Vec<_> = functions
@@ -307,7 +320,7 @@ mod tests {
                 .map(|function| function.pcs.clone())
                 .collect();
             assert_eq!(pcs, [TEXT..TEXT + 0x20, TEXT + 0x20..TEXT + 0x50]);
-            let heights = |function: &Function<'_>| -> Vec<(u64, u64, i32)> {
+            let heights = |function: &GoFunction<'_>| -> Vec<(u64, u64, i32)> {
                 let heights = function.heights();
                 heights
                     .map(|height| (height.pcs.start - TEXT, height.pcs.end - TEXT, height.bytes))
@@ -336,7 +349,7 @@ mod tests {
     #[test]
     fn a_table_ends_with_its_function() {
         let heights: Vec<u8> = std::iter::repeat_n([2, 1], 1000).flatten().collect();
-        let function = Function {
+        let function = GoFunction {
             pcs: TEXT..TEXT + 7,
             name: b"",
             heights: &heights,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 /// How to leave one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rule {
+pub enum UnwindRule {
     /// Nothing is known of this pc: a hole between functions.
     Absent,
     /// The outermost frame: the return address is undefined (`_start`, the start of a thread).
@@ -16,7 +16,7 @@ pub enum Rule {
     /// Something is known but can't be said in a rule.
     Unsupported(Unsupported),
     /// An ordinary frame.
-    Frame(Frame),
+    Frame(FrameRule),
 }
 
 /// Why a row could not be made a rule.
@@ -42,7 +42,7 @@ pub enum Unsupported {
 
 /// Where the caller's registers are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Frame {
+pub struct FrameRule {
     /// The canonical frame address, which is also the caller's stack pointer.
     pub cfa: Cfa,
     /// The caller's frame pointer.
@@ -169,7 +169,7 @@ impl Unsupported {
     }
 }
 
-impl Rule {
+impl UnwindRule {
     /// Bytes of an encoded rule.
     pub const SIZE: usize = 16;
 
@@ -179,7 +179,7 @@ impl Rule {
     pub fn changes_stacks(&self) -> bool {
         matches!(
             self,
-            Rule::Frame(Frame {
+            UnwindRule::Frame(FrameRule {
                 cfa: Cfa::Register {
                     register: super::x86_64::FP,
                     ..
@@ -190,7 +190,7 @@ impl Rule {
         )
     }
 
-    /// The rule as the BPF side has it, little endian. A rule of zeros is [`Rule::Absent`].
+    /// The rule as the BPF side has it, little endian. A rule of zeros is [`UnwindRule::Absent`].
     ///
     /// ```c
     /// struct unwind_rule {
@@ -207,20 +207,20 @@ impl Rule {
     /// };
     /// ```
     #[must_use]
-    pub fn encode(&self) -> [u8; Rule::SIZE] {
-        let mut bytes = [0; Rule::SIZE];
+    pub fn encode(&self) -> [u8; UnwindRule::SIZE] {
+        let mut bytes = [0; UnwindRule::SIZE];
         let frame = match self {
-            Rule::Absent => return bytes,
-            Rule::Stop => {
+            UnwindRule::Absent => return bytes,
+            UnwindRule::Stop => {
                 bytes[10] = 1;
                 return bytes;
             }
-            Rule::Unsupported(why) => {
+            UnwindRule::Unsupported(why) => {
                 bytes[10] = 2;
                 bytes[11] = *why as u8;
                 return bytes;
             }
-            Rule::Frame(frame) => frame,
+            UnwindRule::Frame(frame) => frame,
         };
         let (kind, register, offset, plus) = match frame.cfa {
             Cfa::Register { register, offset } => (3, register, offset, 0),
@@ -249,9 +249,9 @@ impl Rule {
         bytes
     }
 
-    /// The rule of which [`Rule::encode`] makes these bytes; nothing where there is none.
+    /// The rule of which [`UnwindRule::encode`] makes these bytes; nothing where there is none.
     #[must_use]
-    pub fn decode(bytes: &[u8; Rule::SIZE]) -> Option<Rule> {
+    pub fn decode(bytes: &[u8; UnwindRule::SIZE]) -> Option<UnwindRule> {
         let [kind, register, fp_kind, fp_base, ra_kind, ra_base] = *bytes.last_chunk()?;
         let short = |at: usize| i16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let offset = i32::from_le_bytes(*bytes.first_chunk()?);
@@ -277,16 +277,16 @@ impl Rule {
             _ => None,
         };
         let frame = |cfa| {
-            Some(Rule::Frame(Frame {
+            Some(UnwindRule::Frame(FrameRule {
                 cfa,
                 fp: fp()?,
                 ra: ra()?,
             }))
         };
         let rule = match kind {
-            0 => Rule::Absent,
-            1 => Rule::Stop,
-            2 => Rule::Unsupported(Unsupported::decode(register)?),
+            0 => UnwindRule::Absent,
+            1 => UnwindRule::Stop,
+            2 => UnwindRule::Unsupported(Unsupported::decode(register)?),
             3 => frame(Cfa::Register {
                 register: general(register)?,
                 offset,
@@ -309,54 +309,54 @@ impl Rule {
 
 /// All rules, by number; shared by all tables.
 ///
-/// The first three numbers are taken from the start: [`Rules::ABSENT`], [`Rules::STOP`] and
-/// [`Rules::FULL`].
+/// The first three numbers are taken from the start: [`UnwindRules::ABSENT`], [`UnwindRules::STOP`] and
+/// [`UnwindRules::FULL`].
 #[derive(Clone, Debug)]
-pub struct Rules {
-    list: Vec<Rule>,
-    numbers: HashMap<Rule, u16>,
+pub struct UnwindRules {
+    list: Vec<UnwindRule>,
+    numbers: HashMap<UnwindRule, u16>,
 }
 
-impl Default for Rules {
-    fn default() -> Rules {
-        Rules::new()
+impl Default for UnwindRules {
+    fn default() -> UnwindRules {
+        UnwindRules::new()
     }
 }
 
-impl Rules {
-    /// The number of [`Rule::Absent`]: zero, so that memory that nobody filled says that nothing is
+impl UnwindRules {
+    /// The number of [`UnwindRule::Absent`]: zero, so that memory that nobody filled says that nothing is
     /// known.
     pub const ABSENT: u16 = 0;
-    /// The number of [`Rule::Stop`].
+    /// The number of [`UnwindRule::Stop`].
     pub const STOP: u16 = 1;
     /// The number that stands for every rule which came when no number was left.
     pub const FULL: u16 = 2;
 
     /// No rules but the three with fixed numbers.
     #[must_use]
-    pub fn new() -> Rules {
-        let mut rules = Rules {
+    pub fn new() -> UnwindRules {
+        let mut rules = UnwindRules {
             list: Vec::new(),
             numbers: HashMap::new(),
         };
         for rule in [
-            Rule::Absent,
-            Rule::Stop,
-            Rule::Unsupported(Unsupported::Full),
+            UnwindRule::Absent,
+            UnwindRule::Stop,
+            UnwindRule::Unsupported(Unsupported::Full),
         ] {
             rules.number(rule);
         }
         rules
     }
 
-    /// The number of a rule, a new one if it was not seen before; [`Rules::FULL`] when there is
+    /// The number of a rule, a new one if it was not seen before; [`UnwindRules::FULL`] when there is
     /// none left.
-    pub fn number(&mut self, rule: Rule) -> u16 {
+    pub fn number(&mut self, rule: UnwindRule) -> u16 {
         if let Some(&number) = self.numbers.get(&rule) {
             return number;
         }
         let Ok(number) = u16::try_from(self.list.len()) else {
-            return Rules::FULL;
+            return UnwindRules::FULL;
         };
         self.list.push(rule);
         self.numbers.insert(rule, number);
@@ -365,13 +365,13 @@ impl Rules {
 
     /// The rule of a number.
     #[must_use]
-    pub fn get(&self, number: u16) -> Option<&Rule> {
+    pub fn get(&self, number: u16) -> Option<&UnwindRule> {
         self.list.get(usize::from(number))
     }
 
     /// All rules; a rule's place is its number. New ones come at the end.
     #[must_use]
-    pub fn as_slice(&self) -> &[Rule] {
+    pub fn as_slice(&self) -> &[UnwindRule] {
         &self.list
     }
 }
@@ -384,18 +384,18 @@ mod tests {
 
     #[test]
     fn fixed_numbers() {
-        let rules = Rules::new();
-        assert_eq!(rules.get(Rules::ABSENT), Some(&Rule::Absent));
-        assert_eq!(rules.get(Rules::STOP), Some(&Rule::Stop));
+        let rules = UnwindRules::new();
+        assert_eq!(rules.get(UnwindRules::ABSENT), Some(&UnwindRule::Absent));
+        assert_eq!(rules.get(UnwindRules::STOP), Some(&UnwindRule::Stop));
         assert_eq!(
-            rules.get(Rules::FULL),
-            Some(&Rule::Unsupported(Unsupported::Full))
+            rules.get(UnwindRules::FULL),
+            Some(&UnwindRule::Unsupported(Unsupported::Full))
         );
-        assert_eq!(Rule::Absent.encode(), [0; Rule::SIZE]);
+        assert_eq!(UnwindRule::Absent.encode(), [0; UnwindRule::SIZE]);
     }
 
-    fn plain(offset: i32) -> Rule {
-        Rule::Frame(Frame {
+    fn plain(offset: i32) -> UnwindRule {
+        UnwindRule::Frame(FrameRule {
             cfa: Cfa::Register {
                 register: 7,
                 offset,
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn a_rule_has_one_number() {
-        let mut rules = Rules::new();
+        let mut rules = UnwindRules::new();
         let number = rules.number(plain(8));
         assert_ne!(rules.number(plain(16)), number);
         assert_eq!(rules.number(plain(8)), number);
@@ -419,18 +419,18 @@ mod tests {
 
     #[test]
     fn numbers_run_out_without_a_wrong_rule() {
-        let mut rules = Rules::new();
+        let mut rules = UnwindRules::new();
         for offset in 0..70_000 {
             rules.number(plain(offset));
         }
         assert_eq!(rules.as_slice().len(), 65_536);
-        assert_eq!(rules.number(plain(70_001)), Rules::FULL);
+        assert_eq!(rules.number(plain(70_001)), UnwindRules::FULL);
         assert_eq!(rules.get(rules.numbers[&plain(100)]), Some(&plain(100)));
     }
 
     #[test]
     fn encoding_of_a_signal_frame() {
-        let rule = Rule::Frame(Frame {
+        let rule = UnwindRule::Frame(FrameRule {
             cfa: Cfa::Deref {
                 register: 7,
                 offset: 160,
@@ -455,13 +455,13 @@ mod tests {
 
     #[test]
     fn encoding_of_the_short_ones() {
-        let mut bytes = [0; Rule::SIZE];
+        let mut bytes = [0; UnwindRule::SIZE];
         bytes[10] = 1;
-        assert_eq!(Rule::Stop.encode(), bytes);
+        assert_eq!(UnwindRule::Stop.encode(), bytes);
         bytes[10] = 2;
         bytes[11] = 4;
-        assert_eq!(Rule::Unsupported(Unsupported::Offset).encode(), bytes);
-        let plt = Rule::Frame(Frame {
+        assert_eq!(UnwindRule::Unsupported(Unsupported::Offset).encode(), bytes);
+        let plt = UnwindRule::Frame(FrameRule {
             cfa: Cfa::Plt {
                 offset: 8,
                 threshold: 11,
@@ -512,23 +512,24 @@ mod tests {
         ]
     }
 
-    fn rule() -> impl Strategy<Value = Rule> {
-        let frame =
-            (cfa(), fp(), ra()).prop_map(|(cfa, fp, ra)| Rule::Frame(Frame { cfa, fp, ra }));
-        let why = (1..8_u8).prop_map(|why| Rule::Unsupported(Unsupported::decode(why).unwrap()));
-        prop_oneof![8 => frame, 1 => why, 1 => Just(Rule::Absent), 1 => Just(Rule::Stop)]
+    fn rule() -> impl Strategy<Value = UnwindRule> {
+        let frame = (cfa(), fp(), ra())
+            .prop_map(|(cfa, fp, ra)| UnwindRule::Frame(FrameRule { cfa, fp, ra }));
+        let why =
+            (1..8_u8).prop_map(|why| UnwindRule::Unsupported(Unsupported::decode(why).unwrap()));
+        prop_oneof![8 => frame, 1 => why, 1 => Just(UnwindRule::Absent), 1 => Just(UnwindRule::Stop)]
     }
 
     proptest! {
         #[test]
         fn decoding_undoes_encoding(rule in rule()) {
-            prop_assert_eq!(Rule::decode(&rule.encode()), Some(rule));
+            prop_assert_eq!(UnwindRule::decode(&rule.encode()), Some(rule));
         }
 
         /// Small bytes, for they are those that mean something.
         #[test]
         fn nothing_else_is_decoded(bytes in proptest::array::uniform16(prop_oneof![0..8_u8, any::<u8>()])) {
-            if let Some(rule) = Rule::decode(&bytes) {
+            if let Some(rule) = UnwindRule::decode(&bytes) {
                 prop_assert_eq!(rule.encode(), bytes);
             }
         }

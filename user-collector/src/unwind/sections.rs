@@ -13,7 +13,7 @@ use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 use object::elf::{PF_X, PT_GNU_EH_FRAME, PT_LOAD};
 
 use super::go_sections::{self, GoFunctions};
-use super::{MAX_PAGES, MAX_ROWS, MAX_SECTION, frame_info, x86_64};
+use super::{MAX_PAGES, MAX_ROWS, MAX_SECTION_BYTES, frame_info, x86_64};
 use crate::elf::{ElfBytes, ElfError, ElfFile, ElfLimits, ElfSegment, SectionTable};
 
 /// Of `.eh_frame_hdr`, what is before its search table: four bytes and two numbers of eight.
@@ -52,7 +52,7 @@ pub enum UnwindError {
 
 /// Where call frame information was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Frames<'data> {
+pub enum FrameInfo<'data> {
     /// `.eh_frame`.
     Eh {
         /// The section.
@@ -71,9 +71,9 @@ pub enum Frames<'data> {
 
 /// What is needed of an ELF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sections<'data> {
+pub struct UnwindSections<'data> {
     /// The frame information.
-    pub frames: Frames<'data>,
+    pub frames: FrameInfo<'data>,
     /// Address of `.text`, for pointers relative to it; 0 where it is not known.
     pub text: u64,
     /// Address of `.got`, likewise.
@@ -84,13 +84,13 @@ pub struct Sections<'data> {
     pub go: Option<GoFunctions<'data>>,
 }
 
-impl<'data> Sections<'data> {
+impl<'data> UnwindSections<'data> {
     /// Finds them.
     ///
     /// # Errors
     /// The file is no ELF file of this machine, its headers point outside of it, or what they
     /// describe is larger than the limits of this module.
-    pub fn of_elf<B>(file: B) -> Result<Sections<'data>, UnwindError>
+    pub fn of_elf<B>(file: B) -> Result<UnwindSections<'data>, UnwindError>
     where
         B: ElfBytes<Piece = &'data [u8]>,
     {
@@ -108,7 +108,7 @@ impl<'data> Sections<'data> {
         let address = |name| sections.named(name).map_or(0, |section| section.address);
         let frames = frames(&elf, &sections, &segments)?;
         let go = go_sections::functions(&elf, &sections, &segments)?;
-        Ok(Sections {
+        Ok(UnwindSections {
             frames,
             text: address(b".text"),
             got: address(b".got"),
@@ -120,7 +120,7 @@ impl<'data> Sections<'data> {
 
 /// How much is read of a file.
 const LIMITS: ElfLimits = ElfLimits {
-    max_piece_bytes: MAX_SECTION as u64,
+    max_piece_bytes: MAX_SECTION_BYTES as u64,
     ..ElfLimits::PROGRAM
 };
 
@@ -148,7 +148,7 @@ fn frames<'data, B>(
     elf: &ElfFile<B>,
     sections: &SectionTable<&'data [u8]>,
     segments: &[ElfSegment],
-) -> Result<Frames<'data>, ElfError>
+) -> Result<FrameInfo<'data>, ElfError>
 where
     B: ElfBytes<Piece = &'data [u8]>,
 {
@@ -158,19 +158,19 @@ where
     };
     match eh_frame {
         // Only its terminator, in objects whose functions are all described elsewhere (Go).
-        Some((data, address)) if data.len() > 4 => return Ok(Frames::Eh { data, address }),
+        Some((data, address)) if data.len() > 4 => return Ok(FrameInfo::Eh { data, address }),
         _ => {}
     }
     let name = ".debug_frame";
     let Some(section) = sections.named(name.as_bytes()) else {
-        return Ok(Frames::None);
+        return Ok(FrameInfo::None);
     };
     let content = elf.content(section, name)?;
     let data = match elf.compressed(section, content)? {
         Some(compressed) => elf.inflated(compressed, name)?.map(Cow::Owned),
         None => Some(Cow::Borrowed(content)),
     };
-    Ok(data.map_or(Frames::None, |data| Frames::Debug { data }))
+    Ok(data.map_or(FrameInfo::None, |data| FrameInfo::Debug { data }))
 }
 
 /// `.eh_frame` and its address, by the way of the program itself: `PT_GNU_EH_FRAME` is a header
@@ -205,6 +205,6 @@ where
             Some((offset, segment.file_size.checked_sub(before)?))
         })
         .ok_or_else(|| problem("the address of .eh_frame is in no segment"))?;
-    let data = elf.piece(".eh_frame", offset, size.min(MAX_SECTION as u64))?;
+    let data = elf.piece(".eh_frame", offset, size.min(MAX_SECTION_BYTES as u64))?;
     Ok(Some((frame_info::up_to_terminator(data), address)))
 }

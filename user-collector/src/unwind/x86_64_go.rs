@@ -39,7 +39,7 @@ pub(super) fn saves(before: u8, text: &[u8], height: i32) -> Option<u64> {
 
 /// An instruction that sets the stack pointer anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Set {
+pub(super) struct StackPointerSet {
     /// Where the next instruction begins, bytes from the start of the text.
     pub(super) after: usize,
     /// It only aligns it.
@@ -48,7 +48,7 @@ pub(super) struct Set {
 
 /// The instructions that set the stack pointer anew: `mov disp(%reg),%rsp`, `mov %reg,%rsp` and
 /// `and $imm8,%rsp`.
-pub(super) fn stack_pointer_sets(text: &[u8]) -> Vec<Set> {
+pub(super) fn stack_pointer_sets(text: &[u8]) -> Vec<StackPointerSet> {
     let mut sets = Vec::new();
     let mut at = 0;
     while let Some(&[rex, code, operands]) = text.get(at..).and_then(|rest| rest.first_chunk()) {
@@ -68,7 +68,7 @@ pub(super) fn stack_pointer_sets(text: &[u8]) -> Vec<Set> {
             }
         };
         at += length;
-        sets.push(Set {
+        sets.push(StackPointerSet {
             after: at,
             aligns: code == 0x83,
         });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use experiment_format::Error;
 use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
-use user_collector::archive::Account;
+use user_collector::archive::ArchiveStats;
 
 use super::Founder;
 use crate::cli::plan::Archive;
@@ -48,13 +48,16 @@ impl Founder {
 
     /// What came of archiving the files of followed processes; nothing where none were to be.
     #[must_use]
-    pub fn archived(&self) -> Option<&Account> {
+    pub fn archived(&self) -> Option<&ArchiveStats> {
         self.user.as_ref()?.archived()
     }
 
     /// Names in the log what is not archived.
     pub fn tell_archived(&mut self, now: u64) {
-        let warnings = self.archived().map(Account::warnings).unwrap_or_default();
+        let warnings = self
+            .archived()
+            .map(ArchiveStats::warnings)
+            .unwrap_or_default();
         for text in warnings {
             self.log_at(now, |at| LogEvent::Warning { at, text });
         }

@@ -9,9 +9,9 @@
 //! thread waits for that. It can be told to give up; it then stops at the next megabyte, and who
 //! waits for it need not wait longer than that.
 //!
-//! What it refuses: to fill the disk. All copies together have at most [`MOST_BYTES`], and never
+//! What it refuses: to fill the disk. All copies together have at most [`MAX_ARCHIVE_BYTES`], and never
 //! more than half of what the file system would have free without them. What is left out is named,
-//! with the reason: see [`Account`].
+//! with the reason: see [`ArchiveStats`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
@@ -32,23 +32,24 @@ use experiment_format::layout::{ExperimentDir, printable};
 use nix::sys::statvfs::fstatvfs;
 
 use super::{
-    ArchiveError, Asker, Lines, archive_object, archive_source, find_debug_file, source_paths, vdso,
+    ArchiveError, InvokingUser, SourceLines, archive_object, archive_source, find_debug_file,
+    source_paths, vdso,
 };
 use crate::elf::ElfSource;
 
 /// Most bytes of all copies together.
-pub const MOST_BYTES: u64 = 4 << 30;
+pub const MAX_ARCHIVE_BYTES: u64 = 4 << 30;
 /// How nice the thread is while the recording goes on: +19 gives it a seventieth of the weight of
 /// an ordinary one.
-const NICE: i32 = 19;
-/// Objects that are named in [`Account::warnings`].
-const MOST_WARNINGS: usize = 100;
+const ARCHIVER_NICE: i32 = 19;
+/// Objects that are named in [`ArchiveStats::warnings`].
+const MAX_WARNINGS: usize = 100;
 /// How long one who gives up waits for the file at hand.
-const LAST_WAIT: Duration = Duration::from_secs(1);
+const GIVE_UP_WAIT: Duration = Duration::from_secs(1);
 
 /// Which sources are archived beside the load objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sources {
+pub enum SourceCopies {
     /// None.
     None,
     /// Those of lines in which time was spent.
@@ -59,7 +60,7 @@ pub enum Sources {
 
 /// A load object to be archived.
 #[derive(Debug)]
-pub struct Wish {
+pub struct ArchiveRequest {
     /// Its name in `map.xml`.
     pub name: String,
     /// Where its processes have it.
@@ -81,7 +82,7 @@ pub struct LeftOut {
 
 /// What came of archiving.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Account {
+pub struct ArchiveStats {
     /// Load objects that were archived.
     pub objects: u64,
     /// Of them, those without their instructions: the user who asked may not read them, or they are
@@ -101,11 +102,11 @@ pub struct Account {
     pub took_ns: u64,
 }
 
-impl Account {
+impl ArchiveStats {
     /// What is missing, for the log: a sentence for each load object.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        let named = self.left_out.iter().take(MOST_WARNINGS);
+        let named = self.left_out.iter().take(MAX_WARNINGS);
         let mut warnings: Vec<_> = named
             .map(|left| format!("not archived: {}: {}", left.name, left.why))
             .collect();
@@ -124,14 +125,14 @@ impl Account {
 }
 
 #[derive(Debug)]
-enum Question {
-    Object(Wish),
-    Lines { name: String, positions: Vec<u64> },
+enum ArchiveJob {
+    Object(ArchiveRequest),
+    SourceLines { name: String, positions: Vec<u64> },
 }
 
 /// What one question came to.
 #[derive(Debug, Default)]
-struct Answer {
+struct JobResult {
     /// Of a question about an object: is its text there, or why is nothing there?
     object: Option<Result<bool, String>>,
     bytes: u64,
@@ -142,19 +143,19 @@ struct Answer {
 
 /// The thread, seen from who asks. When this is dropped the thread gives up; nobody waits for it.
 #[derive(Debug)]
-pub struct Archivist {
-    questions: Sender<Question>,
-    answers: Receiver<Answer>,
+pub struct Archiver {
+    questions: Sender<ArchiveJob>,
+    answers: Receiver<JobResult>,
     /// Names of the objects asked for and not answered yet, in the order of the answers.
     waiting: VecDeque<String>,
     asked: usize,
     stop: Arc<AtomicBool>,
     thread: Arc<AtomicI32>,
-    account: Account,
-    sources: Sources,
+    account: ArchiveStats,
+    sources: SourceCopies,
 }
 
-impl Archivist {
+impl Archiver {
     /// Starts the thread. `dir` is from [`ExperimentDir::for_archiver`]; `taken` are names of load
     /// objects that others archive.
     ///
@@ -162,16 +163,16 @@ impl Archivist {
     /// The system has no thread to give.
     pub fn start<'a>(
         dir: ExperimentDir,
-        asker: Asker,
-        sources: Sources,
+        user: InvokingUser,
+        sources: SourceCopies,
         taken: impl IntoIterator<Item = &'a str>,
-    ) -> io::Result<Archivist> {
+    ) -> io::Result<Archiver> {
         let (questions, to_do) = channel();
         let (done, answers) = channel();
         let (stop, thread) = (Arc::<AtomicBool>::default(), Arc::<AtomicI32>::default());
-        let mut work = Work {
+        let mut work = ArchiveWorker {
             dir,
-            asker,
+            user,
             sources,
             host: File::open("/")?.into(),
             taken: taken.into_iter().map(archive_name).collect(),
@@ -192,30 +193,30 @@ impl Archivist {
         thread::Builder::new()
             .name("archive".to_owned())
             .spawn(run)?;
-        Ok(Archivist {
+        Ok(Archiver {
             questions,
             answers,
             waiting: VecDeque::new(),
             asked: 0,
             stop,
             thread,
-            account: Account::default(),
+            account: ArchiveStats::default(),
             sources,
         })
     }
 
     /// Which sources it archives.
     #[must_use]
-    pub fn sources(&self) -> Sources {
+    pub fn sources(&self) -> SourceCopies {
         self.sources
     }
 
     /// Asks for an object, once.
-    pub fn ask(&mut self, wish: Wish) {
+    pub fn ask(&mut self, wish: ArchiveRequest) {
         self.asked += 1;
         self.waiting.push_back(wish.name.clone());
         // If the thread has ended, so it is said when the answer is taken.
-        let _ = self.questions.send(Question::Object(wish));
+        let _ = self.questions.send(ArchiveJob::Object(wish));
     }
 
     /// Asks for the sources of what is at these positions in an object that was asked for before,
@@ -223,7 +224,9 @@ impl Archivist {
     pub fn ask_lines(&mut self, name: &str, positions: Vec<u64>) {
         let name = name.to_owned();
         self.waiting.push_back(String::new());
-        let _ = self.questions.send(Question::Lines { name, positions });
+        let _ = self
+            .questions
+            .send(ArchiveJob::SourceLines { name, positions });
     }
 
     /// An object can't be archived.
@@ -275,14 +278,14 @@ impl Archivist {
     pub fn give_up(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.account.given_up = true;
-        if !self.wait(LAST_WAIT) {
+        if !self.wait(GIVE_UP_WAIT) {
             self.abandon("archiving was given up");
         }
     }
 
     /// What came of it until now.
     #[must_use]
-    pub fn account(&self) -> &Account {
+    pub fn account(&self) -> &ArchiveStats {
         &self.account
     }
 
@@ -294,7 +297,7 @@ impl Archivist {
         }
     }
 
-    fn answered(&mut self, answer: Answer) {
+    fn answered(&mut self, answer: JobResult) {
         let name = self.waiting.pop_front().unwrap_or_default();
         let account = &mut self.account;
         account.bytes += answer.bytes;
@@ -312,17 +315,17 @@ impl Archivist {
     }
 }
 
-impl Drop for Archivist {
+impl Drop for Archiver {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 }
 
 /// The thread's own.
-struct Work {
+struct ArchiveWorker {
     dir: ExperimentDir,
-    asker: Asker,
-    sources: Sources,
+    user: InvokingUser,
+    sources: SourceCopies,
     host: OwnedFd,
     /// Names in `archives/` that no source gets.
     taken: HashSet<String>,
@@ -332,35 +335,35 @@ struct Work {
     stop: Arc<AtomicBool>,
 }
 
-impl Work {
-    fn answer(&mut self, question: Question) -> Answer {
+impl ArchiveWorker {
+    fn answer(&mut self, question: ArchiveJob) -> JobResult {
         let started = Instant::now();
-        let about_object = matches!(question, Question::Object(_));
+        let about_object = matches!(question, ArchiveJob::Object(_));
         let before = self.spent;
         let done = catch_unwind(AssertUnwindSafe(|| match question {
-            Question::Object(wish) => self.object(wish),
-            Question::Lines { name, positions } => {
-                let mut answer = Answer::default();
+            ArchiveJob::Object(wish) => self.object(wish),
+            ArchiveJob::SourceLines { name, positions } => {
+                let mut answer = JobResult::default();
                 if let Some((file, debug, root)) = self.kept.remove(&name) {
-                    let paths = source_paths(&file, debug.as_ref(), Lines::At(&positions));
+                    let paths = source_paths(&file, debug.as_ref(), SourceLines::At(&positions));
                     self.archive_sources(&paths, root.as_ref(), &mut answer);
                 }
                 answer
             }
         }));
-        let mut answer = done.unwrap_or_else(|_| Answer {
+        let mut answer = done.unwrap_or_else(|_| JobResult {
             object: about_object.then(|| {
                 Err("archiving it panicked: a defect of kcollect, please report it".to_owned())
             }),
-            ..Answer::default()
+            ..JobResult::default()
         });
         answer.bytes = self.spent - before;
         answer.took = started.elapsed();
         answer
     }
 
-    fn object(&mut self, wish: Wish) -> Answer {
-        let mut answer = Answer::default();
+    fn object(&mut self, wish: ArchiveRequest) -> JobResult {
+        let mut answer = JobResult::default();
         self.taken.insert(archive_name(&wish.name));
         let done = self.copy_object(&wish);
         answer.object = Some(match done {
@@ -369,9 +372,9 @@ impl Work {
                     ElfSource::File(file) if text => Some(file),
                     _ => None,
                 };
-                if let Some(file) = file.filter(|_| self.sources != Sources::None) {
-                    let paths = source_paths(&file, debug.as_ref(), Lines::All);
-                    if self.sources == Sources::All {
+                if let Some(file) = file.filter(|_| self.sources != SourceCopies::None) {
+                    let paths = source_paths(&file, debug.as_ref(), SourceLines::All);
+                    if self.sources == SourceCopies::All {
                         self.archive_sources(&paths, wish.root.as_ref(), &mut answer);
                     } else if !paths.is_empty() {
                         self.kept.insert(wish.name, (file, debug, wish.root));
@@ -385,7 +388,7 @@ impl Work {
     }
 
     /// Gives whether the instructions are there, and the debug file.
-    fn copy_object(&mut self, wish: &Wish) -> Result<(bool, Option<File>), String> {
+    fn copy_object(&mut self, wish: &ArchiveRequest) -> Result<(bool, Option<File>), String> {
         let file = match &wish.content {
             // Never given up: it is a page or two, and no other file has them.
             ElfSource::Bytes(bytes) => {
@@ -402,13 +405,13 @@ impl Work {
             return Err("archiving was given up".to_owned());
         }
         let metadata = file.metadata().map_err(|error| error.to_string())?;
-        if self.asker.may_read(&metadata) {
+        if self.user.may_read(&metadata) {
             self.room_for(metadata.len())?;
         }
         let roots = roots(wish.root.as_ref(), &self.host);
         let debug = find_debug_file(&roots, &wish.path, file);
         let (dir, name) = (&self.dir, &wish.name);
-        let archived = archive_object(dir, name, file, debug.as_ref(), &self.asker, &self.stop);
+        let archived = archive_object(dir, name, file, debug.as_ref(), &self.user, &self.stop);
         let archived = archived.map_err(|error| match error {
             // The name is told anyway.
             ArchiveError::NothingToKeep { why, .. } => why,
@@ -422,7 +425,7 @@ impl Work {
         &mut self,
         paths: impl IntoIterator<Item = &'a Vec<u8>>,
         root: Option<&OwnedFd>,
-        answer: &mut Answer,
+        answer: &mut JobResult,
     ) {
         for path in paths {
             if self.stop.load(Ordering::Relaxed) {
@@ -439,7 +442,7 @@ impl Work {
             let path = Path::new(OsStr::from_bytes(path));
             let found = roots(root, &self.host)
                 .into_iter()
-                .find_map(|root| self.asker.open(root, path).ok());
+                .find_map(|root| self.user.open(root, path).ok());
             // Most are on another machine, where they were compiled.
             let Some(file) = found else {
                 continue;
@@ -457,7 +460,7 @@ impl Work {
     fn room_for(&self, bytes: u64) -> Result<(), String> {
         let system = fstatvfs(&self.dir).map_err(|error| error.to_string())?;
         let free = system.blocks_available() * system.fragment_size();
-        let most = most_bytes(self.spent, free);
+        let most = archive_limit_bytes(self.spent, free);
         if self.spent.saturating_add(bytes) <= most {
             return Ok(());
         }
@@ -470,8 +473,8 @@ impl Work {
 
 /// All copies may have so many bytes, where those that there are have `spent` and so many are still
 /// free.
-fn most_bytes(spent: u64, free: u64) -> u64 {
-    MOST_BYTES.min(spent.saturating_add(free) / 2)
+fn archive_limit_bytes(spent: u64, free: u64) -> u64 {
+    MAX_ARCHIVE_BYTES.min(spent.saturating_add(free) / 2)
 }
 
 fn roots<'a>(own: Option<&'a OwnedFd>, host: &'a OwnedFd) -> Vec<BorrowedFd<'a>> {
@@ -483,7 +486,7 @@ fn roots<'a>(own: Option<&'a OwnedFd>, host: &'a OwnedFd) -> Vec<BorrowedFd<'a>>
 fn step_back() {
     /// `IOPRIO_CLASS_IDLE` of linux/ioprio.h, above the level's 13 bits.
     const IDLE: libc::c_int = 3 << 13;
-    set_priority(0, NICE, IDLE);
+    set_priority(0, ARCHIVER_NICE, IDLE);
 }
 
 /// Sets how nice a thread is and its priority of I/O. That it can't have them is not worth an
@@ -506,23 +509,23 @@ mod tests {
 
     use super::*;
 
-    const ROOT: Asker = Asker {
+    const ROOT: InvokingUser = InvokingUser {
         uid: 0,
         groups: Vec::new(),
     };
     const LONG: Duration = Duration::from_secs(60);
 
-    fn trial(sources: Sources) -> (tempfile::TempDir, ExperimentDir, Archivist) {
+    fn trial(sources: SourceCopies) -> (tempfile::TempDir, ExperimentDir, Archiver) {
         let parent = tempfile::tempdir().unwrap();
         let request = NameRequest::Exactly("x.er".to_owned());
         let (dir, _) = ExperimentDir::create(parent.path(), &request, None).unwrap();
-        let archivist =
-            Archivist::start(dir.for_archiver().unwrap(), ROOT, sources, ["vmlinux"]).unwrap();
-        (parent, dir, archivist)
+        let archiver =
+            Archiver::start(dir.for_archiver().unwrap(), ROOT, sources, ["vmlinux"]).unwrap();
+        (parent, dir, archiver)
     }
 
-    fn wish(name: &str, content: ElfSource) -> Wish {
-        Wish {
+    fn wish(name: &str, content: ElfSource) -> ArchiveRequest {
+        ArchiveRequest {
             name: name.to_owned(),
             path: name.into(),
             content,
@@ -536,15 +539,15 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_archived_or_named() {
-        let (_parent, dir, mut archivist) = trial(Sources::None);
-        archivist.ask(wish("/opt/here", here()));
-        archivist.ask(wish("[vdso]", ElfSource::Bytes(vec![7; 4096])));
+        let (_parent, dir, mut archiver) = trial(SourceCopies::None);
+        archiver.ask(wish("/opt/here", here()));
+        archiver.ask(wish("[vdso]", ElfSource::Bytes(vec![7; 4096])));
         let null = ElfSource::File(File::open("/dev/null").unwrap());
-        archivist.ask(wish("/dev/null", null));
-        archivist.leave_out("/gone", "it is gone");
-        assert!(archivist.wait(LONG));
-        assert_eq!(archivist.progress(), (3, 3));
-        let account = archivist.account();
+        archiver.ask(wish("/dev/null", null));
+        archiver.leave_out("/gone", "it is gone");
+        assert!(archiver.wait(LONG));
+        assert_eq!(archiver.progress(), (3, 3));
+        let account = archiver.account();
         assert_eq!((account.objects, account.names_only), (2, 0));
         let names: Vec<_> = account.left_out.iter().map(|left| &*left.name).collect();
         assert_eq!(names, ["/gone", "/dev/null"]);
@@ -560,13 +563,13 @@ mod tests {
 
     #[test]
     fn sources_are_archived_and_take_no_objects_place() {
-        let (_parent, dir, mut archivist) = trial(Sources::All);
+        let (_parent, dir, mut archiver) = trial(SourceCopies::All);
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/archive/mod.rs");
         // A load object of the same name came before.
-        archivist.ask(wish(source.to_str().unwrap(), ElfSource::Bytes(vec![7])));
-        archivist.ask(wish("/opt/here", here()));
-        assert!(archivist.wait(LONG));
-        assert!(archivist.account().sources > 0, "{:?}", archivist.account());
+        archiver.ask(wish(source.to_str().unwrap(), ElfSource::Bytes(vec![7])));
+        archiver.ask(wish("/opt/here", here()));
+        assert!(archiver.wait(LONG));
+        assert!(archiver.account().sources > 0, "{:?}", archiver.account());
         let name = archive_name(source.to_str().unwrap());
         let kept = fs::read(dir.path().join(ARCHIVES).join(name)).unwrap();
         assert_eq!(kept, [7]);
@@ -574,13 +577,13 @@ mod tests {
 
     #[test]
     fn giving_up_leaves_out_what_is_not_done() {
-        let (_parent, dir, mut archivist) = trial(Sources::None);
-        archivist.stop.store(true, Ordering::Relaxed);
+        let (_parent, dir, mut archiver) = trial(SourceCopies::None);
+        archiver.stop.store(true, Ordering::Relaxed);
         for number in 0..5 {
-            archivist.ask(wish(&format!("/opt/{number}"), here()));
+            archiver.ask(wish(&format!("/opt/{number}"), here()));
         }
-        archivist.give_up();
-        let account = archivist.account();
+        archiver.give_up();
+        let account = archiver.account();
         assert!(account.given_up);
         assert_eq!((account.objects, account.left_out.len()), (0, 5));
         let archives = fs::read_dir(dir.path().join(ARCHIVES)).unwrap();
@@ -589,9 +592,9 @@ mod tests {
 
     #[test]
     fn copies_take_half_of_what_is_free_at_most() {
-        assert_eq!(most_bytes(0, 1000), 500);
+        assert_eq!(archive_limit_bytes(0, 1000), 500);
         // What they took is not free any more.
-        assert_eq!(most_bytes(400, 600), 500);
-        assert_eq!(most_bytes(0, u64::MAX), MOST_BYTES);
+        assert_eq!(archive_limit_bytes(400, 600), 500);
+        assert_eq!(archive_limit_bytes(0, u64::MAX), MAX_ARCHIVE_BYTES);
     }
 }
