@@ -13,37 +13,23 @@
 //! more than half of what the file system would have free without them. What is left out is named,
 //! with the reason: see [`ArchiveStats`].
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::ffi::OsStr;
-use std::fs::File;
+use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use experiment_format::archive::archive_name;
 use experiment_format::layout::{ExperimentDir, printable};
-use nix::sys::statvfs::fstatvfs;
 
-use super::{
-    ArchiveError, InvokingUser, SourceLines, archive_object, archive_source, find_debug_file,
-    source_paths, vdso,
-};
+use super::InvokingUser;
+use super::stats::{ArchiveStats, LeftOut};
+use super::worker::{ArchiveJob, ArchiveWorker, JobResult, set_priority, step_back};
 use crate::elf::ElfSource;
 
-/// Most bytes of all copies together.
-pub const MAX_ARCHIVE_BYTES: u64 = 4 << 30;
-/// How nice the thread is while the recording goes on: +19 gives it a seventieth of the weight of
-/// an ordinary one.
-const ARCHIVER_NICE: i32 = 19;
-/// Objects that are named in [`ArchiveStats::warnings`].
-const MAX_WARNINGS: usize = 100;
 /// How long one who gives up waits for the file at hand.
 const GIVE_UP_WAIT: Duration = Duration::from_secs(1);
 
@@ -69,76 +55,6 @@ pub struct ArchiveRequest {
     pub content: ElfSource,
     /// The root directory of a process that maps it, where that is not ours.
     pub root: Option<OwnedFd>,
-}
-
-/// A load object that is not in `archives/`.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct LeftOut {
-    /// Its name.
-    pub name: String,
-    /// Why not.
-    pub why: String,
-}
-
-/// What came of archiving.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct ArchiveStats {
-    /// Load objects that were archived.
-    pub objects: u64,
-    /// Of them, those without their instructions: the user who asked may not read them, or they are
-    /// too large.
-    pub names_only: u64,
-    /// ElfSource files that were archived.
-    pub sources: u64,
-    /// ElfSource files that could be read and found no room.
-    pub sources_left_out: u64,
-    /// Bytes of all copies.
-    pub bytes: u64,
-    /// Load objects that were not archived.
-    pub left_out: Vec<LeftOut>,
-    /// Did the user give up?
-    pub given_up: bool,
-    /// Time of the background thread, nanoseconds.
-    pub took_ns: u64,
-}
-
-impl ArchiveStats {
-    /// What is missing, for the log: a sentence for each load object.
-    #[must_use]
-    pub fn warnings(&self) -> Vec<String> {
-        let named = self.left_out.iter().take(MAX_WARNINGS);
-        let mut warnings: Vec<_> = named
-            .map(|left| format!("not archived: {}: {}", left.name, left.why))
-            .collect();
-        let more = self.left_out.len() - warnings.len();
-        if more > 0 {
-            warnings.push(format!("not archived: {more} more load objects"));
-        }
-        if self.sources_left_out > 0 {
-            let count = self.sources_left_out;
-            warnings.push(format!(
-                "not archived for want of room: {count} source files"
-            ));
-        }
-        warnings
-    }
-}
-
-#[derive(Debug)]
-enum ArchiveJob {
-    Object(ArchiveRequest),
-    SourceLines { name: String, positions: Vec<u64> },
-}
-
-/// What one question came to.
-#[derive(Debug, Default)]
-struct JobResult {
-    /// Of a question about an object: is its text there, or why is nothing there?
-    object: Option<Result<bool, String>>,
-    bytes: u64,
-    sources: u64,
-    sources_left_out: u64,
-    took: Duration,
 }
 
 /// The thread, seen from who asks. When this is dropped the thread gives up; nobody waits for it.
@@ -170,16 +86,8 @@ impl Archiver {
         let (questions, to_do) = channel();
         let (done, answers) = channel();
         let (stop, thread) = (Arc::<AtomicBool>::default(), Arc::<AtomicI32>::default());
-        let mut work = ArchiveWorker {
-            dir,
-            user,
-            sources,
-            host: File::open("/")?.into(),
-            taken: taken.into_iter().map(archive_name).collect(),
-            kept: HashMap::new(),
-            spent: 0,
-            stop: Arc::clone(&stop),
-        };
+        let stopped = Arc::clone(&stop);
+        let mut work = ArchiveWorker::new(dir, user, sources, taken, stopped)?;
         let id = Arc::clone(&thread);
         let run = move || {
             step_back();
@@ -321,190 +229,12 @@ impl Drop for Archiver {
     }
 }
 
-/// The thread's own.
-struct ArchiveWorker {
-    dir: ExperimentDir,
-    user: InvokingUser,
-    sources: SourceCopies,
-    host: OwnedFd,
-    /// Names in `archives/` that no source gets.
-    taken: HashSet<String>,
-    /// Objects with line tables, until it is known which lines were used.
-    kept: HashMap<String, (File, Option<File>, Option<OwnedFd>)>,
-    spent: u64,
-    stop: Arc<AtomicBool>,
-}
-
-impl ArchiveWorker {
-    fn answer(&mut self, question: ArchiveJob) -> JobResult {
-        let started = Instant::now();
-        let about_object = matches!(question, ArchiveJob::Object(_));
-        let before = self.spent;
-        let done = catch_unwind(AssertUnwindSafe(|| match question {
-            ArchiveJob::Object(wish) => self.object(wish),
-            ArchiveJob::SourceLines { name, positions } => {
-                let mut answer = JobResult::default();
-                if let Some((file, debug, root)) = self.kept.remove(&name) {
-                    let paths = source_paths(&file, debug.as_ref(), SourceLines::At(&positions));
-                    self.archive_sources(&paths, root.as_ref(), &mut answer);
-                }
-                answer
-            }
-        }));
-        let mut answer = done.unwrap_or_else(|_| JobResult {
-            object: about_object.then(|| {
-                Err("archiving it panicked: a defect of kcollect, please report it".to_owned())
-            }),
-            ..JobResult::default()
-        });
-        answer.bytes = self.spent - before;
-        answer.took = started.elapsed();
-        answer
-    }
-
-    fn object(&mut self, wish: ArchiveRequest) -> JobResult {
-        let mut answer = JobResult::default();
-        self.taken.insert(archive_name(&wish.name));
-        let done = self.copy_object(&wish);
-        answer.object = Some(match done {
-            Ok((text, debug)) => {
-                let file = match wish.content {
-                    ElfSource::File(file) if text => Some(file),
-                    _ => None,
-                };
-                if let Some(file) = file.filter(|_| self.sources != SourceCopies::None) {
-                    let paths = source_paths(&file, debug.as_ref(), SourceLines::All);
-                    if self.sources == SourceCopies::All {
-                        self.archive_sources(&paths, wish.root.as_ref(), &mut answer);
-                    } else if !paths.is_empty() {
-                        self.kept.insert(wish.name, (file, debug, wish.root));
-                    }
-                }
-                Ok(text)
-            }
-            Err(why) => Err(why),
-        });
-        answer
-    }
-
-    /// Gives whether the instructions are there, and the debug file.
-    fn copy_object(&mut self, wish: &ArchiveRequest) -> Result<(bool, Option<File>), String> {
-        let file = match &wish.content {
-            // Never given up: it is a page or two, and no other file has them.
-            ElfSource::Bytes(bytes) => {
-                self.room_for(bytes.len() as u64)?;
-                let image = vdso::with_one_name_each(bytes.clone());
-                let stored = self.dir.archive(&wish.name, &image);
-                stored.map_err(|error| error.to_string())?;
-                self.spent += bytes.len() as u64;
-                return Ok((true, None));
-            }
-            ElfSource::File(file) => file,
-        };
-        if self.stop.load(Ordering::Relaxed) {
-            return Err("archiving was given up".to_owned());
-        }
-        let metadata = file.metadata().map_err(|error| error.to_string())?;
-        if self.user.may_read(&metadata) {
-            self.room_for(metadata.len())?;
-        }
-        let roots = roots(wish.root.as_ref(), &self.host);
-        let debug = find_debug_file(&roots, &wish.path, file);
-        let (dir, name) = (&self.dir, &wish.name);
-        let archived = archive_object(dir, name, file, debug.as_ref(), &self.user, &self.stop);
-        let archived = archived.map_err(|error| match error {
-            // The name is told anyway.
-            ArchiveError::NothingToKeep { why, .. } => why,
-            error => error.to_string(),
-        })?;
-        self.spent += archived.bytes;
-        Ok((archived.text, debug))
-    }
-
-    fn archive_sources<'a>(
-        &mut self,
-        paths: impl IntoIterator<Item = &'a Vec<u8>>,
-        root: Option<&OwnedFd>,
-        answer: &mut JobResult,
-    ) {
-        for path in paths {
-            if self.stop.load(Ordering::Relaxed) {
-                return;
-            }
-            // gprofng looks for it under the name that the line table has; which is UTF-8, or it is
-            // not found.
-            let Ok(name) = std::str::from_utf8(path) else {
-                continue;
-            };
-            if !self.taken.insert(archive_name(name)) {
-                continue;
-            }
-            let path = Path::new(OsStr::from_bytes(path));
-            let found = roots(root, &self.host)
-                .into_iter()
-                .find_map(|root| self.user.open(root, path).ok());
-            // Most are on another machine, where they were compiled.
-            let Some(file) = found else {
-                continue;
-            };
-            let length = file.metadata().map_or(0, |metadata| metadata.len());
-            if self.room_for(length).is_err() {
-                answer.sources_left_out += 1;
-            } else if let Ok(bytes) = archive_source(&self.dir, name, &file, &self.stop) {
-                self.spent += bytes;
-                answer.sources += 1;
-            }
-        }
-    }
-
-    fn room_for(&self, bytes: u64) -> Result<(), String> {
-        let system = fstatvfs(&self.dir).map_err(|error| error.to_string())?;
-        let free = system.blocks_available() * system.fragment_size();
-        let most = archive_limit_bytes(self.spent, free);
-        if self.spent.saturating_add(bytes) <= most {
-            return Ok(());
-        }
-        Err(format!(
-            "{bytes} bytes, and all archives together have at most {most}, of which {} are used",
-            self.spent
-        ))
-    }
-}
-
-/// All copies may have so many bytes, where those that there are have `spent` and so many are still
-/// free.
-fn archive_limit_bytes(spent: u64, free: u64) -> u64 {
-    MAX_ARCHIVE_BYTES.min(spent.saturating_add(free) / 2)
-}
-
-fn roots<'a>(own: Option<&'a OwnedFd>, host: &'a OwnedFd) -> Vec<BorrowedFd<'a>> {
-    own.into_iter().chain([host]).map(AsFd::as_fd).collect()
-}
-
-/// Gives the calling thread the lowest priority that ends at some time, and its reading and writing
-/// that of the idle.
-fn step_back() {
-    /// `IOPRIO_CLASS_IDLE` of linux/ioprio.h, above the level's 13 bits.
-    const IDLE: libc::c_int = 3 << 13;
-    set_priority(0, ARCHIVER_NICE, IDLE);
-}
-
-/// Sets how nice a thread is and its priority of I/O. That it can't have them is not worth an
-/// error.
-fn set_priority(thread: i32, nice: i32, io: libc::c_int) {
-    /// `IOPRIO_WHO_PROCESS`, which means a thread.
-    const THREAD: libc::c_int = 1;
-    // SAFETY: it takes three numbers; a process is a thread to it, and 0 is the calling one.
-    let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, thread as libc::id_t, nice) };
-    // SAFETY: it takes three numbers.
-    let _ = unsafe { libc::syscall(libc::SYS_ioprio_set, THREAD, thread, io) };
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File};
+    use std::path::Path;
 
-    use experiment_format::archive::ARCHIVES;
+    use experiment_format::archive::{ARCHIVES, archive_name};
     use experiment_format::layout::NameRequest;
 
     use super::*;
@@ -588,13 +318,5 @@ mod tests {
         assert_eq!((account.objects, account.left_out.len()), (0, 5));
         let archives = fs::read_dir(dir.path().join(ARCHIVES)).unwrap();
         assert_eq!(archives.count(), 0);
-    }
-
-    #[test]
-    fn copies_take_half_of_what_is_free_at_most() {
-        assert_eq!(archive_limit_bytes(0, 1000), 500);
-        // What they took is not free any more.
-        assert_eq!(archive_limit_bytes(400, 600), 500);
-        assert_eq!(archive_limit_bytes(0, u64::MAX), MAX_ARCHIVE_BYTES);
     }
 }

@@ -71,9 +71,9 @@ pub fn find_by_build_id(roots: &[BorrowedFd<'_>], id: &[u8]) -> Option<File> {
 
 /// `usr/lib/debug/.build-id/xx/yyyy.debug`.
 fn path_of_id(id: &[u8]) -> PathBuf {
-    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
     let (first, rest) = id.split_at(id.len().min(1));
-    Path::new(DEBUG_DIRECTORY).join(format!(".build-id/{}/{}.debug", hex(first), hex(rest)))
+    let [first, rest] = [first, rest].map(hex::encode);
+    Path::new(DEBUG_DIRECTORY).join(format!(".build-id/{first}/{rest}.debug"))
 }
 
 fn regular(root: BorrowedFd<'_>, path: &Path) -> Option<File> {

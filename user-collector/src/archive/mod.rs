@@ -22,8 +22,10 @@ mod invoking_user;
 mod object_file;
 mod plt;
 mod sources;
+mod stats;
 mod symbol_table;
 mod vdso;
+mod worker;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -31,12 +33,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use experiment_format::layout::{ExperimentDir, PendingFile, printable};
 
-pub use archiver::{
-    ArchiveRequest, ArchiveStats, Archiver, LeftOut, MAX_ARCHIVE_BYTES, SourceCopies,
-};
+pub use archiver::{ArchiveRequest, Archiver, SourceCopies};
 pub use debug_file::{find_by_build_id, find_debug_file};
 pub use invoking_user::InvokingUser;
 pub use sources::{SourceLines, archive_source, source_paths};
+pub use stats::{ArchiveStats, LeftOut};
+pub use worker::MAX_ARCHIVE_BYTES;
 
 use object_file::ObjectFile;
 use symbol_table::FunctionTable;

@@ -27,6 +27,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::files::openat2;
+use crate::process::proc_files::{numbers_of, start_ticks_of};
 
 const SECOND_NS: i64 = 1_000_000_000;
 /// How much older than its process a file may be: clocks are set, and both times are rounded.
@@ -190,40 +191,29 @@ impl ProcessFiles {
     }
 }
 
-fn text(proc: &OwnedFd, name: &str) -> io::Result<String> {
-    let file = openat(
-        proc,
-        name,
-        OFlag::O_RDONLY | OFlag::O_CLOEXEC,
-        Mode::empty(),
-    )?;
+fn read(proc: &OwnedFd, name: &str) -> io::Result<Vec<u8>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     let mut bytes = Vec::new();
-    File::from(file).read_to_end(&mut bytes)?;
-    // A process's name may be any bytes.
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    File::from(openat(proc, name, flags, Mode::empty())?).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn status(proc: &OwnedFd) -> io::Result<ProcessIds> {
-    parse_status(&text(proc, "status")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    parse_status(&read(proc, "status")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// A newline in a process's name is written as `\n` there, so a line of that name is the kernel's.
-fn parse_status(text: &str) -> Option<ProcessIds> {
-    let numbers = |key: &str| -> Option<Vec<u32>> {
-        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-        line.split_whitespace()
-            .map(|word| word.parse().ok())
-            .collect()
-    };
+fn parse_status(status: &[u8]) -> Option<ProcessIds> {
+    let numbers = |line| numbers_of(status, line).collect::<Vec<u32>>();
     Some(ProcessIds {
-        users: numbers("Uid:")?.try_into().ok()?,
-        own_pid: *numbers("NSpid:")?.last()?,
+        users: numbers("Uid:").try_into().ok()?,
+        own_pid: *numbers("NSpid:").last()?,
     })
 }
 
 /// When the process was made, CLOCK_REALTIME nanoseconds.
 fn started(proc: &OwnedFd) -> io::Result<i64> {
-    let ticks = parse_start(&text(proc, "stat")?).ok_or(io::ErrorKind::InvalidData)?;
+    let ticks = start_ticks_of(&read(proc, "stat")?).ok_or(io::ErrorKind::InvalidData)?;
     let per_second = sysconf(SysconfVar::CLK_TCK)?.unwrap_or(100).max(1);
     let since_boot = i128::from(ticks) * i128::from(SECOND_NS) / i128::from(per_second);
     let clock = |id| -> io::Result<i128> {
@@ -232,12 +222,6 @@ fn started(proc: &OwnedFd) -> io::Result<i64> {
     };
     let boot = clock(ClockId::CLOCK_REALTIME)? - clock(ClockId::CLOCK_BOOTTIME)?;
     Ok(i64::try_from(boot + since_boot).unwrap_or(i64::MIN / 2))
-}
-
-/// Field 22 of `/proc/PID/stat`. The name, field 2, may hold anything, also parentheses.
-fn parse_start(text: &str) -> Option<u64> {
-    let (_, rest) = text.rsplit_once(") ")?;
-    rest.split(' ').nth(22 - 3)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -259,11 +243,11 @@ mod tests {
             users: [1000, 1001, 1002, 1003],
             own_pid: 3,
         };
-        assert_eq!(parse_status(text), Some(expected));
-        assert_eq!(parse_status("Uid:\t1\t1\t1\nNSpid:\t1\n"), None);
+        assert_eq!(parse_status(text.as_bytes()), Some(expected));
+        assert_eq!(parse_status(b"Uid:\t1\t1\t1\nNSpid:\t1\n"), None);
         let stat = "77 (a) b 1 (x) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 1234567 20 21";
-        assert_eq!(parse_start(stat), Some(1_234_567));
-        assert_eq!(parse_start("77 (a"), None);
+        assert_eq!(start_ticks_of(stat.as_bytes()), Some(1_234_567));
+        assert_eq!(start_ticks_of(b"77 (a"), None);
     }
 
     #[test]

@@ -10,17 +10,16 @@
 //! same.
 
 use std::ffi::OsStr;
-use std::fs::{File, Metadata};
-use std::io;
 use std::ops::AddAssign;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+use super::functions::{JitFunctions, without_momentary};
+use super::growing_file::{GrowingFile, identity};
 use super::jitdump::{JitDump, JitDumpRecord};
 use super::perf_map::PerfMap;
 use super::process_files::ProcessFiles;
-use super::{JitChange, JitFunctions, JitMemory, JitRefusal, without_momentary};
+use super::{JitChange, JitMemory, JitRefusal};
 
 /// Bytes that are read of one process at most, all files and readings together.
 const MAX_READ_BYTES: u64 = 256 << 20;
@@ -31,8 +30,6 @@ const MAX_ROUND_BYTES: u64 = 4 << 20;
 /// the thousand.
 const MAX_LAST_ROUND_BYTES: u64 = 32 << 20;
 const READ_BYTES: usize = 64 << 10;
-/// How many of the last bytes read are remembered.
-const TAIL_BYTES: usize = 64;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// What was read of one process.
@@ -216,7 +213,7 @@ impl JitWatch {
             path: self.path.clone(),
             error,
         };
-        if growing.is_written_anew().map_err(io)? {
+        if growing.is_rewritten().map_err(io)? {
             growing.restart();
             self.counts.rereadings += 1;
             self.format.restart();
@@ -315,86 +312,6 @@ fn dump_number(path: &[u8]) -> Option<u32> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-fn identity(found: &Metadata) -> (u64, u64) {
-    (found.dev(), found.ino())
-}
-
-/// A file that is read as it grows.
-#[derive(Debug)]
-struct GrowingFile {
-    file: File,
-    /// Device and inode.
-    identity: (u64, u64),
-    offset: u64,
-    size: u64,
-    /// Seconds and nanoseconds.
-    written: (i64, i64),
-    /// The bytes before `offset`.
-    tail: Vec<u8>,
-}
-
-impl GrowingFile {
-    fn new(file: File, identity: (u64, u64)) -> GrowingFile {
-        GrowingFile {
-            file,
-            identity,
-            offset: 0,
-            size: 0,
-            written: (0, 0),
-            tail: Vec::new(),
-        }
-    }
-
-    fn restart(&mut self) {
-        self.offset = 0;
-        self.tail.clear();
-    }
-
-    /// Asks for size and time. Was there written something else than more?
-    fn is_written_anew(&mut self) -> io::Result<bool> {
-        let found = self.file.metadata()?;
-        let before = (self.size, self.written);
-        self.size = found.size();
-        self.written = (found.mtime(), found.mtime_nsec());
-        if (self.size, self.written) == before || self.offset == 0 {
-            return Ok(false);
-        }
-        // Written, and not longer by it.
-        if self.size < self.offset || self.size == before.0 {
-            return Ok(true);
-        }
-        let mut tail = vec![0; self.tail.len()];
-        let from = self.offset - tail.len() as u64;
-        match self.file.read_exact_at(&mut tail, from) {
-            Ok(()) => Ok(tail != self.tail),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(true),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn is_at_end(&self) -> bool {
-        self.offset >= self.size
-    }
-
-    /// The next bytes. None but at the end, where the file has become shorter.
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = loop {
-            match self.file.read_at(buffer, self.offset) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                count => break count?,
-            }
-        };
-        if count == 0 {
-            self.size = self.offset;
-        }
-        self.offset += count as u64;
-        self.tail.extend_from_slice(&buffer[..count]);
-        let old = self.tail.len().saturating_sub(TAIL_BYTES);
-        self.tail.drain(..old);
-        Ok(count)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::{self, OpenOptions};
@@ -491,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_that_is_written_anew_is_read_anew() {
+    fn a_map_that_is_rewritten_is_read_anew() {
         let mut trial = trial();
         trial.write(b"10 8 a\n20 8 b\n");
         assert_eq!(trial.poll(1000).len(), 2);

@@ -73,12 +73,8 @@ impl ObjectNames {
 
     fn free_name(&self, file: &MappedFile) -> String {
         let path = safe(&file.path);
-        let id: String = file
-            .build_id
-            .iter()
-            .take(SHOWN_BUILD_ID_BYTES)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let shown = file.build_id.len().min(SHOWN_BUILD_ID_BYTES);
+        let id = hex::encode(&file.build_id[..shown]);
         let with_id = (!id.is_empty()).then(|| format!("{path} (build id {id})"));
         let numbered = (2_u64..).map(|number| match id.as_str() {
             "" => format!("{path} ({number})"),

@@ -207,15 +207,11 @@ impl TableCache {
 
 /// The build id is for people.
 fn name(build_id: &[u8], key: TableKey) -> String {
-    let mut name: String = build_id
-        .iter()
-        .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    if name.is_empty() {
-        name.push_str("none");
+    let key = key.hex();
+    match build_id {
+        [] => format!("none-{key}"),
+        id => format!("{}-{key}", hex::encode(&id[..id.len().min(8)])),
     }
-    name + "-" + &key.hex()
 }
 
 /// Has a file of the directory a name of ours?

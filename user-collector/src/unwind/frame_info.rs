@@ -16,7 +16,7 @@ use super::MAX_CIE_BYTES;
 use super::rule::{Unsupported, UnwindRule, UnwindRules};
 use super::sections::{FrameInfo, UnwindError, UnwindSections};
 use super::summary::TableSummary;
-use super::table::TableFunctions;
+use super::table_functions::TableFunctions;
 use super::x86_64::{self, RowDescription};
 
 pub(super) type Slice<'data> = EndianSlice<'data, LittleEndian>;

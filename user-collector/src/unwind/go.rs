@@ -28,7 +28,7 @@ use super::pclntab::{GoFunction, Pclntab, StackHeight};
 use super::rule::{Base, Cfa, FramePointer, FrameRule, ReturnAddress, UnwindRule, UnwindRules};
 use super::sections::UnwindError;
 use super::summary::TableSummary;
-use super::table::TableFunctions;
+use super::table_functions::TableFunctions;
 use super::x86_64::{FP, SP};
 use super::x86_64_go::{
     FORKS_RETURN_ADDRESS, RETURN_ADDRESS, SAVED, SIGNAL_FP, SIGNAL_PC, SIGNAL_SP, StackPointerSet,

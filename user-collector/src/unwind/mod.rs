@@ -40,9 +40,11 @@ mod go;
 mod go_sections;
 mod pclntab;
 mod rule;
+mod rule_bytes;
 mod sections;
 mod summary;
 mod table;
+mod table_functions;
 mod x86_64;
 mod x86_64_go;
 
