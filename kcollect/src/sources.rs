@@ -10,7 +10,7 @@ use std::{fs, io};
 
 use bpf::{Counted, CpuBooks, Emission, MOST_COUNTERS, Record, Settings, TickCollector};
 use procfs::process::MMapPath;
-use user_collector::space::{MappedFile, Mapping};
+use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
 use crate::counters::binding::Place;
 use crate::counters::event::Request;
@@ -458,11 +458,11 @@ fn mapped_code(pid: u32) -> Vec<Mapping> {
             file: Arc::new(MappedFile {
                 path: path_of(&map.pathname),
                 build_id: Box::default(),
-                identity: (
-                    libc::makedev(map.dev.0.cast_unsigned(), map.dev.1.cast_unsigned()),
-                    map.inode,
-                    0,
-                ),
+                identity: FileIdentity {
+                    device: libc::makedev(map.dev.0.cast_unsigned(), map.dev.1.cast_unsigned()),
+                    inode: map.inode,
+                    generation: 0,
+                },
             }),
         })
         .collect()

@@ -26,7 +26,7 @@ use user_collector::objects::{
     Backing, FoundBy, MAX_OBJECT_FILE_BYTES, MAX_VDSO_BYTES, OpenError, OpenedFile, open, own_vdso,
     vdso,
 };
-use user_collector::space::{MappedFile, Mapping};
+use user_collector::space::{FileIdentity, MappedFile, Mapping};
 use user_collector::unwind::{UnwindRules, UnwindTable};
 
 const PID: u32 = 77;
@@ -40,7 +40,7 @@ fn id_of(path: &Path) -> Box<[u8]> {
     id
 }
 
-fn mapping(path: &Path, build_id: &[u8], identity: (u64, u64, u64)) -> Mapping {
+fn mapping(path: &Path, build_id: &[u8], identity: FileIdentity) -> Mapping {
     Mapping {
         start: 0x1000,
         end: 0x2000,
@@ -53,9 +53,17 @@ fn mapping(path: &Path, build_id: &[u8], identity: (u64, u64, u64)) -> Mapping {
     }
 }
 
-fn identity(path: &Path) -> (u64, u64, u64) {
+fn file_at(device: u64, inode: u64) -> FileIdentity {
+    FileIdentity {
+        device,
+        inode,
+        generation: 0,
+    }
+}
+
+fn identity(path: &Path) -> FileIdentity {
     let metadata = fs::symlink_metadata(path).unwrap();
-    (metadata.dev(), metadata.ino(), 0)
+    file_at(metadata.dev(), metadata.ino())
 }
 
 /// Of that path, known by its inode alone.
@@ -64,7 +72,7 @@ fn by_inode(path: &Path) -> Mapping {
 }
 
 fn by_id(path: &Path) -> Mapping {
-    mapping(path, &id_of(path), (0, 0, 0))
+    mapping(path, &id_of(path), FileIdentity::default())
 }
 
 /// A directory in the part of `/proc`, with one process whose root is `root`.
@@ -168,7 +176,7 @@ fn deleted_and_there_again() {
     fs::copy(SLEEP, &path).unwrap();
     let deleted = path.with_file_name("program (deleted)");
     // The same program was installed again.
-    let again = mapping(&deleted, &id_of(&path), (0, 0, 0));
+    let again = mapping(&deleted, &id_of(&path), FileIdentity::default());
     assert_eq!(way(proc.open(&again)), FoundBy::Path);
     // That is its name.
     fs::copy(CAT, &deleted).unwrap();
@@ -181,7 +189,7 @@ fn nothing_to_know_it_by() {
     let proc = Proc::new();
     let path = proc.inside("program");
     fs::copy(SLEEP, &path).unwrap();
-    let unknown = mapping(&path, &[], (0, 0, 0));
+    let unknown = mapping(&path, &[], FileIdentity::default());
     let error = proc.open(&unknown).unwrap_err();
     assert!(matches!(error, OpenError::Unknown { .. }), "{error}");
     proc.mapped(&path);
@@ -192,7 +200,9 @@ fn nothing_to_know_it_by() {
 fn gone() {
     let proc = Proc::new();
     let path = Path::new("/there/is/no/such (deleted)");
-    let error = proc.open(&mapping(path, &[1; 20], (0, 0, 0))).unwrap_err();
+    let error = proc
+        .open(&mapping(path, &[1; 20], FileIdentity::default()))
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         "/there/is/no/such (deleted): can't be found any more"
@@ -221,7 +231,11 @@ fn what_is_no_regular_file() {
     }
     let device = Proc::new();
     device.mapped(Path::new("/dev/null"));
-    let error = device.open(&mapping(Path::new("/dev/null"), &[], (0, 0, 0)));
+    let error = device.open(&mapping(
+        Path::new("/dev/null"),
+        &[],
+        FileIdentity::default(),
+    ));
     assert!(matches!(
         error,
         Err(OpenError::NotRegular {
@@ -248,7 +262,7 @@ fn no_way_out_of_the_root() {
         "/up/../../secret",
     ] {
         let error = proc
-            .open(&mapping(Path::new(path), &id, (0, 0, 0)))
+            .open(&mapping(Path::new(path), &id, FileIdentity::default()))
             .unwrap_err();
         assert!(matches!(error, OpenError::Gone { .. }), "{path}: {error}");
     }
@@ -256,7 +270,7 @@ fn no_way_out_of_the_root() {
     fs::create_dir(proc.inside("lib")).unwrap();
     fs::copy(SLEEP, proc.inside("lib/program")).unwrap();
     symlink("/lib", proc.inside("usr")).unwrap();
-    let linked = mapping(Path::new("/usr/program"), &id, (0, 0, 0));
+    let linked = mapping(Path::new("/usr/program"), &id, FileIdentity::default());
     assert_eq!(way(proc.open(&linked)), FoundBy::Root);
 }
 
@@ -278,11 +292,11 @@ fn too_large() {
 fn names_that_are_no_paths() {
     let proc = Proc::new();
     for name in ["//anon", "[vdso]", "[heap]", "anon_inode:[io_uring]", ""] {
-        let error = proc.open(&mapping(Path::new(name), &[], (1, 1, 1)));
+        let error = proc.open(&mapping(Path::new(name), &[], file_at(1, 1)));
         assert!(matches!(error, Err(OpenError::NotAFile { .. })), "{name}");
     }
     let error = proc
-        .open(&mapping(Path::new("[vdso]"), &[], (0, 0, 0)))
+        .open(&mapping(Path::new("[vdso]"), &[], FileIdentity::default()))
         .unwrap_err();
     assert!(matches!(
         error,
@@ -293,7 +307,7 @@ fn names_that_are_no_paths() {
     ));
     for name in ["//toolong", "/memfd:x (deleted)", "/with\0zero"] {
         let error = proc
-            .open(&mapping(Path::new(name), &[1], (0, 0, 0)))
+            .open(&mapping(Path::new(name), &[1], FileIdentity::default()))
             .unwrap_err();
         assert!(
             matches!(error, OpenError::Gone { .. } | OpenError::Io { .. }),
@@ -320,7 +334,7 @@ fn mappings(pid: u32) -> Vec<Mapping> {
                 start: hex(start),
                 end: hex(end),
                 offset,
-                ..mapping(Path::new(path), &[], (device, inode, 0))
+                ..mapping(Path::new(path), &[], file_at(device, inode))
             })
         })
         .collect()
@@ -345,7 +359,7 @@ fn of_this_process() {
     let path = PathBuf::from(std::ffi::OsStr::from_bytes(&mapping.file.path));
     assert_eq!(opened.build_id, id_of(&path));
     let metadata = opened.file.metadata().unwrap();
-    assert_eq!((metadata.dev(), metadata.ino(), 0), identity(&path));
+    assert_eq!(file_at(metadata.dev(), metadata.ino()), identity(&path));
 }
 
 #[test]
@@ -479,7 +493,7 @@ fn root_in_a_root_of_its_own() {
     told = mapping(
         Path::new("/kc-only-here/sh"),
         &told.file.build_id,
-        (0, 0, 0),
+        FileIdentity::default(),
     );
     assert_eq!(way(open(proc, child.pid(), &told)), FoundBy::Root);
     told.start = seen.start;

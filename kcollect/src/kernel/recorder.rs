@@ -21,7 +21,7 @@ use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use user_collector::process::ThreadNames;
-use user_collector::process::{ProcessInfo, ProcessName, ProcessTable};
+use user_collector::process::{ProcessInfo, ProcessInstance, ProcessName, ProcessTable};
 
 use super::accounts::{Accounts, Owner, StackTicks};
 use super::counters::{self, Side};
@@ -169,7 +169,7 @@ impl Recorder {
         self.accounts.tick(owner(processes, head), state, ticks);
         Ok(Some(Stay {
             head,
-            serial: process.map_or(0, |process| process.serial),
+            serial: process.map_or(0, |process| process.instance.serial()),
             kernel,
             truncated: tick.stack.truncated,
             state,
@@ -210,7 +210,7 @@ impl Recorder {
         };
         Ok(Stay {
             head,
-            serial: process.map_or(0, |process| process.serial),
+            serial: process.map_or(0, |process| process.instance.serial()),
             kernel,
             truncated,
             state,
@@ -267,7 +267,11 @@ impl Recorder {
         processes: &ProcessTable,
         at: u64,
     ) -> HashMap<(u32, u64), UsageRecord> {
-        let serial = |pid| processes.get(pid).map_or(0, |process| process.serial);
+        let serial = |pid| {
+            processes
+                .get(pid)
+                .map_or(0, |process| process.instance.serial())
+        };
         self.samples.of_processes(&self.accounts, at, serial)
     }
 
@@ -286,7 +290,7 @@ impl Recorder {
             return Ok(());
         }
         let head = stay.head;
-        let process = processes.with_serial(head.pid, stay.serial);
+        let process = processes.instance(ProcessInstance::new(head.pid, stay.serial));
         let stack = match stay.kernel.is_empty() {
             true => self.user_frame(writer, process, head)?,
             false => self.kernel_stack(writer, &stay.kernel, stay.truncated, |_| {})?,
@@ -375,7 +379,7 @@ impl Recorder {
         head: Head,
     ) -> experiment_format::Result<StackUid> {
         let pid = head.pid;
-        let serial = process.map_or(0, |process| process.serial);
+        let serial = process.map_or(0, |process| process.instance.serial());
         let name = process.and_then(|process| process.name.as_ref());
         if let Some(known) = self.user_frames.get(&pid)
             && known.serial == serial
@@ -456,7 +460,9 @@ impl Recorder {
             _ => Detail::Woken,
         };
         let state = Microstate::ALL[usize::from(absence.state)];
-        let serial = processes.get(head.pid).map_or(0, |process| process.serial);
+        let serial = processes
+            .get(head.pid)
+            .map_or(0, |process| process.instance.serial());
         let stay = |state, ticks, detail| Stay {
             head,
             serial,
@@ -516,7 +522,7 @@ fn owner(processes: &ProcessTable, head: Head) -> Owner {
     let process = processes.get(head.pid);
     Owner {
         pid: head.pid,
-        serial: process.map_or(0, |process| process.serial),
+        serial: process.map_or(0, |process| process.instance.serial()),
         tid: head.tid,
         name: shown(
             head.pid,

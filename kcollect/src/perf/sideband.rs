@@ -13,7 +13,7 @@ use linux_perf_event_reader::{
     CommOrExecRecord, ForkOrExitRecord, LostRecord, Mmap2FileId, Mmap2Record, RawData, RecordType,
 };
 
-use user_collector::space::{MappedFile, Mapping};
+use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
 use super::event::open_sideband;
 use super::ring::PerfRing;
@@ -168,10 +168,14 @@ fn map(body: &[u8], misc: u16) -> Option<SidebandEvent> {
     }
     let record = Mmap2Record::parse::<NativeEndian>(RawData::Single(body), misc).ok()?;
     let (build_id, identity) = match record.file_id {
-        Mmap2FileId::BuildId(id) => (id.into(), (0, 0, 0)),
+        Mmap2FileId::BuildId(id) => (id.into(), FileIdentity::default()),
         Mmap2FileId::InodeAndVersion(file) => {
-            let device = libc::makedev(file.major, file.minor);
-            (Box::default(), (device, file.inode, file.inode_generation))
+            let identity = FileIdentity {
+                device: libc::makedev(file.major, file.minor),
+                inode: file.inode,
+                generation: file.inode_generation,
+            };
+            (Box::default(), identity)
         }
     };
     Some(SidebandEvent::Map {
@@ -289,7 +293,7 @@ mod tests {
                             file: Arc::new(MappedFile {
                                 path: (*b"/bin/true").into(),
                                 build_id: [0xab; 20].into(),
-                                identity: (0, 0, 0),
+                                identity: FileIdentity::default(),
                             }),
                         }
                     }

@@ -240,7 +240,7 @@ impl UserSide {
         let may_do_more = |serial: u64, pid| {
             let holds = processes
                 .get(pid)
-                .is_some_and(|process| process.serial == serial);
+                .is_some_and(|process| process.instance.serial() == serial);
             // Its leading thread has ended; the others may live on.
             awaited.contains(&pid) || holds && lives(pid)
         };
@@ -300,7 +300,9 @@ impl UserSide {
     }
 
     pub(super) fn fate(&mut self, processes: &ProcessTable, pid: u32) -> &mut Fate {
-        let serial = processes.get(pid).map_or(0, |process| process.serial);
+        let serial = processes
+            .get(pid)
+            .map_or(0, |process| process.instance.serial());
         // Nobody knows of it: it is told apart from others without a serial by its number.
         let serial = if serial == 0 {
             u64::from(pid) << 32

@@ -14,11 +14,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::files::openat2;
+use crate::files::{openat2, reopen};
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
 
 use super::MAX_COPIED_FILE_BYTES;
-use super::invoking_user::reopen;
 use super::object_file::ObjectFile;
 use crate::elf::section_build_id;
 

@@ -9,13 +9,15 @@
 
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
+
+use crate::files::reopen;
 
 /// The user who asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +93,7 @@ impl InvokingUser {
         if !self.may_read(&metadata) {
             return Err(Errno::EACCES.into());
         }
-        reopen(&file)
+        Ok(reopen(&file)?)
     }
 
     fn check(&self, directory: &OwnedFd) -> io::Result<()> {
@@ -102,14 +104,6 @@ impl InvokingUser {
             Err(Errno::EACCES.into())
         }
     }
-}
-
-/// Opens for reading what a descriptor stands for. A lease of its owner is no reason to wait.
-pub(super) fn reopen(place: &File) -> io::Result<File> {
-    File::options()
-        .read(true)
-        .custom_flags(OFlag::O_NONBLOCK.bits())
-        .open(format!("/proc/self/fd/{}", place.as_raw_fd()))
 }
 
 #[cfg(test)]

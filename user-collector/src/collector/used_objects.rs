@@ -80,7 +80,7 @@ mod tests {
         let file = MappedFile {
             path: (*b"/x").into(),
             build_id: Box::default(),
-            identity: (0, 0, 0),
+            identity: Default::default(),
         };
         Mapping {
             start,

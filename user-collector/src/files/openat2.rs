@@ -1,6 +1,7 @@
-//! `openat2(2)` once more: where a path is resolved inside a root, or in the kernel's cache alone,
-//! it says EAGAIN also if somebody anywhere renamed or mounted something in the meantime. That says
-//! nothing of the path.
+//! `openat2(2)`, repeated while it reports EAGAIN.
+//!
+//! Where a path is resolved inside a root, or in the kernel's cache alone, EAGAIN also means that
+//! something on the machine was renamed or mounted in the meantime, which says nothing of the path.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -8,10 +9,10 @@ use nix::NixPath;
 use nix::errno::Errno;
 use nix::fcntl::OpenHow;
 
-/// A rename takes microseconds; what is really not in the cache is not there the last time either.
+/// A rename takes microseconds; what is not in the cache is not there at the last attempt either.
 const MAX_ATTEMPTS: u32 = 16;
 
-/// Resolves a path below a directory, some times if need be.
+/// Resolves a path below a directory.
 pub(crate) fn openat2<P: ?Sized + NixPath>(
     root: impl AsFd,
     path: &P,

@@ -383,7 +383,7 @@ mod tests {
         let file = |path: &str| MappedFile {
             path: path.as_bytes().into(),
             build_id: Box::default(),
-            identity: (0, 0, 0),
+            identity: Default::default(),
         };
         for path in [
             "//anon",

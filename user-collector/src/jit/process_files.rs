@@ -14,10 +14,10 @@
 //! A file is no one's news if it was last written before the process was: `/tmp` keeps the maps of
 //! the long dead, and process numbers come again.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -26,7 +26,7 @@ use nix::sys::stat::Mode;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, sysconf};
 
-use crate::files::openat2;
+use crate::files::{openat2, reopen};
 use crate::process::proc_files::{numbers_of, start_ticks_of};
 
 const SECOND_NS: i64 = 1_000_000_000;
@@ -180,14 +180,10 @@ impl ProcessFiles {
         if written < self.started - CLOCK_SLACK_NS {
             return Ok(None);
         }
-        // The very file that was looked at: no path of others is gone through again. O_NONBLOCK: a
-        // lease on it would make the opening wait for its holder.
-        OpenOptions::new()
-            .read(true)
-            .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).bits())
-            .open(format!("/proc/self/fd/{}", held.as_raw_fd()))
-            .map(Some)
-            .map_err(|error| JitRefusal::Io { path, error })
+        reopen(&held).map(Some).map_err(|error| JitRefusal::Io {
+            path,
+            error: error.into(),
+        })
     }
 }
 

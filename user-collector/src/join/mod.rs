@@ -20,17 +20,17 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct JoinCounts {
     /// User sides that were told.
-    pub entries: u64,
+    pub user_stacks: u64,
     /// Ticks that have theirs.
     pub ticks: u64,
     /// Of those, ticks that others had shared it with.
     pub reused: u64,
     /// Ticks whose user side was not told: the thread ended in the kernel, or was there when data
     /// stopped, or the record of it was lost.
-    pub open: u64,
+    pub missing: u64,
     /// Ticks that have none: of kernel threads, of threads that were ending, and of those that
     /// nobody follows.
-    pub none: u64,
+    pub not_expected: u64,
 }
 
 /// Which user side of which thread.
@@ -79,7 +79,7 @@ impl<W, S> Join<W, S> {
     /// that is complete by that.
     pub fn recorded(&mut self, tid: u32, number: u32, ticks: u64, what: W) -> Vec<Complete<W, S>> {
         if number == 0 {
-            self.joined.none += ticks;
+            self.joined.not_expected += ticks;
             return vec![(what, None)];
         }
         let (slot, mut complete) = self.slot(tid, number);
@@ -104,7 +104,7 @@ impl<W, S> Join<W, S> {
         if let Some(open) = self.lives.get_mut(&(slot.life, slot.number)) {
             open.told = true;
         }
-        self.joined.entries += 1;
+        self.joined.user_stacks += 1;
         (slot, complete)
     }
 
@@ -140,7 +140,7 @@ impl<W, S> Join<W, S> {
         let mut complete = Vec::new();
         for open in std::mem::take(&mut self.lives).into_values() {
             for (ticks, what) in open.waiting {
-                self.joined.open += ticks;
+                self.joined.missing += ticks;
                 complete.push((what, None));
             }
         }
@@ -153,7 +153,7 @@ impl<W, S> Join<W, S> {
     pub fn joined(&self) -> JoinCounts {
         let waiting = self.lives.values().flat_map(|open| &open.waiting);
         JoinCounts {
-            open: self.joined.open + waiting.map(|(ticks, _)| ticks).sum::<u64>(),
+            missing: self.joined.missing + waiting.map(|(ticks, _)| ticks).sum::<u64>(),
             ..self.joined
         }
     }
@@ -195,7 +195,7 @@ impl<W, S> Join<W, S> {
                 .into_iter()
                 .flat_map(|open| open.waiting)
             {
-                self.joined.open += ticks;
+                self.joined.missing += ticks;
                 complete.push((what, None));
             }
         }
@@ -229,14 +229,14 @@ mod tests {
         let mut join = Words::default();
         assert_eq!(shown(join.recorded(7, 1, 2, "a")), "");
         assert_eq!(shown(join.recorded(7, 1, 3, "b")), "");
-        assert_eq!(join.joined().open, 5);
+        assert_eq!(join.joined().missing, 5);
         assert_eq!(told(&mut join, 7, 1, "main"), "a:main b:main");
         assert_eq!(shown(join.recorded(7, 2, 1, "c")), "");
         assert_eq!(shown(join.ended(7)), "c:?");
         let expected = JoinCounts {
-            entries: 1,
+            user_stacks: 1,
             ticks: 5,
-            open: 1,
+            missing: 1,
             ..JoinCounts::default()
         };
         assert_eq!(join.joined(), expected);
@@ -250,7 +250,7 @@ mod tests {
             assert_eq!(shown(join.recorded(7, 1, 2, "a")), "a:poll");
         }
         let expected = JoinCounts {
-            entries: 1,
+            user_stacks: 1,
             ticks: 8,
             reused: 6,
             ..JoinCounts::default()
@@ -266,7 +266,10 @@ mod tests {
         assert_eq!(told(&mut join, 7, 2, "main"), "b:main");
         assert_eq!(shown(join.recorded(8, 0, 4, "c")), "c:?");
         let joined = join.joined();
-        assert_eq!((joined.open, joined.ticks, joined.none), (2, 3, 4));
+        assert_eq!(
+            (joined.missing, joined.ticks, joined.not_expected),
+            (2, 3, 4)
+        );
     }
 
     #[test]
@@ -315,7 +318,7 @@ mod tests {
             }
             out.extend(join.close());
             let joined = join.joined();
-            prop_assert_eq!(joined.ticks + joined.open + joined.none, sum);
+            prop_assert_eq!(joined.ticks + joined.missing + joined.not_expected, sum);
             let mut numbers: Vec<_> = out.into_iter().map(|(what, _)| what).collect();
             numbers.sort_unstable();
             prop_assert_eq!(numbers, (0..came).collect::<Vec<_>>());

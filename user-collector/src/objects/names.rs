@@ -14,7 +14,7 @@ use experiment_format::archive::archive_name;
 use experiment_format::layout::printable;
 
 use crate::objects::without_mark;
-use crate::space::MappedFile;
+use crate::space::{FileIdentity, MappedFile};
 
 /// Longest name, bytes.
 const MAX_NAME_BYTES: usize = 4096;
@@ -23,7 +23,7 @@ const SHOWN_BUILD_ID_BYTES: usize = 4;
 
 /// What makes a file another one: its path, and its build id or, without, what the kernel tells of
 /// its place.
-type FileKey = (Box<[u8]>, Box<[u8]>, (u64, u64, u64));
+type FileKey = (Box<[u8]>, Box<[u8]>, FileIdentity);
 
 /// The names that were given, for the whole run.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +56,7 @@ impl ObjectNames {
     pub fn name_of(&mut self, file: &MappedFile) -> &str {
         let identity = match &*file.build_id {
             [] => file.identity,
-            _ => Default::default(),
+            _ => FileIdentity::default(),
         };
         let key = (
             without_mark(&file.path).into(),
@@ -121,7 +121,11 @@ mod tests {
         MappedFile {
             path: path.into(),
             build_id: build_id.into(),
-            identity: (8, inode, 0),
+            identity: FileIdentity {
+                device: 8,
+                inode,
+                generation: 0,
+            },
         }
     }
 

@@ -25,7 +25,7 @@
 use std::ffi::OsStr;
 use std::fs::{File, FileType, Metadata};
 use std::io::{self, Seek};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -37,8 +37,8 @@ use object::read::ReadCache;
 
 use super::backing::{Backing, backing, paths};
 use crate::elf::build_id;
-use crate::files::openat2;
-use crate::space::{MappedFile, Mapping};
+use crate::files::{openat2, reopen};
+use crate::space::{FileIdentity, MappedFile, Mapping};
 
 /// Largest file that is opened, bytes.
 pub const MAX_OBJECT_FILE_BYTES: u64 = 1 << 30;
@@ -309,12 +309,7 @@ impl Held {
             let size = metadata.len();
             return Err(OpenError::TooLarge { path, size });
         }
-        // O_NONBLOCK: not to wait for who has a lease on it.
-        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-        let again = format!("/proc/self/fd/{}", held.as_raw_fd());
-        let mut file = nix::fcntl::open(again.as_str(), flags, Mode::empty())
-            .map(File::from)
-            .map_err(|errno| OpenError::of(&path, errno))?;
+        let mut file = reopen(&held).map_err(|errno| OpenError::of(&path, errno))?;
         let build_id = build_id(&ReadCache::new(&file));
         file.rewind().map_err(io)?;
         let mapped = || shown(&mapping.file.path);
@@ -335,7 +330,7 @@ impl Held {
 
 /// Is it the file that was mapped? Nothing where the kernel told nothing of it.
 fn is_same(mapped: &MappedFile, build_id: &[u8], metadata: &Metadata) -> Option<bool> {
-    let (device, inode, _) = mapped.identity;
+    let FileIdentity { device, inode, .. } = mapped.identity;
     if !mapped.build_id.is_empty() {
         Some(*mapped.build_id == *build_id)
     } else if (device, inode) != (0, 0) {

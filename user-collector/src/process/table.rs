@@ -11,14 +11,16 @@
 
 use std::collections::HashMap;
 
+use super::ProcessInstance;
+
 /// A process's name as the kernel has it: bytes, not text, without the final NUL.
 pub type ProcessName = Box<[u8]>;
 
 /// One process, from fork (or from the snapshot) to the reuse of its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessInfo {
-    /// Number of this process among all that were seen: tells two holders of one pid apart.
-    pub serial: u64,
+    /// Tells it from other processes that have its number.
+    pub instance: ProcessInstance,
     /// The parent's pid, where known.
     pub parent: Option<u32>,
     /// The name; `None` when neither side-band nor snapshot has told it.
@@ -43,10 +45,10 @@ pub struct ExecutableFile {
 #[derive(Clone, Debug, Default)]
 pub struct ProcessTable {
     by_pid: HashMap<u32, ProcessInfo>,
-    /// Those whose number another one got, by serial, with the time of that: what they did may be
-    /// written later.
-    former: HashMap<u64, (u64, ProcessInfo)>,
-    serials: u64,
+    /// Those whose number another process got, with the time of that: what they did may be written
+    /// later.
+    former: HashMap<ProcessInstance, (u64, ProcessInfo)>,
+    last_serial: u64,
 }
 
 impl ProcessTable {
@@ -64,7 +66,7 @@ impl ProcessTable {
             .map(|parent| (parent.name.clone(), parent.executable.clone()))
             .unwrap_or_default();
         let process = ProcessInfo {
-            serial: self.next_serial(),
+            instance: self.next_instance(pid),
             parent: Some(parent),
             name,
             executable,
@@ -72,7 +74,7 @@ impl ProcessTable {
             expects_executable: false,
         };
         if let Some(former) = self.by_pid.insert(pid, process) {
-            self.former.insert(former.serial, (time, former));
+            self.former.insert(former.instance, (time, former));
         }
     }
 
@@ -127,14 +129,14 @@ impl ProcessTable {
         self.by_pid.get(&pid)
     }
 
-    /// The process of this number and serial, whoever holds the number by now; for so long as what
-    /// was before [`ProcessTable::evict_exited`]'s time is not forgotten.
+    /// Returns an instance, whichever process has its number by now; until
+    /// [`ProcessTable::evict_exited`] evicts it.
     #[must_use]
-    pub fn with_serial(&self, pid: u32, serial: u64) -> Option<&ProcessInfo> {
-        let holder = self.by_pid.get(&pid);
-        let former = || self.former.get(&serial).map(|(_, process)| process);
+    pub fn instance(&self, instance: ProcessInstance) -> Option<&ProcessInfo> {
+        let holder = self.by_pid.get(&instance.pid());
+        let former = || self.former.get(&instance).map(|(_, process)| process);
         holder
-            .filter(|process| process.serial == serial)
+            .filter(|process| process.instance == instance)
             .or_else(former)
     }
 
@@ -160,11 +162,11 @@ impl ProcessTable {
     }
 
     fn known(&mut self, pid: u32) -> &mut ProcessInfo {
-        let serial = &mut self.serials;
+        let last_serial = &mut self.last_serial;
         self.by_pid.entry(pid).or_insert_with(|| {
-            *serial += 1;
+            *last_serial += 1;
             ProcessInfo {
-                serial: *serial,
+                instance: ProcessInstance::new(pid, *last_serial),
                 parent: None,
                 name: None,
                 executable: None,
@@ -174,9 +176,9 @@ impl ProcessTable {
         })
     }
 
-    fn next_serial(&mut self) -> u64 {
-        self.serials += 1;
-        self.serials
+    fn next_instance(&mut self, pid: u32) -> ProcessInstance {
+        self.last_serial += 1;
+        ProcessInstance::new(pid, self.last_serial)
     }
 }
 
@@ -219,14 +221,14 @@ mod tests {
     #[test]
     fn a_reused_number_is_another_process() {
         let table = replay("7?bash 9+7 9!true 9- 9>true 9+7 9>bash 9!cat 9>cat");
-        assert_eq!(table.get(9).unwrap().serial, 3);
+        assert_eq!(table.get(9).unwrap().instance, ProcessInstance::new(9, 3));
     }
 
     #[test]
     fn a_former_holder_of_a_number_has_its_name_until_it_is_forgotten() {
         let mut table = replay("7?bash 9+7 9!true 9- 9+7 9!cat");
         let name = |table: &ProcessTable, serial| {
-            let process = table.with_serial(9, serial)?;
+            let process = table.instance(ProcessInstance::new(9, serial))?;
             process.name.clone()
         };
         let named = |name: &[u8]| Some(Box::from(name));

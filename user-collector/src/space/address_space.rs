@@ -308,7 +308,7 @@ mod tests {
         let file = MappedFile {
             path: name.as_bytes().into(),
             build_id: Box::default(),
-            identity: (0, 0, 0),
+            identity: Default::default(),
         };
         Mapping {
             start,

@@ -18,9 +18,19 @@ pub struct MappedFile {
     pub path: Box<[u8]>,
     /// The build id that the kernel read from the file; empty when it has none.
     pub build_id: Box<[u8]>,
-    /// Device (as `st_dev` has it), inode and generation; all 0 where the kernel told the build id
-    /// in their place.
-    pub identity: (u64, u64, u64),
+    /// Where it is; all 0 where the kernel reported the build id in its place.
+    pub identity: FileIdentity,
+}
+
+/// Which file of the machine it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FileIdentity {
+    /// Device, as `st_dev` has it.
+    pub device: u64,
+    /// Inode.
+    pub inode: u64,
+    /// Generation of the inode.
+    pub generation: u64,
 }
 
 /// An interval of addresses and what is mapped there.
@@ -144,7 +154,7 @@ mod tests {
         Arc::new(MappedFile {
             path: name.as_bytes().into(),
             build_id: Box::default(),
-            identity: (0, 0, 0),
+            identity: FileIdentity::default(),
         })
     }
 

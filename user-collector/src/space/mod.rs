@@ -7,4 +7,4 @@ pub use address_space::{
     AddressSpace, AddressSpaces, MappedCode, MappingChange, MappingEvent, mapping_at,
     mappings_between,
 };
-pub use mapping::{MappedFile, Mapping, Mappings};
+pub use mapping::{FileIdentity, MappedFile, Mapping, Mappings};
