@@ -57,7 +57,7 @@ fn judge(way: Emission) -> Result<()> {
         all += ticks;
     }
 
-    let joined = join.joined();
+    let joined = join.counts();
     ensure!(all > u64::from(NAPS) * 2, "only {all} ticks");
     // All but those of the last stay, which ends with the thread.
     ensure!(

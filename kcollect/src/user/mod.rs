@@ -450,7 +450,7 @@ impl UserSide {
     /// What became of the ticks' user sides.
     #[must_use]
     pub fn joined(&self) -> JoinCounts {
-        self.join.joined()
+        self.join.counts()
     }
 
     /// Complete things go where they belong.
