@@ -40,12 +40,12 @@ fn file(bytes: &[u8]) -> NamedTempFile {
 }
 
 fn answer(builder: &mut TableBuilder, source: ElfSource) -> BuiltTable {
-    builder.ask(ObjectId(0), source);
+    builder.request(ObjectId(0), source);
     builder.wait(Duration::from_secs(60)).pop().unwrap()
 }
 
 fn build(builder: &mut TableBuilder, file: File) -> Result<UnwindInfo, TableBuildError> {
-    let built = answer(builder, ElfSource::File(file)).module;
+    let built = answer(builder, ElfSource::File(file)).info;
     assert!(
         !matches!(
             built,
@@ -70,7 +70,7 @@ fn from_memory_and_from_a_file_alike() {
     let of_file = build(&mut builder, file(&bytes).reopen().unwrap()).unwrap();
     let of_bytes = answer(&mut builder, ElfSource::Bytes(bytes.clone()));
     assert!(of_bytes.new_rules.is_empty());
-    assert_eq!(of_bytes.module.unwrap(), of_file);
+    assert_eq!(of_bytes.info.unwrap(), of_file);
     let (table, summary) = UnwindTable::of_elf(&bytes, &mut UnwindRules::new()).unwrap();
     assert_eq!((of_file.table, of_file.summary), (table, summary));
     assert!(of_file.segments.iter().any(|segment| segment.executable));
@@ -169,7 +169,7 @@ fn gigantic_sections_are_not_read() {
     let mut builder = TableBuilder::start(None).unwrap();
     let built = answer(&mut builder, ElfSource::File(file.reopen().unwrap()));
     let Err(TableBuildError::Unwind(UnwindError::Elf(ElfError::TooLarge { size, .. }))) =
-        built.module
+        built.info
     else {
         panic!("{built:?}")
     };
@@ -224,7 +224,7 @@ fn the_build_id_of_another() {
         let cache = TableCache::open(directory.path().to_owned()).unwrap();
         let mut builder = TableBuilder::start(Some(cache)).unwrap();
         let built = answer(&mut builder, ElfSource::Bytes(bytes.to_vec()));
-        (built.module.unwrap(), built.new_rules)
+        (built.info.unwrap(), built.new_rules)
     };
     let (poison, _) = of(&hostile);
     let (good, rules) = of(&bytes);
@@ -253,7 +253,7 @@ fn a_damaged_cache() {
         let cache = TableCache::open(directory.path().to_owned()).unwrap();
         let mut builder = TableBuilder::start(Some(cache)).unwrap();
         answer(&mut builder, ElfSource::Bytes(bytes.clone()))
-            .module
+            .info
             .unwrap()
     };
     let expected = of_libc();
@@ -285,7 +285,7 @@ proptest! {
         }
         let mut builder = TableBuilder::start(None).unwrap();
         let of_file = build(&mut builder, file(&bytes).reopen().unwrap());
-        let of_bytes = answer(&mut builder, ElfSource::Bytes(bytes)).module;
+        let of_bytes = answer(&mut builder, ElfSource::Bytes(bytes)).info;
         prop_assert_eq!(of_file, of_bytes);
     }
 }

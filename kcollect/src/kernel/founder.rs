@@ -316,7 +316,7 @@ impl Founder {
     /// The thread that makes unwind tables, if anybody is followed.
     #[must_use]
     pub fn table_maker(&self) -> Option<Pid> {
-        Some(self.user.as_ref()?.objects.table_maker())
+        Some(self.user.as_ref()?.objects.table_builder_thread())
     }
 
     /// Processes whose mappings are to be read: an [`Event::Reread`] is awaited of each.

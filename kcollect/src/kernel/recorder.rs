@@ -321,7 +321,7 @@ impl Recorder {
         head: Head,
     ) -> experiment_format::Result<()> {
         let at = head.time.saturating_sub(self.start);
-        let Some(at) = self.names.tell(head.pid, head.tid, head.name.bytes(), at) else {
+        let Some(at) = self.names.update(head.pid, head.tid, head.name.bytes(), at) else {
             return Ok(());
         };
         let name = match head.tid {

@@ -44,7 +44,7 @@ pub fn begin<'a>(
     // is for all else.
     let (descriptors, _) = getrlimit(Resource::RLIMIT_NOFILE).map_err(io::Error::from)?;
     let most = usize::try_from(descriptors / 4).unwrap_or(usize::MAX);
-    objects.archive_by(archiver, archive == Archive::UsedLoadObjects, most);
+    objects.set_archiver(archiver, archive == Archive::UsedLoadObjects, most);
     Ok(())
 }
 
@@ -124,7 +124,7 @@ impl UserSide {
     /// What came of archiving; nothing where nothing was to be.
     #[must_use]
     pub fn archived(&self) -> Option<&ArchiveStats> {
-        self.objects.archived()
+        self.objects.archive_stats()
     }
 }
 

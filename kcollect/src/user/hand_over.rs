@@ -128,7 +128,9 @@ impl UserSide {
         pid: u32,
         mapping: &Mapping,
     ) -> Result<Code, bpf::Error> {
-        let id = self.objects.of(pid, &relatives(processes, pid), mapping);
+        let id = self
+            .objects
+            .object_of(pid, &relatives(processes, pid), mapping);
         let table = self.objects.get(id).map(|object| object.table.clone());
         let module = match table {
             Some(UnwindTableState::Pending) => return Ok(Code::Pending),
@@ -174,7 +176,7 @@ impl UserSide {
         let mut used = HashSet::new();
         for (pid, space) in self.spaces.iter_mut() {
             for mapping in space.code().iter() {
-                used.insert(self.objects.of(pid, &[], mapping));
+                used.insert(self.objects.object_of(pid, &[], mapping));
             }
         }
         let before = self.hand_over.tables.len();

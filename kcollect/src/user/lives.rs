@@ -446,7 +446,7 @@ impl UserSide {
             ..UsageRecord::default()
         };
         collector.sample(first.at, "start", &nothing)?;
-        if self.objects.wants_used() {
+        if self.objects.needs_used() {
             collector.watch_used();
         }
         let space = self.spaces.get_mut(pid);

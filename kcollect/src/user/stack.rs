@@ -124,7 +124,7 @@ impl Copied {
             let Some(mapping) = mapping_at(&self.code, address) else {
                 return Found::End(End::NoMapping);
             };
-            let id = objects.of(self.pid, relatives, mapping);
+            let id = objects.object_of(self.pid, relatives, mapping);
             match objects.get(id).map(|object| object.table.clone()) {
                 Some(UnwindTableState::Pending) => {
                     waits = true;

@@ -1,13 +1,12 @@
 //! The thread that fills `archives/` while the recording goes on.
 //!
 //! A desktop's processes map a gigabyte of libraries, and the largest of them takes half a second
-//! to read: too much for the moment after Ctrl-C, in which people want to see what they have. So
-//! each object is archived as soon as a process is followed that maps it, at the lowest priority,
-//! and what is left at the end is waited for at an ordinary one.
+//! to read: too much for the moment after Ctrl-C, when the result is waited for. So each object is
+//! archived as soon as a process is followed that maps it, at the lowest priority, and what is left
+//! at the end is waited for at an ordinary one.
 //!
-//! Files are other people's, and reading them may take as long as their server likes: only this
-//! thread waits for that. It can be told to give up; it then stops at the next megabyte, and who
-//! waits for it need not wait longer than that.
+//! Files may lie on a server that takes any time to answer: only this thread waits for that. It can
+//! be stopped; it then stops at the next megabyte, and the waiting ends after a second.
 //!
 //! What it refuses: to fill the disk. All copies together have at most [`MAX_ARCHIVE_BYTES`], and never
 //! more than half of what the file system would have free without them. What is left out is named,
@@ -27,10 +26,10 @@ use experiment_format::layout::{ExperimentDir, printable};
 
 use super::InvokingUser;
 use super::stats::{ArchiveStats, LeftOut};
-use super::worker::{ArchiveJob, ArchiveWorker, JobResult, set_priority, step_back};
+use super::worker::{ArchiveJob, ArchiveWorker, JobResult, lower_priority, set_priority};
 use crate::elf::ElfSource;
 
-/// How long one who gives up waits for the file at hand.
+/// How long the file at hand is waited for after giving up.
 const GIVE_UP_WAIT: Duration = Duration::from_secs(1);
 
 /// Which sources are archived beside the load objects.
@@ -57,17 +56,17 @@ pub struct ArchiveRequest {
     pub root: Option<OwnedFd>,
 }
 
-/// The thread, seen from who asks. When this is dropped the thread gives up; nobody waits for it.
+/// The handle of the thread. When it is dropped the thread gives up; nothing waits for that.
 #[derive(Debug)]
 pub struct Archiver {
-    questions: Sender<ArchiveJob>,
-    answers: Receiver<JobResult>,
-    /// Names of the objects asked for and not answered yet, in the order of the answers.
+    jobs: Sender<ArchiveJob>,
+    results: Receiver<JobResult>,
+    /// Names of the objects that are requested and not done yet, in the order of the results.
     waiting: VecDeque<String>,
-    asked: usize,
+    requested: usize,
     stop: Arc<AtomicBool>,
     thread: Arc<AtomicI32>,
-    account: ArchiveStats,
+    stats: ArchiveStats,
     sources: SourceCopies,
 }
 
@@ -75,25 +74,24 @@ impl Archiver {
     /// Starts the thread. `dir` is from [`ExperimentDir::for_archiver`]; `taken` are names of load
     /// objects that others archive.
     ///
-    /// # Errors
-    /// The system has no thread to give.
+    /// # Errors The thread can't be started.
     pub fn start<'a>(
         dir: ExperimentDir,
         user: InvokingUser,
         sources: SourceCopies,
         taken: impl IntoIterator<Item = &'a str>,
     ) -> io::Result<Archiver> {
-        let (questions, to_do) = channel();
-        let (done, answers) = channel();
+        let (jobs, queue) = channel();
+        let (done, results) = channel();
         let (stop, thread) = (Arc::<AtomicBool>::default(), Arc::<AtomicI32>::default());
         let stopped = Arc::clone(&stop);
         let mut work = ArchiveWorker::new(dir, user, sources, taken, stopped)?;
         let id = Arc::clone(&thread);
         let run = move || {
-            step_back();
+            lower_priority();
             id.store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
-            for question in to_do {
-                if done.send(work.answer(question)).is_err() {
+            for job in queue {
+                if done.send(work.run(job)).is_err() {
                     return;
                 }
             }
@@ -102,50 +100,49 @@ impl Archiver {
             .name("archive".to_owned())
             .spawn(run)?;
         Ok(Archiver {
-            questions,
-            answers,
+            jobs,
+            results,
             waiting: VecDeque::new(),
-            asked: 0,
+            requested: 0,
             stop,
             thread,
-            account: ArchiveStats::default(),
+            stats: ArchiveStats::default(),
             sources,
         })
     }
 
-    /// Which sources it archives.
+    /// Returns which sources it archives.
     #[must_use]
     pub fn sources(&self) -> SourceCopies {
         self.sources
     }
 
-    /// Asks for an object, once.
-    pub fn ask(&mut self, wish: ArchiveRequest) {
-        self.asked += 1;
-        self.waiting.push_back(wish.name.clone());
-        // If the thread has ended, so it is said when the answer is taken.
-        let _ = self.questions.send(ArchiveJob::Object(wish));
+    /// Requests an object, once.
+    pub fn request(&mut self, request: ArchiveRequest) {
+        self.requested += 1;
+        self.waiting.push_back(request.name.clone());
+        // That the thread has ended is reported when the result is taken.
+        let _ = self.jobs.send(ArchiveJob::Object(request));
     }
 
-    /// Asks for the sources of what is at these positions in an object that was asked for before,
-    /// bytes in the file.
-    pub fn ask_lines(&mut self, name: &str, positions: Vec<u64>) {
+    /// Requests the sources of what is at these offsets in the file of an object that was requested
+    /// before.
+    pub fn request_lines(&mut self, name: &str, positions: Vec<u64>) {
         let name = name.to_owned();
         self.waiting.push_back(String::new());
-        let _ = self
-            .questions
-            .send(ArchiveJob::SourceLines { name, positions });
+        let _ = self.jobs.send(ArchiveJob::SourceLines { name, positions });
     }
 
     /// An object can't be archived.
     pub fn leave_out(&mut self, name: &str, why: &str) {
-        self.account.left_out.push(LeftOut {
+        self.stats.left_out.push(LeftOut {
             name: printable(name.as_bytes()),
             why: why.to_owned(),
         });
     }
 
-    /// The recording is over, and somebody waits: the thread gets the priority of others.
+    /// Gives the thread an ordinary priority, since the recording is over and the archive is waited
+    /// for.
     pub fn hurry(&self) {
         let thread = self.thread.load(Ordering::Relaxed);
         if thread > 0 {
@@ -153,13 +150,13 @@ impl Archiver {
         }
     }
 
-    /// Waits until all is done, at most so long. Gives whether it is.
+    /// Waits until all is done, for this long at most. Returns whether it is.
     pub fn wait(&mut self, at_most: Duration) -> bool {
         let until = Instant::now() + at_most;
         while !self.waiting.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
-            match self.answers.recv_timeout(left) {
-                Ok(answer) => self.answered(answer),
+            match self.results.recv_timeout(left) {
+                Ok(run) => self.finished(run),
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => return false,
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
                     self.abandon("the thread that archives has ended");
@@ -169,32 +166,32 @@ impl Archiver {
         true
     }
 
-    /// Load objects that are done, and all that were asked for.
+    /// Returns the number of load objects that are done, and of all that were requested.
     #[must_use]
     pub fn progress(&self) -> (usize, usize) {
         let waiting = self.waiting.iter().filter(|name| !name.is_empty());
-        (self.asked - waiting.count(), self.asked)
+        (self.requested - waiting.count(), self.requested)
     }
 
-    /// Questions that are not answered yet, about objects and about sources.
+    /// Returns the number of jobs that are not done yet, of objects and of sources.
     #[must_use]
     pub fn left(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Leaves out what is not done. Waits a second at most.
+    /// Leaves out what is not done. Waits for a second at most.
     pub fn give_up(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        self.account.given_up = true;
+        self.stats.given_up = true;
         if !self.wait(GIVE_UP_WAIT) {
             self.abandon("archiving was given up");
         }
     }
 
-    /// What came of it until now.
+    /// Returns what was archived until now.
     #[must_use]
-    pub fn account(&self) -> &ArchiveStats {
-        &self.account
+    pub fn stats(&self) -> &ArchiveStats {
+        &self.stats
     }
 
     fn abandon(&mut self, why: &str) {
@@ -205,17 +202,17 @@ impl Archiver {
         }
     }
 
-    fn answered(&mut self, answer: JobResult) {
+    fn finished(&mut self, run: JobResult) {
         let name = self.waiting.pop_front().unwrap_or_default();
-        let account = &mut self.account;
-        account.bytes += answer.bytes;
-        account.sources += answer.sources;
-        account.sources_left_out += answer.sources_left_out;
-        account.took_ns += answer.took.as_nanos() as u64;
-        match answer.object {
+        let stats = &mut self.stats;
+        stats.bytes += run.bytes;
+        stats.sources += run.sources;
+        stats.sources_left_out += run.sources_left_out;
+        stats.took_ns += run.took.as_nanos() as u64;
+        match run.object {
             Some(Ok(text)) => {
-                account.objects += 1;
-                account.names_only += u64::from(!text);
+                stats.objects += 1;
+                stats.names_only += u64::from(!text);
             }
             Some(Err(why)) => self.leave_out(&name, &why),
             None => {}
@@ -254,7 +251,7 @@ mod tests {
         (parent, dir, archiver)
     }
 
-    fn wish(name: &str, content: ElfSource) -> ArchiveRequest {
+    fn request(name: &str, content: ElfSource) -> ArchiveRequest {
         ArchiveRequest {
             name: name.to_owned(),
             path: name.into(),
@@ -270,24 +267,24 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_archived_or_named() {
         let (_parent, dir, mut archiver) = trial(SourceCopies::None);
-        archiver.ask(wish("/opt/here", here()));
-        archiver.ask(wish("[vdso]", ElfSource::Bytes(vec![7; 4096])));
+        archiver.request(request("/opt/here", here()));
+        archiver.request(request("[vdso]", ElfSource::Bytes(vec![7; 4096])));
         let null = ElfSource::File(File::open("/dev/null").unwrap());
-        archiver.ask(wish("/dev/null", null));
+        archiver.request(request("/dev/null", null));
         archiver.leave_out("/gone", "it is gone");
         assert!(archiver.wait(LONG));
         assert_eq!(archiver.progress(), (3, 3));
-        let account = archiver.account();
-        assert_eq!((account.objects, account.names_only), (2, 0));
-        let names: Vec<_> = account.left_out.iter().map(|left| &*left.name).collect();
+        let stats = archiver.stats();
+        assert_eq!((stats.objects, stats.names_only), (2, 0));
+        let names: Vec<_> = stats.left_out.iter().map(|left| &*left.name).collect();
         assert_eq!(names, ["/gone", "/dev/null"]);
-        assert_eq!(account.warnings().len(), 2);
+        assert_eq!(stats.warnings().len(), 2);
         let archives = dir.path().join(ARCHIVES);
         let bytes: u64 = fs::read_dir(&archives)
             .unwrap()
             .map(|entry| entry.unwrap().metadata().unwrap().len())
             .sum();
-        assert_eq!(bytes, account.bytes);
+        assert_eq!(bytes, stats.bytes);
         assert!(archives.join(archive_name("/opt/here")).exists());
     }
 
@@ -296,10 +293,10 @@ mod tests {
         let (_parent, dir, mut archiver) = trial(SourceCopies::All);
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/archive/mod.rs");
         // A load object of the same name came before.
-        archiver.ask(wish(source.to_str().unwrap(), ElfSource::Bytes(vec![7])));
-        archiver.ask(wish("/opt/here", here()));
+        archiver.request(request(source.to_str().unwrap(), ElfSource::Bytes(vec![7])));
+        archiver.request(request("/opt/here", here()));
         assert!(archiver.wait(LONG));
-        assert!(archiver.account().sources > 0, "{:?}", archiver.account());
+        assert!(archiver.stats().sources > 0, "{:?}", archiver.stats());
         let name = archive_name(source.to_str().unwrap());
         let kept = fs::read(dir.path().join(ARCHIVES).join(name)).unwrap();
         assert_eq!(kept, [7]);
@@ -310,12 +307,12 @@ mod tests {
         let (_parent, dir, mut archiver) = trial(SourceCopies::None);
         archiver.stop.store(true, Ordering::Relaxed);
         for number in 0..5 {
-            archiver.ask(wish(&format!("/opt/{number}"), here()));
+            archiver.request(request(&format!("/opt/{number}"), here()));
         }
         archiver.give_up();
-        let account = archiver.account();
-        assert!(account.given_up);
-        assert_eq!((account.objects, account.left_out.len()), (0, 5));
+        let stats = archiver.stats();
+        assert!(stats.given_up);
+        assert_eq!((stats.objects, stats.left_out.len()), (0, 5));
         let archives = fs::read_dir(dir.path().join(ARCHIVES)).unwrap();
         assert_eq!(archives.count(), 0);
     }

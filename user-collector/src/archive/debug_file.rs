@@ -27,7 +27,7 @@ const DEBUG_DIRECTORY: &str = "usr/lib/debug";
 /// Finds the debug file of the ELF file that processes know as `path`, in one of these roots:
 /// directories that stand for `/`, the process's own first. No link leads out of a root.
 ///
-/// A file is taken for it if it has the same build id, or else the checksum that the file tells.
+/// A file is accepted if it has the same build id, or else the checksum that `.gnu_debuglink` has.
 #[must_use]
 pub fn find_debug_file(roots: &[BorrowedFd<'_>], path: &Path, file: &File) -> Option<File> {
     let length = file.metadata().ok()?.len();
@@ -55,8 +55,7 @@ pub fn find_debug_file(roots: &[BorrowedFd<'_>], path: &Path, file: &File) -> Op
     None
 }
 
-/// Finds the debug file of whatever has this build id, as [`find_debug_file`] does; none for an
-/// empty one.
+/// Finds the debug file for a build id, as [`find_debug_file`] does; none for an empty one.
 #[must_use]
 pub fn find_by_build_id(roots: &[BorrowedFd<'_>], id: &[u8]) -> Option<File> {
     if id.is_empty() {

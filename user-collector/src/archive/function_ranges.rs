@@ -20,7 +20,7 @@ pub(super) struct FunctionRange {
     pub(super) end: u64,
 }
 
-/// The functions that the file's frame information tells of, by address, none inside another. What
+/// Returns the functions in the file's frame information, by address, none inside another. What
 /// can't be read ends the list.
 pub(super) fn functions(elf: &ObjectFile<'_>) -> Vec<FunctionRange> {
     let Some(section) = elf.sections.named(b".eh_frame") else {
@@ -81,7 +81,7 @@ fn read(data: &[u8], bases: &BaseAddresses) -> Vec<FunctionRange> {
     frames
 }
 
-/// The function that an address is in.
+/// Returns the function that an address is in.
 pub(super) fn around(frames: &[FunctionRange], address: u64) -> Option<&FunctionRange> {
     let after = frames.partition_point(|frame| frame.start <= address);
     frames[..after].last().filter(|frame| address < frame.end)

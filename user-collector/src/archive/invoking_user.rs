@@ -1,11 +1,11 @@
-//! What the user who asked for the profile may read.
+//! What the user who called kcollect, perhaps through sudo, may read.
 //!
-//! The experiment belongs to that user, and the collector runs as root. Whatever it copies it gives
-//! away, and the paths come from files that anybody made: a program may say that its source is
-//! `/etc/shadow`. So a file is copied only if its mode lets that user read it, and a path is walked
-//! only through directories that the user may search. Access control lists are not asked: what only
-//! they permit is not copied. What they forbid in spite of the mode can't be seen here either; on
-//! Linux the group bits of the mode are then the list's mask.
+//! The experiment belongs to that user, and the collector runs as root. A copy discloses the file,
+//! and paths come from files of any user: a program may claim that its source is `/etc/shadow`. So
+//! a file is copied only if its mode lets that user read it, and a path is resolved only through
+//! directories that the user may search. Access control lists are not read: what only they permit
+//! is not copied. What they forbid in spite of the mode can't be seen here either; on Linux the
+//! group bits of the mode are then the list's mask.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -19,7 +19,7 @@ use nix::sys::stat::Mode;
 
 use crate::files::reopen;
 
-/// The user who asked.
+/// The user who called kcollect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvokingUser {
     /// User id; 0 may read everything.

@@ -6,9 +6,9 @@
 //! file is copied with a better symbol table behind it, see `functions.rs`; all else stays where it
 //! was, with line tables as far as the file itself has them.
 //!
-//! The files are anybody's. They are never mapped, their tables are read once and within limits,
-//! and what can't be understood is copied as it is. What the asking user may not read is not
-//! copied: see [`InvokingUser`].
+//! The files may be of any user. They are never mapped, their tables are read once and within
+//! limits, and what can't be understood is copied as it is. What the invoking user may not read is
+//! not copied: see [`InvokingUser`].
 //!
 //! What it refuses: files that are not regular. What it doesn't do: compressed `.gnu_debugdata`,
 //! Go's own tables, 32-bit files and files without section headers, which are copied as they are;
@@ -73,7 +73,7 @@ pub enum ArchiveError {
         name: String,
     },
 
-    /// The user who asked may not read it, or it is too large, and nothing in it could be
+    /// The invoking user may not read it, or it is too large, and nothing in it could be
     /// understood.
     #[error("{name} {why}")]
     NothingToKeep {
@@ -88,7 +88,7 @@ pub enum ArchiveError {
     Read {
         /// The load object.
         name: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 
@@ -99,14 +99,15 @@ pub enum ArchiveError {
         name: String,
     },
 
-    /// It was to stop before the copy was whole.
+    /// Archiving was stopped before the copy was whole.
     #[error("{name} was being copied when archiving was given up")]
     GivenUp {
         /// The load object.
         name: String,
     },
 
-    /// It could not be written. [`experiment_format::Error::is_disk_full`] tells a full disk.
+    /// It could not be written, for example on a full disk: see
+    /// [`experiment_format::Error::is_disk_full`].
     #[error(transparent)]
     Write(#[from] experiment_format::Error),
 }
@@ -184,7 +185,7 @@ pub fn archive_object(
     })
 }
 
-/// Writes a file of `archives/`, whole or not at all. Gives its length.
+/// Writes a file of `archives/`, whole or not at all. Returns its length.
 fn store(
     dir: &ExperimentDir,
     name: &str,
@@ -222,8 +223,8 @@ fn store(
     }
 }
 
-/// Tells errors of the experiment's disk from those of the file that is read, and stops in the
-/// middle when it is told to.
+/// A writer that distinguishes errors of the experiment's disk from those of the file that is read,
+/// and fails once archiving is stopped.
 struct ArchiveWriter<'a> {
     file: PendingFile<'a>,
     failed: bool,

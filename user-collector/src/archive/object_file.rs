@@ -60,13 +60,13 @@ impl<'file> ObjectFile<'file> {
         })
     }
 
-    /// The content of a section; nothing of one without bits and of a compressed one.
+    /// Returns the content of a section; nothing of one without bits and of a compressed one.
     pub(super) fn data(&self, section: &ElfSection) -> Result<Vec<u8>, ElfError> {
         self.elf.plain_content(section, "a section")
     }
 
-    /// The sections of code that are inside the file, by address. Of two that overlap the first is
-    /// taken.
+    /// Returns the sections of code that are inside the file, by address. Of two that overlap the
+    /// first is taken.
     pub(super) fn code(&self) -> Vec<CodeSection> {
         let mut code: Vec<CodeSection> = (0..)
             .zip(&self.sections.headers)

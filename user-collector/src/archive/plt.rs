@@ -4,9 +4,9 @@
 //! the slot gets. gprofng leaves what runs in `.plt` out of its list of functions, with its time,
 //! unless a symbol is there.
 //!
-//! Only x86-64 entries are known. Those of which no relocation tells have one name together, which
-//! says where they are; at the very beginning of `.plt`, where lazy binding happens, gprofng
-//! prefers its own, hidden function.
+//! Only x86-64 entries are known. Those without a relocation share one name, which says where they
+//! are; at the very beginning of `.plt`, where lazy binding happens, gprofng prefers its own,
+//! hidden function.
 
 use std::collections::HashMap;
 
@@ -20,14 +20,13 @@ use object::read::elf::Sym;
 use super::object_file::{CodeSection, ObjectFile};
 use super::symbol_table::MAX_FUNCTIONS;
 
-/// Largest table that is read, bytes; and most of each kind. Programs have one or two of each, but
-/// headers of sections can show the same bytes as often as they want.
+/// Largest table that is read, bytes.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
 const MAX_TABLES: usize = 8;
-/// Names are cut at this many bytes here.
+/// Longest name, bytes; longer ones are cut.
 const MAX_NAME_BYTES: usize = 4096;
-/// So many bytes of names are enough: an entry of eight bytes may have the longest, and a million
-/// others the same one. Those of libclang-cpp are 0.1 MB.
+/// Most bytes of all names: an entry of eight bytes may have the longest name, and a million others
+/// the same one. Those of libclang-cpp have 0.1 MB.
 const MAX_NAMES_BYTES: usize = 16 << 20;
 
 /// An entry, or a run of unknown ones.
@@ -35,7 +34,7 @@ const MAX_NAMES_BYTES: usize = 16 << 20;
 pub(super) struct PltEntry {
     pub(super) address: u64,
     pub(super) size: u64,
-    /// Whom it calls, with `@plt`.
+    /// The function that it calls, with `@plt`.
     pub(super) name: Vec<u8>,
 }
 
@@ -47,8 +46,8 @@ enum SlotTarget {
     Resolver(u64),
 }
 
-/// All entries. `name_at` gives the name of the function that begins at an address; `base` is the
-/// last part of the load object's name.
+/// Returns all entries. `name_at` returns the name of the function that begins at an address;
+/// `base` is the last part of the load object's name.
 pub(super) fn entries<'a>(
     elf: &ObjectFile<'_>,
     code: &[CodeSection],
@@ -114,8 +113,8 @@ pub(super) fn entries<'a>(
     found
 }
 
-/// The slot through which an entry jumps: `jmp *distance(%rip)`, behind `endbr64` and `bnd` where
-/// they are.
+/// Returns the slot through which an entry jumps: `jmp *distance(%rip)`, behind `endbr64` and `bnd`
+/// where they are.
 fn slot(entry: &[u8], address: u64) -> Option<u64> {
     let mut rest = entry;
     for prefix in [&[0xf3, 0x0f, 0x1e, 0xfa][..], &[0xf2]] {
@@ -184,7 +183,8 @@ impl DynamicSymbols {
     }
 }
 
-/// The name at a position of a string table, cut where it is longer than any compiler makes.
+/// Returns the name at a position of a string table, cut where it is longer than any compiler
+/// makes.
 pub(super) fn name_in(strings: &[u8], position: u32) -> Option<&[u8]> {
     let rest = strings.get(position as usize..)?;
     let rest = &rest[..rest.len().min(MAX_NAME_BYTES)];
@@ -201,8 +201,8 @@ mod tests {
     use super::*;
     use crate::archive::object_file::RawHeader;
 
-    /// A file whose linkage table has so many entries of eight bytes, which all call the one
-    /// function of a long name.
+    /// A file whose linkage table has this many entries of eight bytes, which all call one function
+    /// with a long name.
     fn one_long_name(entries: u32) -> File {
         const START: u64 = 0x1000;
         const SLOT: u64 = 0x100_0000;

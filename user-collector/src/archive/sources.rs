@@ -1,10 +1,10 @@
 //! Source files, for `-A src` and its kin: their paths from the line tables, and their copies.
 //!
-//! The paths are what a compiler wrote, or whoever made the file. Nothing is opened here: a path
-//! becomes a file only by [`InvokingUser::open`](super::InvokingUser::open), which lets through what the user who
-//! asked may read.
+//! The paths are what a compiler wrote, or the maker of a hostile file. Nothing is opened here: a
+//! path becomes a file only by [`InvokingUser::open`](super::InvokingUser::open), which opens what
+//! the invoking user may read.
 //!
-//! Compressed sections are not read, and so most debug files of distributions tell of no sources;
+//! Compressed sections are not read, and so most debug files of distributions yield no sources;
 //! their sources are on no machine either.
 
 use std::collections::{BTreeSet, HashSet};
@@ -27,12 +27,12 @@ const MAX_UNITS: usize = 1 << 17;
 const MAX_PATHS: usize = 1 << 17;
 /// Longest path, bytes: what the kernel takes.
 const MAX_PATH_BYTES: usize = 4096;
-/// Most bytes of abbreviations of one unit, which could else be shared by all, whole.
+/// Most bytes of abbreviations of one unit. Without a limit, all units could share one large table.
 const MAX_ABBREVIATION_BYTES: usize = 64 * 1024;
 /// Largest source file that is copied, bytes.
 const MAX_SOURCE_BYTES: u64 = 64 << 20;
 
-/// Which lines are asked for.
+/// Which lines the sources are needed of.
 #[derive(Clone, Copy, Debug)]
 pub enum SourceLines<'a> {
     /// All.
@@ -78,11 +78,11 @@ pub fn source_paths(
 }
 
 /// Archives a source file under its path, as gprofng looks for it. The file must be one that the
-/// user who asked may read: from [`InvokingUser::open`](super::InvokingUser::open).
+/// invoking user may read: from [`InvokingUser::open`](super::InvokingUser::open).
 ///
 /// A program may say that its source has the path of a load object, and what is archived last under
-/// a name stays: who calls this takes care that no source takes a load object's place. Gives the
-/// bytes that were written.
+/// a name stays: the caller ensures that no source replaces a load object. Returns the bytes that
+/// were written.
 ///
 /// # Errors
 /// Those of [`super::archive_object`]; [`ArchiveError::NothingToKeep`] for a file above 64 MiB.
@@ -151,14 +151,14 @@ impl LineTables {
             let Some((offset, directory)) = self.line_program(&unit) else {
                 continue;
             };
-            // Units share tables; each is read once, whoever points to it how often.
+            // Units share tables; each is read once, however many units point to it.
             if seen.insert(offset) {
                 self.files(&unit, offset, directory, wanted, paths);
             }
         }
     }
 
-    /// Where a unit's line table is, and the directory in which it was compiled.
+    /// Returns where a unit's line table is, and the directory in which it was compiled.
     fn line_program<'a>(
         &'a self,
         unit: &UnitHeader<Slice<'a>>,
@@ -222,7 +222,7 @@ impl LineTables {
             .for_each(&mut add);
     }
 
-    /// The path of a file: its name, in its directory, in that of the compilation.
+    /// Returns the path of a file: its name, in its directory, in that of the compilation.
     fn path(
         &self,
         header: &LineProgramHeader<Slice<'_>>,

@@ -1,4 +1,4 @@
-//! What archiving came to.
+//! What was archived, and what was left out.
 
 /// Most load objects that are named in [`ArchiveStats::warnings`].
 const MAX_WARNINGS: usize = 100;
@@ -12,12 +12,12 @@ pub struct LeftOut {
     pub why: String,
 }
 
-/// What came of archiving.
+/// What was archived, and what was left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ArchiveStats {
     /// Load objects that were archived.
     pub objects: u64,
-    /// Of them, those without their instructions: the user who asked may not read them, or they are
+    /// Of them, those without their instructions: the invoking user may not read them, or they are
     /// too large.
     pub names_only: u64,
     /// ElfSource files that were archived.
@@ -28,14 +28,14 @@ pub struct ArchiveStats {
     pub bytes: u64,
     /// Load objects that were not archived.
     pub left_out: Vec<LeftOut>,
-    /// Did the user give up?
+    /// Was archiving stopped before it was done?
     pub given_up: bool,
     /// Time of the background thread, nanoseconds.
     pub took_ns: u64,
 }
 
 impl ArchiveStats {
-    /// What is missing, for the log: a sentence for each load object.
+    /// Returns what is missing, for the log: a sentence for each load object.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let named = self.left_out.iter().take(MAX_WARNINGS);

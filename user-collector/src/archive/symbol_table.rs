@@ -1,4 +1,4 @@
-//! The functions of a file, from all that tells of them.
+//! The functions of a file, from every source that names them.
 //!
 //! gprofng takes those of one symbol table that are marked as functions, and what lies between two
 //! of them counts as one nameless function: all of a stripped program is. What lies in `.plt` it
@@ -8,10 +8,10 @@
 //! 1. symbols of functions, of the file and of its debug file, with indirect functions among them;
 //! 2. entries of the procedure linkage table, as `NAME@plt`;
 //! 3. symbols without a type, which assemblers make: those that are not inside a function;
-//! 4. the functions that the frame information tells of, which is there in stripped programs too.
-//!    They get the name that gprofng itself gives, `<static>@0xPOSITION (<FILE>)`, each its own.
+//! 4. the functions in the frame information, which is there in stripped programs too. They get the
+//!    name that gprofng itself uses, `<static>@0xPOSITION (<FILE>)`, each its own.
 //!
-//! The tables are anybody's. Time is linear but for a sort, names are neither compared nor copied
+//! The tables may be hostile. Time is linear but for a sort, names are neither compared nor copied
 //! one by one, and counts are bounded.
 
 use std::collections::HashMap;
@@ -157,7 +157,7 @@ impl FunctionTable {
             let function = kind == STT_FUNC || kind == STT_GNU_IFUNC;
             let section = symbol.st_shndx(LittleEndian).0;
             let name = base + symbol.st_name(LittleEndian) as usize;
-            // `$x` and `$d` tell code from data on some processors.
+            // `$x` and `$d` mark code and data on some processors.
             let named = names
                 .get(name)
                 .is_some_and(|first| *first != 0 && (function || *first != b'$'));
@@ -237,7 +237,7 @@ impl FunctionTable {
         self.sort();
     }
 
-    /// Adds the functions of the frame information, under the names that gprofng gives. There are a
+    /// Adds the functions of the frame information, under the names that gprofng uses. There are a
     /// hundred thousand in a compiler's libraries, so they are not put together anywhere else.
     fn add_unnamed(
         &mut self,
@@ -292,7 +292,7 @@ impl FunctionTable {
     }
 }
 
-/// A symbol that is in a section of code, to the end of that at most.
+/// Returns a symbol that is in a section of code, to the end of that at most.
 fn function(code: &[CodeSection], symbol: CodeSymbol) -> Option<ArchivedFunction> {
     let code = section_of(code, symbol.address)?;
     Some(ArchivedFunction {
@@ -303,7 +303,7 @@ fn function(code: &[CodeSection], symbol: CodeSymbol) -> Option<ArchivedFunction
     })
 }
 
-/// The section of code that has an address.
+/// Returns the section of code that has an address.
 fn section_of(code: &[CodeSection], address: u64) -> Option<&CodeSection> {
     let after = code.partition_point(|code| code.address <= address);
     code[..after].last().filter(|code| address < code.end)

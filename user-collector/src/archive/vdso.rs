@@ -16,8 +16,8 @@ use crate::elf::{ElfError, ElfFile, ElfLimits};
 /// Where a symbol's kind is in its record, bytes.
 const SYMBOL_INFO_OFFSET: usize = 4;
 
-/// The same image, in which weak names of what has another name are no functions' any more. What
-/// can't be understood stays as it is.
+/// Returns the image without the weak names of functions that have another name. What can't be
+/// understood stays as it is.
 pub(super) fn with_one_name_each(mut image: Vec<u8>) -> Vec<u8> {
     for position in second_names(&image).unwrap_or_default() {
         if let Some(info) = image.get_mut(position) {
@@ -27,7 +27,7 @@ pub(super) fn with_one_name_each(mut image: Vec<u8>) -> Vec<u8> {
     image
 }
 
-/// Where in the image the kinds of weak functions are that have another name too.
+/// Returns where in the image the kinds of weak functions are that have another name too.
 fn second_names(image: &[u8]) -> Result<Vec<usize>, ElfError> {
     const SYMBOL_BYTES: usize = size_of::<Sym64<LittleEndian>>();
     let elf = ElfFile::read(image, ElfLimits::PROGRAM)?.only_64_bit_little_endian()?;

@@ -36,10 +36,10 @@ pub(super) enum ArchiveJob {
     SourceLines { name: String, positions: Vec<u64> },
 }
 
-/// What one question came to.
+/// The result of one job.
 #[derive(Debug, Default)]
 pub(super) struct JobResult {
-    /// Of a question about an object: is its text there, or why is nothing there?
+    /// Of an object: is its text archived, or why is nothing archived?
     pub(super) object: Option<Result<bool, String>>,
     pub(super) bytes: u64,
     pub(super) sources: u64,
@@ -86,65 +86,65 @@ impl ArchiveWorker {
     }
 
     /// Does a job. A panic fails that job alone.
-    pub(super) fn answer(&mut self, question: ArchiveJob) -> JobResult {
+    pub(super) fn run(&mut self, job: ArchiveJob) -> JobResult {
         let started = Instant::now();
-        let about_object = matches!(question, ArchiveJob::Object(_));
+        let about_object = matches!(job, ArchiveJob::Object(_));
         let before = self.spent;
-        let done = catch_unwind(AssertUnwindSafe(|| match question {
-            ArchiveJob::Object(wish) => self.object(wish),
+        let done = catch_unwind(AssertUnwindSafe(|| match job {
+            ArchiveJob::Object(request) => self.object(request),
             ArchiveJob::SourceLines { name, positions } => {
-                let mut answer = JobResult::default();
+                let mut result = JobResult::default();
                 if let Some((file, debug, root)) = self.kept.remove(&name) {
                     let paths = source_paths(&file, debug.as_ref(), SourceLines::At(&positions));
-                    self.archive_sources(&paths, root.as_ref(), &mut answer);
+                    self.archive_sources(&paths, root.as_ref(), &mut result);
                 }
-                answer
+                result
             }
         }));
-        let mut answer = done.unwrap_or_else(|_| JobResult {
+        let mut result = done.unwrap_or_else(|_| JobResult {
             object: about_object.then(|| {
                 Err("archiving it panicked: a defect of kcollect, please report it".to_owned())
             }),
             ..JobResult::default()
         });
-        answer.bytes = self.spent - before;
-        answer.took = started.elapsed();
-        answer
+        result.bytes = self.spent - before;
+        result.took = started.elapsed();
+        result
     }
 
-    fn object(&mut self, wish: ArchiveRequest) -> JobResult {
-        let mut answer = JobResult::default();
-        self.taken.insert(archive_name(&wish.name));
-        let done = self.copy_object(&wish);
-        answer.object = Some(match done {
+    fn object(&mut self, request: ArchiveRequest) -> JobResult {
+        let mut result = JobResult::default();
+        self.taken.insert(archive_name(&request.name));
+        let done = self.copy_object(&request);
+        result.object = Some(match done {
             Ok((text, debug)) => {
-                let file = match wish.content {
+                let file = match request.content {
                     ElfSource::File(file) if text => Some(file),
                     _ => None,
                 };
                 if let Some(file) = file.filter(|_| self.sources != SourceCopies::None) {
                     let paths = source_paths(&file, debug.as_ref(), SourceLines::All);
                     if self.sources == SourceCopies::All {
-                        self.archive_sources(&paths, wish.root.as_ref(), &mut answer);
+                        self.archive_sources(&paths, request.root.as_ref(), &mut result);
                     } else if !paths.is_empty() {
-                        self.kept.insert(wish.name, (file, debug, wish.root));
+                        self.kept.insert(request.name, (file, debug, request.root));
                     }
                 }
                 Ok(text)
             }
             Err(why) => Err(why),
         });
-        answer
+        result
     }
 
-    /// Gives whether the instructions are there, and the debug file.
-    fn copy_object(&mut self, wish: &ArchiveRequest) -> Result<(bool, Option<File>), String> {
-        let file = match &wish.content {
+    /// Returns whether the instructions are there, and the debug file.
+    fn copy_object(&mut self, request: &ArchiveRequest) -> Result<(bool, Option<File>), String> {
+        let file = match &request.content {
             // Never given up: it is a page or two, and no other file has them.
             ElfSource::Bytes(bytes) => {
                 self.room_for(bytes.len() as u64)?;
                 let image = vdso::with_one_name_each(bytes.clone());
-                let stored = self.dir.archive(&wish.name, &image);
+                let stored = self.dir.archive(&request.name, &image);
                 stored.map_err(|error| error.to_string())?;
                 self.spent += bytes.len() as u64;
                 return Ok((true, None));
@@ -158,12 +158,12 @@ impl ArchiveWorker {
         if self.user.may_read(&metadata) {
             self.room_for(metadata.len())?;
         }
-        let roots = roots(wish.root.as_ref(), &self.host);
-        let debug = find_debug_file(&roots, &wish.path, file);
-        let (dir, name) = (&self.dir, &wish.name);
+        let roots = roots(request.root.as_ref(), &self.host);
+        let debug = find_debug_file(&roots, &request.path, file);
+        let (dir, name) = (&self.dir, &request.name);
         let archived = archive_object(dir, name, file, debug.as_ref(), &self.user, &self.stop);
         let archived = archived.map_err(|error| match error {
-            // The name is told anyway.
+            // The name is reported anyway.
             ArchiveError::NothingToKeep { why, .. } => why,
             error => error.to_string(),
         })?;
@@ -175,7 +175,7 @@ impl ArchiveWorker {
         &mut self,
         paths: impl IntoIterator<Item = &'a Vec<u8>>,
         root: Option<&OwnedFd>,
-        answer: &mut JobResult,
+        result: &mut JobResult,
     ) {
         for path in paths {
             if self.stop.load(Ordering::Relaxed) {
@@ -193,16 +193,16 @@ impl ArchiveWorker {
             let found = roots(root, &self.host)
                 .into_iter()
                 .find_map(|root| self.user.open(root, path).ok());
-            // Most are on another machine, where they were compiled.
+            // Most sources are on another machine, where they were compiled.
             let Some(file) = found else {
                 continue;
             };
             let length = file.metadata().map_or(0, |metadata| metadata.len());
             if self.room_for(length).is_err() {
-                answer.sources_left_out += 1;
+                result.sources_left_out += 1;
             } else if let Ok(bytes) = archive_source(&self.dir, name, &file, &self.stop) {
                 self.spent += bytes;
-                answer.sources += 1;
+                result.sources += 1;
             }
         }
     }
@@ -221,8 +221,8 @@ impl ArchiveWorker {
     }
 }
 
-/// All copies may have so many bytes, where those that there are have `spent` and so many are still
-/// free.
+/// Returns how many bytes all copies may have, where the present ones have `spent` and `free` are
+/// left.
 fn archive_limit_bytes(spent: u64, free: u64) -> u64 {
     MAX_ARCHIVE_BYTES.min(spent.saturating_add(free) / 2)
 }
@@ -231,16 +231,14 @@ fn roots<'a>(own: Option<&'a OwnedFd>, host: &'a OwnedFd) -> Vec<BorrowedFd<'a>>
     own.into_iter().chain([host]).map(AsFd::as_fd).collect()
 }
 
-/// Gives the calling thread the lowest priority that ends at some time, and its reading and writing
-/// that of the idle.
-pub(super) fn step_back() {
+/// Lowers the calling thread's priority to nice 19, and that of its I/O to idle.
+pub(super) fn lower_priority() {
     /// `IOPRIO_CLASS_IDLE` of linux/ioprio.h, above the level's 13 bits.
     const IDLE: libc::c_int = 3 << 13;
     set_priority(0, ARCHIVER_NICE, IDLE);
 }
 
-/// Sets how nice a thread is and its priority of I/O. That it can't have them is not worth an
-/// error.
+/// Sets the nice value of a thread and the priority of its I/O. A failure is not worth an error.
 pub(super) fn set_priority(thread: i32, nice: i32, io: libc::c_int) {
     /// `IOPRIO_WHO_PROCESS`, which means a thread.
     const THREAD: libc::c_int = 1;

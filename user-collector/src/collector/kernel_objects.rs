@@ -1,31 +1,35 @@
-//! Which of the kernel's load objects an experiment is told of: those in which its stacks have a
-//! frame, and what lay in their stack_of at other times.
+//! Which of the kernel's load objects a subexperiment has: those in which its stacks have a frame,
+//! and what lay in their place at other times.
 //!
 //! A machine may have hundreds of BPF programs and modules, and a recording thousands of processes:
-//! told to each of them, they would be the most of what is written.
+//! written into each subexperiment, they would be most of the data.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use experiment_format::map::MapEvent;
 
-/// What an experiment was told of the kernel's load objects.
+/// The kernel's load objects that a subexperiment has.
 #[derive(Debug, Default)]
 pub(super) struct KernelObjects {
     /// Positions among all events.
-    told: BTreeSet<usize>,
+    written: BTreeSet<usize>,
     /// Where those lie.
     ranges: Vec<Range<u64>>,
     /// Frames where nothing is known to lie.
     missing: BTreeSet<u64>,
-    /// So many events there were at the last look.
+    /// How many events there were at the last look.
     looked_at: usize,
 }
 
 impl KernelObjects {
-    /// Stacks have these frames in the kernel, maybe none that are new. Gives what is to be told by
-    /// now, in the order of `all`, of which there may be more every time, at the end.
-    pub(super) fn seen<'a>(&mut self, frames: &[u64], all: &'a [MapEvent]) -> Vec<&'a MapEvent> {
+    /// Adds kernel frames of stacks, maybe none that are new. Returns the events that have to be
+    /// written by now, in the order of `all`, which may be longer every time.
+    pub(super) fn add_frames<'a>(
+        &mut self,
+        frames: &[u64],
+        all: &'a [MapEvent],
+    ) -> Vec<&'a MapEvent> {
         let before = self.missing.len();
         for frame in frames {
             if !self.ranges.iter().any(|range| range.contains(frame)) {
@@ -37,12 +41,12 @@ impl KernelObjects {
         }
         self.looked_at = all.len();
         let mut new = BTreeSet::new();
-        // What is told may lie where others lay, which are told then too.
+        // What is written may lie where others lay, which are written then too.
         while let Some(position) = (0..all.len()).find(|position| {
-            !self.told.contains(position)
+            !self.written.contains(position)
                 && all.get(*position).is_some_and(|event| self.concerns(event))
         }) {
-            self.told.insert(position);
+            self.written.insert(position);
             new.insert(position);
             if let Some(range) = all.get(position).and_then(range) {
                 self.ranges.push(range);
@@ -67,7 +71,7 @@ impl KernelObjects {
     }
 }
 
-/// Where something begins to lie.
+/// Returns where something begins to lie.
 fn range(event: &MapEvent) -> Option<Range<u64>> {
     match event {
         MapEvent::Segment { vaddr, size, .. } | MapEvent::Function { vaddr, size, .. } => {
@@ -103,27 +107,27 @@ mod tests {
     fn only_what_has_a_frame_is_told_and_once() {
         let all = [segment(0, 100, 50), segment(0, 200, 50)];
         let mut code = KernelObjects::default();
-        assert!(code.seen(&[], &all).is_empty());
-        assert_eq!(code.seen(&[249, 201], &all), [&all[1]]);
-        assert!(code.seen(&[249], &all).is_empty());
-        assert_eq!(code.seen(&[100, 210], &all), [&all[0]]);
+        assert!(code.add_frames(&[], &all).is_empty());
+        assert_eq!(code.add_frames(&[249, 201], &all), [&all[1]]);
+        assert!(code.add_frames(&[249], &all).is_empty());
+        assert_eq!(code.add_frames(&[100, 210], &all), [&all[0]]);
     }
 
     #[test]
     fn a_program_that_is_told_of_late_is_told_then() {
         let mut all = vec![segment(0, 100, 50)];
         let mut code = KernelObjects::default();
-        assert!(code.seen(&[300], &all).is_empty());
+        assert!(code.add_frames(&[300], &all).is_empty());
         all.push(segment(5, 290, 20));
         all.push(segment(5, 400, 20));
-        assert_eq!(code.seen(&[], &all), [&all[1]]);
-        assert!(code.seen(&[], &all).is_empty());
+        assert_eq!(code.add_frames(&[], &all), [&all[1]]);
+        assert!(code.add_frames(&[], &all).is_empty());
     }
 
     /// ```text
     /// A  |----------|x
     /// B             |-----|x
-    /// C        other stack_of
+    /// C        other place
     /// ```
     #[test]
     fn what_lay_there_at_other_times_is_told_too() {
@@ -136,12 +140,12 @@ mod tests {
             unmap(9, 900),
         ];
         let mut code = KernelObjects::default();
-        let told = code.seen(&[190], &all);
-        assert_eq!(told, [&all[0], &all[1], &all[2], &all[4]]);
+        let written = code.add_frames(&[190], &all);
+        assert_eq!(written, [&all[0], &all[1], &all[2], &all[4]]);
     }
 
     proptest! {
-        /// However the frames come, what is told in the end has a stack_of for each that has one,
+        /// However the frames come, what is written in the end has a place for each that has one,
         /// nothing twice, and the end of each that ends.
         #[test]
         fn every_frame_has_its_object(
@@ -155,23 +159,23 @@ mod tests {
                 all.extend(ends.then(|| unmap(at + 1, *vaddr)));
             }
             let mut code = KernelObjects::default();
-            let mut told = Vec::new();
+            let mut written = Vec::new();
             for (round, frames) in frames.iter().enumerate() {
                 let known = (round + 1) * all.len() / 12;
-                told.extend(code.seen(frames, &all[..known]));
+                written.extend(code.add_frames(frames, &all[..known]));
             }
-            told.extend(code.seen(&[], &all));
+            written.extend(code.add_frames(&[], &all));
             for frame in frames.iter().flatten() {
                 for event in &all {
                     if range(event).is_some_and(|range| range.contains(frame)) {
-                        prop_assert_eq!(told.iter().filter(|told| **told == event).count(), 1);
+                        prop_assert_eq!(written.iter().filter(|written| **written == event).count(), 1);
                     }
                 }
             }
             for event in &all {
                 if let MapEvent::Unmap { vaddr, .. } = event {
-                    let begun = told.iter().any(|told| range(told).is_some_and(|range| range.start == *vaddr));
-                    prop_assert_eq!(told.contains(&event), begun);
+                    let begun = written.iter().any(|written| range(written).is_some_and(|range| range.start == *vaddr));
+                    prop_assert_eq!(written.contains(&event), begun);
                 }
             }
         }

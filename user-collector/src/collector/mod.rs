@@ -2,8 +2,9 @@
 //!
 //! Tick arrays of its threads with the kernel's frames above the user frames that called them, what
 //! is mapped in it as it changes, the functions that a JIT compiler makes, the names of its
-//! threads, and a sample of the whole process whenever one is taken. It is told all that in time
-//! order, writes it in batches, and holds no file open in between: there may be thousands of them.
+//! threads, and a sample of the whole process whenever one is taken. All of that comes in time
+//! order; it is written in batches, and no file stays open in between, since there may be thousands
+//! of collectors.
 
 mod kernel_objects;
 mod used_objects;
@@ -28,17 +29,17 @@ use crate::space::{MappingChange, MappingEvent, mappings_between};
 use kernel_objects::KernelObjects;
 pub use used_objects::UsedObjects;
 
-/// What waits in memory is written when it is so much, bytes,
+/// Buffered data are written when there are this many bytes,
 const FLUSH_BYTES: usize = 64 << 10;
-/// or so old, nanoseconds.
+/// or when they are this old.
 const FLUSH_AFTER_NS: u64 = 2_000_000_000;
 
-/// Where a thread was, and when.
+/// The stack of a thread at an instant.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadStack<'a> {
-    /// When it was told, nanoseconds of the events' clock.
+    /// When it was captured, nanoseconds of the events' clock.
     pub at: u64,
-    /// Where.
+    /// The CPU.
     pub cpu: u32,
     /// The thread.
     pub tid: u32,
@@ -53,13 +54,13 @@ pub struct ThreadStack<'a> {
 /// Time of one thread in one state with one stack.
 #[derive(Clone, Copy, Debug)]
 pub struct StateTicks<'a> {
-    /// Where it was.
+    /// The thread and its stack.
     pub thread: ThreadStack<'a>,
     /// The state.
     pub state: Microstate,
     /// Interval boundaries in it.
     pub ticks: u32,
-    /// What more is known of it.
+    /// What else is known of the state.
     pub detail: Detail,
 }
 
@@ -83,10 +84,9 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Begins the experiment in the founder's directory. `run` says what is the zero of its times.
+    /// Creates the experiment in the founder's directory. `run` has the zero of its times.
     ///
-    /// # Errors
-    /// When it can't be written.
+    /// # Errors It can't be written.
     pub fn create(
         founder: &ExperimentDir,
         name: &str,
@@ -109,12 +109,13 @@ impl Collector {
         })
     }
 
-    /// From here on it is noted which load objects its stacks are in. Before anything is mapped.
+    /// Notes from here on which load objects its stacks are in. To be called before anything is
+    /// mapped.
     pub fn watch_used(&mut self) {
         self.used = Some(UsedObjects::default());
     }
 
-    /// Which load objects its stacks are in, where that is noted.
+    /// Returns which load objects its stacks are in, where that is noted.
     pub fn used(&mut self) -> Option<&mut UsedObjects> {
         self.used.as_mut()
     }
@@ -124,11 +125,10 @@ impl Collector {
         self.writer.name()
     }
 
-    /// What was mapped and unmapped, by time. `object` gives the load object of a mapping and its
-    /// name; one that has no name is nothing that a report could open.
+    /// Writes what was mapped and unmapped, by time. `object` returns the load object of a mapping
+    /// and its name; a report could not open an object without a name.
     ///
-    /// # Errors
-    /// When it can't be written.
+    /// # Errors It can't be written.
     pub fn mapped(
         &mut self,
         changes: &[MappingChange],
@@ -165,26 +165,24 @@ impl Collector {
         Ok(())
     }
 
-    /// Stacks have these frames in the kernel, whose load objects lie where `all` says: places
-    /// those that are in it, without which the frames have no names. `all` is the same every time,
-    /// with what came since at the end; without frames, that is looked at.
+    /// Writes the load objects of these kernel frames, without which the frames have no names.
+    /// `all` has the places of the kernel's load objects; it is the same every time, with later
+    /// events at its end, which are looked at even without frames.
     ///
-    /// # Errors
-    /// When it can't be written.
+    /// # Errors It can't be written.
     pub fn kernel_frames(&mut self, frames: &[u64], all: &[MapEvent]) -> Result<()> {
-        let new = self.kernel.seen(frames, all);
+        let new = self.kernel.add_frames(frames, all);
         new.into_iter().try_for_each(|event| self.writer.map(event))
     }
 
-    /// Functions that came and went, of which those in memory without a file are written. What is
-    /// mapped is the process's `code`.
+    /// Writes functions that began and ended in memory without a file. `code` is what is mapped in
+    /// the process.
     ///
     /// A perf map may name functions of a file too, as node's does its builtins. A report would not
     /// accept them there, and the file has its own; and one that reached into a file from before it
     /// would make the whole file unknown to a report.
     ///
-    /// # Errors
-    /// When it can't be written.
+    /// # Errors It can't be written.
     pub fn functions(&mut self, changes: &[JitChange], code: &[Mapping]) -> Result<()> {
         let in_file = |address: u64, size: u64| {
             mappings_between(code, address, address.saturating_add(size))
@@ -225,8 +223,7 @@ impl Collector {
 
     /// Writes a tick array.
     ///
-    /// # Errors
-    /// When it can't be written.
+    /// # Errors It can't be written.
     pub fn array(&mut self, array: &StateTicks<'_>) -> Result<()> {
         let stack = self.stack(&array.thread)?;
         let mut ticks = [0; Microstate::PER_THREAD];
@@ -246,8 +243,7 @@ impl Collector {
     /// Writes that a counter has overflowed in a thread: which one, and how many events that stands
     /// for.
     ///
-    /// # Errors
-    /// When it can't be written.
+    /// # Errors It can't be written.
     pub fn counted(&mut self, thread: &ThreadStack<'_>, tag: u32, value: u64) -> Result<()> {
         let stack = self.stack(thread)?;
         self.writer.counted(&CounterEvent {
@@ -261,11 +257,11 @@ impl Collector {
         })
     }
 
-    /// Interns a thread's stack, having named the thread.
+    /// Interns a thread's stack, after writing the name of the thread if it is new.
     fn stack(&mut self, thread: &ThreadStack<'_>) -> Result<StackUid> {
         if let Some(at) = self
             .names
-            .tell(self.pid, thread.tid, thread.thread, self.at(thread.at))
+            .update(self.pid, thread.tid, thread.thread, self.at(thread.at))
         {
             self.writer.log(&LogEvent::Thread {
                 at,
@@ -283,29 +279,26 @@ impl Collector {
 
     /// Writes a sample of the process at an instant.
     ///
-    /// # Errors
-    /// When it can't be written.
+    /// # Errors It can't be written.
     pub fn sample(&mut self, at: u64, label: &str, usage: &UsageRecord) -> Result<()> {
         self.writer.sample(self.at(at), label, usage)
     }
 
     /// Writes an event, made from its time in the experiment.
     ///
-    /// # Errors
-    /// When it can't be written.
+    /// # Errors It can't be written.
     pub fn log(&mut self, at: u64, event: impl FnOnce(u64) -> LogEvent) -> Result<()> {
         self.writer.log(&event(self.at(at)))
     }
 
-    /// Bytes written, what waits included.
+    /// Returns the bytes written, buffered ones included.
     pub fn bytes_written(&self) -> u64 {
         self.writer.bytes_written()
     }
 
-    /// Once a round: writes what waits if it is much or old.
+    /// Writes buffered data if they are many or old. To be called once a round.
     ///
-    /// # Errors
-    /// When it can't be written.
+    /// # Errors It can't be written.
     pub fn maintain(&mut self, founder: &ExperimentDir, now: u64) -> Result<()> {
         let waits = self.writer.buffered();
         if waits == 0 || (waits < FLUSH_BYTES && now.saturating_sub(self.flushed) < FLUSH_AFTER_NS)
@@ -318,8 +311,7 @@ impl Collector {
 
     /// Ends the experiment at an instant.
     ///
-    /// # Errors
-    /// When it can't be written.
+    /// # Errors It can't be written.
     pub fn close(self, founder: &ExperimentDir, at: u64) -> Result<()> {
         let at = self.at(at);
         self.writer.close(founder, at)

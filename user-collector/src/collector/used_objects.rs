@@ -2,9 +2,9 @@
 //! `-A usedsrc`.
 //!
 //! Only a stack that is new to the experiment is looked at, and its addresses are only kept. They
-//! are held against what was mapped when somebody asks: against all that was ever mapped there,
-//! because a stack may be written before or after what is told of mappings. One object too many is
-//! no harm.
+//! are compared with the mappings when the used objects are taken: with all that was ever mapped
+//! there, because a stack may be written before or after its mappings. One object too many is no
+//! harm.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -20,12 +20,12 @@ pub struct UsedObjects {
     addresses: BTreeSet<u64>,
     /// First address, end, position in the file, object.
     mapped: BTreeSet<(u64, u64, u64, ObjectId)>,
-    told: HashSet<ObjectId>,
+    taken: HashSet<ObjectId>,
     changed: bool,
 }
 
 impl UsedObjects {
-    /// A stack is written.
+    /// Adds the frames of a stack that is written.
     pub fn stack(&mut self, stack: StackUid, frames: &[u64]) {
         // Numbers rise.
         if self.newest.is_some_and(|newest| stack <= newest) {
@@ -39,13 +39,13 @@ impl UsedObjects {
         self.changed |= self.addresses.len() > before;
     }
 
-    /// An object is mapped.
+    /// Adds a mapping of an object.
     pub fn mapped(&mut self, mapping: &Mapping, object: ObjectId) {
         let entry = (mapping.start, mapping.end, mapping.offset, object);
         self.changed |= self.mapped.insert(entry);
     }
 
-    /// The objects that were seen, each once.
+    /// Returns the objects that were seen, each once.
     pub fn take(&mut self) -> Vec<ObjectId> {
         if !std::mem::take(&mut self.changed) {
             return Vec::new();
@@ -53,14 +53,14 @@ impl UsedObjects {
         let mut new = Vec::new();
         for (start, end, _, object) in &self.mapped {
             let seen = self.addresses.range(start..end).next().is_some();
-            if seen && self.told.insert(*object) {
+            if seen && self.taken.insert(*object) {
                 new.push(*object);
             }
         }
         new
     }
 
-    /// Where they were seen: positions in their files, bytes.
+    /// Returns where they were seen: positions in their files, bytes.
     pub fn positions(&self) -> impl Iterator<Item = (ObjectId, u64)> {
         self.mapped.iter().flat_map(|(start, end, offset, object)| {
             let seen = self.addresses.range(start..end);

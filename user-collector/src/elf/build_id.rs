@@ -72,7 +72,7 @@ fn of_sections<B: ElfBytes>(bytes: B) -> Option<Box<[u8]>> {
         .find_map(|notes| in_notes(&notes, elf.endian(), 4, MAX_DEBUG_BUILD_ID_BYTES))
 }
 
-/// The first build id among notes that is not empty and not longer than that.
+/// Returns the first build id among notes that is not empty and not longer than that.
 fn in_notes(
     notes: &[u8],
     endian: Endianness,

@@ -11,7 +11,7 @@ pub trait ElfBytes: Copy {
     /// A piece: borrowed, or a copy.
     type Piece: Deref<Target = [u8]> + Default;
 
-    /// Returns how many there are; 0 where that can't be said.
+    /// Returns the number of bytes; 0 where it is not known.
     fn length(self) -> u64;
 
     /// Reads the piece at an offset; nothing where the file does not have all of it.
@@ -42,7 +42,7 @@ impl<'data, R: ReadCacheOps> ElfBytes for &'data ReadCache<R> {
     }
 }
 
-/// Each piece is a copy, since whoever owns the file can shorten it at any time.
+/// Each piece is a copy, since the owner of the file can shorten it at any time.
 impl ElfBytes for &File {
     type Piece = Vec<u8>;
 

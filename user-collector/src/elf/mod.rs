@@ -453,7 +453,8 @@ impl<B: ElfBytes> ElfFile<B> {
             .collect())
     }
 
-    /// The first section header, which has the numbers that the file header has no room for.
+    /// Returns the first section header, which has the numbers that the file header has no room
+    /// for.
     fn first_section<H>(&self, name: &'static str) -> Result<Option<ElfSection>, ElfError>
     where
         H: FileHeader<Endian = Endianness>,
@@ -463,7 +464,7 @@ impl<B: ElfBytes> ElfFile<B> {
         Ok(first.map(|header| ElfSection::of::<H>(header, self.endian)))
     }
 
-    /// The bytes of a table of headers; nothing where there is no table.
+    /// Returns the bytes of a table of headers; nothing where there is no table.
     fn headers<T: Pod>(
         &self,
         name: &'static str,
@@ -516,7 +517,7 @@ impl ElfSection {
         (self.kind != object::elf::SHT_NOBITS).then_some((self.offset, self.size))
     }
 
-    /// The same; nothing of a compressed section either.
+    /// Returns the same; nothing of a compressed section either.
     fn plain_range(&self) -> Option<(u64, u64)> {
         let compressed = self.flags.contains(SHF_COMPRESSED);
         self.file_range().filter(|_| !compressed)

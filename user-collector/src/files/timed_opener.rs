@@ -1,13 +1,13 @@
-//! Asking who may never answer.
+//! Opening files of file systems that may never answer.
 //!
-//! A file server that is gone, or a file system in user space that has stopped, holds up whoever
-//! opens its files, for as long as it likes. People profile a machine just when something on it
-//! hangs, and what hangs must not take the profiler with it. So the files of others are opened in a
-//! thread of its own, and waited for for a second. A thread that gets no answer is left behind:
-//! nothing but the end of the process ends it.
+//! A file server that is gone, or a file system in user space that has stopped, blocks the process
+//! that opens its files, without any limit. A machine is profiled just when something on it hangs,
+//! and that must not block the profiler. So files of other processes are opened in a thread of its
+//! own, which is waited for for a second. A thread that stays blocked is abandoned: only the end of
+//! the process ends it.
 //!
-//! What it refuses: to ask again where nobody answered, and to leave more than [`MAX_BLOCKED_THREADS`]
-//! threads.
+//! What it refuses: to open another file of a directory that did not answer, and to abandon more
+//! than [`MAX_BLOCKED_THREADS`] threads.
 
 use std::collections::HashSet;
 use std::io;
@@ -16,29 +16,29 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-/// How long an answer is waited for. A disk that has a lot to do takes a tenth of that.
+/// How long a file is waited for. A busy disk takes a tenth of that.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
-/// How many threads may wait for answers in vain.
+/// Most threads that may stay blocked.
 pub const MAX_BLOCKED_THREADS: u32 = 4;
-/// Those who wait for it go before others: so has it to.
+/// Nice value of the thread: that of the thread which waits for it.
 const NICE: i32 = -20;
 
-/// Why there is no answer.
+/// Why a file was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TimedOpenError {
-    /// Not yet, and maybe never.
+    /// It took longer than [`OPEN_TIMEOUT`], or something in its directory did before.
     #[error("{}: its file system does not answer", directory.display())]
     TimedOut {
-        /// Where it was asked for a file.
+        /// The directory of the file.
         directory: PathBuf,
     },
 
-    /// Too many did not answer to ask one more.
+    /// Too many threads are blocked already.
     #[error("not opened: file systems have not answered {MAX_BLOCKED_THREADS} times")]
     TooManyTimeouts,
 
-    /// There is nobody who could ask.
+    /// No thread could be started.
     #[error("not opened: no thread: {0}")]
     NoThread(#[from] io::Error),
 
@@ -49,51 +49,50 @@ pub enum TimedOpenError {
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The thread that asks, seen from who waits for it.
+/// A thread that opens files, and the directories that did not answer it.
 #[derive(Debug, Default)]
 pub struct TimedOpener {
     thread: Option<Sender<Work>>,
-    left_behind: u32,
-    silent: HashSet<PathBuf>,
+    blocked_threads: u32,
+    unresponsive: HashSet<PathBuf>,
 }
 
 impl TimedOpener {
-    /// What `work` gives, which asks for files of a directory, if it takes no longer than
+    /// Returns the result of `work`, which opens files of a directory, if it takes no longer than
     /// [`OPEN_TIMEOUT`].
     ///
-    /// # Errors
-    /// When it takes longer, or something in that directory took longer before.
-    pub fn ask<T, W>(&mut self, directory: &Path, work: W) -> Result<T, TimedOpenError>
+    /// # Errors It takes longer, or something in that directory took longer before.
+    pub fn run<T, W>(&mut self, directory: &Path, work: W) -> Result<T, TimedOpenError>
     where
         T: Send + 'static,
         W: FnOnce() -> T + Send + 'static,
     {
-        let late = || TimedOpenError::TimedOut {
+        let timed_out = || TimedOpenError::TimedOut {
             directory: directory.to_owned(),
         };
-        if self.silent.contains(directory) {
-            return Err(late());
+        if self.unresponsive.contains(directory) {
+            return Err(timed_out());
         }
-        if self.left_behind >= MAX_BLOCKED_THREADS {
+        if self.blocked_threads >= MAX_BLOCKED_THREADS {
             return Err(TimedOpenError::TooManyTimeouts);
         }
-        let (tell, answer) = sync_channel(1);
+        let (send, result) = sync_channel(1);
         let work: Work = Box::new(move || {
-            let _ = tell.send(work());
+            let _ = send.send(work());
         });
-        // One that has panicked is no more, and takes the question with it.
+        // A thread that has panicked drops the work.
         let _ = self.thread()?.send(work);
-        match answer.recv_timeout(OPEN_TIMEOUT) {
-            Ok(answer) => Ok(answer),
+        match result.recv_timeout(OPEN_TIMEOUT) {
+            Ok(result) => Ok(result),
             Err(RecvTimeoutError::Disconnected) => {
                 self.thread = None;
                 Err(TimedOpenError::Panicked)
             }
             Err(RecvTimeoutError::Timeout) => {
                 self.thread = None;
-                self.left_behind += 1;
-                self.silent.insert(directory.to_owned());
-                Err(late())
+                self.blocked_threads += 1;
+                self.unresponsive.insert(directory.to_owned());
+                Err(timed_out())
             }
         }
     }
@@ -108,15 +107,15 @@ impl TimedOpener {
 }
 
 fn start() -> io::Result<Sender<Work>> {
-    let (questions, to_do) = channel::<Work>();
+    let (work, queue) = channel::<Work>();
     let run = move || {
-        // SAFETY: it takes three numbers; 0 is the calling thread. Without the right to it, it
-        // waits for its turn.
+        // SAFETY: it takes three numbers; 0 is the calling thread. Without the privilege it has the
+        // ordinary value.
         let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
-        to_do.into_iter().for_each(|work| work());
+        queue.into_iter().for_each(|work| work());
     };
     thread::Builder::new().name("open".to_owned()).spawn(run)?;
-    Ok(questions)
+    Ok(work)
 }
 
 #[cfg(test)]
@@ -127,13 +126,13 @@ mod tests {
     fn an_answer_is_given_and_a_panic_told() {
         let mut opener = TimedOpener::default();
         let here = Path::new("/here");
-        assert_eq!(opener.ask(here, || 7).unwrap(), 7);
-        let failed = opener.ask(here, || panic!("on purpose"));
+        assert_eq!(opener.run(here, || 7).unwrap(), 7);
+        let failed = opener.run(here, || panic!("on purpose"));
         assert!(
             matches!(failed, Err(TimedOpenError::Panicked)),
             "{failed:?}"
         );
-        assert_eq!(opener.ask(here, || 8).unwrap(), 8);
+        assert_eq!(opener.run(here, || 8).unwrap(), 8);
     }
 
     /// Each of these takes [`OPEN_TIMEOUT`] once, and none a second time.
@@ -145,18 +144,18 @@ mod tests {
         for number in 0..MAX_BLOCKED_THREADS {
             let directory = PathBuf::from(format!("/{number}"));
             let forever = std::sync::Arc::clone(&forever);
-            let late = opener.ask(&directory, move || forever.lock().unwrap().recv());
+            let timed_out = opener.run(&directory, move || forever.lock().unwrap().recv());
             assert!(
-                matches!(late, Err(TimedOpenError::TimedOut { .. })),
-                "{late:?}"
+                matches!(timed_out, Err(TimedOpenError::TimedOut { .. })),
+                "{timed_out:?}"
             );
-            let again = opener.ask(&directory, || 7);
+            let again = opener.run(&directory, || 7);
             assert!(
                 matches!(again, Err(TimedOpenError::TimedOut { .. })),
                 "{again:?}"
             );
         }
-        let refused = opener.ask(Path::new("/other"), || 7);
+        let refused = opener.run(Path::new("/other"), || 7);
         assert!(
             matches!(refused, Err(TimedOpenError::TooManyTimeouts)),
             "{refused:?}"

@@ -29,7 +29,7 @@ pub struct PatternError {
     source: Box<regex::Error>,
 }
 
-/// The reason alone, without the drawing of the place.
+/// Returns the reason alone, without the drawing of the place.
 fn last_line(error: &regex::Error) -> String {
     let text = error.to_string();
     let last = text.lines().next_back().unwrap_or_default();

@@ -8,14 +8,14 @@ use experiment_format::layout::printable;
 use super::MAX_NAME_BYTES;
 use super::memory_limit::{JitMemory, JitMemoryShare};
 
-/// Functions of one process that live at a time.
+/// Most functions of one process at a time.
 pub const MAX_FUNCTIONS: usize = 1_000_000;
-/// Bytes of all names of these, as they are kept.
+/// Most bytes of the names of one process's functions.
 pub const MAX_NAMES_BYTES: usize = 128 << 20;
-/// What a function takes in memory, beside its name: its place in a tree that may be half empty,
-/// and what counts its users.
+/// Memory of a function beside its name, bytes: its place in a tree that may be half empty, and the
+/// reference counts of the name.
 const FUNCTION_OVERHEAD_BYTES: usize = 96;
-/// Sizes are read as signed 32-bit numbers by gprofng.
+/// Largest function, bytes: gprofng reads sizes as signed 32-bit numbers.
 const MAX_FUNCTION_BYTES: u64 = (1 << 31) - 1;
 
 /// A function that begins or ends, in the order in which it is to be written.
@@ -60,7 +60,7 @@ struct JitFunction {
 }
 
 impl JitFunctions {
-    /// None yet; their memory is part of this memory.
+    /// Returns no functions yet; their memory counts towards this limit.
     #[must_use]
     pub fn within(memory: &JitMemory) -> JitFunctions {
         JitFunctions {
@@ -69,7 +69,8 @@ impl JitFunctions {
         }
     }
 
-    /// Code was made. It ends all functions that it touches, whole: a part of a function is none.
+    /// Adds a function. It ends all functions that it touches, whole: no part of a function is
+    /// kept.
     ///
     /// The same function once more changes nothing. What has no bytes, is too large or is one too
     /// many is refused, and counted. Times of one address always increase: a beginning is a
@@ -80,8 +81,7 @@ impl JitFunctions {
         self.begin(at, address, size, name.into())
     }
 
-    /// The code at `from` was moved to `to`. Of an unknown function this says nothing, and changes
-    /// nothing.
+    /// Moves the function at `from` to `to`. An unknown function changes nothing.
     pub fn moved(&mut self, at: u64, from: u64, to: u64) -> Vec<JitChange> {
         let Some(JitFunction { size, name, .. }) = self.by_address.get(&from).cloned() else {
             return Vec::new();
@@ -94,7 +94,7 @@ impl JitFunctions {
         changes
     }
 
-    /// Nothing of before is left between two addresses: all functions that touch them end.
+    /// Ends all functions that touch the addresses between `start` and `end`.
     pub fn clear(&mut self, at: u64, start: u64, end: u64) -> Vec<JitChange> {
         if start >= end {
             return Vec::new();
@@ -161,7 +161,7 @@ impl JitFunctions {
         changes
     }
 
-    /// How many live.
+    /// Returns the number of present functions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_address.len()
@@ -173,15 +173,15 @@ impl JitFunctions {
         self.by_address.is_empty()
     }
 
-    /// How many were refused so far.
+    /// Returns how many were refused so far.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused
     }
 }
 
-/// Takes away the functions that lived for the one nanosecond that a function must: no tick is
-/// theirs, they only stood in a file ahead of what replaced them. The order of the rest stays.
+/// Removes the functions that lasted for one nanosecond, the least that is possible: they have no
+/// ticks and were only in a file ahead of what replaced them. The order of the rest stays.
 pub(super) fn without_momentary(changes: &mut Vec<JitChange>) {
     let mut begun = BTreeMap::new();
     let mut keep = vec![true; changes.len()];
@@ -212,7 +212,7 @@ mod tests {
     use crate::jit::is_anonymous;
     use crate::space::MappedFile;
 
-    /// What who reads the changes would have, sorted by time: functions by address.
+    /// What a reader of the changes has, sorted by time: functions by address.
     #[derive(Default)]
     struct Written(BTreeMap<u64, (u64, Arc<str>)>, Vec<JitChange>);
 

@@ -4,7 +4,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
-/// How many of the last bytes read are remembered.
+/// How many of the last bytes read are kept.
 const TAIL_BYTES: usize = 64;
 
 pub(super) fn identity(found: &Metadata) -> (u64, u64) {
@@ -42,7 +42,7 @@ impl GrowingFile {
         self.tail.clear();
     }
 
-    /// Asks for size and time. Was there written something else than more?
+    /// Looks at size and time. Was anything written but more at the end?
     pub(super) fn is_rewritten(&mut self) -> io::Result<bool> {
         let found = self.file.metadata()?;
         let before = (self.size, self.written);
@@ -68,7 +68,7 @@ impl GrowingFile {
         self.offset >= self.size
     }
 
-    /// The next bytes. None but at the end, where the file has become shorter.
+    /// Reads the next bytes. None but at the end, where the file has become shorter.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = loop {
             match self.file.read_at(buffer, self.offset) {

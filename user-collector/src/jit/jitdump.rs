@@ -1,4 +1,4 @@
-//! `jit-PID.dump`: what a JIT says of its code, with times
+//! `jit-PID.dump`: what a JIT compiler reports of its code, with times
 //! (`tools/perf/Documentation/jitdump-specification.txt` of Linux).
 //!
 //! A header of 40 bytes, then records, each with a header of 16: type, total size, time. Of the
@@ -17,12 +17,12 @@
 //!
 //! The parser is our own, although linux-perf-data has one: there a record whose size is below its
 //! header's underflows, and a record is held whole, of whatever size it says it is. This reads
-//! files that are strangers', as root. Here a record makes the parser hold [`MAX_HELD_BYTES`] bytes
-//! at most; the rest is passed over.
+//! other users' files, as root. Here a record makes the parser hold [`MAX_HELD_BYTES`] bytes at
+//! most; the rest is passed over.
 
 use super::MAX_NAME_BYTES;
 
-/// What is kept of one record: headers and a name with its NUL.
+/// Most bytes that are kept of one record: headers and a name with its NUL.
 pub const MAX_HELD_BYTES: usize = LOAD_BYTES + MAX_NAME_BYTES + 1;
 
 const MAGIC: u32 = 0x4a69_5444;
@@ -44,7 +44,7 @@ pub enum JitDumpRecord<'a> {
         address: u64,
         /// Bytes.
         size: u64,
-        /// The name: bytes of anybody, cut at [`MAX_NAME_BYTES`].
+        /// The name: any bytes, cut at [`MAX_NAME_BYTES`].
         name: &'a [u8],
     },
     /// Code was moved.
@@ -94,7 +94,8 @@ struct JitDumpHeader {
 }
 
 impl JitDump {
-    /// The next bytes of the file, cut anywhere. Calls `each` for each record that they complete.
+    /// Parses the next bytes of the file, cut anywhere. Calls `each` for each record that they
+    /// complete.
     ///
     /// # Errors
     ///
@@ -140,13 +141,13 @@ impl JitDump {
         };
     }
 
-    /// Loads and moves that are too short to be any.
+    /// Returns the number of loads and moves that are too short.
     #[must_use]
     pub fn bad(&self) -> u64 {
         self.bad
     }
 
-    /// How many bytes of what begins at the offset are to be held, as far as is known yet.
+    /// Returns how many bytes of the record at the offset have to be held, as far as is known yet.
     fn wanted(&self) -> Result<usize, JitDumpError> {
         if self.header.is_none() {
             return Ok(FILE_HEADER_BYTES);

@@ -1,30 +1,30 @@
-//! Memory for the functions of all processes together: each of a thousand processes may say that it
-//! has made a million.
+//! Memory for the functions of all processes together: each of a thousand processes may claim a
+//! million functions.
 //!
-//! What is beyond the whole is refused, except a little for each process: who fills the memory takes
-//! no names from others.
+//! What is beyond the total is refused, except a little for each process: a process that uses up
+//! the total takes no names from others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of all functions of all processes.
+/// Most bytes of the functions of all processes.
 pub const MAX_TOTAL_BYTES: usize = 256 << 20;
-/// Bytes that a process has in any case.
+/// Bytes that a process has whatever others use.
 pub const MIN_PROCESS_BYTES: usize = 1 << 20;
 
-/// The memory that processes share. Clones are of the same memory.
+/// The memory that processes share. Clones count towards the same limit.
 #[derive(Clone, Debug, Default)]
 pub struct JitMemory(Arc<AtomicUsize>);
 
 impl JitMemory {
-    /// Bytes that are taken.
+    /// Returns the bytes that are taken.
     #[must_use]
     pub fn taken(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// What one process has taken of it. That is given back when this is dropped.
+/// What one process uses of it, until this is dropped.
 #[derive(Debug, Default)]
 pub(super) struct JitMemoryShare {
     memory: JitMemory,
@@ -39,7 +39,7 @@ impl JitMemoryShare {
         }
     }
 
-    /// Takes so many bytes, if they are there.
+    /// Takes this many bytes, if they are left.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
         let there = self.memory.taken().saturating_add(bytes) <= MAX_TOTAL_BYTES
             || self.taken.saturating_add(bytes) <= MIN_PROCESS_BYTES;
@@ -50,7 +50,7 @@ impl JitMemoryShare {
         there
     }
 
-    /// Gives back what was taken before.
+    /// Returns what was taken before.
     pub(super) fn give(&mut self, bytes: usize) {
         self.taken -= bytes;
         self.memory.0.fetch_sub(bytes, Ordering::Relaxed);

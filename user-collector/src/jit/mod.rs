@@ -1,14 +1,14 @@
 //! The functions that JIT compilers and interpreters make: code in anonymous memory, which no file
 //! names.
 //!
-//! Two conventions tell of it, both invented for perf: a text file `/tmp/perf-PID.map`
-//! ([`perf_map`]) and a binary one, `jit-PID.dump` ([`jitdump`]). [`JitWatch`] finds and reads them
-//! for one process, [`JitFunctions`] makes of what they say the functions as a function of time, and
-//! gives each [`JitChange`] for whoever writes an experiment: an [`JitChange::End`] is a
-//! `MapEvent::Unmap`, a [`JitChange::Begin`] a `MapEvent::Function`. Ends come before the beginning
-//! that causes them, and a nanosecond earlier: gprofng keeps an old object where a new one lies on
-//! it, and it sorts what is written late before the events of the same instant, so that an end
-//! would come after its beginning.
+//! Two conventions name it, both invented for perf: a text file `/tmp/perf-PID.map` ([`perf_map`])
+//! and a binary one, `jit-PID.dump` ([`jitdump`]). [`JitWatch`] finds and reads them for one
+//! process, [`JitFunctions`] keeps the functions as a function of time from that, and returns each
+//! [`JitChange`] for the experiment: a [`JitChange::End`] is a `MapEvent::Unmap`, a
+//! [`JitChange::Begin`] a `MapEvent::Function`. Ends come before the beginning that causes them,
+//! and a nanosecond earlier: gprofng keeps an old object where a new one lies on it, and it sorts
+//! what is written late before the events of the same instant, so that an end would come after its
+//! beginning.
 //!
 //! A perf map has no times. Its entry is valid since the end of the poll before the one that read
 //! it, or since the process began to be watched for the first reading of a file: then the ticks of
@@ -21,8 +21,8 @@
 //! executed. A function must not be written where a file is mapped: [`is_anonymous`] tells which
 //! mappings are meant.
 //!
-//! The files are written by those who are looked at. They are data of a stranger: each bound is
-//! here or in the parsers, and what is beyond it is counted in [`JitStats`] or a [`JitRefusal`].
+//! The files are written by the profiled processes and may be hostile: each bound is here or in the
+//! parsers, and what is beyond it is counted in [`JitStats`] or a [`JitRefusal`].
 
 mod functions;
 mod growing_file;
@@ -41,7 +41,7 @@ use crate::space::MappedFile;
 
 /// Bytes of a name that are kept. Longer ones are cut, not refused.
 pub const MAX_NAME_BYTES: usize = 1000;
-/// Is this memory for code that is made at run time, by the name that the kernel gives the mapping?
+/// Is this memory for code that is made at run time, by the kernel's name of the mapping?
 ///
 /// `//anon` is anonymous memory, `[heap]` and `[stack]` and `[anon:NAME]` are too, and so is what
 /// only looks like a file: shared anonymous memory and memfds, which .NET and others map twice,

@@ -2,15 +2,15 @@
 //!
 //! `ADDRESS SIZE NAME`, both numbers hexadecimal, with or without `0x`, the name with blanks to the
 //! end of the line (`tools/perf/Documentation/jit-interface.txt` of Linux). node and CPython append
-//! a line when they make code; the JVM writes all at once when it is told to, or as it exits. So a
-//! file grows while it is read: what is after the last line feed waits for its rest.
+//! a line when they make code; the JVM writes all at once on request, or as it exits. So a file
+//! grows while it is read: what is after the last line feed waits for its rest.
 //!
 //! A line that is none of this is counted and passed over. No line makes the parser hold more than
 //! [`MAX_LINE_BYTES`] bytes.
 
 use super::MAX_NAME_BYTES;
 
-/// What is kept of one line: two numbers with `0x`, blanks, a name.
+/// Most bytes that are kept of one line: two numbers with `0x`, blanks, a name.
 pub const MAX_LINE_BYTES: usize = 2 * (2 + 16) + 8 + MAX_NAME_BYTES;
 
 /// One line.
@@ -20,7 +20,7 @@ pub struct PerfMapEntry<'a> {
     pub address: u64,
     /// Bytes; 0 is possible.
     pub size: u64,
-    /// The name: bytes of anybody, not empty.
+    /// The name: any bytes, not empty.
     pub name: &'a [u8],
 }
 
@@ -32,7 +32,8 @@ pub struct PerfMap {
 }
 
 impl PerfMap {
-    /// The next bytes of the file, cut anywhere. Calls `each` for each line that they complete.
+    /// Parses the next bytes of the file, cut anywhere. Calls `each` for each line that they
+    /// complete.
     pub fn feed(&mut self, bytes: &[u8], mut each: impl FnMut(PerfMapEntry<'_>)) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, complete) = match piece.split_last() {
@@ -74,7 +75,7 @@ fn parse(line: &[u8]) -> Option<PerfMapEntry<'_>> {
     })
 }
 
-/// A number, and what comes after the blanks behind it.
+/// Returns a number, and what comes after the blanks behind it.
 fn hexadecimal(text: &[u8]) -> Option<(u64, &[u8])> {
     let length = text.iter().position(|byte| byte.is_ascii_whitespace())?;
     let (digits, rest) = text.split_at(length);
@@ -82,7 +83,7 @@ fn hexadecimal(text: &[u8]) -> Option<(u64, &[u8])> {
         .strip_prefix(b"0x")
         .or_else(|| digits.strip_prefix(b"0X"))
         .unwrap_or(digits);
-    // from_str_radix would take a sign.
+    // from_str_radix would accept a sign.
     if !digits.iter().all(u8::is_ascii_hexdigit) {
         return None;
     }

@@ -1,18 +1,19 @@
-//! Opening a file that a process says it wrote, as root, without being made to read another's.
+//! Opening a file that a process is said to have written, as root, without reading another file by
+//! deceit.
 //!
-//! The paths are the process's choice: `/tmp/perf-7.map` may be a link to `/etc/shadow`, in a mount
+//! The process chooses the paths: `/tmp/perf-7.map` may be a link to `/etc/shadow`, in a mount
 //! namespace of its own even a bind mount of it. So the file is looked up from the root directory
 //! of the process and never above it, not through a link at its end, and held without being opened;
-//! then it is asked what it is; and only if it is a regular file of the process's own user, with no
+//! then its kind is looked at; and only if it is a regular file of the process's own user, with no
 //! second name, it is opened for reading, through the descriptor and not the path.
 //!
 //! Root's files are not taken from a process of another user, although a daemon that dropped its
-//! rights may have written one: who owns a directory can move root's file out of it and to any
+//! rights may have written one: the owner of a directory can move root's file out of it and to any
 //! name. A process with several user ids, such as a set-user-ID program, is refused for the same
 //! reason.
 //!
-//! A file is no one's news if it was last written before the process was: `/tmp` keeps the maps of
-//! the long dead, and process numbers come again.
+//! A file is ignored if it was last written before the process began: `/tmp` keeps the maps of
+//! processes that exited long ago, and process numbers are reused.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -36,12 +37,12 @@ const CLOCK_SLACK_NS: i64 = 2 * SECOND_NS;
 /// Why a file is not read, or not any further.
 #[derive(Debug, thiserror::Error)]
 pub enum JitRefusal {
-    /// The machine refuses it.
+    /// The system refuses it.
     #[error("{}: {error}", path.display())]
     Io {
         /// The file, as its process names it.
         path: PathBuf,
-        /// What the machine says.
+        /// The error of the system.
         error: io::Error,
     },
     /// A link, a directory, a device or a pipe.
@@ -60,7 +61,7 @@ pub enum JitRefusal {
         /// User id of the process.
         user: u32,
     },
-    /// The file has other names, so it may have been linked to this one by anybody.
+    /// The file has other names, so any user may have linked it to this one.
     #[error("{}: has {links} names; only a file with one is read", path.display())]
     Links {
         /// The file, as its process names it.
@@ -115,7 +116,7 @@ struct ProcessIds {
 }
 
 impl ProcessFiles {
-    /// Of a process that lives.
+    /// Opens the view of a running process.
     pub(super) fn open(pid: u32) -> io::Result<ProcessFiles> {
         let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let path = format!("/proc/{pid}");
@@ -131,7 +132,7 @@ impl ProcessFiles {
         })
     }
 
-    /// The number of the process as it knows it itself: in its own innermost namespace.
+    /// Returns the number of the process as it knows it itself: in its own innermost namespace.
     pub(super) fn own_pid(&self) -> u32 {
         self.status.own_pid
     }
@@ -198,7 +199,8 @@ fn status(proc: &OwnedFd) -> io::Result<ProcessIds> {
     parse_status(&read(proc, "status")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// A newline in a process's name is written as `\n` there, so a line of that name is the kernel's.
+/// Parses `/proc/PID/status`. A newline in a process's name is written as `\n` there, so a line
+/// that begins so is the kernel's.
 fn parse_status(status: &[u8]) -> Option<ProcessIds> {
     let numbers = |line| numbers_of(status, line).collect::<Vec<u32>>();
     Some(ProcessIds {

@@ -1,13 +1,13 @@
 //! The files of one process, read as they grow.
 //!
 //! A round costs a `fstat` when nothing was written, and once a second a look-up of the path: the
-//! file may not be there yet, as the JVM writes its map only when it is told to, or it may have
-//! been replaced. A file that is written anew in place, which the JVM does too, is found by its
-//! size, or by the last bytes that were read of it being others now; then all of it is read once
-//! more, and what is the same changes nothing.
+//! file may not be there yet, as the JVM writes its map only on request, or it may have been
+//! replaced. A file that is written anew in place, which the JVM does too, is found by its size, or
+//! by the last bytes that were read of it being others now; then all of it is read once more, and
+//! what is the same changes nothing.
 //!
-//! Where a process has a jitdump its perf map is not read: the dump has times, and both tell the
-//! same.
+//! Where a process has a jitdump its perf map is not read: the dump has times, and both name the
+//! same functions.
 
 use std::ffi::OsStr;
 use std::ops::AddAssign;
@@ -21,10 +21,10 @@ use super::perf_map::PerfMap;
 use super::process_files::ProcessFiles;
 use super::{JitChange, JitMemory, JitRefusal};
 
-/// Bytes that are read of one process at most, all files and readings together.
+/// Most bytes that are read of one process, all files and readings together.
 const MAX_READ_BYTES: u64 = 256 << 20;
-/// Bytes that are read in one round, but for the last: some 60,000 functions, and a round stays
-/// short.
+/// Most bytes that are read in one round, but for the last: some 60,000 functions, and a round
+/// stays short.
 const MAX_ROUND_BYTES: u64 = 4 << 20;
 /// Most bytes that are read when a process ends: others wait meanwhile, and processes may end by
 /// the thousand.
@@ -60,7 +60,7 @@ impl AddAssign for JitStats {
     }
 }
 
-/// Watches what one process tells of the code that it makes. For a process that executes anonymous
+/// Reads what one process reports of the code that it makes. For a process that executes anonymous
 /// memory; ended and begun anew when it executes another program.
 #[derive(Debug)]
 pub struct JitWatch {
@@ -127,14 +127,15 @@ impl JitWatch {
         })
     }
 
-    /// The process mapped a file for execution, from `start` to `end`. Functions there are no more.
+    /// Notes that the process mapped a file for execution, from `start` to `end`: functions there
+    /// end.
     ///
-    /// If the file is the process's jitdump, which it maps for no other reason than to tell of it,
-    /// the dump is read from now on. A dump with another process's number was inherited, and tells
-    /// of that one.
+    /// If the file is the process's jitdump, which it maps for no other reason than to announce it,
+    /// the dump is read from now on. A dump with another process's number was inherited, and is of
+    /// that process.
     ///
     /// Not to be called for anonymous memory: when that grows, or its protection changes, the
-    /// kernel tells it as mapped once more, with all the code that it has.
+    /// kernel reports it as mapped once more, with all the code that it has.
     pub fn mapped(&mut self, at: u64, start: u64, end: u64, path: &[u8]) -> Vec<JitChange> {
         if dump_number(path) == Some(self.files.own_pid()) {
             let path = Path::new(OsStr::from_bytes(path)).to_owned();
@@ -155,19 +156,19 @@ impl JitWatch {
         self.round(now, MAX_ROUND_BYTES)
     }
 
-    /// Reads what is left, as far as there is time for that. For the process's exit, before or
-    /// after it, and for the end of the run.
+    /// Reads what is left, up to a limit. For the process's exit, before or after it, and for the
+    /// end of the run.
     pub fn last_poll(&mut self, now: u64) -> Vec<JitChange> {
         self.next_look = 0;
         self.round(now, MAX_LAST_ROUND_BYTES)
     }
 
-    /// All functions end: the process executes another program.
+    /// Ends all functions, since the process executes another program.
     pub fn end(mut self, at: u64) -> Vec<JitChange> {
         self.functions.clear(at, 0, u64::MAX)
     }
 
-    /// What was read so far.
+    /// Returns what was read so far.
     #[must_use]
     pub fn counts(&self) -> JitStats {
         JitStats {
@@ -302,7 +303,7 @@ impl JitWatch {
     }
 }
 
-/// The number in the base name `jit-NUMBER.dump`.
+/// Returns the number in the base name `jit-NUMBER.dump`.
 fn dump_number(path: &[u8]) -> Option<u32> {
     let base = path.rsplit(|byte| *byte == b'/').next()?;
     let digits = base.strip_prefix(b"jit-")?.strip_suffix(b".dump")?;
@@ -357,7 +358,7 @@ mod tests {
             self.stamp();
         }
 
-        /// The clock of a file system may be too coarse to tell two writes of a test apart.
+        /// The clock of a file system may be too coarse to distinguish two writes of a test.
         fn stamp(&mut self) {
             self.writes += 1;
             let file = OpenOptions::new().append(true).open(&self.path).unwrap();

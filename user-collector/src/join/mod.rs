@@ -227,7 +227,7 @@ impl<W, S> Join<W, S> {
     }
 }
 
-/// A number that no return to user mode of the thread is beyond.
+/// Returns a number that no return to user mode of the thread is beyond.
 fn last_of(thread: u64) -> UserReturn {
     UserReturn {
         thread,

@@ -20,7 +20,7 @@ pub enum Backing {
 /// What the kernel appends to the path of a file that has no name any more.
 pub(super) const DELETED: &[u8] = b" (deleted)";
 
-/// Tells by the kernel's name of a mapping what is behind it.
+/// Returns what is behind a mapping, by the kernel's name of it.
 #[must_use]
 pub fn backing(path: &[u8]) -> Backing {
     match path {
@@ -33,7 +33,7 @@ pub fn backing(path: &[u8]) -> Backing {
     if in_brackets.iter().any(|start| path.starts_with(start)) {
         return Backing::Anonymous;
     }
-    // Shared memory, which the kernel makes of files that nobody can open.
+    // Shared memory, which the kernel makes of files that can't be opened.
     let name = without_mark(path);
     let shared = matches!(name, b"/dev/zero" | b"/anon_hugepage") || name.starts_with(b"/SYSV");
     match path.first() {
@@ -43,14 +43,14 @@ pub fn backing(path: &[u8]) -> Backing {
     }
 }
 
-/// The path of a file that may be deleted, as it was before.
+/// Returns the path of a file that may be deleted, as it was before.
 #[must_use]
 pub fn without_mark(path: &[u8]) -> &[u8] {
     path.strip_suffix(DELETED).unwrap_or(path)
 }
 
-/// The paths under which the file may still be found, by their likelihood: none for what the kernel
-/// has no path for.
+/// Returns the paths under which the file may still be found, by their likelihood: none for what
+/// the kernel has no path for.
 pub(super) fn paths(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     // `//toolong` and `//enomem` are perf's; no path of the kernel's begins with two slashes.
     let real = path.starts_with(b"/") && !path.starts_with(b"//") && !path.starts_with(b"/memfd:");

@@ -1,13 +1,14 @@
-//! The load objects: the files that processes execute, each once, however many processes map it.
+//! The load objects: the files that processes execute, each once, by however many processes it is
+//! mapped.
 //!
 //! A file is opened when it is first needed, while a process that maps it still lives. Where it may
 //! be archived it stays open until it is: by then it may be deleted, or its container gone. Its
 //! unwind table is made in the background, and so is its copy in the archive, as soon as a followed
 //! process maps it.
 //!
-//! The kernel tells a file by its build id, or by its inode where it could not read that, and a
-//! snapshot of `/proc` by its inode; so one file may come under several descriptions. What was
-//! opened decides.
+//! The kernel describes a file by its build id, or by its inode where it could not read that, and a
+//! snapshot of `/proc` describes it by its inode; so one file may have several descriptions. The
+//! file that was opened decides.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -42,7 +43,7 @@ pub struct LoadObject {
     pub name: Option<String>,
     /// What it is.
     pub backing: Backing,
-    /// What is to be archived of it, until it is asked for.
+    /// What is to be archived of it, until the archiver gets it.
     content: Option<ElfSource>,
     /// The root directory of a process that maps it, where it is not ours.
     root: Option<OwnedFd>,
@@ -50,9 +51,9 @@ pub struct LoadObject {
     path: PathBuf,
     /// Does a followed process map it?
     followed: bool,
-    /// Was it asked for?
-    asked: bool,
-    /// How its frames are left.
+    /// Was it sent to the archiver?
+    requested: bool,
+    /// How its frames are unwound.
     pub table: UnwindTableState,
     /// Why it has no table, where that is no matter of course.
     pub refusal: Option<String>,
@@ -68,14 +69,14 @@ impl LoadObject {
             content: None,
             root: None,
             followed: false,
-            asked: false,
+            requested: false,
             table: UnwindTableState::None,
             refusal: None,
         }
     }
 }
 
-/// How frames in an object are left.
+/// How frames in a load object are unwound.
 #[derive(Clone, Debug)]
 pub enum UnwindTableState {
     /// By frame pointer: there is no table, and there will be none.
@@ -103,12 +104,12 @@ pub struct UnwindTableCounts {
     pub took_ns: u64,
 }
 
-/// Whoever archives them, and what is asked of it.
+/// The archiver, and what it is to archive.
 #[derive(Debug)]
 struct Archive {
     archiver: Archiver,
     used_only: bool,
-    /// Of how many objects the content is kept, and of how many it may be.
+    /// How many objects' content is kept, and at most.
     kept: usize,
     max_kept: usize,
     /// Where stacks were seen in them.
@@ -132,10 +133,9 @@ pub struct LoadObjects {
 }
 
 impl LoadObjects {
-    /// None yet. Begins the thread that makes tables.
+    /// Returns an empty registry, and starts the thread that makes tables.
     ///
-    /// # Errors
-    /// When there is no thread to be had.
+    /// # Errors The thread can't be started.
     pub fn new(cache: Option<TableCache>) -> io::Result<LoadObjects> {
         Ok(LoadObjects {
             builder: TableBuilder::start(cache)?,
@@ -156,9 +156,9 @@ impl LoadObjects {
         self.names.reserve(name);
     }
 
-    /// From here on objects are archived: those that followed processes map, or with `used_only`
-    /// those in which stacks of theirs were seen. At most so many files are open for it at once.
-    pub fn archive_by(&mut self, archiver: Archiver, used_only: bool, max_kept: usize) {
+    /// Archives objects from here on: those that followed processes map, or with `used_only` those
+    /// in which their stacks were seen. At most `max_kept` files are open for that at once.
+    pub fn set_archiver(&mut self, archiver: Archiver, used_only: bool, max_kept: usize) {
         self.archive = Some(Archive {
             archiver,
             used_only,
@@ -168,36 +168,36 @@ impl LoadObjects {
         });
     }
 
-    /// Has somebody to say which objects were used?
+    /// Does it have to be noted which objects were used?
     #[must_use]
-    pub fn wants_used(&self) -> bool {
+    pub fn needs_used(&self) -> bool {
         self.archive.as_ref().is_some_and(|archive| {
             archive.used_only || archive.archiver.sources() == SourceCopies::Used
         })
     }
 
-    /// Whoever archives them.
+    /// Returns the archiver, where anything is archived.
     pub fn archiver(&mut self) -> Option<&mut Archiver> {
         self.archive.as_mut().map(|archive| &mut archive.archiver)
     }
 
-    /// What came of archiving until now, where anything is archived.
+    /// Returns what came of archiving until now, where anything is archived.
     #[must_use]
-    pub fn archived(&self) -> Option<&ArchiveStats> {
+    pub fn archive_stats(&self) -> Option<&ArchiveStats> {
         self.archive
             .as_ref()
-            .map(|archive| archive.archiver.account())
+            .map(|archive| archive.archiver.stats())
     }
 
-    /// A followed process maps an object. Gives it with its name; nothing for memory without a
-    /// file.
+    /// Notes that a followed process maps an object. Returns the object with its name; nothing for
+    /// memory without a file.
     pub fn followed(
         &mut self,
         pid: u32,
         relatives: &[u32],
         mapping: &Mapping,
     ) -> Option<(ObjectId, String)> {
-        let id = self.of(pid, relatives, mapping);
+        let id = self.object_of(pid, relatives, mapping);
         let archive = self.archive.as_ref();
         let object = self.objects.get_mut(id.0 as usize)?;
         let name = object.name.clone()?;
@@ -215,7 +215,7 @@ impl LoadObjects {
         Some((id, name))
     }
 
-    /// Stacks of followed processes were seen in an object, perhaps again.
+    /// Notes that stacks of followed processes were seen in an object, perhaps again.
     pub fn used(&mut self, id: ObjectId) {
         if self
             .archive
@@ -226,7 +226,7 @@ impl LoadObjects {
         }
     }
 
-    /// A stack of a followed process was seen at this position of the file, bytes.
+    /// Notes that a stack of a followed process was seen at this offset of the file.
     pub fn used_at(&mut self, id: ObjectId, position: u64) {
         if let Some(archive) = &mut self.archive
             && archive.archiver.sources() == SourceCopies::Used
@@ -235,7 +235,7 @@ impl LoadObjects {
         }
     }
 
-    /// All has been told of what was used: asks for the sources of that.
+    /// Archives the sources of what was used, which is complete by now.
     pub fn archive_used_sources(&mut self) {
         let Some(archive) = &mut self.archive else {
             return;
@@ -245,7 +245,7 @@ impl LoadObjects {
             if let Some(name) = object.and_then(|object| object.name.as_deref()) {
                 archive
                     .archiver
-                    .ask_lines(name, positions.into_iter().collect());
+                    .request_lines(name, positions.into_iter().collect());
             }
         }
     }
@@ -256,14 +256,14 @@ impl LoadObjects {
         else {
             return;
         };
-        let Some(name) = object.name.clone().filter(|_| !object.asked) else {
+        let Some(name) = object.name.clone().filter(|_| !object.requested) else {
             return;
         };
-        object.asked = true;
+        object.requested = true;
         match object.content.take() {
             Some(content) => {
                 archive.kept -= 1;
-                archive.archiver.ask(ArchiveRequest {
+                archive.archiver.request(ArchiveRequest {
                     name,
                     path: object.path.clone(),
                     content,
@@ -280,37 +280,38 @@ impl LoadObjects {
         }
     }
 
-    /// The object that is mapped. One that is seen for the first time is opened through `pid`,
-    /// which maps it, or else through `relatives`, which are likely to see the same files.
-    pub fn of(&mut self, pid: u32, relatives: &[u32], mapping: &Mapping) -> ObjectId {
+    /// Returns the object that is mapped. An object that is seen for the first time is opened
+    /// through `pid`, which maps it, or else through `relatives`, which are likely to see the same
+    /// files.
+    pub fn object_of(&mut self, pid: u32, relatives: &[u32], mapping: &Mapping) -> ObjectId {
         if let Some(known) = self.described.get(&*mapping.file) {
             return *known;
         }
-        let id = self.meet(pid, relatives, mapping);
+        let id = self.open_new(pid, relatives, mapping);
         self.described.insert(MappedFile::clone(&mapping.file), id);
         id
     }
 
-    /// An object.
+    /// Returns an object.
     #[must_use]
     pub fn get(&self, id: ObjectId) -> Option<&LoadObject> {
         self.objects.get(id.0 as usize)
     }
 
-    /// All of them.
+    /// Returns all of them.
     pub fn iter(&self) -> impl Iterator<Item = (ObjectId, &LoadObject)> {
         (0..).map(ObjectId).zip(&self.objects)
     }
 
-    /// Somebody else has the rows of an object's table by now, and gives them back with
-    /// [`LoadObjects::restore_rows`] before he lets go of them. Until then its module has none.
+    /// Drops the rows of an object's table, which the BPF programs hold by now. They come back with
+    /// [`LoadObjects::restore_rows`]; until then the table has none.
     pub fn release_rows(&mut self, id: ObjectId) {
         if let Some(module) = self.module(id) {
             module.table.release_rows();
         }
     }
 
-    /// The rows of an object's table, back again.
+    /// Restores the rows of an object's table.
     pub fn restore_rows(&mut self, id: ObjectId, rows: Vec<UnwindRow>) {
         if let Some(module) = self.module(id) {
             module.table.restore_rows(rows);
@@ -324,44 +325,45 @@ impl LoadObjects {
         }
     }
 
-    /// The rule of a number, encoded.
+    /// Returns the rule of a number, encoded.
     #[must_use]
     pub fn rule(&self, number: u16) -> Option<[u8; UnwindRule::SIZE]> {
         self.rules.get(usize::from(number)).copied()
     }
 
-    /// All rules from a number on, encoded.
+    /// Returns all rules from a number on, encoded.
     #[must_use]
     pub fn rules_from(&self, number: usize) -> &[[u8; UnwindRule::SIZE]] {
         self.rules.get(number..).unwrap_or_default()
     }
 
-    /// The thread that makes tables.
+    /// Returns the thread that makes tables.
     #[must_use]
-    pub fn table_maker(&self) -> Pid {
+    pub fn table_builder_thread(&self) -> Pid {
         self.builder.thread()
     }
 
-    /// Tables that are being made.
+    /// Returns the number of tables that are being made.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.builder.waiting()
     }
 
-    /// Takes the tables that have been made since. Gives whose.
+    /// Takes the tables that are ready. Returns the objects that they belong to.
     pub fn take(&mut self) -> Vec<ObjectId> {
         let built = self.builder.take();
-        self.settle(built)
+        self.apply(built)
     }
 
-    /// The same, after waiting for those that are being made, at most so long.
+    /// Waits until a table is ready, for this long at most, and takes what is ready, as
+    /// [`LoadObjects::take`].
     pub fn wait(&mut self, at_most: Duration) -> Vec<ObjectId> {
         let built = self.builder.wait(at_most);
-        self.settle(built)
+        self.apply(built)
     }
 
-    fn settle(&mut self, built: Vec<BuiltTable>) -> Vec<ObjectId> {
-        let mut settled = Vec::new();
+    fn apply(&mut self, built: Vec<BuiltTable>) -> Vec<ObjectId> {
+        let mut changed = Vec::new();
         for built in built {
             self.rules
                 .extend(built.new_rules.iter().map(UnwindRule::encode));
@@ -369,16 +371,16 @@ impl LoadObjects {
                 continue;
             };
             self.counts.took_ns += built.took.as_nanos() as u64;
-            match built.module {
-                Ok(module) => {
+            match built.info {
+                Ok(info) => {
                     let counts = &mut self.counts;
-                    counts.built += u64::from(!module.from_cache);
-                    counts.cached += u64::from(module.from_cache);
-                    counts.text_bytes += module.summary.text;
-                    counts.table_bytes += module.table.bytes() as u64;
-                    object.table = match module.table.rows().is_empty() {
+                    counts.built += u64::from(!info.from_cache);
+                    counts.cached += u64::from(info.from_cache);
+                    counts.text_bytes += info.summary.text;
+                    counts.table_bytes += info.table.bytes() as u64;
+                    object.table = match info.table.rows().is_empty() {
                         true => UnwindTableState::None,
-                        false => UnwindTableState::Ready(Arc::new(module)),
+                        false => UnwindTableState::Ready(Arc::new(info)),
                     };
                 }
                 Err(error) => {
@@ -387,15 +389,15 @@ impl LoadObjects {
                     object.refusal = Some(error.to_string());
                 }
             }
-            settled.push(built.id);
+            changed.push(built.id);
         }
-        settled
+        changed
     }
 
-    fn meet(&mut self, pid: u32, relatives: &[u32], mapping: &Mapping) -> ObjectId {
+    fn open_new(&mut self, pid: u32, relatives: &[u32], mapping: &Mapping) -> ObjectId {
         let backing = modules::backing(&mapping.file.path);
         match backing {
-            Backing::Vdso => return self.meet_vdso(pid, relatives, mapping),
+            Backing::Vdso => return self.open_vdso(pid, relatives, mapping),
             Backing::File => {}
             Backing::Anonymous | Backing::Special => {
                 return self.add(LoadObject::new(None, backing, mapping));
@@ -406,7 +408,7 @@ impl LoadObjects {
         let (family, wanted) = (relatives.to_vec(), mapping.clone());
         let opened = self
             .opener
-            .ask(directory, move || open(pid, &family, &wanted))
+            .run(directory, move || open(pid, &family, &wanted))
             .unwrap_or_else(|unanswered| Err(unanswered.to_string()));
         let (file, inode) = match opened {
             Ok(opened) => opened,
@@ -425,16 +427,17 @@ impl LoadObjects {
         let name = Some(self.names.name_of(&mapping.file).to_owned());
         let id = self.add(LoadObject::new(name, backing, mapping));
         self.opened.insert(inode, id);
-        if self.keeps() {
+        if self.can_keep() {
             let copy = file.try_clone();
             self.keep(id, copy.ok().map(ElfSource::File));
         }
-        self.ask(id, ElfSource::File(file));
+        self.request_table(id, ElfSource::File(file));
         id
     }
 
-    /// The kernel maps the same into all processes, but for those of 32 bits, which are not walked.
-    fn meet_vdso(&mut self, pid: u32, relatives: &[u32], mapping: &Mapping) -> ObjectId {
+    /// The vDSO is one object: all processes have the same, except 32-bit ones, which are not
+    /// unwound.
+    fn open_vdso(&mut self, pid: u32, relatives: &[u32], mapping: &Mapping) -> ObjectId {
         if let Some(known) = self.vdso {
             return known;
         }
@@ -446,20 +449,20 @@ impl LoadObjects {
             .or_else(|| modules::own_vdso(proc, mapping).ok());
         let id = self.add(LoadObject {
             // Without its bytes there is nothing to archive, and another process may have them.
-            asked: bytes.is_none(),
+            requested: bytes.is_none(),
             ..LoadObject::new(Some(VDSO.to_owned()), Backing::Vdso, mapping)
         });
         if let Some(bytes) = bytes {
             self.vdso = Some(id);
-            if self.keeps() {
+            if self.can_keep() {
                 self.keep(id, Some(ElfSource::Bytes(bytes.clone())));
             }
-            self.ask(id, ElfSource::Bytes(bytes));
+            self.request_table(id, ElfSource::Bytes(bytes));
         }
         id
     }
 
-    fn keeps(&self) -> bool {
+    fn can_keep(&self) -> bool {
         let archive = self.archive.as_ref();
         archive.is_some_and(|archive| archive.kept < archive.max_kept)
     }
@@ -473,10 +476,10 @@ impl LoadObjects {
         }
     }
 
-    fn ask(&mut self, id: ObjectId, source: ElfSource) {
+    fn request_table(&mut self, id: ObjectId, source: ElfSource) {
         if let Some(object) = self.objects.get_mut(id.0 as usize) {
             object.table = UnwindTableState::Pending;
-            self.builder.ask(id, source);
+            self.builder.request(id, source);
         }
     }
 
@@ -487,8 +490,8 @@ impl LoadObjects {
     }
 }
 
-/// The file behind a mapping, and its device and inode: by the process that maps it, or else by one
-/// of its relatives. Why the process's own can't be opened is what is told.
+/// Returns the file behind a mapping, and its device and inode: by the process that maps it, or
+/// else by one of its relatives. The error is that of the process's own file.
 fn open(pid: u32, relatives: &[u32], mapping: &Mapping) -> Result<(File, (u64, u64)), String> {
     let proc = Path::new("/proc");
     let mut opened = modules::open(proc, pid, mapping);
@@ -503,7 +506,8 @@ fn open(pid: u32, relatives: &[u32], mapping: &Mapping) -> Result<(File, (u64, u
     Ok((file, (metadata.dev(), metadata.ino())))
 }
 
-/// The root directory of a process, where it is not ours; nothing where the process is gone.
+/// Returns the root directory of a process, where it is not ours; nothing where the process is
+/// gone.
 fn root_of(pid: u32) -> Option<OwnedFd> {
     let open = |path: &str| {
         File::options()

@@ -1,7 +1,9 @@
-//! From "a process mapped a file" to that file's unwind table, off the hot path.
+//! Load objects: from "a process mapped a file" to that file's name, unwind table and archived
+//! copy.
 //!
-//! [`open()`] finds the file behind a mapping, [`TableBuilder`] makes its table in a thread of its own,
-//! [`TableCache`] keeps tables on disk for the next run.
+//! [`open()`] finds the file behind a mapping, [`TableBuilder`] makes its table in a thread of its
+//! own, [`TableCache`] keeps tables on disk for the next run, and [`LoadObjects`] holds what is
+//! known of each file.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -11,28 +13,27 @@
 //!
 //! let mut builder = TableBuilder::start(None)?;
 //! let file = std::fs::File::open(std::env::current_exe()?)?;
-//! builder.ask(ObjectId(0), ElfSource::File(file));
+//! builder.request(ObjectId(0), ElfSource::File(file));
 //! let mut rules = Vec::new();
 //! for built in builder.wait(Duration::from_secs(60)) {
 //!     rules.extend(built.new_rules);
-//!     let module = built.module?;
-//!     println!("{} rows", module.table.rows().len());
+//!     let info = built.info?;
+//!     println!("{} rows", info.table.rows().len());
 //! }
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! All of it is other people's: the paths, the files, and what is in them, while they are read. A
+//! Paths, files and their content are under the control of other users, also while they are read. A
 //! path is resolved inside its process's root and never through a device, a pipe or a symbolic link
 //! at its end. A file is read in pieces and never mapped, because its owner may cut it at any time,
 //! and a mapped page that is gone is a `SIGBUS`. How much is read is bounded by the limits of
 //! [`crate::unwind`], whatever the file says.
 //!
-//! What it does not hold off: a file system that does not answer. A file on a dead NFS server holds
-//! up whoever reads it, as it does the process that runs it: [`open()`] its caller, for the few
-//! pieces that prove a file to be the one, which therefore is to be asked with
-//! [`TimedOpener`](crate::files::TimedOpener); and the builder, for all that come later. Nobody waits
-//! for that.
+//! What it does not prevent: a file system that does not answer. A file on an NFS server that is
+//! down blocks [`open()`], which reads the few pieces that identify the file and is therefore
+//! called through a [`TimedOpener`](crate::files::TimedOpener); and the builder's thread, which
+//! reads the rest and which nothing waits for.
 
 mod backing;
 mod load_objects;

@@ -4,9 +4,9 @@
 //! two files of one path, and an upgrade puts another file in the place of one that still runs.
 //! Given one name, the functions of the one would be shown for the other.
 //!
-//! Names of files in `archives/` have a checksum in the place of the directory, for which anybody
-//! can make a directory that gives the same. So two load objects differ in that name too, or the
-//! file of one would take the other's place.
+//! Names of files in `archives/` have a checksum in the place of the directory, and a directory
+//! with the same checksum is easily made. So two load objects differ in that name too, or the file
+//! of one would replace the other's.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,14 +18,13 @@ use crate::space::{FileIdentity, MappedFile};
 
 /// Longest name, bytes.
 const MAX_NAME_BYTES: usize = 4096;
-/// So many hexadecimal digits of a build id are shown, as in short names of commits.
+/// Bytes of a build id that are shown, as in short names of commits.
 const SHOWN_BUILD_ID_BYTES: usize = 4;
 
-/// What makes a file another one: its path, and its build id or, without, what the kernel tells of
-/// its place.
+/// What distinguishes files: the path, and the build id or, without, the file's identity.
 type FileKey = (Box<[u8]>, Box<[u8]>, FileIdentity);
 
-/// The names that were given, for the whole run.
+/// The names of all load objects of a run.
 #[derive(Clone, Debug, Default)]
 pub struct ObjectNames {
     names: HashMap<FileKey, String>,
@@ -34,7 +33,7 @@ pub struct ObjectNames {
 }
 
 impl ObjectNames {
-    /// None yet.
+    /// Returns an empty registry.
     #[must_use]
     pub fn new() -> ObjectNames {
         ObjectNames::default()
@@ -45,8 +44,8 @@ impl ObjectNames {
         self.taken.insert(archive_name(name));
     }
 
-    /// The name of a file: the same for equal files, another one for each other file. Files of one
-    /// path are equal if their build ids are, or without build ids their places on the disk.
+    /// Returns the name of a file: the same for equal files, another one for each other file. Files
+    /// of one path are equal if their build ids are, or without build ids their places on the disk.
     ///
     /// It is the path, without the kernel's ` (deleted)`, with `\xHH` for what is not printable.
     /// The second file of a path has its build id behind it, `/usr/lib/libc.so.6 (build id
@@ -88,7 +87,7 @@ impl ObjectNames {
     }
 }
 
-/// A path as a name that gprofng opens.
+/// Returns a path as a name that gprofng opens.
 fn safe(path: &[u8]) -> String {
     let mut name = printable(without_mark(path)).replace('`', "\\x60");
     if name.is_empty() {

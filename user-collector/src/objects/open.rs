@@ -7,20 +7,20 @@
 //! 1. `/proc/PID/map_files/START-END`: the mapped file itself, whatever became of its name. The
 //!    kernel has it under the exact addresses of the mapping as it is now, which may have been
 //!    split or joined since.
-//! 2. The path under `/proc/PID/root`, for a process in a container, or one whose `map_files`
-//!    nobody lets us see.
+//! 2. The path under `/proc/PID/root`, for a process in a container, or one whose `map_files` may
+//!    not be read.
 //! 3. The path itself, for a process that is gone.
 //!
 //! "The same" is: the build id that the kernel read when it was mapped is the file's; or, where the
-//! kernel told device and inode, these are. The first way needs no proof where there is no build
-//! id: on overlay and btrfs file systems the kernel's device numbers are not those of `stat`, and
-//! files there without a build id are found in that way alone.
+//! kernel reported device and inode, these are. The first way needs no proof where there is no
+//! build id: on overlay and btrfs file systems the kernel's device numbers are not those of `stat`,
+//! and files there without a build id are found in that way alone.
 //!
-//! Whose files these are may be hostile. So a path is resolved inside its root (`openat2`), and
+//! The owner of the files may be hostile. So a path is resolved inside its root (`openat2`), and
 //! what is at its end is first held without being opened (`O_PATH`): a pipe or a device is not
 //! touched. Paths are resolved in the kernel's cache alone (`RESOLVE_CACHED`): what runs, or ran a
-//! moment ago, is there, and no automounter or file server is asked for a path that somebody made
-//! up in a container.
+//! moment ago, is there, and no automounter or file server is asked for a path that was made up in
+//! a container.
 
 use std::ffi::OsStr;
 use std::fs::{File, FileType, Metadata};
@@ -95,7 +95,7 @@ pub enum OpenError {
         path: PathBuf,
     },
 
-    /// There is a file of that path, and nothing to tell whether it is the same.
+    /// There is a file of that path, and no way to tell whether it is the same.
     #[error("{}: the kernel told nothing of the mapped file by which to know it", path.display())]
     Unknown {
         /// Its path when it was mapped.
@@ -156,7 +156,7 @@ impl OpenError {
         }
     }
 
-    /// Of the failures of several ways, the one that tells most; of equals the first.
+    /// Returns the more specific of two failures; of equal ones the first.
     fn or(self, later: OpenError) -> OpenError {
         let rank = |error: &OpenError| match error {
             OpenError::Gone { .. } => 0,
@@ -221,7 +221,7 @@ pub fn open(proc: &Path, pid: u32, mapping: &Mapping) -> Result<OpenedFile, Open
     Err(failed)
 }
 
-/// The bytes of a process's vDSO: no file has them. At most [`MAX_VDSO_BYTES`] are read.
+/// Returns the bytes of a process's vDSO: no file has them. At most [`MAX_VDSO_BYTES`] are read.
 ///
 /// All processes of one kernel and class have the same.
 ///
@@ -238,8 +238,8 @@ pub fn vdso(proc: &Path, pid: u32, mapping: &Mapping) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The same of a process that is gone: ours, which is as long. A 32-bit process has another one;
-/// its addresses tell.
+/// Returns the same of a process that is gone: ours, which is as long. A 32-bit process has another
+/// one, which is known by its addresses.
 ///
 /// # Errors
 /// It may have been a 32-bit process, or this process's memory cannot be read.
@@ -261,14 +261,14 @@ fn shown(path: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(path))
 }
 
-/// Something that is held but not opened: neither read nor disturbed.
+/// A file that is held without being open (`O_PATH`): neither read nor disturbed.
 struct Held {
     fd: OwnedFd,
     path: PathBuf,
 }
 
 impl Held {
-    /// What a path of the kernel's own leads to, through the link at its end.
+    /// Holds what a path of the kernel's own leads to, through the link at its end.
     fn at(path: PathBuf, flags: OFlag) -> Result<Held, OpenError> {
         let flags = flags | OFlag::O_PATH | OFlag::O_CLOEXEC;
         match nix::fcntl::open(&path, flags, Mode::empty()) {
@@ -277,7 +277,7 @@ impl Held {
         }
     }
 
-    /// What is at a path that somebody has chosen, with this directory as its root.
+    /// Holds what is at a path that a process has chosen, with this directory as its root.
     fn inside(&self, path: &[u8]) -> Result<Held, OpenError> {
         let resolve = ResolveFlag::RESOLVE_IN_ROOT
             | ResolveFlag::RESOLVE_NO_MAGICLINKS
@@ -328,7 +328,7 @@ impl Held {
     }
 }
 
-/// Is it the file that was mapped? Nothing where the kernel told nothing of it.
+/// Is it the file that was mapped? Nothing where the kernel reported nothing to tell by.
 fn is_same(mapped: &MappedFile, build_id: &[u8], metadata: &Metadata) -> Option<bool> {
     let FileIdentity { device, inode, .. } = mapped.identity;
     if !mapped.build_id.is_empty() {

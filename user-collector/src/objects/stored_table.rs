@@ -36,8 +36,8 @@ pub(super) const MAX_STORED_BYTES: u64 =
     (HEADER_BYTES + 32 + 7 * 8 + 3 * 4 + (UnwindRule::SIZE << 16) + 12 * MAX_PAGES + 4 * MAX_ROWS)
         as u64;
 
-/// What a table was made of, all of it. Whoever makes a file with the build id of another gets a
-/// table of his own.
+/// The hash of all that a table is made of. A file with the build id of another file has a table of
+/// its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TableKey([u8; 32]);
 
@@ -79,7 +79,8 @@ impl TableKey {
     }
 }
 
-/// The bytes of a table; nothing where it says [`UnwindRules::FULL`], which is true of one run only.
+/// Returns the bytes of a table; nothing where it says [`UnwindRules::FULL`], which is true of one
+/// run only.
 pub(super) fn encode(
     key: TableKey,
     table: &UnwindTable,
@@ -128,8 +129,8 @@ pub(super) fn encode(
     Some(bytes)
 }
 
-/// The table of some bytes, its rules numbered anew; nothing where they are not the table of this
-/// key.
+/// Returns the table of some bytes, its rules numbered anew; nothing where they are not the table
+/// of this key.
 pub(super) fn decode(
     mut bytes: &[u8],
     key: TableKey,
@@ -176,7 +177,7 @@ pub(super) fn decode(
     Some((table, summary))
 }
 
-/// What is kept of a summary; the counts of rows are made of the rows.
+/// Returns what is kept of a summary; the counts of rows are made of the rows.
 fn numbers(summary: &mut TableSummary) -> [&mut u64; 7] {
     [
         &mut summary.text,
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
     use crate::unwind::Unsupported;
 
-    /// The dynamic linker's sections are small, and rich in forms.
+    /// The dynamic linker: its sections are small, and rich in forms.
     fn file() -> Vec<u8> {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let mut paths = maps

@@ -1,8 +1,8 @@
 //! The thread that makes unwind tables.
 //!
-//! It is one thread, of low priority: tables are wanted soon, and never at the cost of what is
-//! measured. Whoever asks never waits for it. It owns the [`UnwindRules`], so that a rule has one number
-//! in all tables; who asks keeps a copy, which grows by [`BuiltTable::new_rules`].
+//! It is one thread, of low priority: tables are needed soon, and never at the cost of what is
+//! measured. Nothing waits for it. It owns the [`UnwindRules`], so that a rule has one number in
+//! all tables; the other side keeps a copy, which grows by [`BuiltTable::new_rules`].
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use super::table_cache::TableCache;
 use crate::elf::{ElfFile, ElfLimits, ElfSource, LoadSegment, build_id, load_segments};
 use crate::unwind::{self, TableSummary, UnwindRule, UnwindRules, UnwindSections, UnwindTable};
 
-/// A file, by the number that who asks has for it.
+/// The number of a load object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u32);
 
@@ -40,8 +40,8 @@ pub struct UnwindInfo {
 }
 
 impl UnwindInfo {
-    /// The address that a place in the file is linked for, where [`UnwindTable`] knows it; nothing where
-    /// it is not loaded.
+    /// Returns the address that a place in the file is linked for, where [`UnwindTable`] knows it;
+    /// nothing where it is not loaded.
     ///
     /// A mapping begins with a page, and a segment may begin within it: the page's start has an
     /// address too. Where segments share a page, it is the executable one's.
@@ -61,7 +61,7 @@ impl UnwindInfo {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableBuildError {
-    /// The file is none that has one.
+    /// The file has no unwind table.
     #[error(transparent)]
     Unwind(#[from] unwind::UnwindError),
 
@@ -70,7 +70,7 @@ pub enum TableBuildError {
         "the making of its unwind table panicked: {message}. This is a defect of kcollect; please report it"
     )]
     Panicked {
-        /// What was said.
+        /// The message of the panic.
         message: String,
     },
 
@@ -81,13 +81,13 @@ pub enum TableBuildError {
     Ended,
 }
 
-/// The answer to [`TableBuilder::ask`].
+/// A table that was asked for with [`TableBuilder::request`].
 #[derive(Debug)]
 pub struct BuiltTable {
     /// The file.
     pub id: ObjectId,
     /// What became of it.
-    pub module: Result<UnwindInfo, TableBuildError>,
+    pub info: Result<UnwindInfo, TableBuildError>,
     /// The rules that came since the last answer, in the order of their numbers. All answers'
     /// rules, one after the other, are [`UnwindRules::as_slice`], from number 0 on. To be kept also where
     /// there is no module.
@@ -96,22 +96,21 @@ pub struct BuiltTable {
     pub took: Duration,
 }
 
-/// The thread, seen from who asks. When it is dropped, the thread ends after the file at hand;
-/// nobody waits for it.
+/// The handle of the thread. When it is dropped, the thread ends after the file at hand; nothing
+/// waits for that.
 #[derive(Debug)]
 pub struct TableBuilder {
     thread: Pid,
-    questions: Sender<(ObjectId, ElfSource)>,
-    answers: Receiver<BuiltTable>,
-    /// Asked and not answered yet, in the order of the questions, which is that of the answers.
+    requests: Sender<(ObjectId, ElfSource)>,
+    results: Receiver<BuiltTable>,
+    /// Requested and not ready yet, in the order of the requests, which is that of the results.
     waiting: VecDeque<ObjectId>,
 }
 
 impl TableBuilder {
     /// Starts the thread. Without a cache all tables are made anew.
     ///
-    /// # Errors
-    /// The system has no thread to give.
+    /// # Errors The thread can't be started.
     pub fn start(mut cache: Option<TableCache>) -> io::Result<TableBuilder> {
         TableBuilder::start_with(move |rules, source| match source {
             ElfSource::File(file) => build(ReadCache::new(file), rules, cache.as_mut()),
@@ -127,32 +126,32 @@ impl TableBuilder {
             + Send
             + 'static,
     {
-        let (questions, to_do) = channel();
-        let (done, answers) = channel();
-        let (tell, told) = channel();
+        let (requests, queue) = channel();
+        let (done, results) = channel();
+        let (send_id, thread_id) = channel();
         let work = move || {
-            // Whoever starts it waits for that.
-            let _ = tell.send(gettid());
+            // The starting thread waits for that.
+            let _ = send_id.send(gettid());
             let mut rules = UnwindRules::new();
-            let mut told = 0;
-            for (id, source) in to_do {
+            let mut sent_rules = 0;
+            for (id, source) in queue {
                 let started = Instant::now();
                 // At worst a rule has two numbers afterwards.
                 let built = catch_unwind(AssertUnwindSafe(|| build(&mut rules, source)));
-                let module = match built {
+                let info = match built {
                     Ok(built) => built.map_err(TableBuildError::Unwind),
                     Err(panic) => Err(TableBuildError::Panicked {
                         message: message(&*panic),
                     }),
                 };
-                let answer = BuiltTable {
+                let result = BuiltTable {
                     id,
-                    module,
-                    new_rules: rules.as_slice()[told..].to_vec(),
+                    info,
+                    new_rules: rules.as_slice()[sent_rules..].to_vec(),
                     took: started.elapsed(),
                 };
-                told = rules.as_slice().len();
-                if done.send(answer).is_err() {
+                sent_rules = rules.as_slice().len();
+                if done.send(result).is_err() {
                     return;
                 }
             }
@@ -161,34 +160,34 @@ impl TableBuilder {
             .name("unwind-tables".to_owned())
             .spawn(work)?;
         Ok(TableBuilder {
-            thread: told.recv().map_err(io::Error::other)?,
-            questions,
-            answers,
+            thread: thread_id.recv().map_err(io::Error::other)?,
+            requests,
+            results,
             waiting: VecDeque::new(),
         })
     }
 
-    /// The thread's number.
+    /// Returns the thread's number.
     #[must_use]
     pub fn thread(&self) -> Pid {
         self.thread
     }
 
-    /// Asks for the table of a file. Answers come in the order of the questions.
+    /// Requests the table of a file. Results come in the order of the requests.
     ///
-    /// As long as a file waits it is open: who asks for hundreds at once must be allowed that many.
-    pub fn ask(&mut self, id: ObjectId, source: ElfSource) {
+    /// A file stays open while it waits: to request hundreds at once needs as many descriptors.
+    pub fn request(&mut self, id: ObjectId, source: ElfSource) {
         self.waiting.push_back(id);
-        // If the thread has ended, so it is said when the answer is taken.
-        let _ = self.questions.send((id, source));
+        // That the thread has ended is reported when the result is taken.
+        let _ = self.requests.send((id, source));
     }
 
-    /// What is ready. Never waits.
+    /// Returns what is ready. Never waits.
     pub fn take(&mut self) -> Vec<BuiltTable> {
         let mut ready = Vec::new();
         loop {
-            match self.answers.try_recv() {
-                Ok(built) => ready.push(self.answered(built)),
+            match self.results.try_recv() {
+                Ok(built) => ready.push(self.taken(built)),
                 Err(TryRecvError::Empty) => return ready,
                 Err(TryRecvError::Disconnected) => {
                     ready.extend(self.waiting.drain(..).map(ended));
@@ -198,15 +197,15 @@ impl TableBuilder {
         }
     }
 
-    /// What is ready; if nothing is and something is waited for, what is ready after that long, or
-    /// as soon as anything is.
+    /// Returns what is ready; if nothing is and something is waited for, what is ready after that
+    /// long, or as soon as anything is.
     pub fn wait(&mut self, at_most: Duration) -> Vec<BuiltTable> {
         if self.waiting.is_empty() {
             return Vec::new();
         }
-        match self.answers.recv_timeout(at_most) {
+        match self.results.recv_timeout(at_most) {
             Ok(built) => {
-                let mut ready = vec![self.answered(built)];
+                let mut ready = vec![self.taken(built)];
                 ready.extend(self.take());
                 ready
             }
@@ -215,13 +214,13 @@ impl TableBuilder {
         }
     }
 
-    /// How many are asked for and not taken yet.
+    /// Returns how many are requested and not taken yet.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    fn answered(&mut self, built: BuiltTable) -> BuiltTable {
+    fn taken(&mut self, built: BuiltTable) -> BuiltTable {
         self.waiting.pop_front();
         built
     }
@@ -230,15 +229,15 @@ impl TableBuilder {
 fn ended(id: ObjectId) -> BuiltTable {
     BuiltTable {
         id,
-        module: Err(TableBuildError::Ended),
+        info: Err(TableBuildError::Ended),
         new_rules: Vec::new(),
         took: Duration::ZERO,
     }
 }
 
-/// What was read of the file is freed before a table is read from the cache, and before one is put
-/// there: each is megabytes of a compiler's libraries, and both would be most of the memory that
-/// this process has for itself.
+/// Makes or loads the table of a file. What was read of the file is freed before a table is read
+/// from the cache, and before one is stored there: each is megabytes of a compiler's libraries, and
+/// both would be most of the memory that this process has for itself.
 fn build<F: ReadCacheOps>(
     mut file: ReadCache<F>,
     rules: &mut UnwindRules,
@@ -262,8 +261,7 @@ fn build<F: ReadCacheOps>(
     if let Some(found) = cache.load(&build_id, key, rules) {
         return Ok(module(found, true));
     }
-    // Whoever owns the file may have written to it since: the table's key is that of what it is
-    // made of.
+    // The file may have been written to since: the table's key is that of what it is made of.
     let sections = UnwindSections::of_elf(&file)?;
     let key = TableKey::of(&sections);
     let (table, summary) = UnwindTable::of_sections(&sections, rules)?;
@@ -301,12 +299,12 @@ mod tests {
         }
     }
 
-    /// Waits for so many answers.
-    fn answers(builder: &mut TableBuilder, count: usize) -> Vec<BuiltTable> {
+    /// Waits for this many results.
+    fn results(builder: &mut TableBuilder, count: usize) -> Vec<BuiltTable> {
         let mut all = Vec::new();
         while all.len() < count {
             let some = builder.wait(LONG);
-            assert!(!some.is_empty(), "no answer");
+            assert!(!some.is_empty(), "no result");
             all.extend(some);
         }
         assert_eq!((all.len(), builder.waiting()), (count, 0));
@@ -327,27 +325,27 @@ mod tests {
         .into_iter()
         .enumerate()
         {
-            builder.ask(ObjectId(id as u32), source);
+            builder.request(ObjectId(id as u32), source);
         }
         assert_eq!(builder.waiting(), 3);
-        let answers = answers(&mut builder, 3);
+        let results = results(&mut builder, 3);
         let mut expected = UnwindRules::new();
         let (table, summary) = UnwindTable::of_elf(&bytes, &mut expected).unwrap();
-        let ids: Vec<ObjectId> = answers.iter().map(|built| built.id).collect();
+        let ids: Vec<ObjectId> = results.iter().map(|built| built.id).collect();
         assert_eq!(ids, [0, 1, 2].map(ObjectId));
-        let rules: Vec<UnwindRule> = answers
+        let rules: Vec<UnwindRule> = results
             .iter()
             .flat_map(|built| built.new_rules.clone())
             .collect();
         assert_eq!(rules, expected.as_slice());
-        let [first, nothing, again] = answers.try_into().unwrap();
-        let first = first.module.unwrap();
+        let [first, nothing, again] = results.try_into().unwrap();
+        let first = first.info.unwrap();
         assert_eq!((&first.table, &first.summary), (&table, &summary));
         assert_eq!(
-            nothing.module,
+            nothing.info,
             Err(TableBuildError::Unwind(ElfError::NotElf.into()))
         );
-        assert_eq!(again.module, Ok(first));
+        assert_eq!(again.info, Ok(first));
     }
 
     #[test]
@@ -380,14 +378,14 @@ mod tests {
             }
         })
         .unwrap();
-        builder.ask(ObjectId(7), this());
-        builder.ask(ObjectId(8), ElfSource::Bytes(Vec::new()));
-        let answers = answers(&mut builder, 2);
-        let error = answers[0].module.as_ref().unwrap_err();
+        builder.request(ObjectId(7), this());
+        builder.request(ObjectId(8), ElfSource::Bytes(Vec::new()));
+        let results = results(&mut builder, 2);
+        let error = results[0].info.as_ref().unwrap_err();
         assert!(error.to_string().contains("panicked: a defect."), "{error}");
-        assert_eq!(answers[0].new_rules.len(), 3);
-        assert_eq!(answers[1].new_rules.len(), 1);
-        assert!(answers[1].module.is_ok());
+        assert_eq!(results[0].new_rules.len(), 3);
+        assert_eq!(results[1].new_rules.len(), 1);
+        assert!(results[1].info.is_ok());
     }
 
     /// A panic that panics again when it is thrown away: the one way to end the thread from inside.
@@ -404,16 +402,16 @@ mod tests {
     #[test]
     fn the_end_of_the_thread_is_told() {
         let mut builder = TableBuilder::start_with(|_, _| std::panic::panic_any(Bomb)).unwrap();
-        builder.ask(ObjectId(1), this());
-        builder.ask(ObjectId(2), this());
-        let ended = answers(&mut builder, 2);
+        builder.request(ObjectId(1), this());
+        builder.request(ObjectId(2), this());
+        let ended = results(&mut builder, 2);
         assert_eq!([ended[0].id, ended[1].id], [ObjectId(1), ObjectId(2)]);
         for built in ended {
-            assert_eq!(built.module, Err(TableBuildError::Ended));
+            assert_eq!(built.info, Err(TableBuildError::Ended));
         }
-        builder.ask(ObjectId(3), this());
+        builder.request(ObjectId(3), this());
         assert_eq!(
-            answers(&mut builder, 1)[0].module,
+            results(&mut builder, 1)[0].info,
             Err(TableBuildError::Ended)
         );
     }
@@ -426,7 +424,7 @@ mod tests {
             Ok(empty())
         })
         .unwrap();
-        builder.ask(ObjectId(1), ElfSource::Bytes(Vec::new()));
+        builder.request(ObjectId(1), ElfSource::Bytes(Vec::new()));
         let before = Instant::now();
         assert!(builder.take().is_empty());
         assert!(builder.wait(Duration::from_millis(10)).is_empty());

@@ -5,10 +5,10 @@
 //! which libc never finds. Only large tables are kept: to make a small one takes no longer than to
 //! find it.
 //!
-//! The directory belongs to who runs us and nobody else may write there. Two that run at once do
-//! not disturb each other: a file is written under another name and renamed. What does not check
-//! out is ignored, and replaced by what is made in its place. All of it may be deleted at any time.
-//! That a table can't be kept is no error of the run that made it.
+//! The directory belongs to the user who runs kcollect, and no other may write there. Two kcollects
+//! at once do not disturb each other: a file is written under another name and renamed. What does
+//! not check out is ignored, and replaced by what is made in its place. All of it may be deleted at
+//! any time. That a table can't be kept is no error of the run that made it.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
@@ -56,7 +56,7 @@ pub enum TableCacheError {
         path: PathBuf,
     },
 
-    /// It belongs to somebody else.
+    /// It belongs to another user.
     #[error("{}: belongs to user {owner}; remove it, and it is made anew", path.display())]
     Owner {
         /// The directory.
@@ -85,8 +85,8 @@ pub enum TableCacheError {
 }
 
 impl TableCache {
-    /// The cache of who runs us: `/var/cache/kcollect` for root, else `kcollect` in
-    /// `$XDG_CACHE_HOME` or `~/.cache`. Nothing for a user without a home.
+    /// Returns the cache of the user who runs kcollect: `/var/cache/kcollect` for root, else
+    /// `kcollect` in `$XDG_CACHE_HOME` or `~/.cache`. Nothing for a user without a home.
     ///
     /// # Errors
     /// As [`TableCache::open`].
@@ -105,11 +105,10 @@ impl TableCache {
             .transpose()
     }
 
-    /// The cache in a directory, which is made if it is not there. Where its files have more than
-    /// 256 MiB, those that were not used for longest are deleted.
+    /// Returns the cache in a directory, which is made if it is not there. Where its files have
+    /// more than 256 MiB, those that were not used for longest are deleted.
     ///
-    /// # Errors
-    /// It can't be made or read, belongs to somebody else, or others may write there.
+    /// # Errors It can't be made or read, belongs to another user, or other users may write there.
     pub fn open(directory: PathBuf) -> Result<TableCache, TableCacheError> {
         let io = |source| TableCacheError::Io {
             path: directory.clone(),
@@ -154,7 +153,7 @@ impl TableCache {
         length >= MIN_FRAME_INFO_BYTES
     }
 
-    /// The table of what has this key, if it is here.
+    /// Returns the table of what has this key, if it is here.
     pub(super) fn load(
         &self,
         build_id: &[u8],
@@ -176,7 +175,7 @@ impl TableCache {
             .read_to_end(&mut bytes)
             .ok()?;
         let found = stored::decode(&bytes, key, rules)?;
-        // Its age is that of its last use; where that can't be said, it goes earlier than it
+        // Its age is that of its last use; where that can't be set, it is evicted earlier than it
         // should.
         let _ = file.set_modified(SystemTime::now());
         Some(found)
@@ -205,7 +204,7 @@ impl TableCache {
     }
 }
 
-/// The build id is for people.
+/// Returns the name of a table's file. The build id is there for human readers.
 fn name(build_id: &[u8], key: TableKey) -> String {
     let key = key.hex();
     match build_id {
@@ -231,8 +230,8 @@ fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Deletes what was abandoned, and the oldest where there is more than `most`, until `kept` is
-/// left. Gives how many bytes are left.
+/// Deletes abandoned files, and the oldest ones where there is more than `most`, until `kept` is
+/// left. Returns how many bytes are left.
 fn tidy(directory: &Path, most: u64, kept: u64) -> io::Result<u64> {
     let now = SystemTime::now();
     let mut files = Vec::new();
@@ -240,7 +239,7 @@ fn tidy(directory: &Path, most: u64, kept: u64) -> io::Result<u64> {
         let entry = entry?;
         let file_name = entry.file_name();
         let name = file_name.to_string_lossy();
-        // Another that runs may delete it before us.
+        // Another kcollect may have deleted it.
         let Ok(metadata) = entry.metadata() else {
             continue;
         };

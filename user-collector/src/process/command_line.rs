@@ -2,9 +2,9 @@
 
 use experiment_format::layout::printable;
 
-/// The command line from its words, each ended by a NUL; quoted so that a shell would make the same
-/// words of it. A line that was cut ends in ` ...`. None where there is no word, as in kernel
-/// threads.
+/// Returns the command line from its words, each ended by a NUL; quoted so that a shell would make
+/// the same words of it. A line that was cut ends in ` ...`. None where there is no word, as in
+/// kernel threads.
 #[must_use]
 pub fn quoted(words: &[u8], cut: bool) -> Option<String> {
     // A program that writes its state here (setproctitle) may leave one long word and many NULs.
@@ -33,7 +33,7 @@ fn quote(line: &mut String, word: &[u8]) {
         line.push('\'');
     } else {
         // What was not printable is spelled out, and this is how a shell takes it back. A backslash
-        // that was there before has to be told from the spelling.
+        // that was there before must differ from the spelling.
         line.push_str("$'");
         for chunk in word.split_inclusive(|byte| matches!(byte, b'\\' | b'\'')) {
             match chunk.split_last() {

@@ -9,7 +9,7 @@ const MAX_CONTAINER_NAME_BYTES: usize = 128;
 /// A container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Container {
-    /// Who runs it.
+    /// What runs it.
     pub runtime: ContainerRuntime,
     /// Its id, 64 hexadecimal digits; or its name.
     pub id: String,
@@ -24,7 +24,7 @@ impl From<Container> for experiment_format::log::Container {
     }
 }
 
-/// Who runs a container.
+/// What runs a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -41,7 +41,7 @@ pub enum ContainerRuntime {
     Lxc,
     /// systemd-nspawn and virtual machines that are registered with machined; the id is a name.
     Machine,
-    /// A pod of Kubernetes, of a runtime that doesn't tell its name.
+    /// A pod of Kubernetes, whose runtime is not known.
     Kubernetes,
 }
 
@@ -61,7 +61,7 @@ impl ContainerRuntime {
     }
 }
 
-/// The container of a `/proc/PID/cgroup`: lines of `number:controllers:path`.
+/// Returns the container of a `/proc/PID/cgroup`: lines of `number:controllers:path`.
 ///
 /// The innermost part of a path that names a container counts: pods have containers inside, and
 /// containers may run in containers.
@@ -92,7 +92,7 @@ pub fn container_of(cgroup: &[u8]) -> Option<Container> {
     pod
 }
 
-/// What one part of a path, in another one, names.
+/// Returns what one part of a path, in another one, names.
 fn container_in(parent: &str, part: &str, path: &str) -> Option<Container> {
     let named = |runtime, id: &str| {
         let fits = !id.is_empty() && id.len() <= MAX_CONTAINER_NAME_BYTES;
@@ -140,7 +140,7 @@ fn container_in(parent: &str, part: &str, path: &str) -> Option<Container> {
         "docker" if is_id(part) => return named(ContainerRuntime::Docker, part),
         _ => {}
     }
-    // `kubepods/burstable/podUID/ID` tells the pod and the container, but not whose.
+    // `kubepods/burstable/podUID/ID` names the pod and the container, but not the runtime.
     let in_pod = path.contains("kubepods");
     if in_pod && is_id(part) {
         return named(ContainerRuntime::Kubernetes, part);

@@ -1,13 +1,14 @@
-//! ProcessFacts of a process, read from `/proc` when it is first followed.
+//! Facts of a process, read from `/proc` when it is first followed.
 //!
-//! A process may be gone before it is read, or go while it is; it may hide what belongs to another
-//! user namespace; and all that it can choose itself, its command line, environment and
-//! directories, is anybody's bytes. So each fact is there or not by itself, each is bounded, and
-//! nothing fails as a whole. Command line and environment lie in the process's own memory: both are
-//! read once and cut at a limit. What is told of them is text that is safe on a terminal.
+//! A process may exit before it is read, or meanwhile; it may be hidden by another user namespace;
+//! and all that it can choose itself, its command line, environment and directories, may be any
+//! bytes. So each fact is there or not by itself, each is bounded, and nothing fails as a whole.
+//! Command line and environment lie in the process's own memory: both are read once and cut at a
+//! limit. Their text is safe on a terminal.
 //!
 //! Of two processes that had the number one after the other the facts may be mixed;
-//! [`ProcessFacts::start_ticks`] is read before and after, and where they differ nothing of it is told.
+//! [`ProcessFacts::start_ticks`] is read before and after, and where they differ there are no
+//! facts.
 
 use std::fs::File;
 use std::io::Read;
@@ -26,8 +27,8 @@ pub const MAX_TEXT_BYTES: usize = 64 * 1024;
 /// Most bytes of the other files.
 const MAX_PROC_FILE_BYTES: usize = 16 * 1024;
 
-/// Variables in which launchers of parallel programs tell the rank, in the order in which they are
-/// believed: a launcher's own before what the resource manager sets beside it.
+/// Variables in which launchers of parallel programs put the rank, the most reliable first: a
+/// launcher's own before what the resource manager sets beside it.
 const RANK_VARIABLES: [&str; 7] = [
     "OMPI_COMM_WORLD_RANK",
     "PMIX_RANK",
@@ -49,14 +50,13 @@ pub struct ProcessFacts {
     pub executable: Option<String>,
     /// Effective user id.
     pub uid: Option<u32>,
-    /// The container that its control group tells of.
+    /// The container that its control group names.
     pub container: Option<Container>,
     /// Its rank in a parallel program.
     pub mpi_rank: Option<u32>,
     /// Its number in each of its pid namespaces, the host's first.
     pub ns_pids: Vec<u32>,
-    /// When it started, in ticks of the kernel's user interface (a hundredth of a second) since the
-    /// machine did.
+    /// When it started, in clock ticks of the kernel (a hundredth of a second) since boot.
     pub start_ticks: Option<u64>,
 }
 
@@ -67,9 +67,8 @@ impl ProcessFacts {
         ProcessFacts::read_in(&Path::new("/proc").join(pid.to_string()))
     }
 
-    /// Are they of a process that started after an instant of CLOCK_MONOTONIC, nanoseconds? Both
-    /// clocks are held against each other now, and the kernel tells a start to a hundredth of a
-    /// second.
+    /// Are they of a process that started after an instant of CLOCK_MONOTONIC, nanoseconds? The two
+    /// clocks are compared now, and the kernel reports a start to a hundredth of a second.
     #[must_use]
     pub fn started_after(&self, at: u64) -> bool {
         const TICK_NS: u64 = 10_000_000;
@@ -113,8 +112,8 @@ impl ProcessFacts {
                 .map_or_else(Vec::new, |status| numbers_of(status, "NSpid:").collect()),
             start_ticks: before,
         };
-        // Another process came to have the number meanwhile, or this one is gone. What was read is
-        // of either.
+        // Another process got the number meanwhile, or this one has exited. What was read may be of
+        // either.
         if before.is_some() && start().is_some_and(|after| Some(after) != before) {
             return ProcessFacts::default();
         }
@@ -122,7 +121,7 @@ impl ProcessFacts {
     }
 }
 
-/// The beginning of a file, and whether there is more.
+/// Returns the beginning of a file, and whether there is more.
 fn bounded(path: &Path, most: usize) -> Option<(Vec<u8>, bool)> {
     let mut bytes = Vec::new();
     let file = File::open(path).ok()?;
@@ -133,7 +132,7 @@ fn bounded(path: &Path, most: usize) -> Option<(Vec<u8>, bool)> {
     (!bytes.is_empty()).then_some((bytes, cut))
 }
 
-/// The rank among the variables of an environment, each ended by a NUL.
+/// Returns the rank among the variables of an environment, each ended by a NUL.
 #[must_use]
 pub fn rank_of(environ: &[u8]) -> Option<u32> {
     let value = |name: &str| {

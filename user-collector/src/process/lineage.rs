@@ -1,13 +1,13 @@
 //! Names of subexperiments: of followed processes, and of the descendants of a load.
 //!
-//! A followed process is called by its name and number, `_sshd_PID_1264.1.er`, as er_kernel did.
-//! Descendants of a load that is followed for itself are called by their descent, as collect does:
+//! A followed process is named by its name and number, `_sshd_PID_1264.1.er`, as er_kernel did.
+//! Descendants of a load that is followed for itself are named by their descent, as collect does:
 //! `_f2_x1.er` is the first exec of the second fork. Both begin with `_`, by which the reader finds
 //! them.
 //!
-//! The name of a process is anybody's bytes, and the directory's name is typed, sorted and matched
-//! by people. So it keeps letters, digits and a few marks that neither a shell nor a path gives a
-//! meaning to. What makes it unique is number and count, not the name.
+//! The name of a process may be any bytes, and the directory's name is typed, sorted and matched.
+//! So it keeps letters, digits and a few marks that neither a shell nor a path gives a meaning to.
+//! What makes it unique is number and count, not the name.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -17,22 +17,22 @@ const MAX_NAME_BYTES: usize = 64;
 /// Longest lineage, bytes: a file name has 255, of which `.er` takes some.
 const MAX_LINEAGE_BYTES: usize = 240;
 
-/// Gives each followed process the name of its directory.
+/// Names the directories of followed processes.
 #[derive(Clone, Debug, Default)]
 pub struct DirectoryNames {
     given: HashMap<u32, u32>,
 }
 
 impl DirectoryNames {
-    /// None given yet.
+    /// Returns an empty registry.
     #[must_use]
     pub fn new() -> DirectoryNames {
         DirectoryNames::default()
     }
 
-    /// A name for the process `pid`, which calls itself `name`: `_NAME_PID_pid.1.er`. Each further
-    /// one of the same number ends in `.2.er` and so on: it is another process, or the same with
-    /// another program.
+    /// Returns the name of the directory for the process `pid` of this name: `_NAME_PID_pid.1.er`.
+    /// Each further one of the same number ends in `.2.er` and so on: it is another process, or the
+    /// same with another program.
     pub fn next(&mut self, name: &[u8], pid: u32) -> String {
         let count = self.given.entry(pid).or_default();
         *count += 1;
@@ -40,7 +40,7 @@ impl DirectoryNames {
     }
 }
 
-/// A process's name as part of a file's name. The `/` of kernel threads becomes `:`, as in
+/// Returns a process's name as part of a file's name. The `/` of kernel threads becomes `:`, as in
 /// `kworker:0:1`.
 fn safe(name: &[u8]) -> String {
     let mut out = String::new();
@@ -68,13 +68,13 @@ fn safe(name: &[u8]) -> String {
 /// A letter and a count for each step: `_f` a fork, `_c` a combination of fork and exec, `_x` an
 /// exec. A combination is a call such as `system`, `popen` and `posix_spawn`: the kernel holds the
 /// parent until the child has executed a program (`CLONE_VFORK`). It does so after vfork(2) too,
-/// which nothing tells from them. A process counts its own steps, by letter, and begins anew with a
-/// new program. Calls that failed are not counted, other than in collect: the kernel doesn't tell
-/// of them.
+/// which can't be distinguished from them. A process counts its own steps, by letter, and begins
+/// anew with a new program. Calls that failed are not counted, other than in collect: the kernel
+/// doesn't report them.
 #[derive(Clone, Debug)]
 pub struct Lineages {
     processes: HashMap<u32, Descendant>,
-    /// Processes that will be told of as forked, and are combinations.
+    /// Processes that are combinations, and of which the fork is not reported yet.
     combined: HashSet<u32>,
 }
 
@@ -89,7 +89,7 @@ struct Descendant {
 }
 
 impl Lineages {
-    /// A load, from when it executes its program on. Its own lineage is empty.
+    /// Returns the lineages of a load, from when it executes its program on. Its own is empty.
     #[must_use]
     pub fn new(load: u32) -> Lineages {
         let founder = Descendant::new(Some(String::new()), false);
@@ -138,7 +138,7 @@ impl Lineages {
         }
     }
 
-    /// `pid` is gone, with all its threads.
+    /// `pid` has exited, with all its threads.
     pub fn ended(&mut self, pid: u32) {
         self.processes.remove(&pid);
         self.combined.remove(&pid);
@@ -150,8 +150,8 @@ impl Lineages {
         self.processes.contains_key(&pid)
     }
 
-    /// The lineage: `_f1_x1`; empty for the load itself. None for other processes, and where it
-    /// would be too long for a file name.
+    /// Returns the lineage: `_f1_x1`; empty for the load itself. None for other processes, and
+    /// where it would be too long for a file name.
     #[must_use]
     pub fn get(&self, pid: u32) -> Option<&str> {
         self.processes.get(&pid)?.lineage.as_deref()
@@ -210,7 +210,8 @@ mod tests {
         assert_eq!(safe(&[b'x'; 1000]).len(), MAX_NAME_BYTES);
     }
 
-    /// A story of `parent+child` forks, `parent*child` combinations, `pid!` execs, `pid-` ends.
+    /// A story of `parent+child` forks, `parent*child` combinations, `pid!` execs, `pid-`
+    /// ends.
     fn told(story: &str) -> Lineages {
         let mut lineages = Lineages::new(1);
         for event in story.split_whitespace() {

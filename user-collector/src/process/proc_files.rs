@@ -2,7 +2,7 @@
 //!
 //! The procfs package would read them too, but fails for a process whose name is not UTF-8.
 
-/// The numbers in a line of a `/proc/PID/status`.
+/// Returns the numbers in a line of a `/proc/PID/status`.
 pub(crate) fn numbers_of<'a>(status: &'a [u8], line: &'a str) -> impl Iterator<Item = u32> + 'a {
     let line = status
         .split(|byte| *byte == b'\n')

@@ -5,9 +5,8 @@
 //! the instant of the last event applied. A process that has exited keeps its name until its number
 //! is used again, because its last moments in the kernel come after the exit record.
 //!
-//! Ranking of sources: the side-band is true by construction, for it is written by the event
-//! itself. A snapshot entry only fills what the side-band has not told, as its reading of `/proc`
-//! has no exact instant.
+//! Ranking of sources: the side-band is exact, since the event itself writes it. A snapshot entry
+//! only fills what the side-band has not reported, as its reading of `/proc` has no exact instant.
 
 use std::collections::HashMap;
 
@@ -23,7 +22,7 @@ pub struct ProcessInfo {
     pub instance: ProcessInstance,
     /// The parent's pid, where known.
     pub parent: Option<u32>,
-    /// The name; `None` when neither side-band nor snapshot has told it.
+    /// The name; `None` when neither side-band nor snapshot has reported it.
     pub name: Option<ProcessName>,
     /// The file it executes, where an exec was seen.
     pub executable: Option<Box<ExecutableFile>>,
@@ -52,7 +51,7 @@ pub struct ProcessTable {
 }
 
 impl ProcessTable {
-    /// An empty table.
+    /// Returns an empty table.
     #[must_use]
     pub fn new() -> ProcessTable {
         ProcessTable::default()
@@ -104,7 +103,7 @@ impl ProcessTable {
         self.known(pid).exited = Some(time);
     }
 
-    /// A snapshot found `pid` alive with this name. What the side-band told stands.
+    /// A snapshot found `pid` alive with this name. What the side-band has reported stands.
     pub fn found(&mut self, pid: u32, name: &[u8]) {
         let process = self.known(pid);
         if process.name.is_none() {
@@ -112,7 +111,7 @@ impl ProcessTable {
         }
     }
 
-    /// A snapshot found that `pid` executes this file. What the side-band told stands.
+    /// A snapshot found that `pid` executes this file. What the side-band has reported stands.
     pub fn found_executing(&mut self, pid: u32, path: &[u8]) {
         let process = self.known(pid);
         if process.executable.is_none() && !process.expects_executable {
@@ -123,7 +122,7 @@ impl ProcessTable {
         }
     }
 
-    /// Who holds `pid` at the instant of the last event.
+    /// Returns the process that has the number `pid` at the instant of the last event.
     #[must_use]
     pub fn get(&self, pid: u32) -> Option<&ProcessInfo> {
         self.by_pid.get(&pid)
@@ -140,7 +139,7 @@ impl ProcessTable {
             .or_else(former)
     }
 
-    /// How many are in the table.
+    /// Returns how many are in the table.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_pid.len()
@@ -152,8 +151,8 @@ impl ProcessTable {
         self.by_pid.is_empty()
     }
 
-    /// Forgets those that exited before `time` and are gone by `still_there`: a process whose
-    /// leader exited first lives on in its other threads.
+    /// Evicts those that exited before `time` and are not `still_there`: a process whose leader
+    /// exited first goes on in its other threads.
     pub fn evict_exited(&mut self, time: u64, mut still_there: impl FnMut(u32) -> bool) {
         self.by_pid.retain(|pid, process| {
             process.exited.is_none_or(|exited| exited >= time) || still_there(*pid)
@@ -192,7 +191,7 @@ mod tests {
         std::str::from_utf8(table.get(pid)?.name.as_deref()?).ok()
     }
 
-    /// A life as a line of events: `pid+parent` fork, `pid=name` rename, `pid!name` exec,
+    /// A process's life as a line of events: `pid+parent` fork, `pid=name` rename, `pid!name` exec,
     /// `pid-` exit, `pid?name` found by the snapshot, `pid:path` mapping; `pid>name` asserts.
     fn replay(line: &str) -> ProcessTable {
         let mut table = ProcessTable::new();

@@ -1,10 +1,10 @@
 //! The address spaces of all processes, as they are at the instant of the last event applied.
 //!
-//! A user stack is walked in the kernel by what was known of the process's mappings when they were
-//! last handed there, some hundred milliseconds ago. Here it is known what was mapped at the very
-//! instant. So each version that was handed over is remembered, and a stack that was walked by it
-//! is held against the present one: a frame whose mapping is not the same in both was walked by the
-//! wrong file's table, and what follows it is not to be believed.
+//! A user stack is unwound in the kernel by the mappings that were published there last, some
+//! hundred milliseconds ago. Here the mappings of the very instant are known. So the last published
+//! versions are kept, and a stack that was unwound by one of them is compared with the present
+//! mappings: a frame whose mapping is not the same in both was unwound by the wrong file's table (a
+//! stale mapping), and the frames after it are not valid.
 //!
 //! Events must come in time order.
 
@@ -13,13 +13,14 @@ use std::sync::Arc;
 
 use crate::space::{Mapping, Mappings};
 
-/// Versions of one space that are remembered: a stack is told within one or two rounds.
+/// Most published versions of one address space that are kept: a stack arrives within one or two
+/// rounds.
 const MAX_VERSIONS: usize = 4;
 
 /// The mappings of one process at an instant, by rising address.
 pub type MappedCode = Arc<Vec<Mapping>>;
 
-/// A change of a space that an experiment has to tell.
+/// A change of an address space, for the experiment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingChange {
     /// When, in nanoseconds of the events' clock.
@@ -28,7 +29,7 @@ pub struct MappingChange {
     pub event: MappingEvent,
 }
 
-/// What changes.
+/// What changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MappingEvent {
     /// This is mapped from now on.
@@ -37,7 +38,7 @@ pub enum MappingEvent {
     Unmap(u64),
 }
 
-/// Changes that are kept for a process that nobody follows yet, for each mapping that it has.
+/// Most changes that are kept of a process that is not followed yet, for each mapping that it has.
 const MAX_CHANGES_PER_MAPPING: usize = 8;
 
 /// What is mapped in one process.
@@ -50,22 +51,22 @@ pub struct AddressSpace {
     versions: VecDeque<(u32, MappedCode)>,
     /// When the last change was, and whether it was the end of a mapping.
     last: (u64, bool),
-    /// When it began.
+    /// When it began, nanoseconds.
     since: u64,
-    /// By which number the kernel tells this execution of a program from others, once a record has
-    /// told.
+    /// The number by which the BPF programs tell this execution of a program from others, once a
+    /// record has had it.
     pub execution: Option<u32>,
 }
 
 impl AddressSpace {
     /// When it began: with the process, or with the program that it executes, nanoseconds; 0 if
-    /// that was before anybody looked.
+    /// that was before the recording.
     #[must_use]
     pub fn since(&self) -> u64 {
         self.since
     }
 
-    /// The mappings as they are.
+    /// Returns the mappings as they are.
     pub fn code(&mut self) -> MappedCode {
         let mappings = &self.mappings;
         let code = self
@@ -74,14 +75,15 @@ impl AddressSpace {
         Arc::clone(code)
     }
 
-    /// A record of the thread tells which execution this is. Gives whether that is news.
+    /// Sets the number of this execution, from a record of one of its threads. Returns whether it
+    /// is new.
     pub fn set_execution(&mut self, execution: u32) -> bool {
-        let news = self.execution != Some(execution);
+        let new_found = self.execution != Some(execution);
         self.execution = Some(execution);
-        news
+        new_found
     }
 
-    /// They were handed over as they are, under this version.
+    /// Notes that the mappings were published as they are, under this version.
     pub fn published(&mut self, version: u32) {
         let code = self.code();
         self.versions.push_back((version, code));
@@ -90,8 +92,8 @@ impl AddressSpace {
         }
     }
 
-    /// How many frames of a stack that was walked by a version, leaf first, are to be believed:
-    /// those until something else is mapped now than there was.
+    /// Returns how many frames of a stack that was unwound by a version, leaf first, are valid:
+    /// those up to the first one where something else is mapped now.
     pub fn valid_frames(&mut self, version: u32, frames: &[u64]) -> usize {
         let now = self.code();
         let Some((_, then)) = self.versions.iter().find(|(number, _)| *number == version) else {
@@ -102,17 +104,17 @@ impl AddressSpace {
         }
         let same = |frame: &u64| mapping_at(then, *frame) == mapping_at(&now, *frame);
         let wrong = frames.iter().position(|frame| !same(frame));
-        // The frame itself is where it is; its caller was found by the wrong table.
+        // The frame itself is valid; its caller was found by the wrong table.
         wrong.map_or(frames.len(), |wrong| wrong + 1)
     }
 
-    /// Somebody will ask for the changes: from now on none is left out.
+    /// Keeps all changes from now on, since they will be taken.
     pub fn keep_all_changes(&mut self) {
         self.complete = true;
     }
 
-    /// The changes since this was asked for last, by time. Until [`AddressSpace::keep_all_changes`] they may
-    /// be only those that still hold.
+    /// Returns the changes since the last call, by time. Until [`AddressSpace::keep_all_changes`]
+    /// they may be only those that still hold.
     pub fn take_changes(&mut self) -> Vec<MappingChange> {
         std::mem::take(&mut self.changes)
     }
@@ -126,28 +128,28 @@ impl AddressSpace {
         for old in &ended {
             let rests = [old.part(0, new.start), old.part(new.end, u64::MAX)];
             for rest in rests.into_iter().flatten() {
-                self.tell(at, MappingEvent::Map(rest));
+                self.push_change(at, MappingEvent::Map(rest));
             }
         }
-        self.tell(at, MappingEvent::Map(new));
-        self.changed();
+        self.push_change(at, MappingEvent::Map(new));
+        self.clear_cache();
         if !self.complete
             && self.changes.len()
                 > MAX_CHANGES_PER_MAPPING * (self.mappings.len() + MAX_CHANGES_PER_MAPPING)
         {
-            self.changes = holding(&self.mappings, self.last.0);
+            self.changes = present(&self.mappings, self.last.0);
         }
     }
 
     fn unmapped(&mut self, at: u64, ended: &[Mapping]) {
         for old in ended {
-            self.tell(at, MappingEvent::Unmap(old.start));
+            self.push_change(at, MappingEvent::Unmap(old.start));
         }
     }
 
     /// Readers sort changes by time, and may reverse those of one instant. So what begins where
     /// something ended does so a nanosecond later, and the other way round.
-    fn tell(&mut self, at: u64, event: MappingEvent) {
+    fn push_change(&mut self, at: u64, event: MappingEvent) {
         let ends = matches!(event, MappingEvent::Unmap(_));
         let (last, ended) = self.last;
         let at = match at <= last && ends != ended {
@@ -158,12 +160,12 @@ impl AddressSpace {
         self.changes.push(MappingChange { at, event });
     }
 
-    fn changed(&mut self) {
+    fn clear_cache(&mut self) {
         self.code = None;
     }
 }
 
-fn holding(mappings: &Mappings, at: u64) -> Vec<MappingChange> {
+fn present(mappings: &Mappings, at: u64) -> Vec<MappingChange> {
     let map = |mapping: &Mapping| MappingChange {
         at,
         event: MappingEvent::Map(mapping.clone()),
@@ -171,7 +173,7 @@ fn holding(mappings: &Mappings, at: u64) -> Vec<MappingChange> {
     mappings.iter().map(map).collect()
 }
 
-/// What is mapped at an address.
+/// Returns what is mapped at an address.
 #[must_use]
 pub fn mapping_at(code: &[Mapping], address: u64) -> Option<&Mapping> {
     let after = code.partition_point(|mapping| mapping.start <= address);
@@ -179,7 +181,7 @@ pub fn mapping_at(code: &[Mapping], address: u64) -> Option<&Mapping> {
     (address < mapping.end).then_some(mapping)
 }
 
-/// What is mapped anywhere between two addresses.
+/// Returns what is mapped anywhere between two addresses.
 pub fn mappings_between(code: &[Mapping], start: u64, end: u64) -> impl Iterator<Item = &Mapping> {
     let first = code.partition_point(|mapping| mapping.end <= start);
     code[first..]
@@ -199,10 +201,10 @@ impl AddressSpaces {
         let parent = self.by_pid.get(&parent);
         let space = parent.map_or_else(AddressSpace::default, |parent| AddressSpace {
             mappings: parent.mappings.clone(),
-            changes: holding(&parent.mappings, at),
+            changes: present(&parent.mappings, at),
             complete: false,
             code: parent.code.clone(),
-            // By which its stacks are walked until its own are handed over.
+            // Its stacks are unwound by these until its own are published.
             versions: parent.versions.clone(),
             last: (at, false),
             since: at,
@@ -211,14 +213,14 @@ impl AddressSpaces {
         self.by_pid.insert(pid, space);
     }
 
-    /// `pid` set_execution another program: all that it had mapped is gone.
+    /// `pid` executes another program: all that it had mapped is gone.
     pub fn executed(&mut self, pid: u32, at: u64) {
         let space = self.by_pid.entry(pid).or_default();
         space.execution = None;
         space.since = at;
         let ended = space.mappings.exec();
         space.unmapped(at, &ended);
-        space.changed();
+        space.clear_cache();
     }
 
     /// `pid` maps something for execution.
@@ -226,7 +228,7 @@ impl AddressSpaces {
         self.by_pid.entry(pid).or_default().map(at, mapping);
     }
 
-    /// A snapshot found what `pid` has mapped. MappingEvent events told stands.
+    /// Adds what a snapshot found mapped in `pid`. Mappings that events have reported stand.
     pub fn found(&mut self, pid: u32, found: impl IntoIterator<Item = Mapping>, at: u64) {
         let space = self.by_pid.entry(pid).or_default();
         for mapping in found {
@@ -238,9 +240,9 @@ impl AddressSpaces {
         }
     }
 
-    /// What `pid` had mapped when somebody began to look at an instant, because code ran from
-    /// another one on where nothing was known to be. What events told stands; what is new is there
-    /// from that other instant on. Gives whether anything is.
+    /// Adds what was read of `pid` from the instant `looked` on, because code ran at the instant
+    /// `ran` where nothing was known to be mapped. Mappings that events have reported stand; new
+    /// ones hold from `ran` on. Returns whether any is new.
     pub fn discovered(
         &mut self,
         pid: u32,
@@ -255,36 +257,35 @@ impl AddressSpaces {
         if looked <= space.since {
             return false;
         }
-        let mut news = false;
+        let mut new_found = false;
         for found in found {
             for new in space.mappings.gaps_in(&found) {
-                // Where nothing was, nothing has ended: this need not come after what was told
-                // last.
+                // Where nothing was, nothing has ended: this need not come after the last change.
                 space.changes.push(MappingChange {
                     at: ran.max(space.since + 1),
                     event: MappingEvent::Map(new.clone()),
                 });
                 space.mappings.map(new);
-                news = true;
+                new_found = true;
             }
         }
-        if news {
-            space.changed();
+        if new_found {
+            space.clear_cache();
         }
-        news
+        new_found
     }
 
-    /// The space of a process.
+    /// Returns the address space of a process.
     pub fn get_mut(&mut self, pid: u32) -> Option<&mut AddressSpace> {
         self.by_pid.get_mut(&pid)
     }
 
-    /// All of them.
+    /// Returns all of them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut AddressSpace)> {
         self.by_pid.iter_mut().map(|(pid, space)| (*pid, space))
     }
 
-    /// Forgets processes. Gives those that went.
+    /// Evicts processes. Returns those that were evicted.
     pub fn retain(&mut self, mut still: impl FnMut(u32) -> bool) -> Vec<u32> {
         let gone: Vec<u32> = self
             .by_pid
@@ -345,7 +346,7 @@ mod tests {
         spaces.mapped(9, mapping("true", 15, 25), 4);
         let child = spaces.get_mut(9).unwrap();
         assert_eq!((child.execution, child.code().len()), (None, 1));
-        let told: Vec<_> = child
+        let changes: Vec<_> = child
             .take_changes()
             .into_iter()
             .map(|change| (change.at, change.event))
@@ -355,7 +356,7 @@ mod tests {
             (3, MappingEvent::Unmap(10)),
             (4, MappingEvent::Map(mapping("true", 15, 25))),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(changes, expected);
         assert!(child.take_changes().is_empty());
         assert_eq!(spaces.get_mut(7).unwrap().code().len(), 1);
     }
@@ -368,7 +369,7 @@ mod tests {
         spaces.mapped(7, two.clone(), 5);
         spaces.executed(7, 6);
         spaces.mapped(7, one.clone(), 9);
-        let told: Vec<_> = spaces
+        let changes: Vec<_> = spaces
             .get_mut(7)
             .unwrap()
             .take_changes()
@@ -387,7 +388,7 @@ mod tests {
             (8, MappingEvent::Unmap(25)),
             (9, MappingEvent::Map(one.clone())),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(changes, expected);
     }
 
     #[test]

@@ -1,17 +1,17 @@
 //! The executable mappings of one process, as they are at the instant of the last event applied.
 //!
-//! The kernel tells of each mapping that is made, by whatever call, and of none that goes: where a
-//! new one lies on older ones, these are gone there, and what remains of them stays. An exec takes
-//! all away, a fork copies them. So what is found at an address is what was mapped there last,
-//! which is wrong only for an address that is not mapped at all, and no code runs there.
+//! The kernel reports each mapping that is made, by whatever call, and none that ends: where a new
+//! one lies on older ones, these are gone there, and the rest of them stays. An exec takes all
+//! away, a fork copies them. So what is found at an address is what was mapped there last, which is
+//! wrong only for an address that is not mapped at all, and no code runs there.
 //!
-//! Events must come in time order. Each change gives what it ended, so that whoever writes an
-//! experiment can say for how long a mapping was valid.
+//! Events must come in time order. Each change returns what it ended, so that the experiment says
+//! for how long a mapping was valid.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A file that is mapped, as far as the kernel tells it apart from others.
+/// A file that is mapped, as far as the kernel distinguishes it from others.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MappedFile {
     /// Path as the process saw it; not UTF-8 by right. `[vdso]` and the like are no files.
@@ -53,13 +53,13 @@ pub struct Mappings {
 }
 
 impl Mapping {
-    /// Where in the file an address of the mapping is, bytes.
+    /// Returns the offset in the file of an address of the mapping.
     #[must_use]
     pub fn file_offset(&self, address: u64) -> u64 {
         self.offset.wrapping_add(address.wrapping_sub(self.start))
     }
 
-    /// The part between two addresses, if there is any.
+    /// Returns the part between two addresses, if there is any.
     pub(crate) fn part(&self, from: u64, to: u64) -> Option<Mapping> {
         let (start, end) = (self.start.max(from), self.end.min(to));
         (start < end).then(|| Mapping {
@@ -72,8 +72,8 @@ impl Mapping {
 }
 
 impl Mappings {
-    /// Something is mapped. Gives the mappings that end by it, whole; what remains of them has
-    /// begun anew. A mapping without length changes nothing.
+    /// Adds a mapping. Returns the mappings that end by it, whole; what remains of them has begun
+    /// anew. A mapping without length changes nothing.
     pub fn map(&mut self, new: Mapping) -> Vec<Mapping> {
         if new.start >= new.end {
             return Vec::new();
@@ -102,19 +102,19 @@ impl Mappings {
         ended
     }
 
-    /// The process executes another program: all mappings end.
+    /// Ends all mappings, since the process executes another program. Returns them.
     pub fn exec(&mut self) -> Vec<Mapping> {
         std::mem::take(&mut self.by_start).into_values().collect()
     }
 
-    /// What is mapped at an address.
+    /// Returns what is mapped at an address.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<&Mapping> {
         let (_, mapping) = self.by_start.range(..=address).next_back()?;
         (address < mapping.end).then_some(mapping)
     }
 
-    /// The parts of a mapping that lie where nothing is mapped.
+    /// Returns the parts of a mapping that lie where nothing is mapped.
     #[must_use]
     pub fn gaps_in(&self, new: &Mapping) -> Vec<Mapping> {
         let (mut gaps, mut from) = (Vec::new(), new.start);
@@ -126,7 +126,7 @@ impl Mappings {
         gaps
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_start.len()
@@ -138,7 +138,7 @@ impl Mappings {
         self.by_start.is_empty()
     }
 
-    /// All mappings, by address.
+    /// Returns all mappings, by address.
     pub fn iter(&self) -> impl Iterator<Item = &Mapping> {
         self.by_start.values()
     }
@@ -167,7 +167,8 @@ mod tests {
         }
     }
 
-    /// The first letters of the files that are mapped at the first addresses, a dot for nothing.
+    /// The first letters of the files that are mapped at the first addresses, a dot for
+    /// nothing.
     fn drawing(mappings: &Mappings, length: u64) -> String {
         let letter = |address| {
             let found = mappings.find(address);

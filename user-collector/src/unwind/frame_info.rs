@@ -1,6 +1,6 @@
 //! From call frame information to rows.
 //!
-//! The entries are walked by their lengths here and only then given to gimli one by one, because
+//! The entries are found by their lengths here and only then passed to gimli one by one, because
 //! its own iterator ends at the first entry that it can't read.
 
 use std::collections::HashMap;
@@ -73,7 +73,7 @@ pub(super) fn read(
     }
 }
 
-/// The section without what follows its terminator: where only its start is known.
+/// Returns the section without what follows its terminator: where only its start is known.
 pub(super) fn up_to_terminator(data: &[u8]) -> &[u8] {
     let mut entries = CfiEntries {
         data,
@@ -129,7 +129,8 @@ impl Iterator for CfiEntries<'_> {
 }
 
 impl CfiEntries<'_> {
-    /// What has its length field at this offset; nothing where it would reach beyond the section.
+    /// Returns what has its length field at this offset; nothing where it would reach beyond the
+    /// section.
     fn entry(&self, offset: usize) -> Option<CfiEntry> {
         let (head, length) = match self.u32_at(offset)? {
             u32::MAX => (

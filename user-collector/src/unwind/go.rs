@@ -17,7 +17,7 @@
 //!   goroutine aside; `gogo` and what `clone` does in the new thread have no caller either: a stack
 //!   ends there.
 //!
-//! `asyncPreempt` and `sigpanic` are called by nobody: a signal's handler made it so. What they
+//! `asyncPreempt` and `sigpanic` are not called: a signal's handler made it look so. What they
 //! return to was interrupted.
 
 use std::ops::Range;
@@ -35,10 +35,10 @@ use super::x86_64_go::{
     saves, stack_pointer_sets,
 };
 
-/// The longest that the functions are which change stacks, bytes.
+/// Longest function that changes stacks, bytes.
 const MAX_STACK_SWITCH_BYTES: usize = 1024;
 
-/// What a function does with its caller.
+/// How a function gets back to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GoFunctionKind {
     /// It returns to it.
@@ -130,7 +130,7 @@ struct GoRows<'a, 'data> {
 }
 
 impl GoRows<'_, '_> {
-    /// Where what is known of a function ends.
+    /// Returns where what is known of a function ends.
     fn end(&mut self, function: &GoFunction<'_>) -> Result<Option<u64>, UnwindError> {
         let mut end = None;
         for height in function.heights() {
@@ -200,9 +200,10 @@ impl GoRows<'_, '_> {
         Ok(())
     }
 
-    /// A function without a frame of its own is away from its caller's stack between two settings
-    /// of the stack pointer, one with a frame from the first on. It is back when it has set it
-    /// again, until its frame is gone; what follows its return is away again.
+    /// Adds the rows of a detour. A function without a frame of its own is away from its caller's
+    /// stack between two settings of the stack pointer, one with a frame from the first on. It is
+    /// back when it has set it again, until its frame is gone; what follows its return is away
+    /// again.
     fn detour(&mut self, function: &GoFunction<'_>, pcs: Range<u64>) -> Result<(), UnwindError> {
         let mut sets = self.sets(pcs.clone()).into_iter().peekable();
         let (mut saved, mut away, mut framed) = (SavedFramePointer::default(), false, false);
@@ -330,7 +331,7 @@ const RESTORER: UnwindRule = UnwindRule::Frame(FrameRule {
     },
 });
 
-/// The caller's frame is above so many bytes and the return address.
+/// Returns the rule by which the caller's frame is above this many bytes and the return address.
 fn above(height: i32, fp: FramePointer, ra: ReturnAddress) -> UnwindRule {
     UnwindRule::Frame(FrameRule {
         cfa: Cfa::Register {

@@ -21,7 +21,7 @@ const ALIGNMENT: usize = 8;
 pub struct GoFunctions<'data> {
     /// The table of functions (`.gopclntab`).
     pub table: &'data [u8],
-    /// The address from which the table tells of functions, if it does so.
+    /// The address from which the table counts its functions, if it does so.
     pub text: u64,
     /// The text: by rising address, as far as it is no larger than a section that is read. Where it
     /// is not there, no function is known to save its caller's frame pointer, and those that change
@@ -30,7 +30,7 @@ pub struct GoFunctions<'data> {
 }
 
 impl<'data> GoFunctions<'data> {
-    /// The text from an address on.
+    /// Returns the text from an address on.
     pub(super) fn text_at(&self, address: u64) -> &'data [u8] {
         let before = self.code.partition_point(|(start, _)| *start <= address);
         self.code[..before]
@@ -83,7 +83,7 @@ fn is_code(segment: &ElfSegment) -> bool {
     segment.kind == PT_LOAD && segment.flags.contains(PF_X)
 }
 
-/// What begins so, in the data of a file without section headers, and its address.
+/// Returns what begins so, in the data of a file without section headers, and its address.
 fn find<'data, B>(
     elf: &ElfFile<B>,
     segments: &[ElfSegment],
@@ -106,9 +106,9 @@ where
     })
 }
 
-/// Where the text begins: by the table, until Go 1.25, or else by the runtime's own description of
-/// the program. A program that is loaded anywhere may have it in a relocation only. Nothing where
-/// neither has it: a guess would be a wrong table.
+/// Returns where the text begins: by the table, until Go 1.25, or else by the runtime's own
+/// description of the program. A program that is loaded anywhere may have it in a relocation only.
+/// Nothing where neither has it: a guess would be a wrong table.
 fn text<'data, B>(
     elf: &ElfFile<B>,
     sections: &SectionTable<&'data [u8]>,
@@ -140,8 +140,8 @@ where
     word(u64_at(table, field), field_address).or_else(module)
 }
 
-/// The runtime's description in a file without section headers: it begins with the addresses of the
-/// table and of its names.
+/// Returns the runtime's description in a file without section headers: it begins with the
+/// addresses of the table and of its names.
 fn described<'data, B>(
     elf: &ElfFile<B>,
     segments: &[ElfSegment],
@@ -162,7 +162,7 @@ fn u64_at(data: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes))
 }
 
-/// What the dynamic linker stores at an address, relative to where the program is loaded.
+/// Returns what the dynamic linker stores at an address, relative to where the program is loaded.
 fn relocated(relocations: &[u8], address: u64) -> Option<u64> {
     relocations
         .chunks_exact(size_of::<Rela64<Endianness>>())

@@ -23,11 +23,11 @@
 //! # }
 //! ```
 //!
-//! Bytes come in, a table goes out; nothing is opened, mapped or read here. The bytes are
-//! anybody's: whoever runs a program chooses its `.eh_frame`. So nothing panics, time is linear in
-//! the size of the section (about 1 ms per MB of text; the worst that was thought of costs seconds
-//! for the largest section), memory is bounded by the limits below, and one bad entry is counted
-//! and does not lose the rest.
+//! Bytes come in, a table goes out; nothing is opened, mapped or read here. The bytes may be
+//! hostile: any user can run a program with any `.eh_frame`. So nothing panics, time is linear in
+//! the size of the section (about 1 ms per MB of text; the worst known input takes seconds for the
+//! largest section), memory is bounded by the limits below, and one bad entry is counted and does
+//! not lose the rest.
 //!
 //! What it refuses: general DWARF expressions, and stack pointers that are not the CFA: 19 of 10.7
 //! million rows in the programs and libraries of a Debian system, marked as [`UnwindRule::Unsupported`]

@@ -12,8 +12,8 @@
 //! | `0xfffffff0` | 1.18, 1.19 | functions are told by 4 bytes, from the start of the text |
 //! | `0xfffffff1` | since 1.20 | no field that is read here; since 1.26 the start of the text is elsewhere |
 //!
-//! The bytes are anybody's. Functions come by rising address or are left out, and what is told of
-//! one ends where the next begins, so that a table that a thousand functions share is not read a
+//! The bytes may be hostile. Functions come by rising address or are left out, and the description
+//! of one ends where the next begins, so that a table that a thousand functions share is not read a
 //! thousand times to its end.
 
 use std::ops::Range;
@@ -33,9 +33,9 @@ const FIELDS_OFFSET: usize = 24;
 pub(super) struct Pclntab<'data> {
     names: &'data [u8],
     tables: &'data [u8],
-    /// What is told of functions, at the offsets that the list has.
+    /// The descriptions of functions, at the offsets that the list has.
     told: &'data [u8],
-    /// For each function where it begins and where it is told of; then where the last one ends.
+    /// For each function its start and the offset of its description; then the end of the last one.
     list: &'data [u8],
     /// Functions in the list.
     count: usize,
@@ -60,7 +60,7 @@ pub(super) fn is_head(bytes: &[u8]) -> bool {
     bytes.get(4..8) == Some(&HEADER_START) && PclntabLayout::of(bytes).is_some()
 }
 
-/// Is the start of the text, from which functions are told, a field of this table's header, and
+/// Is the start of the text, from which functions are counted, a field of this table's header, and
 /// which?
 pub(super) fn text_field(bytes: &[u8]) -> Option<usize> {
     (PclntabLayout::of(bytes)? == PclntabLayout::FromText).then_some(FIELDS_OFFSET)
@@ -85,7 +85,7 @@ impl PclntabLayout {
 }
 
 impl<'data> Pclntab<'data> {
-    /// Reads the header. `text` is where the text begins, where functions are told from there.
+    /// Reads the header. `text` is where the text begins, where functions are counted from there.
     pub(super) fn new(data: &'data [u8], text: u64) -> Option<Pclntab<'data>> {
         if !is_head(data) {
             return None;
@@ -125,7 +125,7 @@ impl<'data> Pclntab<'data> {
         })
     }
 
-    /// The functions by rising address, without those that can't be read or don't rise.
+    /// Returns the functions by rising address, without those that can't be read or don't rise.
     pub(super) fn functions(&self) -> impl Iterator<Item = GoFunction<'data>> {
         let mut last = 0;
         (0..self.count).filter_map(move |index| {
@@ -159,7 +159,7 @@ impl<'data> Pclntab<'data> {
         })
     }
 
-    /// A number of the list.
+    /// Returns a number of the list.
     fn number(&self, place: usize) -> Option<u64> {
         let at = place.checked_mul(self.width)?;
         match self.width {
@@ -179,8 +179,8 @@ pub(super) struct StackHeight {
 }
 
 impl<'data> GoFunction<'data> {
-    /// The heights, one after the other from the function's start. They end with the function, with
-    /// their own end, or where they can't be read.
+    /// Returns the heights, one after the other from the function's start. They end with the
+    /// function, with their own end, or where they can't be read.
     pub(super) fn heights(&self) -> impl Iterator<Item = StackHeight> + use<'data> {
         let (mut bytes, mut pcs, mut height) = (self.heights, self.pcs.clone(), -1_i32);
         let mut first = true;
@@ -203,7 +203,7 @@ impl<'data> GoFunction<'data> {
     }
 }
 
-/// A number of seven bits a byte, the lowest first.
+/// Returns a number of seven bits a byte, the lowest first.
 fn varint(bytes: &mut &[u8]) -> Option<u32> {
     let mut number = 0;
     for place in 0..5 {
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(Pclntab::new(&other, TEXT), None);
     }
 
-    /// Each function may tell of the same table, and none reads beyond its own end.
+    /// Each function may have the same table, and none reads beyond its own end.
     #[test]
     fn a_table_ends_with_its_function() {
         let heights: Vec<u8> = std::iter::repeat_n([2, 1], 1000).flatten().collect();

@@ -6,14 +6,14 @@
 
 use std::collections::HashMap;
 
-/// How to leave one frame.
+/// How to get from a frame to its caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UnwindRule {
     /// Nothing is known of this pc: a hole between functions.
     Absent,
     /// The outermost frame: the return address is undefined (`_start`, the start of a thread).
     Stop,
-    /// Something is known but can't be said in a rule.
+    /// Something is known but can't be expressed by a rule.
     Unsupported(Unsupported),
     /// An ordinary frame.
     Frame(FrameRule),
@@ -165,7 +165,7 @@ impl Default for UnwindRules {
 }
 
 impl UnwindRules {
-    /// The number of [`UnwindRule::Absent`]: zero, so that memory that nobody filled says that nothing is
+    /// The number of [`UnwindRule::Absent`]: zero, so that empty memory means that nothing is
     /// known.
     pub const ABSENT: u16 = 0;
     /// The number of [`UnwindRule::Stop`].
@@ -190,8 +190,8 @@ impl UnwindRules {
         rules
     }
 
-    /// The number of a rule, a new one if it was not seen before; [`UnwindRules::FULL`] when there is
-    /// none left.
+    /// Returns the number of a rule, a new one if it was not seen before; [`UnwindRules::FULL`]
+    /// when there is none left.
     pub fn number(&mut self, rule: UnwindRule) -> u16 {
         if let Some(&number) = self.numbers.get(&rule) {
             return number;
@@ -204,13 +204,13 @@ impl UnwindRules {
         number
     }
 
-    /// The rule of a number.
+    /// Returns the rule of a number.
     #[must_use]
     pub fn get(&self, number: u16) -> Option<&UnwindRule> {
         self.list.get(usize::from(number))
     }
 
-    /// All rules; a rule's place is its number. New ones come at the end.
+    /// Returns all rules; a rule's place is its number. New ones come at the end.
     #[must_use]
     pub fn as_slice(&self) -> &[UnwindRule] {
         &self.list

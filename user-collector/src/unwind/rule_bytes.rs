@@ -22,7 +22,7 @@ impl Base {
     }
 }
 
-/// A register that a rule may name.
+/// Returns a register that a rule may name.
 fn general(register: u8) -> Option<u8> {
     (u16::from(register) < x86_64::GENERAL).then_some(register)
 }
@@ -31,7 +31,8 @@ impl UnwindRule {
     /// Bytes of an encoded rule.
     pub const SIZE: usize = 16;
 
-    /// The rule as the BPF side has it, little endian. A rule of zeros is [`UnwindRule::Absent`].
+    /// Returns the rule as the BPF side has it, little endian. A rule of zeros is
+    /// [`UnwindRule::Absent`].
     ///
     /// ```c
     /// struct unwind_rule {
@@ -90,7 +91,8 @@ impl UnwindRule {
         bytes
     }
 
-    /// The rule of which [`UnwindRule::encode`] makes these bytes; nothing where there is none.
+    /// Returns the rule of which [`UnwindRule::encode`] makes these bytes; nothing where there is
+    /// none.
     #[must_use]
     pub fn decode(bytes: &[u8; UnwindRule::SIZE]) -> Option<UnwindRule> {
         let [kind, register, fp_kind, fp_base, ra_kind, ra_base] = *bytes.last_chunk()?;

@@ -98,36 +98,36 @@ impl UnwindTable {
         (rising && end as usize == rows.len()).then_some(UnwindTable { pages, rows })
     }
 
-    /// The pages that have rows, by rising number.
+    /// Returns the pages that have rows, by rising number.
     #[must_use]
     pub fn pages(&self) -> &[TablePage] {
         &self.pages
     }
 
-    /// The rows of all pages.
+    /// Returns the rows of all pages.
     #[must_use]
     pub fn rows(&self) -> &[UnwindRow] {
         &self.rows
     }
 
-    /// Lets go of the rows, which somebody else has by now. Then it says of no pc anything.
+    /// Drops the rows, which are kept elsewhere by now. The table then has no rule for any pc.
     pub(crate) fn release_rows(&mut self) {
         self.rows = Vec::new();
     }
 
-    /// Takes back the rows that it was made with.
+    /// Restores the rows that it was made with.
     pub(crate) fn restore_rows(&mut self, rows: Vec<UnwindRow>) {
         self.rows = rows;
     }
 
-    /// Bytes of the rows, and of the pages as the BPF side has them (12 bytes each).
+    /// Returns the bytes of the rows, and of the pages as the BPF side has them (12 bytes each).
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of_val(self.rows.as_slice()) + size_of_val(self.pages.as_slice())
     }
 
-    /// The number of the rule for a pc of the file's own address space; [`UnwindRules::ABSENT`] where
-    /// there is none.
+    /// Returns the number of the rule for a pc of the file's own address space;
+    /// [`UnwindRules::ABSENT`] where there is none.
     ///
     /// Finds the page, then the last row whose `low` is not above the pc's.
     #[must_use]
@@ -150,7 +150,7 @@ impl UnwindTable {
         }
     }
 
-    /// The rule for a pc of the file's own address space; nothing in a hole.
+    /// Returns the rule for a pc of the file's own address space; nothing in a hole.
     #[must_use]
     pub fn lookup<'r>(&self, rules: &'r UnwindRules, pc: u64) -> Option<&'r UnwindRule> {
         match self.number_at(pc) {
@@ -209,7 +209,7 @@ impl UnwindTable {
         Ok(())
     }
 
-    /// Gives back the memory that is not needed once the table is whole.
+    /// Returns back the memory that is not needed once the table is whole.
     pub(super) fn shrink_to_fit(&mut self) {
         self.rows.shrink_to_fit();
         self.pages.shrink_to_fit();
@@ -240,7 +240,7 @@ mod tests {
         (made.table(&mut summary).unwrap(), summary)
     }
 
-    /// What the table must say, read slowly from what it was made of.
+    /// What the table must contain, found slowly from what it was made of.
     fn naive(functions: &[Made], pc: u64) -> u16 {
         let rule = |(pcs, rows): &Made, pc: u64| {
             rows.iter()

@@ -13,7 +13,7 @@ use super::{MAX_PADDING_BYTES, MAX_ROWS};
 pub(super) struct TableFunctions {
     functions: Vec<TableFunction>,
     rows: Vec<(u32, u16)>,
-    /// So many came first, by rising start.
+    /// How many came first, by rising start.
     sorted: usize,
 }
 
@@ -51,7 +51,7 @@ impl TableFunctions {
         Ok(())
     }
 
-    /// From `pc` on this rule, whatever was said of it before.
+    /// Sets the rule from `pc` on, in place of what was set before.
     pub(super) fn end(&mut self, pc: u64, rule: u16) -> Result<(), UnwindError> {
         if let Some(function) = self.functions.last() {
             let offset = pc.saturating_sub(function.pcs.start);

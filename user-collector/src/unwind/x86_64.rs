@@ -49,7 +49,7 @@ pub(super) struct RowDescription {
     ra: SavedRegister,
 }
 
-/// Where a register of the caller is; nothing where nothing is said.
+/// Where a register of the caller is; nothing where the row does not have it.
 type SavedRegister = Option<RegisterRule<usize>>;
 
 impl RowDescription {
@@ -63,7 +63,7 @@ impl RowDescription {
         }
     }
 
-    /// The rule that says the same.
+    /// Returns the rule that says the same.
     pub(super) fn rule<'data, S: UnwindSection<Slice<'data>>>(
         self,
         section: &S,
@@ -96,8 +96,9 @@ impl RowDescription {
     }
 }
 
-/// The caller's stack pointer is the CFA unless something else is said, as in `longjmp` when it has
-/// the new one. A signal frame says the same in other words: it is stored where the CFA is read.
+/// Is the caller's stack pointer the CFA? It is unless the row has another rule for it, as in
+/// `longjmp` when it has the new one. A signal frame expresses the same in another way: it is
+/// stored where the CFA is read.
 fn is_cfa<'data, S: UnwindSection<Slice<'data>>>(
     sp: SavedRegister,
     cfa: Cfa,
@@ -145,7 +146,8 @@ fn return_address<'data, S: UnwindSection<Slice<'data>>>(
     }))
 }
 
-/// Where nothing is said of rbp, the function keeps it, as the ABI has it.
+/// Returns where the caller's frame pointer is. Without a rule for rbp the function keeps it, as
+/// the ABI has it.
 fn frame_pointer<'data, S: UnwindSection<Slice<'data>>>(
     rule: SavedRegister,
     section: &S,
@@ -168,7 +170,7 @@ fn frame_pointer<'data, S: UnwindSection<Slice<'data>>>(
     .unwrap_or(FramePointer::Lost)
 }
 
-/// A register that is saved at another register's value plus something.
+/// Returns a register that is saved at another register's value plus something.
 fn saved_at<'data, S: UnwindSection<Slice<'data>>>(
     expression: Expression,
     section: &S,
@@ -233,7 +235,7 @@ fn cfa_expression<'data, S: UnwindSection<Slice<'data>>>(
     })
 }
 
-/// An expression's bytes and operations; nothing where it is too long or damaged.
+/// Returns an expression's bytes and operations; nothing where it is too long or damaged.
 fn operations<'data, S: UnwindSection<Slice<'data>>>(
     expression: Expression,
     section: &S,

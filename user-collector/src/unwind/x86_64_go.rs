@@ -2,7 +2,7 @@
 //!
 //! Only what these write is known here, and only where they write it: it is no disassembler.
 
-/// The call's return address, which lies above what a function's height tells of.
+/// The call's return address, which lies above a function's height.
 pub(super) const RETURN_ADDRESS: i32 = 8;
 
 /// Room for the caller's frame pointer, below the return address: the smallest height of a function
@@ -46,8 +46,8 @@ pub(super) struct StackPointerSet {
     pub(super) aligns: bool,
 }
 
-/// The instructions that set the stack pointer anew: `mov disp(%reg),%rsp`, `mov %reg,%rsp` and
-/// `and $imm8,%rsp`.
+/// Returns the instructions that set the stack pointer anew: `mov disp(%reg),%rsp`, `mov %reg,%rsp`
+/// and `and $imm8,%rsp`.
 pub(super) fn stack_pointer_sets(text: &[u8]) -> Vec<StackPointerSet> {
     let mut sets = Vec::new();
     let mut at = 0;
