@@ -43,7 +43,7 @@ const ROOT: InvokingUser = InvokingUser {
     groups: Vec::new(),
 };
 
-/// Nobody gives up.
+/// Archiving is never stopped.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// The function that the tests look for.

@@ -1,4 +1,4 @@
-//! Files that somebody has made to do harm, as the builder reads them: an answer each time, in time
+//! Hostile files, as the builder reads them: a result each time, in time
 //! and in memory that their size does not decide.
 
 #![allow(
@@ -32,7 +32,7 @@ const E_SHNUM: usize = 0x3c;
 const SH_OFFSET: usize = 24;
 const SH_SIZE: usize = 32;
 
-/// A file that is nobody else's.
+/// A file of its own.
 fn file(bytes: &[u8]) -> NamedTempFile {
     let file = NamedTempFile::new().unwrap();
     std::fs::write(file.path(), bytes).unwrap();
@@ -244,7 +244,7 @@ fn the_build_id_of_another() {
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);
 }
 
-/// What somebody does to the files of the cache costs time and nothing else.
+/// Damage to the files of the cache costs time and nothing else.
 #[test]
 fn a_damaged_cache() {
     let bytes = mapped("/libc.so");

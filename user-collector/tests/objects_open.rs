@@ -368,7 +368,7 @@ fn the_vdso_has_a_table() {
     let mapping = mapping_of(pid, "[vdso]");
     let bytes = vdso(Path::new("/proc"), pid, &mapping).unwrap();
     assert_eq!(bytes.len() as u64, mapping.end - mapping.start);
-    // Whoever had it where, it is ours too, unless it may have been of 32 bits.
+    // It is ours too, whichever process had it, unless that may have been of 32 bits.
     let elsewhere = |start: u64| Mapping {
         start,
         end: start + bytes.len() as u64,
@@ -489,28 +489,28 @@ fn root_in_a_root_of_its_own() {
     let seen = mapping_of(child.pid(), "kc-only-here/sh");
     let inner = root.path().join("kc-only-here/sh");
     // As the kernel's event has it: the path is the process's own.
-    let mut told = by_id(&inner);
-    told = mapping(
+    let mut reported = by_id(&inner);
+    reported = mapping(
         Path::new("/kc-only-here/sh"),
-        &told.file.build_id,
+        &reported.file.build_id,
         FileIdentity::default(),
     );
-    assert_eq!(way(open(proc, child.pid(), &told)), FoundBy::Root);
-    told.start = seen.start;
-    told.end = seen.end;
-    assert_eq!(way(open(proc, child.pid(), &told)), FoundBy::MapFiles);
-    let mut by_inode = (*told.file).clone();
+    assert_eq!(way(open(proc, child.pid(), &reported)), FoundBy::Root);
+    reported.start = seen.start;
+    reported.end = seen.end;
+    assert_eq!(way(open(proc, child.pid(), &reported)), FoundBy::MapFiles);
+    let mut by_inode = (*reported.file).clone();
     by_inode.build_id = Box::default();
     by_inode.identity = identity(&inner);
-    told = Mapping {
+    reported = Mapping {
         file: Arc::new(by_inode),
         start: 0x1000,
-        ..told
+        ..reported
     };
-    assert_eq!(way(open(proc, child.pid(), &told)), FoundBy::Root);
+    assert_eq!(way(open(proc, child.pid(), &reported)), FoundBy::Root);
 }
 
-/// A file that never had a name that anybody could use.
+/// A file that never had a name to open it by.
 #[test]
 fn root_memory_as_a_file() {
     let script = "import os, ctypes, mmap, sys\n\

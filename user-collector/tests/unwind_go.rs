@@ -117,7 +117,7 @@ fn functions(file: &[u8]) -> Vec<(String, u64, u64)> {
     .collect()
 }
 
-/// How far above the stack pointer the caller's frame is, where it is told so.
+/// How far above the stack pointer the caller's frame is, where it is known.
 fn height(rule: Option<&UnwindRule>) -> Option<i32> {
     match rule? {
         UnwindRule::Frame(frame) => match frame.cfa {

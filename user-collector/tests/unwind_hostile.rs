@@ -1,4 +1,4 @@
-//! Files that somebody has made to do harm: no panic, and no more rows than their bytes can pay
+//! Hostile files: no panic, and no more rows than their bytes can pay
 //! for.
 
 #![allow(

@@ -56,7 +56,7 @@ impl InvokingUser {
 
     /// Opens a regular file for reading, as if the user did it, from this root on.
     ///
-    /// The path is absolute. It is walked without links: where one is on the way, that is an error,
+    /// The path is absolute. It is resolved without links: where one is on the way, that is an error,
     /// since what it leads to may change between a look and the next. A `..` takes back what is
     /// before it.
     ///
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_walked_as_the_user_and_without_links() {
+    fn a_path_is_resolved_as_the_user_and_without_links() {
         let tmp = tempfile::tempdir().unwrap();
         let root = File::open(tmp.path()).unwrap();
         let at = |name: &str| tmp.path().join(name);

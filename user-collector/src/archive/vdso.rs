@@ -2,7 +2,7 @@
 //!
 //! Its functions have two, `__vdso_clock_gettime` and the weak `clock_gettime`. gprofng shows the
 //! shorter one, which is what the C library calls its own function, so that the two could not be
-//! told apart.
+//! distinguished.
 
 use std::collections::HashSet;
 

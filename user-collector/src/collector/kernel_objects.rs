@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_a_frame_is_told_and_once() {
+    fn only_what_has_a_frame_is_written_and_once() {
         let all = [segment(0, 100, 50), segment(0, 200, 50)];
         let mut code = KernelObjects::default();
         assert!(code.add_frames(&[], &all).is_empty());
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_told_of_late_is_told_then() {
+    fn a_program_that_is_reported_late_is_written_then() {
         let mut all = vec![segment(0, 100, 50)];
         let mut code = KernelObjects::default();
         assert!(code.add_frames(&[300], &all).is_empty());
@@ -130,7 +130,7 @@ mod tests {
     /// C        other place
     /// ```
     #[test]
-    fn what_lay_there_at_other_times_is_told_too() {
+    fn what_lay_there_at_other_times_is_written_too() {
         let all = [
             segment(0, 100, 50),
             unmap(5, 100),

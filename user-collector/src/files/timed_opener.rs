@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_given_and_a_panic_told() {
+    fn a_result_is_returned_and_a_panic_is_an_error() {
         let mut opener = TimedOpener::default();
         let here = Path::new("/here");
         assert_eq!(opener.run(here, || 7).unwrap(), 7);
@@ -137,7 +137,7 @@ mod tests {
 
     /// Each of these takes [`OPEN_TIMEOUT`] once, and none a second time.
     #[test]
-    fn who_does_not_answer_is_not_asked_again() {
+    fn a_directory_that_does_not_answer_is_not_opened_again() {
         let mut opener = TimedOpener::default();
         let (end, forever) = channel::<()>();
         let forever = std::sync::Arc::new(std::sync::Mutex::new(forever));

@@ -348,34 +348,34 @@ mod tests {
     }
 
     /// Changes in short: time, sign, name or address.
-    fn told(changes: &[JitChange]) -> Vec<String> {
-        let told = changes.iter().map(|change| match change {
+    fn shown(changes: &[JitChange]) -> Vec<String> {
+        let shown = changes.iter().map(|change| match change {
             JitChange::Begin { at, name, .. } => format!("{at}+{name}"),
             JitChange::End { at, address } => format!("{at}-{address}"),
         });
-        told.collect()
+        shown.collect()
     }
 
     #[test]
     fn times_of_an_address_increase() {
         let mut functions = JitFunctions::default();
-        assert_eq!(told(&functions.load(9, 1, 1, b"a")), ["9+a"]);
-        assert_eq!(told(&functions.load(9, 1, 1, b"b")), ["10-1", "11+b"]);
-        assert_eq!(told(&functions.load(3, 1, 1, b"c")), ["12-1", "13+c"]);
-        assert_eq!(told(&functions.load(50, 1, 1, b"d")), ["50-1", "51+d"]);
+        assert_eq!(shown(&functions.load(9, 1, 1, b"a")), ["9+a"]);
+        assert_eq!(shown(&functions.load(9, 1, 1, b"b")), ["10-1", "11+b"]);
+        assert_eq!(shown(&functions.load(3, 1, 1, b"c")), ["12-1", "13+c"]);
+        assert_eq!(shown(&functions.load(50, 1, 1, b"d")), ["50-1", "51+d"]);
         // It may have been the place of one that has ended.
-        assert_eq!(told(&functions.load(3, 5, 1, b"e")), ["51+e"]);
+        assert_eq!(shown(&functions.load(3, 5, 1, b"e")), ["51+e"]);
     }
 
     #[test]
-    fn what_lived_for_no_time_is_not_told() {
+    fn what_lasted_for_no_time_is_left_out() {
         let mut functions = JitFunctions::default();
         let mut changes = functions.load(1, 1, 1, b"a");
         changes.extend(functions.load(1, 1, 1, b"b"));
         changes.extend(functions.load(1, 1, 1, b"c"));
         changes.extend(functions.load(100, 1, 1, b"d"));
         without_momentary(&mut changes);
-        assert_eq!(told(&changes), ["5+c", "100-1", "101+d"]);
+        assert_eq!(shown(&changes), ["5+c", "100-1", "101+d"]);
     }
 
     #[test]

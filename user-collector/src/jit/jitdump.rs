@@ -279,11 +279,11 @@ pub(super) mod tests {
 
     /// Each record in words, and how it ended.
     fn all(pieces: &[&[u8]]) -> (Vec<String>, Result<(), JitDumpError>, u64) {
-        let (mut dump, mut told) = (JitDump::default(), Vec::new());
+        let (mut dump, mut records) = (JitDump::default(), Vec::new());
         let mut end = Ok(());
         for piece in pieces {
             end = dump.feed(piece, |record| {
-                told.push(match record {
+                records.push(match record {
                     JitDumpRecord::Load {
                         at,
                         address,
@@ -298,7 +298,7 @@ pub(super) mod tests {
             });
             assert!(dump.held.len() <= MAX_HELD_BYTES);
         }
-        (told, end, dump.bad())
+        (records, end, dump.bad())
     }
 
     fn example(flags: u64) -> Vec<u8> {
@@ -319,16 +319,16 @@ pub(super) mod tests {
     ];
 
     #[test]
-    fn loads_and_moves_are_told() {
-        let (told, end, bad) = all(&[&example(0)]);
+    fn loads_and_moves_are_read() {
+        let (records, end, bad) = all(&[&example(0)]);
         assert_eq!((end, bad), (Ok(()), 0));
-        assert_eq!(told, EXAMPLE);
+        assert_eq!(records, EXAMPLE);
     }
 
     #[test]
     fn times_of_another_clock_are_none() {
-        let (told, _, _) = all(&[&example(1)]);
-        assert_eq!(told[1], "None 7000>8000");
+        let (records, _, _) = all(&[&example(1)]);
+        assert_eq!(records[1], "None 7000>8000");
     }
 
     #[test]
@@ -336,9 +336,9 @@ pub(super) mod tests {
         let mut file = header(0);
         file.extend(load(1, 1, &[1; 5000], &[b'n'; 3000]));
         file.extend(load(2, 2, &[1; 9], b"next"));
-        let (told, _, _) = all(&[&file]);
-        assert_eq!(told[0].len(), "Some(1) 1+1388 ".len() + MAX_NAME_BYTES);
-        assert_eq!(told[1], "Some(2) 2+9 next");
+        let (records, _, _) = all(&[&file]);
+        assert_eq!(records[0].len(), "Some(1) 1+1388 ".len() + MAX_NAME_BYTES);
+        assert_eq!(records[1], "Some(2) 2+9 next");
     }
 
     #[test]
@@ -373,8 +373,8 @@ pub(super) mod tests {
         file.extend(record(0, 1, &[0; 39]));
         file.extend(record(1, 1, &[0; 47]));
         file.extend(load(2, 2, &[1], b"x"));
-        let (told, end, bad) = all(&[&file]);
-        assert_eq!((told.len(), end, bad), (1, Ok(()), 2));
+        let (records, end, bad) = all(&[&file]);
+        assert_eq!((records.len(), end, bad), (1, Ok(()), 2));
     }
 
     #[test]
@@ -400,8 +400,8 @@ pub(super) mod tests {
                 pieces.push(piece);
                 rest = behind;
             }
-            let (told, end, bad) = all(&pieces);
-            prop_assert_eq!(told, EXAMPLE);
+            let (records, end, bad) = all(&pieces);
+            prop_assert_eq!(records, EXAMPLE);
             prop_assert_eq!((end, bad), (Ok(()), 0));
         }
 

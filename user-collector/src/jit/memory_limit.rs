@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_whole_is_bounded_and_nobody_is_left_without() {
+    fn the_total_is_bounded_and_each_process_has_a_minimum() {
         let memory = JitMemory::default();
         let mut greedy = JitMemoryShare::of(&memory);
         assert!(greedy.take(MAX_TOTAL_BYTES));

@@ -367,16 +367,16 @@ mod tests {
         }
 
         fn poll(&mut self, now: u64) -> Vec<String> {
-            told(self.watch.poll(now))
+            shown(self.watch.poll(now))
         }
     }
 
-    fn told(changes: Vec<JitChange>) -> Vec<String> {
-        let told = changes.into_iter().map(|change| match change {
+    fn shown(changes: Vec<JitChange>) -> Vec<String> {
+        let shown = changes.into_iter().map(|change| match change {
             JitChange::Begin { at, name, .. } => format!("{at}+{name}"),
             JitChange::End { at, address } => format!("{at}-{address:x}"),
         });
-        told.collect()
+        shown.collect()
     }
 
     #[test]
@@ -405,7 +405,7 @@ mod tests {
         let mut trial = trial();
         assert!(trial.poll(SECOND_NS).is_empty());
         trial.append(b"10 8 a\n");
-        assert_eq!(told(trial.watch.last_poll(SECOND_NS + MS)), ["100+a"]);
+        assert_eq!(shown(trial.watch.last_poll(SECOND_NS + MS)), ["100+a"]);
     }
 
     #[test]
@@ -487,7 +487,7 @@ mod tests {
         fs::write(&dump, bytes).unwrap();
         let other = dump.with_file_name("jit-1.dump");
         let mapped = |watch: &mut JitWatch, path: &Path| {
-            told(watch.mapped(1200, 0x1000, 0x2000, path.as_os_str().as_bytes()))
+            shown(watch.mapped(1200, 0x1000, 0x2000, path.as_os_str().as_bytes()))
         };
         assert!(mapped(&mut trial.watch, &other).is_empty());
         assert!(mapped(&mut trial.watch, &dump).is_empty());
@@ -497,7 +497,7 @@ mod tests {
             ["100+early", "1500-10", "1501+b", "2000+late"]
         );
         assert_eq!(trial.watch.counts().bad, 1);
-        assert_eq!(told(trial.watch.end(3000)).len(), 3);
+        assert_eq!(shown(trial.watch.end(3000)).len(), 3);
     }
 
     #[test]
@@ -520,7 +520,7 @@ mod tests {
         trial.append(b"1000 8 a\n2000 8 b\n");
         assert_eq!(trial.poll(1000).len(), 2);
         let changes = trial.watch.mapped(1500, 0x1000, 0x1800, b"/lib/x.so");
-        assert_eq!(told(changes), ["1500-1000"]);
+        assert_eq!(shown(changes), ["1500-1000"]);
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub enum OpenError {
     },
 
     /// There is a file of that path, and no way to tell whether it is the same.
-    #[error("{}: the kernel told nothing of the mapped file by which to know it", path.display())]
+    #[error("{}: the kernel reported nothing of the mapped file to identify it by", path.display())]
     Unknown {
         /// Its path when it was mapped.
         path: PathBuf,

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_thread_is_told() {
+    fn the_end_of_the_thread_is_reported() {
         let mut builder = TableBuilder::start_with(|_, _| std::panic::panic_any(Bomb)).unwrap();
         builder.request(ObjectId(1), this());
         builder.request(ObjectId(2), this());
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_it() {
+    fn nothing_waits_for_it() {
         let (blocked, wait) = channel::<()>();
         let mut builder = TableBuilder::start_with(move |_, _| {
             let _ = wait.recv();

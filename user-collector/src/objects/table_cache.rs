@@ -276,7 +276,7 @@ mod tests {
         TableCache::open(directory.to_owned())
     }
 
-    /// Sections of no frame information, told apart by an address.
+    /// Sections of no frame information, which differ in an address.
     fn sections(text: u64) -> UnwindSections<'static> {
         UnwindSections {
             frames: FrameInfo::None,
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn root_it_belongs_to_somebody_else() {
+    fn root_it_belongs_to_another_user() {
         let directory = tempfile::tempdir().unwrap();
         std::os::unix::fs::chown(directory.path(), Some(12345), None).unwrap();
         let error = open(directory.path()).unwrap_err().to_string();
@@ -404,7 +404,7 @@ mod tests {
         // The very oldest is used.
         assert!(load(&cache, 0));
         let foreign = directory.path().join("README");
-        fs::write(&foreign, "somebody's").unwrap();
+        fs::write(&foreign, "another's").unwrap();
         let (fresh, old) = (".new-fresh", ".new-old");
         for name in [fresh, old] {
             fs::write(directory.path().join(name), "").unwrap();

@@ -212,7 +212,7 @@ mod tests {
 
     /// A story of `parent+child` forks, `parent*child` combinations, `pid!` execs, `pid-`
     /// ends.
-    fn told(story: &str) -> Lineages {
+    fn replayed(story: &str) -> Lineages {
         let mut lineages = Lineages::new(1);
         for event in story.split_whitespace() {
             let mark = event.find(|c: char| !c.is_ascii_digit()).unwrap();
@@ -251,7 +251,7 @@ mod tests {
             ("9+10 10!", 10, None),
             ("1+2 1- 2+3", 3, Some("_f1_f1")),
         ] {
-            assert_eq!(told(story).get(pid), lineage, "{story}");
+            assert_eq!(replayed(story).get(pid), lineage, "{story}");
         }
     }
 

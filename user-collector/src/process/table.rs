@@ -205,7 +205,7 @@ mod tests {
                 "-" => table.exited(pid, time as u64),
                 "?" => table.found(pid, rest.as_bytes()),
                 ":" => table.mapped(pid, rest.as_bytes(), &[0xab]),
-                ">" => assert_eq!(name(&table, pid).unwrap_or("nobody"), rest, "in {line}"),
+                ">" => assert_eq!(name(&table, pid).unwrap_or("unnamed"), rest, "in {line}"),
                 other => panic!("{other}"),
             }
         }
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn exit_before_anything_else_leaves_a_nameless_process() {
-        replay("9- 9>nobody 9?late 9>late");
+        replay("9- 9>unnamed 9?late 9>late");
     }
 
     #[test]

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_told_once_and_a_new_one_for_all() {
+    fn a_name_is_written_once_and_a_new_one_for_all() {
         let mut names = ThreadNames::default();
         assert_eq!(names.update(7, 8, b"a", 5), Some(0));
         assert_eq!(names.update(7, 8, b"a", 6), None);

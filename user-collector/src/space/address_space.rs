@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_is_believed_until_the_first_frame_that_lay_in_something_else() {
+    fn a_stack_is_valid_until_the_first_frame_that_lay_in_something_else() {
         let mut spaces = AddressSpaces::default();
         spaces.mapped(7, mapping("main", 10, 20), 1);
         spaces.mapped(7, mapping("one.so", 30, 40), 2);
@@ -331,7 +331,7 @@ mod tests {
         let space = spaces.get_mut(7).unwrap();
         assert_eq!(space.valid_frames(1, &[15, 16, 31, 17]), 3);
         assert_eq!(space.valid_frames(1, &[31, 15]), 1);
-        // Of a version that nobody remembers, the leaf alone.
+        // Of a version that is not kept any more, the leaf alone.
         assert_eq!(space.valid_frames(9, &[15, 16]), 1);
     }
 
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_that_somebody_will_ask_for_are_all_kept() {
+    fn changes_that_will_be_taken_are_all_kept() {
         let turns = |keep: bool| {
             let mut spaces = AddressSpaces::default();
             for turn in 0..1000 {
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moved_is_learnt_from_when_it_ran() {
+    fn what_moved_is_mapped_from_when_it_ran() {
         let mut spaces = AddressSpaces::default();
         spaces.executed(7, 5);
         spaces.mapped(7, mapping("main", 10, 20), 6);

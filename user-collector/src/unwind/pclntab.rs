@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | `0xfffffffb` | 1.2 to 1.15 | one block, in which all offsets count from its start; addresses of 8 bytes |
 //! | `0xfffffffa` | 1.16, 1.17 | names, tables of pcs and functions have offsets of their own |
-//! | `0xfffffff0` | 1.18, 1.19 | functions are told by 4 bytes, from the start of the text |
+//! | `0xfffffff0` | 1.18, 1.19 | functions have addresses of 4 bytes, from the start of the text |
 //! | `0xfffffff1` | since 1.20 | no field that is read here; since 1.26 the start of the text is elsewhere |
 //!
 //! The bytes may be hostile. Functions come by rising address or are left out, and the description
@@ -34,7 +34,7 @@ pub(super) struct Pclntab<'data> {
     names: &'data [u8],
     tables: &'data [u8],
     /// The descriptions of functions, at the offsets that the list has.
-    told: &'data [u8],
+    descriptions: &'data [u8],
     /// For each function its start and the offset of its description; then the end of the last one.
     list: &'data [u8],
     /// Functions in the list.
@@ -93,19 +93,24 @@ impl<'data> Pclntab<'data> {
         let layout = PclntabLayout::of(data)?;
         let place = |at: usize| usize::try_from(u64_at(data, at)?).ok();
         let part = |field: usize| data.get(place(field)?..);
-        let (names, tables, told, list) = match layout {
+        let (names, tables, descriptions, list) = match layout {
             PclntabLayout::OneBlock => (data, data, data, data.get(16..)?),
             PclntabLayout::Addresses => {
-                let told = part(FIELDS_OFFSET + 32)?;
-                (part(FIELDS_OFFSET)?, part(FIELDS_OFFSET + 24)?, told, told)
+                let descriptions = part(FIELDS_OFFSET + 32)?;
+                (
+                    part(FIELDS_OFFSET)?,
+                    part(FIELDS_OFFSET + 24)?,
+                    descriptions,
+                    descriptions,
+                )
             }
             PclntabLayout::FromText => {
-                let told = part(FIELDS_OFFSET + 40)?;
+                let descriptions = part(FIELDS_OFFSET + 40)?;
                 (
                     part(FIELDS_OFFSET + 8)?,
                     part(FIELDS_OFFSET + 32)?,
-                    told,
-                    told,
+                    descriptions,
+                    descriptions,
                 )
             }
         };
@@ -117,7 +122,7 @@ impl<'data> Pclntab<'data> {
         Some(Pclntab {
             names,
             tables,
-            told,
+            descriptions,
             list,
             count: place(8)?.min(room),
             width,
@@ -139,12 +144,12 @@ impl<'data> Pclntab<'data> {
     fn function(&self, index: usize) -> Option<GoFunction<'data>> {
         let start = self.text.checked_add(self.number(2 * index)?)?;
         let end = self.text.checked_add(self.number(2 * index + 2)?)?;
-        let told = self
-            .told
+        let descriptions = self
+            .descriptions
             .get(usize::try_from(self.number(2 * index + 1)?).ok()?..)?;
         // After where it begins: its name, its arguments, the return of its deferred calls, the
         // table of its stack pointer.
-        let field = |place: usize| u32_at(told, self.width + 4 * place);
+        let field = |place: usize| u32_at(descriptions, self.width + 4 * place);
         let name = self.names.get(field(0)? as usize..).unwrap_or_default();
         let name = &name[..name.len().min(MAX_NAME_BYTES)];
         let length = name.iter().position(|&byte| byte == 0);
@@ -259,7 +264,7 @@ mod tests {
             PclntabLayout::FromText => FIELDS_OFFSET + 48,
         };
         let list = 5 * width;
-        let (told, all) = (head + list, head + list + 2 * (width + 20));
+        let (descriptions, all) = (head + list, head + list + 2 * (width + 20));
         // Where offsets count from, of each of the three. An offset of 0 is no table of heights.
         let (from_names, from_heights, from_list) = match layout {
             PclntabLayout::OneBlock => (0, 0, 0),
@@ -289,9 +294,9 @@ mod tests {
         }
         let mut number = |number: u64| data.extend(&number.to_le_bytes()[..width]);
         number(base);
-        number((told - from_list) as u64);
+        number((descriptions - from_list) as u64);
         number(base + 0x20);
-        number((told + width + 20 - from_list) as u64);
+        number((descriptions + width + 20 - from_list) as u64);
         number(base + 0x50);
         for (start, name, heights) in [
             (base, 1, all + names.len() - from_heights),
