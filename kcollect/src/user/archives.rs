@@ -130,7 +130,7 @@ impl UserSide {
 
 /// Tells what stacks of a process were seen in since.
 pub(super) fn tell_used(followed: &mut Followed, objects: &mut LoadObjects) {
-    if let Some(used) = followed.collector.used() {
+    if let Some(used) = followed.collector.used_objects() {
         used.take().into_iter().for_each(|id| objects.used(id));
     }
 }
@@ -138,7 +138,7 @@ pub(super) fn tell_used(followed: &mut Followed, objects: &mut LoadObjects) {
 /// The same of a process of which no more stacks come, with the places.
 pub(super) fn tell_all_used(followed: &mut Followed, objects: &mut LoadObjects) {
     tell_used(followed, objects);
-    if let Some(used) = followed.collector.used() {
+    if let Some(used) = followed.collector.used_objects() {
         used.positions()
             .for_each(|(id, position)| objects.used_at(id, position));
     }

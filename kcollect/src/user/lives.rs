@@ -20,9 +20,9 @@ impl Fate {
                     time,
                     ..usage.clone()
                 };
-                followed.collector.sample(time, "exit", &usage)
+                followed.collector.write_sample(time, "exit", &usage)
             }
-            _ => followed.collector.sample(at, label, usage),
+            _ => followed.collector.write_sample(at, label, usage),
         }
     }
 }
@@ -128,7 +128,7 @@ impl UserSide {
         {
             followed.made.add(&watch);
             let ended = watch.end(at);
-            let result = followed.collector.functions(&ended, &[]);
+            let result = followed.collector.write_functions(&ended, &[]);
             followed.jit = watch_code(pid, at, &room);
             self.note(result);
         }
@@ -141,7 +141,7 @@ impl UserSide {
             && !mapping.file.path.starts_with(b"//anon")
         {
             let ended = watch.mapped(at, mapping.start, mapping.end, &mapping.file.path);
-            let result = followed.collector.functions(&ended, &[]);
+            let result = followed.collector.write_functions(&ended, &[]);
             self.note(result);
         }
         self.spaces.mapped(pid, mapping, at);
@@ -215,7 +215,7 @@ impl UserSide {
             {
                 let last = watch.last_poll(at);
                 let code = code_of(&mut self.spaces, pid);
-                let result = followed.collector.functions(&last, &code);
+                let result = followed.collector.write_functions(&last, &code);
                 self.note(result);
             }
         }
@@ -445,9 +445,9 @@ impl UserSide {
             created: self.founding.run.tstamp,
             ..UsageRecord::default()
         };
-        collector.sample(first.at, "start", &nothing)?;
+        collector.write_sample(first.at, "start", &nothing)?;
         if self.objects.needs_used() {
-            collector.watch_used();
+            collector.note_used_objects();
         }
         let space = self.spaces.get_mut(pid);
         let since = space.map_or(0, |space| space.since());
@@ -464,7 +464,7 @@ impl UserSide {
                     watch.mapped(since, mapping.start, mapping.end, &mapping.file.path);
                 }
             }
-            collector.mapped(&changes, |mapping| {
+            collector.write_mappings(&changes, |mapping| {
                 objects.followed(pid, &relatives, mapping)
             })?;
         }
@@ -536,7 +536,7 @@ pub(super) fn tell_mapped(
         .unwrap_or_default();
     followed
         .collector
-        .mapped(&changes, |mapping| objects.followed(pid, &[], mapping))
+        .write_mappings(&changes, |mapping| objects.followed(pid, &[], mapping))
 }
 
 pub(super) fn code_of(spaces: &mut AddressSpaces, pid: u32) -> MappedCode {

@@ -351,7 +351,7 @@ impl UserSide {
             archives::tell_used(followed, &mut self.objects);
             if let Some(watch) = &mut followed.jit {
                 let changes = watch.poll(now);
-                result = result.and(followed.collector.functions(&changes, &code));
+                result = result.and(followed.collector.write_functions(&changes, &code));
             }
             result = result.and(followed.collector.maintain(dir, now));
         }
@@ -380,7 +380,7 @@ impl UserSide {
         let mut result = Ok(());
         for fate in self.fates.values_mut() {
             if let Some(followed) = &mut fate.followed {
-                result = result.and(followed.collector.log(at, &event));
+                result = result.and(followed.collector.write_log(at, &event));
             }
         }
         self.note(result);
@@ -392,7 +392,11 @@ impl UserSide {
         let mut result = Ok(());
         for fate in self.fates.values_mut() {
             if let Some(followed) = &mut fate.followed {
-                result = result.and(followed.collector.kernel_frames(&[], &self.founding.kernel));
+                result = result.and(
+                    followed
+                        .collector
+                        .write_kernel_objects(&[], &self.founding.kernel),
+                );
             }
         }
         self.note(result);
@@ -532,22 +536,24 @@ fn write(
     };
     let frames: Vec<u64> = stay.kernel.iter().chain(user).copied().collect();
     followed.last = followed.last.max(stay.head.time);
-    followed.collector.kernel_frames(&stay.kernel, kernel)?;
+    followed
+        .collector
+        .write_kernel_objects(&stay.kernel, kernel)?;
     let thread = ThreadStack {
         at: stay.head.time,
         cpu: stay.head.cpu,
         tid: stay.head.tid,
-        thread: stay.head.name.bytes(),
+        name: stay.head.name.bytes(),
         frames: &frames,
         end: mark,
     };
     if let Some(Counted { tag, value }) = stay.counted {
-        return followed.collector.counted(&thread, tag, value);
+        return followed.collector.write_overflow(&thread, tag, value);
     }
     let ticks = u64::from(stay.ticks);
     followed.counts.add(stack, stay.head.exiting, ticks);
     followed.ticks += ticks;
-    followed.collector.array(&StateTicks {
+    followed.collector.write_ticks(&StateTicks {
         thread,
         state: stay.state,
         ticks: stay.ticks,

@@ -8,9 +8,9 @@
 //! Files may lie on a server that takes any time to answer: only this thread waits for that. It can
 //! be stopped; it then stops at the next megabyte, and the waiting ends after a second.
 //!
-//! What it refuses: to fill the disk. All copies together have at most [`MAX_ARCHIVE_BYTES`], and never
-//! more than half of what the file system would have free without them. What is left out is named,
-//! with the reason: see [`ArchiveStats`].
+//! What it refuses: to fill the disk. All copies together have at most [`MAX_ARCHIVE_BYTES`], and
+//! never more than half of what the file system would have free without them. What is left out is
+//! named, with the reason: see [`ArchiveStats`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -74,7 +74,8 @@ impl Archiver {
     /// Starts the thread. `dir` is from [`ExperimentDir::for_archiver`]; `taken` are names of load
     /// objects that others archive.
     ///
-    /// # Errors The thread can't be started.
+    /// # Errors
+    /// The thread can't be started.
     pub fn start<'a>(
         dir: ExperimentDir,
         user: InvokingUser,

@@ -56,9 +56,9 @@ impl InvokingUser {
 
     /// Opens a regular file for reading, as if the user did it, from this root on.
     ///
-    /// The path is absolute. It is resolved without links: where one is on the way, that is an error,
-    /// since what it leads to may change between a look and the next. A `..` takes back what is
-    /// before it.
+    /// The path is absolute. It is resolved without links: where one is on the way, that is an
+    /// error, since what it leads to may change between a look and the next. A `..` takes back what
+    /// is before it.
     ///
     /// # Errors
     /// `PermissionDenied` where the user may not; `InvalidInput` for what is no regular file and

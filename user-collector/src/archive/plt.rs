@@ -22,6 +22,8 @@ use super::symbol_table::MAX_FUNCTIONS;
 
 /// Largest table that is read, bytes.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
+/// Most tables that are read of each kind. Programs have one or two, but section headers can point
+/// to the same bytes any number of times.
 const MAX_TABLES: usize = 8;
 /// Longest name, bytes; longer ones are cut.
 const MAX_NAME_BYTES: usize = 4096;

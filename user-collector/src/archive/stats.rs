@@ -20,9 +20,9 @@ pub struct ArchiveStats {
     /// Of them, those without their instructions: the invoking user may not read them, or they are
     /// too large.
     pub names_only: u64,
-    /// ElfSource files that were archived.
+    /// Source files that were archived.
     pub sources: u64,
-    /// ElfSource files that could be read and found no room.
+    /// Source files that could be read and found no room.
     pub sources_left_out: u64,
     /// Bytes of all copies.
     pub bytes: u64,

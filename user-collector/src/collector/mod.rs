@@ -44,7 +44,7 @@ pub struct ThreadStack<'a> {
     /// The thread.
     pub tid: u32,
     /// Its name.
-    pub thread: &'a [u8],
+    pub name: &'a [u8],
     /// Kernel frames and user frames, leaf first, callers as addresses inside the call.
     pub frames: &'a [u64],
     /// How they end.
@@ -86,7 +86,8 @@ pub struct Collector {
 impl Collector {
     /// Creates the experiment in the founder's directory. `run` has the zero of its times.
     ///
-    /// # Errors It can't be written.
+    /// # Errors
+    /// It can't be written.
     pub fn create(
         founder: &ExperimentDir,
         name: &str,
@@ -111,12 +112,12 @@ impl Collector {
 
     /// Notes from here on which load objects its stacks are in. To be called before anything is
     /// mapped.
-    pub fn watch_used(&mut self) {
+    pub fn note_used_objects(&mut self) {
         self.used = Some(UsedObjects::default());
     }
 
     /// Returns which load objects its stacks are in, where that is noted.
-    pub fn used(&mut self) -> Option<&mut UsedObjects> {
+    pub fn used_objects(&mut self) -> Option<&mut UsedObjects> {
         self.used.as_mut()
     }
 
@@ -128,8 +129,9 @@ impl Collector {
     /// Writes what was mapped and unmapped, by time. `object` returns the load object of a mapping
     /// and its name; a report could not open an object without a name.
     ///
-    /// # Errors It can't be written.
-    pub fn mapped(
+    /// # Errors
+    /// It can't be written.
+    pub fn write_mappings(
         &mut self,
         changes: &[MappingChange],
         mut object: impl FnMut(&Mapping) -> Option<(ObjectId, String)>,
@@ -169,8 +171,9 @@ impl Collector {
     /// `all` has the places of the kernel's load objects; it is the same every time, with later
     /// events at its end, which are looked at even without frames.
     ///
-    /// # Errors It can't be written.
-    pub fn kernel_frames(&mut self, frames: &[u64], all: &[MapEvent]) -> Result<()> {
+    /// # Errors
+    /// It can't be written.
+    pub fn write_kernel_objects(&mut self, frames: &[u64], all: &[MapEvent]) -> Result<()> {
         let new = self.kernel.add_frames(frames, all);
         new.into_iter().try_for_each(|event| self.writer.map(event))
     }
@@ -182,8 +185,9 @@ impl Collector {
     /// accept them there, and the file has its own; and one that reached into a file from before it
     /// would make the whole file unknown to a report.
     ///
-    /// # Errors It can't be written.
-    pub fn functions(&mut self, changes: &[JitChange], code: &[Mapping]) -> Result<()> {
+    /// # Errors
+    /// It can't be written.
+    pub fn write_functions(&mut self, changes: &[JitChange], code: &[Mapping]) -> Result<()> {
         let in_file = |address: u64, size: u64| {
             mappings_between(code, address, address.saturating_add(size))
                 .any(|mapping| !jit::is_anonymous(&mapping.file))
@@ -223,28 +227,30 @@ impl Collector {
 
     /// Writes a tick array.
     ///
-    /// # Errors It can't be written.
-    pub fn array(&mut self, array: &StateTicks<'_>) -> Result<()> {
-        let stack = self.stack(&array.thread)?;
+    /// # Errors
+    /// It can't be written.
+    pub fn write_ticks(&mut self, of_state: &StateTicks<'_>) -> Result<()> {
+        let stack = self.stack(&of_state.thread)?;
         let mut ticks = [0; Microstate::PER_THREAD];
-        ticks[array.state.number() as usize] = array.ticks;
+        ticks[of_state.state.number() as usize] = of_state.ticks;
         self.arrays += 1;
         self.writer.tick_array(&TickArray {
-            cpu: array.thread.cpu,
-            time: array.thread.at,
+            cpu: of_state.thread.cpu,
+            time: of_state.thread.at,
             stack,
-            tid: array.thread.tid,
+            tid: of_state.thread.tid,
             pid: self.pid,
             ticks,
-            detail: array.detail.number(),
+            detail: of_state.detail.number(),
         })
     }
 
     /// Writes that a counter has overflowed in a thread: which one, and how many events that stands
     /// for.
     ///
-    /// # Errors It can't be written.
-    pub fn counted(&mut self, thread: &ThreadStack<'_>, tag: u32, value: u64) -> Result<()> {
+    /// # Errors
+    /// It can't be written.
+    pub fn write_overflow(&mut self, thread: &ThreadStack<'_>, tag: u32, value: u64) -> Result<()> {
         let stack = self.stack(thread)?;
         self.writer.counted(&CounterEvent {
             cpu: thread.cpu,
@@ -261,12 +267,12 @@ impl Collector {
     fn stack(&mut self, thread: &ThreadStack<'_>) -> Result<StackUid> {
         if let Some(at) = self
             .names
-            .update(self.pid, thread.tid, thread.thread, self.at(thread.at))
+            .update(self.pid, thread.tid, thread.name, self.at(thread.at))
         {
             self.writer.log(&LogEvent::Thread {
                 at,
                 tid: thread.tid,
-                name: printable(thread.thread),
+                name: printable(thread.name),
                 group: self.group.clone(),
             })?;
         }
@@ -279,15 +285,17 @@ impl Collector {
 
     /// Writes a sample of the process at an instant.
     ///
-    /// # Errors It can't be written.
-    pub fn sample(&mut self, at: u64, label: &str, usage: &UsageRecord) -> Result<()> {
+    /// # Errors
+    /// It can't be written.
+    pub fn write_sample(&mut self, at: u64, label: &str, usage: &UsageRecord) -> Result<()> {
         self.writer.sample(self.at(at), label, usage)
     }
 
     /// Writes an event, made from its time in the experiment.
     ///
-    /// # Errors It can't be written.
-    pub fn log(&mut self, at: u64, event: impl FnOnce(u64) -> LogEvent) -> Result<()> {
+    /// # Errors
+    /// It can't be written.
+    pub fn write_log(&mut self, at: u64, event: impl FnOnce(u64) -> LogEvent) -> Result<()> {
         self.writer.log(&event(self.at(at)))
     }
 
@@ -298,7 +306,8 @@ impl Collector {
 
     /// Writes buffered data if they are many or old. To be called once a round.
     ///
-    /// # Errors It can't be written.
+    /// # Errors
+    /// It can't be written.
     pub fn maintain(&mut self, founder: &ExperimentDir, now: u64) -> Result<()> {
         let waits = self.writer.buffered();
         if waits == 0 || (waits < FLUSH_BYTES && now.saturating_sub(self.flushed) < FLUSH_AFTER_NS)
@@ -311,7 +320,8 @@ impl Collector {
 
     /// Ends the experiment at an instant.
     ///
-    /// # Errors It can't be written.
+    /// # Errors
+    /// It can't be written.
     pub fn close(self, founder: &ExperimentDir, at: u64) -> Result<()> {
         let at = self.at(at);
         self.writer.close(founder, at)

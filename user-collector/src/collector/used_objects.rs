@@ -18,10 +18,19 @@ use crate::space::Mapping;
 pub struct UsedObjects {
     newest: Option<StackUid>,
     addresses: BTreeSet<u64>,
-    /// First address, end, position in the file, object.
-    mapped: BTreeSet<(u64, u64, u64, ObjectId)>,
+    mapped: BTreeSet<MappedObject>,
     taken: HashSet<ObjectId>,
     changed: bool,
+}
+
+/// A mapping of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct MappedObject {
+    start: u64,
+    end: u64,
+    /// Offset in the file.
+    offset: u64,
+    object: ObjectId,
 }
 
 impl UsedObjects {
@@ -41,8 +50,12 @@ impl UsedObjects {
 
     /// Adds a mapping of an object.
     pub fn mapped(&mut self, mapping: &Mapping, object: ObjectId) {
-        let entry = (mapping.start, mapping.end, mapping.offset, object);
-        self.changed |= self.mapped.insert(entry);
+        self.changed |= self.mapped.insert(MappedObject {
+            start: mapping.start,
+            end: mapping.end,
+            offset: mapping.offset,
+            object,
+        });
     }
 
     /// Returns the objects that were seen, each once.
@@ -51,10 +64,10 @@ impl UsedObjects {
             return Vec::new();
         }
         let mut new = Vec::new();
-        for (start, end, _, object) in &self.mapped {
-            let seen = self.addresses.range(start..end).next().is_some();
-            if seen && self.taken.insert(*object) {
-                new.push(*object);
+        for mapped in &self.mapped {
+            let mut seen = self.addresses.range(mapped.start..mapped.end);
+            if seen.next().is_some() && self.taken.insert(mapped.object) {
+                new.push(mapped.object);
             }
         }
         new
@@ -62,9 +75,9 @@ impl UsedObjects {
 
     /// Returns where they were seen: positions in their files, bytes.
     pub fn positions(&self) -> impl Iterator<Item = (ObjectId, u64)> {
-        self.mapped.iter().flat_map(|(start, end, offset, object)| {
-            let seen = self.addresses.range(start..end);
-            seen.map(move |address| (*object, offset + (address - start)))
+        self.mapped.iter().flat_map(|mapped| {
+            let seen = self.addresses.range(mapped.start..mapped.end);
+            seen.map(|address| (mapped.object, mapped.offset + (address - mapped.start)))
         })
     }
 }

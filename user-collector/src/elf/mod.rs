@@ -5,8 +5,9 @@
 //! piece is read, and what the headers claim is never allocated on trust. Both classes and both
 //! byte orders are read into the same structures.
 //!
-//! A file is read from memory, from a [`ReadCache`](object::ReadCache) (each piece stays in memory until the cache is
-//! cleared), or from a [`File`](std::fs::File) (each piece is a copy): see [`ElfBytes`].
+//! A file is read from memory, from a [`ReadCache`](object::ReadCache) (each piece stays in memory
+//! until the cache is cleared), or from a [`File`](std::fs::File) (each piece is a copy): see
+//! [`ElfBytes`].
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

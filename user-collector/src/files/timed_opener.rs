@@ -61,7 +61,8 @@ impl TimedOpener {
     /// Returns the result of `work`, which opens files of a directory, if it takes no longer than
     /// [`OPEN_TIMEOUT`].
     ///
-    /// # Errors It takes longer, or something in that directory took longer before.
+    /// # Errors
+    /// It takes longer, or something in that directory took longer before.
     pub fn run<T, W>(&mut self, directory: &Path, work: W) -> Result<T, TimedOpenError>
     where
         T: Send + 'static,

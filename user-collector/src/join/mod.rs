@@ -1,12 +1,12 @@
 //! The join of kernel records with user stacks, by thread and number of the return to user mode.
 //!
 //! What a thread does in the kernel between two times in user mode has one user stack. So whatever
-//! is recorded there carries the number of the return to user mode that ends it, and the stack comes
-//! once, with that number: afterwards, where the stack is captured on the return; before, and for
-//! all that follows with that number, where a number stands for a place in user mode.
+//! is recorded there carries the number of the return to user mode that ends it, and the stack
+//! comes once, with that number: afterwards, where the stack is captured on the return; before, and
+//! for all that follows with that number, where a number stands for a place in user mode.
 //!
-//! A stack may be announced and still be unknown, because it has to be unwound first and a table for
-//! that is being made. Then what waits for it goes on waiting, also when the thread has exited.
+//! A stack may be announced and still be unknown, because it has to be unwound first and a table
+//! for that is being made. Then what waits for it goes on waiting, also when the thread has exited.
 //!
 //! Nothing waits for ever: what a thread did before its end, or before recording stopped, may have
 //! no return to user mode. It comes out without a user stack, and is counted.

@@ -135,7 +135,8 @@ pub struct LoadObjects {
 impl LoadObjects {
     /// Returns an empty registry, and starts the thread that makes tables.
     ///
-    /// # Errors The thread can't be started.
+    /// # Errors
+    /// The thread can't be started.
     pub fn new(cache: Option<TableCache>) -> io::Result<LoadObjects> {
         Ok(LoadObjects {
             builder: TableBuilder::start(cache)?,

@@ -89,8 +89,8 @@ pub struct BuiltTable {
     /// What became of it.
     pub info: Result<UnwindInfo, TableBuildError>,
     /// The rules that came since the last answer, in the order of their numbers. All answers'
-    /// rules, one after the other, are [`UnwindRules::as_slice`], from number 0 on. To be kept also where
-    /// there is no module.
+    /// rules, one after the other, are [`UnwindRules::as_slice`], from number 0 on. To be kept also
+    /// where there is no module.
     pub new_rules: Vec<UnwindRule>,
     /// How long it took.
     pub took: Duration,
@@ -110,7 +110,8 @@ pub struct TableBuilder {
 impl TableBuilder {
     /// Starts the thread. Without a cache all tables are made anew.
     ///
-    /// # Errors The thread can't be started.
+    /// # Errors
+    /// The thread can't be started.
     pub fn start(mut cache: Option<TableCache>) -> io::Result<TableBuilder> {
         TableBuilder::start_with(move |rules, source| match source {
             ElfSource::File(file) => build(ReadCache::new(file), rules, cache.as_mut()),

@@ -108,7 +108,8 @@ impl TableCache {
     /// Returns the cache in a directory, which is made if it is not there. Where its files have
     /// more than 256 MiB, those that were not used for longest are deleted.
     ///
-    /// # Errors It can't be made or read, belongs to another user, or other users may write there.
+    /// # Errors
+    /// It can't be made or read, belongs to another user, or other users may write there.
     pub fn open(directory: PathBuf) -> Result<TableCache, TableCacheError> {
         let io = |source| TableCacheError::Io {
             path: directory.clone(),

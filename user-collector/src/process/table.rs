@@ -1,9 +1,9 @@
 //! The table of processes.
 //!
 //! A process has the name of its leading thread: what `ps` shows, at most 15 bytes, changed by exec
-//! and by `prctl(PR_SET_NAME)`. Events must come in time order; then [`ProcessTable::get`] answers for
-//! the instant of the last event applied. A process that has exited keeps its name until its number
-//! is used again, because its last moments in the kernel come after the exit record.
+//! and by `prctl(PR_SET_NAME)`. Events must come in time order; then [`ProcessTable::get`] answers
+//! for the instant of the last event applied. A process that has exited keeps its name until its
+//! number is used again, because its last moments in the kernel come after the exit record.
 //!
 //! Ranking of sources: the side-band is exact, since the event itself writes it. A snapshot entry
 //! only fills what the side-band has not reported, as its reading of `/proc` has no exact instant.

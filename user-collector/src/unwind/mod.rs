@@ -1,10 +1,11 @@
 //! Unwind tables: how to get from a pc to the caller's registers, without frame pointers.
 //!
 //! Distributions build without frame pointers, and a BPF program can't evaluate DWARF. So the call
-//! frame information of an ELF file is evaluated once, here, into a [`UnwindTable`] that a bounded binary
-//! search reads: a [`UnwindRow`] of 4 bytes is the low half of a pc and the number of a [`UnwindRule`]; rows
-//! are grouped by 64 KiB [`TablePage`] of pc. UnwindRules repeat from file to file (all programs and libraries
-//! of a Debian system have about 5,000), so all files share one [`UnwindRules`].
+//! frame information of an ELF file is evaluated once, here, into a [`UnwindTable`] that a bounded
+//! binary search reads: a [`UnwindRow`] of 4 bytes is the low half of a pc and the number of a
+//! [`UnwindRule`]; rows are grouped by 64 KiB [`TablePage`] of pc. Rules repeat from file to file
+//! (all programs and libraries of a Debian system have about 5,000), so all files share one
+//! [`UnwindRules`].
 //!
 //! Go's programs have a table of their own for the same end, stripped or not, from which their
 //! functions' rows are made.
@@ -30,10 +31,10 @@
 //! not lose the rest.
 //!
 //! What it refuses: general DWARF expressions, and stack pointers that are not the CFA: 19 of 10.7
-//! million rows in the programs and libraries of a Debian system, marked as [`UnwindRule::Unsupported`]
-//! and counted. Also `.debug_frame` compressed in another way than zlib's, and files of another
-//! class, byte order or machine. What depends on the processor is in `x86_64.rs` and `x86_64_go.rs`
-//! alone.
+//! million rows in the programs and libraries of a Debian system, marked as
+//! [`UnwindRule::Unsupported`] and counted. Also `.debug_frame` compressed in another way than
+//! zlib's, and files of another class, byte order or machine. What depends on the processor is in
+//! `x86_64.rs` and `x86_64_go.rs` alone.
 
 mod frame_info;
 mod go;

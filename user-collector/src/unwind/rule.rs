@@ -150,8 +150,8 @@ impl UnwindRule {
 
 /// All rules, by number; shared by all tables.
 ///
-/// The first three numbers are taken from the start: [`UnwindRules::ABSENT`], [`UnwindRules::STOP`] and
-/// [`UnwindRules::FULL`].
+/// The first three numbers are taken from the start: [`UnwindRules::ABSENT`], [`UnwindRules::STOP`]
+/// and [`UnwindRules::FULL`].
 #[derive(Clone, Debug)]
 pub struct UnwindRules {
     list: Vec<UnwindRule>,

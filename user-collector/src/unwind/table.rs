@@ -79,8 +79,8 @@ impl UnwindTable {
         Ok((table, summary))
     }
 
-    /// Makes a table of its parts, as [`UnwindTable::pages`] and [`UnwindTable::rows`] gave them. Nothing where
-    /// the parts are not a table's, or beyond the limits of this module.
+    /// Makes a table of its parts, as [`UnwindTable::pages`] and [`UnwindTable::rows`] gave them.
+    /// Nothing where the parts are not a table's, or beyond the limits of this module.
     pub(crate) fn of_parts(pages: Vec<TablePage>, rows: Vec<UnwindRow>) -> Option<UnwindTable> {
         if pages.len() > MAX_PAGES || rows.len() > MAX_ROWS {
             return None;
