@@ -23,13 +23,11 @@ use std::time::Duration;
 
 use nix::unistd::Pid;
 
-use super::{
-    self as modules, Backing, BuiltTable, ObjectId, ObjectNames, TableBuilder, TableCache,
-    UnwindInfo,
-};
+use super::{Backing, BuiltTable, ObjectId, ObjectNames, TableBuilder, TableCache, UnwindInfo};
 use crate::archive::{ArchiveRequest, ArchiveStats, Archiver, SourceCopies};
 use crate::elf::ElfSource;
 use crate::files::TimedOpener;
+use crate::objects;
 use crate::space::{MappedFile, Mapping};
 use crate::unwind::{UnwindRow, UnwindRule};
 
@@ -61,7 +59,7 @@ pub struct LoadObject {
 
 impl LoadObject {
     fn new(name: Option<String>, backing: Backing, mapping: &Mapping) -> LoadObject {
-        let path = OsStr::from_bytes(modules::without_mark(&mapping.file.path));
+        let path = OsStr::from_bytes(objects::without_mark(&mapping.file.path));
         LoadObject {
             name,
             backing,
@@ -396,7 +394,7 @@ impl LoadObjects {
     }
 
     fn open_new(&mut self, pid: u32, relatives: &[u32], mapping: &Mapping) -> ObjectId {
-        let backing = modules::backing(&mapping.file.path);
+        let backing = objects::backing(&mapping.file.path);
         match backing {
             Backing::Vdso => return self.open_vdso(pid, relatives, mapping),
             Backing::File => {}
@@ -446,8 +444,8 @@ impl LoadObjects {
         let bytes = [&[pid], relatives]
             .concat()
             .into_iter()
-            .find_map(|pid| modules::vdso(proc, pid, mapping).ok())
-            .or_else(|| modules::own_vdso(proc, mapping).ok());
+            .find_map(|pid| objects::vdso(proc, pid, mapping).ok())
+            .or_else(|| objects::own_vdso(proc, mapping).ok());
         let id = self.add(LoadObject {
             // Without its bytes there is nothing to archive, and another process may have them.
             requested: bytes.is_none(),
@@ -495,12 +493,12 @@ impl LoadObjects {
 /// else by one of its relatives. The error is that of the process's own file.
 fn open(pid: u32, relatives: &[u32], mapping: &Mapping) -> Result<(File, (u64, u64)), String> {
     let proc = Path::new("/proc");
-    let mut opened = modules::open(proc, pid, mapping);
+    let mut opened = objects::open(proc, pid, mapping);
     for relative in relatives {
         if opened.is_ok() {
             break;
         }
-        opened = modules::open(proc, *relative, mapping).or(opened);
+        opened = objects::open(proc, *relative, mapping).or(opened);
     }
     let file = opened.map_err(|error| error.to_string())?.file;
     let metadata = file.metadata().map_err(|error| error.to_string())?;

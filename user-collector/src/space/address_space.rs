@@ -59,8 +59,8 @@ pub struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// When it began: with the process, or with the program that it executes, nanoseconds; 0 if
-    /// that was before the recording.
+    /// Returns when it began: with the process, or with the program that it executes, nanoseconds;
+    /// 0 if that was before the recording.
     #[must_use]
     pub fn since(&self) -> u64 {
         self.since
