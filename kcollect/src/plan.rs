@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use counters::grammar;
 use experiment_format::directory::NameRequest;
-use user_collector::follow::{Follow, Pattern};
-
-use crate::record::user::Rule;
+use user_collector::follow::{Follow, FollowRule, Pattern};
 
 /// One recording, as it will be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,8 +119,8 @@ pub enum FollowWish {
 impl Plan {
     /// Whom to follow, by `-F`, `-T` and `--descendants`.
     #[must_use]
-    pub fn rule(&self) -> Rule {
-        Rule {
+    pub fn rule(&self) -> FollowRule {
+        FollowRule {
             follow: match &self.follow {
                 FollowWish::Off => Follow::Off,
                 FollowWish::On => Follow::On,

@@ -7,10 +7,10 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use kcollect::cli::{self, Command, Machine};
 use counters::rows::What;
-use host::exit::Kind;
 use experiment_format::losses::Losses;
+use host::exit::Kind;
+use kcollect::cli::{self, Command, Machine};
 
 const MACHINE: Machine = Machine {
     max_sample_rate: Some(100_000),

@@ -28,7 +28,8 @@ use gprofng::{columns, display};
 use object::{Object, ObjectSection, ObjectSymbol};
 use proptest::prelude::*;
 use user_collector::archive::{
-    ArchiveError, Archived, Asker, Lines, archive_object, find_debug_file, source_paths,
+    ArchiveError, Archived, InvokingUser, SourceLines, archive_object, find_debug_file,
+    source_paths,
 };
 
 use synthetic::{begin, clock, header};
@@ -36,12 +37,12 @@ use synthetic::{begin, clock, header};
 const START: u64 = 1_000_000_000;
 /// Where the program is mapped, whole.
 const BASE: u64 = 0x7f00_0000_0000;
-const ROOT: Asker = Asker {
+const ROOT: InvokingUser = InvokingUser {
     uid: 0,
     groups: Vec::new(),
 };
 
-/// Nobody gives up.
+/// Archiving is never stopped.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// The function that the tests look for.
@@ -141,11 +142,11 @@ fn archived(
     parent: &Path,
     file: &File,
     debug: Option<&File>,
-    asker: &Asker,
+    user: &InvokingUser,
 ) -> (Archived, PathBuf) {
     let mut archived = None;
     let path = experiment(parent, &[position() + 1], |dir| {
-        archived = Some(archive_object(dir, "/opt/x/prog", file, debug, asker, &NEVER).unwrap());
+        archived = Some(archive_object(dir, "/opt/x/prog", file, debug, user, &NEVER).unwrap());
     });
     (archived.unwrap(), path)
 }
@@ -195,7 +196,7 @@ fn what_the_user_may_not_read_gives_names_only() {
     fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o711)).unwrap();
     let file = File::open(&path).unwrap();
-    let stranger = Asker {
+    let stranger = InvokingUser {
         uid: file.metadata().unwrap().uid() + 7,
         groups: Vec::new(),
     };
@@ -255,16 +256,16 @@ fn the_reader_of_this_project_sees_the_same() {
 
 #[test]
 fn the_sources_of_a_program_and_of_one_line() {
-    let all = source_paths(&here(), None, Lines::All);
+    let all = source_paths(&here(), None, SourceLines::All);
     let has = |paths: &std::collections::BTreeSet<Vec<u8>>| {
         paths
             .iter()
             .any(|path| path.ends_with(b"tests/archive_gprofng.rs"))
     };
     assert!(has(&all), "{} paths", all.len());
-    let used = source_paths(&here(), None, Lines::At(&[position() + 1]));
+    let used = source_paths(&here(), None, SourceLines::At(&[position() + 1]));
     assert!(has(&used) && used.len() < 10, "{used:?}");
-    assert!(source_paths(&here(), None, Lines::At(&[0])).is_empty());
+    assert!(source_paths(&here(), None, SourceLines::At(&[0])).is_empty());
 }
 
 /// The vDSO: a small ELF file with all that is read here, and on every machine.
@@ -286,7 +287,7 @@ fn archive_bytes(dir: &ExperimentDir, path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
     let file = File::open(path).unwrap();
     archive_object(dir, "/prog", &file, Some(&file), &ROOT, &NEVER).unwrap();
-    let _ = source_paths(&file, Some(&file), Lines::All);
+    let _ = source_paths(&file, Some(&file), SourceLines::All);
     let _ = find_debug_file(&[], Path::new("/prog"), &file);
 }
 

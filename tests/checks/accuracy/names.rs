@@ -8,9 +8,9 @@ use std::thread::spawn;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use experiment_format::text::printable;
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
+use experiment_format::text::printable;
 use nix::sys::prctl::set_name;
 use nix::unistd::gettid;
 use tests::gprofng::{self, Table};

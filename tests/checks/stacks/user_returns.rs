@@ -57,22 +57,22 @@ fn judge(way: Emission) -> Result<()> {
         all += ticks;
     }
 
-    let joined = join.joined();
+    let joined = join.counts();
     ensure!(all > u64::from(NAPS) * 2, "only {all} ticks");
     // All but those of the last state interval, which ends with the thread.
     ensure!(
-        joined.ticks + 30 >= all && joined.ticks + joined.open + joined.none == all,
+        joined.ticks + 30 >= all && joined.ticks + joined.missing + joined.not_expected == all,
         "{all} ticks: {joined:?}"
     );
     let naps = u64::from(NAPS);
     match way {
         Emission::OnEntry => ensure!(
-            joined.entries >= naps - 5 && joined.reused <= all / 20,
+            joined.user_stacks >= naps - 5 && joined.reused <= all / 20,
             "{joined:?}"
         ),
         // All sleeps are in one place.
         Emission::AtPlace => ensure!(
-            joined.entries < naps / 2 && joined.reused > all / 2,
+            joined.user_stacks < naps / 2 && joined.reused > all / 2,
             "{joined:?}"
         ),
     }

@@ -23,8 +23,8 @@ use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
-use user_collector::names::ThreadNames;
-use user_collector::process::{Process, Processes};
+use user_collector::process::ThreadNames;
+use user_collector::process::{ProcessInfo, ProcessInstance, ProcessTable};
 
 use self::frames::ArtificialFrames;
 use super::accounts::{Accounts, Owner, StackTicks};
@@ -35,6 +35,7 @@ use super::samples::Samples;
 use crate::plan::{Archive, Plan};
 use crate::record::interval::{CounterOverflow, StateInterval};
 use crate::record::user::subexperiment::Inherited;
+use crate::record::user::tracker::instance_of;
 
 /// The frame that ends a truncated stack in [`Accounts::stacks`].
 pub const TRUNCATED: u64 = u64::MAX;
@@ -152,7 +153,7 @@ impl Founder {
     ///
     /// # Errors
     /// When the experiment can't be written.
-    pub fn cpu_tick(&mut self, processes: &Processes, tick: &CpuTick) -> Result<(), Error> {
+    pub fn cpu_tick(&mut self, processes: &ProcessTable, tick: &CpuTick) -> Result<(), Error> {
         let ticks = u64::from(tick.ticks);
         let header = tick.header;
         let process = processes.get(header.pid);
@@ -194,7 +195,7 @@ impl Founder {
     /// When the experiment can't be written.
     pub fn cpu_overflow(
         &mut self,
-        processes: &Processes,
+        processes: &ProcessTable,
         overflow: &CpuOverflow,
     ) -> Result<(), Error> {
         let header = overflow.thread.header;
@@ -236,14 +237,14 @@ impl Founder {
     /// When the experiment can't be written.
     pub fn interval(
         &mut self,
-        processes: &Processes,
+        processes: &ProcessTable,
         interval: &StateInterval,
     ) -> Result<(), Error> {
         if interval.is_empty() {
             return Ok(());
         }
         let header = interval.header;
-        let process = processes.with_serial(header.pid, interval.instance);
+        let process = processes.instance(interval.instance);
         let stack = KernelStack {
             frames: interval.kernel.clone(),
             truncated: interval.truncated,
@@ -275,7 +276,7 @@ impl Founder {
     ///
     /// # Errors
     /// When the experiment can't be written.
-    pub fn thread(&mut self, processes: &Processes, thread: &ThreadTimes) -> Result<(), Error> {
+    pub fn thread(&mut self, processes: &ProcessTable, thread: &ThreadTimes) -> Result<(), Error> {
         if !thread.ended {
             self.accounts.lives(*thread);
             return Ok(());
@@ -285,7 +286,7 @@ impl Founder {
     }
 
     /// Adds the exact times of the threads that still live: the recording is over.
-    pub fn close_threads(&mut self, processes: &Processes) {
+    pub fn close_threads(&mut self, processes: &ProcessTable) {
         let mut living: Vec<_> = self.accounts.living().map(|(thread, _)| *thread).collect();
         living.sort_by_key(|thread| (thread.head.pid, thread.head.tid));
         for thread in living {
@@ -303,14 +304,14 @@ impl Founder {
     }
 
     /// Returns the sample records of all processes at an instant of which all records were applied,
-    /// by number and instance.
+    /// by process.
     pub fn usage_by_process(
         &mut self,
-        processes: &Processes,
+        processes: &ProcessTable,
         at: u64,
-    ) -> HashMap<(u32, u64), UsageRecord> {
-        let serial = |pid| processes.get(pid).map_or(0, |process| process.serial);
-        self.samples.of_processes(&self.accounts, at, serial)
+    ) -> HashMap<ProcessInstance, UsageRecord> {
+        let instance = |pid| instance_of(processes, pid);
+        self.samples.of_processes(&self.accounts, at, instance)
     }
 
     /// Returns the processes that have threads.
@@ -321,7 +322,7 @@ impl Founder {
     }
 
     /// Drops what is only known of processes that are not known any more.
-    pub fn evict(&mut self, processes: &Processes) {
+    pub fn evict(&mut self, processes: &ProcessTable) {
         self.frames.evict(processes);
     }
 
@@ -394,10 +395,10 @@ impl Founder {
     }
 
     /// Names a thread in the log, where it has no name there yet or another one.
-    fn name_thread(&mut self, process: Option<&Process>, header: &Head) -> Result<(), Error> {
+    fn name_thread(&mut self, process: Option<&ProcessInfo>, header: &Head) -> Result<(), Error> {
         let at = self.at(header.time);
         let name = header.name.bytes();
-        let Some(at) = self.names.tell(header.pid, header.tid, name, at) else {
+        let Some(at) = self.names.update(header.pid, header.tid, name, at) else {
             return Ok(());
         };
         let name = match header.tid {
@@ -417,7 +418,7 @@ impl Founder {
     /// user mode. `count` adds to a kernel stack's ticks.
     fn stack(
         &mut self,
-        process: Option<&Process>,
+        process: Option<&ProcessInfo>,
         header: &Head,
         stack: &KernelStack,
         count: impl FnOnce(&mut StackTicks),
@@ -463,11 +464,10 @@ fn counter_event(header: &Head, stack: StackUid, overflow: CounterOverflow) -> C
     }
 }
 
-fn owner(processes: &Processes, header: &Head) -> Owner {
+fn owner(processes: &ProcessTable, header: &Head) -> Owner {
     let process = processes.get(header.pid);
     Owner {
-        pid: header.pid,
-        serial: process.map_or(0, |process| process.serial),
+        instance: instance_of(processes, header.pid),
         tid: header.tid,
         name: shown_name(
             header.pid,

@@ -15,9 +15,9 @@ use experiment_format::losses::Losses;
 use experiment_format::microstate::Microstate;
 use host::exit::Failure;
 use serde::Serialize;
-use user_collector::archive::Account;
-use user_collector::join::Joined;
-use user_collector::objects::TableCounts;
+use user_collector::archive::ArchiveStats;
+use user_collector::join::JoinCounts;
+use user_collector::objects::UnwindTableCounts;
 
 use crate::plan::Plan;
 use crate::record::dispatch::Dispatcher;
@@ -72,7 +72,7 @@ pub struct Summary {
     /// What came of following processes, where any could be followed.
     pub followed: Option<Followed>,
     /// What came of archiving the files of followed processes (`-A`). It is known last.
-    pub archive: Option<Account>,
+    pub archive: Option<ArchiveStats>,
     /// Processes and threads named with `-T`.
     pub targets: Vec<Process>,
     /// Where threads were away from the CPUs, by ticks, most first; sleep and stop come after all
@@ -115,13 +115,13 @@ pub struct Followed {
     /// Ticks of all of them by how their user stack ended.
     pub user_stacks: StackCounts,
     /// Ticks of all threads by what became of their user side.
-    pub entries: Joined,
+    pub entries: JoinCounts,
     /// User stacks by who walked them.
     pub walks: UnwindCounts,
     /// How much of the kernel's memory the unwind tables took.
     pub table_use: TableUse,
     /// How load objects got their unwind tables.
-    pub tables: TableCounts,
+    pub tables: UnwindTableCounts,
     /// What was lost.
     pub losses: FollowLosses,
 }

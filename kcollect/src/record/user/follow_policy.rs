@@ -1,17 +1,16 @@
 //! Which processes are followed: the rule of `-F`, `-T` and `--descendants`, and how processes
 //! descend from the load.
 
-use user_collector::follow::{Candidate, Follow};
-use user_collector::lineage::Lineages;
-use user_collector::process::Processes;
+use user_collector::follow::{Candidate, Follow, FollowRule};
+use user_collector::process::Lineages;
+use user_collector::process::ProcessTable;
 
-use super::Rule;
 use super::tracker::TrackedProcess;
 
 /// Decides which processes are followed.
 #[derive(Debug)]
 pub struct FollowPolicy {
-    rule: Rule,
+    rule: FollowRule,
     /// The load until it executes its program: its line of descent begins there.
     load: Option<u32>,
     lineages: Option<Lineages>,
@@ -20,7 +19,7 @@ pub struct FollowPolicy {
 impl FollowPolicy {
     /// Returns the policy of a rule.
     #[must_use]
-    pub fn new(rule: Rule) -> FollowPolicy {
+    pub fn new(rule: FollowRule) -> FollowPolicy {
         FollowPolicy {
             rule,
             load: None,
@@ -59,7 +58,7 @@ impl FollowPolicy {
 
     /// Returns whether the rule chooses a process as it is now.
     #[must_use]
-    pub fn chooses(&self, processes: &Processes, pid: u32, ticked: bool) -> bool {
+    pub fn chooses(&self, processes: &ProcessTable, pid: u32, ticked: bool) -> bool {
         let process = processes.get(pid);
         self.rule.follow.wants(&Candidate {
             pid,
@@ -75,7 +74,7 @@ impl FollowPolicy {
     #[must_use]
     pub fn may_follow(
         &self,
-        processes: &Processes,
+        processes: &ProcessTable,
         tracked: Option<&TrackedProcess>,
         pid: u32,
     ) -> bool {

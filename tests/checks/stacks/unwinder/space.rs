@@ -12,7 +12,7 @@ use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 use object::{Object as _, ObjectSection as _, ObjectSegment as _, ObjectSymbol as _};
 use tests::workload::traced::{Copied, Mapping, SIGNAL_FP, SIGNAL_PC, SIGNAL_SP, State, Traced};
-use user_collector::unwind::{Frames, Rule, Rules, Sections, Table};
+use user_collector::unwind::{FrameInfo, UnwindRule, UnwindRules, UnwindSections, UnwindTable};
 
 /// More than any of the programs is deep.
 const MOST: usize = 600;
@@ -25,17 +25,17 @@ type Bytes = Arc<[u8]>;
 pub(crate) struct File {
     pub(crate) name: String,
     data: Bytes,
-    table: Table,
+    table: UnwindTable,
     has_frames: bool,
     /// Offset in the file, address: of the executable segments.
     segments: Vec<(Range<u64>, u64)>,
 }
 
 impl File {
-    fn of(name: &str, data: Vec<u8>, rules: &mut Rules) -> Result<File> {
-        let sections = Sections::of_elf(&data[..])?;
-        let has_frames = sections.frames != Frames::None;
-        let (table, _) = Table::of_sections(&sections, rules)?;
+    fn of(name: &str, data: Vec<u8>, rules: &mut UnwindRules) -> Result<File> {
+        let sections = UnwindSections::of_elf(&data[..])?;
+        let has_frames = sections.frames != FrameInfo::None;
+        let (table, _) = UnwindTable::of_sections(&sections, rules)?;
         let segments = object::File::parse(&*data)?
             .segments()
             .filter(|segment| segment.permissions().executable())
@@ -123,7 +123,7 @@ fn is_restorer(traced: &Traced, pc: u64) -> bool {
 /// All files that were seen, and their rules.
 #[derive(Default)]
 pub(crate) struct Library {
-    pub(crate) rules: Rules,
+    pub(crate) rules: UnwindRules,
     files: HashMap<PathBuf, Option<Rc<File>>>,
 }
 
@@ -193,13 +193,13 @@ impl Space {
             .find(|loaded| loaded.range.contains(&address))
     }
 
-    pub(crate) fn rule<'r>(&self, rules: &'r Rules, address: u64) -> Option<&'r Rule> {
+    pub(crate) fn rule<'r>(&self, rules: &'r UnwindRules, address: u64) -> Option<&'r UnwindRule> {
         let loaded = self.at(address)?;
         let inside = address.wrapping_sub(loaded.bias);
         loaded.file.table.lookup(rules, inside)
     }
 
-    fn find(&self, rules: &Rules, address: u64) -> Found {
+    fn find(&self, rules: &UnwindRules, address: u64) -> Found {
         let Some(loaded) = self.at(address) else {
             return Found::End(End::NoMapping);
         };
@@ -207,10 +207,10 @@ impl Space {
             return Found::Guess;
         }
         let rule = self.rule(rules, address);
-        Found::Rule(rule.unwrap_or(&Rule::Absent).encode())
+        Found::Rule(rule.unwrap_or(&UnwindRule::Absent).encode())
     }
 
-    pub(crate) fn ours(&self, rules: &Rules, state: &State, traced: &Traced) -> Walked {
+    pub(crate) fn ours(&self, rules: &UnwindRules, state: &State, traced: &Traced) -> Walked {
         let stack = &self.stack;
         let start = Registers::innermost(state.pc, state.general);
         unwind::walk(
@@ -287,7 +287,7 @@ impl Space {
         }
     }
 
-    pub(crate) fn name(&self, rules: &Rules, address: u64) -> String {
+    pub(crate) fn name(&self, rules: &UnwindRules, address: u64) -> String {
         let Some(loaded) = self.at(address) else {
             return format!("{address:#x}");
         };

@@ -1,7 +1,7 @@
 //! Which unwinder is right where they differ, and which differences are no fault of ours.
 
 use bpf::unwind::{End, Walked};
-use user_collector::unwind::{Cfa, Frame, ReturnAddress, Rule, Rules, Unsupported};
+use user_collector::unwind::{Cfa, FrameRule, ReturnAddress, Unsupported, UnwindRule, UnwindRules};
 
 use super::space::{Hopped, Space};
 
@@ -84,7 +84,12 @@ pub(crate) struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    pub(crate) fn excuse(&self, verdict: Verdict, space: &Space, rules: &Rules) -> Option<Excuse> {
+    pub(crate) fn excuse(
+        &self,
+        verdict: Verdict,
+        space: &Space,
+        rules: &UnwindRules,
+    ) -> Option<Excuse> {
         let ours = &self.ours.frames;
         let last = *ours.last()?;
         let other = self.truth.unwrap_or(self.theirs);
@@ -104,15 +109,17 @@ impl Seen<'_> {
             (End::NoRule, None) if short && (self.bare || initial(last, space)) => {
                 Some(Excuse::Bare)
             }
-            (End::Unsupported, Some(Rule::Frame(frame)))
+            (End::Unsupported, Some(UnwindRule::Frame(frame)))
                 if short && differs > 1 && beyond_framehop(frame) =>
             {
                 Some(Excuse::OtherRegister)
             }
-            (End::Unsupported, Some(Rule::Unsupported(Unsupported::StackPointer))) if short => {
+            (End::Unsupported, Some(UnwindRule::Unsupported(Unsupported::StackPointer)))
+                if short =>
+            {
                 Some(Excuse::LongJump)
             }
-            (End::Complete, Some(Rule::Stop))
+            (End::Complete, Some(UnwindRule::Stop))
                 if short && self.truth.is_none() && go_root(last, space) =>
             {
                 Some(Excuse::GoRoot)
@@ -121,7 +128,7 @@ impl Seen<'_> {
                 Some(Excuse::GoStacks)
             }
             // Of the innermost frame alone: of others it would be ours that lacks the register.
-            (_, Some(Rule::Frame(frame)))
+            (_, Some(UnwindRule::Frame(frame)))
                 if self.unsettled
                     && verdict == Verdict::Unknown
                     && differs == 1
@@ -184,8 +191,8 @@ fn lands(frames: &[u64], space: &Space) -> bool {
 }
 
 /// The last instructions of a landing.
-fn by_rcx(rule: Option<&Rule>) -> bool {
-    let Some(Rule::Frame(frame)) = rule else {
+fn by_rcx(rule: Option<&UnwindRule>) -> bool {
+    let Some(UnwindRule::Frame(frame)) = rule else {
         return false;
     };
     matches!(frame.cfa, Cfa::Register { register: 2, .. })
@@ -199,7 +206,7 @@ const LANDINGS: [&str; 3] = [
 ];
 
 /// It follows the stack and the frame pointer only, and evaluates no expression that reads memory.
-fn beyond_framehop(frame: &Frame) -> bool {
+fn beyond_framehop(frame: &FrameRule) -> bool {
     match (frame.cfa, frame.ra) {
         (Cfa::Deref { .. }, _) | (_, ReturnAddress::Register(_)) => true,
         (Cfa::Register { register, .. }, _) => !matches!(register, 6 | 7),
@@ -208,8 +215,8 @@ fn beyond_framehop(frame: &Frame) -> bool {
 }
 
 /// What kind of rule an innermost frame at this pc was left by; nothing for the ordinary ones.
-pub(crate) fn odd(rule: Option<&Rule>, pc: u64) -> Option<&'static str> {
-    let Some(Rule::Frame(frame)) = rule else {
+pub(crate) fn odd(rule: Option<&UnwindRule>, pc: u64) -> Option<&'static str> {
+    let Some(UnwindRule::Frame(frame)) = rule else {
         return None;
     };
     match (frame.cfa, frame.ra) {
