@@ -2,7 +2,7 @@
 //! kernel's rings, and what `/proc` says of a process.
 
 use bpf::wire::Record;
-use kcollect::perf::sideband;
+use kcollect::record::input::sideband;
 use user_collector::jit::jitdump::JitDump;
 use user_collector::jit::perf_map::PerfMap;
 use user_collector::process as facts;
