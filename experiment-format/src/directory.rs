@@ -4,8 +4,8 @@
 //! may be hostile: at any moment a name inside may become a link to somewhere else. Hence nothing
 //! is opened by path. The directory's descriptor is held from the moment it is made. Each file is
 //! created relative to it, never through a link and never over an existing file, and gets its owner
-//! through its descriptor ([`create`]). Subexperiments are not held open; each is opened again only
-//! if it is still what was made ([`reopen`]).
+//! through its descriptor (`create`). Subexperiments are not held open; each is opened again only
+//! if it is still what was made (`reopen`).
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -29,8 +29,8 @@
 //!   they fill, `xml` the dialect of the text files.
 //! * [`reader`] reads it. [`address_space`] replays the map and [`functions`] reads the archives,
 //!   to get from an address and a time to a function.
-//! * [`losses`] counts what is missing from an experiment, and [`kernel`] has names that writers and
-//!   readers of experiments of the kernel share.
+//! * [`losses`] counts what is missing from an experiment, and [`kernel`] has names that writers
+//!   and readers of experiments of the kernel share.
 //! * [`microstate`] has the states of a thread, which are columns of reports.
 //! * [`ids`] has the types of process and thread ids.
 //! * [`text`] makes names of processes safe to print.

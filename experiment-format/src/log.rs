@@ -1,8 +1,8 @@
 //! `log.xml`: what was recorded, when, and on which machine.
 //!
 //! The file is a sequence of elements without a root: a header that never changes, then events in
-//! the order in which they happened. The types here are the meaning of both; [`encode`] and
-//! [`decode`] are their form. What the file cannot express, or gprofng would misread, is refused
+//! the order in which they happened. The types here are the meaning of both; `encode` and
+//! `decode` are their form. What the file cannot express, or gprofng would misread, is refused
 //! when it is written, not silently altered.
 
 pub(crate) mod decode;

@@ -6,7 +6,7 @@
 //! read, the rest is left out.
 //!
 //! `log.xml` is read when the experiment is opened. The other files are read on demand; `profile`,
-//! which can be large, packet by packet ([`packets`]).
+//! which can be large, packet by packet (`packets`).
 
 mod packets;
 

@@ -5,8 +5,8 @@
 //! UID packet; the stack itself is a FRAME packet of the leaf and a link to them (the format calls
 //! it compressed). A new leaf under known callers costs 48 bytes, however deep the stack is.
 //!
-//! A FRAME packet is a [`PacketHead`], and then infos: an [`InfoHead`] and the words of the stack.
-//! A UID packet is a [`PacketHead`] and words.
+//! A FRAME packet is a `PacketHead`, and then infos: an `InfoHead` and the words of the stack.
+//! A UID packet is a `PacketHead` and words.
 //!
 //! A stack must be in the file before a packet refers to it. So interning writes at once, and a
 //! stack that could not be written is not remembered.

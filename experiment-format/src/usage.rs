@@ -1,6 +1,6 @@
 //! `overview`: one record of resource usage per sample.
 //!
-//! The file is an array of records of 504 bytes ([`FileRecord`]); the one at position k belongs to
+//! The file is an array of records of 504 bytes (`FileRecord`); the one at position k belongs to
 //! the `sample` event with id k. The file has no header, and gprofng fails on a partial record: a
 //! record is written whole or not at all.
 

@@ -21,10 +21,10 @@ const METRICS: &str = "metrics e.kcpu:i.kcpu:name";
 /// Reading a large experiment takes gprofng seconds; more than this is a defect of the experiment.
 const LIMIT_S: &str = "60";
 
-/// Everything gprofng said.
+/// The output of gprofng.
 #[derive(Clone, Debug)]
 pub struct Said {
-    /// Standard output, then standard error.
+    /// Its standard output, then its standard error.
     pub text: String,
 }
 
@@ -33,7 +33,7 @@ pub struct Said {
 pub struct Row {
     /// The numbers, in the order of the columns.
     pub values: Vec<f64>,
-    /// What they belong to.
+    /// The name of the row.
     pub name: String,
 }
 
@@ -45,7 +45,7 @@ pub struct Table {
 }
 
 impl Said {
-    /// Lines with which gprofng complains about an experiment.
+    /// Returns the lines in which gprofng complains about an experiment.
     pub fn complaints(&self) -> Vec<&str> {
         self.text
             .lines()
@@ -53,10 +53,10 @@ impl Said {
             .collect()
     }
 
-    /// Passes on what was said without a complaint.
+    /// Returns the output if it has no complaint.
     ///
     /// # Errors
-    /// When there was one.
+    /// When it has one.
     pub fn content(self) -> Result<Self> {
         let complaints = self.complaints();
         ensure!(
@@ -67,7 +67,7 @@ impl Said {
         Ok(self)
     }
 
-    /// The rows of the tables with so many columns of numbers.
+    /// Returns the rows of the tables with this number of numeric columns.
     pub fn table(&self, columns: usize) -> Table {
         Table {
             rows: self
@@ -79,10 +79,10 @@ impl Said {
     }
 }
 
-/// What the reader says when something is wrong: its own words for each kind. What it says in the
-/// collector's name (`*** Collector Warning: CPU 1 went offline`) is a fact of the run, which it
-/// was told; a function may have any name, such as `std::io::error::Error::kind`; and the command
-/// of a followed process any words.
+/// Returns whether a line is a complaint: gprofng has several prefixes for them. Three kinds of
+/// lines only look like one: warnings of the collector (`*** Collector Warning: CPU 1 went
+/// offline`) are part of the recording; a function may have any name, such as
+/// `std::io::error::Error::kind`; and the command of a followed process may have any words.
 fn is_complaint(line: &str) -> bool {
     const WORDS: [&str; 9] = [
         "*** Warning",
@@ -101,7 +101,7 @@ fn is_complaint(line: &str) -> bool {
         && WORDS.iter().any(|word| line.contains(word))
 }
 
-/// A row: so many numbers, and the rest is the name. None for titles, blank lines and prose.
+/// Returns a row: this number of values, and the rest is the name. None for other lines.
 fn row(line: &str, columns: usize) -> Option<Row> {
     let mut rest = line;
     let mut values = Vec::with_capacity(columns);
@@ -122,21 +122,21 @@ fn row(line: &str, columns: usize) -> Option<Row> {
 }
 
 impl Table {
-    /// The first number of the row of this name; 0 where there is none, as gprofng leaves out rows
-    /// of nothing.
+    /// Returns the first number of the row of this name, 0 if there is none: gprofng leaves out
+    /// rows without time.
     pub fn get(&self, name: &str) -> f64 {
         self.find(name).map_or(0.0, |row| row.values[0])
     }
 
-    /// The row of this name.
+    /// Returns the row of this name.
     pub fn find(&self, name: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// The first number of `<Total>`.
+    /// Returns the first number of `<Total>`.
     ///
     /// # Errors
-    /// When the table has no such row: it is not a table, then.
+    /// When the table has no such row.
     pub fn total(&self) -> Result<f64> {
         Ok(self
             .find("<Total>")
@@ -144,12 +144,12 @@ impl Table {
             .values[0])
     }
 
-    /// All rows but `<Total>`.
+    /// Returns all rows but `<Total>`.
     pub fn things(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(|row| row.name != "<Total>")
     }
 
-    /// Sum of the first number of the rows whose names pass.
+    /// Returns the sum of the first numbers of the rows whose names pass.
     pub fn sum(&self, passes: impl Fn(&str) -> bool) -> f64 {
         self.things()
             .filter(|row| passes(&row.name))
@@ -158,10 +158,10 @@ impl Table {
     }
 }
 
-/// Runs commands of gprofng's script language on an experiment.
+/// Runs commands of gprofng's script language on an experiment. Returns the output.
 ///
 /// # Errors
-/// When gprofng does not run or crashes. Its complaints are in what it said.
+/// When gprofng does not run or fails. Its complaints are in the output.
 pub fn script(commands: &[&str], experiment: &Path) -> Result<Said> {
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("script");
@@ -236,8 +236,8 @@ fn run(experiment: &Path, options: &[&OsStr]) -> Result<(String, String)> {
     Ok((stdout, stderr))
 }
 
-/// The functions of a founder, in seconds exclusive and inclusive; those of a filter such as
-/// `KPID==7`, or all.
+/// Returns the functions of a founder, in exclusive and inclusive seconds; those of a filter such
+/// as `KPID==7`, or all.
 ///
 /// # Errors
 /// When gprofng fails or complains.
@@ -250,7 +250,8 @@ pub fn functions(experiment: &Path, filter: Option<&str>) -> Result<Table> {
         .table(2))
 }
 
-/// The rows of a view of a founder that has exclusive numbers only: `cpus`, `threads`, `samples`.
+/// Returns the rows of a view of a founder that has exclusive numbers only: `cpus`, `threads`,
+/// `samples`.
 ///
 /// # Errors
 /// When gprofng fails or complains.
@@ -258,7 +259,7 @@ pub fn objects(experiment: &Path, view: &str) -> Result<Table> {
     Ok(script(&[METRICS, view], experiment)?.content()?.table(1))
 }
 
-/// What the view `header` says of a recording.
+/// The content of the view `header`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Header {
     /// All of it.
@@ -271,7 +272,7 @@ pub struct Header {
     pub closed: bool,
 }
 
-/// The header of an experiment.
+/// Returns the header of an experiment.
 ///
 /// # Errors
 /// When gprofng fails or complains, or the header lacks a part.
@@ -293,8 +294,8 @@ fn parse_header(text: &str) -> Option<Header> {
     })
 }
 
-/// The program counters of a founder, as `function` and offset. Those of callers too, with no time
-/// of their own.
+/// Returns the program counters of a founder, as function and offset. Those of callers are
+/// included.
 ///
 /// # Errors
 /// When gprofng fails or complains.
@@ -303,7 +304,7 @@ pub fn pcs(experiment: &Path) -> Result<Vec<(String, u64)>> {
     Ok(table.things().filter_map(|row| pc(&row.name)).collect())
 }
 
-/// `name + 0x00000010`. The name may have blanks.
+/// Returns the parts of `name + 0x00000010`. The name may have blanks.
 fn pc(text: &str) -> Option<(String, u64)> {
     let (name, offset) = text.rsplit_once(" + 0x")?;
     Some((name.to_owned(), u64::from_str_radix(offset, 16).ok()?))
