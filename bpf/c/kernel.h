@@ -25,7 +25,7 @@ typedef _Bool bool;
 #define true 1
 #define false 0
 
-/* Numbers of the BPF system call's interface (include/uapi/linux/bpf.h): fixed for ever. */
+/* Numbers of the BPF system call's interface (include/uapi/linux/bpf.h), which never change. */
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
@@ -157,7 +157,7 @@ struct perf_event {
 	struct hw_perf_event hw;
 };
 
-/* What bpf_perf_event_data stands for. */
+/* What the kernel has in place of bpf_perf_event_data. */
 struct bpf_perf_event_data_kern {
 	struct perf_event *event;
 };
@@ -186,18 +186,19 @@ struct bpf_iter__task {
 
 #pragma clang attribute pop
 
-/* Opaque; kernels that know it recognise it in a map's value by this name. */
+/* Opaque; kernels that have it recognise it in a map's value by this name. */
 struct bpf_task_work {
 	__u64 opaque;
 } __attribute__((aligned(8)));
 
-/* Complete, or libbpf takes the function below for another one than the kernel's. */
+/* Complete: with an incomplete type, libbpf finds that the function below differs from the
+ * kernel's. */
 struct bpf_map {
 	__u32 id;
 };
 
-/* Calls back in a thread, on its way back to user mode. Linux 6.18 and newer; a program may ask by
- * bpf_ksym_exists. */
+/* Calls back in a thread when it returns to user mode. Linux 6.18 and newer; bpf_ksym_exists tests
+ * for it. */
 extern int
 bpf_task_work_schedule_resume_impl(struct task_struct *task, struct bpf_task_work *work, void *map,
 				   int (*callback)(struct bpf_map *map, void *key, void *value),
