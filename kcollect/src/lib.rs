@@ -37,7 +37,7 @@ pub mod user;
 
 use std::ffi::OsString;
 
-use bpf::{Emission, Settings, TickCollector};
+use bpf::{Programs, Settings, UserStackCapture};
 use cli::{Command, Machine, Plan};
 use doctor::{Finding, Root};
 use exit::{Failure, Kind};
@@ -134,9 +134,9 @@ fn record(plan: &Plan, mut output: Output) -> u8 {
 fn doctor(json: bool, output: &mut Output) -> Kind {
     let mut findings = doctor::examine(&Root::machine());
     if doctor::first_obstacle(&findings).is_none() {
-        let emission = Emission::probe();
+        let emission = UserStackCapture::probe();
         findings.push(bpf_finding(emission));
-        findings.push(Finding::ok("user side", format!("told {emission}")));
+        findings.push(Finding::ok("user stacks", format!("captured {emission}")));
     }
     output.result(&match json {
         true => doctor::json(&findings),
@@ -146,18 +146,18 @@ fn doctor(json: bool, output: &mut Output) -> Kind {
 }
 
 /// What no file can tell: whether this kernel takes our programs.
-fn bpf_finding(emission: Emission) -> Finding {
+fn bpf_finding(emission: UserStackCapture) -> Finding {
     const NAME: &str = "BPF programs";
     let settings = Settings {
         period_ns: 1_000_000_000,
         record_idle: false,
-        max_frames: 127,
+        max_kernel_frames: 127,
         page_fault: (0, 0),
         cpu_ids: 1,
-        emission: Some(emission),
-        counters: None,
+        user_stacks: Some(emission),
+        hit_intervals: None,
     };
-    match TickCollector::load(&settings) {
+    match Programs::load(&settings) {
         Ok(_) => Finding::ok(NAME, "the kernel loads and verifies them"),
         Err(error) => {
             let kind = if error.is_permission() {

@@ -11,7 +11,7 @@ use std::iter;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bpf::Emission;
+use bpf::UserStackCapture;
 use experiment_format::layout::{ExperimentDir, NameRequest};
 use experiment_format::log::LogEvent;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -138,7 +138,7 @@ impl<'a> Session<'a> {
             )
         })?;
         let period = u64::from(plan.period_us) * 1000;
-        let emission = plan.rule().follows().then(Emission::probe);
+        let emission = plan.rule().follows().then(UserStackCapture::probe);
         let mut sources = Sources::open(
             period,
             plan.record_idle,
@@ -219,7 +219,7 @@ impl<'a> Session<'a> {
             self.heed_signals()?;
             let time = now();
             self.keep_time(time, output)?;
-            self.sources.collector.tidy_tables();
+            self.sources.collector.tables().maintain();
             let mut handed_over = now();
             for (time, event) in self.sources.round()? {
                 self.founder.apply(time, event);

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
-use bpf::{Counted, CpuBooks, Emission, MOST_COUNTERS, Record, Settings, TickCollector};
+use bpf::{MAX_COUNTERS, OverflowCounts, Programs, Settings, UserStackCapture};
+use bpf_abi::{CpuStats, Record};
 use procfs::process::MMapPath;
 use user_collector::maps::{MappedFile, Mapping};
 
@@ -75,11 +76,11 @@ impl Event {
     #[must_use]
     pub fn not_after(mut self, stopped: u64) -> Event {
         let head = match &mut self {
-            Event::Record(Record::Absence(absence)) => &mut absence.head,
-            Event::Record(Record::Tick(tick)) => &mut tick.head,
+            Event::Record(Record::OffCpu(absence)) => &mut absence.header,
+            Event::Record(Record::Tick(tick)) => &mut tick.header,
             _ => return self,
         };
-        head.time = head.time.min(stopped);
+        head.time_ns = head.time_ns.min(stopped);
         self
     }
 }
@@ -97,7 +98,7 @@ pub struct CpuTime {
 #[derive(Debug)]
 pub struct Sources {
     /// The programs in the kernel.
-    pub collector: TickCollector,
+    pub collector: Programs,
     reader: Reader,
     /// What was taken last.
     bytes: Bytes,
@@ -123,7 +124,7 @@ impl Sources {
         period_ns: u64,
         record_idle: bool,
         page_fault: (u64, u64),
-        emission: Option<Emission>,
+        emission: Option<UserStackCapture>,
         counters: &[Request],
     ) -> Result<Sources, Failure> {
         let possible = machine::possible_cpus().map_err(no_cpus)?;
@@ -134,14 +135,14 @@ impl Sources {
         };
         let sideband: Vec<_> = online.iter().map(listen).collect::<Result<_, _>>()?;
         // After the side-band, which so tells the names of our own programs too.
-        let (collector, rings) = TickCollector::load(&Settings {
+        let (collector, rings) = Programs::load(&Settings {
             period_ns,
             record_idle,
-            max_frames: max_frames(),
+            max_kernel_frames: max_frames(),
             page_fault,
             cpu_ids: possible.last().map_or(1, |last| last + 1),
-            emission,
-            counters: hit_intervals(counters),
+            user_stacks: emission,
+            hit_intervals: hit_intervals(counters),
         })
         .map_err(bpf_failure)?;
         let reader = Reader::new(rings).map_err(|error| {
@@ -203,7 +204,7 @@ impl Sources {
         let now = machine::now();
         self.collector.set_recording(on, now).map_err(bpf_failure)?;
         match on {
-            true => self.collector.watch_threads().map_err(bpf_failure)?,
+            true => self.collector.track_threads().map_err(bpf_failure)?,
             false => {
                 let told = self.collector.close_threads().map_err(bpf_failure)?;
                 self.take(told);
@@ -228,7 +229,7 @@ impl Sources {
     pub fn sample(&mut self, label: &'static str) -> Result<(), Failure> {
         let at = machine::now();
         if self.recording {
-            let told = self.collector.tell_threads(at).map_err(bpf_failure)?;
+            let told = self.collector.report_threads(at).map_err(bpf_failure)?;
             self.take(told);
         }
         self.order.push(machine::now(), Event::Sample { at, label });
@@ -263,7 +264,7 @@ impl Sources {
     /// # Errors
     /// When a ring can't be read.
     pub fn finish(&mut self) -> Result<Vec<(u64, Event)>, Failure> {
-        self.collector.stop();
+        self.collector.clocks().stop();
         self.drain()?;
         Ok(self.order.release(u64::MAX))
     }
@@ -275,7 +276,7 @@ impl Sources {
     /// When a CPU that came can't be opened for another reason than that it went again.
     pub fn follow_hotplug(&mut self) -> Result<(), Failure> {
         let online = machine::online_cpus().map_err(no_cpus)?;
-        let clocked: CpuSet = self.collector.cpus().collect();
+        let clocked: CpuSet = self.collector.clocked_cpus().collect();
         if online == clocked {
             return Ok(());
         }
@@ -284,7 +285,7 @@ impl Sources {
             self.collector.went_offline(*cpu).map_err(bpf_failure)?;
             // It ticked for the last time shortly before it went, which is nearer than "noticed
             // now".
-            let last = self.collector.books(*cpu).map_err(bpf_failure)?.last;
+            let last = self.collector.cpu_stats(*cpu).map_err(bpf_failure)?.last_ns;
             let time = self.cpus.entry(*cpu).or_default();
             time.has_clock = false;
             time.change(last.max(time.since.unwrap_or(0)), false);
@@ -317,8 +318,8 @@ impl Sources {
     ///
     /// # Errors
     /// When they can't be read.
-    pub fn books(&self) -> Result<Vec<(u32, CpuBooks, CpuTime)>, Failure> {
-        let books = self.collector.all_books().map_err(bpf_failure)?;
+    pub fn books(&self) -> Result<Vec<(u32, CpuStats, CpuTime)>, Failure> {
+        let books = self.collector.all_cpu_stats().map_err(bpf_failure)?;
         let time = |cpu| self.cpus.get(&cpu).copied().unwrap_or_default();
         Ok(books
             .into_iter()
@@ -344,7 +345,7 @@ impl Sources {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
             Err(error) => return Err(refused("the clock", cpu, &error)),
         };
-        let begin = match self.collector.attach(cpu, clock) {
+        let begin = match self.collector.clocks().start(cpu, clock) {
             Ok(begin) => begin,
             // It went while it was being opened.
             Err(_) if machine::online_cpus().is_ok_and(|online| !online.contains(&cpu)) => {
@@ -380,7 +381,8 @@ impl Sources {
             }
         };
         self.collector
-            .attach_counter(number as u32, cpu, event, tracepoint)
+            .counters()
+            .attach(number as u32, cpu, event, tracepoint)
             .map_err(bpf_failure)
     }
 
@@ -389,8 +391,8 @@ impl Sources {
     ///
     /// # Errors
     /// When it can't be read.
-    pub fn counted(&self, number: u32) -> Result<Counted, Failure> {
-        self.collector.counted(number).map_err(bpf_failure)
+    pub fn counted(&self, number: u32) -> Result<OverflowCounts, Failure> {
+        self.collector.overflow_counts(number).map_err(bpf_failure)
     }
 
     /// How many CPUs have been recorded.
@@ -401,7 +403,9 @@ impl Sources {
 
     fn drain(&mut self) -> Result<(), Failure> {
         self.reader.take(&mut self.bytes).map_err(bpf_failure)?;
-        self.take(Record::decode_all(&self.bytes.records).map_err(bpf_failure)?);
+        self.take(
+            Record::decode_all(&self.bytes.records).map_err(|error| bpf_failure(error.into()))?,
+        );
         let order = &mut self.order;
         sideband::records(&self.bytes.sideband, |time, event| {
             order.push(time, Event::Sideband(event));
@@ -501,8 +505,8 @@ fn no_cpus(error: io::Error) -> Failure {
 }
 
 /// What the programs have to know of counters.
-fn hit_intervals(counters: &[Request]) -> Option<[u64; MOST_COUNTERS]> {
-    let mut intervals = [0; MOST_COUNTERS];
+fn hit_intervals(counters: &[Request]) -> Option<[u64; MAX_COUNTERS]> {
+    let mut intervals = [0; MAX_COUNTERS];
     for (interval, request) in intervals.iter_mut().zip(counters) {
         if request.event.is_tracepoint() {
             *interval = request.interval;

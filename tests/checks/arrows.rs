@@ -9,20 +9,31 @@ use anyhow::{Context, Result, ensure};
 use tests::command::run;
 
 /// What each crate may depend on, of ours, in any section of its manifest.
-const ARROWS: [(&str, &[&str]); 6] = [
+const ARROWS: [(&str, &[&str]); 7] = [
     ("experiment-format", &[]),
-    ("bpf", &[]),
-    ("user-collector", &["experiment-format"]),
-    ("kcollect", &["experiment-format", "bpf", "user-collector"]),
+    ("bpf-abi", &[]),
+    ("bpf", &["bpf-abi"]),
+    ("user-collector", &["experiment-format", "bpf-abi"]),
+    (
+        "kcollect",
+        &["experiment-format", "bpf", "bpf-abi", "user-collector"],
+    ),
     (
         "tests",
-        &["experiment-format", "bpf", "user-collector", "kcollect"],
+        &[
+            "experiment-format",
+            "bpf",
+            "bpf-abi",
+            "user-collector",
+            "kcollect",
+        ],
     ),
     (
         "fuzz",
         &[
             "experiment-format",
             "bpf",
+            "bpf-abi",
             "user-collector",
             "kcollect",
             "tests",

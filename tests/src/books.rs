@@ -213,7 +213,7 @@ mod tests {
             "cpus": [{"cpu": 1, "recorded_ns": 4985, "user": 1, "kernel": 2, "idle": 2, "lost": 0, "made_up": 0}],
             "losses": {"ring_full": 0, "not_written": 0, "unaccounted": 0, "sideband": 0, "unnamed": 3},
             "followed": {"processes": [{"pid": 7, "experiment": "_a_PID_7.1.er", "ticks": 11, "mpi_rank": 3,
-            "user_stacks": {"complete": 9, "deep": 1, "missing": 0, "exiting": 1, "guessed": 2}}], "losses": {"copies": 0}}}"#;
+            "user_stacks": {"complete": 9, "depth_limit": 1, "missing": 0, "exiting": 1, "guessed": 2}}], "losses": {"copies": 0}}}"#;
         let mut books = Books::parse(text).unwrap();
         assert_eq!(books.cpu(1).unwrap().ticks(), 5);
         assert!(books.cpu(1).unwrap().elapsed(1000.0, 1).is_ok());

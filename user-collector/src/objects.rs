@@ -20,13 +20,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bpf_abi::UnwindRule;
 use nix::unistd::Pid;
 
 use crate::archive::{Account, Archivist, ObjectNames, Sources, Wish};
 use crate::maps::{MappedFile, Mapping};
 use crate::modules::{self, Backing, Builder, Built, Cache, Module, ObjectId, Source};
 use crate::patience::Patience;
-use crate::unwind::{Row, Rule};
+use crate::unwind::{Rule, UnwindRow};
 
 /// The name of the kernel's code for user mode.
 pub const VDSO: &str = "[vdso]";
@@ -119,7 +120,7 @@ pub struct Objects {
     objects: Vec<Object>,
     described: HashMap<MappedFile, ObjectId>,
     opened: HashMap<(u64, u64), ObjectId>,
-    rules: Vec<[u8; Rule::SIZE]>,
+    rules: Vec<UnwindRule>,
     vdso: Option<ObjectId>,
     archive: Option<Archive>,
     patience: Patience,
@@ -307,7 +308,7 @@ impl Objects {
     }
 
     /// The rows of an object's table, back again.
-    pub fn restore_rows(&mut self, id: ObjectId, rows: Vec<Row>) {
+    pub fn restore_rows(&mut self, id: ObjectId, rows: Vec<UnwindRow>) {
         if let Some(module) = self.module(id) {
             module.table.restore_rows(rows);
         }
@@ -322,13 +323,13 @@ impl Objects {
 
     /// The rule of a number, encoded.
     #[must_use]
-    pub fn rule(&self, number: u16) -> Option<[u8; Rule::SIZE]> {
+    pub fn rule(&self, number: u16) -> Option<UnwindRule> {
         self.rules.get(usize::from(number)).copied()
     }
 
     /// All rules from a number on, encoded.
     #[must_use]
-    pub fn rules_from(&self, number: usize) -> &[[u8; Rule::SIZE]] {
+    pub fn rules_from(&self, number: usize) -> &[UnwindRule] {
         self.rules.get(number..).unwrap_or_default()
     }
 

@@ -10,7 +10,8 @@ use std::cell::LazyCell;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 
-use bpf::{Emission, Record, TickCollector};
+use bpf::{Programs, UserStackCapture};
+use bpf_abi::Record;
 use experiment_format::Error;
 use experiment_format::layout::ExperimentDir;
 use experiment_format::log::LogEvent;
@@ -71,7 +72,7 @@ impl Founder {
         dir: ExperimentDir,
         (plan, counters): (&Plan, &[Request]),
         kernel: Kernel,
-        emission: Option<Emission>,
+        emission: Option<UserStackCapture>,
         mut say: impl FnMut(&str),
     ) -> Result<Founder, Error> {
         let run = header::run();
@@ -205,16 +206,16 @@ impl Founder {
             }
             Record::Tick(tick) => {
                 let ticks = u64::from(tick.ticks);
-                let of_kernel = tick.head.kernel_thread;
+                let of_kernel = tick.header.kernel_thread;
                 let (writer, processes) = (&mut self.writer, &self.processes);
                 let result = self.recorder.tick(writer, processes, tick);
                 self.not_written += if result.is_err() { ticks } else { 0 };
                 result.and_then(|stay| stay.map_or(Ok(()), |stay| self.stay(stay, of_kernel)))
             }
-            Record::Absence(_) if self.failed.is_some() => Ok(()),
-            Record::Absence(absence) => {
+            Record::OffCpu(_) if self.failed.is_some() => Ok(()),
+            Record::OffCpu(absence) => {
                 let (writer, processes) = (&mut self.writer, &self.processes);
-                let of_kernel = absence.head.kernel_thread;
+                let of_kernel = absence.header.kernel_thread;
                 let stays = self.recorder.absence(writer, processes, &absence);
                 stays.and_then(|stays| {
                     let mut stays = stays.into_iter().filter(|stay| stay.ticks > 0);
@@ -225,27 +226,27 @@ impl Founder {
                 let (writer, processes) = (&mut self.writer, &self.processes);
                 let result = self.recorder.thread(writer, processes, &thread);
                 let back = match &mut self.user {
-                    Some(user) if thread.ended => {
-                        user.thread_ended(self.writer.dir(), &self.processes, thread.head.tid)
+                    Some(user) if thread.exited => {
+                        user.thread_ended(self.writer.dir(), &self.processes, thread.header.tid)
                     }
                     _ => Vec::new(),
                 };
                 result.and(self.write(&back))
             }
-            Record::Birth(head) => {
+            Record::VforkStart(head) => {
                 if let Some(user) = &mut self.user {
                     user.combined(head.pid);
                 }
                 Ok(())
             }
-            Record::Overflow(_) | Record::Entry(_) if self.failed.is_some() => Ok(()),
+            Record::Overflow(_) | Record::UserReturn(_) if self.failed.is_some() => Ok(()),
             Record::Overflow(overflow) => {
-                let of_kernel = overflow.head.kernel_thread;
+                let of_kernel = overflow.header.kernel_thread;
                 let (writer, processes) = (&mut self.writer, &self.processes);
                 let stay = self.recorder.overflow(writer, processes, &overflow);
                 stay.and_then(|stay| self.stay(stay, of_kernel))
             }
-            Record::Entry(entry) => {
+            Record::UserReturn(entry) => {
                 let back = match &mut self.user {
                     Some(user) => user.entry(self.writer.dir(), &self.processes, entry),
                     None => Vec::new(),
@@ -290,25 +291,25 @@ impl Founder {
     ///
     /// # Errors
     /// When the kernel has no memory for it.
-    pub fn prepare(&mut self, collector: &mut TickCollector) -> Result<(), bpf::Error> {
+    pub fn prepare(&mut self, collector: &mut Programs) -> Result<(), bpf::Error> {
         let Some(user) = &mut self.user else {
             return Ok(());
         };
-        user.hand_over(collector, &self.processes, true)?;
+        user.hand_over(&mut collector.tables(), &self.processes, true)?;
         user.wait_for_tables();
-        user.hand_over(collector, &self.processes, true)
+        user.hand_over(&mut collector.tables(), &self.processes, true)
     }
 
     /// What was learnt of processes is handed to the programs in the kernel.
     ///
     /// # Errors
     /// When the kernel has no memory for it.
-    pub fn hand_over(&mut self, collector: &mut TickCollector) -> Result<(), bpf::Error> {
+    pub fn hand_over(&mut self, collector: &mut Programs) -> Result<(), bpf::Error> {
         let Some(user) = &mut self.user else {
             return Ok(());
         };
         let back = user.walk_copies(self.writer.dir(), &self.processes, false);
-        let result = user.hand_over(collector, &self.processes, false);
+        let result = user.hand_over(&mut collector.tables(), &self.processes, false);
         self.write_back(&back);
         result
     }

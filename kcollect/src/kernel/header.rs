@@ -1,6 +1,6 @@
 //! What the founder's `log.xml` begins with: how it was recorded.
 
-use bpf::Emission;
+use bpf::UserStackCapture;
 use experiment_format::log::{Header, ProfileDecl, Run, Setting};
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::{ClockTick, TickArray};
@@ -11,7 +11,11 @@ use crate::counters::event::Request;
 use crate::{dry_run, machine};
 
 /// The header of an experiment that is recorded as planned.
-pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emission>) -> Header {
+pub(super) fn header(
+    plan: &Plan,
+    requests: &[Request],
+    emission: Option<UserStackCapture>,
+) -> Header {
     let seconds = |time: std::time::Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let mut settings = Vec::new();
     if !plan.record_idle {
@@ -59,11 +63,11 @@ pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emissio
              and write; those of each thread are in threads.jsonl"
                 .to_owned(),
             match emission {
-                Some(emission) => format!("user side of what was recorded in the kernel: told {emission}"),
+                Some(emission) => format!("user stacks of records in the kernel: captured {emission}"),
                 None => format!(
-                    "user side of what was recorded in the kernel: not told, since no process is followed; this kernel would \
-                     have it told {}",
-                    Emission::probe()
+                    "user stacks of records in the kernel: not captured, since no process is followed; this kernel would \
+                     have them captured {}",
+                    UserStackCapture::probe()
                 ),
             },
         ]

@@ -11,7 +11,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use bpf::{Absence, Head, Mode, Overflow, Stack, ThreadTimes, Tick};
+use bpf_abi::{KernelStack, Mode, OffCpu, Overflow, RecordHeader, ThreadRecord, Tick};
 use experiment_format::layout::printable;
 use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
@@ -120,11 +120,11 @@ impl Recorder {
         tick: Tick,
     ) -> experiment_format::Result<Option<Stay>> {
         let mut tick = tick;
-        if tick.leaving {
+        if tick.at_switch_out {
             self.drop_own_frames(&mut tick.stack);
         }
         let ticks = u64::from(tick.ticks);
-        let head = tick.head;
+        let head = tick.header;
         let process = processes.get(head.pid);
         let mut kernel: Arc<[u64]> = Arc::default();
         let stack = if tick.mode == Mode::Idle {
@@ -141,7 +141,7 @@ impl Recorder {
         self.name_thread(writer, process, head)?;
         writer.tick(&ClockTick {
             cpu: head.cpu,
-            time: head.time,
+            time: head.time_ns,
             stack,
             tid: head.tid,
             pid: head.pid,
@@ -189,7 +189,7 @@ impl Recorder {
         processes: &Processes,
         overflow: &Overflow,
     ) -> experiment_format::Result<Stay> {
-        let head = overflow.head;
+        let head = overflow.header;
         let process = processes.get(head.pid);
         let kernel = self.frames(&overflow.stack);
         let truncated = overflow.stack.truncated;
@@ -228,22 +228,22 @@ impl Recorder {
         &mut self,
         writer: &mut ExperimentWriter,
         processes: &Processes,
-        thread: &ThreadTimes,
+        thread: &ThreadRecord,
     ) -> experiment_format::Result<()> {
-        if !thread.ended {
+        if !thread.exited {
             self.accounts.lives(*thread);
             return Ok(());
         }
-        let times = self.accounts.ends(owner(processes, thread.head), thread);
+        let times = self.accounts.ends(owner(processes, thread.header), thread);
         self.samples.ended(writer, thread, &times)
     }
 
     /// The last has been told of the threads that live.
     pub fn close_threads(&mut self, processes: &Processes) {
         let mut living: Vec<_> = self.accounts.living().map(|(thread, _)| *thread).collect();
-        living.sort_by_key(|thread| (thread.head.pid, thread.head.tid));
+        living.sort_by_key(|thread| (thread.header.pid, thread.header.tid));
         for thread in living {
-            self.accounts.ends(owner(processes, thread.head), &thread);
+            self.accounts.ends(owner(processes, thread.header), &thread);
         }
     }
 
@@ -301,7 +301,7 @@ impl Recorder {
         self.recorded.array_ticks += u64::from(stay.ticks);
         writer.tick_array(&TickArray {
             cpu: head.cpu,
-            time: head.time,
+            time: head.time_ns,
             stack,
             tid: head.tid,
             pid: head.pid,
@@ -314,9 +314,9 @@ impl Recorder {
         &mut self,
         writer: &mut ExperimentWriter,
         process: Option<&Process>,
-        head: Head,
+        head: RecordHeader,
     ) -> experiment_format::Result<()> {
-        let at = head.time.saturating_sub(self.start);
+        let at = head.time_ns.saturating_sub(self.start);
         let Some(at) = self.names.tell(head.pid, head.tid, head.name.bytes(), at) else {
             return Ok(());
         };
@@ -350,7 +350,7 @@ impl Recorder {
     #[must_use]
     pub fn living_processes(&self) -> HashSet<u32> {
         let living = self.accounts.living();
-        living.map(|(thread, _)| thread.head.pid).collect()
+        living.map(|(thread, _)| thread.header.pid).collect()
     }
 
     /// Forgets the frames of processes that are no longer known.
@@ -372,7 +372,7 @@ impl Recorder {
         &mut self,
         writer: &mut ExperimentWriter,
         process: Option<&Process>,
-        head: Head,
+        head: RecordHeader,
     ) -> experiment_format::Result<StackUid> {
         let pid = head.pid;
         let serial = process.map_or(0, |process| process.serial);
@@ -384,7 +384,7 @@ impl Recorder {
             return Ok(known.uid);
         }
         let function = format!("<{}_PID_{}>", shown(pid, name.map(|name| &**name)), pid);
-        let at = head.time.saturating_sub(self.start);
+        let at = head.time_ns.saturating_sub(self.start);
         let uid = artificial(writer, at, self.next_address, function)?;
         self.next_address += STEP;
         let name = name.cloned();
@@ -394,7 +394,7 @@ impl Recorder {
     }
 
     /// The frames of a kernel stack as they are in the experiment.
-    fn frames(&self, stack: &Stack) -> Arc<[u64]> {
+    fn frames(&self, stack: &KernelStack) -> Arc<[u64]> {
         let mut frames = stack.frames.to_vec();
         self.point_at_calls(&mut frames);
         frames.into()
@@ -433,9 +433,9 @@ impl Recorder {
         &mut self,
         writer: &mut ExperimentWriter,
         processes: &Processes,
-        absence: &Absence,
+        absence: &OffCpu,
     ) -> experiment_format::Result<[Stay; 2]> {
-        let (counts, head) = (absence.counts(), absence.head);
+        let (counts, head) = (absence.counts(), absence.header);
         self.recorded.truncated += u64::from(absence.stack.truncated);
         self.recorded.no_stack += u64::from(absence.stack.missing);
         let kernel = self.frames(&absence.stack);
@@ -447,12 +447,12 @@ impl Recorder {
             })?;
         }
         let blocked = match absence.detail {
-            Some(bpf::Detail::BlockIo) => Detail::BlockIo,
+            Some(bpf_abi::Detail::BlockIo) => Detail::BlockIo,
             _ => Detail::None,
         };
         let waited = match absence.detail {
-            Some(bpf::Detail::Preempted) => Detail::Preempted,
-            Some(bpf::Detail::Throttled) => Detail::Throttled,
+            Some(bpf_abi::Detail::Preempted) => Detail::Preempted,
+            Some(bpf_abi::Detail::Throttled) => Detail::Throttled,
             _ => Detail::Woken,
         };
         let state = Microstate::ALL[usize::from(absence.state)];
@@ -475,7 +475,7 @@ impl Recorder {
 
     /// Leaves out what is on top of the scheduler in a stack that was taken in it: our program, and
     /// what calls it.
-    fn drop_own_frames(&self, stack: &mut Stack) {
+    fn drop_own_frames(&self, stack: &mut KernelStack) {
         let (from, to) = self.schedule;
         let scheduler = |pc: &u64| (from..to).contains(pc);
         if let Some(own) = stack.frames.iter().position(scheduler) {
@@ -500,10 +500,10 @@ impl Recorder {
     }
 }
 
-fn counter_event(head: Head, stack: StackUid, counted: Counted) -> CounterEvent {
+fn counter_event(head: RecordHeader, stack: StackUid, counted: Counted) -> CounterEvent {
     CounterEvent {
         cpu: head.cpu,
-        time: head.time,
+        time: head.time_ns,
         stack,
         tid: head.tid,
         pid: head.pid,
@@ -512,7 +512,7 @@ fn counter_event(head: Head, stack: StackUid, counted: Counted) -> CounterEvent 
     }
 }
 
-fn owner(processes: &Processes, head: Head) -> Owner {
+fn owner(processes: &Processes, head: RecordHeader) -> Owner {
     let process = processes.get(head.pid);
     Owner {
         pid: head.pid,
@@ -587,9 +587,9 @@ mod tests {
     fn a_stack_taken_in_the_scheduler_begins_there() {
         let text = "1000 t trace\n1100 t __schedule\n1200 T schedule\n1300 D end\n";
         let recorder = Recorder::new(0, 1, &Symbols::parse(text).unwrap(), &[]);
-        let mut stack = Stack {
+        let mut stack = KernelStack {
             frames: Box::new([0xf000, 0x1010, 0x1120, 0x1210]),
-            ..Stack::default()
+            ..KernelStack::default()
         };
         recorder.drop_own_frames(&mut stack);
         assert_eq!(*stack.frames, [0x1120, 0x1210]);

@@ -3,12 +3,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use bpf::{Code, Mapped, PageRows, PlacedTable, TickCollector};
+use bpf::{CodeMapping, CodeUnwind, PageRows, PlacedTable, ProcessTables};
 use user_collector::maps::Mapping;
 use user_collector::modules::{Module, ObjectId};
 use user_collector::objects::Table;
 use user_collector::process::Processes;
-use user_collector::unwind::Row;
 
 use super::{UserSide, relatives};
 
@@ -61,12 +60,12 @@ impl UserSide {
     /// When the kernel has no memory for it.
     pub fn hand_over(
         &mut self,
-        collector: &mut TickCollector,
+        collector: &mut ProcessTables<'_>,
         processes: &Processes,
         before_data: bool,
     ) -> Result<(), bpf::Error> {
         for pid in std::mem::take(&mut self.hand_over.gone) {
-            collector.forget_process(pid);
+            collector.evict_process(pid);
         }
         let rules = self.objects.rules_from(self.hand_over.rules);
         self.hand_over.rules += rules.len();
@@ -79,7 +78,7 @@ impl UserSide {
 
     fn hand_over_process(
         &mut self,
-        collector: &mut TickCollector,
+        collector: &mut ProcessTables<'_>,
         processes: &Processes,
         pid: u32,
         before_data: bool,
@@ -102,17 +101,17 @@ impl UserSide {
         let (mut mapped, mut pending) = (Vec::new(), false);
         for mapping in space.code().iter() {
             let code = self.code(collector, processes, pid, mapping)?;
-            pending |= code == Code::Pending;
-            mapped.push(Mapped {
+            pending |= code == CodeUnwind::Pending;
+            mapped.push(CodeMapping {
                 start: mapping.start,
                 end: mapping.end,
-                code,
+                unwind: code,
             });
         }
         if pending {
             self.hand_over.pending.insert(pid);
         }
-        let version = collector.set_process(pid, execution, &mapped)?;
+        let version = collector.publish_process(pid, execution, &mapped)?;
         match (version, self.spaces.get_mut(pid)) {
             (Some(version), Some(space)) => space.handed_over(version),
             _ => self.hand_over.no_room += 1,
@@ -123,30 +122,30 @@ impl UserSide {
     /// How frames in a mapping are left.
     fn code(
         &mut self,
-        collector: &mut TickCollector,
+        collector: &mut ProcessTables<'_>,
         processes: &Processes,
         pid: u32,
         mapping: &Mapping,
-    ) -> Result<Code, bpf::Error> {
+    ) -> Result<CodeUnwind, bpf::Error> {
         let id = self.objects.of(pid, &relatives(processes, pid), mapping);
         let table = self.objects.get(id).map(|object| object.table.clone());
         let module = match table {
-            Some(Table::Pending) => return Ok(Code::Pending),
+            Some(Table::Pending) => return Ok(CodeUnwind::Pending),
             Some(Table::Ready(module)) => module,
-            Some(Table::None) | None => return Ok(Code::Guess),
+            Some(Table::None) | None => return Ok(CodeUnwind::FramePointer),
         };
         let Some(address) = module.address_of(mapping.offset) else {
-            return Ok(Code::Guess);
+            return Ok(CodeUnwind::FramePointer);
         };
         let bias = mapping.start.wrapping_sub(address);
         if let Some(table) = self.hand_over.tables.get(&id) {
-            return Ok(Code::Table {
+            return Ok(CodeUnwind::Table {
                 table: table.id,
                 bias,
             });
         }
         if self.hand_over.refused.contains(&id) {
-            return Ok(Code::Guess);
+            return Ok(CodeUnwind::FramePointer);
         }
         let mut placed = place(collector, &module)?;
         if placed.is_none() && self.evict(collector) {
@@ -158,19 +157,19 @@ impl UserSide {
                 drop(module);
                 self.objects.release_rows(id);
                 self.hand_over.tables.insert(id, placed);
-                Ok(Code::Table { table, bias })
+                Ok(CodeUnwind::Table { table, bias })
             }
             None => {
                 self.hand_over.refused.insert(id);
                 self.hand_over.no_room += 1;
-                Ok(Code::Guess)
+                Ok(CodeUnwind::FramePointer)
             }
         }
     }
 
     /// Takes away the tables that no living process has. What they took is free two rounds later.
     /// Gives whether there were any.
-    fn evict(&mut self, collector: &mut TickCollector) -> bool {
+    fn evict(&mut self, collector: &mut ProcessTables<'_>) -> bool {
         let mut used = HashSet::new();
         for (pid, space) in self.spaces.iter_mut() {
             for mapping in space.code().iter() {
@@ -181,10 +180,8 @@ impl UserSide {
         self.hand_over.tables.retain(|id, table| {
             let kept = used.contains(id);
             if !kept {
-                let rows = table.rows().into_iter();
-                let rows = rows.map(|[low, rule]| Row { low, rule });
-                self.objects.restore_rows(*id, rows.collect());
-                collector.remove_table(table.id);
+                self.objects.restore_rows(*id, table.rows());
+                collector.remove(table.id);
             }
             kept
         });
@@ -193,7 +190,7 @@ impl UserSide {
 }
 
 fn place(
-    collector: &mut TickCollector,
+    collector: &mut ProcessTables<'_>,
     module: &Module,
 ) -> Result<Option<PlacedTable>, bpf::Error> {
     let pages: Vec<PageRows> = module
@@ -206,7 +203,5 @@ fn place(
         })
         .collect();
     let rows = module.table.rows();
-    collector.place_table(&pages, |index| {
-        rows.get(index).map_or([0; 2], |row| [row.low, row.rule])
-    })
+    collector.place(&pages, |index| rows.get(index).copied().unwrap_or_default())
 }

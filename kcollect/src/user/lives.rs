@@ -321,7 +321,7 @@ impl UserSide {
     }
 
     /// A process did something: is it to be followed by now?
-    pub(super) fn choose(&mut self, processes: &Processes, head: &Head) {
+    pub(super) fn choose(&mut self, processes: &Processes, head: &RecordHeader) {
         let fate = self.serials.get(&head.pid).copied();
         let Some((serial, fate)) = fate.and_then(|serial| Some((serial, self.fates.get(&serial)?)))
         else {
@@ -332,7 +332,7 @@ impl UserSide {
         }
         if fate.chosen || self.wants(processes, head.pid, fate.ticked) {
             let first = First {
-                at: head.time,
+                at: head.time_ns,
                 name: process_name(processes.get(head.pid), head),
                 descent: self.descent(head.pid),
             };
@@ -544,7 +544,7 @@ pub(super) fn code_of(spaces: &mut Spaces, pid: u32) -> Code {
         .unwrap_or_default()
 }
 
-pub(super) fn process_name(process: Option<&Process>, head: &Head) -> Vec<u8> {
+pub(super) fn process_name(process: Option<&Process>, head: &RecordHeader) -> Vec<u8> {
     let name = process.and_then(|process| process.name.as_deref());
     name.unwrap_or(head.name.bytes()).to_vec()
 }

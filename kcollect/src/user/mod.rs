@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bpf::unwind::End;
-use bpf::{Entry, Head};
+use bpf_abi::unwind::UnwindEnd;
+use bpf_abi::{RecordHeader, UserReturn};
 use experiment_format::layout::{ExperimentDir, printable};
 use experiment_format::log::{Header, LogEvent, ProfileDecl, Run};
 use experiment_format::map::MapEvent;
@@ -64,7 +64,7 @@ const MOST_HELD: usize = 200_000;
 #[derive(Clone, Debug)]
 pub struct Stay {
     /// Who, when and where, and the number of its next entry to user mode.
-    pub head: Head,
+    pub head: RecordHeader,
     /// Tells the process from others with its number.
     pub serial: u64,
     /// Kernel frames, leaf first, callers as addresses inside the call; none in user mode.
@@ -304,18 +304,23 @@ impl UserSide {
         self.choose(processes, &head);
         let complete = self
             .join
-            .recorded(head.tid, head.entry, u64::from(stay.ticks), stay);
+            .recorded(head.tid, head.user_return, u64::from(stay.ticks), stay);
         self.deliver(dir, processes, complete)
     }
 
     /// A thread told its user side. Gives what is the founder's of all that became complete by
     /// that.
-    pub fn entry(&mut self, dir: &ExperimentDir, processes: &Processes, entry: Entry) -> Vec<Stay> {
-        let head = entry.head;
+    pub fn entry(
+        &mut self,
+        dir: &ExperimentDir,
+        processes: &Processes,
+        entry: UserReturn,
+    ) -> Vec<Stay> {
+        let head = entry.header;
         let pid = head.pid;
-        let (slot, mut complete) = self.join.announced(head.tid, head.entry);
+        let (slot, mut complete) = self.join.announced(head.tid, head.user_return);
         if self.spaces.get_mut(pid).is_none() {
-            self.spaces.found(pid, [], head.time);
+            self.spaces.found(pid, [], head.time_ns);
         }
         let Some(space) = self.spaces.get_mut(pid) else {
             return self.deliver(dir, processes, complete);
@@ -326,7 +331,7 @@ impl UserSide {
         if !self.may_follow(processes, pid) {
             let nothing = UserStack {
                 frames: Vec::new(),
-                end: End::NoTable,
+                end: UnwindEnd::NoTable,
                 guessed: false,
             };
             complete.extend(self.join.resolved(slot, Arc::new(nothing)));
@@ -484,7 +489,7 @@ impl UserSide {
                 back.push(stay);
                 continue;
             }
-            self.begin_if_chosen(dir, processes, serial, stay.head.time);
+            self.begin_if_chosen(dir, processes, serial, stay.head.time_ns);
             let Some(fate) = self.fates.get_mut(&serial) else {
                 continue;
             };
@@ -545,10 +550,10 @@ fn write(
         _ => mark,
     };
     let frames: Vec<u64> = stay.kernel.iter().chain(user).copied().collect();
-    followed.last = followed.last.max(stay.head.time);
+    followed.last = followed.last.max(stay.head.time_ns);
     followed.collector.in_kernel(&stay.kernel, kernel)?;
     let place = Place {
-        at: stay.head.time,
+        at: stay.head.time_ns,
         cpu: stay.head.cpu,
         tid: stay.head.tid,
         thread: stay.head.name.bytes(),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use bpf::unwind::{self, End, Found, Registers};
+use bpf_abi::unwind::{self, Registers, UnwindBy, UnwindEnd};
 use experiment_format::stacks::StackEnd;
 use serde::Serialize;
 use user_collector::maps::Mapping;
@@ -22,7 +22,7 @@ pub struct UserStack {
     /// Leaf first: where it was interrupted; callers as addresses inside the call.
     pub frames: Vec<u64>,
     /// Why there are no more.
-    pub end: End,
+    pub end: UnwindEnd,
     /// A frame was left by its frame pointer.
     pub guessed: bool,
 }
@@ -32,8 +32,8 @@ impl UserStack {
     #[must_use]
     pub fn mark(&self) -> StackEnd {
         match self.end {
-            End::Complete => StackEnd::Complete,
-            End::Deep => StackEnd::Truncated,
+            UnwindEnd::Complete => StackEnd::Complete,
+            UnwindEnd::DepthLimit => StackEnd::Truncated,
             _ => StackEnd::UnwindFailed,
         }
     }
@@ -44,7 +44,7 @@ impl UserStack {
 pub struct StackCounts {
     /// Ticks, by the end.
     #[serde(flatten)]
-    pub by_end: BTreeMap<End, u64>,
+    pub by_end: BTreeMap<UnwindEnd, u64>,
     /// Ticks that have no user side, and should have one.
     pub missing: u64,
     /// Ticks of threads that were ending and had given their memory up, and their user stack with
@@ -122,13 +122,13 @@ impl Copied {
         let find = |address: u64| {
             leaves = false;
             let Some(mapping) = find(&self.code, address) else {
-                return Found::End(End::NoMapping);
+                return UnwindBy::Nothing(UnwindEnd::NoMapping);
             };
             let id = objects.of(self.pid, relatives, mapping);
             match objects.get(id).map(|object| object.table.clone()) {
                 Some(Table::Pending) => {
                     waits = true;
-                    Found::End(End::NoTable)
+                    UnwindBy::Nothing(UnwindEnd::NoTable)
                 }
                 Some(Table::Ready(module)) => {
                     let rule = file_address(mapping, &module, address)
@@ -141,40 +141,40 @@ impl Copied {
                     leaves = rule
                         .and_then(|rule| Rule::decode(&rule))
                         .is_some_and(|rule| rule.changes_stacks());
-                    rule.map_or(Found::Guess, Found::Rule)
+                    rule.map_or(UnwindBy::FramePointer, UnwindBy::Rule)
                 }
-                Some(Table::None) | None => Found::Guess,
+                Some(Table::None) | None => UnwindBy::FramePointer,
             }
         };
         let most = DEEPEST.saturating_sub(self.walked.len());
-        let mut walked = unwind::walk(&self.registers, most, find, read);
+        let mut walked = unwind::unwind(&self.registers, most, find, read);
         if waits {
             return None;
         }
         // Of the goroutine's stack there is no copy, but this one has been walked to its first
         // function.
-        if walked.end == End::Unreadable && leaves {
-            walked.end = End::Complete;
+        if walked.end == UnwindEnd::Unreadable && leaves {
+            walked.end = UnwindEnd::Complete;
         }
         let mut frames = [&*self.walked, &walked.frames].concat();
         // A caller where no code is was no caller. The leaf is where it is.
-        if walked.end == End::NoMapping && frames.len() > 1 {
+        if walked.end == UnwindEnd::NoMapping && frames.len() > 1 {
             frames.pop();
         }
         Some(UserStack {
             frames,
             end: walked.end,
-            guessed: self.guessed || walked.guessed,
+            guessed: self.guessed || walked.via_frame_pointer,
         })
     }
 
     /// The stack as far as it is known without a table that it needs.
     pub fn cut(self) -> UserStack {
         let mut frames = self.walked.into_vec();
-        frames.push(self.registers.at());
+        frames.push(self.registers.address());
         UserStack {
             frames,
-            end: End::NoTable,
+            end: UnwindEnd::NoTable,
             guessed: self.guessed,
         }
     }

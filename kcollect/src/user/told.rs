@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use bpf::unwind::End;
-use bpf::{Entry, UserSide as Side};
+use bpf_abi::unwind::UnwindEnd;
+use bpf_abi::{CapturedStack, UserReturn};
 use experiment_format::layout::ExperimentDir;
 use user_collector::join::Slot;
 use user_collector::process::Processes;
@@ -20,16 +20,16 @@ impl UserSide {
         &mut self,
         processes: &Processes,
         slot: Slot,
-        entry: Entry,
+        entry: UserReturn,
     ) -> Option<UserStack> {
-        let pid = entry.head.pid;
+        let pid = entry.header.pid;
         let space = self.spaces.get_mut(pid)?;
-        match entry.user {
-            Side::Walked {
+        match entry.stack {
+            CapturedStack::Unwound {
                 frames,
                 mut end,
-                guessed,
-                version,
+                via_frame_pointer: guessed,
+                mappings_version: version,
             } => {
                 self.walks.kernel += 1;
                 let mut frames = frames.into_vec();
@@ -40,7 +40,7 @@ impl UserSide {
                 }
                 if disbelieved(space, version, &mut frames) {
                     self.losses.disbelieved += 1;
-                    end = End::NoMapping;
+                    end = UnwindEnd::NoMapping;
                 }
                 Some(UserStack {
                     frames,
@@ -48,21 +48,21 @@ impl UserSide {
                     guessed,
                 })
             }
-            Side::Copied {
-                walked,
-                guessed,
-                version,
+            CapturedStack::StackCopy {
+                unwound: walked,
+                via_frame_pointer: guessed,
+                mappings_version: version,
                 registers,
                 stack,
             } => {
                 self.walks.copied += 1;
                 let mut frames = walked.into_vec();
-                frames.push(registers.at());
+                frames.push(registers.address());
                 if disbelieved(space, version, &mut frames) {
                     self.losses.disbelieved += 1;
                     return Some(UserStack {
                         frames,
-                        end: End::NoMapping,
+                        end: UnwindEnd::NoMapping,
                         guessed,
                     });
                 }
@@ -75,7 +75,7 @@ impl UserSide {
                     code: space.code(),
                     pid,
                 };
-                self.walk_or_keep(processes, entry.head.time, slot, copied)
+                self.walk_or_keep(processes, entry.header.time_ns, slot, copied)
             }
         }
     }
@@ -96,7 +96,7 @@ impl UserSide {
         let room = self.copied_bytes + bytes <= MOST_COPIES;
         let relatives = relatives(processes, copied.pid);
         match copied.walk(&mut self.objects, &self.hand_over, &relatives) {
-            Some(stack) if stack.end == End::NoMapping && room => {
+            Some(stack) if stack.end == UnwindEnd::NoMapping && room => {
                 if self.unmapped.wait(at, slot, copied).is_some() {
                     return Some(stack);
                 }

@@ -114,7 +114,7 @@ impl Unmapped {
 
 #[cfg(test)]
 mod tests {
-    use bpf::unwind::Registers;
+    use bpf_abi::unwind::Registers;
     use user_collector::join::Join;
     use user_collector::spaces::Code;
 

@@ -19,8 +19,10 @@
 
 use std::collections::HashMap;
 
+use zerocopy::{IntoBytes as _, transmute};
+
 use crate::unwind::{
-    Frames, MAX_PAGES, MAX_ROWS, Page, Row, RowCounts, Rule, Rules, Sections, Summary, Table,
+    Frames, MAX_PAGES, MAX_ROWS, Page, RowCounts, Rule, Rules, Sections, Summary, Table, UnwindRow,
 };
 
 const MAGIC: &[u8; 8] = b"kcunwind";
@@ -87,7 +89,7 @@ pub(super) fn encode(key: Key, table: &Table, summary: &Summary, rules: &Rules) 
         }
         let rule = rules.get(row.rule)?;
         own.entry(row.rule).or_insert_with(|| {
-            list.extend_from_slice(&rule.encode());
+            list.extend_from_slice(rule.encode().as_bytes());
             // As many as there are numbers, and no number comes twice.
             (list.len() / Rule::SIZE - 1) as u16
         });
@@ -142,12 +144,13 @@ pub(super) fn decode(mut bytes: &[u8], key: Key, rules: &mut Rules) -> Option<(T
     if !bytes.is_empty() {
         return None;
     }
-    let list: Option<Vec<Rule>> = list.iter().map(Rule::decode).collect();
+    let list = list.iter().map(|bytes| Rule::decode(&transmute!(*bytes)));
+    let list: Option<Vec<Rule>> = list.collect();
     let own: Vec<u16> = list?.into_iter().map(|rule| rules.number(rule)).collect();
     let row = |&[l, ow, r, ule]: &[u8; 4]| {
         let rule = *own.get(usize::from(u16::from_le_bytes([r, ule])))?;
         let low = u16::from_le_bytes([l, ow]);
-        Some(Row { low, rule })
+        Some(UnwindRow { low, rule })
     };
     let page = |mut bytes: &[u8]| {
         let mut number = || take(&mut bytes).map(u32::from_le_bytes);
@@ -285,7 +288,7 @@ mod tests {
             let mut bytes = [0; Rule::SIZE];
             bytes[..4].copy_from_slice(&offset.to_le_bytes());
             bytes[10] = 3;
-            rules.number(Rule::decode(&bytes).unwrap());
+            rules.number(Rule::decode(&transmute!(bytes)).unwrap());
         }
         let full = decode(&stored(&made), made.key, &mut rules);
         let (table, summary) = full.unwrap();

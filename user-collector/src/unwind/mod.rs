@@ -46,11 +46,12 @@ mod table;
 mod x86_64;
 mod x86_64_go;
 
+pub use bpf_abi::UnwindRow;
 pub use elf::{Error, Frames, Sections};
 pub use go_elf::GoFunctions;
 pub use rule::{Base, Cfa, Frame, FramePointer, ReturnAddress, Rule, Rules, Unsupported};
 pub use summary::{RowCounts, Summary};
-pub use table::{Page, Row, Table};
+pub use table::{Page, Table};
 
 /// Largest section of frame information that is read, bytes. The largest browsers and compilers
 /// have 10 to 20 MiB.

@@ -6,20 +6,12 @@
 
 use std::ops::Range;
 
+use bpf_abi::UnwindRow;
+
 use super::elf::{Error, Sections};
 use super::rule::{Rule, Rules};
 use super::summary::{RowCounts, Summary};
 use super::{MAX_PADDING, MAX_PAGES, MAX_ROWS, frames, go};
-
-/// From this pc on, this rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct Row {
-    /// The low 16 bits of the pc, in the address space that the ELF file is linked for.
-    pub low: u16,
-    /// The number of the rule, in the [`Rules`] that the table was made with.
-    pub rule: u16,
-}
 
 /// The rows of 64 KiB of pc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +28,7 @@ pub struct Page {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     pages: Vec<Page>,
-    rows: Vec<Row>,
+    rows: Vec<UnwindRow>,
 }
 
 impl Table {
@@ -79,7 +71,7 @@ impl Table {
 
     /// Makes a table of its parts, as [`Table::pages`] and [`Table::rows`] gave them. Nothing where
     /// the parts are not a table's, or beyond the limits of this module.
-    pub(crate) fn of_parts(pages: Vec<Page>, rows: Vec<Row>) -> Option<Table> {
+    pub(crate) fn of_parts(pages: Vec<Page>, rows: Vec<UnwindRow>) -> Option<Table> {
         if pages.len() > MAX_PAGES || rows.len() > MAX_ROWS {
             return None;
         }
@@ -104,7 +96,7 @@ impl Table {
 
     /// The rows of all pages.
     #[must_use]
-    pub fn rows(&self) -> &[Row] {
+    pub fn rows(&self) -> &[UnwindRow] {
         &self.rows
     }
 
@@ -114,7 +106,7 @@ impl Table {
     }
 
     /// Takes back the rows that it was made with.
-    pub(crate) fn restore_rows(&mut self, rows: Vec<Row>) {
+    pub(crate) fn restore_rows(&mut self, rows: Vec<UnwindRow>) {
         self.rows = rows;
     }
 
@@ -184,7 +176,7 @@ impl Table {
         if self.rows.len() >= MAX_ROWS {
             return Err(Error::TooManyRows);
         }
-        self.rows.push(Row {
+        self.rows.push(UnwindRow {
             low: (pc & 0xffff) as u16,
             rule,
         });
@@ -380,7 +372,7 @@ mod tests {
             (0x1010..0x1020, vec![(0, 6)]),
         ]);
         let rows = [(0x1000, 5), (0x1008, 6), (0x1020, Rules::ABSENT)]
-            .map(|(low, rule)| Row { low, rule });
+            .map(|(low, rule)| UnwindRow { low, rule });
         assert_eq!(table.rows(), rows);
         assert_eq!(
             table.pages(),
@@ -398,8 +390,8 @@ mod tests {
             (0x1_fff0..0x4_0000, vec![(0, 5)]),
             (0x9_0000..0x9_0004, vec![(0, 6)]),
         ]);
-        let rows =
-            [(0xfff0, 5), (0, 5), (0, 5), (0, 6), (4, 0)].map(|(low, rule)| Row { low, rule });
+        let rows = [(0xfff0, 5), (0, 5), (0, 5), (0, 6), (4, 0)]
+            .map(|(low, rule)| UnwindRow { low, rule });
         assert_eq!(table.rows(), rows);
         let numbers: Vec<u32> = table.pages().iter().map(|page| page.number).collect();
         assert_eq!(numbers, [1, 2, 3, 9]);
@@ -444,7 +436,7 @@ mod tests {
         assert_eq!(Table::of_parts(pages.clone(), rows.clone()), Some(made));
         let none = Table::of_parts(Vec::new(), Vec::new());
         assert_eq!(none, Some(Table::default()));
-        let with = |change: &dyn Fn(&mut Vec<Page>, &mut Vec<Row>)| {
+        let with = |change: &dyn Fn(&mut Vec<Page>, &mut Vec<UnwindRow>)| {
             let (mut pages, mut rows) = (pages.clone(), rows.clone());
             change(&mut pages, &mut rows);
             Table::of_parts(pages, rows)
