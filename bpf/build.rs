@@ -1,5 +1,5 @@
-//! Compiles the BPF programs with clang, one object for each subject, links them into one, and makes
-//! its skeleton; and compiles the pure C headers natively, for the tests. All into `OUT_DIR`.
+//! Compiles the BPF programs with clang, one object for each subject, links them into one, and
+//! makes its skeleton; and compiles the pure C headers natively, for the tests. All into `OUT_DIR`.
 
 use std::env;
 use std::error::Error;
@@ -9,7 +9,8 @@ use std::process::Command;
 use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::Linker;
 
-/// The files `c/*.bpf.c`, in the order in which they are linked: `maps` comes first, which says why.
+/// The files `c/*.bpf.c`, in the order in which they are linked: `maps` comes first, which says
+/// why.
 const SUBJECTS: [&str; 7] = [
     "maps",
     "clock",

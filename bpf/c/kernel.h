@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The few kernel types that the programs touch, by hand, with CO-RE.
+ * The few kernel types that the programs use, by hand, with CO-RE.
  *
  * Not vmlinux.h: a dump is 130,000 lines of one kernel's choices, its names collide with ours, and
  * the object grows forty-fold. A type here names only the fields that are read; libbpf finds their
@@ -63,7 +63,7 @@ struct tick_regs {
 	unsigned long regs[31], sp, pc, pstate;
 };
 #else
-#error "kcollect knows the registers of x86-64 and aarch64 only"
+#error "kcollect runs on x86-64 and aarch64"
 #endif
 
 struct bpf_perf_event_data {

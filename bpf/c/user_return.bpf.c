@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * User stacks: the unwind tables and the step of the unwind. The
- * programs that capture user stacks are those of the other files, which inline user_return.h.
+ * User stacks: the unwind tables and the step of the unwind. The programs that capture user stacks
+ * are in the other files, which inline user_return.h.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>

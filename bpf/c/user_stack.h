@@ -258,7 +258,7 @@ static __always_inline long read_piece(void *to, __u32 size, __u64 from, struct 
 		     : bpf_probe_read_user(to, size, (void *)from);
 }
 
-/* Returns the place of a word, masked here, so that the verifier knows what the compiler knows;
+/* Returns the place of a word, masked here for the verifier;
  * `words` has room for a piece more. */
 static __always_inline __u64 *word_at(struct user_scratch *out, __u32 place)
 {

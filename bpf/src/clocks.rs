@@ -18,8 +18,8 @@ pub struct Clocks<'a> {
 }
 
 impl Clocks<'_> {
-    /// Attaches the tick to a CPU's clock event and starts that clock, on a grid of its own. Returns
-    /// the grid's beginning, CLOCK_MONOTONIC nanoseconds.
+    /// Attaches the tick to a CPU's clock event and starts that clock, on a grid of its own.
+    /// Returns the grid's beginning, CLOCK_MONOTONIC nanoseconds.
     ///
     /// The event closes when the CPU goes offline, the clocks are stopped or the programs dropped.
     ///

@@ -1,5 +1,5 @@
-//! Counters that overflow: attaches the programs of `c/overflow.bpf.c` to perf events, and reads how
-//! many events there were.
+//! Counters that overflow: attaches the programs of `c/overflow.bpf.c` to perf events, and reads
+//! how many events there were.
 //!
 //! A counter is a number below [`MAX_COUNTERS`] and has an event on each CPU, or, if it is a
 //! tracepoint, one event for all of them, because the kernel runs its program wherever it is hit.

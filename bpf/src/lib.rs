@@ -1,9 +1,9 @@
 //! The BPF programs, and the only code that loads them, drains their rings and fills their tables.
 //!
-//! The C is in `bpf/c`: one `.bpf.c` for each subject over pure headers, linked into one object. What
-//! crosses to user space is defined in [`bpf_abi`]. [`Programs`] owns the loaded programs; its parts
-//! are the [`Clocks`], the [`ProcessTables`] and the [`OverflowCounters`]. No type of libbpf is in
-//! this crate's interface but its error.
+//! The C is in `bpf/c`: one `.bpf.c` for each subject over pure headers, linked into one object.
+//! What crosses to user space is defined in [`bpf_abi`]. [`Programs`] owns the loaded programs; its
+//! parts are the [`Clocks`], the [`ProcessTables`] and the [`OverflowCounters`]. No type of libbpf
+//! is in this crate's interface but its error.
 //!
 //! It refuses to know what a tick means to an experiment, which process has which name, or which
 //! function an address is in: that is `kcollect`'s.

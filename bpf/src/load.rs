@@ -47,8 +47,8 @@ pub struct Settings {
     pub cpu_ids: u32,
     /// How user stacks are captured, if they are.
     pub user_stacks: Option<UserStackCapture>,
-    /// If counters overflow: for each tracepoint the number of hits after which it does; 0 for other
-    /// counters.
+    /// If counters overflow: for each tracepoint the number of hits after which it does; 0 for
+    /// other counters.
     pub hit_intervals: Option<[u64; MAX_COUNTERS]>,
 }
 

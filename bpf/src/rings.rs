@@ -1,5 +1,6 @@
-//! The rings into which the programs write records. They are apart from [`Programs`](crate::Programs),
-//! so that one thread can drain them while another one fills the tables.
+//! The rings into which the programs write records. They are apart from
+//! [`Programs`](crate::Programs), so that one thread can drain them while another one fills the
+//! tables.
 
 use std::fmt;
 use std::mem::swap;

@@ -1,7 +1,7 @@
 //! The structures of the C side, byte by byte.
 //!
-//! Structures that are read as they are, such as [`CpuStats`], are used by other crates. Records are
-//! for the decoder of [`Record`](crate::Record) alone: a number in them may be any.
+//! Structures that are read as they are, such as [`CpuStats`], are used by other crates. Records
+//! are for the decoder of [`Record`](crate::Record) alone: a number in them may be any.
 
 use bitflags::bitflags;
 use num_enum::{IntoPrimitive, TryFromPrimitive};
@@ -212,8 +212,8 @@ pub struct CpuStats {
     pub threads_lost: u64,
     /// The beginning of data up to which the grid was counted.
     pub begun_ns: u64,
-    /// Returns to user mode that could not be waited for or sent: records with their numbers have no
-    /// user stack.
+    /// Returns to user mode that could not be waited for or sent: records with their numbers have
+    /// no user stack.
     pub user_returns_lost: u64,
     /// Starts of processes whose parent waits for their exec that found the ring full.
     pub vfork_starts_lost: u64,

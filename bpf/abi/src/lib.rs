@@ -1,11 +1,11 @@
 //! What crosses between the BPF programs and user space: the records that the programs send, the
 //! statistics that they count, the unwind tables that they read, and the unwinder itself, natively.
 //!
-//! The C side is in `bpf/abi/c`. [`layout`] mirrors it byte by byte, and a test compares every size,
-//! offset and number. [`Record`] is what other crates see: decoded and checked.
+//! The C side is in `bpf/abi/c`. [`layout`] mirrors it byte by byte, and a test compares every
+//! size, offset and number. [`Record`] is what other crates see: decoded and checked.
 //!
-//! This crate needs neither clang nor libbpf. It refuses to know what a tick means to an experiment,
-//! and where unwind rules come from.
+//! This crate needs neither clang nor libbpf. It refuses to know what a tick means to an
+//! experiment, and where unwind rules come from.
 
 pub mod layout;
 mod record;

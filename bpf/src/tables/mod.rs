@@ -1,5 +1,5 @@
-//! The unwind tables, and the mappings of processes, by which user stacks are unwound in the kernel:
-//! the only writer of the maps of `abi/c/unwind_tables.h`.
+//! The unwind tables, and the mappings of processes, by which user stacks are unwound in the
+//! kernel: the only writer of the maps of `abi/c/unwind_tables.h`.
 //!
 //! Rows are in chunks of 65,536, which are made as they are needed, with a directory of pages;
 //! mappings of all processes are in one array. Rows are tens of megabytes where compilers run, so
@@ -172,8 +172,8 @@ impl ProcessTables<'_> {
         }
     }
 
-    /// Places an unwind table; `row` returns the row of an index in `pages`. Returns nothing if there
-    /// is no room for it, or if it is empty, or if its addresses are more than 1 GiB apart.
+    /// Places an unwind table; `row` returns the row of an index in `pages`. Returns nothing if
+    /// there is no room for it, or if it is empty, or if its addresses are more than 1 GiB apart.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.
@@ -233,8 +233,8 @@ impl ProcessTables<'_> {
         }))
     }
 
-    /// Removes a table. No process may map it any more, and its [`PlacedTable`] is not read any more:
-    /// other tables get its place.
+    /// Removes a table. No process may map it any more, and its [`PlacedTable`] is not read any
+    /// more: other tables get its place.
     pub fn remove(&mut self, table: TableId) {
         if let Some(place) = self.tables.placed.remove(&table) {
             let retired = &mut self.tables.retired[0];
@@ -266,11 +266,11 @@ impl ProcessTables<'_> {
         Ok(Some((number, range)))
     }
 
-    /// Publishes the code that is mapped in a process, by rising start, since it called exec for the
-    /// `execution`th time ([`bpf_abi::UserReturn::execution`]); if that is not known, it is what the
-    /// process executes at the next [`Programs::track_threads`](crate::Programs::track_threads).
-    /// Returns the version that stacks unwound by these mappings have, or nothing if there is no
-    /// room.
+    /// Publishes the code that is mapped in a process, by rising start, since it called exec for
+    /// the `execution`th time ([`bpf_abi::UserReturn::execution`]); if that is not known, it is
+    /// what the process executes at the next
+    /// [`Programs::track_threads`](crate::Programs::track_threads). Returns the version that stacks
+    /// unwound by these mappings have, or nothing if there is no room.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Numbers from 0 on, of which ranges are allocated and freed: the first that fits.
+/// Numbers from 0 on. An allocation is the first unused range that is large enough.
 #[derive(Debug)]
 pub(super) struct Ranges {
     size: u32,

@@ -91,18 +91,18 @@ impl Account {
         unsafe { native_switch_in(self, now, run_delay, run_time) }
     }
 
-    /// As `switch_out` of the BPF side does where the thread was not seen to come.
+    /// Does what the programs do at a switch-out when the switch-in was not seen.
     fn missed_switch_in(&mut self, arrival: u64, run_delay: u64) -> Option<OffCpu> {
         // SAFETY: as in `track`.
         (self.state != ON_CPU).then(|| unsafe { native_missed_switch_in(self, arrival, run_delay) })
     }
 
-    /// Of a thread that is running, or was not.
+    /// Closes the account of a thread that exists on.
     fn close(&mut self, now: u64, run_delay: u64) -> OffCpu {
-        self.end(now, run_delay, u64::MAX)
+        self.exit(now, run_delay, u64::MAX)
     }
 
-    fn end(&mut self, now: u64, run_delay: u64, run_time: u64) -> OffCpu {
+    fn exit(&mut self, now: u64, run_delay: u64, run_time: u64) -> OffCpu {
         // SAFETY: as in `track`.
         unsafe { native_close(self, now, run_delay, run_time) }
     }
@@ -122,8 +122,8 @@ fn state(letter: u8) -> (u32, u32) {
     }
 }
 
-/// Plays a drawing and gives the account, closed, and the off_cpu. Events that fall under a `-` of
-/// `seen` reach nobody.
+/// Plays a drawing and returns the account, closed, and the off-CPU intervals. Events under a `-`
+/// of `seen` are not seen.
 fn play_seen(drawing: &str, seen: &str) -> (Account, Vec<OffCpu>) {
     let letters = drawing.as_bytes();
     let mut account = Account::track(0, state(letters[0]), 0);
@@ -196,11 +196,11 @@ fn each_state_gets_its_time() {
     conserves("UUUUSSSSWW");
 }
 
-/// The scheduler's sum tells: a hypervisor may have given the CPU to others.
+/// The scheduler's sum counts: a hypervisor may have preempted the CPU.
 #[test]
-fn who_ends_was_on_a_cpu_as_long_as_the_scheduler_says() {
+fn a_thread_that_exits_was_on_a_cpu_as_long_as_the_scheduler_says() {
     let mut account = Account::track(0, state(b'U'), 0);
-    account.end(100, 0, 70);
+    account.exit(100, 0, 70);
     assert_eq!(
         (account.ns[ON_CPU as usize], account.ns[WAIT as usize]),
         (70, 30)
@@ -210,7 +210,7 @@ fn who_ends_was_on_a_cpu_as_long_as_the_scheduler_says() {
 }
 
 #[test]
-fn what_more_is_known_of_a_time_is_summed_beside_its_state() {
+fn details_are_summed_beside_their_state() {
     conserves("UUIIIIWWUUPPPUUSSSWWWUUTTTTUU");
     // A wake-up ends the wait for the disk: what follows is a wait for a CPU, and none of a
     // preemption.
@@ -230,7 +230,7 @@ fn an_account_that_was_closed_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn an_account_read_while_it_changes_is_seen_to_be_torn() {
+fn an_account_copied_while_it_changes_does_not_conserve_time() {
     let mut account = Account::track(0, state(b'U'), 0);
     account.switch_out(5, state(b'S'), 0, 5);
     assert!(account.conserves_time());
@@ -239,15 +239,15 @@ fn an_account_read_while_it_changes_is_seen_to_be_torn() {
 }
 
 #[test]
-fn an_arrival_that_nobody_saw_is_made_good_at_the_next_leave() {
-    let (seen, told) = play("UUSSSSWWUUUSSSSUU");
-    let (hidden, made_up) = play_seen("UUSSSSWWUUUSSSSUU", "        -        ");
+fn a_missed_switch_in_is_accounted_for_at_the_next_switch_out() {
+    let (seen, expected) = play("UUSSSSWWUUUSSSSUU");
+    let (hidden, found) = play_seen("UUSSSSWWUUUSSSSUU", "        -        ");
     assert_eq!(seen.ns, hidden.ns);
-    assert_eq!(told, made_up);
+    assert_eq!(found, expected);
 }
 
 #[test]
-fn a_leave_that_nobody_saw_is_made_good_as_sleep() {
+fn a_missed_switch_out_counts_as_sleep() {
     let (account, _) = play_seen("UULLLLWWUUU", "  -        ");
     assert_eq!(account.ns[ON_CPU as usize], 5);
     assert_eq!(account.ns[SLEEP as usize], 4);
@@ -255,7 +255,7 @@ fn a_leave_that_nobody_saw_is_made_good_as_sleep() {
 }
 
 #[test]
-fn what_the_cpu_did_after_the_thread_is_not_the_threads() {
+fn time_on_the_cpu_after_the_threads_work_is_not_the_threads() {
     let mut account = Account::track(100, state(b'U'), 0);
     account.switch_out(150, state(b'S'), 0, 40);
     let off_cpu = account.switch_in(200, 0, 40);
@@ -265,7 +265,7 @@ fn what_the_cpu_did_after_the_thread_is_not_the_threads() {
 }
 
 #[test]
-fn an_absence_is_split_at_the_wake_up() {
+fn an_off_cpu_interval_is_split_at_the_wake_up() {
     let (_, off_cpu) = play("UUSSSSWWUU");
     assert_eq!(
         off_cpu,
@@ -291,7 +291,7 @@ fn an_absence_is_split_at_the_wake_up() {
 }
 
 #[test]
-fn clocks_that_differ_by_a_hair_make_no_negative_time() {
+fn clocks_that_differ_a_little_make_no_negative_time() {
     let mut account = Account::track(1000, state(b'U'), 0);
     account.switch_out(1010, state(b'S'), 0, 10);
     let off_cpu = account.switch_in(1008, 0, 10);
@@ -303,7 +303,7 @@ fn clocks_that_differ_by_a_hair_make_no_negative_time() {
 }
 
 proptest! {
-    /// Any life conserves.
+    /// Any sequence of states conserves time.
     #[test]
     fn any_drawing_conserves(
         spans in proptest::collection::vec((0_u8..3, 1_usize..9, 0_usize..4, 1_usize..9), 1..60)
@@ -319,7 +319,7 @@ proptest! {
         conserves(&drawing);
     }
 
-    /// Whatever times and sums a scheduler gives, the states sum up to the time watched.
+    /// Whatever times and sums a scheduler has, the states add up to the tracked time.
     #[test]
     fn any_events_conserve(
         events in proptest::collection::vec((0_u64..1000, 0_u64..2000, 3_u32..10, 10_u32..16), 1..100)
@@ -335,7 +335,7 @@ proptest! {
                 }
                 false => { account.switch_in(now, delay, delay); }
             }
-            // Now and then an event that nobody saw.
+            // Now and then an event that is not seen.
             if step % 7 != 0 {
                 on_cpu = !on_cpu;
             }
@@ -343,7 +343,7 @@ proptest! {
         prop_assert!(account.conserves_time());
         account.close(now, 0);
         prop_assert_eq!(account.ns[..10].iter().sum::<u64>(), account.tracked_ns);
-        // What is known more of a time is part of it.
+        // The time of a detail is part of its state.
         let [wait, preempted, throttled] = [WAIT, PREEMPTED, THROTTLED].map(|slot| account.ns[slot as usize]);
         prop_assert!(preempted + throttled <= account.tracked_ns - account.ns[ON_CPU as usize]);
         prop_assert!(wait <= account.tracked_ns);

@@ -22,13 +22,13 @@ pub enum RecordError {
         /// How many there are.
         bytes: usize,
     },
-    /// The kind is none.
+    /// An unknown kind.
     #[error("{0} is not the kind of a record")]
     Kind(u8),
-    /// The state is none.
+    /// An unknown microstate.
     #[error("{0} is not a microstate")]
     State(u8),
-    /// The reason why a stack ends is none.
+    /// An unknown reason why a stack ends.
     #[error("{0} is not a reason why a stack ends")]
     End(u8),
     /// A record of this kind has fewer frames.

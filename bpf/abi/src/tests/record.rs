@@ -66,7 +66,7 @@ fn a_kernel_tick_decodes() {
 }
 
 #[test]
-fn an_absence_decodes() {
+fn an_off_cpu_interval_decodes() {
     let bytes = record([3, 6, 10, 4], 0, &[]);
     let Record::OffCpu(off_cpu) = alone(&bytes).unwrap() else {
         panic!("not an off-CPU record");

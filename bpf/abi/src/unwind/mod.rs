@@ -1,8 +1,8 @@
 //! The unwinder of `c/unwind.h`, in user space: for stacks that were copied, and for its own tests.
 //!
-//! The BPF programs and this module compile the same C, so that a stack has the same frames wherever
-//! it is unwound. The caller of [`unwind`] provides what differs: how rules are found, and how the
-//! stack is read.
+//! The BPF programs and this module compile the same C, so that a stack has the same frames
+//! wherever it is unwound. The caller of [`unwind`] provides what differs: how rules are found, and
+//! how the stack is read.
 //!
 //! It refuses to know where rules come from (`user-collector` makes them from ELF files) and to
 //! repair a stack: the stack ends where the C says so, with the reason.

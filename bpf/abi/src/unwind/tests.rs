@@ -173,7 +173,7 @@ fn by_the_frame_pointer_which_each_frame_restores() {
         .ends(&[0x123, 0x244, 0xe00], UnwindEnd::Complete);
 }
 
-/// As a copy is unwound of which the kernel has left the first frames.
+/// As a stack copy is unwound whose first frames were unwound in the kernel.
 #[test]
 fn from_a_frame_in_the_middle() {
     let mut drawing = Drawing::new()
@@ -277,7 +277,7 @@ fn a_return_address_in_a_register() {
         .rule(0x200, Drawn::register(SP, 8))
         .word(0x7000, 0xe01);
     drawing.ends(&[0x123, 0x244, 0xe00], UnwindEnd::Complete);
-    // Further out nobody knows what was in it.
+    // In a caller the register is not known.
     drawing
         .rule(0x200, vfork)
         .ends(&[0x123, 0x244], UnwindEnd::Unsupported);
@@ -326,7 +326,7 @@ fn what_can_not_be_read() {
     Drawing::new()
         .rule(0x100, Drawn::deref(SP, 8, 0))
         .ends(&[0x123], UnwindEnd::Unreadable);
-    // A frame pointer is missed only by whoever needs it.
+    // A frame pointer that is not needed may be unreadable.
     let drawing = Drawing::new()
         .rule(0x100, Drawn::register(SP, 16).fp_at(CFA, -16))
         .word(0x7008, 0x245);
@@ -354,8 +354,8 @@ fn a_lost_frame_pointer_that_is_needed() {
     }
 }
 
-/// gcc's prologue that realigns begins by r10, which nobody saves; r12 is saved by whoever
-/// changes it.
+/// gcc's prologue that realigns uses r10, which functions do not save; r12 is saved by a function
+/// that changes it.
 #[test]
 fn other_registers_are_the_innermost_frames() {
     let drawing = |register| {
@@ -389,7 +389,7 @@ fn no_more_frames_than_asked_for() {
 }
 
 #[test]
-fn guesses_follow_frame_pointers() {
+fn frame_pointers_are_followed() {
     let drawing = Drawing::new()
         .function(0x100, UnwindBy::FramePointer)
         .register(FP, 0x7040)
@@ -488,14 +488,14 @@ fn where_the_frame_pointer_is_not_yet_its_own() {
 }
 
 #[test]
-fn guesses_want_a_frame_pointer() {
-    let guess = || Drawing::new().function(0x100, UnwindBy::FramePointer);
+fn code_without_rules_needs_a_frame_pointer() {
+    let code = || Drawing::new().function(0x100, UnwindBy::FramePointer);
     for fp in [0x6ff8, 0x7001] {
-        guess()
+        code()
             .register(FP, fp)
             .ends(&[0x123], UnwindEnd::NotAscending);
     }
-    guess()
+    code()
         .register(FP, 0x7040)
         .ends(&[0x123], UnwindEnd::Unreadable);
     // Lost, it was perhaps 0 once.
@@ -508,7 +508,7 @@ fn guesses_want_a_frame_pointer() {
     assert!(!sure.via_frame_pointer);
 }
 
-fn found() -> impl Strategy<Value = UnwindBy> {
+fn unwind_by() -> impl Strategy<Value = UnwindBy> {
     // Most bytes of a rule have few meanings.
     let rule = (any::<[u8; 16]>(), 0..7_u8, 0..17_u8, 0..4_u8, 0..4_u8).prop_map(
         |(mut bytes, cfa, register, fp, ra)| {
@@ -526,10 +526,11 @@ fn found() -> impl Strategy<Value = UnwindBy> {
 }
 
 proptest! {
-    /// Whatever rules, registers and memory say, it ends; and no sooner than it says so.
+    /// Whatever rules, registers and memory hold, it ends; and at the depth limit only when it says
+    /// so.
     #[test]
     fn anything_ends(
-        rules in proptest::collection::vec(found(), 1..8),
+        rules in proptest::collection::vec(unwind_by(), 1..8),
         words in proptest::collection::vec(proptest::option::weighted(0.9, any::<u64>()), 1..8),
         pc in any::<u64>(),
         general in any::<[u64; 16]>(),
