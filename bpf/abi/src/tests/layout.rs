@@ -29,10 +29,11 @@ fn c_side() -> BTreeMap<String, u64> {
     // SAFETY: a constant of `c/native.c`.
     let count = unsafe { COUNT };
     let first = (&raw const ENTRIES).cast::<Entry>();
-    (0..count as usize)
-        .map(|index| {
-            // SAFETY: the table has that many entries.
-            let entry = unsafe { &*first.add(index) };
+    // SAFETY: the table is constant and has that many entries.
+    let entries = unsafe { std::slice::from_raw_parts(first, count as usize) };
+    entries
+        .iter()
+        .map(|entry| {
             // SAFETY: the name is a string literal.
             let name = unsafe { CStr::from_ptr(entry.name) };
             (name.to_str().unwrap().to_owned(), entry.value)
