@@ -1,55 +1,89 @@
-//! Compiles the BPF programs with clang and makes their skeletons, into `OUT_DIR`; and the pure C
-//! headers natively, for the tests.
+//! Compiles the BPF programs with clang, one object for each subject, links them into one, and
+//! makes its skeleton; and compiles the pure C headers natively, for the tests. All into `OUT_DIR`.
 
 use std::env;
+use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use libbpf_cargo::SkeletonBuilder;
+use libbpf_rs::Linker;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // The directory, not each file: a new header must count too.
+/// The files `c/*.bpf.c`, in the order in which they are linked: `maps` comes first, which says
+/// why.
+const SUBJECTS: [&str; 7] = [
+    "maps",
+    "clock",
+    "sched",
+    "user_return",
+    "overflow",
+    "task_iter",
+    "vfork",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // The directories, not each file: a new header must count too.
     println!("cargo::rerun-if-changed=c");
+    println!("cargo::rerun-if-changed=abi/c");
     println!("cargo::rerun-if-env-changed=CLANG");
 
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    let arch = match env::var("CARGO_CFG_TARGET_ARCH")?.as_str() {
-        "x86_64" => "x86",
-        "aarch64" => "arm64",
-        other => return Err(format!("kcollect knows x86_64 and aarch64, not {other}").into()),
-    };
-    let libbpf_headers = env::var("DEP_BPF_INCLUDE")?;
-    let here = env::var("CARGO_MANIFEST_DIR")?;
-    let mut skeleton = SkeletonBuilder::new();
-    if let Some(clang) = env::var_os("CLANG") {
-        skeleton.clang(clang);
-    }
-    skeleton
-        .source("c/collector.bpf.c")
-        .clang_args([
-            &format!("-D__TARGET_ARCH_{arch}"),
-            // Named, because compilers differ in their default; every kernel since 5.1 has v3.
-            "-mcpu=v3",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-Ic",
-            &format!("-I{libbpf_headers}"),
-            // BTF names the source of each line: without the directory that it was built in.
-            &format!("-ffile-prefix-map={here}=bpf"),
-            &format!("-ffile-prefix-map={libbpf_headers}=libbpf"),
-        ])
-        .build_and_generate(out.join("collector.skel.rs"))
-        .map_err(|error| {
-            format!("{error:#}\nclang is needed to build the BPF programs (package clang)")
-        })?;
+    let objects = SUBJECTS
+        .iter()
+        .map(|subject| compile(subject, &out))
+        .collect::<Result<Vec<_>, _>>()?;
+    // The kernel shows the first eight letters of this name, in those of the maps of variables.
+    let linked = out.join("kcollect.o");
+    link(&objects, &linked).map_err(|error| format!("cannot link the BPF programs: {error:#}"))?;
+    SkeletonBuilder::new()
+        .obj(linked)
+        .generate(out.join("kcollect.skel.rs"))?;
 
-    native(Path::new("c/native.c"));
+    cc::Build::new()
+        .file("c/native.c")
+        .include("abi/c")
+        .flags(["-Wall", "-Wextra", "-Werror"])
+        .compile("kcollect_native");
     Ok(())
 }
 
-fn native(source: &Path) {
-    cc::Build::new()
-        .file(source)
-        .flags(["-Wall", "-Wextra", "-Werror"])
-        .compile("kcollect_native");
+fn compile(subject: &str, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let arch = match env::var("CARGO_CFG_TARGET_ARCH")?.as_str() {
+        "x86_64" => "x86",
+        "aarch64" => "arm64",
+        other => return Err(format!("kcollect runs on x86_64 and aarch64, not on {other}").into()),
+    };
+    let libbpf_headers = env::var("DEP_BPF_INCLUDE")?;
+    let here = env::var("CARGO_MANIFEST_DIR")?;
+    let source = format!("c/{subject}.bpf.c");
+    let object = out.join(format!("{subject}.bpf.o"));
+    let clang = env::var_os("CLANG").unwrap_or_else(|| "clang".into());
+    // Not by `SkeletonBuilder::build`, which links each object by itself: it would define the maps
+    // that are only declared in it.
+    let status = Command::new(clang)
+        .args(["-g", "-O2", "-target", "bpf", "-fno-stack-protector"])
+        // Named, because compilers differ in their default; every kernel since 5.1 has v3.
+        .arg("-mcpu=v3")
+        .args(["-Wall", "-Wextra", "-Werror", "-Ic", "-Iabi/c"])
+        .arg(format!("-D__TARGET_ARCH_{arch}"))
+        .arg(format!("-I{libbpf_headers}"))
+        // BTF has the source of each line: without the directory that it was built in.
+        .arg(format!("-ffile-prefix-map={here}=bpf"))
+        .arg(format!("-ffile-prefix-map={libbpf_headers}=libbpf"))
+        .args(["-c", &source, "-o"])
+        .arg(&object)
+        .status()
+        .map_err(|error| format!("clang builds the BPF programs (package clang): {error}"))?;
+    if !status.success() {
+        return Err(format!("clang refuses {source}").into());
+    }
+    Ok(object)
+}
+
+fn link(objects: &[PathBuf], linked: &Path) -> libbpf_rs::Result<()> {
+    let mut linker = Linker::new(linked)?;
+    objects
+        .iter()
+        .try_for_each(|object| linker.add_file(object))?;
+    linker.link()
 }

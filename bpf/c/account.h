@@ -1,206 +1,182 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The account of one thread: which state it is in, since when, and for how long it has been in
- * each. Pure: time comes in as an argument, so this compiles natively and is tested there
- * (bpf/src/account.rs).
+ * The account of one thread: its state, since when, and the time that it has spent in each state.
+ * Pure: time is an argument, so this also compiles natively and is tested there
+ * (bpf/src/tests/account.rs).
  *
- * A thread is on a CPU or off it. Off it, it is blocked for a reason that was known when it left,
- * and then, from its wake-up on, waits for a CPU; one that was preempted waits from the beginning.
- * The wake-up needs no hook: the scheduler itself sums up how long the thread has waited
- * (run_delay), so at its return the growth of that sum is the wait and the rest is the block.
+ * A thread is on a CPU or off it. Off it, the thread is blocked for a reason that was known when it
+ * left, and then, from its wake-up on, waits for a CPU. A preempted thread waits from the
+ * beginning. The wake-up needs no hook: the scheduler adds up how long the thread has waited
+ * (run_delay), so when the thread is on a CPU again the growth of that sum is the wait and the rest
+ * is the blocked time.
  *
- * Every interval is closed by the event that ends it and none is dropped: the times of a thread sum
- * up to the time that it was watched.
+ * Every interval is closed by the event that ends it and none is dropped: the times of a thread add
+ * up to the time for which it was tracked.
  */
 #ifndef KCOLLECT_ACCOUNT_H
 #define KCOLLECT_ACCOUNT_H
 
-/* The states of a thread, as numbered in the experiment. The three of a thread on a CPU are told
- * apart by ticks; here they are one time, under STATE_USER. */
-enum state {
-	STATE_USER = 0,
-	STATE_SYSTEM = 1,
-	STATE_TRAP = 2,
-	STATE_TEXT_FAULT = 3,
-	STATE_DATA_FAULT = 4,
-	STATE_KERNEL_FAULT = 5,
-	STATE_USER_LOCK = 6,
-	STATE_SLEEP = 7,
-	STATE_WAIT_CPU = 8,
-	STATE_STOPPED = 9,
-	STATES = 10,
-};
+#include "records.h"
 
 #define STATE_ON_CPU STATE_USER
 
-/* What more is known of some of that time: sums of their own, beside those of the states and
- * numbered after them. */
-enum detail {
-	DETAIL_BLOCK_IO = 10, /* of the time blocked, in whatever state: the scheduler knows it as a
-				 wait for block I/O */
-	DETAIL_PREEMPTED =
-		11, /* of WAIT_CPU: the CPU was taken away; the rest is from a wake-up on */
-	DETAIL_THROTTLED = 12, /* of WAIT_CPU: taken away because a cgroup's quota was used up */
-	DETAIL_NONE = 15,      /* a sum that nobody reads */
-	TIMES = 13,
-};
+/* A power of two, so that a mask is enough for the verifier to know the range of an index. */
+#define TIME_SLOTS	 16
+#define TIME_SLOT(state) ((state) & (TIME_SLOTS - 1))
 
-/* Room for a power of two, so that the verifier needs no more than a mask to see an index within
- * it. */
-#define STATE_SLOTS	  16
-#define STATE_SLOT(state) ((state) & (STATE_SLOTS - 1))
-
-/* In the order of use: a change of thread touches the first two cache lines. */
+/* In the order of use: a context switch touches the first two cache lines. */
 struct account {
-	__u64 since;	 /* when the open interval began, ns of the scheduler's clock */
-	__u64 run_delay; /* the scheduler's sum of waits at that time, ns */
-	__u64 run_time;	 /* the scheduler's sum of times on a CPU at the last return, ns */
-	__u32 state;	 /* of the open interval: enum state */
-	__u32 detail;	 /* of the same: enum detail */
-	__u32 watched;	 /* enum watched */
+	__u64 since_ns;	    /* when the open interval began, scheduler's clock */
+	__u64 run_delay_ns; /* the scheduler's sum of waits at that time */
+	__u64 run_time_ns;  /* the scheduler's sum of times on a CPU at the last switch-in */
+	__u32 state;	    /* of the open interval: enum state */
+	__u32 detail;	    /* of the open interval: enum detail */
+	__u32 tracking;	    /* enum tracking */
 	__u32 zero;
-	__u64 ns[STATE_SLOTS]; /* by enum state, and by enum detail */
-	__u64 entered;	       /* when watching began */
-	__u64 lived;	       /* sum of earlier times of watching, ns */
+	__u64 ns[TIME_SLOTS]; /* by enum state, and by enum detail */
+	__u64 begun_ns;	      /* when tracking began */
+	__u64 tracked_ns;     /* sum of earlier times of tracking */
 };
 
-/* Who enters or closes an account that others may want to change at that moment claims it first. */
-enum watched {
-	WATCHED_NOT = 0,
-	WATCHED_CLAIMED = 1,
-	WATCHED = 2,
+/* Tracking begins and ends with a claim: two programs may try at the same time. */
+enum tracking {
+	NOT_TRACKED = 0,
+	TRACKING_CLAIMED = 1,
+	TRACKED = 2,
 };
 
-/* What a closed interval off the CPU was made of: [from, woken) in `state`, [woken, to) waiting. */
-struct absence {
-	__u64 from, woken, to;
+/* A closed off-CPU interval: [from, woken) in `state`, [woken, to) waiting for a CPU. */
+struct off_cpu {
+	__u64 from_ns, woken_ns, to_ns;
 	__u32 state;
 	__u32 detail;
 };
 
-static inline void account_open(struct account *account, __u64 now, __u32 state, __u32 detail,
-				__u64 run_delay)
+static inline void account_begin_interval(struct account *account, __u64 now, __u32 state,
+					  __u32 detail, __u64 run_delay)
 {
-	account->since = now;
+	account->since_ns = now;
 	account->state = state;
 	account->detail = detail;
-	account->run_delay = run_delay;
+	account->run_delay_ns = run_delay;
 }
 
-/* Watch a thread from `now` on, which is in `state`. Its earlier times of watching count on. */
-static inline void account_enter(struct account *account, __u64 now, __u32 state, __u32 detail,
+/* Tracks a thread from `now` on, which is in `state`. Earlier times of tracking are kept. */
+static inline void account_track(struct account *account, __u64 now, __u32 state, __u32 detail,
 				 __u64 run_delay, __u64 run_time)
 {
-	account_open(account, now, state, detail, run_delay);
-	account->run_time = run_time;
-	account->entered = now;
-	account->watched = WATCHED;
+	account_begin_interval(account, now, state, detail, run_delay);
+	account->run_time_ns = run_time;
+	account->begun_ns = now;
+	account->tracking = TRACKED;
 }
 
-/* The thread leaves its CPU, into `state`; `run_time` is the scheduler's sum of its times on one.
- * That sum is the judge: what the CPU did between the thread's end and the switch (balancing,
- * interrupts, a hypervisor's other guests) is not the thread's, and counts to the state that it
- * goes into. */
-static inline void account_leave(struct account *account, __u64 now, __u32 state, __u32 detail,
-				 __u64 run_delay, __u64 run_time)
+/* The thread leaves its CPU, into `state`; `run_time` is the scheduler's sum of its times on a CPU.
+ * That sum decides: the time between the end of the thread's work and the switch (balancing,
+ * interrupts, a hypervisor's other guests) is not the thread's and belongs to the next state. */
+static inline void account_switch_out(struct account *account, __u64 now, __u32 state, __u32 detail,
+				      __u64 run_delay, __u64 run_time)
 {
-	__u64 ran = run_time > account->run_time ? run_time - account->run_time : 0;
-	__u64 length = now > account->since ? now - account->since : 0;
+	__u64 ran = run_time > account->run_time_ns ? run_time - account->run_time_ns : 0;
+	__u64 length = now > account->since_ns ? now - account->since_ns : 0;
 
 	if (ran > length)
 		ran = length;
 	account->ns[STATE_ON_CPU] += ran;
-	account->run_time = run_time;
-	account_open(account, account->since + ran, state, detail, run_delay);
+	account->run_time_ns = run_time;
+	account_begin_interval(account, account->since_ns + ran, state, detail, run_delay);
 }
 
-/* What the open interval off the CPU is made of if it ends `now`; `run_delay` includes the wait
- * that is going on. */
-static inline struct absence account_absence(const struct account *account, __u64 now,
+/* Returns the open off-CPU interval as if it ended `now`; `run_delay` includes the present wait. */
+static inline struct off_cpu account_off_cpu(const struct account *account, __u64 now,
 					     __u64 run_delay)
 {
-	struct absence absence = {.from = account->since,
-				  .to = now,
+	struct off_cpu off_cpu = {.from_ns = account->since_ns,
+				  .to_ns = now,
 				  .state = account->state,
 				  .detail = account->detail};
 	__u64 length, waited;
 
-	/* Clocks of two CPUs may differ by a hair: an interval is never negative. */
-	if (absence.to < absence.from)
-		absence.to = absence.from;
-	length = absence.to - absence.from;
-	waited = run_delay > account->run_delay ? run_delay - account->run_delay : 0;
-	if (absence.state == STATE_WAIT_CPU || waited > length)
+	/* Clocks of two CPUs may differ a little: an interval is never negative. */
+	if (off_cpu.to_ns < off_cpu.from_ns)
+		off_cpu.to_ns = off_cpu.from_ns;
+	length = off_cpu.to_ns - off_cpu.from_ns;
+	waited = run_delay > account->run_delay_ns ? run_delay - account->run_delay_ns : 0;
+	if (off_cpu.state == STATE_WAIT_CPU || waited > length)
 		waited = length;
-	absence.woken = absence.to - waited;
-	return absence;
+	off_cpu.woken_ns = off_cpu.to_ns - waited;
+	return off_cpu;
 }
 
-/* The thread is on a CPU again; `run_time` is the scheduler's sum of its times on one.
+/* The thread is on a CPU again; `run_time` is the scheduler's sum of its times on a CPU.
  *
- * Did it never leave, as far as we saw? A kernel may keep a program from seeing an event (it does
- * so when the program is running already). Then the scheduler's own sum tells how much of the time
- * since was spent on a CPU; why it was away for the rest is not known, and it counts as sleep. */
-static inline struct absence account_return(struct account *account, __u64 now, __u64 run_delay,
-					    __u64 run_time)
+ * If no program saw the thread leave (the kernel does not run a program that is running already),
+ * the scheduler's sum is the time that it spent on a CPU since. The reason for the rest is not
+ * known, and it counts as sleep. */
+static inline struct off_cpu account_switch_in(struct account *account, __u64 now, __u64 run_delay,
+					       __u64 run_time)
 {
-	struct absence absence;
+	struct off_cpu off_cpu;
 
 	if (account->state == STATE_ON_CPU)
-		account_leave(account, now, STATE_SLEEP, DETAIL_NONE, account->run_delay, run_time);
-	absence = account_absence(account, now, run_delay);
-	account->ns[STATE_SLOT(absence.state)] += absence.woken - absence.from;
-	account->ns[STATE_WAIT_CPU] += absence.to - absence.woken;
-	account->ns[STATE_SLOT(absence.detail)] +=
-		(absence.state == STATE_WAIT_CPU ? absence.to : absence.woken) - absence.from;
-	account_open(account, absence.to, STATE_ON_CPU, DETAIL_NONE, run_delay);
-	account->run_time = run_time;
-	return absence;
+		account_switch_out(account, now, STATE_SLEEP, DETAIL_NONE, account->run_delay_ns,
+				   run_time);
+	off_cpu = account_off_cpu(account, now, run_delay);
+	account->ns[TIME_SLOT(off_cpu.state)] += off_cpu.woken_ns - off_cpu.from_ns;
+	account->ns[STATE_WAIT_CPU] += off_cpu.to_ns - off_cpu.woken_ns;
+	account->ns[TIME_SLOT(off_cpu.detail)] +=
+		(off_cpu.state == STATE_WAIT_CPU ? off_cpu.to_ns : off_cpu.woken_ns) -
+		off_cpu.from_ns;
+	account_begin_interval(account, off_cpu.to_ns, STATE_ON_CPU, DETAIL_NONE, run_delay);
+	account->run_time_ns = run_time;
+	return off_cpu;
 }
 
-/* The thread is about to leave a CPU, and as far as we saw it had never come to one: it came at
- * `arrival`, as the scheduler has it. */
-static inline struct absence account_repair(struct account *account, __u64 arrival, __u64 run_delay)
+/* The thread leaves a CPU, and no program saw it come: it came at `arrival`, according to the
+ * scheduler. */
+static inline struct off_cpu account_missed_switch_in(struct account *account, __u64 arrival,
+						      __u64 run_delay)
 {
-	return account_return(account, arrival, run_delay, account->run_time);
+	return account_switch_in(account, arrival, run_delay, account->run_time_ns);
 }
 
-/* Does the account conserve time? One that is read while it changes may not, and is to be read
- * again. */
-static inline int account_is_whole(const struct account *account)
+/* Returns whether the states add up to the tracked time. A copy that was made while the account
+ * changed may not, and has to be made again. */
+static inline int account_conserves_time(const struct account *account)
 {
 	__u64 sum = 0;
 
 	for (__u32 state = 0; state < STATES; state++)
 		sum += account->ns[state];
-	return sum == account->lived + (account->watched ? account->since - account->entered : 0);
+	return sum == account->tracked_ns +
+			      (account->tracking ? account->since_ns - account->begun_ns : 0);
 }
 
-/* What the scheduler's sum says of a thread that is running and goes on: it is behind, the clock is
- * not. */
+/* In place of the scheduler's sum of a thread that is running and goes on: the sum is behind, the
+ * clock is not. */
 #define RUN_TIME_BEHIND (~0ULL)
 
-/* Closes the open interval, whatever it is, and watches no more; `run_time` is the scheduler's sum
- * of the thread's times on a CPU. What the CPU was not the thread's in its last interval it waited
- * for. */
-static inline struct absence account_close(struct account *account, __u64 now, __u64 run_delay,
+/* Closes the open interval, whatever it is, and ends tracking; `run_time` is the scheduler's sum of
+ * the thread's times on a CPU. The part of a last interval on a CPU that this sum does not have was
+ * a wait for the CPU. */
+static inline struct off_cpu account_close(struct account *account, __u64 now, __u64 run_delay,
 					   __u64 run_time)
 {
-	struct absence none = {}, absence;
+	struct off_cpu none = {}, off_cpu;
 
 	if (account->state == STATE_ON_CPU) {
-		account_leave(account, now, STATE_WAIT_CPU, DETAIL_NONE, run_delay, run_time);
-		if (now > account->since)
-			account->ns[STATE_WAIT_CPU] += now - account->since;
-		account_open(account, now > account->since ? now : account->since, STATE_ON_CPU,
-			     DETAIL_NONE, run_delay);
-		absence = none;
+		account_switch_out(account, now, STATE_WAIT_CPU, DETAIL_NONE, run_delay, run_time);
+		if (now > account->since_ns)
+			account->ns[STATE_WAIT_CPU] += now - account->since_ns;
+		account_begin_interval(account, now > account->since_ns ? now : account->since_ns,
+				       STATE_ON_CPU, DETAIL_NONE, run_delay);
+		off_cpu = none;
 	} else {
-		absence = account_return(account, now, run_delay, account->run_time);
+		off_cpu = account_switch_in(account, now, run_delay, account->run_time_ns);
 	}
-	account->lived += account->since - account->entered;
-	account->watched = WATCHED_NOT;
-	return absence;
+	account->tracked_ns += account->since_ns - account->begun_ns;
+	account->tracking = NOT_TRACKED;
+	return off_cpu;
 }
 
 #endif

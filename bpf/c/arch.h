@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* What the BPF side knows of the processor, all of it here. */
+/* Everything that depends on the processor. */
 #ifndef KCOLLECT_ARCH_H
 #define KCOLLECT_ARCH_H
 
@@ -14,18 +14,18 @@ static __always_inline bool in_user_mode(const struct tick_regs *regs)
 	return (regs->cs & 3) == 3;
 }
 
-static __always_inline __u64 leaf(const struct tick_regs *regs)
+static __always_inline __u64 kernel_ip(const struct tick_regs *regs)
 {
 	return regs->ip;
 }
 
-/* Of registers that were saved on the way from user mode. */
+/* Returns the user address in registers that were saved on entry to the kernel. */
 static __always_inline __u64 user_ip(const struct pt_regs *regs)
 {
 	return regs->ip;
 }
 
-/* The same by DWARF number, and where the thread is. */
+/* Copies the user registers by DWARF number, and the pc. */
 static __always_inline void user_registers(const struct pt_regs *regs, __u64 *pc, __u64 *registers)
 {
 	*pc = regs->ip;
@@ -47,25 +47,26 @@ static __always_inline void user_registers(const struct pt_regs *regs, __u64 *pc
 	registers[15] = regs->r15;
 }
 
-/* A program of 32 bits, whose frames are others: its code segment is not __USER_CS. */
-static __always_inline bool is_narrow(const struct pt_regs *regs)
+/* Returns whether a program is a 32-bit one, which has other frames: its code segment is not
+ * __USER_CS. */
+static __always_inline bool is_32bit(const struct pt_regs *regs)
 {
 	return regs->cs != 0x33;
 }
 
-/* THREAD_SIZE: four pages on every x86-64 kernel but a KASAN one, whose deeper half then counts as
- * interrupt work; nobody profiles those for speed. */
+/* THREAD_SIZE: four pages on every x86-64 kernel without KASAN. With KASAN the deeper half of a
+ * stack counts as interrupt work; such kernels are not profiled for speed. */
 #define KERNEL_STACK_SIZE (16 * 1024)
 
-/* How a thread entered the kernel: its system call's number, or -1 for an exception or interrupt.
- */
-static __always_inline long system_call(const struct pt_regs *regs)
+/* Returns the number of the system call by which a thread entered the kernel; -1 after an exception
+ * or interrupt. */
+static __always_inline long system_call_number(const struct pt_regs *regs)
 {
 	return (long)regs->orig_ax;
 }
 
-/* All that wait on a futex: futex, futex_waitv, futex_wake, futex_wait, futex_requeue; and of a
- * 32-bit program futex, futex_time64 and the same new ones. */
+/* Returns whether a system call is one of futexes: futex, futex_waitv, futex_wake, futex_wait,
+ * futex_requeue; and in a 32-bit program futex, futex_time64 and the same new ones. */
 static __always_inline bool is_futex(struct task_struct *task, long call)
 {
 	const __u32 TS_COMPAT = 2;
@@ -75,8 +76,8 @@ static __always_inline bool is_futex(struct task_struct *task, long call)
 	return task->thread_info.status & TS_COMPAT ? call == 240 || call == 422 : call == 202;
 }
 
-/* Was it the fetch of an instruction that faulted? Bit 4 of the error code says so where the CPU
- * knows non-executable pages. */
+/* Returns whether the fetch of an instruction faulted. Bit 4 of the error code says so on CPUs with
+ * non-executable pages. */
 static __always_inline bool is_text_fault(__u64 address, const struct pt_regs *regs, __u64 error)
 {
 	return error & (1 << 4) || address == regs->ip;
@@ -90,7 +91,7 @@ static __always_inline bool in_user_mode(const struct tick_regs *regs)
 	return (regs->pstate & 0xf) == 0;
 }
 
-static __always_inline __u64 leaf(const struct tick_regs *regs)
+static __always_inline __u64 kernel_ip(const struct tick_regs *regs)
 {
 	return regs->pc;
 }
@@ -102,7 +103,7 @@ static __always_inline __u64 user_ip(const struct pt_regs *regs)
 
 #define KERNEL_STACK_SIZE (16 * 1024)
 
-static __always_inline long system_call(const struct pt_regs *regs)
+static __always_inline long system_call_number(const struct pt_regs *regs)
 {
 	return regs->syscallno;
 }
@@ -120,5 +121,13 @@ static __always_inline bool is_text_fault(__u64 address, const struct pt_regs *r
 }
 
 #endif
+
+/* Returns whether the CPU works for an interrupt, on top of the thread. Interrupts and softirqs run
+ * on stacks of their own, so the stack pointer is outside of the thread's stack. */
+static __always_inline bool on_borrowed_stack(struct task_struct *task,
+					      const struct tick_regs *regs)
+{
+	return regs->sp - (unsigned long)task->stack >= KERNEL_STACK_SIZE;
+}
 
 #endif

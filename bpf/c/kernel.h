@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The few kernel types that the programs touch, by hand, with CO-RE.
+ * The few kernel types that the programs use, by hand, with CO-RE.
  *
  * Not vmlinux.h: a dump is 130,000 lines of one kernel's choices, its names collide with ours, and
  * the object grows forty-fold. A type here names only the fields that are read; libbpf finds their
@@ -25,7 +25,7 @@ typedef _Bool bool;
 #define true 1
 #define false 0
 
-/* Numbers of the BPF system call's interface (include/uapi/linux/bpf.h): fixed for ever. */
+/* Numbers of the BPF system call's interface (include/uapi/linux/bpf.h), which never change. */
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
@@ -63,7 +63,7 @@ struct tick_regs {
 	unsigned long regs[31], sp, pc, pstate;
 };
 #else
-#error "kcollect knows the registers of x86-64 and aarch64 only"
+#error "kcollect runs on x86-64 and aarch64"
 #endif
 
 struct bpf_perf_event_data {
@@ -157,7 +157,7 @@ struct perf_event {
 	struct hw_perf_event hw;
 };
 
-/* What bpf_perf_event_data stands for. */
+/* What the kernel has in place of bpf_perf_event_data. */
 struct bpf_perf_event_data_kern {
 	struct perf_event *event;
 };
@@ -186,18 +186,19 @@ struct bpf_iter__task {
 
 #pragma clang attribute pop
 
-/* Opaque; kernels that know it recognise it in a map's value by this name. */
+/* Opaque; kernels that have it recognise it in a map's value by this name. */
 struct bpf_task_work {
 	__u64 opaque;
 } __attribute__((aligned(8)));
 
-/* Complete, or libbpf takes the function below for another one than the kernel's. */
+/* Complete: with an incomplete type, libbpf finds that the function below differs from the
+ * kernel's. */
 struct bpf_map {
 	__u32 id;
 };
 
-/* Calls back in a thread, on its way back to user mode. Linux 6.18 and newer; a program may ask by
- * bpf_ksym_exists. */
+/* Calls back in a thread when it returns to user mode. Linux 6.18 and newer; bpf_ksym_exists tests
+ * for it. */
 extern int
 bpf_task_work_schedule_resume_impl(struct task_struct *task, struct bpf_task_work *work, void *map,
 				   int (*callback)(struct bpf_map *map, void *key, void *value),

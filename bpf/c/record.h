@@ -1,69 +1,91 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* How a record is put together, whatever it tells. */
+/* How the programs put records together, whatever their kind. */
 #ifndef KCOLLECT_RECORD_H
 #define KCOLLECT_RECORD_H
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
-#include "maps.h"
+#include "ring.h"
 
 #define PF_EXITING 0x00000004
 #define PF_KTHREAD 0x00200000
 
-/* kernel.perf_event_max_stack, MAX_FRAMES at the most. */
-const volatile __u32 max_frames;
+/* kernel.perf_event_max_stack, at most MAX_KERNEL_FRAMES. */
+extern const volatile __u32 max_kernel_frames;
 
-/* Are there counters that overflow? These may do so in the middle of another program: in an
- * interrupt that nothing holds back, or by what that program itself makes the kernel do. Set by
- * load.rs. */
-const volatile bool counting;
+/* Counters overflow in this recording. An overflow may interrupt another program: in an interrupt
+ * that is never masked, or because of what that program itself makes the kernel do. */
+extern const volatile bool counters_overflow;
 
-static __always_inline void set_busy(struct cpu_books *book, __u64 busy)
+/* A power of two above any record's length, so that a length can be masked: older verifiers lose a
+ * comparison that the compiler made on a copy. */
+#define SCRATCH_BYTES	       2048
+#define SCRATCH_LENGTH(length) ((length) & (SCRATCH_BYTES - 1))
+
+struct tick_scratch {
+	struct record_header record;
+	__u64 stack[MAX_KERNEL_FRAMES];
+	__u64 spare[(SCRATCH_BYTES - sizeof(struct record_header)) / sizeof(__u64) -
+		    MAX_KERNEL_FRAMES];
+};
+
+/* Programs that run with interrupts off put a record together here, because its length is known
+ * only when the stack is. */
+struct scratch_array {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tick_scratch);
+};
+
+extern struct scratch_array kc_scratch SEC(".maps");
+
+static __always_inline void set_busy(struct cpu_stats *stats, __u64 busy)
 {
-	if (counting)
-		*(volatile __u64 *)&book->busy = busy;
+	if (counters_overflow)
+		*(volatile __u64 *)&stats->busy = busy;
 }
 
-static __always_inline void describe(struct record *record, struct task_struct *task, __u64 time,
-				     __u32 cpu, __u8 kind, __u32 ticks)
+static __always_inline void describe(struct record_header *record, struct task_struct *task,
+				     __u64 time, __u32 cpu, __u8 kind, __u32 ticks)
 {
-	*record = (struct record){
-		.time = time,
+	*record = (struct record_header){
+		.time_ns = time,
 		.cpu = cpu,
 		.pid = task->tgid,
 		.tid = task->pid,
 		.ticks = ticks,
 		.kind = kind,
-		.flags = (task->flags & PF_KTHREAD ? OF_KERNEL : 0) |
-			 (task->flags & PF_EXITING ? EXITING : 0),
+		.flags = (task->flags & PF_KTHREAD ? FLAG_KERNEL_THREAD : 0) |
+			 (task->flags & PF_EXITING ? FLAG_EXITING : 0),
 	};
 	bpf_probe_read_kernel(record->name, sizeof(record->name), task->comm);
 }
 
-/* A stack of `got` bytes lies behind the record, or none where that is negative. Gives the size of
- * both. */
-static __always_inline __u64 add_stack(struct record *record, long got)
+/* Notes that a stack of `got` bytes follows the header, or none if that is negative. Returns the
+ * size of both. */
+static __always_inline __u64 add_stack(struct record_header *record, long got)
 {
 	if (got < (long)sizeof(__u64)) {
-		record->flags |= TICK_NO_STACK;
+		record->flags |= FLAG_NO_STACK;
 		return sizeof(*record);
 	}
-	if (got >= (long)(max_frames * sizeof(__u64)))
-		record->flags |= TICK_TRUNCATED;
+	if (got >= (long)(max_kernel_frames * sizeof(__u64)))
+		record->flags |= FLAG_TRUNCATED;
 	record->frames = got / sizeof(__u64);
 	return sizeof(*record) + got;
 }
 
 /* Sends a tick with its stack, or counts it as lost. */
-static __always_inline void send_tick(struct cpu_books *book, struct scratch *out, __u64 size)
+static __always_inline void send_tick(struct cpu_stats *stats, struct tick_scratch *out, __u64 size)
 {
-	if (out->record.flags & TICK_TRUNCATED)
-		book->truncated++;
-	if (out->record.flags & TICK_NO_STACK)
-		book->no_stack++;
+	if (out->record.flags & FLAG_TRUNCATED)
+		stats->truncated++;
+	if (out->record.flags & FLAG_NO_STACK)
+		stats->no_stack++;
 	if (!send(out->record.cpu, out, SCRATCH_LENGTH(size))) {
-		book->lost += out->record.ticks;
-		book->lost_records++;
+		stats->lost += out->record.ticks;
+		stats->lost_records++;
 	}
 }
 

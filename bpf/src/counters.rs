@@ -1,10 +1,10 @@
-//! Counters that overflow: attaches the programs of `c/overflow.h` to perf events, and knows what
-//! they were not called for.
+//! Counters that overflow: attaches the programs of `c/overflow.bpf.c` to perf events, and reads
+//! how many events there were.
 //!
-//! A counter is a number below [`MOST_COUNTERS`] and has an event on each CPU, or, if it is a
+//! A counter is a number below [`MAX_COUNTERS`] and has an event on each CPU, or, if it is a
 //! tracepoint, one event for all of them, because the kernel runs its program wherever it is hit.
-//! Events count only while data are taken; what they have counted in the end is held against what
-//! was told of it.
+//! Events count only while data are taken; their final counts are compared with what the records
+//! stand for.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,23 +13,22 @@ use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
 
 use libbpf_rs::{Link, MapCore as _, MapFlags, PerfEventOpts};
 use perf_event_open_sys::ioctls::{DISABLE, ENABLE, RESET};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::Error;
-use crate::load::{TickCollector, step};
-use crate::wire::word;
+use bpf_abi::CounterStats;
 
-/// As many counters as there can be; as in `c/overflow.h`.
-pub const MOST_COUNTERS: usize = 16;
+use crate::error::step;
+use crate::{Error, Programs};
 
-/// Bytes of `struct counted`.
-const COUNTED: usize = 32;
+/// The most counters that can overflow; as in `c/overflow.bpf.c`.
+pub const MAX_COUNTERS: usize = 16;
 
-/// A counter's events.
+/// The perf events of all counters.
 #[derive(Debug, Default)]
 pub(crate) struct Attached {
-    /// By counter and CPU; a tracepoint is with the first CPU.
+    /// By counter and CPU; a tracepoint has the first CPU.
     events: BTreeMap<(u32, u32), Event>,
-    /// What events had counted that are closed.
+    /// The counts of events that are closed, by counter.
     closed: BTreeMap<u32, Reading>,
 }
 
@@ -41,39 +40,48 @@ struct Event {
     tracepoint: bool,
 }
 
-/// What an event has counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a read of an event returns (`PERF_FORMAT_TOTAL_TIME_ENABLED`, `…_RUNNING`).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
 struct Reading {
     events: u64,
     enabled_ns: u64,
     running_ns: u64,
 }
 
-/// What became of a counter's events, of all CPUs together.
+/// A counter's events by what became of them, of all CPUs together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
-    /// All that there were while data were taken. Where the counter shared the hardware with
-    /// others, those of the time in which it had it.
+pub struct OverflowCounts {
+    /// All events while data were taken. Where the counter shared the hardware with others, those
+    /// of the time in which it was scheduled.
     pub events: u64,
-    /// Those that records stand for.
+    /// Events that records stand for.
     pub recorded: u64,
-    /// Those of records that found no room in the ring.
+    /// Events of records that found the ring full.
     pub lost: u64,
-    /// For how long it was to count, nanoseconds, of all CPUs together.
+    /// For how long it was enabled, of all CPUs together.
     pub enabled_ns: u64,
-    /// For how long it did: less where the hardware was shared.
+    /// For how long it was scheduled: less where the hardware was shared.
     pub running_ns: u64,
 }
 
-impl TickCollector {
+/// The counters that overflow.
+#[derive(Debug)]
+pub struct OverflowCounters<'a> {
+    pub(crate) programs: &'a mut Programs,
+}
+
+impl OverflowCounters<'_> {
     /// Attaches a counter's event on a CPU, which has to be disabled. It counts from the next
-    /// [`TickCollector::set_recording`] on. The event has to read as
-    /// `PERF_FORMAT_TOTAL_TIME_ENABLED` and `…_RUNNING` say. A `tracepoint` is attached once, on
-    /// any CPU.
+    /// [`Programs::set_recording`] on. The event's read format has to be
+    /// `PERF_FORMAT_TOTAL_TIME_ENABLED` and `…_RUNNING`. A `tracepoint` is attached once, on any
+    /// CPU.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel refuses.
-    pub fn attach_counter(
+    pub fn attach(
         &mut self,
         counter: u32,
         cpu: u32,
@@ -84,8 +92,8 @@ impl TickCollector {
         let file = event.try_clone().map(File::from);
         let file = file.map_err(|error| step(what())(error.into()))?;
         let program = match tracepoint {
-            true => &self.skel.progs.hit,
-            false => &self.skel.progs.overflow,
+            true => &self.programs.skel.progs.kc_tracepoint,
+            false => &self.programs.skel.progs.kc_overflow,
         };
         let options = PerfEventOpts {
             cookie: counter.into(),
@@ -102,44 +110,47 @@ impl TickCollector {
             tracepoint,
         };
         // Attaching has enabled it.
-        if !self.is_recording() {
+        if !self.programs.is_recording() {
             let begun = event.enable(false).and_then(|()| event.reset());
             begun.map_err(|error| step(what())(error.into()))?;
         }
-        self.attached.events.insert((counter, cpu), event);
+        self.programs.attached.events.insert((counter, cpu), event);
         Ok(())
     }
 
-    /// A CPU has gone offline: its events are closed, what they had counted is kept.
-    pub(crate) fn close_counters(&mut self, cpu: u32) {
-        let gone = |key: &(u32, u32), event: &Event| key.1 == cpu && !event.tracepoint;
-        let events = std::mem::take(&mut self.attached.events);
-        let (gone, kept): (BTreeMap<_, _>, _) = events
+    /// Closes the events of a CPU that has gone offline, and keeps their counts.
+    pub(crate) fn close_cpu(&mut self, cpu: u32) {
+        let attached = &mut self.programs.attached;
+        let on_cpu = |key: &(u32, u32), event: &Event| key.1 == cpu && !event.tracepoint;
+        let events = std::mem::take(&mut attached.events);
+        let (offline, kept): (BTreeMap<_, _>, _) = events
             .into_iter()
-            .partition(|(key, event)| gone(key, event));
-        self.attached.events = kept;
-        for ((counter, _), event) in gone {
-            let closed = self.attached.closed.entry(counter).or_default();
+            .partition(|(key, event)| on_cpu(key, event));
+        attached.events = kept;
+        for ((counter, _), event) in offline {
+            let closed = attached.closed.entry(counter).or_default();
             closed.add(event.read().unwrap_or_default());
         }
     }
 
-    /// All events count from now on, or no longer.
+    /// Enables all events, or disables them.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel refuses.
-    pub(crate) fn enable_counters(&self, on: bool) -> Result<(), Error> {
-        let mut events = self.attached.events.values();
+    pub(crate) fn enable(&self, on: bool) -> Result<(), Error> {
+        let mut events = self.programs.attached.events.values();
         events
             .try_for_each(|event| event.enable(on))
             .map_err(|error| step("switch the counters")(error.into()))
     }
+}
 
-    /// What became of a counter's events until now.
+impl Programs {
+    /// Returns the events of a counter until now.
     ///
     /// # Errors
-    /// [`Error::Step`] when the kernel's side can't be read.
-    pub fn counted(&self, counter: u32) -> Result<Counted, Error> {
+    /// [`Error::Step`] when an event or the kernel's map can't be read.
+    pub fn overflow_counts(&self, counter: u32) -> Result<OverflowCounts, Error> {
         let what = || format!("read counter {counter}");
         let mut reading = self
             .attached
@@ -155,19 +166,19 @@ impl TickCollector {
         let values = self
             .skel
             .maps
-            .counters
+            .kc_counters
             .lookup_percpu(&counter.to_ne_bytes(), MapFlags::ANY)
             .map_err(step(what()))?;
         let (mut hits, mut recorded, mut lost) = (0, 0, 0);
         for bytes in values.into_iter().flatten() {
-            if bytes.len() >= COUNTED {
-                hits += word(&bytes, 8);
-                recorded += word(&bytes, 16);
-                lost += word(&bytes, 24);
+            if let Ok((stats, _)) = CounterStats::read_from_prefix(&bytes) {
+                hits += stats.events;
+                recorded += stats.recorded;
+                lost += stats.lost;
             }
         }
-        Ok(Counted {
-            // The event of a tracepoint is one CPU's.
+        Ok(OverflowCounts {
+            // A tracepoint's perf event counts the hits of one CPU.
             events: if tracepoint { hits } else { reading.events },
             recorded,
             lost,
@@ -180,7 +191,7 @@ impl TickCollector {
 impl Event {
     fn enable(&self, on: bool) -> io::Result<()> {
         let fd = self.file.as_raw_fd();
-        told(match on {
+        result_of(match on {
             // SAFETY: the descriptor is an open perf event, and the call takes no memory of ours.
             true => unsafe { ENABLE(fd, 0) },
             // SAFETY: as above.
@@ -188,25 +199,21 @@ impl Event {
         })
     }
 
-    /// Its count is zero again.
+    /// Sets its count to zero.
     fn reset(&self) -> io::Result<()> {
         // SAFETY: as above.
-        told(unsafe { RESET(self.file.as_raw_fd(), 0) })
+        result_of(unsafe { RESET(self.file.as_raw_fd(), 0) })
     }
 
     fn read(&self) -> io::Result<Reading> {
-        let mut bytes = [0; 24];
-        (&self.file).read_exact(&mut bytes)?;
-        Ok(Reading {
-            events: word(&bytes, 0),
-            enabled_ns: word(&bytes, 8),
-            running_ns: word(&bytes, 16),
-        })
+        let mut reading = Reading::default();
+        (&self.file).read_exact(reading.as_mut_bytes())?;
+        Ok(reading)
     }
 }
 
-/// What an ioctl said.
-fn told(result: i32) -> io::Result<()> {
+/// Returns the result of an ioctl.
+fn result_of(result: i32) -> io::Result<()> {
     match result {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

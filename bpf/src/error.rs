@@ -1,6 +1,8 @@
 //! What can go wrong between us and the kernel's BPF.
 
-/// A BPF step that failed, with what the kernel's verifier said where it said something.
+use bpf_abi::RecordError;
+
+/// A BPF step that failed, with the verifier's log where there is one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -26,25 +28,26 @@ pub enum Error {
         /// The id.
         cpu: u32,
     },
-    /// A record in a ring is not one of ours.
-    #[error("a ring record of {size} bytes is not a tick: {why}")]
-    Record {
-        /// Bytes in the record.
-        size: usize,
-        /// What does not fit.
-        why: &'static str,
-    },
+    /// A record is not one of ours.
+    #[error("a record of the BPF programs can't be read: {0}")]
+    Record(#[from] RecordError),
 }
 
 impl Error {
-    /// Is it for want of privilege (EPERM, EACCES)?
+    /// Returns whether a privilege is missing (EPERM, EACCES).
     #[must_use]
     pub fn is_permission(&self) -> bool {
         match self {
             Error::Load { source, .. } | Error::Step { source, .. } => {
                 source.kind() == libbpf_rs::ErrorKind::PermissionDenied
             }
-            Error::NoCpu { .. } | Error::Record { .. } => false,
+            Error::NoCpu { .. } | Error::Record(_) => false,
         }
     }
+}
+
+/// Returns a function that makes an [`Error::Step`] of an error.
+pub(crate) fn step(what: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Error {
+    let what = what.into();
+    move |source| Error::Step { what, source }
 }

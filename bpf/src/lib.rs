@@ -1,34 +1,33 @@
-//! The programs that run in the kernel, and the only code that loads them, drains their rings and
-//! reads their counters.
+//! The BPF programs, and the only code that loads them, drains their rings and fills their tables.
 //!
-//! The C is in `bpf/c`. What crosses to user space is defined in `c/wire.h` and mirrored in
-//! [`wire`]. Nothing of libbpf shows through this crate: who uses it sees ticks, books and errors.
+//! The C is in `bpf/c`: one `.bpf.c` for each subject over pure headers, linked into one object.
+//! What crosses to user space is defined in [`bpf_abi`]. [`Programs`] owns the loaded programs; its
+//! parts are the [`Clocks`], the [`ProcessTables`] and the [`OverflowCounters`]. No type of libbpf
+//! is in this crate's interface but its error.
 //!
-//! It refuses to know what a tick means to an experiment, which process has which name, or how an
-//! address is called: that is `kcollect`'s.
+//! It refuses to know what a tick means to an experiment, which process has which name, or which
+//! function an address is in: that is `kcollect`'s.
 
-#[cfg(test)]
-mod account;
-mod books;
+mod capture;
+mod clocks;
 mod counters;
+mod cpu_stats;
 mod error;
-#[cfg(test)]
-mod grid;
 mod load;
+mod recording;
 mod rings;
 mod skeleton;
 mod tables;
-pub mod unwind;
+#[cfg(test)]
+mod tests;
 mod verifier;
-pub mod wire;
 
-pub use books::CpuBooks;
-pub use counters::{Counted, MOST_COUNTERS};
+pub use capture::UserStackCapture;
+pub use clocks::Clocks;
+pub use counters::{MAX_COUNTERS, OverflowCounters, OverflowCounts};
 pub use error::Error;
-pub use load::{Emission, Settings, TickCollector};
+pub use load::{Programs, Settings};
 pub use rings::Rings;
-pub use tables::{Code, Mapped, PageRows, PlacedTable, RULE_SIZE, TableId, TableUse};
-pub use wire::{
-    Absence, Counts, Detail, Details, Entry, Head, Mode, Overflow, Record, Stack, ThreadName,
-    ThreadTimes, Tick, UserSide,
+pub use tables::{
+    CodeMapping, CodeUnwind, PageRows, PlacedTable, ProcessTables, TableId, TableUse,
 };

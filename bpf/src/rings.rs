@@ -1,5 +1,6 @@
-//! The rings into which the programs put records, apart from the programs: whoever empties them
-//! need not be who fills the maps.
+//! The rings into which the programs write records. They are apart from
+//! [`Programs`](crate::Programs), so that one thread can drain them while another one fills the
+//! tables.
 
 use std::fmt;
 use std::mem::swap;
@@ -9,10 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType, RingBuffer, RingBufferBuilder};
 
 use crate::Error;
-use crate::load::step;
-use crate::skeleton::CollectorSkel;
+use crate::error::step;
+use crate::skeleton::KcollectSkel;
 
-/// As in `c/maps.h`.
+/// As in `c/ring.h`.
 pub(crate) const CPUS_PER_RING: u32 = 8;
 
 /// All rings of the loaded programs, one for every eight CPUs.
@@ -21,7 +22,7 @@ pub struct Rings {
     maps: Vec<MapHandle>,
     arrived: Arc<Mutex<Vec<u8>>>,
     backlog: MapHandle,
-    told: u32,
+    last_eighths: u32,
 }
 
 impl fmt::Debug for Rings {
@@ -31,8 +32,8 @@ impl fmt::Debug for Rings {
 }
 
 impl Rings {
-    /// Makes `count` of them of `size` bytes each, and hands them to the programs.
-    pub(crate) fn make(skel: &CollectorSkel<'_>, count: u32, size: u32) -> Result<Rings, Error> {
+    /// Makes `count` rings of `size` bytes each, which the programs have from then on.
+    pub(crate) fn make(skel: &KcollectSkel<'_>, count: u32, size: u32) -> Result<Rings, Error> {
         let handles = (0..count)
             .map(|index| make_ring(skel, index, size))
             .collect::<Result<Vec<_>, _>>()?;
@@ -49,18 +50,19 @@ impl Rings {
                 .map_err(step("map a ring"))?;
         }
         let rings = builder.build().map_err(step("map the rings"))?;
-        let backlog = MapHandle::try_from(&skel.maps.backlog).map_err(step("find the backlog"))?;
+        let backlog =
+            MapHandle::try_from(&skel.maps.kc_backlog).map_err(step("find the backlog"))?;
         Ok(Rings {
             rings,
             maps: handles,
             arrived,
             backlog,
-            told: 0,
+            last_eighths: 0,
         })
     }
 
     /// Appends all that the rings hold to `bytes`, in no order across CPUs, for
-    /// [`Record::decode_all`](crate::Record::decode_all).
+    /// [`Record::decode_all`](bpf_abi::Record::decode_all).
     ///
     /// # Errors
     /// [`Error::Step`] when a ring can't be read.
@@ -74,46 +76,40 @@ impl Rings {
         Ok(())
     }
 
-    /// Tells the programs how much of what was taken waits, in eighths of what may. They copy fewer
-    /// stacks, and from a half on none, as where their ring is so full.
-    pub fn tell_backlog(&mut self, eighths: u32) {
-        if eighths != self.told {
-            let told = (self.backlog).update(&[0; 4], &eighths.to_ne_bytes(), MapFlags::ANY);
-            // A word of a map that is there can be set; if not, it is tried again.
-            if told.is_ok() {
-                self.told = eighths;
+    /// Sets how much of what was taken waits in user space, in eighths of what may wait. From a
+    /// quarter on the programs send shorter stack copies, and from a half on none, as when their
+    /// ring is that full.
+    pub fn set_backlog(&mut self, eighths: u32) {
+        if eighths != self.last_eighths {
+            let set = (self.backlog).update(&[0; 4], &eighths.to_ne_bytes(), MapFlags::ANY);
+            // An update of an array that exists does not fail; if it does, it is tried again.
+            if set.is_ok() {
+                self.last_eighths = eighths;
             }
         }
     }
 
-    /// One for each ring. It is readable as long as anything is in the ring; but who waits for that
-    /// is woken only when an eighth of it is full, long before it overflows.
+    /// Returns a descriptor for each ring. It is readable as long as anything is in the ring; but a
+    /// waiter is woken only when an eighth of it is full, long before it overflows.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.maps.iter().map(MapHandle::as_fd)
     }
 }
 
-fn make_ring(skel: &CollectorSkel<'_>, index: u32, size: u32) -> Result<MapHandle, Error> {
+fn make_ring(skel: &KcollectSkel<'_>, index: u32, size: u32) -> Result<MapHandle, Error> {
     let options = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
         ..Default::default()
     };
-    let ring = MapHandle::create(
-        MapType::RingBuf,
-        Some("kcollect_ring"),
-        0,
-        0,
-        size,
-        &options,
-    )
-    .map_err(step(format!("make a ring of {} MiB", size >> 20)))?;
+    let ring = MapHandle::create(MapType::RingBuf, Some("kc_ring"), 0, 0, size, &options)
+        .map_err(step(format!("make a ring of {} MiB", size >> 20)))?;
     skel.maps
-        .rings
+        .kc_rings
         .update(
             &index.to_ne_bytes(),
             &ring.as_fd().as_raw_fd().to_ne_bytes(),
             MapFlags::ANY,
         )
-        .map_err(step("hand a ring to the programs"))?;
+        .map_err(step("publish a ring"))?;
     Ok(ring)
 }

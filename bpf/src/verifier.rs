@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libbpf_rs::{PrintLevel, set_print};
 
-/// Enough for the instructions around the refused one, which come last.
-const TAIL: usize = 4000;
+/// Enough for the instructions around the refused one, which are last in the log.
+const TAIL_BYTES: usize = 4000;
 
 static LOG: Mutex<String> = Mutex::new(String::new());
 
@@ -16,24 +16,24 @@ fn log() -> MutexGuard<'static, String> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `load` and returns its result together with the tail of what libbpf said meanwhile.
+/// Runs `load` and returns its result together with the tail of what libbpf printed meanwhile.
 pub(crate) fn with_log<T>(load: impl FnOnce() -> T) -> (T, String) {
     log().clear();
     let before = set_print(Some((PrintLevel::Warn, |_, text| log().push_str(&text))));
     let result = load();
     set_print(before);
-    let said = std::mem::take(&mut *log());
-    (result, tail(&said))
+    let printed = std::mem::take(&mut *log());
+    (result, tail(&printed))
 }
 
-/// The last [`TAIL`] bytes, from the start of a line, after a newline of its own; or nothing.
-fn tail(said: &str) -> String {
-    let said = said.trim_end();
-    if said.is_empty() {
+/// Returns the last [`TAIL_BYTES`] from the start of a line, after a newline; or nothing.
+fn tail(printed: &str) -> String {
+    let printed = printed.trim_end();
+    if printed.is_empty() {
         return String::new();
     }
-    let from = said.ceil_char_boundary(said.len().saturating_sub(TAIL));
-    let rest = &said[from..];
+    let from = printed.ceil_char_boundary(printed.len().saturating_sub(TAIL_BYTES));
+    let rest = &printed[from..];
     let whole_lines = match rest.find('\n') {
         Some(end) if from > 0 => &rest[end + 1..],
         _ => rest,
@@ -53,11 +53,11 @@ mod tests {
 
     #[test]
     fn a_long_log_keeps_its_last_whole_lines() {
-        let said = (0..1000)
+        let printed = (0..1000)
             .map(|n| format!("instruction {n}\n"))
             .collect::<String>();
-        let kept = tail(&said);
-        assert!(kept.len() <= TAIL + 1);
+        let kept = tail(&printed);
+        assert!(kept.len() <= TAIL_BYTES + 1);
         assert!(kept.starts_with("\ninstruction "));
         assert!(kept.ends_with("instruction 999"));
     }

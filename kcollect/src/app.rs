@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use analysis::{export, picture, report};
-use bpf::{Emission, Settings, TickCollector};
+use bpf::{Programs, Settings, UserStackCapture};
 use host::Root;
 use host::exit::{Failure, Kind};
 use host::output::Output;
@@ -104,9 +104,9 @@ fn record(plan: &Plan, mut output: Output) -> u8 {
 fn doctor(json: bool, output: &mut Output) -> Kind {
     let mut findings = doctor::examine(&Root::machine());
     if doctor::first_obstacle(&findings).is_none() {
-        let emission = Emission::probe();
-        findings.push(bpf_finding(emission));
-        findings.push(Finding::ok("user side", format!("told {emission}")));
+        let capture = UserStackCapture::probe();
+        findings.push(bpf_finding(capture));
+        findings.push(Finding::ok("user stacks", format!("captured {capture}")));
     }
     output.result(&match json {
         true => doctor::json(&findings),
@@ -116,18 +116,18 @@ fn doctor(json: bool, output: &mut Output) -> Kind {
 }
 
 /// What no file can tell: whether this kernel takes our programs.
-fn bpf_finding(emission: Emission) -> Finding {
+fn bpf_finding(capture: UserStackCapture) -> Finding {
     const NAME: &str = "BPF programs";
     let settings = Settings {
         period_ns: 1_000_000_000,
         record_idle: false,
-        max_frames: 127,
+        max_kernel_frames: 127,
         page_fault: (0, 0),
         cpu_ids: 1,
-        emission: Some(emission),
-        counters: None,
+        user_stacks: Some(capture),
+        hit_intervals: None,
     };
-    match TickCollector::load(&settings) {
+    match Programs::load(&settings) {
         Ok(_) => Finding::ok(NAME, "the kernel loads and verifies them"),
         Err(error) => {
             let kind = if error.is_permission() {

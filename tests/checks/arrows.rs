@@ -11,9 +11,13 @@ use tests::command::run;
 /// What each crate may depend on, of ours, in any section of its manifest.
 const ARROWS: &[(&str, &[&str])] = &[
     ("experiment-format", &["gprofng"]),
-    ("bpf", &[]),
+    ("bpf-abi", &[]),
+    ("bpf", &["bpf-abi"]),
     ("gprofng", &[]),
-    ("user-collector", &["experiment-format", "gprofng"]),
+    (
+        "user-collector",
+        &["experiment-format", "gprofng", "bpf-abi"],
+    ),
     ("host", &[]),
     ("counters", &["host"]),
     ("analysis", &["experiment-format", "user-collector", "host"]),
@@ -22,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "experiment-format",
             "bpf",
+            "bpf-abi",
             "user-collector",
             "host",
             "counters",
@@ -33,6 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "experiment-format",
             "bpf",
+            "bpf-abi",
             "gprofng",
             "user-collector",
             "host",
@@ -46,6 +52,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "experiment-format",
             "bpf",
+            "bpf-abi",
             "user-collector",
             "host",
             "counters",

@@ -23,6 +23,7 @@ use user_collector::unwind::{
     FrameInfo, FramePointer, FrameRule, MAX_PADDING_BYTES, TableSummary, UnwindError, UnwindRule,
     UnwindRules, UnwindSections, UnwindTable,
 };
+use zerocopy::IntoBytes as _;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
@@ -163,7 +164,8 @@ impl<'a> Oracle<'a> {
 
 /// Leaves a frame by an encoded rule; nothing where the rule is unsupported.
 fn leave(rule: &UnwindRule, pc: u64) -> Option<Left> {
-    let bytes = rule.encode();
+    let encoded = rule.encode();
+    let bytes = encoded.as_bytes();
     let short = |at: usize| i64::from(i16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let offset = i64::from(i32::from_le_bytes(bytes[0..4].try_into().unwrap()));
     let [kind, base, fp_kind, fp_base, ra_kind, ra_base] = bytes[10..16].try_into().unwrap();

@@ -9,7 +9,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
-use bpf::{Record, TickCollector};
+use bpf::Programs;
+use bpf_abi::Record;
 use experiment_format::kernel::{BPF, KERNEL};
 use experiment_format::log::LogEvent;
 use experiment_format::losses::Losses;
@@ -121,7 +122,7 @@ impl Dispatcher {
         let (router, processes) = (&mut self.router, &self.processes);
         match record {
             Record::Tick(tick) if failed => self.not_written += u64::from(tick.ticks),
-            Record::Absence(_) | Record::Overflow(_) | Record::Entry(_) if failed => {}
+            Record::OffCpu(_) | Record::Overflow(_) | Record::UserReturn(_) if failed => {}
             Record::Tick(tick) => {
                 let tick = self.decoder.tick(tick);
                 if let Err(error) = router.founder.cpu_tick(processes, &tick) {
@@ -133,8 +134,8 @@ impl Dispatcher {
                     self.interval(interval);
                 }
             }
-            Record::Absence(record) => {
-                let instance = instance_of(processes, record.head.pid);
+            Record::OffCpu(record) => {
+                let instance = instance_of(processes, record.header.pid);
                 let off_cpu = self.decoder.off_cpu(&record, instance);
                 if let Err(error) = router.founder.off_cpu(&off_cpu) {
                     return router.note(Err(error));
@@ -145,7 +146,7 @@ impl Dispatcher {
                     .for_each(|part| self.interval(part));
             }
             Record::Overflow(record) => {
-                let instance = instance_of(processes, record.head.pid);
+                let instance = instance_of(processes, record.header.pid);
                 let overflow = self.decoder.overflow(&record, instance);
                 if let Err(error) = router.founder.cpu_overflow(processes, &overflow) {
                     return router.note(Err(error));
@@ -156,17 +157,17 @@ impl Dispatcher {
                 let result = router.founder.thread(processes, &thread);
                 router.note(result);
                 if let Some(user) = &mut self.user
-                    && thread.ended
+                    && thread.exited
                 {
-                    user.thread_exited(router, processes, thread.head.tid);
+                    user.thread_exited(router, processes, thread.header.tid);
                 }
             }
-            Record::Birth(header) => {
+            Record::VforkStart(header) => {
                 if let Some(user) = &mut self.user {
                     user.vfork_started(header.pid);
                 }
             }
-            Record::Entry(record) => {
+            Record::UserReturn(record) => {
                 if let Some(user) = &mut self.user {
                     user.user_return(router, processes, record);
                 }
@@ -253,9 +254,9 @@ impl Dispatcher {
     ///
     /// # Errors
     /// When the kernel has no memory for it.
-    pub fn publish_snapshot(&mut self, collector: &mut TickCollector) -> Result<(), bpf::Error> {
+    pub fn publish_snapshot(&mut self, programs: &mut Programs) -> Result<(), bpf::Error> {
         match &mut self.user {
-            Some(user) => user.publish_snapshot(collector, &self.processes),
+            Some(user) => user.publish_snapshot(programs, &self.processes),
             None => Ok(()),
         }
     }
@@ -264,12 +265,12 @@ impl Dispatcher {
     ///
     /// # Errors
     /// When the kernel has no memory for it.
-    pub fn publish(&mut self, collector: &mut TickCollector) -> Result<(), bpf::Error> {
+    pub fn publish(&mut self, programs: &mut Programs) -> Result<(), bpf::Error> {
         let Some(user) = &mut self.user else {
             return Ok(());
         };
         user.unwind_copies(&mut self.router, &self.processes, false);
-        user.publish(collector, &self.processes, false)
+        user.publish(programs, &self.processes, false)
     }
 
     /// Returns the thread that makes unwind tables, if any process can be followed.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use bpf::Head;
+use bpf_abi::RecordHeader;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
 use user_collector::process::ProcessInstance;
@@ -13,7 +13,7 @@ use user_collector::process::ProcessInstance;
 pub struct StateInterval {
     /// Time, CPU, process and thread, and the number of the return to user mode at which the user
     /// stack is captured.
-    pub header: Head,
+    pub header: RecordHeader,
     /// The process.
     pub instance: ProcessInstance,
     /// Kernel frames, leaf first, callers as addresses inside the call. Empty in user mode.

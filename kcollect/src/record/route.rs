@@ -93,7 +93,7 @@ impl Router {
         stack: Option<Arc<UserStack>>,
     ) {
         let instance = interval.instance;
-        self.begin_if_due(known, instance, interval.header.time);
+        self.begin_if_due(known, instance, interval.header.time_ns);
         let Some(process) = known.tracker.get(instance) else {
             return self.to_founder(known.processes, &interval);
         };

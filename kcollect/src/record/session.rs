@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use std::{io, iter};
 
-use bpf::Emission;
+use bpf::UserStackCapture;
 use counters::event::Request;
 use experiment_format::log::LogEvent;
 use host::exit::{Failure, Kind, spawn_code};
@@ -94,7 +94,7 @@ impl<'a> Session<'a> {
         let kernel = KernelCode::read(|text| output.say(text))
             .map_err(|error| unavailable(error.to_string()))?;
         let rule = plan.rule();
-        let capture = rule.follows().then(Emission::probe);
+        let capture = rule.follows().then(UserStackCapture::probe);
         let page_fault = kernel.page_fault();
         let period = u64::from(plan.period_us) * 1000;
         let mut inputs = Inputs::open(period, plan.record_idle, page_fault, capture, counters)?;
@@ -164,7 +164,7 @@ impl<'a> Session<'a> {
             self.handle_signals()?;
             let time = now();
             self.keep_time(time, output)?;
-            self.inputs.collector.tidy_tables();
+            self.inputs.programs.tables().maintain();
             self.apply_events()?;
             if time >= next_round {
                 next_round = time + ROUND_NS;
@@ -313,7 +313,7 @@ impl<'a> Session<'a> {
     }
 
     fn publish(&mut self) -> Result<(), Failure> {
-        let published = self.dispatcher.publish(&mut self.inputs.collector);
+        let published = self.dispatcher.publish(&mut self.inputs.programs);
         published.map_err(not_published)
     }
 
@@ -392,7 +392,7 @@ fn begin(
         dispatcher.apply(time, event);
     }
     dispatcher
-        .publish_snapshot(&mut inputs.collector)
+        .publish_snapshot(&mut inputs.programs)
         .map_err(not_published)?;
     // Before the first tick, or it would belong to no sample.
     inputs.sample("start")?;

@@ -42,7 +42,7 @@ const TITLES: [&str; 5] = [
     "program",
     "ticks",
     "complete %",
-    "guessed %",
+    "frame pointer %",
     "other ends, ticks",
 ];
 
@@ -115,7 +115,7 @@ fn main() -> Result<()> {
             program.name.to_owned(),
             stacks.ticks().to_string(),
             format!("{:.2}", stacks.complete()),
-            format!("{:.2}", stacks.guessed()),
+            format!("{:.2}", stacks.via_frame_pointer()),
             others.join(", "),
         ]);
         for (place, ticks) in stacks.last().into_iter().take(PLACES) {

@@ -30,14 +30,14 @@ struct Process {
 /// Ticks by how their user stack ended, and where.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stacks {
-    /// By the name of `kcollect.json`; those with a guessed frame among them.
+    /// By the name of `kcollect.json`; those with a frame unwound by its frame pointer among them.
     by_end: BTreeMap<String, u64>,
     /// Ticks by the outermost frame of stacks that failed.
     last: BTreeMap<String, u64>,
 }
 
 /// Not an end: these ticks are in one of the others too.
-const GUESSED: &str = "guessed";
+const VIA_FRAME_POINTER: &str = "via_frame_pointer";
 const COMPLETE: &str = "complete";
 const EXITING: &str = "exiting";
 
@@ -100,7 +100,7 @@ impl Stacks {
         let ends = self
             .by_end
             .iter()
-            .filter(|(end, _)| ![GUESSED, EXITING].contains(&end.as_str()));
+            .filter(|(end, _)| ![VIA_FRAME_POINTER, EXITING].contains(&end.as_str()));
         ends.map(|(_, ticks)| ticks).sum()
     }
 
@@ -115,14 +115,14 @@ impl Stacks {
     }
 
     /// Percent with a frame that was left by its frame pointer.
-    pub(crate) fn guessed(&self) -> f64 {
-        self.percent(GUESSED)
+    pub(crate) fn via_frame_pointer(&self) -> f64 {
+        self.percent(VIA_FRAME_POINTER)
     }
 
     /// The other ends with their ticks, the most frequent first.
     pub(crate) fn others(&self) -> Vec<(&str, u64)> {
         let others = self.by_end.iter().filter(|(end, ticks)| {
-            **ticks > 0 && ![GUESSED, EXITING, COMPLETE].contains(&end.as_str())
+            **ticks > 0 && ![VIA_FRAME_POINTER, EXITING, COMPLETE].contains(&end.as_str())
         });
         sorted(others)
     }

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bpf::unwind::End;
+use bpf_abi::unwind::UnwindEnd;
 use framehop::x86_64::CacheX86_64;
 use tempfile::TempDir;
 use tests::workload::traced::{State, Stop, Traced, Truth};
@@ -26,7 +26,7 @@ struct Tally {
     true_stacks: u64,
     agreed: u64,
     excused: BTreeMap<Excuse, u64>,
-    ends: BTreeMap<End, u64>,
+    ends: BTreeMap<UnwindEnd, u64>,
     /// Differences without an excuse, by the frame that was left differently.
     differences: BTreeMap<(Verdict, String), (u64, String)>,
 }
@@ -186,7 +186,7 @@ impl Check {
         let known = truth.as_ref().and_then(|truth| truth.frames(state.pc));
         if known.is_none() {
             // What both agree on is taken up.
-            *truth = (ours.frames == theirs.frames && ours.end == End::Complete)
+            *truth = (ours.frames == theirs.frames && ours.end == UnwindEnd::Complete)
                 .then(|| Truth::new(&ours.frames[1..]));
         }
         let truth = known;
@@ -391,8 +391,11 @@ fn every_frame_of_real_programs() -> Result<()> {
         let tally = check
             .run(&program, &mut command)
             .with_context(|| program.name.to_owned())?;
-        let complete = tally.ends.get(&End::Complete).copied().unwrap_or(0);
-        let ends = tally.ends.iter().filter(|(end, _)| **end != End::Complete);
+        let complete = tally.ends.get(&UnwindEnd::Complete).copied().unwrap_or(0);
+        let ends = tally
+            .ends
+            .iter()
+            .filter(|(end, _)| **end != UnwindEnd::Complete);
         table.add_row([
             program.name.to_owned(),
             tally.stacks.to_string(),

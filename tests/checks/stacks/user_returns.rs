@@ -10,7 +10,8 @@ use std::thread::spawn;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bpf::{Emission, Head, Record, Settings, TickCollector};
+use bpf::{Programs, Settings, UserStackCapture};
+use bpf_abi::Record;
 use counters::perf::event::open_clock;
 use host::machine::now;
 use tests::machine::{Exclusive, online_cpus};
@@ -24,9 +25,9 @@ const PERIOD_NS: u64 = 997_000;
 #[test]
 fn root_sleeps_join_their_user_returns() -> Result<()> {
     let _machine = Exclusive::take()?;
-    let mut ways = vec![Emission::AtPlace];
-    if Emission::probe() == Emission::OnEntry {
-        ways.push(Emission::OnEntry);
+    let mut ways = vec![UserStackCapture::AtSwitchOut];
+    if UserStackCapture::probe() == UserStackCapture::OnReturn {
+        ways.push(UserStackCapture::OnReturn);
     }
     for way in ways {
         judge(way).with_context(|| format!("{way:?}"))?;
@@ -34,26 +35,26 @@ fn root_sleeps_join_their_user_returns() -> Result<()> {
     Ok(())
 }
 
-fn judge(way: Emission) -> Result<()> {
+fn judge(way: UserStackCapture) -> Result<()> {
     let (tid, mut records) = nap_under(way)?;
     // As the session does it: in the order of time.
-    records.retain(|record| head(record).tid == tid);
+    records.retain(|record| record.header().tid == tid);
     records.sort_by_key(Record::time);
     let (mut join, mut all) = (Join::<(), ()>::default(), 0);
     let mut places: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     for record in &records {
         let ticks = match record {
             Record::Tick(tick) => u64::from(tick.ticks),
-            Record::Absence(absence) => u64::from(absence.blocked + absence.waited),
-            Record::Entry(entry) => {
-                let (slot, _) = join.announced(tid, entry.head.entry);
+            Record::OffCpu(absence) => u64::from(absence.blocked + absence.waited),
+            Record::UserReturn(entry) => {
+                let (slot, _) = join.announced(tid, entry.header.user_return);
                 join.resolved(slot, Arc::new(()));
-                places.insert(entry.head.entry, (entry.ip, entry.sp));
+                places.insert(entry.header.user_return, (entry.ip, entry.sp));
                 continue;
             }
-            Record::Thread(_) | Record::Birth(_) | Record::Overflow(_) => continue,
+            Record::Thread(_) | Record::VforkStart(_) | Record::Overflow(_) => continue,
         };
-        join.recorded(tid, head(record).entry, ticks, ());
+        join.recorded(tid, record.header().user_return, ticks, ());
         all += ticks;
     }
 
@@ -66,12 +67,12 @@ fn judge(way: Emission) -> Result<()> {
     );
     let naps = u64::from(NAPS);
     match way {
-        Emission::OnEntry => ensure!(
+        UserStackCapture::OnReturn => ensure!(
             joined.user_stacks >= naps - 5 && joined.reused <= all / 20,
             "{joined:?}"
         ),
         // All sleeps are in one place.
-        Emission::AtPlace => ensure!(
+        UserStackCapture::AtSwitchOut => ensure!(
             joined.user_stacks < naps / 2 && joined.reused > all / 2,
             "{joined:?}"
         ),
@@ -80,9 +81,9 @@ fn judge(way: Emission) -> Result<()> {
     // Where it slept, by the numbers that its absences carry.
     let mut sleeps: BTreeMap<(u64, u64), u64> = BTreeMap::new();
     for record in &records {
-        if let Record::Absence(absence) = record
+        if let Record::OffCpu(absence) = record
             && absence.state == 7
-            && let Some(place) = places.get(&absence.head.entry)
+            && let Some(place) = places.get(&absence.header.user_return)
         {
             *sleeps.entry(*place).or_default() += 1;
         }
@@ -104,22 +105,22 @@ fn judge(way: Emission) -> Result<()> {
 }
 
 /// Records a thread that sleeps again and again at one place.
-fn nap_under(way: Emission) -> Result<(u32, Vec<Record>)> {
+fn nap_under(way: UserStackCapture) -> Result<(u32, Vec<Record>)> {
     let cpus: BTreeSet<u32> = online_cpus()?.into_iter().map(|cpu| cpu as u32).collect();
-    let (mut collector, mut rings) = TickCollector::load(&Settings {
+    let (mut collector, mut rings) = Programs::load(&Settings {
         period_ns: PERIOD_NS,
         record_idle: false,
-        max_frames: 127,
+        max_kernel_frames: 127,
         page_fault: (0, 0),
         cpu_ids: cpus.last().map_or(1, |last| last + 1),
-        counters: None,
-        emission: Some(way),
+        hit_intervals: None,
+        user_stacks: Some(way),
     })?;
     for cpu in cpus {
-        collector.attach(cpu, open_clock(cpu, PERIOD_NS)?)?;
+        collector.clocks().start(cpu, open_clock(cpu, PERIOD_NS)?)?;
     }
     collector.set_recording(true, now())?;
-    collector.watch_threads()?;
+    collector.track_threads()?;
     let (sender, receiver) = channel();
     let sleeper = spawn(move || {
         let tid = nix::unistd::gettid().as_raw();
@@ -139,17 +140,6 @@ fn nap_under(way: Emission) -> Result<(u32, Vec<Record>)> {
     rings.take(&mut bytes)?;
     records.extend(Record::decode_all(&bytes)?);
     Ok((receiver.recv()?.cast_unsigned(), records))
-}
-
-fn head(record: &Record) -> Head {
-    match record {
-        Record::Tick(tick) => tick.head,
-        Record::Absence(absence) => absence.head,
-        Record::Thread(thread) => thread.head,
-        Record::Entry(entry) => entry.head,
-        Record::Birth(head) => *head,
-        Record::Overflow(overflow) => overflow.head,
-    }
 }
 
 /// Is it in an executable mapping of this process?

@@ -1,7 +1,7 @@
 //! What comes piece by piece: files that JIT compilers write while they are read, records of the
 //! kernel's rings, and what `/proc` says of a process.
 
-use bpf::wire::Record;
+use bpf_abi::Record;
 use kcollect::record::input::sideband;
 use user_collector::jit::jitdump::JitDump;
 use user_collector::jit::perf_map::PerfMap;
@@ -69,7 +69,7 @@ pub(super) fn records(bytes: &[u8]) {
     while let Ok((record, after)) = Record::decode_first(rest) {
         assert!(after.len() < rest.len());
         let _ = record.time();
-        if let Record::Absence(absence) = &record {
+        if let Record::OffCpu(absence) = &record {
             let _ = absence.counts();
         }
         rest = after;

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bpf_abi::EncodedRule;
 use nix::unistd::Pid;
 
 use super::{Backing, BuiltTable, ObjectId, ObjectNames, TableBuilder, TableCache, UnwindInfo};
@@ -122,7 +123,7 @@ pub struct LoadObjects {
     objects: Vec<LoadObject>,
     described: HashMap<MappedFile, ObjectId>,
     opened: HashMap<(u64, u64), ObjectId>,
-    rules: Vec<[u8; UnwindRule::SIZE]>,
+    rules: Vec<EncodedRule>,
     vdso: Option<ObjectId>,
     archive: Option<Archive>,
     opener: TimedOpener,
@@ -326,13 +327,13 @@ impl LoadObjects {
 
     /// Returns the rule of a number, encoded.
     #[must_use]
-    pub fn rule(&self, number: u16) -> Option<[u8; UnwindRule::SIZE]> {
+    pub fn rule(&self, number: u16) -> Option<EncodedRule> {
         self.rules.get(usize::from(number)).copied()
     }
 
     /// Returns all rules from a number on, encoded.
     #[must_use]
-    pub fn rules_from(&self, number: usize) -> &[[u8; UnwindRule::SIZE]] {
+    pub fn rules_from(&self, number: usize) -> &[EncodedRule] {
         self.rules.get(number..).unwrap_or_default()
     }
 

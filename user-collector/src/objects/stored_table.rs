@@ -19,6 +19,8 @@
 
 use std::collections::HashMap;
 
+use zerocopy::{IntoBytes as _, transmute};
+
 use crate::unwind::{
     FrameInfo, MAX_PAGES, MAX_ROWS, RowCounts, TablePage, TableSummary, UnwindRow, UnwindRule,
     UnwindRules, UnwindSections, UnwindTable,
@@ -95,7 +97,7 @@ pub(super) fn encode(
         }
         let rule = rules.get(row.rule)?;
         own.entry(row.rule).or_insert_with(|| {
-            list.extend_from_slice(&rule.encode());
+            list.extend_from_slice(rule.encode().as_bytes());
             // As many as there are numbers, and no number comes twice.
             (list.len() / UnwindRule::SIZE - 1) as u16
         });
@@ -155,7 +157,10 @@ pub(super) fn decode(
     if !bytes.is_empty() {
         return None;
     }
-    let list: Option<Vec<UnwindRule>> = list.iter().map(UnwindRule::decode).collect();
+    let list = list
+        .iter()
+        .map(|bytes| UnwindRule::decode(&transmute!(*bytes)));
+    let list: Option<Vec<UnwindRule>> = list.collect();
     let own: Vec<u16> = list?.into_iter().map(|rule| rules.number(rule)).collect();
     let row = |&[l, ow, r, ule]: &[u8; 4]| {
         let rule = *own.get(usize::from(u16::from_le_bytes([r, ule])))?;
@@ -298,7 +303,7 @@ mod tests {
             let mut bytes = [0; UnwindRule::SIZE];
             bytes[..4].copy_from_slice(&offset.to_le_bytes());
             bytes[10] = 3;
-            rules.number(UnwindRule::decode(&bytes).unwrap());
+            rules.number(UnwindRule::decode(&transmute!(bytes)).unwrap());
         }
         let full = decode(&stored(&made), made.key, &mut rules);
         let (table, summary) = full.unwrap();

@@ -49,13 +49,14 @@ mod table_functions;
 mod x86_64;
 mod x86_64_go;
 
+pub use bpf_abi::UnwindRow;
 pub use go_sections::GoFunctions;
 pub use rule::{
     Base, Cfa, FramePointer, FrameRule, ReturnAddress, Unsupported, UnwindRule, UnwindRules,
 };
 pub use sections::{FrameInfo, UnwindError, UnwindSections};
 pub use summary::{RowCounts, TableSummary};
-pub use table::{TablePage, UnwindRow, UnwindTable};
+pub use table::{TablePage, UnwindTable};
 
 /// Largest section of frame information that is read, bytes. The largest browsers and compilers
 /// have 10 to 20 MiB.

@@ -230,7 +230,7 @@ mod tests {
             rules.get(UnwindRules::FULL),
             Some(&UnwindRule::Unsupported(Unsupported::Full))
         );
-        assert_eq!(UnwindRule::Absent.encode(), [0; UnwindRule::SIZE]);
+        assert_eq!(UnwindRule::Absent.encode(), bpf_abi::EncodedRule::default());
     }
 
     fn plain(offset: i32) -> UnwindRule {

@@ -1,10 +1,10 @@
 //! The 16 bytes of a rule, as the BPF programs and the cache of tables have it.
 
+use bpf_abi::EncodedRule;
+use bpf_abi::layout::{BASE_CFA, CfaKind, FramePointerKind, ReturnAddressKind};
+
 use super::rule::{Base, Cfa, FramePointer, FrameRule, ReturnAddress, Unsupported, UnwindRule};
 use super::x86_64;
-
-/// In place of a register's number: relative to the CFA.
-const BASE_CFA: u8 = 0xff;
 
 impl Base {
     fn encode(self) -> u8 {
@@ -29,95 +29,83 @@ fn general(register: u8) -> Option<u8> {
 
 impl UnwindRule {
     /// Bytes of an encoded rule.
-    pub const SIZE: usize = 16;
+    pub const SIZE: usize = size_of::<EncodedRule>();
 
-    /// Returns the rule as the BPF side has it, little endian. A rule of zeros is
-    /// [`UnwindRule::Absent`].
-    ///
-    /// ```c
-    /// struct unwind_rule {
-    ///     __s32 cfa_offset;
-    ///     __s16 cfa_plus;     /* deref: added after it; PLT: the threshold */
-    ///     __s16 fp_offset;
-    ///     __s16 ra_offset;
-    ///     __u8  cfa_kind;     /* 0 absent, 1 stop, 2 unsupported, 3 register, 4 deref, 5 PLT */
-    ///     __u8  cfa_register; /* DWARF number; unsupported: why */
-    ///     __u8  fp_kind;      /* 0 same, 1 at base + offset, 2 lost */
-    ///     __u8  fp_base;      /* DWARF number, 255 for the CFA */
-    ///     __u8  ra_kind;      /* 0 at base + offset, 1 the same of a signal frame, 2 in register ra_base */
-    ///     __u8  ra_base;      /* as fp_base */
-    /// };
-    /// ```
+    /// Returns the rule as the BPF programs have it. A rule of zeros is [`UnwindRule::Absent`].
     #[must_use]
-    pub fn encode(&self) -> [u8; UnwindRule::SIZE] {
-        let mut bytes = [0; UnwindRule::SIZE];
+    pub fn encode(&self) -> EncodedRule {
+        let mut encoded = EncodedRule::default();
         let frame = match self {
-            UnwindRule::Absent => return bytes,
+            UnwindRule::Absent => return encoded,
             UnwindRule::Stop => {
-                bytes[10] = 1;
-                return bytes;
+                encoded.cfa_kind = CfaKind::Stop.into();
+                return encoded;
             }
             UnwindRule::Unsupported(why) => {
-                bytes[10] = 2;
-                bytes[11] = *why as u8;
-                return bytes;
+                encoded.cfa_kind = CfaKind::Unsupported.into();
+                encoded.cfa_register = *why as u8;
+                return encoded;
             }
             UnwindRule::Frame(frame) => frame,
         };
-        let (kind, register, offset, plus) = match frame.cfa {
-            Cfa::Register { register, offset } => (3, register, offset, 0),
+        let kind;
+        (
+            kind,
+            encoded.cfa_register,
+            encoded.cfa_offset,
+            encoded.cfa_plus,
+        ) = match frame.cfa {
+            Cfa::Register { register, offset } => (CfaKind::Register, register, offset, 0),
             Cfa::Deref {
                 register,
                 offset,
                 plus,
-            } => (4, register, offset, plus),
-            Cfa::Plt { offset, threshold } => (5, x86_64::SP, offset, i16::from(threshold)),
+            } => (CfaKind::Deref, register, offset, plus),
+            Cfa::Plt { offset, threshold } => {
+                (CfaKind::Plt, x86_64::SP, offset, i16::from(threshold))
+            }
         };
-        let (fp_kind, fp_base, fp_offset) = match frame.fp {
-            FramePointer::Same => (0, 0, 0),
-            FramePointer::At { base, offset } => (1, base.encode(), offset),
-            FramePointer::Lost => (2, 0, 0),
+        encoded.cfa_kind = kind.into();
+        let kind;
+        (kind, encoded.fp_base, encoded.fp_offset) = match frame.fp {
+            FramePointer::Same => (FramePointerKind::Same, 0, 0),
+            FramePointer::At { base, offset } => (FramePointerKind::At, base.encode(), offset),
+            FramePointer::Lost => (FramePointerKind::Lost, 0, 0),
         };
-        let (ra_kind, ra_base, ra_offset) = match frame.ra {
-            ReturnAddress::At { base, offset } => (0, base.encode(), offset),
-            ReturnAddress::Interrupted { base, offset } => (1, base.encode(), offset),
-            ReturnAddress::Register(register) => (2, register, 0),
+        encoded.fp_kind = kind.into();
+        let kind;
+        (kind, encoded.ra_base, encoded.ra_offset) = match frame.ra {
+            ReturnAddress::At { base, offset } => (ReturnAddressKind::At, base.encode(), offset),
+            ReturnAddress::Interrupted { base, offset } => {
+                (ReturnAddressKind::Interrupted, base.encode(), offset)
+            }
+            ReturnAddress::Register(register) => (ReturnAddressKind::Register, register, 0),
         };
-        bytes[0..4].copy_from_slice(&offset.to_le_bytes());
-        bytes[4..6].copy_from_slice(&plus.to_le_bytes());
-        bytes[6..8].copy_from_slice(&fp_offset.to_le_bytes());
-        bytes[8..10].copy_from_slice(&ra_offset.to_le_bytes());
-        bytes[10..16].copy_from_slice(&[kind, register, fp_kind, fp_base, ra_kind, ra_base]);
-        bytes
+        encoded.ra_kind = kind.into();
+        encoded
     }
 
-    /// Returns the rule of which [`UnwindRule::encode`] makes these bytes; nothing where there is
-    /// none.
+    /// Returns the rule that [`UnwindRule::encode`] makes this of, or nothing if there is none.
     #[must_use]
-    pub fn decode(bytes: &[u8; UnwindRule::SIZE]) -> Option<UnwindRule> {
-        let [kind, register, fp_kind, fp_base, ra_kind, ra_base] = *bytes.last_chunk()?;
-        let short = |at: usize| i16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let offset = i32::from_le_bytes(*bytes.first_chunk()?);
-        let fp = || match fp_kind {
-            0 => Some(FramePointer::Same),
-            1 => Some(FramePointer::At {
-                base: Base::decode(fp_base)?,
-                offset: short(6),
+    pub fn decode(encoded: &EncodedRule) -> Option<UnwindRule> {
+        let fp = || match FramePointerKind::try_from(encoded.fp_kind).ok()? {
+            FramePointerKind::Same => Some(FramePointer::Same),
+            FramePointerKind::At => Some(FramePointer::At {
+                base: Base::decode(encoded.fp_base)?,
+                offset: encoded.fp_offset,
             }),
-            2 => Some(FramePointer::Lost),
-            _ => None,
+            FramePointerKind::Lost => Some(FramePointer::Lost),
         };
-        let ra = || match ra_kind {
-            0 => Some(ReturnAddress::At {
-                base: Base::decode(ra_base)?,
-                offset: short(8),
+        let ra = || match ReturnAddressKind::try_from(encoded.ra_kind).ok()? {
+            ReturnAddressKind::At => Some(ReturnAddress::At {
+                base: Base::decode(encoded.ra_base)?,
+                offset: encoded.ra_offset,
             }),
-            1 => Some(ReturnAddress::Interrupted {
-                base: Base::decode(ra_base)?,
-                offset: short(8),
+            ReturnAddressKind::Interrupted => Some(ReturnAddress::Interrupted {
+                base: Base::decode(encoded.ra_base)?,
+                offset: encoded.ra_offset,
             }),
-            2 => general(ra_base).map(ReturnAddress::Register),
-            _ => None,
+            ReturnAddressKind::Register => general(encoded.ra_base).map(ReturnAddress::Register),
         };
         let frame = |cfa| {
             Some(UnwindRule::Frame(FrameRule {
@@ -126,33 +114,36 @@ impl UnwindRule {
                 ra: ra()?,
             }))
         };
-        let rule = match kind {
-            0 => UnwindRule::Absent,
-            1 => UnwindRule::Stop,
-            2 => UnwindRule::Unsupported(Unsupported::try_from(register).ok()?),
-            3 => frame(Cfa::Register {
-                register: general(register)?,
+        let offset = encoded.cfa_offset;
+        let rule = match CfaKind::try_from(encoded.cfa_kind).ok()? {
+            CfaKind::Absent => UnwindRule::Absent,
+            CfaKind::Stop => UnwindRule::Stop,
+            CfaKind::Unsupported => {
+                UnwindRule::Unsupported(Unsupported::try_from(encoded.cfa_register).ok()?)
+            }
+            CfaKind::Register => frame(Cfa::Register {
+                register: general(encoded.cfa_register)?,
                 offset,
             })?,
-            4 => frame(Cfa::Deref {
-                register: general(register)?,
+            CfaKind::Deref => frame(Cfa::Deref {
+                register: general(encoded.cfa_register)?,
                 offset,
-                plus: short(4),
+                plus: encoded.cfa_plus,
             })?,
-            5 => frame(Cfa::Plt {
+            CfaKind::Plt => frame(Cfa::Plt {
                 offset,
-                threshold: u8::try_from(short(4)).ok()?,
+                threshold: u8::try_from(encoded.cfa_plus).ok()?,
             })?,
-            _ => return None,
         };
-        // What a kind has no use for must be zero.
-        (rule.encode() == *bytes).then_some(rule)
+        // Fields that a kind does not use must be zero.
+        (rule.encode() == *encoded).then_some(rule)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use zerocopy::{IntoBytes as _, transmute};
 
     use super::*;
 
@@ -174,7 +165,7 @@ mod tests {
             },
         });
         assert_eq!(
-            rule.encode(),
+            rule.encode().as_bytes(),
             [
                 160, 0, 0, 0, 0xfe, 0xff, 120, 0, 0xf8, 0xff, 4, 7, 1, 7, 1, 255
             ]
@@ -185,10 +176,15 @@ mod tests {
     fn encoding_of_the_short_ones() {
         let mut bytes = [0; UnwindRule::SIZE];
         bytes[10] = 1;
-        assert_eq!(UnwindRule::Stop.encode(), bytes);
+        assert_eq!(UnwindRule::Stop.encode().as_bytes(), bytes);
         bytes[10] = 2;
         bytes[11] = 4;
-        assert_eq!(UnwindRule::Unsupported(Unsupported::Offset).encode(), bytes);
+        assert_eq!(
+            UnwindRule::Unsupported(Unsupported::Offset)
+                .encode()
+                .as_bytes(),
+            bytes
+        );
         let plt = UnwindRule::Frame(FrameRule {
             cfa: Cfa::Plt {
                 offset: 8,
@@ -198,7 +194,7 @@ mod tests {
             ra: ReturnAddress::Register(5),
         });
         assert_eq!(
-            plt.encode(),
+            plt.encode().as_bytes(),
             [8, 0, 0, 0, 11, 0, 0, 0, 0, 0, 5, 7, 2, 0, 2, 5]
         );
     }
@@ -257,8 +253,9 @@ mod tests {
         /// Small bytes, for they are those that mean something.
         #[test]
         fn nothing_else_is_decoded(bytes in proptest::array::uniform16(prop_oneof![0..8_u8, any::<u8>()])) {
-            if let Some(rule) = UnwindRule::decode(&bytes) {
-                prop_assert_eq!(rule.encode(), bytes);
+            let encoded: EncodedRule = transmute!(bytes);
+            if let Some(rule) = UnwindRule::decode(&encoded) {
+                prop_assert_eq!(rule.encode(), encoded);
             }
         }
     }

@@ -4,21 +4,13 @@
 //! repeated, so that a search never leaves its page. Where neighbours say the same, the first
 //! stands for both.
 
+use bpf_abi::UnwindRow;
+
 use super::rule::{UnwindRule, UnwindRules};
 use super::sections::{UnwindError, UnwindSections};
 use super::summary::{RowCounts, TableSummary};
 use super::table_functions::TableFunctions;
 use super::{MAX_PAGES, MAX_ROWS, frame_info, go};
-
-/// From this pc on, this rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct UnwindRow {
-    /// The low 16 bits of the pc, in the address space that the ELF file is linked for.
-    pub low: u16,
-    /// The number of the rule, in the [`UnwindRules`] that the table was made with.
-    pub rule: u16,
-}
 
 /// The rows of 64 KiB of pc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Events: anything that happened at an instant, from whichever input.
 
-use bpf::Record;
+use bpf_abi::Record;
 use user_collector::space::Mapping;
 
 use super::sideband::SidebandEvent;
@@ -51,11 +51,11 @@ impl Event {
     #[must_use]
     pub fn not_after(mut self, stopped: u64) -> Event {
         let header = match &mut self {
-            Event::Record(Record::Absence(record)) => &mut record.head,
-            Event::Record(Record::Tick(tick)) => &mut tick.head,
+            Event::Record(Record::OffCpu(record)) => &mut record.header,
+            Event::Record(Record::Tick(tick)) => &mut tick.header,
             _ => return self,
         };
-        header.time = header.time.min(stopped);
+        header.time_ns = header.time_ns.min(stopped);
         self
     }
 }

@@ -26,15 +26,15 @@ impl Inputs {
     pub fn follow_hotplug(&mut self) -> Result<Vec<CpuChange>, Failure> {
         let mut changes = Vec::new();
         let online = machine::online_cpus().map_err(no_cpus)?;
-        let clocked: CpuSet = self.collector.cpus().collect();
+        let clocked: CpuSet = self.programs.clocked_cpus().collect();
         if online == clocked {
             return Ok(changes);
         }
         let now = machine::now();
         for cpu in clocked.difference(&online) {
-            self.collector.went_offline(*cpu).map_err(bpf_failure)?;
+            self.programs.went_offline(*cpu).map_err(bpf_failure)?;
             // It ticked for the last time shortly before it went: nearer than now.
-            let last = self.collector.books(*cpu).map_err(bpf_failure)?.last;
+            let last = self.programs.cpu_stats(*cpu).map_err(bpf_failure)?.last_ns;
             let time = self.cpus.entry(*cpu).or_default();
             time.has_clock = false;
             time.change(last.max(time.since.unwrap_or(0)), false);

@@ -6,7 +6,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use std::{fs, io};
 
-use bpf::{Counted, CpuBooks, Emission, MOST_COUNTERS, Record, Settings, TickCollector};
+use bpf::{MAX_COUNTERS, OverflowCounts, Programs, Settings, UserStackCapture};
+use bpf_abi::{CpuStats, Record};
 use counters::binding::Place;
 use counters::event::Request;
 use counters::perf::event::{open_clock, open_overflow};
@@ -39,7 +40,7 @@ pub struct CpuTime {
 #[derive(Debug)]
 pub struct Inputs {
     /// The programs in the kernel.
-    pub collector: TickCollector,
+    pub programs: Programs,
     pub(super) reader: Reader,
     /// What was taken last.
     bytes: Bytes,
@@ -63,7 +64,7 @@ impl Inputs {
         period_ns: u64,
         record_idle: bool,
         page_fault: (u64, u64),
-        emission: Option<Emission>,
+        emission: Option<UserStackCapture>,
         counters: &[Request],
     ) -> Result<Inputs, Failure> {
         let possible = machine::possible_cpus().map_err(no_cpus)?;
@@ -74,14 +75,14 @@ impl Inputs {
         };
         let sideband: Vec<_> = online.iter().map(listen).collect::<Result<_, _>>()?;
         // After the side-band, which then has the names of our own programs too.
-        let (collector, rings) = TickCollector::load(&Settings {
+        let (programs, rings) = Programs::load(&Settings {
             period_ns,
             record_idle,
-            max_frames: max_frames(),
+            max_kernel_frames: max_frames(),
             page_fault,
             cpu_ids: possible.last().map_or(1, |last| last + 1),
-            emission,
-            counters: hit_intervals(counters),
+            user_stacks: emission,
+            hit_intervals: hit_intervals(counters),
         })
         .map_err(bpf_failure)?;
         let reader = Reader::new(rings).map_err(|error| {
@@ -92,7 +93,7 @@ impl Inputs {
             reader.listen(cpu, ring);
         }
         let mut inputs = Inputs {
-            collector,
+            programs,
             reader,
             bytes: Bytes::default(),
             period_ns,
@@ -139,11 +140,11 @@ impl Inputs {
     /// When a CPU can't be asked for what it slept until now.
     pub fn set_recording(&mut self, on: bool) -> Result<u64, Failure> {
         let now = machine::now();
-        self.collector.set_recording(on, now).map_err(bpf_failure)?;
+        self.programs.set_recording(on, now).map_err(bpf_failure)?;
         match on {
-            true => self.collector.watch_threads().map_err(bpf_failure)?,
+            true => self.programs.track_threads().map_err(bpf_failure)?,
             false => {
-                let records = self.collector.close_threads().map_err(bpf_failure)?;
+                let records = self.programs.close_threads().map_err(bpf_failure)?;
                 self.take(records);
             }
         }
@@ -166,7 +167,7 @@ impl Inputs {
     pub fn sample(&mut self, label: &'static str) -> Result<(), Failure> {
         let at = machine::now();
         if self.recording {
-            let records = self.collector.tell_threads(at).map_err(bpf_failure)?;
+            let records = self.programs.report_threads(at).map_err(bpf_failure)?;
             self.take(records);
         }
         self.order.push(machine::now(), Event::Sample { at, label });
@@ -201,7 +202,7 @@ impl Inputs {
     /// # Errors
     /// When a ring can't be read.
     pub fn finish(&mut self) -> Result<Vec<(u64, Event)>, Failure> {
-        self.collector.stop();
+        self.programs.clocks().stop();
         self.drain()?;
         Ok(self.order.release(u64::MAX))
     }
@@ -210,8 +211,8 @@ impl Inputs {
     ///
     /// # Errors
     /// When they can't be read.
-    pub fn books(&self) -> Result<Vec<(u32, CpuBooks, CpuTime)>, Failure> {
-        let books = self.collector.all_books().map_err(bpf_failure)?;
+    pub fn books(&self) -> Result<Vec<(u32, CpuStats, CpuTime)>, Failure> {
+        let books = self.programs.all_cpu_stats().map_err(bpf_failure)?;
         let time = |cpu| self.cpus.get(&cpu).copied().unwrap_or_default();
         Ok(books
             .into_iter()
@@ -237,7 +238,7 @@ impl Inputs {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
             Err(error) => return Err(refused("the clock", cpu, &error)),
         };
-        let begin = match self.collector.attach(cpu, clock) {
+        let begin = match self.programs.clocks().start(cpu, clock) {
             Ok(begin) => begin,
             // It went while it was being opened.
             Err(_) if machine::online_cpus().is_ok_and(|online| !online.contains(&cpu)) => {
@@ -277,8 +278,9 @@ impl Inputs {
                 return Err(Refusal::of(errno, &asked, &refusal::Machine::read()).into());
             }
         };
-        self.collector
-            .attach_counter(number as u32, cpu, event, tracepoint)
+        self.programs
+            .counters()
+            .attach(number as u32, cpu, event, tracepoint)
             .map_err(bpf_failure)
     }
 
@@ -287,8 +289,8 @@ impl Inputs {
     ///
     /// # Errors
     /// When it can't be read.
-    pub fn counted(&self, number: u32) -> Result<Counted, Failure> {
-        self.collector.counted(number).map_err(bpf_failure)
+    pub fn counted(&self, number: u32) -> Result<OverflowCounts, Failure> {
+        self.programs.overflow_counts(number).map_err(bpf_failure)
     }
 
     /// How many CPUs have been recorded.
@@ -299,7 +301,9 @@ impl Inputs {
 
     fn drain(&mut self) -> Result<(), Failure> {
         self.reader.take(&mut self.bytes).map_err(bpf_failure)?;
-        self.take(Record::decode_all(&self.bytes.records).map_err(bpf_failure)?);
+        self.take(
+            Record::decode_all(&self.bytes.records).map_err(|error| bpf_failure(error.into()))?,
+        );
         let order = &mut self.order;
         sideband::records(&self.bytes.sideband, |time, event| {
             order.push(time, Event::Sideband(event));
@@ -342,8 +346,8 @@ pub(super) fn no_cpus(error: io::Error) -> Failure {
 }
 
 /// What the programs have to know of counters.
-fn hit_intervals(counters: &[Request]) -> Option<[u64; MOST_COUNTERS]> {
-    let mut intervals = [0; MOST_COUNTERS];
+fn hit_intervals(counters: &[Request]) -> Option<[u64; MAX_COUNTERS]> {
+    let mut intervals = [0; MAX_COUNTERS];
     for (interval, request) in intervals.iter_mut().zip(counters) {
         if request.event.is_tracepoint() {
             *interval = request.interval;

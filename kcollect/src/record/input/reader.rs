@@ -167,7 +167,7 @@ impl Reader {
         let mut rings = self.shared.lock();
         let _ = self.shared.come.read();
         rings.empty()?;
-        rings.programs.tell_backlog(0);
+        rings.programs.set_backlog(0);
         std::mem::swap(&mut rings.waiting, bytes);
         Ok(())
     }
@@ -237,7 +237,7 @@ impl Rings {
             ring.take(&mut self.waiting.sideband);
         }
         self.programs.take(&mut self.waiting.records)?;
-        self.programs.tell_backlog(self.waiting.eighths());
+        self.programs.set_backlog(self.waiting.eighths());
         Ok(())
     }
 

@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use bpf::ThreadTimes;
+use bpf_abi::ThreadRecord;
 use experiment_format::microstate::Microstate;
 use experiment_format::stacks::StackUid;
 use user_collector::process::ProcessInstance;
@@ -73,7 +73,7 @@ pub struct Accounts {
     merged: ProcessTimes,
     merged_processes: u64,
     /// Threads that live, as they were told of last, by what tells them apart.
-    living: HashMap<u64, ThreadTimes>,
+    living: HashMap<u64, ThreadRecord>,
     /// The ticks on a CPU of threads that live, by tid.
     ticks: HashMap<u32, Ticks>,
     ended: Times,
@@ -114,14 +114,14 @@ impl Accounts {
     }
 
     /// A thread lives on, and has done this until now.
-    pub fn lives(&mut self, thread: ThreadTimes) {
+    pub fn lives(&mut self, thread: ThreadRecord) {
         self.living.insert(thread.task, thread);
     }
 
     /// A thread has ended. Gives its times, ticks included.
-    pub fn ends(&mut self, owner: Owner, thread: &ThreadTimes) -> Times {
+    pub fn ends(&mut self, owner: Owner, thread: &ThreadRecord) -> Times {
         self.living.remove(&thread.task);
-        let ticks = self.ticks.remove(&thread.head.tid).unwrap_or_default();
+        let ticks = self.ticks.remove(&thread.header.tid).unwrap_or_default();
         let times = Times::of(thread, ticks);
         self.ended.add(&times);
         // Its ticks are in the process's sum already.
@@ -131,9 +131,9 @@ impl Accounts {
     }
 
     /// The threads that live, with their times, as they were told of last.
-    pub fn living(&self) -> impl Iterator<Item = (&ThreadTimes, Times)> {
+    pub fn living(&self) -> impl Iterator<Item = (&ThreadRecord, Times)> {
         self.living.values().map(|thread| {
-            let ticks = self.ticks.get(&thread.head.tid);
+            let ticks = self.ticks.get(&thread.header.tid);
             (
                 thread,
                 Times::of(thread, ticks.copied().unwrap_or_default()),
@@ -151,7 +151,7 @@ impl Accounts {
         let ended = self.processes.iter();
         let mut sums: HashMap<_, _> = ended.map(|(key, row)| (*key, (row.times, 0))).collect();
         for thread in self.living.values() {
-            let pid = thread.head.pid;
+            let pid = thread.header.pid;
             let (times, living) = sums.entry(instance(pid)).or_default();
             // Its ticks are in the process's sum already.
             times.add(&Times::of(thread, Ticks::default()));
@@ -262,22 +262,22 @@ mod tests {
     #[test]
     fn a_thread_counts_once_whether_it_lives_or_has_ended() {
         let mut accounts = Accounts::default();
-        let mut thread = ThreadTimes {
+        let mut thread = ThreadRecord {
             task: 9,
-            lived: 10,
-            ..ThreadTimes::default()
+            tracked_ns: 10,
+            ..ThreadRecord::default()
         };
-        thread.head.tid = 7;
+        thread.header.tid = 7;
         thread.ns[0] = 10;
         accounts.tick(owner(7, 1), Microstate::User, 3);
         accounts.lives(thread);
-        accounts.lives(ThreadTimes {
-            lived: 20,
+        accounts.lives(ThreadRecord {
+            tracked_ns: 20,
             ..thread
         });
         assert_eq!(accounts.system().1, 1);
         assert_eq!(accounts.system().0.lived, 20);
-        thread.lived = 30;
+        thread.tracked_ns = 30;
         let times = accounts.ends(owner(7, 1), &thread);
         assert_eq!((times.lived, times.ticks.user), (30, 3));
         let (system, living) = accounts.system();

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use bpf::{Absence, Head, Mode, Overflow, Stack, Tick};
+use bpf_abi::{self as abi, Mode, RecordHeader};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
 use user_collector::process::ProcessInstance;
@@ -30,7 +30,7 @@ pub struct KernelStack {
 #[derive(Clone, Debug)]
 pub struct CpuTick {
     /// Time, CPU, process and thread.
-    pub header: Head,
+    pub header: RecordHeader,
     /// Tick boundaries it stands for.
     pub ticks: u32,
     /// The state of the thread that was on the CPU; none of an idle CPU.
@@ -99,8 +99,8 @@ impl Decoder {
 
     /// Decodes a tick of a CPU.
     #[must_use]
-    pub fn tick(&self, mut tick: Tick) -> CpuTick {
-        if tick.leaving {
+    pub fn tick(&self, mut tick: abi::Tick) -> CpuTick {
+        if tick.at_switch_out {
             self.drop_own_frames(&mut tick.stack);
         }
         let state = match tick.mode {
@@ -110,7 +110,7 @@ impl Decoder {
             Mode::Kernel => Some(Microstate::System),
         };
         CpuTick {
-            header: tick.head,
+            header: tick.header,
             ticks: tick.ticks,
             state,
             irq_work: tick.irq_work,
@@ -120,19 +120,19 @@ impl Decoder {
 
     /// Decodes an interval off the CPU of a process instance.
     #[must_use]
-    pub fn off_cpu(&self, record: &Absence, instance: ProcessInstance) -> OffCpu {
+    pub fn off_cpu(&self, record: &abi::OffCpu, instance: ProcessInstance) -> OffCpu {
         let stack = self.stack(&record.stack);
         let blocked = match record.detail {
-            Some(bpf::Detail::BlockIo) => Detail::BlockIo,
+            Some(abi::Detail::BlockIo) => Detail::BlockIo,
             _ => Detail::None,
         };
         let waited = match record.detail {
-            Some(bpf::Detail::Preempted) => Detail::Preempted,
-            Some(bpf::Detail::Throttled) => Detail::Throttled,
+            Some(abi::Detail::Preempted) => Detail::Preempted,
+            Some(abi::Detail::Throttled) => Detail::Throttled,
             _ => Detail::Woken,
         };
         let part = |state, ticks, detail| StateInterval {
-            header: record.head,
+            header: record.header,
             instance,
             kernel: Arc::clone(&stack.frames),
             truncated: stack.truncated,
@@ -154,7 +154,7 @@ impl Decoder {
 
     /// Decodes an overflow of a counter in a process instance.
     #[must_use]
-    pub fn overflow(&self, record: &Overflow, instance: ProcessInstance) -> CpuOverflow {
+    pub fn overflow(&self, record: &abi::Overflow, instance: ProcessInstance) -> CpuOverflow {
         let stack = self.stack(&record.stack);
         let side = |side| CounterOverflow {
             tag: counters::tag(record.counter, side),
@@ -163,7 +163,7 @@ impl Decoder {
         CpuOverflow {
             cpu: side(Side::Cpu),
             thread: StateInterval {
-                header: record.head,
+                header: record.header,
                 instance,
                 state: match stack.frames.is_empty() {
                     true => Microstate::User,
@@ -178,7 +178,7 @@ impl Decoder {
         }
     }
 
-    fn stack(&self, stack: &Stack) -> KernelStack {
+    fn stack(&self, stack: &abi::KernelStack) -> KernelStack {
         let mut frames: Arc<[u64]> = Arc::default();
         if !stack.frames.is_empty() {
             frames = Arc::from(&*stack.frames);
@@ -194,7 +194,7 @@ impl Decoder {
     /// Returns whether the CPU was in a trap: an interrupt, or an exception other than a page
     /// fault. Then its entry is at the root of the stack; a system call's and a kernel thread's
     /// roots are others.
-    fn is_trap(&self, tick: &Tick) -> bool {
+    fn is_trap(&self, tick: &abi::Tick) -> bool {
         let within = |pc: &u64| {
             let next = self.trap_entries.partition_point(|(from, _)| from <= pc);
             next > 0 && *pc < self.trap_entries[next - 1].1
@@ -204,7 +204,7 @@ impl Decoder {
 
     /// Removes the frames above the scheduler in a stack that was taken in it: our BPF program, and
     /// what calls it.
-    fn drop_own_frames(&self, stack: &mut Stack) {
+    fn drop_own_frames(&self, stack: &mut abi::KernelStack) {
         let (from, to) = self.schedule;
         let scheduler = |pc: &u64| (from..to).contains(pc);
         if let Some(own) = stack.frames.iter().position(scheduler) {
@@ -267,9 +267,9 @@ mod tests {
     fn a_stack_taken_in_the_scheduler_begins_there() {
         let text = "1000 t trace\n1100 t __schedule\n1200 T schedule\n1300 D end\n";
         let decoder = Decoder::new(&Symbols::parse(text).unwrap());
-        let mut stack = Stack {
+        let mut stack = abi::KernelStack {
             frames: Box::new([0xf000, 0x1010, 0x1120, 0x1210]),
-            ..Stack::default()
+            ..abi::KernelStack::default()
         };
         decoder.drop_own_frames(&mut stack);
         assert_eq!(*stack.frames, [0x1120, 0x1210]);

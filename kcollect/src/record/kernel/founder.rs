@@ -10,7 +10,8 @@ mod late;
 
 use std::collections::{HashMap, HashSet};
 
-use bpf::{Emission, Head, ThreadTimes};
+use bpf::UserStackCapture;
+use bpf_abi::{RecordHeader, ThreadRecord};
 use counters::event::Request;
 use experiment_format::Error;
 use experiment_format::directory::ExperimentDir;
@@ -95,7 +96,7 @@ impl Founder {
         dir: ExperimentDir,
         (plan, counters): (&Plan, &[Request]),
         kernel: KernelCode,
-        capture: Option<Emission>,
+        capture: Option<UserStackCapture>,
         mut say: impl FnMut(&str),
     ) -> Result<(Founder, Inherited), Error> {
         let run = header::run();
@@ -166,7 +167,7 @@ impl Founder {
         self.name_thread(process, &header)?;
         self.writer.tick(&ClockTick {
             cpu: header.cpu,
-            time: header.time,
+            time: header.time_ns,
             stack,
             tid: Tid(header.tid),
             pid: Pid(header.pid),
@@ -263,7 +264,7 @@ impl Founder {
         self.recorded.array_ticks += u64::from(interval.ticks);
         self.writer.tick_array(&TickArray {
             cpu: header.cpu,
-            time: header.time,
+            time: header.time_ns,
             stack,
             tid: Tid(header.tid),
             pid: Pid(header.pid),
@@ -276,21 +277,22 @@ impl Founder {
     ///
     /// # Errors
     /// When the experiment can't be written.
-    pub fn thread(&mut self, processes: &ProcessTable, thread: &ThreadTimes) -> Result<(), Error> {
-        if !thread.ended {
+    pub fn thread(&mut self, processes: &ProcessTable, thread: &ThreadRecord) -> Result<(), Error> {
+        if !thread.exited {
             self.accounts.lives(*thread);
             return Ok(());
         }
-        let times = self.accounts.ends(owner(processes, &thread.head), thread);
+        let times = self.accounts.ends(owner(processes, &thread.header), thread);
         self.samples.ended(&mut self.writer, thread, &times)
     }
 
     /// Adds the exact times of the threads that still live: the recording is over.
     pub fn close_threads(&mut self, processes: &ProcessTable) {
         let mut living: Vec<_> = self.accounts.living().map(|(thread, _)| *thread).collect();
-        living.sort_by_key(|thread| (thread.head.pid, thread.head.tid));
+        living.sort_by_key(|thread| (thread.header.pid, thread.header.tid));
         for thread in living {
-            self.accounts.ends(owner(processes, &thread.head), &thread);
+            self.accounts
+                .ends(owner(processes, &thread.header), &thread);
         }
     }
 
@@ -318,7 +320,7 @@ impl Founder {
     #[must_use]
     pub fn living_processes(&self) -> HashSet<u32> {
         let living = self.accounts.living();
-        living.map(|(thread, _)| thread.head.pid).collect()
+        living.map(|(thread, _)| thread.header.pid).collect()
     }
 
     /// Drops what is only known of processes that are not known any more.
@@ -395,8 +397,12 @@ impl Founder {
     }
 
     /// Names a thread in the log, where it has no name there yet or another one.
-    fn name_thread(&mut self, process: Option<&ProcessInfo>, header: &Head) -> Result<(), Error> {
-        let at = self.at(header.time);
+    fn name_thread(
+        &mut self,
+        process: Option<&ProcessInfo>,
+        header: &RecordHeader,
+    ) -> Result<(), Error> {
+        let at = self.at(header.time_ns);
         let name = header.name.bytes();
         let Some(at) = self.names.update(header.pid, header.tid, name, at) else {
             return Ok(());
@@ -419,12 +425,12 @@ impl Founder {
     fn stack(
         &mut self,
         process: Option<&ProcessInfo>,
-        header: &Head,
+        header: &RecordHeader,
         stack: &KernelStack,
         count: impl FnOnce(&mut StackTicks),
     ) -> Result<StackUid, Error> {
         if stack.frames.is_empty() {
-            let at = self.at(header.time);
+            let at = self.at(header.time_ns);
             return self.frames.user(&mut self.writer, process, header.pid, at);
         }
         self.kernel_stack(stack, count)
@@ -452,10 +458,14 @@ impl Founder {
     }
 }
 
-fn counter_event(header: &Head, stack: StackUid, overflow: CounterOverflow) -> CounterEvent {
+fn counter_event(
+    header: &RecordHeader,
+    stack: StackUid,
+    overflow: CounterOverflow,
+) -> CounterEvent {
     CounterEvent {
         cpu: header.cpu,
-        time: header.time,
+        time: header.time_ns,
         stack,
         tid: Tid(header.tid),
         pid: Pid(header.pid),
@@ -464,7 +474,7 @@ fn counter_event(header: &Head, stack: StackUid, overflow: CounterOverflow) -> C
     }
 }
 
-fn owner(processes: &ProcessTable, header: &Head) -> Owner {
+fn owner(processes: &ProcessTable, header: &RecordHeader) -> Owner {
     let process = processes.get(header.pid);
     Owner {
         instance: instance_of(processes, header.pid),

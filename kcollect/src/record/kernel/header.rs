@@ -1,7 +1,7 @@
 //! What the founder's `log.xml` begins with: how it was recorded.
 
 use ::counters::event::Request;
-use bpf::Emission;
+use bpf::UserStackCapture;
 use experiment_format::ids::Pid;
 use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
 use experiment_format::microstate::NumStates;
@@ -13,7 +13,11 @@ use crate::plan::Plan;
 use crate::record::dry_run;
 
 /// The header of an experiment that is recorded as planned.
-pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emission>) -> LogHeader {
+pub(super) fn header(
+    plan: &Plan,
+    requests: &[Request],
+    capture: Option<UserStackCapture>,
+) -> LogHeader {
     let seconds = |time: std::time::Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let mut settings = Vec::new();
     if !plan.record_idle {
@@ -60,12 +64,12 @@ pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emissio
             "samples: exact times and counts of all threads since the recording began; system calls are those that read \
              and write; those of each thread are in threads.jsonl"
                 .to_owned(),
-            match emission {
-                Some(emission) => format!("user side of what was recorded in the kernel: told {emission}"),
+            match capture {
+                Some(capture) => format!("user stacks of records in the kernel: captured {capture}"),
                 None => format!(
-                    "user side of what was recorded in the kernel: not told, since no process is followed; this kernel would \
-                     have it told {}",
-                    Emission::probe()
+                    "user stacks of records in the kernel: not captured, since no process is followed; this kernel would \
+                     have them captured {}",
+                    UserStackCapture::probe()
                 ),
             },
         ]

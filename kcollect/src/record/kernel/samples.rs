@@ -22,7 +22,7 @@
 
 use std::collections::HashMap;
 
-use bpf::ThreadTimes;
+use bpf_abi::ThreadRecord;
 use experiment_format::microstate::Microstate;
 use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
@@ -58,9 +58,9 @@ struct Told {
 }
 
 impl Told {
-    fn of(thread: &ThreadTimes, times: &Times) -> Told {
+    fn of(thread: &ThreadRecord, times: &Times) -> Told {
         Told {
-            as_of: thread.as_of,
+            as_of: thread.as_of_ns,
             elsewhere: times
                 .lived
                 .saturating_sub(times.ns[usize::from(thread.state)]),
@@ -70,8 +70,8 @@ impl Told {
     /// Whether a thread has done anything but stay in its state since. A change that nobody saw,
     /// and that the scheduler's own sums told of later, does not move the time that its state is
     /// known since.
-    fn is_of(self, thread: &ThreadTimes, times: &Times) -> bool {
-        thread.since < self.as_of && Told::of(thread, times).elsewhere == self.elsewhere
+    fn is_of(self, thread: &ThreadRecord, times: &Times) -> bool {
+        thread.since_ns < self.as_of && Told::of(thread, times).elsewhere == self.elsewhere
     }
 }
 
@@ -123,11 +123,11 @@ impl Samples {
     pub fn ended(
         &mut self,
         writer: &mut ExperimentWriter,
-        thread: &ThreadTimes,
+        thread: &ThreadRecord,
         times: &Times,
     ) -> experiment_format::Result<()> {
         let told = self.told.remove(&thread.task).is_some();
-        if thread.ended && !told && thread.lived < self.interval_ns {
+        if thread.exited && !told && thread.tracked_ns < self.interval_ns {
             self.brief.0 += 1;
             self.brief.1.add(times);
             return Ok(());
@@ -153,7 +153,7 @@ impl Samples {
                 told.is_none_or(|told| !told.is_of(thread, times))
             })
             .collect();
-        changed.sort_by_key(|(thread, _)| (thread.head.pid, thread.head.tid));
+        changed.sort_by_key(|(thread, _)| (thread.header.pid, thread.header.tid));
         for (thread, times) in &changed {
             self.told.insert(thread.task, Told::of(thread, times));
             self.thread(writer, thread, times)?;
@@ -236,22 +236,22 @@ impl Samples {
     fn thread(
         &self,
         writer: &mut ExperimentWriter,
-        thread: &ThreadTimes,
+        thread: &ThreadRecord,
         times: &Times,
     ) -> experiment_format::Result<()> {
         let mut line = Map::new();
-        line.insert("pid".into(), thread.head.pid.into());
-        line.insert("tid".into(), thread.head.tid.into());
-        line.insert("name".into(), printable(thread.head.name.bytes()).into());
-        line.insert("at_ns".into(), self.at(thread.as_of).into());
-        if thread.ended {
+        line.insert("pid".into(), thread.header.pid.into());
+        line.insert("tid".into(), thread.header.tid.into());
+        line.insert("name".into(), printable(thread.header.name.bytes()).into());
+        line.insert("at_ns".into(), self.at(thread.as_of_ns).into());
+        if thread.exited {
             line.insert("ended".into(), true.into());
         } else {
             let on_cpu = u32::from(thread.state) == Microstate::User.number();
             let state = Microstate::ALL[usize::from(thread.state)].metric();
             let state = if on_cpu { Some("cpu") } else { state };
             line.insert("state".into(), state.into());
-            line.insert("since_ns".into(), self.at(thread.since).into());
+            line.insert("since_ns".into(), self.at(thread.since_ns).into());
         }
         sums(&mut line, times, times.states());
         write(writer, line)

@@ -103,7 +103,7 @@ pub enum SymbolsError {
     /// A line is not "address type name".
     #[error("/proc/kallsyms, line {line}: not a symbol: {text:?}")]
     Line {
-        /// Counted from one.
+        /// OverflowCounts from one.
         line: usize,
         /// What stands there.
         text: String,

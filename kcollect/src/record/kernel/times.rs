@@ -1,7 +1,7 @@
 //! Where the time of a thread went, or of many: exact nanoseconds, ticks, and what the kernel
 //! counted.
 
-use bpf::{Counts, Details, ThreadTimes};
+use bpf_abi::{DetailTimes, KernelCounts, ThreadRecord};
 use experiment_format::microstate::Microstate;
 
 /// Ticks of a thread on a CPU.
@@ -25,9 +25,9 @@ pub struct Times {
     /// For how long it was watched, nanoseconds.
     pub lived: u64,
     /// What more is known of some of the time.
-    pub details: Details,
+    pub details: DetailTimes,
     /// What the kernel counted meanwhile.
-    pub counts: Counts,
+    pub counts: KernelCounts,
 }
 
 impl Ticks {
@@ -71,11 +71,11 @@ impl Ticks {
 impl Times {
     /// Those of one thread, which has had these ticks.
     #[must_use]
-    pub fn of(thread: &ThreadTimes, ticks: Ticks) -> Times {
+    pub fn of(thread: &ThreadRecord, ticks: Ticks) -> Times {
         Times {
             ticks,
             ns: thread.ns,
-            lived: thread.lived,
+            lived: thread.tracked_ns,
             details: thread.details,
             counts: thread.counts,
         }

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use bpf::TableUse;
-use bpf::{Counts, CpuBooks, Details};
+use bpf_abi::{CpuStats, DetailTimes, KernelCounts};
 use counters::event::Request;
 use experiment_format::kernel::is_scheduler;
 use experiment_format::losses::Losses;
@@ -190,7 +190,7 @@ pub struct Process {
     /// What more is known of some of that time.
     pub of_which_s: OfWhich,
     /// What the kernel counted of them.
-    pub counts: Counts,
+    pub counts: KernelCounts,
     /// Threads that lived.
     pub threads: u64,
     /// For how long they lived during the run, all together, seconds.
@@ -209,7 +209,7 @@ pub struct OfWhich {
 }
 
 impl OfWhich {
-    fn new(details: &Details) -> OfWhich {
+    fn new(details: &DetailTimes) -> OfWhich {
         let seconds = |ns: u64| ns as f64 / 1e9;
         OfWhich {
             block_io: seconds(details.block_io),
@@ -280,9 +280,9 @@ impl Summary {
         let interval = f64::from(plan.period_us) / 1e6;
         let seconds = |ticks: u64| ticks as f64 * interval;
         let sum =
-            |of: fn(&CpuBooks) -> u64| books.iter().map(|(_, books, _)| of(books)).sum::<u64>();
+            |of: fn(&CpuStats) -> u64| books.iter().map(|(_, books, _)| of(books)).sum::<u64>();
         let recorded = founder.recorded;
-        let sent = sum(CpuBooks::boundaries) - sum(|books| books.unsent) - sum(|books| books.lost);
+        let sent = sum(CpuStats::boundaries) - sum(|books| books.unsent) - sum(|books| books.lost);
         let elapsed_s = stopped.saturating_sub(started) as f64 / 1e9;
         let accounts = &founder.accounts;
         let row = |times: &ProcessTimes, tid| Process {
@@ -299,7 +299,7 @@ impl Summary {
             lived_s: times.times.lived as f64 / 1e9,
         };
         let (system, _) = accounts.system();
-        let followed = user(dispatcher, inputs.collector.table_use());
+        let followed = user(dispatcher, inputs.programs.table_use());
         let counters = counters(inputs)?;
         Ok(Summary {
             version: env!("CARGO_PKG_VERSION"),
@@ -327,15 +327,15 @@ impl Summary {
                 ring_full: sum(|books| books.lost),
                 not_written: dispatcher.not_written,
                 unaccounted: sent as i64 - (recorded.ticks + dispatcher.not_written) as i64,
-                absences: sum(|books| books.absences_lost),
+                absences: sum(|books| books.off_cpu_lost),
                 threads: sum(|books| books.threads_lost),
                 sideband: dispatcher.sideband_lost,
                 unnamed: recorded.unnamed,
                 truncated_stacks: recorded.truncated,
                 missing_stacks: recorded.no_stack,
-                made_up: sum(|books| books.made_up),
-                entries: sum(|books| books.entries_lost),
-                births: sum(|books| books.births_lost),
+                made_up: sum(|books| books.late),
+                entries: sum(|books| books.user_returns_lost),
+                births: sum(|books| books.vfork_starts_lost),
                 late_events: inputs.late(),
             },
             counters,
@@ -425,7 +425,7 @@ fn user(dispatcher: &Dispatcher, table_use: TableUse) -> Option<Followed> {
     })
 }
 
-fn cpu((cpu, books, time): &(u32, CpuBooks, CpuTime)) -> Cpu {
+fn cpu((cpu, books, time): &(u32, CpuStats, CpuTime)) -> Cpu {
     Cpu {
         cpu: *cpu,
         recorded_ns: time.recorded,
@@ -433,7 +433,7 @@ fn cpu((cpu, books, time): &(u32, CpuBooks, CpuTime)) -> Cpu {
         kernel: books.kernel,
         idle: books.idle,
         lost: books.lost,
-        made_up: books.made_up,
+        made_up: books.late,
     }
 }
 

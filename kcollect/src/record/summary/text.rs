@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use bpf::unwind::End;
+use bpf_abi::unwind::UnwindEnd;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::{Counter, Followed, Function, Process, Summary, WaitingPlace};
@@ -126,7 +126,11 @@ impl Followed {
     fn line(&self) -> String {
         let stacks = &self.user_stacks;
         let walked: u64 = stacks.by_end.values().sum();
-        let complete = stacks.by_end.get(&End::Complete).copied().unwrap_or(0);
+        let complete = stacks
+            .by_end
+            .get(&UnwindEnd::Complete)
+            .copied()
+            .unwrap_or(0);
         format!(
             "{} process{} followed: of {} ticks {} have their complete user stack, {} a part of it, {} none; {} more fell on threads without memory, which ended",
             self.processes.len(),

@@ -19,8 +19,9 @@ pub mod user_stack;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bpf::unwind::End;
-use bpf::{Entry, TickCollector};
+use bpf::Programs;
+use bpf_abi::UserReturn;
+use bpf_abi::unwind::UnwindEnd;
 use experiment_format::microstate::Microstate;
 use experiment_format::usage::UsageRecord;
 use nix::unistd::Pid;
@@ -118,7 +119,7 @@ impl UserSpace {
         let ticks = u64::from(interval.ticks);
         let complete = self
             .join
-            .recorded(header.tid, header.entry, ticks, interval);
+            .recorded(header.tid, header.user_return, ticks, interval);
         self.route(router, processes, complete);
     }
 
@@ -135,7 +136,7 @@ impl UserSpace {
             .and_then(|process| process.name.as_deref())
             .unwrap_or(header.name.bytes());
         let first = FirstRecord {
-            at: header.time,
+            at: header.time_ns,
             name: name.to_vec(),
             descent: self.policy.descent(header.pid),
         };
@@ -149,11 +150,16 @@ impl UserSpace {
     }
 
     /// Adds the user stack that was captured when a thread returned to user mode.
-    pub fn user_return(&mut self, router: &mut Router, processes: &ProcessTable, record: Entry) {
-        let (header, pid) = (record.head, record.head.pid);
-        let (slot, mut complete) = self.join.announced(header.tid, header.entry);
+    pub fn user_return(
+        &mut self,
+        router: &mut Router,
+        processes: &ProcessTable,
+        record: UserReturn,
+    ) {
+        let (header, pid) = (record.header, record.header.pid);
+        let (slot, mut complete) = self.join.announced(header.tid, header.user_return);
         if self.code.spaces.get_mut(pid).is_none() {
-            self.code.spaces.found(pid, [], header.time);
+            self.code.spaces.found(pid, [], header.time_ns);
         }
         if let Some(space) = self.code.spaces.get_mut(pid) {
             if space.set_execution(record.execution) {
@@ -169,8 +175,8 @@ impl UserSpace {
                 }
                 false => Some(UserStack {
                     frames: Vec::new(),
-                    end: End::NoTable,
-                    guessed: false,
+                    end: UnwindEnd::NoTable,
+                    via_frame_pointer: false,
                 }),
             };
             if let Some(stack) = stack {
@@ -254,14 +260,14 @@ impl UserSpace {
     /// When the kernel has no memory for it.
     pub fn publish(
         &mut self,
-        collector: &mut TickCollector,
+        programs: &mut Programs,
         processes: &ProcessTable,
         before_data: bool,
     ) -> Result<(), bpf::Error> {
         let (policy, tracker) = (&self.policy, &self.tracker);
         let may_follow = |pid| policy.may_follow(processes, tracker.with_pid(pid), pid);
         self.publisher.publish(
-            collector,
+            &mut programs.tables(),
             &mut self.code,
             processes,
             may_follow,
@@ -276,10 +282,10 @@ impl UserSpace {
     /// When the kernel has no memory for it.
     pub fn publish_snapshot(
         &mut self,
-        collector: &mut TickCollector,
+        programs: &mut Programs,
         processes: &ProcessTable,
     ) -> Result<(), bpf::Error> {
-        self.publish(collector, processes, true)?;
+        self.publish(programs, processes, true)?;
         let began = Instant::now();
         while self.code.objects.waiting() > 0
             && let Some(left) = TABLES_BEFORE_DATA.checked_sub(began.elapsed())
@@ -287,7 +293,7 @@ impl UserSpace {
             let ready = self.code.objects.wait(left);
             self.publisher.tables_ready(&ready);
         }
-        self.publish(collector, processes, true)
+        self.publish(programs, processes, true)
     }
 
     /// Returns the thread that makes unwind tables.

@@ -3,12 +3,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use bpf::{Code, Mapped, PageRows, PlacedTable, TickCollector};
+use bpf::{CodeMapping, CodeUnwind, PageRows, PlacedTable, ProcessTables};
 use user_collector::objects::UnwindTableState;
 use user_collector::objects::{ObjectId, UnwindInfo};
 use user_collector::process::ProcessTable;
 use user_collector::space::Mapping;
-use user_collector::unwind::UnwindRow;
 
 use super::LoadedCode;
 use super::resolve_stack::relatives;
@@ -60,14 +59,14 @@ impl TablePublisher {
     /// When the kernel has no memory for it.
     pub(super) fn publish(
         &mut self,
-        collector: &mut TickCollector,
+        collector: &mut ProcessTables<'_>,
         code: &mut LoadedCode,
         processes: &ProcessTable,
         may_follow: impl Fn(u32) -> bool,
         before_data: bool,
     ) -> Result<(), bpf::Error> {
         for pid in std::mem::take(&mut self.exited) {
-            collector.forget_process(pid);
+            collector.evict_process(pid);
         }
         let rules = code.objects.rules_from(self.rules);
         self.rules += rules.len();
@@ -91,7 +90,7 @@ impl TablePublisher {
 
     fn publish_process(
         &mut self,
-        collector: &mut TickCollector,
+        collector: &mut ProcessTables<'_>,
         code: &mut LoadedCode,
         processes: &ProcessTable,
         pid: u32,
@@ -101,17 +100,17 @@ impl TablePublisher {
         let relatives = relatives(processes, pid);
         for mapping in code.mapped_by(pid).iter() {
             let unwinding = self.unwinding(collector, code, &relatives, pid, mapping)?;
-            pending |= unwinding == Code::Pending;
-            mapped.push(Mapped {
+            pending |= unwinding == CodeUnwind::Pending;
+            mapped.push(CodeMapping {
                 start: mapping.start,
                 end: mapping.end,
-                code: unwinding,
+                unwind: unwinding,
             });
         }
         if pending {
             self.pending.insert(pid);
         }
-        let version = collector.set_process(pid, execution, &mapped)?;
+        let version = collector.publish_process(pid, execution, &mapped)?;
         match (version, code.spaces.get_mut(pid)) {
             (Some(version), Some(space)) => space.published(version),
             _ => self.no_room += 1,
@@ -122,31 +121,31 @@ impl TablePublisher {
     /// Returns how frames in a mapping are unwound.
     fn unwinding(
         &mut self,
-        collector: &mut TickCollector,
+        collector: &mut ProcessTables<'_>,
         code: &mut LoadedCode,
         relatives: &[u32],
         pid: u32,
         mapping: &Mapping,
-    ) -> Result<Code, bpf::Error> {
+    ) -> Result<CodeUnwind, bpf::Error> {
         let id = code.objects.object_of(pid, relatives, mapping);
         let table = code.objects.get(id).map(|object| object.table.clone());
         let module = match table {
-            Some(UnwindTableState::Pending) => return Ok(Code::Pending),
+            Some(UnwindTableState::Pending) => return Ok(CodeUnwind::Pending),
             Some(UnwindTableState::Ready(module)) => module,
-            Some(UnwindTableState::None) | None => return Ok(Code::Guess),
+            Some(UnwindTableState::None) | None => return Ok(CodeUnwind::FramePointer),
         };
         let Some(address) = module.address_of(mapping.offset) else {
-            return Ok(Code::Guess);
+            return Ok(CodeUnwind::FramePointer);
         };
         let bias = mapping.start.wrapping_sub(address);
         if let Some(table) = self.tables.get(&id) {
-            return Ok(Code::Table {
+            return Ok(CodeUnwind::Table {
                 table: table.id,
                 bias,
             });
         }
         if self.refused.contains(&id) {
-            return Ok(Code::Guess);
+            return Ok(CodeUnwind::FramePointer);
         }
         let mut placed = place(collector, &module)?;
         if placed.is_none() && self.evict_tables(collector, code) {
@@ -158,19 +157,19 @@ impl TablePublisher {
                 drop(module);
                 code.objects.release_rows(id);
                 self.tables.insert(id, placed);
-                Ok(Code::Table { table, bias })
+                Ok(CodeUnwind::Table { table, bias })
             }
             None => {
                 self.refused.insert(id);
                 self.no_room += 1;
-                Ok(Code::Guess)
+                Ok(CodeUnwind::FramePointer)
             }
         }
     }
 
     /// Removes the tables that no living process needs. Their memory is free two rounds later.
     /// Returns whether there were any.
-    fn evict_tables(&mut self, collector: &mut TickCollector, code: &mut LoadedCode) -> bool {
+    fn evict_tables(&mut self, collector: &mut ProcessTables<'_>, code: &mut LoadedCode) -> bool {
         let mut used = HashSet::new();
         for (pid, space) in code.spaces.iter_mut() {
             for mapping in space.code().iter() {
@@ -181,10 +180,8 @@ impl TablePublisher {
         self.tables.retain(|id, table| {
             let kept = used.contains(id);
             if !kept {
-                let rows = table.rows().into_iter();
-                let rows = rows.map(|[low, rule]| UnwindRow { low, rule });
-                code.objects.restore_rows(*id, rows.collect());
-                collector.remove_table(table.id);
+                code.objects.restore_rows(*id, table.rows());
+                collector.remove(table.id);
             }
             kept
         });
@@ -193,7 +190,7 @@ impl TablePublisher {
 }
 
 fn place(
-    collector: &mut TickCollector,
+    collector: &mut ProcessTables<'_>,
     module: &UnwindInfo,
 ) -> Result<Option<PlacedTable>, bpf::Error> {
     let pages: Vec<PageRows> = module
@@ -206,7 +203,5 @@ fn place(
         })
         .collect();
     let rows = module.table.rows();
-    collector.place_table(&pages, |index| {
-        rows.get(index).map_or([0; 2], |row| [row.low, row.rule])
-    })
+    collector.place(&pages, |index| rows.get(index).copied().unwrap_or_default())
 }

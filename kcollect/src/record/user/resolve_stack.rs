@@ -4,8 +4,8 @@
 
 use std::time::Instant;
 
-use bpf::unwind::End;
-use bpf::{Entry, UserSide};
+use bpf_abi::unwind::UnwindEnd;
+use bpf_abi::{CapturedStack, UserReturn};
 use host::machine;
 use serde::Serialize;
 use user_collector::join::UserStackKey;
@@ -72,16 +72,16 @@ impl StackResolver {
         publisher: &TablePublisher,
         processes: &ProcessTable,
         slot: UserStackKey,
-        record: Entry,
+        record: UserReturn,
     ) -> Option<UserStack> {
-        let pid = record.head.pid;
+        let pid = record.header.pid;
         let space = code.spaces.get_mut(pid)?;
-        match record.user {
-            UserSide::Walked {
+        match record.stack {
+            CapturedStack::Unwound {
                 frames,
                 mut end,
-                guessed,
-                version,
+                via_frame_pointer,
+                mappings_version,
             } => {
                 self.walks.kernel += 1;
                 let mut frames = frames.into_vec();
@@ -89,44 +89,50 @@ impl StackResolver {
                 if frames.is_empty() {
                     frames.push(record.ip);
                 }
-                if cut_stale(space, version, &mut frames) {
+                if cut_stale(space, mappings_version, &mut frames) {
                     self.losses.disbelieved += 1;
-                    end = End::NoMapping;
+                    end = UnwindEnd::NoMapping;
                 }
                 Some(UserStack {
                     frames,
                     end,
-                    guessed,
+                    via_frame_pointer,
                 })
             }
-            UserSide::Copied {
-                walked,
-                guessed,
-                version,
+            CapturedStack::StackCopy {
+                unwound,
+                via_frame_pointer,
+                mappings_version,
                 registers,
                 stack,
             } => {
                 self.walks.copied += 1;
-                let mut frames = walked.into_vec();
-                frames.push(registers.at());
-                if cut_stale(space, version, &mut frames) {
+                let mut frames = unwound.into_vec();
+                frames.push(registers.address());
+                if cut_stale(space, mappings_version, &mut frames) {
                     self.losses.disbelieved += 1;
                     return Some(UserStack {
                         frames,
-                        end: End::NoMapping,
-                        guessed,
+                        end: UnwindEnd::NoMapping,
+                        via_frame_pointer,
                     });
                 }
                 frames.pop();
                 let copy = StackCopy {
                     unwound: frames.into(),
-                    guessed,
+                    via_frame_pointer,
                     registers: *registers,
                     stack,
                     code: space.code(),
                     pid,
                 };
-                self.unwind_or_keep(code, publisher, processes, (record.head.time, slot), copy)
+                self.unwind_or_keep(
+                    code,
+                    publisher,
+                    processes,
+                    (record.header.time_ns, slot),
+                    copy,
+                )
             }
         }
     }
@@ -147,7 +153,7 @@ impl StackResolver {
         let room = self.copied_bytes + bytes <= MAX_COPIED_BYTES;
         let relatives = relatives(processes, copy.pid);
         match copy.unwind(&mut code.objects, publisher, &relatives) {
-            Some(stack) if stack.end == End::NoMapping && room => {
+            Some(stack) if stack.end == UnwindEnd::NoMapping && room => {
                 if self.unmapped.wait(at, slot, copy).is_some() {
                     return Some(stack);
                 }

@@ -181,11 +181,11 @@ impl Subexperiment {
             _ => end,
         };
         let frames: Vec<u64> = interval.kernel.iter().chain(user).copied().collect();
-        self.last = self.last.max(header.time);
+        self.last = self.last.max(header.time_ns);
         self.collector
             .write_kernel_objects(&interval.kernel, kernel)?;
         let thread = ThreadStack {
-            at: header.time,
+            at: header.time_ns,
             cpu: header.cpu,
             tid: header.tid,
             name: header.name.bytes(),

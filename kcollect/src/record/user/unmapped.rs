@@ -118,7 +118,7 @@ impl Unmapped {
 
 #[cfg(test)]
 mod tests {
-    use bpf::unwind::Registers;
+    use bpf_abi::unwind::Registers;
     use user_collector::join::Join;
     use user_collector::space::MappedCode;
 
@@ -127,7 +127,7 @@ mod tests {
     fn copy_of(pid: u32) -> StackCopy {
         StackCopy {
             unwound: Box::default(),
-            guessed: false,
+            via_frame_pointer: false,
             registers: Registers::innermost(0, [0; 16]),
             stack: Box::default(),
             code: MappedCode::default(),

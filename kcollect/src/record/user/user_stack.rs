@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bpf::unwind::{self, End, Found, Registers};
+use bpf_abi::unwind::{self, Registers, UnwindBy, UnwindEnd};
 use experiment_format::stacks::StackEnd;
 use serde::Serialize;
 use user_collector::objects::{LoadObjects, UnwindTableState};
@@ -21,9 +21,9 @@ pub struct UserStack {
     /// Leaf first: where it was interrupted; callers as addresses inside the call.
     pub frames: Vec<u64>,
     /// Why the stack ends there.
-    pub end: End,
+    pub end: UnwindEnd,
     /// A frame was unwound by its frame pointer.
-    pub guessed: bool,
+    pub via_frame_pointer: bool,
 }
 
 impl UserStack {
@@ -31,8 +31,8 @@ impl UserStack {
     #[must_use]
     pub fn mark(&self) -> StackEnd {
         match self.end {
-            End::Complete => StackEnd::Complete,
-            End::Deep => StackEnd::Truncated,
+            UnwindEnd::Complete => StackEnd::Complete,
+            UnwindEnd::DepthLimit => StackEnd::Truncated,
             _ => StackEnd::UnwindFailed,
         }
     }
@@ -43,13 +43,13 @@ impl UserStack {
 pub struct StackCounts {
     /// Ticks, by the end.
     #[serde(flatten)]
-    pub by_end: BTreeMap<End, u64>,
+    pub by_end: BTreeMap<UnwindEnd, u64>,
     /// Ticks without a user stack that should have one.
     pub missing: u64,
     /// Ticks of exiting threads, whose memory was gone, and their user stack with it.
     pub exiting: u64,
     /// Ticks with a frame that was unwound by its frame pointer.
-    pub guessed: u64,
+    pub via_frame_pointer: u64,
 }
 
 impl StackCounts {
@@ -58,7 +58,7 @@ impl StackCounts {
         match stack {
             Some(stack) => {
                 *self.by_end.entry(stack.end).or_default() += ticks;
-                self.guessed += if stack.guessed { ticks } else { 0 };
+                self.via_frame_pointer += if stack.via_frame_pointer { ticks } else { 0 };
             }
             None if exiting => self.exiting += ticks,
             None => self.missing += ticks,
@@ -72,7 +72,7 @@ impl StackCounts {
         }
         self.missing += other.missing;
         self.exiting += other.exiting;
-        self.guessed += other.guessed;
+        self.via_frame_pointer += other.via_frame_pointer;
     }
 }
 
@@ -82,7 +82,7 @@ pub struct StackCopy {
     /// The frames that were unwound already, leaf first.
     pub unwound: Box<[u64]>,
     /// One of these was unwound by its frame pointer.
-    pub guessed: bool,
+    pub via_frame_pointer: bool,
     /// The next frame.
     pub registers: Registers,
     /// The words from 128 bytes below its stack pointer on.
@@ -120,13 +120,13 @@ impl StackCopy {
         let find = |address: u64| {
             leaves = false;
             let Some(mapping) = mapping_at(&self.code, address) else {
-                return Found::End(End::NoMapping);
+                return UnwindBy::Nothing(UnwindEnd::NoMapping);
             };
             let id = objects.object_of(self.pid, relatives, mapping);
             match objects.get(id).map(|object| object.table.clone()) {
                 Some(UnwindTableState::Pending) => {
                     waits = true;
-                    Found::End(End::NoTable)
+                    UnwindBy::Nothing(UnwindEnd::NoTable)
                 }
                 Some(UnwindTableState::Ready(module)) => {
                     let rule = file_address(mapping, &module, address)
@@ -139,41 +139,41 @@ impl StackCopy {
                     leaves = rule
                         .and_then(|rule| UnwindRule::decode(&rule))
                         .is_some_and(|rule| rule.changes_stacks());
-                    rule.map_or(Found::Guess, Found::Rule)
+                    rule.map_or(UnwindBy::FramePointer, UnwindBy::Rule)
                 }
-                Some(UnwindTableState::None) | None => Found::Guess,
+                Some(UnwindTableState::None) | None => UnwindBy::FramePointer,
             }
         };
         let max_frames = MAX_FRAMES.saturating_sub(self.unwound.len());
-        let mut walked = unwind::walk(&self.registers, max_frames, find, read);
+        let mut unwound = unwind::unwind(&self.registers, max_frames, find, read);
         if waits {
             return None;
         }
         // Of the goroutine's stack there is no copy, but this one has been walked to its first
         // function.
-        if walked.end == End::Unreadable && leaves {
-            walked.end = End::Complete;
+        if unwound.end == UnwindEnd::Unreadable && leaves {
+            unwound.end = UnwindEnd::Complete;
         }
-        let mut frames = [&*self.unwound, &walked.frames].concat();
+        let mut frames = [&*self.unwound, &unwound.frames].concat();
         // A caller where no code is was no caller. The leaf is where it is.
-        if walked.end == End::NoMapping && frames.len() > 1 {
+        if unwound.end == UnwindEnd::NoMapping && frames.len() > 1 {
             frames.pop();
         }
         Some(UserStack {
             frames,
-            end: walked.end,
-            guessed: self.guessed || walked.guessed,
+            end: unwound.end,
+            via_frame_pointer: self.via_frame_pointer || unwound.via_frame_pointer,
         })
     }
 
     /// The stack as far as it is known without a table that it needs.
     pub fn cut(self) -> UserStack {
         let mut frames = self.unwound.into_vec();
-        frames.push(self.registers.at());
+        frames.push(self.registers.address());
         UserStack {
             frames,
-            end: End::NoTable,
-            guessed: self.guessed,
+            end: UnwindEnd::NoTable,
+            via_frame_pointer: self.via_frame_pointer,
         }
     }
 

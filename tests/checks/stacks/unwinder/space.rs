@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::Result;
-use bpf::unwind::{self, End, Found, Registers, Walked};
+use bpf_abi::unwind::{self, Registers, UnwindBy, UnwindEnd, Unwound};
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 use object::{Object as _, ObjectSection as _, ObjectSegment as _, ObjectSymbol as _};
@@ -199,21 +199,21 @@ impl Space {
         loaded.file.table.lookup(rules, inside)
     }
 
-    fn find(&self, rules: &UnwindRules, address: u64) -> Found {
+    fn find(&self, rules: &UnwindRules, address: u64) -> UnwindBy {
         let Some(loaded) = self.at(address) else {
-            return Found::End(End::NoMapping);
+            return UnwindBy::Nothing(UnwindEnd::NoMapping);
         };
         if !loaded.file.has_frames {
-            return Found::Guess;
+            return UnwindBy::FramePointer;
         }
         let rule = self.rule(rules, address);
-        Found::Rule(rule.unwrap_or(&UnwindRule::Absent).encode())
+        UnwindBy::Rule(rule.unwrap_or(&UnwindRule::Absent).encode())
     }
 
-    pub(crate) fn ours(&self, rules: &UnwindRules, state: &State, traced: &Traced) -> Walked {
+    pub(crate) fn ours(&self, rules: &UnwindRules, state: &State, traced: &Traced) -> Unwound {
         let stack = &self.stack;
         let start = Registers::innermost(state.pc, state.general);
-        unwind::walk(
+        unwind::unwind(
             &start,
             MOST,
             |address| self.find(rules, address),

@@ -1,6 +1,6 @@
 //! Which unwinder is right where they differ, and which differences are no fault of ours.
 
-use bpf::unwind::{End, Walked};
+use bpf_abi::unwind::{UnwindEnd, Unwound};
 use user_collector::unwind::{Cfa, FrameRule, ReturnAddress, Unsupported, UnwindRule, UnwindRules};
 
 use super::space::{Hopped, Space};
@@ -24,7 +24,7 @@ pub(crate) enum Verdict {
     Unknown,
 }
 
-pub(crate) fn judge(ours: &Walked, theirs: &Hopped, truth: Option<&[u64]>) -> Verdict {
+pub(crate) fn judge(ours: &Unwound, theirs: &Hopped, truth: Option<&[u64]>) -> Verdict {
     let agreed = ours.frames == theirs.frames;
     let Some(truth) = truth else {
         return if agreed {
@@ -36,11 +36,11 @@ pub(crate) fn judge(ours: &Walked, theirs: &Hopped, truth: Option<&[u64]>) -> Ve
     match (agreed, ours.frames == truth) {
         (true, true) => Verdict::Agreed,
         (false, true) => Verdict::Ours,
-        (true, false) if truth.starts_with(&ours.frames) && ours.end != End::Complete => {
+        (true, false) if truth.starts_with(&ours.frames) && ours.end != UnwindEnd::Complete => {
             Verdict::BothShort
         }
         (true, false) => Verdict::BothWrong,
-        (false, false) if truth.starts_with(&ours.frames) && ours.end != End::Complete => {
+        (false, false) if truth.starts_with(&ours.frames) && ours.end != UnwindEnd::Complete => {
             Verdict::OursShort
         }
         (false, false) => Verdict::OursWrong,
@@ -75,7 +75,7 @@ pub(crate) enum Excuse {
 
 /// What was seen of a stack.
 pub(crate) struct Seen<'a> {
-    pub(crate) ours: &'a Walked,
+    pub(crate) ours: &'a Unwound,
     pub(crate) theirs: &'a [u64],
     pub(crate) truth: Option<&'a [u64]>,
     pub(crate) bare: bool,
@@ -103,23 +103,23 @@ impl Seen<'_> {
             return Some(Excuse::Landing);
         }
         match (self.ours.end, callee) {
-            (End::NoMapping, _) if short && (last == 0 || self.truth.is_none()) => {
+            (UnwindEnd::NoMapping, _) if short && (last == 0 || self.truth.is_none()) => {
                 Some(Excuse::Unmapped)
             }
-            (End::NoRule, None) if short && (self.bare || initial(last, space)) => {
+            (UnwindEnd::NoRule, None) if short && (self.bare || initial(last, space)) => {
                 Some(Excuse::Bare)
             }
-            (End::Unsupported, Some(UnwindRule::Frame(frame)))
+            (UnwindEnd::Unsupported, Some(UnwindRule::Frame(frame)))
                 if short && differs > 1 && beyond_framehop(frame) =>
             {
                 Some(Excuse::OtherRegister)
             }
-            (End::Unsupported, Some(UnwindRule::Unsupported(Unsupported::StackPointer)))
+            (UnwindEnd::Unsupported, Some(UnwindRule::Unsupported(Unsupported::StackPointer)))
                 if short =>
             {
                 Some(Excuse::LongJump)
             }
-            (End::Complete, Some(UnwindRule::Stop))
+            (UnwindEnd::Complete, Some(UnwindRule::Stop))
                 if short && self.truth.is_none() && go_root(last, space) =>
             {
                 Some(Excuse::GoRoot)

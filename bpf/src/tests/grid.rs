@@ -55,14 +55,14 @@ fn late_by_less_than_a_period_is_still_one_each() {
 }
 
 #[test]
-fn boundaries_that_passed_without_a_firing_are_made_up_for() {
+fn boundaries_that_passed_without_a_firing_are_counted_by_the_next() {
     //                  0   |   |   |   |   |   |   |
     assert_eq!(firings("    ^               ^   ^"), [1, 4, 1]);
     assert_eq!(firings("              ^ ^"), [3, 1]);
 }
 
 #[test]
-fn what_an_end_of_idleness_has_counted_no_firing_counts_again() {
+fn boundaries_counted_at_the_end_of_a_sleep_are_not_counted_again() {
     // Awake at the third column after a boundary; the timer, overdue, fires right behind.
     //                  0   |   |   |   |   |
     assert_eq!(firings("    ^              ^^   ^"), [1, 3, 1, 1]);
@@ -83,7 +83,7 @@ fn before_the_origin_nothing_has_passed() {
 /// A thread left after boundary 3 was counted and came back after 7 was: so many of the four lie
 /// before its wake-up.
 #[test]
-fn the_boundaries_of_an_absence_divide_at_its_wake_up() {
+fn the_boundaries_of_an_off_cpu_interval_divide_at_its_wake_up() {
     let before = |woken| {
         // SAFETY: a pure function of numbers.
         unsafe { native_grid_before(1000, 3, 7, woken, 10) }
@@ -103,7 +103,7 @@ fn the_boundaries_of_an_absence_divide_at_its_wake_up() {
 /// A timer that was started late, boundaries being ten apart: they are moved to where it fires, by
 /// the shorter way.
 #[test]
-fn boundaries_lie_where_the_timer_fires() {
+fn boundaries_are_where_the_timer_fires() {
     let align = |due| {
         // SAFETY: a pure function of numbers.
         unsafe { native_grid_align(1000, due, 10) }
@@ -120,7 +120,7 @@ fn boundaries_lie_where_the_timer_fires() {
 /// A timer that the kernel restarts somewhat later each time: the boundaries follow it, and come
 /// back before the time that they lose is a whole one.
 #[test]
-fn boundaries_do_not_wander_off() {
+fn boundaries_do_not_drift() {
     let home = 1000;
     let mut grid = Grid {
         origin: home,
@@ -173,7 +173,7 @@ proptest! {
         prop_assert!(aligned.abs_diff(origin) <= period / 2);
     }
 
-    /// Whoever asks and whenever, every boundary is counted once.
+    /// However often they are counted, every boundary is counted once.
     #[test]
     fn the_sum_is_the_boundaries_passed(
         period in 100_000_u64..1_000_000_000,

@@ -24,16 +24,16 @@ struct Account {
     run_time: u64,
     state: u32,
     detail: u32,
-    watched: u32,
+    tracking: u32,
     zero: u32,
     ns: [u64; 16],
-    entered: u64,
-    lived: u64,
+    begun_ns: u64,
+    tracked_ns: u64,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Absence {
+struct OffCpu {
     from: u64,
     woken: u64,
     to: u64,
@@ -42,7 +42,7 @@ struct Absence {
 }
 
 unsafe extern "C" {
-    fn native_enter(
+    fn native_track(
         account: *mut Account,
         now: u64,
         state: u32,
@@ -50,7 +50,7 @@ unsafe extern "C" {
         run_delay: u64,
         run_time: u64,
     );
-    fn native_leave(
+    fn native_switch_out(
         account: *mut Account,
         now: u64,
         state: u32,
@@ -58,52 +58,52 @@ unsafe extern "C" {
         run_delay: u64,
         run_time: u64,
     );
-    fn native_return(account: *mut Account, now: u64, run_delay: u64, run_time: u64) -> Absence;
-    fn native_repair(account: *mut Account, arrival: u64, run_delay: u64) -> Absence;
-    fn native_close(account: *mut Account, now: u64, run_delay: u64, run_time: u64) -> Absence;
-    fn native_is_whole(account: *const Account) -> i32;
+    fn native_switch_in(account: *mut Account, now: u64, run_delay: u64, run_time: u64) -> OffCpu;
+    fn native_missed_switch_in(account: *mut Account, arrival: u64, run_delay: u64) -> OffCpu;
+    fn native_close(account: *mut Account, now: u64, run_delay: u64, run_time: u64) -> OffCpu;
+    fn native_conserves_time(account: *const Account) -> i32;
 }
 
 impl Account {
-    fn enter(now: u64, state: (u32, u32), run_delay: u64) -> Account {
+    fn track(now: u64, state: (u32, u32), run_delay: u64) -> Account {
         let mut account = Account::default();
-        account.enter_again(now, state, run_delay, 0);
+        account.track_again(now, state, run_delay, 0);
         account
     }
 
-    fn enter_again(&mut self, now: u64, state: (u32, u32), run_delay: u64, run_time: u64) {
+    fn track_again(&mut self, now: u64, state: (u32, u32), run_delay: u64, run_time: u64) {
         // SAFETY: a valid `struct account` for the call, which keeps no pointer.
-        unsafe { native_enter(self, now, state.0, state.1, run_delay, run_time) };
+        unsafe { native_track(self, now, state.0, state.1, run_delay, run_time) };
     }
 
-    fn leave(&mut self, now: u64, state: (u32, u32), run_delay: u64, run_time: u64) {
-        // SAFETY: as in `enter`.
-        unsafe { native_leave(self, now, state.0, state.1, run_delay, run_time) };
+    fn switch_out(&mut self, now: u64, state: (u32, u32), run_delay: u64, run_time: u64) {
+        // SAFETY: as in `track`.
+        unsafe { native_switch_out(self, now, state.0, state.1, run_delay, run_time) };
     }
 
-    fn is_whole(&self) -> bool {
-        // SAFETY: as in `enter`.
-        unsafe { native_is_whole(self) != 0 }
+    fn conserves_time(&self) -> bool {
+        // SAFETY: as in `track`.
+        unsafe { native_conserves_time(self) != 0 }
     }
 
-    fn come_back(&mut self, now: u64, run_delay: u64, run_time: u64) -> Absence {
-        // SAFETY: as in `enter`.
-        unsafe { native_return(self, now, run_delay, run_time) }
+    fn switch_in(&mut self, now: u64, run_delay: u64, run_time: u64) -> OffCpu {
+        // SAFETY: as in `track`.
+        unsafe { native_switch_in(self, now, run_delay, run_time) }
     }
 
-    /// As `leave` of the BPF side does where the thread was not seen to come.
-    fn repair(&mut self, arrival: u64, run_delay: u64) -> Option<Absence> {
-        // SAFETY: as in `enter`.
-        (self.state != ON_CPU).then(|| unsafe { native_repair(self, arrival, run_delay) })
+    /// Does what the programs do at a switch-out when the switch-in was not seen.
+    fn missed_switch_in(&mut self, arrival: u64, run_delay: u64) -> Option<OffCpu> {
+        // SAFETY: as in `track`.
+        (self.state != ON_CPU).then(|| unsafe { native_missed_switch_in(self, arrival, run_delay) })
     }
 
-    /// Of a thread that is running, or was not.
-    fn close(&mut self, now: u64, run_delay: u64) -> Absence {
-        self.end(now, run_delay, u64::MAX)
+    /// Closes the account of a thread that exists on.
+    fn close(&mut self, now: u64, run_delay: u64) -> OffCpu {
+        self.exit(now, run_delay, u64::MAX)
     }
 
-    fn end(&mut self, now: u64, run_delay: u64, run_time: u64) -> Absence {
-        // SAFETY: as in `enter`.
+    fn exit(&mut self, now: u64, run_delay: u64, run_time: u64) -> OffCpu {
+        // SAFETY: as in `track`.
         unsafe { native_close(self, now, run_delay, run_time) }
     }
 }
@@ -122,12 +122,12 @@ fn state(letter: u8) -> (u32, u32) {
     }
 }
 
-/// Plays a drawing and gives the account, closed, and the absences. Events that fall under a `-` of
-/// `seen` reach nobody.
-fn play_seen(drawing: &str, seen: &str) -> (Account, Vec<Absence>) {
+/// Plays a drawing and returns the account, closed, and the off-CPU intervals. Events under a `-`
+/// of `seen` are not seen.
+fn play_seen(drawing: &str, seen: &str) -> (Account, Vec<OffCpu>) {
     let letters = drawing.as_bytes();
-    let mut account = Account::enter(0, state(letters[0]), 0);
-    let mut absences = Vec::new();
+    let mut account = Account::track(0, state(letters[0]), 0);
+    let mut off_cpu = Vec::new();
     let waits = |letter: u8| u64::from(b"WPT".contains(&letter));
     let mut delay = waits(letters[0]);
     let mut run_time = u64::from(letters[0] == b'U');
@@ -138,14 +138,14 @@ fn play_seen(drawing: &str, seen: &str) -> (Account, Vec<Absence>) {
         match (pair[0], pair[1]) {
             (b'U', b'U') => {}
             (b'U', other) if !hidden => {
-                absences.extend(account.repair(arrival, delay));
-                account.leave(now as u64, state(other), delay, run_time);
+                off_cpu.extend(account.missed_switch_in(arrival, delay));
+                account.switch_out(now as u64, state(other), delay, run_time);
             }
             (b'U', _) => {}
             (_, b'U') => {
                 arrival = now as u64;
                 if !hidden {
-                    absences.push(account.come_back(now as u64, delay, run_time));
+                    off_cpu.push(account.switch_in(now as u64, delay, run_time));
                 }
             }
             // Asleep, then runnable: no event.
@@ -155,10 +155,10 @@ fn play_seen(drawing: &str, seen: &str) -> (Account, Vec<Absence>) {
         run_time += u64::from(pair[1] == b'U');
     }
     account.close(letters.len() as u64, delay);
-    (account, absences)
+    (account, off_cpu)
 }
 
-fn play(drawing: &str) -> (Account, Vec<Absence>) {
+fn play(drawing: &str) -> (Account, Vec<OffCpu>) {
     play_seen(drawing, "")
 }
 
@@ -181,9 +181,9 @@ fn conserves(drawing: &str) {
         let drawn: u64 = letters.chars().map(|letter| count(drawing, letter)).sum();
         assert_eq!(account.ns[state as usize], drawn, "{letters} of {drawing}");
     }
-    assert!(account.is_whole());
-    assert_eq!(account.lived, drawing.len() as u64);
-    assert_eq!(account.watched, 0);
+    assert!(account.conserves_time());
+    assert_eq!(account.tracked_ns, drawing.len() as u64);
+    assert_eq!(account.tracking, 0);
 }
 
 #[test]
@@ -196,21 +196,21 @@ fn each_state_gets_its_time() {
     conserves("UUUUSSSSWW");
 }
 
-/// The scheduler's sum tells: a hypervisor may have given the CPU to others.
+/// The scheduler's sum counts: a hypervisor may have preempted the CPU.
 #[test]
-fn who_ends_was_on_a_cpu_as_long_as_the_scheduler_says() {
-    let mut account = Account::enter(0, state(b'U'), 0);
-    account.end(100, 0, 70);
+fn a_thread_that_exits_was_on_a_cpu_as_long_as_the_scheduler_says() {
+    let mut account = Account::track(0, state(b'U'), 0);
+    account.exit(100, 0, 70);
     assert_eq!(
         (account.ns[ON_CPU as usize], account.ns[WAIT as usize]),
         (70, 30)
     );
-    assert!(account.is_whole());
-    assert_eq!(account.lived, 100);
+    assert!(account.conserves_time());
+    assert_eq!(account.tracked_ns, 100);
 }
 
 #[test]
-fn what_more_is_known_of_a_time_is_summed_beside_its_state() {
+fn details_are_summed_beside_their_state() {
     conserves("UUIIIIWWUUPPPUUSSSWWWUUTTTTUU");
     // A wake-up ends the wait for the disk: what follows is a wait for a CPU, and none of a
     // preemption.
@@ -221,33 +221,33 @@ fn what_more_is_known_of_a_time_is_summed_beside_its_state() {
 #[test]
 fn an_account_that_was_closed_goes_on_where_it_stopped() {
     let (mut account, _) = play("UUSSSSWWUU");
-    account.enter_again(100, state(b'S'), 50, 70);
-    account.come_back(108, 53, 70);
-    assert!(account.is_whole());
+    account.track_again(100, state(b'S'), 50, 70);
+    account.switch_in(108, 53, 70);
+    assert!(account.conserves_time());
     account.close(110, 0);
-    assert_eq!(account.lived, 20);
+    assert_eq!(account.tracked_ns, 20);
     assert_eq!(account.ns[..10], [6, 0, 0, 0, 0, 0, 0, 9, 5, 0]);
 }
 
 #[test]
-fn an_account_read_while_it_changes_is_seen_to_be_torn() {
-    let mut account = Account::enter(0, state(b'U'), 0);
-    account.leave(5, state(b'S'), 0, 5);
-    assert!(account.is_whole());
+fn an_account_copied_while_it_changes_does_not_conserve_time() {
+    let mut account = Account::track(0, state(b'U'), 0);
+    account.switch_out(5, state(b'S'), 0, 5);
+    assert!(account.conserves_time());
     account.since = 9;
-    assert!(!account.is_whole());
+    assert!(!account.conserves_time());
 }
 
 #[test]
-fn an_arrival_that_nobody_saw_is_made_good_at_the_next_leave() {
-    let (seen, told) = play("UUSSSSWWUUUSSSSUU");
-    let (hidden, made_up) = play_seen("UUSSSSWWUUUSSSSUU", "        -        ");
+fn a_missed_switch_in_is_accounted_for_at_the_next_switch_out() {
+    let (seen, expected) = play("UUSSSSWWUUUSSSSUU");
+    let (hidden, found) = play_seen("UUSSSSWWUUUSSSSUU", "        -        ");
     assert_eq!(seen.ns, hidden.ns);
-    assert_eq!(told, made_up);
+    assert_eq!(found, expected);
 }
 
 #[test]
-fn a_leave_that_nobody_saw_is_made_good_as_sleep() {
+fn a_missed_switch_out_counts_as_sleep() {
     let (account, _) = play_seen("UULLLLWWUUU", "  -        ");
     assert_eq!(account.ns[ON_CPU as usize], 5);
     assert_eq!(account.ns[SLEEP as usize], 4);
@@ -255,21 +255,21 @@ fn a_leave_that_nobody_saw_is_made_good_as_sleep() {
 }
 
 #[test]
-fn what_the_cpu_did_after_the_thread_is_not_the_threads() {
-    let mut account = Account::enter(100, state(b'U'), 0);
-    account.leave(150, state(b'S'), 0, 40);
-    let absence = account.come_back(200, 0, 40);
-    assert_eq!((absence.from, absence.to), (140, 200));
+fn time_on_the_cpu_after_the_threads_work_is_not_the_threads() {
+    let mut account = Account::track(100, state(b'U'), 0);
+    account.switch_out(150, state(b'S'), 0, 40);
+    let off_cpu = account.switch_in(200, 0, 40);
+    assert_eq!((off_cpu.from, off_cpu.to), (140, 200));
     assert_eq!(account.ns[ON_CPU as usize], 40);
     assert_eq!(account.ns[SLEEP as usize], 60);
 }
 
 #[test]
-fn an_absence_is_split_at_the_wake_up() {
-    let (_, absences) = play("UUSSSSWWUU");
+fn an_off_cpu_interval_is_split_at_the_wake_up() {
+    let (_, off_cpu) = play("UUSSSSWWUU");
     assert_eq!(
-        absences,
-        [Absence {
+        off_cpu,
+        [OffCpu {
             from: 2,
             woken: 6,
             to: 8,
@@ -277,10 +277,10 @@ fn an_absence_is_split_at_the_wake_up() {
             detail: NO_DETAIL,
         }]
     );
-    let (_, absences) = play("UUPPPUU");
+    let (_, off_cpu) = play("UUPPPUU");
     assert_eq!(
-        absences,
-        [Absence {
+        off_cpu,
+        [OffCpu {
             from: 2,
             woken: 2,
             to: 5,
@@ -291,19 +291,19 @@ fn an_absence_is_split_at_the_wake_up() {
 }
 
 #[test]
-fn clocks_that_differ_by_a_hair_make_no_negative_time() {
-    let mut account = Account::enter(1000, state(b'U'), 0);
-    account.leave(1010, state(b'S'), 0, 10);
-    let absence = account.come_back(1008, 0, 10);
-    assert_eq!((absence.from, absence.to), (1010, 1010));
-    account.leave(1005, state(b'S'), 0, 11);
+fn clocks_that_differ_a_little_make_no_negative_time() {
+    let mut account = Account::track(1000, state(b'U'), 0);
+    account.switch_out(1010, state(b'S'), 0, 10);
+    let off_cpu = account.switch_in(1008, 0, 10);
+    assert_eq!((off_cpu.from, off_cpu.to), (1010, 1010));
+    account.switch_out(1005, state(b'S'), 0, 11);
     account.close(1020, 0);
     assert_eq!(account.ns[..10].iter().sum::<u64>(), 20);
-    assert_eq!(account.lived, 20);
+    assert_eq!(account.tracked_ns, 20);
 }
 
 proptest! {
-    /// Any life conserves.
+    /// Any sequence of states conserves time.
     #[test]
     fn any_drawing_conserves(
         spans in proptest::collection::vec((0_u8..3, 1_usize..9, 0_usize..4, 1_usize..9), 1..60)
@@ -319,33 +319,33 @@ proptest! {
         conserves(&drawing);
     }
 
-    /// Whatever times and sums a scheduler gives, the states sum up to the time watched.
+    /// Whatever times and sums a scheduler has, the states add up to the tracked time.
     #[test]
     fn any_events_conserve(
         events in proptest::collection::vec((0_u64..1000, 0_u64..2000, 3_u32..10, 10_u32..16), 1..100)
     ) {
-        let (mut account, mut now, mut on_cpu) = (Account::enter(5000, state(b'U'), 0), 5000_u64, true);
+        let (mut account, mut now, mut on_cpu) = (Account::track(5000, state(b'U'), 0), 5000_u64, true);
         for (step, delay, state, detail) in events {
             // Now and then a clock that is behind.
             now = (now + step).saturating_sub(10);
             match on_cpu {
                 true => {
-                    account.repair(now.saturating_sub(3), delay);
-                    account.leave(now, (state, detail), delay, delay / 2);
+                    account.missed_switch_in(now.saturating_sub(3), delay);
+                    account.switch_out(now, (state, detail), delay, delay / 2);
                 }
-                false => { account.come_back(now, delay, delay); }
+                false => { account.switch_in(now, delay, delay); }
             }
-            // Now and then an event that nobody saw.
+            // Now and then an event that is not seen.
             if step % 7 != 0 {
                 on_cpu = !on_cpu;
             }
         }
-        prop_assert!(account.is_whole());
+        prop_assert!(account.conserves_time());
         account.close(now, 0);
-        prop_assert_eq!(account.ns[..10].iter().sum::<u64>(), account.lived);
-        // What is known more of a time is part of it.
+        prop_assert_eq!(account.ns[..10].iter().sum::<u64>(), account.tracked_ns);
+        // The time of a detail is part of its state.
         let [wait, preempted, throttled] = [WAIT, PREEMPTED, THROTTLED].map(|slot| account.ns[slot as usize]);
-        prop_assert!(preempted + throttled <= account.lived - account.ns[ON_CPU as usize]);
-        prop_assert!(wait <= account.lived);
+        prop_assert!(preempted + throttled <= account.tracked_ns - account.ns[ON_CPU as usize]);
+        prop_assert!(wait <= account.tracked_ns);
     }
 }

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * One frame of a user stack, left by a rule: the only unwinder there is. It is pure: what it reads
- *of the stack it reads by unwind_read(), which whoever includes this has defined, in the kernel and
- *natively.
+ * The unwinder: from one frame of a user stack to its caller, by a rule. It compiles for BPF and
+ * natively (bpf/abi/src/unwind), so that both make the same frames. It reads the stack by
+ * unwind_read(), which the including file defines:
  *
- *	static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word); (0 when it
- *could be read)
+ *	static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word);
+ *
+ * unwind_read() returns 0 when the word could be read.
  *
  * Only pc, stack pointer and frame pointer are followed. The other registers are known in the
- *innermost frame. Further out, those that functions save for their callers are not, and a rule that
- *needs one is refused: a wrong caller is worse than none. The rest nobody saves: whoever needs one
- *of them across a call knows that it stays, as OpenSSL's AES-GCM does, whose frame address is in
- *rax.
+ * innermost frame. In its callers, registers that functions save are unknown, and a rule that needs
+ * one is refused: a wrong caller is worse than none. Registers that functions do not save are taken
+ * to be unchanged: hand-written code that uses one across a call relies on that, as OpenSSL's
+ * AES-GCM does, whose frame address is in rax.
  */
 #ifndef KCOLLECT_UNWIND_H
 #define KCOLLECT_UNWIND_H
@@ -20,10 +21,9 @@
 #define UNWIND_FP	 6
 #define UNWIND_SP	 7
 #define UNWIND_REGISTERS 16
-/* A bit for each that a function need not keep for its caller: rax, rdx, rcx, rsi, rdi, r8 to r11.
- */
+/* A bit for each that a function need not save: rax, rdx, rcx, rsi, rdi, r8 to r11. */
 #define UNWIND_UNSAVED 0xf37
-/* Its text, as words of it read: little endian, the first instruction lowest. */
+/* Machine code as a little-endian word: the first instruction is in the lowest bytes. */
 #define TEXT_RET	     0xc3
 #define TEXT_PUSH_FP	     0xe5894855	      /* push %rbp; mov %rsp,%rbp */
 #define TEXT_PUSH_FP_JVM     0xec8b4855	      /* the same in other bytes */
@@ -32,7 +32,7 @@
 #define TEXT_MCALL	     0xe958d4ff /* call *%r12, without its first byte; pop %rax; jmp */
 #define TEXT_SYSTEMSTACK     0xf825048b4864d7ff /* call *%rdi; mov %fs:..f8,%rax */
 #define TEXT_MCALL_NOP	     0xe95890d4ff	/* the same of Go since 1.22 */
-/* In place of a register: relative to the canonical frame address. */
+/* In place of a register number: relative to the canonical frame address. */
 #define UNWIND_CFA 255
 
 enum unwind_cfa_kind {
@@ -56,10 +56,10 @@ enum unwind_ra_kind {
 	RA_REGISTER,
 };
 
-/* How to leave a frame; Rule::encode of user-collector makes them. */
+/* How to find the caller of a frame. user-collector makes rules of .eh_frame. */
 struct unwind_rule {
 	__s32 cfa_offset;
-	__s16 cfa_plus; /* deref: added after it; PLT: the threshold */
+	__s16 cfa_plus; /* deref: added after it; PLT: the offset at which the push is done */
 	__s16 fp_offset;
 	__s16 ra_offset;
 	__u8 cfa_kind;	   /* enum unwind_cfa_kind */
@@ -72,16 +72,24 @@ struct unwind_rule {
 
 /* Why a stack ends where it does. */
 enum unwind_end {
-	UNWIND_ON,	    /* it does not: there is a caller */
-	UNWIND_COMPLETE,    /* at the thread's first function */
-	UNWIND_DEEP,	    /* there was no room for more */
-	UNWIND_NO_MAPPING,  /* no code is known to be mapped at the pc */
-	UNWIND_NO_TABLE,    /* there is no table of the file at the pc (yet), nor a frame pointer to
-			       guess by */
-	UNWIND_NO_RULE,	    /* the table says nothing of the pc */
-	UNWIND_UNSUPPORTED, /* it says something that can't be followed */
-	UNWIND_UNREADABLE,  /* the stack could not be read */
-	UNWIND_ASTRAY,	    /* the caller's frame would not lie above its callee's */
+	/* It does not end: there is a caller. */
+	UNWIND_CONTINUES,
+	/* At the thread's first function. */
+	UNWIND_COMPLETE,
+	/* There was no room for more frames. */
+	UNWIND_DEPTH_LIMIT,
+	/* No code is known to be mapped at the pc. */
+	UNWIND_NO_MAPPING,
+	/* The file at the pc has no table, or none yet, and no frame pointer is known. */
+	UNWIND_NO_TABLE,
+	/* The table has no rule for the pc. */
+	UNWIND_NO_RULE,
+	/* The rule can't be followed. */
+	UNWIND_UNSUPPORTED,
+	/* The stack could not be read. */
+	UNWIND_UNREADABLE,
+	/* The caller's frame is not above its callee's. */
+	UNWIND_NOT_ASCENDING,
 	UNWIND_ENDS,
 };
 
@@ -92,8 +100,8 @@ struct unwind_state {
 	__u32 exact; /* pc is where it was interrupted, not a return address */
 };
 
-/* The address by which rules and functions are found: of a caller, inside its call. */
-static __always_inline __u64 unwind_at(const struct unwind_state *state)
+/* The address by which rules and functions are found: in a caller it is inside the call. */
+static __always_inline __u64 unwind_address(const struct unwind_state *state)
 {
 	return state->exact ? state->pc : state->pc - 1;
 }
@@ -117,14 +125,14 @@ static __always_inline int unwind_base(const struct unwind_state *state, __u8 ba
 	return unwind_register(state, base, value);
 }
 
-/* The caller's frame is known, and of its other registers those in `kept`. */
-static __always_inline enum unwind_end unwind_to(struct unwind_state *state, __u64 pc, __u64 sp,
-						 __u64 fp, bool has_fp, bool interrupted,
-						 __u32 kept)
+/* Goes to the caller, whose frame is known; of its other registers those in `kept` are. */
+static __always_inline enum unwind_end unwind_go_to(struct unwind_state *state, __u64 pc, __u64 sp,
+						    __u64 fp, bool has_fp, bool interrupted,
+						    __u32 kept)
 {
 	/*
-	 * Whoever starts a thread without saying that it is the first leaves 0 where a return
-	 * address would be. But a call of a null pointer is interrupted at 0, and it has a caller.
+	 * A first function without a rule that says so has 0 for a return address. But a call of a
+	 * null pointer is interrupted at 0, and it has a caller.
 	 */
 	if (!pc && !interrupted)
 		return UNWIND_COMPLETE;
@@ -133,12 +141,12 @@ static __always_inline enum unwind_end unwind_to(struct unwind_state *state, __u
 	state->registers[UNWIND_FP] = fp;
 	state->known = (state->known & kept) | 1 << UNWIND_SP | (has_fp ? 1 << UNWIND_FP : 0);
 	state->exact = interrupted;
-	return UNWIND_ON;
+	return UNWIND_CONTINUES;
 }
 
-/* Leaves a frame by its rule. What `state` says is the caller's where the answer is UNWIND_ON. */
-static __always_inline enum unwind_end unwind_leave(struct unwind_state *state,
-						    const struct unwind_rule *rule, void *reader)
+/* Goes to the caller by a rule. `state` is the caller's if this returns UNWIND_CONTINUES. */
+static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state,
+						      const struct unwind_rule *rule, void *reader)
 {
 	__u64 cfa, base, pc, sp, fp = state->registers[UNWIND_FP];
 	bool has_fp = state->known >> UNWIND_FP & 1;
@@ -182,23 +190,23 @@ static __always_inline enum unwind_end unwind_leave(struct unwind_state *state,
 		has_fp = false;
 	}
 	/*
-	 * A signal's handler may have a stack of its own, anywhere. And a function that has taken
-	 * its return address off the stack, as vfork has, stands where its caller does.
+	 * A signal handler may have a stack of its own, anywhere. And a function that has popped
+	 * its return address, as vfork does, has its caller's stack pointer.
 	 */
 	sp = state->registers[UNWIND_SP];
 	if ((cfa < sp && rule->ra_kind != RA_INTERRUPTED) || (cfa == sp && rule->ra_kind == RA_AT))
-		return UNWIND_ASTRAY;
-	return unwind_to(state, pc, cfa, fp, has_fp, rule->ra_kind == RA_INTERRUPTED,
-			 rule->ra_kind == RA_INTERRUPTED ? 0 : UNWIND_UNSAVED);
+		return UNWIND_NOT_ASCENDING;
+	return unwind_go_to(state, pc, cfa, fp, has_fp, rule->ra_kind == RA_INTERRUPTED,
+			    rule->ra_kind == RA_INTERRUPTED ? 0 : UNWIND_UNSAVED);
 }
 
 /*
- * How far above the stack pointer the caller's is, in code without rules, where the text tells; 0
- * where it doesn't. `word` is the eight bytes from two before the pc.
+ * Returns how far the caller's stack pointer is above the callee's, in code without rules, if the
+ * machine code at the pc shows it, or 0. `word` is the eight bytes from two before the pc.
  *
- * Where code that keeps a frame pointer is interrupted before it has set it, or after it has
- * restored it, the frame pointer is its caller's, who would be left out. And CPython's perf
- * trampolines, one for each function of Python, keep none.
+ * Before a function has set its frame pointer, and after it has restored it, the register holds the
+ * caller's, and unwinding by it would skip the caller. And CPython's perf trampolines, one for each
+ * Python function, have no frame pointer.
  */
 static __always_inline __u32 unwind_height(const struct unwind_state *state, __u64 word,
 					   bool *pushed)
@@ -218,9 +226,10 @@ static __always_inline __u32 unwind_height(const struct unwind_state *state, __u
 	return *pushed ? 16 : 0;
 }
 
-/* Leaves a frame of code without rules, as its text tells, where that can be read, or else as if it
- * kept a frame pointer: a guess. */
-static __always_inline enum unwind_end unwind_guess(struct unwind_state *state, void *reader)
+/* Goes to the caller of code without rules: by the machine code at the pc if that is known, or else
+ * by the frame pointer, which the code may use for something else. */
+static __always_inline enum unwind_end unwind_by_frame_pointer(struct unwind_state *state,
+							       void *reader)
 {
 	__u64 sp = state->registers[UNWIND_SP], fp = state->registers[UNWIND_FP], pc, next, text;
 	bool has_fp = state->known >> UNWIND_FP & 1, pushed;
@@ -229,8 +238,8 @@ static __always_inline enum unwind_end unwind_guess(struct unwind_state *state, 
 	if (unwind_read(reader, state->pc - 2, &text)) {
 		text = 0;
 	} else {
-		/* Go's runtime.mcall has left the goroutine's stack for the thread's, and begins it
-		 * anew each time. */
+		/* Go's runtime.mcall switches from the goroutine's stack to the thread's, and
+		 * begins that anew each time. */
 		if (!state->exact &&
 		    ((__u32)text == TEXT_MCALL || (text & 0xffffffffff) == TEXT_MCALL_NOP))
 			return UNWIND_COMPLETE;
@@ -240,22 +249,23 @@ static __always_inline enum unwind_end unwind_guess(struct unwind_state *state, 
 		if (unwind_read(reader, sp + height - 8, &pc) ||
 		    (pushed && unwind_read(reader, sp, &fp)))
 			return UNWIND_UNREADABLE;
-		return unwind_to(state, pc, sp + height, fp, has_fp, false, 0);
+		return unwind_go_to(state, pc, sp + height, fp, has_fp, false, 0);
 	}
-	/* What it was before it was lost says nothing. */
+	/* Its last known value may be of any frame. */
 	if (!has_fp)
 		return UNWIND_NO_TABLE;
 	if (!fp)
 		return UNWIND_COMPLETE;
-	/* Go's runtime.systemstack calls on the thread's stack, with the frame pointer of the
-	 * goroutine's. */
+	/* Go's runtime.systemstack calls on the thread's stack with the frame pointer of the
+	 * goroutine's stack. */
 	if (fp & 7 || (fp < sp && (state->exact || text != TEXT_SYSTEMSTACK)))
-		return UNWIND_ASTRAY;
+		return UNWIND_NOT_ASCENDING;
 	if (unwind_read(reader, fp, &next) || unwind_read(reader, fp + 8, &pc))
 		return UNWIND_UNREADABLE;
-	return unwind_to(state, pc, fp + 16, next, true, false, 0);
+	return unwind_go_to(state, pc, fp + 16, next, true, false, 0);
 }
 
-_Static_assert(sizeof(struct unwind_rule) == 16, "Rule::SIZE of user-collector");
+_Static_assert(sizeof(struct unwind_rule) == 16, "as in layout.rs");
+_Static_assert(sizeof(struct unwind_state) == 144, "as in unwind/native.rs");
 
 #endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What the BPF programs count on each CPU, read by user space from maps. Their Rust mirror is
+ * bpf/abi/src/layout.rs, and a test compares every offset. */
+#ifndef KCOLLECT_CPU_STATS_H
+#define KCOLLECT_CPU_STATS_H
+
+/* Interval boundaries of one CPU by what became of them, and its tick grid. Written by programs
+ * that run on this CPU with interrupts off. Sent are user + kernel + idle - unsent - lost
+ * boundaries; user + kernel + idle is the time recorded. Three cache lines, so that CPUs share
+ * none. */
+struct cpu_stats {
+	__u64 origin_ns; /* struct grid; 0 while the CPU has no clock */
+	__u64 index;	 /* struct grid */
+	__u64 user;
+	__u64 kernel;
+	__u64 idle;
+	__u64 unsent; /* idle boundaries that were not sent, by request (-x on) */
+	__u64 lost;   /* boundaries whose record found the ring full */
+	__u64 lost_records;
+	/* Boundaries beyond the first of a firing on a busy CPU, whose timer was late. */
+	__u64 late;
+	__u64 truncated;    /* records with FLAG_TRUNCATED */
+	__u64 no_stack;	    /* records with FLAG_NO_STACK */
+	__u64 last_ns;	    /* when the clock last fired or idle time was last counted */
+	__u64 in_idle;	    /* the CPU is in the idle loop's sleep, or in an interrupt in it */
+	__u64 next_ns;	    /* the next boundary, CLOCK_MONOTONIC */
+	__u64 offset_ns;    /* scheduler's clock minus CLOCK_MONOTONIC */
+	__u64 offset_stale; /* offset_ns was not taken since the last tick */
+	__u64 off_cpu_lost; /* boundaries of off-CPU records that found the ring full */
+	/* Thread records that found the ring full, and threads for which there was no memory. */
+	__u64 threads_lost;
+	__u64 begun_ns; /* the begin_ns that the grid has counted up to */
+	/* Returns to user mode that could not be waited for or sent. */
+	__u64 user_returns_lost;
+	__u64 vfork_starts_lost; /* vfork records that found the ring full */
+	/* A program works on threads of this CPU. Only set where counters overflow, whose programs
+	 * may interrupt it. */
+	__u64 busy;
+	__u64 home_ns; /* origin_ns when data began, or when the clock was started since */
+	__u64 zero[1];
+};
+
+/* A counter on one CPU. */
+struct counter_stats {
+	__u64 since_overflow; /* of a tracepoint: events since the last overflow */
+	__u64 events;	      /* of a tracepoint: all events */
+	__u64 recorded;	      /* events that sent records stand for */
+	__u64 lost;	      /* events of records that found the ring full */
+};
+
+_Static_assert(sizeof(struct cpu_stats) == 192, "as in layout.rs");
+_Static_assert(sizeof(struct counter_stats) == 32, "as in layout.rs");
+
+#endif

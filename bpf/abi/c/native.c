@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* The unwinder as ordinary functions, for bpf/abi/src/unwind; and the layouts and numbers of these
+ * headers as a table, which bpf/abi/src/tests/layout.rs compares with those of Rust. */
+#include <stddef.h>
+
+#include "integers.h"
+
+/* Reads a word of a stack; returns 0 when it could be read. */
+struct native_reader {
+	int (*read)(void *context, __u64 address, __u64 *word);
+	void *context;
+};
+
+static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word)
+{
+	struct native_reader *native = reader;
+
+	return native->read(native->context, address, word);
+}
+
+#include "cpu_stats.h"
+#include "records.h"
+#include "unwind.h"
+#include "unwind_tables.h"
+
+__u64 kcollect_unwind_address(const struct unwind_state *state);
+__u32 kcollect_unwind_by_rule(struct unwind_state *state, const struct unwind_rule *rule,
+			      struct native_reader *reader);
+__u32 kcollect_unwind_by_frame_pointer(struct unwind_state *state, struct native_reader *reader);
+
+__u64 kcollect_unwind_address(const struct unwind_state *state)
+{
+	return unwind_address(state);
+}
+
+__u32 kcollect_unwind_by_rule(struct unwind_state *state, const struct unwind_rule *rule,
+			      struct native_reader *reader)
+{
+	return unwind_by_rule(state, rule, reader);
+}
+
+__u32 kcollect_unwind_by_frame_pointer(struct unwind_state *state, struct native_reader *reader)
+{
+	return unwind_by_frame_pointer(state, reader);
+}
+
+struct abi_entry {
+	const char *name;
+	__u64 value;
+};
+
+/* A structure's size, a field's offset, a number. */
+#define SIZE(type)	   {#type, sizeof(struct type)},
+#define FIELD(type, field) {#type "." #field, offsetof(struct type, field)},
+#define NUMBER(number)	   {#number, number},
+
+/* clang-format off */
+const struct abi_entry kcollect_abi[] = {
+	SIZE(record_header)
+	FIELD(record_header, time_ns)
+	FIELD(record_header, cpu)
+	FIELD(record_header, pid)
+	FIELD(record_header, tid)
+	FIELD(record_header, ticks)
+	FIELD(record_header, blocked)
+	FIELD(record_header, user_return)
+	FIELD(record_header, kind)
+	FIELD(record_header, state)
+	FIELD(record_header, detail)
+	FIELD(record_header, flags)
+	FIELD(record_header, frames)
+	FIELD(record_header, zero)
+	FIELD(record_header, name)
+
+	SIZE(thread_record)
+	FIELD(thread_record, header)
+	FIELD(thread_record, task)
+	FIELD(thread_record, as_of_ns)
+	FIELD(thread_record, since_ns)
+	FIELD(thread_record, tracked_ns)
+	FIELD(thread_record, ns)
+	FIELD(thread_record, ns[DETAIL_BLOCK_IO])
+	FIELD(thread_record, ns[DETAIL_PREEMPTED])
+	FIELD(thread_record, ns[DETAIL_THROTTLED])
+	FIELD(thread_record, counts)
+	FIELD(thread_record, counts[MINOR_FAULTS])
+	FIELD(thread_record, counts[MAJOR_FAULTS])
+	FIELD(thread_record, counts[VOLUNTARY_SWITCHES])
+	FIELD(thread_record, counts[INVOLUNTARY_SWITCHES])
+	FIELD(thread_record, counts[READ_CHARS])
+	FIELD(thread_record, counts[WRITTEN_CHARS])
+	FIELD(thread_record, counts[READ_CALLS])
+	FIELD(thread_record, counts[WRITE_CALLS])
+	FIELD(thread_record, counts[READ_BYTES])
+	FIELD(thread_record, counts[WRITTEN_BYTES])
+
+	SIZE(user_return_record)
+	FIELD(user_return_record, header)
+	FIELD(user_return_record, ip)
+	FIELD(user_return_record, sp)
+	FIELD(user_return_record, execution)
+	FIELD(user_return_record, mappings_version)
+	FIELD(user_return_record, end)
+	FIELD(user_return_record, via_frame_pointer)
+	FIELD(user_return_record, unwound)
+	FIELD(user_return_record, known)
+	FIELD(user_return_record, exact)
+
+	SIZE(overflow_record)
+	FIELD(overflow_record, header)
+	FIELD(overflow_record, value)
+	FIELD(overflow_record, counter)
+	FIELD(overflow_record, zero)
+
+	SIZE(cpu_stats)
+	FIELD(cpu_stats, origin_ns)
+	FIELD(cpu_stats, index)
+	FIELD(cpu_stats, user)
+	FIELD(cpu_stats, kernel)
+	FIELD(cpu_stats, idle)
+	FIELD(cpu_stats, unsent)
+	FIELD(cpu_stats, lost)
+	FIELD(cpu_stats, lost_records)
+	FIELD(cpu_stats, late)
+	FIELD(cpu_stats, truncated)
+	FIELD(cpu_stats, no_stack)
+	FIELD(cpu_stats, last_ns)
+	FIELD(cpu_stats, in_idle)
+	FIELD(cpu_stats, next_ns)
+	FIELD(cpu_stats, offset_ns)
+	FIELD(cpu_stats, offset_stale)
+	FIELD(cpu_stats, off_cpu_lost)
+	FIELD(cpu_stats, threads_lost)
+	FIELD(cpu_stats, begun_ns)
+	FIELD(cpu_stats, user_returns_lost)
+	FIELD(cpu_stats, vfork_starts_lost)
+	FIELD(cpu_stats, busy)
+	FIELD(cpu_stats, home_ns)
+	FIELD(cpu_stats, zero)
+
+	SIZE(counter_stats)
+	FIELD(counter_stats, since_overflow)
+	FIELD(counter_stats, events)
+	FIELD(counter_stats, recorded)
+	FIELD(counter_stats, lost)
+
+	SIZE(unwind_rule)
+	FIELD(unwind_rule, cfa_offset)
+	FIELD(unwind_rule, cfa_plus)
+	FIELD(unwind_rule, fp_offset)
+	FIELD(unwind_rule, ra_offset)
+	FIELD(unwind_rule, cfa_kind)
+	FIELD(unwind_rule, cfa_register)
+	FIELD(unwind_rule, fp_kind)
+	FIELD(unwind_rule, fp_base)
+	FIELD(unwind_rule, ra_kind)
+	FIELD(unwind_rule, ra_base)
+
+	SIZE(unwind_state)
+	FIELD(unwind_state, pc)
+	FIELD(unwind_state, registers)
+	FIELD(unwind_state, known)
+	FIELD(unwind_state, exact)
+
+	SIZE(native_reader)
+	FIELD(native_reader, read)
+	FIELD(native_reader, context)
+
+	SIZE(process)
+	FIELD(process, execution)
+	FIELD(process, first)
+	FIELD(process, count)
+	FIELD(process, mappings_version)
+	FIELD(process, ignored)
+
+	SIZE(mapping)
+	FIELD(mapping, start)
+	FIELD(mapping, end)
+	FIELD(mapping, bias)
+	FIELD(mapping, first_page)
+	FIELD(mapping, pages)
+	FIELD(mapping, directory)
+	FIELD(mapping, kind)
+
+	SIZE(page)
+	FIELD(page, chunk)
+	FIELD(page, start)
+	FIELD(page, rows)
+
+	SIZE(row)
+	FIELD(row, low)
+	FIELD(row, rule)
+
+	NUMBER(TICK_USER)
+	NUMBER(TICK_KERNEL)
+	NUMBER(TICK_IDLE)
+	NUMBER(RECORD_OFF_CPU)
+	NUMBER(RECORD_THREAD)
+	NUMBER(RECORD_USER_RETURN)
+	NUMBER(RECORD_VFORK_START)
+	NUMBER(RECORD_OVERFLOW)
+
+	NUMBER(FLAG_IRQ_WORK)
+	NUMBER(FLAG_TRUNCATED)
+	NUMBER(FLAG_NO_STACK)
+	NUMBER(FLAG_THREAD_EXITED)
+	NUMBER(FLAG_EXITING)
+	NUMBER(FLAG_AT_SWITCH_OUT)
+	NUMBER(FLAG_STACK_COPY)
+	NUMBER(FLAG_KERNEL_THREAD)
+
+	NUMBER(STATE_WAIT_CPU)
+	NUMBER(STATES)
+	NUMBER(DETAIL_BLOCK_IO)
+	NUMBER(DETAIL_PREEMPTED)
+	NUMBER(DETAIL_THROTTLED)
+	NUMBER(DETAILS_END)
+	NUMBER(KERNEL_COUNTS)
+	NUMBER(MAX_KERNEL_FRAMES)
+
+	NUMBER(UNWIND_CONTINUES)
+	NUMBER(UNWIND_COMPLETE)
+	NUMBER(UNWIND_DEPTH_LIMIT)
+	NUMBER(UNWIND_NO_MAPPING)
+	NUMBER(UNWIND_NO_TABLE)
+	NUMBER(UNWIND_NO_RULE)
+	NUMBER(UNWIND_UNSUPPORTED)
+	NUMBER(UNWIND_UNREADABLE)
+	NUMBER(UNWIND_NOT_ASCENDING)
+	NUMBER(UNWIND_ENDS)
+
+	NUMBER(CFA_ABSENT)
+	NUMBER(CFA_STOP)
+	NUMBER(CFA_UNSUPPORTED)
+	NUMBER(CFA_REGISTER)
+	NUMBER(CFA_DEREF)
+	NUMBER(CFA_PLT)
+	NUMBER(FP_SAME)
+	NUMBER(FP_AT)
+	NUMBER(FP_LOST)
+	NUMBER(RA_AT)
+	NUMBER(RA_INTERRUPTED)
+	NUMBER(RA_REGISTER)
+	NUMBER(UNWIND_CFA)
+	NUMBER(UNWIND_FP)
+	NUMBER(UNWIND_SP)
+	NUMBER(UNWIND_REGISTERS)
+	NUMBER(MAX_USER_FRAMES)
+	NUMBER(MAX_USER_RETURN_WORDS)
+	NUMBER(RED_ZONE_BYTES)
+
+	NUMBER(MAPPING_TABLE)
+	NUMBER(MAPPING_FRAME_POINTER)
+	NUMBER(MAPPING_PENDING)
+	NUMBER(MAX_MAPPINGS)
+	NUMBER(MAX_PAGES)
+	NUMBER(MAX_RULES)
+	NUMBER(ROWS_PER_CHUNK)
+	NUMBER(ANY_EXECUTION)
+};
+/* clang-format on */
+
+const __u64 kcollect_abi_entries = sizeof(kcollect_abi) / sizeof(kcollect_abi[0]);

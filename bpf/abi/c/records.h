@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The records that the BPF programs send to user space. Their Rust mirror is bpf/abi/src/layout.rs,
+ * and a test compares every offset and number. Numbers are append-only; padding is named and zero.
+ */
+#ifndef KCOLLECT_RECORDS_H
+#define KCOLLECT_RECORDS_H
+
+/* As many frames of a kernel stack as the kernel keeps by default (kernel.perf_event_max_stack). */
+#define MAX_KERNEL_FRAMES 127
+
+/* The deepest user stack that is unwound. */
+#define MAX_USER_FRAMES 1000
+
+/* The red zone of the ABI: a function may use as much below its stack pointer. */
+#define RED_ZONE_BYTES 128
+
+/* Words that can follow a user_return_record. */
+#define MAX_USER_RETURN_WORDS 8192
+
+/* The kernel's TASK_COMM_LEN. */
+#define NAME_BYTES 16
+
+/* The microstates of a thread, numbered as in the experiment. The three of a thread on a CPU are
+ * told apart by ticks; the programs add them up as one time, under STATE_USER. */
+enum state {
+	STATE_USER = 0,
+	STATE_SYSTEM = 1,
+	STATE_TRAP = 2,
+	STATE_TEXT_FAULT = 3,
+	STATE_DATA_FAULT = 4,
+	STATE_KERNEL_FAULT = 5,
+	STATE_USER_LOCK = 6,
+	STATE_SLEEP = 7,
+	STATE_WAIT_CPU = 8,
+	STATE_STOPPED = 9,
+	STATES = 10,
+};
+
+/* What is known of a state interval beside its state. The times of details are sums beside those of
+ * the states and are numbered after them. */
+enum detail {
+	/* Of a blocked time, in whatever state: the scheduler counts it as a wait for block I/O. */
+	DETAIL_BLOCK_IO = 10,
+	/* Of WAIT_CPU: the thread was preempted. The rest of WAIT_CPU begins with a wake-up. */
+	DETAIL_PREEMPTED = 11,
+	/* Of WAIT_CPU: the thread was preempted because its cgroup's quota was used up. */
+	DETAIL_THROTTLED = 12,
+	DETAILS_END = 13,
+	/* No detail; its sum is not read. */
+	DETAIL_NONE = 15,
+};
+
+enum record_kind {
+	/* A tick in user mode: no stack. */
+	TICK_USER = 0,
+	/* A tick in the kernel, with the kernel stack, leaf first. */
+	TICK_KERNEL = 1,
+	/* A tick in the idle task with no interrupt's work on top of it: no stack. */
+	TICK_IDLE = 2,
+	/* A thread is on a CPU again, and boundaries passed in its off-CPU interval. With the
+	 * kernel stack of that interval. */
+	RECORD_OFF_CPU = 3,
+	/* struct thread_record */
+	RECORD_THREAD = 4,
+	/* struct user_return_record */
+	RECORD_USER_RETURN = 5,
+	/* A process was made whose parent waits until it calls exec or exits; `time_ns` is the
+	 * start of the new process. */
+	RECORD_VFORK_START = 6,
+	/* struct overflow_record */
+	RECORD_OVERFLOW = 7,
+};
+
+enum record_flags {
+	/* An interrupt or softirq ran on the CPU, off the thread's own stack. */
+	FLAG_IRQ_WORK = 1,
+	/* The stack was deeper than the kernel's limit. */
+	FLAG_TRUNCATED = 2,
+	/* The kernel returned no stack: the record has the leaf alone, or nothing. */
+	FLAG_NO_STACK = 4,
+	/* The last record of this thread. */
+	FLAG_THREAD_EXITED = 8,
+	/* The thread is exiting: it will not be in user mode again, and frees its memory. */
+	FLAG_EXITING = 16,
+	/* The tick was taken in a context switch: the first frames are those of the program. */
+	FLAG_AT_SWITCH_OUT = 32,
+	/* The user stack was unwound to some frame, and a stack copy follows. */
+	FLAG_STACK_COPY = 64,
+	FLAG_KERNEL_THREAD = 128,
+};
+
+/* The beginning of every record. In ticks and off-CPU records, `frames` 64-bit addresses follow. */
+struct record_header {
+	__u64 time_ns; /* CLOCK_MONOTONIC */
+	__u32 cpu;
+	__u32 pid; /* thread group, initial pid namespace; 0 is idle */
+	__u32 tid;
+	/* Boundaries that this record stands for; of a tick 1, unless the timer was late. */
+	__u32 ticks;
+	/* Of an off-CPU record: those of `ticks` in `state`; the rest is in WAIT_CPU. */
+	__u32 blocked;
+	/* Number of the thread's next return to user mode, whose record has the user stack; 0 when
+	 * none will come. */
+	__u32 user_return;
+	__u8 kind;   /* enum record_kind */
+	__u8 state;  /* of an off-CPU and a thread record: enum state */
+	__u8 detail; /* of the same: enum detail */
+	__u8 flags;  /* enum record_flags */
+	__u16 frames;
+	__u16 zero;
+	char name[NAME_BYTES]; /* the thread's, padded with zeros */
+};
+
+/* What the kernel counts of a thread by itself, since the thread was tracked first. */
+enum kernel_count {
+	MINOR_FAULTS,
+	MAJOR_FAULTS,
+	VOLUNTARY_SWITCHES,
+	INVOLUNTARY_SWITCHES,
+	READ_CHARS, /* by read(2) and the like, from anything */
+	WRITTEN_CHARS,
+	READ_CALLS,
+	WRITE_CALLS,
+	READ_BYTES,    /* from block devices */
+	WRITTEN_BYTES, /* to be written to block devices */
+	KERNEL_COUNTS,
+};
+
+/* A thread's exact times and counts since it was tracked first: sent when the thread exits, and of
+ * all living threads whenever they are iterated over. */
+struct thread_record {
+	struct record_header header; /* state and detail: of the open state interval */
+	/* Address of the task_struct, which no other living thread has. A tid is reused sooner. */
+	__u64 task;
+	__u64 as_of_ns;	  /* the times and counts are those until then, CLOCK_MONOTONIC */
+	__u64 since_ns;	  /* when the open state interval began, CLOCK_MONOTONIC */
+	__u64 tracked_ns; /* for how long the thread was tracked */
+	/* By enum state and enum detail; all time on a CPU is in the first. */
+	__u64 ns[DETAILS_END];
+	__u64 counts[KERNEL_COUNTS]; /* by enum kernel_count */
+};
+
+/* A thread returns to user mode, or was there, and records with this number were sent before: this
+ * is the user stack of all of them. Followed by `frames` 64-bit words: the user stack, leaf first,
+ * callers as addresses inside the call. The last part of it may be a stack copy: 16 general
+ * registers of the frame that could not be unwound, by DWARF number, its pc, and the stack from
+ * RED_ZONE_BYTES below its pointer on. */
+struct user_return_record {
+	struct record_header header; /* user_return: the number */
+	__u64 ip;
+	__u64 sp;
+	__u32 execution; /* task->self_exec_id: how often the process called exec */
+	/* Of the process's mappings by which the stack was unwound; 0: it was not. */
+	__u32 mappings_version;
+	__u8 end;		/* enum unwind_end */
+	__u8 via_frame_pointer; /* a caller was found by the frame pointer */
+	/* Of a stack copy: */
+	__u16 unwound; /* number of frames before it */
+	__u16 known;   /* a bit for each register of the frame that is known */
+	__u16 exact;   /* its pc is where it was interrupted, not a return address */
+};
+
+/* A counter overflowed while the thread was on the CPU. Followed by `frames` 64-bit addresses: the
+ * kernel stack, leaf first; none in user mode. */
+struct overflow_record {
+	struct record_header header;
+	__u64 value;   /* number of events that it stands for */
+	__u32 counter; /* index, as user space numbers them */
+	__u32 zero;
+};
+
+_Static_assert(sizeof(struct record_header) == 56, "as in layout.rs");
+_Static_assert(sizeof(struct thread_record) == 272, "as in layout.rs");
+_Static_assert(sizeof(struct user_return_record) == 88, "as in layout.rs");
+_Static_assert(sizeof(struct overflow_record) == 72, "as in layout.rs");
+
+#endif

@@ -1,0 +1,428 @@
+//! The structures of the C side, byte by byte.
+//!
+//! Structures that are read as they are, such as [`CpuStats`], are used by other crates. Records
+//! are for the decoder of [`Record`](crate::Record) alone: a number in them may be any.
+
+use bitflags::bitflags;
+use num_enum::{IntoPrimitive, TryFromPrimitive};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The most frames of a kernel stack in a record.
+pub const MAX_KERNEL_FRAMES: usize = 127;
+
+/// The most frames of a user stack that the BPF programs unwind.
+pub const MAX_USER_FRAMES: usize = 1000;
+
+/// Bytes below the stack pointer with which a stack copy begins: the red zone of the ABI.
+pub const RED_ZONE_BYTES: u64 = 128;
+
+/// The most words that can follow a [`UserReturnLayout`].
+pub const MAX_USER_RETURN_WORDS: usize = 8192;
+
+/// The number of microstates.
+pub const STATES: usize = 10;
+
+/// The microstate in which a thread waits for a CPU.
+pub const WAIT_CPU: usize = 8;
+
+/// The number of sums of times in a thread's record: those of states, then those of details.
+pub const TIMES: usize = 13;
+
+/// General registers of a frame, by DWARF number.
+pub const REGISTERS: usize = 16;
+
+/// DWARF number of the frame pointer.
+pub const FRAME_POINTER: u8 = 6;
+
+/// DWARF number of the stack pointer.
+pub const STACK_POINTER: u8 = 7;
+
+/// In place of a register number in a rule: relative to the canonical frame address.
+pub const BASE_CFA: u8 = 255;
+
+/// The most mappings of all processes.
+pub const MAX_MAPPINGS: u32 = 65_536;
+
+/// The most pages of all unwind tables.
+pub const MAX_PAGES: u32 = 65_536;
+
+/// The most unwind rules.
+pub const MAX_RULES: usize = 65_536;
+
+/// Unwind rows in a chunk of memory.
+pub const ROWS_PER_CHUNK: u32 = 65_536;
+
+/// In place of a process's execution: not known yet.
+pub const ANY_EXECUTION: u32 = u32::MAX;
+
+/// The kind of a record: `enum record_kind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromPrimitive, IntoPrimitive)]
+#[repr(u8)]
+pub enum RecordKind {
+    /// A tick in user mode.
+    TickUser = 0,
+    /// A tick in the kernel.
+    TickKernel = 1,
+    /// A tick in the idle task.
+    TickIdle = 2,
+    /// An off-CPU interval has ended.
+    OffCpu = 3,
+    /// A thread's times and counts.
+    Thread = 4,
+    /// A user stack.
+    UserReturn = 5,
+    /// A process was made whose parent waits.
+    VforkStart = 6,
+    /// A counter has overflowed.
+    Overflow = 7,
+}
+
+/// What a record says beside its kind: `enum record_flags`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+pub struct RecordFlags(u8);
+
+bitflags! {
+    impl RecordFlags: u8 {
+        /// An interrupt or softirq ran on the CPU.
+        const IRQ_WORK = 1;
+        /// The stack was deeper than the kernel's limit.
+        const TRUNCATED = 2;
+        /// The kernel returned no stack.
+        const NO_STACK = 4;
+        /// The last record of the thread.
+        const THREAD_EXITED = 8;
+        /// The thread is exiting.
+        const EXITING = 16;
+        /// The tick was taken in a context switch.
+        const AT_SWITCH_OUT = 32;
+        /// A stack copy follows the frames.
+        const STACK_COPY = 64;
+        /// A thread of the kernel.
+        const KERNEL_THREAD = 128;
+    }
+}
+
+/// The beginning of every record: `struct record_header`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[expect(missing_docs, reason = "described in c/records.h")]
+pub struct HeaderLayout {
+    pub time_ns: u64,
+    pub cpu: u32,
+    pub pid: u32,
+    pub tid: u32,
+    pub ticks: u32,
+    pub blocked: u32,
+    pub user_return: u32,
+    pub kind: u8,
+    pub state: u8,
+    pub detail: u8,
+    pub flags: RecordFlags,
+    pub frames: u16,
+    pub zero: u16,
+    pub name: [u8; 16],
+}
+
+/// What follows the header of a thread's record: `struct thread_record`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[expect(missing_docs, reason = "described in c/records.h")]
+pub struct ThreadLayout {
+    pub task: u64,
+    pub as_of_ns: u64,
+    pub since_ns: u64,
+    pub tracked_ns: u64,
+    pub ns: [u64; STATES],
+    pub details: crate::DetailTimes,
+    pub counts: crate::KernelCounts,
+}
+
+/// What follows the header of a return to user mode: `struct user_return_record`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[expect(missing_docs, reason = "described in c/records.h")]
+pub struct UserReturnLayout {
+    pub ip: u64,
+    pub sp: u64,
+    pub execution: u32,
+    pub mappings_version: u32,
+    pub end: u8,
+    pub via_frame_pointer: u8,
+    pub unwound: u16,
+    pub known: u16,
+    pub exact: u16,
+}
+
+/// What follows the header of an overflow: `struct overflow_record`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[expect(missing_docs, reason = "described in c/records.h")]
+pub struct OverflowLayout {
+    pub value: u64,
+    pub counter: u32,
+    pub zero: u32,
+}
+
+/// The statistics of one CPU: interval boundaries by what became of them, since it was first
+/// recorded, and its tick grid (`struct cpu_stats`).
+///
+/// `user + kernel + idle` is the time recorded; of that `unsent` was left out by request and `lost`
+/// found no room.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct CpuStats {
+    /// When the tick grid began, CLOCK_MONOTONIC; 0 while the CPU has no clock.
+    pub origin_ns: u64,
+    /// The last boundary that was counted.
+    pub index: u64,
+    /// Boundaries in user mode.
+    pub user: u64,
+    /// Boundaries in the kernel.
+    pub kernel: u64,
+    /// Boundaries in the idle task.
+    pub idle: u64,
+    /// Idle boundaries not sent, because idle time is not recorded.
+    pub unsent: u64,
+    /// Boundaries whose record found the ring full.
+    pub lost: u64,
+    /// Records that found the ring full.
+    pub lost_records: u64,
+    /// Boundaries beyond the first of a firing on a busy CPU, whose timer was late.
+    pub late: u64,
+    /// Records whose stack was cut at the kernel's depth limit.
+    pub truncated: u64,
+    /// Records for which the kernel returned no stack.
+    pub no_stack: u64,
+    /// When the clock last fired or idle time was last counted, CLOCK_MONOTONIC; 0 before.
+    pub last_ns: u64,
+    /// 1 while the CPU is in the idle loop's sleep.
+    pub in_idle: u64,
+    /// The next boundary, CLOCK_MONOTONIC.
+    pub next_ns: u64,
+    /// The scheduler's clock minus CLOCK_MONOTONIC.
+    pub offset_ns: u64,
+    /// 1 when `offset_ns` was not taken since the last tick.
+    pub offset_stale: u64,
+    /// Boundaries of off-CPU records that found the ring full.
+    pub off_cpu_lost: u64,
+    /// Thread records that found the ring full, and threads for which there was no memory.
+    pub threads_lost: u64,
+    /// The beginning of data up to which the grid was counted.
+    pub begun_ns: u64,
+    /// Returns to user mode that could not be waited for or sent: records with their numbers have
+    /// no user stack.
+    pub user_returns_lost: u64,
+    /// Starts of processes whose parent waits for their exec that found the ring full.
+    pub vfork_starts_lost: u64,
+    /// 1 while a program works on threads of this CPU.
+    pub busy: u64,
+    /// `origin_ns` when data began, or when the clock was started since.
+    pub home_ns: u64,
+    /// Room for more.
+    pub zero: [u64; 1],
+}
+
+impl CpuStats {
+    /// Returns the boundaries that passed while this CPU was recorded.
+    #[must_use]
+    pub fn boundaries(&self) -> u64 {
+        self.user + self.kernel + self.idle
+    }
+
+    /// Returns what a CPU has counted, without its clock and its grid, which are gone.
+    #[must_use]
+    pub fn without_clock(self) -> CpuStats {
+        CpuStats {
+            origin_ns: 0,
+            in_idle: 0,
+            next_ns: 0,
+            offset_ns: 0,
+            offset_stale: 0,
+            begun_ns: 0,
+            busy: 0,
+            home_ns: 0,
+            ..self
+        }
+    }
+}
+
+/// A counter on one CPU: `struct counter_stats`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct CounterStats {
+    /// Of a tracepoint: events since the last overflow.
+    pub since_overflow: u64,
+    /// Of a tracepoint: all events.
+    pub events: u64,
+    /// Events that sent records stand for.
+    pub recorded: u64,
+    /// Events of records that found the ring full.
+    pub lost: u64,
+}
+
+/// How the canonical frame address is found: `enum unwind_cfa_kind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromPrimitive, IntoPrimitive)]
+#[repr(u8)]
+pub enum CfaKind {
+    /// There is no rule.
+    Absent = 0,
+    /// The frame is the outermost one.
+    Stop = 1,
+    /// The rule can't be expressed; `cfa_register` is the reason.
+    Unsupported = 2,
+    /// `register + offset`.
+    Register = 3,
+    /// `*(register + offset) + plus`.
+    Deref = 4,
+    /// `register + offset`, and 8 more in the second part of an entry of the PLT.
+    Plt = 5,
+}
+
+/// How the caller's frame pointer is found: `enum unwind_fp_kind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromPrimitive, IntoPrimitive)]
+#[repr(u8)]
+pub enum FramePointerKind {
+    /// It is unchanged.
+    Same = 0,
+    /// It is stored at `base + offset`.
+    At = 1,
+    /// It is not known.
+    Lost = 2,
+}
+
+/// How the caller's pc is found: `enum unwind_ra_kind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromPrimitive, IntoPrimitive)]
+#[repr(u8)]
+pub enum ReturnAddressKind {
+    /// A return address at `base + offset`.
+    At = 0,
+    /// The pc that a signal interrupted, at `base + offset`.
+    Interrupted = 1,
+    /// A return address in a register.
+    Register = 2,
+}
+
+/// How to find the caller of a frame: `struct unwind_rule`. A rule of zeros is
+/// [`CfaKind::Absent`].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct EncodedRule {
+    /// Bytes, added to the register.
+    pub cfa_offset: i32,
+    /// [`CfaKind::Deref`]: bytes, added to the word; [`CfaKind::Plt`]: the offset in an entry at
+    /// which the push is done.
+    pub cfa_plus: i16,
+    /// Bytes.
+    pub fp_offset: i16,
+    /// Bytes.
+    pub ra_offset: i16,
+    /// A [`CfaKind`].
+    pub cfa_kind: u8,
+    /// DWARF number of the register; the reason of [`CfaKind::Unsupported`].
+    pub cfa_register: u8,
+    /// A [`FramePointerKind`].
+    pub fp_kind: u8,
+    /// DWARF number of a register, or [`BASE_CFA`].
+    pub fp_base: u8,
+    /// A [`ReturnAddressKind`].
+    pub ra_kind: u8,
+    /// DWARF number of a register, or [`BASE_CFA`].
+    pub ra_base: u8,
+}
+
+/// The rule for addresses from this one to the next row's: `struct row`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct UnwindRow {
+    /// The low 16 bits of an address of the file's own address space.
+    pub low: u16,
+    /// Number of the rule.
+    pub rule: u16,
+}
+
+/// Where the rows of 64 KiB of addresses are: `struct page`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct UnwindPage {
+    /// Number of the chunk.
+    pub chunk: u16,
+    /// The first row, in the chunk.
+    pub start: u16,
+    /// How many.
+    pub rows: u32,
+}
+
+/// How code of a mapping is unwound: `enum mapping_kind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoPrimitive)]
+#[repr(u32)]
+pub enum MappingKind {
+    /// By the table of its file.
+    Table = 0,
+    /// By frame pointer: no file, or one without a table.
+    FramePointer = 1,
+    /// The table is not there yet: the stack is copied.
+    Pending = 2,
+}
+
+/// Code that is mapped in a process: `struct mapping`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct MappingEntry {
+    /// First address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// A mapped address minus this is one of the file's own address space; wraps.
+    pub bias: u64,
+    /// Number of the first page that the table has.
+    pub first_page: u32,
+    /// How many pages.
+    pub pages: u32,
+    /// Index of the first page.
+    pub directory: u32,
+    /// A [`MappingKind`].
+    pub kind: u32,
+}
+
+/// What is known of a process: `struct process`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct ProcessEntry {
+    /// How often it had called exec when it had these mappings, or [`ANY_EXECUTION`].
+    pub execution: u32,
+    /// Index of its first mapping.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+    /// Sent with stacks that are unwound by these mappings.
+    pub mappings_version: u32,
+    /// 1 when it is not followed.
+    pub ignored: u32,
+}
+
+const _: () = assert!(size_of::<HeaderLayout>() == 56);
+const _: () = assert!(size_of::<ThreadLayout>() == 272 - 56);
+const _: () = assert!(size_of::<UserReturnLayout>() == 88 - 56);
+const _: () = assert!(size_of::<OverflowLayout>() == 72 - 56);
+const _: () = assert!(size_of::<CpuStats>() == 192);
+const _: () = assert!(size_of::<CounterStats>() == 32);
+const _: () = assert!(size_of::<EncodedRule>() == 16);
+const _: () = assert!(size_of::<UnwindRow>() == 4);
+const _: () = assert!(size_of::<UnwindPage>() == 8);
+const _: () = assert!(size_of::<MappingEntry>() == 40);
+const _: () = assert!(size_of::<ProcessEntry>() == 20);

@@ -1,0 +1,264 @@
+//! Decodes records from bytes. Nothing is trusted: lengths and numbers are checked.
+
+use zerocopy::FromBytes;
+
+use super::{
+    CapturedStack, Detail, KernelStack, Mode, OffCpu, Overflow, Record, RecordHeader, ThreadName,
+    ThreadRecord, Tick, UserReturn,
+};
+use crate::layout::{
+    HeaderLayout, MAX_KERNEL_FRAMES, MAX_USER_RETURN_WORDS, OverflowLayout, REGISTERS, RecordFlags,
+    RecordKind, STATES, ThreadLayout, UserReturnLayout,
+};
+use crate::unwind::{Registers, UnwindEnd};
+
+/// Bytes that are not a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// There are fewer bytes than the record has.
+    #[error("a record of {bytes} bytes is cut off")]
+    Short {
+        /// How many there are.
+        bytes: usize,
+    },
+    /// An unknown kind.
+    #[error("{0} is not the kind of a record")]
+    Kind(u8),
+    /// An unknown microstate.
+    #[error("{0} is not a microstate")]
+    State(u8),
+    /// An unknown reason why a stack ends.
+    #[error("{0} is not a reason why a stack ends")]
+    End(u8),
+    /// A record of this kind has fewer frames.
+    #[error("a record of kind {kind:?} has {frames} frames")]
+    Frames {
+        /// The kind.
+        kind: RecordKind,
+        /// Number of frames, or of words.
+        frames: u16,
+    },
+    /// More boundaries are in one state than in the whole off-CPU interval.
+    #[error("{blocked} of {ticks} boundaries are in one state")]
+    Blocked {
+        /// Those in one state.
+        blocked: u32,
+        /// All.
+        ticks: u32,
+    },
+    /// A stack copy has no room for its registers.
+    #[error("a stack copy of {words} words has no registers")]
+    StackCopy {
+        /// Its words, after the frames that were unwound.
+        words: usize,
+    },
+}
+
+impl Record {
+    /// Decodes adjacent records.
+    ///
+    /// # Errors
+    /// A [`RecordError`] for the first bytes that are not a record.
+    pub fn decode_all(mut bytes: &[u8]) -> Result<Vec<Record>, RecordError> {
+        let mut records = Vec::new();
+        while !bytes.is_empty() {
+            let record;
+            (record, bytes) = Record::decode_first(bytes)?;
+            records.push(record);
+        }
+        Ok(records)
+    }
+
+    /// Decodes the first of several adjacent records, and returns it with the remaining bytes.
+    ///
+    /// # Errors
+    /// A [`RecordError`] when the bytes do not begin with a record.
+    pub fn decode_first(bytes: &[u8]) -> Result<(Record, &[u8]), RecordError> {
+        let mut rest = Bytes(bytes);
+        let raw: HeaderLayout = rest.take()?;
+        let kind = RecordKind::try_from(raw.kind).map_err(|_| RecordError::Kind(raw.kind))?;
+        if usize::from(raw.frames) > most_frames(kind) {
+            return Err(RecordError::Frames {
+                kind,
+                frames: raw.frames,
+            });
+        }
+        if usize::from(raw.state) >= STATES {
+            return Err(RecordError::State(raw.state));
+        }
+        let header = RecordHeader::from(&raw);
+        let record = match kind {
+            RecordKind::TickUser => tick(header, &raw, Mode::User, &mut rest)?,
+            RecordKind::TickKernel => tick(header, &raw, Mode::Kernel, &mut rest)?,
+            RecordKind::TickIdle => tick(header, &raw, Mode::Idle, &mut rest)?,
+            RecordKind::OffCpu => Record::OffCpu(OffCpu {
+                header,
+                state: raw.state,
+                detail: Detail::try_from(raw.detail).ok(),
+                blocked: raw.blocked,
+                waited: raw
+                    .ticks
+                    .checked_sub(raw.blocked)
+                    .ok_or(RecordError::Blocked {
+                        blocked: raw.blocked,
+                        ticks: raw.ticks,
+                    })?,
+                stack: kernel_stack(&raw, &mut rest)?,
+            }),
+            RecordKind::Thread => Record::Thread(Box::new(thread(header, &raw, &rest.take()?))),
+            RecordKind::UserReturn => {
+                let fixed: UserReturnLayout = rest.take()?;
+                let words = rest.words(raw.frames)?;
+                Record::UserReturn(UserReturn {
+                    header,
+                    ip: fixed.ip,
+                    sp: fixed.sp,
+                    execution: fixed.execution,
+                    stack: captured_stack(&raw, &fixed, &words)?,
+                })
+            }
+            RecordKind::VforkStart => Record::VforkStart(header),
+            RecordKind::Overflow => {
+                let fixed: OverflowLayout = rest.take()?;
+                Record::Overflow(Overflow {
+                    header,
+                    value: fixed.value,
+                    counter: fixed.counter,
+                    irq_work: raw.flags.contains(RecordFlags::IRQ_WORK),
+                    stack: kernel_stack(&raw, &mut rest)?,
+                })
+            }
+        };
+        Ok((record, rest.0))
+    }
+}
+
+/// Returns the most frames, or words, that a record of a kind has.
+fn most_frames(kind: RecordKind) -> usize {
+    match kind {
+        RecordKind::TickUser
+        | RecordKind::TickKernel
+        | RecordKind::TickIdle
+        | RecordKind::OffCpu
+        | RecordKind::Overflow => MAX_KERNEL_FRAMES,
+        RecordKind::UserReturn => MAX_USER_RETURN_WORDS,
+        RecordKind::Thread | RecordKind::VforkStart => 0,
+    }
+}
+
+/// Bytes that are not decoded yet.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn take<T: FromBytes>(&mut self) -> Result<T, RecordError> {
+        let short = RecordError::Short {
+            bytes: self.0.len(),
+        };
+        let (value, rest) = T::read_from_prefix(self.0).map_err(|_| short)?;
+        self.0 = rest;
+        Ok(value)
+    }
+
+    fn words(&mut self, count: u16) -> Result<Box<[u64]>, RecordError> {
+        let short = RecordError::Short {
+            bytes: self.0.len(),
+        };
+        let (words, rest) = self
+            .0
+            .split_at_checked(usize::from(count) * 8)
+            .ok_or(short)?;
+        self.0 = rest;
+        let (words, _) = words.as_chunks();
+        Ok(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
+    }
+}
+
+impl From<&HeaderLayout> for RecordHeader {
+    fn from(raw: &HeaderLayout) -> RecordHeader {
+        RecordHeader {
+            time_ns: raw.time_ns,
+            cpu: raw.cpu,
+            pid: raw.pid,
+            tid: raw.tid,
+            user_return: raw.user_return,
+            name: ThreadName(raw.name),
+            kernel_thread: raw.flags.contains(RecordFlags::KERNEL_THREAD),
+            exiting: raw.flags.contains(RecordFlags::EXITING),
+        }
+    }
+}
+
+fn tick(
+    header: RecordHeader,
+    raw: &HeaderLayout,
+    mode: Mode,
+    rest: &mut Bytes<'_>,
+) -> Result<Record, RecordError> {
+    Ok(Record::Tick(Tick {
+        header,
+        ticks: raw.ticks,
+        mode,
+        irq_work: raw.flags.contains(RecordFlags::IRQ_WORK),
+        at_switch_out: raw.flags.contains(RecordFlags::AT_SWITCH_OUT),
+        stack: kernel_stack(raw, rest)?,
+    }))
+}
+
+fn kernel_stack(raw: &HeaderLayout, rest: &mut Bytes<'_>) -> Result<KernelStack, RecordError> {
+    Ok(KernelStack {
+        frames: rest.words(raw.frames)?,
+        truncated: raw.flags.contains(RecordFlags::TRUNCATED),
+        missing: raw.flags.contains(RecordFlags::NO_STACK),
+    })
+}
+
+fn thread(header: RecordHeader, raw: &HeaderLayout, fixed: &ThreadLayout) -> ThreadRecord {
+    ThreadRecord {
+        header,
+        exited: raw.flags.contains(RecordFlags::THREAD_EXITED),
+        state: raw.state,
+        task: fixed.task,
+        as_of_ns: fixed.as_of_ns,
+        since_ns: fixed.since_ns,
+        tracked_ns: fixed.tracked_ns,
+        ns: fixed.ns,
+        details: fixed.details,
+        counts: fixed.counts,
+    }
+}
+
+fn captured_stack(
+    raw: &HeaderLayout,
+    fixed: &UserReturnLayout,
+    words: &[u64],
+) -> Result<CapturedStack, RecordError> {
+    let via_frame_pointer = fixed.via_frame_pointer != 0;
+    let mappings_version = fixed.mappings_version;
+    if !raw.flags.contains(RecordFlags::STACK_COPY) {
+        return Ok(CapturedStack::Unwound {
+            frames: words.into(),
+            end: UnwindEnd::try_from(fixed.end).map_err(|_| RecordError::End(fixed.end))?,
+            via_frame_pointer,
+            mappings_version,
+        });
+    }
+    let (unwound, copy) = words
+        .split_at_checked(usize::from(fixed.unwound))
+        .ok_or(RecordError::StackCopy { words: 0 })?;
+    let no_registers = RecordError::StackCopy { words: copy.len() };
+    let (general, rest) = copy.split_first_chunk::<REGISTERS>().ok_or(no_registers)?;
+    let (pc, stack) = rest.split_first().ok_or(no_registers)?;
+    Ok(CapturedStack::StackCopy {
+        unwound: unwound.into(),
+        via_frame_pointer,
+        mappings_version,
+        registers: Box::new(Registers {
+            pc: *pc,
+            general: *general,
+            known: fixed.known,
+            exact: fixed.exact != 0,
+        }),
+        stack: stack.into(),
+    })
+}

@@ -1,0 +1,265 @@
+//! The records of the BPF programs, decoded.
+
+mod decode;
+mod sums;
+
+pub use decode::RecordError;
+pub use sums::{DetailTimes, KernelCounts};
+
+use std::fmt;
+
+use crate::layout::{STATES, WAIT_CPU};
+use crate::unwind::{Registers, UnwindEnd};
+
+/// A thread's name as the kernel keeps it: at most 15 bytes of any kind but NUL.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct ThreadName([u8; 16]);
+
+impl ThreadName {
+    /// Returns its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        let end = self.0.iter().position(|byte| *byte == 0);
+        &self.0[..end.unwrap_or(self.0.len())]
+    }
+}
+
+impl From<[u8; 16]> for ThreadName {
+    fn from(bytes: [u8; 16]) -> ThreadName {
+        ThreadName(bytes)
+    }
+}
+
+impl fmt::Debug for ThreadName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.bytes().escape_ascii().to_string())
+    }
+}
+
+/// The part that all records have: when, on which CPU, of which thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// The CPU's id.
+    pub cpu: u32,
+    /// The process, in the initial pid namespace; 0 is idle.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// Number of the thread's return to user mode whose record has the user stack; 0 when none is
+    /// expected.
+    pub user_return: u32,
+    /// The thread's name at that time.
+    pub name: ThreadName,
+    /// The thread is one of the kernel.
+    pub kernel_thread: bool,
+    /// The thread is exiting: it will not be in user mode again, and frees its memory.
+    pub exiting: bool,
+}
+
+/// What the CPU was doing at a tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// In user mode.
+    User,
+    /// In the kernel.
+    Kernel,
+    /// In the idle task, with no interrupt's work on top.
+    Idle,
+}
+
+/// A kernel stack as the kernel returned it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelStack {
+    /// Kernel addresses, leaf first, callers as return addresses.
+    pub frames: Box<[u64]>,
+    /// It was deeper than the kernel's limit: its root is missing.
+    pub truncated: bool,
+    /// The kernel returned no stack: `frames` is the leaf alone, or nothing.
+    pub missing: bool,
+}
+
+/// One firing of one CPU's clock, or the idle time before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tick {
+    /// When, where, and of which thread.
+    pub header: RecordHeader,
+    /// Interval boundaries that this stands for: 1 unless the timer was late.
+    pub ticks: u32,
+    /// What the CPU was doing.
+    pub mode: Mode,
+    /// An interrupt or softirq ran on the CPU, on top of the thread.
+    pub irq_work: bool,
+    /// Taken in the context switch away from the thread: the first frames of the stack are those of
+    /// the BPF program.
+    pub at_switch_out: bool,
+    /// Empty unless `mode` is [`Mode::Kernel`].
+    pub stack: KernelStack,
+}
+
+/// What is known of an off-CPU interval beside its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, num_enum::TryFromPrimitive)]
+#[repr(u8)]
+pub enum Detail {
+    /// Blocked for block I/O, according to the scheduler.
+    BlockIo = 10,
+    /// Waiting for a CPU since a preemption or a yield, not since a wake-up.
+    Preempted = 11,
+    /// Waiting for a CPU since the quota of its cgroup was used up.
+    Throttled = 12,
+}
+
+/// A thread is on a CPU again after interval boundaries had passed in an off-CPU interval; or data
+/// stopped in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffCpu {
+    /// When and where it came back, and which thread.
+    pub header: RecordHeader,
+    /// The microstate that it went into, numbered as in the experiment.
+    pub state: u8,
+    /// What more is known of that.
+    pub detail: Option<Detail>,
+    /// Boundaries in that state.
+    pub blocked: u32,
+    /// Boundaries since its wake-up, waiting for a CPU.
+    pub waited: u32,
+    /// The kernel stack in which it was off the CPU.
+    pub stack: KernelStack,
+}
+
+impl OffCpu {
+    /// Returns the boundaries by microstate.
+    #[must_use]
+    pub fn counts(&self) -> [u32; STATES] {
+        let mut counts = [0; STATES];
+        counts[usize::from(self.state)] += self.blocked;
+        counts[WAIT_CPU] += self.waited;
+        counts
+    }
+}
+
+/// A thread's exact times and counts, since it was tracked first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadRecord {
+    /// When this was sent, and of which thread.
+    pub header: RecordHeader,
+    /// It has exited.
+    pub exited: bool,
+    /// The microstate that it is in, numbered as in the experiment; on a CPU it is user.
+    pub state: u8,
+    /// A number that no other living thread has.
+    pub task: u64,
+    /// The times and counts are those until then, CLOCK_MONOTONIC.
+    pub as_of_ns: u64,
+    /// When it went into its state, CLOCK_MONOTONIC.
+    pub since_ns: u64,
+    /// For how long it was tracked.
+    pub tracked_ns: u64,
+    /// Times by microstate; all time on a CPU, in whatever mode, is under user.
+    pub ns: [u64; STATES],
+    /// Times by detail.
+    pub details: DetailTimes,
+    /// What the kernel counted meanwhile.
+    pub counts: KernelCounts,
+}
+
+/// A thread returned to user mode, or was there: this is the user stack of all records with this
+/// number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserReturn {
+    /// When and where, which thread, and the number.
+    pub header: RecordHeader,
+    /// The address at which it goes on in user mode.
+    pub ip: u64,
+    /// Its stack pointer there.
+    pub sp: u64,
+    /// How often the process had called exec until then, counted from any number.
+    pub execution: u32,
+    /// Its user stack there.
+    pub stack: CapturedStack,
+}
+
+/// A user stack as the BPF programs captured it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CapturedStack {
+    /// Unwound in the kernel.
+    Unwound {
+        /// User addresses, leaf first: where it was interrupted; of callers, inside the call.
+        frames: Box<[u64]>,
+        /// Why there are no more.
+        end: UnwindEnd,
+        /// A caller was found by the frame pointer, since no table covers the code.
+        via_frame_pointer: bool,
+        /// The version of the process's mappings by which it was unwound; 0: it was not.
+        mappings_version: u32,
+    },
+    /// Copied from some frame on, because a table or mapping was not known yet.
+    StackCopy {
+        /// User addresses of the frames before, leaf first.
+        unwound: Box<[u64]>,
+        /// One of their callers was found by the frame pointer.
+        via_frame_pointer: bool,
+        /// The version of the process's mappings by which they were unwound; 0: none.
+        mappings_version: u32,
+        /// What is known of the next frame.
+        registers: Box<Registers>,
+        /// Words of the stack, from [`RED_ZONE_BYTES`](crate::layout::RED_ZONE_BYTES) below its
+        /// pointer on.
+        stack: Box<[u64]>,
+    },
+}
+
+/// A counter overflowed while the thread was on the CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overflow {
+    /// When, where, and in which thread.
+    pub header: RecordHeader,
+    /// Index of the counter, as it was attached.
+    pub counter: u32,
+    /// Number of events that it stands for.
+    pub value: u64,
+    /// An interrupt or softirq ran on the CPU, on top of the thread.
+    pub irq_work: bool,
+    /// The kernel's stack; empty in user mode.
+    pub stack: KernelStack,
+}
+
+/// One record of a ring, or of an iteration over all threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A clock fired.
+    Tick(Tick),
+    /// An off-CPU interval ended.
+    OffCpu(OffCpu),
+    /// A thread's times and counts.
+    Thread(Box<ThreadRecord>),
+    /// A thread returns to user mode.
+    UserReturn(UserReturn),
+    /// A process was made whose parent waits until it calls exec or exits (`CLONE_VFORK`). The time
+    /// is the start of the process, which is before all other records of it.
+    VforkStart(RecordHeader),
+    /// A counter has overflowed.
+    Overflow(Overflow),
+}
+
+impl Record {
+    /// Returns its header.
+    #[must_use]
+    pub fn header(&self) -> &RecordHeader {
+        match self {
+            Record::Tick(tick) => &tick.header,
+            Record::OffCpu(off_cpu) => &off_cpu.header,
+            Record::Thread(thread) => &thread.header,
+            Record::UserReturn(user_return) => &user_return.header,
+            Record::VforkStart(header) => header,
+            Record::Overflow(overflow) => &overflow.header,
+        }
+    }
+
+    /// Returns when it happened, CLOCK_MONOTONIC, nanoseconds.
+    #[must_use]
+    pub fn time(&self) -> u64 {
+        self.header().time_ns
+    }
+}

@@ -1,0 +1,325 @@
+//! Every size, offset and number of the C side is that of Rust.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char};
+use std::mem::offset_of;
+
+use proptest::prelude::*;
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use crate::layout::*;
+use crate::unwind::UnwindEnd;
+use crate::{Detail, DetailTimes, KernelCounts};
+
+#[repr(C)]
+struct Entry {
+    name: *const c_char,
+    value: u64,
+}
+
+unsafe extern "C" {
+    #[link_name = "kcollect_abi"]
+    static ENTRIES: [Entry; 0];
+    #[link_name = "kcollect_abi_entries"]
+    static COUNT: u64;
+}
+
+/// The table of `c/native.c`.
+fn c_side() -> BTreeMap<String, u64> {
+    // SAFETY: a constant of `c/native.c`.
+    let count = unsafe { COUNT };
+    let first = (&raw const ENTRIES).cast::<Entry>();
+    // SAFETY: the table is constant and has that many entries.
+    let entries = unsafe { std::slice::from_raw_parts(first, count as usize) };
+    entries
+        .iter()
+        .map(|entry| {
+            // SAFETY: the name is a string literal.
+            let name = unsafe { CStr::from_ptr(entry.name) };
+            (name.to_str().unwrap().to_owned(), entry.value)
+        })
+        .collect()
+}
+
+/// Size and offsets of a structure, `$from` bytes into that of C.
+macro_rules! structure {
+    ($all:ident, $c:ident, $rust:ty, $from:expr, [$($field:ident),* $(,)?]) => {
+        $all.push((stringify!($c).to_owned(), $from + size_of::<$rust>()));
+        $($all.push((
+            concat!(stringify!($c), ".", stringify!($field)).to_owned(),
+            $from + offset_of!($rust, $field),
+        ));)*
+    };
+}
+
+macro_rules! numbers {
+    ($all:ident, $($c:ident = $rust:expr),* $(,)?) => {
+        $($all.push((stringify!($c).to_owned(), $rust as usize));)*
+    };
+}
+
+fn rust_side() -> BTreeMap<String, u64> {
+    use crate::unwind::native::{CONTINUES, Reader, State};
+
+    let mut all: Vec<(String, usize)> = Vec::new();
+    let header = size_of::<HeaderLayout>();
+    structure!(
+        all,
+        record_header,
+        HeaderLayout,
+        0,
+        [
+            time_ns,
+            cpu,
+            pid,
+            tid,
+            ticks,
+            blocked,
+            user_return,
+            kind,
+            state,
+            detail,
+            flags,
+            frames,
+            zero,
+            name,
+        ]
+    );
+    structure!(
+        all,
+        thread_record,
+        ThreadLayout,
+        header,
+        [task, as_of_ns, since_ns, tracked_ns, ns, counts,]
+    );
+    structure!(
+        all,
+        user_return_record,
+        UserReturnLayout,
+        header,
+        [
+            ip,
+            sp,
+            execution,
+            mappings_version,
+            end,
+            via_frame_pointer,
+            unwound,
+            known,
+            exact,
+        ]
+    );
+    structure!(
+        all,
+        overflow_record,
+        OverflowLayout,
+        header,
+        [value, counter, zero]
+    );
+    for record in ["thread_record", "user_return_record", "overflow_record"] {
+        all.push((format!("{record}.header"), 0));
+    }
+    let details = header + offset_of!(ThreadLayout, details);
+    for (name, offset) in [
+        ("ns[DETAIL_BLOCK_IO]", offset_of!(DetailTimes, block_io)),
+        ("ns[DETAIL_PREEMPTED]", offset_of!(DetailTimes, preempted)),
+        ("ns[DETAIL_THROTTLED]", offset_of!(DetailTimes, throttled)),
+    ] {
+        all.push((format!("thread_record.{name}"), details + offset));
+    }
+    let counts = header + offset_of!(ThreadLayout, counts);
+    for (name, offset) in [
+        ("MINOR_FAULTS", offset_of!(KernelCounts, minor_faults)),
+        ("MAJOR_FAULTS", offset_of!(KernelCounts, major_faults)),
+        (
+            "VOLUNTARY_SWITCHES",
+            offset_of!(KernelCounts, voluntary_switches),
+        ),
+        (
+            "INVOLUNTARY_SWITCHES",
+            offset_of!(KernelCounts, involuntary_switches),
+        ),
+        ("READ_CHARS", offset_of!(KernelCounts, read_chars)),
+        ("WRITTEN_CHARS", offset_of!(KernelCounts, written_chars)),
+        ("READ_CALLS", offset_of!(KernelCounts, read_calls)),
+        ("WRITE_CALLS", offset_of!(KernelCounts, write_calls)),
+        ("READ_BYTES", offset_of!(KernelCounts, read_bytes)),
+        ("WRITTEN_BYTES", offset_of!(KernelCounts, written_bytes)),
+    ] {
+        all.push((format!("thread_record.counts[{name}]"), counts + offset));
+    }
+    structure!(
+        all,
+        cpu_stats,
+        CpuStats,
+        0,
+        [
+            origin_ns,
+            index,
+            user,
+            kernel,
+            idle,
+            unsent,
+            lost,
+            lost_records,
+            late,
+            truncated,
+            no_stack,
+            last_ns,
+            in_idle,
+            next_ns,
+            offset_ns,
+            offset_stale,
+            off_cpu_lost,
+            threads_lost,
+            begun_ns,
+            user_returns_lost,
+            vfork_starts_lost,
+            busy,
+            home_ns,
+            zero,
+        ]
+    );
+    structure!(
+        all,
+        counter_stats,
+        CounterStats,
+        0,
+        [since_overflow, events, recorded, lost]
+    );
+    structure!(
+        all,
+        unwind_rule,
+        EncodedRule,
+        0,
+        [
+            cfa_offset,
+            cfa_plus,
+            fp_offset,
+            ra_offset,
+            cfa_kind,
+            cfa_register,
+            fp_kind,
+            fp_base,
+            ra_kind,
+            ra_base,
+        ]
+    );
+    structure!(all, unwind_state, State, 0, [pc, registers, known, exact]);
+    structure!(all, native_reader, Reader, 0, [read, context]);
+    structure!(
+        all,
+        process,
+        ProcessEntry,
+        0,
+        [execution, first, count, mappings_version, ignored,]
+    );
+    structure!(
+        all,
+        mapping,
+        MappingEntry,
+        0,
+        [start, end, bias, first_page, pages, directory, kind,]
+    );
+    structure!(all, page, UnwindPage, 0, [chunk, start, rows]);
+    structure!(all, row, UnwindRow, 0, [low, rule]);
+    numbers!(
+        all,
+        TICK_USER = RecordKind::TickUser,
+        TICK_KERNEL = RecordKind::TickKernel,
+        TICK_IDLE = RecordKind::TickIdle,
+        RECORD_OFF_CPU = RecordKind::OffCpu,
+        RECORD_THREAD = RecordKind::Thread,
+        RECORD_USER_RETURN = RecordKind::UserReturn,
+        RECORD_VFORK_START = RecordKind::VforkStart,
+        RECORD_OVERFLOW = RecordKind::Overflow,
+        FLAG_IRQ_WORK = RecordFlags::IRQ_WORK.bits(),
+        FLAG_TRUNCATED = RecordFlags::TRUNCATED.bits(),
+        FLAG_NO_STACK = RecordFlags::NO_STACK.bits(),
+        FLAG_THREAD_EXITED = RecordFlags::THREAD_EXITED.bits(),
+        FLAG_EXITING = RecordFlags::EXITING.bits(),
+        FLAG_AT_SWITCH_OUT = RecordFlags::AT_SWITCH_OUT.bits(),
+        FLAG_STACK_COPY = RecordFlags::STACK_COPY.bits(),
+        FLAG_KERNEL_THREAD = RecordFlags::KERNEL_THREAD.bits(),
+        STATE_WAIT_CPU = WAIT_CPU,
+        STATES = STATES,
+        DETAIL_BLOCK_IO = Detail::BlockIo,
+        DETAIL_PREEMPTED = Detail::Preempted,
+        DETAIL_THROTTLED = Detail::Throttled,
+        DETAILS_END = STATES + size_of::<DetailTimes>() / 8,
+        KERNEL_COUNTS = size_of::<KernelCounts>() / 8,
+        MAX_KERNEL_FRAMES = MAX_KERNEL_FRAMES,
+        UNWIND_CONTINUES = CONTINUES,
+        UNWIND_COMPLETE = UnwindEnd::Complete,
+        UNWIND_DEPTH_LIMIT = UnwindEnd::DepthLimit,
+        UNWIND_NO_MAPPING = UnwindEnd::NoMapping,
+        UNWIND_NO_TABLE = UnwindEnd::NoTable,
+        UNWIND_NO_RULE = UnwindEnd::NoRule,
+        UNWIND_UNSUPPORTED = UnwindEnd::Unsupported,
+        UNWIND_UNREADABLE = UnwindEnd::Unreadable,
+        UNWIND_NOT_ASCENDING = UnwindEnd::NotAscending,
+        UNWIND_ENDS = UnwindEnd::ALL.len() + 1,
+        CFA_ABSENT = CfaKind::Absent,
+        CFA_STOP = CfaKind::Stop,
+        CFA_UNSUPPORTED = CfaKind::Unsupported,
+        CFA_REGISTER = CfaKind::Register,
+        CFA_DEREF = CfaKind::Deref,
+        CFA_PLT = CfaKind::Plt,
+        FP_SAME = FramePointerKind::Same,
+        FP_AT = FramePointerKind::At,
+        FP_LOST = FramePointerKind::Lost,
+        RA_AT = ReturnAddressKind::At,
+        RA_INTERRUPTED = ReturnAddressKind::Interrupted,
+        RA_REGISTER = ReturnAddressKind::Register,
+        UNWIND_CFA = BASE_CFA,
+        UNWIND_FP = FRAME_POINTER,
+        UNWIND_SP = STACK_POINTER,
+        UNWIND_REGISTERS = REGISTERS,
+        MAX_USER_FRAMES = MAX_USER_FRAMES,
+        MAX_USER_RETURN_WORDS = MAX_USER_RETURN_WORDS,
+        RED_ZONE_BYTES = RED_ZONE_BYTES,
+        MAPPING_TABLE = MappingKind::Table,
+        MAPPING_FRAME_POINTER = MappingKind::FramePointer,
+        MAPPING_PENDING = MappingKind::Pending,
+        MAX_MAPPINGS = MAX_MAPPINGS,
+        MAX_PAGES = MAX_PAGES,
+        MAX_RULES = MAX_RULES,
+        ROWS_PER_CHUNK = ROWS_PER_CHUNK,
+        ANY_EXECUTION = ANY_EXECUTION,
+    );
+    all.into_iter()
+        .map(|(name, value)| (name, value as u64))
+        .collect()
+}
+
+#[test]
+fn layouts_are_those_of_c() {
+    let (c, rust) = (c_side(), rust_side());
+    assert!(c.len() > 100, "{c:?}");
+    let difference: Vec<_> = c
+        .iter()
+        .filter(|(name, value)| rust.get(*name) != Some(value))
+        .map(|(name, value)| (name, *value, rust.get(name)))
+        .collect();
+    assert!(difference.is_empty(), "{difference:?}");
+    assert_eq!(c.len(), rust.len());
+}
+
+proptest! {
+    #[test]
+    fn statistics_survive_the_way_there_and_back(words in any::<[u64; 24]>()) {
+        let mut bytes: Vec<u8> = Vec::new();
+        // What belongs to a clock that is gone is not kept.
+        let clock = [0, 12, 13, 14, 15, 18, 21, 22];
+        let mut kept: Vec<u8> = Vec::new();
+        for (at, word) in words.into_iter().enumerate() {
+            bytes.extend(word.to_ne_bytes());
+            let word = if clock.contains(&at) { 0 } else { word };
+            kept.extend(word.to_ne_bytes());
+        }
+        let stats = CpuStats::read_from_bytes(&bytes).unwrap();
+        prop_assert_eq!(stats.as_bytes(), &bytes);
+        let without_clock = stats.without_clock();
+        prop_assert_eq!(without_clock.as_bytes(), &kept);
+    }
+}

@@ -1,0 +1,225 @@
+//! Tests of the decoder.
+
+use proptest::prelude::*;
+
+use crate::layout::MAX_KERNEL_FRAMES;
+use crate::record::*;
+use crate::unwind::{Registers, UnwindEnd};
+
+/// Decodes bytes that are one record and nothing else.
+fn alone(bytes: &[u8]) -> Result<Record, Option<RecordError>> {
+    match Record::decode_first(bytes)? {
+        (record, []) => Ok(record),
+        _ => Err(None),
+    }
+}
+
+/// A record's bytes: kind, state, detail, flags, frames, and what follows the head.
+fn record([kind, state, detail, flags]: [u8; 4], frames: usize, body: &[u64]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend(7_000_000_001_u64.to_ne_bytes());
+    for half in [3_u32, 100, 101, 5, 2, 9] {
+        bytes.extend(half.to_ne_bytes());
+    }
+    bytes.extend([kind, state, detail, flags]);
+    bytes.extend((frames as u16).to_ne_bytes());
+    bytes.extend([0; 2]);
+    bytes.extend(b"worker/7\0garbage");
+    body.iter()
+        .for_each(|word| bytes.extend(word.to_ne_bytes()));
+    bytes
+}
+
+fn header() -> RecordHeader {
+    RecordHeader {
+        time_ns: 7_000_000_001,
+        cpu: 3,
+        pid: 100,
+        tid: 101,
+        user_return: 9,
+        name: ThreadName::from(*b"worker/7\0garbage"),
+        kernel_thread: false,
+        exiting: false,
+    }
+}
+
+#[test]
+fn a_kernel_tick_decodes() {
+    let frames = [0xffff_ffff_8100_0010, 0xffff_ffff_8100_2000];
+    let tick = alone(&record([1, 0, 0, 3], 2, &frames)).unwrap();
+    assert_eq!(
+        tick,
+        Record::Tick(Tick {
+            header: header(),
+            ticks: 5,
+            mode: Mode::Kernel,
+            irq_work: true,
+            at_switch_out: false,
+            stack: KernelStack {
+                frames: Box::new(frames),
+                truncated: true,
+                missing: false,
+            },
+        })
+    );
+    assert_eq!(header().name.bytes(), b"worker/7");
+}
+
+#[test]
+fn an_off_cpu_interval_decodes() {
+    let bytes = record([3, 6, 10, 4], 0, &[]);
+    let Record::OffCpu(off_cpu) = alone(&bytes).unwrap() else {
+        panic!("not an off-CPU record");
+    };
+    assert_eq!(off_cpu.counts(), [0, 0, 0, 0, 0, 0, 2, 0, 3, 0]);
+    assert_eq!(off_cpu.detail, Some(Detail::BlockIo));
+    assert!(off_cpu.stack.missing && off_cpu.stack.frames.is_empty());
+    // Preempted: nothing else than a wait.
+    let Record::OffCpu(off_cpu) = alone(&record([3, 8, 11, 4], 0, &[])).unwrap() else {
+        panic!("not an off-CPU record");
+    };
+    assert_eq!(off_cpu.counts(), [0, 0, 0, 0, 0, 0, 0, 0, 5, 0]);
+}
+
+#[test]
+fn a_thread_and_a_user_return_decode() {
+    let words: Vec<u64> = (0..27).collect();
+    let Record::Thread(thread) = alone(&record([4, 7, 0, 8], 0, &words)).unwrap() else {
+        panic!("not a thread");
+    };
+    assert!(thread.exited);
+    assert_eq!((thread.task, thread.as_of_ns), (0, 1));
+    assert_eq!((thread.since_ns, thread.tracked_ns), (2, 3));
+    assert_eq!((thread.ns[0], thread.ns[9]), (4, 13));
+    assert_eq!(thread.details.throttled, 16);
+    assert_eq!(thread.counts.minor_faults, 17);
+    assert_eq!(thread.counts.written_bytes, 26);
+
+    let unwound = [1, 2, 7 << 32 | 5, 0x0101, 0x1000, 0x2000];
+    let user_return = alone(&record([5, 0, 0, 0], 2, &unwound)).unwrap();
+    let expected = UserReturn {
+        header: header(),
+        ip: 1,
+        sp: 2,
+        execution: 5,
+        stack: CapturedStack::Unwound {
+            frames: Box::new([0x1000, 0x2000]),
+            end: UnwindEnd::Complete,
+            via_frame_pointer: true,
+            mappings_version: 7,
+        },
+    };
+    assert_eq!(user_return, Record::UserReturn(expected));
+
+    // One frame was left, and the next is known by its frame pointer and stack pointer.
+    let mut copied = vec![1, 2, 7 << 32 | 5, 0xc0 << 32 | 1 << 16 | 2];
+    copied.push(0x1000);
+    copied.extend(0..19);
+    let Record::UserReturn(user_return) = alone(&record([5, 0, 0, 64], 20, &copied)).unwrap()
+    else {
+        panic!("not a user return");
+    };
+    let expected = CapturedStack::StackCopy {
+        unwound: Box::new([0x1000]),
+        via_frame_pointer: false,
+        mappings_version: 7,
+        registers: Box::new(Registers {
+            pc: 16,
+            general: std::array::from_fn(|number| number as u64),
+            known: 0xc0,
+            exact: false,
+        }),
+        stack: Box::new([17, 18]),
+    };
+    assert_eq!(user_return.stack, expected);
+}
+
+#[test]
+fn a_vfork_start_is_a_header() {
+    let vfork_start = alone(&record([6, 0, 0, 0], 0, &[])).unwrap();
+    assert_eq!(vfork_start, Record::VforkStart(header()));
+}
+
+#[test]
+fn an_overflow_decodes() {
+    let frames = [0xffff_ffff_8100_0010, 0xffff_ffff_8100_2000];
+    let bytes = record([7, 0, 0, 2], 2, &[&[1 << 40, 3][..], &frames].concat());
+    let expected = Overflow {
+        header: header(),
+        counter: 3,
+        value: 1 << 40,
+        irq_work: false,
+        stack: KernelStack {
+            frames: Box::new(frames),
+            truncated: true,
+            missing: false,
+        },
+    };
+    assert_eq!(alone(&bytes).unwrap(), Record::Overflow(expected));
+}
+
+#[test]
+fn records_that_follow_each_other_decode_one_by_one() {
+    let mut bytes = record([3, 7, 0, 0], 2, &[1, 2]);
+    bytes.extend(record([4, 7, 0, 0], 0, &[0; 27]));
+    let records = Record::decode_all(&bytes).unwrap();
+    assert!(matches!(
+        records[..],
+        [Record::OffCpu(_), Record::Thread(_)]
+    ));
+    assert_eq!(Record::decode_all(&[]).unwrap(), []);
+    assert!(Record::decode_all(&bytes[..bytes.len() - 1]).is_err());
+}
+
+#[test]
+fn what_is_no_record_is_refused() {
+    let good = record([0, 0, 0, 0], 3, &[1, 2, 3]);
+    assert!(alone(&good).is_ok());
+    for cut in 0..good.len() {
+        assert!(alone(&good[..cut]).is_err(), "cut at {cut}");
+    }
+    let refused = [
+        record([0, 0, 0, 0], 1, &[1, 2]),
+        record([4, 0, 0, 0], 0, &[0; 26]),
+        record([4, 0, 0, 0], 27, &[0; 27]),
+        record([5, 0, 0, 0], 0, &[0; 3]),
+        record([5, 0, 0, 0], 0, &[0, 0, 0, 200]),
+        record([5, 0, 0, 64], 1, &[0; 5]),
+        record(
+            [5, 0, 0, 64],
+            17,
+            &[[0, 0, 0, 1 << 16].as_slice(), &[0; 17]].concat(),
+        ),
+        record([6, 0, 0, 0], 1, &[1]),
+        record([7, 0, 0, 0], 0, &[]),
+        record([7, 0, 0, 0], 2, &[9, 1, 1]),
+        record([8, 0, 0, 0], 0, &[]),
+        record([3, 10, 0, 0], 0, &[]),
+        record(
+            [1, 0, 0, 0],
+            MAX_KERNEL_FRAMES + 1,
+            &[0; MAX_KERNEL_FRAMES + 1],
+        ),
+    ];
+    for bytes in refused {
+        assert!(alone(&bytes).is_err(), "{bytes:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_decode_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        let _ = alone(&bytes);
+    }
+
+    #[test]
+    fn any_header_of_a_known_kind_decodes_or_is_refused(
+        kind in 0_u8..8, bytes in proptest::collection::vec(any::<u8>(), 300..400)
+    ) {
+        let mut bytes = bytes;
+        bytes[32] = kind;
+        bytes[33] %= 10;
+        bytes[37] = 0;
+        let _ = Record::decode_first(&bytes);
+    }
+}

@@ -1,0 +1,131 @@
+//! The unwinder of `c/unwind.h`, in user space: for stacks that were copied, and for its own tests.
+//!
+//! The BPF programs and this module compile the same C, so that a stack has the same frames
+//! wherever it is unwound. The caller of [`unwind`] provides what differs: how rules are found, and
+//! how the stack is read.
+//!
+//! It refuses to know where rules come from (`user-collector` makes them from ELF files) and to
+//! repair a stack: the stack ends where the C says so, with the reason.
+
+pub(crate) mod native;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use num_enum::TryFromPrimitive;
+use serde::Serialize;
+
+use crate::layout::EncodedRule;
+
+pub use native::unwind;
+
+/// Why a stack ends where it does: `enum unwind_end` of `c/unwind.h` without `UNWIND_CONTINUES`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, TryFromPrimitive)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum UnwindEnd {
+    /// At the thread's first function.
+    Complete = 1,
+    /// There was no room for more frames.
+    DepthLimit = 2,
+    /// No code is known to be mapped at the pc.
+    NoMapping = 3,
+    /// The file at the pc has no table, or none yet, and no frame pointer is known.
+    NoTable = 4,
+    /// The table has no rule for the pc.
+    NoRule = 5,
+    /// The rule can't be followed, or needs a register that is known in the innermost frame only.
+    Unsupported = 6,
+    /// The stack could not be read.
+    Unreadable = 7,
+    /// The caller's frame is not above its callee's.
+    NotAscending = 8,
+}
+
+impl UnwindEnd {
+    /// All of them, by rising number.
+    pub const ALL: [UnwindEnd; 8] = [
+        UnwindEnd::Complete,
+        UnwindEnd::DepthLimit,
+        UnwindEnd::NoMapping,
+        UnwindEnd::NoTable,
+        UnwindEnd::NoRule,
+        UnwindEnd::Unsupported,
+        UnwindEnd::Unreadable,
+        UnwindEnd::NotAscending,
+    ];
+}
+
+impl fmt::Display for UnwindEnd {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            UnwindEnd::Complete => "complete",
+            UnwindEnd::DepthLimit => "depth limit",
+            UnwindEnd::NoMapping => "no mapping at the address",
+            UnwindEnd::NoTable => "no unwind table of the file",
+            UnwindEnd::NoRule => "no unwind rule for the address",
+            UnwindEnd::Unsupported => "unsupported unwind rule",
+            UnwindEnd::Unreadable => "unreadable stack",
+            UnwindEnd::NotAscending => "not ascending",
+        })
+    }
+}
+
+/// What is known of a frame: of the innermost one all registers, of others those that their callees
+/// have kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registers {
+    /// The instruction that was to be executed next.
+    pub pc: u64,
+    /// The general registers by their DWARF number; on x86-64, 6 is the frame pointer and 7 the
+    /// stack pointer.
+    pub general: [u64; 16],
+    /// A bit for each of them that is known.
+    pub known: u16,
+    /// `pc` is where the thread was interrupted, and not a return address.
+    pub exact: bool,
+}
+
+impl Registers {
+    /// Returns those of an innermost frame.
+    #[must_use]
+    pub fn innermost(pc: u64, general: [u64; 16]) -> Registers {
+        Registers {
+            pc,
+            general,
+            known: u16::MAX,
+            exact: true,
+        }
+    }
+
+    /// Returns the address by which functions are found: in a caller it is inside the call.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.pc.wrapping_sub(u64::from(!self.exact))
+    }
+}
+
+/// How to find the caller of the frame at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnwindBy {
+    /// By a rule.
+    Rule(EncodedRule),
+    /// By the frame pointer: it is code without a table.
+    FramePointer,
+    /// There is no way, and this is why.
+    Nothing(UnwindEnd),
+}
+
+/// A stack as far as it could be unwound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unwound {
+    /// Leaf first. The leaf and a function that a signal has interrupted are at their pc; callers
+    /// are the return address − 1, which is inside their call.
+    pub frames: Vec<u64>,
+    /// Why it ends.
+    pub end: UnwindEnd,
+    /// A caller was found by the frame pointer, and no table says that the code has one.
+    pub via_frame_pointer: bool,
+}

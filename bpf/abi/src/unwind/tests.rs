@@ -1,0 +1,560 @@
+//! Tests of `c/unwind.h`, compiled natively, on stacks that are drawn.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use zerocopy::transmute;
+
+use super::*;
+
+const FP: u8 = 6;
+const SP: u8 = 7;
+const R10: u8 = 10;
+const R12: u8 = 12;
+const CFA: u8 = 255;
+
+/// A rule as it is drawn: how the CFA is found, then the rest as of an ordinary function.
+#[derive(Clone, Copy)]
+struct Drawn {
+    cfa: (u8, u8, i32, i16),
+    fp: (u8, u8, i16),
+    ra: (u8, u8, i16),
+}
+
+impl Drawn {
+    fn register(register: u8, offset: i32) -> Drawn {
+        Drawn {
+            cfa: (3, register, offset, 0),
+            fp: (0, 0, 0),
+            ra: (0, CFA, -8),
+        }
+    }
+
+    fn deref(register: u8, offset: i32, plus: i16) -> Drawn {
+        Drawn {
+            cfa: (4, register, offset, plus),
+            ..Drawn::register(register, offset)
+        }
+    }
+
+    fn fp_at(self, base: u8, offset: i16) -> Drawn {
+        Drawn {
+            fp: (1, base, offset),
+            ..self
+        }
+    }
+
+    fn fp_lost(self) -> Drawn {
+        Drawn {
+            fp: (2, 0, 0),
+            ..self
+        }
+    }
+
+    fn found(self) -> UnwindBy {
+        let (cfa_kind, cfa_register, cfa_offset, cfa_plus) = self.cfa;
+        let (fp_kind, fp_base, fp_offset) = self.fp;
+        let (ra_kind, ra_base, ra_offset) = self.ra;
+        UnwindBy::Rule(EncodedRule {
+            cfa_offset,
+            cfa_plus,
+            fp_offset,
+            ra_offset,
+            cfa_kind,
+            cfa_register,
+            fp_kind,
+            fp_base,
+            ra_kind,
+            ra_base,
+        })
+    }
+}
+
+fn of_kind(kind: u8) -> UnwindBy {
+    Drawn {
+        cfa: (kind, 0, 0, 0),
+        ..Drawn::register(0, 0)
+    }
+    .found()
+}
+
+/// Code and memory: functions of 256 bytes by the page of their address, and words.
+struct Drawing {
+    functions: BTreeMap<u64, UnwindBy>,
+    words: BTreeMap<u64, u64>,
+    start: Registers,
+}
+
+impl Drawing {
+    /// The innermost function is at 0x100, its stack pointer at 0x7000; the outermost at 0xe00
+    /// has no caller.
+    fn new() -> Drawing {
+        let mut drawing = Drawing {
+            functions: BTreeMap::new(),
+            words: BTreeMap::new(),
+            start: Registers::innermost(0x123, [0; 16]),
+        };
+        drawing.start.general[usize::from(SP)] = 0x7000;
+        drawing.function(0xe00, of_kind(1))
+    }
+
+    fn function(mut self, at: u64, found: UnwindBy) -> Drawing {
+        self.functions.insert(at, found);
+        self
+    }
+
+    fn rule(self, at: u64, rule: Drawn) -> Drawing {
+        self.function(at, rule.found())
+    }
+
+    fn word(mut self, at: u64, word: u64) -> Drawing {
+        self.words.insert(at, word);
+        self
+    }
+
+    fn register(mut self, number: u8, value: u64) -> Drawing {
+        self.start.general[usize::from(number)] = value;
+        self
+    }
+
+    fn unwound(&self) -> Unwound {
+        self.unwind(100)
+    }
+
+    fn unwind(&self, most: usize) -> Unwound {
+        unwind(
+            &self.start,
+            most,
+            |at| {
+                let function = self.functions.get(&(at & !0xff));
+                *function.unwrap_or(&UnwindBy::Nothing(UnwindEnd::NoMapping))
+            },
+            |at| self.words.get(&at).copied(),
+        )
+    }
+
+    #[track_caller]
+    fn ends(&self, frames: &[u64], end: UnwindEnd) {
+        let unwound = self.unwound();
+        assert_eq!((unwound.frames.as_slice(), unwound.end), (frames, end));
+    }
+}
+
+#[test]
+fn ends_are_those_that_a_record_can_have() {
+    for (number, end) in (1..).zip(UnwindEnd::ALL) {
+        assert_eq!(UnwindEnd::try_from(number), Ok(end));
+    }
+    assert!(UnwindEnd::try_from(0).is_err());
+    assert!(UnwindEnd::try_from(9).is_err());
+}
+
+#[test]
+fn by_the_stack_pointer() {
+    Drawing::new()
+        .rule(0x100, Drawn::register(SP, 24))
+        .word(0x7010, 0x245)
+        .rule(0x200, Drawn::register(SP, 8))
+        .word(0x7018, 0xe01)
+        .ends(&[0x123, 0x244, 0xe00], UnwindEnd::Complete);
+}
+
+#[test]
+fn by_the_frame_pointer_which_each_frame_restores() {
+    Drawing::new()
+        .register(FP, 0x7040)
+        .rule(0x100, Drawn::register(FP, 16).fp_at(CFA, -16))
+        .word(0x7040, 0x7080)
+        .word(0x7048, 0x245)
+        .rule(0x200, Drawn::register(FP, 16).fp_at(CFA, -16))
+        .word(0x7080, 0)
+        .word(0x7088, 0xe01)
+        .ends(&[0x123, 0x244, 0xe00], UnwindEnd::Complete);
+}
+
+/// As a stack copy is unwound whose first frames were unwound in the kernel.
+#[test]
+fn from_a_frame_in_the_middle() {
+    let mut drawing = Drawing::new()
+        .rule(0x200, Drawn::register(FP, 16))
+        .word(0x7040, 0)
+        .word(0x7048, 0xe01);
+    drawing.start.pc = 0x245;
+    drawing.start.exact = false;
+    drawing.start.known = 1 << FP | 1 << SP;
+    drawing.start.general[usize::from(FP)] = 0x7040;
+    drawing.ends(&[0x244, 0xe00], UnwindEnd::Complete);
+    drawing.start.known = 1 << SP;
+    drawing.ends(&[0x244], UnwindEnd::Unsupported);
+}
+
+/// gcc's realigned stack: the CFA is stored below rbp, and so is the caller's rbp.
+#[test]
+fn a_realigned_stack() {
+    Drawing::new()
+        .register(FP, 0x7040)
+        .rule(0x100, Drawn::deref(FP, -8, 0).fp_at(FP, 0))
+        .word(0x7038, 0x7060)
+        .word(0x7040, 0x7100)
+        .word(0x7058, 0x245)
+        .rule(0x200, Drawn::register(FP, 16))
+        .word(0x7108, 0xe01)
+        .ends(&[0x123, 0x244, 0xe00], UnwindEnd::Complete);
+}
+
+#[test]
+fn something_is_added_behind_a_deref() {
+    Drawing::new()
+        .rule(0x100, Drawn::deref(SP, 8, 16))
+        .word(0x7008, 0x7020)
+        .word(0x7028, 0xe01)
+        .ends(&[0x123, 0xe00], UnwindEnd::Complete);
+}
+
+/// An entry of the PLT pushes at its byte 6, and is behind that from byte 11 on.
+#[test]
+fn both_halves_of_the_plt() {
+    let plt = Drawn {
+        cfa: (5, SP, 8, 11),
+        ..Drawn::register(SP, 8)
+    };
+    let mut drawing = Drawing::new()
+        .rule(0x100, plt)
+        .word(0x7000, 0xe01)
+        .word(0x7008, 0xe81);
+    for (pc, frame) in [(0x120, 0xe00), (0x12a, 0xe00), (0x12b, 0xe80)] {
+        drawing.start.pc = pc;
+        drawing.ends(&[pc, frame], UnwindEnd::Complete);
+    }
+}
+
+/// A handler on a stack of its own above the one that it interrupted. What it interrupted has
+/// its first instruction before it.
+#[test]
+fn a_signal_onto_a_lower_address() {
+    let signal = Drawn {
+        cfa: (4, SP, 160, 0),
+        fp: (1, SP, 120),
+        ra: (1, SP, 168),
+    };
+    Drawing::new()
+        .rule(0x100, Drawn::register(SP, 8))
+        .word(0x7000, 0x201)
+        .rule(0x200, signal)
+        .word(0x7008 + 160, 0x5000)
+        .word(0x7008 + 168, 0x300)
+        .word(0x7008 + 120, 0x5040)
+        .rule(0x300, Drawn::register(FP, 16))
+        .word(0x5048, 0xe01)
+        .ends(&[0x123, 0x200, 0x300, 0xe00], UnwindEnd::Complete);
+}
+
+/// A null pointer was called: nothing is mapped at 0, but its caller is on the stack.
+#[test]
+fn a_signal_at_address_0_is_no_end() {
+    let signal = Drawn {
+        ra: (1, SP, 168),
+        ..Drawn::deref(SP, 160, 0)
+    };
+    Drawing::new()
+        .rule(0x100, signal)
+        .word(0x7000 + 160, 0x5000)
+        .word(0x7000 + 168, 0)
+        .ends(&[0x123, 0], UnwindEnd::NoMapping);
+}
+
+/// `vfork` takes its return address into rdi: the stack pointer is the caller's already.
+#[test]
+fn a_return_address_in_a_register() {
+    let vfork = Drawn {
+        ra: (2, 5, 0),
+        ..Drawn::register(SP, 0)
+    };
+    let drawing = Drawing::new()
+        .register(5, 0x245)
+        .rule(0x100, vfork)
+        .rule(0x200, Drawn::register(SP, 8))
+        .word(0x7000, 0xe01);
+    drawing.ends(&[0x123, 0x244, 0xe00], UnwindEnd::Complete);
+    // In a caller the register is not known.
+    drawing
+        .rule(0x200, vfork)
+        .ends(&[0x123, 0x244], UnwindEnd::Unsupported);
+}
+
+#[test]
+fn what_rules_end_a_stack() {
+    for (kind, end) in [
+        (0, UnwindEnd::NoRule),
+        (1, UnwindEnd::Complete),
+        (2, UnwindEnd::Unsupported),
+        (6, UnwindEnd::Unsupported),
+        (255, UnwindEnd::Unsupported),
+    ] {
+        Drawing::new()
+            .function(0x100, of_kind(kind))
+            .ends(&[0x123], end);
+    }
+}
+
+#[test]
+fn a_return_address_of_0_is_the_end() {
+    Drawing::new()
+        .rule(0x100, Drawn::register(SP, 8))
+        .word(0x7000, 0)
+        .ends(&[0x123], UnwindEnd::Complete);
+}
+
+#[test]
+fn where_the_callers_frame_is_not_above() {
+    for cfa in [0x6ff8, 0x7000] {
+        Drawing::new()
+            .register(FP, cfa - 16)
+            .rule(0x100, Drawn::register(FP, 16))
+            .word(cfa - 8, 0xe01)
+            .ends(&[0x123], UnwindEnd::NotAscending);
+    }
+}
+
+#[test]
+fn what_can_not_be_read() {
+    let rule = Drawn::register(SP, 8);
+    Drawing::new()
+        .rule(0x100, rule)
+        .ends(&[0x123], UnwindEnd::Unreadable);
+    Drawing::new()
+        .rule(0x100, Drawn::deref(SP, 8, 0))
+        .ends(&[0x123], UnwindEnd::Unreadable);
+    // A frame pointer that is not needed may be unreadable.
+    let drawing = Drawing::new()
+        .rule(0x100, Drawn::register(SP, 16).fp_at(CFA, -16))
+        .word(0x7008, 0x245);
+    drawing
+        .rule(0x200, rule)
+        .word(0x7010, 0xe01)
+        .ends(&[0x123, 0x244, 0xe00], UnwindEnd::Complete);
+}
+
+#[test]
+fn a_lost_frame_pointer_that_is_needed() {
+    for lost in [
+        Drawn::register(SP, 8).fp_lost(),
+        Drawn::register(SP, 8).fp_at(CFA, 96),
+    ] {
+        Drawing::new()
+            .register(FP, 0x7040)
+            .rule(0x100, lost)
+            .word(0x7000, 0x245)
+            .rule(0x200, Drawn::register(SP, 8))
+            .word(0x7008, 0x345)
+            .rule(0x300, Drawn::register(FP, 16))
+            .word(0x7048, 0xe01)
+            .ends(&[0x123, 0x244, 0x344], UnwindEnd::Unsupported);
+    }
+}
+
+/// gcc's prologue that realigns uses r10, which functions do not save; r12 is saved by a function
+/// that changes it.
+#[test]
+fn other_registers_are_the_innermost_frames() {
+    let drawing = |register| {
+        Drawing::new()
+            .register(register, 0x7020)
+            .rule(0x100, Drawn::register(register, 0))
+            .word(0x7018, 0x245)
+            .rule(0x200, Drawn::register(register, 64))
+            .word(0x7058, 0xe01)
+    };
+    drawing(R10).ends(&[0x123, 0x244, 0xe00], UnwindEnd::Complete);
+    drawing(R12).ends(&[0x123, 0x244], UnwindEnd::Unsupported);
+    Drawing::new()
+        .rule(0x100, Drawn::register(16, 0))
+        .ends(&[0x123], UnwindEnd::Unsupported);
+}
+
+#[test]
+fn no_more_frames_than_asked_for() {
+    let drawing = Drawing::new()
+        .rule(0x100, Drawn::register(SP, 8))
+        .word(0x7000, 0xe01);
+    for (most, frames, end) in [
+        (0, &[][..], UnwindEnd::DepthLimit),
+        (1, &[0x123], UnwindEnd::DepthLimit),
+        (2, &[0x123, 0xe00], UnwindEnd::Complete),
+    ] {
+        let unwound = drawing.unwind(most);
+        assert_eq!((unwound.frames.as_slice(), unwound.end), (frames, end));
+    }
+}
+
+#[test]
+fn frame_pointers_are_followed() {
+    let drawing = Drawing::new()
+        .function(0x100, UnwindBy::FramePointer)
+        .register(FP, 0x7040)
+        .word(0x7040, 0x7080)
+        .word(0x7048, 0x145)
+        .word(0x7080, 0)
+        .word(0x7088, 0x167);
+    let unwound = drawing.unwound();
+    assert_eq!(unwound.frames, [0x123, 0x144, 0x166]);
+    assert_eq!(
+        (unwound.end, unwound.via_frame_pointer),
+        (UnwindEnd::Complete, true)
+    );
+    // One that points to itself does not come again.
+    drawing
+        .word(0x7080, 0x7080)
+        .ends(&[0x123, 0x144, 0x166], UnwindEnd::NotAscending);
+}
+
+/// CPython's trampolines: `sub $8,%rsp; call *%rcx; add $8,%rsp; ret`.
+#[test]
+fn a_trampoline_without_a_frame_pointer() {
+    let text = [
+        0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3, 0, 0, 0, 0, 0,
+    ];
+    let word = |at: usize| u64::from_le_bytes(text[at..at + 8].try_into().unwrap());
+    // Its caller needs the frame pointer, which it left as it was.
+    let drawing = Drawing::new()
+        .rule(0x100, Drawn::register(SP, 8))
+        .word(0x7000, 0x206)
+        .function(0x200, UnwindBy::FramePointer)
+        .word(0x204, word(4))
+        .word(0x7010, 0x345)
+        .rule(0x300, Drawn::register(FP, 16))
+        .register(FP, 0x7040)
+        .word(0x7048, 0xe01);
+    drawing.ends(&[0x123, 0x205, 0x344, 0xe00], UnwindEnd::Complete);
+    // Interrupted itself, at each of its instructions.
+    for (at, height) in [(4, 8), (6, 8), (10, 0)] {
+        let mut drawing = Drawing::new()
+            .function(0x200, UnwindBy::FramePointer)
+            .word(0x200 + at as u64 - 2, word(at - 2))
+            .word(0x7000 + height, 0xe01);
+        drawing.start.pc = 0x200 + at as u64;
+        drawing.ends(&[0x200 + at as u64, 0xe00], UnwindEnd::Complete);
+    }
+    let mut drawing = Drawing::new()
+        .function(0x200, UnwindBy::FramePointer)
+        .word(0x1fe, word(0) << 16)
+        .word(0x7000, 0xe01);
+    drawing.start.pc = 0x200;
+    drawing.ends(&[0x200, 0xe00], UnwindEnd::Complete);
+}
+
+/// Go's `runtime.mcall`: `call *%r12; pop %rax; jmp`, since 1.22 with a `nop` behind the call.
+#[test]
+fn go_switches_stacks() {
+    for word in [0xe958_d4ff_u64, 0xe9_5890_d4ff] {
+        Drawing::new()
+            .rule(0x100, Drawn::register(SP, 8))
+            .word(0x7000, 0x206)
+            .function(0x200, UnwindBy::FramePointer)
+            .word(0x204, word)
+            .register(FP, 0x5000)
+            .ends(&[0x123, 0x205], UnwindEnd::Complete);
+    }
+    // `runtime.systemstack` has a caller, on the goroutine's.
+    let switched = Drawing::new()
+        .rule(0x100, Drawn::register(SP, 8))
+        .word(0x7000, 0x206)
+        .function(0x200, UnwindBy::FramePointer)
+        .register(FP, 0x5000)
+        .word(0x5000, 0)
+        .word(0x5008, 0xe01);
+    switched.ends(&[0x123, 0x205], UnwindEnd::NotAscending);
+    switched
+        .word(0x204, 0xf825_048b_4864_d7ff)
+        .ends(&[0x123, 0x205, 0xe00], UnwindEnd::Complete);
+}
+
+/// Before the frame pointer is set and after it is restored, it is the caller's.
+#[test]
+fn where_the_frame_pointer_is_not_yet_its_own() {
+    let push = 0xe589_4855_u64;
+    for (word, height) in [(push << 16, 0), (push << 8, 8), (0xc3 << 16, 0)] {
+        Drawing::new()
+            .function(0x100, UnwindBy::FramePointer)
+            .word(0x121, word)
+            .register(FP, 0x7040)
+            .word(0x7000, 0x7040)
+            .word(0x7000 + height, 0x145)
+            .word(0x7040, 0)
+            .word(0x7048, 0xe01)
+            .ends(&[0x123, 0x144, 0xe00], UnwindEnd::Complete);
+    }
+}
+
+#[test]
+fn code_without_rules_needs_a_frame_pointer() {
+    let code = || Drawing::new().function(0x100, UnwindBy::FramePointer);
+    for fp in [0x6ff8, 0x7001] {
+        code()
+            .register(FP, fp)
+            .ends(&[0x123], UnwindEnd::NotAscending);
+    }
+    code()
+        .register(FP, 0x7040)
+        .ends(&[0x123], UnwindEnd::Unreadable);
+    // Lost, it was perhaps 0 once.
+    Drawing::new()
+        .rule(0x100, Drawn::register(SP, 8).fp_lost())
+        .word(0x7000, 0x245)
+        .function(0x200, UnwindBy::FramePointer)
+        .ends(&[0x123, 0x244], UnwindEnd::NoTable);
+    let sure = Drawing::new().function(0x100, of_kind(1)).unwound();
+    assert!(!sure.via_frame_pointer);
+}
+
+fn unwind_by() -> impl Strategy<Value = UnwindBy> {
+    // Most bytes of a rule have few meanings.
+    let rule = (any::<[u8; 16]>(), 0..7_u8, 0..17_u8, 0..4_u8, 0..4_u8).prop_map(
+        |(mut bytes, cfa, register, fp, ra)| {
+            bytes[2..4].fill(0);
+            (bytes[10], bytes[11], bytes[12], bytes[14]) = (cfa, register, fp, ra);
+            UnwindBy::Rule(transmute!(bytes))
+        },
+    );
+    prop_oneof![
+        8 => rule,
+        2 => any::<[u8; 16]>().prop_map(|bytes| UnwindBy::Rule(transmute!(bytes))),
+        1 => Just(UnwindBy::FramePointer),
+        1 => (0..8_usize).prop_map(|end| UnwindBy::Nothing(UnwindEnd::ALL[end])),
+    ]
+}
+
+proptest! {
+    /// Whatever rules, registers and memory hold, it ends; and at the depth limit only when it says
+    /// so.
+    #[test]
+    fn anything_ends(
+        rules in proptest::collection::vec(unwind_by(), 1..8),
+        words in proptest::collection::vec(proptest::option::weighted(0.9, any::<u64>()), 1..8),
+        pc in any::<u64>(),
+        general in any::<[u64; 16]>(),
+        most in 0..300_usize,
+    ) {
+        let start = Registers::innermost(pc, general);
+        let pick = |at: u64| (at ^ at >> 32) as usize;
+        let mut reads = 0;
+        let unwound = unwind(
+            &start,
+            most,
+            |at| rules[pick(at) % rules.len()],
+            |at| {
+                reads += 1;
+                words[pick(at) % words.len()]
+            },
+        );
+        prop_assert!(unwound.frames.len() <= most);
+        prop_assert!(reads <= 3 * most);
+        if most > 0 {
+            prop_assert_eq!(unwound.frames[0], pc);
+        }
+        if unwound.end == UnwindEnd::DepthLimit && !rules.contains(&UnwindBy::Nothing(UnwindEnd::DepthLimit)) {
+            prop_assert_eq!(unwound.frames.len(), most);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The clock of each CPU.
+ *
+ * `kc_clock_tick` runs at every firing of the CPU's cpu-clock event, in the timer interrupt, on top
+ * of whatever the CPU was doing, and records that. A CPU that sleeps in the idle loop may not fire
+ * at all: some hypervisors park it together with its timers. So `kc_cpu_idle` watches the loop's
+ * sleep and counts the boundaries that passed in it, or they would be charged to the thread that
+ * runs first afterwards. `kc_grid_settle` does the same on request, for a CPU that is asleep when
+ * data stop; `kc_grid_begin` begins the grid.
+ *
+ * All of them run with interrupts off on the CPU whose statistics they write.
+ */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include "arch.h"
+#include "clock.h"
+#include "user_return.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+const volatile __u64 period_ns;
+const volatile bool record_idle;
+const volatile __u32 max_kernel_frames;
+const volatile bool counters_overflow;
+
+volatile bool recording;
+volatile __u64 begin_ns;
+volatile __u64 until_ns;
+
+/* Moves the boundaries to where the clock's timer fires, by the due time of this firing. */
+static __always_inline void align(struct cpu_stats *stats, void *ctx, __u64 now)
+{
+	struct bpf_perf_event_data_kern *kernel = ctx;
+	__u64 due;
+
+	if (!bpf_core_field_exists(struct hrtimer, node.expires))
+		return;
+	due = BPF_CORE_READ(kernel, event, hw.hrtimer.node.expires);
+	if (due <= now)
+		stats->origin_ns = grid_align(stats->home_ns, due, period_ns);
+}
+
+SEC("perf_event")
+int kc_clock_tick(struct bpf_perf_event_data *ctx)
+{
+	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, ticks;
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u64 now = bpf_ktime_get_ns(), size = sizeof(struct record_header);
+	bool user, borrowed = false;
+	struct tick_scratch *out;
+	long got;
+
+	if (!stats || !stats->origin_ns)
+		return 0;
+	align(stats, ctx, now);
+	ticks = count_passed(stats, now);
+	if (!ticks)
+		return 0;
+
+	user = in_user_mode(&ctx->regs);
+	if (!user)
+		borrowed = on_borrowed_stack(task, &ctx->regs);
+	if (!user && !borrowed && !task->pid) {
+		count_idle(stats, cpu, now, ticks);
+		return 0;
+	}
+	if (ticks > 1) {
+		/* Only the last boundary is known to belong to the interrupt that ended the sleep.
+		 */
+		if (stats->in_idle) {
+			count_idle(stats, cpu, now, ticks - 1);
+			ticks = 1;
+		}
+		stats->late += ticks - 1;
+	}
+
+	out = bpf_map_lookup_elem(&kc_scratch, &zero);
+	if (!out)
+		return 0;
+	describe(&out->record, task, now, cpu, user ? TICK_USER : TICK_KERNEL, ticks);
+	if (user) {
+		stats->user += ticks;
+	} else {
+		stats->kernel += ticks;
+		if (borrowed)
+			out->record.flags |= FLAG_IRQ_WORK;
+		got = bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0);
+		size = add_stack(&out->record, got);
+		if (out->record.flags & FLAG_NO_STACK) {
+			out->stack[0] = kernel_ip(&ctx->regs);
+			out->record.frames = 1;
+			size += sizeof(__u64);
+		}
+	}
+	if (task->pid)
+		out->record.user_return = next_user_return(
+			stats, task, bpf_task_storage_get(&kc_threads, task, 0, 0), true, cpu);
+	send_tick(stats, out, size);
+	return 0;
+}
+
+/* Counts the boundaries that have passed in a sleep. */
+static __always_inline void count_sleep(struct cpu_stats *stats, __u32 cpu)
+{
+	__u64 now = bpf_ktime_get_ns();
+	__u32 ticks = stats->origin_ns ? count_passed(stats, now) : 0;
+
+	if (ticks)
+		count_idle(stats, cpu, now, ticks);
+}
+
+/* The idle loop begins a sleep (the argument is its depth) or ends it (-1). */
+SEC("tp_btf/cpu_idle")
+int kc_cpu_idle(__u64 *ctx)
+{
+	__u32 state = ctx[0];
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+	bool asleep = state != (__u32)-1;
+
+	if (!stats)
+		return 0;
+	if (!asleep)
+		count_sleep(stats, cpu);
+	stats->in_idle = asleep;
+	return 0;
+}
+
+/* Run by bpf/src/clocks.rs on a CPU just before its clock starts: the grid begins here. */
+SEC("raw_tp")
+int kc_grid_begin(void *ctx)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+
+	(void)ctx;
+	if (stats) {
+		stats->origin_ns = stats->home_ns = bpf_ktime_get_ns();
+		stats->index = 0;
+		stats->begun_ns = 0;
+		stats->next_ns = stats->origin_ns + period_ns;
+		stats->offset_stale = 1;
+	}
+	return 0;
+}
+
+/* Run by bpf/src/load.rs on each CPU in turn when data stop: boundaries that have passed by then
+ * count for the thread that runs. The CPU's timer may fire too late for that. */
+SEC("raw_tp")
+int kc_grid_settle(void *ctx)
+{
+	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, ticks;
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+	struct tick_scratch *out;
+	__u64 now;
+
+	(void)ctx;
+	if (!stats || !stats->origin_ns)
+		return 0;
+	if (stats->in_idle) {
+		count_sleep(stats, cpu);
+		return 0;
+	}
+	now = bpf_ktime_get_ns();
+	ticks = count_passed(stats, now);
+	out = bpf_map_lookup_elem(&kc_scratch, &zero);
+	if (!ticks || !out)
+		return 0;
+	describe(&out->record, bpf_get_current_task_btf(), now, cpu, TICK_KERNEL, ticks);
+	stats->kernel += ticks;
+	stats->late += ticks - 1;
+	send_tick(stats, out, add_stack(&out->record, -1));
+	return 0;
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Why a thread is off the CPU, for how long it has waited for one, and the record of that. */
+#ifndef KCOLLECT_OFF_CPU_H
+#define KCOLLECT_OFF_CPU_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include "arch.h"
+#include "clock.h"
+#include "thread.h"
+
+#define TASK_STOPPED_OR_TRACED 0x0c
+#define TASK_DEAD	       0x80
+#define SYSTEM_CALL_NONE       (-1)
+
+/* Where the kernel handles page faults: set by bpf/src/load.rs, from the kernel's symbols. */
+extern const volatile __u64 page_fault_from;
+extern const volatile __u64 page_fault_to;
+
+/* The scheduler's clock minus CLOCK_MONOTONIC, as the last CPU that looked has it. */
+extern volatile __u64 any_offset_ns;
+
+/* Returns whether a thread is on a CPU or waits for one. Newer kernels leave a thread that has gone
+ * to sleep in the queue for a while. */
+static __always_inline bool is_queued(struct task_struct *task)
+{
+	return task->on_rq &&
+	       !(bpf_core_field_exists(task->se.sched_delayed) && task->se.sched_delayed);
+}
+
+/* Returns for how long a thread has ever waited for a CPU, including the present wait. A thread
+ * that is migrated to another CPU while it is still in the queue goes to sleep with last_queued set
+ * (Linux 6.12), as if it had waited since. */
+static __always_inline __u64 run_delay(struct task_struct *task, __u64 now)
+{
+	__u64 queued = is_queued(task) ? task->sched_info.last_queued : 0;
+
+	return task->sched_info.run_delay + (queued && now > queued ? now - queued : 0);
+}
+
+/* Returns whether a page fault is being handled in this stack. */
+static __always_inline bool in_page_fault(const __u64 *stack, __u32 frames)
+{
+	for (__u32 frame = 0; frame < 32 && frame < frames; frame++)
+		if (stack[frame] >= page_fault_from && stack[frame] < page_fault_to)
+			return true;
+	return false;
+}
+
+/* Returns the state of a thread that blocks. `state` is the scheduler's; `out` has room for a
+ * stack. */
+static __always_inline __u32 blocked_state(struct task_struct *task, struct thread *thread,
+					   __u32 state, struct tick_scratch *out)
+{
+	struct pt_regs *regs;
+	long call, got;
+
+	if (state & TASK_STOPPED_OR_TRACED)
+		return STATE_STOPPED;
+	if (task->flags & PF_KTHREAD)
+		return STATE_SLEEP;
+	regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	if (!regs)
+		return STATE_SLEEP;
+	call = system_call_number(regs);
+	if (call == SYSTEM_CALL_NONE)
+		return thread->user_fault ? thread->user_fault : STATE_SLEEP;
+	if (thread->kernel_fault) {
+		/* In this system call or in an earlier one: the stack shows which. */
+		got = out ? bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0) : 0;
+		if (out && got > 0 && in_page_fault(out->stack, got / sizeof(__u64)))
+			return STATE_KERNEL_FAULT;
+		thread->kernel_fault = 0;
+	}
+	return is_futex(task, call) ? STATE_USER_LOCK : STATE_SLEEP;
+}
+
+/* Returns whether the quota of the thread's cgroup is used up. */
+static __always_inline bool is_throttled(struct task_struct *task)
+{
+	struct cfs_rq___group_throttling *group = (void *)task->se.cfs_rq;
+
+	if (bpf_core_field_exists(struct task_struct___thread_throttling, throttled))
+		return ((struct task_struct___thread_throttling *)task)->throttled;
+	return bpf_core_field_exists(group->throttle_count) && group->throttle_count;
+}
+
+/* Returns the detail of an off-CPU interval that begins. */
+static __always_inline __u32 detail_of(struct task_struct *task, __u32 state)
+{
+	if (state == STATE_WAIT_CPU)
+		return is_throttled(task) ? DETAIL_THROTTLED : DETAIL_PREEMPTED;
+	return BPF_CORE_READ_BITFIELD(task, in_iowait) ? DETAIL_BLOCK_IO : DETAIL_NONE;
+}
+
+/* Puts an off-CPU record together, without its stack. `left` is of the CPU that the thread left,
+ * and `index` its boundaries by now. */
+static __always_inline void describe_off_cpu(struct cpu_stats *left, __u64 index,
+					     struct record_header *out, struct task_struct *task,
+					     struct thread *thread, const struct off_cpu *off_cpu,
+					     __u32 user_return, __u32 cpu)
+{
+	describe(out, task, bpf_ktime_get_ns(), cpu, RECORD_OFF_CPU, index - thread->grid_index);
+	out->blocked = grid_before(left->origin_ns, thread->grid_index, index,
+				   off_cpu->woken_ns - any_offset_ns, period_ns);
+	out->state = off_cpu->state;
+	out->detail = off_cpu->detail;
+	out->user_return = user_return;
+}
+
+#endif

@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The states of all threads. At each context switch `kc_sched_switch` updates the accounts of both
+ * threads (account.h). A thread that is on a CPU again after boundaries of the tick grid have
+ * passed is sent with the number of these and with the kernel stack in which it was off the CPU;
+ * shorter off-CPU intervals cost no data. `kc_user_fault` and `kc_kernel_fault` note page faults,
+ * in which a thread may block.
+ *
+ * All times are of the scheduler's clock, which is up to date in the run queue at a switch.
+ */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include "account.h"
+#include "arch.h"
+#include "clock.h"
+#include "off_cpu.h"
+#include "thread_record.h"
+#include "user_return.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+const volatile __u64 page_fault_from;
+const volatile __u64 page_fault_to;
+
+volatile __u64 any_offset_ns;
+
+/* A timer interrupt that has not come after this time is late. */
+#define TIMER_LATE_NS 100000
+
+/* Returns the scheduler's clock in the run queue of a thread on this CPU, which is up to date in
+ * sched_switch. */
+static __always_inline __u64 rq_clock(struct task_struct *task)
+{
+	return task->se.cfs_rq->rq->clock;
+}
+
+/* Returns the boundaries counted by now on the CPU that a thread left. Boundaries of another CPU
+ * may have passed without being counted yet; a CPU that went offline counts none. */
+static __always_inline __u64 grid_index_now(struct cpu_stats *left, struct cpu_stats *here)
+{
+	struct grid grid = {.origin = left->origin_ns, .index = left->index};
+
+	if (left != here && left->origin_ns)
+		grid_advance(&grid, bpf_ktime_get_ns(), period_ns);
+	return grid.index;
+}
+
+static __always_inline void send_off_cpu(struct cpu_stats *stats, struct cpu_stats *left,
+					 __u64 index, struct task_struct *task,
+					 struct thread *thread, const struct off_cpu *off_cpu,
+					 __u32 cpu)
+{
+	__u32 zero = 0;
+	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
+	__u64 size;
+
+	if (!out)
+		return;
+	describe_off_cpu(left, index, &out->record, task, thread, off_cpu,
+			 next_user_return(stats, task, thread, false, cpu), cpu);
+	size = add_stack(&out->record, bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0));
+	if (!send(cpu, out, SCRATCH_LENGTH(size)))
+		stats->off_cpu_lost += out->record.ticks;
+}
+
+/* Sends the last record of a thread that exits. */
+static __always_inline void thread_exit(struct cpu_stats *stats, struct task_struct *task,
+					struct thread *thread, __u64 now, __u32 cpu)
+{
+	__u32 zero = 0;
+	struct thread_record *out = bpf_map_lookup_elem(&kc_scratch, &zero);
+
+	evict_return_wait(task, thread);
+	if (thread->account.tracking == TRACKED && claim_tracking(&thread->account, TRACKED))
+		account_close(&thread->account, now, 0, task->se.sum_exec_runtime);
+	/* Claimed by kc_close_all, which writes the record; or the thread was never recorded. */
+	if (thread->account.tracking == TRACKING_CLAIMED || !thread->account.tracked_ns)
+		return;
+	if (!out) {
+		stats->threads_lost++;
+		return;
+	}
+	fill_thread_record(out, task, thread, &thread->account, cpu);
+	out->header.flags |= FLAG_THREAD_EXITED;
+	out->since_ns = out->header.time_ns;
+	if (!send(cpu, out, sizeof(*out)))
+		stats->threads_lost++;
+}
+
+/* Begins to track a thread that leaves its CPU. It came to this CPU before data began, or the
+ * program was not run then. */
+static __always_inline void track_at_switch_out(struct cpu_stats *stats, struct task_struct *prev,
+						struct account *account)
+{
+	__u64 begin = begin_ns + stats->offset_ns, arrival = prev->sched_info.last_arrival;
+
+	if (arrival > begin && prev->start_time < begin_ns)
+		account_track(account, begin, STATE_SLEEP, DETAIL_NONE, prev->sched_info.run_delay,
+			      0);
+	else
+		account_track(account, arrival > begin ? arrival : begin, STATE_ON_CPU, DETAIL_NONE,
+			      prev->sched_info.run_delay, 0);
+}
+
+/* Begins to track a thread that comes to a CPU. A new thread has waited since it was made. One that
+ * existed when data began, and that kc_track_all has not reached yet, was blocked then, or waited
+ * already. */
+static __always_inline void track_at_switch_in(struct cpu_stats *stats, struct task_struct *next,
+					       struct thread *thread, __u64 now)
+{
+	__u64 begin = begin_ns + stats->offset_ns, from = next->sched_info.last_queued;
+	__u32 state = STATE_WAIT_CPU;
+
+	if (!from || from > now)
+		from = now;
+	if (next->start_time < begin_ns || from < begin) {
+		if (from > begin)
+			state = blocked_state(next, thread, 0, 0);
+		from = begin;
+	}
+	account_track(&thread->account, from, state, DETAIL_NONE, next->sched_info.run_delay,
+		      next->se.sum_exec_runtime);
+}
+
+/* A thread leaves whose switch-in was not seen: sends how long it was off the CPU. Its kernel and
+ * user stacks of that time are not known any more. */
+static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct task_struct *task,
+						struct thread *thread, __u32 cpu)
+{
+	__u64 arrival = task->sched_info.last_arrival, index;
+	struct off_cpu off_cpu = account_missed_switch_in(&thread->account, arrival,
+							  task->sched_info.run_delay);
+	struct cpu_stats *left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
+	__u32 zero = 0;
+	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
+
+	if (!left || !out)
+		return;
+	index = grid_index_now(left, stats);
+	index = thread->grid_index + grid_before(left->origin_ns, thread->grid_index, index,
+						 arrival - any_offset_ns, period_ns);
+	if (index == thread->grid_index)
+		return;
+	describe_off_cpu(left, index, &out->record, task, thread, &off_cpu, 0, cpu);
+	if (!send(cpu, out, SCRATCH_LENGTH(add_stack(&out->record, -1))))
+		stats->off_cpu_lost += out->record.ticks;
+}
+
+static __always_inline void switch_out(struct cpu_stats *stats, struct task_struct *prev, __u64 now,
+				       bool preempted, __u32 prev_state, __u32 cpu)
+{
+	struct thread *thread = bpf_task_storage_get(&kc_threads, prev, 0,
+						     BPF_LOCAL_STORAGE_GET_F_CREATE);
+	__u32 state, zero = 0;
+
+	if (!thread) {
+		stats->threads_lost++;
+		return;
+	}
+	if (thread->account.tracking != TRACKED) {
+		/* Another program begins to track it at this moment: its next context switch
+		 * accounts for the time until then. */
+		if (!recording || !claim_tracking(&thread->account, NOT_TRACKED)) {
+			if (prev_state & TASK_DEAD)
+				thread_exit(stats, prev, thread, now, cpu);
+			return;
+		}
+		track_at_switch_out(stats, prev, &thread->account);
+	}
+	if (thread->account.state != STATE_ON_CPU)
+		send_missed_off_cpu(stats, prev, thread, cpu);
+	if (prev_state & TASK_DEAD) {
+		thread_exit(stats, prev, thread, now, cpu);
+		return;
+	}
+	state = preempted || !prev_state
+			? STATE_WAIT_CPU
+			: blocked_state(prev, thread, prev_state,
+					thread->kernel_fault
+						? bpf_map_lookup_elem(&kc_scratch, &zero)
+						: 0);
+	account_switch_out(&thread->account, now, state, detail_of(prev, state),
+			   prev->sched_info.run_delay, prev->se.sum_exec_runtime);
+	thread->grid_index = stats->index;
+	thread->cpu = cpu;
+	capture_at_switch_out(stats, prev, thread, cpu);
+}
+
+static __always_inline void switch_in(struct cpu_stats *stats, struct task_struct *next, __u64 now,
+				      __u32 cpu)
+{
+	struct thread *thread = bpf_task_storage_get(&kc_threads, next, 0,
+						     BPF_LOCAL_STORAGE_GET_F_CREATE);
+	__u64 delay = run_delay(next, now), index;
+	struct cpu_stats *left = stats;
+	struct off_cpu off_cpu;
+	bool unseen;
+
+	/* The thread that this one preempts is changing the storage. The next switch-out accounts
+	 * for this interval. */
+	if (!thread)
+		return;
+	if (thread->account.tracking != TRACKED) {
+		if (!claim_tracking(&thread->account, NOT_TRACKED))
+			return;
+		thread->grid_index = stats->index;
+		thread->cpu = cpu;
+		track_at_switch_in(stats, next, thread, now);
+	}
+	unseen = thread->account.state == STATE_ON_CPU;
+	off_cpu = account_switch_in(&thread->account, now, delay, next->se.sum_exec_runtime);
+	if (thread->cpu != cpu) {
+		left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
+		if (!left)
+			return;
+	}
+	index = grid_index_now(left, stats);
+	/* Its last switch-out was not seen; boundaries that had passed until then were counted on
+	 * that CPU. */
+	if (unseen)
+		thread->grid_index += grid_before(left->origin_ns, thread->grid_index, index,
+						  off_cpu.from_ns - any_offset_ns, period_ns);
+	if (index > thread->grid_index)
+		send_off_cpu(stats, left, index, next, thread, &off_cpu, cpu);
+	thread->grid_index = stats->index;
+	thread->cpu = cpu;
+}
+
+/* A boundary has passed for which the clock has not fired, and will not soon: charges it to the
+ * thread that leaves now and not to the next one. */
+static __always_inline void charge_switch_out(__u64 *ctx, struct cpu_stats *stats,
+					      struct task_struct *prev, __u64 now, __u32 cpu)
+{
+	__u32 ticks = count_passed(stats, now), zero = 0;
+	struct tick_scratch *out;
+
+	if (!ticks)
+		return;
+	if (!prev->pid) {
+		count_idle(stats, cpu, now, ticks);
+		return;
+	}
+	out = bpf_map_lookup_elem(&kc_scratch, &zero);
+	if (!out)
+		return;
+	stats->kernel += ticks;
+	stats->late += ticks - 1;
+	describe(&out->record, prev, now, cpu, TICK_KERNEL, ticks);
+	out->record.flags |= FLAG_AT_SWITCH_OUT;
+	out->record.user_return = next_user_return(
+		stats, prev, bpf_task_storage_get(&kc_threads, prev, 0, 0), true, cpu);
+	send_tick(stats, out,
+		  add_stack(&out->record, bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0)));
+}
+
+/* Returns the better of a known clock offset and a measured one. The run queue's clock is read when
+ * the scheduler begins, and the time from there to this program may be long, as when a hypervisor
+ * preempts the CPU: the larger offset is the one with the shorter delay. It may fall by 500
+ * millionths at most, the largest rate by which a time service adjusts CLOCK_MONOTONIC. */
+static __always_inline __u64 better_offset(__u64 known, __u64 measured)
+{
+	__u64 least = known - (period_ns >> 11);
+
+	return known && (__s64)(measured - least) < 0 ? least : measured;
+}
+
+static __always_inline void note_offset(struct cpu_stats *stats, __u64 now)
+{
+	__u64 measured = now - bpf_ktime_get_ns();
+
+	stats->offset_ns = better_offset(stats->offset_ns ? stats->offset_ns : any_offset_ns,
+					 measured);
+	stats->offset_stale = 0;
+	any_offset_ns = better_offset(any_offset_ns, measured);
+}
+
+static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, __u32 cpu)
+{
+	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
+	__u32 prev_state = ctx[3];
+	__u64 now = rq_clock(prev->pid ? prev : next);
+
+	if (stats->offset_stale)
+		note_offset(stats, now);
+	if (!recording && !(prev_state & TASK_DEAD))
+		return;
+	/* When the CPU goes to sleep, with which its timers may stop, or when the interrupt is late
+	 * for another reason. */
+	if (now - stats->offset_ns >= stats->next_ns + (next->pid ? TIMER_LATE_NS : 0) &&
+	    stats->origin_ns)
+		charge_switch_out(ctx, stats, prev, now - stats->offset_ns, cpu);
+	if (prev->pid)
+		switch_out(stats, prev, now, ctx[0], prev_state, cpu);
+	if (next->pid && recording)
+		switch_in(stats, next, now, cpu);
+}
+
+SEC("tp_btf/sched_switch")
+int kc_sched_switch(__u64 *ctx)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+
+	if (!stats)
+		return 0;
+	set_busy(stats, 1);
+	context_switch(ctx, stats, cpu);
+	set_busy(stats, 0);
+	return 0;
+}
+
+SEC("tp_btf/page_fault_user")
+int kc_user_fault(__u64 *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread *thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
+
+	if (thread)
+		thread->user_fault = is_text_fault(ctx[0], (struct pt_regs *)ctx[1], ctx[2])
+					     ? STATE_TEXT_FAULT
+					     : STATE_DATA_FAULT;
+	return 0;
+}
+
+SEC("tp_btf/page_fault_kernel")
+int kc_kernel_fault(__u64 *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread *thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
+
+	(void)ctx;
+	if (thread)
+		thread->kernel_fault = 1;
+	return 0;
+}

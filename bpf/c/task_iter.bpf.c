@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * Iterations over all threads, run by reading the iterator: `kc_track_all` begins to track the
+ * threads that exist when data begin, `kc_report_all` writes their times at a sample,
+ * `kc_close_all` closes the accounts when data stop, and writes the off-CPU intervals that were
+ * still open.
+ *
+ * The records of each thread go to the reader of the iterator and not into a ring: however many
+ * there are, they need no room. The reader must take less at a time than the kernel buffers (32
+ * KiB), or a program is run again for a thread whose account it has closed.
+ *
+ * The threads run meanwhile. Beginning and closing claim the account first; reporting copies it and
+ * checks that the copy conserves time.
+ */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include "account.h"
+#include "clock.h"
+#include "off_cpu.h"
+#include "thread_record.h"
+#include "user_return.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* Programs that iterate over the threads put records together here, one at a time; programs with
+ * interrupts off may run on top of them. */
+struct iter_scratch {
+	struct tick_scratch off_cpu;
+	struct thread_record thread;
+	struct account account;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct iter_scratch);
+} kc_iter_scratch SEC(".maps");
+
+/* Returns the state of a thread at `from`, of which no context switch was seen since. */
+static __always_inline __u32 state_at(__u64 from, struct task_struct *task, struct thread *thread,
+				      struct tick_scratch *out)
+{
+	if (task->on_cpu)
+		return STATE_ON_CPU;
+	if (is_queued(task)) {
+		if (task->sched_info.last_queued <= from)
+			return STATE_WAIT_CPU;
+		/* Woken since: it had been blocked. */
+		return blocked_state(task, thread, 0, out);
+	}
+	return blocked_state(task, thread, task->__state, out);
+}
+
+/* Fills in the execution that a process's mappings belong to: a snapshot has the mappings, and not
+ * the kernel's self_exec_id. If the process has called exec in between, the side-band reports it,
+ * and stacks that were unwound by the snapshot count as of a stale mapping. */
+static __always_inline void fill_in_execution(struct task_struct *task)
+{
+	__u32 pid = task->tgid;
+	struct process *process;
+
+	if (!capture_user_stacks || task->pid != task->tgid)
+		return;
+	process = bpf_map_lookup_elem(&kc_processes, &pid);
+	if (process && process->execution == ANY_EXECUTION)
+		process->execution = task->self_exec_id;
+}
+
+SEC("iter/task")
+int kc_track_all(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, state;
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+	struct iter_scratch *out = bpf_map_lookup_elem(&kc_iter_scratch, &zero);
+	struct thread *thread;
+	struct grid grid;
+	__u64 from;
+
+	if (!task || !stats || !out || task->__state & TASK_DEAD)
+		return 0;
+	fill_in_execution(task);
+	thread = bpf_task_storage_get(&kc_threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!thread) {
+		__sync_fetch_and_add(&stats->threads_lost, 1);
+		return 0;
+	}
+	if (!thread->has_baseline && !thread->account.tracked_ns && task->start_time < begin_ns)
+		read_kernel_counts(task, thread->baseline);
+	thread->has_baseline = 1;
+	if (!claim_tracking(&thread->account, NOT_TRACKED))
+		return 0;
+	/* All threads without a context switch since are tracked as of one instant, however long
+	 * the iteration takes. */
+	from = task->start_time > begin_ns ? task->start_time : begin_ns;
+	/* The CPU that it left is not known; this CPU's grid may not be counted up to now. */
+	grid.origin = stats->origin_ns;
+	grid.index = 0;
+	grid_advance(&grid, from, period_ns);
+	thread->grid_index = grid.index;
+	thread->cpu = cpu;
+	from += any_offset_ns;
+	state = state_at(from, task, thread, &out->off_cpu);
+	account_track(&thread->account, from, state,
+		      state == STATE_ON_CPU ? DETAIL_NONE : detail_of(task, state),
+		      run_delay(task, from), state == STATE_ON_CPU ? 0 : task->se.sum_exec_runtime);
+	return 0;
+}
+
+/* The instant that kc_report_all reports times of, CLOCK_MONOTONIC; for a thread with a context
+ * switch since, it is that switch. */
+volatile __u64 report_ns;
+
+SEC("iter/task")
+int kc_report_all(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, state, detail;
+	struct iter_scratch *out = bpf_map_lookup_elem(&kc_iter_scratch, &zero);
+	struct thread *thread;
+	__u64 now;
+
+	if (!task || !out)
+		return 0;
+	thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
+	if (!thread || thread->account.tracking != TRACKED)
+		return 0;
+	for (__u32 attempt = 0; attempt < 4; attempt++) {
+		out->account = thread->account;
+		if (account_conserves_time(&out->account))
+			break;
+	}
+	/* It changes faster than it can be copied: its last record stands until the next time. */
+	if (!account_conserves_time(&out->account) || out->account.tracking != TRACKED)
+		return 0;
+	state = out->account.state;
+	detail = out->account.detail;
+	out->thread.since_ns = out->account.since_ns - any_offset_ns;
+	now = report_ns + any_offset_ns;
+	account_close(&out->account, now, run_delay(task, now), RUN_TIME_BEHIND);
+	fill_thread_record(&out->thread, task, thread, &out->account, cpu);
+	out->thread.header.state = state;
+	out->thread.header.detail = detail;
+	bpf_seq_write(ctx->meta->seq, &out->thread, sizeof(out->thread));
+	return 0;
+}
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct user_scratch);
+} kc_iter_user SEC(".maps");
+
+/* Writes the user stack of a thread that is off the CPU when data stop, perhaps for ever. Returns
+ * its number, or 0. */
+static __always_inline __u32 write_sleeper_stack(struct bpf_iter__task *ctx,
+						 struct task_struct *task, struct thread *thread,
+						 __u32 cpu)
+{
+	__u32 zero = 0, number;
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_iter_user, &zero);
+	__u64 size;
+
+	if (!out || !capture_user_stacks ||
+	    task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_EXITING) || !is_followed(task))
+		return 0;
+	number = thread->user_return / 2 + 1;
+	describe_user_return(out, task, number, cpu);
+	capture_sleeper_stack(out, task);
+	size = sizeof(out->record) + 8 * (__u64)out->record.header.frames;
+	bpf_seq_write(ctx->meta->seq, &out->record, USER_RECORD_LENGTH(size));
+	return number;
+}
+
+/* A sleepable program, since it reads the memory of sleeping threads. */
+SEC("iter.s/task")
+int kc_close_all(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, state, detail;
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+	struct iter_scratch *out = bpf_map_lookup_elem(&kc_iter_scratch, &zero);
+	struct off_cpu off_cpu;
+	struct cpu_stats *left;
+	struct thread *thread;
+	__u64 now, size;
+	long got;
+
+	if (!task || !stats || !out)
+		return 0;
+	thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
+	if (!thread || !claim_tracking(&thread->account, TRACKED))
+		return 0;
+	now = until_ns + any_offset_ns;
+	state = thread->account.state;
+	detail = thread->account.detail;
+	out->thread.since_ns = thread->account.since_ns - any_offset_ns;
+	off_cpu = account_close(&thread->account, now, run_delay(task, now), RUN_TIME_BEHIND);
+	/* Data have stopped on all CPUs, so all boundaries until then are counted. */
+	left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
+	if (left && state != STATE_ON_CPU && left->index > thread->grid_index) {
+		describe_off_cpu(left, left->index, &out->off_cpu.record, task, thread, &off_cpu,
+				 write_sleeper_stack(ctx, task, thread, cpu), cpu);
+		got = bpf_get_task_stack(task, out->off_cpu.stack, sizeof(out->off_cpu.stack), 0);
+		size = add_stack(&out->off_cpu.record, got);
+		bpf_seq_write(ctx->meta->seq, &out->off_cpu, SCRATCH_LENGTH(size));
+	}
+	fill_thread_record(&out->thread, task, thread, &thread->account, cpu);
+	out->thread.header.state = state;
+	out->thread.header.detail = detail;
+	bpf_seq_write(ctx->meta->seq, &out->thread, sizeof(out->thread));
+	return 0;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What the programs keep with each thread, in task storage, which is freed with the thread. */
+#ifndef KCOLLECT_THREAD_H
+#define KCOLLECT_THREAD_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include "account.h"
+#include "records.h"
+
+/* In thread.user_return: a record was sent whose user stack the next return to user mode sends. */
+#define RETURN_AWAITED 1
+
+struct thread {
+	struct account account;
+	/* Boundaries counted on the CPU that it left, until it did; on a CPU, until it came. */
+	__u64 grid_index;
+	__u32 cpu; /* that CPU */
+	__u32 zero;
+	__u32 user_fault;   /* the last page fault of user mode: enum state */
+	__u32 kernel_fault; /* a page fault happened in the kernel, perhaps in this system call */
+	/* Twice the number of its last return to user mode, and RETURN_AWAITED: one word, one
+	 * store. */
+	__u32 user_return;
+	__u32 has_baseline; /* `baseline` is known */
+	/* Where stacks are captured at switch-out: the place in user mode that the number stands
+	 * for, or ip 0. */
+	__u64 ip, sp, callers_hash;
+	__u64 baseline[KERNEL_COUNTS]; /* the kernel's counts when the thread was tracked first */
+};
+
+struct threads {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thread);
+};
+
+extern struct threads kc_threads SEC(".maps");
+
+#endif

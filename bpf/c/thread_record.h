@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* The record of a thread's exact times and counts. */
+#ifndef KCOLLECT_THREAD_RECORD_H
+#define KCOLLECT_THREAD_RECORD_H
+
+#include "off_cpu.h"
+#include "record.h"
+#include "thread.h"
+
+static __always_inline void read_kernel_counts(struct task_struct *task, __u64 *counts)
+{
+	counts[MINOR_FAULTS] = task->min_flt;
+	counts[MAJOR_FAULTS] = task->maj_flt;
+	counts[VOLUNTARY_SWITCHES] = task->nvcsw;
+	counts[INVOLUNTARY_SWITCHES] = task->nivcsw;
+	counts[READ_CHARS] = task->ioac.rchar;
+	counts[WRITTEN_CHARS] = task->ioac.wchar;
+	counts[READ_CALLS] = task->ioac.syscr;
+	counts[WRITE_CALLS] = task->ioac.syscw;
+	counts[READ_BYTES] = task->ioac.read_bytes;
+	counts[WRITTEN_BYTES] = task->ioac.write_bytes;
+}
+
+/* Fills in a thread's record. `account` is the thread's, or a copy with the open interval closed.
+ */
+static __always_inline void fill_thread_record(struct thread_record *out, struct task_struct *task,
+					       struct thread *thread, const struct account *account,
+					       __u32 cpu)
+{
+	describe(&out->header, task, bpf_ktime_get_ns(), cpu, RECORD_THREAD, 0);
+	out->task = (__u64)task;
+	out->as_of_ns = account->since_ns - any_offset_ns;
+	out->tracked_ns = account->tracked_ns;
+	__builtin_memcpy(out->ns, account->ns, sizeof(out->ns));
+	read_kernel_counts(task, out->counts);
+	for (__u32 index = 0; index < KERNEL_COUNTS; index++)
+		out->counts[index] -= thread->baseline[index];
+}
+
+/* Begins or ends tracking, unless another program does at this moment. */
+static __always_inline bool claim_tracking(struct account *account, __u32 from)
+{
+	return __sync_val_compare_and_swap(&account->tracking, from, TRACKING_CLAIMED) == from;
+}
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * User stacks: the unwind tables and the step of the unwind. The programs that capture user stacks
+ * are in the other files, which inline user_return.h.
+ */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include "user_return.h"
+#include "user_stack.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+const volatile bool capture_user_stacks;
+const volatile bool capture_on_return;
+
+struct mapping mappings[MAX_MAPPINGS] SEC(".bss.mappings");
+struct page pages[MAX_PAGES] SEC(".bss.pages");
+struct unwind_rule rules[MAX_RULES] SEC(".bss.rules");
+
+/* Declared in user_stack.h. */
+__attribute__((noinline)) int kc_unwind_step(__u32 place)
+{
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
+
+	return out ? step(out, 0) : 1;
+}

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The user stack of a thread: unwound here by the tables that user space has published
+ * (bpf/src/tables.rs is their only writer), or, where a table is missing, copied, to be unwound in
+ * user space.
+ *
+ * A short-lived process may exit before user space has read anything of it; a stack copy makes its
+ * ticks as good as others. Copies are large, and are made only while the ring has room for them.
+ */
+#ifndef KCOLLECT_USER_STACK_H
+#define KCOLLECT_USER_STACK_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include "arch.h"
+#include "record.h"
+#include "unwind_tables.h"
+
+static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word);
+
+#include "unwind.h"
+
+/* User stacks are wanted. */
+extern const volatile bool capture_user_stacks;
+
+struct rows {
+	struct row row[ROWS_PER_CHUNK];
+};
+
+/* In sections of their own, so that user space can map them. The kernel shows the sections as maps,
+ * by these names. */
+extern struct mapping mappings[MAX_MAPPINGS];
+extern struct page pages[MAX_PAGES];
+extern struct unwind_rule rules[MAX_RULES];
+
+struct row_chunk {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	/* By size: the compiler emits no types for a map within a map. */
+	__uint(value_size, sizeof(struct rows));
+};
+
+struct row_chunks {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, MAX_CHUNKS);
+	__type(key, __u32);
+	__array(values, struct row_chunk);
+};
+
+extern struct row_chunks kc_row_chunks SEC(".maps");
+
+struct processes {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_PROCESSES);
+	__type(key, __u32);
+	__type(value, struct process);
+};
+
+extern struct processes kc_processes SEC(".maps");
+
+/* Size of a stack copy, beside the registers: a compiler's recursion takes tens of KiB. */
+#define PIECE_BYTES 4096
+#define MAX_PIECES  15
+/* When the ring fills up: enough for short-lived processes. */
+#define FEW_PIECES	  2
+#define SMALL_PIECE_BYTES 128
+/* The most words that are sent: with their header they are no longer than a mask. */
+#define USER_WORDS     MAX_USER_RETURN_WORDS
+#define MAX_SENT_WORDS 8176
+/* All that an iterator writes of one thread has to fit the file's 32 KiB, or none of it is read. */
+#define MAX_ITER_WORDS		   3700
+#define USER_RECORD_LENGTH(length) ((length) & (8 * USER_WORDS - 1))
+
+/* Where a user stack is put together. */
+struct user_scratch {
+	__u64 busy;
+	struct unwind_state state;
+	__u32 first, count; /* of the process's mappings */
+	__u32 end;	    /* enum unwind_end */
+	__u32 via_frame_pointer;
+	__u32 depth;
+	__u32 unwound; /* number of frames whose caller was found */
+	__u32 pending; /* a table was needed that is not there yet */
+	__u32 zero;    /* never written, which the verifier doesn't know */
+	/* Of another thread's stack: the upper part of `words` has it from this address on. */
+	__u64 window;
+	struct user_return_record record;
+	__u64 words[USER_WORDS + PIECE_BYTES / 8];
+};
+
+/* For each CPU one for programs that run with interrupts off, and others that a thread claims when
+ * it returns to user mode, where it may be preempted. Sized by bpf/src/load.rs. */
+#define SCRATCHES_PER_CPU 4
+
+struct user_scratches {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SCRATCHES_PER_CPU);
+	__type(key, __u32);
+	__type(value, struct user_scratch);
+};
+
+extern struct user_scratches kc_user_scratch SEC(".maps");
+
+/* How the stack of a thread that does not run is read. */
+struct sleeper {
+	struct user_scratch *out;
+	struct task_struct *task;
+};
+
+/* A window on its stack is kept in the words above those of frames. */
+#define WINDOW_BYTES 2048
+#define WINDOW_WORD  1024
+
+static __always_inline int read_sleeper(struct sleeper *sleeper, __u64 address, __u64 *word)
+{
+	struct user_scratch *out = sleeper->out;
+	void *window = out->words + WINDOW_WORD;
+
+	if (address - out->window > WINDOW_BYTES - sizeof(*word)) {
+		out->window = address;
+		if (bpf_copy_from_user_task(window, WINDOW_BYTES, (void *)address, sleeper->task,
+					    0)) {
+			/* Near the end of the stack. */
+			out->window = -(__u64)WINDOW_BYTES;
+			return bpf_copy_from_user_task(word, sizeof(*word), (void *)address,
+						       sleeper->task, 0);
+		}
+	}
+	*word = *(__u64 *)(window + ((address - out->window) & (WINDOW_BYTES - 1)));
+	return 0;
+}
+
+/* Reads a word of the stack of the thread that runs, or of one that does not. */
+static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word)
+{
+	if (reader)
+		return read_sleeper(reader, address, word);
+	return bpf_probe_read_user(word, sizeof(*word), (void *)address);
+}
+
+/*
+ * Two binary searches, for the last entry that begins at or below an address. Their state is masked
+ * at each step and their lengths are read anew, so that the verifier, which follows both branches
+ * of each comparison, finds equal states at the next step.
+ */
+
+/* Returns the mapping of an address, or 0. */
+static __always_inline struct mapping *find_mapping(const struct user_scratch *out, __u64 address)
+{
+	__u32 below = out->zero, first = out->first;
+	struct mapping *found;
+
+	for (__u32 span = MAX_MAPPINGS / 2; span; span >>= 1) {
+		__u32 next = below + span;
+
+		if (next <= *(volatile __u32 *)&out->count &&
+		    mappings[(first + next - 1) & (MAX_MAPPINGS - 1)].start <= address)
+			below = next;
+		below &= MAX_MAPPINGS - 1;
+	}
+	if (!below)
+		return 0;
+	found = &mappings[(first + below - 1) & (MAX_MAPPINGS - 1)];
+	return address < found->end ? found : 0;
+}
+
+/* Returns the number of the rule for an address of a mapping that has a table, or 0. */
+static __always_inline __u32 find_rule(const struct user_scratch *out,
+				       const struct mapping *mapping, __u64 address)
+{
+	__u32 below = out->zero, start, zero = 0, number;
+	struct rows *rows;
+	struct page *page;
+	__u64 index;
+	void *chunk;
+
+	address -= mapping->bias;
+	index = (address >> 16) - mapping->first_page;
+	if (index >= mapping->pages)
+		return 0;
+	page = &pages[(mapping->directory + index) & (MAX_PAGES - 1)];
+	number = page->chunk;
+	chunk = bpf_map_lookup_elem(&kc_row_chunks, &number);
+	if (!chunk)
+		return 0;
+	rows = bpf_map_lookup_elem(chunk, &zero);
+	if (!rows)
+		return 0;
+	start = page->start;
+	address &= 0xffff;
+	for (__u32 span = ROWS_PER_CHUNK; span; span >>= 1) {
+		__u32 next = below + span;
+
+		if (next <= *(volatile __u32 *)&page->rows &&
+		    rows->row[(start + next - 1) & (ROWS_PER_CHUNK - 1)].low <= address)
+			below = next;
+		below &= 2 * ROWS_PER_CHUNK - 1;
+	}
+	return below ? rows->row[(start + below - 1) & (ROWS_PER_CHUNK - 1)].rule : 0;
+}
+
+/* Writes one frame and goes to its caller. Returns 0, or 1 at the end of the stack. */
+static __always_inline int step(struct user_scratch *out, void *reader)
+{
+	const struct mapping *mapping;
+	__u32 end, number;
+	__u64 address;
+
+	if (out->depth >= MAX_USER_FRAMES) {
+		out->end = UNWIND_DEPTH_LIMIT;
+		return 1;
+	}
+	address = unwind_address(&out->state);
+	mapping = find_mapping(out, address);
+	out->unwound = out->depth;
+	/* An address without code is no caller. The leaf is kept wherever it is. */
+	if (mapping || !out->depth) {
+		out->words[out->depth & (WINDOW_WORD - 1)] = address;
+		out->depth++;
+	}
+	if (!mapping) {
+		out->end = UNWIND_NO_MAPPING;
+		return 1;
+	}
+	if (mapping->kind == MAPPING_PENDING) {
+		out->end = UNWIND_NO_TABLE;
+		out->pending = 1;
+		return 1;
+	}
+	number = mapping->kind == MAPPING_TABLE ? find_rule(out, mapping, address) : 0;
+	if (number) {
+		end = unwind_by_rule(&out->state, &rules[number & (MAX_RULES - 1)], reader);
+	} else {
+		out->via_frame_pointer = 1;
+		end = unwind_by_frame_pointer(&out->state, reader);
+	}
+	out->end = end;
+	return end != UNWIND_CONTINUES;
+}
+
+/* step() for the thread that runs: a global function, which the verifier checks once for all
+ * callers. It is in user_return.bpf.c. */
+int kc_unwind_step(__u32 place);
+
+static long sleeper_step(__u64 index, struct sleeper *sleeper)
+{
+	(void)index;
+	return step(sleeper->out, sleeper);
+}
+
+/* Reads a piece of the stack of the thread that runs, or of another one. */
+static __always_inline long read_piece(void *to, __u32 size, __u64 from, struct task_struct *other)
+{
+	return other ? bpf_copy_from_user_task(to, size, (void *)from, other, 0)
+		     : bpf_probe_read_user(to, size, (void *)from);
+}
+
+/* Returns the place of a word, masked here for the verifier;
+ * `words` has room for a piece more. */
+static __always_inline __u64 *word_at(struct user_scratch *out, __u32 place)
+{
+	barrier_var(place);
+	return out->words + (place & (USER_WORDS - 1));
+}
+
+/* Copies what the unwind needs to go on from the last frame: its registers, and the stack from its
+ * pointer on, `pieces` pieces and a part of one. */
+static __always_inline void copy_stack(struct user_scratch *out, struct task_struct *other,
+				       __u32 pieces)
+{
+	const __u32 most = other ? MAX_ITER_WORDS : MAX_SENT_WORDS;
+	__u64 from = out->state.registers[UNWIND_SP];
+	__u32 place = out->unwound & (WINDOW_WORD - 1);
+
+	out->record.unwound = place;
+	out->record.known = out->state.known;
+	out->record.exact = out->state.exact;
+	__builtin_memcpy(word_at(out, place), out->state.registers, sizeof(out->state.registers));
+	place += UNWIND_REGISTERS;
+	*word_at(out, place++) = out->state.pc;
+	/* Filled with zeros if it can't be read. */
+	read_piece(word_at(out, place), RED_ZONE_BYTES, from - RED_ZONE_BYTES, other);
+	place += RED_ZONE_BYTES / 8;
+	for (__u32 piece = 0; piece < MAX_PIECES && piece < pieces; piece++) {
+		if (place > most - PIECE_BYTES / 8 ||
+		    read_piece(word_at(out, place), PIECE_BYTES, from, other))
+			break;
+		place += PIECE_BYTES / 8;
+		from += PIECE_BYTES;
+	}
+	for (__u32 piece = 0; piece < PIECE_BYTES / SMALL_PIECE_BYTES; piece++) {
+		if (place > most - SMALL_PIECE_BYTES / 8 ||
+		    read_piece(word_at(out, place), SMALL_PIECE_BYTES, from, other))
+			break;
+		place += SMALL_PIECE_BYTES / 8;
+		from += SMALL_PIECE_BYTES;
+	}
+	out->record.header.flags |= FLAG_STACK_COPY;
+	out->record.header.frames = place;
+	out->record.via_frame_pointer &= !!out->unwound;
+}
+
+/* Returns whether the process of a thread is followed, as far as is known. */
+static __always_inline bool is_followed(struct task_struct *task)
+{
+	__u32 pid = task->tgid;
+	struct process *process = bpf_map_lookup_elem(&kc_processes, &pid);
+
+	return !process || !process->ignored || process->execution != (__u32)task->self_exec_id;
+}
+
+/* Begins the record of a return to user mode. */
+static __always_inline void describe_user_return(struct user_scratch *out, struct task_struct *task,
+						 __u32 number, __u32 cpu)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+
+	describe(&out->record.header, task, bpf_ktime_get_ns(), cpu, RECORD_USER_RETURN, 0);
+	out->record.header.user_return = number;
+	user_registers(regs, &out->state.pc, out->state.registers);
+	out->state.known = (1 << UNWIND_REGISTERS) - 1;
+	out->state.exact = 1;
+	out->depth = 0;
+	out->via_frame_pointer = 0;
+	out->unwound = 0;
+	out->pending = 0;
+	out->record.ip = out->state.pc;
+	out->record.sp = out->state.registers[UNWIND_SP];
+	out->record.execution = task->self_exec_id;
+	out->record.mappings_version = 0;
+	out->record.unwound = out->record.known = out->record.exact = 0;
+	out->end = is_32bit(regs) ? UNWIND_UNSUPPORTED : UNWIND_NO_MAPPING;
+}
+
+/* Returns what is known of the process of a thread since its last exec, or 0. A process that was
+ * just forked has its parent's mappings: if these have changed since, user space finds the mapping
+ * stale. */
+static __always_inline struct process *known_process(struct task_struct *task)
+{
+	__u32 pid = task->tgid, parent = task->real_parent->tgid;
+	struct process *process = bpf_map_lookup_elem(&kc_processes, &pid);
+
+	if (!process)
+		process = bpf_map_lookup_elem(&kc_processes, &parent);
+	return process && process->execution == (__u32)task->self_exec_id ? process : 0;
+}
+
+/* Returns whether the mappings of the thread's process are known, so that the unwind can begin. */
+static __always_inline bool begin_unwind(struct user_scratch *out, struct task_struct *task)
+{
+	struct process *process = known_process(task);
+
+	if (out->end == UNWIND_UNSUPPORTED) {
+		out->words[0] = out->state.pc;
+		out->depth = 1;
+		return false;
+	}
+	if (!process)
+		return false;
+	out->record.mappings_version = process->mappings_version;
+	out->first = process->first;
+	out->count = process->count;
+	return true;
+}
+
+/* Returns whether a stack copy is needed, because a table or mapping is not known yet. */
+static __always_inline bool end_unwind(struct user_scratch *out, struct task_struct *task)
+{
+	out->record.header.frames = out->depth;
+	out->record.end = out->end;
+	out->record.via_frame_pointer = out->via_frame_pointer;
+	/* Code may have been mapped since the mappings were published; user space learns of it in
+	 * time. */
+	if (out->end == UNWIND_NO_MAPPING && out->unwound) {
+		/* So an earlier caller may be by the wrong table: copy from the beginning. */
+		user_registers((struct pt_regs *)bpf_task_pt_regs(task), &out->state.pc,
+			       out->state.registers);
+		out->state.known = (1 << UNWIND_REGISTERS) - 1;
+		out->state.exact = 1;
+		out->unwound = 0;
+	}
+	return out->pending || out->end == UNWIND_NO_MAPPING;
+}
+
+/* Unwinds the user stack of the thread that runs, or copies it. */
+static __always_inline void capture_user_stack(struct user_scratch *out, struct task_struct *task,
+					       __u32 place, __u32 cpu)
+{
+	__u32 full;
+
+	if (begin_unwind(out, task))
+		for (__u32 frame = 0; frame <= MAX_USER_FRAMES; frame++)
+			if (kc_unwind_step(place))
+				break;
+	if (!end_unwind(out, task))
+		return;
+	full = fullness(cpu);
+	if (full < 4)
+		copy_stack(out, 0, full < 2 ? MAX_PIECES : FEW_PIECES);
+	else
+		out->record.end = UNWIND_NO_TABLE;
+}
+
+/* Unwinds or copies the user stack of a thread that does not run. */
+static __always_inline void capture_sleeper_stack(struct user_scratch *out,
+						  struct task_struct *task)
+{
+	struct sleeper sleeper = {.out = out, .task = task};
+
+	out->window = -(__u64)WINDOW_BYTES;
+	if (begin_unwind(out, task))
+		bpf_loop(MAX_USER_FRAMES + 1, sleeper_step, &sleeper, 0);
+	if (end_unwind(out, task))
+		copy_stack(out, task, MAX_PIECES);
+}
+
+/* Sends the user stack. */
+static __always_inline void send_user_stack(struct user_scratch *out, struct cpu_stats *stats,
+					    __u32 cpu)
+{
+	__u64 size = sizeof(out->record) + 8 * (__u64)out->record.header.frames;
+
+	if (!send(cpu, &out->record, USER_RECORD_LENGTH(size)))
+		__sync_fetch_and_add(&stats->user_returns_lost, 1);
+}
+
+_Static_assert(sizeof(struct user_return_record) + 8 * MAX_SENT_WORDS < 8 * USER_WORDS,
+	       "longer than its mask");
+
+#endif

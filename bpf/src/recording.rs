@@ -1,0 +1,117 @@
+//! Begins and ends data, and iterates over all threads.
+
+use std::io::Read as _;
+use std::sync::atomic::{Ordering, fence};
+
+use bpf_abi::Record;
+use libbpf_rs::{ErrorKind, Iter, ProgramMut};
+
+use crate::clocks::run_on;
+use crate::error::step;
+use crate::{Error, Programs};
+
+/// Bytes of an iterator that are read at once: much less than the kernel buffers, or it runs a
+/// program again for a thread whose record did not fit.
+const READ_BYTES: usize = 4096;
+
+impl Programs {
+    /// Begins to take data, or stops, on all CPUs at the instant `now` (CLOCK_MONOTONIC
+    /// nanoseconds): boundaries before the beginning and after the end do not count, whenever a CPU
+    /// counts them. [`Programs::track_threads`] or [`Programs::close_threads`] has to follow at
+    /// once.
+    ///
+    /// # Errors
+    /// [`Error::Step`] when a CPU's idle time until now can't be counted.
+    pub fn set_recording(&mut self, on: bool, now: u64) -> Result<(), Error> {
+        // Events are counted only while their overflows are recorded.
+        if !on {
+            self.counters().enable(false)?;
+        }
+        let Some(bss) = self.skel.maps.bss_data.as_deref_mut() else {
+            return Ok(());
+        };
+        if on {
+            // Each store has to be visible after the one before it.
+            bss.begin_ns = now;
+            fence(Ordering::Release);
+            bss.recording = true;
+            fence(Ordering::Release);
+            bss.until_ns = 0;
+            return self.counters().enable(true);
+        }
+        if !bss.recording {
+            return Ok(());
+        }
+        bss.until_ns = now;
+        fence(Ordering::Release);
+        // Twice: the second time nothing counts any more, but after it no program that still saw
+        // data being taken runs on any CPU.
+        for recording in [true, false] {
+            bss.recording = recording;
+            for cpu in self.clocks.keys() {
+                match run_on(&self.skel.progs.kc_grid_settle, *cpu) {
+                    // The CPU has just gone offline and has no idle time.
+                    Err(error) if error.kind() == ErrorKind::Other => {}
+                    other => other.map_err(step(format!("count the idle time of CPU {cpu}")))?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_recording(&self) -> bool {
+        self.skel
+            .maps
+            .bss_data
+            .as_deref()
+            .is_some_and(|bss| bss.recording)
+    }
+
+    /// Begins to track all threads that exist. To be called when data have begun.
+    ///
+    /// # Errors
+    /// [`Error::Step`] when the threads can't be iterated over.
+    pub fn track_threads(&mut self) -> Result<(), Error> {
+        iterate(&self.skel.progs.kc_track_all).map(drop)
+    }
+
+    /// Returns the times and counts of each living thread until an instant, CLOCK_MONOTONIC
+    /// nanoseconds, that has just passed. Those of threads that have exited are in the rings.
+    ///
+    /// # Errors
+    /// [`Error::Step`] when the threads can't be iterated over, [`Error::Record`] as
+    /// [`Record::decode_all`].
+    pub fn report_threads(&mut self, now: u64) -> Result<Vec<Record>, Error> {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            bss.report_ns = now;
+        }
+        iterate(&self.skel.progs.kc_report_all)
+    }
+
+    /// Ends the tracking of all living threads, when data have stopped, and returns their times and
+    /// counts and the off-CPU intervals that go on.
+    ///
+    /// # Errors
+    /// As [`Programs::report_threads`].
+    pub fn close_threads(&mut self) -> Result<Vec<Record>, Error> {
+        iterate(&self.skel.progs.kc_close_all)
+    }
+}
+
+/// Runs an iterator over all threads, and decodes what it writes.
+fn iterate(program: &ProgramMut<'_>) -> Result<Vec<Record>, Error> {
+    let link = program.attach().map_err(step("iterate over the threads"))?;
+    let mut iterator = Iter::new(&link).map_err(step("iterate over the threads"))?;
+    let (mut bytes, mut part) = (Vec::new(), [0; READ_BYTES]);
+    loop {
+        match iterator.read(&mut part) {
+            Ok(0) => break,
+            Ok(length) => bytes.extend_from_slice(&part[..length]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            // Many adjacent threads had no record.
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(step("iterate over the threads")(error.into())),
+        }
+    }
+    Ok(Record::decode_all(&bytes)?)
+}

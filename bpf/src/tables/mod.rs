@@ -1,0 +1,400 @@
+//! The unwind tables, and the mappings of processes, by which user stacks are unwound in the
+//! kernel: the only writer of the maps of `abi/c/unwind_tables.h`.
+//!
+//! Rows are in chunks of 65,536, which are made as they are needed, with a directory of pages;
+//! mappings of all processes are in one array. Rows are tens of megabytes where compilers run, so
+//! they are not kept twice: user space reads a table here too ([`PlacedTable`]). A program may read
+//! while we write. So new entries are written to a place that is not used, then published by one
+//! update; the place of what they replace is used again only after [`ProcessTables::maintain`] was
+//! called twice, rounds later.
+
+mod ranges;
+mod rows;
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+
+use bpf_abi::layout::{
+    ANY_EXECUTION, MAX_MAPPINGS, MAX_PAGES, MAX_RULES, ROWS_PER_CHUNK, UnwindPage,
+};
+use bpf_abi::{EncodedRule, MappingKind, ProcessEntry, UnwindRow};
+use libbpf_rs::{MapCore as _, MapFlags};
+use zerocopy::IntoBytes as _;
+
+use crate::Error;
+use crate::error::step;
+use crate::skeleton::KcollectMaps;
+use ranges::Ranges;
+use rows::Chunk;
+
+pub use rows::PlacedTable;
+
+/// The most chunks that are made: 64 MiB of rows, for some 1.3 GB of machine code.
+const MAX_CHUNKS: u16 = 256;
+
+/// The most pages from the first to the last one of a table: 1 GiB of addresses.
+const MAX_TABLE_PAGES: u32 = 16_384;
+
+/// The number of a table that was placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TableId(u32);
+
+/// How mapped code is unwound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodeUnwind {
+    /// By a table.
+    Table {
+        /// Which.
+        table: TableId,
+        /// A mapped address minus this is one of the table's address space; wraps.
+        bias: u64,
+    },
+    /// By frame pointer: it has no table.
+    FramePointer,
+    /// Its table is not there yet: the stack is copied.
+    Pending,
+}
+
+/// Code that is mapped in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeMapping {
+    /// First address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// How it is unwound.
+    pub unwind: CodeUnwind,
+}
+
+/// The rows of 64 KiB of addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageRows {
+    /// Number of the page: the addresses shifted right by 16.
+    pub number: u32,
+    /// Its rows, of those of the table.
+    pub rows: Range<usize>,
+}
+
+/// How much is in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct TableUse {
+    /// Tables.
+    pub tables: usize,
+    /// Bytes of the kernel's memory for rows.
+    pub row_bytes: u64,
+    /// Mappings of all processes.
+    pub mappings: u64,
+    /// Processes.
+    pub processes: usize,
+    /// Rules.
+    pub rules: usize,
+}
+
+/// Where a table is.
+#[derive(Debug)]
+struct Place {
+    first_page: u32,
+    directory: Range<u32>,
+    rows: Vec<(u16, Range<u32>)>,
+}
+
+/// A place that programs may still read.
+#[derive(Debug)]
+enum Retired {
+    Mappings(Range<u32>),
+    Directory(Range<u32>),
+    Rows(u16, Range<u32>),
+}
+
+/// Everything that was published.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    chunks: Vec<(Arc<Chunk>, Ranges)>,
+    directory: Ranges,
+    mappings: Ranges,
+    rules: usize,
+    placed: BTreeMap<TableId, Place>,
+    processes: HashMap<u32, Range<u32>>,
+    tables_made: u32,
+    versions: u32,
+    retired: [Vec<Retired>; 2],
+}
+
+impl Default for Tables {
+    fn default() -> Tables {
+        Tables {
+            chunks: Vec::new(),
+            directory: Ranges::new(MAX_PAGES),
+            mappings: Ranges::new(MAX_MAPPINGS),
+            rules: 0,
+            placed: BTreeMap::new(),
+            processes: HashMap::new(),
+            tables_made: 0,
+            versions: 0,
+            retired: [Vec::new(), Vec::new()],
+        }
+    }
+}
+
+/// The unwind tables and the mappings of processes.
+pub struct ProcessTables<'a> {
+    pub(crate) tables: &'a mut Tables,
+    pub(crate) maps: &'a mut KcollectMaps<'static>,
+}
+
+impl std::fmt::Debug for ProcessTables<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.tables.fmt(f)
+    }
+}
+
+impl ProcessTables<'_> {
+    /// Adds rules, whose numbers follow those of the rules that there are.
+    pub fn add_rules(&mut self, rules: impl Iterator<Item = EncodedRule>) {
+        let Some(bss) = self.maps.bss_rules_data.as_deref_mut() else {
+            return;
+        };
+        for rule in rules {
+            if let Some(place) = bss.rules.get_mut(self.tables.rules) {
+                place.cfa_offset = rule.cfa_offset;
+                place.cfa_plus = rule.cfa_plus;
+                place.fp_offset = rule.fp_offset;
+                place.ra_offset = rule.ra_offset;
+                place.cfa_kind = rule.cfa_kind;
+                place.cfa_register = rule.cfa_register;
+                place.fp_kind = rule.fp_kind;
+                place.fp_base = rule.fp_base;
+                place.ra_kind = rule.ra_kind;
+                place.ra_base = rule.ra_base;
+                self.tables.rules += 1;
+            }
+        }
+    }
+
+    /// Places an unwind table; `row` returns the row of an index in `pages`. Returns nothing if
+    /// there is no room for it, or if it is empty, or if its addresses are more than 1 GiB apart.
+    ///
+    /// # Errors
+    /// [`Error::Step`] when the kernel has no memory for it.
+    pub fn place(
+        &mut self,
+        pages: &[PageRows],
+        row: impl Fn(usize) -> UnwindRow,
+    ) -> Result<Option<PlacedTable>, Error> {
+        let (Some(first), Some(last)) = (pages.first(), pages.last()) else {
+            return Ok(None);
+        };
+        let width = (last.number - first.number).saturating_add(1);
+        if width > MAX_TABLE_PAGES {
+            return Ok(None);
+        }
+        let Some(directory) = self.tables.directory.allocate(width) else {
+            return Ok(None);
+        };
+        let mut place = Place {
+            first_page: first.number,
+            directory: directory.clone(),
+            rows: Vec::new(),
+        };
+        let mut entries = vec![UnwindPage::default(); width as usize];
+        let mut readable = Vec::with_capacity(pages.len());
+        for page in pages {
+            let rows = page.rows.len() as u32;
+            let Some((chunk, range)) = self.allocate_rows(rows)? else {
+                self.tables.free_place(place);
+                return Ok(None);
+            };
+            let memory = &self.tables.chunks[usize::from(chunk)].0;
+            memory.write(range.start, page.rows.clone().map(&row));
+            readable.push((page.number, Arc::clone(memory), range.clone()));
+            if let Some(entry) = entries.get_mut((page.number - first.number) as usize) {
+                *entry = UnwindPage {
+                    chunk,
+                    start: range.start as u16,
+                    rows,
+                };
+            }
+            place.rows.push((chunk, range));
+        }
+        if let Some(bss) = self.maps.bss_pages_data.as_deref_mut() {
+            for (index, entry) in directory.zip(entries) {
+                if let Some(page) = bss.pages.get_mut(index as usize) {
+                    (page.chunk, page.start, page.rows) = (entry.chunk, entry.start, entry.rows);
+                }
+            }
+        }
+        self.tables.tables_made += 1;
+        let id = TableId(self.tables.tables_made);
+        self.tables.placed.insert(id, place);
+        Ok(Some(PlacedTable {
+            id,
+            pages: readable,
+        }))
+    }
+
+    /// Removes a table. No process may map it any more, and its [`PlacedTable`] is not read any
+    /// more: other tables get its place.
+    pub fn remove(&mut self, table: TableId) {
+        if let Some(place) = self.tables.placed.remove(&table) {
+            let retired = &mut self.tables.retired[0];
+            retired.push(Retired::Directory(place.directory));
+            for (chunk, rows) in place.rows {
+                retired.push(Retired::Rows(chunk, rows));
+            }
+        }
+    }
+
+    /// Allocates room for rows of one page, in a new chunk if needed.
+    fn allocate_rows(&mut self, count: u32) -> Result<Option<(u16, Range<u32>)>, Error> {
+        let found = self
+            .tables
+            .chunks
+            .iter_mut()
+            .zip(0_u16..)
+            .find_map(|((_, ranges), number)| Some((number, ranges.allocate(count)?)));
+        if found.is_some() {
+            return Ok(found);
+        }
+        let number = self.tables.chunks.len() as u16;
+        let mut ranges = Ranges::new(ROWS_PER_CHUNK);
+        let Some(range) = ranges.allocate(count).filter(|_| number < MAX_CHUNKS) else {
+            return Ok(None);
+        };
+        let chunk = Chunk::make(self.maps, number)?;
+        self.tables.chunks.push((Arc::new(chunk), ranges));
+        Ok(Some((number, range)))
+    }
+
+    /// Publishes the code that is mapped in a process, by rising start, since it called exec for
+    /// the `execution`th time ([`bpf_abi::UserReturn::execution`]); if that is not known, it is
+    /// what the process executes at the next
+    /// [`Programs::track_threads`](crate::Programs::track_threads). Returns the version that stacks
+    /// unwound by these mappings have, or nothing if there is no room.
+    ///
+    /// # Errors
+    /// [`Error::Step`] when the kernel has no memory for it.
+    pub fn publish_process(
+        &mut self,
+        pid: u32,
+        execution: Option<u32>,
+        mappings: &[CodeMapping],
+    ) -> Result<Option<u32>, Error> {
+        let Some(range) = self.tables.mappings.allocate(mappings.len() as u32) else {
+            return Ok(None);
+        };
+        if let Some(bss) = self.maps.bss_mappings_data.as_deref_mut() {
+            for (index, mapping) in range.clone().zip(mappings) {
+                let Some(entry) = bss.mappings.get_mut(index as usize) else {
+                    continue;
+                };
+                (entry.start, entry.end, entry.pages) = (mapping.start, mapping.end, 0);
+                let kind = match mapping.unwind {
+                    CodeUnwind::Table { table, bias } => {
+                        entry.bias = bias;
+                        if let Some(place) = self.tables.placed.get(&table) {
+                            entry.first_page = place.first_page;
+                            entry.pages = place.directory.end - place.directory.start;
+                            entry.directory = place.directory.start;
+                        }
+                        MappingKind::Table
+                    }
+                    CodeUnwind::FramePointer => MappingKind::FramePointer,
+                    CodeUnwind::Pending => MappingKind::Pending,
+                };
+                entry.kind = kind.into();
+            }
+        }
+        // 0 is the version of stacks that were not unwound.
+        self.tables.versions = self.tables.versions.wrapping_add(1).max(1);
+        let entry = ProcessEntry {
+            execution: execution.unwrap_or(ANY_EXECUTION),
+            first: range.start,
+            count: mappings.len() as u32,
+            mappings_version: self.tables.versions,
+            ignored: 0,
+        };
+        if let Err(error) = self.publish(pid, &entry) {
+            self.tables.mappings.free(range);
+            return Err(error);
+        }
+        self.tables.replace_mappings(pid, range);
+        Ok(Some(self.tables.versions))
+    }
+
+    /// Ends the capture of user stacks of a process until its next exec: it is not followed.
+    ///
+    /// # Errors
+    /// As [`ProcessTables::publish_process`].
+    pub fn ignore_process(&mut self, pid: u32, execution: u32) -> Result<(), Error> {
+        let ignored = ProcessEntry {
+            execution,
+            ignored: 1,
+            ..ProcessEntry::default()
+        };
+        self.publish(pid, &ignored)?;
+        self.tables.replace_mappings(pid, 0..0);
+        Ok(())
+    }
+
+    fn publish(&self, pid: u32, entry: &ProcessEntry) -> Result<(), Error> {
+        self.maps
+            .kc_processes
+            .update(&pid.to_ne_bytes(), entry.as_bytes(), MapFlags::ANY)
+            .map_err(step(format!("publish the mappings of process {pid}")))
+    }
+
+    /// Evicts a process that has exited.
+    pub fn evict_process(&mut self, pid: u32) {
+        if let Some(old) = self.tables.processes.remove(&pid) {
+            // It fails only if the entry is not there.
+            let _ = self.maps.kc_processes.delete(&pid.to_ne_bytes());
+            self.tables.retired[0].push(Retired::Mappings(old));
+        }
+    }
+
+    /// Frees the places that were replaced before the last call. To be called once a round.
+    pub fn maintain(&mut self) {
+        self.tables.retired.rotate_right(1);
+        for old in std::mem::take(&mut self.tables.retired[0]) {
+            match old {
+                Retired::Mappings(range) => self.tables.mappings.free(range),
+                Retired::Directory(range) => self.tables.directory.free(range),
+                Retired::Rows(chunk, range) => self.tables.free_rows(chunk, range),
+            }
+        }
+    }
+}
+
+impl Tables {
+    /// Frees a place that was never published.
+    fn free_place(&mut self, place: Place) {
+        self.directory.free(place.directory);
+        for (chunk, rows) in place.rows {
+            self.free_rows(chunk, rows);
+        }
+    }
+
+    fn free_rows(&mut self, chunk: u16, rows: Range<u32>) {
+        if let Some((_, ranges)) = self.chunks.get_mut(usize::from(chunk)) {
+            ranges.free(rows);
+        }
+    }
+
+    fn replace_mappings(&mut self, pid: u32, mappings: Range<u32>) {
+        if let Some(old) = self.processes.insert(pid, mappings) {
+            self.retired[0].push(Retired::Mappings(old));
+        }
+    }
+
+    pub(crate) fn in_use(&self) -> TableUse {
+        let chunk_bytes = u64::from(ROWS_PER_CHUNK) * size_of::<UnwindRow>() as u64;
+        TableUse {
+            tables: self.placed.len(),
+            row_bytes: self.chunks.len() as u64 * chunk_bytes,
+            mappings: self.mappings.allocated(),
+            processes: self.processes.len(),
+            rules: self.rules.min(MAX_RULES),
+        }
+    }
+}

@@ -1,0 +1,2 @@
+mod account;
+mod grid;
