@@ -12,10 +12,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use analysis::report::aggregate::{self, totals};
-use analysis::report::filter::{Filter, Selection};
-use analysis::report::lines::{self, Lookup};
-use analysis::report::model::{Model, STATES, Sums};
+use analysis::aggregate::{self, totals};
+use analysis::filter::{Filter, Selection};
+use analysis::load::lines::{self, Lookup};
+use analysis::model::{Model, STATES, Sums};
 use experiment_format::layout::{ExperimentDir, NameRequest};
 use experiment_format::log::{Header, ProfileDecl, Run, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};

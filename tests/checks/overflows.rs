@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use analysis::report::metric::{Base, offered};
-use analysis::report::model::Model;
+use analysis::metric::{Base, offered};
+use analysis::model::Model;
 use analysis::report::table::{Answer, Cell};
 use analysis::report::views::{View, Wish, answer};
 use anyhow::{Context, Result, anyhow, ensure};

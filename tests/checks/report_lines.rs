@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use analysis::report::aggregate::{self, Shares, totals};
-use analysis::report::filter::{Filter, Selection};
-use analysis::report::lines::{self, Lookup};
-use analysis::report::metric::Base;
-use analysis::report::model::{Model, Sums};
+use analysis::aggregate::{self, Shares, totals};
+use analysis::filter::{Filter, Selection};
+use analysis::load::lines::{self, Lookup};
+use analysis::metric::Base;
+use analysis::model::{Model, Sums};
 use analysis::report::table::Cell;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use analysis::report::aggregate::{Totals, totals};
-use analysis::report::filter::{Filter, ProcessWish, Selection};
-use analysis::report::metric::{Base, offered};
-use analysis::report::model::{Model, Sums};
+use analysis::aggregate::{Totals, totals};
+use analysis::filter::{Filter, ProcessWish, Selection};
+use analysis::metric::{Base, offered};
+use analysis::model::{Model, Sums};
 use analysis::report::table::{Answer, Cell, Table};
 use analysis::report::views::{self, View, Wish};
 use anyhow::{Context, Result, anyhow, bail, ensure};

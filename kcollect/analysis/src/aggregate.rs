@@ -6,8 +6,8 @@
 
 use rustc_hash::FxHashMap;
 
-use super::filter::Selection;
-use super::model::{FrameId, FunctionId, Model, NOTHING, Row, StackId, Sums};
+use crate::filter::Selection;
+use crate::model::{FrameId, FunctionId, Model, NOTHING, Row, StackId, Sums};
 
 /// Sums of rows.
 #[derive(Debug, Clone)]
@@ -162,7 +162,7 @@ impl Shares {
 pub struct Functions {
     /// By [`FunctionId`].
     pub functions: Shares,
-    /// By [`super::model::ObjectId`].
+    /// By [`crate::model::ObjectId`].
     pub objects: Shares,
 }
 

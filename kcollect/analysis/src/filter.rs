@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use regex::Regex;
 
-use super::model::{Count, Model, Process, Row, STATES};
+use crate::model::{Count, Model, Process, Row, STATES};
 
 /// A regular expression, which is the same as another if it is written so.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ pub struct Filter {
     pub threads: Vec<u64>,
     /// Numbers of the CPUs.
     pub cpus: Vec<u32>,
-    /// The states, at their positions in [`super::model::Sums`]. None: all.
+    /// The states, at their positions in [`crate::model::Sums`]. None: all.
     pub states: Option<[bool; STATES]>,
     /// The time, nanoseconds since the start of the founder, the end excluded.
     pub time: Option<Range<u64>>,

@@ -9,7 +9,7 @@
 use experiment_format::log::{CounterUnit, ProfileDecl};
 use experiment_format::microstate::Microstate;
 
-use super::model::{Model, STATES, Sums};
+use crate::model::{Model, STATES, Sums};
 
 /// What is summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -435,8 +435,8 @@ impl Sort {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::NOTHING;
     use super::*;
+    use crate::model::NOTHING;
     use proptest::prelude::*;
 
     fn shown(text: &str) -> String {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use analysis::report::Request;
-use analysis::{export, picture};
+use analysis::{export, flame, view};
 use counters::grammar;
 use counters::sink::Wish;
 use counters::track;
@@ -32,9 +32,9 @@ pub enum Command {
     /// Report what experiments say (`kcollect report`).
     Report(Box<Request>),
     /// Draw a page of an experiment (`kcollect view`).
-    View(picture::Request),
+    View(view::Request),
     /// Draw a flame graph (`kcollect flame`).
-    Flame(Box<picture::flame::Request>),
+    Flame(Box<flame::Request>),
     /// Write an experiment in another format (`kcollect export`).
     Export(Box<export::Request>),
     /// Count by thread (`kcollect track`).

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use analysis::report::filter::{Filter, Pattern, ProcessWish};
-use analysis::report::metric::Base;
-use analysis::report::model::STATES;
+use analysis::filter::{Filter, Pattern, ProcessWish};
+use analysis::metric::Base;
+use analysis::model::STATES;
 use clap::Args;
 use experiment_format::microstate::Microstate;
 

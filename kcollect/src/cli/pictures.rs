@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use analysis::export::folded::By;
 use analysis::export::{self, Format};
-use analysis::picture::flame;
+use analysis::flame;
 use clap::Args;
 
 use super::CliError;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use analysis::report::lines::Lookup;
+use analysis::load::lines::Lookup;
 use analysis::report::views::{View, Wish};
 use analysis::report::{Format, Request};
 use analysis::symbol::{NotAPathMap, PathMap};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use analysis::picture::{Request, Wish};
+use analysis::view::{Request, Wish};
 use clap::Args;
 
 use super::CliError;

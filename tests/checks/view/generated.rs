@@ -1,6 +1,6 @@
 //! Profiles from a seed: processes with threads that live, sleep, wait and work.
 
-use analysis::picture::view::{Function, Payload, Process, Thread, Tick};
+use analysis::view::{Function, Payload, Process, Thread, Tick};
 use experiment_format::microstate::Microstate;
 
 /// Numbers that look random and are the same each time (splitmix64).

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use analysis::picture::view::{Payload, Tick};
+use analysis::view::{Payload, Tick};
 use anyhow::{Result, ensure};
 use experiment_format::microstate::Microstate;
 use serde_json::{Value, json};

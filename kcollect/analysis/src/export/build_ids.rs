@@ -9,7 +9,7 @@ use std::path::Path;
 use experiment_format::archive::archive_name;
 use user_collector::archive::build_id;
 
-use crate::report::model::{Model, ObjectKind};
+use crate::model::{Model, ObjectKind};
 
 /// For each load object, at its position in the model, the build id in hexadecimal digits; empty
 /// where it is not known.

@@ -22,7 +22,7 @@ use rustc_hash::FxHashMap;
 
 use super::folded::state_frame;
 use super::selected::{OfThread, Selected, Slice, state_title};
-use crate::report::model::{FunctionId, Model, ObjectKind, ProcessId, STATES, StackId};
+use crate::model::{FunctionId, Model, ObjectKind, ProcessId, STATES, StackId};
 
 /// Of states, at their positions in sums.
 const COLORS: [CategoryColor; STATES] = [

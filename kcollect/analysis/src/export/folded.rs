@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use rustc_hash::FxHashMap;
 
 use super::selected::{Selected, state_name};
-use crate::report::model::{Model, StackId, Thread};
+use crate::model::{Model, StackId, Thread};
 
 /// What stands below the first function of a stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

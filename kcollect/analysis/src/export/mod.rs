@@ -34,9 +34,9 @@ use host::exit::{Failure, Kind};
 use host::output::Output;
 use selected::Selected;
 
-use crate::report::filter::Filter;
-use crate::report::model::Model;
-use crate::report::open;
+use crate::filter::Filter;
+use crate::load::open;
+use crate::model::Model;
 
 /// A format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

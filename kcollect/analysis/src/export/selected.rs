@@ -8,9 +8,9 @@
 
 use experiment_format::microstate::Microstate;
 
-use crate::report::filter::{Filter, Selection};
-use crate::report::metric::Base;
-use crate::report::model::{Model, Row, STATES, Sums, Thread, ThreadId};
+use crate::filter::{Filter, Selection};
+use crate::metric::Base;
+use crate::model::{Model, Row, STATES, Sums, Thread, ThreadId};
 
 /// What a state is called where there is no room for its title; by position in [`Sums`].
 #[must_use]

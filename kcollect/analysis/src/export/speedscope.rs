@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::folded::state_frame;
 use super::selected::{OfThread, Selected};
-use crate::report::model::{Model, ObjectKind, STATES, StackId};
+use crate::model::{Model, ObjectKind, STATES, StackId};
 
 /// Writes it.
 ///
@@ -114,7 +114,7 @@ impl Profile<'_> {
             let first = rows.next()?;
             let mut sum = model.microseconds(first) as u64;
             let same = |row: &&_| {
-                let row: &crate::report::model::Row = row;
+                let row: &crate::model::Row = row;
                 (row.stack, row.slot()) == (first.stack, first.slot())
             };
             while let Some(row) = rows.next_if(same) {

@@ -4,7 +4,7 @@
 use inferno::flamegraph::color::{Color, PaletteMap};
 
 use crate::export::folded::{Folded, state_frame};
-use crate::report::model::{Model, ObjectKind, STATES};
+use crate::model::{Model, ObjectKind, STATES};
 
 /// Of states, at their positions in sums: on a CPU warm, in page faults brown, the rest cold, but
 /// for locks and the wait for a CPU, which are what people look for.

@@ -24,9 +24,9 @@ use crate::export::file::Target;
 use crate::export::folded::{By, Folded};
 use crate::export::selected::{Selected, state_name};
 use crate::export::{experiments, seconds, select};
-use crate::report::filter::Filter;
-use crate::report::metric::Base;
-use crate::report::model::{Model, STATES};
+use crate::filter::Filter;
+use crate::metric::Base;
+use crate::model::{Model, STATES};
 
 /// Above this many microseconds numbers are milliseconds.
 const LONG: i64 = 10_000_000;

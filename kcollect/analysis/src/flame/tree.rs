@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use rustc_hash::FxHashMap;
 
 use crate::export::folded::{Folded, state_frame};
-use crate::report::model::{Model, StackId};
+use crate::model::{Model, StackId};
 
 /// All frames, callers ahead of whom they call. The first stands for all.
 #[derive(Debug)]

@@ -18,11 +18,12 @@ use experiment_format::kernel::KERNEL;
 use experiment_format::reader::Experiment;
 use rustc_hash::FxHashMap;
 
-use super::load;
-use super::model::{
-    ExperimentId, Frame, FrameId, Function, FunctionId, Model, ObjectId, ObjectKind, StackId,
+use crate::load;
+use crate::model::Stacks;
+use crate::model::{
+    ExperimentId, Frame, FrameId, Function, FunctionId, Line, Lines, Model, ObjectId, ObjectKind,
+    StackId,
 };
-use super::stacks::Stacks;
 use crate::symbol::{
     self, Lack, ObjectRef, Origin, PathMap, Resolved, SearchPaths, Symboliser, demangle,
 };
@@ -37,28 +38,6 @@ fn bytes(hex: &str) -> Option<Box<[u8]>> {
     let (pairs, rest) = digits.as_chunks::<2>();
     let whole = pairs.iter().map(|[high, low]| high << 4 | low);
     rest.is_empty().then(|| whole.collect())
-}
-
-/// A line of a function, or what of a function has no line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Line {
-    /// The function, which may be an inlined one.
-    pub function: FunctionId,
-    /// Position in [`Lines::files`], and the line from 1.
-    pub at: Option<(u32, u32)>,
-}
-
-/// Source lines of the frames of a model.
-#[derive(Debug, Default)]
-pub struct Lines {
-    /// Paths of source files, as the compiler was given them.
-    pub files: Vec<Arc<str>>,
-    /// The lines that frames have.
-    pub lines: Vec<Line>,
-    /// By [`FrameId`] the position in [`Lines::lines`].
-    pub of_frames: Vec<u32>,
-    /// By [`ObjectId`], what could not be found out.
-    pub lacks: Vec<Option<Lack>>,
 }
 
 /// Where else than in experiments and under their own paths files are looked for.
@@ -160,7 +139,7 @@ impl<'a> Files<'a> {
 
 /// Whether what came from there is of the build that was recorded, as far as can be known. A file
 /// that was found where the user said, and that nothing contradicts, is taken.
-pub(super) fn believable(origin: &Origin, recorded: &str, at: Option<SystemTime>) -> bool {
+pub(crate) fn believable(origin: &Origin, recorded: &str, at: Option<SystemTime>) -> bool {
     match origin {
         Origin::Original {
             path,
@@ -189,7 +168,7 @@ fn believed(resolved: Resolved, recorded: &str, at: Option<SystemTime>) -> Resol
 }
 
 /// Whether a file of this machine is that of the recording, as far as times tell.
-pub(super) fn unchanged(path: &Path, recorded: Option<SystemTime>) -> bool {
+pub(crate) fn unchanged(path: &Path, recorded: Option<SystemTime>) -> bool {
     let changed = path.metadata().and_then(|metadata| metadata.modified());
     changed
         .ok()

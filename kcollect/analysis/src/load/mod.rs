@@ -4,6 +4,12 @@
 //! followed one are to be its own. Of one that has gone through several programs, or whose number
 //! was used again, they belong to that which was seen nearest in time.
 
+mod call_paths;
+pub mod exact;
+pub mod lines;
+pub mod open;
+mod resolve;
+
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,12 +22,12 @@ use experiment_format::stacks::table::StackTable;
 use host::exit::Failure;
 use rustc_hash::FxHashMap;
 
-use super::model::{
+use crate::model::{
     Count, Counter, CpuId, ExperimentId, ExperimentInfo, MOST_COUNTERS, Model, Process, ProcessId,
     Row, StackId, Thread, ThreadId,
 };
-use super::open::{self, Opened};
-use super::resolve::{Addresses, Resolver};
+use open::Opened;
+use resolve::{Addresses, Resolver};
 
 impl Model {
     /// Opens and reads experiments: founders with all that is in them, subexperiments alone, groups

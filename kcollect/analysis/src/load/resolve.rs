@@ -11,23 +11,16 @@ use experiment_format::stacks::table::StackTable;
 use experiment_format::stacks::{StackEnd, StackUid};
 use rustc_hash::FxHashMap;
 
-use super::callers::{Callers, CallersId, Lasting};
-use super::model::{
-    Frame, FrameId, Function, FunctionId, LoadObject, Model, ObjectId, ObjectKind, StackId,
+use super::call_paths::{Callers, CallersId, Lasting};
+use crate::model::interner::Numbers;
+use crate::model::{
+    Frame, FrameId, Function, FunctionId, LoadObject, Model, ObjectId, ObjectKind, StackId, TOTAL,
+    TRUNCATED, UNKNOWN, UNWIND_FAILED,
 };
-use super::numbers::Numbers;
 use crate::symbol::demangle;
 
-/// gprofng's names for what is no function.
-pub const UNKNOWN: &str = "<Unknown>";
-/// Root of a stack of which there was more.
-pub const TRUNCATED: &str = "<Truncated-stack>";
-/// Root of a stack whose next caller could not be found.
-pub const UNWIND_FAILED: &str = "<Stack-unwind-failed>";
 /// gprofng's load object of functions without a file.
 const DYNAMIC: &str = "DYNAMIC_FUNCTIONS";
-/// gprofng's load object of what is no function.
-pub const TOTAL: &str = "<Total>";
 
 /// The upper half of the addresses is the kernel's, on all 64-bit machines of Linux.
 const fn is_kernel(address: u64) -> bool {

@@ -11,12 +11,12 @@ use rustc_hash::FxBuildHasher;
 
 /// By what they are, positions in a vector.
 #[derive(Debug, Default)]
-pub(super) struct Numbers(HashTable<u32>);
+pub(crate) struct Numbers(HashTable<u32>);
 
 impl Numbers {
     /// The position of `thing`, which may be `next`: then it is new, and to be put there. `at`
     /// gives what lies at a position before that.
-    pub(super) fn number<T: Hash + Eq>(
+    pub(crate) fn number<T: Hash + Eq>(
         &mut self,
         thing: &T,
         next: usize,

@@ -4,14 +4,19 @@
 //! refers to everything else by number, so that what sums needs vectors and no maps. A stack is a
 //! node of a trie ([`Stacks`]); a frame is a place in a load object, and belongs to a function.
 //! Source lines and inlined functions are added later, and only for who wants them:
-//! [`super::lines`].
+//! [`crate::load::lines`].
+
+pub(crate) mod interner;
+mod source_lines;
+mod stacks;
+pub(crate) mod trie;
 
 use experiment_format::log::CounterUnit;
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 
-use super::lines::Lines;
-use super::stacks::Stacks;
+pub use source_lines::{Line, Lines};
+pub use stacks::{Callees, Stacks};
 
 /// How many states sums tell apart: the twelve that have names, and all others together.
 pub const STATES: usize = Microstate::ALL.len() + 1;
@@ -25,6 +30,15 @@ pub const NOTHING: Sums = [0; STATES];
 
 /// As many counters as sums have room for: those beyond are left out, with a warning.
 pub const MOST_COUNTERS: usize = STATES;
+
+/// gprofng's names for what is no function.
+pub const UNKNOWN: &str = "<Unknown>";
+/// Root of a stack of which there was more.
+pub const TRUNCATED: &str = "<Truncated-stack>";
+/// Root of a stack whose next caller could not be found.
+pub const UNWIND_FAILED: &str = "<Stack-unwind-failed>";
+/// gprofng's load object of what is no function.
+pub const TOTAL: &str = "<Total>";
 
 /// A number that refers to a vector of the [`Model`].
 macro_rules! ids {
@@ -269,7 +283,7 @@ pub struct Model {
     pub frames: Vec<Frame>,
     /// The stacks.
     pub stacks: Stacks,
-    /// The source lines of the frames, once [`super::lines::add`] has found them.
+    /// The source lines of the frames, once [`crate::load::lines::add`] has found them.
     pub lines: Lines,
     /// All ticks: experiment by experiment, each in the order of its file.
     pub rows: Vec<Row>,

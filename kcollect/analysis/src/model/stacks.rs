@@ -4,8 +4,8 @@
 //! ancestors are the callers. Children are always numbered above their parents. So a sum over all
 //! that a frame calls is one loop backwards.
 
-use super::model::{FrameId, StackId};
 use super::trie::Trie;
+use super::{FrameId, StackId};
 
 /// No stack.
 const NONE: u32 = u32::MAX;
@@ -27,17 +27,17 @@ impl Default for Stacks {
 
 impl Stacks {
     /// The stack that has one frame more than `caller`. The same frames are the same stack.
-    pub(super) fn child(&mut self, caller: StackId, frame: FrameId) -> StackId {
+    pub(crate) fn child(&mut self, caller: StackId, frame: FrameId) -> StackId {
         StackId(self.nodes.child(caller.0, frame))
     }
 
     /// The frame that was first called by one; it may well be asked for again.
-    pub(super) fn first_callee(&self, caller: StackId) -> Option<FrameId> {
+    pub(crate) fn first_callee(&self, caller: StackId) -> Option<FrameId> {
         self.nodes.first_child(caller.0)
     }
 
     /// Gives back what only interning needs.
-    pub(super) fn freeze(&mut self) {
+    pub(crate) fn freeze(&mut self) {
         self.nodes.freeze();
     }
 

@@ -5,7 +5,7 @@
 
 use std::hash::Hash;
 
-use super::numbers::Numbers;
+use super::interner::Numbers;
 
 /// No node.
 const NONE: u32 = u32::MAX;
@@ -19,7 +19,7 @@ struct Node<T> {
 
 /// Nodes, numbered from 0 on: first the roots, all others above their parents.
 #[derive(Debug)]
-pub(super) struct Trie<T> {
+pub(crate) struct Trie<T> {
     nodes: Vec<Node<T>>,
     /// All but the roots and first children, by parent and thing.
     others: Numbers,
@@ -27,7 +27,7 @@ pub(super) struct Trie<T> {
 
 impl<T: Copy + Eq + Hash> Trie<T> {
     /// One that has but roots, so many; `thing` is what they are.
-    pub(super) fn new(roots: usize, thing: T) -> Trie<T> {
+    pub(crate) fn new(roots: usize, thing: T) -> Trie<T> {
         let root = Node {
             parent: NONE,
             first_child: NONE,
@@ -40,7 +40,7 @@ impl<T: Copy + Eq + Hash> Trie<T> {
     }
 
     /// The node of a thing below another node: the next one, if it is new.
-    pub(super) fn child(&mut self, parent: u32, thing: T) -> u32 {
+    pub(crate) fn child(&mut self, parent: u32, thing: T) -> u32 {
         let next = self.nodes.len();
         let child = match self.nodes[parent as usize].first_child {
             NONE => {
@@ -64,29 +64,29 @@ impl<T: Copy + Eq + Hash> Trie<T> {
     }
 
     /// What the first child of a node is.
-    pub(super) fn first_child(&self, parent: u32) -> Option<T> {
+    pub(crate) fn first_child(&self, parent: u32) -> Option<T> {
         let first = self.nodes[parent as usize].first_child;
         self.nodes.get(first as usize).map(|node| node.thing)
     }
 
     /// How many nodes there are.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
     /// What a node is below; none of a root.
-    pub(super) fn parent(&self, node: u32) -> Option<u32> {
+    pub(crate) fn parent(&self, node: u32) -> Option<u32> {
         let parent = self.nodes[node as usize].parent;
         (parent != NONE).then_some(parent)
     }
 
     /// What a node is.
-    pub(super) fn thing(&self, node: u32) -> T {
+    pub(crate) fn thing(&self, node: u32) -> T {
         self.nodes[node as usize].thing
     }
 
     /// Gives back what only [`Trie::child`] needs.
-    pub(super) fn freeze(&mut self) {
+    pub(crate) fn freeze(&mut self) {
         self.others = Numbers::default();
         self.nodes.shrink_to_fit();
     }

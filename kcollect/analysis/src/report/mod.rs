@@ -54,28 +54,16 @@
 //! Names come from the experiment. The files of the machine that reads are looked into only if it
 //! has the name of the one that was recorded, and for those alone that have not changed since.
 
-pub mod aggregate;
-mod callers;
-pub mod exact;
-pub mod filter;
-pub mod lines;
-mod load;
-pub mod metric;
-pub mod model;
-mod numbers;
-pub mod open;
 mod pager;
-pub mod resolve;
-pub mod stacks;
 pub mod table;
-mod trie;
 pub mod views;
 
 use std::path::{Path, PathBuf};
 
+use crate::load::{lines, open};
+use crate::model::Model;
 use host::exit::Failure;
 use host::output::Output;
-use model::Model;
 use views::{View, Wish};
 
 /// How a report is printed.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::picture::view::payload::{Function, Process, Thread};
+use crate::view::payload::{Function, Process, Thread};
 
 /// Header and columns, as the page reads them.
 fn decoded(payload: &Payload) -> (Value, Vec<(String, Vec<u64>)>) {

@@ -11,8 +11,8 @@ use experiment_format::losses::counted;
 use experiment_format::microstate::Microstate;
 
 use super::payload::{Function, Payload, Process, Stacks, Thread, Tick};
-use crate::report::exact::ExactTimes;
-use crate::report::model::{ExperimentInfo, Model, ObjectKind, Row};
+use crate::load::exact::ExactTimes;
+use crate::model::{ExperimentInfo, Model, ObjectKind, Row};
 
 /// What a recording shows: that of the first experiment, with all that is in it.
 ///

@@ -15,8 +15,10 @@ mod gather;
 pub mod page;
 pub mod payload;
 pub mod serve;
+mod show;
 
 pub use encode::Error;
 pub use gather::gather;
 pub use page::page;
 pub use payload::{Function, Payload, Process, Stacks, Thread, Tick};
+pub use show::{Request, Wish, show};

@@ -57,7 +57,7 @@ pub fn page(payload: &Payload) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::picture::view::payload::{Function, Process};
+    use crate::view::payload::{Function, Process};
 
     fn hostile(text: &[u8]) -> Payload {
         Payload {

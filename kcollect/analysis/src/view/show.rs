@@ -14,10 +14,10 @@ use host::exit::{Failure, Kind};
 use host::output::Output;
 use host::signals::Signals;
 
-use super::view::serve::Server;
-use super::view::{gather, page};
-use crate::report::model::{ExperimentId, Model};
-use crate::report::open;
+use super::serve::Server;
+use super::{gather, page};
+use crate::load::open;
+use crate::model::{ExperimentId, Model};
 
 /// A page, as it is to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,13 +8,13 @@
 //! Times are those of the recording's clock. It is written packet by packet; what was interned is
 //! remembered by a bit each.
 
-mod messages;
+mod proto;
 
 use std::io::{self, Write};
 
 use prost::Message;
 
-use self::messages::{
+use self::proto::{
     BOOTTIME, Callstack, Clock, ClockSnapshot, Frame, INCREMENTAL_STATE_CLEARED, InternedData,
     MODE_KERNEL, MODE_USER, Mapping, NEEDS_INCREMENTAL_STATE, Named, PerfSample,
     PerfSampleDefaults, ProcessDescriptor, REALTIME, SLICE_BEGIN, SLICE_END, SW_CPU_CLOCK,
@@ -23,8 +23,8 @@ use self::messages::{
 };
 use super::build_ids;
 use super::selected::{OfThread, Selected, Slice, state_title};
-use crate::report::metric::Base;
-use crate::report::model::{FrameId, Model, ObjectKind, STATES, StackId};
+use crate::metric::Base;
+use crate::model::{FrameId, Model, ObjectKind, STATES, StackId};
 
 /// The only sequence of packets.
 const SEQUENCE: u32 = 1;

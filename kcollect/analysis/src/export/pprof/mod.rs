@@ -9,7 +9,7 @@
 //!
 //! Samples are written as they are made; of the rest the tables are held.
 
-mod messages;
+mod proto;
 
 use std::io::{self, Write};
 
@@ -18,11 +18,11 @@ use flate2::write::GzEncoder;
 use prost::Message;
 use rustc_hash::FxHashMap;
 
-use self::messages::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
+use self::proto::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use super::build_ids;
 use super::selected::{Selected, state_name};
-use crate::report::metric::Base;
-use crate::report::model::{FrameId, Model, ObjectKind, STATES, StackId};
+use crate::metric::Base;
+use crate::model::{FrameId, Model, ObjectKind, STATES, StackId};
 
 /// Load objects begin at multiples of this.
 const APART: u64 = 1 << 40;

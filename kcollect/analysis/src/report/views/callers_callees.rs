@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use host::exit::Failure;
 
-use super::subject::{Subject, subject};
+use super::chosen_function::{Subject, subject};
 use super::{Context, Thing, View, metric_cells, metric_columns};
-use crate::report::aggregate::{Measures, Relatives};
-use crate::report::metric::{Flavor, Metrics};
-use crate::report::model::FunctionId;
-use crate::report::resolve::TOTAL;
+use crate::aggregate::{Measures, Relatives};
+use crate::metric::{Flavor, Metrics};
+use crate::model::FunctionId;
+use crate::model::TOTAL;
 use crate::report::table::{Cell, Column, Table, left_out};
 
 pub(super) fn callers_callees(context: &Context<'_>) -> Result<Table, Failure> {

@@ -7,10 +7,10 @@
 use host::exit::Failure;
 
 use super::{Context, Thing, View, metric_cells, metric_columns};
-use crate::report::aggregate::{Measures, Totals, add};
-use crate::report::metric::{Flavor, Metrics};
-use crate::report::model::{FunctionId, Model, NOTHING, StackId, Sums};
-use crate::report::stacks::Callees;
+use crate::aggregate::{Measures, Totals, add};
+use crate::metric::{Flavor, Metrics};
+use crate::model::Callees;
+use crate::model::{FunctionId, Model, NOTHING, StackId, Sums};
 use crate::report::table::{Cell, Column, Table, left_out};
 
 pub(super) fn calltree(context: &Context<'_>) -> Result<Table, Failure> {

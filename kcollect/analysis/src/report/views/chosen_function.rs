@@ -11,9 +11,9 @@ use host::exit::{Failure, Kind};
 use rustc_hash::FxHashMap;
 
 use super::Context;
-use crate::report::aggregate::{self, Totals};
-use crate::report::filter::Pattern;
-use crate::report::model::{FunctionId, Model};
+use crate::aggregate::{self, Totals};
+use crate::filter::Pattern;
+use crate::model::{FunctionId, Model};
 
 /// How many names are offered in place of one that is none.
 const NEAREST: usize = 5;

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use host::exit::{Failure, Kind};
 
 use super::{Thing, View, Wish, flavor_words};
-use crate::report::aggregate::{self, Measures, Totals, add};
-use crate::report::filter::Selection;
-use crate::report::metric::{Base, Flavor, Metric, Metrics, offered};
-use crate::report::model::{Model, NOTHING};
+use crate::aggregate::{self, Measures, Totals, add};
+use crate::filter::Selection;
+use crate::metric::{Base, Flavor, Metric, Metrics, offered};
+use crate::model::{Model, NOTHING};
 use crate::report::table::{Answer, Cell, Column, Page, Table};
 
 /// Rows of a table of the page, if nobody said how many.

@@ -9,13 +9,13 @@ use experiment_format::functions::FunctionTable;
 use host::exit::{Failure, Kind};
 
 use super::Context;
+use super::chosen_function::subject;
 use super::source::{Annotated, annotated_columns, read};
-use super::subject::subject;
-use crate::report::aggregate;
-use crate::report::lines::{Files, believable};
-use crate::report::load;
-use crate::report::metric::Metrics;
-use crate::report::model::{FrameId, Function, ObjectKind};
+use crate::aggregate;
+use crate::load;
+use crate::load::lines::{Files, believable};
+use crate::metric::Metrics;
+use crate::model::{FrameId, Function, ObjectKind};
 use crate::report::table::{Cell, Column, Table};
 use crate::symbol::{Frame, Instruction, SearchPaths, demangle};
 

@@ -4,8 +4,8 @@ use experiment_format::log::LogEvent;
 use host::exit::Failure;
 
 use super::{Context, Thing, View, value_cell};
-use crate::report::metric::Flavor;
-use crate::report::model::{ExperimentInfo, Model};
+use crate::metric::Flavor;
+use crate::model::{ExperimentInfo, Model};
 use crate::report::table::{Cell, Column, Table};
 
 pub(super) fn overview(context: &Context<'_>) -> Result<Table, Failure> {

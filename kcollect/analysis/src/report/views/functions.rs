@@ -3,9 +3,9 @@
 use host::exit::Failure;
 
 use super::{Context, Thing, Things, View};
-use crate::report::aggregate;
-use crate::report::metric::Metrics;
-use crate::report::model::ObjectKind;
+use crate::aggregate;
+use crate::metric::Metrics;
+use crate::model::ObjectKind;
 use crate::report::table::{Cell, Column, Table};
 
 pub(super) fn functions(context: &Context<'_>) -> Result<Table, Failure> {

@@ -7,9 +7,9 @@
 use host::exit::Failure;
 
 use super::{Context, Thing, Things, View};
-use crate::report::aggregate::{self, Shares, Totals};
-use crate::report::metric::Metrics;
-use crate::report::model::{FrameId, Model, NOTHING, ObjectId};
+use crate::aggregate::{self, Shares, Totals};
+use crate::metric::Metrics;
+use crate::model::{FrameId, Model, NOTHING, ObjectId};
 use crate::report::table::{Cell, Column, Table};
 
 /// Of so many load objects it is told why their lines are not known.

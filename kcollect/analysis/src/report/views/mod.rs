@@ -1,16 +1,16 @@
 //! The views: each makes a [`Table`] of a model and of what was asked for.
 
-mod about;
+mod callers_callees;
+mod calltree;
+mod chosen_function;
 pub mod compare;
-mod disassembly;
+mod disasm;
+mod experiments;
 mod functions;
 mod lines;
-mod relatives;
 mod samples;
 mod source;
-mod subject;
-mod things;
-mod tree;
+mod threads;
 mod triage;
 
 use std::cmp::Ordering;
@@ -18,12 +18,12 @@ use std::cmp::Ordering;
 use experiment_format::log::CounterUnit;
 use host::exit::{Failure, Kind};
 
-use super::aggregate::{Measures, Totals, totals};
-use super::filter::{Filter, Selection};
-use super::lines::Lookup;
-use super::metric::{Base, Flavor, Metric, MetricError, Metrics, Sort, offered};
-use super::model::{Model, NOTHING, Sums};
 use super::table::{Answer, Cell, Column, Table, left_out};
+use crate::aggregate::{Measures, Totals, totals};
+use crate::filter::{Filter, Selection};
+use crate::load::lines::Lookup;
+use crate::metric::{Base, Flavor, Metric, MetricError, Metrics, Sort, offered};
+use crate::model::{Model, NOTHING, Sums};
 
 /// A view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl View {
         all.find(|(_, own, _)| *own == name).map(|(view, ..)| *view)
     }
 
-    /// Whether it needs [`super::lines::add`].
+    /// Whether it needs [`crate::load::lines::add`].
     #[must_use]
     pub fn wants_lines(self) -> bool {
         matches!(self, View::Lines | View::Source | View::Disasm)
@@ -186,20 +186,20 @@ pub fn answer(model: &Model, view: View, wish: &Wish) -> Result<Answer, Failure>
     let table = match view {
         View::Triage => return triage::page(&context).map(Answer::Page),
         View::Functions => functions::functions(&context),
-        View::CallersCallees => relatives::callers_callees(&context),
-        View::CallTree => tree::calltree(&context),
+        View::CallersCallees => callers_callees::callers_callees(&context),
+        View::CallTree => calltree::calltree(&context),
         View::Objects => functions::objects(&context),
         View::Lines => lines::lines(&context),
         View::Source => source::source(&context),
-        View::Disasm => disassembly::disassembly(&context),
-        View::Threads => things::threads(&context),
-        View::Processes => things::processes(&context),
-        View::Cpus => things::cpus(&context),
-        View::Overview => about::overview(&context),
+        View::Disasm => disasm::disassembly(&context),
+        View::Threads => threads::threads(&context),
+        View::Processes => threads::processes(&context),
+        View::Cpus => threads::cpus(&context),
+        View::Overview => experiments::overview(&context),
         View::Samples => samples::samples(&context),
         View::Statistics => samples::statistics(&context),
-        View::Header => Ok(about::header(model)),
-        View::Experiments => Ok(about::experiments(model)),
+        View::Header => Ok(experiments::header(model)),
+        View::Experiments => Ok(experiments::experiments(model)),
     };
     table.map(Answer::Table)
 }

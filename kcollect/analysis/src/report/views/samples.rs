@@ -12,8 +12,8 @@ use experiment_format::usage::UsageRecord;
 use host::exit::{Failure, Kind};
 
 use super::{Context, View};
-use crate::report::metric::Base;
-use crate::report::model::{ExperimentInfo, Process};
+use crate::metric::Base;
+use crate::model::{ExperimentInfo, Process};
 use crate::report::table::{Cell, Column, Table};
 
 /// Column, and what of a record stands in it.

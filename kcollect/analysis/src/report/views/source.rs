@@ -6,13 +6,13 @@ use std::io::{self, Read};
 
 use host::exit::{Failure, Kind};
 
-use super::subject::subject;
+use super::chosen_function::subject;
 use super::{Context, Thing, metric_cells, metric_columns};
-use crate::report::aggregate::{self, Measures, Shares, Totals};
-use crate::report::lines::{self, Files};
-use crate::report::load;
-use crate::report::metric::{Metric, Metrics};
-use crate::report::model::{FrameId, FunctionId, Model, NOTHING, ObjectId};
+use crate::aggregate::{self, Measures, Shares, Totals};
+use crate::load;
+use crate::load::lines::{self, Files};
+use crate::metric::{Metric, Metrics};
+use crate::model::{FrameId, FunctionId, Model, NOTHING, ObjectId};
 use crate::report::table::{Cell, Column, Table};
 
 /// A line is hot if it has so much of what the hottest one has of any metric: gprofng's threshold.

@@ -8,9 +8,9 @@ use host::exit::{Failure, Kind};
 use rustc_hash::FxHashMap;
 
 use super::{Context, Thing, Things, View};
-use crate::report::exact::{self, ExactTimes, ThreadTimes};
-use crate::report::metric::{Base, Metrics};
-use crate::report::model::{ExperimentId, Process};
+use crate::load::exact::{self, ExactTimes, ThreadTimes};
+use crate::metric::{Base, Metrics};
+use crate::model::{ExperimentId, Process};
 use crate::report::table::{self, Cell, Column, Table};
 
 fn thread_columns() -> Vec<Column> {

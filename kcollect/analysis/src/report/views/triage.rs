@@ -13,13 +13,13 @@ use experiment_format::microstate::Microstate;
 use host::exit::Failure;
 use rustc_hash::FxHashMap;
 
-use super::{Context, View, Wish, short, things};
-use crate::report::aggregate::{Totals, functions};
-use crate::report::metric::Base;
-use crate::report::model::{
+use super::{Context, View, Wish, short, threads};
+use crate::aggregate::{Totals, functions};
+use crate::metric::Base;
+use crate::model::{
     ExperimentInfo, Frame, Function, FunctionId, Model, ObjectId, ObjectKind, StackId,
 };
-use crate::report::resolve::{TRUNCATED, UNKNOWN, UNWIND_FAILED};
+use crate::model::{TRUNCATED, UNKNOWN, UNWIND_FAILED};
 use crate::report::table::{Cell, Column, Page, Table, left_out};
 
 /// Rows of a table, if nobody said how many.
@@ -149,7 +149,7 @@ fn processes(context: &Context<'_>) -> Result<Table, Failure> {
         wish: &wish,
         offered: context.offered.clone(),
     };
-    let mut table = things::processes(&within)?;
+    let mut table = threads::processes(&within)?;
     for (index, column) in table.columns.iter_mut().enumerate() {
         let time =
             |row: &Vec<Cell>| matches!(row[index], Cell::Nanoseconds(_) | Cell::Microseconds(_));
