@@ -14,8 +14,8 @@ use std::process::Command;
 
 use analysis::aggregate::{self, totals};
 use analysis::filter::{Filter, Selection};
-use analysis::load::lines::{self, Lookup};
-use analysis::model::{Model, STATES, Sums};
+use analysis::load::lines::{self, LookupPaths};
+use analysis::model::{Model, STATE_SLOTS, Sums};
 use experiment_format::layout::{ExperimentDir, NameRequest};
 use experiment_format::log::{Header, ProfileDecl, Run, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
@@ -198,13 +198,13 @@ fn lines_have_together_what_functions_have() {
     let mut model = Model::load(&[tmp.path().join("made.er")]).unwrap();
     let sums = |model: &Model| totals(model, &Selection::new(model, &Filter::default()));
     let functions = aggregate::functions(&model, &sums(&model)).functions;
-    lines::add(&mut model, &Lookup::default());
+    lines::add(&mut model, &LookupPaths::default());
     let all = sums(&model);
     let count = model.lines.lines.len();
     let [shares] = aggregate::shares(&model, &all, [count], |frame| {
         [Some(model.lines.of_frames[frame.index()])]
     });
-    let mut own = vec![[0; STATES]; model.functions.len()];
+    let mut own = vec![[0; STATE_SLOTS]; model.functions.len()];
     for (line, sums) in model.lines.lines.iter().zip(&shares.exclusive) {
         aggregate::add(&mut own[line.function.index()], sums);
     }

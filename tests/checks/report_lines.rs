@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use analysis::aggregate::{self, Shares, totals};
 use analysis::filter::{Filter, Selection};
-use analysis::load::lines::{self, Lookup};
-use analysis::metric::Base;
+use analysis::load::lines::{self, LookupPaths};
+use analysis::metric::BaseMetric;
 use analysis::model::{Model, Sums};
 use analysis::report::table::Cell;
 use anyhow::{Context, Result, ensure};
@@ -84,7 +84,7 @@ struct Found {
 impl Found {
     fn of(experiment: PathBuf) -> Result<Found> {
         let mut model = Model::load(&[experiment])?;
-        lines::add(&mut model, &Lookup::default());
+        lines::add(&mut model, &LookupPaths::default());
         let totals = totals(&model, &Selection::new(&model, &Filter::default()));
         let count = model.lines.lines.len();
         let [lines] = aggregate::shares(&model, &totals, [count], |frame| {
@@ -118,7 +118,7 @@ impl Found {
 }
 
 fn user(sums: &Sums) -> i64 {
-    Base::State(experiment_format::microstate::Microstate::User).of(sums)
+    BaseMetric::State(experiment_format::microstate::Microstate::User).of(sums)
 }
 
 #[test]

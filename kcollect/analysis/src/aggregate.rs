@@ -7,7 +7,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::filter::Selection;
-use crate::model::{FrameId, FunctionId, Model, NOTHING, Row, StackId, Sums};
+use crate::model::{FrameId, FunctionId, Model, StackId, Sums, TickRow, ZERO_SUMS};
 
 /// Sums of rows.
 #[derive(Debug, Clone)]
@@ -30,7 +30,7 @@ pub struct Totals {
     pub counts: Option<Box<Totals>>,
 }
 
-/// What a thing has: times, and what counters counted if there are any.
+/// What a entity has: times, and what counters counted if there are any.
 #[derive(Debug, Clone, Copy)]
 pub struct Measures<'a> {
     /// Of itself.
@@ -42,7 +42,7 @@ pub struct Measures<'a> {
 }
 
 impl<'a> Measures<'a> {
-    /// Of a thing that calls nothing, or with all that it calls.
+    /// Of a entity that calls nothing, or with all that it calls.
     #[must_use]
     pub fn alone(sums: &'a Sums, counts: Option<&'a Sums>) -> Measures<'a> {
         Measures {
@@ -56,7 +56,7 @@ impl<'a> Measures<'a> {
 impl Totals {
     fn nothing(model: &Model) -> Totals {
         Totals {
-            all: NOTHING,
+            all: ZERO_SUMS,
             stacks: zeros(model.stacks.len()),
             threads: zeros(model.threads.len()),
             processes: zeros(model.processes.len()),
@@ -79,7 +79,7 @@ impl Totals {
         Measures::alone(of(self), self.counts.as_deref().map(&of))
     }
 
-    fn add(&mut self, row: &Row, slot: usize, value: i64) {
+    fn add(&mut self, row: &TickRow, slot: usize, value: i64) {
         self.stacks[row.stack.index()][slot] += value;
         self.threads[row.thread.index()][slot] += value;
         self.cpus[row.cpu.index()][slot] += value;
@@ -104,7 +104,7 @@ pub fn add(to: &mut Sums, sums: &Sums) {
 
 /// Sums of nothing, so many.
 fn zeros(count: usize) -> Vec<Sums> {
-    vec![NOTHING; count]
+    vec![ZERO_SUMS; count]
 }
 
 /// Adds up the rows of a selection.
@@ -133,7 +133,7 @@ pub fn totals(model: &Model, selection: &Selection) -> Totals {
     totals
 }
 
-/// Sums of things that have a place in stacks.
+/// Sums of entities that have a place in stacks.
 #[derive(Debug, Clone)]
 pub struct Shares {
     /// Of the leaves of stacks.
@@ -145,14 +145,14 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Those of a thing, by its number.
+    /// Those of a entity, by its number.
     #[must_use]
-    pub fn of(&self, thing: usize) -> Measures<'_> {
+    pub fn of(&self, entity: usize) -> Measures<'_> {
         let counts = self.counts.as_deref();
         Measures {
-            exclusive: &self.exclusive[thing],
-            inclusive: &self.inclusive[thing],
-            counts: counts.map(|counts| (&counts.exclusive[thing], &counts.inclusive[thing])),
+            exclusive: &self.exclusive[entity],
+            inclusive: &self.inclusive[entity],
+            counts: counts.map(|counts| (&counts.exclusive[entity], &counts.inclusive[entity])),
         }
     }
 }
@@ -177,19 +177,19 @@ pub fn functions(model: &Model, totals: &Totals) -> Functions {
     Functions { functions, objects }
 }
 
-/// What things have of these totals, of several kinds at a time: so many are there of each kind,
-/// and such a thing, by number, is a frame. A frame that is none counts for nothing but those that
+/// What entities have of these totals, of several kinds at a time: so many are there of each kind,
+/// and such a entity, by number, is a frame. A frame that is none counts for nothing but those that
 /// call it.
 #[must_use]
 pub fn shares<const KINDS: usize>(
     model: &Model,
     totals: &Totals,
     counts: [usize; KINDS],
-    things_of: impl Fn(FrameId) -> [Option<u32>; KINDS],
+    entities_of: impl Fn(FrameId) -> [Option<u32>; KINDS],
 ) -> [Shares; KINDS] {
-    let mut shares = shares_of_times(model, totals, counts, &things_of);
+    let mut shares = shares_of_times(model, totals, counts, &entities_of);
     if let Some(counted) = &totals.counts {
-        let counted = shares_of_times(model, counted, counts, &things_of);
+        let counted = shares_of_times(model, counted, counts, &entities_of);
         for (shares, counted) in shares.iter_mut().zip(counted) {
             shares.counts = Some(Box::new(counted));
         }
@@ -201,7 +201,7 @@ fn shares_of_times<const KINDS: usize>(
     model: &Model,
     totals: &Totals,
     counts: [usize; KINDS],
-    things_of: &impl Fn(FrameId) -> [Option<u32>; KINDS],
+    entities_of: &impl Fn(FrameId) -> [Option<u32>; KINDS],
 ) -> [Shares; KINDS] {
     let mut tallies = counts.map(Tally::new);
     let callees = model.stacks.callees();
@@ -214,21 +214,21 @@ fn shares_of_times<const KINDS: usize>(
                 let Some(leaf) = model.stacks.leaf(stack) else {
                     continue;
                 };
-                let things = things_of(leaf);
+                let entities = entities_of(leaf);
                 let own = &totals.stacks[stack.index()];
-                for (tally, thing) in tallies.iter_mut().zip(things) {
-                    thing.inspect(|thing| tally.enter(*thing, own));
+                for (tally, entity) in tallies.iter_mut().zip(entities) {
+                    entity.inspect(|entity| tally.enter(*entity, own));
                 }
-                path.push((things, *own));
+                path.push((entities, *own));
                 pending.push(Step::Leave);
                 pending.extend(callees.of(stack).map(Step::Enter));
             }
             Step::Leave => {
-                let Some((things, sums)) = path.pop() else {
+                let Some((entities, sums)) = path.pop() else {
                     continue;
                 };
-                for (tally, thing) in tallies.iter_mut().zip(things) {
-                    thing.inspect(|thing| tally.leave(*thing, &sums));
+                for (tally, entity) in tallies.iter_mut().zip(entities) {
+                    entity.inspect(|entity| tally.leave(*entity, &sums));
                 }
                 if let Some((_, caller)) = path.last_mut() {
                     add(caller, &sums);
@@ -244,7 +244,7 @@ enum Step {
     Leave,
 }
 
-/// Sums of one kind of thing on a walk through the trie.
+/// Sums of one kind of entity on a walk through the trie.
 struct Tally {
     shares: Shares,
     /// How often each is on the path.
@@ -263,17 +263,17 @@ impl Tally {
         }
     }
 
-    fn enter(&mut self, thing: u32, own: &Sums) {
-        self.on_path[thing as usize] += 1;
-        add(&mut self.shares.exclusive[thing as usize], own);
+    fn enter(&mut self, entity: u32, own: &Sums) {
+        self.on_path[entity as usize] += 1;
+        add(&mut self.shares.exclusive[entity as usize], own);
     }
 
-    fn leave(&mut self, thing: u32, sums: &Sums) {
-        let depth = &mut self.on_path[thing as usize];
+    fn leave(&mut self, entity: u32, sums: &Sums) {
+        let depth = &mut self.on_path[entity as usize];
         *depth -= 1;
         // Of a recursion the outermost has it all.
         if *depth == 0 {
-            add(&mut self.shares.inclusive[thing as usize], sums);
+            add(&mut self.shares.inclusive[entity as usize], sums);
         }
     }
 }
@@ -298,13 +298,13 @@ impl Relatives {
     /// What a caller is owed.
     #[must_use]
     pub fn of_caller(&self, caller: Option<FunctionId>) -> &Sums {
-        self.callers.get(&caller).unwrap_or(&NOTHING)
+        self.callers.get(&caller).unwrap_or(&ZERO_SUMS)
     }
 
     /// What a callee is owed.
     #[must_use]
     pub fn of_callee(&self, callee: FunctionId) -> &Sums {
-        self.callees.get(&callee).unwrap_or(&NOTHING)
+        self.callees.get(&callee).unwrap_or(&ZERO_SUMS)
     }
 
     /// Those of a function.
@@ -313,7 +313,7 @@ impl Relatives {
         let mut relatives = Relatives::default();
         for (stack, _, _) in model.stacks.iter() {
             let sums = &totals.stacks[stack.index()];
-            if *sums == NOTHING {
+            if *sums == ZERO_SUMS {
                 continue;
             }
             let mut callee = None;

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use regex::Regex;
 
-use crate::model::{Count, Model, Process, Row, STATES};
+use crate::model::{CounterOverflow, Model, ProcessInfo, STATE_SLOTS, TickRow};
 
 /// A regular expression, which is the same as another if it is written so.
 #[derive(Debug, Clone)]
@@ -41,13 +41,13 @@ impl Eq for Pattern {}
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// The processes.
-    pub processes: Vec<ProcessWish>,
+    pub processes: Vec<ProcessFilter>,
     /// Numbers of the threads.
     pub threads: Vec<u64>,
     /// Numbers of the CPUs.
     pub cpus: Vec<u32>,
     /// The states, at their positions in [`crate::model::Sums`]. None: all.
-    pub states: Option<[bool; STATES]>,
+    pub states: Option<[bool; STATE_SLOTS]>,
     /// The time, nanoseconds since the start of the founder, the end excluded.
     pub time: Option<Range<u64>>,
     /// A function of each of these names is in the stack, anywhere.
@@ -56,7 +56,7 @@ pub struct Filter {
 
 /// Which process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ProcessWish {
+pub enum ProcessFilter {
     /// That of this number.
     Pid(u32),
     /// Those whose names match.
@@ -65,13 +65,13 @@ pub enum ProcessWish {
     Number(u32),
 }
 
-impl ProcessWish {
+impl ProcessFilter {
     /// Whether it is this one. A founder's processes are those whose ticks are in it alone.
-    fn is(&self, process: &Process) -> bool {
+    fn is(&self, process: &ProcessInfo) -> bool {
         match self {
-            ProcessWish::Pid(pid) => process.pid == *pid,
-            ProcessWish::Name(name) => name.matches(&process.name),
-            ProcessWish::Number(number) => process.experiment.checked_add(1) == Some(*number),
+            ProcessFilter::Pid(pid) => process.pid == *pid,
+            ProcessFilter::Name(name) => name.matches(&process.name),
+            ProcessFilter::Number(number) => process.experiment.checked_add(1) == Some(*number),
         }
     }
 }
@@ -88,7 +88,7 @@ impl Filter {
 
     /// Whether a process passes.
     #[must_use]
-    pub fn takes(&self, process: &Process) -> bool {
+    pub fn takes(&self, process: &ProcessInfo) -> bool {
         self.processes.is_empty() || self.processes.iter().any(|wish| wish.is(process))
     }
 }
@@ -98,7 +98,7 @@ impl Filter {
 pub struct Selection {
     threads: Vec<bool>,
     cpus: Vec<bool>,
-    states: [bool; STATES],
+    states: [bool; STATE_SLOTS],
     time: Range<u64>,
     /// By stack; none if all pass.
     stacks: Option<Vec<bool>>,
@@ -132,7 +132,7 @@ impl Selection {
                 .iter()
                 .map(|cpu| among(&cpus, u64::from(*cpu)))
                 .collect(),
-            states: filter.states.unwrap_or([true; STATES]),
+            states: filter.states.unwrap_or([true; STATE_SLOTS]),
             // The last instant belongs to those who ask for no time.
             time: filter.time.clone().unwrap_or(0..u64::MAX),
             stacks,
@@ -141,17 +141,17 @@ impl Selection {
 
     /// Whether a row counts.
     #[must_use]
-    pub fn passes(&self, row: &Row) -> bool {
+    pub fn passes(&self, row: &TickRow) -> bool {
         self.states[row.slot()] && self.passes_place(row)
     }
 
     /// Whether an overflow of a counter counts: it is in no state.
     #[must_use]
-    pub fn passes_count(&self, count: &Count) -> bool {
-        self.states == [true; STATES] && self.passes_place(&count.row)
+    pub fn passes_count(&self, count: &CounterOverflow) -> bool {
+        self.states == [true; STATE_SLOTS] && self.passes_place(&count.row)
     }
 
-    fn passes_place(&self, row: &Row) -> bool {
+    fn passes_place(&self, row: &TickRow) -> bool {
         self.time.contains(&row.time)
             && self.threads[row.thread.index()]
             && self.cpus[row.cpu.index()]

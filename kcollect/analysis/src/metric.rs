@@ -1,4 +1,4 @@
-//! Metrics by gprofng's keywords: what of the states is summed, for a thing itself or with all that
+//! Metrics by gprofng's keywords: what of the states is summed, for a entity itself or with all that
 //! it calls, as time or as a share.
 //!
 //! A list is typed as for gprofng's command `metrics`: `e.user:i.%total:name`. Each part is a
@@ -9,11 +9,11 @@
 use experiment_format::log::{CounterUnit, ProfileDecl};
 use experiment_format::microstate::Microstate;
 
-use crate::model::{Model, STATES, Sums};
+use crate::model::{Model, STATE_SLOTS, Sums};
 
 /// What is summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Base {
+pub enum BaseMetric {
     /// Total Thread Time: all states but ticks of CPUs and of Linux CPU timers.
     Total,
     /// Total CPU Time: on a CPU.
@@ -21,14 +21,14 @@ pub enum Base {
     /// One state alone.
     State(Microstate),
     /// What a counter counted.
-    Counter(Counter),
+    Counter(CounterMetric),
     /// One counter by another.
-    Ratio(Ratio),
+    Ratio(RatioMetric),
 }
 
 /// A counter as a metric. Its words live as long as the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Counter {
+pub struct CounterMetric {
     /// Position in [`Model::counters`].
     pub slot: u8,
     /// The keyword.
@@ -41,7 +41,7 @@ pub struct Counter {
 
 /// What gprofng makes of two counters, by their positions in [`Model::counters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Ratio {
+pub struct RatioMetric {
     /// The one that is divided.
     pub over: u8,
     /// By this one.
@@ -59,49 +59,53 @@ const RATIOS: [(&str, &str, &str); 4] = [
 ];
 
 /// er_kernel's names of two.
-const ALIASES: [(&str, Base); 2] = [
-    ("kcycles", Base::State(Microstate::KernelCpu)),
-    ("kucycles", Base::TotalCpu),
+const ALIASES: [(&str, BaseMetric); 2] = [
+    ("kcycles", BaseMetric::State(Microstate::KernelCpu)),
+    ("kucycles", BaseMetric::TotalCpu),
 ];
 
-impl Base {
+impl BaseMetric {
     /// All of them, in the order in which tables show them.
-    pub const ALL: [Base; 13] = [
-        Base::Total,
-        Base::TotalCpu,
-        Base::State(Microstate::User),
-        Base::State(Microstate::System),
-        Base::State(Microstate::Trap),
-        Base::State(Microstate::DataFault),
-        Base::State(Microstate::TextFault),
-        Base::State(Microstate::KernelFault),
-        Base::State(Microstate::UserLock),
-        Base::State(Microstate::Sleep),
-        Base::State(Microstate::WaitCpu),
-        Base::State(Microstate::Stopped),
-        Base::State(Microstate::KernelCpu),
+    pub const ALL: [BaseMetric; 13] = [
+        BaseMetric::Total,
+        BaseMetric::TotalCpu,
+        BaseMetric::State(Microstate::User),
+        BaseMetric::State(Microstate::System),
+        BaseMetric::State(Microstate::Trap),
+        BaseMetric::State(Microstate::DataFault),
+        BaseMetric::State(Microstate::TextFault),
+        BaseMetric::State(Microstate::KernelFault),
+        BaseMetric::State(Microstate::UserLock),
+        BaseMetric::State(Microstate::Sleep),
+        BaseMetric::State(Microstate::WaitCpu),
+        BaseMetric::State(Microstate::Stopped),
+        BaseMetric::State(Microstate::KernelCpu),
     ];
 
     /// gprofng's keyword.
     #[must_use]
     pub const fn keyword(self) -> &'static str {
         match self {
-            Base::Total => "total",
-            Base::TotalCpu => "totalcpu",
-            Base::State(state) => match state.metric() {
+            BaseMetric::Total => "total",
+            BaseMetric::TotalCpu => "totalcpu",
+            BaseMetric::State(state) => match state.metric() {
                 Some(keyword) => keyword,
                 None => "",
             },
-            Base::Counter(counter) => counter.keyword,
-            Base::Ratio(ratio) => ratio.keyword,
+            BaseMetric::Counter(counter) => counter.keyword,
+            BaseMetric::Ratio(ratio) => ratio.keyword,
         }
     }
 
     /// The metric of a keyword.
     #[must_use]
-    pub fn from_keyword(keyword: &str) -> Option<Base> {
+    pub fn from_keyword(keyword: &str) -> Option<BaseMetric> {
         let alias = ALIASES.iter().find(|(name, _)| *name == keyword);
-        let own = || Base::ALL.into_iter().find(|base| base.keyword() == keyword);
+        let own = || {
+            BaseMetric::ALL
+                .into_iter()
+                .find(|base| base.keyword() == keyword)
+        };
         alias.map(|(_, base)| *base).or_else(own)
     }
 
@@ -109,11 +113,11 @@ impl Base {
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
-            Base::Total => "Total",
-            Base::TotalCpu => "Total CPU",
-            Base::State(state) => state.label(),
-            Base::Counter(counter) => counter.title,
-            Base::Ratio(ratio) => ratio.keyword,
+            BaseMetric::Total => "Total",
+            BaseMetric::TotalCpu => "Total CPU",
+            BaseMetric::State(state) => state.label(),
+            BaseMetric::Counter(counter) => counter.title,
+            BaseMetric::Ratio(ratio) => ratio.keyword,
         }
     }
 
@@ -121,8 +125,8 @@ impl Base {
     #[must_use]
     pub const fn is_time(self) -> bool {
         match self {
-            Base::Counter(counter) => matches!(counter.unit, CounterUnit::Nanoseconds),
-            Base::Ratio(_) => false,
+            BaseMetric::Counter(counter) => matches!(counter.unit, CounterUnit::Nanoseconds),
+            BaseMetric::Ratio(_) => false,
             _ => true,
         }
     }
@@ -131,7 +135,7 @@ impl Base {
     #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {
-            Base::Ratio(_) => "",
+            BaseMetric::Ratio(_) => "",
             _ if self.is_time() => "sec.",
             _ => "#",
         }
@@ -142,17 +146,17 @@ impl Base {
     pub fn has(self, slot: usize) -> bool {
         let state = Microstate::ALL.get(slot).copied();
         match self {
-            Base::Total => state.is_none_or(Microstate::in_total),
-            Base::TotalCpu => state.is_some_and(Microstate::in_total_cpu),
-            Base::State(own) => state == Some(own),
-            Base::Counter(_) | Base::Ratio(_) => false,
+            BaseMetric::Total => state.is_none_or(Microstate::in_total),
+            BaseMetric::TotalCpu => state.is_some_and(Microstate::in_total_cpu),
+            BaseMetric::State(own) => state == Some(own),
+            BaseMetric::Counter(_) | BaseMetric::Ratio(_) => false,
         }
     }
 
     /// Its part of sums of times, microseconds; what counters counted is in others.
     #[must_use]
     pub fn of(self, times: &Sums) -> i64 {
-        let parts = (0..STATES).filter(|slot| self.has(*slot));
+        let parts = (0..STATE_SLOTS).filter(|slot| self.has(*slot));
         parts.map(|slot| times[slot]).sum()
     }
 
@@ -161,8 +165,8 @@ impl Base {
     #[must_use]
     pub fn measure(self, times: &Sums, counts: &Sums) -> i64 {
         match self {
-            Base::Counter(counter) => counts[usize::from(counter.slot)],
-            Base::Ratio(Ratio { over, under, .. }) => {
+            BaseMetric::Counter(counter) => counts[usize::from(counter.slot)],
+            BaseMetric::Ratio(RatioMetric { over, under, .. }) => {
                 let [over, under] = [over, under].map(|slot| counts[usize::from(slot)]);
                 match under {
                     0 => 0,
@@ -174,7 +178,7 @@ impl Base {
     }
 }
 
-/// Of what time of a thing.
+/// Of what time of a entity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Flavor {
     /// Of itself.
@@ -189,7 +193,7 @@ pub enum Flavor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Metric {
     /// What is summed.
-    pub base: Base,
+    pub base: BaseMetric,
     /// Of what time.
     pub flavor: Flavor,
     /// Whether it is shown as time.
@@ -226,7 +230,7 @@ pub enum MetricError {
 
 /// The metrics that experiments have data of: those that gprofng offers for any of them.
 #[must_use]
-pub fn offered(model: &Model) -> Vec<Base> {
+pub fn offered(model: &Model) -> Vec<BaseMetric> {
     let headers = model.experiments.iter().map(|info| info.source.header());
     let keywords: Vec<_> = headers
         .flat_map(|header| &header.profiles)
@@ -236,12 +240,12 @@ pub fn offered(model: &Model) -> Vec<Base> {
         })
         .flatten()
         .collect();
-    let mut offered = Base::ALL.to_vec();
+    let mut offered = BaseMetric::ALL.to_vec();
     offered.retain(|base| keywords.contains(&&base.keyword()));
     let word = |text: &str| -> &'static str { String::leak(text.to_owned()) };
     let counters = (0..).zip(&model.counters);
     offered.extend(counters.map(|(slot, counter)| {
-        Base::Counter(Counter {
+        BaseMetric::Counter(CounterMetric {
             slot,
             keyword: word(&counter.name),
             title: word(&counter.title),
@@ -253,7 +257,7 @@ pub fn offered(model: &Model) -> Vec<Base> {
         counters.position(|counter| counter.name == name)
     };
     offered.extend(RATIOS.iter().filter_map(|(keyword, over, under)| {
-        Some(Base::Ratio(Ratio {
+        Some(BaseMetric::Ratio(RatioMetric {
             over: position(*over)? as u8,
             under: position(*under)? as u8,
             keyword,
@@ -267,7 +271,7 @@ impl Metrics {
     ///
     /// # Errors
     /// The first part that means nothing here.
-    pub fn parse(text: &str, offered: &[Base]) -> Result<Metrics, MetricError> {
+    pub fn parse(text: &str, offered: &[BaseMetric]) -> Result<Metrics, MetricError> {
         let mut metrics = Metrics {
             list: Vec::new(),
             name_at: usize::MAX,
@@ -283,7 +287,7 @@ impl Metrics {
                 offered.to_vec()
             } else {
                 let own = offered.iter().find(|base| base.keyword() == keyword);
-                let base = own.copied().or_else(|| Base::from_keyword(keyword));
+                let base = own.copied().or_else(|| BaseMetric::from_keyword(keyword));
                 vec![base.ok_or_else(|| MetricError::Unknown(part.to_owned()))?]
             };
             for base in bases {
@@ -314,17 +318,17 @@ impl Metrics {
     }
 
     /// Where a metric stands.
-    fn position(&self, base: Base, flavor: Flavor) -> Option<usize> {
+    fn position(&self, base: BaseMetric, flavor: Flavor) -> Option<usize> {
         let mut list = self.list.iter();
         list.position(|metric| (metric.base, metric.flavor) == (base, flavor))
     }
 
     /// What functions are shown with if nothing was asked for.
     #[must_use]
-    pub fn of_functions(offered: &[Base]) -> Metrics {
-        let text = if offered.contains(&Base::Total) {
+    pub fn of_functions(offered: &[BaseMetric]) -> Metrics {
+        let text = if offered.contains(&BaseMetric::Total) {
             "e.%totalcpu:i.%totalcpu:i.total"
-        } else if offered.contains(&Base::TotalCpu) {
+        } else if offered.contains(&BaseMetric::TotalCpu) {
             "e.%totalcpu:i.%totalcpu"
         } else {
             "e.%kcpu:i.%kcpu"
@@ -340,14 +344,14 @@ impl Metrics {
 
     /// What threads, processes and CPUs are shown with if nothing was asked for: all there is.
     #[must_use]
-    pub fn of_things(offered: &[Base]) -> Metrics {
+    pub fn of_entities(offered: &[BaseMetric]) -> Metrics {
         Metrics::parse("e.any", offered).unwrap_or(Metrics {
             list: Vec::new(),
             name_at: 0,
         })
     }
 
-    /// The same for things that call nothing: what is inclusive becomes exclusive, and each metric
+    /// The same for entities that call nothing: what is inclusive becomes exclusive, and each metric
     /// is there once.
     #[must_use]
     pub fn exclusive(&self) -> Metrics {
@@ -406,7 +410,7 @@ fn split(part: &str) -> (Vec<Flavor>, (bool, bool), &str) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sort {
     /// The metric; none for the name.
-    pub by: Option<(Base, Flavor)>,
+    pub by: Option<(BaseMetric, Flavor)>,
     /// Whether the order is turned round: the least first, or the last name.
     pub reverse: bool,
 }
@@ -417,7 +421,7 @@ impl Sort {
     ///
     /// # Errors
     /// A keyword that means nothing here.
-    pub fn parse(text: &str, offered: &[Base]) -> Result<Sort, MetricError> {
+    pub fn parse(text: &str, offered: &[BaseMetric]) -> Result<Sort, MetricError> {
         let (reverse, text) = match text.strip_prefix('-') {
             Some(rest) => (true, rest),
             None => (false, text),
@@ -436,11 +440,11 @@ impl Sort {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::NOTHING;
+    use crate::model::ZERO_SUMS;
     use proptest::prelude::*;
 
     fn shown(text: &str) -> String {
-        let metrics = match Metrics::parse(text, &Base::ALL) {
+        let metrics = match Metrics::parse(text, &BaseMetric::ALL) {
             Ok(metrics) => metrics,
             Err(error) => return error.to_string(),
         };
@@ -480,7 +484,7 @@ mod tests {
             assert_eq!(shown(text), list, "{text}");
         }
         assert_eq!(shown("e.any").split(':').count(), 14);
-        let kernel = [Base::State(Microstate::KernelCpu)];
+        let kernel = [BaseMetric::State(Microstate::KernelCpu)];
         let error = Metrics::parse("e.kcpu:e.total", &kernel).unwrap_err();
         assert_eq!(error, MetricError::NoData("e.total".to_owned()));
         assert_eq!(Metrics::of_functions(&kernel).list.len(), 2);
@@ -488,15 +492,15 @@ mod tests {
 
     #[test]
     fn things_have_exclusive_metrics_only() {
-        let metrics = Metrics::parse("i.user:name:e.user:e.wait", &Base::ALL).unwrap();
+        let metrics = Metrics::parse("i.user:name:e.user:e.wait", &BaseMetric::ALL).unwrap();
         let own = metrics.exclusive();
         assert_eq!((own.list.len(), own.name_at), (2, 1));
     }
 
     #[test]
     fn sorts_are_understood() {
-        let parse = |text| Sort::parse(text, &Base::ALL);
-        let user = Base::State(Microstate::User);
+        let parse = |text| Sort::parse(text, &BaseMetric::ALL);
+        let user = BaseMetric::State(Microstate::User);
         let by = |by, reverse| Ok(Sort { by, reverse });
         assert_eq!(parse("name"), by(None, false));
         assert_eq!(parse("-i.user"), by(Some((user, Flavor::Inclusive)), true));
@@ -507,16 +511,16 @@ mod tests {
     #[test]
     fn totals_are_made_of_states() {
         let sums = std::array::from_fn(|slot| 1 << slot);
-        assert_eq!(Base::TotalCpu.of(&sums), 0b100_0000_0111);
-        assert_eq!(Base::Total.of(&sums), 0b1_0011_1111_1111);
-        assert_eq!(Base::State(Microstate::KernelCpu).of(&sums), 1 << 11);
-        let cpi = Base::Ratio(Ratio {
+        assert_eq!(BaseMetric::TotalCpu.of(&sums), 0b100_0000_0111);
+        assert_eq!(BaseMetric::Total.of(&sums), 0b1_0011_1111_1111);
+        assert_eq!(BaseMetric::State(Microstate::KernelCpu).of(&sums), 1 << 11);
+        let cpi = BaseMetric::Ratio(RatioMetric {
             over: 3,
             under: 1,
             keyword: "CPI",
         });
         assert_eq!(
-            (cpi.measure(&NOTHING, &sums), cpi.of(&sums)),
+            (cpi.measure(&ZERO_SUMS, &sums), cpi.of(&sums)),
             (4_000_000, 0)
         );
     }
@@ -524,8 +528,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_taken(text in "[eiad.%+!:a-z-]{0,20}") {
-            let _ = Metrics::parse(&text, &Base::ALL);
-            let _ = Sort::parse(&text, &Base::ALL);
+            let _ = Metrics::parse(&text, &BaseMetric::ALL);
+            let _ = Sort::parse(&text, &BaseMetric::ALL);
         }
     }
 }

@@ -15,7 +15,9 @@ use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use analysis::symbol::{Frame, Lack, ObjectRef, Origin, Resolved, SearchPaths, Symboliser};
+use analysis::symbol::{
+    ObjectRef, Origin, Resolved, SearchPaths, SourceFrame, SymbolError, Symboliser,
+};
 use experiment_format::archive::{ARCHIVES, archive_name};
 use experiment_format::image::{Image, Symbol, Text};
 use experiment_format::layout::{ExperimentDir, NameRequest};
@@ -148,7 +150,7 @@ fn positions(path: &Path) -> Vec<(u64, u64)> {
 /// Name, path and line, innermost first.
 type Known = (String, String, u32);
 
-fn known(frame: &Frame) -> Known {
+fn known(frame: &SourceFrame) -> Known {
     (
         frame.function.as_deref().unwrap_or("??").to_owned(),
         normal(frame.file.as_deref().unwrap_or("??")),
@@ -299,7 +301,7 @@ fn a_debug_file_by_link() {
     let mut bytes = fs::read(&debug).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&debug, bytes).unwrap();
-    assert_eq!(trial.resolve(&[0]).lack, Some(Lack::NoLines));
+    assert_eq!(trial.resolve(&[0]).lack, Some(SymbolError::NoLines));
 }
 
 /// `0123` as `.build-id/01/23.debug`.
@@ -349,7 +351,7 @@ fn what_dwz_moved_into_a_common_file() {
     let without = trial.resolve(&offsets);
     assert_eq!(
         without.lack,
-        Some(Lack::NoAlternative("common.debug".into()))
+        Some(SymbolError::NoAlternative("common.debug".into()))
     );
     assert!(
         without
@@ -392,7 +394,7 @@ fn the_experiments_copy_is_enough_and_another_build_is_refused() {
 
     let here = Symboliser::new(SearchPaths::new(None));
     let found = here.resolve(&recorded, &offsets);
-    assert_eq!(found.lack, Some(Lack::OtherBuild(name)));
+    assert_eq!(found.lack, Some(SymbolError::OtherBuild(name)));
     assert!(found.frames.iter().all(Vec::is_empty));
 }
 
@@ -451,10 +453,10 @@ fn a_kernel_that_was_moved_at_boot() {
     let expected = addr2line(&trial.path("x"), &positions);
     compare(&positions, &found, &expected);
     let code = symboliser.disassemble(&kernel, begin..begin + 64, &|_| None);
-    assert_eq!(code, Err(Lack::NoCode));
+    assert_eq!(code, Err(SymbolError::NoCode));
     kernel.build_id = Box::default();
     assert_eq!(
         symboliser.resolve(&kernel, &offsets).lack,
-        Some(Lack::NoLines)
+        Some(SymbolError::NoLines)
     );
 }

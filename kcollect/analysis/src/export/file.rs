@@ -15,26 +15,26 @@ use host::exit::{Failure, Kind};
 
 /// Where it goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum OutputTarget {
     /// To standard output.
     Standard,
     /// To this file, compressed if its name ends in `.gz`.
     File(PathBuf),
 }
 
-impl Target {
+impl OutputTarget {
     /// What was typed, or else a name in the current directory made of that of the experiment.
     #[must_use]
-    pub fn new(typed: Option<&Path>, experiment: &Path, extension: &str) -> Target {
+    pub fn new(typed: Option<&Path>, experiment: &Path, extension: &str) -> OutputTarget {
         match typed {
-            Some(path) if path == Path::new("-") => Target::Standard,
-            Some(path) => Target::File(path.to_owned()),
+            Some(path) if path == Path::new("-") => OutputTarget::Standard,
+            Some(path) => OutputTarget::File(path.to_owned()),
             None => {
                 let name = experiment.file_stem().unwrap_or("kcollect".as_ref());
                 let mut name = name.to_owned();
                 name.push(".");
                 name.push(extension);
-                Target::File(name.into())
+                OutputTarget::File(name.into())
             }
         }
     }
@@ -49,8 +49,8 @@ impl Target {
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(), Failure> {
         let done = match self {
-            Target::Standard => buffered(io::stdout().lock(), false, write),
-            Target::File(path) => {
+            OutputTarget::Standard => buffered(io::stdout().lock(), false, write),
+            OutputTarget::File(path) => {
                 let name = path.as_os_str().as_encoded_bytes();
                 let pack = !packed && name.ends_with(b".gz");
                 match fs::metadata(path) {
@@ -68,12 +68,12 @@ impl Target {
                 error.to_string(),
                 "kcollect export --help lists the filters",
             ),
-            (_, Target::Standard) => Failure::new(
+            (_, OutputTarget::Standard) => Failure::new(
                 Kind::IoErr,
                 format!("cannot write to standard output: {error}"),
                 "name a file with -o",
             ),
-            (_, Target::File(path)) => Failure::new(
+            (_, OutputTarget::File(path)) => Failure::new(
                 Kind::CantCreate,
                 format!("cannot write {}: {error}", path.display()),
                 "name a file that can be written with -o",

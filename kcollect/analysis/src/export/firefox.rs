@@ -22,10 +22,10 @@ use rustc_hash::FxHashMap;
 
 use super::folded::state_frame;
 use super::selected::{OfThread, Selected, Slice, state_title};
-use crate::model::{FunctionId, Model, ObjectKind, ProcessId, STATES, StackId};
+use crate::model::{FunctionId, Model, ObjectKind, ProcessId, STATE_SLOTS, StackId};
 
 /// Of states, at their positions in sums.
-const COLORS: [CategoryColor; STATES] = [
+const COLORS: [CategoryColor; STATE_SLOTS] = [
     CategoryColor::Yellow,
     CategoryColor::Orange,
     CategoryColor::Brown,

@@ -10,11 +10,11 @@ use std::io::{self, Write};
 use rustc_hash::FxHashMap;
 
 use super::selected::{Selected, state_name};
-use crate::model::{Model, StackId, Thread};
+use crate::model::{Model, StackId, ThreadInfo};
 
 /// What stands below the first function of a stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum By {
+pub enum GroupBy {
     /// The name of the process: those of one name are one.
     #[default]
     Name,
@@ -26,23 +26,23 @@ pub enum By {
     Nothing,
 }
 
-impl By {
+impl GroupBy {
     /// All of them, as they are typed.
-    pub const ALL: [(By, &'static str); 4] = [
-        (By::Name, "name"),
-        (By::Process, "process"),
-        (By::Thread, "thread"),
-        (By::Nothing, "nothing"),
+    pub const ALL: [(GroupBy, &'static str); 4] = [
+        (GroupBy::Name, "name"),
+        (GroupBy::Process, "process"),
+        (GroupBy::Thread, "thread"),
+        (GroupBy::Nothing, "nothing"),
     ];
 
-    fn frames(self, model: &Model, thread: &Thread) -> Vec<String> {
+    fn frames(self, model: &Model, thread: &ThreadInfo) -> Vec<String> {
         let name = clean(&model.process_name(thread));
         let numbered = || clean(&format!("{name} ({})", model.process(thread.process).pid));
         match self {
-            By::Nothing => Vec::new(),
-            By::Name => vec![name],
-            By::Process => vec![numbered()],
-            By::Thread => {
+            GroupBy::Nothing => Vec::new(),
+            GroupBy::Name => vec![name],
+            GroupBy::Process => vec![numbered()],
+            GroupBy::Thread => {
                 let own = format!("{} ({})", model.thread_name(thread), thread.tid);
                 vec![numbered(), clean(&own)]
             }
@@ -110,7 +110,7 @@ pub fn state_frame(slot: usize) -> String {
 impl<'m> Folded<'m> {
     /// Adds up.
     #[must_use]
-    pub fn new(selected: &Selected<'m>, by: By) -> Folded<'m> {
+    pub fn new(selected: &Selected<'m>, by: GroupBy) -> Folded<'m> {
         let model = selected.model;
         let mut numbers: FxHashMap<String, u32> = FxHashMap::default();
         let mut sums: FxHashMap<_, u64> = FxHashMap::default();
@@ -196,7 +196,7 @@ fn push(line: &mut String, frame: &str) {
 ///
 /// # Errors
 /// Those of writing.
-pub fn write(selected: &Selected<'_>, by: By, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(selected: &Selected<'_>, by: GroupBy, out: &mut dyn Write) -> io::Result<()> {
     Folded::new(selected, by).each(|line, sum| writeln!(out, "{line} {sum}"))
 }
 

@@ -28,8 +28,8 @@ pub mod speedscope;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use file::Target;
-use folded::By;
+use file::OutputTarget;
+use folded::GroupBy;
 use host::exit::{Failure, Kind};
 use host::output::Output;
 use selected::Selected;
@@ -40,7 +40,7 @@ use crate::model::Model;
 
 /// A format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum ExportFormat {
     /// Folded stacks.
     Folded,
     /// pprof's.
@@ -53,30 +53,30 @@ pub enum Format {
     Speedscope,
 }
 
-impl Format {
+impl ExportFormat {
     /// All of them, with what they are called, what their files end in, and who reads them.
-    pub const ALL: [(Format, &'static str, &'static str, &'static str); 5] = [
+    pub const ALL: [(ExportFormat, &'static str, &'static str, &'static str); 5] = [
         (
-            Format::Folded,
+            ExportFormat::Folded,
             "folded",
             "folded",
             "inferno, flamegraph.pl, and most that draw stacks",
         ),
-        (Format::Pprof, "pprof", "pb.gz", "go tool pprof"),
+        (ExportFormat::Pprof, "pprof", "pb.gz", "go tool pprof"),
         (
-            Format::Firefox,
+            ExportFormat::Firefox,
             "firefox",
             "firefox.json.gz",
             "https://profiler.firefox.com",
         ),
         (
-            Format::Perfetto,
+            ExportFormat::Perfetto,
             "perfetto",
             "perfetto-trace",
             "https://ui.perfetto.dev, trace_processor",
         ),
         (
-            Format::Speedscope,
+            ExportFormat::Speedscope,
             "speedscope",
             "speedscope.json",
             "https://www.speedscope.app",
@@ -85,14 +85,14 @@ impl Format {
 
     /// That which is called so.
     #[must_use]
-    pub fn from_name(name: &str) -> Option<Format> {
-        let mut all = Format::ALL.iter();
+    pub fn from_name(name: &str) -> Option<ExportFormat> {
+        let mut all = ExportFormat::ALL.iter();
         all.find(|(_, own, ..)| *own == name)
             .map(|(format, ..)| *format)
     }
 
     fn extension(self) -> &'static str {
-        let mut all = Format::ALL.iter();
+        let mut all = ExportFormat::ALL.iter();
         all.find(|(format, ..)| *format == self)
             .map_or("", |(_, _, extension, _)| extension)
     }
@@ -104,29 +104,29 @@ impl Format {
     pub fn write(
         self,
         selected: &Selected<'_>,
-        by: By,
+        by: GroupBy,
         name: &str,
         out: &mut dyn Write,
     ) -> io::Result<()> {
         match self {
-            Format::Folded => folded::write(selected, by, out),
-            Format::Pprof => pprof::write(selected, out),
-            Format::Firefox => firefox::write(selected, name, out),
-            Format::Perfetto => perfetto::write(selected, out),
-            Format::Speedscope => speedscope::write(selected, name, out),
+            ExportFormat::Folded => folded::write(selected, by, out),
+            ExportFormat::Pprof => pprof::write(selected, out),
+            ExportFormat::Firefox => firefox::write(selected, name, out),
+            ExportFormat::Perfetto => perfetto::write(selected, out),
+            ExportFormat::Speedscope => speedscope::write(selected, name, out),
         }
     }
 }
 
 /// An export, as it is to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct ExportOptions {
     /// The experiments; none: the newest here.
     pub experiments: Vec<PathBuf>,
     /// As what.
-    pub format: Format,
+    pub format: ExportFormat,
     /// What is below stacks, where the format has no threads of its own.
-    pub by: By,
+    pub by: GroupBy,
     /// Which ticks.
     pub filter: Filter,
     /// Where it goes, as it was typed.
@@ -185,17 +185,17 @@ pub fn seconds(microseconds: i64) -> String {
 /// # Errors
 /// When there is no experiment, or nothing of one can be read, or nothing passes the filters, or it
 /// cannot be written.
-pub fn export(request: &Request, output: &mut Output) -> Result<(), Failure> {
-    let paths = experiments(&request.experiments)?;
+pub fn export(options: &ExportOptions, output: &mut Output) -> Result<(), Failure> {
+    let paths = experiments(&options.experiments)?;
     let model = Model::load(&paths)?;
-    let selected = select(&model, &request.filter, output)?;
-    let format = request.format;
-    let target = Target::new(request.file.as_deref(), &paths[0], format.extension());
+    let selected = select(&model, &options.filter, output)?;
+    let format = options.format;
+    let target = OutputTarget::new(options.file.as_deref(), &paths[0], format.extension());
     let name = model.experiments.first().map_or("", |info| &info.name);
-    target.write(format == Format::Pprof, |out| {
-        format.write(&selected, request.by, name, out)
+    target.write(format == ExportFormat::Pprof, |out| {
+        format.write(&selected, options.by, name, out)
     })?;
-    if let Target::File(path) = &target {
+    if let OutputTarget::File(path) = &target {
         output.result(&format!(
             "{}: {} of {} threads",
             path.display(),

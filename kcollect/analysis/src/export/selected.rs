@@ -9,8 +9,8 @@
 use experiment_format::microstate::Microstate;
 
 use crate::filter::{Filter, Selection};
-use crate::metric::Base;
-use crate::model::{Model, Row, STATES, Sums, Thread, ThreadId};
+use crate::metric::BaseMetric;
+use crate::model::{Model, STATE_SLOTS, Sums, ThreadId, ThreadInfo, TickRow};
 
 /// What a state is called where there is no room for its title; by position in [`Sums`].
 #[must_use]
@@ -36,7 +36,7 @@ pub struct Selected<'m> {
     /// Where they are from.
     pub model: &'m Model,
     /// The states that may occur, by position in [`Sums`].
-    pub states: [bool; STATES],
+    pub states: [bool; STATE_SLOTS],
     /// Microseconds by state, of all of them.
     pub sums: Sums,
     /// How many rows have a count that no thread can have, and are left out.
@@ -52,14 +52,14 @@ pub struct Slice {
     /// Where it ends.
     pub end: u64,
     /// Its ticks.
-    pub row: Row,
+    pub row: TickRow,
 }
 
 impl Slice {
     /// Whether the thread was on a CPU.
     #[must_use]
     pub fn on_cpu(&self) -> bool {
-        Base::TotalCpu.has(self.row.slot())
+        BaseMetric::TotalCpu.has(self.row.slot())
     }
 }
 
@@ -78,7 +78,7 @@ impl<'m> Selected<'m> {
         let mut selected = Selected {
             model,
             states,
-            sums: [0; STATES],
+            sums: [0; STATE_SLOTS],
             refused: 0,
             rows: Vec::new(),
         };
@@ -109,7 +109,7 @@ impl<'m> Selected<'m> {
     }
 
     /// The rows, in the order of threads and of time.
-    pub fn rows(&self) -> impl Iterator<Item = &'m Row> {
+    pub fn rows(&self) -> impl Iterator<Item = &'m TickRow> {
         self.rows
             .iter()
             .map(|index| &self.model.rows[*index as usize])
@@ -140,12 +140,12 @@ pub struct OfThread<'a, 'm> {
 impl<'a, 'm> OfThread<'a, 'm> {
     /// What is known of it.
     #[must_use]
-    pub fn thread(self) -> &'m Thread {
+    pub fn thread(self) -> &'m ThreadInfo {
         self.model.thread(self.id)
     }
 
     /// Its rows, in the order of time.
-    pub fn rows(self) -> impl Iterator<Item = &'m Row> + use<'a, 'm> {
+    pub fn rows(self) -> impl Iterator<Item = &'m TickRow> + use<'a, 'm> {
         let model = self.model;
         self.rows
             .iter()
@@ -159,7 +159,7 @@ impl<'a, 'm> OfThread<'a, 'm> {
     /// they fell. What was recorded together is laid end to end.
     pub fn slices(self) -> impl Iterator<Item = Slice> + use<'a, 'm> {
         let model = self.model;
-        let length = move |row: &Row| (model.microseconds(row) as u64).saturating_mul(1000);
+        let length = move |row: &TickRow| (model.microseconds(row) as u64).saturating_mul(1000);
         let row = move |index: &u32| &model.rows[*index as usize];
         let instants = self.rows.chunk_by(move |a, b| row(a).time == row(b).time);
         let mut free = 0u64;
@@ -188,7 +188,7 @@ impl<'a, 'm> OfThread<'a, 'm> {
 impl Model {
     /// What a process is called where a name is needed.
     #[must_use]
-    pub fn process_name(&self, thread: &Thread) -> String {
+    pub fn process_name(&self, thread: &ThreadInfo) -> String {
         let process = self.process(thread.process);
         match process.name.as_str() {
             "" => format!("pid {}", process.pid),
@@ -198,7 +198,7 @@ impl Model {
 
     /// What a thread is called where a name is needed: its own, or that of its process.
     #[must_use]
-    pub fn thread_name(&self, thread: &Thread) -> String {
+    pub fn thread_name(&self, thread: &ThreadInfo) -> String {
         match thread.name.as_str() {
             "" => self.process_name(thread),
             name => name.to_owned(),

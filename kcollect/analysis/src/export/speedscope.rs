@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::folded::state_frame;
 use super::selected::{OfThread, Selected};
-use crate::model::{Model, ObjectKind, STATES, StackId};
+use crate::model::{Model, ObjectKind, STATE_SLOTS, StackId};
 
 /// Writes it.
 ///
@@ -84,7 +84,7 @@ impl Serialize for Frames<'_> {
                 _ => seq.serialize_element(&json!({"name": function.name}))?,
             }
         }
-        for slot in 0..STATES {
+        for slot in 0..STATE_SLOTS {
             seq.serialize_element(&json!({"name": state_frame(slot)}))?;
         }
         seq.end()
@@ -114,7 +114,7 @@ impl Profile<'_> {
             let first = rows.next()?;
             let mut sum = model.microseconds(first) as u64;
             let same = |row: &&_| {
-                let row: &crate::model::Row = row;
+                let row: &crate::model::TickRow = row;
                 (row.stack, row.slot()) == (first.stack, first.slot())
             };
             while let Some(row) = rows.next_if(same) {

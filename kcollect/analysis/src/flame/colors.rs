@@ -4,11 +4,11 @@
 use inferno::flamegraph::color::{Color, PaletteMap};
 
 use crate::export::folded::{Folded, state_frame};
-use crate::model::{Model, ObjectKind, STATES};
+use crate::model::{Model, ObjectKind, STATE_SLOTS};
 
 /// Of states, at their positions in sums: on a CPU warm, in page faults brown, the rest cold, but
 /// for locks and the wait for a CPU, which are what people look for.
-const STATES_OWN: [Color; STATES] = [
+const STATES_OWN: [Color; STATE_SLOTS] = [
     rgb(255, 130, 40),
     rgb(90, 140, 230),
     rgb(120, 90, 190),

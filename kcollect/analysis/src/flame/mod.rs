@@ -20,13 +20,13 @@ use inferno::flamegraph::color::{BackgroundColor, Color};
 use inferno::flamegraph::{self, Options, TextTruncateDirection};
 use tree::Tree;
 
-use crate::export::file::Target;
-use crate::export::folded::{By, Folded};
+use crate::export::file::OutputTarget;
+use crate::export::folded::{Folded, GroupBy};
 use crate::export::selected::{Selected, state_name};
 use crate::export::{experiments, seconds, select};
 use crate::filter::Filter;
-use crate::metric::Base;
-use crate::model::{Model, STATES};
+use crate::metric::BaseMetric;
+use crate::model::{Model, STATE_SLOTS};
 
 /// Above this many microseconds numbers are milliseconds.
 const LONG: i64 = 10_000_000;
@@ -36,7 +36,7 @@ const LEAST: f64 = 0.05;
 
 /// A picture, as it is to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct FlameOptions {
     /// The experiments; none: the newest here.
     pub experiments: Vec<PathBuf>,
     /// Compare them with this one, which was before.
@@ -46,7 +46,7 @@ pub struct Request {
     /// Show all states.
     pub all: bool,
     /// What is below stacks.
-    pub by: By,
+    pub by: GroupBy,
     /// What the filter is, as it was typed.
     pub only: String,
     /// Where it goes, as it was typed.
@@ -58,29 +58,29 @@ pub struct Request {
 /// # Errors
 /// When there is no experiment, or nothing of one can be read, or nothing passes the filters, or it
 /// cannot be written.
-pub fn flame(request: &Request, output: &mut Output) -> Result<(), Failure> {
-    let paths = experiments(&request.experiments)?;
+pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure> {
+    let paths = experiments(&options.experiments)?;
     let model = Model::load(&paths)?;
-    let mut filter = request.filter.clone();
-    if filter.states.is_none() && !request.all {
-        filter.states = Some(std::array::from_fn(|slot| Base::TotalCpu.has(slot)));
+    let mut filter = options.filter.clone();
+    if filter.states.is_none() && !options.all {
+        filter.states = Some(std::array::from_fn(|slot| BaseMetric::TotalCpu.has(slot)));
     }
     let selected = select(&model, &filter, output)?;
-    let before = request.before.clone().map(|path| Model::load(&[path]));
+    let before = options.before.clone().map(|path| Model::load(&[path]));
     let before = before.transpose()?;
     let selected_before = before
         .as_ref()
         .map(|before| select(before, &filter, output))
         .transpose()?;
     let picture = Picture {
-        request,
+        options,
         filter: &filter,
         selected: &selected,
         before: selected_before.as_ref(),
     };
-    let target = Target::new(request.file.as_deref(), &paths[0], "svg");
+    let target = OutputTarget::new(options.file.as_deref(), &paths[0], "svg");
     target.write(false, |out| picture.draw(out))?;
-    if let Target::File(path) = &target {
+    if let OutputTarget::File(path) = &target {
         let what = picture.what();
         let total = seconds(selected.total());
         output.result(&format!("{}: {what}, {total}", path.display()));
@@ -89,7 +89,7 @@ pub fn flame(request: &Request, output: &mut Output) -> Result<(), Failure> {
 }
 
 struct Picture<'a> {
-    request: &'a Request,
+    options: &'a FlameOptions,
     filter: &'a Filter,
     selected: &'a Selected<'a>,
     before: Option<&'a Selected<'a>>,
@@ -99,22 +99,25 @@ impl Picture<'_> {
     /// What is shown, in words.
     fn what(&self) -> String {
         let states = self.selected.states;
-        let exactly = |base: Base| (0..STATES).all(|slot| states[slot] == base.has(slot));
-        if exactly(Base::TotalCpu) {
+        let exactly =
+            |base: BaseMetric| (0..STATE_SLOTS).all(|slot| states[slot] == base.has(slot));
+        if exactly(BaseMetric::TotalCpu) {
             return "time on CPU".to_owned();
         }
-        if self.filter.states.is_none() || exactly(Base::Total) {
+        if self.filter.states.is_none() || exactly(BaseMetric::Total) {
             return "time in all states".to_owned();
         }
-        let names = (0..STATES).filter(|slot| states[*slot]).map(state_name);
+        let names = (0..STATE_SLOTS)
+            .filter(|slot| states[*slot])
+            .map(state_name);
         format!("time in {}", names.collect::<Vec<_>>().join(", "))
     }
 
     /// Whether stacks end in their states: where there are several, and not just those on a CPU.
     fn with_states(&self) -> bool {
         let states = self.selected.states;
-        let shown = (0..STATES).filter(|slot| states[*slot]);
-        shown.clone().count() > 1 && !shown.into_iter().all(|slot| Base::TotalCpu.has(slot))
+        let shown = (0..STATE_SLOTS).filter(|slot| states[*slot]);
+        shown.clone().count() > 1 && !shown.into_iter().all(|slot| BaseMetric::TotalCpu.has(slot))
     }
 
     fn draw(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -127,10 +130,10 @@ impl Picture<'_> {
         options.subtitle = Some(self.subtitle());
         let mut tree = Tree::new();
         if let Some(before) = self.before {
-            let folded = Folded::new(before, self.request.by);
+            let folded = Folded::new(before, self.options.by);
             tree.add(0, before.model, &folded, self.with_states());
         }
-        let folded = Folded::new(self.selected, self.request.by);
+        let folded = Folded::new(self.selected, self.options.by);
         tree.add(1, self.selected.model, &folded, self.with_states());
         let mut palette = colors::palette(self.selected.model, &folded);
         let what = self.what();
@@ -189,8 +192,8 @@ impl Picture<'_> {
             let length = model.end_ns() as f64 / 1e9;
             parts.push(format!("{}, {length:.1} s recorded", founder.name));
         }
-        if !self.request.only.is_empty() {
-            parts.push(format!("only {}", self.request.only));
+        if !self.options.only.is_empty() {
+            parts.push(format!("only {}", self.options.only));
         }
         match self.before {
             Some(before) => {

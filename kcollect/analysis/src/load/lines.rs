@@ -21,11 +21,11 @@ use rustc_hash::FxHashMap;
 use crate::load;
 use crate::model::Stacks;
 use crate::model::{
-    ExperimentId, Frame, FrameId, Function, FunctionId, Line, Lines, Model, ObjectId, ObjectKind,
-    StackId,
+    ExperimentId, FrameId, FunctionId, FunctionInfo, Model, ObjectId, ObjectKind, SourceLine,
+    SourceLines, StackFrame, StackId,
 };
 use crate::symbol::{
-    self, Lack, ObjectRef, Origin, PathMap, Resolved, SearchPaths, Symboliser, demangle,
+    self, ObjectRef, Origin, PathMap, Resolved, SearchPaths, SymbolError, Symboliser, demangle,
 };
 
 /// What hexadecimal digits stand for.
@@ -42,7 +42,7 @@ fn bytes(hex: &str) -> Option<Box<[u8]>> {
 
 /// Where else than in experiments and under their own paths files are looked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lookup {
+pub struct LookupPaths {
     /// Replaced beginnings of paths.
     pub maps: Vec<PathMap>,
     /// Directories in which they are looked for by the last part of their path.
@@ -50,7 +50,7 @@ pub struct Lookup {
 }
 
 /// Where the files of a model are.
-pub struct Files<'a> {
+pub struct SymbolFiles<'a> {
     model: &'a Model,
     /// Of each founder.
     places: Vec<(ExperimentId, Symboliser)>,
@@ -59,10 +59,10 @@ pub struct Files<'a> {
     of_objects: Vec<usize>,
 }
 
-impl<'a> Files<'a> {
+impl<'a> SymbolFiles<'a> {
     /// The `archives` of all experiments, this machine, and what is in `lookup`.
     #[must_use]
-    pub fn new(model: &'a Model, lookup: &Lookup) -> Files<'a> {
+    pub fn new(model: &'a Model, lookup: &LookupPaths) -> SymbolFiles<'a> {
         let mut founders: Vec<_> = model.experiments.iter().map(|info| info.founder).collect();
         founders.dedup();
         let place = |founder: ExperimentId| {
@@ -83,7 +83,7 @@ impl<'a> Files<'a> {
             };
             places.iter().position(has).unwrap_or(0)
         };
-        Files {
+        SymbolFiles {
             of_objects: model
                 .objects
                 .iter()
@@ -149,7 +149,7 @@ pub(crate) fn believable(origin: &Origin, recorded: &str, at: Option<SystemTime>
     }
 }
 
-/// Lines of another build are worse than none.
+/// SourceLines of another build are worse than none.
 fn believed(resolved: Resolved, recorded: &str, at: Option<SystemTime>) -> Resolved {
     match resolved.origin {
         Some(Origin::Original { ref path, .. }) => {
@@ -159,7 +159,7 @@ fn believed(resolved: Resolved, recorded: &str, at: Option<SystemTime>) -> Resol
             }
             Resolved {
                 frames: vec![Vec::new(); resolved.frames.len()],
-                lack: Some(Lack::OtherBuild(path.clone())),
+                lack: Some(SymbolError::OtherBuild(path.clone())),
                 origin: None,
             }
         }
@@ -177,7 +177,7 @@ pub(crate) fn unchanged(path: &Path, recorded: Option<SystemTime>) -> bool {
 }
 
 /// Finds the lines of all frames, and makes inlined functions frames of their own.
-pub fn add(model: &mut Model, lookup: &Lookup) {
+pub fn add(model: &mut Model, lookup: &LookupPaths) {
     let mut wanted: Vec<(ObjectId, Vec<u64>)> = Vec::new();
     let mut places: Vec<Option<(usize, usize)>> = Vec::new();
     let mut by_object = vec![None; model.objects.len()];
@@ -192,7 +192,7 @@ pub fn add(model: &mut Model, lookup: &Lookup) {
             (index, wanted[index].1.len() - 1)
         }));
     }
-    let resolved = Files::new(model, lookup).resolve(&wanted);
+    let resolved = SymbolFiles::new(model, lookup).resolve(&wanted);
     let mut adding = Adding::new(model);
     let chains: Vec<Vec<FrameId>> = places
         .iter()
@@ -227,12 +227,12 @@ pub fn add(model: &mut Model, lookup: &Lookup) {
 
 /// What is known while frames are taken apart.
 struct Adding {
-    lines: Lines,
-    frames: Vec<Frame>,
+    lines: SourceLines,
+    frames: Vec<StackFrame>,
     /// New functions, numbered behind those that are there.
-    functions: Vec<Function>,
+    functions: Vec<FunctionInfo>,
     files: FxHashMap<Arc<str>, u32>,
-    numbers: FxHashMap<Line, u32>,
+    numbers: FxHashMap<SourceLine, u32>,
     frame_ids: FxHashMap<(u64, u32), FrameId>,
     /// By load object and symbol; none where several have it.
     named: FxHashMap<(ObjectId, Arc<str>), Option<FunctionId>>,
@@ -249,7 +249,7 @@ impl Adding {
                 .or_insert(Some(id));
         }
         Adding {
-            lines: Lines::default(),
+            lines: SourceLines::default(),
             frames: Vec::new(),
             functions: Vec::new(),
             files: FxHashMap::default(),
@@ -262,9 +262,9 @@ impl Adding {
     /// The frames that one stands for, leaf first.
     fn chain(
         &mut self,
-        functions: &[Function],
-        frame: &Frame,
-        found: &[symbol::Frame],
+        functions: &[FunctionInfo],
+        frame: &StackFrame,
+        found: &[symbol::SourceFrame],
     ) -> Vec<FrameId> {
         let own = &functions[frame.function.index()];
         let Some((compiled, inlined)) = found.split_last() else {
@@ -281,16 +281,21 @@ impl Adding {
         chain
     }
 
-    fn frame(&mut self, function: FunctionId, offset: u64, at: Option<&symbol::Frame>) -> FrameId {
+    fn frame(
+        &mut self,
+        function: FunctionId,
+        offset: u64,
+        at: Option<&symbol::SourceFrame>,
+    ) -> FrameId {
         let line = at.and_then(|at| Some((at.file.as_ref()?, at.line.filter(|line| *line > 0)?)));
         let at = line.map(|(file, line)| (self.file(file), line));
-        let line = Line { function, at };
+        let line = SourceLine { function, at };
         let number = *self.numbers.entry(line).or_insert_with(|| {
             self.lines.lines.push(line);
             self.lines.lines.len() as u32 - 1
         });
         *self.frame_ids.entry((offset, number)).or_insert_with(|| {
-            self.frames.push(Frame { function, offset });
+            self.frames.push(StackFrame { function, offset });
             self.lines.of_frames.push(number);
             FrameId(self.frames.len() as u32 - 1)
         })
@@ -307,7 +312,7 @@ impl Adding {
     fn function(
         &mut self,
         known: usize,
-        outer: &Function,
+        outer: &FunctionInfo,
         symbol: Option<&Arc<str>>,
     ) -> FunctionId {
         let symbol = symbol.cloned().unwrap_or_else(|| "<Unknown>".into());
@@ -319,7 +324,7 @@ impl Adding {
         let id = FunctionId((known + self.functions.len()) as u32);
         self.named.insert((outer.object, symbol.clone()), Some(id));
         let name = demangle(&symbol);
-        self.functions.push(Function {
+        self.functions.push(FunctionInfo {
             mangled: (name != *symbol).then(|| symbol.to_string()),
             name: name.into_owned(),
             object: outer.object,
@@ -367,7 +372,7 @@ mod tests {
     /// An inlined function is the one of its name; where several have it, one more.
     #[test]
     fn inlined_functions_are_frames_with_lines_of_their_own() {
-        let function = |name: &str, offset| Function {
+        let function = |name: &str, offset| FunctionInfo {
             name: name.into(),
             mangled: None,
             object: ObjectId(0),
@@ -382,14 +387,14 @@ mod tests {
                 .collect(),
             ..Model::default()
         };
-        let at = |name: &str, line| symbol::Frame {
+        let at = |name: &str, line| symbol::SourceFrame {
             function: Some(name.into()),
             file: Some("/x.c".into()),
             line: Some(line),
             column: None,
         };
         let mut adding = Adding::new(&model);
-        let frame = Frame {
+        let frame = StackFrame {
             function: FunctionId(0),
             offset: 64,
         };

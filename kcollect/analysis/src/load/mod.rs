@@ -23,8 +23,8 @@ use host::exit::Failure;
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    Count, Counter, CpuId, ExperimentId, ExperimentInfo, MOST_COUNTERS, Model, Process, ProcessId,
-    Row, StackId, Thread, ThreadId,
+    CounterInfo, CounterOverflow, CpuId, ExperimentId, ExperimentInfo, MAX_COUNTERS, Model,
+    ProcessId, ProcessInfo, StackId, ThreadId, ThreadInfo, TickRow,
 };
 use open::Opened;
 use resolve::{Addresses, Resolver};
@@ -95,7 +95,7 @@ impl Loader {
             let process = (!is_machine(&source)).then(|| {
                 let id = ProcessId(model.processes.len() as u32);
                 let line = &header.command_line;
-                model.processes.push(Process {
+                model.processes.push(ProcessInfo {
                     pid: header.pid,
                     name: program(line),
                     experiment: index as u32,
@@ -170,7 +170,7 @@ impl Loader {
             let thread = self.thread(id, founder, &names, (first.thread, first.pid), time);
             let cpu = self.cpu(first.cpu);
             for record in std::iter::once(first).chain(ticks) {
-                self.model.rows.push(Row {
+                self.model.rows.push(TickRow {
                     time,
                     stack,
                     thread,
@@ -252,8 +252,8 @@ impl Loader {
             let who = (record.thread, record.pid);
             let thread = self.thread(id, founder, context.names, who, time);
             let cpu = self.cpu(record.cpu);
-            self.model.counts.push(Count {
-                row: Row {
+            self.model.counts.push(CounterOverflow {
+                row: TickRow {
                     time,
                     stack,
                     thread,
@@ -284,9 +284,9 @@ impl Loader {
         let known = counters
             .iter()
             .position(|counter| counter.name == declared.name);
-        if known.is_none() && counters.len() >= MOST_COUNTERS {
+        if known.is_none() && counters.len() >= MAX_COUNTERS {
             let told = format!(
-                "{}: more than {MOST_COUNTERS} counters; it is left out",
+                "{}: more than {MAX_COUNTERS} counters; it is left out",
                 declared.name
             );
             if !self.model.warnings.contains(&told) {
@@ -295,7 +295,7 @@ impl Loader {
             return None;
         }
         let slot = known.unwrap_or_else(|| {
-            counters.push(Counter {
+            counters.push(CounterInfo {
                 name: declared.name,
                 title: declared.title,
                 unit: declared.unit,
@@ -364,7 +364,7 @@ impl Loader {
         let thread = *self.threads.entry(key).or_insert(next);
         if thread == next {
             let name = names.get(&number).map(|(name, _)| name.clone());
-            self.model.threads.push(Thread {
+            self.model.threads.push(ThreadInfo {
                 tid: number,
                 name: name.unwrap_or_default(),
                 process,
@@ -398,11 +398,11 @@ impl Loader {
         let id = ProcessId(self.model.processes.len() as u32);
         of_number.push(id);
         let main = names.get(&u64::from(pid));
-        self.model.processes.push(Process {
+        self.model.processes.push(ProcessInfo {
             pid,
             name: main.map_or_else(String::new, |(name, group)| of_group(group, name)),
             experiment: founder.0,
-            ..Process::default()
+            ..ProcessInfo::default()
         });
         id
     }

@@ -14,8 +14,8 @@ use rustc_hash::FxHashMap;
 use super::call_paths::{Callers, CallersId, Lasting};
 use crate::model::interner::Numbers;
 use crate::model::{
-    Frame, FrameId, Function, FunctionId, LoadObject, Model, ObjectId, ObjectKind, StackId, TOTAL,
-    TRUNCATED, UNKNOWN, UNWIND_FAILED,
+    FrameId, FunctionId, FunctionInfo, LoadObject, Model, ObjectId, ObjectKind, StackFrame,
+    StackId, TOTAL, TRUNCATED, UNKNOWN, UNWIND_FAILED,
 };
 use crate::symbol::demangle;
 
@@ -308,7 +308,7 @@ impl Resolver {
             });
         if number as usize == next {
             let name = demangle(symbol);
-            model.functions.push(Function {
+            model.functions.push(FunctionInfo {
                 mangled: (name != symbol).then(|| symbol.to_owned()),
                 name: name.into_owned(),
                 object,
@@ -321,7 +321,7 @@ impl Resolver {
 
     fn intern(&mut self, model: &mut Model, function: FunctionId, offset: u64) -> FrameId {
         let next = model.frames.len();
-        let frame = Frame { function, offset };
+        let frame = StackFrame { function, offset };
         let number = self.frames.number(&frame, next, |at| model.frames[at]);
         if number as usize == next {
             model.frames.push(frame);

@@ -15,21 +15,21 @@ use experiment_format::log::CounterUnit;
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 
-pub use source_lines::{Line, Lines};
+pub use source_lines::{SourceLine, SourceLines};
 pub use stacks::{Callees, Stacks};
 
 /// How many states sums tell apart: the twelve that have names, and all others together.
-pub const STATES: usize = Microstate::ALL.len() + 1;
+pub const STATE_SLOTS: usize = Microstate::ALL.len() + 1;
 
 /// Microseconds by state: at the position of its number, or the last for all that have no name. Of
-/// counters what they counted, by [`Count::counter`].
-pub type Sums = [i64; STATES];
+/// counters what they counted, by [`CounterOverflow::counter`].
+pub type Sums = [i64; STATE_SLOTS];
 
 /// Sums of nothing.
-pub const NOTHING: Sums = [0; STATES];
+pub const ZERO_SUMS: Sums = [0; STATE_SLOTS];
 
 /// As many counters as sums have room for: those beyond are left out, with a warning.
-pub const MOST_COUNTERS: usize = STATES;
+pub const MAX_COUNTERS: usize = STATE_SLOTS;
 
 /// gprofng's names for what is no function.
 pub const UNKNOWN: &str = "<Unknown>";
@@ -84,7 +84,7 @@ impl StackId {
 
 /// Ticks of one thread, or of one CPU, in one state with one stack. 32 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Row {
+pub struct TickRow {
     /// When they were recorded, nanoseconds since the start of the founder.
     pub time: u64,
     /// With which stack.
@@ -103,17 +103,17 @@ pub struct Row {
     pub detail: u8,
 }
 
-impl Row {
+impl TickRow {
     /// The state's position in [`Sums`].
     #[must_use]
     pub fn slot(&self) -> usize {
-        usize::from(self.state).min(STATES - 1)
+        usize::from(self.state).min(STATE_SLOTS - 1)
     }
 }
 
 /// A counter, whichever experiments have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Counter {
+pub struct CounterInfo {
     /// The metric's keyword.
     pub name: String,
     /// The metric's title.
@@ -124,9 +124,9 @@ pub struct Counter {
 
 /// A counter has overflowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Count {
+pub struct CounterOverflow {
     /// When, where and whose; it has no ticks.
-    pub row: Row,
+    pub row: TickRow,
     /// Position in [`Model::counters`].
     pub counter: u8,
     /// How many events that stands for.
@@ -167,7 +167,7 @@ impl ExperimentInfo {
 /// A process: a subexperiment is one, and so is each process that a founder tells of and that has
 /// none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Process {
+pub struct ProcessInfo {
     /// Its number.
     pub pid: u32,
     /// Its name: of a subexperiment the program's, as gprofng has it, else what the kernel calls
@@ -186,7 +186,7 @@ pub struct Process {
 
 /// A thread of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Thread {
+pub struct ThreadInfo {
     /// Its number: of the kernel, or whatever the collector took for one.
     pub tid: u64,
     /// Its last name; empty where it has none.
@@ -232,7 +232,7 @@ impl LoadObject {
 
 /// A function.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Function {
+pub struct FunctionInfo {
     /// Its name, demangled.
     pub name: String,
     /// As the symbol table has it, if that is another.
@@ -245,7 +245,7 @@ pub struct Function {
     pub kernel: bool,
 }
 
-impl Function {
+impl FunctionInfo {
     /// Its name as the symbol table has it.
     #[must_use]
     pub fn symbol(&self) -> &str {
@@ -255,7 +255,7 @@ impl Function {
 
 /// A place in a load object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Frame {
+pub struct StackFrame {
     /// The function that it is in.
     pub function: FunctionId,
     /// Bytes from the beginning of the file; of a function without a file from its beginning. Of a
@@ -270,27 +270,27 @@ pub struct Model {
     /// position plus 1 is gprofng's number of the "process".
     pub experiments: Vec<ExperimentInfo>,
     /// The processes.
-    pub processes: Vec<Process>,
+    pub processes: Vec<ProcessInfo>,
     /// The threads.
-    pub threads: Vec<Thread>,
+    pub threads: Vec<ThreadInfo>,
     /// Numbers of the CPUs.
     pub cpus: Vec<u32>,
     /// The load objects that have a frame.
     pub objects: Vec<LoadObject>,
     /// The functions that have a frame.
-    pub functions: Vec<Function>,
+    pub functions: Vec<FunctionInfo>,
     /// The places that occur in stacks.
-    pub frames: Vec<Frame>,
+    pub frames: Vec<StackFrame>,
     /// The stacks.
     pub stacks: Stacks,
     /// The source lines of the frames, once [`crate::load::lines::add`] has found them.
-    pub lines: Lines,
+    pub lines: SourceLines,
     /// All ticks: experiment by experiment, each in the order of its file.
-    pub rows: Vec<Row>,
+    pub rows: Vec<TickRow>,
     /// The counters that were profiled, of all experiments.
-    pub counters: Vec<Counter>,
+    pub counters: Vec<CounterInfo>,
     /// Their overflows, likewise.
-    pub counts: Vec<Count>,
+    pub counts: Vec<CounterOverflow>,
     /// What could not be read, or is missing, one sentence each.
     pub warnings: Vec<String>,
 }
@@ -304,13 +304,13 @@ impl Model {
 
     /// A process.
     #[must_use]
-    pub fn process(&self, id: ProcessId) -> &Process {
+    pub fn process(&self, id: ProcessId) -> &ProcessInfo {
         &self.processes[id.index()]
     }
 
     /// A thread.
     #[must_use]
-    pub fn thread(&self, id: ThreadId) -> &Thread {
+    pub fn thread(&self, id: ThreadId) -> &ThreadInfo {
         &self.threads[id.index()]
     }
 
@@ -322,7 +322,7 @@ impl Model {
 
     /// A function.
     #[must_use]
-    pub fn function(&self, id: FunctionId) -> &Function {
+    pub fn function(&self, id: FunctionId) -> &FunctionInfo {
         &self.functions[id.index()]
     }
 
@@ -334,23 +334,23 @@ impl Model {
 
     /// A frame.
     #[must_use]
-    pub fn frame(&self, id: FrameId) -> &Frame {
+    pub fn frame(&self, id: FrameId) -> &StackFrame {
         &self.frames[id.index()]
     }
 
     /// The frames of a stack, leaf first.
-    pub fn stack(&self, id: StackId) -> impl Iterator<Item = &Frame> {
+    pub fn stack(&self, id: StackId) -> impl Iterator<Item = &StackFrame> {
         self.stacks.frames(id).map(|frame| self.frame(frame))
     }
 
     /// The functions of a stack, leaf first.
-    pub fn stack_functions(&self, id: StackId) -> impl Iterator<Item = &Function> {
+    pub fn stack_functions(&self, id: StackId) -> impl Iterator<Item = &FunctionInfo> {
         self.stack(id).map(|frame| self.function(frame.function))
     }
 
     /// How long a row is, in microseconds.
     #[must_use]
-    pub fn microseconds(&self, row: &Row) -> i64 {
+    pub fn microseconds(&self, row: &TickRow) -> i64 {
         i64::from(row.ticks) * i64::from(self.experiment(row.experiment).tick_us)
     }
 

@@ -25,13 +25,13 @@
 //! * **[`Model`]**: vectors of experiments, processes, threads, CPUs, load objects, functions,
 //!   frames and rows, and a trie of stacks. Ids (`ThreadId`, `StackId`, …) are positions in them;
 //!   `model.thread(id)` and so on look them up.
-//! * **[`Row`](model::Row)**: 32 bytes: time, stack, thread, experiment, CPU, ticks, state, detail.
+//! * **[`TickRow`](model::TickRow)**: 32 bytes: time, stack, thread, experiment, CPU, ticks, state, detail.
 //!   `model.microseconds(row)` is its length, `row.slot()` its place in [`Sums`](model::Sums), an
 //!   array of microseconds by state.
-//! * **[`Stacks`](stacks::Stacks)**: `model.stack(id)` gives the [`Frame`](model::Frame)s, leaf
+//! * **[`Stacks`](stacks::Stacks)**: `model.stack(id)` gives the [`StackFrame`](model::StackFrame)s, leaf
 //!   first; `stacks.caller(id)`, `stacks.leaf(id)`; `stacks.iter()` gives all, callers before
 //!   callees; `stacks.callees()` the way down, for trees.
-//! * **[`Frame`](model::Frame)**: a function and the offset in its load object's file: all that
+//! * **[`StackFrame`](model::StackFrame)**: a function and the offset in its load object's file: all that
 //!   source lines and inlined functions need; [`lines::add`] finds these, for views that want them.
 //!   A mark of an unfinished stack is a frame too, with a function of the special object.
 //! * **[`Filter`](filter::Filter)** is what is asked for, [`Selection`](filter::Selection) the same
@@ -40,13 +40,13 @@
 //!   [`functions`](aggregate::functions) exclusive and inclusive by function and by load object;
 //!   and [`Relatives`](aggregate::Relatives), callers and callees of one function with what is
 //!   attributed to them.
-//! * **[`Base`](metric::Base)**`::of(&Sums)` is the value of one of gprofng's metrics;
+//! * **[`BaseMetric`](metric::BaseMetric)**`::of(&Sums)` is the value of one of gprofng's metrics;
 //!   [`Metrics`](metric::Metrics) a list of them as it is typed, [`offered`](metric::offered) those
 //!   that the experiments have data of.
 //! * **[`ExactTimes`](exact::ExactTimes)**: nanoseconds of each thread by state, read when a view
 //!   wants them.
 //! * `experiment.summary()` is `kcollect.json`: losses, costs, and what else the triage page needs.
-//! * **[`Table`](table::Table)** is what a view says, or a [`Page`](table::Page) of them; it prints
+//! * **[`Table`](table::Table)** is what a view says, or a [`TablePage`](table::TablePage) of them; it prints
 //!   itself as text, CSV or JSON.
 //!
 //! A new view is a variant of [`views::View`] with a function that makes a [`table::Table`].
@@ -64,11 +64,11 @@ use crate::load::{lines, open};
 use crate::model::Model;
 use host::exit::Failure;
 use host::output::Output;
-use views::{View, Wish};
+use views::{TableOptions, View};
 
 /// How a report is printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum ReportFormat {
     /// For people.
     #[default]
     Text,
@@ -80,7 +80,7 @@ pub enum Format {
 
 /// A report, as it is to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct ReportOptions {
     /// The experiments; none: the newest here.
     pub experiments: Vec<PathBuf>,
     /// What is shown of them.
@@ -88,9 +88,9 @@ pub struct Request {
     /// Whether inlined functions count as called, in views that don't ask for source lines anyway.
     pub inline: bool,
     /// How.
-    pub wish: Wish,
+    pub table: TableOptions,
     /// As what.
-    pub format: Format,
+    pub format: ReportFormat,
     /// Whether two experiments are compared; else all are reported together.
     pub compare: bool,
 }
@@ -101,46 +101,46 @@ pub struct Request {
 /// # Errors
 /// When there is no experiment, or nothing of one can be read, or a metric is asked for that it has
 /// no data of.
-pub fn report(request: &Request, output: &mut Output) -> Result<(), Failure> {
+pub fn report(options: &ReportOptions, output: &mut Output) -> Result<(), Failure> {
     let newest = |paths: &[PathBuf]| match paths {
         [] => open::newest(Path::new(".")).map(|path| vec![path]),
         paths => Ok(paths.to_vec()),
     };
     let load = |paths: &[PathBuf]| -> Result<Model, Failure> {
         let mut model = Model::load(paths)?;
-        if request.inline || request.view.wants_lines() {
-            lines::add(&mut model, &request.wish.lookup);
+        if options.inline || options.view.wants_lines() {
+            lines::add(&mut model, &options.table.lookup);
         }
         Ok(model)
     };
     let one = |path: &PathBuf| load(std::slice::from_ref(path));
-    let (answer, warnings) = match (request.compare, &request.experiments[..]) {
+    let (answer, warnings) = match (options.compare, &options.experiments[..]) {
         (true, [a, b]) => {
             let (a, b) = (one(a)?, one(b)?);
-            let answer = views::compare::compare([&a, &b], request.view, &request.wish)?;
+            let answer = views::compare::compare([&a, &b], options.view, &options.table)?;
             (answer, [a.warnings, b.warnings].concat())
         }
         (_, paths) => {
             let model = load(&newest(paths)?)?;
-            let answer = views::answer(&model, request.view, &request.wish)?;
+            let answer = views::make(&model, options.view, &options.table)?;
             (answer, model.warnings)
         }
     };
-    let text = match request.format {
-        Format::Text => answer.text(output.width()),
-        Format::Csv => answer.csv(),
-        Format::Json => {
+    let text = match options.format {
+        ReportFormat::Text => answer.text(output.width()),
+        ReportFormat::Csv => answer.csv(),
+        ReportFormat::Json => {
             let mut value = answer.json();
             value["warnings"] = warnings.clone().into();
             format!("{value:#}\n")
         }
     };
-    let terminal = output.width().is_some() && request.format == Format::Text;
+    let terminal = output.width().is_some() && options.format == ReportFormat::Text;
     if !terminal || !pager::show(&text) {
         output.result(text.trim_end());
     }
     // The view of it says so itself.
-    if request.view != View::Header {
+    if options.view != View::Header {
         warnings.iter().for_each(|warning| output.say(warning));
     }
     Ok(())

@@ -230,7 +230,7 @@ pub fn left_out(rows: usize) -> Option<String> {
 
 /// Several tables that are read together.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Page {
+pub struct TablePage {
     /// The view.
     pub view: &'static str,
     /// Of each run what it was: keys and values.
@@ -239,7 +239,7 @@ pub struct Page {
     pub tables: Vec<Table>,
 }
 
-impl Page {
+impl TablePage {
     /// For people, as [`Table::text`].
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
@@ -287,38 +287,38 @@ impl Page {
 
 /// What is said: a table, or several.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Answer {
+pub enum Report {
     /// One.
     Table(Table),
     /// Several.
-    Page(Page),
+    Page(TablePage),
 }
 
-impl Answer {
+impl Report {
     /// For people, as [`Table::text`].
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
         match self {
-            Answer::Table(table) => table.text(width),
-            Answer::Page(page) => page.text(width),
+            Report::Table(table) => table.text(width),
+            Report::Page(page) => page.text(width),
         }
     }
 
-    /// As [`Table::csv`] or [`Page::csv`].
+    /// As [`Table::csv`] or [`TablePage::csv`].
     #[must_use]
     pub fn csv(&self) -> String {
         match self {
-            Answer::Table(table) => table.csv(),
-            Answer::Page(page) => page.csv(),
+            Report::Table(table) => table.csv(),
+            Report::Page(page) => page.csv(),
         }
     }
 
-    /// As [`Table::json`] or [`Page::json`].
+    /// As [`Table::json`] or [`TablePage::json`].
     #[must_use]
     pub fn json(&self) -> Value {
         match self {
-            Answer::Table(table) => table.json(),
-            Answer::Page(page) => page.json(),
+            Report::Table(table) => table.json(),
+            Report::Page(page) => page.json(),
         }
     }
 }

@@ -13,7 +13,7 @@ use yaxpeax_arm::armv8::a64::{InstDecoder, Operand};
 
 use super::elf::Elf;
 use super::locate::{self, Origin};
-use super::{Lack, ObjectRef, Symboliser};
+use super::{ObjectRef, SymbolError, Symboliser};
 
 /// Most bytes of code that are disassembled at a time. The largest functions of the kernel and of
 /// interpreters have some ten thousand.
@@ -60,9 +60,9 @@ impl Symboliser {
         object: &ObjectRef,
         range: Range<u64>,
         names: &NameAt<'_>,
-    ) -> Result<Disassembly, Lack> {
+    ) -> Result<Disassembly, SymbolError> {
         let size = range.end.saturating_sub(range.start).min(MOST_CODE);
-        let mut lack = Lack::NoCode;
+        let mut lack = SymbolError::NoCode;
         for image in locate::images(object, self.search())? {
             let elf = &image.elf;
             let (code, address) = match (elf.code(range.start, size), elf.address(range.start)) {
@@ -83,7 +83,7 @@ impl Symboliser {
             let instructions = match elf.machine {
                 EM_X86_64 | EM_386 => piece.x86(),
                 EM_AARCH64 => piece.aarch64(),
-                _ => return Err(Lack::OtherProcessor),
+                _ => return Err(SymbolError::OtherProcessor),
             };
             return Ok(Disassembly {
                 instructions,
@@ -205,7 +205,7 @@ mod tests {
     /// The same in a 32-bit file.
     const BEGIN_32: u64 = 52;
 
-    fn disassemble(architecture: Architecture, code: &[u8]) -> Result<Disassembly, Lack> {
+    fn disassemble(architecture: Architecture, code: &[u8]) -> Result<Disassembly, SymbolError> {
         let mut object = Object::new(BinaryFormat::Elf, architecture, Endianness::Little);
         let text = object.section_id(StandardSection::Text);
         object.append_section_data(text, code, 1);
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn another_processor_is_refused() {
         let found = disassemble(Architecture::Riscv64, &[0; 16]);
-        assert_eq!(found, Err(Lack::OtherProcessor));
+        assert_eq!(found, Err(SymbolError::OtherProcessor));
     }
 
     proptest! {

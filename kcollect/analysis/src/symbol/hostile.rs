@@ -151,7 +151,7 @@ fn inlined_functions_a_million_deep() {
         (".debug_info", unit(&entries)),
         (".debug_line", line_program(&[])),
     ]);
-    assert_eq!(resolve_code(&file).lack, Some(Lack::TooMuchWork));
+    assert_eq!(resolve_code(&file).lack, Some(SymbolError::TooMuchWork));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn an_origin_that_is_its_own() {
         (".debug_line", line_program(&[])),
     ]);
     let resolved = resolve_code(&file);
-    assert_eq!(resolved.frames[0], [Frame::default()]);
+    assert_eq!(resolved.frames[0], [SourceFrame::default()]);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn one_line_program_of_many_units() {
         (".debug_info", one.repeat(20_000)),
         (".debug_line", lines),
     ]);
-    assert_eq!(resolve_code(&file).lack, Some(Lack::TooMuchWork));
+    assert_eq!(resolve_code(&file).lack, Some(SymbolError::TooMuchWork));
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_path_that_is_repeated() {
         ),
         (".debug_line", lines),
     ]);
-    assert_eq!(resolve_code(&file).lack, Some(Lack::TooMuchWork));
+    assert_eq!(resolve_code(&file).lack, Some(SymbolError::TooMuchWork));
 }
 
 #[test]
@@ -252,11 +252,17 @@ fn sizes_that_are_only_claimed() {
             &[(".debug_line", [bytes, vec![7; 100]].concat())],
             COMPRESSED,
         );
-        assert!(matches!(resolve_code(&file).lack, Some(Lack::Damaged(_))));
+        assert!(matches!(
+            resolve_code(&file).lack,
+            Some(SymbolError::Damaged(_))
+        ));
     }
     let old = [&b"ZLIB"[..], &[0xff; 8], &[7; 100]].concat();
     let file = elf(&[(".zdebug_line", old)]);
-    assert!(matches!(resolve_code(&file).lack, Some(Lack::Damaged(_))));
+    assert!(matches!(
+        resolve_code(&file).lack,
+        Some(SymbolError::Damaged(_))
+    ));
 }
 
 #[test]
@@ -327,6 +333,6 @@ proptest! {
         let offsets: Vec<u64> = (0..0x3000).step_by(5).collect();
         let resolved = resolve(&bytes, &offsets);
         prop_assert_eq!(resolved.frames.len(), offsets.len());
-        prop_assert_ne!(resolved.lack, Some(Lack::Failed));
+        prop_assert_ne!(resolved.lack, Some(SymbolError::Failed));
     }
 }

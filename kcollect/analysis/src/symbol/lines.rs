@@ -11,7 +11,7 @@ use gimli::{AbbreviationsCacheStrategy, DwarfSections, RunTimeEndian, SectionId}
 
 use super::elf::{Damaged, Elf, Room};
 use super::meter::{Meter, Metered};
-use super::{Frame, Lack};
+use super::{SourceFrame, SymbolError};
 
 /// Looking up all addresses of one object takes so long at most. It is looked at between two of
 /// them: units that all claim the same addresses are visited without reading anything again, and so
@@ -48,14 +48,14 @@ pub(super) fn resolve(
     alternative: Option<&Tables>,
     endian: RunTimeEndian,
     addresses: impl Iterator<Item = Option<u64>>,
-) -> (Vec<Vec<Frame>>, Option<Lack>) {
+) -> (Vec<Vec<SourceFrame>>, Option<SymbolError>) {
     let meter = Meter::new(bytes(tables) + alternative.map_or(0, bytes));
     let mut dwarf =
         tables.borrow_with_sup(alternative, |bytes| Metered::new(bytes, endian, &meter));
     dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
     let context = match Context::from_dwarf(dwarf) {
         Ok(context) => context,
-        Err(_) if meter.stopped() => return unknown(addresses, Lack::TooMuchWork),
+        Err(_) if meter.stopped() => return unknown(addresses, SymbolError::TooMuchWork),
         Err(_) => return unknown(addresses, DAMAGED),
     };
     let mut shared = Shared::default();
@@ -67,7 +67,7 @@ pub(super) fn resolve(
             return Vec::new();
         };
         if meter.is_empty() || begin.elapsed() > LONGEST {
-            lack = Some(Lack::TooMuchWork);
+            lack = Some(SymbolError::TooMuchWork);
             return Vec::new();
         }
         frames_at(&context, address, &mut shared).unwrap_or_else(|_| {
@@ -80,17 +80,17 @@ pub(super) fn resolve(
     });
     let frames = frames.collect();
     if meter.stopped() {
-        lack = Some(Lack::TooMuchWork);
+        lack = Some(SymbolError::TooMuchWork);
     }
     (frames, lack)
 }
 
-const DAMAGED: Lack = Lack::Damaged("has damaged debug information");
+const DAMAGED: SymbolError = SymbolError::Damaged("has damaged debug information");
 
 fn unknown(
     addresses: impl Iterator<Item = Option<u64>>,
-    lack: Lack,
-) -> (Vec<Vec<Frame>>, Option<Lack>) {
+    lack: SymbolError,
+) -> (Vec<Vec<SourceFrame>>, Option<SymbolError>) {
     (addresses.map(|_| Vec::new()).collect(), Some(lack))
 }
 
@@ -107,7 +107,7 @@ fn frames_at(
     context: &Context<Metered<'_>>,
     address: u64,
     shared: &mut Shared,
-) -> Result<Vec<Frame>, gimli::Error> {
+) -> Result<Vec<SourceFrame>, gimli::Error> {
     // Debug information split into .dwo files is not looked for: what the program itself has is its
     // lines.
     let mut found = context.find_frames(address).skip_all_loads()?;
@@ -124,9 +124,13 @@ fn frames_at(
 struct Shared(HashSet<Arc<str>>);
 
 impl Shared {
-    fn frame(&mut self, function: Option<&str>, at: Option<addr2line::Location<'_>>) -> Frame {
+    fn frame(
+        &mut self,
+        function: Option<&str>,
+        at: Option<addr2line::Location<'_>>,
+    ) -> SourceFrame {
         let location = at.as_ref();
-        Frame {
+        SourceFrame {
             function: function.map(|name| self.text(name)),
             file: location.and_then(|at| at.file).map(|file| self.text(file)),
             line: location.and_then(|at| at.line),

@@ -22,7 +22,7 @@ use user_collector::archive::{build_id, find_by_build_id, find_debug_file};
 
 use super::elf::{Damaged, Elf, Room};
 use super::paths::{SearchPaths, open_regular};
-use super::{Lack, ObjectRef};
+use super::{ObjectRef, SymbolError};
 
 /// Both have it in the vmlinux and in kallsyms, wherever the kernel was put at boot.
 const KERNEL_MARK: &[u8] = b"_stext";
@@ -58,16 +58,16 @@ pub(super) struct Debug {
     /// What is added to an address of the image to get one of this file.
     pub(super) slide: u64,
     /// The file that dwz made, or that it is missing.
-    pub(super) alternative: Option<Result<Elf, Lack>>,
+    pub(super) alternative: Option<Result<Elf, SymbolError>>,
 }
 
 /// The files that have the object's code, the experiment's first.
 ///
 /// # Errors
 /// Why there is none.
-pub(super) fn images(object: &ObjectRef, search: &SearchPaths) -> Result<Vec<Image>, Lack> {
+pub(super) fn images(object: &ObjectRef, search: &SearchPaths) -> Result<Vec<Image>, SymbolError> {
     let mut images = Vec::new();
-    let mut why = Lack::NotFound;
+    let mut why = SymbolError::NotFound;
     let archived = search
         .archived(&object.name)
         .as_deref()
@@ -82,7 +82,7 @@ pub(super) fn images(object: &ObjectRef, search: &SearchPaths) -> Result<Vec<Ima
                 elf,
                 origin: Origin::Archive,
             }),
-            Err(Damaged(what)) => why = Lack::Damaged(what),
+            Err(Damaged(what)) => why = SymbolError::Damaged(what),
         }
     }
     // Made by the recorder, from memory: no file has it.
@@ -96,7 +96,7 @@ pub(super) fn images(object: &ObjectRef, search: &SearchPaths) -> Result<Vec<Ima
         };
         let same_build = !id.is_empty() && *build_id(&file) == *id;
         if !same_build && (ambiguous || !id.is_empty()) {
-            why = Lack::OtherBuild(path);
+            why = SymbolError::OtherBuild(path);
             continue;
         }
         match Elf::read(file) {
@@ -105,13 +105,13 @@ pub(super) fn images(object: &ObjectRef, search: &SearchPaths) -> Result<Vec<Ima
                 images.push(Image { elf, origin });
                 break;
             }
-            Err(Damaged(what)) => why = Lack::Damaged(what),
+            Err(Damaged(what)) => why = SymbolError::Damaged(what),
         }
     }
     found_or(images, why)
 }
 
-fn found_or(images: Vec<Image>, why: Lack) -> Result<Vec<Image>, Lack> {
+fn found_or(images: Vec<Image>, why: SymbolError) -> Result<Vec<Image>, SymbolError> {
     if images.is_empty() {
         Err(why)
     } else {
@@ -143,7 +143,7 @@ pub(super) fn debug(
     object: &ObjectRef,
     search: &SearchPaths,
     images: Vec<Image>,
-) -> Result<Debug, Lack> {
+) -> Result<Debug, SymbolError> {
     let (path, _) = path_of(&object.name);
     let roots: Vec<File> = search
         .roots
@@ -172,7 +172,7 @@ pub(super) fn debug(
         }
         None => {
             let own = images.into_iter().find(|image| image.elf.has_lines());
-            let own = own.ok_or(Lack::NoLines)?;
+            let own = own.ok_or(SymbolError::NoLines)?;
             (own.elf, own.origin, 0)
         }
     };
@@ -188,7 +188,7 @@ pub(super) fn debug(
 }
 
 /// How far the kernel's code is from where it was linked.
-fn slide(image: &Elf, debug: &Elf) -> Result<u64, Lack> {
+fn slide(image: &Elf, debug: &Elf) -> Result<u64, SymbolError> {
     if !image.is_synthetic() {
         return Ok(0);
     }
@@ -197,7 +197,7 @@ fn slide(image: &Elf, debug: &Elf) -> Result<u64, Lack> {
     match (mark(image), mark(debug)) {
         (Some(image), Some(debug)) => Ok(debug.wrapping_sub(image)),
         // A module: its debug file is relocatable and has no addresses yet.
-        _ => Err(Lack::Relocatable),
+        _ => Err(SymbolError::Relocatable),
     }
 }
 
@@ -208,7 +208,7 @@ fn alternative(
     roots: &[BorrowedFd<'_>],
     path: &[u8],
     id: &[u8],
-) -> Result<Elf, Lack> {
+) -> Result<Elf, SymbolError> {
     let path = Path::new(OsStr::from_bytes(path));
     let mut candidates = search.candidates(path);
     if path.is_relative() {
@@ -223,7 +223,7 @@ fn alternative(
     by_path()
         .or_else(|| find_by_build_id(roots, id))
         .and_then(|file| Elf::read(file).ok())
-        .ok_or_else(|| Lack::NoAlternative(path.to_owned()))
+        .ok_or_else(|| SymbolError::NoAlternative(path.to_owned()))
 }
 
 /// Where an open file is.

@@ -58,7 +58,7 @@ pub struct ObjectRef {
 /// A function that a position is in: the one that was compiled there, or one that was inlined
 /// there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Frame {
+pub struct SourceFrame {
     /// Its name as the linker knows it, for [`demangle()`], or as in the source where only that is
     /// known.
     pub function: Option<Arc<str>>,
@@ -77,18 +77,18 @@ pub struct Resolved {
     /// For each position, in the order in which they were asked: the innermost inlined function
     /// with the line of the position first; each further one has the line from which the one before
     /// it was called; the last is the function that was compiled. Empty where nothing is known.
-    pub frames: Vec<Vec<Frame>>,
+    pub frames: Vec<Vec<SourceFrame>>,
     /// Where the debug information is.
     pub origin: Option<Origin>,
     /// What is missing, even if something was found.
-    pub lack: Option<Lack>,
+    pub lack: Option<SymbolError>,
 }
 
 /// Why less is known of a load object than there could be: the end of a sentence that begins with
 /// its name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Lack {
+pub enum SymbolError {
     /// It is neither in the experiment nor on this machine.
     #[error("is neither in the experiment nor on this machine")]
     NotFound,
@@ -130,9 +130,9 @@ pub enum Lack {
     Failed,
 }
 
-impl From<Damaged> for Lack {
-    fn from(damaged: Damaged) -> Lack {
-        Lack::Damaged(damaged.0)
+impl From<Damaged> for SymbolError {
+    fn from(damaged: Damaged) -> SymbolError {
+        SymbolError::Damaged(damaged.0)
     }
 }
 
@@ -181,7 +181,7 @@ impl Symboliser {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let mut all: Vec<_> = objects
             .iter()
-            .map(|(_, offsets)| Resolved::nothing(offsets, Lack::Failed))
+            .map(|(_, offsets)| Resolved::nothing(offsets, SymbolError::Failed))
             .collect();
         thread::scope(|scope| {
             // Own threads even for one object: their stacks have a known size.
@@ -207,11 +207,11 @@ impl Symboliser {
         // The libraries don't panic on any file that their authors or we tried; one that does costs
         // its lines, not the report.
         catch_unwind(AssertUnwindSafe(|| self.try_resolve(object, offsets)))
-            .unwrap_or(Err(Lack::Failed))
+            .unwrap_or(Err(SymbolError::Failed))
             .unwrap_or_else(|lack| Resolved::nothing(offsets, lack))
     }
 
-    fn try_resolve(&self, object: &ObjectRef, offsets: &[u64]) -> Result<Resolved, Lack> {
+    fn try_resolve(&self, object: &ObjectRef, offsets: &[u64]) -> Result<Resolved, SymbolError> {
         let images = locate::images(object, &self.search)?;
         let mut order: Vec<usize> = (0..offsets.len()).collect();
         order.sort_unstable_by_key(|index| offsets[*index]);
@@ -244,7 +244,7 @@ impl Symboliser {
 }
 
 impl Resolved {
-    fn nothing(offsets: &[u64], lack: Lack) -> Resolved {
+    fn nothing(offsets: &[u64], lack: SymbolError) -> Resolved {
         Resolved {
             frames: vec![Vec::new(); offsets.len()],
             origin: None,

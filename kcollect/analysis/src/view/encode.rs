@@ -24,14 +24,14 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use serde::Serialize;
 
-use super::payload::{Payload, Tick};
+use super::payload::{PageTick, Payload};
 
 /// JavaScript's integers end here.
 const EXACT: u64 = 1 << 53;
 
 /// Why a payload can't be shown: it contradicts itself.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Error {
+pub enum PayloadError {
     /// A thread's process isn't there.
     #[error("thread {thread} is of process {process}, of which nothing is known")]
     Process {
@@ -81,7 +81,7 @@ pub enum Error {
 ///
 /// # Errors
 /// When an index leads nowhere, or a time or the interval is out of bounds.
-pub fn encode(payload: &Payload) -> Result<Vec<u8>, Error> {
+pub fn encode(payload: &Payload) -> Result<Vec<u8>, PayloadError> {
     check(payload)?;
     let (order, stacks) = preorder(payload);
     let rows = laid_out(payload, &order);
@@ -105,8 +105,8 @@ pub fn encode(payload: &Payload) -> Result<Vec<u8>, Error> {
     Ok(compress(&header(payload, &columns), &columns.bytes))
 }
 
-fn check(payload: &Payload) -> Result<(), Error> {
-    let clock = |what, value| Err(Error::Clock { what, value });
+fn check(payload: &Payload) -> Result<(), PayloadError> {
+    let clock = |what, value| Err(PayloadError::Clock { what, value });
     if payload.interval_us == 0 {
         return clock("interval", 0);
     }
@@ -116,17 +116,17 @@ fn check(payload: &Payload) -> Result<(), Error> {
     for (thread, it) in payload.threads.iter().enumerate() {
         if it.process as usize >= payload.processes.len() {
             let process = it.process;
-            return Err(Error::Process { thread, process });
+            return Err(PayloadError::Process { thread, process });
         }
     }
     let stacks = &payload.stacks;
     for node in 1..stacks.nodes() {
         let (parent, function) = (stacks.parents()[node], stacks.functions()[node]);
         if parent as usize >= node {
-            return Err(Error::Parent { node, parent });
+            return Err(PayloadError::Parent { node, parent });
         }
         if function as usize >= payload.functions.len() {
-            return Err(Error::Function { node, function });
+            return Err(PayloadError::Function { node, function });
         }
     }
     for (row, tick) in payload.ticks.iter().enumerate() {
@@ -143,7 +143,7 @@ fn check(payload: &Payload) -> Result<(), Error> {
         .into_iter()
         .find(|(_, value, limit)| value >= limit);
         if let Some((what, value, _)) = impossible {
-            return Err(Error::Tick { row, what, value });
+            return Err(PayloadError::Tick { row, what, value });
         }
     }
     Ok(())
@@ -182,7 +182,7 @@ fn preorder(payload: &Payload) -> (Vec<u32>, Vec<(u64, u64)>) {
 
 /// The rows by thread and time; `time_ns` is where the row ends, when rows of the same time are put
 /// one before the other.
-fn laid_out(payload: &Payload, order: &[u32]) -> Vec<Tick> {
+fn laid_out(payload: &Payload, order: &[u32]) -> Vec<PageTick> {
     let interval = u64::from(payload.interval_us) * 1000;
     let mut rows = payload.ticks.clone();
     rows.retain(|row| row.ticks > 0);
@@ -210,11 +210,11 @@ fn before_waking(state: Microstate) -> u32 {
     }
 }
 
-fn rest(row: &Tick) -> (u32, u32, u16, u32) {
+fn rest(row: &PageTick) -> (u32, u32, u16, u32) {
     (row.state.number(), row.stack, row.cpu, row.ticks)
 }
 
-fn distances(rows: &[Tick]) -> impl Iterator<Item = u64> {
+fn distances(rows: &[PageTick]) -> impl Iterator<Item = u64> {
     let mut before = (u32::MAX, 0);
     rows.iter().map(move |row| {
         let from = if before.0 == row.thread { before.1 } else { 0 };

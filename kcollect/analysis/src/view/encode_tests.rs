@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::view::payload::{Function, Process, Thread};
+use crate::view::payload::{PageFunction, PageProcess, PageThread};
 
 /// Header and columns, as the page reads them.
 fn decoded(payload: &Payload) -> (Value, Vec<(String, Vec<u64>)>) {
@@ -36,7 +36,7 @@ fn column<'a>(columns: &'a [(String, Vec<u64>)], name: &str) -> &'a [u64] {
 
 fn payload() -> Payload {
     let names = ["main", "work", "read", "vfs_read"];
-    let functions = names.map(|name| Function {
+    let functions = names.map(|name| PageFunction {
         name: name.into(),
         object: "a".into(),
         kernel: name == "vfs_read",
@@ -45,15 +45,15 @@ fn payload() -> Payload {
     Payload {
         duration_ns: 1_000_000,
         interval_us: 10,
-        processes: vec![Process::default()],
-        threads: vec![Thread::default(), Thread::default()],
+        processes: vec![PageProcess::default()],
+        threads: vec![PageThread::default(), PageThread::default()],
         functions: functions.to_vec(),
         ..Payload::default()
     }
 }
 
-fn tick(time_ns: u64, thread: u32, stack: u32, state: Microstate, ticks: u32) -> Tick {
-    Tick {
+fn tick(time_ns: u64, thread: u32, stack: u32, state: Microstate, ticks: u32) -> PageTick {
+    PageTick {
         time_ns,
         thread,
         cpu: 3,
@@ -107,12 +107,12 @@ fn arrays_of_one_time_follow_each_other_in_the_order_of_life() {
 fn names_become_printable_and_are_stored_once() {
     let mut payload = payload();
     payload.processes = vec![
-        Process {
+        PageProcess {
             pid: 1,
             name: b"</script>\0\xff\"".to_vec(),
             lineage: Vec::new(),
         },
-        Process {
+        PageProcess {
             pid: 2,
             name: "\u{202e}txt".into(),
             lineage: b"</script>\0\xff\"".to_vec(),

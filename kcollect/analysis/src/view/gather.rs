@@ -10,9 +10,9 @@ use experiment_format::Error;
 use experiment_format::losses::counted;
 use experiment_format::microstate::Microstate;
 
-use super::payload::{Function, Payload, Process, Stacks, Thread, Tick};
+use super::payload::{PageFunction, PageProcess, PageStacks, PageThread, PageTick, Payload};
 use crate::load::exact::ExactTimes;
-use crate::model::{ExperimentInfo, Model, ObjectKind, Row};
+use crate::model::{ExperimentInfo, Model, ObjectKind, TickRow};
 
 /// What a recording shows: that of the first experiment, with all that is in it.
 ///
@@ -48,10 +48,10 @@ pub fn gather(model: &Model) -> Result<Payload, Error> {
     for row in &model.rows {
         let ticks = model.microseconds(row) / i64::from(interval);
         if let (Some(state), Ok(ticks @ 1..)) = (state(row), u32::try_from(ticks)) {
-            payload.ticks.push(Tick {
+            payload.ticks.push(PageTick {
                 time_ns: row.time,
                 thread: row.thread.0,
-                cpu: u16::try_from(model.cpus[row.cpu.index()]).unwrap_or(Tick::NO_CPU),
+                cpu: u16::try_from(model.cpus[row.cpu.index()]).unwrap_or(PageTick::NO_CPU),
                 stack: nodes[row.stack.index()],
                 state,
                 ticks,
@@ -63,7 +63,7 @@ pub fn gather(model: &Model) -> Result<Payload, Error> {
 }
 
 /// One of the ten states of a thread; none for what a CPU did.
-fn state(row: &Row) -> Option<Microstate> {
+fn state(row: &TickRow) -> Option<Microstate> {
     let all = &Microstate::ALL[..Microstate::PER_THREAD];
     match all.get(usize::from(row.state)) {
         Some(state) => Some(*state),
@@ -98,14 +98,14 @@ fn losses(model: &Model, founder: &ExperimentInfo) -> Vec<String> {
     lines
 }
 
-fn processes(model: &Model) -> Vec<Process> {
+fn processes(model: &Model) -> Vec<PageProcess> {
     let each = model.processes.iter().map(|process| {
         let own = model.experiments.get(process.experiment as usize);
         let lineage = match own {
             Some(own) if process.followed => own.name.clone(),
             _ => String::new(),
         };
-        Process {
+        PageProcess {
             pid: process.pid,
             name: process.name.clone().into_bytes(),
             lineage: lineage.into_bytes(),
@@ -114,8 +114,8 @@ fn processes(model: &Model) -> Vec<Process> {
     each.collect()
 }
 
-fn threads(model: &Model) -> Vec<Thread> {
-    let each = model.threads.iter().map(|thread| Thread {
+fn threads(model: &Model) -> Vec<PageThread> {
+    let each = model.threads.iter().map(|thread| PageThread {
         process: thread.process.0,
         tid: u32::try_from(thread.tid).unwrap_or(u32::MAX),
         name: thread.name.clone().into_bytes(),
@@ -126,12 +126,12 @@ fn threads(model: &Model) -> Vec<Thread> {
 
 /// The functions, and for each of the model's its number. Copies of one function, as templates and
 /// generics make them, are one to the eye.
-fn functions(model: &Model) -> (Vec<Function>, Vec<u32>) {
+fn functions(model: &Model) -> (Vec<PageFunction>, Vec<u32>) {
     let mut functions = Vec::new();
     let mut known = HashMap::new();
     let each = model.functions.iter().map(|function| {
         let object = model.object(function.object);
-        let shown = Function {
+        let shown = PageFunction {
             name: function.name.clone().into_bytes(),
             object: match object.kind {
                 ObjectKind::Special => Vec::new(),
@@ -150,9 +150,9 @@ fn functions(model: &Model) -> (Vec<Function>, Vec<u32>) {
 }
 
 /// The stacks by function, and for each of the model's its node.
-fn stacks(model: &Model, functions: &[u32]) -> (Stacks, Vec<u32>) {
-    let mut stacks = Stacks::default();
-    let mut nodes = vec![Stacks::ROOT; model.stacks.len()];
+fn stacks(model: &Model, functions: &[u32]) -> (PageStacks, Vec<u32>) {
+    let mut stacks = PageStacks::default();
+    let mut nodes = vec![PageStacks::ROOT; model.stacks.len()];
     for (stack, caller, leaf) in model.stacks.iter() {
         let function = functions[model.frame(leaf).function.index()];
         nodes[stack.index()] = stacks.child(nodes[caller.index()], function);
@@ -175,7 +175,7 @@ fn note_exact_times(founder: &ExperimentInfo, payload: &mut Payload) -> Result<(
     }
     let mut bearers: HashMap<(u32, u32), u32> = HashMap::new();
     let processes = &payload.processes;
-    let key = |thread: &Thread| (processes[thread.process as usize].pid, thread.tid);
+    let key = |thread: &PageThread| (processes[thread.process as usize].pid, thread.tid);
     for thread in &payload.threads {
         *bearers.entry(key(thread)).or_default() += 1;
     }

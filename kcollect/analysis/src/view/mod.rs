@@ -17,8 +17,8 @@ pub mod payload;
 pub mod serve;
 mod show;
 
-pub use encode::Error;
+pub use encode::PayloadError;
 pub use gather::gather;
 pub use page::page;
-pub use payload::{Function, Payload, Process, Stacks, Thread, Tick};
-pub use show::{Request, Wish, show};
+pub use payload::{PageFunction, PageProcess, PageStacks, PageThread, PageTick, Payload};
+pub use show::{ViewOptions, ViewOutput, show};

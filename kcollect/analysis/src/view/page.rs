@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
 
-use super::encode::{Error, encode};
+use super::encode::{PayloadError, encode};
 use super::payload::Payload;
 
 const HTML: &str = include_str!("page.html");
@@ -31,7 +31,7 @@ const SCRIPTS: [&str; 10] = [
 ///
 /// # Errors
 /// When the payload contradicts itself.
-pub fn page(payload: &Payload) -> Result<String, Error> {
+pub fn page(payload: &Payload) -> Result<String, PayloadError> {
     let data = STANDARD.encode(encode(payload)?);
     let script = format!("(() => {{\n\"use strict\";\n{}}})();\n", SCRIPTS.concat());
     let hash = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
@@ -57,7 +57,7 @@ pub fn page(payload: &Payload) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::payload::{Function, Process};
+    use crate::view::payload::{PageFunction, PageProcess};
 
     fn hostile(text: &[u8]) -> Payload {
         Payload {
@@ -65,15 +65,15 @@ mod tests {
             machine: String::from_utf8_lossy(text).into_owned(),
             losses: String::from_utf8_lossy(text).into_owned(),
             interval_us: 1,
-            processes: vec![Process {
+            processes: vec![PageProcess {
                 pid: 1,
                 name: text.to_vec(),
                 lineage: text.to_vec(),
             }],
-            functions: vec![Function {
+            functions: vec![PageFunction {
                 name: text.to_vec(),
                 object: text.to_vec(),
-                ..Function::default()
+                ..PageFunction::default()
             }],
             ..Payload::default()
         }

@@ -25,20 +25,20 @@ pub struct Payload {
     /// What is missing or impaired, a line for each cause; empty where nothing is.
     pub losses: String,
     /// Those that have threads, and others.
-    pub processes: Vec<Process>,
+    pub processes: Vec<PageProcess>,
     /// All threads that have ticks, and others.
-    pub threads: Vec<Thread>,
+    pub threads: Vec<PageThread>,
     /// What the nodes of [`Payload::stacks`] refer to.
-    pub functions: Vec<Function>,
+    pub functions: Vec<PageFunction>,
     /// Every stack that was seen.
-    pub stacks: Stacks,
+    pub stacks: PageStacks,
     /// Where the time went, in any order.
-    pub ticks: Vec<Tick>,
+    pub ticks: Vec<PageTick>,
 }
 
 /// A process.
 #[derive(Clone, Debug, Default)]
-pub struct Process {
+pub struct PageProcess {
     /// Its number; two processes of one number that lived one after the other are two processes.
     pub pid: u32,
     /// Its name.
@@ -49,7 +49,7 @@ pub struct Process {
 
 /// A thread.
 #[derive(Clone, Debug, Default)]
-pub struct Thread {
+pub struct PageThread {
     /// Index into [`Payload::processes`].
     pub process: u32,
     /// Its number.
@@ -62,7 +62,7 @@ pub struct Thread {
 
 /// A function, as far as stacks tell two of them apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Function {
+pub struct PageFunction {
     /// Its name, or a marker such as `<Truncated-stack>`.
     pub name: Vec<u8>,
     /// The load object it is in; may be empty.
@@ -75,7 +75,7 @@ pub struct Function {
 
 /// Ticks of one thread in one state with one stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tick {
+pub struct PageTick {
     /// When the last of them passed: `ticks` of them cover (`time_ns` − `ticks` · interval,
     /// `time_ns`]. Where arrays of a thread have the same time, they cover the time before it one
     /// after the other: blocked, then waiting for a CPU, then on it.
@@ -92,7 +92,7 @@ pub struct Tick {
     pub ticks: u32,
 }
 
-impl Tick {
+impl PageTick {
     /// No CPU is known.
     pub const NO_CPU: u16 = u16::MAX;
 }
@@ -100,15 +100,15 @@ impl Tick {
 /// Stacks that share their beginnings: a trie, as columns. A node is a function called from its
 /// parent's.
 #[derive(Clone, Debug)]
-pub struct Stacks {
+pub struct PageStacks {
     parent: Vec<u32>,
     function: Vec<u32>,
     known: HashMap<(u32, u32), u32>,
 }
 
-impl Default for Stacks {
-    fn default() -> Stacks {
-        Stacks {
+impl Default for PageStacks {
+    fn default() -> PageStacks {
+        PageStacks {
             parent: vec![0],
             function: vec![0],
             known: HashMap::new(),
@@ -116,7 +116,7 @@ impl Default for Stacks {
     }
 }
 
-impl Stacks {
+impl PageStacks {
     /// The stack without frames, from which all others grow.
     pub const ROOT: u32 = 0;
 
@@ -163,11 +163,11 @@ mod tests {
 
     #[test]
     fn equal_beginnings_are_one() {
-        let mut stacks = Stacks::default();
+        let mut stacks = PageStacks::default();
         let one = stacks.stack([4, 5, 6]);
         let two = stacks.stack([4, 5, 7]);
         assert_eq!(stacks.stack([4, 5, 6]), one);
-        assert_eq!(stacks.stack([]), Stacks::ROOT);
+        assert_eq!(stacks.stack([]), PageStacks::ROOT);
         assert_eq!(stacks.nodes(), 5);
         assert_eq!(
             stacks.parents()[one as usize],

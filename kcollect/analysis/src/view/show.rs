@@ -21,16 +21,16 @@ use crate::model::{ExperimentId, Model};
 
 /// A page, as it is to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct ViewOptions {
     /// The experiment; none: the newest here.
     pub experiment: Option<PathBuf>,
     /// What is done with it.
-    pub wish: Wish,
+    pub output: ViewOutput,
 }
 
 /// What is done with a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wish {
+pub enum ViewOutput {
     /// It is written to this file; none: beside the experiment, and called like it.
     File(Option<PathBuf>),
     /// It is offered to browsers of this machine until a signal comes, at this port; 0: at a free
@@ -42,8 +42,8 @@ pub enum Wish {
 ///
 /// # Errors
 /// When the experiment can't be read, or the page not be written or offered.
-pub fn show(request: &Request, output: &mut Output) -> Result<(), Failure> {
-    let path = match &request.experiment {
+pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
+    let path = match &options.experiment {
         Some(path) => path.clone(),
         None => open::newest(Path::new("."))?,
     };
@@ -81,8 +81,8 @@ pub fn show(request: &Request, output: &mut Output) -> Result<(), Failure> {
         let cure = "report this, with the experiment";
         Failure::new(Kind::Software, error.to_string(), cure)
     })?;
-    match &request.wish {
-        Wish::File(file) => {
+    match &options.output {
+        ViewOutput::File(file) => {
             let file = file.clone().unwrap_or_else(|| called_like(&path));
             write(&file, &page).map_err(|error| {
                 Failure::new(
@@ -94,7 +94,7 @@ pub fn show(request: &Request, output: &mut Output) -> Result<(), Failure> {
             output.result(&file.display().to_string());
             Ok(())
         }
-        Wish::Serve(port) => serve(page, *port, output).map_err(|error| {
+        ViewOutput::Serve(port) => serve(page, *port, output).map_err(|error| {
             Failure::new(
                 Kind::Unavailable,
                 format!("cannot serve at port {port} of 127.0.0.1: {error}"),

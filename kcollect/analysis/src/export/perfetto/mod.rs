@@ -23,8 +23,8 @@ use self::proto::{
 };
 use super::build_ids;
 use super::selected::{OfThread, Selected, Slice, state_title};
-use crate::metric::Base;
-use crate::model::{FrameId, Model, ObjectKind, STATES, StackId};
+use crate::metric::BaseMetric;
+use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId};
 
 /// The only sequence of packets.
 const SEQUENCE: u32 = 1;
@@ -41,7 +41,9 @@ const MOST_SAMPLES: u64 = 100_000_000;
 /// Those of writing; and there are more ticks on CPUs than a trace can have samples.
 pub fn write(selected: &Selected<'_>, out: &mut dyn Write) -> io::Result<()> {
     let model = selected.model;
-    let samples = selected.rows().filter(|row| Base::TotalCpu.has(row.slot()));
+    let samples = selected
+        .rows()
+        .filter(|row| BaseMetric::TotalCpu.has(row.slot()));
     let samples: u64 = samples.map(|row| u64::from(row.ticks.unsigned_abs())).sum();
     if samples > MOST_SAMPLES {
         return Err(io::Error::new(
@@ -134,7 +136,7 @@ impl Writer<'_> {
         let wall = u64::try_from(wall)
             .unwrap_or(0)
             .saturating_mul(1_000_000_000);
-        let states = (0..STATES).map(|slot| named(slot, state_title(slot)));
+        let states = (0..STATE_SLOTS).map(|slot| named(slot, state_title(slot)));
         let interned = InternedData {
             event_categories: vec![named(0, "state")],
             event_names: states.collect(),

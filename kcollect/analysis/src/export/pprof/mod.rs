@@ -21,8 +21,8 @@ use rustc_hash::FxHashMap;
 use self::proto::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use super::build_ids;
 use super::selected::{Selected, state_name};
-use crate::metric::Base;
-use crate::model::{FrameId, Model, ObjectKind, STATES, StackId};
+use crate::metric::BaseMetric;
+use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId};
 
 /// Load objects begin at multiples of this.
 const APART: u64 = 1 << 40;
@@ -87,7 +87,7 @@ fn part(out: &mut impl Write, part: &Profile) -> io::Result<()> {
 /// The states that have a value of their own.
 fn columns(selected: &Selected<'_>) -> impl Iterator<Item = usize> {
     let states = selected.states;
-    (0..STATES).filter(move |slot| states[*slot])
+    (0..STATE_SLOTS).filter(move |slot| states[*slot])
 }
 
 fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
@@ -96,7 +96,7 @@ fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
         r#type: strings.get("ticks"),
         unit: strings.get("count"),
     }];
-    let sums = [Base::Total.keyword(), Base::TotalCpu.keyword()];
+    let sums = [BaseMetric::Total.keyword(), BaseMetric::TotalCpu.keyword()];
     let names = sums.into_iter().chain(columns(selected).map(state_name));
     sample_type.extend(names.map(|name| ValueType {
         r#type: strings.get(name),
@@ -105,8 +105,12 @@ fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
     let founder = selected.model.experiments.first();
     let wall = founder.map_or(0, |founder| founder.source.start().wall);
     let tick_us = founder.map_or(0, |founder| founder.tick_us);
-    let on_cpu = Base::TotalCpu.of(&selected.sums) > 0;
-    let shown = if on_cpu { Base::TotalCpu } else { Base::Total };
+    let on_cpu = BaseMetric::TotalCpu.of(&selected.sums) > 0;
+    let shown = if on_cpu {
+        BaseMetric::TotalCpu
+    } else {
+        BaseMetric::Total
+    };
     Profile {
         sample_type,
         time_nanos: wall.saturating_mul(1_000_000_000),
@@ -147,7 +151,7 @@ fn samples(
             label(keys[2], strings.get(&model.process_name(thread)), 0),
             label(keys[3], strings.get(&model.thread_name(thread)), 0),
         ];
-        let mut stacks: FxHashMap<StackId, (i64, [i64; STATES])> = FxHashMap::default();
+        let mut stacks: FxHashMap<StackId, (i64, [i64; STATE_SLOTS])> = FxHashMap::default();
         for row in of.rows() {
             let (ticks, sums) = stacks.entry(row.stack).or_default();
             *ticks += i64::from(row.ticks);
@@ -160,7 +164,7 @@ fn samples(
                 used.mark(model, frame);
                 u64::from(frame.0) + 1
             });
-            let metrics = [Base::Total, Base::TotalCpu].map(|base| base.of(&sums));
+            let metrics = [BaseMetric::Total, BaseMetric::TotalCpu].map(|base| base.of(&sums));
             let own = columns(selected).map(|slot| sums[slot]);
             let times = metrics.into_iter().chain(own);
             let times = times.map(|microseconds| microseconds.saturating_mul(1000));

@@ -6,11 +6,11 @@
 
 use host::exit::Failure;
 
-use super::{Context, Thing, View, metric_cells, metric_columns};
+use super::{Context, Entity, View, metric_cells, metric_columns};
 use crate::aggregate::{Measures, Totals, add};
 use crate::metric::{Flavor, Metrics};
 use crate::model::Callees;
-use crate::model::{FunctionId, Model, NOTHING, StackId, Sums};
+use crate::model::{FunctionId, Model, StackId, Sums, ZERO_SUMS};
 use crate::report::table::{Cell, Column, Table, left_out};
 
 pub(super) fn calltree(context: &Context<'_>) -> Result<Table, Failure> {
@@ -28,12 +28,12 @@ pub(super) fn calltree(context: &Context<'_>) -> Result<Table, Failure> {
             .map(|totals| sums_below(model, totals)),
     };
     let callees = model.stacks.callees();
-    let total = Thing::total(1, 3, totals.whole());
+    let total = Entity::total(1, 3, totals.whole());
     let least = sort.by.map_or(0.0, |(base, flavor)| {
-        total.value(base, flavor) as f64 * f64::from(context.wish.least_ppm.unwrap_or(0)) / 1e6
+        total.value(base, flavor) as f64 * f64::from(context.options.least_ppm.unwrap_or(0)) / 1e6
     });
-    let depth = context.wish.depth.unwrap_or(usize::MAX);
-    let limit = context.wish.limit.unwrap_or(usize::MAX);
+    let depth = context.options.depth.unwrap_or(usize::MAX);
+    let limit = context.options.limit.unwrap_or(usize::MAX);
 
     let mut total = total;
     total.cells[0] = Cell::Count(0);
@@ -41,27 +41,27 @@ pub(super) fn calltree(context: &Context<'_>) -> Result<Table, Failure> {
     let (mut more, mut cut) = (0, 0);
     let mut pending = Vec::new();
     let mut push = |pending: &mut Vec<Pending>, nodes: &[StackId], own: usize, lines: &str| {
-        let mut things = children(model, &callees, &below, nodes, own);
-        things.retain(|(thing, _)| {
+        let mut entities = children(model, &callees, &below, nodes, own);
+        entities.retain(|(entity, _)| {
             let mut values = metrics.list.iter();
-            values.any(|metric| thing.value(metric.base, metric.flavor) != 0)
+            values.any(|metric| entity.value(metric.base, metric.flavor) != 0)
         });
-        let shown = |thing: &Thing| {
+        let shown = |entity: &Entity| {
             let value = sort
                 .by
-                .map_or(0, |(base, flavor)| thing.value(base, flavor));
+                .map_or(0, |(base, flavor)| entity.value(base, flavor));
             own <= depth && value as f64 >= least
         };
         // Before lines are drawn: they lead to what is shown alone.
-        let all = things.len();
-        things.retain(|(thing, _)| shown(thing));
-        more += all - things.len();
-        things.sort_by(|(a, _), (b, _)| sort.order(a, b));
-        let last = things.len().saturating_sub(1);
+        let all = entities.len();
+        entities.retain(|(entity, _)| shown(entity));
+        more += all - entities.len();
+        entities.sort_by(|(a, _), (b, _)| sort.order(a, b));
+        let last = entities.len().saturating_sub(1);
         // Later ones are pushed first, so that the first is on top.
-        for (position, (thing, nodes)) in things.into_iter().enumerate().rev() {
+        for (position, (entity, nodes)) in entities.into_iter().enumerate().rev() {
             pending.push(Pending {
-                thing,
+                entity,
                 nodes,
                 depth: own,
                 lines: lines.to_owned(),
@@ -71,7 +71,7 @@ pub(super) fn calltree(context: &Context<'_>) -> Result<Table, Failure> {
     };
     push(&mut pending, &[StackId::EMPTY], 1, "  ");
     while let Some(Pending {
-        thing,
+        entity,
         nodes,
         depth: own,
         lines,
@@ -82,7 +82,7 @@ pub(super) fn calltree(context: &Context<'_>) -> Result<Table, Failure> {
             cut += 1;
             continue;
         }
-        rows.push(row(&metrics, &thing, &total, &format!("{lines}+-")));
+        rows.push(row(&metrics, &entity, &total, &format!("{lines}+-")));
         let lines = lines + if last { "   " } else { "|  " };
         push(&mut pending, &nodes, own + 1, &lines);
     }
@@ -107,7 +107,7 @@ pub(super) fn calltree(context: &Context<'_>) -> Result<Table, Failure> {
 
 /// A function that waits for its turn.
 struct Pending {
-    thing: Thing,
+    entity: Entity,
     /// The stacks that are this path.
     nodes: Vec<StackId>,
     depth: usize,
@@ -115,12 +115,12 @@ struct Pending {
     last: bool,
 }
 
-fn row(metrics: &Metrics, thing: &Thing, whole: &Thing, lines: &str) -> Vec<Cell> {
+fn row(metrics: &Metrics, entity: &Entity, whole: &Entity, lines: &str) -> Vec<Cell> {
     let numbers = metrics.list.iter();
     let mut cells: Vec<_> = numbers
-        .flat_map(|metric| metric_cells(metric, thing, whole))
+        .flat_map(|metric| metric_cells(metric, entity, whole))
         .collect();
-    let [depth, name, object] = &thing.cells[..] else {
+    let [depth, name, object] = &entity.cells[..] else {
         return cells;
     };
     cells.extend([
@@ -140,7 +140,7 @@ struct Below {
 
 impl Below {
     fn has(&self, stack: StackId) -> bool {
-        let any = |sums: &Vec<Sums>| sums[stack.index()] != NOTHING;
+        let any = |sums: &Vec<Sums>| sums[stack.index()] != ZERO_SUMS;
         any(&self.times) || self.counts.as_ref().is_some_and(any)
     }
 }
@@ -162,7 +162,7 @@ fn children(
     below: &Below,
     nodes: &[StackId],
     depth: usize,
-) -> Vec<(Thing, Vec<StackId>)> {
+) -> Vec<(Entity, Vec<StackId>)> {
     let mut found: Vec<(FunctionId, StackId)> = Vec::new();
     for stack in nodes.iter().flat_map(|node| callees.of(*node)) {
         if below.has(stack)
@@ -177,7 +177,7 @@ fn children(
         .map(|path| {
             let function = model.function(path[0].0);
             let sum = |below: &[Sums]| {
-                let mut sums = NOTHING;
+                let mut sums = ZERO_SUMS;
                 for (_, stack) in path {
                     add(&mut sums, &below[stack.index()]);
                 }
@@ -191,7 +191,7 @@ fn children(
             ];
             let nodes = path.iter().map(|(_, stack)| *stack).collect();
             (
-                Thing::new(cells, Measures::alone(&sums, counts.as_ref())),
+                Entity::new(cells, Measures::alone(&sums, counts.as_ref())),
                 nodes,
             )
         })

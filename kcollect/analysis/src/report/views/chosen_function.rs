@@ -19,16 +19,19 @@ use crate::model::{FunctionId, Model};
 const NEAREST: usize = 5;
 
 /// The function that a view is of.
-pub(super) struct Subject {
+pub(super) struct ChosenFunction {
     pub(super) function: FunctionId,
     /// That there are others of its name, and how to ask for them.
     pub(super) notes: Vec<String>,
 }
 
 /// That which was typed.
-pub(super) fn subject(context: &Context<'_>, totals: &Totals) -> Result<Subject, Failure> {
+pub(super) fn chosen_function(
+    context: &Context<'_>,
+    totals: &Totals,
+) -> Result<ChosenFunction, Failure> {
     let model = context.model;
-    let wanted = context.wish.subject.as_deref().unwrap_or_default();
+    let wanted = context.options.function.as_deref().unwrap_or_default();
     let inclusive = aggregate::functions(model, totals).functions.inclusive;
     let time = |function: FunctionId| inclusive[function.index()].iter().sum::<i64>();
     let all = || (0..model.functions.len() as u32).map(FunctionId);
@@ -53,7 +56,7 @@ pub(super) fn subject(context: &Context<'_>, totals: &Totals) -> Result<Subject,
                 let object = model.object(model.function(*id).object);
                 format!("there is also {name} in {}", object.path)
             });
-            return Ok(Subject {
+            return Ok(ChosenFunction {
                 function: *function,
                 notes: others.collect(),
             });
@@ -68,7 +71,7 @@ pub(super) fn subject(context: &Context<'_>, totals: &Totals) -> Result<Subject,
     let mut found: Vec<_> = all().filter(fits).collect();
     found.sort_by_key(|id| Reverse(time(*id)));
     match found[..] {
-        [function] => Ok(Subject {
+        [function] => Ok(ChosenFunction {
             function,
             notes: Vec::new(),
         }),

@@ -9,15 +9,15 @@ use experiment_format::functions::FunctionTable;
 use host::exit::{Failure, Kind};
 
 use super::Context;
-use super::chosen_function::subject;
+use super::chosen_function::chosen_function;
 use super::source::{Annotated, annotated_columns, read};
 use crate::aggregate;
 use crate::load;
-use crate::load::lines::{Files, believable};
+use crate::load::lines::{SymbolFiles, believable};
 use crate::metric::Metrics;
-use crate::model::{FrameId, Function, ObjectKind};
+use crate::model::{FrameId, FunctionInfo, ObjectKind};
 use crate::report::table::{Cell, Column, Table};
-use crate::symbol::{Frame, Instruction, SearchPaths, demangle};
+use crate::symbol::{Instruction, SearchPaths, SourceFrame, demangle};
 
 /// Longest source line ahead of instructions, characters.
 const LONGEST: usize = 120;
@@ -26,8 +26,8 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_functions)?;
     let totals = context.totals();
     let model = context.model;
-    let subject = subject(context, &totals)?;
-    let function = model.function(subject.function);
+    let chosen = chosen_function(context, &totals)?;
+    let function = model.function(chosen.function);
     let object = model.object(function.object);
     let refused = |why: String| {
         Failure::new(
@@ -42,7 +42,7 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
     if object.kind != ObjectKind::File {
         return Err(refused("it is not in a file".to_owned()));
     }
-    let files = Files::new(model, &context.wish.lookup);
+    let files = SymbolFiles::new(model, &context.options.lookup);
     let missing = || refused(format!("{} was not recorded", object.path));
     let (symboliser, reference, experiment) = files.of(function.object).ok_or_else(missing)?;
     let mut archives = load::archives_of(experiment);
@@ -112,7 +112,7 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
         rows.push(annotated.row(Some(index), own));
         before = Some(at);
     }
-    let mut notes = subject.notes;
+    let mut notes = chosen.notes;
     notes.extend(resolved.lack.map(|lack| format!("{} {lack}", object.path)));
     Ok(Table {
         view: "disasm",
@@ -132,7 +132,7 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
 }
 
 /// Where a function is in its file.
-fn range(table: Option<&FunctionTable>, function: &Function) -> Option<Range<u64>> {
+fn range(table: Option<&FunctionTable>, function: &FunctionInfo) -> Option<Range<u64>> {
     let range = table?.range(function.offset)?;
     (range.start == function.offset).then_some(range)
 }
@@ -159,11 +159,11 @@ impl<'a> Sources<'a> {
 
     /// What stands ahead of the instructions of a line: where it is, with the inlined function, and
     /// its text.
-    fn heading(&mut self, frames: &[Frame], file: &Arc<str>, line: u32) -> String {
+    fn heading(&mut self, frames: &[SourceFrame], file: &Arc<str>, line: u32) -> String {
         let base = file.rsplit('/').next().unwrap_or(file);
         let inlined = match frames {
             [
-                Frame {
+                SourceFrame {
                     function: Some(name),
                     ..
                 },

@@ -3,14 +3,14 @@
 use experiment_format::log::LogEvent;
 use host::exit::Failure;
 
-use super::{Context, Thing, View, value_cell};
+use super::{Context, Entity, View, value_cell};
 use crate::metric::Flavor;
 use crate::model::{ExperimentInfo, Model};
 use crate::report::table::{Cell, Column, Table};
 
 pub(super) fn overview(context: &Context<'_>) -> Result<Table, Failure> {
     let totals = context.totals();
-    let whole = Thing::new(Vec::new(), totals.whole());
+    let whole = Entity::new(Vec::new(), totals.whole());
     let rows = context.offered.iter().map(|base| {
         let value = whole.value(*base, Flavor::Exclusive);
         vec![

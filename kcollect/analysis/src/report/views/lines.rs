@@ -6,10 +6,10 @@
 
 use host::exit::Failure;
 
-use super::{Context, Thing, Things, View};
+use super::{Context, Entities, Entity, View};
 use crate::aggregate::{self, Shares, Totals};
 use crate::metric::Metrics;
-use crate::model::{FrameId, Model, NOTHING, ObjectId};
+use crate::model::{FrameId, Model, ObjectId, ZERO_SUMS};
 use crate::report::table::{Cell, Column, Table};
 
 /// Of so many load objects it is told why their lines are not known.
@@ -55,13 +55,13 @@ pub(super) fn lines(context: &Context<'_>) -> Result<Table, Failure> {
             Cell::Text(model.object(function.object).path.clone()),
         ]
     };
-    let things = Things {
-        total: Thing::total(0, columns.len(), totals.whole()),
+    let entities = Entities {
+        total: Entity::total(0, columns.len(), totals.whole()),
         columns,
         measures: (0..all.lines.len()).map(|index| shares.of(index)).collect(),
         cells_of: &cells_of,
     };
-    let mut table = context.sorted(View::Lines, "Source lines", &metrics, things)?;
+    let mut table = context.sorted(View::Lines, "Source lines", &metrics, entities)?;
     table.notes.extend(lacking(model, &totals));
     Ok(table)
 }
@@ -78,7 +78,7 @@ fn lacking(model: &Model, totals: &Totals) -> Vec<String> {
         },
     ] = aggregate::shares(model, totals, [count], |frame| [of(frame)]);
     let mut lacking: Vec<_> = (0..count)
-        .filter(|index| inclusive[*index] != NOTHING)
+        .filter(|index| inclusive[*index] != ZERO_SUMS)
         .filter_map(|index| Some((index, model.lines.lacks.get(index)?.as_ref()?)))
         .collect();
     let time = |index: usize| exclusive[index].iter().sum::<i64>();

@@ -18,12 +18,12 @@ use std::cmp::Ordering;
 use experiment_format::log::CounterUnit;
 use host::exit::{Failure, Kind};
 
-use super::table::{Answer, Cell, Column, Table, left_out};
+use super::table::{Cell, Column, Report, Table, left_out};
 use crate::aggregate::{Measures, Totals, totals};
 use crate::filter::{Filter, Selection};
-use crate::load::lines::Lookup;
-use crate::metric::{Base, Flavor, Metric, MetricError, Metrics, Sort, offered};
-use crate::model::{Model, NOTHING, Sums};
+use crate::load::lines::LookupPaths;
+use crate::metric::{BaseMetric, Flavor, Metric, MetricError, Metrics, Sort, offered};
+use crate::model::{Model, Sums, ZERO_SUMS};
 
 /// A view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl View {
         matches!(self, View::Lines | View::Source | View::Disasm)
     }
 
-    /// Whether it is of one function, [`Wish::subject`].
+    /// Whether it is of one function, [`TableOptions::function`].
     #[must_use]
     pub fn wants_function(self) -> bool {
         matches!(self, View::CallersCallees | View::Source | View::Disasm)
@@ -153,7 +153,7 @@ impl View {
 
 /// What a view is asked to show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct TableOptions {
     /// Which rows count.
     pub filter: Filter,
     /// The metrics as they were typed; none: what suits the view.
@@ -164,9 +164,9 @@ pub struct Wish {
     pub limit: Option<usize>,
     /// The function that the view is of, as it was typed: its name, its symbol, either with a load
     /// object behind it, or a regular expression that fits no other.
-    pub subject: Option<String>,
+    pub function: Option<String>,
     /// Where source and debug files are looked for.
-    pub lookup: Lookup,
+    pub lookup: LookupPaths,
     /// How deep the call tree goes: 1 is the first function of each thread. None: to its leaves.
     pub depth: Option<usize>,
     /// Branches of the call tree that have fewer than so many millionths of the whole are left out.
@@ -177,14 +177,14 @@ pub struct Wish {
 ///
 /// # Errors
 /// A metric that is none, or of which nothing was recorded.
-pub fn answer(model: &Model, view: View, wish: &Wish) -> Result<Answer, Failure> {
+pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report, Failure> {
     let context = Context {
         model,
-        wish,
+        options,
         offered: offered(model),
     };
     let table = match view {
-        View::Triage => return triage::page(&context).map(Answer::Page),
+        View::Triage => return triage::page(&context).map(Report::Page),
         View::Functions => functions::functions(&context),
         View::CallersCallees => callers_callees::callers_callees(&context),
         View::CallTree => calltree::calltree(&context),
@@ -201,56 +201,59 @@ pub fn answer(model: &Model, view: View, wish: &Wish) -> Result<Answer, Failure>
         View::Header => Ok(experiments::header(model)),
         View::Experiments => Ok(experiments::experiments(model)),
     };
-    table.map(Answer::Table)
+    table.map(Report::Table)
 }
 
 /// What all views need.
 struct Context<'a> {
     model: &'a Model,
-    wish: &'a Wish,
-    offered: Vec<Base>,
+    options: &'a TableOptions,
+    offered: Vec<BaseMetric>,
 }
 
 impl Context<'_> {
     fn totals(&self) -> Totals {
-        totals(self.model, &Selection::new(self.model, &self.wish.filter))
+        totals(
+            self.model,
+            &Selection::new(self.model, &self.options.filter),
+        )
     }
 
-    fn metrics(&self, otherwise: fn(&[Base]) -> Metrics) -> Result<Metrics, Failure> {
-        metrics(self.wish, &self.offered, otherwise)
+    fn metrics(&self, otherwise: fn(&[BaseMetric]) -> Metrics) -> Result<Metrics, Failure> {
+        metrics(self.options, &self.offered, otherwise)
     }
 
     /// By what was asked for, or else by the first metric.
     fn sort_of(&self, metrics: &Metrics) -> Result<Sort, Failure> {
         let first = metrics.list.first();
-        Ok(sort(self.wish, &self.offered)?.unwrap_or(Sort {
+        Ok(sort(self.options, &self.offered)?.unwrap_or(Sort {
             by: first.map(|metric| (metric.base, metric.flavor)),
             reverse: false,
         }))
     }
 
-    /// The table of things with metrics: `<Total>` first, then those that have any of what is
+    /// The table of entities with metrics: `<Total>` first, then those that have any of what is
     /// shown.
     fn sorted(
         &self,
         view: View,
         title: &str,
         metrics: &Metrics,
-        things: Things<'_>,
+        entities: Entities<'_>,
     ) -> Result<Table, Failure> {
         let sort = self.sort_of(metrics)?;
-        let Things {
+        let Entities {
             columns,
             total,
             measures,
             cells_of,
-        } = things;
+        } = entities;
         let mut shown: Vec<_> = (0..).zip(measures).collect();
         shown.retain(|(_, measures)| {
             let mut list = metrics.list.iter();
             list.any(|metric| measures.value(metric.base, metric.flavor) != 0)
         });
-        let limit = self.wish.limit.unwrap_or(shown.len());
+        let limit = self.options.limit.unwrap_or(shown.len());
         let more = shown.len().saturating_sub(limit);
         if more > 0 && limit > 0 {
             // Names are made of those alone that may be among the first.
@@ -259,20 +262,20 @@ impl Context<'_> {
                 .select_nth_unstable_by(limit - 1, |(_, a), (_, b)| sort.order_of_values(a, b));
             shown.retain(|(_, measures)| sort.order_of_values(measures, last).is_le());
         }
-        let things = shown
+        let entities = shown
             .iter()
-            .map(|(index, measures)| Thing::new(cells_of(*index), *measures));
-        let mut rows: Vec<_> = things.collect();
+            .map(|(index, measures)| Entity::new(cells_of(*index), *measures));
+        let mut rows: Vec<_> = entities.collect();
         rows.sort_by(|a, b| sort.order(a, b));
         rows.truncate(limit);
         let whole = total.clone();
         rows.insert(0, total);
         let own = |metrics: &[Metric]| metrics.iter().flat_map(metric_columns).collect::<Vec<_>>();
         let (ahead, behind) = metrics.list.split_at(metrics.name_at);
-        let cells = |thing: &Thing, metrics: &[Metric]| {
+        let cells = |entity: &Entity, metrics: &[Metric]| {
             let cells = metrics
                 .iter()
-                .flat_map(|metric| metric_cells(metric, thing, &whole));
+                .flat_map(|metric| metric_cells(metric, entity, &whole));
             cells.collect::<Vec<_>>()
         };
         let by = match sort.by {
@@ -291,11 +294,11 @@ impl Context<'_> {
             columns: [own(ahead), columns, own(behind)].concat(),
             rows: rows
                 .iter()
-                .map(|thing| {
+                .map(|entity| {
                     [
-                        cells(thing, ahead),
-                        thing.cells.clone(),
-                        cells(thing, behind),
+                        cells(entity, ahead),
+                        entity.cells.clone(),
+                        cells(entity, behind),
                     ]
                     .concat()
                 })
@@ -308,25 +311,25 @@ impl Context<'_> {
 
 /// The metrics that were asked for, or else these.
 fn metrics(
-    wish: &Wish,
-    offered: &[Base],
-    otherwise: fn(&[Base]) -> Metrics,
+    options: &TableOptions,
+    offered: &[BaseMetric],
+    otherwise: fn(&[BaseMetric]) -> Metrics,
 ) -> Result<Metrics, Failure> {
-    match &wish.metrics {
+    match &options.metrics {
         Some(text) => Metrics::parse(text, offered).map_err(|error| refuse("-m", offered, &error)),
         None => Ok(otherwise(offered)),
     }
 }
 
-fn sort(wish: &Wish, offered: &[Base]) -> Result<Option<Sort>, Failure> {
-    let parsed = wish.sort.as_deref();
+fn sort(options: &TableOptions, offered: &[BaseMetric]) -> Result<Option<Sort>, Failure> {
+    let parsed = options.sort.as_deref();
     let parsed = parsed.map(|text| Sort::parse(text, offered));
     parsed
         .transpose()
         .map_err(|error| refuse("-s", offered, &error))
 }
 
-fn refuse(option: &str, offered: &[Base], error: &MetricError) -> Failure {
+fn refuse(option: &str, offered: &[BaseMetric], error: &MetricError) -> Failure {
     let keywords: Vec<_> = offered.iter().map(|base| base.keyword()).collect();
     let cure = match keywords.is_empty() {
         true => "these experiments have no clock data".to_owned(),
@@ -337,7 +340,7 @@ fn refuse(option: &str, offered: &[Base], error: &MetricError) -> Failure {
 
 impl Sort {
     /// Equal ones stand in the order of their names, whichever way round the values are.
-    fn order(&self, a: &Thing, b: &Thing) -> Ordering {
+    fn order(&self, a: &Entity, b: &Entity) -> Ordering {
         let names = || {
             let pairs = a.cells.iter().zip(&b.cells);
             let mut orders = pairs.map(|(a, b)| a.order(b));
@@ -377,22 +380,22 @@ fn short(keyword: &str) -> &str {
     }
 }
 
-/// Things with times, by number.
-struct Things<'a> {
+/// Entities with times, by number.
+struct Entities<'a> {
     /// What they are called, in columns.
     columns: Vec<Column>,
     /// The whole.
-    total: Thing,
+    total: Entity,
     /// What each has.
     measures: Vec<Measures<'a>>,
     /// A cell for each of the columns.
     cells_of: &'a dyn Fn(usize) -> Vec<Cell>,
 }
 
-/// A thing with its times.
+/// A entity with its times.
 #[derive(Clone)]
-struct Thing {
-    /// What it is called: a cell for each of [`Things::columns`].
+struct Entity {
+    /// What it is called: a cell for each of [`Entities::columns`].
     cells: Vec<Cell>,
     exclusive: Sums,
     inclusive: Sums,
@@ -400,9 +403,9 @@ struct Thing {
     counts: Option<Box<(Sums, Sums)>>,
 }
 
-impl Thing {
-    fn new(cells: Vec<Cell>, measures: Measures<'_>) -> Thing {
-        Thing {
+impl Entity {
+    fn new(cells: Vec<Cell>, measures: Measures<'_>) -> Entity {
+        Entity {
             cells,
             exclusive: *measures.exclusive,
             inclusive: *measures.inclusive,
@@ -413,10 +416,10 @@ impl Thing {
     }
 
     /// The whole, which is called so in the column `at` of `count`.
-    fn total(at: usize, count: usize, measures: Measures<'_>) -> Thing {
+    fn total(at: usize, count: usize, measures: Measures<'_>) -> Entity {
         let mut cells = vec![Cell::Empty; count];
         cells[at] = Cell::Text("<Total>".to_owned());
-        Thing::new(cells, measures)
+        Entity::new(cells, measures)
     }
 
     fn measures(&self) -> Measures<'_> {
@@ -428,14 +431,14 @@ impl Thing {
         }
     }
 
-    fn value(&self, base: Base, flavor: Flavor) -> i64 {
+    fn value(&self, base: BaseMetric, flavor: Flavor) -> i64 {
         self.measures().value(base, flavor)
     }
 }
 
 impl Measures<'_> {
-    fn value(&self, base: Base, flavor: Flavor) -> i64 {
-        let counts = self.counts.unwrap_or((&NOTHING, &NOTHING));
+    fn value(&self, base: BaseMetric, flavor: Flavor) -> i64 {
+        let counts = self.counts.unwrap_or((&ZERO_SUMS, &ZERO_SUMS));
         let (times, counts) = match flavor {
             Flavor::Exclusive => (self.exclusive, counts.0),
             Flavor::Inclusive | Flavor::Attributed => (self.inclusive, counts.1),
@@ -454,13 +457,13 @@ fn flavor_words(flavor: Flavor) -> (&'static str, &'static str, &'static str) {
 }
 
 /// A value as it is shown.
-fn value_cell(base: Base, value: i64) -> Cell {
+fn value_cell(base: BaseMetric, value: i64) -> Cell {
     match base {
-        Base::Counter(counter) => match counter.unit {
+        BaseMetric::Counter(counter) => match counter.unit {
             CounterUnit::Nanoseconds => Cell::Nanoseconds(value.try_into().unwrap_or(0)),
             CounterUnit::Count | CounterUnit::Cycles => Cell::Count(value.try_into().unwrap_or(0)),
         },
-        Base::Ratio(_) => Cell::Average(value as f64 / 1e6),
+        BaseMetric::Ratio(_) => Cell::Average(value as f64 / 1e6),
         _ => Cell::Microseconds(value),
     }
 }
@@ -485,8 +488,8 @@ fn metric_columns(metric: &Metric) -> Vec<Column> {
     columns
 }
 
-fn metric_cells(metric: &Metric, thing: &Thing, whole: &Thing) -> Vec<Cell> {
-    let value = thing.value(metric.base, metric.flavor);
+fn metric_cells(metric: &Metric, entity: &Entity, whole: &Entity) -> Vec<Cell> {
+    let value = entity.value(metric.base, metric.flavor);
     let whole = whole.value(metric.base, metric.flavor);
     let mut cells = Vec::new();
     if metric.time {

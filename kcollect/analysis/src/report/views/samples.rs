@@ -12,8 +12,8 @@ use experiment_format::usage::UsageRecord;
 use host::exit::{Failure, Kind};
 
 use super::{Context, View};
-use crate::metric::Base;
-use crate::model::{ExperimentInfo, Process};
+use crate::metric::BaseMetric;
+use crate::model::{ExperimentInfo, ProcessInfo};
 use crate::report::table::{Cell, Column, Table};
 
 /// Column, and what of a record stands in it.
@@ -40,7 +40,7 @@ pub(super) fn samples(context: &Context<'_>) -> Result<Table, Failure> {
     for (number, info) in chosen(context)? {
         let samples = read(info)?;
         let within = |pair: &&[Sample]| {
-            let time = context.wish.filter.time.as_ref();
+            let time = context.options.filter.time.as_ref();
             time.is_none_or(|time| time.contains(&(info.offset_ns + pair[1].at).saturating_sub(1)))
         };
         for (position, pair) in samples
@@ -74,7 +74,7 @@ pub(super) fn samples(context: &Context<'_>) -> Result<Table, Failure> {
 }
 
 pub(super) fn statistics(context: &Context<'_>) -> Result<Table, Failure> {
-    if context.wish.filter.time.is_some() {
+    if context.options.filter.time.is_some() {
         return Err(refused("--time"));
     }
     let mut rows = Vec::new();
@@ -111,7 +111,7 @@ fn refused(option: &str) -> Failure {
 /// The experiments, with their numbers: the founders, or else those of the processes that were
 /// asked for.
 fn chosen<'a>(context: &Context<'a>) -> Result<Vec<(u64, &'a ExperimentInfo)>, Failure> {
-    let filter = &context.wish.filter;
+    let filter = &context.options.filter;
     let untold = [
         ("--thread", !filter.threads.is_empty()),
         ("--cpu", !filter.cpus.is_empty()),
@@ -122,7 +122,7 @@ fn chosen<'a>(context: &Context<'a>) -> Result<Vec<(u64, &'a ExperimentInfo)>, F
         return Err(refused(option));
     }
     let model = context.model;
-    let of_process = |process: &Process| filter.takes(process);
+    let of_process = |process: &ProcessInfo| filter.takes(process);
     let all = (1..).zip(&model.experiments);
     let chosen = all.filter(|(number, info)| match filter.processes.is_empty() {
         true => info.founder.index() as u64 + 1 == *number,
@@ -156,7 +156,7 @@ fn columns_between() -> Vec<Column> {
         Column::number("threads", "threads"),
     ];
     for state in &Microstate::ALL[..Microstate::PER_THREAD] {
-        let keyword = Base::State(*state).keyword();
+        let keyword = BaseMetric::State(*state).keyword();
         columns.push(Column::number(
             format!("{keyword}_s"),
             super::short(keyword),
@@ -217,6 +217,6 @@ fn shown(
         verbatim: false,
         notes: Vec::new(),
     };
-    table.cut(context.wish.limit.unwrap_or(usize::MAX));
+    table.cut(context.options.limit.unwrap_or(usize::MAX));
     table
 }

@@ -6,13 +6,13 @@ use std::io::{self, Read};
 
 use host::exit::{Failure, Kind};
 
-use super::chosen_function::subject;
-use super::{Context, Thing, metric_cells, metric_columns};
+use super::chosen_function::chosen_function;
+use super::{Context, Entity, metric_cells, metric_columns};
 use crate::aggregate::{self, Measures, Shares, Totals};
 use crate::load;
-use crate::load::lines::{self, Files};
+use crate::load::lines::{self, SymbolFiles};
 use crate::metric::{Metric, Metrics};
-use crate::model::{FrameId, FunctionId, Model, NOTHING, ObjectId};
+use crate::model::{FrameId, FunctionId, Model, ObjectId, ZERO_SUMS};
 use crate::report::table::{Cell, Column, Table};
 
 /// A line is hot if it has so much of what the hottest one has of any metric: gprofng's threshold.
@@ -26,10 +26,10 @@ pub(super) fn source(context: &Context<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_functions)?;
     let totals = context.totals();
     let model = context.model;
-    let subject = subject(context, &totals)?;
-    let function = model.function(subject.function);
-    let mut notes = subject.notes;
-    let Some(file) = file_of(model, &totals, subject.function) else {
+    let chosen = chosen_function(context, &totals)?;
+    let function = model.function(chosen.function);
+    let mut notes = chosen.notes;
+    let Some(file) = file_of(model, &totals, chosen.function) else {
         let object = model.object(function.object);
         let lack = model.lines.lacks.get(function.object.index());
         let why = match lack.and_then(Option::as_ref) {
@@ -116,7 +116,7 @@ fn text_of(
     object: ObjectId,
     path: &str,
 ) -> (Option<Vec<String>>, Vec<String>) {
-    let files = Files::new(context.model, &context.wish.lookup);
+    let files = SymbolFiles::new(context.model, &context.options.lookup);
     let Some((symboliser, _, experiment)) = files.of(object) else {
         return (None, Vec::new());
     };
@@ -187,7 +187,7 @@ pub(super) fn annotated_columns(
 /// Places by number with their metrics, and which of them are hot.
 pub(super) struct Annotated<'a> {
     metrics: &'a [Metric],
-    whole: Thing,
+    whole: Entity,
     shares: &'a Shares,
     /// From what on a place is hot, for each of the metrics.
     hot: Vec<f64>,
@@ -197,33 +197,33 @@ impl<'a> Annotated<'a> {
     pub(super) fn new(metrics: &'a [Metric], totals: &Totals, shares: &'a Shares) -> Annotated<'a> {
         let mut annotated = Annotated {
             metrics,
-            whole: Thing::new(Vec::new(), totals.whole()),
+            whole: Entity::new(Vec::new(), totals.whole()),
             shares,
             hot: Vec::new(),
         };
         let hottest = |metric: &Metric| {
             let places = 0..shares.exclusive.len();
             let values =
-                places.map(|place| annotated.thing(place).value(metric.base, metric.flavor));
+                places.map(|place| annotated.entity(place).value(metric.base, metric.flavor));
             values.max().unwrap_or(0) as f64 * HOT
         };
         annotated.hot = metrics.iter().map(hottest).collect();
         annotated
     }
 
-    fn thing(&self, place: usize) -> Thing {
+    fn entity(&self, place: usize) -> Entity {
         let sums = match place < self.shares.exclusive.len() {
             true => self.shares.of(place),
-            false => Measures::alone(&NOTHING, None),
+            false => Measures::alone(&ZERO_SUMS, None),
         };
-        Thing::new(Vec::new(), sums)
+        Entity::new(Vec::new(), sums)
     }
 
     /// Whether a place has anything of what is shown.
     pub(super) fn has(&self, place: usize) -> bool {
-        let thing = self.thing(place);
+        let entity = self.entity(place);
         let mut metrics = self.metrics.iter();
-        metrics.any(|metric| thing.value(metric.base, metric.flavor) != 0)
+        metrics.any(|metric| entity.value(metric.base, metric.flavor) != 0)
     }
 
     /// The mark and the metrics of a place, and what is behind them. Nothing where there is no time
@@ -234,11 +234,11 @@ impl<'a> Annotated<'a> {
         own: impl IntoIterator<Item = Cell>,
     ) -> Vec<Cell> {
         let place = place.filter(|place| self.has(*place));
-        let thing = place.map(|place| self.thing(place));
-        let is_hot = thing.as_ref().is_some_and(|thing| {
+        let entity = place.map(|place| self.entity(place));
+        let is_hot = entity.as_ref().is_some_and(|entity| {
             let values = self.metrics.iter().zip(&self.hot);
             values.into_iter().any(|(metric, hot)| {
-                let value = thing.value(metric.base, metric.flavor);
+                let value = entity.value(metric.base, metric.flavor);
                 value > 0 && value as f64 >= *hot
             })
         });
@@ -248,8 +248,8 @@ impl<'a> Annotated<'a> {
             Cell::Empty
         };
         let cells = self.metrics.iter().flat_map(|metric| {
-            let cells = metric_cells(metric, thing.as_ref().unwrap_or(&self.whole), &self.whole);
-            match thing {
+            let cells = metric_cells(metric, entity.as_ref().unwrap_or(&self.whole), &self.whole);
+            match entity {
                 Some(_) => cells,
                 None => vec![Cell::Empty; cells.len()],
             }

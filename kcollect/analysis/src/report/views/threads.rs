@@ -1,4 +1,4 @@
-//! Threads, processes and CPUs: things that call nothing.
+//! Threads, processes and CPUs: entities that call nothing.
 //!
 //! Of threads and processes the exact times are shown, where the founder has stored them, and
 //! nothing was asked for that only ticks can tell: a metric, a time, a CPU, a state, a function.
@@ -7,10 +7,10 @@ use experiment_format::microstate::Microstate;
 use host::exit::{Failure, Kind};
 use rustc_hash::FxHashMap;
 
-use super::{Context, Thing, Things, View};
+use super::{Context, Entities, Entity, View};
 use crate::load::exact::{self, ExactTimes, ThreadTimes};
-use crate::metric::{Base, Metrics};
-use crate::model::{ExperimentId, Process};
+use crate::metric::{BaseMetric, Metrics};
+use crate::model::{ExperimentId, ProcessInfo};
 use crate::report::table::{self, Cell, Column, Table};
 
 fn thread_columns() -> Vec<Column> {
@@ -45,7 +45,7 @@ pub(super) fn threads(context: &Context<'_>) -> Result<Table, Failure> {
         });
         return exact(context, View::Threads, thread_columns(), rows.collect());
     }
-    let metrics = context.metrics(Metrics::of_things)?.exclusive();
+    let metrics = context.metrics(Metrics::of_entities)?.exclusive();
     let (model, totals) = (context.model, context.totals());
     let columns = thread_columns();
     let cells_of = |index: usize| {
@@ -58,20 +58,20 @@ pub(super) fn threads(context: &Context<'_>) -> Result<Table, Failure> {
             Cell::Text(process.name.clone()),
         ]
     };
-    let things = Things {
-        total: Thing::total(2, columns.len(), totals.whole()),
+    let entities = Entities {
+        total: Entity::total(2, columns.len(), totals.whole()),
         columns,
         measures: (0..model.threads.len())
             .map(|index| totals.both(|totals| &totals.threads[index]))
             .collect(),
         cells_of: &cells_of,
     };
-    context.sorted(View::Threads, "Threads", &metrics, things)
+    context.sorted(View::Threads, "Threads", &metrics, entities)
 }
 
 pub(super) fn processes(context: &Context<'_>) -> Result<Table, Failure> {
     let model = context.model;
-    let with = |process: &Process, threads: u64| {
+    let with = |process: &ProcessInfo, threads: u64| {
         let info = model.experiment(ExperimentId(process.experiment));
         vec![
             Cell::Count(process.pid.into()),
@@ -95,18 +95,18 @@ pub(super) fn processes(context: &Context<'_>) -> Result<Table, Failure> {
                 .iter()
                 .rev()
                 .find(|process| process.pid == pid);
-            let process = Process {
+            let process = ProcessInfo {
                 pid,
                 name,
                 experiment: known.map_or(0, |process| process.experiment),
                 command_line: known.and_then(|process| process.command_line.clone()),
-                ..Process::default()
+                ..ProcessInfo::default()
             };
             (with(&process, threads), states)
         });
         return exact(context, View::Processes, process_columns(), rows.collect());
     }
-    let metrics = context.metrics(Metrics::of_things)?.exclusive();
+    let metrics = context.metrics(Metrics::of_entities)?.exclusive();
     let totals = context.totals();
     let mut threads = vec![0; model.processes.len()];
     for thread in &model.threads {
@@ -114,38 +114,38 @@ pub(super) fn processes(context: &Context<'_>) -> Result<Table, Failure> {
     }
     let cells_of = |index: usize| with(&model.processes[index], threads[index]);
     let columns = process_columns();
-    let things = Things {
-        total: Thing::total(1, columns.len(), totals.whole()),
+    let entities = Entities {
+        total: Entity::total(1, columns.len(), totals.whole()),
         columns,
         measures: (0..model.processes.len())
             .map(|index| totals.both(|totals| &totals.processes[index]))
             .collect(),
         cells_of: &cells_of,
     };
-    context.sorted(View::Processes, "Processes", &metrics, things)
+    context.sorted(View::Processes, "Processes", &metrics, entities)
 }
 
 pub(super) fn cpus(context: &Context<'_>) -> Result<Table, Failure> {
-    let metrics = context.metrics(Metrics::of_things)?.exclusive();
+    let metrics = context.metrics(Metrics::of_entities)?.exclusive();
     let totals = context.totals();
     let columns = vec![Column::text("name", "CPU")];
     let cells_of = |index: usize| vec![Cell::Text(format!("CPU {}", context.model.cpus[index]))];
-    let things = Things {
-        total: Thing::total(0, columns.len(), totals.whole()),
+    let entities = Entities {
+        total: Entity::total(0, columns.len(), totals.whole()),
         columns,
         measures: (0..context.model.cpus.len())
             .map(|index| totals.both(|totals| &totals.cpus[index]))
             .collect(),
         cells_of: &cells_of,
     };
-    context.sorted(View::Cpus, "CPUs", &metrics, things)
+    context.sorted(View::Cpus, "CPUs", &metrics, entities)
 }
 
 /// The exact times of all threads that pass, with the names of their processes; none if ticks are
 /// to be shown.
 fn exact_threads(context: &Context<'_>) -> Result<Option<Vec<(String, ThreadTimes)>>, Failure> {
-    let (model, wish) = (context.model, context.wish);
-    if wish.metrics.is_some() || wish.sort.is_some() || !wish.filter.only_of_threads() {
+    let (model, options) = (context.model, context.options);
+    if options.metrics.is_some() || options.sort.is_some() || !options.filter.only_of_threads() {
         return Ok(None);
     }
     let mut all = Vec::new();
@@ -163,7 +163,7 @@ fn exact_threads(context: &Context<'_>) -> Result<Option<Vec<(String, ThreadTime
         let Some(times) = read else {
             return Ok(None);
         };
-        let names: FxHashMap<u32, &Process> = model
+        let names: FxHashMap<u32, &ProcessInfo> = model
             .processes
             .iter()
             .filter(|process| {
@@ -176,14 +176,14 @@ fn exact_threads(context: &Context<'_>) -> Result<Option<Vec<(String, ThreadTime
             .collect();
         for thread in times.threads {
             let process = names.get(&thread.pid).map_or_else(
-                || Process {
+                || ProcessInfo {
                     pid: thread.pid,
                     name: thread.name.clone(),
-                    ..Process::default()
+                    ..ProcessInfo::default()
                 },
                 |process| (*process).clone(),
             );
-            let filter = &wish.filter;
+            let filter = &options.filter;
             let number = u64::from(thread.tid);
             if filter.takes(&process)
                 && (filter.threads.is_empty() || filter.threads.contains(&number))
@@ -191,7 +191,10 @@ fn exact_threads(context: &Context<'_>) -> Result<Option<Vec<(String, ThreadTime
                 all.push((process.name, thread));
             }
         }
-        if times.brief > 0 && wish.filter.processes.is_empty() && wish.filter.threads.is_empty() {
+        if times.brief > 0
+            && options.filter.processes.is_empty()
+            && options.filter.threads.is_empty()
+        {
             let brief = ThreadTimes {
                 name: format!("({} brief threads)", times.brief),
                 states: times.brief_states,
@@ -238,13 +241,13 @@ fn exact(
         total[name] = Cell::Text("<Total>".to_owned());
     }
     let left_out = context
-        .wish
+        .options
         .limit
         .map_or(0, |limit| rows.len().saturating_sub(limit));
     rows.truncate(rows.len() - left_out);
     rows.insert(0, (total, all));
     let times = states.iter().map(|state| {
-        let base = Base::State(*state);
+        let base = BaseMetric::State(*state);
         Column::number(
             format!("{}_s", base.keyword()),
             format!("{}\nsec.", base.title()),

@@ -13,14 +13,14 @@ use experiment_format::microstate::Microstate;
 use host::exit::Failure;
 use rustc_hash::FxHashMap;
 
-use super::{Context, View, Wish, short, threads};
+use super::{Context, TableOptions, View, short, threads};
 use crate::aggregate::{Totals, functions};
-use crate::metric::Base;
+use crate::metric::BaseMetric;
 use crate::model::{
-    ExperimentInfo, Frame, Function, FunctionId, Model, ObjectId, ObjectKind, StackId,
+    ExperimentInfo, FunctionId, FunctionInfo, Model, ObjectId, ObjectKind, StackFrame, StackId,
 };
 use crate::model::{TRUNCATED, UNKNOWN, UNWIND_FAILED};
-use crate::report::table::{Cell, Column, Page, Table, left_out};
+use crate::report::table::{Cell, Column, Table, TablePage, left_out};
 
 /// Rows of a table, if nobody said how many.
 const ROWS: usize = 10;
@@ -38,12 +38,12 @@ const WAITING: [Microstate; 7] = [
     Microstate::Stopped,
 ];
 
-pub(super) fn page(context: &Context<'_>) -> Result<Page, Failure> {
+pub(super) fn page(context: &Context<'_>) -> Result<TablePage, Failure> {
     let totals = context.totals();
     let model = context.model;
-    let on_cpu = match context.offered.contains(&Base::TotalCpu) {
-        true => Base::TotalCpu,
-        false => Base::State(Microstate::KernelCpu),
+    let on_cpu = match context.offered.contains(&BaseMetric::TotalCpu) {
+        true => BaseMetric::TotalCpu,
+        false => BaseMetric::State(Microstate::KernelCpu),
     };
     let tables = [
         processes(context)?,
@@ -54,7 +54,7 @@ pub(super) fn page(context: &Context<'_>) -> Result<Page, Failure> {
     ];
     let founders = model.experiments.iter().enumerate();
     let founders = founders.filter(|(index, info)| info.founder.index() == *index);
-    Ok(Page {
+    Ok(TablePage {
         view: View::Triage.name(),
         runs: founders.map(|(_, info)| run(model, info)).collect(),
         tables: tables
@@ -138,15 +138,15 @@ fn lost(info: &ExperimentInfo) -> String {
 
 /// Processes by state. For people, states that nobody was in are left out.
 fn processes(context: &Context<'_>) -> Result<Table, Failure> {
-    let wish = Wish {
+    let options = TableOptions {
         metrics: None,
         sort: None,
-        limit: Some(context.wish.limit.unwrap_or(ROWS)),
-        ..context.wish.clone()
+        limit: Some(context.options.limit.unwrap_or(ROWS)),
+        ..context.options.clone()
     };
     let within = Context {
         model: context.model,
-        wish: &wish,
+        options: &options,
         offered: context.offered.clone(),
     };
     let mut table = threads::processes(&within)?;
@@ -163,7 +163,7 @@ fn processes(context: &Context<'_>) -> Result<Table, Failure> {
     Ok(table)
 }
 
-fn hot_functions(context: &Context<'_>, totals: &Totals, base: Base, kernel: bool) -> Table {
+fn hot_functions(context: &Context<'_>, totals: &Totals, base: BaseMetric, kernel: bool) -> Table {
     let model = context.model;
     let shares = functions(model, totals).functions;
     let whole = base.of(&totals.all);
@@ -208,7 +208,7 @@ fn hot_functions(context: &Context<'_>, totals: &Totals, base: Base, kernel: boo
         verbatim: false,
         notes: Vec::new(),
     };
-    table.cut(context.wish.limit.unwrap_or(ROWS));
+    table.cut(context.options.limit.unwrap_or(ROWS));
     table
 }
 
@@ -257,7 +257,7 @@ fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
         .map(|((order, place, caller), time)| (order, Reverse(time), name(place), caller.map(name)))
         .collect();
     found.sort();
-    let places = context.wish.limit.unwrap_or(PLACES);
+    let places = context.options.limit.unwrap_or(PLACES);
     let (mut more, mut before, mut seen) = (0, usize::MAX, 0);
     let mut rows = Vec::new();
     for (order, Reverse(time), place, caller) in found {
@@ -295,16 +295,16 @@ fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
 /// The innermost function that says why, and the innermost of user code that is no C library's. If
 /// that code is all a C library's, its own innermost one.
 fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<FunctionId>)> {
-    let telling = |frame: &&Frame| {
+    let telling = |frame: &&StackFrame| {
         let function = model.function(frame.function);
         !(is_mark(model, function) || function.kernel && is_scheduler(&function.name))
     };
     let place = model.stack(stack).find(telling)?.function;
-    let user = |frame: &&Frame| {
+    let user = |frame: &&StackFrame| {
         let function = model.function(frame.function);
         !function.kernel && !is_mark(model, function)
     };
-    let own = |frame: &&Frame| {
+    let own = |frame: &&StackFrame| {
         let object = model.function(frame.function).object;
         user(frame) && !is_c_library(&model.object(object).path)
     };
@@ -316,7 +316,7 @@ fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<Functio
 }
 
 /// Whether it is a mark of an unfinished stack.
-fn is_mark(model: &Model, function: &Function) -> bool {
+fn is_mark(model: &Model, function: &FunctionInfo) -> bool {
     model.object(function.object).kind == ObjectKind::Special
         && matches!(&*function.name, TRUNCATED | UNWIND_FAILED)
 }
@@ -331,7 +331,7 @@ fn is_c_library(path: &str) -> bool {
 
 /// What cannot be told, microseconds.
 #[derive(Debug, Clone, Copy, Default)]
-struct Untold {
+struct Unresolved {
     /// The leaf has no name.
     nameless: i64,
     /// The stack breaks off here, with the callers unknown.
@@ -341,23 +341,23 @@ struct Untold {
 }
 
 /// Which load objects keep their names or their callers to themselves.
-fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: Base) -> Table {
+fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: BaseMetric) -> Table {
     let model = context.model;
-    let base = match context.offered.contains(&Base::Total) {
-        true => Base::Total,
+    let base = match context.offered.contains(&BaseMetric::Total) {
+        true => BaseMetric::Total,
         false => on_cpu,
     };
     let whole = base.of(&totals.all);
-    let mut untold: Vec<Untold> = vec![Untold::default(); model.objects.len()];
+    let mut unresolved: Vec<Unresolved> = vec![Unresolved::default(); model.objects.len()];
     for (stack, sums) in totals.stacks.iter().enumerate() {
         let time = base.of(sums);
         if time == 0 {
             continue;
         }
-        let mut outermost: Option<&Function> = None;
+        let mut outermost: Option<&FunctionInfo> = None;
         for (depth, function) in model.stack_functions(StackId(stack as u32)).enumerate() {
             if depth == 0 {
-                let leaf = &mut untold[function.object.index()];
+                let leaf = &mut unresolved[function.object.index()];
                 leaf.all += time;
                 if is_nameless(model, function) {
                     leaf.nameless += time;
@@ -366,7 +366,7 @@ fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: Base) -> Table {
             if is_mark(model, function) {
                 // A mark alone is of no object but its own.
                 let at = outermost.unwrap_or(function);
-                untold[at.object.index()].broken += time;
+                unresolved[at.object.index()].broken += time;
             }
             outermost = Some(function);
         }
@@ -374,20 +374,23 @@ fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: Base) -> Table {
     let mut found: Vec<_> = model
         .objects
         .iter()
-        .zip(&untold)
+        .zip(&unresolved)
         .zip(0..)
-        .filter(|((_, untold), _)| untold.nameless + untold.broken > 0)
+        .filter(|((_, unresolved), _)| unresolved.nameless + unresolved.broken > 0)
         .collect();
-    found.sort_by_key(|((object, untold), _)| {
-        (Reverse(untold.nameless + untold.broken), &object.path)
+    found.sort_by_key(|((object, unresolved), _)| {
+        (
+            Reverse(unresolved.nameless + unresolved.broken),
+            &object.path,
+        )
     });
-    let rows = found.iter().map(|((object, untold), id)| {
+    let rows = found.iter().map(|((object, unresolved), id)| {
         vec![
-            Cell::Microseconds(untold.nameless),
-            share(untold.nameless, whole),
-            Cell::Microseconds(untold.broken),
-            share(untold.broken, whole),
-            Cell::Microseconds(untold.all),
+            Cell::Microseconds(unresolved.nameless),
+            share(unresolved.nameless, whole),
+            Cell::Microseconds(unresolved.broken),
+            share(unresolved.broken, whole),
+            Cell::Microseconds(unresolved.all),
             Cell::Text(object_name(model, ObjectId(*id))),
             Cell::Text(object.path.clone()),
         ]
@@ -411,12 +414,12 @@ fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: Base) -> Table {
         verbatim: false,
         notes: Vec::new(),
     };
-    table.cut(context.wish.limit.unwrap_or(ROWS));
+    table.cut(context.options.limit.unwrap_or(ROWS));
     table
 }
 
 /// Whether an address could not be given a function's name.
-fn is_nameless(model: &Model, function: &Function) -> bool {
+fn is_nameless(model: &Model, function: &FunctionInfo) -> bool {
     function.name.starts_with("<static>@")
         || model.object(function.object).kind == ObjectKind::Special && function.name == UNKNOWN
 }
