@@ -184,7 +184,7 @@ fn root_ten_thousand_threads() -> Result<()> {
     let books = Books::of(&experiment)?;
     books.complete()?;
     ensure!(
-        books.losses["absences"] == 0 && books.losses["threads"] == 0,
+        books.losses["off_cpu"] == 0 && books.losses["thread_records"] == 0,
         "{:?}",
         books.losses
     );

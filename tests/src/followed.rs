@@ -149,11 +149,11 @@ impl Followed {
         self.books.without(&[
             "ring_full",
             "not_written",
-            "absences",
-            "threads",
+            "off_cpu",
+            "thread_records",
             "sideband",
-            "entries",
-            "births",
+            "user_returns",
+            "vfork_starts",
         ])
     }
 }

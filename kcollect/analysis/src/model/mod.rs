@@ -12,6 +12,7 @@ mod stacks;
 pub(crate) mod trie;
 
 use experiment_format::log::CounterUnit;
+use experiment_format::losses::{self, Recorded};
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 
@@ -154,13 +155,51 @@ pub struct ExperimentInfo {
 }
 
 impl ExperimentInfo {
-    /// What kcollect wrote at the end, `kcollect.json`: see [`crate::summary::Summary`] for its
-    /// fields. None in experiments of other collectors, in subexperiments, and where kcollect was
-    /// killed.
+    /// Returns `kcollect.json`, the summary that kcollect writes at the end. None in experiments of
+    /// other collectors, in subexperiments, and where kcollect was killed.
     #[must_use]
     pub fn summary(&self) -> Option<serde_json::Value> {
         let bytes = self.source.side_file("kcollect.json").ok()??;
         serde_json::from_slice(&bytes).ok()
+    }
+
+    /// Returns the loss counts of `kcollect.json`.
+    #[must_use]
+    pub fn losses(&self) -> Option<LossCounts> {
+        let summary = self.summary()?;
+        let counts = summary["losses"].as_object()?.iter();
+        let number = |key: &str| summary[key].as_u64().unwrap_or(0);
+        Some(LossCounts {
+            counts: counts
+                .filter_map(|(name, count)| Some((name.clone(), count.as_i64()?)))
+                .collect(),
+            recorded: Recorded {
+                ticks: number("ticks"),
+                thread_ticks: number("thread_ticks"),
+                arrays: number("arrays"),
+            },
+        })
+    }
+}
+
+/// What a recording lost, by cause, and how much it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LossCounts {
+    /// The counts by their keys in `kcollect.json`, zeros included.
+    pub counts: Vec<(String, i64)>,
+    /// What they are a share of.
+    pub recorded: Recorded,
+}
+
+impl LossCounts {
+    /// Returns all of it on one line: see [`losses::describe`].
+    #[must_use]
+    pub fn line(&self) -> String {
+        let counts = self.counts.iter();
+        losses::describe(
+            counts.map(|(name, count)| (name.as_str(), *count)),
+            &self.recorded,
+        )
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use experiment_format::Error;
-use experiment_format::losses::counted;
+use experiment_format::losses::phrase;
 use experiment_format::microstate::Microstate;
 
 use super::payload::{PageFunction, PageProcess, PageStacks, PageThread, PageTick, Payload};
@@ -86,15 +86,13 @@ fn machine(founder: &ExperimentInfo) -> String {
         .join(" · ")
 }
 
-/// What is missing, and each of the recording's own counters of losses that is not 0.
+/// What the model lacks, and each of the recording's loss counts that is not 0.
 fn losses(model: &Model, founder: &ExperimentInfo) -> Vec<String> {
     let mut lines = model.warnings.clone();
-    let summary = founder.summary().unwrap_or_default();
-    let counters = summary["losses"].as_object().into_iter().flatten();
-    lines.extend(counters.filter_map(|(name, count)| {
-        let count = count.as_u64().filter(|count| *count > 0)?;
-        Some(format!("{count} {}", counted(name)))
-    }));
+    if let Some(losses) = founder.losses() {
+        let counts = losses.counts.iter().filter(|(_, count)| *count > 0);
+        lines.extend(counts.map(|(name, count)| phrase(name, *count, &losses.recorded)));
+    }
     lines
 }
 

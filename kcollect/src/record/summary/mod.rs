@@ -11,7 +11,7 @@ use bpf::TableUse;
 use bpf::{Counts, CpuBooks, Details};
 use counters::event::Request;
 use experiment_format::kernel::is_scheduler;
-use experiment_format::losses::Losses;
+use experiment_format::losses::{Losses, Recorded};
 use experiment_format::microstate::Microstate;
 use host::exit::Failure;
 use serde::Serialize;
@@ -287,6 +287,8 @@ impl Summary {
         let (system, _) = accounts.system();
         let followed = user(founder, sources.collector.table_use());
         let counters = counters(sources)?;
+        let arrays = recorded.arrays + followed.as_ref().map_or(0, Followed::arrays);
+        let thread_ticks = recorded.array_ticks + followed.as_ref().map_or(0, Followed::ticks);
         Ok(Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
@@ -303,8 +305,8 @@ impl Summary {
             },
             ticks: recorded.ticks,
             packets: recorded.packets,
-            arrays: recorded.arrays + followed.as_ref().map_or(0, Followed::arrays),
-            thread_ticks: recorded.array_ticks + followed.as_ref().map_or(0, Followed::ticks),
+            arrays,
+            thread_ticks,
             losses: Losses {
                 overflows: counters
                     .iter()
@@ -313,16 +315,21 @@ impl Summary {
                 ring_full: sum(|books| books.lost),
                 not_written: founder.not_written,
                 unaccounted: sent as i64 - (recorded.ticks + founder.not_written) as i64,
-                absences: sum(|books| books.absences_lost),
-                threads: sum(|books| books.threads_lost),
+                off_cpu: sum(|books| books.absences_lost),
+                thread_records: sum(|books| books.threads_lost),
                 sideband: founder.sideband_lost,
-                unnamed: recorded.unnamed,
+                unnamed_ticks: recorded.unnamed,
                 truncated_stacks: recorded.truncated,
                 missing_stacks: recorded.no_stack,
-                made_up: sum(|books| books.made_up),
-                entries: sum(|books| books.entries_lost),
-                births: sum(|books| books.births_lost),
+                late_ticks: sum(|books| books.made_up),
+                user_returns: sum(|books| books.entries_lost),
+                vfork_starts: sum(|books| books.births_lost),
                 late_events: sources.late(),
+                recorded: Recorded {
+                    ticks: recorded.ticks,
+                    thread_ticks,
+                    arrays,
+                },
             },
             counters,
             targets: accounts

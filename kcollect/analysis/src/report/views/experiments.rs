@@ -152,12 +152,8 @@ fn of_founder(info: &ExperimentInfo, subexperiments: usize, rows: &mut Vec<(&str
         }),
     ));
     rows.push(("subexperiments", Cell::Count(subexperiments as u64)));
-    if let Some(summary) = info.summary() {
-        let losses = summary["losses"].as_object().into_iter().flatten();
-        let losses: Vec<_> = losses
-            .map(|(cause, count)| format!("{} {count}", cause.replace('_', " ")))
-            .collect();
-        rows.push(("lost", Cell::Text(losses.join(", "))));
+    if let Some(losses) = info.losses() {
+        rows.push(("losses", Cell::Text(losses.line())));
     }
     for line in source.notes().unwrap_or_default().lines() {
         rows.push(("note", text(line)));

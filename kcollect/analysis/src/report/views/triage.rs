@@ -102,38 +102,18 @@ fn run(model: &Model, info: &ExperimentInfo) -> Vec<(&'static str, Cell)> {
             Cell::Text(comment("command: ").unwrap_or_else(|| header.command_line.clone())),
         ),
         ("followed", Cell::Count(family.count() as u64 - 1)),
-        ("lost", Cell::Text(lost(info))),
+        ("losses", Cell::Text(losses(info))),
     ]);
     facts
 }
 
-/// All causes of losses; of those that lost nothing how many there are.
-fn lost(info: &ExperimentInfo) -> String {
-    let Some(summary) = info.summary() else {
-        return match info.source.is_closed() {
-            true => "nobody has counted it".to_owned(),
-            false => "not known: the experiment is not closed".to_owned(),
-        };
-    };
-    let causes: Vec<_> = summary["losses"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .collect();
-    let (some, none): (Vec<_>, Vec<_>) = causes
-        .into_iter()
-        .partition(|(_, count)| count.as_i64() != Some(0));
-    let mut words: Vec<_> = some
-        .iter()
-        .map(|(cause, count)| format!("{} {count}", cause.replace('_', " ")))
-        .collect();
-    match (words.is_empty(), none.len()) {
-        (_, 0) => {}
-        (true, _) => words.push("nothing".to_owned()),
-        (false, 1) => words.push("nothing by 1 other cause".to_owned()),
-        (false, count) => words.push(format!("nothing by {count} other causes")),
+/// Returns what the recording lost, or why that is unknown.
+fn losses(info: &ExperimentInfo) -> String {
+    match info.losses() {
+        Some(losses) => losses.line(),
+        None if info.source.is_closed() => "unknown: this collector counts none".to_owned(),
+        None => "unknown: the experiment is not closed".to_owned(),
     }
-    words.join(", ")
 }
 
 /// Processes by state. For people, states that nobody was in are left out.
