@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use host::table::{Align, TextTable, width_of};
 use serde_json::{Map, Value, json};
 
 /// A column.
@@ -147,54 +148,50 @@ impl Table {
     /// then broken into several lines. None: as wide as it needs be, which is right for a pipe.
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
-        let width = width.filter(|_| !self.verbatim);
-        let layout = Layout::new(self, width.map(usize::from));
         let mut out = String::new();
         if !self.title.is_empty() {
             out.push_str(&self.title);
             out.push_str("\n\n");
         }
         let shown = || self.columns.iter().filter(|column| !column.hidden);
-        // Titles stand on the ground: a short one above its numbers, not above others' words.
-        let lines = |title: &str| title.lines().count();
-        let height = shown()
-            .map(|column| lines(&column.title))
-            .max()
-            .unwrap_or(0);
-        let titles = shown().map(|column| {
-            let above = "\n".repeat(height - lines(&column.title));
-            above + &column.title
+        let aligns = shown().map(|column| match column.number {
+            true => Align::Right,
+            false => Align::Left,
         });
-        layout.row(&mut out, &titles.collect::<Vec<_>>());
+        let mut table = TextTable::new(aligns);
+        table.titles(shown().map(|column| column.title.as_str()));
         for row in &self.rows {
             let cells = row.iter().zip(&self.columns);
             let cells = cells.filter(|(_, column)| !column.hidden);
-            layout.row(
-                &mut out,
-                &cells.map(|(cell, _)| cell.plain()).collect::<Vec<_>>(),
-            );
+            table.row(cells.map(|(cell, _)| cell.plain()));
         }
+        let width = width.filter(|_| !self.verbatim);
+        out.push_str(&table.text(width.map(usize::from)));
         for note in &self.notes {
             out.push_str(&format!("\n{note}\n"));
         }
         out
     }
 
-    /// As RFC 4180 has it: the keys, then the rows, unrounded.
+    /// Returns it as RFC 4180 has it: the keys, then the rows, unrounded.
     #[must_use]
     pub fn csv(&self) -> String {
-        let keys = self.columns.iter().map(|column| quoted(&column.key));
-        let mut text = keys.collect::<Vec<_>>().join(",") + "\n";
-        for row in &self.rows {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let keys = self.columns.iter().map(|column| column.key.clone());
+        let rows = self.rows.iter().map(|row| {
             let cells = row.iter().map(|cell| match cell {
                 Cell::Empty => String::new(),
-                Cell::Text(text) => quoted(text),
+                Cell::Text(text) => text.clone(),
                 number => number.value().to_string(),
             });
-            text.push_str(&cells.collect::<Vec<_>>().join(","));
-            text.push('\n');
+            cells.collect::<Vec<_>>()
+        });
+        for record in std::iter::once(keys.collect()).chain(rows) {
+            // Into memory no write fails, and every row has as many cells as there are columns.
+            let _ = writer.write_record(&record);
         }
-        text
+        let bytes = writer.into_inner().unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// An object: the view, its `columns` with key and title, and `rows`, an object each.
@@ -331,7 +328,7 @@ fn printable(text: &str) -> String {
     let mut out = String::new();
     for character in text.chars() {
         match character {
-            '\t' => out.extend(std::iter::repeat_n(' ', TAB - columns_of(&out) % TAB)),
+            '\t' => out.extend(std::iter::repeat_n(' ', TAB - width_of(&out) % TAB)),
             _ if character.is_control() => out.extend(character.escape_default()),
             _ => out.push(character),
         }
@@ -341,111 +338,6 @@ fn printable(text: &str) -> String {
 
 /// Columns between tabulators.
 const TAB: usize = 8;
-
-/// How wide the columns are that are shown.
-struct Layout {
-    /// Width, and whether it is of numbers.
-    columns: Vec<(usize, bool)>,
-}
-
-/// Between two columns.
-const GAP: usize = 2;
-/// Text is not broken into shorter pieces than this.
-const NARROWEST: usize = 16;
-
-impl Layout {
-    fn new(table: &Table, width: Option<usize>) -> Layout {
-        let mut columns = Vec::new();
-        for (index, column) in table.columns.iter().enumerate() {
-            if column.hidden {
-                continue;
-            }
-            let titles = column.title.lines().map(columns_of);
-            let cells = table.rows.iter().map(|row| columns_of(&row[index].plain()));
-            columns.push((titles.chain(cells).max().unwrap_or(0), column.number));
-        }
-        let mut layout = Layout { columns };
-        let wanted = |layout: &Layout| {
-            layout
-                .columns
-                .iter()
-                .map(|(width, _)| width + GAP)
-                .sum::<usize>()
-        };
-        while let Some(over) = width.and_then(|width| wanted(&layout).checked_sub(width + GAP + 1))
-        {
-            // The widest text gives way.
-            let texts = layout
-                .columns
-                .iter_mut()
-                .filter(|(width, number)| !number && *width > NARROWEST);
-            let Some((widest, _)) = texts.max_by_key(|(width, _)| *width) else {
-                break;
-            };
-            *widest = widest.saturating_sub(over + 1).max(NARROWEST);
-        }
-        layout
-    }
-
-    /// Writes a row, in as many lines as its cells need.
-    fn row(&self, out: &mut String, cells: &[String]) {
-        let cells: Vec<_> = cells
-            .iter()
-            .zip(&self.columns)
-            .map(|(cell, (width, _))| broken(cell, *width))
-            .collect();
-        let height = cells.iter().map(Vec::len).max().unwrap_or(0);
-        for line in 0..height {
-            let begin = out.len();
-            for (lines, (width, number)) in cells.iter().zip(&self.columns) {
-                if out.len() > begin {
-                    out.push_str("  ");
-                }
-                let text = lines.get(line).copied().unwrap_or_default();
-                let blanks = " ".repeat(width.saturating_sub(columns_of(text)));
-                let (before, behind) = if *number {
-                    (&*blanks, "")
-                } else {
-                    ("", &*blanks)
-                };
-                out.push_str(before);
-                out.push_str(text);
-                out.push_str(behind);
-            }
-            out.truncate(begin + out[begin..].trim_end().len());
-            out.push('\n');
-        }
-    }
-}
-
-/// Columns that a text takes on a terminal.
-fn columns_of(text: &str) -> usize {
-    text.chars().count()
-}
-
-/// The lines of a text, none longer than `width`.
-fn broken(text: &str, width: usize) -> Vec<&str> {
-    let mut lines = Vec::new();
-    for mut line in text.split('\n') {
-        while let Some((end, _)) = line.char_indices().nth(width.max(1)) {
-            // Behind a blank, if there is one in the second half.
-            let blank = line[..end].rfind(' ').map(|blank| blank + 1);
-            let end = blank.filter(|blank| *blank > end / 2).unwrap_or(end);
-            lines.push(line[..end].trim_end());
-            line = &line[end..];
-        }
-        lines.push(line);
-    }
-    lines
-}
-
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -486,7 +378,7 @@ mod tests {
         insta::assert_snapshot!("text_in_40_columns", table().text(Some(40)));
         for width in [40, 60, 80] {
             let text = table().text(Some(width));
-            let longest = text.lines().map(columns_of).max().unwrap();
+            let longest = text.lines().map(width_of).max().unwrap();
             assert!(
                 longest <= usize::from(width),
                 "{longest} columns of {width}"
