@@ -1,7 +1,6 @@
 //! Build ids of load objects, from the copies in the experiment. Objects of which it has none have
 //! none here.
 
-use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -28,12 +27,8 @@ pub(super) fn of(model: &Model) -> Vec<String> {
         let mut files = archives
             .iter()
             .filter_map(|archive| open(&archive.join(&name)));
-        let mut text = String::new();
-        for byte in files.next().map(|file| build_id(&file)).unwrap_or_default() {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-        }
-        text
+        let id = files.next().map(|file| build_id(&file));
+        hex::encode(id.unwrap_or_default())
     });
     objects.collect()
 }

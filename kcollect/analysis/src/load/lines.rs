@@ -28,18 +28,6 @@ use crate::symbol::{
     self, ObjectRef, Origin, PathMap, Resolved, SearchPaths, SymbolError, Symboliser, demangle,
 };
 
-/// What hexadecimal digits stand for.
-fn bytes(hex: &str) -> Option<Box<[u8]>> {
-    let digits: Option<Vec<u8>> = hex
-        .chars()
-        .map(|digit| Some(digit.to_digit(16)? as u8))
-        .collect();
-    let digits = digits?;
-    let (pairs, rest) = digits.as_chunks::<2>();
-    let whole = pairs.iter().map(|[high, low]| high << 4 | low);
-    rest.is_empty().then(|| whole.collect())
-}
-
 /// Where else than in experiments and under their own paths files are looked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LookupPaths {
@@ -109,10 +97,11 @@ impl<'a> SymbolFiles<'a> {
         let build_id = place
             .filter(|_| name == KERNEL)
             .and_then(|(founder, _)| self.model.experiment(*founder).summary());
-        let build_id = build_id.and_then(|summary| bytes(summary["kernel_build_id"].as_str()?));
+        let build_id =
+            build_id.and_then(|summary| hex::decode(summary["kernel_build_id"].as_str()?).ok());
         ObjectRef {
             name,
-            build_id: build_id.unwrap_or_default(),
+            build_id: build_id.unwrap_or_default().into(),
         }
     }
 
@@ -338,15 +327,6 @@ impl Adding {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn digits_are_bytes() {
-        assert_eq!(bytes("4a5A9b").as_deref(), Some(&[0x4a, 0x5a, 0x9b][..]));
-        assert_eq!(bytes("").as_deref(), Some(&[][..]));
-        for wrong in ["4", "4a5", "4g", "é"] {
-            assert_eq!(bytes(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn files_that_may_have_changed_are_believed_only_if_the_user_named_them() {

@@ -6,7 +6,7 @@
 //! name this server as its host: a name that its owner has pointed at 127.0.0.1 (DNS rebinding) is
 //! refused. GET and HEAD of that one path, nothing else; one request a connection.
 //!
-//! HTTP by hand: one method, one path and three headers are less than any library's surface.
+//! HTTP is written here: one method, one path and three headers are less than a library's surface.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -21,11 +21,11 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// A browser's request line and headers are less.
-const LONGEST_REQUEST: usize = 16 << 10;
+const MAX_REQUEST_BYTES: usize = 16 << 10;
 /// A client that says or takes nothing for so long is gone.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections at once; browsers open some in advance.
-const CONNECTIONS: usize = 32;
+const MAX_CONNECTIONS: usize = 32;
 
 /// A page that is offered.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Server {
         listener.set_nonblocking(true)?;
         let mut token = [0; 16];
         File::open("/dev/urandom")?.read_exact(&mut token)?;
-        let token: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
+        let token = hex::encode(token);
         let port = listener.local_addr()?.port();
         Ok(Server {
             listener,
@@ -71,101 +71,103 @@ impl Server {
         format!("http://127.0.0.1:{}{}", self.site.port, self.site.path)
     }
 
-    /// Serves until one of `stop` is readable, for instance [those of the
-    /// signals](host::signals::Signals::fds).
+    /// Serves until `stop` is readable or closed.
     ///
     /// # Errors
     /// When connections can't be waited for.
-    pub fn run(&self, stop: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub fn run(&self, stop: BorrowedFd<'_>) -> io::Result<()> {
         loop {
-            let mut fds = vec![PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
-            fds.extend(stop.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)));
+            let mut fds =
+                [self.listener.as_fd(), stop].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             match poll(&mut fds, PollTimeout::NONE) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            if fds[1..].iter().any(|fd| fd.any() == Some(true)) {
+            if fds[1].any() == Some(true) {
                 return Ok(());
             }
             // What fails here is one client's connection.
             if let Ok((stream, _)) = self.listener.accept() {
-                self.welcome(stream);
+                self.accept(stream);
             }
         }
     }
 
-    fn welcome(&self, stream: TcpStream) {
-        if self.open.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS {
+    fn accept(&self, stream: TcpStream) {
+        if self.open.fetch_add(1, Ordering::AcqRel) >= MAX_CONNECTIONS {
             self.open.fetch_sub(1, Ordering::AcqRel);
             return;
         }
-        let (site, open) = (Arc::clone(&self.site), Leaves(Arc::clone(&self.open)));
+        let (site, open) = (
+            Arc::clone(&self.site),
+            ConnectionCount(Arc::clone(&self.open)),
+        );
         // Where no thread is to be had, the connection is closed.
         let _ = thread::Builder::new().spawn(move || {
             let _open = open;
-            let _ = site.answer(stream);
+            let _ = site.serve(stream);
         });
     }
 }
 
 /// Counts a connection out, however it ends.
-struct Leaves(Arc<AtomicUsize>);
+struct ConnectionCount(Arc<AtomicUsize>);
 
-impl Drop for Leaves {
+impl Drop for ConnectionCount {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 impl Site {
-    fn answer(&self, mut stream: TcpStream) -> io::Result<()> {
+    fn serve(&self, mut stream: TcpStream) -> io::Result<()> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+        stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
         let request = read_request(&mut stream)?;
-        let answer = self.judge(&request);
+        let answer = self.respond(&request);
         stream.write_all(answer.head().as_bytes())?;
-        if matches!(answer, Answer::Page(_)) {
+        if matches!(answer, Response::Page(_)) {
             stream.write_all(self.page.as_bytes())?;
         }
         Ok(())
     }
 
-    fn judge(&self, request: &str) -> Answer {
+    fn respond(&self, request: &str) -> Response {
         let mut lines = request.split("\r\n");
         let line: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
         let [method, path, "HTTP/1.1" | "HTTP/1.0"] = line[..] else {
-            return Answer::Malformed;
+            return Response::Malformed;
         };
         let mut hosts = lines.filter_map(|line| {
             let (name, value) = line.split_once(':')?;
             name.eq_ignore_ascii_case("host").then(|| value.trim())
         });
         let (Some(host), None) = (hosts.next(), hosts.next()) else {
-            return Answer::Malformed;
+            return Response::Malformed;
         };
         let ours = ["127.0.0.1", "localhost"].map(|name| format!("{name}:{}", self.port));
         if !ours.iter().any(|name| name == host) {
-            return Answer::Misdirected;
+            return Response::Misdirected;
         }
         match (path == self.path, method) {
-            (false, _) => Answer::NotFound,
-            (true, "GET") => Answer::Page(self.page.len()),
-            (true, "HEAD") => Answer::Head(self.page.len()),
-            (true, _) => Answer::NotAllowed,
+            (false, _) => Response::NotFound,
+            (true, "GET") => Response::Page(self.page.len()),
+            (true, "HEAD") => Response::Head(self.page.len()),
+            (true, _) => Response::NotAllowed,
         }
     }
 }
 
-/// Up to the empty line, within [`PATIENCE`] as a whole: a client that sends a byte now and then
+/// Up to the empty line, within [`CLIENT_TIMEOUT`] as a whole: a client that sends a byte now and then
 /// holds nothing up.
 fn read_request(stream: &mut TcpStream) -> io::Result<String> {
     let (mut request, mut part) = (Vec::new(), [0; 1024]);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + CLIENT_TIMEOUT;
     while !request.ends_with(b"\r\n\r\n") {
         let count = stream.read(&mut part)?;
         request.extend_from_slice(&part[..count]);
-        if count == 0 || request.len() > LONGEST_REQUEST || Instant::now() > until {
+        if count == 0 || request.len() > MAX_REQUEST_BYTES || Instant::now() > until {
             return Err(io::ErrorKind::InvalidData.into());
         }
     }
@@ -174,7 +176,7 @@ fn read_request(stream: &mut TcpStream) -> io::Result<String> {
 
 /// What a request gets; the numbers are the page's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum Response {
     Page(usize),
     Head(usize),
     Malformed,
@@ -183,14 +185,14 @@ enum Answer {
     NotAllowed,
 }
 
-impl Answer {
+impl Response {
     fn head(self) -> String {
         let (status, length) = match self {
-            Answer::Page(length) | Answer::Head(length) => ("200 OK", length),
-            Answer::Malformed => ("400 Bad Request", 0),
-            Answer::Misdirected => ("421 Misdirected Request", 0),
-            Answer::NotFound => ("404 Not Found", 0),
-            Answer::NotAllowed => ("405 Method Not Allowed\r\nAllow: GET, HEAD", 0),
+            Response::Page(length) | Response::Head(length) => ("200 OK", length),
+            Response::Malformed => ("400 Bad Request", 0),
+            Response::Misdirected => ("421 Misdirected Request", 0),
+            Response::NotFound => ("404 Not Found", 0),
+            Response::NotAllowed => ("405 Method Not Allowed\r\nAllow: GET, HEAD", 0),
         };
         format!(
             "HTTP/1.1 {status}\r\n\
@@ -218,7 +220,7 @@ mod tests {
         let server = Server::bind("all".to_owned(), 0).unwrap();
         let (stop, stopped) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
-            scope.spawn(|| server.run(&[stopped.as_fd()]).unwrap());
+            scope.spawn(|| server.run(stopped.as_fd()).unwrap());
             let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, server.site.port)).unwrap();
             let request = request
                 .replace("PORT", &server.site.port.to_string())

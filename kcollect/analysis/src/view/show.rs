@@ -6,13 +6,13 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use host::exit::{Failure, Kind};
 use host::output::Output;
-use host::signals::Signals;
 
 use super::serve::Server;
 use super::{gather, page};
@@ -128,12 +128,18 @@ fn write(file: &Path, page: &str) -> io::Result<()> {
     written
 }
 
+/// Serves the page until SIGINT (Ctrl-C). There is nothing to save, so other signals do what they do by
+/// default.
 fn serve(page: String, port: u16, output: &mut Output) -> io::Result<()> {
-    let signals = Signals::listen(None, None)?;
+    let (mut stop, stopped) = UnixStream::pair()?;
+    ctrlc::set_handler(move || {
+        // The other end is readable from the first byte on; a second signal needs none.
+        let _ = stop.write_all(b"x");
+    })
+    .map_err(io::Error::other)?;
     let server = Server::bind(page, port)?;
     output.result(&server.url());
-    let stop: Vec<BorrowedFd<'_>> = signals.fds().collect();
-    server.run(&stop)
+    server.run(stopped.as_fd())
 }
 
 #[cfg(test)]

@@ -313,7 +313,7 @@ impl Writer<'_> {
             if known {
                 interned.build_ids.push(Named {
                     iid: index as u64 + 1,
-                    name: bytes(id),
+                    name: hex::decode(id).unwrap_or_default(),
                 });
             }
             interned.mappings.push(Mapping {
@@ -331,12 +331,4 @@ impl Writer<'_> {
             rel_pc: frame.offset,
         });
     }
-}
-
-/// What hexadecimal digits stand for.
-fn bytes(digits: &str) -> Vec<u8> {
-    let pairs = (0..digits.len() / 2).filter_map(|at| digits.get(2 * at..2 * at + 2));
-    pairs
-        .filter_map(|pair| u8::from_str_radix(pair, 16).ok())
-        .collect()
 }
