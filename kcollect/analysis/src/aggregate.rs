@@ -1,8 +1,8 @@
-//! Sums: one pass over the rows, and one over the stacks.
+//! Adds up ticks: one pass over the rows, and one over the stacks.
 //!
-//! [`totals`] adds up rows by stack, thread, CPU and experiment, in vectors that are indexed by
-//! number. All that is asked of functions follows from the sums by stack, of which there are far
-//! fewer: [`functions`] walks the trie once, [`Relatives::of`] looks at the stacks of one function.
+//! [`totals`] adds up rows by stack, thread, CPU and experiment, in vectors indexed by number. Sums
+//! by function follow from the sums by stack, which are far fewer than rows: [`functions`] walks
+//! the trie once, [`Relatives::of`] looks at the stacks of one function.
 
 use rustc_hash::FxHashMap;
 
@@ -12,9 +12,9 @@ use crate::model::{FrameId, FunctionId, Model, StackId, Sums, TickRow, ZERO_SUMS
 /// Sums of rows.
 #[derive(Debug, Clone)]
 pub struct Totals {
-    /// Of all of them.
+    /// Of all rows.
     pub all: Sums,
-    /// By stack: what was recorded with exactly this one.
+    /// By stack, its callees excluded.
     pub stacks: Vec<Sums>,
     /// By thread.
     pub threads: Vec<Sums>,
@@ -22,27 +22,27 @@ pub struct Totals {
     pub processes: Vec<Sums>,
     /// By CPU.
     pub cpus: Vec<Sums>,
-    /// By experiment: gprofng's processes.
+    /// By experiment, which gprofng calls processes.
     pub experiments: Vec<Sums>,
-    /// How many rows they are.
+    /// Number of rows.
     pub rows: u64,
-    /// The same of counters, if there are any.
+    /// The same for counters, if there are any.
     pub counts: Option<Box<Totals>>,
 }
 
-/// What a entity has: times, and what counters counted if there are any.
+/// The values of one entity (a function, thread, line, …): times, and counts if there are any.
 #[derive(Debug, Clone, Copy)]
 pub struct Measures<'a> {
-    /// Of itself.
+    /// Of itself alone.
     pub exclusive: &'a Sums,
-    /// With all that it calls.
+    /// With everything that it calls.
     pub inclusive: &'a Sums,
-    /// The same two of counters.
+    /// Both for counters.
     pub counts: Option<(&'a Sums, &'a Sums)>,
 }
 
 impl<'a> Measures<'a> {
-    /// Of a entity that calls nothing, or with all that it calls.
+    /// The values of an entity without callees, or with all of them.
     #[must_use]
     pub fn alone(sums: &'a Sums, counts: Option<&'a Sums>) -> Measures<'a> {
         Measures {
@@ -67,13 +67,13 @@ impl Totals {
         }
     }
 
-    /// All of them.
+    /// Returns the sums of all rows.
     #[must_use]
     pub fn whole(&self) -> Measures<'_> {
         self.both(|totals| &totals.all)
     }
 
-    /// Some of them: those of a thread, say.
+    /// Returns some of the sums, such as those of a thread.
     #[must_use]
     pub fn both<'a>(&'a self, of: impl Fn(&'a Totals) -> &'a Sums) -> Measures<'a> {
         Measures::alone(of(self), self.counts.as_deref().map(&of))
@@ -95,14 +95,14 @@ impl Totals {
     }
 }
 
-/// Adds sums to sums.
+/// Adds `sums` to `to`.
 pub fn add(to: &mut Sums, sums: &Sums) {
     for (to, sum) in to.iter_mut().zip(sums) {
         *to += sum;
     }
 }
 
-/// Sums of nothing, so many.
+/// Returns so many sums of zero.
 fn zeros(count: usize) -> Vec<Sums> {
     vec![ZERO_SUMS; count]
 }
@@ -133,19 +133,19 @@ pub fn totals(model: &Model, selection: &Selection) -> Totals {
     totals
 }
 
-/// Sums of entities that have a place in stacks.
+/// Sums of entities that frames belong to, such as functions.
 #[derive(Debug, Clone)]
 pub struct Shares {
-    /// Of the leaves of stacks.
+    /// By entity: of stacks whose leaf belongs to it.
     pub exclusive: Vec<Sums>,
-    /// Of all that are in a stack, once.
+    /// By entity: of all stacks with a frame of it, each stack once.
     pub inclusive: Vec<Sums>,
     /// The same of counters, if there are any.
     pub counts: Option<Box<Shares>>,
 }
 
 impl Shares {
-    /// Those of a entity, by its number.
+    /// Returns the values of an entity.
     #[must_use]
     pub fn of(&self, entity: usize) -> Measures<'_> {
         let counts = self.counts.as_deref();
@@ -166,7 +166,7 @@ pub struct Functions {
     pub objects: Shares,
 }
 
-/// What functions and load objects have of these totals.
+/// Returns the sums of functions and load objects.
 #[must_use]
 pub fn functions(model: &Model, totals: &Totals) -> Functions {
     let counts = [model.functions.len(), model.objects.len()];
@@ -177,9 +177,9 @@ pub fn functions(model: &Model, totals: &Totals) -> Functions {
     Functions { functions, objects }
 }
 
-/// What entities have of these totals, of several kinds at a time: so many are there of each kind,
-/// and such a entity, by number, is a frame. A frame that is none counts for nothing but those that
-/// call it.
+/// Returns the sums of entities of several kinds at a time. `counts` is the number of entities of
+/// each kind, and `entities_of` returns the entity of each kind that a frame belongs to. A frame
+/// without one counts only for its callers.
 #[must_use]
 pub fn shares<const KINDS: usize>(
     model: &Model,
@@ -244,10 +244,10 @@ enum Step {
     Leave,
 }
 
-/// Sums of one kind of entity on a walk through the trie.
+/// Sums of the entities of one kind during a walk through the trie.
 struct Tally {
     shares: Shares,
-    /// How often each is on the path.
+    /// By entity, how often it is on the path.
     on_path: Vec<u32>,
 }
 
@@ -271,43 +271,42 @@ impl Tally {
     fn leave(&mut self, entity: u32, sums: &Sums) {
         let depth = &mut self.on_path[entity as usize];
         *depth -= 1;
-        // Of a recursion the outermost has it all.
+        // In a recursion the outermost call has the inclusive time.
         if *depth == 0 {
             add(&mut self.shares.inclusive[entity as usize], sums);
         }
     }
 }
 
-/// Who calls a function and whom it calls, with what each is owed of its inclusive time
-/// (attributed).
+/// The callers and callees of a function, with the part of its inclusive time attributed to each.
 ///
-/// Of a stack in which the function is several times, the innermost one counts, as in gprofng
-/// (`PathTree::get_clr_metrics`, `get_cle_metrics`): so callers add up to the inclusive time, and
-/// callees and the function itself do.
+/// In a stack with the function several times, the innermost one counts, as in gprofng
+/// (`PathTree::get_clr_metrics`, `get_cle_metrics`). So the callers add up to the inclusive time,
+/// and so do the callees with the function itself.
 #[derive(Debug, Clone, Default)]
 pub struct Relatives {
-    /// By caller; none is the root.
+    /// By caller. None: the function is outermost.
     pub callers: FxHashMap<Option<FunctionId>, Sums>,
-    /// The function's own.
+    /// The function's exclusive time.
     pub own: Sums,
     /// By callee.
     pub callees: FxHashMap<FunctionId, Sums>,
 }
 
 impl Relatives {
-    /// What a caller is owed.
+    /// Returns what is attributed to a caller.
     #[must_use]
     pub fn of_caller(&self, caller: Option<FunctionId>) -> &Sums {
         self.callers.get(&caller).unwrap_or(&ZERO_SUMS)
     }
 
-    /// What a callee is owed.
+    /// Returns what is attributed to a callee.
     #[must_use]
     pub fn of_callee(&self, callee: FunctionId) -> &Sums {
         self.callees.get(&callee).unwrap_or(&ZERO_SUMS)
     }
 
-    /// Those of a function.
+    /// Returns the callers and callees of a function.
     #[must_use]
     pub fn of(model: &Model, totals: &Totals, function: FunctionId) -> Relatives {
         let mut relatives = Relatives::default();

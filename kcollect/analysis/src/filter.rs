@@ -1,7 +1,6 @@
-//! Which rows count: a [`Filter`] is what was asked for, a [`Selection`] the same in the numbers of
-//! one model.
+//! Selects ticks: a [`Filter`] is what was asked for, a [`Selection`] the same for one model.
 //!
-//! All conditions have to hold; of several values of one condition, any.
+//! A tick passes if all conditions hold; a condition with several values holds for any of them.
 
 use std::ops::Range;
 
@@ -9,20 +8,20 @@ use regex::Regex;
 
 use crate::model::{CounterOverflow, Model, ProcessInfo, STATE_SLOTS, TickRow};
 
-/// A regular expression, which is the same as another if it is written so.
+/// A regular expression, equal to another if it has the same text.
 #[derive(Debug, Clone)]
 pub struct Pattern(Regex);
 
 impl Pattern {
-    /// Understands it.
+    /// Parses a regular expression.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// When it is not well-formed.
     pub fn new(text: &str) -> Result<Pattern, regex::Error> {
         Regex::new(text).map(Pattern)
     }
 
-    /// Whether some part of a text is one that it describes.
+    /// Returns whether it matches a part of a text.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         self.0.is_match(text)
@@ -37,36 +36,37 @@ impl PartialEq for Pattern {
 
 impl Eq for Pattern {}
 
-/// What was asked for. The default lets everything pass.
+/// What was asked for. Everything passes the default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// The processes.
     pub processes: Vec<ProcessFilter>,
-    /// Numbers of the threads.
+    /// The tids.
     pub threads: Vec<u64>,
-    /// Numbers of the CPUs.
+    /// The numbers of CPUs.
     pub cpus: Vec<u32>,
-    /// The states, at their positions in [`crate::model::Sums`]. None: all.
+    /// The states, by their positions in [`crate::model::Sums`]. None: all.
     pub states: Option<[bool; STATE_SLOTS]>,
-    /// The time, nanoseconds since the start of the founder, the end excluded.
+    /// The time range in nanoseconds since the start of the founder, the end excluded.
     pub time: Option<Range<u64>>,
-    /// A function of each of these names is in the stack, anywhere.
+    /// Patterns of function names; the stack needs a match for each, anywhere.
     pub functions: Vec<Pattern>,
 }
 
-/// Which process.
+/// A condition on a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessFilter {
-    /// That of this number.
+    /// Its pid.
     Pid(u32),
-    /// Those whose names match.
+    /// A pattern of its name.
     Name(Pattern),
-    /// That of the experiment which has this number for gprofng: 1 is the first.
+    /// gprofng's number of its experiment: 1 is the first.
     Number(u32),
 }
 
 impl ProcessFilter {
-    /// Whether it is this one. A founder's processes are those whose ticks are in it alone.
+    /// Returns whether a process meets it. A founder's processes are those without an own
+    /// experiment.
     fn is(&self, process: &ProcessInfo) -> bool {
         match self {
             ProcessFilter::Pid(pid) => process.pid == *pid,
@@ -77,7 +77,7 @@ impl ProcessFilter {
 }
 
 impl Filter {
-    /// Whether it asks for nothing but processes and threads.
+    /// Returns whether it selects by processes and threads alone.
     #[must_use]
     pub fn only_of_threads(&self) -> bool {
         self.cpus.is_empty()
@@ -86,26 +86,26 @@ impl Filter {
             && self.functions.is_empty()
     }
 
-    /// Whether a process passes.
+    /// Returns whether a process passes.
     #[must_use]
     pub fn takes(&self, process: &ProcessInfo) -> bool {
         self.processes.is_empty() || self.processes.iter().any(|wish| wish.is(process))
     }
 }
 
-/// A filter in the numbers of a model.
+/// A filter as vectors over the numbers of a model.
 #[derive(Debug, Clone)]
 pub struct Selection {
     threads: Vec<bool>,
     cpus: Vec<bool>,
     states: [bool; STATE_SLOTS],
     time: Range<u64>,
-    /// By stack; none if all pass.
+    /// By stack. None: all pass.
     stacks: Option<Vec<bool>>,
 }
 
 impl Selection {
-    /// Looks up once what rows are then compared with.
+    /// Evaluates a filter once for every thread, CPU and stack of a model.
     #[must_use]
     pub fn new(model: &Model, filter: &Filter) -> Selection {
         let among = |list: &[u64], number: u64| list.is_empty() || list.contains(&number);
@@ -133,19 +133,20 @@ impl Selection {
                 .map(|cpu| among(&cpus, u64::from(*cpu)))
                 .collect(),
             states: filter.states.unwrap_or([true; STATE_SLOTS]),
-            // The last instant belongs to those who ask for no time.
+            // Without a time range even the last instant passes.
             time: filter.time.clone().unwrap_or(0..u64::MAX),
             stacks,
         }
     }
 
-    /// Whether a row counts.
+    /// Returns whether a row of ticks passes.
     #[must_use]
     pub fn passes(&self, row: &TickRow) -> bool {
         self.states[row.slot()] && self.passes_place(row)
     }
 
-    /// Whether an overflow of a counter counts: it is in no state.
+    /// Returns whether a counter overflow passes. It is in no state, so it needs a filter without
+    /// states.
     #[must_use]
     pub fn passes_count(&self, count: &CounterOverflow) -> bool {
         self.states == [true; STATE_SLOTS] && self.passes_place(&count.row)
@@ -163,7 +164,7 @@ impl Selection {
 }
 
 impl Model {
-    /// For each stack, whether it has a function of such a name.
+    /// Returns for each stack whether it has a function whose name meets `is`.
     #[must_use]
     pub fn stacks_with(&self, is: impl Fn(&str) -> bool) -> Vec<bool> {
         let functions = self.functions.iter().map(|function| is(&function.name));

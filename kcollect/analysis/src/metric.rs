@@ -1,56 +1,56 @@
-//! Metrics by gprofng's keywords: what of the states is summed, for a entity itself or with all that
-//! it calls, as time or as a share.
+//! Metrics by gprofng's keywords: which states or counters are summed, exclusive or inclusive,
+//! shown as time or as a share.
 //!
-//! A list is typed as for gprofng's command `metrics`: `e.user:i.%total:name`. Each part is a
-//! flavour (`e` exclusive, `i` inclusive, both as `ei`), how it is shown (`.` or `+` as time, `%`
-//! as a share of the whole, `!` not at all), and a keyword. Without flavour and mark it stands for
-//! both as time. Clock ticks have no counts of their own, so `+` is `.`.
+//! A list is typed as for gprofng's command `metrics`: `e.user:i.%total:name`. Each part has a
+//! flavour (`e` exclusive, `i` inclusive, `ei` both), marks (`.` or `+` as time, `%` as a share of
+//! the whole, `!` hidden) and a keyword. Without flavour and mark it stands for both flavours as
+//! time. Clock ticks have no counts of their own, so `+` is the same as `.`.
 
 use experiment_format::log::{CounterUnit, ProfileDecl};
 use experiment_format::microstate::Microstate;
 
 use crate::model::{Model, STATE_SLOTS, Sums};
 
-/// What is summed.
+/// A metric without a flavour: what is summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BaseMetric {
     /// Total Thread Time: all states but ticks of CPUs and of Linux CPU timers.
     Total,
     /// Total CPU Time: on a CPU.
     TotalCpu,
-    /// One state alone.
+    /// One state.
     State(Microstate),
-    /// What a counter counted.
+    /// The events of a counter.
     Counter(CounterMetric),
-    /// One counter by another.
+    /// One counter divided by another.
     Ratio(RatioMetric),
 }
 
-/// A counter as a metric. Its words live as long as the program.
+/// A counter as a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CounterMetric {
     /// Position in [`Model::counters`].
     pub slot: u8,
-    /// The keyword.
+    /// The keyword, allocated for the life of the program.
     pub keyword: &'static str,
-    /// What heads its column.
+    /// The title of its column.
     pub title: &'static str,
-    /// What its values are.
+    /// The unit of its values.
     pub unit: CounterUnit,
 }
 
-/// What gprofng makes of two counters, by their positions in [`Model::counters`].
+/// A ratio of two counters, given by their positions in [`Model::counters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RatioMetric {
-    /// The one that is divided.
+    /// The dividend.
     pub over: u8,
-    /// By this one.
+    /// The divisor.
     pub under: u8,
     /// The keyword, which is its title too.
     pub keyword: &'static str,
 }
 
-/// The ratios that gprofng knows: keyword, the one that is divided, and by what.
+/// gprofng's ratios: keyword, dividend, divisor.
 const RATIOS: [(&str, &str, &str); 4] = [
     ("IPC", "insts", "cycles"),
     ("CPI", "cycles", "insts"),
@@ -58,14 +58,14 @@ const RATIOS: [(&str, &str, &str); 4] = [
     ("K_CPI", "K_cycles", "K_insts"),
 ];
 
-/// er_kernel's names of two.
+/// er_kernel's names of two metrics.
 const ALIASES: [(&str, BaseMetric); 2] = [
     ("kcycles", BaseMetric::State(Microstate::KernelCpu)),
     ("kucycles", BaseMetric::TotalCpu),
 ];
 
 impl BaseMetric {
-    /// All of them, in the order in which tables show them.
+    /// All metrics of states, in the order in which tables show them.
     pub const ALL: [BaseMetric; 13] = [
         BaseMetric::Total,
         BaseMetric::TotalCpu,
@@ -82,7 +82,7 @@ impl BaseMetric {
         BaseMetric::State(Microstate::KernelCpu),
     ];
 
-    /// gprofng's keyword.
+    /// Returns gprofng's keyword.
     #[must_use]
     pub const fn keyword(self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl BaseMetric {
         }
     }
 
-    /// The metric of a keyword.
+    /// Returns the metric of a keyword.
     #[must_use]
     pub fn from_keyword(keyword: &str) -> Option<BaseMetric> {
         let alias = ALIASES.iter().find(|(name, _)| *name == keyword);
@@ -109,7 +109,7 @@ impl BaseMetric {
         alias.map(|(_, base)| *base).or_else(own)
     }
 
-    /// Its name, as it heads a column.
+    /// Returns its name in the title of a column.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -121,7 +121,7 @@ impl BaseMetric {
         }
     }
 
-    /// Whether it is a time.
+    /// Returns whether it is a time.
     #[must_use]
     pub const fn is_time(self) -> bool {
         match self {
@@ -131,7 +131,7 @@ impl BaseMetric {
         }
     }
 
-    /// In what it is shown, as it heads a column.
+    /// Returns its unit in the title of a column.
     #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {
@@ -141,7 +141,7 @@ impl BaseMetric {
         }
     }
 
-    /// Whether a state belongs to it; by the position in [`Sums`].
+    /// Returns whether the state at a position of [`Sums`] belongs to it.
     #[must_use]
     pub fn has(self, slot: usize) -> bool {
         let state = Microstate::ALL.get(slot).copied();
@@ -153,15 +153,15 @@ impl BaseMetric {
         }
     }
 
-    /// Its part of sums of times, microseconds; what counters counted is in others.
+    /// Returns its value in sums of times, in microseconds. Counters have none.
     #[must_use]
     pub fn of(self, times: &Sums) -> i64 {
         let parts = (0..STATE_SLOTS).filter(|slot| self.has(*slot));
         parts.map(|slot| times[slot]).sum()
     }
 
-    /// The same, or its part of sums of counters: events, nanoseconds where its unit says so, and
-    /// millionths of a ratio.
+    /// Returns its value in sums of times or of counters: microseconds, events, nanoseconds for
+    /// counters of time, and millionths for ratios.
     #[must_use]
     pub fn measure(self, times: &Sums, counts: &Sums) -> i64 {
         match self {
@@ -178,23 +178,23 @@ impl BaseMetric {
     }
 }
 
-/// Of what time of a entity.
+/// Which time of an entity is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Flavor {
-    /// Of itself.
+    /// Its own.
     Exclusive,
-    /// Of itself and of all that it calls; once for each stack, however often it is in it.
+    /// Its own and that of everything it calls; each stack counts once, however often it is in it.
     Inclusive,
-    /// What of the inclusive time of one another is owed to.
+    /// The part of another entity's inclusive time that is attributed to it.
     Attributed,
 }
 
-/// A column of numbers.
+/// A column or two of a table: a metric with its flavour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Metric {
     /// What is summed.
     pub base: BaseMetric,
-    /// Of what time.
+    /// The flavour.
     pub flavor: Flavor,
     /// Whether it is shown as time.
     pub time: bool,
@@ -202,33 +202,33 @@ pub struct Metric {
     pub percent: bool,
 }
 
-/// The columns of a table.
+/// The metrics of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metrics {
     /// The metrics, in order, each base and flavour once.
     pub list: Vec<Metric>,
-    /// How many of them stand ahead of the name.
+    /// How many of them are left of the name.
     pub name_at: usize,
 }
 
-/// Why a list of metrics is refused. Displayed without a full stop.
+/// Why a list of metrics is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MetricError {
-    /// A keyword that is none.
+    /// An unknown keyword.
     #[error("{0} is no metric")]
     Unknown(String),
-    /// One that these experiments have no data of.
+    /// A metric without data in these experiments.
     #[error("no data recorded to support {0}")]
     NoData(String),
-    /// The same one again.
+    /// A metric that appears twice.
     #[error("{0} appears twice")]
     Twice(String),
-    /// Nothing to be shown is left.
+    /// All metrics are hidden.
     #[error("no metric is left to be shown")]
     None,
 }
 
-/// The metrics that experiments have data of: those that gprofng offers for any of them.
+/// Returns the metrics with data in any of the experiments, as gprofng offers them.
 #[must_use]
 pub fn offered(model: &Model) -> Vec<BaseMetric> {
     let headers = model.experiments.iter().map(|info| info.source.header());
@@ -267,10 +267,10 @@ pub fn offered(model: &Model) -> Vec<BaseMetric> {
 }
 
 impl Metrics {
-    /// Understands a list, of which `offered` are possible.
+    /// Parses a list, of which the metrics `offered` are possible.
     ///
     /// # Errors
-    /// The first part that means nothing here.
+    /// When a part is not a possible metric.
     pub fn parse(text: &str, offered: &[BaseMetric]) -> Result<Metrics, MetricError> {
         let mut metrics = Metrics {
             list: Vec::new(),
@@ -317,13 +317,13 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Where a metric stands.
+    /// Returns the position of a metric.
     fn position(&self, base: BaseMetric, flavor: Flavor) -> Option<usize> {
         let mut list = self.list.iter();
         list.position(|metric| (metric.base, metric.flavor) == (base, flavor))
     }
 
-    /// What functions are shown with if nothing was asked for.
+    /// Returns the default metrics of functions.
     #[must_use]
     pub fn of_functions(offered: &[BaseMetric]) -> Metrics {
         let text = if offered.contains(&BaseMetric::Total) {
@@ -342,7 +342,7 @@ impl Metrics {
             })
     }
 
-    /// What threads, processes and CPUs are shown with if nothing was asked for: all there is.
+    /// Returns the default metrics of threads, processes and CPUs: all that have data.
     #[must_use]
     pub fn of_entities(offered: &[BaseMetric]) -> Metrics {
         Metrics::parse("e.any", offered).unwrap_or(Metrics {
@@ -351,14 +351,14 @@ impl Metrics {
         })
     }
 
-    /// The same for entities that call nothing: what is inclusive becomes exclusive, and each metric
-    /// is there once.
+    /// The same for entities without callees: inclusive becomes exclusive, and each metric is there
+    /// once.
     #[must_use]
     pub fn exclusive(&self) -> Metrics {
         self.only(Flavor::Exclusive)
     }
 
-    /// The same in one flavour alone, each metric once.
+    /// The same in one flavour, each metric once.
     #[must_use]
     pub fn only(&self, flavor: Flavor) -> Metrics {
         let mut own = Metrics {
@@ -375,8 +375,8 @@ impl Metrics {
     }
 }
 
-/// Flavours, marks for time and share, and the keyword. As in gprofng, letters are flavours only if
-/// a mark follows them.
+/// Splits a part into flavours, marks for time and share, and the keyword. As in gprofng, letters
+/// are flavours only if a mark follows.
 fn split(part: &str) -> (Vec<Flavor>, (bool, bool), &str) {
     let both = vec![Flavor::Exclusive, Flavor::Inclusive];
     let letters = part.len() - part.trim_start_matches(['e', 'i']).len();
@@ -406,21 +406,21 @@ fn split(part: &str) -> (Vec<Flavor>, (bool, bool), &str) {
     )
 }
 
-/// By what a table is sorted.
+/// The order of a table's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sort {
-    /// The metric; none for the name.
+    /// The metric. None: the name.
     pub by: Option<(BaseMetric, Flavor)>,
-    /// Whether the order is turned round: the least first, or the last name.
+    /// Whether the order is reversed: smallest value first, or last name first.
     pub reverse: bool,
 }
 
 impl Sort {
-    /// Understands `e.user`, `i.total`, `user` (which is `e.user`), `name`, each with a `-` ahead
-    /// for the other way round.
+    /// Parses `e.user`, `i.total`, `user` (short for `e.user`) or `name`, each with a `-` ahead to
+    /// reverse it.
     ///
     /// # Errors
-    /// A keyword that means nothing here.
+    /// When it is not a possible metric.
     pub fn parse(text: &str, offered: &[BaseMetric]) -> Result<Sort, MetricError> {
         let (reverse, text) = match text.strip_prefix('-') {
             Some(rest) => (true, rest),

@@ -1,13 +1,13 @@
-//! The callers in one experiment's stacks, by their addresses: a trie like that of
-//! [`Stacks`](crate::model::Stacks), which says what they stand for there, and when.
+//! Call paths of one experiment by address: a trie like [`Stacks`](crate::model::Stacks), with the
+//! stack of the model that each path resolves to, and when.
 //!
-//! Stacks of one experiment share most of their callers, so that for most addresses one look into
-//! this trie is all.
+//! Stacks of one experiment share most of their callers, so that one lookup in this trie is enough
+//! for most addresses.
 
 use crate::model::StackId;
 use crate::model::trie::Trie;
 
-/// What is so for some time: from and until, nanoseconds since the start of the experiment.
+/// A value that holds for a time: from and until, in nanoseconds since the start of the experiment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lasting<T> {
     pub(crate) what: T,
@@ -24,12 +24,12 @@ impl<T: Copy> Lasting<T> {
         }
     }
 
-    /// What it is, if it is so at a time.
+    /// Returns the value, if it holds at a time.
     pub(crate) fn at(&self, time: u64) -> Option<T> {
         (self.from <= time && time < self.until).then_some(self.what)
     }
 
-    /// The same for as long as another is so too.
+    /// The same value, for the time in which `other` holds too.
     pub(crate) fn and<U>(self, other: &Lasting<U>) -> Lasting<T> {
         Lasting {
             from: self.from.max(other.from),
@@ -39,28 +39,28 @@ impl<T: Copy> Lasting<T> {
     }
 }
 
-/// What nobody has looked for yet.
+/// A path that has not been resolved yet.
 const UNKNOWN: Lasting<StackId> = Lasting {
     what: StackId::EMPTY,
     from: 0,
     until: 0,
 };
 
-/// Callers: an address, and all that are above it.
+/// A call path: an address and all callers above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CallersId(u32);
 
 impl CallersId {
-    /// The roots of the trie: what is above the first address of a complete stack, of one of which
-    /// there was more, and of one that could not be unwound.
+    /// The roots of the trie, above the outermost address of a complete stack, of a truncated one,
+    /// and of one that could not be unwound.
     pub(crate) const ROOTS: [CallersId; 3] = [CallersId(0), CallersId(1), CallersId(2)];
 }
 
-/// All callers of an experiment.
+/// All call paths of an experiment.
 #[derive(Debug)]
 pub(crate) struct Callers {
     nodes: Trie<u64>,
-    /// At their numbers.
+    /// By path.
     stacks: Vec<Lasting<StackId>>,
 }
 
@@ -75,7 +75,7 @@ impl Default for Callers {
 }
 
 impl Callers {
-    /// Those that have an address below them.
+    /// Returns the path with one more address below `above`.
     pub(crate) fn child(&mut self, above: CallersId, address: u64) -> CallersId {
         let child = self.nodes.child(above.0, address);
         if child as usize == self.stacks.len() {
@@ -84,12 +84,12 @@ impl Callers {
         CallersId(child)
     }
 
-    /// The stack that they were found to be.
+    /// Returns the stack that a path was resolved to.
     pub(crate) fn stack(&self, callers: CallersId) -> Lasting<StackId> {
         self.stacks[callers.0 as usize]
     }
 
-    /// Says what they are.
+    /// Sets the stack that a path resolves to.
     pub(crate) fn set(&mut self, callers: CallersId, stack: Lasting<StackId>) {
         self.stacks[callers.0 as usize] = stack;
     }

@@ -1,9 +1,8 @@
-//! Exact times of threads, to the nanosecond: what the founder's `threads.jsonl` says of them at
-//! its end.
+//! Reads exact times of threads, in nanoseconds, from the founder's `threads.jsonl`.
 //!
-//! A thread that has no line at the last sample has been in the state of its last line ever since,
-//! so it gets the rest of the time in that state; on a CPU, as user time. Experiments of other
-//! collectors have no such file.
+//! A thread without a line at the last sample has stayed in the state of its last line, and gets
+//! the rest of the time in that state; on a CPU, as user time. Experiments of other collectors have
+//! no such file.
 
 use experiment_format::Error;
 use experiment_format::microstate::Microstate;
@@ -11,35 +10,35 @@ use experiment_format::reader::Experiment;
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
 
-/// The file.
+/// The file's name in the founder's directory.
 const FILE: &str = "threads.jsonl";
 
-/// Nanoseconds by state, at the position of its number.
+/// Nanoseconds by state, indexed by the state's number.
 pub type States = [u64; Microstate::PER_THREAD];
 
-/// A thread's times.
+/// The exact times of one thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ThreadTimes {
-    /// Its process.
+    /// Its pid.
     pub pid: u32,
-    /// Its number.
+    /// Its tid.
     pub tid: u32,
     /// Its last name.
     pub name: String,
     /// Nanoseconds by state, since the recording began.
     pub states: States,
-    /// Whether it ended during the recording.
+    /// Whether it exited during the recording.
     pub ended: bool,
 }
 
-/// The times of all threads.
+/// The exact times of all threads of an experiment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExactTimes {
     /// The threads, in the order of their first lines.
     pub threads: Vec<ThreadTimes>,
-    /// How many threads lived for less than an interval, and so have no line of their own.
+    /// How many threads lasted for less than an interval, and so have no line of their own.
     pub brief: u64,
-    /// What they did.
+    /// Their times, all together.
     pub brief_states: States,
 }
 
@@ -69,7 +68,7 @@ impl Line<'_> {
         states
     }
 
-    /// Where the thread is, by the position of the state.
+    /// The position of the state that the thread is in.
     fn slot(&self) -> usize {
         let states = &Microstate::ALL[..Microstate::PER_THREAD];
         let found = states
@@ -80,11 +79,11 @@ impl Line<'_> {
 }
 
 impl ExactTimes {
-    /// Those of an experiment; none if it has not stored any. Lines that mean nothing are passed
-    /// over: the last may be cut.
+    /// Reads the times of an experiment. None: it has none. Lines that do not parse are skipped,
+    /// since the last may be cut.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// When the file cannot be read.
     pub fn read(source: &Experiment) -> Result<Option<ExactTimes>, Error> {
         let Some(bytes) = source.side_file(FILE)? else {
             return Ok(None);
@@ -94,7 +93,7 @@ impl ExactTimes {
 
     fn parse(bytes: &[u8]) -> ExactTimes {
         let mut times = ExactTimes::default();
-        // Of those that live: position, state, and until when it is known.
+        // Threads that have not exited: position, state, and the time of their last line.
         let mut living: FxHashMap<(u32, u32), (usize, usize, u64)> = FxHashMap::default();
         let mut end = 0;
         for line in bytes.split(|byte| *byte == b'\n') {
@@ -135,7 +134,7 @@ impl ExactTimes {
     }
 }
 
-/// Adds times to times.
+/// Adds `states` to `to`.
 pub fn add(to: &mut States, states: &States) {
     for (to, ns) in to.iter_mut().zip(states) {
         *to += ns;

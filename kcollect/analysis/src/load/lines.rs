@@ -1,13 +1,13 @@
-//! Source lines of frames, and inlined functions as frames of their own.
+//! Adds source lines to frames, and inlined functions as frames of their own.
 //!
-//! Debug information is read only for views that want it, once for each load object, for all of its
-//! frames together ([`add`]). A frame at which functions were inlined becomes several, as if these
-//! had been called: all views and filters then know of them, and none has to be told. Whose code
-//! was compiled keeps its name and place; an inlined function is the one of that name in the same
-//! load object, if there is exactly one, else a new one.
+//! Debug information is read only for views that need it, once for each load object, for all of its
+//! frames together ([`add`]). A frame with inlined functions becomes several frames, as if the
+//! functions had been called, so that views and filters treat them like any other. The compiled
+//! function keeps its name and place. An inlined function is the one of that name in the same load
+//! object, if there is exactly one, else a new one.
 //!
-//! Load objects of one path are one here as in all of the model, even if experiments have different
-//! builds of it: lines are then those of the first experiment that has a copy.
+//! Load objects with the same path are one object, as in the whole model, even if experiments have
+//! different builds of it. Lines are those of the first experiment that has a copy.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,34 +28,33 @@ use crate::symbol::{
     self, ObjectRef, Origin, PathMap, Resolved, SearchPaths, SymbolError, Symboliser, demangle,
 };
 
-/// Where else than in experiments and under their own paths files are looked for.
+/// Where files are looked for beside experiments and their own paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LookupPaths {
-    /// Replaced beginnings of paths.
+    /// Replacements of path prefixes.
     pub maps: Vec<PathMap>,
-    /// Directories in which they are looked for by the last part of their path.
+    /// Directories searched for the last part of a path.
     pub directories: Vec<PathBuf>,
 }
 
-/// Where the files of a model are.
+/// The files behind a model's load objects: where they are, and what is in them.
 pub struct SymbolFiles<'a> {
     model: &'a Model,
-    /// Of each founder.
+    /// One symboliser for each founder.
     places: Vec<(ExperimentId, Symboliser)>,
-    /// By [`ObjectId`] the position in `places` of the first that has a copy of it, or else of the
-    /// first.
+    /// By [`ObjectId`], the position in `places` of the first founder that has a copy, or 0.
     of_objects: Vec<usize>,
 }
 
 impl<'a> SymbolFiles<'a> {
-    /// The `archives` of all experiments, this machine, and what is in `lookup`.
+    /// Looks into the archives of all experiments, this machine, and the places in `lookup`.
     #[must_use]
     pub fn new(model: &'a Model, lookup: &LookupPaths) -> SymbolFiles<'a> {
         let mut founders: Vec<_> = model.experiments.iter().map(|info| info.founder).collect();
         founders.dedup();
         let place = |founder: ExperimentId| {
             let path = model.experiment(founder).source.path();
-            // A subexperiment that is reported alone has its load objects beside it.
+            // A subexperiment that is reported alone has its load objects in the directory above.
             let archives = [path.join(ARCHIVES), path.join("..").join(ARCHIVES)];
             let mut search = SearchPaths::new(archives.into_iter().find(|path| path.is_dir()));
             search.maps.clone_from(&lookup.maps);
@@ -82,7 +81,8 @@ impl<'a> SymbolFiles<'a> {
         }
     }
 
-    /// Who reads the files of a load object, what to ask for, and the experiment that counts.
+    /// Returns what reads a load object, the reference to pass to it, and the experiment it belongs
+    /// to.
     #[must_use]
     pub fn of(&self, object: ObjectId) -> Option<(&Symboliser, ObjectRef, &Experiment)> {
         let (founder, symboliser) = self.places.get(self.of_objects[object.index()])?;
@@ -90,7 +90,7 @@ impl<'a> SymbolFiles<'a> {
         Some((symboliser, self.reference(object), source))
     }
 
-    /// Copies of files have their build ids in them; the kernel's image was made without one.
+    /// Copied files contain their build ids; the kernel's image has its build id in the summary.
     fn reference(&self, object: ObjectId) -> ObjectRef {
         let name = self.model.object(object).path.clone();
         let place = self.places.get(self.of_objects[object.index()]);
@@ -105,7 +105,7 @@ impl<'a> SymbolFiles<'a> {
         }
     }
 
-    /// What is at positions of several load objects, in their order.
+    /// Resolves positions of several load objects, in their order.
     #[must_use]
     pub fn resolve(&self, wanted: &[(ObjectId, Vec<u64>)]) -> Vec<Resolved> {
         let mut all = vec![Resolved::default(); wanted.len()];
@@ -126,8 +126,8 @@ impl<'a> SymbolFiles<'a> {
     }
 }
 
-/// Whether what came from there is of the build that was recorded, as far as can be known. A file
-/// that was found where the user said, and that nothing contradicts, is taken.
+/// Returns whether a file is of the recorded build, as far as can be known. A file that the user
+/// pointed to is accepted unless its build id contradicts.
 pub(crate) fn believable(origin: &Origin, recorded: &str, at: Option<SystemTime>) -> bool {
     match origin {
         Origin::Original {
@@ -138,7 +138,7 @@ pub(crate) fn believable(origin: &Origin, recorded: &str, at: Option<SystemTime>
     }
 }
 
-/// SourceLines of another build are worse than none.
+/// Drops lines that are of another build.
 fn believed(resolved: Resolved, recorded: &str, at: Option<SystemTime>) -> Resolved {
     match resolved.origin {
         Some(Origin::Original { ref path, .. }) => {
@@ -156,7 +156,7 @@ fn believed(resolved: Resolved, recorded: &str, at: Option<SystemTime>) -> Resol
     }
 }
 
-/// Whether a file of this machine is that of the recording, as far as times tell.
+/// Returns whether a file is older than the recording.
 pub(crate) fn unchanged(path: &Path, recorded: Option<SystemTime>) -> bool {
     let changed = path.metadata().and_then(|metadata| metadata.modified());
     changed
@@ -214,16 +214,16 @@ pub fn add(model: &mut Model, lookup: &LookupPaths) {
     model.lines = adding.lines;
 }
 
-/// What is known while frames are taken apart.
+/// The frames, functions and lines made so far.
 struct Adding {
     lines: SourceLines,
     frames: Vec<StackFrame>,
-    /// New functions, numbered behind those that are there.
+    /// New functions, numbered after those of the model.
     functions: Vec<FunctionInfo>,
     files: FxHashMap<Arc<str>, u32>,
     numbers: FxHashMap<SourceLine, u32>,
     frame_ids: FxHashMap<(u64, u32), FrameId>,
-    /// By load object and symbol; none where several have it.
+    /// By load object and symbol. None: several functions have that symbol.
     named: FxHashMap<(ObjectId, Arc<str>), Option<FunctionId>>,
 }
 
@@ -248,7 +248,7 @@ impl Adding {
         }
     }
 
-    /// The frames that one stands for, leaf first.
+    /// Returns the frames that replace one, leaf first.
     fn chain(
         &mut self,
         functions: &[FunctionInfo],
@@ -297,7 +297,7 @@ impl Adding {
         })
     }
 
-    /// The function of a symbol that was inlined into `outer`.
+    /// Returns the function of a symbol that was inlined into `outer`.
     fn function(
         &mut self,
         known: usize,
@@ -309,7 +309,7 @@ impl Adding {
         if let Some(id) = *entry.or_insert(None) {
             return id;
         }
-        // A name of several functions: of none of them, but a new one that is common to all places.
+        // Several functions have the name: a new function stands for all inlined copies.
         let id = FunctionId((known + self.functions.len()) as u32);
         self.named.insert((outer.object, symbol.clone()), Some(id));
         let name = demangle(&symbol);
@@ -349,7 +349,7 @@ mod tests {
         assert!(believable(&Origin::Archive, path, None));
     }
 
-    /// An inlined function is the one of its name; where several have it, one more.
+    /// An inlined function is the one of its name; if several have it, a new one.
     #[test]
     fn inlined_functions_are_frames_with_lines_of_their_own() {
         let function = |name: &str, offset| FunctionInfo {
@@ -378,7 +378,7 @@ mod tests {
             function: FunctionId(0),
             offset: 64,
         };
-        // Recursive, inlined twice: two frames, for they have two lines.
+        // One function inlined twice is two frames, since it has two lines.
         let found = [at("two", 3), at("one", 5), at("one", 6), at("main", 9)];
         let chain = adding.chain(&model.functions, &frame, &found);
         let functions = chain.iter().map(|id| adding.frames[id.index()].function.0);
@@ -391,7 +391,7 @@ mod tests {
             lines,
             [Some((0, 3)), Some((0, 5)), Some((0, 6)), Some((0, 9))]
         );
-        // The same again is the same; what is not known has no line.
+        // The same input gives the same frames; without debug information there is no line.
         assert_eq!(adding.chain(&model.functions, &frame, &found), chain);
         let unknown = adding.chain(&model.functions, &frame, &[]);
         assert_eq!(unknown.len(), 1);

@@ -1,8 +1,8 @@
-//! From open experiments to the [`Model`].
+//! Loads experiments into a [`Model`].
 //!
-//! Subexperiments come first: a founder has ticks of CPUs for all processes, and those of a
-//! followed one are to be its own. Of one that has gone through several programs, or whose number
-//! was used again, they belong to that which was seen nearest in time.
+//! Subexperiments are read before founders. A founder holds CPU ticks of all processes, and those
+//! of a followed process are counted as its subexperiment's. If several followed processes had the
+//! same pid, each tick goes to the one seen nearest in time.
 
 mod call_paths;
 pub mod exact;
@@ -30,12 +30,11 @@ use open::Opened;
 use resolve::{Addresses, Resolver};
 
 impl Model {
-    /// Opens and reads experiments: founders with all that is in them, subexperiments alone, groups
-    /// (`.erg`).
+    /// Opens and reads experiments: founders with their subexperiments, subexperiments alone, and
+    /// groups (`.erg`).
     ///
     /// # Errors
-    /// When nothing of one of them can be read. What is missing otherwise is in
-    /// [`Model::warnings`].
+    /// When nothing of one of them can be read. Other gaps are in [`Model::warnings`].
     pub fn load(paths: &[PathBuf]) -> Result<Model, Failure> {
         let mut model = Model::default();
         let opened = open::open(paths, &mut model.warnings)?;
@@ -55,29 +54,29 @@ impl Model {
     }
 }
 
-/// What is known while experiments are read.
+/// The state of loading.
 struct Loader {
     model: Model,
     resolver: Resolver,
     archives: Vec<Archives>,
     cpus: FxHashMap<u32, CpuId>,
     threads: FxHashMap<(ProcessId, u64), ThreadId>,
-    /// By founder and number.
+    /// By founder and pid.
     processes: FxHashMap<(ExperimentId, u32), Vec<ProcessId>>,
 }
 
-/// What is known of an experiment that is being read.
+/// The experiment that is being read.
 struct Context<'a> {
     id: ExperimentId,
     founder: ExperimentId,
-    /// When its founder began, and itself.
+    /// Start of its founder, and its own, on the founder's clock in nanoseconds.
     origin: u64,
     start: u64,
     names: &'a Names,
     stacks: &'a StackTable,
 }
 
-/// What an experiment says of its threads: the last name and the group by number.
+/// The last name and the group of threads, by tid.
 type Names = FxHashMap<u64, (String, String)>;
 
 impl Loader {
@@ -203,7 +202,7 @@ impl Loader {
         Ok(())
     }
 
-    /// The overflows of counters. Gives how many stacks are missing.
+    /// Reads the overflows of counters. Returns how many stacks are missing.
     fn read_counters(
         &mut self,
         context: &Context<'_>,
@@ -278,7 +277,8 @@ impl Loader {
         Ok(missing)
     }
 
-    /// The counter of a name, which may be in several experiments; none if there are too many.
+    /// Returns the position of a counter by its name, which several experiments may share. None:
+    /// there are too many counters.
     fn counter(&mut self, declared: CounterDecl) -> Option<u8> {
         let counters = &mut self.model.counters;
         let known = counters
@@ -373,7 +373,7 @@ impl Loader {
         thread
     }
 
-    /// The process of a number that lived at a time, or nearest to it.
+    /// Returns the process with a pid that was seen at a time, or nearest to it.
     fn process_at(
         &mut self,
         founder: ExperimentId,
@@ -414,7 +414,7 @@ impl Loader {
     }
 }
 
-/// Whether an experiment has the ticks of CPUs, and so of all processes of a machine.
+/// Returns whether an experiment holds CPU ticks, and so ticks of all processes of a machine.
 fn is_machine(source: &Experiment) -> bool {
     let mut profiles = source.header().profiles.iter();
     profiles.any(|profile| {
@@ -428,7 +428,8 @@ fn is_machine(source: &Experiment) -> bool {
     })
 }
 
-/// Its load objects; where it was recorded on this machine, also those that were not archived.
+/// Returns the load objects of an experiment: its archives, and files of this machine if it was
+/// recorded here.
 pub(super) fn archives_of(source: &Experiment) -> Archives {
     match recorded_here(source) {
         Some(at) => source.archives().or_files(at),
@@ -436,8 +437,8 @@ pub(super) fn archives_of(source: &Experiment) -> Archives {
     }
 }
 
-/// When an experiment was begun, if that was on a machine of this one's name: its files are those
-/// that were recorded, unless they were changed since.
+/// Returns when an experiment was started, if that was on a machine with this one's host name: its
+/// files are the recorded ones unless they have changed since.
 pub(super) fn recorded_here(source: &Experiment) -> Option<SystemTime> {
     let here = nix::unistd::gethostname().unwrap_or_default();
     let started = u64::try_from(source.start().wall).unwrap_or(0);
@@ -454,7 +455,7 @@ fn tick_us(source: &Experiment) -> u32 {
     lengths.next_back().unwrap_or(0)
 }
 
-/// The program's name in a command line: what follows the last `/` of its first word.
+/// Returns the program's name in a command line: what follows the last `/` of its first word.
 fn program(line: &str) -> String {
     let word = line.split_whitespace().next().unwrap_or_default();
     word.rsplit('/').next().unwrap_or(word).to_owned()
@@ -471,7 +472,7 @@ fn names(source: &Experiment) -> Names {
     named.collect()
 }
 
-/// The process's name in a thread's group, `sshd, pid 1264`.
+/// Returns the process's name from a thread's group, such as `sshd, pid 1264`.
 fn of_group(group: &str, otherwise: &str) -> String {
     let name = group.rsplit_once(", pid ").map(|(name, _)| name);
     name.unwrap_or(otherwise).to_owned()

@@ -1,26 +1,25 @@
-//! From what was typed to experiments: directories, their subexperiments, groups.
+//! Opens what was typed: experiments, their subexperiments, and groups of experiments.
 //!
-//! Whatever cannot be opened and is not all that was asked for is a warning, and the rest is
-//! reported.
+//! What cannot be opened becomes a warning, and the rest is reported, unless nothing is left.
 
 use std::path::{Path, PathBuf};
 
 use experiment_format::reader::Experiment;
 use host::exit::{Failure, Kind};
 
-/// First line of a group, by which gprofng knows it.
+/// How the first line of a group begins, as gprofng recognises it.
 const GROUP_HEADING: char = '#';
 
-/// An experiment that is open.
+/// An open experiment.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) source: Experiment,
-    /// Position of the one in whose directory it is, or its own.
+    /// Position of its founder among the opened ones: its own if it is a founder.
     pub(super) founder: usize,
 }
 
-/// Opens experiments, with what is in them, in gprofng's order. What could not be opened of them is
-/// added to `warnings`.
+/// Opens experiments with their subexperiments, in gprofng's order. Each that could not be opened
+/// adds a line to `warnings`.
 ///
 /// # Errors
 /// When nothing of a path can be opened.
@@ -38,7 +37,7 @@ pub(super) fn open(paths: &[PathBuf], warnings: &mut Vec<String>) -> Result<Vec<
     Ok(opened)
 }
 
-/// The experiments of a group, a file with a path a line.
+/// Returns the experiments of a group, a file with one path a line.
 fn members(group: &Path) -> Result<Vec<PathBuf>, Failure> {
     let text = std::fs::read_to_string(group).map_err(|error| {
         failure(format!(
@@ -68,7 +67,7 @@ fn members(group: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(members)
 }
 
-/// An experiment and its subexperiments.
+/// Opens an experiment and its subexperiments.
 fn family(
     path: &Path,
     opened: &mut Vec<Opened>,
@@ -96,7 +95,7 @@ fn family(
             Ok(())
         }
         Err(error) => {
-            // What is left: each of the subexperiments for itself.
+            // The founder is unreadable: each subexperiment is opened by itself.
             let before = opened.len();
             let mut left = directories(path);
             left.sort();
@@ -144,7 +143,7 @@ fn failure(message: String) -> Failure {
     )
 }
 
-/// The newest experiment of those that kcollect names by itself, `ktest.N.er`, in a directory.
+/// Returns the newest experiment named by kcollect itself, `ktest.N.er`, in a directory.
 ///
 /// # Errors
 /// When there is none.

@@ -1,9 +1,9 @@
-//! From addresses to frames and functions, as gprofng finds them.
+//! Turns addresses into frames and functions, as gprofng does.
 //!
-//! What an address means depends on the experiment and on the time. What it means is remembered
-//! with the times at which it does: `Resolver::stack` looks at each stack, and at the callers that
-//! stacks share, once, unless something else was mapped there in between, and at each place in a
-//! file once for all experiments of a founder.
+//! What an address means depends on the experiment and on the time, so each answer is cached with
+//! the time range in which it holds. `Resolver::stack` resolves each stack, and each chain of
+//! callers that stacks share, once, unless something else was mapped there in between. Each place
+//! in a file is resolved once for all experiments of a founder.
 
 use experiment_format::functions::{Archives, FunctionTable, PLT};
 use experiment_format::space::{AddressSpace, Location, ObjectKind as Mapped};
@@ -22,36 +22,37 @@ use crate::symbol::demangle;
 /// gprofng's load object of functions without a file.
 const DYNAMIC: &str = "DYNAMIC_FUNCTIONS";
 
-/// The upper half of the addresses is the kernel's, on all 64-bit machines of Linux.
+/// Returns whether an address is the kernel's: in the upper half of the addresses, on all 64-bit
+/// machines of Linux.
 const fn is_kernel(address: u64) -> bool {
     address >> 63 != 0
 }
 
-/// What is known of all experiments so far.
+/// What was resolved in all experiments so far.
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
     objects: FxHashMap<(ObjectKind, String), ObjectId>,
     functions: Numbers,
     frames: Numbers,
-    /// By founder, since each has files of its own: the frames of places in files.
+    /// Frames of places in files, by founder, since each founder has copies of its own.
     places: FxHashMap<(u32, ObjectId, u64), FrameId>,
-    /// Likewise the functions, by where they begin: their names are many bytes to compare.
+    /// Functions by founder, load object and start offset: comparing names would be slower.
     begins: FxHashMap<(u32, ObjectId, u64), FunctionId>,
-    /// By frame, in which founder's file it is; the last of them, if there are several.
+    /// By frame, the founder and load object that it was resolved in; the last of several.
     files: Vec<Option<(u32, ObjectId)>>,
 }
 
-/// The addresses of one experiment, and the stacks that are made of them.
+/// The addresses of one experiment, and the stacks made of them.
 #[derive(Debug)]
 pub(super) struct Addresses {
     founder: u32,
     space: AddressSpace,
-    /// At the positions of the names in `space`.
+    /// By the position of the name in `space`.
     objects: Vec<Option<ObjectId>>,
-    /// Of addresses that are in no file.
+    /// Frames of addresses outside files.
     frames: FxHashMap<u64, Lasting<FrameId>>,
     callers: Callers,
-    /// Parts of stacks above the first, by number, with all that follows them.
+    /// Callers by the number of the stack part that begins them, with all parts that follow.
     parts: FxHashMap<u64, CallersId>,
     stacks: FxHashMap<StackUid, Lasting<StackId>>,
 }
@@ -70,12 +71,12 @@ impl Addresses {
     }
 }
 
-/// Circles among the parts of a stack are looked for beyond so many of them.
+/// Number of parts of one stack after which circles among them are looked for.
 const FEW_PARTS: usize = 16;
 
 impl Resolver {
-    /// The stack of a packet, at a time, nanoseconds since the start of its experiment; none if it
-    /// is missing.
+    /// Returns the stack of a packet at a time, in nanoseconds since the start of its experiment.
+    /// None: its stack is missing.
     pub(super) fn stack(
         &mut self,
         model: &mut Model,
@@ -89,13 +90,13 @@ impl Resolver {
         if let Some(stack) = known.and_then(|known| known.at(at)) {
             return Some(stack);
         }
-        // From the leaf to what is known, and back.
+        // Down from the leaf until the callers are known, and then back up.
         let mut parts = Vec::new();
         let mut next = stacks.first_part(uid)?;
         let (mut callers, mut circle) = (None, false);
         let mut end = StackEnd::Complete;
         while let Some(number) = next {
-            // The first has a leaf, which is no caller.
+            // The first part has a leaf, which is not a caller.
             if !parts.is_empty() {
                 let known = addresses.parts.get(&number).copied();
                 callers = known.filter(|known| addresses.callers.stack(*known).at(at).is_some());
@@ -131,8 +132,8 @@ impl Resolver {
         let mut stack = addresses.callers.stack(callers);
         if let Some(leaf) = leaf {
             let frame = self.address(model, archives, addresses, (stack.what, leaf), at);
-            // As for gprofng, a leaf that is on its way to another function has not left its caller
-            // yet.
+            // As for gprofng: a leaf in the PLT is on its way to another function, and counts as
+            // its caller.
             if !self.is_plt(model, frame.what) {
                 stack.what = model.stacks.child(stack.what, frame.what);
             }
@@ -142,7 +143,7 @@ impl Resolver {
         Some(stack.what)
     }
 
-    /// The callers that have an address below them, when it is known what they are at a time.
+    /// Returns the callers `above` with one more address below them, resolved for a time.
     fn callers(
         &mut self,
         model: &mut Model,
@@ -163,7 +164,7 @@ impl Resolver {
         callers
     }
 
-    /// The callers that are but a mark of an end.
+    /// Returns the callers that consist of the mark of an end alone.
     fn root(&mut self, model: &mut Model, addresses: &mut Addresses, end: StackEnd) -> CallersId {
         let [complete, truncated, unwind_failed] = CallersId::ROOTS;
         let (root, name) = match end {
@@ -181,7 +182,7 @@ impl Resolver {
         root
     }
 
-    /// The frame of an address that is called by a stack.
+    /// Returns the frame of an address called by a stack.
     fn address(
         &mut self,
         model: &mut Model,
@@ -204,7 +205,7 @@ impl Resolver {
                     self.object(model, ObjectKind::File, location.object, kernel)
                 });
                 let file = (addresses.founder, object);
-                // Another experiment has been here before, or the same one at another time.
+                // Another experiment, or the same one at another time, resolved this call already.
                 let guess = model.stacks.first_callee(caller).filter(|guess| {
                     model.frame(*guess).offset == location.offset
                         && self.files[guess.index()] == Some(file)
@@ -242,7 +243,7 @@ impl Resolver {
         if let Some(frame) = self.places.get(&place) {
             return *frame;
         }
-        // It is told once, and then counts as missing.
+        // The error is reported once; the table then counts as missing.
         let table = archives.functions(location.object).unwrap_or_else(|error| {
             model.warnings.push(error.to_string());
             None
@@ -331,7 +332,7 @@ impl Resolver {
     }
 }
 
-/// Of the names of one function that which is shown: the shortest, as people write it.
+/// Returns the name that is shown of a function with several: the shortest, demangled.
 fn shown<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut names = names.peekable();
     let Some(first) = names.next() else {
@@ -347,7 +348,7 @@ fn shown<'a>(names: impl Iterator<Item = &'a str>) -> String {
     shortest.unwrap_or(first).to_owned()
 }
 
-/// Where code between functions begins, and gprofng's name for it.
+/// Returns where code between functions begins, and gprofng's name for it.
 fn hole(
     table: Option<&FunctionTable>,
     location: &Location<'_>,

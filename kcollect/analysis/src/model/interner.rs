@@ -1,21 +1,20 @@
-//! Numbers of things that lie in a vector: the same thing has the same number.
+//! Numbers equal values: a hash table of positions in a vector that holds the values.
 //!
-//! The things themselves are not held a second time, as the keys of a map would be. So the table
-//! stays so small that it is in the cache of a processor where a map is not, and the thing that it
-//! leads to is often wanted anyway.
+//! The table does not hold the values a second time, as a map's keys would be. So it stays small
+//! enough for a processor's cache where a map would not.
 
 use std::hash::{BuildHasher, Hash};
 
 use hashbrown::HashTable;
 use rustc_hash::FxBuildHasher;
 
-/// By what they are, positions in a vector.
+/// Positions in a vector, by the value there.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers(HashTable<u32>);
 
 impl Numbers {
-    /// The position of `thing`, which may be `next`: then it is new, and to be put there. `at`
-    /// gives what lies at a position before that.
+    /// Returns the position of `thing`. A new value gets the position `next`, and the caller has to
+    /// put it there. `at` returns the value at an earlier position.
     pub(crate) fn number<T: Hash + Eq>(
         &mut self,
         thing: &T,

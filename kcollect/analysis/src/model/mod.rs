@@ -1,10 +1,9 @@
-//! What experiments say, in columns: who, where, when, in which state, with which stack.
+//! What experiments hold, as columns: thread, place, time, state and stack of each tick.
 //!
-//! One [`Model`] holds all experiments of a report. Everything in it is numbered from 0 on, and
-//! refers to everything else by number, so that what sums needs vectors and no maps. A stack is a
-//! node of a trie ([`Stacks`]); a frame is a place in a load object, and belongs to a function.
-//! Source lines and inlined functions are added later, and only for who wants them:
-//! [`crate::load::lines`].
+//! One [`Model`] holds all experiments of a report. Everything in it is numbered from 0 and refers
+//! to everything else by number, so that sums need vectors and no maps. A stack is a node of a trie
+//! ([`Stacks`]); a frame is a place in a load object and belongs to a function. Source lines and
+//! inlined functions are added later, for views that need them: [`crate::load::lines`].
 
 pub(crate) mod interner;
 mod source_lines;
@@ -19,29 +18,29 @@ use experiment_format::reader::Experiment;
 pub use source_lines::{SourceLine, SourceLines};
 pub use stacks::{Callees, Stacks};
 
-/// How many states sums tell apart: the twelve that have names, and all others together.
+/// Number of states that sums tell apart: the twelve with names, and all others together.
 pub const STATE_SLOTS: usize = Microstate::ALL.len() + 1;
 
-/// Microseconds by state: at the position of its number, or the last for all that have no name. Of
-/// counters what they counted, by [`CounterOverflow::counter`].
+/// Microseconds by state, indexed by the state's number, the last for all states without a name.
+/// For counters, counts indexed by [`CounterOverflow::counter`].
 pub type Sums = [i64; STATE_SLOTS];
 
-/// Sums of nothing.
+/// Sums that are all zero.
 pub const ZERO_SUMS: Sums = [0; STATE_SLOTS];
 
-/// As many counters as sums have room for: those beyond are left out, with a warning.
+/// Number of counters that sums have room for. Further ones are left out, with a warning.
 pub const MAX_COUNTERS: usize = STATE_SLOTS;
 
-/// gprofng's names for what is no function.
+/// gprofng's name for code without a known function.
 pub const UNKNOWN: &str = "<Unknown>";
-/// Root of a stack of which there was more.
+/// Outermost frame of a stack that was cut.
 pub const TRUNCATED: &str = "<Truncated-stack>";
-/// Root of a stack whose next caller could not be found.
+/// Outermost frame of a stack whose next caller could not be found.
 pub const UNWIND_FAILED: &str = "<Stack-unwind-failed>";
-/// gprofng's load object of what is no function.
+/// gprofng's load object of what is not a function.
 pub const TOTAL: &str = "<Total>";
 
-/// A number that refers to a vector of the [`Model`].
+/// Types of positions in the vectors of a [`Model`].
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
@@ -49,7 +48,7 @@ macro_rules! ids {
         pub struct $name(pub u32);
 
         impl $name {
-            /// The position.
+            /// Returns the position.
             #[must_use]
             pub const fn index(self) -> usize {
                 self.0 as usize
@@ -73,8 +72,8 @@ ids! {
     FunctionId;
     /// Position in [`Model::frames`].
     FrameId;
-    /// A stack: a node of [`Model::stacks`]. [`StackId::EMPTY`] has no frame; its time is in totals
-    /// alone.
+    /// A stack: a node of [`Model::stacks`]. [`StackId::EMPTY`] has no frames; its time is in
+    /// totals only.
     StackId;
 }
 
@@ -86,33 +85,33 @@ impl StackId {
 /// Ticks of one thread, or of one CPU, in one state with one stack. 32 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TickRow {
-    /// When they were recorded, nanoseconds since the start of the founder.
+    /// When they were recorded, in nanoseconds since the start of the founder.
     pub time: u64,
-    /// With which stack.
+    /// Their stack.
     pub stack: StackId,
-    /// Whose.
+    /// Their thread.
     pub thread: ThreadId,
-    /// In which experiment they are.
+    /// The experiment that holds them.
     pub experiment: ExperimentId,
-    /// On which CPU they were recorded.
+    /// The CPU on which they were recorded.
     pub cpu: CpuId,
-    /// How many. Times [`ExperimentInfo::tick_us`] they are microseconds.
+    /// Number of ticks, each [`ExperimentInfo::tick_us`] microseconds long.
     pub ticks: i32,
-    /// The state's number, [`Microstate::number`]; one without a name is its number too, up to 255.
+    /// The state's number, [`Microstate::number`], up to 255, whether it has a name or not.
     pub state: u8,
-    /// What more is known, [`experiment_format::packet::Detail::number`].
+    /// The detail of the state, [`experiment_format::packet::Detail::number`].
     pub detail: u8,
 }
 
 impl TickRow {
-    /// The state's position in [`Sums`].
+    /// Returns the state's position in [`Sums`].
     #[must_use]
     pub fn slot(&self) -> usize {
         usize::from(self.state).min(STATE_SLOTS - 1)
     }
 }
 
-/// A counter, whichever experiments have it.
+/// A counter of one or more experiments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CounterInfo {
     /// The metric's keyword.
@@ -123,34 +122,34 @@ pub struct CounterInfo {
     pub unit: CounterUnit,
 }
 
-/// A counter has overflowed.
+/// One overflow of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterOverflow {
-    /// When, where and whose; it has no ticks.
+    /// Time, stack, thread, experiment and CPU. It has no ticks and no state.
     pub row: TickRow,
     /// Position in [`Model::counters`].
     pub counter: u8,
-    /// How many events that stands for.
+    /// Number of events that it stands for.
     pub value: i64,
 }
 
-/// An experiment, or a subexperiment.
+/// An experiment or subexperiment.
 #[derive(Debug)]
 pub struct ExperimentInfo {
-    /// As it is read: header, events, samples.
+    /// The reader: header, events, samples.
     pub source: Experiment,
     /// Name of its directory.
     pub name: String,
-    /// That in whose directory it is; itself, if it is in none that was opened.
+    /// Its founder; itself, if its founder was not opened.
     pub founder: ExperimentId,
-    /// Its start, nanoseconds after that of its founder. Before it: 0.
+    /// Its start, in nanoseconds after its founder's; 0 if it started before.
     pub offset_ns: u64,
-    /// Length of a tick in microseconds: that of its last clock table, as for gprofng. 0 without
-    /// one.
+    /// Length of a tick in microseconds, from its last clock profile, as for gprofng. 0: it has
+    /// none.
     pub tick_us: u32,
-    /// Whether it has ticks of threads of one process alone, and not of a machine.
+    /// The process whose ticks it holds. None: it holds those of a machine.
     pub process: Option<ProcessId>,
-    /// The latest time in it, nanoseconds since the start of the founder.
+    /// The latest time in it, in nanoseconds since the start of the founder.
     pub end_ns: u64,
 }
 
@@ -203,62 +202,58 @@ impl LossCounts {
     }
 }
 
-/// A process: a subexperiment is one, and so is each process that a founder tells of and that has
-/// none.
+/// A process: one for each subexperiment, and one for each other process in a founder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProcessInfo {
-    /// Its number.
+    /// Its pid.
     pub pid: u32,
-    /// Its name: of a subexperiment the program's, as gprofng has it, else what the kernel calls
-    /// it.
+    /// Its name: the program's for a subexperiment, as in gprofng, else the kernel's.
     pub name: String,
-    /// The experiment of its threads; that of the founder, if it has none of its own.
+    /// Position of the experiment that holds its threads: its own or its founder.
     pub experiment: u32,
-    /// Whether it was followed into its user code, and so has an experiment of its own.
+    /// Whether it was followed, and so has an experiment of its own.
     pub followed: bool,
-    /// Its command line, where that was recorded.
+    /// Its command line, if recorded.
     pub command_line: Option<String>,
-    /// First and last time that something is known of it, nanoseconds since the start of the
-    /// founder. None: nothing is.
+    /// First and last time that it was seen, in nanoseconds since the start of the founder.
     pub seen_ns: Option<(u64, u64)>,
 }
 
 /// A thread of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadInfo {
-    /// Its number: of the kernel, or whatever the collector took for one.
+    /// Its tid, or the number that the collector used for it.
     pub tid: u64,
-    /// Its last name; empty where it has none.
+    /// Its last name; empty if it has none.
     pub name: String,
-    /// Whose it is.
+    /// Its process.
     pub process: ProcessId,
 }
 
-/// What kind of load object it is.
+/// The kind of a load object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ObjectKind {
-    /// A file, or the image of one.
+    /// A file or the image of one.
     File,
-    /// All functions that were made at run time, or have no file: gprofng's `DYNAMIC_FUNCTIONS`.
+    /// All functions made at run time or without a file: gprofng's `DYNAMIC_FUNCTIONS`.
     Dynamic,
-    /// What stands for no place: gprofng's `<Total>`, where `<Unknown>` and the marks of unfinished
-    /// stacks are.
+    /// Not a place: gprofng's `<Total>`, with `<Unknown>` and the marks of unfinished stacks.
     Special,
 }
 
 /// A load object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadObject {
-    /// Its path, or what stands for one.
+    /// Its path, or its name if it is not a file.
     pub path: String,
-    /// What kind it is.
+    /// Its kind.
     pub kind: ObjectKind,
-    /// Whether it is the kernel or a part of it: it lies in the upper half of the addresses.
+    /// Whether it is the kernel or a module, in the upper half of the addresses.
     pub kernel: bool,
 }
 
 impl LoadObject {
-    /// Its name in gprofng's tables: `<libc.so.6>`.
+    /// Returns its name in gprofng's tables, such as `<libc.so.6>`.
     #[must_use]
     pub fn short_name(&self) -> String {
         let base = self.path.rsplit('/').next().unwrap_or(&self.path);
@@ -274,18 +269,18 @@ impl LoadObject {
 pub struct FunctionInfo {
     /// Its name, demangled.
     pub name: String,
-    /// As the symbol table has it, if that is another.
+    /// Its name in the symbol table, if that differs.
     pub mangled: Option<String>,
-    /// Where it is.
+    /// Its load object.
     pub object: ObjectId,
-    /// Where in the file it begins; 0 for one without a file.
+    /// Where it begins in the file, in bytes; 0 without a file.
     pub offset: u64,
-    /// Whether it is the kernel's.
+    /// Whether it is kernel code.
     pub kernel: bool,
 }
 
 impl FunctionInfo {
-    /// Its name as the symbol table has it.
+    /// Returns its name in the symbol table.
     #[must_use]
     pub fn symbol(&self) -> &str {
         self.mangled.as_deref().unwrap_or(&self.name)
@@ -295,17 +290,17 @@ impl FunctionInfo {
 /// A place in a load object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StackFrame {
-    /// The function that it is in.
+    /// Its function.
     pub function: FunctionId,
-    /// Bytes from the beginning of the file; of a function without a file from its beginning. Of a
-    /// caller it is in the call instruction.
+    /// Bytes from the beginning of the file, or of the function if it has no file. In a caller, the
+    /// position of the call instruction.
     pub offset: u64,
 }
 
 /// All experiments of a report.
 #[derive(Debug, Default)]
 pub struct Model {
-    /// In gprofng's order: each experiment that was named, and behind it its subexperiments. Its
+    /// The experiments in gprofng's order: each that was named, followed by its subexperiments. The
     /// position plus 1 is gprofng's number of the "process".
     pub experiments: Vec<ExperimentInfo>,
     /// The processes.
@@ -314,87 +309,87 @@ pub struct Model {
     pub threads: Vec<ThreadInfo>,
     /// Numbers of the CPUs.
     pub cpus: Vec<u32>,
-    /// The load objects that have a frame.
+    /// The load objects of the frames.
     pub objects: Vec<LoadObject>,
-    /// The functions that have a frame.
+    /// The functions of the frames.
     pub functions: Vec<FunctionInfo>,
-    /// The places that occur in stacks.
+    /// The frames that occur in stacks.
     pub frames: Vec<StackFrame>,
     /// The stacks.
     pub stacks: Stacks,
     /// The source lines of the frames, once [`crate::load::lines::add`] has found them.
     pub lines: SourceLines,
-    /// All ticks: experiment by experiment, each in the order of its file.
+    /// All ticks, by experiment, each in the order of its file.
     pub rows: Vec<TickRow>,
-    /// The counters that were profiled, of all experiments.
+    /// The profiled counters of all experiments.
     pub counters: Vec<CounterInfo>,
-    /// Their overflows, likewise.
+    /// Their overflows, in the same order as ticks.
     pub counts: Vec<CounterOverflow>,
-    /// What could not be read, or is missing, one sentence each.
+    /// What is missing or could not be read, one sentence each.
     pub warnings: Vec<String>,
 }
 
 impl Model {
-    /// An experiment.
+    /// Returns an experiment.
     #[must_use]
     pub fn experiment(&self, id: ExperimentId) -> &ExperimentInfo {
         &self.experiments[id.index()]
     }
 
-    /// A process.
+    /// Returns a process.
     #[must_use]
     pub fn process(&self, id: ProcessId) -> &ProcessInfo {
         &self.processes[id.index()]
     }
 
-    /// A thread.
+    /// Returns a thread.
     #[must_use]
     pub fn thread(&self, id: ThreadId) -> &ThreadInfo {
         &self.threads[id.index()]
     }
 
-    /// A load object.
+    /// Returns a load object.
     #[must_use]
     pub fn object(&self, id: ObjectId) -> &LoadObject {
         &self.objects[id.index()]
     }
 
-    /// A function.
+    /// Returns a function.
     #[must_use]
     pub fn function(&self, id: FunctionId) -> &FunctionInfo {
         &self.functions[id.index()]
     }
 
-    /// Whether a function stands for no place, such as the marks of unfinished stacks.
+    /// Returns whether a function is not a place in code, such as the marks of unfinished stacks.
     #[must_use]
     pub fn is_special(&self, id: FunctionId) -> bool {
         self.object(self.function(id).object).kind == ObjectKind::Special
     }
 
-    /// A frame.
+    /// Returns a frame.
     #[must_use]
     pub fn frame(&self, id: FrameId) -> &StackFrame {
         &self.frames[id.index()]
     }
 
-    /// The frames of a stack, leaf first.
+    /// Returns the frames of a stack, leaf first.
     pub fn stack(&self, id: StackId) -> impl Iterator<Item = &StackFrame> {
         self.stacks.frames(id).map(|frame| self.frame(frame))
     }
 
-    /// The functions of a stack, leaf first.
+    /// Returns the functions of a stack, leaf first.
     pub fn stack_functions(&self, id: StackId) -> impl Iterator<Item = &FunctionInfo> {
         self.stack(id).map(|frame| self.function(frame.function))
     }
 
-    /// How long a row is, in microseconds.
+    /// Returns the length of a row in microseconds.
     #[must_use]
     pub fn microseconds(&self, row: &TickRow) -> i64 {
         i64::from(row.ticks) * i64::from(self.experiment(row.experiment).tick_us)
     }
 
-    /// How long the recording was: to the latest time of all experiments, nanoseconds since the
-    /// start of the founder.
+    /// Returns the end of the recording: the latest time of all experiments, in nanoseconds since
+    /// the start of the founder.
     #[must_use]
     pub fn end_ns(&self) -> u64 {
         let ends = self.experiments.iter().map(|experiment| experiment.end_ns);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use super::FunctionId;
 use crate::symbol::SymbolError;
 
-/// A line of a function, or what of a function has no line.
+/// A line of a function, or the part of a function without line numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SourceLine {
-    /// The function, which may be an inlined one.
+    /// The function, possibly an inlined one.
     pub function: FunctionId,
-    /// Position in [`SourceLines::files`], and the line from 1.
+    /// Position in [`SourceLines::files`], and the line from 1. None: no line is known.
     pub at: Option<(u32, u32)>,
 }
 
@@ -19,10 +19,10 @@ pub struct SourceLine {
 pub struct SourceLines {
     /// Paths of source files, as the compiler was given them.
     pub files: Vec<Arc<str>>,
-    /// The lines that frames have.
+    /// The lines that frames have, each once.
     pub lines: Vec<SourceLine>,
-    /// By [`FrameId`] the position in [`SourceLines::lines`].
+    /// By [`FrameId`], the position in [`SourceLines::lines`].
     pub of_frames: Vec<u32>,
-    /// By [`ObjectId`], what could not be found out.
+    /// By [`ObjectId`], why lines are missing.
     pub lacks: Vec<Option<SymbolError>>,
 }

@@ -1,16 +1,16 @@
-//! Stacks as a trie: who calls from the same place shares what is above.
+//! All stacks of a model as a trie, in which stacks share their common callers.
 //!
-//! A node is a frame with a path to the root of its thread, so it stands for a stack, and its
-//! ancestors are the callers. Children are always numbered above their parents. So a sum over all
-//! that a frame calls is one loop backwards.
+//! A node is a frame with the path to its thread's outermost frame, so it stands for a stack; its
+//! ancestors are the callers. Children have higher numbers than their parents, so a sum over
+//! everything that a frame calls is one loop backwards.
 
 use super::trie::Trie;
 use super::{FrameId, StackId};
 
-/// No stack.
+/// Marks the absence of a stack.
 const NONE: u32 = u32::MAX;
 
-/// All stacks of a model.
+/// The stacks of a model.
 #[derive(Debug)]
 pub struct Stacks {
     /// The root is the empty stack.
@@ -26,46 +26,46 @@ impl Default for Stacks {
 }
 
 impl Stacks {
-    /// The stack that has one frame more than `caller`. The same frames are the same stack.
+    /// Returns the stack with one more frame than `caller`. Equal frames are the same stack.
     pub(crate) fn child(&mut self, caller: StackId, frame: FrameId) -> StackId {
         StackId(self.nodes.child(caller.0, frame))
     }
 
-    /// The frame that was first called by one; it may well be asked for again.
+    /// Returns the frame that a stack called first, which is likely to be asked for again.
     pub(crate) fn first_callee(&self, caller: StackId) -> Option<FrameId> {
         self.nodes.first_child(caller.0)
     }
 
-    /// Gives back what only interning needs.
+    /// Frees what only [`Stacks::child`] needs.
     pub(crate) fn freeze(&mut self) {
         self.nodes.freeze();
     }
 
-    /// How many there are, the empty one and all that are only callers of others included.
+    /// Returns the number of stacks, with the empty one and those that are only callers of others.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether there is but the empty one.
+    /// Returns whether there is only the empty stack.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.len() == 1
     }
 
-    /// The stack without its leaf; none of the empty one.
+    /// Returns the stack without its leaf. None: it is the empty stack.
     #[must_use]
     pub fn caller(&self, stack: StackId) -> Option<StackId> {
         self.nodes.parent(stack.0).map(StackId)
     }
 
-    /// The frame at the leaf; none of the empty stack.
+    /// Returns the frame at the leaf. None: it is the empty stack.
     #[must_use]
     pub fn leaf(&self, stack: StackId) -> Option<FrameId> {
         (stack != StackId::EMPTY).then(|| self.nodes.thing(stack.0))
     }
 
-    /// The frames, leaf first.
+    /// Returns the frames, leaf first.
     pub fn frames(&self, stack: StackId) -> impl Iterator<Item = FrameId> {
         let mut at = stack;
         std::iter::from_fn(move || {
@@ -75,8 +75,8 @@ impl Stacks {
         })
     }
 
-    /// All stacks but the empty one, callers before whom they call: the stack, that of its caller,
-    /// and the leaf.
+    /// Returns all stacks but the empty one, callers before callees: the stack, its caller's stack,
+    /// and its leaf.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (StackId, StackId, FrameId)> {
         let all = 1..self.nodes.len() as u32;
         all.filter_map(|at| {
@@ -85,7 +85,7 @@ impl Stacks {
         })
     }
 
-    /// For each stack those that have one frame more, in their order.
+    /// Returns the children of each stack.
     #[must_use]
     pub fn callees(&self) -> Callees {
         let mut callees = Callees {
@@ -100,7 +100,7 @@ impl Stacks {
     }
 }
 
-/// The trie downwards, from callers to whom they call.
+/// The trie from callers to callees.
 #[derive(Debug)]
 pub struct Callees {
     first: Vec<u32>,
@@ -108,7 +108,7 @@ pub struct Callees {
 }
 
 impl Callees {
-    /// The stacks that have one frame more than `stack`.
+    /// Returns the stacks with one more frame than `stack`, in their order.
     pub fn of(&self, stack: StackId) -> impl Iterator<Item = StackId> {
         let mut at = self.first[stack.index()];
         std::iter::from_fn(move || {

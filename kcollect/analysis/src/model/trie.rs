@@ -1,13 +1,13 @@
-//! A trie: each node is a thing below another node, and so stands for all things up to the root.
+//! A trie: each node holds a value, and stands for the path of values up to its root.
 //!
-//! Most nodes of stacks are the only ones below theirs, and lie beside it, since both were new at a
-//! time. So the first child is found without a search, which only its siblings need.
+//! Most nodes have a single child, created right after them. The first child is stored in its
+//! parent, so only its siblings need a hash table.
 
 use std::hash::Hash;
 
 use super::interner::Numbers;
 
-/// No node.
+/// Marks the absence of a node.
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy)]
@@ -17,16 +17,16 @@ struct Node<T> {
     thing: T,
 }
 
-/// Nodes, numbered from 0 on: first the roots, all others above their parents.
+/// Nodes, numbered from 0: first the roots, all others after their parents.
 #[derive(Debug)]
 pub(crate) struct Trie<T> {
     nodes: Vec<Node<T>>,
-    /// All but the roots and first children, by parent and thing.
+    /// All nodes but roots and first children, by parent and value.
     others: Numbers,
 }
 
 impl<T: Copy + Eq + Hash> Trie<T> {
-    /// One that has but roots, so many; `thing` is what they are.
+    /// A trie of so many roots, with `thing` as their value.
     pub(crate) fn new(roots: usize, thing: T) -> Trie<T> {
         let root = Node {
             parent: NONE,
@@ -39,7 +39,7 @@ impl<T: Copy + Eq + Hash> Trie<T> {
         }
     }
 
-    /// The node of a thing below another node: the next one, if it is new.
+    /// Returns the child of `parent` with a value, which is added if it is new.
     pub(crate) fn child(&mut self, parent: u32, thing: T) -> u32 {
         let next = self.nodes.len();
         let child = match self.nodes[parent as usize].first_child {
@@ -63,29 +63,29 @@ impl<T: Copy + Eq + Hash> Trie<T> {
         child
     }
 
-    /// What the first child of a node is.
+    /// Returns the value of a node's first child.
     pub(crate) fn first_child(&self, parent: u32) -> Option<T> {
         let first = self.nodes[parent as usize].first_child;
         self.nodes.get(first as usize).map(|node| node.thing)
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// What a node is below; none of a root.
+    /// Returns a node's parent. None: it is a root.
     pub(crate) fn parent(&self, node: u32) -> Option<u32> {
         let parent = self.nodes[node as usize].parent;
         (parent != NONE).then_some(parent)
     }
 
-    /// What a node is.
+    /// Returns a node's value.
     pub(crate) fn thing(&self, node: u32) -> T {
         self.nodes[node as usize].thing
     }
 
-    /// Gives back what only [`Trie::child`] needs.
+    /// Frees what only [`Trie::child`] needs.
     pub(crate) fn freeze(&mut self) {
         self.others = Numbers::default();
         self.nodes.shrink_to_fit();
