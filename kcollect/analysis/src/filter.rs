@@ -89,7 +89,7 @@ impl Filter {
     /// Returns whether a process passes.
     #[must_use]
     pub fn takes(&self, process: &ProcessInfo) -> bool {
-        self.processes.is_empty() || self.processes.iter().any(|wish| wish.is(process))
+        self.processes.is_empty() || self.processes.iter().any(|condition| condition.is(process))
     }
 }
 

@@ -68,7 +68,7 @@ impl Trial {
         let positions = positions(&self.path("x"));
         let offsets: Vec<_> = positions.iter().map(|(offset, _)| *offset).collect();
         let resolved = self.resolve(&offsets);
-        assert_eq!(resolved.lack, None);
+        assert_eq!(resolved.error, None);
         let expected = addr2line(&self.path(reference), &positions);
         let with_lines = expected.iter().filter(|frames| !frames.is_empty()).count();
         assert!(with_lines > POSITIONS / 2, "{with_lines}");
@@ -301,7 +301,7 @@ fn a_debug_file_by_link() {
     let mut bytes = fs::read(&debug).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&debug, bytes).unwrap();
-    assert_eq!(trial.resolve(&[0]).lack, Some(SymbolError::NoLines));
+    assert_eq!(trial.resolve(&[0]).error, Some(SymbolError::NoLines));
 }
 
 /// `0123` as `.build-id/01/23.debug`.
@@ -350,7 +350,7 @@ fn what_dwz_moved_into_a_common_file() {
         .collect();
     let without = trial.resolve(&offsets);
     assert_eq!(
-        without.lack,
+        without.error,
         Some(SymbolError::NoAlternative("common.debug".into()))
     );
     assert!(
@@ -386,7 +386,7 @@ fn the_experiments_copy_is_enough_and_another_build_is_refused() {
     let archives = dir.path().join(ARCHIVES);
     let symboliser = Symboliser::new(SearchPaths::new(Some(archives)));
     let found = symboliser.resolve(&object(&name), &offsets);
-    assert_eq!((found.origin, found.lack), (Some(Origin::Archive), None));
+    assert_eq!((found.origin, found.error), (Some(Origin::Archive), None));
     assert_eq!(found.frames, expected);
     let main = positions[0].0;
     let code = symboliser.disassemble(&object(&name), main..main + 64, &|_| None);
@@ -394,7 +394,7 @@ fn the_experiments_copy_is_enough_and_another_build_is_refused() {
 
     let here = Symboliser::new(SearchPaths::new(None));
     let found = here.resolve(&recorded, &offsets);
-    assert_eq!(found.lack, Some(SymbolError::OtherBuild(name)));
+    assert_eq!(found.error, Some(SymbolError::OtherBuild(name)));
     assert!(found.frames.iter().all(Vec::is_empty));
 }
 
@@ -449,14 +449,14 @@ fn a_kernel_that_was_moved_at_boot() {
         build_id: id,
     };
     let found = symboliser.resolve(&kernel, &offsets);
-    assert_eq!(found.lack, None);
+    assert_eq!(found.error, None);
     let expected = addr2line(&trial.path("x"), &positions);
     compare(&positions, &found, &expected);
     let code = symboliser.disassemble(&kernel, begin..begin + 64, &|_| None);
     assert_eq!(code, Err(SymbolError::NoCode));
     kernel.build_id = Box::default();
     assert_eq!(
-        symboliser.resolve(&kernel, &offsets).lack,
+        symboliser.resolve(&kernel, &offsets).error,
         Some(SymbolError::NoLines)
     );
 }

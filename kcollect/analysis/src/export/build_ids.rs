@@ -1,5 +1,4 @@
-//! Build ids of load objects, from the copies in the experiment. Objects of which it has none have
-//! none here.
+//! Build ids of load objects, read from the copies in the experiment.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,8 +9,8 @@ use user_collector::archive::build_id;
 
 use crate::model::{Model, ObjectKind};
 
-/// For each load object, at its position in the model, the build id in hexadecimal digits; empty
-/// where it is not known.
+/// Returns the build id of each load object in hexadecimal digits, by its position in the model;
+/// empty where there is no copy.
 #[must_use]
 pub(super) fn of(model: &Model) -> Vec<String> {
     let founders = model.experiments.iter().enumerate();
@@ -33,7 +32,7 @@ pub(super) fn of(model: &Model) -> Vec<String> {
     objects.collect()
 }
 
-/// An ordinary file, and nothing that waits.
+/// Opens a regular file, without waiting for a pipe or following a link.
 fn open(path: &Path) -> Option<File> {
     let mut options = OpenOptions::new();
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;

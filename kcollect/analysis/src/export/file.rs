@@ -1,8 +1,8 @@
-//! The file that comes out: what it is called, and how it is made.
+//! The output of an export: its name, and how it is written.
 //!
-//! It is written beside its place and moved there when it is complete, so that nobody sees half of
-//! it, what was there before stays if something fails, and no link is followed. A place that is no
-//! ordinary file, such as a pipe, is written to.
+//! A file is written beside its place and moved there when complete, so no partial file is ever
+//! seen, an existing file survives a failure, and no link is followed. A place that is not a
+//! regular file, such as a pipe, is written to directly.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
@@ -13,7 +13,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use host::exit::{Failure, Kind};
 
-/// Where it goes.
+/// Where the output goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OutputTarget {
     /// To standard output.
@@ -23,7 +23,7 @@ pub enum OutputTarget {
 }
 
 impl OutputTarget {
-    /// What was typed, or else a name in the current directory made of that of the experiment.
+    /// What was typed, or else a name made from the experiment's, in the current directory.
     #[must_use]
     pub fn new(typed: Option<&Path>, experiment: &Path, extension: &str) -> OutputTarget {
         match typed {
@@ -39,10 +39,10 @@ impl OutputTarget {
         }
     }
 
-    /// Writes it. `packed`: it is compressed already.
+    /// Writes the output. `packed`: it is compressed already.
     ///
     /// # Errors
-    /// What the system refuses, and what `write` does.
+    /// When the file cannot be written, or `write` fails.
     pub fn write(
         &self,
         packed: bool,
@@ -110,7 +110,7 @@ fn replaced(
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    // As any program's file: the umask decides.
+    // The umask decides, as for any program's file.
     let file = tempfile::Builder::new()
         .prefix(".kcollect-")
         .permissions(Permissions::from_mode(0o666))

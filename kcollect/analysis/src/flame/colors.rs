@@ -1,14 +1,14 @@
-//! Colours of frames: a hue for where the code is from, a shade of it for the name, the same in
-//! every picture.
+//! The colours of frames: a hue for the kind of code, a shade for the name, the same in every
+//! picture.
 
 use inferno::flamegraph::color::{Color, PaletteMap};
 
 use crate::export::folded::{Folded, state_frame};
 use crate::model::{Model, ObjectKind, STATE_SLOTS};
 
-/// Of states, at their positions in sums: on a CPU warm, in page faults brown, the rest cold, but
-/// for locks and the wait for a CPU, which are what people look for.
-const STATES_OWN: [Color; STATE_SLOTS] = [
+/// The colours of states, by position in sums: warm on a CPU, brown in page faults, cold when
+/// blocked, but striking for locks and waits for a CPU, which are what people look for.
+const STATE_COLORS: [Color; STATE_SLOTS] = [
     rgb(255, 130, 40),
     rgb(90, 140, 230),
     rgb(120, 90, 190),
@@ -28,22 +28,22 @@ const fn rgb(r: u8, g: u8, b: u8) -> Color {
     Color { r, g, b }
 }
 
-/// From 0 to 255, of a name: FNV-1a, folded.
+/// Returns a name's shade: FNV-1a, folded to 8 bits.
 fn shade(name: &str) -> u8 {
     let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
     let hash = name.bytes().fold(2_166_136_261, step);
     (hash ^ (hash >> 8) ^ (hash >> 16) ^ (hash >> 24)) as u8
 }
 
-/// From `from` on, up to `by` more.
+/// Returns `from` plus the part of `by` that a shade selects.
 fn lift(from: u8, by: u8, shade: u8) -> u8 {
     from + (u16::from(by) * u16::from(shade) / 255) as u8
 }
 
-/// All frames that stacks can have.
+/// Returns the colours of all frames that stacks can have.
 pub(super) fn palette(model: &Model, folded: &Folded<'_>) -> PaletteMap {
     let mut palette = PaletteMap::default();
-    // That of all.
+    // The frame of everything.
     palette.insert("", rgb(190, 190, 196));
     for frame in folded.below().iter().flat_map(|below| below.split(';')) {
         let grey = lift(196, 36, shade(frame));
@@ -63,7 +63,7 @@ pub(super) fn palette(model: &Model, folded: &Folded<'_>) -> PaletteMap {
         };
         palette.insert(name, color);
     }
-    for (slot, color) in STATES_OWN.into_iter().enumerate() {
+    for (slot, color) in STATE_COLORS.into_iter().enumerate() {
         palette.insert(state_frame(slot), color);
     }
     palette

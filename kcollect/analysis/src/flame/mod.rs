@@ -1,12 +1,12 @@
-//! Flame graphs (`kcollect flame`), drawn by inferno: one SVG, that a browser zooms and searches.
+//! Flame graphs (`kcollect flame`), drawn by inferno: one SVG that a browser zooms and searches.
 //!
-//! Without more, they show time on CPUs. Where states of several kinds are shown, each stack ends
-//! in its state, `[lock]`, in a colour of its own. The width is time; the unit is said with it.
+//! By default they show on-CPU time. If states of several kinds are shown, each stack ends in its
+//! state, `[lock]`, in its own colour. Widths are times, shown with their unit.
 //!
-//! Of two experiments the picture is that of the second, and colours say what changed in the
-//! function itself: red is more, blue is less. What only the first one has is not there; turn them
-//! round to see it. The first one is scaled to the length of the second, for a machine that was
-//! watched for twice as long is not twice as busy.
+//! With two experiments, the picture is that of the second, and colours show the change of each
+//! function's exclusive time: red is more, blue is less. What only the first has is not shown; swap
+//! them to see it. The first is scaled to the length of the second, since a machine recorded for
+//! twice as long is not twice as busy.
 
 mod colors;
 mod tree;
@@ -28,35 +28,35 @@ use crate::filter::Filter;
 use crate::metric::BaseMetric;
 use crate::model::{Model, STATE_SLOTS};
 
-/// Above this many microseconds numbers are milliseconds.
-const LONG: i64 = 10_000_000;
+/// From this many microseconds on, numbers are shown in milliseconds.
+const MILLISECONDS_FROM_US: i64 = 10_000_000;
 
-/// Frames below this share of the whole, in percent, are a fraction of a pixel, and not drawn.
-const LEAST: f64 = 0.05;
+/// Frames below this share of the whole, in percent, are narrower than a pixel and not drawn.
+const MIN_FRAME_PERCENT: f64 = 0.05;
 
-/// A picture, as it is to be made.
+/// What to draw, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlameOptions {
-    /// The experiments; none: the newest here.
+    /// The experiments. Empty: the newest in the current directory.
     pub experiments: Vec<PathBuf>,
-    /// Compare them with this one, which was before.
+    /// The earlier experiment that they are compared with.
     pub before: Option<PathBuf>,
-    /// Which ticks. Without states: those on a CPU.
+    /// The ticks to show. Without states: those on a CPU.
     pub filter: Filter,
-    /// Show all states.
+    /// Whether all states are shown.
     pub all: bool,
-    /// What is below stacks.
+    /// The frames below each stack.
     pub by: GroupBy,
-    /// What the filter is, as it was typed.
+    /// The filter as typed.
     pub only: String,
-    /// Where it goes, as it was typed.
+    /// The output file as typed.
     pub file: Option<PathBuf>,
 }
 
-/// Draws it, and says where it is.
+/// Draws a flame graph, and says where it is.
 ///
 /// # Errors
-/// When there is no experiment, or nothing of one can be read, or nothing passes the filters, or it
+/// When there is no experiment, nothing of one can be read, nothing passes the filters, or the file
 /// cannot be written.
 pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure> {
     let paths = experiments(&options.experiments)?;
@@ -96,7 +96,7 @@ struct Picture<'a> {
 }
 
 impl Picture<'_> {
-    /// What is shown, in words.
+    /// Returns what is shown, in words.
     fn what(&self) -> String {
         let states = self.selected.states;
         let exactly =
@@ -113,7 +113,8 @@ impl Picture<'_> {
         format!("time in {}", names.collect::<Vec<_>>().join(", "))
     }
 
-    /// Whether stacks end in their states: where there are several, and not just those on a CPU.
+    /// Returns whether stacks end in their states: if there are several, and not just those on a
+    /// CPU.
     fn with_states(&self) -> bool {
         let states = self.selected.states;
         let shown = (0..STATE_SLOTS).filter(|slot| states[*slot]);
@@ -122,11 +123,11 @@ impl Picture<'_> {
 
     fn draw(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut options = Options::default();
-        // Where nothing has changed frames are white.
+        // Frames without a change are white.
         let paper = if self.before.is_some() { 222 } else { 250 };
         options.bgcolors = Some(BackgroundColor::Flat(Color::new(paper, paper, paper)));
         options.text_truncate_direction = TextTruncateDirection::Right;
-        options.min_width = LEAST;
+        options.min_width = MIN_FRAME_PERCENT;
         options.subtitle = Some(self.subtitle());
         let mut tree = Tree::new();
         if let Some(before) = self.before {
@@ -144,7 +145,7 @@ impl Picture<'_> {
                 options.palette_map = Some(&mut palette);
                 options.title = format!("{capital}: {}", seconds(self.selected.total()));
                 (options.factor, options.count_name) = match self.selected.total() {
-                    LONG.. => (1e-3, "ms".to_owned()),
+                    MILLISECONDS_FROM_US.. => (1e-3, "ms".to_owned()),
                     _ => (1.0, "\u{b5}s".to_owned()),
                 };
             }
@@ -152,19 +153,19 @@ impl Picture<'_> {
                 let scale = self.scale(before);
                 tree.scale(scale);
                 options.title = format!(
-                    "{capital}: {}, and before {}",
+                    "{capital}: {}, {} before",
                     seconds(self.selected.total()),
                     seconds((before.total() as f64 * scale).round() as i64)
                 );
-                // inferno multiplies the change with no factor.
+                // inferno applies no factor to changes.
                 options.count_name = "\u{b5}s".to_owned();
             }
         }
-        let lines = tree.lines(LEAST, self.before.is_some());
+        let lines = tree.lines(MIN_FRAME_PERCENT, self.before.is_some());
         flamegraph::from_lines(&mut options, lines.lines(), out)
     }
 
-    /// Nanoseconds of the recording that are looked at.
+    /// Returns the length of the selected time, in nanoseconds.
     fn length(&self, model: &Model) -> u64 {
         let end = model.end_ns();
         match &self.filter.time {
@@ -181,7 +182,7 @@ impl Picture<'_> {
         is as f64 / was as f64
     }
 
-    /// The machine, the experiment, how long it was; what is left of it; what the colours mean.
+    /// Returns the machine, the experiment with its length, the filter, and what colours mean.
     fn subtitle(&self) -> String {
         let model = self.selected.model;
         let mut parts = Vec::new();
@@ -201,13 +202,13 @@ impl Picture<'_> {
                 let name = name.map_or("", |info| &info.name);
                 let scale = self.scale(before);
                 parts.push(format!("before: {name}, times {scale:.3}"));
-                parts.push("red more, blue less".to_owned());
+                parts.push("red: more, blue: less".to_owned());
             }
             None => {
-                let colors = "blue kernel, orange user, green made at run time";
+                let colors = "blue: kernel, orange: user, green: run-time code";
                 parts.push(colors.to_owned());
                 if self.with_states() {
-                    parts.push("the state on top".to_owned());
+                    parts.push("state on top".to_owned());
                 }
             }
         }

@@ -1,10 +1,9 @@
-//! The frames of a flame graph: stacks merged by name, and what would be too narrow to be seen left
-//! out.
+//! The frames of a flame graph: stacks merged by name, without those too narrow to be seen.
 //!
-//! There may be a million stacks, and what inferno takes is a line for each, with all names in it:
-//! gigabytes. It would not draw most of them. So what is narrower than a part of a pixel is given
-//! to its caller here, before there are any lines; the picture is the same, and the lines are at
-//! most as many as it has frames.
+//! There may be a million stacks, and inferno takes one line for each, with all names in it:
+//! gigabytes, most of which it would not draw. So what is narrower than a pixel is added to its
+//! caller before there are any lines. The picture is the same, with at most as many lines as
+//! frames.
 
 use std::fmt::Write as _;
 
@@ -13,7 +12,7 @@ use rustc_hash::FxHashMap;
 use crate::export::folded::{Folded, state_frame};
 use crate::model::{Model, StackId};
 
-/// All frames, callers ahead of whom they call. The first stands for all.
+/// All frames, callers before callees. The first is the root.
 #[derive(Debug)]
 pub(super) struct Tree {
     nodes: Vec<Node>,
@@ -26,7 +25,7 @@ pub(super) struct Tree {
 struct Node {
     parent: u32,
     name: u32,
-    /// Microseconds of the frame itself, before and now.
+    /// Exclusive microseconds, before and now.
     own: [u64; 2],
 }
 
@@ -45,7 +44,7 @@ impl Tree {
         }
     }
 
-    /// Adds stacks, of before (0) or of now (1); with their states on top or without.
+    /// Adds stacks, of before (0) or of now (1), with or without their states on top.
     pub(super) fn add(&mut self, when: usize, model: &Model, folded: &Folded<'_>, states: bool) {
         let functions = folded.functions().iter().map(|name| self.name(name));
         let functions: Vec<_> = functions.collect();
@@ -66,7 +65,7 @@ impl Tree {
                     break *node;
                 }
                 missing.push(at);
-                // The empty one has none, and is known.
+                // Only the empty stack has no caller, and it is known.
                 at = model.stacks.caller(at).unwrap_or(StackId::EMPTY);
             };
             for stack in missing.into_iter().rev() {
@@ -85,16 +84,16 @@ impl Tree {
         }
     }
 
-    /// Multiplies what was before.
+    /// Multiplies the times of before.
     pub(super) fn scale(&mut self, factor: f64) {
         for node in &mut self.nodes {
             node.own[0] = (node.own[0] as f64 * factor).round() as u64;
         }
     }
 
-    /// Lines for inferno, with numbers of before and now, or of now alone. What has less than
-    /// `least` percent of the whole counts as its caller's; but all has no line, so that of those
-    /// that nobody calls none is left out.
+    /// Returns lines for inferno, with the times of before and now, or of now alone. What has less
+    /// than `least` percent of the whole is added to its caller, unless that is the root, which has
+    /// no line.
     pub(super) fn lines(&self, least: f64, both: bool) -> String {
         let whole: u64 = self.nodes.iter().map(|node| node.own[1]).sum();
         let least = whole as f64 * least / 100.0;

@@ -40,7 +40,7 @@ impl<T: Copy> Lasting<T> {
 }
 
 /// A path that has not been resolved yet.
-const UNKNOWN: Lasting<StackId> = Lasting {
+const UNRESOLVED: Lasting<StackId> = Lasting {
     what: StackId::EMPTY,
     from: 0,
     until: 0,
@@ -69,7 +69,7 @@ impl Default for Callers {
         let roots = CallersId::ROOTS.len();
         Callers {
             nodes: Trie::new(roots, 0),
-            stacks: vec![UNKNOWN; roots],
+            stacks: vec![UNRESOLVED; roots],
         }
     }
 }
@@ -79,7 +79,7 @@ impl Callers {
     pub(crate) fn child(&mut self, above: CallersId, address: u64) -> CallersId {
         let child = self.nodes.child(above.0, address);
         if child as usize == self.stacks.len() {
-            self.stacks.push(UNKNOWN);
+            self.stacks.push(UNRESOLVED);
         }
         CallersId(child)
     }

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use serde::Deserialize;
 
 /// The file's name in the founder's directory.
-const FILE: &str = "threads.jsonl";
+const THREADS_FILE: &str = "threads.jsonl";
 
 /// Nanoseconds by state, indexed by the state's number.
 pub type States = [u64; Microstate::PER_THREAD];
@@ -43,7 +43,7 @@ pub struct ExactTimes {
 }
 
 #[derive(Deserialize)]
-struct Line<'a> {
+struct ThreadLine<'a> {
     pid: Option<u32>,
     tid: Option<u32>,
     #[serde(borrow)]
@@ -58,7 +58,7 @@ struct Line<'a> {
     states_ns: FxHashMap<String, u64>,
 }
 
-impl Line<'_> {
+impl ThreadLine<'_> {
     fn states(&self) -> States {
         let mut states = [0; Microstate::PER_THREAD];
         for (slot, state) in Microstate::ALL[..Microstate::PER_THREAD].iter().enumerate() {
@@ -85,7 +85,7 @@ impl ExactTimes {
     /// # Errors
     /// When the file cannot be read.
     pub fn read(source: &Experiment) -> Result<Option<ExactTimes>, Error> {
-        let Some(bytes) = source.side_file(FILE)? else {
+        let Some(bytes) = source.side_file(THREADS_FILE)? else {
             return Ok(None);
         };
         Ok(Some(ExactTimes::parse(&bytes)))
@@ -97,7 +97,7 @@ impl ExactTimes {
         let mut living: FxHashMap<(u32, u32), (usize, usize, u64)> = FxHashMap::default();
         let mut end = 0;
         for line in bytes.split(|byte| *byte == b'\n') {
-            let Ok(line) = serde_json::from_slice::<Line<'_>>(line) else {
+            let Ok(line) = serde_json::from_slice::<ThreadLine<'_>>(line) else {
                 continue;
             };
             let at = line.at_ns.unwrap_or(0);

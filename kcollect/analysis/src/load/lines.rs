@@ -119,7 +119,7 @@ impl<'a> SymbolFiles<'a> {
             let recorded = load::recorded_here(&self.model.experiment(*founder).source);
             for (index, resolved) in own.iter().zip(symboliser.resolve_all(&asked)) {
                 let path = &self.model.object(wanted[*index].0).path;
-                all[*index] = believed(resolved, path, recorded);
+                all[*index] = without_other_builds(resolved, path, recorded);
             }
         }
         all
@@ -128,7 +128,7 @@ impl<'a> SymbolFiles<'a> {
 
 /// Returns whether a file is of the recorded build, as far as can be known. A file that the user
 /// pointed to is accepted unless its build id contradicts.
-pub(crate) fn believable(origin: &Origin, recorded: &str, at: Option<SystemTime>) -> bool {
+pub(crate) fn same_build(origin: &Origin, recorded: &str, at: Option<SystemTime>) -> bool {
     match origin {
         Origin::Original {
             path,
@@ -139,16 +139,16 @@ pub(crate) fn believable(origin: &Origin, recorded: &str, at: Option<SystemTime>
 }
 
 /// Drops lines that are of another build.
-fn believed(resolved: Resolved, recorded: &str, at: Option<SystemTime>) -> Resolved {
+fn without_other_builds(resolved: Resolved, recorded: &str, at: Option<SystemTime>) -> Resolved {
     match resolved.origin {
         Some(Origin::Original { ref path, .. }) => {
             let origin = resolved.origin.as_ref();
-            if origin.is_none_or(|origin| believable(origin, recorded, at)) {
+            if origin.is_none_or(|origin| same_build(origin, recorded, at)) {
                 return resolved;
             }
             Resolved {
                 frames: vec![Vec::new(); resolved.frames.len()],
-                lack: Some(SymbolError::OtherBuild(path.clone())),
+                error: Some(SymbolError::OtherBuild(path.clone())),
                 origin: None,
             }
         }
@@ -191,9 +191,9 @@ pub fn add(model: &mut Model, lookup: &LookupPaths) {
             adding.chain(&model.functions, frame, found.unwrap_or_default())
         })
         .collect();
-    adding.lines.lacks = vec![None; model.objects.len()];
+    adding.lines.errors = vec![None; model.objects.len()];
     for ((object, _), resolved) in wanted.iter().zip(resolved) {
-        adding.lines.lacks[object.index()] = resolved.lack;
+        adding.lines.errors[object.index()] = resolved.error;
     }
     let mut stacks = Stacks::default();
     let mut renumbered = vec![StackId::EMPTY; model.stacks.len()];
@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_may_have_changed_are_believed_only_if_the_user_named_them() {
+    fn files_that_may_have_changed_are_used_only_if_the_user_named_them() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_str().unwrap();
         let origin = |same_build| Origin::Original {
@@ -337,16 +337,16 @@ mod tests {
             same_build,
         };
         let later = SystemTime::now() + std::time::Duration::from_secs(60);
-        assert!(!believable(&origin(false), path, None));
-        assert!(!believable(
+        assert!(!same_build(&origin(false), path, None));
+        assert!(!same_build(
             &origin(false),
             path,
             Some(SystemTime::UNIX_EPOCH)
         ));
-        assert!(believable(&origin(false), path, Some(later)));
-        assert!(believable(&origin(false), "/build/other", None));
-        assert!(believable(&origin(true), path, None));
-        assert!(believable(&Origin::Archive, path, None));
+        assert!(same_build(&origin(false), path, Some(later)));
+        assert!(same_build(&origin(false), "/build/other", None));
+        assert!(same_build(&origin(true), path, None));
+        assert!(same_build(&Origin::Archive, path, None));
     }
 
     /// An inlined function is the one of its name; if several have it, a new one.

@@ -269,7 +269,7 @@ impl Loader {
         if packets.invalid() > 0 {
             let path = self.model.experiment(id).source.path().join("hwcounters");
             self.model.warnings.push(format!(
-                "{}: {} damaged places were passed over",
+                "{}: {} damaged records were skipped",
                 path.display(),
                 packets.invalid()
             ));
@@ -285,12 +285,12 @@ impl Loader {
             .iter()
             .position(|counter| counter.name == declared.name);
         if known.is_none() && counters.len() >= MAX_COUNTERS {
-            let told = format!(
-                "{}: more than {MAX_COUNTERS} counters; it is left out",
+            let warning = format!(
+                "{}: left out, since at most {MAX_COUNTERS} counters are reported",
                 declared.name
             );
-            if !self.model.warnings.contains(&told) {
-                self.model.warnings.push(told);
+            if !self.model.warnings.contains(&warning) {
+                self.model.warnings.push(warning);
             }
             return None;
         }
@@ -307,26 +307,26 @@ impl Loader {
 
     fn warn(&mut self, id: ExperimentId, invalid: u64, missing: u64) {
         let path = self.model.experiment(id).source.path();
-        let mut told = Vec::new();
+        let mut warnings = Vec::new();
         if !path.join("profile").exists() {
-            told.push(format!(
-                "{}: it is missing, and so are all ticks of this experiment",
+            warnings.push(format!(
+                "{}: the file is missing, and with it all ticks of this experiment",
                 path.join("profile").display()
             ));
         }
         if invalid > 0 {
-            told.push(format!(
-                "{}: {invalid} damaged places were passed over",
+            warnings.push(format!(
+                "{}: {invalid} damaged records were skipped",
                 path.join("profile").display()
             ));
         }
         if missing > 0 {
-            told.push(format!(
-                "{}: the stacks of {missing} packets are missing; their time is in totals alone",
+            warnings.push(format!(
+                "{}: the stacks of {missing} packets are missing; their time is in totals only",
                 path.join("data.frameinfo").display()
             ));
         }
-        self.model.warnings.extend(told);
+        self.model.warnings.extend(warnings);
     }
 
     fn cpu(&mut self, number: u32) -> CpuId {

@@ -60,7 +60,7 @@ fn members(group: &Path) -> Result<Vec<PathBuf>, Failure> {
         .collect();
     if members.is_empty() {
         return Err(failure(format!(
-            "the group {} has no experiment",
+            "the group {} names no experiment",
             group.display()
         )));
     }
@@ -106,7 +106,9 @@ fn family(
             if opened.len() == before {
                 return Err(failure(format!("cannot read the experiment: {error}")));
             }
-            warnings.push(format!("only its subexperiments are reported: {error}"));
+            warnings.push(format!(
+                "the founder cannot be read, and only its subexperiments are reported: {error}"
+            ));
             Ok(())
         }
     }
@@ -130,7 +132,9 @@ fn subexperiments(
     for path in paths {
         match Experiment::open(path) {
             Ok(source) => opened.push(Opened { source, founder }),
-            Err(error) => warnings.push(format!("a subexperiment is left out: {error}")),
+            Err(error) => warnings.push(format!(
+                "a subexperiment is left out, since it cannot be read: {error}"
+            )),
         }
     }
 }

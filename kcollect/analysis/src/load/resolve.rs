@@ -72,7 +72,7 @@ impl Addresses {
 }
 
 /// Number of parts of one stack after which circles among them are looked for.
-const FEW_PARTS: usize = 16;
+const PARTS_BEFORE_CIRCLE_CHECK: usize = 16;
 
 impl Resolver {
     /// Returns the stack of a packet at a time, in nanoseconds since the start of its experiment.
@@ -104,7 +104,8 @@ impl Resolver {
             if callers.is_some() {
                 break;
             }
-            circle = parts.len() >= FEW_PARTS && parts.iter().any(|(known, _)| *known == number);
+            circle = parts.len() >= PARTS_BEFORE_CIRCLE_CHECK
+                && parts.iter().any(|(known, _)| *known == number);
             let Some(part) = stacks.part(number).filter(|_| !circle) else {
                 end = StackEnd::Truncated;
                 break;

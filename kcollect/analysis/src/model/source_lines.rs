@@ -24,5 +24,5 @@ pub struct SourceLines {
     /// By [`FrameId`], the position in [`SourceLines::lines`].
     pub of_frames: Vec<u32>,
     /// By [`ObjectId`], why lines are missing.
-    pub lacks: Vec<Option<SymbolError>>,
+    pub errors: Vec<Option<SymbolError>>,
 }

@@ -1,4 +1,4 @@
-//! What a view says, as a value; and the one way to print it: as text, CSV or JSON.
+//! The report of a view as a value, printed as text, CSV or JSON.
 
 use std::cmp::Ordering;
 
@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 /// A column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// What machines call it; the same as for gprofng where it has a word, such as `e.user`.
+    /// Its key in CSV and JSON: gprofng's word if there is one, such as `e.user`.
     pub key: String,
-    /// What heads it, as text.
+    /// Its title in text.
     pub title: String,
-    /// Whether it is of numbers, which stand to the right.
+    /// Whether it holds numbers, which are aligned on the right.
     pub number: bool,
-    /// Whether it is for machines alone.
+    /// Whether it is left out of text.
     pub hidden: bool,
 }
 
@@ -37,7 +37,7 @@ impl Column {
         }
     }
 
-    /// The same, for machines alone.
+    /// The same column, left out of text.
     #[must_use]
     pub fn hidden(self) -> Column {
         Column {
@@ -47,32 +47,32 @@ impl Column {
     }
 }
 
-/// What stands in a column of a row.
+/// The content of a column in one row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
     /// Nothing.
     Empty,
-    /// Words.
+    /// Text.
     Text(String),
-    /// A number of things, or a number that stands for one.
+    /// A count or an id.
     Count(u64),
-    /// Microseconds of ticks; told in seconds.
+    /// Microseconds of ticks, shown in seconds.
     Microseconds(i64),
-    /// Exact nanoseconds; told in seconds.
+    /// Exact nanoseconds, shown in seconds.
     Nanoseconds(u64),
-    /// A share, 1 is the whole.
+    /// A share of the whole, shown in percent: 1 is the whole.
     Share(f64),
-    /// A difference in microseconds of ticks; told in seconds, with its sign.
+    /// A difference in microseconds of ticks, shown in seconds with its sign.
     Delta(i64),
-    /// A multiple.
+    /// A quotient.
     Ratio(f64),
-    /// A number of things on the average.
+    /// An average.
     Average(f64),
 }
 
 impl Cell {
-    /// As gprofng writes it: seconds to a thousandth, shares to a hundredth of a percent, and zero
-    /// as `0.`.
+    /// Returns it as gprofng writes it: seconds with three decimals, percent with two, and zero as
+    /// `0.`.
     #[must_use]
     pub fn plain(&self) -> String {
         match self {
@@ -91,7 +91,7 @@ impl Cell {
         }
     }
 
-    /// Unrounded: seconds, and shares in percent.
+    /// Returns it unrounded: times in seconds, shares in percent.
     #[must_use]
     pub fn value(&self) -> Value {
         match self {
@@ -105,7 +105,7 @@ impl Cell {
         }
     }
 
-    /// The order of cells of one column.
+    /// Compares two cells of one column.
     #[must_use]
     pub fn order(&self, other: &Cell) -> Ordering {
         match (self, other) {
@@ -119,33 +119,33 @@ impl Cell {
     }
 }
 
-/// What a view says.
+/// A table with a title and notes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Table {
-    /// The view.
+    /// The name of the view.
     pub view: &'static str,
-    /// A line ahead of it, for people.
+    /// The line above it in text.
     pub title: String,
     /// Its columns.
     pub columns: Vec<Column>,
     /// Its rows, each with a cell for each column.
     pub rows: Vec<Vec<Cell>>,
-    /// Lines behind it: how many rows were left out, say.
+    /// Lines below it, such as the number of rows left out.
     pub notes: Vec<String>,
-    /// Whether its lines are never broken and their blanks kept, as those of sources.
+    /// Whether its lines are never wrapped and keep their blanks, as source code.
     pub verbatim: bool,
 }
 
 impl Table {
-    /// Leaves so many rows, and says how many it took away.
+    /// Cuts it to `limit` rows, with a note of how many were left out.
     pub fn cut(&mut self, limit: usize) {
         let more = self.rows.len().saturating_sub(limit);
         self.rows.truncate(limit);
         self.notes.extend(left_out(more));
     }
 
-    /// For people, in lines no wider than `width` columns if numbers leave room for that: text is
-    /// then broken into several lines. None: as wide as it needs be, which is right for a pipe.
+    /// Returns it as text, in lines no wider than `width` columns if numbers leave room for that.
+    /// None: as wide as needed, which is right for a pipe.
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
         let mut out = String::new();
@@ -173,7 +173,7 @@ impl Table {
         out
     }
 
-    /// Returns it as RFC 4180 has it: the keys, then the rows, unrounded.
+    /// Returns it as CSV (RFC 4180): the keys, then the rows, unrounded.
     #[must_use]
     pub fn csv(&self) -> String {
         let mut writer = csv::Writer::from_writer(Vec::new());
@@ -194,7 +194,8 @@ impl Table {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// An object: the view, its `columns` with key and title, and `rows`, an object each.
+    /// Returns it as a JSON object: `view`, `columns` with key and title, and `rows`, one object
+    /// each.
     #[must_use]
     pub fn json(&self) -> Value {
         let columns = self.columns.iter();
@@ -215,7 +216,7 @@ impl Table {
     }
 }
 
-/// A line for rows that are not shown, if there are any.
+/// Returns the note about rows left out, if there are any.
 #[must_use]
 pub fn left_out(rows: usize) -> Option<String> {
     match rows {
@@ -225,19 +226,19 @@ pub fn left_out(rows: usize) -> Option<String> {
     }
 }
 
-/// Several tables that are read together.
+/// Several tables shown together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TablePage {
-    /// The view.
+    /// The name of the view.
     pub view: &'static str,
-    /// Of each run what it was: keys and values.
+    /// The facts of each run: keys and values.
     pub runs: Vec<Vec<(&'static str, Cell)>>,
-    /// The tables. [`Table::view`] is what each is called.
+    /// The tables, each named by [`Table::view`].
     pub tables: Vec<Table>,
 }
 
 impl TablePage {
-    /// For people, as [`Table::text`].
+    /// Returns it as text: see [`Table::text`].
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
         let facts = |run: &Vec<(&str, Cell)>| -> String {
@@ -251,8 +252,8 @@ impl TablePage {
         runs.chain(tables).collect::<Vec<_>>().join("\n")
     }
 
-    /// The tables, each with its name in a column ahead, and an empty line between them. Of runs it
-    /// says nothing.
+    /// Returns the tables as CSV, each with its name in the first column, separated by empty lines.
+    /// Facts of runs are left out.
     #[must_use]
     pub fn csv(&self) -> String {
         let tables = self.tables.iter().map(|table| {
@@ -266,7 +267,7 @@ impl TablePage {
         tables.collect::<Vec<_>>().join("\n")
     }
 
-    /// An object: the view, `runs`, and each table by its name.
+    /// Returns it as a JSON object: `view`, `runs`, and each table by its name.
     #[must_use]
     pub fn json(&self) -> Value {
         let runs = self.runs.iter().map(|run| {
@@ -282,17 +283,17 @@ impl TablePage {
     }
 }
 
-/// What is said: a table, or several.
+/// What a view makes: one table or several.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Report {
-    /// One.
+    /// One table.
     Table(Table),
-    /// Several.
+    /// Several tables.
     Page(TablePage),
 }
 
 impl Report {
-    /// For people, as [`Table::text`].
+    /// Returns it as text: see [`Table::text`].
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
         match self {
@@ -301,7 +302,7 @@ impl Report {
         }
     }
 
-    /// As [`Table::csv`] or [`TablePage::csv`].
+    /// Returns it as CSV: see [`Table::csv`] and [`TablePage::csv`].
     #[must_use]
     pub fn csv(&self) -> String {
         match self {
@@ -310,7 +311,7 @@ impl Report {
         }
     }
 
-    /// As [`Table::json`] or [`TablePage::json`].
+    /// Returns it as JSON: see [`Table::json`] and [`TablePage::json`].
     #[must_use]
     pub fn json(&self) -> Value {
         match self {
@@ -320,7 +321,8 @@ impl Report {
     }
 }
 
-/// A text without what a terminal would obey: names are anybody's.
+/// Returns a text without control characters, which a terminal would obey: names come from recorded
+/// programs.
 fn printable(text: &str) -> String {
     if !text.contains(char::is_control) {
         return text.to_owned();
@@ -328,7 +330,10 @@ fn printable(text: &str) -> String {
     let mut out = String::new();
     for character in text.chars() {
         match character {
-            '\t' => out.extend(std::iter::repeat_n(' ', TAB - width_of(&out) % TAB)),
+            '\t' => out.extend(std::iter::repeat_n(
+                ' ',
+                TAB_COLUMNS - width_of(&out) % TAB_COLUMNS,
+            )),
             _ if character.is_control() => out.extend(character.escape_default()),
             _ => out.push(character),
         }
@@ -336,8 +341,8 @@ fn printable(text: &str) -> String {
     out
 }
 
-/// Columns between tabulators.
-const TAB: usize = 8;
+/// Columns between tab stops.
+const TAB_COLUMNS: usize = 8;
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
-//! From addresses to source lines and inlined functions, by the tables of one file.
+//! Turns addresses into source lines and inlined functions, from the tables of one file.
 //!
-//! The work is addr2line's. What is ours is that it ends: see [`super::meter`].
+//! addr2line does the work; [`super::meter`] bounds it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,17 +13,16 @@ use super::elf::{Damaged, Elf, Room};
 use super::meter::{Meter, Metered};
 use super::{SourceFrame, SymbolError};
 
-/// Looking up all addresses of one object takes so long at most. It is looked at between two of
-/// them: units that all claim the same addresses are visited without reading anything again, and so
-/// for free by the meter.
-const LONGEST: Duration = Duration::from_secs(120);
-/// A longer name or path is cut, bytes.
-const LONGEST_NAME: usize = 64 << 10;
+/// Time limit for the addresses of one object. It is checked between addresses: units that all
+/// claim the same addresses are visited without reading, which the meter does not count.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(120);
+/// Longest name or path, in bytes; the rest is cut.
+const MAX_NAME_BYTES: usize = 64 << 10;
 
-/// The tables of one file that lines and inlined functions need; empty where it has none.
+/// The tables of one file for lines and inlined functions; empty if it has none.
 pub(super) type Tables = DwarfSections<Vec<u8>>;
 
-/// Reads them.
+/// Reads the tables.
 pub(super) fn tables(elf: &Elf, room: &mut Room) -> Result<Tables, Damaged> {
     DwarfSections::load(|id| match id {
         SectionId::DebugAbbrev
@@ -36,13 +35,13 @@ pub(super) fn tables(elf: &Elf, room: &mut Room) -> Result<Tables, Damaged> {
         | SectionId::DebugRngLists
         | SectionId::DebugStr
         | SectionId::DebugStrOffsets => elf.section(id.name(), room),
-        // Variables, types and macros are not asked for, and are most of the rest.
+        // Abbreviations of variables, types and macros, most of the table, are not needed.
         _ => Ok(Vec::new()),
     })
 }
 
-/// What `addresses` are, in their order; sorted ones share what is read. `alternative` has the
-/// tables that dwz moved into a common file. What is not known has no frames.
+/// Resolves addresses in their order; sorted ones share what is read. `alternative` has the tables
+/// that dwz moved into a common file. An unknown address has no frames.
 pub(super) fn resolve(
     tables: &Tables,
     alternative: Option<&Tables>,
@@ -60,19 +59,20 @@ pub(super) fn resolve(
     };
     let mut shared = Shared::default();
     let begin = Instant::now();
-    let mut lack = None;
+    let mut error = None;
     let frames = addresses.map(|address| {
-        // addr2line asks for what ends one byte behind it, which has no number for the last of all.
+        // addr2line looks for the end of the range, one byte behind it, which the last address does
+        // not have.
         let Some(address) = address.filter(|address| *address < u64::MAX) else {
             return Vec::new();
         };
-        if meter.is_empty() || begin.elapsed() > LONGEST {
-            lack = Some(SymbolError::TooMuchWork);
+        if meter.is_empty() || begin.elapsed() > LOOKUP_TIMEOUT {
+            error = Some(SymbolError::TooMuchWork);
             return Vec::new();
         }
         frames_at(&context, address, &mut shared).unwrap_or_else(|_| {
-            lack = lack.take().or(Some(DAMAGED));
-            // The entries of its functions are damaged; its lines may be whole.
+            error = error.take().or(Some(DAMAGED));
+            // The function entries are damaged; the lines may be intact.
             let location = context.find_location(address).ok().flatten();
             let frame = location.map(|location| shared.frame(None, Some(location)));
             frame.into_iter().collect()
@@ -80,18 +80,18 @@ pub(super) fn resolve(
     });
     let frames = frames.collect();
     if meter.stopped() {
-        lack = Some(SymbolError::TooMuchWork);
+        error = Some(SymbolError::TooMuchWork);
     }
-    (frames, lack)
+    (frames, error)
 }
 
 const DAMAGED: SymbolError = SymbolError::Damaged("has damaged debug information");
 
 fn unknown(
     addresses: impl Iterator<Item = Option<u64>>,
-    lack: SymbolError,
+    error: SymbolError,
 ) -> (Vec<Vec<SourceFrame>>, Option<SymbolError>) {
-    (addresses.map(|_| Vec::new()).collect(), Some(lack))
+    (addresses.map(|_| Vec::new()).collect(), Some(error))
 }
 
 fn bytes(tables: &Tables) -> u64 {
@@ -108,8 +108,7 @@ fn frames_at(
     address: u64,
     shared: &mut Shared,
 ) -> Result<Vec<SourceFrame>, gimli::Error> {
-    // Debug information split into .dwo files is not looked for: what the program itself has is its
-    // lines.
+    // Split debug information in .dwo files is not looked for: the program itself has its lines.
     let mut found = context.find_frames(address).skip_all_loads()?;
     let mut frames = Vec::new();
     while let Some(frame) = found.next()? {
@@ -141,7 +140,7 @@ impl Shared {
     }
 
     fn text(&mut self, text: &str) -> Arc<str> {
-        let end = (0..=text.len().min(LONGEST_NAME)).rev();
+        let end = (0..=text.len().min(MAX_NAME_BYTES)).rev();
         let text = &text[..end
             .into_iter()
             .find(|end| text.is_char_boundary(*end))

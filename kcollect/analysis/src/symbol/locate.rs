@@ -1,16 +1,13 @@
-//! From a load object to files: the one that has its code, and the one that has its debug
-//! information.
+//! Finds the files of a load object: the one with its code, and the one with its debug information.
 //!
-//! The code is in the experiment's copy, or in the original on this machine; the original is taken
-//! only if it has the build id that was recorded, because lines of another build are worse than
-//! none. Where no build id is known, there is nothing to compare and the original is taken: that is
-//! said in [`Origin`].
+//! The code is in the experiment's copy, or in the original on this machine. The original is taken
+//! only if it has the recorded build id, because lines of another build are worse than none.
+//! Without a recorded build id it is taken as it is, which [`Origin`] says.
 //!
-//! Debug information is in the same file, or in a debug file as distributions have them: by build
-//! id below `usr/lib/debug/.build-id`, or by the name and checksum in `.gnu_debuglink`; and what
-//! `dwz` moved out of that into a file common to several is found by path or build id. The kernel's
-//! image in an experiment was made of a list of symbols and has no debug information: its debug
-//! file is found by the build id that was recorded.
+//! Debug information is in the same file or in a debug file of the distribution: by build id below
+//! `usr/lib/debug/.build-id`, or by name and checksum in `.gnu_debuglink`. What `dwz` moved into a
+//! common file is found by path or build id. The kernel's image in an experiment was made from a
+//! list of symbols and has no debug information; its debug file is found by the recorded build id.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -24,7 +21,7 @@ use super::elf::{Damaged, Elf, Room};
 use super::paths::{SearchPaths, open_regular};
 use super::{ObjectRef, SymbolError};
 
-/// Both have it in the vmlinux and in kallsyms, wherever the kernel was put at boot.
+/// A symbol in both the vmlinux and kallsyms, wherever the kernel was placed at boot.
 const KERNEL_MARK: &[u8] = b"_stext";
 
 /// Where lines or instructions came from.
@@ -32,18 +29,18 @@ const KERNEL_MARK: &[u8] = b"_stext";
 pub enum Origin {
     /// The experiment's copy.
     Archive,
-    /// The file itself, as it is on this machine.
+    /// The file on this machine.
     Original {
-        /// Where.
+        /// Its path.
         path: PathBuf,
-        /// Has it the build id that was recorded? Without one it may be of another build.
+        /// Whether it has the recorded build id. Without one it may be of another build.
         same_build: bool,
     },
     /// A separate debug file.
     DebugFile(PathBuf),
 }
 
-/// A file that has the code of a load object, or stands for it.
+/// A file with the code of a load object, or an image of it.
 #[derive(Debug)]
 pub(super) struct Image {
     pub(super) elf: Elf,
@@ -55,16 +52,16 @@ pub(super) struct Image {
 pub(super) struct Debug {
     pub(super) elf: Elf,
     pub(super) origin: Origin,
-    /// What is added to an address of the image to get one of this file.
+    /// The offset from addresses of the image to those of this file.
     pub(super) slide: u64,
-    /// The file that dwz made, or that it is missing.
+    /// The common file that dwz made, or why it is missing.
     pub(super) alternative: Option<Result<Elf, SymbolError>>,
 }
 
-/// The files that have the object's code, the experiment's first.
+/// Returns the files with the object's code, the experiment's first.
 ///
 /// # Errors
-/// Why there is none.
+/// When there is none.
 pub(super) fn images(object: &ObjectRef, search: &SearchPaths) -> Result<Vec<Image>, SymbolError> {
     let mut images = Vec::new();
     let mut why = SymbolError::NotFound;
@@ -85,7 +82,7 @@ pub(super) fn images(object: &ObjectRef, search: &SearchPaths) -> Result<Vec<Ima
             Err(Damaged(what)) => why = SymbolError::Damaged(what),
         }
     }
-    // Made by the recorder, from memory: no file has it.
+    // Made by the recorder from memory: no file has it.
     if object.name.starts_with('[') || images.iter().any(|image| image.elf.is_synthetic()) {
         return found_or(images, why);
     }
@@ -119,8 +116,8 @@ fn found_or(images: Vec<Image>, why: SymbolError) -> Result<Vec<Image>, SymbolEr
     }
 }
 
-/// The path that a load object's name stands for, and whether it is not the only object of that
-/// path: the second one has ` (build id 1234abcd)` or a number behind it.
+/// Returns the path of a load object's name, and whether another object has the same path: the
+/// second one has ` (build id 1234abcd)` or a number after it.
 fn path_of(name: &str) -> (&Path, bool) {
     let stem = name
         .strip_suffix(')')
@@ -135,10 +132,11 @@ fn path_of(name: &str) -> (&Path, bool) {
     }
 }
 
-/// The debug information of an object with these images, which are in the order of [`images`].
+/// Returns the debug information of an object with these images, which are in the order of
+/// [`images`].
 ///
 /// # Errors
-/// That there is none.
+/// When there is none.
 pub(super) fn debug(
     object: &ObjectRef,
     search: &SearchPaths,
@@ -187,7 +185,7 @@ pub(super) fn debug(
     })
 }
 
-/// How far the kernel's code is from where it was linked.
+/// Returns the distance from the addresses at which the kernel was linked to those at which it ran.
 fn slide(image: &Elf, debug: &Elf) -> Result<u64, SymbolError> {
     if !image.is_synthetic() {
         return Ok(0);
@@ -201,7 +199,8 @@ fn slide(image: &Elf, debug: &Elf) -> Result<u64, SymbolError> {
     }
 }
 
-/// The file of `.gnu_debugaltlink`, whose path is absolute or relative to the file that names it.
+/// Returns the file of `.gnu_debugaltlink`, whose path is absolute or relative to the file that
+/// names it.
 fn alternative(
     debug: &Elf,
     search: &SearchPaths,
@@ -226,7 +225,7 @@ fn alternative(
         .ok_or_else(|| SymbolError::NoAlternative(path.to_owned()))
 }
 
-/// Where an open file is.
+/// Returns the path of an open file.
 fn place(file: &File) -> Option<PathBuf> {
     fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }

@@ -1,4 +1,4 @@
-//! A payload as bytes: what the page's `data.js` reads.
+//! Encodes a payload as the bytes that the page's `data.js` reads.
 //!
 //! ```text
 //! u32        length of the header, little-endian
@@ -7,7 +7,7 @@
 //!            numbers, then the next, so that bytes that are always zero cost nothing once compressed
 //! ```
 //!
-//! All of it is one zlib stream. The order is the page's:
+//! All of it is one zlib stream, in the order that the page needs:
 //!
 //! * stacks in preorder, each with its depth, of siblings the one with most ticks first. So a
 //!   node's descendants follow it without a gap, and the tree needs no other link;
@@ -26,61 +26,61 @@ use serde::Serialize;
 
 use super::payload::{PageTick, Payload};
 
-/// JavaScript's integers end here.
-const EXACT: u64 = 1 << 53;
+/// JavaScript's numbers are exact below this.
+const MAX_SAFE_INTEGER: u64 = 1 << 53;
 
-/// Why a payload can't be shown: it contradicts itself.
+/// Why a payload is refused: it contradicts itself.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PayloadError {
-    /// A thread's process isn't there.
-    #[error("thread {thread} is of process {process}, of which nothing is known")]
+    /// A thread's process does not exist.
+    #[error("thread {thread} refers to process {process}, which does not exist")]
     Process {
         /// Index of the thread.
         thread: usize,
-        /// Index that leads nowhere.
+        /// Index of no process.
         process: u32,
     },
-    /// A stack's function isn't there.
-    #[error("stack {node} is of function {function}, of which nothing is known")]
+    /// A stack's function does not exist.
+    #[error("stack {node} refers to function {function}, which does not exist")]
     Function {
         /// The node.
         node: usize,
-        /// Index that leads nowhere.
+        /// Index of no function.
         function: u32,
     },
-    /// A stack has a parent that isn't there.
-    #[error("stack {node} grows from stack {parent}, which is not before it")]
+    /// A stack's parent does not exist before it.
+    #[error("stack {node} has parent {parent}, which is not before it")]
     Parent {
         /// The node.
         node: usize,
-        /// Index that leads nowhere.
+        /// Index of no earlier stack.
         parent: u32,
     },
-    /// A row of ticks refers to something that isn't there, is of a state that no thread is in, or
-    /// too late.
+    /// A row of ticks refers to something that does not exist, has a state that no thread can be
+    /// in, or is too late.
     #[error("tick row {row} has an impossible {what}: {value}")]
     Tick {
         /// Index of the row.
         row: usize,
-        /// Which column.
+        /// The column.
         what: &'static str,
-        /// What it says.
+        /// Its value.
         value: u64,
     },
-    /// Ticks of no length, or more time than the page can count.
+    /// Ticks without length, or more time than the page can count.
     #[error("an impossible {what}: {value}")]
     Clock {
-        /// Which value.
+        /// The name of the value.
         what: &'static str,
-        /// What it says.
+        /// The value.
         value: u64,
     },
 }
 
-/// The zlib stream of `payload`.
+/// Returns the zlib stream of `payload`.
 ///
 /// # Errors
-/// When an index leads nowhere, or a time or the interval is out of bounds.
+/// When an index is out of range, or a time or the interval is out of bounds.
 pub fn encode(payload: &Payload) -> Result<Vec<u8>, PayloadError> {
     check(payload)?;
     let (order, stacks) = preorder(payload);
@@ -110,7 +110,7 @@ fn check(payload: &Payload) -> Result<(), PayloadError> {
     if payload.interval_us == 0 {
         return clock("interval", 0);
     }
-    if payload.duration_ns >= EXACT {
+    if payload.duration_ns >= MAX_SAFE_INTEGER {
         return clock("duration", payload.duration_ns);
     }
     for (thread, it) in payload.threads.iter().enumerate() {
@@ -138,7 +138,7 @@ fn check(payload: &Payload) -> Result<(), PayloadError> {
                 tick.state.number().into(),
                 Microstate::PER_THREAD as u64,
             ),
-            ("time", tick.time_ns, EXACT),
+            ("time", tick.time_ns, MAX_SAFE_INTEGER),
         ]
         .into_iter()
         .find(|(_, value, limit)| value >= limit);
@@ -149,7 +149,7 @@ fn check(payload: &Payload) -> Result<(), PayloadError> {
     Ok(())
 }
 
-/// The new number of each node, and (depth, function) of each in the new order.
+/// Returns the new number of each node, and (depth, function) of each in the new order.
 fn preorder(payload: &Payload) -> (Vec<u32>, Vec<(u64, u64)>) {
     let stacks = &payload.stacks;
     let mut weight = vec![0_u64; stacks.nodes()];
@@ -173,15 +173,15 @@ fn preorder(payload: &Payload) -> (Vec<u32>, Vec<(u64, u64)>) {
     while let Some((node, depth)) = todo.pop() {
         order[node] = listed.len() as u32;
         listed.push((depth, stacks.functions()[node].into()));
-        // The last that is pushed comes first.
+        // The last one pushed is taken first.
         children[node].sort_by(|&a, &b| weight[a].cmp(&weight[b]).then(name(b).cmp(&name(a))));
         todo.extend(children[node].iter().map(|&child| (child, depth + 1)));
     }
     (order, listed)
 }
 
-/// The rows by thread and time; `time_ns` is where the row ends, when rows of the same time are put
-/// one before the other.
+/// Returns the rows by thread and time. `time_ns` is the end of the row; rows of one time are laid
+/// end to end before it.
 fn laid_out(payload: &Payload, order: &[u32]) -> Vec<PageTick> {
     let interval = u64::from(payload.interval_us) * 1000;
     let mut rows = payload.ticks.clone();
@@ -201,7 +201,7 @@ fn laid_out(payload: &Payload, order: &[u32]) -> Vec<PageTick> {
     rows
 }
 
-/// A thread sleeps, then waits for a CPU, then runs.
+/// Returns the order of states at a wake-up: a thread sleeps, then waits for a CPU, then runs.
 fn before_waking(state: Microstate) -> u32 {
     match state {
         Microstate::User | Microstate::System | Microstate::Trap => 2,
@@ -249,11 +249,11 @@ struct Header<'a> {
     machine: String,
     losses: Vec<String>,
     states: [&'static str; Microstate::PER_THREAD],
-    /// Index into `strings`: name, lineage; and the number.
+    /// Name and lineage as indexes into `strings`, and the pid.
     processes: Vec<(usize, usize, u32)>,
-    /// Process, number, name, whether the exact times are known.
+    /// Process, tid, name, whether exact times are known.
     threads: Vec<(u32, u32, usize, u8)>,
-    /// Name, object, 1 kernel + 2 inlined.
+    /// Name, object, flags: 1 kernel, 2 inlined.
     functions: Vec<(usize, usize, u8)>,
     strings: Vec<String>,
     columns: &'a [(&'static str, u8, usize)],
@@ -303,11 +303,11 @@ fn header(payload: &Payload, columns: &Columns) -> Vec<u8> {
         strings: strings.listed,
         columns: &columns.described,
     };
-    // Numbers and strings: no map whose keys could be refused.
+    // Without maps of keys that could fail.
     serde_json::to_vec(&header).unwrap_or_default()
 }
 
-/// Each text once.
+/// Strings, each once.
 #[derive(Default)]
 struct Strings<'a> {
     known: std::collections::HashMap<&'a [u8], usize>,
@@ -326,7 +326,7 @@ impl<'a> Strings<'a> {
 fn compress(header: &[u8], columns: &[u8]) -> Vec<u8> {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
     let length = header.len() as u32;
-    // Into memory: a Vec refuses nothing.
+    // Writing into a Vec does not fail.
     for part in [&length.to_le_bytes(), header, columns] {
         let _ = encoder.write_all(part);
     }

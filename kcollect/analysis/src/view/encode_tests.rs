@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::*;
 use crate::view::payload::{PageFunction, PageProcess, PageThread};
 
-/// Header and columns, as the page reads them.
+/// Decodes header and columns, as the page does.
 fn decoded(payload: &Payload) -> (Value, Vec<(String, Vec<u64>)>) {
     let mut bytes = Vec::new();
     let stream = encode(payload).unwrap();
@@ -158,9 +158,9 @@ fn contradictions_are_said() {
         [
             "an impossible interval: 0",
             "an impossible duration: 18446744073709551615",
-            "thread 1 is of process 7, of which nothing is known",
-            "stack 1 is of function 9, of which nothing is known",
-            "stack 1 grows from stack 9, which is not before it",
+            "thread 1 refers to process 7, which does not exist",
+            "stack 1 refers to function 9, which does not exist",
+            "stack 1 has parent 9, which is not before it",
             "tick row 0 has an impossible thread: 2",
             "tick row 0 has an impossible stack: 1",
             "tick row 0 has an impossible state: 11",
@@ -170,7 +170,7 @@ fn contradictions_are_said() {
 }
 
 proptest! {
-    /// What goes in comes out: each row's thread, stack, state, CPU and ticks.
+    /// Rows are decoded as they were encoded: thread, stack, state, CPU and ticks.
     #[test]
     fn nothing_is_lost(rows in prop::collection::vec((0_u64..1_000_000, 0_u32..2, 0_usize..5, 0_usize..10, 1_u32..9), 0..60)) {
         let mut payload = payload();

@@ -1,8 +1,8 @@
-//! From the model of a report to what the page shows.
+//! Turns a model into what the page shows.
 //!
-//! The page shows threads: what CPUs did besides is in the founder too, of the same time, and is
-//! left out. A program that `gprofng collect` recorded has but one state, "on a CPU by the timer of
-//! Linux"; here that is user time.
+//! The page shows threads. CPU ticks in the founder cover the same time and are left out.
+//! Experiments of `gprofng collect` have a single state, "Linux CPU timer", which counts as user
+//! time here.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use super::payload::{PageFunction, PageProcess, PageStacks, PageThread, PageTick
 use crate::load::exact::ExactTimes;
 use crate::model::{ExperimentInfo, Model, ObjectKind, TickRow};
 
-/// What a recording shows: that of the first experiment, with all that is in it.
+/// Returns the payload of a recording: the first experiment with all that is in it.
 ///
 /// # Errors
 /// When the exact times of threads can't be read.
@@ -62,7 +62,7 @@ pub fn gather(model: &Model) -> Result<Payload, Error> {
     Ok(payload)
 }
 
-/// One of the ten states of a thread; none for what a CPU did.
+/// Returns which of the ten states of a thread a row has. None: it is a tick of a CPU.
 fn state(row: &TickRow) -> Option<Microstate> {
     let all = &Microstate::ALL[..Microstate::PER_THREAD];
     match all.get(usize::from(row.state)) {
@@ -86,7 +86,7 @@ fn machine(founder: &ExperimentInfo) -> String {
         .join(" · ")
 }
 
-/// What the model lacks, and each of the recording's loss counts that is not 0.
+/// Returns what the model lacks, and each loss count that is not 0.
 fn losses(model: &Model, founder: &ExperimentInfo) -> Vec<String> {
     let mut lines = model.warnings.clone();
     if let Some(losses) = founder.losses() {
@@ -122,8 +122,8 @@ fn threads(model: &Model) -> Vec<PageThread> {
     each.collect()
 }
 
-/// The functions, and for each of the model's its number. Copies of one function, as templates and
-/// generics make them, are one to the eye.
+/// Returns the functions, and the new number of each of the model's. Instances of a template or
+/// generic have equal names and become one function.
 fn functions(model: &Model) -> (Vec<PageFunction>, Vec<u32>) {
     let mut functions = Vec::new();
     let mut known = HashMap::new();
@@ -147,7 +147,7 @@ fn functions(model: &Model) -> (Vec<PageFunction>, Vec<u32>) {
     (functions, numbers)
 }
 
-/// The stacks by function, and for each of the model's its node.
+/// Returns the stacks by function, and the node of each of the model's stacks.
 fn stacks(model: &Model, functions: &[u32]) -> (PageStacks, Vec<u32>) {
     let mut stacks = PageStacks::default();
     let mut nodes = vec![PageStacks::ROOT; model.stacks.len()];
@@ -158,8 +158,7 @@ fn stacks(model: &Model, functions: &[u32]) -> (PageStacks, Vec<u32>) {
     (stacks, nodes)
 }
 
-/// Exact times are known by the numbers of process and thread alone: where a number was used again,
-/// of none of them.
+/// Fills in exact times. They are known by pid and tid alone, so threads with reused ids have none.
 fn note_exact_times(founder: &ExperimentInfo, payload: &mut Payload) -> Result<(), Error> {
     let Some(exact) = ExactTimes::read(&founder.source)? else {
         return Ok(());

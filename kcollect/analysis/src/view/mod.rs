@@ -1,14 +1,12 @@
-//! `kcollect view`: the whole machine on one page, a file of HTML that needs nothing else.
+//! The page of `kcollect view`: a recording as one HTML file that needs nothing else.
 //!
-//! What is to be shown is a [`Payload`], which knows nothing of experiments: [`gather()`] fills it
-//! from the model of a report. [`encode`] lays it out as columns, [`page`](mod@page) puts the
-//! columns into a page, [`serve`] offers that page to a browser of this machine. The page does the
-//! rest, in `js/`: all that depends on what is selected is counted there, from the ticks, in whole
-//! numbers.
+//! A [`Payload`] is what is shown; [`gather()`] fills it from a model. [`encode`] lays it out as
+//! columns, [`page`](mod@page) puts them into a page, [`serve`] offers it to a browser of this
+//! machine. The scripts in `js/` do the rest: everything that depends on the selection is counted
+//! there, from the ticks, in whole numbers.
 //!
-//! The page refuses the network, by its content security policy, and so does its reader's browser.
-//! Nothing that was recorded becomes markup: names are compressed and in base64 until a script puts
-//! them on the screen as text.
+//! The page has no network access, by its content security policy. Nothing that was recorded
+//! becomes markup: names are compressed and in base64 until a script shows them as text.
 
 pub mod encode;
 mod gather;

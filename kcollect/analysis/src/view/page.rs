@@ -1,8 +1,8 @@
-//! The page: constant text, and between two parts of it the payload in base64.
+//! Makes the page: constant text with the payload in base64 between two parts of it.
 //!
-//! So there is no place where a name could become markup, and equal payloads are equal pages. The
-//! content security policy names the page's own script and style by their hashes and permits
-//! nothing else: no other script, no image, no connection, no frame, no form.
+//! No name can become markup, and equal payloads are equal pages. The content security policy names
+//! the page's own script and style by their hashes and permits nothing else: no other script, no
+//! image, no connection, no frame, no form.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,7 +13,7 @@ use super::payload::Payload;
 
 const HTML: &str = include_str!("page.html");
 const STYLE: &str = include_str!("style.css");
-/// In the order in which they build upon each other. They share one scope, closed to the outside.
+/// The scripts in the order of their dependencies. They share one scope, closed to the outside.
 const SCRIPTS: [&str; 10] = [
     include_str!("js/format.js"),
     include_str!("js/theme.js"),
@@ -27,7 +27,7 @@ const SCRIPTS: [&str; 10] = [
     include_str!("js/main.js"),
 ];
 
-/// The page that shows `payload`.
+/// Returns the page that shows `payload`.
 ///
 /// # Errors
 /// When the payload contradicts itself.
@@ -45,7 +45,7 @@ pub fn page(payload: &Payload) -> Result<String, PayloadError> {
         ("@POLICY@", policy.as_str()),
         ("@STYLE@", STYLE),
         ("@SCRIPT@", &script),
-        // The last: what it brings is not searched for the others.
+        // Filled in last, so that it is not searched for the other places.
         ("@PAYLOAD@", &data),
     ]
     .into_iter()

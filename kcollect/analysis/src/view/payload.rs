@@ -1,49 +1,48 @@
 //! What the page shows: processes, threads, functions, stacks, and the ticks that refer to them by
 //! index.
 //!
-//! Plain data, in the order in which it was found; the page's order is made when it is encoded.
-//! Names are what was recorded: they are made [printable](experiment_format::layout::printable)
-//! there too.
+//! The data is in the order in which it was found; encoding sorts it. Names are as recorded;
+//! encoding makes them [printable](experiment_format::layout::printable).
 
 use std::collections::HashMap;
 
 use experiment_format::microstate::Microstate;
 
-/// A profile to be shown. Times are nanoseconds since its start.
+/// A profile to be shown. Times are in nanoseconds since its start.
 #[derive(Clone, Debug, Default)]
 pub struct Payload {
-    /// What it is, for instance the experiment's name.
+    /// Its title, such as the experiment's name.
     pub title: String,
-    /// When it began, milliseconds since 1970 (UTC).
+    /// When it began, in milliseconds since 1970 (UTC).
     pub start_unix_ms: u64,
-    /// From the first to the last instant.
+    /// Its length.
     pub duration_ns: u64,
-    /// The clock interval, microseconds: what one tick stands for. Not 0.
+    /// The clock interval in microseconds, which one tick stands for. Not 0.
     pub interval_us: u32,
-    /// On which machine, for instance its name, its kernel and its CPUs.
+    /// The machine, such as its host name, architecture and CPUs.
     pub machine: String,
-    /// What is missing or impaired, a line for each cause; empty where nothing is.
+    /// What is missing or impaired, one line for each cause; empty if nothing is.
     pub losses: String,
-    /// Those that have threads, and others.
+    /// The processes, with or without threads.
     pub processes: Vec<PageProcess>,
-    /// All threads that have ticks, and others.
+    /// The threads, with or without ticks.
     pub threads: Vec<PageThread>,
-    /// What the nodes of [`Payload::stacks`] refer to.
+    /// The functions of [`Payload::stacks`].
     pub functions: Vec<PageFunction>,
-    /// Every stack that was seen.
+    /// The stacks.
     pub stacks: PageStacks,
-    /// Where the time went, in any order.
+    /// The ticks, in any order.
     pub ticks: Vec<PageTick>,
 }
 
 /// A process.
 #[derive(Clone, Debug, Default)]
 pub struct PageProcess {
-    /// Its number; two processes of one number that lived one after the other are two processes.
+    /// Its pid; successive processes with one pid are separate.
     pub pid: u32,
     /// Its name.
     pub name: Vec<u8>,
-    /// Whose child it is, for people; may be empty.
+    /// Its descent from other processes, as text; may be empty.
     pub lineage: Vec<u8>,
 }
 
@@ -52,53 +51,52 @@ pub struct PageProcess {
 pub struct PageThread {
     /// Index into [`Payload::processes`].
     pub process: u32,
-    /// Its number.
+    /// Its tid.
     pub tid: u32,
     /// Its name.
     pub name: Vec<u8>,
-    /// Nanoseconds in each state, by the state's number, where they are known better than by ticks.
+    /// Exact nanoseconds by the state's number, if known.
     pub exact_ns: Option<[u64; Microstate::PER_THREAD]>,
 }
 
-/// A function, as far as stacks tell two of them apart.
+/// A function, distinguished by everything in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PageFunction {
-    /// Its name, or a marker such as `<Truncated-stack>`.
+    /// Its name, or a mark such as `<Truncated-stack>`.
     pub name: Vec<u8>,
-    /// The load object it is in; may be empty.
+    /// Its load object; may be empty.
     pub object: Vec<u8>,
-    /// Of the kernel or one of its modules.
+    /// Whether it is kernel or module code.
     pub kernel: bool,
-    /// Inlined into its caller.
+    /// Whether it was inlined into its caller.
     pub inlined: bool,
 }
 
 /// Ticks of one thread in one state with one stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageTick {
-    /// When the last of them passed: `ticks` of them cover (`time_ns` − `ticks` · interval,
-    /// `time_ns`]. Where arrays of a thread have the same time, they cover the time before it one
-    /// after the other: blocked, then waiting for a CPU, then on it.
+    /// When the last of them ended: the ticks cover (`time_ns` − `ticks` · interval, `time_ns`].
+    /// Rows of a thread with the same time cover the time before it one after the other: blocked,
+    /// then waiting for a CPU, then on it.
     pub time_ns: u64,
     /// Index into [`Payload::threads`].
     pub thread: u32,
-    /// The CPU it was on, or left; [`Tick::NO_CPU`] where that is unknown.
+    /// The CPU it was on, or left; [`PageTick::NO_CPU`] if unknown.
     pub cpu: u16,
     /// A node of [`Payload::stacks`].
     pub stack: u32,
-    /// One of the ten states that partition a thread's time.
+    /// The state.
     pub state: Microstate,
-    /// How many.
+    /// Number of ticks.
     pub ticks: u32,
 }
 
 impl PageTick {
-    /// No CPU is known.
+    /// The CPU is unknown.
     pub const NO_CPU: u16 = u16::MAX;
 }
 
-/// Stacks that share their beginnings: a trie, as columns. A node is a function called from its
-/// parent's.
+/// Stacks as a trie in columns. A node is a function called by its parent's.
 #[derive(Clone, Debug)]
 pub struct PageStacks {
     parent: Vec<u32>,
@@ -117,10 +115,11 @@ impl Default for PageStacks {
 }
 
 impl PageStacks {
-    /// The stack without frames, from which all others grow.
+    /// The stack without frames, the root.
     pub const ROOT: u32 = 0;
 
-    /// The stack `parent` and on it a call of `function`, an index into [`Payload::functions`].
+    /// Returns the stack `parent` with one more call, of `function`, an index into
+    /// [`Payload::functions`].
     pub fn child(&mut self, parent: u32, function: u32) -> u32 {
         let next = u32::try_from(self.parent.len()).unwrap_or(u32::MAX);
         let node = *self.known.entry((parent, function)).or_insert(next);
@@ -131,26 +130,27 @@ impl PageStacks {
         node
     }
 
-    /// The stack of these functions, the outermost caller first.
+    /// Returns the stack of these functions, the outermost first.
     pub fn stack(&mut self, functions: impl IntoIterator<Item = u32>) -> u32 {
         functions
             .into_iter()
             .fold(Self::ROOT, |parent, function| self.child(parent, function))
     }
 
-    /// Nodes, the root included. Parents have smaller numbers than their children.
+    /// Returns the number of nodes, with the root. Parents have smaller numbers than their
+    /// children.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.parent.len()
     }
 
-    /// The parent of each node; the root's is itself.
+    /// Returns the parent of each node; the root is its own.
     #[must_use]
     pub fn parents(&self) -> &[u32] {
         &self.parent
     }
 
-    /// The function of each node; the root's means nothing.
+    /// Returns the function of each node; the root's has no meaning.
     #[must_use]
     pub fn functions(&self) -> &[u32] {
         &self.function

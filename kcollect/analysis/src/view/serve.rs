@@ -1,10 +1,10 @@
-//! `--serve`: the page for a browser of this machine, without a file in between.
+//! Serves the page to browsers of this machine (`--serve`), without a file.
 //!
-//! A profile holds kernel addresses and other people's command lines, so the page is not for
-//! everybody who can reach a port of the loopback interface: other users of the machine, and pages
-//! of other sites in the same browser. The path begins with 128 random bits, and a request must
-//! name this server as its host: a name that its owner has pointed at 127.0.0.1 (DNS rebinding) is
-//! refused. GET and HEAD of that one path, nothing else; one request a connection.
+//! A profile holds kernel addresses and other users' command lines, so not everything that can
+//! reach a loopback port may have it: neither other users of the machine, nor pages of other sites
+//! in the same browser. The path begins with 128 random bits, and a request must name this server
+//! as its host: a foreign name that resolves to 127.0.0.1 (DNS rebinding) is refused. Only GET and
+//! HEAD of that one path are served, one request a connection.
 //!
 //! HTTP is written here: one method, one path and three headers are less than a library's surface.
 
@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// A browser's request line and headers are less.
+/// Largest request line with headers, in bytes. Browsers send less.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
-/// A client that says or takes nothing for so long is gone.
+/// Time after which an inactive client is disconnected.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections at once; browsers open some in advance.
+/// Maximum number of open connections. Browsers open some in advance.
 const MAX_CONNECTIONS: usize = 32;
 
-/// A page that is offered.
+/// A server of one page.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -43,7 +43,7 @@ struct Site {
 }
 
 impl Server {
-    /// Listens on 127.0.0.1, at `port`, or at a free one if that is 0.
+    /// Listens on 127.0.0.1 at `port`, or at a free port if that is 0.
     ///
     /// # Errors
     /// When the port is taken or not permitted, or the kernel has no random numbers.
@@ -65,7 +65,7 @@ impl Server {
         })
     }
 
-    /// Where the page is.
+    /// Returns the address of the page.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}{}", self.site.port, self.site.path)
@@ -86,7 +86,7 @@ impl Server {
             if fds[1].any() == Some(true) {
                 return Ok(());
             }
-            // What fails here is one client's connection.
+            // A failure here concerns one client's connection.
             if let Ok((stream, _)) = self.listener.accept() {
                 self.accept(stream);
             }
@@ -102,7 +102,7 @@ impl Server {
             Arc::clone(&self.site),
             ConnectionCount(Arc::clone(&self.open)),
         );
-        // Where no thread is to be had, the connection is closed.
+        // If no thread can be made, the connection is closed.
         let _ = thread::Builder::new().spawn(move || {
             let _open = open;
             let _ = site.serve(stream);
@@ -110,7 +110,7 @@ impl Server {
     }
 }
 
-/// Counts a connection out, however it ends.
+/// Counts a connection out when it is dropped.
 struct ConnectionCount(Arc<AtomicUsize>);
 
 impl Drop for ConnectionCount {
@@ -159,8 +159,8 @@ impl Site {
     }
 }
 
-/// Up to the empty line, within [`CLIENT_TIMEOUT`] as a whole: a client that sends a byte now and then
-/// holds nothing up.
+/// Reads up to the empty line, within [`CLIENT_TIMEOUT`] in total, so that a client sending single
+/// bytes cannot hold a connection open.
 fn read_request(stream: &mut TcpStream) -> io::Result<String> {
     let (mut request, mut part) = (Vec::new(), [0; 1024]);
     let until = Instant::now() + CLIENT_TIMEOUT;
@@ -174,7 +174,7 @@ fn read_request(stream: &mut TcpStream) -> io::Result<String> {
     String::from_utf8(request).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// What a request gets; the numbers are the page's length.
+/// The response to a request; the numbers are the page's length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Response {
     Page(usize),
@@ -215,7 +215,8 @@ mod tests {
 
     use super::*;
 
-    /// What a server of the page "all" answers to a request, in which PORT and PATH are its own.
+    /// Returns the response of a server of the page "all" to a request, in which PORT and PATH
+    /// stand for its own.
     fn asked(request: &str) -> String {
         let server = Server::bind("all".to_owned(), 0).unwrap();
         let (stop, stopped) = UnixStream::pair().unwrap();

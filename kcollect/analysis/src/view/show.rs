@@ -1,8 +1,8 @@
-//! `kcollect view`: makes the page, and writes it or offers it.
+//! Makes the page and writes it to a file or serves it.
 //!
-//! The page holds what the experiment holds, kernel addresses and other people's command lines, and
-//! is as private: its file has mode 0600. It is written under another name first, so that a page
-//! that is there already is replaced whole or not at all.
+//! The page holds kernel addresses and other users' command lines, like the experiment, and is as
+//! private: its file has mode 0600. It is written under another name first, so that an existing
+//! page is replaced as a whole or not at all.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -19,29 +19,28 @@ use super::{gather, page};
 use crate::load::open;
 use crate::model::{ExperimentId, Model};
 
-/// A page, as it is to be made.
+/// Which page to make, and where it goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ViewOptions {
-    /// The experiment; none: the newest here.
+    /// The experiment. None: the newest in the current directory.
     pub experiment: Option<PathBuf>,
-    /// What is done with it.
+    /// Where the page goes.
     pub output: ViewOutput,
 }
 
-/// What is done with a page.
+/// Where a page goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ViewOutput {
-    /// It is written to this file; none: beside the experiment, and called like it.
+    /// Into this file. None: into the current directory, named after the experiment.
     File(Option<PathBuf>),
-    /// It is offered to browsers of this machine until a signal comes, at this port; 0: at a free
-    /// one.
+    /// To browsers of this machine at this port, until Ctrl-C. 0: at a free port.
     Serve(u16),
 }
 
 /// Makes a page, and says where it is.
 ///
 /// # Errors
-/// When the experiment can't be read, or the page not be written or offered.
+/// When the experiment can't be read, or the page not be written or served.
 pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
     let path = match &options.experiment {
         Some(path) => path.clone(),
@@ -58,21 +57,21 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
     if founders.count() > 1 {
         return Err(Failure::new(
             Kind::Usage,
-            format!("{} is more than one recording", path.display()),
-            "name one of them; kcollect report shows several side by side",
+            format!("{} holds several recordings", path.display()),
+            "name one of them; kcollect report shows several together",
         ));
     }
     let payload = gather(&model).map_err(|error| {
         Failure::new(
             Kind::NoInput,
             error.to_string(),
-            "kcollect report shows what is left of a damaged experiment",
+            "kcollect report shows the readable part of a damaged experiment",
         )
     })?;
     if payload.ticks.is_empty() {
         return Err(Failure::new(
             Kind::Empty,
-            format!("{} has no tick of a thread", path.display()),
+            format!("{} has no ticks of threads", path.display()),
             "record with -p on",
         ));
     }
@@ -98,13 +97,13 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
             Failure::new(
                 Kind::Unavailable,
                 format!("cannot serve at port {port} of 127.0.0.1: {error}"),
-                "name another port, or none; or write a file with -o",
+                "name another port or none, or write a file with -o",
             )
         }),
     }
 }
 
-/// `ktest.1.html` of `ktest.1.er`, in the directory where kcollect was called.
+/// Returns `ktest.1.html` for `ktest.1.er`, in the current directory.
 fn called_like(experiment: &Path) -> PathBuf {
     let name = experiment.file_name().unwrap_or("ktest.er".as_ref());
     Path::new(name).with_extension("html")
@@ -122,14 +121,14 @@ fn write(file: &Path, page: &str) -> io::Result<()> {
         .and_then(|mut to| to.write_all(page.as_bytes()))
         .and_then(|()| fs::rename(&part, file));
     if written.is_err() {
-        // Whether it was made or not, nothing of it is to stay.
+        // Nothing of it is to stay.
         let _ = fs::remove_file(&part);
     }
     written
 }
 
-/// Serves the page until SIGINT (Ctrl-C). There is nothing to save, so other signals do what they do by
-/// default.
+/// Serves the page until SIGINT (Ctrl-C). There is nothing to save, so other signals have their
+/// default actions.
 fn serve(page: String, port: u16, output: &mut Output) -> io::Result<()> {
     let (mut stop, stopped) = UnixStream::pair()?;
     ctrlc::set_handler(move || {

@@ -1,12 +1,12 @@
-//! The messages of Perfetto's traces, with the numbers of the fields that are written.
+//! The messages of Perfetto's traces, with the fields that are written.
 //!
-//! Fields and their numbers are those of `protos/perfetto/trace/perfetto_trace.proto`, package
-//! `perfetto.protos`, of <https://github.com/google/perfetto>. What is optional there is a plain
-//! field here where it is always written.
+//! Names and numbers are those of `protos/perfetto/trace/perfetto_trace.proto`, package
+//! `perfetto.protos`, of <https://github.com/google/perfetto>. Fields that are optional there are
+//! plain here if they are always written. Why the structs are not generated: see pprof's.
 
 use prost::Message;
 
-/// A trace, or a part of one: parts one behind the other are a whole.
+/// A trace or a part of one: concatenated parts are a whole trace.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Trace {
     #[prost(message, repeated, tag = "1")]
@@ -37,9 +37,9 @@ pub(super) struct TracePacket {
     pub(super) perf_sample: Option<PerfSample>,
 }
 
-/// `TracePacket.SequenceFlags`: what was interned before is forgotten.
+/// `TracePacket.SequenceFlags`: earlier interned data is void.
 pub(super) const INCREMENTAL_STATE_CLEARED: u32 = 1;
-/// `TracePacket.SequenceFlags`: it refers to what was interned before.
+/// `TracePacket.SequenceFlags`: the packet refers to interned data.
 pub(super) const NEEDS_INCREMENTAL_STATE: u32 = 2;
 
 #[derive(Clone, PartialEq, Message)]
@@ -156,7 +156,7 @@ pub(super) const MODE_KERNEL: i32 = 1;
 /// `Profiling.CpuMode`.
 pub(super) const MODE_USER: i32 = 2;
 
-/// Numbers, from 1 on, for what is said often.
+/// Interned data: ids, from 1, of what is used often.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct InternedData {
     #[prost(message, repeated, tag = "1")]
@@ -177,7 +177,7 @@ pub(super) struct InternedData {
     pub(super) mappings: Vec<Mapping>,
 }
 
-/// `EventCategory`, `EventName` and `InternedString`, which are the same.
+/// `EventCategory`, `EventName` and `InternedString`, which have the same fields.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Named {
     #[prost(uint64, tag = "1")]
@@ -196,7 +196,7 @@ pub(super) struct Mapping {
     pub(super) start: u64,
     #[prost(uint64, tag = "5")]
     pub(super) end: u64,
-    /// Each with a `/` ahead.
+    /// Each path with a `/` ahead.
     #[prost(uint64, repeated, packed = "false", tag = "7")]
     pub(super) path_string_ids: Vec<u64>,
 }
@@ -207,7 +207,7 @@ pub(super) struct Frame {
     pub(super) iid: u64,
     #[prost(uint64, tag = "2")]
     pub(super) function_name_id: u64,
-    /// A frame without one is none for readers of 2025.
+    /// Readers of 2025 ignore frames without a mapping.
     #[prost(uint64, tag = "3")]
     pub(super) mapping_id: u64,
     #[prost(uint64, tag = "4")]
@@ -218,7 +218,7 @@ pub(super) struct Frame {
 pub(super) struct Callstack {
     #[prost(uint64, tag = "1")]
     pub(super) iid: u64,
-    /// The thread's first function first.
+    /// Outermost frame first.
     #[prost(uint64, repeated, packed = "false", tag = "2")]
     pub(super) frame_ids: Vec<u64>,
 }

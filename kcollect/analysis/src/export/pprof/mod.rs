@@ -1,13 +1,13 @@
-//! pprof's format, compressed: `go tool pprof`, and all that takes what it takes.
+//! pprof's format, compressed, for `go tool pprof` and everything that reads its files.
 //!
-//! A sample is a thread with a stack; its values are the ticks, `total` and `totalcpu` as reports
-//! have them, and each state, in nanoseconds. Its labels are `pid`, `tid`, `comm` and `thread`.
-//! Load objects are mappings, with their build ids where the experiment has copies of them.
-//! Addresses are made up: one load object lies behind the other, so that an address less the start
-//! of its mapping is the position in the file. What processes had mapped where is of no use to who
-//! looks at all of them together.
+//! A sample is a thread with a stack; its values are the ticks, and `total`, `totalcpu` (as in
+//! reports) and each state in nanoseconds. Its labels are `pid`, `tid`, `comm` and `thread`. Load
+//! objects are mappings, with build ids if the experiment has copies of the files. Addresses are
+//! synthetic: load objects are placed one after the other, so that an address minus the start of
+//! its mapping is the position in the file. Real mappings differ between the processes that share a
+//! profile.
 //!
-//! Samples are written as they are made; of the rest the tables are held.
+//! Samples are written as they are made; the tables are kept until the end.
 
 mod proto;
 
@@ -24,10 +24,10 @@ use super::selected::{Selected, state_name};
 use crate::metric::BaseMetric;
 use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId};
 
-/// Load objects begin at multiples of this.
-const APART: u64 = 1 << 40;
+/// Distance between the addresses of load objects, in bytes.
+const OBJECT_SPACING_BYTES: u64 = 1 << 40;
 
-/// Positions of strings.
+/// The string table.
 #[derive(Default)]
 struct Strings {
     positions: FxHashMap<String, i64>,
@@ -52,17 +52,17 @@ impl Strings {
     }
 }
 
-/// What of a model occurs.
+/// Which parts of a model the samples refer to.
 struct Used {
     frames: Vec<bool>,
     functions: Vec<bool>,
     objects: Vec<bool>,
 }
 
-/// Writes it.
+/// Writes the profile.
 ///
 /// # Errors
-/// Those of writing.
+/// When writing fails.
 pub fn write(selected: &Selected<'_>, out: &mut dyn Write) -> io::Result<()> {
     let mut out = GzEncoder::new(out, Compression::fast());
     let mut strings = Strings::new();
@@ -84,7 +84,7 @@ fn part(out: &mut impl Write, part: &Profile) -> io::Result<()> {
     out.write_all(&part.encode_to_vec())
 }
 
-/// The states that have a value of their own.
+/// Returns the states that have a value of their own.
 fn columns(selected: &Selected<'_>) -> impl Iterator<Item = usize> {
     let states = selected.states;
     (0..STATE_SLOTS).filter(move |slot| states[*slot])
@@ -129,7 +129,7 @@ fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
     }
 }
 
-/// Writes the samples, and says what they refer to.
+/// Writes the samples. Returns what they refer to.
 fn samples(
     selected: &Selected<'_>,
     strings: &mut Strings,
@@ -208,8 +208,8 @@ fn tables(
         }
         let mapping = Mapping {
             id: index + 1,
-            memory_start: APART * (index + 1),
-            memory_limit: APART * (index + 2) - 1,
+            memory_start: OBJECT_SPACING_BYTES * (index + 1),
+            memory_limit: OBJECT_SPACING_BYTES * (index + 2) - 1,
             filename: strings.get(&object.path),
             build_id: strings.get(&build_ids[index as usize]),
             has_functions: true,
@@ -252,9 +252,9 @@ fn tables(
         let location = Location {
             id: index + 1,
             mapping_id: if file { number } else { 0 },
-            // A file is never that long; what is not there cannot be told apart by it.
+            // No file is that long. Frames without a file have no address.
             address: if file {
-                APART * number + frame.offset % APART
+                OBJECT_SPACING_BYTES * number + frame.offset % OBJECT_SPACING_BYTES
             } else {
                 0
             },

@@ -1,11 +1,12 @@
-//! The messages of pprof's format, with the numbers of the fields that are written.
+//! The messages of pprof's format, with the fields that are written.
 //!
-//! Fields and their numbers are those of `proto/profile.proto`, package `perftools.profiles`, of
-//! <https://github.com/google/pprof>.
+//! Names and numbers are those of `proto/profile.proto`, package `perftools.profiles`, of
+//! <https://github.com/google/pprof>. They are written as derived structs, since a compiler of
+//! `.proto` files would more than double the packages that a build needs here.
 
 use prost::Message;
 
-/// A profile, or a part of one: parts one behind the other are a whole.
+/// A profile or a part of one: concatenated parts are a whole profile.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Profile {
     #[prost(message, repeated, tag = "1")]
@@ -18,7 +19,7 @@ pub(super) struct Profile {
     pub(super) location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
     pub(super) function: Vec<Function>,
-    /// The first is empty.
+    /// The first string is empty.
     #[prost(string, repeated, tag = "6")]
     pub(super) string_table: Vec<String>,
     /// Nanoseconds since 1970.
@@ -30,15 +31,15 @@ pub(super) struct Profile {
     pub(super) period_type: Option<ValueType>,
     #[prost(int64, tag = "12")]
     pub(super) period: i64,
-    /// Strings.
+    /// Positions of strings.
     #[prost(int64, repeated, tag = "13")]
     pub(super) comment: Vec<i64>,
-    /// A string: the type of the values that are shown first.
+    /// Position of a string: the type of the values shown first.
     #[prost(int64, tag = "14")]
     pub(super) default_sample_type: i64,
 }
 
-/// Both strings.
+/// Type and unit, as positions of strings.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ValueType {
     #[prost(int64, tag = "1")]
@@ -52,14 +53,14 @@ pub(super) struct Sample {
     /// Leaf first.
     #[prost(uint64, repeated, tag = "1")]
     pub(super) location_id: Vec<u64>,
-    /// As many as there are types.
+    /// One value for each sample type.
     #[prost(int64, repeated, tag = "2")]
     pub(super) value: Vec<i64>,
     #[prost(message, repeated, tag = "3")]
     pub(super) label: Vec<Label>,
 }
 
-/// A string, or a number.
+/// A label with a string or a number.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Label {
     #[prost(int64, tag = "1")]

@@ -1,4 +1,4 @@
-//! Callers and callees of one function, as gprofng's `csingle` has them.
+//! Callers and callees of one function, as gprofng's `csingle` shows them.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ pub(super) fn callers_callees(context: &Context<'_>) -> Result<Table, Failure> {
     let times = Relatives::of(model, &totals, function);
     let counts = totals.counts.as_deref();
     let counts = counts.map(|totals| Relatives::of(model, totals, function));
-    // As for gprofng, whom nobody calls the whole does.
+    // As for gprofng, the caller of an outermost function is the whole.
     let entity = |role: &str, function: Option<FunctionId>, sums, counts| {
         let (name, object) = match function.map(|function| model.function(function)) {
             Some(function) => (

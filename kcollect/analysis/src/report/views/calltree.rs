@@ -1,8 +1,8 @@
-//! The call tree, as gprofng's `calltree` has it: each function under the one that called it, with
-//! what is attributed to it there.
+//! The call tree, as gprofng's `calltree` shows it: each function below its caller, with the
+//! attributed time.
 //!
-//! Stacks that differ in places of functions alone are one path. What is below the least share or
-//! the greatest depth is left out and counted, so that a tree that was cut says so.
+//! Stacks that differ only in offsets within functions are one path. Branches below the least share
+//! or beyond the greatest depth are left out and counted.
 
 use host::exit::Failure;
 
@@ -52,13 +52,13 @@ pub(super) fn calltree(context: &Context<'_>) -> Result<Table, Failure> {
                 .map_or(0, |(base, flavor)| entity.value(base, flavor));
             own <= depth && value as f64 >= least
         };
-        // Before lines are drawn: they lead to what is shown alone.
+        // Filtered first, since lines lead only to branches that are shown.
         let all = entities.len();
         entities.retain(|(entity, _)| shown(entity));
         more += all - entities.len();
         entities.sort_by(|(a, _), (b, _)| sort.order(a, b));
         let last = entities.len().saturating_sub(1);
-        // Later ones are pushed first, so that the first is on top.
+        // Pushed in reverse, so that the first is on top.
         for (position, (entity, nodes)) in entities.into_iter().enumerate().rev() {
             pending.push(Pending {
                 entity,
@@ -105,10 +105,10 @@ pub(super) fn calltree(context: &Context<'_>) -> Result<Table, Failure> {
     })
 }
 
-/// A function that waits for its turn.
+/// A branch that is still to be shown.
 struct Pending {
     entity: Entity,
-    /// The stacks that are this path.
+    /// The stacks of this path.
     nodes: Vec<StackId>,
     depth: usize,
     lines: String,
@@ -132,7 +132,7 @@ fn row(metrics: &Metrics, entity: &Entity, whole: &Entity, lines: &str) -> Vec<C
     cells
 }
 
-/// What [`sums_below`] gives.
+/// The result of [`sums_below`], for times and counts.
 struct Below {
     times: Vec<Sums>,
     counts: Option<Vec<Sums>>,
@@ -145,7 +145,7 @@ impl Below {
     }
 }
 
-/// Of each stack what was recorded with it and with all that have it as callers.
+/// Returns for each stack the sums recorded with it and with all stacks it is a caller in.
 fn sums_below(model: &Model, totals: &Totals) -> Vec<Sums> {
     let mut below = totals.stacks.clone();
     for (stack, caller, _) in model.stacks.iter().rev() {
@@ -155,7 +155,7 @@ fn sums_below(model: &Model, totals: &Totals) -> Vec<Sums> {
     below
 }
 
-/// The functions that are called from these stacks, which are one path.
+/// Returns the functions called from these stacks, which are one path.
 fn children(
     model: &Model,
     callees: &Callees,

@@ -1,9 +1,9 @@
-//! The function that a view is of: one rule for `callers-callees`, `source` and `disasm`.
+//! Finds the function that was named for `callers-callees`, `source` or `disasm`.
 //!
-//! A name is looked for as it is shown or as the linker has it; then with a load object behind it,
-//! as `main <sort>`; then as that of copies which compilers make for some of the callers,
-//! `work.constprop.0`; then as a regular expression. Of several functions of one name that with
-//! most time is meant, and the others are told of; a regular expression has to fit one alone.
+//! A name is compared with shown names and symbols; then with a load object after it, as `main
+//! <sort>`; then with copies that compilers make for some callers, `work.constprop.0`; then as a
+//! regular expression. Of several functions with one name the one with most time is chosen, and a
+//! note lists the others. A regular expression has to match exactly one.
 
 use std::cmp::Reverse;
 
@@ -15,17 +15,17 @@ use crate::aggregate::{self, Totals};
 use crate::filter::Pattern;
 use crate::model::{FunctionId, Model};
 
-/// How many names are offered in place of one that is none.
-const NEAREST: usize = 5;
+/// Number of similar names suggested for an unknown one.
+const MAX_SUGGESTIONS: usize = 5;
 
-/// The function that a view is of.
+/// The function that was chosen.
 pub(super) struct ChosenFunction {
     pub(super) function: FunctionId,
-    /// That there are others of its name, and how to ask for them.
+    /// Other functions of the name, and how to ask for them.
     pub(super) notes: Vec<String>,
 }
 
-/// That which was typed.
+/// Returns the function that was typed.
 pub(super) fn chosen_function(
     context: &Context<'_>,
     totals: &Totals,
@@ -48,7 +48,7 @@ pub(super) fn chosen_function(
     let named: [&dyn Fn(&FunctionId) -> bool; 3] = [&is, &is_in, &is_copy];
     for fits in named {
         let mut found: Vec<_> = all().filter(fits).collect();
-        // What is further ahead wins where nobody has time.
+        // Without times, the first function wins.
         found.sort_by_key(|id| Reverse(time(*id)));
         if let Some((function, _)) = found.split_first() {
             let names = telling_apart(model, &found);
@@ -79,27 +79,27 @@ pub(super) fn chosen_function(
             let names = model.functions.iter().map(|function| &*function.name);
             Err(Failure::new(
                 Kind::NoInput,
-                format!("{wanted} is in no stack of what was recorded"),
+                format!("{wanted} is in no recorded stack"),
                 format!("the nearest are {}", nearest(names, wanted).join(", ")),
             ))
         }
         _ => {
             let names = telling_apart(model, &found);
-            let more = match names.len().saturating_sub(NEAREST) {
+            let more = match names.len().saturating_sub(MAX_SUGGESTIONS) {
                 0 => String::new(),
                 more => format!(" and {more} more"),
             };
-            let names = names[..names.len().min(NEAREST)].join(", ");
+            let names = names[..names.len().min(MAX_SUGGESTIONS)].join(", ");
             Err(Failure::new(
                 Kind::Usage,
-                format!("{} functions fit {wanted}", found.len()),
+                format!("{} functions match {wanted}", found.len()),
                 format!("name one of {names}{more}"),
             ))
         }
     }
 }
 
-/// A function's name with that of its load object, short and long.
+/// Returns a function's name followed by that of its load object, in short and in full.
 fn qualified(model: &Model, id: FunctionId) -> [String; 2] {
     let function = model.function(id);
     let object = model.object(function.object);
@@ -109,7 +109,7 @@ fn qualified(model: &Model, id: FunctionId) -> [String; 2] {
     ]
 }
 
-/// Of each a name that only it has among them, as short as may be, quoted as a shell needs it.
+/// Returns a unique name for each, as short as possible, quoted for a shell.
 fn telling_apart(model: &Model, functions: &[FunctionId]) -> Vec<String> {
     let mut uses: FxHashMap<String, usize> = FxHashMap::default();
     for id in functions {
@@ -129,12 +129,12 @@ fn telling_apart(model: &Model, functions: &[FunctionId]) -> Vec<String> {
     functions.iter().map(label).collect()
 }
 
-/// The names that look most like one that is none.
+/// Returns the names most similar to an unknown one.
 fn nearest<'a>(names: impl Iterator<Item = &'a str>, wanted: &str) -> Vec<&'a str> {
     let wanted = wanted.to_lowercase();
     let mut near: Vec<_> = names
         .map(|name| {
-            // Names of C++ and Rust are long, and their last part is what is remembered.
+            // Names of C++ and Rust are long, and their last part is the one that users remember.
             let last = name.split('(').next().unwrap_or(name);
             let last = last.rsplit("::").next().unwrap_or(last).to_lowercase();
             (
@@ -147,6 +147,6 @@ fn nearest<'a>(names: impl Iterator<Item = &'a str>, wanted: &str) -> Vec<&'a st
     near.dedup();
     near.into_iter()
         .map(|(_, name)| name)
-        .take(NEAREST)
+        .take(MAX_SUGGESTIONS)
         .collect()
 }

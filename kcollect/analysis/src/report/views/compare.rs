@@ -1,9 +1,9 @@
-//! Two reports side by side, with their difference (gprofng's `compare delta`) and quotient
+//! Compares two experiments side by side, with difference (gprofng's `compare delta`) and quotient
 //! (`compare ratio`).
 //!
-//! What has the same name is the same entity: a function with its load object's name, a process with
-//! its own, whatever its number. Times are as they were recorded: if one run was longer than the
-//! other the notes say so, and nothing is scaled.
+//! Entities are matched by name: functions with their load object's name, processes by their own,
+//! whatever the pid. Times are shown as recorded: if one run was longer, a note says so, and
+//! nothing is scaled.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +16,17 @@ use crate::metric::{BaseMetric, Flavor, Metric, Metrics, offered};
 use crate::model::{Model, ZERO_SUMS};
 use crate::report::table::{Cell, Column, Report, Table, TablePage};
 
-/// Rows of a table of the page, if nobody said how many.
-const ROWS: usize = 10;
+/// Rows of each table of the page, unless asked for otherwise.
+const DEFAULT_ROWS: usize = 10;
 
-/// Entities of both by name, and what of each.
+/// Entities of both models by name, with the values of each.
 type Pairs = BTreeMap<Vec<String>, [Entity; 2]>;
 
-/// What differs between two: of functions, of processes, in total ([`View::Overview`]), or all of
-/// these ([`View::Triage`]).
+/// Makes the comparison: of functions, of processes, in total ([`View::Overview`]), or all of these
+/// ([`View::Triage`]).
 ///
 /// # Errors
-/// A view that compares nothing; a metric that is none, or of which one of them has nothing.
+/// When the view has no comparison, or a metric is unknown or has no data in one of them.
 pub fn compare(models: [&Model; 2], view: View, options: &TableOptions) -> Result<Report, Failure> {
     let [a, b] = models.map(offered);
     let times = a
@@ -44,9 +44,9 @@ pub fn compare(models: [&Model; 2], view: View, options: &TableOptions) -> Resul
         View::Triage => {
             let mut tables = vec![both.overview(), both.processes()?, both.functions()?];
             for table in &mut tables[1..] {
-                table.cut(options.limit.unwrap_or(ROWS));
+                table.cut(options.limit.unwrap_or(DEFAULT_ROWS));
             }
-            // The same for all three.
+            // The same metrics for all three tables.
             tables[0].notes.clear();
             tables[1].notes.retain(|note| !both.notes().contains(note));
             Ok(Report::Page(TablePage {
@@ -72,7 +72,7 @@ pub fn compare(models: [&Model; 2], view: View, options: &TableOptions) -> Resul
     }
 }
 
-/// Two models, and what is common to them.
+/// Two models, and what they have in common.
 struct Both<'a> {
     models: [&'a Model; 2],
     totals: [Totals; 2],
@@ -113,10 +113,10 @@ impl Both<'_> {
         }
         let columns = vec![Column::text("name", "Process")];
         let metrics = self.metrics(Metrics::of_functions)?.exclusive();
-        self.table("processes", "Processes of a name", columns, &metrics, pairs)
+        self.table("processes", "Processes by name", columns, &metrics, pairs)
     }
 
-    /// All metrics.
+    /// The metrics with data in both.
     fn overview(&self) -> Table {
         let mut rows: Vec<_> = self
             .bases
@@ -131,7 +131,7 @@ impl Both<'_> {
         });
         Table {
             view: "overview",
-            title: "All metrics, by the difference".to_owned(),
+            title: "All metrics, by difference".to_owned(),
             columns: vec![
                 Column::text("metric", "Metric"),
                 Column::text("title", "Time"),
@@ -151,7 +151,7 @@ impl Both<'_> {
     }
 
     fn notes(&self) -> Vec<String> {
-        let told = |side: usize, name: &str| {
+        let length = |side: usize, name: &str| {
             let model = self.models[side];
             let path = model.experiments.first();
             format!(
@@ -164,7 +164,7 @@ impl Both<'_> {
                 model.end_ns() as f64 / 1e9
             )
         };
-        vec![format!("{}; {}", told(0, "A"), told(1, "B"))]
+        vec![format!("{}; {}", length(0, "A"), length(1, "B"))]
     }
 
     fn table(
@@ -237,7 +237,7 @@ impl Both<'_> {
     }
 }
 
-/// Adds a entity to those of its name.
+/// Adds values to the entity of a name.
 fn collect(pairs: &mut Pairs, name: Vec<String>, side: usize, entity: &Entity) {
     if entity.exclusive == ZERO_SUMS && entity.inclusive == ZERO_SUMS {
         return;
@@ -249,7 +249,8 @@ fn collect(pairs: &mut Pairs, name: Vec<String>, side: usize, entity: &Entity) {
     add(&mut pair[side].inclusive, &entity.inclusive);
 }
 
-/// Both, the difference and the quotient; nothing is a multiple of nothing.
+/// Returns the cells of both values, their difference and their quotient, which is empty if the
+/// first is 0.
 fn four(a: i64, b: i64) -> [Cell; 4] {
     [
         Cell::Microseconds(a),

@@ -1,5 +1,5 @@
-//! The instructions of a function with the time of each in front of it, as gprofng's view `disasm`.
-//! Where another source line begins, it stands ahead of its instructions.
+//! The instructions of a function with the time of each, as gprofng's view `disasm`. A source line
+//! stands ahead of its instructions.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,14 +13,14 @@ use super::chosen_function::chosen_function;
 use super::source::{Annotated, annotated_columns, read};
 use crate::aggregate;
 use crate::load;
-use crate::load::lines::{SymbolFiles, believable};
+use crate::load::lines::{SymbolFiles, same_build};
 use crate::metric::Metrics;
 use crate::model::{FrameId, FunctionInfo, ObjectKind};
 use crate::report::table::{Cell, Column, Table};
 use crate::symbol::{Instruction, SearchPaths, SourceFrame, demangle};
 
-/// Longest source line ahead of instructions, characters.
-const LONGEST: usize = 120;
+/// Characters of a source line that are shown ahead of its instructions.
+const MAX_SOURCE_CHARS: usize = 120;
 
 pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_functions)?;
@@ -32,10 +32,10 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
     let refused = |why: String| {
         Failure::new(
             Kind::NoInput,
-            format!("no instructions of {} are known: {why}", function.name),
+            format!("no instructions of {} can be shown: {why}", function.name),
             match object.kernel {
-                true => "those of the kernel are recorded where /proc/kcore is readable",
-                false => "say where its file is: --search-path DIRECTORY",
+                true => "kernel code is recorded only if /proc/kcore is readable",
+                false => "name the directory of its file: --search-path DIRECTORY",
             },
         )
     };
@@ -49,8 +49,8 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
     let table = archives.functions(&object.path).ok().flatten();
     let range = range(table, function).ok_or_else(|| {
         refused(match function.offset {
-            0 => "it was inlined wherever it is in a stack; see who calls it".to_owned(),
-            _ => format!("{} has no symbol that says where it is", object.path),
+            0 => "it was inlined in all stacks; show one of its callers".to_owned(),
+            _ => format!("{} has no symbol for it", object.path),
         })
     })?;
 
@@ -60,10 +60,10 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
     };
     let code = symboliser
         .disassemble(&reference, range.clone(), &names)
-        .map_err(|lack| refused(format!("{} {lack}", object.path)))?;
-    if !believable(&code.origin, &object.path, load::recorded_here(experiment)) {
+        .map_err(|error| refused(format!("{} {error}", object.path)))?;
+    if !same_build(&code.origin, &object.path, load::recorded_here(experiment)) {
         return Err(refused(format!(
-            "{} is not in the experiment, and that of this machine may be of another build",
+            "{} is not in the experiment, and the file on this machine may be of another build",
             object.path
         )));
     }
@@ -113,7 +113,11 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
         before = Some(at);
     }
     let mut notes = chosen.notes;
-    notes.extend(resolved.lack.map(|lack| format!("{} {lack}", object.path)));
+    notes.extend(
+        resolved
+            .error
+            .map(|error| format!("{} {error}", object.path)),
+    );
     Ok(Table {
         view: "disasm",
         title: format!("Instructions of {}, {}", function.name, object.path),
@@ -131,13 +135,13 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
     })
 }
 
-/// Where a function is in its file.
+/// Returns where a function is in its file.
 fn range(table: Option<&FunctionTable>, function: &FunctionInfo) -> Option<Range<u64>> {
     let range = table?.range(function.offset)?;
     (range.start == function.offset).then_some(range)
 }
 
-/// The instruction that a position is in.
+/// Returns the instruction at a position.
 fn position(code: &[Instruction], offset: u64) -> Option<u32> {
     let index = code.partition_point(|instruction| instruction.offset <= offset);
     index.checked_sub(1).map(|index| index as u32)
@@ -157,8 +161,7 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// What stands ahead of the instructions of a line: where it is, with the inlined function, and
-    /// its text.
+    /// Returns the line ahead of instructions: inlined function, line number, file and source text.
     fn heading(&mut self, frames: &[SourceFrame], file: &Arc<str>, line: u32) -> String {
         let base = file.rsplit('/').next().unwrap_or(file);
         let inlined = match frames {
@@ -178,7 +181,7 @@ impl<'a> Sources<'a> {
             found.and_then(Result::ok).unwrap_or_default()
         });
         let text = text.get(line as usize - 1).map_or("", |text| text.trim());
-        let text: String = text.chars().take(LONGEST).collect();
+        let text: String = text.chars().take(MAX_SOURCE_CHARS).collect();
         format!("{inlined}line {line} in \"{base}\"  {text}")
             .trim_end()
             .to_owned()

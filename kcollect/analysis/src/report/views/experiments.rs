@@ -1,4 +1,4 @@
-//! What is said of the whole: all metrics, how it was recorded, which experiments there are.
+//! The experiments as a whole: all metrics, how they were recorded, and their list.
 
 use experiment_format::log::LogEvent;
 use host::exit::Failure;
@@ -78,7 +78,7 @@ pub(super) fn experiments(model: &Model) -> Table {
     }
 }
 
-/// Of each founder what its header and its events say; of subexperiments how many there are.
+/// Makes the table of each founder's header and events, with the number of its subexperiments.
 pub(super) fn header(model: &Model) -> Table {
     let mut rows = Vec::new();
     for (index, info) in model.experiments.iter().enumerate() {
@@ -164,9 +164,11 @@ fn of_founder(info: &ExperimentInfo, subexperiments: usize, rows: &mut Vec<(&str
     let warnings = source.warnings().unwrap_or_default();
     for event in source.events().iter().chain(&warnings) {
         match event {
-            LogEvent::Comment { text: told, .. } => rows.push(("comment", text(told))),
-            LogEvent::Warning { text: told, .. } => rows.push(("collector warning", text(told))),
-            LogEvent::Error { text: told, .. } => rows.push(("collector error", text(told))),
+            LogEvent::Comment { text: message, .. } => rows.push(("comment", text(message))),
+            LogEvent::Warning { text: message, .. } => {
+                rows.push(("collector warning", text(message)))
+            }
+            LogEvent::Error { text: message, .. } => rows.push(("collector error", text(message))),
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Functions and load objects.
+//! Functions and load objects by their time.
 
 use host::exit::Failure;
 

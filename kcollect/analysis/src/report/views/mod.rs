@@ -1,4 +1,4 @@
-//! The views: each makes a [`Table`] of a model and of what was asked for.
+//! The views: each makes a [`Table`] from a model and options.
 
 mod callers_callees;
 mod calltree;
@@ -25,7 +25,7 @@ use crate::load::lines::LookupPaths;
 use crate::metric::{BaseMetric, Flavor, Metric, MetricError, Metrics, Sort, offered};
 use crate::model::{Model, Sums, ZERO_SUMS};
 
-/// A view.
+/// A way to show an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
     /// Where to look first.
@@ -46,24 +46,24 @@ pub enum View {
     Disasm,
     /// Threads, by exact times where there are any.
     Threads,
-    /// Processes, likewise.
+    /// Processes, by exact times where there are any.
     Processes,
     /// CPUs.
     Cpus,
     /// Exact times from sample to sample.
     Samples,
-    /// Exact times on the whole.
+    /// Exact times of the whole run.
     Statistics,
     /// How it was recorded.
     Header,
     /// The experiments.
     Experiments,
-    /// All metrics, of everything.
+    /// All metrics, for everything together.
     Overview,
 }
 
 impl View {
-    /// All of them, with what they are called and show.
+    /// All views with their names and descriptions.
     pub const ALL: [(View, &'static str, &'static str); 16] = [
         (
             View::Triage,
@@ -74,12 +74,12 @@ impl View {
         (
             View::CallersCallees,
             "callers-callees",
-            "callers and callees of the function that is named behind it, with the time attributed to them",
+            "followed by a function: its callers and callees, with the time attributed to them",
         ),
         (
             View::CallTree,
             "calltree",
-            "functions under those that called them, down to --depth and --percent",
+            "functions below their callers, down to --depth and --percent",
         ),
         (
             View::Objects,
@@ -90,27 +90,35 @@ impl View {
         (
             View::Source,
             "source",
-            "with a function behind it: the source of its file, with the time of each line",
+            "followed by a function: the source of its file, with the time of each line",
         ),
         (
             View::Disasm,
             "disasm",
-            "with a function behind it: its instructions, with the time of each",
+            "followed by a function: its instructions, with the time of each",
         ),
         (
             View::Threads,
             "threads",
-            "threads, by exact times where these were recorded and -m asks for no others",
+            "threads, by exact times if recorded and without -m",
         ),
-        (View::Processes, "processes", "processes, likewise"),
+        (View::Processes, "processes", "processes, in the same way"),
         (View::Cpus, "cpus", "CPUs"),
-        (View::Overview, "overview", "all metrics, of everything"),
+        (
+            View::Overview,
+            "overview",
+            "all metrics, for everything together",
+        ),
         (
             View::Samples,
             "samples",
             "exact times from sample to sample",
         ),
-        (View::Statistics, "statistics", "exact times on the whole"),
+        (
+            View::Statistics,
+            "statistics",
+            "exact times of the whole run",
+        ),
         (
             View::Header,
             "header",
@@ -119,30 +127,30 @@ impl View {
         (
             View::Experiments,
             "experiments",
-            "the experiments, with gprofng's numbers of them",
+            "the experiments, with their numbers in gprofng",
         ),
     ];
 
-    /// The view that is called so.
+    /// Returns the view of a name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<View> {
         let mut all = View::ALL.iter();
         all.find(|(_, own, _)| *own == name).map(|(view, ..)| *view)
     }
 
-    /// Whether it needs [`crate::load::lines::add`].
+    /// Returns whether it needs [`crate::load::lines::add`].
     #[must_use]
     pub fn wants_lines(self) -> bool {
         matches!(self, View::Lines | View::Source | View::Disasm)
     }
 
-    /// Whether it is of one function, [`TableOptions::function`].
+    /// Returns whether it shows one function, [`TableOptions::function`].
     #[must_use]
     pub fn wants_function(self) -> bool {
         matches!(self, View::CallersCallees | View::Source | View::Disasm)
     }
 
-    /// What it is called.
+    /// Returns its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         let mut all = View::ALL.iter();
@@ -151,32 +159,33 @@ impl View {
     }
 }
 
-/// What a view is asked to show.
+/// How a view's table is made.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TableOptions {
-    /// Which rows count.
+    /// The ticks that count.
     pub filter: Filter,
-    /// The metrics as they were typed; none: what suits the view.
+    /// The metrics as typed. None: the view's default.
     pub metrics: Option<String>,
-    /// By what it is sorted, as it was typed; none: by the first metric.
+    /// The sort order as typed. None: by the first metric.
     pub sort: Option<String>,
-    /// So many rows, `<Total>` not counted; none: all.
+    /// Maximum number of rows beside `<Total>`. None: all.
     pub limit: Option<usize>,
-    /// The function that the view is of, as it was typed: its name, its symbol, either with a load
-    /// object behind it, or a regular expression that fits no other.
+    /// The function to show, as typed: its name or symbol, either with a load object after it, or a
+    /// regular expression that matches one function.
     pub function: Option<String>,
     /// Where source and debug files are looked for.
     pub lookup: LookupPaths,
-    /// How deep the call tree goes: 1 is the first function of each thread. None: to its leaves.
+    /// Depth of the call tree: 1 is the outermost function of each thread. None: to its leaves.
     pub depth: Option<usize>,
-    /// Branches of the call tree that have fewer than so many millionths of the whole are left out.
+    /// Branches of the call tree with less than this share of the whole, in millionths, are left
+    /// out.
     pub least_ppm: Option<u32>,
 }
 
-/// What a view says of a model.
+/// Makes the report of a view.
 ///
 /// # Errors
-/// A metric that is none, or of which nothing was recorded.
+/// When a metric is unknown or has no data, or the view cannot be made.
 pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report, Failure> {
     let context = Context {
         model,
@@ -204,7 +213,7 @@ pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report,
     table.map(Report::Table)
 }
 
-/// What all views need.
+/// What all views work on.
 struct Context<'a> {
     model: &'a Model,
     options: &'a TableOptions,
@@ -223,7 +232,7 @@ impl Context<'_> {
         metrics(self.options, &self.offered, otherwise)
     }
 
-    /// By what was asked for, or else by the first metric.
+    /// Returns the order asked for, or that of the first metric.
     fn sort_of(&self, metrics: &Metrics) -> Result<Sort, Failure> {
         let first = metrics.list.first();
         Ok(sort(self.options, &self.offered)?.unwrap_or(Sort {
@@ -232,8 +241,8 @@ impl Context<'_> {
         }))
     }
 
-    /// The table of entities with metrics: `<Total>` first, then those that have any of what is
-    /// shown.
+    /// Makes a table of entities with metrics: `<Total>` first, then those with any of the shown
+    /// metrics.
     fn sorted(
         &self,
         view: View,
@@ -256,7 +265,7 @@ impl Context<'_> {
         let limit = self.options.limit.unwrap_or(shown.len());
         let more = shown.len().saturating_sub(limit);
         if more > 0 && limit > 0 {
-            // Names are made of those alone that may be among the first.
+            // Names are made only for entities that may be among the first.
             let mut first = shown.clone();
             let (_, (_, last), _) = first
                 .select_nth_unstable_by(limit - 1, |(_, a), (_, b)| sort.order_of_values(a, b));
@@ -309,7 +318,7 @@ impl Context<'_> {
     }
 }
 
-/// The metrics that were asked for, or else these.
+/// Returns the metrics asked for, or the default.
 fn metrics(
     options: &TableOptions,
     offered: &[BaseMetric],
@@ -332,14 +341,14 @@ fn sort(options: &TableOptions, offered: &[BaseMetric]) -> Result<Option<Sort>, 
 fn refuse(option: &str, offered: &[BaseMetric], error: &MetricError) -> Failure {
     let keywords: Vec<_> = offered.iter().map(|base| base.keyword()).collect();
     let cure = match keywords.is_empty() {
-        true => "these experiments have no clock data".to_owned(),
+        true => "record with -p on: these experiments have no ticks".to_owned(),
         false => format!("e. or i. and one of {}", keywords.join(", ")),
     };
     Failure::new(Kind::Usage, format!("{option}: {error}"), cure)
 }
 
 impl Sort {
-    /// Equal ones stand in the order of their names, whichever way round the values are.
+    /// Compares two rows; equal values are ordered by name, whatever the order of values.
     fn order(&self, a: &Entity, b: &Entity) -> Ordering {
         let names = || {
             let pairs = a.cells.iter().zip(&b.cells);
@@ -357,7 +366,7 @@ impl Sort {
         }
     }
 
-    /// The same without names.
+    /// Compares values alone.
     fn order_of_values(&self, a: &Measures<'_>, b: &Measures<'_>) -> Ordering {
         let Some((base, flavor)) = self.by else {
             return Ordering::Equal;
@@ -370,7 +379,7 @@ impl Sort {
     }
 }
 
-/// A heading that leaves room for ten of them.
+/// Returns a title short enough for a table with ten states.
 fn short(keyword: &str) -> &str {
     match keyword {
         "textpfault" => "tfault",
@@ -380,26 +389,26 @@ fn short(keyword: &str) -> &str {
     }
 }
 
-/// Entities with times, by number.
+/// The entities that a table has rows for (functions, threads, lines, …), by number.
 struct Entities<'a> {
-    /// What they are called, in columns.
+    /// The columns of their names.
     columns: Vec<Column>,
-    /// The whole.
+    /// Everything together.
     total: Entity,
-    /// What each has.
+    /// The values of each.
     measures: Vec<Measures<'a>>,
-    /// A cell for each of the columns.
+    /// Makes the cells of [`Entities::columns`].
     cells_of: &'a dyn Fn(usize) -> Vec<Cell>,
 }
 
-/// A entity with its times.
+/// One entity with its values.
 #[derive(Clone)]
 struct Entity {
-    /// What it is called: a cell for each of [`Entities::columns`].
+    /// Its name: a cell for each of [`Entities::columns`].
     cells: Vec<Cell>,
     exclusive: Sums,
     inclusive: Sums,
-    /// The same two of counters.
+    /// Both for counters.
     counts: Option<Box<(Sums, Sums)>>,
 }
 
@@ -415,7 +424,7 @@ impl Entity {
         }
     }
 
-    /// The whole, which is called so in the column `at` of `count`.
+    /// Everything together, with the name `<Total>` in column `at` of `count`.
     fn total(at: usize, count: usize, measures: Measures<'_>) -> Entity {
         let mut cells = vec![Cell::Empty; count];
         cells[at] = Cell::Text("<Total>".to_owned());
@@ -447,7 +456,7 @@ impl Measures<'_> {
     }
 }
 
-/// Its letter, and what it is called in full and in short.
+/// Returns a flavour's letter, its name, and its title.
 fn flavor_words(flavor: Flavor) -> (&'static str, &'static str, &'static str) {
     match flavor {
         Flavor::Exclusive => ("e", "exclusive", "Excl."),
@@ -456,7 +465,7 @@ fn flavor_words(flavor: Flavor) -> (&'static str, &'static str, &'static str) {
     }
 }
 
-/// A value as it is shown.
+/// Returns the cell of a value.
 fn value_cell(base: BaseMetric, value: i64) -> Cell {
     match base {
         BaseMetric::Counter(counter) => match counter.unit {

@@ -1,7 +1,7 @@
-//! Threads, processes and CPUs: entities that call nothing.
+//! Threads, processes and CPUs by their time.
 //!
-//! Of threads and processes the exact times are shown, where the founder has stored them, and
-//! nothing was asked for that only ticks can tell: a metric, a time, a CPU, a state, a function.
+//! Threads and processes are shown with exact times if the founder has them, unless something was
+//! asked for that only ticks have: a metric, time, CPU, state or function.
 
 use experiment_format::microstate::Microstate;
 use host::exit::{Failure, Kind};
@@ -141,7 +141,7 @@ pub(super) fn cpus(context: &Context<'_>) -> Result<Table, Failure> {
     context.sorted(View::Cpus, "CPUs", &metrics, entities)
 }
 
-/// The exact times of all threads that pass, with the names of their processes; none if ticks are
+/// Returns the exact times of all threads that pass, with their processes' names. None: ticks are
 /// to be shown.
 fn exact_threads(context: &Context<'_>) -> Result<Option<Vec<(String, ThreadTimes)>>, Failure> {
     let (model, options) = (context.model, context.options);
@@ -157,7 +157,7 @@ fn exact_threads(context: &Context<'_>) -> Result<Option<Vec<(String, ThreadTime
             Failure::new(
                 Kind::NoInput,
                 error.to_string(),
-                "with -m the ticks are shown",
+                "use -m to show ticks instead",
             )
         })?;
         let Some(times) = read else {
@@ -196,7 +196,7 @@ fn exact_threads(context: &Context<'_>) -> Result<Option<Vec<(String, ThreadTime
             && options.filter.threads.is_empty()
         {
             let brief = ThreadTimes {
-                name: format!("({} brief threads)", times.brief),
+                name: format!("({} short-lived threads)", times.brief),
                 states: times.brief_states,
                 ..ThreadTimes::default()
             };
@@ -206,7 +206,7 @@ fn exact_threads(context: &Context<'_>) -> Result<Option<Vec<(String, ThreadTime
     Ok(Some(all))
 }
 
-/// A table of exact times: those awake most first.
+/// Makes a table of exact times, most time awake first.
 fn exact(
     context: &Context<'_>,
     view: View,

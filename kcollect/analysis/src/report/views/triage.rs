@@ -1,9 +1,9 @@
-//! The page that says where to look first: what was recorded, what is missing, who used the time,
-//! where it went, where it was waited, and what has no name.
+//! The page that shows where to look first: what was recorded and lost, the processes, hot
+//! functions, where threads waited, and what has no name.
 //!
-//! Everything is of the rows that pass the filter, but for the table of processes, which is of
-//! exact times where they were recorded. On a CPU, time is Total CPU; where only CPUs were recorded
-//! and no threads, it is Kernel CPU.
+//! Everything counts the ticks that pass the filter, except the table of processes, which has exact
+//! times if they were recorded. Time on a CPU is Total CPU; if only CPUs and no threads were
+//! recorded, it is Kernel CPU.
 
 use std::cmp::Reverse;
 
@@ -22,13 +22,13 @@ use crate::model::{
 use crate::model::{TRUNCATED, UNKNOWN, UNWIND_FAILED};
 use crate::report::table::{Cell, Column, Table, TablePage, left_out};
 
-/// Rows of a table, if nobody said how many.
-const ROWS: usize = 10;
-/// Places of each state, likewise.
-const PLACES: usize = 5;
-/// The states in which a thread waits, by their weight for whoever looks: sleep and stop are mostly
-/// wanted.
-const WAITING: [Microstate; 7] = [
+/// Rows of a table, unless asked for otherwise.
+const DEFAULT_ROWS: usize = 10;
+/// Waiting places of each state, unless asked for otherwise.
+const DEFAULT_PLACES: usize = 5;
+/// The states in which a thread waits, the most interesting first. Sleep and stop are mostly
+/// intended.
+const WAITING_STATES: [Microstate; 7] = [
     Microstate::UserLock,
     Microstate::WaitCpu,
     Microstate::DataFault,
@@ -64,7 +64,7 @@ pub(super) fn page(context: &Context<'_>) -> Result<TablePage, Failure> {
     })
 }
 
-/// What a run was, and what it lost.
+/// Returns the facts of a run, and what it lost.
 fn run(model: &Model, info: &ExperimentInfo) -> Vec<(&'static str, Cell)> {
     let source = &info.source;
     let header = source.header();
@@ -116,12 +116,12 @@ fn losses(info: &ExperimentInfo) -> String {
     }
 }
 
-/// Processes by state. For people, states that nobody was in are left out.
+/// Makes the table of processes by state. Text leaves out states without time.
 fn processes(context: &Context<'_>) -> Result<Table, Failure> {
     let options = TableOptions {
         metrics: None,
         sort: None,
-        limit: Some(context.options.limit.unwrap_or(ROWS)),
+        limit: Some(context.options.limit.unwrap_or(DEFAULT_ROWS)),
         ..context.options.clone()
     };
     let within = Context {
@@ -188,7 +188,7 @@ fn hot_functions(context: &Context<'_>, totals: &Totals, base: BaseMetric, kerne
         verbatim: false,
         notes: Vec::new(),
     };
-    table.cut(context.options.limit.unwrap_or(ROWS));
+    table.cut(context.options.limit.unwrap_or(DEFAULT_ROWS));
     table
 }
 
@@ -207,37 +207,40 @@ fn object_name(model: &Model, object: ObjectId) -> String {
     }
 }
 
-/// Where threads waited, in each state that has at least a hundredth of the time that nobody chose
-/// to wait.
+/// Makes the table of places where threads waited, for each state with at least a hundredth of the
+/// time of unintended waiting.
 fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
     let model = context.model;
     let of_state = |state: Microstate| totals.all[state as usize];
     let unwanted = |state: &&Microstate| !matches!(state, Microstate::Sleep | Microstate::Stopped);
-    let whole: i64 = WAITING
+    let whole: i64 = WAITING_STATES
         .iter()
         .filter(unwanted)
         .map(|state| of_state(*state))
         .sum();
     let mut places: FxHashMap<(usize, FunctionId, Option<FunctionId>), i64> = FxHashMap::default();
     for (stack, sums) in totals.stacks.iter().enumerate() {
-        if WAITING.iter().all(|state| sums[*state as usize] == 0) {
+        if WAITING_STATES
+            .iter()
+            .all(|state| sums[*state as usize] == 0)
+        {
             continue;
         }
         let Some((place, caller)) = waits_at(model, StackId(stack as u32)) else {
             continue;
         };
-        for (order, state) in WAITING.iter().enumerate() {
+        for (order, state) in WAITING_STATES.iter().enumerate() {
             *places.entry((order, place, caller)).or_default() += sums[*state as usize];
         }
     }
     let name = |function: FunctionId| model.function(function).name.clone();
     let mut found: Vec<_> = places
         .into_iter()
-        .filter(|((order, ..), time)| *time > 0 && of_state(WAITING[*order]) * 100 >= whole)
+        .filter(|((order, ..), time)| *time > 0 && of_state(WAITING_STATES[*order]) * 100 >= whole)
         .map(|((order, place, caller), time)| (order, Reverse(time), name(place), caller.map(name)))
         .collect();
     found.sort();
-    let places = context.options.limit.unwrap_or(PLACES);
+    let places = context.options.limit.unwrap_or(DEFAULT_PLACES);
     let (mut more, mut before, mut seen) = (0, usize::MAX, 0);
     let mut rows = Vec::new();
     for (order, Reverse(time), place, caller) in found {
@@ -247,7 +250,7 @@ fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
             more += 1;
             continue;
         }
-        let state = WAITING[order];
+        let state = WAITING_STATES[order];
         rows.push(vec![
             Cell::Microseconds(time),
             share(time, of_state(state)),
@@ -260,11 +263,11 @@ fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
         view: "waiting",
         title: "Where threads waited, by state".to_owned(),
         columns: vec![
-            Column::number("away_s", "away s"),
+            Column::number("off_cpu_s", "off-CPU s"),
             Column::number("percent", "% of state"),
             Column::text("state", "State"),
-            Column::text("name", "Function that waited"),
-            Column::text("caller", "For whom"),
+            Column::text("name", "Waited in"),
+            Column::text("caller", "On behalf of"),
         ],
         rows,
         verbatim: false,
@@ -272,8 +275,8 @@ fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
     }
 }
 
-/// The innermost function that says why, and the innermost of user code that is no C library's. If
-/// that code is all a C library's, its own innermost one.
+/// Returns the innermost function that explains a wait, and the innermost user function outside C
+/// libraries that led to it; if all user code is a C library's, its innermost one.
 fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<FunctionId>)> {
     let telling = |frame: &&StackFrame| {
         let function = model.function(frame.function);
@@ -295,13 +298,13 @@ fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<Functio
     Some((place, caller.map(|frame| frame.function)))
 }
 
-/// Whether it is a mark of an unfinished stack.
+/// Returns whether a function is the mark of an unfinished stack.
 fn is_mark(model: &Model, function: &FunctionInfo) -> bool {
     model.object(function.object).kind == ObjectKind::Special
         && matches!(&*function.name, TRUNCATED | UNWIND_FAILED)
 }
 
-/// Libraries whose functions wait for others.
+/// Returns whether a load object is a library that waits on behalf of its callers.
 fn is_c_library(path: &str) -> bool {
     let base = path.rsplit('/').next().unwrap_or(path);
     ["libc.", "libc-", "libpthread", "ld-", "libstdc++", "[vdso]"]
@@ -309,18 +312,18 @@ fn is_c_library(path: &str) -> bool {
         .any(|prefix| base.starts_with(prefix))
 }
 
-/// What cannot be told, microseconds.
+/// Time without a name or without callers, in microseconds.
 #[derive(Debug, Clone, Copy, Default)]
 struct Unresolved {
-    /// The leaf has no name.
+    /// Time with a nameless leaf.
     nameless: i64,
-    /// The stack breaks off here, with the callers unknown.
+    /// Time of stacks that break off here, so that callers are unknown.
     broken: i64,
-    /// All time of this object's leaves.
+    /// Time of all leaves in this object.
     all: i64,
 }
 
-/// Which load objects keep their names or their callers to themselves.
+/// Makes the table of load objects with missing names or broken stacks.
 fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: BaseMetric) -> Table {
     let model = context.model;
     let base = match context.offered.contains(&BaseMetric::Total) {
@@ -344,7 +347,7 @@ fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: BaseMetric) -> Tab
                 }
             }
             if is_mark(model, function) {
-                // A mark alone is of no object but its own.
+                // A mark without frames belongs to its own object.
                 let at = outermost.unwrap_or(function);
                 unresolved[at.object.index()].broken += time;
             }
@@ -378,15 +381,15 @@ fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: BaseMetric) -> Tab
     let mut table = Table {
         view: "unresolved",
         title: format!(
-            "Without a name, or with a stack that breaks off, by load object; % of {} time",
+            "Time without function names or with incomplete stacks, by load object; % of {} time",
             base.title()
         ),
         columns: vec![
-            Column::number("nameless_s", "nameless s"),
-            Column::number("nameless_percent", "%"),
-            Column::number("broken_s", "broken s"),
-            Column::number("broken_percent", "%"),
-            Column::number("own_s", "of s"),
+            Column::number("unnamed_s", "no name s"),
+            Column::number("unnamed_percent", "%"),
+            Column::number("cut_stack_s", "cut stack s"),
+            Column::number("cut_stack_percent", "%"),
+            Column::number("total_s", "total s"),
             Column::text("name", "Object"),
             Column::text("path", "Path").hidden(),
         ],
@@ -394,11 +397,11 @@ fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: BaseMetric) -> Tab
         verbatim: false,
         notes: Vec::new(),
     };
-    table.cut(context.options.limit.unwrap_or(ROWS));
+    table.cut(context.options.limit.unwrap_or(DEFAULT_ROWS));
     table
 }
 
-/// Whether an address could not be given a function's name.
+/// Returns whether a function is an address without a name.
 fn is_nameless(model: &Model, function: &FunctionInfo) -> bool {
     function.name.starts_with("<static>@")
         || model.object(function.object).kind == ObjectKind::Special && function.name == UNKNOWN
