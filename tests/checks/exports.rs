@@ -566,7 +566,7 @@ fn what_cannot_be_exported_is_said_and_nothing_is_left() -> Result<()> {
         (
             &["export", name, "--to", "pprof", "--process", "99"],
             65,
-            "there are no such ticks",
+            "no tick passes the filters",
         ),
         (
             &["export", name, "--to", "pprof", "-o", "no/such/place"],
