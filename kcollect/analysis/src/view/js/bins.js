@@ -1,34 +1,35 @@
-// Levels of detail: where a lane has more rows than pixels, it is drawn from bins that were filled once.
+// Levels of detail: a lane with more rows than pixels is drawn from bins that are filled once.
 //
-// A lane is one thread or all threads of a process. Its finest bins are as many as its rows warrant, each coarser level
-// has half as many. A bin holds the nanoseconds that rows of each state cover in it. Bins serve the picture alone;
-// whatever is printed as a number is counted from the rows.
+// A lane is one thread or all threads of a process. Its number of finest bins depends on its number
+// of rows; each coarser level has half as many. A bin holds the nanoseconds of each state in it.
+// Bins serve drawing alone; every printed number is counted from the rows.
 
-const FINEST = 1 << 16;
-/** Fewer rows are drawn from the rows. */
-const FEW_ROWS = 1500;
+const MAX_BINS = 1 << 16;
+/** Lanes with fewer rows are drawn from the rows. */
+const MIN_BINNED_ROWS = 1500;
 
 class Lane {
   constructor(profile, threads) {
     this.profile = profile;
     this.threads = threads;
     this.rows = threads.reduce((sum, thread) => sum + profile.first[thread + 1] - profile.first[thread], 0);
-    this.forget();
+    this.dropBins();
   }
 
-  /** Nothing is kept of what was binned, for other CPUs are selected now. */
-  forget() {
+  /** Drops the bins, since other CPUs are selected. */
+  dropBins() {
     this.levels = null;
     this.peak = null;
   }
 
   /**
-   * Nanoseconds by pixel column and state in [from, to), into `out` (ten numbers a column), of rows on these CPUs.
+   * Fills `out` with nanoseconds by pixel column and state (ten numbers a column) of rows in [from,
+   * to) on these CPUs.
    */
   columns(from, to, columns, out, cpus) {
     out.fill(0, 0, columns * STATES);
     const width = (to - from) / columns;
-    const level = this.rows > FEW_ROWS ? this.level(width, cpus) : null;
+    const level = this.rows > MIN_BINNED_ROWS ? this.level(width, cpus) : null;
     if (level) this.fromBins(level, from, width, columns, out);
     else for (const thread of this.threads) this.fromRows(thread, from, to, columns, out, cpus);
   }
@@ -59,7 +60,7 @@ class Lane {
     }
   }
 
-  /** The coarsest level whose bins are no wider than `width`, or null. */
+  /** Returns the coarsest level whose bins are no wider than `width`, or null. */
   level(width, cpus) {
     this.levels ??= this.fill(cpus);
     let found = null;
@@ -70,10 +71,10 @@ class Lane {
   fill(cpus) {
     const { profile } = this;
     let count = 256;
-    while (count < FINEST && count < this.rows / 2) count *= 2;
+    while (count < MAX_BINS && count < this.rows / 2) count *= 2;
     let width = Math.max(1, profile.duration_ns) / count;
     const bins = new Float32Array((count + 1) * STATES);
-    // What covers bins wholly is noted where it begins and ends, and summed up at last.
+    // Rows that cover whole bins are noted where they begin and end, and summed up at the end.
     const whole = new Int32Array((count + 1) * STATES);
     const { first, begin, end, state, cpu } = profile;
     for (const thread of this.threads) {
@@ -109,7 +110,7 @@ class Lane {
     return levels;
   }
 
-  /** How many of its threads are busy or wait at once, at most, on an average over a 256th of the run. */
+  /** Returns the largest number of threads that are awake, averaged over a 256th of the run. */
   mostAwake(states, cpus) {
     const mask = states & ~(1 << SLEEP);
     if (this.peak?.mask !== mask) {

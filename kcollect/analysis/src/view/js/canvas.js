@@ -1,9 +1,11 @@
-// A canvas with as many pixels as the screen has for it, redrawn at most once a frame.
+// A canvas with the resolution of the screen, redrawn at most once a frame.
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif";
 
 class Surface {
-  /** Draws with `draw(context, width, height)`, in CSS pixels, whenever it is asked to or its box changes. */
+  /**
+   * Draws with `draw(context, width, height)`, in CSS pixels, on request and when its box changes.
+   */
   constructor(canvas, box, draw) {
     this.canvas = canvas;
     this.box = box;
@@ -35,13 +37,13 @@ class Surface {
     this.context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     this.draw(this.context, width, height);
   }
-  /** A length in whole pixels of the screen, in CSS pixels. */
+  /** Rounds a length in CSS pixels to whole pixels of the screen. */
   snap(length) {
     return Math.round(length * this.ratio) / this.ratio;
   }
 }
 
-/** The box that follows the pointer, or a frame that the keyboard has reached. */
+/** The tooltip at the pointer, or at the frame focused by the keyboard. */
 const tip = {
   show(x, y, ...children) {
     const box = byId("tip");
@@ -57,14 +59,14 @@ const tip = {
   },
 };
 
-/** For screen readers: said once, politely. */
-function say(text) {
+/** Announces a text to screen readers. */
+function announce(text) {
   byId("spoken").textContent = text;
 }
 
 const swatch = (state) => element("i", { class: "swatch s" + state });
 
-/** The states of a total as lines for a tooltip, the largest first. */
+/** Returns the states of a total as lines for a tooltip, the largest first. */
 function stateLines(states, interval) {
   const total = states.reduce((sum, ticks) => sum + ticks, 0);
   const list = element("dl");

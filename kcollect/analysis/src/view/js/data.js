@@ -1,4 +1,4 @@
-// The payload: what encode.rs has laid out.
+// Reads the payload that encode.rs writes.
 
 async function load() {
   const bytes = await inflate(base64(byId("payload").textContent));
@@ -26,7 +26,10 @@ async function inflate(bytes) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/** A column from its byte planes, the lowest first; eight bytes become doubles, exact below 2⁵³. */
+/**
+ * Returns a column from its byte planes, the lowest first; eight bytes become doubles, exact below
+ * 2⁵³.
+ */
 function column(planes, width, rows) {
   if (width === 1) return planes.slice();
   const numbers = new { 2: Uint16Array, 4: Uint32Array, 8: Float64Array }[width](rows);
@@ -57,7 +60,7 @@ class Profile {
     this.rows(columns);
   }
 
-  /** Preorder and depths are the tree: here also the parents. */
+  /** Computes the parents of nodes from preorder and depths. */
   stackTree(depth, functions) {
     this.depth = depth;
     this.nodeFunction = functions;
@@ -72,9 +75,10 @@ class Profile {
   rows({ first, end, ticks, stack, cpu, state }) {
     Object.assign(this, { first, end, ticks, stack, cpu, state, length: end.length });
     this.thread = new Uint32Array(end.length);
-    // Where a row is drawn from. Arrays meet to a tick, no better: what is less than one between them is no gap and no overlap.
+    // Where a row is drawn from. Rows meet within a tick at best: less than one between them is
+    // neither a gap nor an overlap.
     this.begin = new Float64Array(end.length);
-    // The earliest of a row and those after it in its thread: where drawing may stop.
+    // The earliest beginning of a row and those after it in its thread: where drawing may stop.
     this.earliest = new Float64Array(end.length);
     this.cpuTicks = new Float64Array(this.threads.length);
     this.cpus = 0;
@@ -94,7 +98,7 @@ class Profile {
     }
   }
 
-  /** The first row of a thread that ends after `time`. */
+  /** Returns the first row of a thread that ends after `time`. */
   rowAfter(thread, time) {
     let low = this.first[thread], high = this.first[thread + 1];
     while (low < high) {

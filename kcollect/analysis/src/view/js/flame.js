@@ -1,5 +1,6 @@
-// The flame graph of what is selected, callers above what they call: the root stays in sight, and what is deep is where
-// one scrolls to. Siblings keep their places, by the ticks of the whole run, so that one sees what a selection changes.
+// The flame graph of the selection, callers above callees, so that the root is at the top and deep
+// frames are reached by scrolling. Siblings keep their order, by the ticks of the whole run, so
+// that changes of the selection can be compared.
 
 const FRAME = 19;
 
@@ -18,7 +19,7 @@ class Flame {
     this.listen();
   }
 
-  /** Counts the selection. What was zoomed into stays so, as far as it is still there. */
+  /** Counts the selection. Zoom and focus stay if their frames still exist. */
   count() {
     const [zoomed, focus] = [this.path(this.zoomed), this.path(this.focus)];
     this.tree = frameTree(this.profile, this.app.selection, this.byProcess);
@@ -27,7 +28,7 @@ class Flame {
     this.settle();
   }
 
-  /** The nodes from the root to a frame. */
+  /** Returns the nodes from the root to a frame. */
   path(frame) {
     const nodes = [];
     for (; frame > 0 && frame < this.tree.length; frame = this.tree.parent[frame]) nodes.push(this.tree.node[frame]);
@@ -101,7 +102,7 @@ class Flame {
     return node > 0 && this.hits[this.profile.nodeFunction[node]] === 1;
   }
 
-  /** The share of what matches; a match below a match is in it already. */
+  /** Returns the share of matching frames; a match below a match is part of it already. */
   countHits() {
     const output = byId("found");
     this.found = 0;
@@ -162,7 +163,7 @@ class Flame {
     for (const [y, speck] of this.specks) this.paintSpeck(context, y, speck);
   }
 
-  /** What is too narrow to be a frame; many side by side are drawn as one. */
+  /** Draws frames that are too narrow to be drawn one by one. */
   speck(context, y, x, room) {
     const speck = this.specks.get(y);
     if (speck && x - speck.to < 0.5) { speck.to = x + room; return; }
@@ -192,7 +193,7 @@ class Flame {
       context.lineWidth = 2;
       context.strokeRect(left + 1, y + 1, Math.max(1, wide - 2), FRAME - 3);
     }
-    // What begins left of the window keeps its name in sight.
+    // A frame that begins left of the window keeps its name visible.
     const text = Math.max(left, 0) + 5;
     if (right - text < 22) return;
     const { fitter } = this.surface;
@@ -205,7 +206,7 @@ class Flame {
     context.fillText(name, text, y + (FRAME - 1) / 2 + (this.byState ? -1.5 : 0.5));
   }
 
-  /** A frame's states: pale behind its name, strong in a strip below it. */
+  /** Draws a frame's states: pale behind its name, strong in a strip below it. */
   split(context, frame, left, wide, y, hit) {
     const { states, ticks } = this.tree;
     const alpha = context.globalAlpha;
@@ -222,7 +223,7 @@ class Flame {
     }
   }
 
-  // What the user does.
+  // Input.
 
   at(event) {
     const { tree, zoomed } = this;
@@ -311,7 +312,7 @@ class Flame {
     if (next >= 0 && next < tree.length) this.reach(next);
   }
 
-  /** Moves the keyboard's frame, into sight and to the ears. */
+  /** Moves the keyboard focus to a frame, scrolls to it and announces it. */
   reach(frame) {
     const { tree } = this;
     this.focus = frame;
@@ -324,7 +325,7 @@ class Flame {
     const box = this.surface.canvas.getBoundingClientRect();
     const x = this.left + Math.max(0, tree.from[frame] - tree.from[this.zoomed]) * this.scale;
     tip.show(box.left + x, box.top + y - this.scroll.scrollTop + 4, ...this.details(frame));
-    say(`${this.name(frame)}, ${share(tree.ticks[frame], tree.ticks[0])}, itself ${share(tree.self[frame], tree.ticks[0])}`);
+    announce(`${this.name(frame)}, ${share(tree.ticks[frame], tree.ticks[0])}, itself ${share(tree.self[frame], tree.ticks[0])}`);
   }
 
   /** For tests: the frames in preorder. */

@@ -1,6 +1,8 @@
-// Numbers and names, as people read them.
+// Formats numbers and names.
 
-/** Nanoseconds in a unit that suits them, with `digits` significant digits: "1.234 s", "56.7 ms". */
+/**
+ * Formats nanoseconds in a suitable unit with `digits` significant digits: "1.234 s", "56.7 ms".
+ */
 function duration(ns, digits = 3) {
   const size = Math.abs(ns);
   if (size === 0) return "0 s";
@@ -10,17 +12,20 @@ function duration(ns, digits = 3) {
   return grouped(value, Math.max(0, Math.min(3, digits - whole))) + "\u202f" + name;
 }
 
-/** The same to six digits, without zeros that say nothing: an interval. */
+/** Formats an interval with up to six digits, without trailing zeros. */
 const intervalText = (ns) => duration(ns, 6).replace(/(\.\d*?)0+(?=\u202f\D)/, "$1").replace(/\.(?=\u202f)/, "");
 
-/** A number with thin spaces between thousands. */
+/** Formats a number with thin spaces between thousands. */
 function grouped(value, decimals = 0) {
   const [whole, part] = value.toFixed(decimals).split(".");
   const spaced = whole.replace(/\B(?=(\d{3})+$)/g, "\u202f");
   return part === undefined ? spaced : spaced + "." + part;
 }
 
-/** A point in time since the start of a run of `whole` nanoseconds, precise enough for a step of `step`. */
+/**
+ * Formats a time since the start of a run of `whole` nanoseconds, precise enough for a step of
+ * `step`.
+ */
 function instant(ns, step, whole) {
   const decimals = Math.max(0, Math.min(9, Math.ceil(-Math.log10(step / 1e9) - 1e-9)));
   const seconds = ns / 1e9;
@@ -44,14 +49,14 @@ function plural(count, one, many = one + "s") {
   return `${grouped(count)} ${count === 1 ? one : many}`;
 }
 
-/** Distance of round marks: 1, 2 or 5 times a power of ten, at least `least`. */
+/** Returns a distance of round marks: 1, 2 or 5 times a power of ten, at least `least`. */
 function roundStep(least) {
   const power = 10 ** Math.floor(Math.log10(least));
   for (const factor of [1, 2, 5]) if (factor * power >= least) return factor * power;
   return 10 * power;
 }
 
-/** Shortens texts in their middle until they fit, measured with a canvas context; remembers what it has measured. */
+/** Shortens texts in the middle until they fit, measured with a canvas context and cached. */
 class Fitter {
   constructor(context) {
     this.context = context;
@@ -70,10 +75,13 @@ class Fitter {
     }
     return width;
   }
-  /** `text`, or its ends with an ellipsis between, or "" where not even that would say something. */
+  /**
+   * Returns `text`, or its ends with an ellipsis between, or "" if there is no room for that
+   * either.
+   */
   fit(text, room) {
     if (room < 12) return "";
-    // Names of templates can be longer than books; no glyph is narrower than two pixels.
+    // Template names can be very long; no glyph is narrower than two pixels.
     const long = text.length > room / 2;
     if (!long && this.width(text) <= room) return text;
     const letters = Array.from(long ? text.slice(0, room) + text.slice(-room) : text);
@@ -90,7 +98,7 @@ class Fitter {
   }
 }
 
-/** An element with attributes and children, which are elements or text. */
+/** Returns an element with attributes and children, which are elements or texts. */
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {

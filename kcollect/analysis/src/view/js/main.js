@@ -1,4 +1,4 @@
-// The page: what is selected, and all views of it.
+// The page: the selection and all views of it.
 
 class App {
   constructor(profile) {
@@ -38,7 +38,9 @@ class App {
     this.table.count();
   }
 
-  /** Selects these threads, and no others; with `more`, besides others. Chosen again, they are let go. */
+  /**
+   * Selects these threads alone, or with `more` in addition. Selecting them again deselects them.
+   */
   chooseThreads(threads, more) {
     const { threads: before } = this.selection;
     const all = before !== null && threads.every((thread) => before.has(thread));
@@ -69,7 +71,7 @@ class App {
     byId("shares").replaceChildren(...STACKING.map((state) => element("i", { class: "s" + state, "data-state": state })));
   }
 
-  /** These states and no others; all again where it is so already. */
+  /** Shows these states alone, or all states if that is so already. */
   alone(states) {
     return this.selection.states === states ? EVERYTHING.states : states;
   }
@@ -156,7 +158,7 @@ class App {
     byId("zoom-out").disabled = byId("zoom-all").disabled = to - from >= whole;
   }
 
-  // Constant words.
+  // Constant texts.
 
   words() {
     const { profile } = this;
@@ -176,9 +178,9 @@ class App {
     byId("losses-text").replaceChildren(...losses.map((line) => element("li", {}, line)));
     byId("frame-key").replaceChildren(element("span", {}, element("i", { class: "swatch user" }), "user"), element("span", {}, element("i", { class: "swatch kernel" }), "kernel"));
     const keys = [
-      ["/", "search functions"], ["?", "this help"], ["Esc", "step back: zoom, then selection"],
+      ["/", "search functions"], ["?", "this help"], ["Esc", "undo: zoom, then selection"],
       ["Timeline"], ["drag", "select a range of time"], ["wheel, + −", "zoom"], ["Shift and drag, ← →", "move"], ["click a name", "select it; with Ctrl or Shift, more of them"],
-      ["↑ ↓, Enter, Space", "go through the lanes, select, unfold"],
+      ["↑ ↓, Enter, Space", "move through the lanes, select, expand"],
       ["Flame graph"], ["click, Enter", "zoom into a frame"], ["← → ↑ ↓", "siblings, caller, heaviest callee"],
       ["States"], ["click", "switch a state on or off"], ["double or Shift-click", "this state alone"],
     ];
@@ -268,7 +270,7 @@ class App {
   }
 }
 
-/** Milliseconds that `work` takes. */
+/** Returns how many milliseconds `work` takes. */
 function timed(work) {
   const begin = performance.now();
   work();
@@ -276,18 +278,19 @@ function timed(work) {
 }
 
 /**
- * What tests, and whoever is curious, may ask the page. Times are nanoseconds since the start.
+ * The page's programming interface, for tests and for the browser's console. Times are in
+ * nanoseconds since the start.
  *
- * ready      resolves when everything was drawn for the first time, to milliseconds since navigation began:
- *            { decoded, counted, painted }
+ * ready      resolves when everything was drawn for the first time, to milliseconds since
+ *            navigation began: { decoded, counted, painted }
  * totals()   of the selection: { ticks, states: ten sums, processes: [{ process, ticks, states }] }
  * select({ time: [a, b], states: [..], processes: [..], threads: [..], cpus: [..] })
- *            selects by numbers and indices; what is not named is not restricted. Gives totals(). A tick counts if it
- *            passed in (a, b]; 0 and the end of the run are no bounds
- * selection()  what is selected now, in the same words; null where it is not restricted
+ *            selects by numbers and indices; what is left out is not restricted. Returns totals().
+ *            A tick counts if it ended in (a, b]; 0 and the end of the run are no bounds
+ * selection()  the selection in the same form; null where it is not restricted
  * view(a, b) shows this time
  * flame({ byProcess })  the frames in preorder: { depth, name, object, kernel, ticks, self, states }
- * redraw()   draws everything now, and says how many milliseconds each view took
+ * redraw()   draws everything now; returns how many milliseconds each view took
  */
 function tools(app, ready) {
   const totals = () => {

@@ -1,11 +1,11 @@
-// What is selected, and the ticks in it: by state, by process, by stack. Whole numbers, from the rows.
+// The selection and its ticks: by state, by process, by stack, in whole numbers from the rows.
 
-/** All of it: no bound is set. */
+/** The selection of everything. */
 const EVERYTHING = Object.freeze({ time: null, states: (1 << STATES) - 1, threads: null, cpus: null });
 
 /**
- * How many ticks of a row of `count` ticks that ends at `end` fall into (from, to]. They are one interval apart, the
- * last at `end`.
+ * Returns how many ticks of a row of `count` ticks that ends at `end` fall into (from, to]. They
+ * are one interval apart, the last at `end`.
  */
 function ticksWithin(end, count, interval, from, to) {
   const until = Math.min(count, Math.ceil((end - from) / interval));
@@ -13,13 +13,18 @@ function ticksWithin(end, count, interval, from, to) {
   return until > since ? until - since : 0;
 }
 
-/** The bounds of a selection's time; a range that touches an end of the run is open there. */
+/**
+ * Returns the bounds of a selection's time; a range that touches an end of the run is open there.
+ */
 function bounds(profile, time) {
   if (!time) return [-Infinity, Infinity];
   return [time[0] <= 0 ? -Infinity : time[0], time[1] >= profile.duration_ns ? Infinity : time[1]];
 }
 
-/** Calls `visit(row, ticks)` for each row of these threads that has ticks in the selection, whatever its state. */
+/**
+ * Calls `visit(row, ticks)` for each row of these threads with ticks in the selection, whatever its
+ * state.
+ */
 function eachRow(profile, selection, threads, visit) {
   const { first, end, ticks, cpu, interval } = profile;
   const [from, to] = bounds(profile, selection.time);
@@ -35,8 +40,9 @@ function eachRow(profile, selection, threads, visit) {
 }
 
 /**
- * Sums of a selection: `byThread` the ten states of each thread one after the other, whether the thread is selected or
- * not (so that another can be chosen); `states` of the selected ones; `ticks` of those in states that are switched on.
+ * Returns the sums of a selection: `byThread`, the ten states of each thread one after the other,
+ * whether it is selected or not (so that another can be chosen); `states` of the selected threads;
+ * `ticks` in the states that are switched on.
  */
 function sums(profile, selection) {
   const byThread = new Float64Array(STATES * profile.threads.length);
@@ -48,7 +54,7 @@ function sums(profile, selection) {
   return { ticks: switchedOn(states, selection), states, byThread };
 }
 
-/** The ten states of some threads together. */
+/** Returns the ten states of some threads together. */
 function statesOf(byThread, threads) {
   const states = new Float64Array(STATES);
   for (const thread of threads) for (let one = 0; one < STATES; one++) states[one] += byThread[STATES * thread + one];
@@ -75,7 +81,10 @@ class FrameTree {
   }
 }
 
-/** The selection's ticks by stack. `byProcess`: below the root a frame for each process, those with most ticks first. */
+/**
+ * Returns the selection's ticks by stack. `byProcess`: below the root a frame for each process,
+ * those with most ticks first.
+ */
 function frameTree(profile, selection, byProcess) {
   const groups = byProcess
     ? profile.processes.map((process) => collect(profile, selection, process.threads, process))
@@ -124,10 +133,13 @@ function rootOf(groups) {
   return { states, self: [0] };
 }
 
-/** Room for one pass over the stack tree, used again. */
+/** Buffers for one pass over the stack tree, reused. */
 const scratch = { states: new Float64Array(0), self: new Float64Array(0), seen: new Int32Array(0), pass: 0 };
 
-/** The nodes that ticks of these threads have, ascending, with their states (descendants included) and their own ticks. */
+/**
+ * Returns the nodes with ticks of these threads, ascending, with their states (descendants
+ * included) and their own ticks.
+ */
 function collect(profile, selection, threads, process) {
   const count = profile.depth.length;
   if (scratch.self.length !== count) {
@@ -168,7 +180,7 @@ function collect(profile, selection, threads, process) {
   return { process, nodes, states: sum, self: own, total };
 }
 
-/** CPUs from text such as "0-3,7"; null for all, undefined where it says nothing. */
+/** Parses CPUs such as "0-3,7"; null for all, undefined if the text is not valid. */
 function cpuList(text, count) {
   if (text.trim() === "") return null;
   const cpus = new Set();

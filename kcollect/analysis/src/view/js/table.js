@@ -1,4 +1,4 @@
-// Processes and their seconds in each state. Of long tables only the rows in sight are made.
+// The table of processes with their seconds in each state. Only visible rows are in the document.
 
 const ROW = 26;
 
@@ -39,7 +39,10 @@ class Table {
     this.table.tHead.replaceChildren(row);
   }
 
-  /** Takes over the sums of the selection. Exact times are those of whole lives: they serve where neither time nor CPU is chosen. */
+  /**
+   * Shows the sums of the selection. Exact times cover a thread's whole life, so they are shown only
+   * if neither a time nor a CPU is selected.
+   */
   count() {
     const { profile, app } = this;
     const { selection } = app;
@@ -89,7 +92,7 @@ class Table {
     return made;
   }
 
-  /** Makes the rows that are in sight. */
+  /** Makes the visible rows. */
   window(anew = false) {
     if (!this.rows) return;
     const first = Math.max(0, Math.floor(this.scroll.scrollTop / ROW) - 10);
@@ -126,7 +129,10 @@ class Table {
   }
 }
 
-/** A text in two parts, of which the first gives way where both find no room: an ellipsis in the middle. */
+/**
+ * A text in two parts, of which the first is shortened if there is no room: an ellipsis in the
+ * middle.
+ */
 function middle(text) {
   if (text.length < 18) return [text];
   const tail = Array.from(text).slice(-7).join("");

@@ -1,13 +1,14 @@
-// Colours of the ten states and of frames, in light and dark.
+// The colours of the ten states and of frames, in light and dark.
 //
-// On a CPU: warm and strong. Waiting: cooler, less strong. Asleep: hardly there. The ten of each row were moved apart
-// until any two are at least 0.09 apart in Oklab, to normal vision and to each kind of dichromacy (Machado's matrices).
+// On-CPU states are warm and strong, waiting ones cooler and weaker, sleep is faint. The ten
+// colours of each theme were moved apart until any two differ by at least 0.09 in Oklab, for normal
+// vision and each kind of dichromacy (Machado's matrices).
 
 const STATES = 10;
 const SLEEP = 7;
 const ON_CPU = [0, 1, 2];
 const SHORT = ["User", "System", "Trap", "Text fault", "Data fault", "Kernel fault", "Lock", "Sleep", "Wait CPU", "Stopped"];
-/** From the bottom of a lane to its top, and from left to right in a bar. */
+/** The order from the bottom of a lane to its top, and from left to right in a bar. */
 const STACKING = [0, 1, 2, 8, 6, 5, 4, 3, 9, 7];
 
 const PALETTE = {
@@ -25,7 +26,7 @@ const PALETTE = {
   },
 };
 
-/** The colours in use, and who wants to know when they change. */
+/** The colours in use, with callbacks for their changes. */
 const theme = {
   colours: PALETTE.light,
   mode: "auto",

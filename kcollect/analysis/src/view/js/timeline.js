@@ -1,10 +1,10 @@
-// The timeline: a lane for each thread, below its process. A column of a lane is stacked by the shares of the states, on
-// CPU at its bottom, so that from afar it reads as a load and from near as a sequence. The lane of a process shows how
-// many of its threads are awake.
+// The timeline: a lane for each thread, below its process. A column of a lane is stacked by the
+// shares of the states with CPU time at the bottom, so that it reads as a load when zoomed out and
+// as a sequence when zoomed in. The lane of a process shows how many of its threads are awake.
 
 const LANE = 20;
 const RULER = 24;
-/** Nobody looks for less than that: nanoseconds across the view. */
+/** Shortest time across the view, in nanoseconds. */
 const NARROWEST = 20_000;
 
 class Timeline {
@@ -37,9 +37,9 @@ class Timeline {
     return lane;
   }
 
-  // What is listed, in which order.
+  // The rows and their order.
 
-  /** Processes by CPU time, then by time awake; those without anything to be seen in these states last. */
+  /** Processes by CPU time, then by time awake; those without visible time in these states last. */
   arrange() {
     const { profile, app } = this;
     const { byThread } = app.wholeRun;
@@ -83,11 +83,11 @@ class Timeline {
   }
 
   forgetBins() {
-    for (const lane of this.lanes.values()) lane.forget();
-    this.all.forget();
+    for (const lane of this.lanes.values()) lane.dropBins();
+    this.all.dropBins();
   }
 
-  /** Shows [from, to), as far as there is something. */
+  /** Shows [from, to), within the bounds of the run. */
   show(from, to) {
     const span = Math.min(this.whole, Math.max(NARROWEST, to - from));
     const begin = Math.min(this.whole - span, Math.max(0, from));
@@ -190,7 +190,7 @@ class Timeline {
     if (fitter.width(count) <= room) context.fillText(count, after, middle);
   }
 
-  /** One lane's columns, as pixels. */
+  /** Draws one lane as pixels. */
   bars(context, { lane, thread, process }, y, gutter, width) {
     const { ratio } = this.surface;
     const group = thread < 0;
@@ -216,7 +216,7 @@ class Timeline {
     return this.pixels;
   }
 
-  /** The colours as pixels: of the states, and at last the ground. */
+  /** Returns the colours as pixels: those of the states, and last the background. */
   paint(lit, group) {
     const { colours } = theme;
     const back = group ? colours.raised : colours.ground;
@@ -227,7 +227,7 @@ class Timeline {
     });
   }
 
-  /** Veils what is outside of the selected time. */
+  /** Dims what is outside of the selected time. */
   range(context, left, right, top, bottom, view) {
     const { time } = this.app.selection;
     if (!time) return;
@@ -305,14 +305,14 @@ class Timeline {
     }
   }
 
-  // What the user does.
+  // Input.
 
   rowAt(y) {
     const index = Math.floor((y - RULER + this.scroll.scrollTop) / LANE);
     return y < RULER || index < 0 || index >= this.rows.length ? -1 : index;
   }
 
-  /** Selects a row's threads alone, or with what is selected already. */
+  /** Selects a row's threads, alone or together with what is selected already. */
   choose(index, more) {
     const { process, thread } = this.rows[index];
     this.app.chooseThreads(thread < 0 || this.rows[index].single ? process.threads : [thread], more);
@@ -389,7 +389,7 @@ class Timeline {
     byId("filter").addEventListener("input", (event) => { this.filter = event.target.value.trim(); this.arrange(); });
   }
 
-  /** A stroke across the overview is what is seen below; a click moves it there. */
+  /** Dragging across the overview shows that range below; a click moves the range there. */
   listenOverview(canvas) {
     const timeAt = (event) => Math.min(1, Math.max(0, (event.offsetX - this.gutter) / (canvas.clientWidth - this.gutter))) * this.whole;
     let from = null;
@@ -434,7 +434,7 @@ class Timeline {
     if (y < this.scroll.scrollTop) this.scroll.scrollTop = y;
     if (y > this.scroll.scrollTop + room) this.scroll.scrollTop = y - room;
     const { process, thread } = this.rows[this.focus];
-    say(thread < 0 ? `${process.name}, process ${process.pid}, ${process.threads.length} threads`
+    announce(thread < 0 ? `${process.name}, process ${process.pid}, ${process.threads.length} threads`
       : `${this.profile.threadName(thread)}, thread ${this.profile.threads[thread].tid} of ${process.name}`);
     this.surface.later();
   }
@@ -467,7 +467,10 @@ class Timeline {
     tip.show(event.clientX, event.clientY, ...lines);
   }
 
-  /** What a thread did at `time`: the one array that covers it, or the shares of several in that pixel. */
+  /**
+   * Returns what a thread did at `time`: the row that covers it, or the shares of several rows in
+   * that pixel.
+   */
   moment(thread, time, pixel) {
     const { profile } = this;
     const row = profile.rowAfter(thread, time);
@@ -491,8 +494,9 @@ class Timeline {
 }
 
 /**
- * Paints columns of `height` pixels: states from the bottom, `full` nanoseconds being the whole height. What is there at
- * all is at least one pixel high. Of a `group` only what is awake is shown.
+ * Paints columns of `height` pixels: states from the bottom, with `full` nanoseconds as the whole
+ * height. Every state with time is at least one pixel high. Of a `group` only awake states are
+ * shown.
  */
 function stack(pixels, columns, height, shares, states, full, group, paint) {
   const ground = paint[STATES];
@@ -514,7 +518,7 @@ function stack(pixels, columns, height, shares, states, full, group, paint) {
   }
 }
 
-/** Distance of marks on a clock: round seconds, then round minutes. */
+/** Returns the distance of marks on a clock: round seconds, then round minutes. */
 function clockStep(least) {
   if (least < 10e9) return roundStep(least);
   for (const seconds of [10, 15, 30, 60, 120, 300, 600, 900, 1800]) if (seconds * 1e9 >= least) return seconds * 1e9;
