@@ -21,8 +21,8 @@ pub struct SourceLines {
     pub files: Vec<Arc<str>>,
     /// The lines that frames have, each once.
     pub lines: Vec<SourceLine>,
-    /// By [`FrameId`], the position in [`SourceLines::lines`].
+    /// By [`super::FrameId`], the position in [`SourceLines::lines`].
     pub of_frames: Vec<u32>,
-    /// By [`ObjectId`], why lines are missing.
+    /// By [`super::ObjectId`], why lines are missing.
     pub errors: Vec<Option<SymbolError>>,
 }
