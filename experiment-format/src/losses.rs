@@ -1,103 +1,326 @@
-//! What is missing from an experiment or impaired in it, by cause.
+//! What an experiment lacks or has only in part, counted by cause.
 //!
-//! Each count is taken where the loss happens: in the kernel by the books of a CPU, here where
-//! events are put in order and written. They are in the summary, in the header of every report, and
-//! in `kcollect.json`. Zeros are facts too.
+//! Each count is taken where the loss happens: in the kernel by the statistics of a CPU, in user
+//! space where events are put in order and written. The counts are in `kcollect.json`, in the
+//! header of every report and in the summary; zeros are counts too. [`describe`] turns them into
+//! one line that says what was lost, out of how many, and whether it matters.
 
 use serde::Serialize;
 
-/// What is missing or impaired. Zeros are facts too.
+/// What is lost or impaired, by cause. A field's name is its key in `kcollect.json`.
 #[derive(Debug, Default, Serialize)]
 pub struct Losses {
-    /// Ticks that found the ring full.
+    /// Ticks that found the ring buffer full.
     pub ring_full: u64,
     /// Ticks that came after writing had failed.
     pub not_written: u64,
-    /// Ticks that the books know and the experiment does not, for no known cause.
+    /// Ticks that the kernel counted and the experiment does not hold, for no known cause.
     pub unaccounted: i64,
-    /// Ticks of threads away from a CPU that found the ring full.
-    pub absences: u64,
-    /// Accounts of threads, or changes of thread in them, that are lost.
-    pub threads: u64,
+    /// Ticks of off-CPU threads that found the ring buffer full.
+    pub off_cpu: u64,
+    /// Thread records, or context switches in them, that are lost.
+    pub thread_records: u64,
     /// Side-band records that the kernel could not deliver.
     pub sideband: u64,
     /// Ticks of processes without a name.
-    pub unnamed: u64,
+    pub unnamed_ticks: u64,
     /// Stacks cut at the kernel's depth limit.
     pub truncated_stacks: u64,
-    /// Stacks that the kernel could not give.
+    /// Stacks that the kernel could not read.
     pub missing_stacks: u64,
-    /// Ticks made up for firings that came late by intervals.
-    pub made_up: u64,
-    /// Entries of threads to user mode that could not be told: ticks without their user side.
-    pub entries: u64,
-    /// Births of processes whose parent waits for their exec that could not be told: of
-    /// descendants, `_f1_x1` in place of `_c1`.
-    pub births: u64,
-    /// Events that came after their time had been passed on.
+    /// Ticks added for timers that fired late by one or more intervals.
+    pub late_ticks: u64,
+    /// Returns to user mode that were not reported: ticks without their user stack.
+    pub user_returns: u64,
+    /// Starts of processes by vfork that were not reported: their descendants are named `_f1_x1`
+    /// in place of `_c1`.
+    pub vfork_starts: u64,
+    /// Events that arrived after later ones had been passed on.
     pub late_events: u64,
-    /// Events of counters in overflows that were not recorded.
+    /// Counter overflows that were not recorded.
     pub overflows: u64,
+    /// What was recorded, which the counts are a share of.
+    #[serde(skip)]
+    pub recorded: Recorded,
 }
 
-/// What a count of [`Losses`] counts, by its name in `kcollect.json`; a name that is not known
-/// stands for itself, since the experiment may be of another version.
-#[must_use]
-pub fn counted(name: &str) -> &str {
-    match name {
-        "ring_full" => "ticks that found the ring full",
-        "not_written" => "ticks that came after writing had failed",
-        "unaccounted" => "ticks missing for no known cause",
-        "absences" => "ticks of threads away from a CPU that found the ring full",
-        "threads" => "accounts of threads, or changes in them",
-        "sideband" => "records of names and mappings that the kernel could not deliver",
-        "unnamed" => "ticks of processes without a name",
-        "truncated_stacks" => "stacks cut at the kernel's depth limit",
-        "missing_stacks" => "stacks that the kernel could not give",
-        "made_up" => "ticks made up for firings that came late",
-        "entries" => "ticks without their user side",
-        "births" => "forks whose kind could not be told",
-        "overflows" => "events of counters in overflows that were not recorded",
-        "late_events" => "events that came too late",
-        other => other,
+/// How much was recorded. The names are the keys of `kcollect.json`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// Ticks of CPUs.
+    pub ticks: u64,
+    /// Ticks of threads, on and off CPU.
+    pub thread_ticks: u64,
+    /// Tick arrays, each with one stack.
+    pub arrays: u64,
+}
+
+/// What a count is a share of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whole {
+    Ticks,
+    ThreadTicks,
+    Stacks,
+    /// Events of which no total is known.
+    Unknown,
+}
+
+/// A cause of losses.
+#[derive(Debug)]
+struct Cause {
+    /// The key in `kcollect.json`.
+    name: &'static str,
+    /// Whether data is absent. Otherwise it is there, with something missing from it.
+    lost: bool,
+    /// One of what is counted, and several.
+    noun: [&'static str; 2],
+    /// What happened to them.
+    what: &'static str,
+    whole: Whole,
+}
+
+const TICK: [&str; 2] = ["tick", "ticks"];
+const STACK: [&str; 2] = ["stack", "stacks"];
+
+/// Every cause, in the order in which they are shown.
+const CAUSES: [Cause; 14] = [
+    Cause {
+        name: "ring_full",
+        lost: true,
+        noun: TICK,
+        what: "found the ring buffer full",
+        whole: Whole::Ticks,
+    },
+    Cause {
+        name: "not_written",
+        lost: true,
+        noun: TICK,
+        what: "came after writing had failed",
+        whole: Whole::Ticks,
+    },
+    Cause {
+        name: "unaccounted",
+        lost: true,
+        noun: TICK,
+        what: "missing for no known cause",
+        whole: Whole::Ticks,
+    },
+    Cause {
+        name: "off_cpu",
+        lost: true,
+        noun: TICK,
+        what: "of off-CPU threads found the ring buffer full",
+        whole: Whole::ThreadTicks,
+    },
+    Cause {
+        name: "thread_records",
+        lost: true,
+        noun: ["thread record", "thread records"],
+        what: "dropped, so exact times of threads are incomplete",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "sideband",
+        lost: true,
+        noun: ["side-band record", "side-band records"],
+        what: "dropped by the kernel, so names and mappings may be missing",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "overflows",
+        lost: true,
+        noun: ["counter overflow", "counter overflows"],
+        what: "not recorded",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "unnamed_ticks",
+        lost: false,
+        noun: TICK,
+        what: "of processes without a name",
+        whole: Whole::Ticks,
+    },
+    Cause {
+        name: "truncated_stacks",
+        lost: false,
+        noun: STACK,
+        what: "cut at the kernel's depth limit",
+        whole: Whole::Stacks,
+    },
+    Cause {
+        name: "missing_stacks",
+        lost: false,
+        noun: STACK,
+        what: "the kernel could not read",
+        whole: Whole::Stacks,
+    },
+    Cause {
+        name: "late_ticks",
+        lost: false,
+        noun: TICK,
+        what: "added for timers that fired late",
+        whole: Whole::Ticks,
+    },
+    Cause {
+        name: "user_returns",
+        lost: false,
+        noun: ["return to user mode", "returns to user mode"],
+        what: "not reported, so their ticks have no user stack",
+        whole: Whole::ThreadTicks,
+    },
+    Cause {
+        name: "vfork_starts",
+        lost: false,
+        noun: ["vfork", "vforks"],
+        what: "recorded as a fork and an exec",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "late_events",
+        lost: false,
+        noun: ["event", "events"],
+        what: "arrived too late to be put in order",
+        whole: Whole::Unknown,
+    },
+];
+
+/// Losses below this share of what was recorded change no report noticeably.
+const NEGLIGIBLE_SHARE: f64 = 0.01;
+
+impl Cause {
+    fn of(name: &str) -> Option<&'static Cause> {
+        CAUSES.iter().find(|cause| cause.name == name)
+    }
+
+    /// The total that a count belongs to: what was recorded, and for losses also what was not.
+    fn total(&self, count: i64, recorded: &Recorded) -> Option<u64> {
+        let recorded = match self.whole {
+            Whole::Ticks => recorded.ticks,
+            Whole::ThreadTicks => recorded.thread_ticks,
+            Whole::Stacks => recorded.arrays,
+            Whole::Unknown => return None,
+        };
+        let lost = if self.lost { count.unsigned_abs() } else { 0 };
+        // Without the total, as from another version, the count stands alone.
+        (recorded > 0).then(|| recorded.saturating_add(lost))
+    }
+
+    fn share(&self, count: i64, recorded: &Recorded) -> Option<f64> {
+        let total = self.total(count, recorded)?;
+        Some(count as f64 / total as f64)
+    }
+
+    /// Returns `12 ticks (0.05 % of 24132) found the ring buffer full`.
+    fn phrase(&self, count: i64, recorded: &Recorded) -> String {
+        let noun = self.noun[usize::from(count != 1)];
+        let total = self.total(count, recorded);
+        let share = total.map(|total| {
+            let percent = 100.0 * count as f64 / total as f64;
+            format!(" ({percent:.2} % of {total})")
+        });
+        format!("{count} {noun}{} {}", share.unwrap_or_default(), self.what)
     }
 }
 
+/// Returns what a count of this name means, such as `12 ticks (0.05 % of 24132) found the ring
+/// buffer full`. A name from another version stands for itself.
+#[must_use]
+pub fn phrase(name: &str, count: i64, recorded: &Recorded) -> String {
+    match Cause::of(name) {
+        Some(cause) => cause.phrase(count, recorded),
+        None => format!("{count} {}", name.replace('_', " ")),
+    }
+}
+
+/// Returns one line about counts by name: what is lost, what is impaired, out of how many, and
+/// whether it matters.
+#[must_use]
+pub fn describe<'a>(
+    counts: impl IntoIterator<Item = (&'a str, i64)>,
+    recorded: &Recorded,
+) -> String {
+    let (mut lost, mut impaired, mut zeros) = (Vec::new(), Vec::new(), 0_usize);
+    let mut worst: f64 = 0.0;
+    for (name, count) in counts {
+        if count == 0 {
+            zeros += 1;
+            continue;
+        }
+        let cause = Cause::of(name);
+        let list = match cause {
+            Some(Cause { lost: false, .. }) => &mut impaired,
+            _ => &mut lost,
+        };
+        list.push(phrase(name, count, recorded));
+        let share = cause.and_then(|cause| cause.share(count, recorded));
+        worst = worst.max(share.unwrap_or(0.0));
+    }
+    let none_of = match zeros {
+        1 => "0 for 1 other cause".to_owned(),
+        _ => format!("0 for {zeros} other causes"),
+    };
+    if lost.is_empty() && impaired.is_empty() {
+        return format!("lost: nothing; impaired: nothing (0 for all {zeros} causes)");
+    }
+    let part = |title: &str, list: &[String]| match list {
+        [] => format!("{title}: nothing"),
+        list => format!("{title}: {}", list.join(", ")),
+    };
+    let mut parts = vec![part("lost", &lost), part("impaired", &impaired)];
+    if zeros > 0 {
+        parts.push(none_of);
+    }
+    if worst >= NEGLIGIBLE_SHARE {
+        let percent = 100.0 * worst;
+        parts.push(format!(
+            "shares in reports can be off by up to {percent:.1} %"
+        ));
+    } else if worst > 0.0 {
+        parts.push("too little to change a report".to_owned());
+    }
+    parts.join("; ")
+}
+
 impl Losses {
-    /// Is every tick in the experiment, with its process named? A stack may still be cut.
+    /// The counts by name, in the order of [`describe`].
+    #[must_use]
+    pub fn counts(&self) -> [(&'static str, i64); CAUSES.len()] {
+        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        [
+            ("ring_full", count(self.ring_full)),
+            ("not_written", count(self.not_written)),
+            ("unaccounted", self.unaccounted),
+            ("off_cpu", count(self.off_cpu)),
+            ("thread_records", count(self.thread_records)),
+            ("sideband", count(self.sideband)),
+            ("overflows", count(self.overflows)),
+            ("unnamed_ticks", count(self.unnamed_ticks)),
+            ("truncated_stacks", count(self.truncated_stacks)),
+            ("missing_stacks", count(self.missing_stacks)),
+            ("late_ticks", count(self.late_ticks)),
+            ("user_returns", count(self.user_returns)),
+            ("vfork_starts", count(self.vfork_starts)),
+            ("late_events", count(self.late_events)),
+        ]
+    }
+
+    /// Whether every tick is in the experiment, with its process named. A stack may still be cut.
     #[must_use]
     pub fn none(&self) -> bool {
         self.ring_full == 0
             && self.not_written == 0
             && self.unaccounted == 0
-            && self.absences == 0
-            && self.threads == 0
+            && self.off_cpu == 0
+            && self.thread_records == 0
             && self.sideband == 0
-            && self.unnamed == 0
+            && self.unnamed_ticks == 0
             && self.overflows == 0
     }
 
-    /// All of it on one line.
+    /// All counts on one line: see [`describe`].
     #[must_use]
     pub fn line(&self) -> String {
-        format!(
-            "lost: {} ring full, {} not written, {} unaccounted, {} of absences, {} threads, {} side-band, {} of counters; \
-             impaired: {} unnamed, {} stacks cut, {} stacks missing, {} ticks made up, {} entries, {} births, {} events late",
-            self.ring_full,
-            self.not_written,
-            self.unaccounted,
-            self.absences,
-            self.threads,
-            self.sideband,
-            self.overflows,
-            self.unnamed,
-            self.truncated_stacks,
-            self.missing_stacks,
-            self.made_up,
-            self.entries,
-            self.births,
-            self.late_events,
-        )
+        describe(self.counts(), &self.recorded)
     }
 }
 
@@ -108,8 +331,54 @@ mod tests {
     #[test]
     fn every_count_says_what_it_counts() {
         let losses = serde_json::to_value(Losses::default()).unwrap();
-        for name in losses.as_object().unwrap().keys() {
-            assert_ne!(counted(name), name);
-        }
+        let counts = Losses::default().counts();
+        let mut names: Vec<_> = counts.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, CAUSES.each_ref().map(|cause| cause.name));
+        names.sort_unstable();
+        let mut keys: Vec<_> = losses.as_object().unwrap().keys().collect();
+        keys.sort_unstable();
+        assert_eq!(keys, names);
+    }
+
+    #[test]
+    fn the_line_says_out_of_how_many_and_whether_it_matters() {
+        let recorded = Recorded {
+            ticks: 9_988,
+            thread_ticks: 24_120,
+            arrays: 20_000,
+        };
+        let none = Losses::default();
+        assert!(none.none());
+        assert_eq!(
+            none.line(),
+            "lost: nothing; impaired: nothing (0 for all 14 causes)"
+        );
+        let mut losses = Losses {
+            ring_full: 12,
+            missing_stacks: 1,
+            recorded,
+            ..Losses::default()
+        };
+        assert!(!losses.none());
+        assert_eq!(
+            losses.line(),
+            "lost: 12 ticks (0.12 % of 10000) found the ring buffer full; \
+             impaired: 1 stack (0.01 % of 20000) the kernel could not read; \
+             0 for 12 other causes; too little to change a report"
+        );
+        losses.missing_stacks = 1640;
+        losses.sideband = 1;
+        assert_eq!(
+            losses.line(),
+            "lost: 12 ticks (0.12 % of 10000) found the ring buffer full, \
+             1 side-band record dropped by the kernel, so names and mappings may be missing; \
+             impaired: 1640 stacks (8.20 % of 20000) the kernel could not read; \
+             0 for 11 other causes; shares in reports can be off by up to 8.2 %"
+        );
+        // Of another version: a new name, and no totals.
+        assert_eq!(
+            describe([("new_cause", 3)], &Recorded::default()),
+            "lost: 3 new cause; impaired: nothing"
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use analysis::{export, picture, report};
+use analysis::{export, flame, report, view};
 use bpf::{Programs, Settings, UserStackCapture};
 use host::Root;
 use host::exit::{Failure, Kind};
@@ -24,7 +24,7 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
             return ended(done, &mut output);
         }
         Ok(Command::Flame(request)) => {
-            let done = picture::flame::flame(&request, &mut output);
+            let done = flame::flame(&request, &mut output);
             return ended(done, &mut output);
         }
         Ok(Command::Export(request)) => {
@@ -32,7 +32,7 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
             return ended(done, &mut output);
         }
         Ok(Command::View(request)) => {
-            let done = picture::show(&request, &mut output);
+            let done = view::show(&request, &mut output);
             return ended(done, &mut output);
         }
         Ok(Command::Track(request)) => {

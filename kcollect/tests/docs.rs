@@ -420,7 +420,7 @@ fn the_formats_of_exports_are_those_of_the_code() {
         .iter()
         .map(|[name, readers]| format!("{name} {readers}"))
         .collect();
-    let formats = analysis::export::Format::ALL;
+    let formats = analysis::export::ExportFormat::ALL;
     let known = formats.map(|(_, name, _, readers)| format!("`{name}` {readers}"));
     assert_eq!(documented, known);
 }

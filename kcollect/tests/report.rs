@@ -9,9 +9,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use analysis::report::aggregate::{Relatives, totals};
-use analysis::report::filter::{Filter, Pattern, Selection};
-use analysis::report::model::{Model, Sums};
+use analysis::aggregate::{Relatives, totals};
+use analysis::filter::{Filter, Pattern, Selection};
+use analysis::model::{Model, Sums};
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
 use experiment_format::ids::{Pid, Tid};
@@ -414,7 +414,7 @@ fn callers_and_callees_have_what_is_attributed_to_them() {
             .functions
             .iter()
             .position(|function| function.name == name);
-        analysis::report::model::FunctionId(position.unwrap() as u32)
+        analysis::model::FunctionId(position.unwrap() as u32)
     };
     let ticks = |sums: &Sums| sums.iter().sum::<i64>() / 10_007;
     let merge = Relatives::of(&model, &sums, find("sort::merge()"));

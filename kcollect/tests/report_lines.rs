@@ -12,10 +12,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use analysis::report::aggregate::{self, totals};
-use analysis::report::filter::{Filter, Selection};
-use analysis::report::lines::{self, Lookup};
-use analysis::report::model::{Model, STATES, Sums};
+use analysis::aggregate::{self, totals};
+use analysis::filter::{Filter, Selection};
+use analysis::load::lines::{self, LookupPaths};
+use analysis::model::{Model, STATE_SLOTS, Sums};
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogHeader, ProfileDecl, StartTime, System};
@@ -199,13 +199,13 @@ fn lines_have_together_what_functions_have() {
     let mut model = Model::load(&[tmp.path().join("made.er")]).unwrap();
     let sums = |model: &Model| totals(model, &Selection::new(model, &Filter::default()));
     let functions = aggregate::functions(&model, &sums(&model)).functions;
-    lines::add(&mut model, &Lookup::default());
+    lines::add(&mut model, &LookupPaths::default());
     let all = sums(&model);
     let count = model.lines.lines.len();
     let [shares] = aggregate::shares(&model, &all, [count], |frame| {
         [Some(model.lines.of_frames[frame.index()])]
     });
-    let mut own = vec![[0; STATES]; model.functions.len()];
+    let mut own = vec![[0; STATE_SLOTS]; model.functions.len()];
     for (line, sums) in model.lines.lines.iter().zip(&shares.exclusive) {
         aggregate::add(&mut own[line.function.index()], sums);
     }

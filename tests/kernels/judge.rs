@@ -210,7 +210,7 @@ fn cpus(carried: &Carried) -> Result<()> {
 
 fn nothing_lost(carried: &Carried) -> Result<()> {
     /// These say how good a stack or a tick is, and take none away.
-    const IMPAIRED: [&str; 3] = ["truncated_stacks", "missing_stacks", "made_up"];
+    const IMPAIRED: [&str; 3] = ["truncated_stacks", "missing_stacks", "late_ticks"];
     let summary = RunSummary::of(&carried.experiment)?;
     summary.complete()?;
     // Where a CPU stands still, memory for what is kept of threads may come too late. It is

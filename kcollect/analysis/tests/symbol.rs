@@ -15,7 +15,9 @@ use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use analysis::symbol::{Frame, Lack, ObjectRef, Origin, Resolved, SearchPaths, Symboliser};
+use analysis::symbol::{
+    ObjectRef, Origin, Resolved, SearchPaths, SourceFrame, SymbolError, Symboliser,
+};
 use experiment_format::archive::{ARCHIVES, archive_name};
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
@@ -66,7 +68,7 @@ impl Trial {
         let positions = positions(&self.path("x"));
         let offsets: Vec<_> = positions.iter().map(|(offset, _)| *offset).collect();
         let resolved = self.resolve(&offsets);
-        assert_eq!(resolved.lack, None);
+        assert_eq!(resolved.error, None);
         let expected = addr2line(&self.path(reference), &positions);
         let with_lines = expected.iter().filter(|frames| !frames.is_empty()).count();
         assert!(with_lines > POSITIONS / 2, "{with_lines}");
@@ -148,7 +150,7 @@ fn positions(path: &Path) -> Vec<(u64, u64)> {
 /// Name, path and line, innermost first.
 type Known = (String, String, u32);
 
-fn known(frame: &Frame) -> Known {
+fn known(frame: &SourceFrame) -> Known {
     (
         frame.function.as_deref().unwrap_or("??").to_owned(),
         normal(frame.file.as_deref().unwrap_or("??")),
@@ -299,7 +301,7 @@ fn a_debug_file_by_link() {
     let mut bytes = fs::read(&debug).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&debug, bytes).unwrap();
-    assert_eq!(trial.resolve(&[0]).lack, Some(Lack::NoLines));
+    assert_eq!(trial.resolve(&[0]).error, Some(SymbolError::NoLines));
 }
 
 /// `0123` as `.build-id/01/23.debug`.
@@ -348,8 +350,8 @@ fn what_dwz_moved_into_a_common_file() {
         .collect();
     let without = trial.resolve(&offsets);
     assert_eq!(
-        without.lack,
-        Some(Lack::NoAlternative("common.debug".into()))
+        without.error,
+        Some(SymbolError::NoAlternative("common.debug".into()))
     );
     assert!(
         without
@@ -384,7 +386,7 @@ fn the_experiments_copy_is_enough_and_another_build_is_refused() {
     let archives = dir.path().join(ARCHIVES);
     let symboliser = Symboliser::new(SearchPaths::new(Some(archives)));
     let found = symboliser.resolve(&object(&name), &offsets);
-    assert_eq!((found.origin, found.lack), (Some(Origin::Archive), None));
+    assert_eq!((found.origin, found.error), (Some(Origin::Archive), None));
     assert_eq!(found.frames, expected);
     let main = positions[0].0;
     let code = symboliser.disassemble(&object(&name), main..main + 64, &|_| None);
@@ -392,7 +394,7 @@ fn the_experiments_copy_is_enough_and_another_build_is_refused() {
 
     let here = Symboliser::new(SearchPaths::new(None));
     let found = here.resolve(&recorded, &offsets);
-    assert_eq!(found.lack, Some(Lack::OtherBuild(name)));
+    assert_eq!(found.error, Some(SymbolError::OtherBuild(name)));
     assert!(found.frames.iter().all(Vec::is_empty));
 }
 
@@ -447,14 +449,14 @@ fn a_kernel_that_was_moved_at_boot() {
         build_id: id,
     };
     let found = symboliser.resolve(&kernel, &offsets);
-    assert_eq!(found.lack, None);
+    assert_eq!(found.error, None);
     let expected = addr2line(&trial.path("x"), &positions);
     compare(&positions, &found, &expected);
     let code = symboliser.disassemble(&kernel, begin..begin + 64, &|_| None);
-    assert_eq!(code, Err(Lack::NoCode));
+    assert_eq!(code, Err(SymbolError::NoCode));
     kernel.build_id = Box::default();
     assert_eq!(
-        symboliser.resolve(&kernel, &offsets).lack,
-        Some(Lack::NoLines)
+        symboliser.resolve(&kernel, &offsets).error,
+        Some(SymbolError::NoLines)
     );
 }

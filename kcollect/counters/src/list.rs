@@ -1,7 +1,7 @@
 //! `kcollect -h`: what this machine can count.
 
-use comfy_table::{ContentArrangement, Table};
 use host::Root;
+use host::table::{Align, TextTable, wrap};
 use serde::Serialize;
 
 use super::event::Encoding;
@@ -219,32 +219,25 @@ fn rows(lines: &[Line]) -> Vec<(String, &str)> {
 
 /// One sentence, on as many lines as it needs.
 fn sentence(text: &str, width: Option<u16>) -> String {
-    let mut table = plain(width);
-    table.add_row([text]);
-    let lines: Vec<String> = table.lines().map(|line| line.trim().to_owned()).collect();
-    lines.join("\n")
+    match columns(width) {
+        Some(width) => wrap(text, width).join("\n"),
+        None => text.to_owned(),
+    }
 }
 
 fn table(lines: &[(String, &str)], width: Option<u16>) -> String {
-    let mut table = plain(width);
+    let mut table = TextTable::new([Align::Left; 2]).indented(1);
     for (name, what) in lines {
-        table.add_row([name.as_str(), what]);
+        table.row([name.as_str(), what]);
     }
-    let rows: Vec<String> = table
-        .lines()
-        .map(|line| line.trim_end().to_owned())
-        .collect();
-    rows.join("\n")
+    let mut text = table.text(columns(width));
+    text.truncate(text.trim_end().len());
+    text
 }
 
-fn plain(width: Option<u16>) -> Table {
-    let mut table = Table::new();
-    table.load_style(comfy_table::presets::NOTHING);
-    match width {
-        Some(width) => table
-            .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_width(width.max(40)),
-        None => table.set_content_arrangement(ContentArrangement::Disabled),
-    };
-    table
+/// Narrower terminals get tables of this many columns.
+const MIN_WIDTH: usize = 40;
+
+fn columns(width: Option<u16>) -> Option<usize> {
+    width.map(|width| usize::from(width).max(MIN_WIDTH))
 }

@@ -7,8 +7,8 @@
 use std::io;
 use std::path::Path;
 
-use analysis::export::Format;
-use analysis::export::folded::By;
+use analysis::export::ExportFormat;
+use analysis::export::folded::GroupBy;
 use clap::{Command, ValueHint};
 use clap_complete::Shell;
 
@@ -32,8 +32,8 @@ pub(super) fn write(kcollect: &Command, directory: &Path) -> io::Result<()> {
     for (option, words) in WORDS {
         kcollect = kcollect.mut_arg(option, |option| option.value_parser(words.to_vec()));
     }
-    let below = By::ALL.map(|(_, name)| name);
-    let formats = Format::ALL.map(|(_, name, ..)| name);
+    let below = GroupBy::ALL.map(|(_, name)| name);
+    let formats = ExportFormat::ALL.map(|(_, name, ..)| name);
     kcollect = kcollect
         .mut_arg("load", |load| {
             load.value_hint(ValueHint::CommandWithArguments)

@@ -9,6 +9,7 @@ pub mod machine;
 pub mod output;
 mod root;
 pub mod signals;
+pub mod table;
 #[cfg(any(test, feature = "tree"))]
 pub mod tree;
 

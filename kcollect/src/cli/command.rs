@@ -8,8 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use analysis::report::Request;
-use analysis::{export, picture};
+use analysis::report::ReportOptions;
+use analysis::view::ViewOptions;
+use analysis::{export, flame};
 use counters::grammar;
 use counters::sink::Wish;
 use counters::track;
@@ -30,13 +31,13 @@ pub enum Command {
         json: bool,
     },
     /// Report what experiments say (`kcollect report`).
-    Report(Box<Request>),
+    Report(Box<ReportOptions>),
     /// Draw a page of an experiment (`kcollect view`).
-    View(picture::Request),
+    View(ViewOptions),
     /// Draw a flame graph (`kcollect flame`).
-    Flame(Box<picture::flame::Request>),
+    Flame(Box<flame::FlameOptions>),
     /// Write an experiment in another format (`kcollect export`).
-    Export(Box<export::Request>),
+    Export(Box<export::ExportOptions>),
     /// Count by thread (`kcollect track`).
     Track(Box<track::Request>),
     /// Count by CPU (`kcollect stat`).

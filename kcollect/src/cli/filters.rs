@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use analysis::report::filter::{Filter, Pattern, ProcessWish};
-use analysis::report::metric::Base;
-use analysis::report::model::STATES;
+use analysis::filter::{Filter, Pattern, ProcessFilter};
+use analysis::metric::BaseMetric;
+use analysis::model::STATE_SLOTS;
 use clap::Args;
 use experiment_format::microstate::Microstate;
 
@@ -114,20 +114,20 @@ fn regexp(option: &str, text: &str) -> Result<Pattern, CliError> {
     })
 }
 
-fn process(text: &str) -> Result<ProcessWish, CliError> {
+fn process(text: &str) -> Result<ProcessFilter, CliError> {
     if let Some(rest) = text.strip_prefix('%') {
-        return number("--process", rest).map(ProcessWish::Number);
+        return number("--process", rest).map(ProcessFilter::Number);
     }
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return number("--process", text).map(ProcessWish::Pid);
+        return number("--process", text).map(ProcessFilter::Pid);
     }
-    regexp("--process", text).map(ProcessWish::Name)
+    regexp("--process", text).map(ProcessFilter::Name)
 }
 
-fn states(text: &str) -> Result<[bool; STATES], CliError> {
-    let mut wanted = [false; STATES];
+fn states(text: &str) -> Result<[bool; STATE_SLOTS], CliError> {
+    let mut wanted = [false; STATE_SLOTS];
     for word in text.split(',') {
-        let base = Base::from_keyword(word).ok_or_else(|| {
+        let base = BaseMetric::from_keyword(word).ok_or_else(|| {
             let all: Vec<_> = Microstate::ALL
                 .iter()
                 .filter_map(|state| state.metric())

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use analysis::export::folded::By;
-use analysis::export::{self, Format};
-use analysis::picture::flame;
+use analysis::export::folded::GroupBy;
+use analysis::export::{self, ExportFormat};
+use analysis::flame;
 use clap::Args;
 
 use super::CliError;
@@ -86,7 +86,7 @@ same again, are there if they are asked for: --state kcpu. In each format the
 sums are those of kcollect report with the same filters.";
 
 impl Flame {
-    pub(super) fn resolve(self) -> Result<flame::Request, CliError> {
+    pub(super) fn resolve(self) -> Result<flame::FlameOptions, CliError> {
         let (before, words) = match self.diff.as_deref() {
             Some([before, after]) => {
                 let both = experiments(vec![before.clone(), after.clone()])?;
@@ -94,7 +94,7 @@ impl Flame {
             }
             _ => (None, experiments(self.words)?),
         };
-        Ok(flame::Request {
+        Ok(flame::FlameOptions {
             experiments: words,
             before,
             filter: self.filters.resolve()?,
@@ -107,18 +107,21 @@ impl Flame {
 }
 
 impl Export {
-    pub(super) fn resolve(self) -> Result<export::Request, CliError> {
+    pub(super) fn resolve(self) -> Result<export::ExportOptions, CliError> {
         let known = || {
-            let names: Vec<_> = Format::ALL.iter().map(|(_, name, ..)| *name).collect();
+            let names: Vec<_> = ExportFormat::ALL
+                .iter()
+                .map(|(_, name, ..)| *name)
+                .collect();
             format!("--to one of {}", names.join(", "))
         };
         let format = self
             .to
             .as_deref()
             .ok_or_else(|| CliError::new("no format is named", known()))?;
-        let format = Format::from_name(format)
+        let format = ExportFormat::from_name(format)
             .ok_or_else(|| CliError::new(format!("--to {format}: no such format"), known()))?;
-        Ok(export::Request {
+        Ok(export::ExportOptions {
             experiments: experiments(self.words)?,
             format,
             by: by(self.by.as_deref())?,
@@ -128,13 +131,13 @@ impl Export {
     }
 }
 
-fn by(text: Option<&str>) -> Result<By, CliError> {
+fn by(text: Option<&str>) -> Result<GroupBy, CliError> {
     let Some(text) = text else {
-        return Ok(By::default());
+        return Ok(GroupBy::default());
     };
-    let found = By::ALL.iter().find(|(_, name)| *name == text);
+    let found = GroupBy::ALL.iter().find(|(_, name)| *name == text);
     found.map(|(by, _)| *by).ok_or_else(|| {
-        let names: Vec<_> = By::ALL.iter().map(|(_, name)| *name).collect();
+        let names: Vec<_> = GroupBy::ALL.iter().map(|(_, name)| *name).collect();
         CliError::new(
             format!("--by {text}: nothing that can be below stacks"),
             format!("type one of {}", names.join(", ")),

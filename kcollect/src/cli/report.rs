@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use analysis::report::lines::Lookup;
-use analysis::report::views::{View, Wish};
-use analysis::report::{Format, Request};
+use analysis::load::lines::LookupPaths;
+use analysis::report::views::{TableOptions, View};
+use analysis::report::{ReportFormat, ReportOptions};
 use analysis::symbol::{NotAPathMap, PathMap};
 use clap::Args;
 
@@ -68,7 +68,7 @@ pub(super) struct Report {
 }
 
 /// From what was typed to what is to be reported.
-pub(super) fn resolve(typed: Report) -> Result<Request, CliError> {
+pub(super) fn resolve(typed: Report) -> Result<ReportOptions, CliError> {
     let (experiments, view, subject) = words(typed.words)?;
     // A metric that is asked for is one of functions.
     let of_functions = typed.metrics.is_some() || typed.sort.is_some();
@@ -100,22 +100,22 @@ pub(super) fn resolve(typed: Report) -> Result<Request, CliError> {
         .as_deref()
         .map(|text| number("--limit", text))
         .transpose()?;
-    Ok(Request {
+    Ok(ReportOptions {
         experiments,
         view,
         inline: typed.inline,
         format: match (typed.json, typed.csv) {
-            (true, _) => Format::Json,
-            (_, true) => Format::Csv,
-            _ => Format::Text,
+            (true, _) => ReportFormat::Json,
+            (_, true) => ReportFormat::Csv,
+            _ => ReportFormat::Text,
         },
-        wish: Wish {
+        table: TableOptions {
             filter: typed.filters.resolve()?,
             metrics: typed.metrics,
             sort: typed.sort,
             limit,
-            subject,
-            lookup: Lookup {
+            function: subject,
+            lookup: LookupPaths {
                 maps: typed
                     .path_map
                     .iter()

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use analysis::picture::{Request, Wish};
+use analysis::view::{ViewOptions, ViewOutput};
 use clap::Args;
 
 use super::CliError;
@@ -23,18 +23,18 @@ pub(super) struct View {
 }
 
 /// From what was typed to what is to be shown.
-pub(super) fn resolve(typed: View) -> Result<Request, CliError> {
-    let wish = match typed.serve {
-        None => Wish::File(typed.output),
-        Some(text) => Wish::Serve(text.parse().map_err(|_| {
+pub(super) fn resolve(typed: View) -> Result<ViewOptions, CliError> {
+    let output = match typed.serve {
+        None => ViewOutput::File(typed.output),
+        Some(text) => ViewOutput::Serve(text.parse().map_err(|_| {
             CliError::new(
                 format!("--serve {text}: not a port"),
                 "type a number up to 65535, or none: kcollect view ktest.1.er --serve",
             )
         })?),
     };
-    Ok(Request {
+    Ok(ViewOptions {
         experiment: typed.experiment,
-        wish,
+        output,
     })
 }

@@ -1,24 +1,20 @@
 //! Findings as a table for people, and as JSON for machines.
 
-use comfy_table::{ContentArrangement, Table};
 use host::exit::Kind;
+use host::table::{Align, TextTable};
 use serde::Serializer;
 use serde_json::json;
 
 use super::{Finding, Verdict, exit_kind};
 
+/// Narrower terminals get tables of this many columns.
+const MIN_WIDTH: usize = 40;
+
 /// A plain table, one finding a row with its cure below, lines no wider than `width` columns. None:
 /// lines as long as they need be, which is right for a pipe.
 #[must_use]
 pub fn table(findings: &[Finding], width: Option<u16>) -> String {
-    let mut table = Table::new();
-    table.load_style(comfy_table::presets::NOTHING);
-    match width {
-        Some(width) => table
-            .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_width(width.max(40)),
-        None => table.set_content_arrangement(ContentArrangement::Disabled),
-    };
+    let mut table = TextTable::new([Align::Left; 3]).indented(1);
     for finding in findings {
         let verdict = match finding.verdict {
             Verdict::Ok => "ok",
@@ -29,18 +25,14 @@ pub fn table(findings: &[Finding], width: Option<u16>) -> String {
             Some(cure) => format!("{}\ncure: {cure}", finding.found),
             None => finding.found.clone(),
         };
-        table.add_row([verdict, finding.name, &text]);
+        table.row([verdict, finding.name, &text]);
     }
-    // The table pads its last column; nobody needs blanks at the end of a line.
-    let rows: Vec<String> = table
-        .lines()
-        .map(|line| line.trim_end().to_owned())
-        .collect();
+    let table = table.text(width.map(|width| usize::from(width).max(MIN_WIDTH)));
     let last = match exit_kind(findings) {
         Kind::Ok => "This machine can be profiled.",
         _ => "Nothing is recorded while one FAILs.",
     };
-    format!("{}\n\n{last}\n", rows.join("\n"))
+    format!("{table}\n{last}\n")
 }
 
 /// One object: `ok` (no finding fails), `exit_code`, and `findings`, each with `name`, `found`,

@@ -150,10 +150,10 @@ fn peak_rss(pid: Pid) -> Option<u64> {
 /// Losses of what is in the experiment all the same, but not as it should be. All others are of
 /// what is not in it.
 const IMPAIRED: [&str; 8] = [
-    "unnamed",
+    "unnamed_ticks",
     "truncated_stacks",
     "missing_stacks",
-    "made_up",
+    "late_ticks",
     "late_events",
     "unheld",
     "disbelieved",

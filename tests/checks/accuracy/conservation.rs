@@ -170,7 +170,8 @@ fn root_what_a_stalled_collector_loses_is_counted() -> Result<()> {
         }
         let header = gprofng::header(&experiment)?.text;
         ensure!(
-            header.contains(&format!("Warning: lost: {lost} ring full")),
+            header.contains(&format!("Warning: lost: {lost} ticks ("))
+                && header.contains("found the ring buffer full"),
             "the header does not have the loss: {header}"
         );
         Ok(())

@@ -6,10 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use analysis::report::metric::{Base, offered};
-use analysis::report::model::Model;
-use analysis::report::table::{Answer, Cell};
-use analysis::report::views::{View, Wish, answer};
+use analysis::metric::{BaseMetric, offered};
+use analysis::model::Model;
+use analysis::report::table::{Cell, Report};
+use analysis::report::views::{TableOptions, View, make};
 use anyhow::{Context, Result, anyhow, ensure};
 use object::{Object as _, ObjectSymbol as _};
 use serde::Deserialize;
@@ -238,15 +238,15 @@ fn reported(experiment: &Path, metric: &str, stock: &Table) -> Result<()> {
     ensure!(
         bases
             .iter()
-            .any(|base| matches!(base, Base::Counter(_)) && base.keyword() == metric),
+            .any(|base| matches!(base, BaseMetric::Counter(_)) && base.keyword() == metric),
         "{metric} is not offered: {bases:?}"
     );
-    let wish = Wish {
+    let options = TableOptions {
         metrics: Some(format!("e.{metric}:i.{metric}:name")),
-        ..Wish::default()
+        ..TableOptions::default()
     };
-    let answer = answer(&model, View::Functions, &wish).map_err(|failure| anyhow!("{failure}"))?;
-    let Answer::Table(table) = answer else {
+    let answer = make(&model, View::Functions, &options).map_err(|failure| anyhow!("{failure}"))?;
+    let Report::Table(table) = answer else {
         return Err(anyhow!("a page"));
     };
     let mut compared = 0;

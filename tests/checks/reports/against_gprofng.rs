@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use analysis::report::aggregate::{Totals, totals};
-use analysis::report::filter::{Filter, ProcessWish, Selection};
-use analysis::report::metric::{Base, offered};
-use analysis::report::model::{Model, Sums};
-use analysis::report::table::{Answer, Cell, Table};
-use analysis::report::views::{self, View, Wish};
+use analysis::aggregate::{Totals, totals};
+use analysis::filter::{Filter, ProcessFilter, Selection};
+use analysis::metric::{BaseMetric, offered};
+use analysis::model::{Model, Sums};
+use analysis::report::table::{Cell, Report, Table};
+use analysis::report::views::{self, TableOptions, View};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use experiment_format::stacks::StackEnd;
 use proptest::prelude::*;
@@ -54,11 +54,11 @@ fn named(rows: Vec<Row>) -> Rows {
 
 /// What is printed, and not what it was computed from.
 fn ours(model: &Model, metrics: &str, view: View) -> Result<Rows> {
-    let wish = Wish {
+    let options = TableOptions {
         metrics: Some(metrics.to_owned()),
-        ..Wish::default()
+        ..TableOptions::default()
     };
-    let table = printed(model, view, &wish)?;
+    let table = printed(model, view, &options)?;
     let name = table
         .columns
         .iter()
@@ -114,7 +114,7 @@ fn same(what: &str, ours: &Rows, stock: &Rows) -> Result<()> {
 }
 
 /// Sums as gprofng shows them: as many as it has metrics.
-fn shown(sums: &Sums, bases: &[Base]) -> Vec<f64> {
+fn shown(sums: &Sums, bases: &[BaseMetric]) -> Vec<f64> {
     let cells = bases.iter().map(|base| Cell::Microseconds(base.of(sums)));
     cells.filter_map(|cell| cell.plain().parse().ok()).collect()
 }
@@ -152,10 +152,10 @@ fn agrees(experiment: &Path) -> Result<()> {
     threads(&model, &bases, stock(experiment, &own, "threads")?)
 }
 
-fn printed(model: &Model, view: View, wish: &Wish) -> Result<Table> {
-    match views::answer(model, view, wish).map_err(|failure| anyhow!("{failure}"))? {
-        Answer::Table(table) => Ok(table),
-        Answer::Page(_) => bail!("{view:?} is a page"),
+fn printed(model: &Model, view: View, options: &TableOptions) -> Result<Table> {
+    match views::make(model, view, options).map_err(|failure| anyhow!("{failure}"))? {
+        Report::Table(table) => Ok(table),
+        Report::Page(_) => bail!("{view:?} is a page"),
     }
 }
 
@@ -203,12 +203,12 @@ fn relatives(experiment: &Path, model: &Model, metrics: &str, columns: usize) ->
         let ([stock], 1) = (stock, same_name.count()) else {
             continue;
         };
-        let wish = Wish {
+        let options = TableOptions {
             metrics: Some(metrics.to_owned()),
-            subject: Some(name.clone()),
-            ..Wish::default()
+            function: Some(name.clone()),
+            ..TableOptions::default()
         };
-        let table = printed(model, View::CallersCallees, &wish)?;
+        let table = printed(model, View::CallersCallees, &options)?;
         let ours = table.rows.iter().map(|row| {
             let (numbers, texts) = parts(&table, row);
             (format!("{} {}", texts["role"], texts["name"]), numbers)
@@ -233,11 +233,11 @@ fn tree(experiment: &Path, model: &Model, metrics: &str, columns: usize) -> Resu
         let path: Vec<_> = open.iter().map(|(_, name)| *name).collect();
         stock.push((path.join("/"), numbers));
     }
-    let wish = Wish {
+    let options = TableOptions {
         metrics: Some(metrics.to_owned()),
-        ..Wish::default()
+        ..TableOptions::default()
     };
-    let table = printed(model, View::CallTree, &wish)?;
+    let table = printed(model, View::CallTree, &options)?;
     let mut open: Vec<String> = Vec::new();
     let mut ours = Vec::new();
     for row in &table.rows {
@@ -263,7 +263,7 @@ fn number(name: &str, key: &str) -> Option<u64> {
 }
 
 /// gprofng's processes are experiments.
-fn processes(model: &Model, totals: &Totals, bases: &[Base], rows: Vec<Row>) -> Result<()> {
+fn processes(model: &Model, totals: &Totals, bases: &[BaseMetric], rows: Vec<Row>) -> Result<()> {
     let stock = rows
         .into_iter()
         .filter_map(|row| Some((number(&row.name, "Process ")?.to_string(), row.values)));
@@ -275,7 +275,7 @@ fn processes(model: &Model, totals: &Totals, bases: &[Base], rows: Vec<Row>) -> 
 }
 
 /// gprofng has a thread once in each experiment.
-fn threads(model: &Model, bases: &[Base], rows: Vec<Row>) -> Result<()> {
+fn threads(model: &Model, bases: &[BaseMetric], rows: Vec<Row>) -> Result<()> {
     let stock = rows.into_iter().filter_map(|row| {
         let (process, thread) = (
             number(&row.name, "Process ")?,
@@ -421,9 +421,9 @@ fn usage(model: &Model, experiment: &Path) -> Result<()> {
     for (command, view) in stock {
         let blocks = blocks(&script(&[command], experiment)?.content()?.text);
         for pid in &wishes {
-            let mut wish = Wish::default();
-            wish.filter.processes.extend(pid.map(ProcessWish::Pid));
-            let table = printed(model, view, &wish)?;
+            let mut options = TableOptions::default();
+            options.filter.processes.extend(pid.map(ProcessFilter::Pid));
+            let table = printed(model, view, &options)?;
             for row in &table.rows {
                 let cells: BTreeMap<_, _> = table
                     .columns

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use analysis::export::Format;
-use analysis::export::folded::By;
+use analysis::aggregate;
+use analysis::export::ExportFormat;
+use analysis::export::folded::GroupBy;
 use analysis::export::selected::{Selected, state_name, state_title};
-use analysis::report::aggregate;
-use analysis::report::filter::{Filter, Selection};
-use analysis::report::metric::Base;
-use analysis::report::model::{Model, STATES};
+use analysis::filter::{Filter, Selection};
+use analysis::metric::BaseMetric;
+use analysis::model::{Model, STATE_SLOTS};
 use anyhow::{Context, Result, ensure};
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
@@ -58,7 +58,7 @@ fn threads_only() -> Filter {
     }
 }
 
-fn written(model: &Model, filter: &Filter, format: Format, by: By) -> Result<Vec<u8>> {
+fn written(model: &Model, filter: &Filter, format: ExportFormat, by: GroupBy) -> Result<Vec<u8>> {
     let selected = Selected::new(model, filter);
     let mut bytes = Vec::new();
     format.write(&selected, by, "made.1.er", &mut bytes)?;
@@ -80,8 +80,8 @@ fn agree(model: &Model, filter: &Filter) -> Result<()> {
         return Ok(());
     }
 
-    for (by, _) in By::ALL {
-        let text = String::from_utf8(written(model, filter, Format::Folded, by)?)?;
+    for (by, _) in GroupBy::ALL {
+        let text = String::from_utf8(written(model, filter, ExportFormat::Folded, by)?)?;
         ensure!(exported::folded(&text)? == expected, "folded {by:?}");
         ensure!(
             drawn(&text)? == totals.iter().sum::<i64>(),
@@ -89,37 +89,48 @@ fn agree(model: &Model, filter: &Filter) -> Result<()> {
         );
     }
 
-    let bytes = written(model, filter, Format::Speedscope, By::Name)?;
+    let bytes = written(model, filter, ExportFormat::Speedscope, GroupBy::Name)?;
     let sums = exported::speedscope(&serde_json::from_slice(&bytes)?)?;
     ensure!(sums == expected, "speedscope: {sums:?} {expected:?}");
 
-    let bytes = written(model, filter, Format::Firefox, By::Name)?;
+    let bytes = written(model, filter, ExportFormat::Firefox, GroupBy::Name)?;
     let sums = exported::firefox(&serde_json::from_slice(&bytes)?)?;
     ensure!(sums == expected, "firefox: {sums:?} {expected:?}");
 
     let mut sums = exported::pprof(&unpacked(&written(
         model,
         filter,
-        Format::Pprof,
-        By::Name,
+        ExportFormat::Pprof,
+        GroupBy::Name,
     )?)?)?;
     let ticks = sums.remove("ticks").unwrap_or(0);
-    let metrics =
-        [Base::Total, Base::TotalCpu].map(|base| sums.remove(base.keyword()).unwrap_or(0));
-    ensure!(metrics == [Base::Total.of(&totals), Base::TotalCpu.of(&totals)]);
+    let metrics = [BaseMetric::Total, BaseMetric::TotalCpu]
+        .map(|base| sums.remove(base.keyword()).unwrap_or(0));
+    ensure!(
+        metrics
+            == [
+                BaseMetric::Total.of(&totals),
+                BaseMetric::TotalCpu.of(&totals)
+            ]
+    );
     ensure!(sums == expected, "pprof: {sums:?} {expected:?}");
     let selection = Selection::new(model, filter);
     let rows = model.rows.iter().filter(|row| selection.passes(row));
     ensure!(rows.map(|row| i64::from(row.ticks)).sum::<i64>() == ticks);
 
-    let trace = exported::perfetto(&written(model, filter, Format::Perfetto, By::Name)?)?;
+    let trace = exported::perfetto(&written(
+        model,
+        filter,
+        ExportFormat::Perfetto,
+        GroupBy::Name,
+    )?)?;
     ensure!(
         trace.states == reported(model, filter, state_title),
         "perfetto: {:?}",
         trace.states
     );
     let rows = model.rows.iter().filter(|row| selection.passes(row));
-    let on_cpu = rows.filter(|row| Base::TotalCpu.has(row.slot()));
+    let on_cpu = rows.filter(|row| BaseMetric::TotalCpu.has(row.slot()));
     ensure!(on_cpu.map(|row| i64::from(row.ticks)).sum::<i64>() == trace.samples);
     Ok(())
 }
@@ -208,7 +219,7 @@ fn exports_of_random_experiments_have_the_sums_of_the_report() {
         let model = Model::load(&[plan.write(directory.path())?])?;
         agree(&model, &threads_only())?;
         let all = Filter {
-            states: Some([true; STATES]),
+            states: Some([true; STATE_SLOTS]),
             ..Filter::default()
         };
         agree(&model, &all)?;
@@ -419,7 +430,7 @@ fn read_by_others(experiment: &Path) -> Result<()> {
     let directory = experiment.parent().context("no parent")?;
     let stem = experiment.file_stem().context("no name")?.to_string_lossy();
     let made = |extension: &str| directory.join(format!("{stem}.{extension}"));
-    for (_, name, extension, _) in Format::ALL {
+    for (_, name, extension, _) in ExportFormat::ALL {
         let output = kcollect(&["export", "--to", name], experiment)?;
         ensure!(
             output.starts_with(&format!("{stem}.{extension}: ")),
@@ -429,8 +440,8 @@ fn read_by_others(experiment: &Path) -> Result<()> {
     }
     // Its own unit and colours, and the same sum.
     for (arguments, base) in [
-        (&["flame"][..], Base::TotalCpu),
-        (&["flame", "--all"], Base::Total),
+        (&["flame"][..], BaseMetric::TotalCpu),
+        (&["flame", "--all"], BaseMetric::Total),
     ] {
         if base.of(&totals) > 0 {
             kcollect(arguments, experiment)?;
@@ -447,7 +458,7 @@ fn read_by_others(experiment: &Path) -> Result<()> {
     if let Some(raw) = columns {
         let sums = raw_sums(&raw)?;
         ensure!(
-            sums.get("total") == Some(&Base::Total.of(&totals)),
+            sums.get("total") == Some(&BaseMetric::Total.of(&totals)),
             "{sums:?}"
         );
         let mut top = Command::new("go");
@@ -566,7 +577,7 @@ fn a_failed_export_is_reported_and_leaves_nothing() -> Result<()> {
         (
             &["export", name, "--to", "pprof", "--process", "99"],
             65,
-            "there are no such ticks",
+            "no tick passes the filters",
         ),
         (
             &["export", name, "--to", "pprof", "-o", "no/such/place"],

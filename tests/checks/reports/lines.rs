@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use analysis::report::aggregate::{self, Shares, totals};
-use analysis::report::filter::{Filter, Selection};
-use analysis::report::lines::{self, Lookup};
-use analysis::report::metric::Base;
-use analysis::report::model::{Model, Sums};
+use analysis::aggregate::{self, Shares, totals};
+use analysis::filter::{Filter, Selection};
+use analysis::load::lines::{self, LookupPaths};
+use analysis::metric::BaseMetric;
+use analysis::model::{Model, Sums};
 use analysis::report::table::Cell;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
@@ -83,7 +83,7 @@ struct Found {
 impl Found {
     fn of(experiment: PathBuf) -> Result<Found> {
         let mut model = Model::load(&[experiment])?;
-        lines::add(&mut model, &Lookup::default());
+        lines::add(&mut model, &LookupPaths::default());
         let totals = totals(&model, &Selection::new(&model, &Filter::default()));
         let count = model.lines.lines.len();
         let [lines] = aggregate::shares(&model, &totals, [count], |frame| {
@@ -117,7 +117,7 @@ impl Found {
 }
 
 fn user(sums: &Sums) -> i64 {
-    Base::State(experiment_format::microstate::Microstate::User).of(sums)
+    BaseMetric::State(experiment_format::microstate::Microstate::User).of(sums)
 }
 
 #[test]

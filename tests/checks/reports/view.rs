@@ -11,10 +11,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use analysis::picture::view::{Payload, gather, page};
-use analysis::report::aggregate::totals;
-use analysis::report::filter::{self as report, Filter};
-use analysis::report::model::Model;
+use analysis::aggregate::totals;
+use analysis::filter::{self as report, Filter};
+use analysis::model::Model;
+use analysis::view::{Payload, gather, page};
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -150,11 +150,11 @@ impl Followed {
         self.summary.without(&[
             "ring_full",
             "not_written",
-            "absences",
-            "threads",
+            "off_cpu",
+            "thread_records",
             "sideband",
-            "entries",
-            "births",
+            "user_returns",
+            "vfork_starts",
         ])
     }
 }

@@ -1,7 +1,5 @@
-//! Build ids of load objects, from the copies in the experiment. Objects of which it has none have
-//! none here.
+//! Build ids of load objects, read from the copies in the experiment.
 
-use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -9,10 +7,10 @@ use std::path::Path;
 use experiment_format::archive::archive_name;
 use user_collector::elf::section_build_id;
 
-use crate::report::model::{Model, ObjectKind};
+use crate::model::{Model, ObjectKind};
 
-/// For each load object, at its position in the model, the build id in hexadecimal digits; empty
-/// where it is not known.
+/// Returns the build id of each load object in hexadecimal digits, by its position in the model;
+/// empty where there is no copy.
 #[must_use]
 pub(super) fn of(model: &Model) -> Vec<String> {
     let founders = model.experiments.iter().enumerate();
@@ -28,21 +26,13 @@ pub(super) fn of(model: &Model) -> Vec<String> {
         let mut files = archives
             .iter()
             .filter_map(|archive| open(&archive.join(&name)));
-        let mut text = String::new();
-        for byte in files
-            .next()
-            .map(|file| section_build_id(&file))
-            .unwrap_or_default()
-        {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-        }
-        text
+        let id = files.next().map(|file| section_build_id(&file));
+        hex::encode(id.unwrap_or_default())
     });
     objects.collect()
 }
 
-/// An ordinary file, and nothing that waits.
+/// Opens a regular file, without waiting for a pipe or following a link.
 fn open(path: &Path) -> Option<File> {
     let mut options = OpenOptions::new();
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;

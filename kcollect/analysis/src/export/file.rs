@@ -1,8 +1,8 @@
-//! The file that comes out: what it is called, and how it is made.
+//! The output of an export: its name, and how it is written.
 //!
-//! It is written beside its place and moved there when it is complete, so that nobody sees half of
-//! it, what was there before stays if something fails, and no link is followed. A place that is no
-//! ordinary file, such as a pipe, is written to.
+//! A file is written beside its place and moved there when complete, so no partial file is ever
+//! seen, an existing file survives a failure, and no link is followed. A place that is not a
+//! regular file, such as a pipe, is written to directly.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
@@ -13,44 +13,44 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use host::exit::{Failure, Kind};
 
-/// Where it goes.
+/// Where the output goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum OutputTarget {
     /// To standard output.
     Standard,
     /// To this file, compressed if its name ends in `.gz`.
     File(PathBuf),
 }
 
-impl Target {
-    /// What was typed, or else a name in the current directory made of that of the experiment.
+impl OutputTarget {
+    /// What was typed, or else a name made from the experiment's, in the current directory.
     #[must_use]
-    pub fn new(typed: Option<&Path>, experiment: &Path, extension: &str) -> Target {
+    pub fn new(typed: Option<&Path>, experiment: &Path, extension: &str) -> OutputTarget {
         match typed {
-            Some(path) if path == Path::new("-") => Target::Standard,
-            Some(path) => Target::File(path.to_owned()),
+            Some(path) if path == Path::new("-") => OutputTarget::Standard,
+            Some(path) => OutputTarget::File(path.to_owned()),
             None => {
                 let name = experiment.file_stem().unwrap_or("kcollect".as_ref());
                 let mut name = name.to_owned();
                 name.push(".");
                 name.push(extension);
-                Target::File(name.into())
+                OutputTarget::File(name.into())
             }
         }
     }
 
-    /// Writes it. `packed`: it is compressed already.
+    /// Writes the output. `packed`: it is compressed already.
     ///
     /// # Errors
-    /// What the system refuses, and what `write` does.
+    /// When the file cannot be written, or `write` fails.
     pub fn write(
         &self,
         packed: bool,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(), Failure> {
         let done = match self {
-            Target::Standard => buffered(io::stdout().lock(), false, write),
-            Target::File(path) => {
+            OutputTarget::Standard => buffered(io::stdout().lock(), false, write),
+            OutputTarget::File(path) => {
                 let name = path.as_os_str().as_encoded_bytes();
                 let pack = !packed && name.ends_with(b".gz");
                 match fs::metadata(path) {
@@ -68,12 +68,12 @@ impl Target {
                 error.to_string(),
                 "kcollect export --help lists the filters",
             ),
-            (_, Target::Standard) => Failure::new(
+            (_, OutputTarget::Standard) => Failure::new(
                 Kind::IoErr,
                 format!("cannot write to standard output: {error}"),
                 "name a file with -o",
             ),
-            (_, Target::File(path)) => Failure::new(
+            (_, OutputTarget::File(path)) => Failure::new(
                 Kind::CantCreate,
                 format!("cannot write {}: {error}", path.display()),
                 "name a file that can be written with -o",
@@ -110,7 +110,7 @@ fn replaced(
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    // As any program's file: the umask decides.
+    // The umask decides, as for any program's file.
     let file = tempfile::Builder::new()
         .prefix(".kcollect-")
         .permissions(Permissions::from_mode(0o666))

@@ -1,14 +1,13 @@
-//! The Firefox Profiler's format, for <https://profiler.firefox.com>: threads of processes on one
-//! time line.
+//! The Firefox Profiler's format, for <https://profiler.firefox.com>: threads by process on one
+//! timeline.
 //!
-//! A sample weighs ticks, ends when they ended, and tells how much of them the thread was on a CPU,
-//! which the height of the graphs is made of. Its leaf is the state, `[lock]`, in a category with a
-//! colour of its own; below, categories tell the kernel from user code and from code made at run
-//! time. Time away from a CPU is a marker too, with its stack. Colours are of the profiler's
-//! palette.
+//! A sample weighs ticks, ends when they ended, and holds the CPU time among them, which is the
+//! height of the graphs. Its leaf is the state, `[lock]`, in a category with its own colour. Other
+//! categories separate kernel, user and run-time code. Off-CPU time is a marker too, with its
+//! stack. Colours are from the profiler's palette.
 //!
-//! The crate holds all of it until it is written: some 150 bytes a tick array, and the stacks once
-//! for each thread.
+//! The crate keeps the whole profile in memory until it is written: about 150 bytes for each tick
+//! array, and the stacks once for each thread.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -22,10 +21,10 @@ use rustc_hash::FxHashMap;
 
 use super::folded::state_frame;
 use super::selected::{OfThread, Selected, Slice, state_title};
-use crate::report::model::{FunctionId, Model, ObjectKind, ProcessId, STATES, StackId};
+use crate::model::{FunctionId, Model, ObjectKind, ProcessId, STATE_SLOTS, StackId};
 
-/// Of states, at their positions in sums.
-const COLORS: [CategoryColor; STATES] = [
+/// The colours of states, by their positions in sums.
+const STATE_COLORS: [CategoryColor; STATE_SLOTS] = [
     CategoryColor::Yellow,
     CategoryColor::Orange,
     CategoryColor::Brown,
@@ -41,14 +40,14 @@ const COLORS: [CategoryColor; STATES] = [
     CategoryColor::Gray,
 ];
 
-/// Time away from a CPU.
+/// A marker for off-CPU time.
 struct Away {
     state: StringHandle,
     category: CategoryHandle,
 }
 
 impl StaticSchemaMarker for Away {
-    const UNIQUE_MARKER_TYPE_NAME: &'static str = "Away from a CPU";
+    const UNIQUE_MARKER_TYPE_NAME: &'static str = "Off-CPU";
     const FIELDS: &'static [StaticSchemaMarkerField] = &[];
 
     fn name(&self, _profile: &mut Profile) -> StringHandle {
@@ -71,15 +70,15 @@ impl StaticSchemaMarker for Away {
 /// What all threads share.
 struct Names {
     functions: Vec<(StringHandle, CategoryHandle)>,
-    /// Of states: the frame, the title, and the category.
+    /// For each state: its frame, title and category.
     states: Vec<(StringHandle, StringHandle, CategoryHandle)>,
     no_stack: (StringHandle, CategoryHandle),
 }
 
-/// Makes and writes it.
+/// Writes the profile.
 ///
 /// # Errors
-/// Those of writing.
+/// When writing fails.
 pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Result<()> {
     let model = selected.model;
     let founder = model.experiments.first();
@@ -144,9 +143,9 @@ fn begin(
 fn names(model: &Model, profile: &mut Profile) -> Names {
     let user = profile.add_category("User code", CategoryColor::Yellow);
     let kernel = profile.add_category("Kernel code", CategoryColor::Orange);
-    let made = profile.add_category("Code made at run time", CategoryColor::Green);
+    let made = profile.add_category("Run-time code", CategoryColor::Green);
     let mut states = Vec::new();
-    for (slot, color) in COLORS.into_iter().enumerate() {
+    for (slot, color) in STATE_COLORS.into_iter().enumerate() {
         states.push((
             profile.intern_string(&state_frame(slot)),
             profile.intern_string(state_title(slot)),
@@ -170,7 +169,7 @@ fn names(model: &Model, profile: &mut Profile) -> Names {
     }
 }
 
-/// A thread that is being filled.
+/// A thread that is being written.
 struct OneThread<'a> {
     model: &'a Model,
     names: &'a Names,
@@ -222,7 +221,7 @@ impl OneThread<'_> {
         self.profile.intern_frame(self.thread, info)
     }
 
-    /// The stack of functions, made from that of its callers on.
+    /// Returns the handle of a stack, interning its callers first.
     fn stack(&mut self, stack: StackId) -> StackHandle {
         if let Some(handle) = self.stacks.get(&stack) {
             return *handle;

@@ -1,48 +1,48 @@
-//! Folded stacks, a line each: `process;main;read;ksys_read_[k];[sleep] 10007`, as inferno,
+//! Folded stacks, one line each: `process;main;read;ksys_read_[k];[sleep] 10007`, as inferno,
 //! flamegraph.pl and many others read them.
 //!
-//! The number is microseconds. The last frame is the state; the kernel's functions end in `_[k]`,
-//! as with perf's collapsers. Since nothing in this format can be quoted, names are changed where
-//! they would break it: see [`clean`].
+//! The number is microseconds. The last frame is the state; kernel functions end in `_[k]`, as with
+//! perf's collapsers. The format cannot quote, so names that would break it are changed: see
+//! [`clean`].
 
 use std::io::{self, Write};
 
 use rustc_hash::FxHashMap;
 
 use super::selected::{Selected, state_name};
-use crate::report::model::{Model, StackId, Thread};
+use crate::model::{Model, StackId, ThreadInfo};
 
-/// What stands below the first function of a stack.
+/// The frames below the outermost function of a stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum By {
-    /// The name of the process: those of one name are one.
+pub enum GroupBy {
+    /// The process's name: processes with equal names are merged.
     #[default]
     Name,
-    /// The process, with its number.
+    /// The process's name and pid.
     Process,
-    /// The process and the thread, with their numbers.
+    /// Process and thread, with name and id.
     Thread,
-    /// Nothing.
+    /// None.
     Nothing,
 }
 
-impl By {
-    /// All of them, as they are typed.
-    pub const ALL: [(By, &'static str); 4] = [
-        (By::Name, "name"),
-        (By::Process, "process"),
-        (By::Thread, "thread"),
-        (By::Nothing, "nothing"),
+impl GroupBy {
+    /// All choices with their names.
+    pub const ALL: [(GroupBy, &'static str); 4] = [
+        (GroupBy::Name, "name"),
+        (GroupBy::Process, "process"),
+        (GroupBy::Thread, "thread"),
+        (GroupBy::Nothing, "nothing"),
     ];
 
-    fn frames(self, model: &Model, thread: &Thread) -> Vec<String> {
+    fn frames(self, model: &Model, thread: &ThreadInfo) -> Vec<String> {
         let name = clean(&model.process_name(thread));
         let numbered = || clean(&format!("{name} ({})", model.process(thread.process).pid));
         match self {
-            By::Nothing => Vec::new(),
-            By::Name => vec![name],
-            By::Process => vec![numbered()],
-            By::Thread => {
+            GroupBy::Nothing => Vec::new(),
+            GroupBy::Name => vec![name],
+            GroupBy::Process => vec![numbered()],
+            GroupBy::Thread => {
                 let own = format!("{} ({})", model.thread_name(thread), thread.tid);
                 vec![numbered(), clean(&own)]
             }
@@ -50,26 +50,25 @@ impl By {
     }
 }
 
-/// Names are cut behind this many characters: those of templates can have any length, and would be
-/// in many lines.
-const LONGEST: usize = 500;
+/// Characters of a name that are kept. Template names can have any length, and would be in many
+/// lines.
+const MAX_NAME_CHARS: usize = 500;
 
-/// A name that breaks no line, no stack and no picture: without `;`, without what XML has no room
-/// for, without a number at its end that would be taken for a count, of a bearable length, and with
-/// something in it.
+/// Returns a name that breaks no line, stack or picture: without `;`, characters that XML excludes,
+/// or a number at its end that would be read as a count; neither too long nor empty.
 #[must_use]
 pub fn clean(name: &str) -> String {
     let fits = |character: char| match character {
         ';' => ':',
         '\u{fffe}' | '\u{ffff}' => '?',
         other if other.is_control() => '?',
-        // Lines end at some of these for some readers.
+        // Some readers end lines at some of these.
         other if other.is_whitespace() => ' ',
         other => other,
     };
-    let mut fitting: String = name.chars().take(LONGEST).map(fits).collect();
-    if name.chars().nth(LONGEST).is_some() {
-        // Once is enough.
+    let mut fitting: String = name.chars().take(MAX_NAME_CHARS).map(fits).collect();
+    if name.chars().nth(MAX_NAME_CHARS).is_some() {
+        // The ellipsis takes the place of one character.
         fitting.pop();
         fitting.push('\u{2026}');
     }
@@ -85,32 +84,32 @@ pub fn clean(name: &str) -> String {
     }
     match fitting.as_str() {
         "" => "?".to_owned(),
-        // A remark.
+        // It would be a comment.
         name if name.starts_with('#') => format!("_{name}"),
         _ => fitting,
     }
 }
 
-/// Sums by what is below, stack and state.
+/// Time by root frames, stack and state.
 #[derive(Debug)]
 pub struct Folded<'m> {
     model: &'m Model,
-    /// The frames below, joined; each once.
+    /// The root frames, joined by `;`, each combination once.
     below: Vec<String>,
     functions: Vec<String>,
     sums: Vec<((u32, StackId, u8), u64)>,
 }
 
-/// What the frame of a state is called.
+/// Returns the frame of a state.
 #[must_use]
 pub fn state_frame(slot: usize) -> String {
     format!("[{}]", state_name(slot))
 }
 
 impl<'m> Folded<'m> {
-    /// Adds up.
+    /// Adds up the selected ticks.
     #[must_use]
-    pub fn new(selected: &Selected<'m>, by: By) -> Folded<'m> {
+    pub fn new(selected: &Selected<'m>, by: GroupBy) -> Folded<'m> {
         let model = selected.model;
         let mut numbers: FxHashMap<String, u32> = FxHashMap::default();
         let mut sums: FxHashMap<_, u64> = FxHashMap::default();
@@ -143,19 +142,20 @@ impl<'m> Folded<'m> {
         }
     }
 
-    /// Names of functions as they are in stacks, at their positions in the model.
+    /// Returns the functions' names as they are in stacks, by position in the model.
     #[must_use]
     pub fn functions(&self) -> &[String] {
         &self.functions
     }
 
-    /// What is below stacks, frames joined by `;`.
+    /// Returns the root frames, joined by `;`.
     #[must_use]
     pub fn below(&self) -> &[String] {
         &self.below
     }
 
-    /// What is below, stack, state and microseconds; of what is below all stacks behind each other.
+    /// Returns root frames, stack, state and microseconds; stacks with equal root frames are
+    /// adjacent.
     pub fn sums(&self) -> impl Iterator<Item = (&str, StackId, usize, u64)> {
         self.sums.iter().map(|((below, stack, slot), sum)| {
             let below = self.below[*below as usize].as_str();
@@ -166,7 +166,7 @@ impl<'m> Folded<'m> {
     /// Calls `each` with every stack and its microseconds, in a fixed order.
     ///
     /// # Errors
-    /// The first one of `each`.
+    /// The first error of `each`.
     pub fn each<E>(&self, mut each: impl FnMut(&str, u64) -> Result<(), E>) -> Result<(), E> {
         let mut line = String::new();
         let mut path: Vec<usize> = Vec::new();
@@ -192,11 +192,11 @@ fn push(line: &mut String, frame: &str) {
     line.push_str(frame);
 }
 
-/// Writes the lines.
+/// Writes the folded stacks.
 ///
 /// # Errors
-/// Those of writing.
-pub fn write(selected: &Selected<'_>, by: By, out: &mut dyn Write) -> io::Result<()> {
+/// When writing fails.
+pub fn write(selected: &Selected<'_>, by: GroupBy, out: &mut dyn Write) -> io::Result<()> {
     Folded::new(selected, by).each(|line, sum| writeln!(out, "{line} {sum}"))
 }
 

@@ -1,8 +1,8 @@
-//! Experiments for other tools (`kcollect export`): by anybody, on any machine, from the directory
-//! alone.
+//! Exports of experiments for other tools (`kcollect export`). They need no privilege and only the
+//! experiment's directory.
 //!
 //! Data flow one way: a [`Model`] → [`selected`], the ticks that pass the filters, by thread → one
-//! module for each format → [`mod@file`]. In every format the sums are those of `kcollect report`
+//! module for each format → [`mod@file`]. In every format the sums equal those of `kcollect report`
 //! with the same filters, to the microsecond.
 //!
 //! | format | module | unit |
@@ -13,8 +13,8 @@
 //! | Perfetto | [`perfetto`] | slices of states, samples on CPU |
 //! | speedscope | [`speedscope`] | microseconds, in the order of time |
 //!
-//! Names are other people's: whatever is in them, no format breaks. Where a format can quote, it
-//! does; where it cannot, they are changed ([`folded::clean`]).
+//! Names come from recorded programs and may hold anything. Where a format can quote, it does;
+//! where it cannot, names are changed ([`folded::clean`]).
 
 mod build_ids;
 pub mod file;
@@ -28,112 +28,112 @@ pub mod speedscope;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use file::Target;
-use folded::By;
+use file::OutputTarget;
+use folded::GroupBy;
 use host::exit::{Failure, Kind};
 use host::output::Output;
 use selected::Selected;
 
-use crate::report::filter::Filter;
-use crate::report::model::Model;
-use crate::report::open;
+use crate::filter::Filter;
+use crate::load::open;
+use crate::model::Model;
 
-/// A format.
+/// A format of another tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum ExportFormat {
     /// Folded stacks.
     Folded,
-    /// pprof's.
+    /// pprof's format.
     Pprof,
-    /// The Firefox Profiler's.
+    /// The Firefox Profiler's format.
     Firefox,
-    /// Perfetto's.
+    /// Perfetto's trace format.
     Perfetto,
-    /// speedscope's.
+    /// speedscope's format.
     Speedscope,
 }
 
-impl Format {
-    /// All of them, with what they are called, what their files end in, and who reads them.
-    pub const ALL: [(Format, &'static str, &'static str, &'static str); 5] = [
+impl ExportFormat {
+    /// All formats with their names, file extensions and readers.
+    pub const ALL: [(ExportFormat, &'static str, &'static str, &'static str); 5] = [
         (
-            Format::Folded,
+            ExportFormat::Folded,
             "folded",
             "folded",
-            "inferno, flamegraph.pl, and most that draw stacks",
+            "inferno, flamegraph.pl and most tools that draw stacks",
         ),
-        (Format::Pprof, "pprof", "pb.gz", "go tool pprof"),
+        (ExportFormat::Pprof, "pprof", "pb.gz", "go tool pprof"),
         (
-            Format::Firefox,
+            ExportFormat::Firefox,
             "firefox",
             "firefox.json.gz",
             "https://profiler.firefox.com",
         ),
         (
-            Format::Perfetto,
+            ExportFormat::Perfetto,
             "perfetto",
             "perfetto-trace",
             "https://ui.perfetto.dev, trace_processor",
         ),
         (
-            Format::Speedscope,
+            ExportFormat::Speedscope,
             "speedscope",
             "speedscope.json",
             "https://www.speedscope.app",
         ),
     ];
 
-    /// That which is called so.
+    /// Returns the format of a name.
     #[must_use]
-    pub fn from_name(name: &str) -> Option<Format> {
-        let mut all = Format::ALL.iter();
+    pub fn from_name(name: &str) -> Option<ExportFormat> {
+        let mut all = ExportFormat::ALL.iter();
         all.find(|(_, own, ..)| *own == name)
             .map(|(format, ..)| *format)
     }
 
     fn extension(self) -> &'static str {
-        let mut all = Format::ALL.iter();
+        let mut all = ExportFormat::ALL.iter();
         all.find(|(format, ..)| *format == self)
             .map_or("", |(_, _, extension, _)| extension)
     }
 
-    /// Writes ticks in it. `name` is that of the experiment.
+    /// Writes ticks in this format. `name` is that of the experiment.
     ///
     /// # Errors
-    /// Those of writing, and what the format has no room for.
+    /// When writing fails, or the format has no room for so many ticks.
     pub fn write(
         self,
         selected: &Selected<'_>,
-        by: By,
+        by: GroupBy,
         name: &str,
         out: &mut dyn Write,
     ) -> io::Result<()> {
         match self {
-            Format::Folded => folded::write(selected, by, out),
-            Format::Pprof => pprof::write(selected, out),
-            Format::Firefox => firefox::write(selected, name, out),
-            Format::Perfetto => perfetto::write(selected, out),
-            Format::Speedscope => speedscope::write(selected, name, out),
+            ExportFormat::Folded => folded::write(selected, by, out),
+            ExportFormat::Pprof => pprof::write(selected, out),
+            ExportFormat::Firefox => firefox::write(selected, name, out),
+            ExportFormat::Perfetto => perfetto::write(selected, out),
+            ExportFormat::Speedscope => speedscope::write(selected, name, out),
         }
     }
 }
 
-/// An export, as it is to be made.
+/// What to export, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
-    /// The experiments; none: the newest here.
+pub struct ExportOptions {
+    /// The experiments. Empty: the newest in the current directory.
     pub experiments: Vec<PathBuf>,
-    /// As what.
-    pub format: Format,
-    /// What is below stacks, where the format has no threads of its own.
-    pub by: By,
-    /// Which ticks.
+    /// The format.
+    pub format: ExportFormat,
+    /// The frames below each stack, in formats without threads.
+    pub by: GroupBy,
+    /// The ticks to export.
     pub filter: Filter,
-    /// Where it goes, as it was typed.
+    /// The output file as typed.
     pub file: Option<PathBuf>,
 }
 
-/// Those that were named, or else the newest one here.
+/// Returns the experiments that were named, or the newest one in the current directory.
 ///
 /// # Errors
 /// When there is none.
@@ -144,10 +144,10 @@ pub fn experiments(named: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     }
 }
 
-/// The ticks that pass a filter. What is missing is told.
+/// Selects the ticks that pass a filter, and reports what the model lacks.
 ///
 /// # Errors
-/// When there is none of them: an empty file would be taken for an idle machine.
+/// When no tick passes: an empty file would look like an idle machine.
 pub fn select<'m>(
     model: &'m Model,
     filter: &Filter,
@@ -160,42 +160,42 @@ pub fn select<'m>(
     let selected = Selected::new(model, filter);
     if selected.refused > 0 {
         output.say(&format!(
-            "{} damaged packets have a negative number of ticks, and were left out",
+            "{} damaged packets with a negative number of ticks were left out",
             selected.refused
         ));
     }
     if selected.total() == 0 {
         return Err(Failure::new(
             Kind::Empty,
-            "there are no such ticks",
-            "ask for fewer conditions; kcollect report overview says what there is",
+            "no tick passes the filters",
+            "use fewer filters; kcollect report overview shows what was recorded",
         ));
     }
     Ok(selected)
 }
 
-/// Seconds, as they are said.
+/// Returns a time in seconds, for messages.
 #[must_use]
 pub fn seconds(microseconds: i64) -> String {
     format!("{:.3} seconds", microseconds as f64 / 1e6)
 }
 
-/// Makes it, and says where it is.
+/// Writes an export, and says where it is.
 ///
 /// # Errors
-/// When there is no experiment, or nothing of one can be read, or nothing passes the filters, or it
+/// When there is no experiment, nothing of one can be read, nothing passes the filters, or the file
 /// cannot be written.
-pub fn export(request: &Request, output: &mut Output) -> Result<(), Failure> {
-    let paths = experiments(&request.experiments)?;
+pub fn export(options: &ExportOptions, output: &mut Output) -> Result<(), Failure> {
+    let paths = experiments(&options.experiments)?;
     let model = Model::load(&paths)?;
-    let selected = select(&model, &request.filter, output)?;
-    let format = request.format;
-    let target = Target::new(request.file.as_deref(), &paths[0], format.extension());
+    let selected = select(&model, &options.filter, output)?;
+    let format = options.format;
+    let target = OutputTarget::new(options.file.as_deref(), &paths[0], format.extension());
     let name = model.experiments.first().map_or("", |info| &info.name);
-    target.write(format == Format::Pprof, |out| {
-        format.write(&selected, request.by, name, out)
+    target.write(format == ExportFormat::Pprof, |out| {
+        format.write(&selected, options.by, name, out)
     })?;
-    if let Target::File(path) = &target {
+    if let OutputTarget::File(path) = &target {
         output.result(&format!(
             "{}: {} of {} threads",
             path.display(),

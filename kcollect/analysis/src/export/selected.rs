@@ -1,18 +1,18 @@
 //! The ticks that are exported: those that pass a filter, by thread and in the order of time.
 //!
-//! Ticks are a length of time that *ends* when they were recorded, on the way back to user mode. A
-//! timeline wants to know when each began, and wants nothing to overlap: see [`OfThread::slices`].
+//! Ticks are a length of time that *ends* when they were recorded, on the return to user mode. A
+//! timeline needs the beginning of each, without overlaps: see [`OfThread::slices`].
 //!
-//! Ticks of CPUs are left out unless they are asked for: who was on a CPU is in the states of its
-//! thread already, and would be counted twice.
+//! Ticks of CPUs are left out unless asked for: time on a CPU is in the states of its thread
+//! already, and would be counted twice.
 
 use experiment_format::microstate::Microstate;
 
-use crate::report::filter::{Filter, Selection};
-use crate::report::metric::Base;
-use crate::report::model::{Model, Row, STATES, Sums, Thread, ThreadId};
+use crate::filter::{Filter, Selection};
+use crate::metric::BaseMetric;
+use crate::model::{Model, STATE_SLOTS, Sums, ThreadId, ThreadInfo, TickRow};
 
-/// What a state is called where there is no room for its title; by position in [`Sums`].
+/// Returns a state's short name, by its position in [`Sums`].
 #[must_use]
 pub fn state_name(slot: usize) -> &'static str {
     match Microstate::ALL.get(slot) {
@@ -22,7 +22,7 @@ pub fn state_name(slot: usize) -> &'static str {
     }
 }
 
-/// What a state is called in full.
+/// Returns a state's title.
 #[must_use]
 pub fn state_title(slot: usize) -> &'static str {
     Microstate::ALL
@@ -33,13 +33,13 @@ pub fn state_title(slot: usize) -> &'static str {
 /// The ticks that pass a filter.
 #[derive(Debug)]
 pub struct Selected<'m> {
-    /// Where they are from.
+    /// Their model.
     pub model: &'m Model,
-    /// The states that may occur, by position in [`Sums`].
-    pub states: [bool; STATES],
-    /// Microseconds by state, of all of them.
+    /// The states that the filter allows, by position in [`Sums`].
+    pub states: [bool; STATE_SLOTS],
+    /// Their time by state, in microseconds.
     pub sums: Sums,
-    /// How many rows have a count that no thread can have, and are left out.
+    /// Number of rows with a negative count of ticks, which are left out.
     pub refused: u64,
     rows: Vec<u32>,
 }
@@ -47,24 +47,24 @@ pub struct Selected<'m> {
 /// Ticks of a thread in one state, as an interval of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// Where it begins, nanoseconds since the start of the founder.
+    /// Its beginning, in nanoseconds since the start of the founder.
     pub start: u64,
-    /// Where it ends.
+    /// Its end.
     pub end: u64,
     /// Its ticks.
-    pub row: Row,
+    pub row: TickRow,
 }
 
 impl Slice {
-    /// Whether the thread was on a CPU.
+    /// Returns whether the thread was on a CPU.
     #[must_use]
     pub fn on_cpu(&self) -> bool {
-        Base::TotalCpu.has(self.row.slot())
+        BaseMetric::TotalCpu.has(self.row.slot())
     }
 }
 
 impl<'m> Selected<'m> {
-    /// Looks for them.
+    /// Selects the ticks of a model that pass a filter.
     #[must_use]
     pub fn new(model: &'m Model, filter: &Filter) -> Selected<'m> {
         let states = filter
@@ -78,7 +78,7 @@ impl<'m> Selected<'m> {
         let mut selected = Selected {
             model,
             states,
-            sums: [0; STATES],
+            sums: [0; STATE_SLOTS],
             refused: 0,
             rows: Vec::new(),
         };
@@ -93,8 +93,8 @@ impl<'m> Selected<'m> {
             selected.sums[row.slot()] += model.microseconds(row);
             selected.rows.push(index);
         }
-        // Of one instant the order is that of the file, which is that of the states' numbers: on a
-        // CPU, blocked, and then waiting for a CPU.
+        // Rows of one instant keep the order of the file, which is that of the states' numbers:
+        // on-CPU, blocked, waiting for a CPU.
         selected.rows.sort_unstable_by_key(|index| {
             let row = &model.rows[*index as usize];
             (row.thread, row.time, *index)
@@ -102,20 +102,20 @@ impl<'m> Selected<'m> {
         selected
     }
 
-    /// Microseconds of all states.
+    /// Returns the time in all states, in microseconds.
     #[must_use]
     pub fn total(&self) -> i64 {
         self.sums.iter().sum()
     }
 
-    /// The rows, in the order of threads and of time.
-    pub fn rows(&self) -> impl Iterator<Item = &'m Row> {
+    /// Returns the rows, by thread and then by time.
+    pub fn rows(&self) -> impl Iterator<Item = &'m TickRow> {
         self.rows
             .iter()
             .map(|index| &self.model.rows[*index as usize])
     }
 
-    /// Each thread that has a row, with its rows.
+    /// Returns the threads that have rows.
     pub fn threads(&self) -> impl Iterator<Item = OfThread<'_, 'm>> {
         let model = self.model;
         let thread = |index: &u32| model.rows[*index as usize].thread;
@@ -128,38 +128,38 @@ impl<'m> Selected<'m> {
     }
 }
 
-/// A thread with the rows that were selected of it, of which there is at least one.
+/// A thread with its selected rows, of which there is at least one.
 #[derive(Debug, Clone, Copy)]
 pub struct OfThread<'a, 'm> {
     model: &'m Model,
-    /// Which.
+    /// Returns its id.
     pub id: ThreadId,
     rows: &'a [u32],
 }
 
 impl<'a, 'm> OfThread<'a, 'm> {
-    /// What is known of it.
+    /// Returns the thread.
     #[must_use]
-    pub fn thread(self) -> &'m Thread {
+    pub fn thread(self) -> &'m ThreadInfo {
         self.model.thread(self.id)
     }
 
-    /// Its rows, in the order of time.
-    pub fn rows(self) -> impl Iterator<Item = &'m Row> + use<'a, 'm> {
+    /// Returns its rows in the order of time.
+    pub fn rows(self) -> impl Iterator<Item = &'m TickRow> + use<'a, 'm> {
         let model = self.model;
         self.rows
             .iter()
             .map(move |index| &model.rows[*index as usize])
     }
 
-    /// Its rows as intervals that do not overlap.
+    /// Returns its rows as intervals that do not overlap.
     ///
-    /// Each ends when it was recorded, or later where the one before it would still last: a tick is
-    /// counted as a whole, so that ticks can be a little longer together than the time in which
-    /// they fell. What was recorded together is laid end to end.
+    /// Each ends when it was recorded, or later if the one before it lasts until then: ticks are
+    /// whole, and together can be a little longer than the time in which they fell. Rows of one
+    /// instant are laid end to end.
     pub fn slices(self) -> impl Iterator<Item = Slice> + use<'a, 'm> {
         let model = self.model;
-        let length = move |row: &Row| (model.microseconds(row) as u64).saturating_mul(1000);
+        let length = move |row: &TickRow| (model.microseconds(row) as u64).saturating_mul(1000);
         let row = move |index: &u32| &model.rows[*index as usize];
         let instants = self.rows.chunk_by(move |a, b| row(a).time == row(b).time);
         let mut free = 0u64;
@@ -186,9 +186,9 @@ impl<'a, 'm> OfThread<'a, 'm> {
 }
 
 impl Model {
-    /// What a process is called where a name is needed.
+    /// Returns a name for a process: its own, or one made from its pid.
     #[must_use]
-    pub fn process_name(&self, thread: &Thread) -> String {
+    pub fn process_name(&self, thread: &ThreadInfo) -> String {
         let process = self.process(thread.process);
         match process.name.as_str() {
             "" => format!("pid {}", process.pid),
@@ -196,9 +196,9 @@ impl Model {
         }
     }
 
-    /// What a thread is called where a name is needed: its own, or that of its process.
+    /// Returns a name for a thread: its own, or its process's.
     #[must_use]
-    pub fn thread_name(&self, thread: &Thread) -> String {
+    pub fn thread_name(&self, thread: &ThreadInfo) -> String {
         match thread.name.as_str() {
             "" => self.process_name(thread),
             name => name.to_owned(),

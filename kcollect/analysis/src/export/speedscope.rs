@@ -1,10 +1,10 @@
-//! speedscope's own format, a profile of type `sampled` for each thread:
+//! speedscope's own format, with a profile of type `sampled` for each thread:
 //! <https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>, with a JSON schema
 //! in the npm package.
 //!
-//! Samples are in the order of time and weigh microseconds. What a thread was not seen in has no
-//! samples, so times in a profile are sums, and not those of a clock. The leaf is the state. It is
-//! written as it is made: nothing of it is held.
+//! Samples are in the order of time and weigh microseconds. Time without ticks has no samples, so
+//! positions in a profile are sums and not clock times. The leaf is the state. Nothing is kept in
+//! memory: it is written as it is made.
 
 use std::io::{self, Write};
 
@@ -13,12 +13,12 @@ use serde_json::json;
 
 use super::folded::state_frame;
 use super::selected::{OfThread, Selected};
-use crate::report::model::{Model, ObjectKind, STATES, StackId};
+use crate::model::{Model, ObjectKind, STATE_SLOTS, StackId};
 
-/// Writes it.
+/// Writes the profile.
 ///
 /// # Errors
-/// Those of writing.
+/// When writing fails.
 pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Result<()> {
     let file = File { selected, name };
     serde_json::to_writer(out, &file).map_err(io::Error::from)
@@ -46,7 +46,7 @@ impl Serialize for File<'_> {
     }
 }
 
-/// The thread that has most, so that the first picture is not that of an idle one.
+/// Returns the thread with most time, so that the first picture is not that of an idle one.
 fn busiest(selected: &Selected<'_>) -> usize {
     let model = selected.model;
     let of = |thread: OfThread<'_, '_>| -> i64 {
@@ -59,7 +59,7 @@ fn busiest(selected: &Selected<'_>) -> usize {
         .map_or(0, |(index, _)| index)
 }
 
-/// The frames: the functions, at their positions in the model, and behind them the states.
+/// The frames: the functions, by their positions in the model, followed by the states.
 struct Shared<'a>(&'a Model);
 
 impl Serialize for Shared<'_> {
@@ -84,7 +84,7 @@ impl Serialize for Frames<'_> {
                 _ => seq.serialize_element(&json!({"name": function.name}))?,
             }
         }
-        for slot in 0..STATES {
+        for slot in 0..STATE_SLOTS {
             seq.serialize_element(&json!({"name": state_frame(slot)}))?;
         }
         seq.end()
@@ -106,7 +106,7 @@ impl Serialize for Profiles<'_> {
 struct Profile<'a>(&'a Model, OfThread<'a, 'a>);
 
 impl Profile<'_> {
-    /// Stack, state and microseconds, of neighbours that are the same together.
+    /// Returns stack, state and microseconds, with equal neighbours merged.
     fn runs(&self) -> impl Iterator<Item = (StackId, usize, u64)> {
         let Profile(model, thread) = *self;
         let mut rows = thread.rows().peekable();
@@ -114,7 +114,7 @@ impl Profile<'_> {
             let first = rows.next()?;
             let mut sum = model.microseconds(first) as u64;
             let same = |row: &&_| {
-                let row: &crate::report::model::Row = row;
+                let row: &crate::model::TickRow = row;
                 (row.stack, row.slot()) == (first.stack, first.slot())
             };
             while let Some(row) = rows.next_if(same) {

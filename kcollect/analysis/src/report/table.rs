@@ -1,19 +1,20 @@
-//! What a view says, as a value; and the one way to print it: as text, CSV or JSON.
+//! The report of a view as a value, printed as text, CSV or JSON.
 
 use std::cmp::Ordering;
 
+use host::table::{Align, TextTable, width_of};
 use serde_json::{Map, Value, json};
 
 /// A column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// What machines call it; the same as for gprofng where it has a word, such as `e.user`.
+    /// Its key in CSV and JSON: gprofng's word if there is one, such as `e.user`.
     pub key: String,
-    /// What heads it, as text.
+    /// Its title in text.
     pub title: String,
-    /// Whether it is of numbers, which stand to the right.
+    /// Whether it holds numbers, which are aligned on the right.
     pub number: bool,
-    /// Whether it is for machines alone.
+    /// Whether it is left out of text.
     pub hidden: bool,
 }
 
@@ -36,7 +37,7 @@ impl Column {
         }
     }
 
-    /// The same, for machines alone.
+    /// The same column, left out of text.
     #[must_use]
     pub fn hidden(self) -> Column {
         Column {
@@ -46,32 +47,32 @@ impl Column {
     }
 }
 
-/// What stands in a column of a row.
+/// The content of a column in one row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
     /// Nothing.
     Empty,
-    /// Words.
+    /// Text.
     Text(String),
-    /// A number of things, or a number that stands for one.
+    /// A count or an id.
     Count(u64),
-    /// Microseconds of ticks; told in seconds.
+    /// Microseconds of ticks, shown in seconds.
     Microseconds(i64),
-    /// Exact nanoseconds; told in seconds.
+    /// Exact nanoseconds, shown in seconds.
     Nanoseconds(u64),
-    /// A share, 1 is the whole.
+    /// A share of the whole, shown in percent: 1 is the whole.
     Share(f64),
-    /// A difference in microseconds of ticks; told in seconds, with its sign.
+    /// A difference in microseconds of ticks, shown in seconds with its sign.
     Delta(i64),
-    /// A multiple.
+    /// A quotient.
     Ratio(f64),
-    /// A number of things on the average.
+    /// An average.
     Average(f64),
 }
 
 impl Cell {
-    /// As gprofng writes it: seconds to a thousandth, shares to a hundredth of a percent, and zero
-    /// as `0.`.
+    /// Returns it as gprofng writes it: seconds with three decimals, percent with two, and zero as
+    /// `0.`.
     #[must_use]
     pub fn plain(&self) -> String {
         match self {
@@ -90,7 +91,7 @@ impl Cell {
         }
     }
 
-    /// Unrounded: seconds, and shares in percent.
+    /// Returns it unrounded: times in seconds, shares in percent.
     #[must_use]
     pub fn value(&self) -> Value {
         match self {
@@ -104,7 +105,7 @@ impl Cell {
         }
     }
 
-    /// The order of cells of one column.
+    /// Compares two cells of one column.
     #[must_use]
     pub fn order(&self, other: &Cell) -> Ordering {
         match (self, other) {
@@ -118,86 +119,83 @@ impl Cell {
     }
 }
 
-/// What a view says.
+/// A table with a title and notes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Table {
-    /// The view.
+    /// The name of the view.
     pub view: &'static str,
-    /// A line ahead of it, for people.
+    /// The line above it in text.
     pub title: String,
     /// Its columns.
     pub columns: Vec<Column>,
     /// Its rows, each with a cell for each column.
     pub rows: Vec<Vec<Cell>>,
-    /// Lines behind it: how many rows were left out, say.
+    /// Lines below it, such as the number of rows left out.
     pub notes: Vec<String>,
-    /// Whether its lines are never broken and their blanks kept, as those of sources.
+    /// Whether its lines are never wrapped and keep their blanks, as source code.
     pub verbatim: bool,
 }
 
 impl Table {
-    /// Leaves so many rows, and says how many it took away.
+    /// Cuts it to `limit` rows, with a note of how many were left out.
     pub fn cut(&mut self, limit: usize) {
         let more = self.rows.len().saturating_sub(limit);
         self.rows.truncate(limit);
         self.notes.extend(left_out(more));
     }
 
-    /// For people, in lines no wider than `width` columns if numbers leave room for that: text is
-    /// then broken into several lines. None: as wide as it needs be, which is right for a pipe.
+    /// Returns it as text, in lines no wider than `width` columns if numbers leave room for that.
+    /// None: as wide as needed, which is right for a pipe.
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
-        let width = width.filter(|_| !self.verbatim);
-        let layout = Layout::new(self, width.map(usize::from));
         let mut out = String::new();
         if !self.title.is_empty() {
             out.push_str(&self.title);
             out.push_str("\n\n");
         }
         let shown = || self.columns.iter().filter(|column| !column.hidden);
-        // Titles stand on the ground: a short one above its numbers, not above others' words.
-        let lines = |title: &str| title.lines().count();
-        let height = shown()
-            .map(|column| lines(&column.title))
-            .max()
-            .unwrap_or(0);
-        let titles = shown().map(|column| {
-            let above = "\n".repeat(height - lines(&column.title));
-            above + &column.title
+        let aligns = shown().map(|column| match column.number {
+            true => Align::Right,
+            false => Align::Left,
         });
-        layout.row(&mut out, &titles.collect::<Vec<_>>());
+        let mut table = TextTable::new(aligns);
+        table.titles(shown().map(|column| column.title.as_str()));
         for row in &self.rows {
             let cells = row.iter().zip(&self.columns);
             let cells = cells.filter(|(_, column)| !column.hidden);
-            layout.row(
-                &mut out,
-                &cells.map(|(cell, _)| cell.plain()).collect::<Vec<_>>(),
-            );
+            table.row(cells.map(|(cell, _)| cell.plain()));
         }
+        let width = width.filter(|_| !self.verbatim);
+        out.push_str(&table.text(width.map(usize::from)));
         for note in &self.notes {
             out.push_str(&format!("\n{note}\n"));
         }
         out
     }
 
-    /// As RFC 4180 has it: the keys, then the rows, unrounded.
+    /// Returns it as CSV (RFC 4180): the keys, then the rows, unrounded.
     #[must_use]
     pub fn csv(&self) -> String {
-        let keys = self.columns.iter().map(|column| quoted(&column.key));
-        let mut text = keys.collect::<Vec<_>>().join(",") + "\n";
-        for row in &self.rows {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let keys = self.columns.iter().map(|column| column.key.clone());
+        let rows = self.rows.iter().map(|row| {
             let cells = row.iter().map(|cell| match cell {
                 Cell::Empty => String::new(),
-                Cell::Text(text) => quoted(text),
+                Cell::Text(text) => text.clone(),
                 number => number.value().to_string(),
             });
-            text.push_str(&cells.collect::<Vec<_>>().join(","));
-            text.push('\n');
+            cells.collect::<Vec<_>>()
+        });
+        for record in std::iter::once(keys.collect()).chain(rows) {
+            // Into memory no write fails, and every row has as many cells as there are columns.
+            let _ = writer.write_record(&record);
         }
-        text
+        let bytes = writer.into_inner().unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// An object: the view, its `columns` with key and title, and `rows`, an object each.
+    /// Returns it as a JSON object: `view`, `columns` with key and title, and `rows`, one object
+    /// each.
     #[must_use]
     pub fn json(&self) -> Value {
         let columns = self.columns.iter();
@@ -218,7 +216,7 @@ impl Table {
     }
 }
 
-/// A line for rows that are not shown, if there are any.
+/// Returns the note about rows left out, if there are any.
 #[must_use]
 pub fn left_out(rows: usize) -> Option<String> {
     match rows {
@@ -228,19 +226,19 @@ pub fn left_out(rows: usize) -> Option<String> {
     }
 }
 
-/// Several tables that are read together.
+/// Several tables shown together.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Page {
-    /// The view.
+pub struct TablePage {
+    /// The name of the view.
     pub view: &'static str,
-    /// Of each run what it was: keys and values.
+    /// The facts of each run: keys and values.
     pub runs: Vec<Vec<(&'static str, Cell)>>,
-    /// The tables. [`Table::view`] is what each is called.
+    /// The tables, each named by [`Table::view`].
     pub tables: Vec<Table>,
 }
 
-impl Page {
-    /// For people, as [`Table::text`].
+impl TablePage {
+    /// Returns it as text: see [`Table::text`].
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
         let facts = |run: &Vec<(&str, Cell)>| -> String {
@@ -254,8 +252,8 @@ impl Page {
         runs.chain(tables).collect::<Vec<_>>().join("\n")
     }
 
-    /// The tables, each with its name in a column ahead, and an empty line between them. Of runs it
-    /// says nothing.
+    /// Returns the tables as CSV, each with its name in the first column, separated by empty lines.
+    /// Facts of runs are left out.
     #[must_use]
     pub fn csv(&self) -> String {
         let tables = self.tables.iter().map(|table| {
@@ -269,7 +267,7 @@ impl Page {
         tables.collect::<Vec<_>>().join("\n")
     }
 
-    /// An object: the view, `runs`, and each table by its name.
+    /// Returns it as a JSON object: `view`, `runs`, and each table by its name.
     #[must_use]
     pub fn json(&self) -> Value {
         let runs = self.runs.iter().map(|run| {
@@ -285,45 +283,46 @@ impl Page {
     }
 }
 
-/// What is said: a table, or several.
+/// What a view makes: one table or several.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Answer {
-    /// One.
+pub enum Report {
+    /// One table.
     Table(Table),
-    /// Several.
-    Page(Page),
+    /// Several tables.
+    Page(TablePage),
 }
 
-impl Answer {
-    /// For people, as [`Table::text`].
+impl Report {
+    /// Returns it as text: see [`Table::text`].
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
         match self {
-            Answer::Table(table) => table.text(width),
-            Answer::Page(page) => page.text(width),
+            Report::Table(table) => table.text(width),
+            Report::Page(page) => page.text(width),
         }
     }
 
-    /// As [`Table::csv`] or [`Page::csv`].
+    /// Returns it as CSV: see [`Table::csv`] and [`TablePage::csv`].
     #[must_use]
     pub fn csv(&self) -> String {
         match self {
-            Answer::Table(table) => table.csv(),
-            Answer::Page(page) => page.csv(),
+            Report::Table(table) => table.csv(),
+            Report::Page(page) => page.csv(),
         }
     }
 
-    /// As [`Table::json`] or [`Page::json`].
+    /// Returns it as JSON: see [`Table::json`] and [`TablePage::json`].
     #[must_use]
     pub fn json(&self) -> Value {
         match self {
-            Answer::Table(table) => table.json(),
-            Answer::Page(page) => page.json(),
+            Report::Table(table) => table.json(),
+            Report::Page(page) => page.json(),
         }
     }
 }
 
-/// A text without what a terminal would obey: names are anybody's.
+/// Returns a text without control characters, which a terminal would obey: names come from recorded
+/// programs.
 fn printable(text: &str) -> String {
     if !text.contains(char::is_control) {
         return text.to_owned();
@@ -331,7 +330,10 @@ fn printable(text: &str) -> String {
     let mut out = String::new();
     for character in text.chars() {
         match character {
-            '\t' => out.extend(std::iter::repeat_n(' ', TAB - columns_of(&out) % TAB)),
+            '\t' => out.extend(std::iter::repeat_n(
+                ' ',
+                TAB_COLUMNS - width_of(&out) % TAB_COLUMNS,
+            )),
             _ if character.is_control() => out.extend(character.escape_default()),
             _ => out.push(character),
         }
@@ -339,113 +341,8 @@ fn printable(text: &str) -> String {
     out
 }
 
-/// Columns between tabulators.
-const TAB: usize = 8;
-
-/// How wide the columns are that are shown.
-struct Layout {
-    /// Width, and whether it is of numbers.
-    columns: Vec<(usize, bool)>,
-}
-
-/// Between two columns.
-const GAP: usize = 2;
-/// Text is not broken into shorter pieces than this.
-const NARROWEST: usize = 16;
-
-impl Layout {
-    fn new(table: &Table, width: Option<usize>) -> Layout {
-        let mut columns = Vec::new();
-        for (index, column) in table.columns.iter().enumerate() {
-            if column.hidden {
-                continue;
-            }
-            let titles = column.title.lines().map(columns_of);
-            let cells = table.rows.iter().map(|row| columns_of(&row[index].plain()));
-            columns.push((titles.chain(cells).max().unwrap_or(0), column.number));
-        }
-        let mut layout = Layout { columns };
-        let wanted = |layout: &Layout| {
-            layout
-                .columns
-                .iter()
-                .map(|(width, _)| width + GAP)
-                .sum::<usize>()
-        };
-        while let Some(over) = width.and_then(|width| wanted(&layout).checked_sub(width + GAP + 1))
-        {
-            // The widest text gives way.
-            let texts = layout
-                .columns
-                .iter_mut()
-                .filter(|(width, number)| !number && *width > NARROWEST);
-            let Some((widest, _)) = texts.max_by_key(|(width, _)| *width) else {
-                break;
-            };
-            *widest = widest.saturating_sub(over + 1).max(NARROWEST);
-        }
-        layout
-    }
-
-    /// Writes a row, in as many lines as its cells need.
-    fn row(&self, out: &mut String, cells: &[String]) {
-        let cells: Vec<_> = cells
-            .iter()
-            .zip(&self.columns)
-            .map(|(cell, (width, _))| broken(cell, *width))
-            .collect();
-        let height = cells.iter().map(Vec::len).max().unwrap_or(0);
-        for line in 0..height {
-            let begin = out.len();
-            for (lines, (width, number)) in cells.iter().zip(&self.columns) {
-                if out.len() > begin {
-                    out.push_str("  ");
-                }
-                let text = lines.get(line).copied().unwrap_or_default();
-                let blanks = " ".repeat(width.saturating_sub(columns_of(text)));
-                let (before, behind) = if *number {
-                    (&*blanks, "")
-                } else {
-                    ("", &*blanks)
-                };
-                out.push_str(before);
-                out.push_str(text);
-                out.push_str(behind);
-            }
-            out.truncate(begin + out[begin..].trim_end().len());
-            out.push('\n');
-        }
-    }
-}
-
-/// Columns that a text takes on a terminal.
-fn columns_of(text: &str) -> usize {
-    text.chars().count()
-}
-
-/// The lines of a text, none longer than `width`.
-fn broken(text: &str, width: usize) -> Vec<&str> {
-    let mut lines = Vec::new();
-    for mut line in text.split('\n') {
-        while let Some((end, _)) = line.char_indices().nth(width.max(1)) {
-            // Behind a blank, if there is one in the second half.
-            let blank = line[..end].rfind(' ').map(|blank| blank + 1);
-            let end = blank.filter(|blank| *blank > end / 2).unwrap_or(end);
-            lines.push(line[..end].trim_end());
-            line = &line[end..];
-        }
-        lines.push(line);
-    }
-    lines
-}
-
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
-}
+/// Columns between tab stops.
+const TAB_COLUMNS: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -486,7 +383,7 @@ mod tests {
         insta::assert_snapshot!("text_in_40_columns", table().text(Some(40)));
         for width in [40, 60, 80] {
             let text = table().text(Some(width));
-            let longest = text.lines().map(columns_of).max().unwrap();
+            let longest = text.lines().map(width_of).max().unwrap();
             assert!(
                 longest <= usize::from(width),
                 "{longest} columns of {width}"

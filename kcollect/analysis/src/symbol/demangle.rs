@@ -1,29 +1,29 @@
-//! Names of C++ and Rust as people write them.
+//! Demangles names of C++ and Rust.
 //!
-//! A name is as hostile as the file that it comes from: a hundred bytes can stand for gigabytes, by
-//! substitutions of substitutions. The libraries bound their recursion; length is bounded here, on
-//! both sides. A name that is too long stays as it is.
+//! A name may be hostile: by nested substitutions a hundred bytes can stand for gigabytes. The
+//! libraries bound their recursion; length is bounded here, before and after. A name that is too
+//! long stays as it is.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-/// Longest name that is tried, bytes. Expression templates come to some thousands.
-const LONGEST_MANGLED: usize = 16 << 10;
-/// Longest name that comes out, bytes.
-const LONGEST: usize = 64 << 10;
+/// Longest name that is demangled, in bytes. Expression templates have some thousands.
+const MAX_MANGLED_BYTES: usize = 16 << 10;
+/// Longest demangled name, in bytes.
+const MAX_DEMANGLED_BYTES: usize = 64 << 10;
 
-/// A mangled name of C++ (Itanium) or Rust (legacy and v0) as it was in the source, Rust's without
-/// the hash; any other name as it is. What follows an `@`, a version or `plt`, stays.
+/// Returns a mangled name of C++ (Itanium) or Rust (legacy and v0) as in the source, Rust's without
+/// the hash, and any other name as it is. A version or `plt` after an `@` is kept.
 #[must_use]
 pub fn demangle(name: &str) -> Cow<'_, str> {
     let (stem, version) = match name.find('@') {
         Some(at) => name.split_at(at),
         None => (name, ""),
     };
-    if stem.len() > LONGEST_MANGLED {
+    if stem.len() > MAX_MANGLED_BYTES {
         return Cow::Borrowed(name);
     }
-    // Rust first: its legacy names are names of C++ too.
+    // Rust first: its legacy names are valid names of C++ too.
     match rust(stem).or_else(|| cpp(stem)) {
         Some(mut demangled) => {
             demangled.push_str(version);
@@ -52,13 +52,13 @@ fn cpp(name: &str) -> Option<String> {
     Some(out.0)
 }
 
-/// Text up to [`LONGEST`].
+/// A string of at most [`MAX_DEMANGLED_BYTES`] bytes.
 #[derive(Default)]
 struct Limited(String);
 
 impl Write for Limited {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > LONGEST {
+        if self.0.len() + text.len() > MAX_DEMANGLED_BYTES {
             return Err(fmt::Error);
         }
         self.0.push_str(text);
@@ -112,7 +112,7 @@ mod tests {
             bomb.push_str(&format!("1AI{substitution}{substitution}E"));
         }
         bomb.push_str("Evv");
-        assert!(demangle(&bomb).len() <= LONGEST);
+        assert!(demangle(&bomb).len() <= MAX_DEMANGLED_BYTES);
         let deep = format!("_Z1f{}i", "P".repeat(10_000));
         assert_eq!(demangle(&deep), deep);
         let long = format!("_Z{}{}", 1 << 20, "x".repeat(1 << 20));
@@ -122,7 +122,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_name_has_an_end(name in "(_Z|_R|_ZN)[A-Z0-9a-zS_IE]{0,80}E?") {
-            prop_assert!(demangle(&name).len() <= LONGEST);
+            prop_assert!(demangle(&name).len() <= MAX_DEMANGLED_BYTES);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The instructions of a piece of code, in the syntax of objdump and gprofng (AT&T for x86).
+//! Disassembles code in the syntax of objdump and gprofng (AT&T for x86).
 //!
-//! iced-x86 decodes x86, yaxpeax-arm aarch64: both are Rust and small with these features. What is
-//! neither is refused. A branch says whose code it goes to, where the caller knows that.
+//! iced-x86 decodes x86, yaxpeax-arm aarch64: both are Rust, and small with the features used.
+//! Other processors are refused. A branch shows the function it goes to, if the caller can name it.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -13,15 +13,16 @@ use yaxpeax_arm::armv8::a64::{InstDecoder, Operand};
 
 use super::elf::Elf;
 use super::locate::{self, Origin};
-use super::{Lack, ObjectRef, Symboliser};
+use super::{ObjectRef, SymbolError, Symboliser};
 
-/// Most bytes of code that are disassembled at a time. The largest functions of the kernel and of
+/// Bytes of code that are disassembled at a time. The largest functions of the kernel and of
 /// interpreters have some ten thousand.
-const MOST_CODE: u64 = 4 << 20;
-/// Bytes of an instruction of aarch64.
-const WORD: usize = 4;
+const MAX_CODE_BYTES: u64 = 4 << 20;
+/// Bytes of an aarch64 instruction.
+const AARCH64_INSTRUCTION_BYTES: usize = 4;
 
-/// The name of the function at a position in the same file, and how far that is from its beginning.
+/// Returns the name of the function at a position in the same file, and the distance from its
+/// beginning.
 pub type NameAt<'a> = dyn Fn(u64) -> Option<(String, u64)> + 'a;
 
 /// One instruction.
@@ -29,46 +30,46 @@ pub type NameAt<'a> = dyn Fn(u64) -> Option<(String, u64)> + 'a;
 pub struct Instruction {
     /// Its position in the file.
     pub offset: u64,
-    /// Its address, as the file says it.
+    /// Its address in the file's address space.
     pub address: u64,
     /// Its bytes.
     pub bytes: Box<[u8]>,
-    /// `call 0x1139 <main+0x4>`; `(bad)` for bytes that are no instruction.
+    /// Its text, such as `call 0x1139 <main+0x4>`; `(bad)` for bytes that are not an instruction.
     pub text: String,
-    /// The position in the file that a branch or call goes to, if it says so and is in this file.
+    /// The position in the file that a branch or call goes to, if it is known and in this file.
     pub target: Option<u64>,
 }
 
 /// The instructions of a range of positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disassembly {
-    /// In their order. They end where the section ends, or after 4 MiB.
+    /// The instructions in their order. They end with the section, or after 4 MiB.
     pub instructions: Vec<Instruction>,
-    /// Where their bytes are.
+    /// Where their bytes came from.
     pub origin: Origin,
 }
 
 impl Symboliser {
-    /// Disassembles a load object's code at these positions in its file. The range begins with an
-    /// instruction: where a function begins.
+    /// Disassembles a load object's code at these positions in its file. The range has to begin
+    /// with an instruction, such as the beginning of a function.
     ///
     /// # Errors
-    /// No file has the instructions, as those of the kernel where `/proc/kcore` was not readable;
-    /// or they are of another processor.
+    /// When no file has the instructions, as the kernel's if `/proc/kcore` was not readable, or
+    /// they are for another processor.
     pub fn disassemble(
         &self,
         object: &ObjectRef,
         range: Range<u64>,
         names: &NameAt<'_>,
-    ) -> Result<Disassembly, Lack> {
-        let size = range.end.saturating_sub(range.start).min(MOST_CODE);
-        let mut lack = Lack::NoCode;
+    ) -> Result<Disassembly, SymbolError> {
+        let size = range.end.saturating_sub(range.start).min(MAX_CODE_BYTES);
+        let mut error = SymbolError::NoCode;
         for image in locate::images(object, self.search())? {
             let elf = &image.elf;
             let (code, address) = match (elf.code(range.start, size), elf.address(range.start)) {
                 (Ok(Some(code)), Some(address)) => (code, address),
                 (Err(damaged), _) => {
-                    lack = damaged.into();
+                    error = damaged.into();
                     continue;
                 }
                 _ => continue,
@@ -83,14 +84,14 @@ impl Symboliser {
             let instructions = match elf.machine {
                 EM_X86_64 | EM_386 => piece.x86(),
                 EM_AARCH64 => piece.aarch64(),
-                _ => return Err(Lack::OtherProcessor),
+                _ => return Err(SymbolError::OtherProcessor),
             };
             return Ok(Disassembly {
                 instructions,
                 origin: image.origin,
             });
         }
-        Err(lack)
+        Err(error)
     }
 }
 
@@ -135,11 +136,19 @@ impl Piece<'_> {
 
     fn aarch64(&self) -> Vec<Instruction> {
         let decoder = InstDecoder::default();
-        let words = self.code.chunks_exact(WORD).enumerate();
+        let words = self
+            .code
+            .chunks_exact(AARCH64_INSTRUCTION_BYTES)
+            .enumerate();
         let instruction = |(index, word)| {
-            let begin = index * WORD;
+            let begin = index * AARCH64_INSTRUCTION_BYTES;
             let Ok(instruction) = decoder.decode(&mut U8Reader::new(word)) else {
-                return self.instruction(begin, WORD, "(bad)".to_owned(), None);
+                return self.instruction(
+                    begin,
+                    AARCH64_INSTRUCTION_BYTES,
+                    "(bad)".to_owned(),
+                    None,
+                );
             };
             let target = instruction
                 .operands
@@ -151,16 +160,16 @@ impl Piece<'_> {
                     _ => None,
                 });
             let mut text = instruction.to_string();
-            // The distance, as the library writes it, becomes the address.
+            // The distance that the library writes becomes an address.
             if let Some((stem, target)) = text.find('$').map(|at| &text[..at]).zip(target) {
                 text = format!("{stem}{target:#x}");
             }
-            self.instruction(begin, WORD, text, target)
+            self.instruction(begin, AARCH64_INSTRUCTION_BYTES, text, target)
         };
         words.map(instruction).collect()
     }
 
-    /// The one of `size` bytes that is `begin` bytes into the piece, and goes to the address
+    /// Returns the instruction of `size` bytes at `begin` in the piece, which goes to the address
     /// `target`.
     fn instruction(
         &self,
@@ -171,7 +180,7 @@ impl Piece<'_> {
     ) -> Instruction {
         let target = target.and_then(|address| self.elf.offset(address));
         if let Some((name, into)) = target.and_then(self.names) {
-            // Into a text no write fails.
+            // Writing to a String does not fail.
             let _ = match into {
                 0 => write!(text, " <{name}>"),
                 into => write!(text, " <{name}+{into:#x}>"),
@@ -205,7 +214,7 @@ mod tests {
     /// The same in a 32-bit file.
     const BEGIN_32: u64 = 52;
 
-    fn disassemble(architecture: Architecture, code: &[u8]) -> Result<Disassembly, Lack> {
+    fn disassemble(architecture: Architecture, code: &[u8]) -> Result<Disassembly, SymbolError> {
         let mut object = Object::new(BinaryFormat::Elf, architecture, Endianness::Little);
         let text = object.section_id(StandardSection::Text);
         object.append_section_data(text, code, 1);
@@ -264,7 +273,7 @@ mod tests {
     #[test]
     fn another_processor_is_refused() {
         let found = disassemble(Architecture::Riscv64, &[0; 16]);
-        assert_eq!(found, Err(Lack::OtherProcessor));
+        assert_eq!(found, Err(SymbolError::OtherProcessor));
     }
 
     proptest! {

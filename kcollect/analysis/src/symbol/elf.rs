@@ -23,12 +23,12 @@ use object::{CompressedData, CompressionFormat, Endian, Endianness};
 
 /// All sections of one object that are in memory at a time, bytes. Debian's vmlinux needs 0.5 GiB
 /// of them.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_SECTION_BYTES: u64 = 1 << 30;
 /// A section that grows by more than this is no debug information: zlib and zstd make it 3 to 8
 /// times smaller.
-const MOST_GROWTH: u64 = 64;
+const MAX_COMPRESSION_RATIO: u64 = 64;
 /// Largest table of section names, bytes.
-const LARGEST_NAMES: u64 = 4 << 20;
+const MAX_SECTION_NAMES_BYTES: u64 = 4 << 20;
 
 /// Why a file, or a section of it, can't be used. The end of a sentence that begins with the
 /// object's name.
@@ -43,7 +43,7 @@ pub(super) struct Room(u64);
 impl Room {
     /// For the sections of one object.
     pub(super) fn new() -> Room {
-        Room(MOST_BYTES)
+        Room(MAX_SECTION_BYTES)
     }
 
     fn take(&mut self, bytes: u64) -> Result<(), Damaged> {
@@ -114,7 +114,7 @@ impl Elf {
         let names = headers
             .get(usize::from(header.e_shstrndx(endian).0))
             .map(|names| (names.sh_offset(endian).into(), names.sh_size(endian).into()))
-            .filter(|(_, size)| *size <= LARGEST_NAMES)
+            .filter(|(_, size)| *size <= MAX_SECTION_NAMES_BYTES)
             .and_then(|(offset, size)| piece(&file, length, offset, size).ok())
             .unwrap_or_default();
         let section = |header: &H::SectionHeader| {
@@ -317,7 +317,7 @@ fn decompress(
     room: &mut Room,
 ) -> Result<Vec<u8>, Damaged> {
     let damaged = Damaged("has a damaged compressed section");
-    if size / MOST_GROWTH > data.len() as u64 {
+    if size / MAX_COMPRESSION_RATIO > data.len() as u64 {
         return Err(damaged);
     }
     room.take(size)?;

@@ -1,4 +1,4 @@
-//! Files that were made to harm whoever reads them: every reading ends, with an answer.
+//! Tests with hostile ELF files: reading each ends, with a result.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -82,7 +82,7 @@ fn line_program(instructions: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What is said of these positions in the code of a file in an experiment.
+/// Resolves positions in the code of a file in an experiment.
 fn resolve(file: &[u8], offsets: &[u64]) -> Resolved {
     let archives = tempfile::tempdir().unwrap();
     fs::write(archives.path().join(archive_name("[x]")), file).unwrap();
@@ -94,7 +94,7 @@ fn resolve(file: &[u8], offsets: &[u64]) -> Resolved {
     Symboliser::new(search).resolve(&object, offsets)
 }
 
-/// The same, of positions in the code that [`elf`] makes, which is behind its header.
+/// The same for positions in the code that [`elf`] makes, which follows its header.
 fn resolve_code(file: &[u8]) -> Resolved {
     let resolved = resolve(file, &[64, 64 + CODE / 2]);
     assert_eq!(resolved.frames.len(), 2);
@@ -131,7 +131,7 @@ fn what_is_whole_is_understood() {
     let compressed = sections.clone().map(|(name, bytes)| (name, zstd(&bytes)));
     for file in [elf(&sections), elf_with(&compressed, COMPRESSED)] {
         let resolved = resolve_code(&file);
-        assert_eq!(resolved.lack, None);
+        assert_eq!(resolved.error, None);
         assert_eq!(resolved.frames[1][0].line, Some(7));
         assert_eq!(resolved.frames[1][0].file.as_deref(), Some("x.c"));
     }
@@ -151,7 +151,7 @@ fn inlined_functions_a_million_deep() {
         (".debug_info", unit(&entries)),
         (".debug_line", line_program(&[])),
     ]);
-    assert_eq!(resolve_code(&file).lack, Some(Lack::TooMuchWork));
+    assert_eq!(resolve_code(&file).error, Some(SymbolError::TooMuchWork));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn an_origin_that_is_its_own() {
         (".debug_line", line_program(&[])),
     ]);
     let resolved = resolve_code(&file);
-    assert_eq!(resolved.frames[0], [Frame::default()]);
+    assert_eq!(resolved.frames[0], [SourceFrame::default()]);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn one_line_program_of_many_units() {
         (".debug_info", one.repeat(20_000)),
         (".debug_line", lines),
     ]);
-    assert_eq!(resolve_code(&file).lack, Some(Lack::TooMuchWork));
+    assert_eq!(resolve_code(&file).error, Some(SymbolError::TooMuchWork));
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_path_that_is_repeated() {
         ),
         (".debug_line", lines),
     ]);
-    assert_eq!(resolve_code(&file).lack, Some(Lack::TooMuchWork));
+    assert_eq!(resolve_code(&file).error, Some(SymbolError::TooMuchWork));
 }
 
 #[test]
@@ -252,11 +252,17 @@ fn sizes_that_are_only_claimed() {
             &[(".debug_line", [bytes, vec![7; 100]].concat())],
             COMPRESSED,
         );
-        assert!(matches!(resolve_code(&file).lack, Some(Lack::Damaged(_))));
+        assert!(matches!(
+            resolve_code(&file).error,
+            Some(SymbolError::Damaged(_))
+        ));
     }
     let old = [&b"ZLIB"[..], &[0xff; 8], &[7; 100]].concat();
     let file = elf(&[(".zdebug_line", old)]);
-    assert!(matches!(resolve_code(&file).lack, Some(Lack::Damaged(_))));
+    assert!(matches!(
+        resolve_code(&file).error,
+        Some(SymbolError::Damaged(_))
+    ));
 }
 
 #[test]
@@ -327,6 +333,6 @@ proptest! {
         let offsets: Vec<u64> = (0..0x3000).step_by(5).collect();
         let resolved = resolve(&bytes, &offsets);
         prop_assert_eq!(resolved.frames.len(), offsets.len());
-        prop_assert_ne!(resolved.lack, Some(Lack::Failed));
+        prop_assert_ne!(resolved.error, Some(SymbolError::Failed));
     }
 }

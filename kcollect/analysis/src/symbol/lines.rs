@@ -1,6 +1,6 @@
-//! From addresses to source lines and inlined functions, by the tables of one file.
+//! Turns addresses into source lines and inlined functions, from the tables of one file.
 //!
-//! The work is addr2line's. What is ours is that it ends: see [`super::meter`].
+//! addr2line does the work; [`super::meter`] bounds it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,19 +11,18 @@ use gimli::{AbbreviationsCacheStrategy, DwarfSections, RunTimeEndian, SectionId}
 
 use super::elf::{Damaged, Elf, Room};
 use super::meter::{Meter, Metered};
-use super::{Frame, Lack};
+use super::{SourceFrame, SymbolError};
 
-/// Looking up all addresses of one object takes so long at most. It is looked at between two of
-/// them: units that all claim the same addresses are visited without reading anything again, and so
-/// for free by the meter.
-const LONGEST: Duration = Duration::from_secs(120);
-/// A longer name or path is cut, bytes.
-const LONGEST_NAME: usize = 64 << 10;
+/// Time limit for the addresses of one object. It is checked between addresses: units that all
+/// claim the same addresses are visited without reading, which the meter does not count.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(120);
+/// Longest name or path, in bytes; the rest is cut.
+const MAX_NAME_BYTES: usize = 64 << 10;
 
-/// The tables of one file that lines and inlined functions need; empty where it has none.
+/// The tables of one file for lines and inlined functions; empty if it has none.
 pub(super) type Tables = DwarfSections<Vec<u8>>;
 
-/// Reads them.
+/// Reads the tables.
 pub(super) fn tables(elf: &Elf, room: &mut Room) -> Result<Tables, Damaged> {
     DwarfSections::load(|id| match id {
         SectionId::DebugAbbrev
@@ -36,43 +35,44 @@ pub(super) fn tables(elf: &Elf, room: &mut Room) -> Result<Tables, Damaged> {
         | SectionId::DebugRngLists
         | SectionId::DebugStr
         | SectionId::DebugStrOffsets => elf.section(id.name(), room),
-        // Variables, types and macros are not asked for, and are most of the rest.
+        // Abbreviations of variables, types and macros, most of the table, are not needed.
         _ => Ok(Vec::new()),
     })
 }
 
-/// What `addresses` are, in their order; sorted ones share what is read. `alternative` has the
-/// tables that dwz moved into a common file. What is not known has no frames.
+/// Resolves addresses in their order; sorted ones share what is read. `alternative` has the tables
+/// that dwz moved into a common file. An unknown address has no frames.
 pub(super) fn resolve(
     tables: &Tables,
     alternative: Option<&Tables>,
     endian: RunTimeEndian,
     addresses: impl Iterator<Item = Option<u64>>,
-) -> (Vec<Vec<Frame>>, Option<Lack>) {
+) -> (Vec<Vec<SourceFrame>>, Option<SymbolError>) {
     let meter = Meter::new(bytes(tables) + alternative.map_or(0, bytes));
     let mut dwarf =
         tables.borrow_with_sup(alternative, |bytes| Metered::new(bytes, endian, &meter));
     dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
     let context = match Context::from_dwarf(dwarf) {
         Ok(context) => context,
-        Err(_) if meter.stopped() => return unknown(addresses, Lack::TooMuchWork),
+        Err(_) if meter.stopped() => return unknown(addresses, SymbolError::TooMuchWork),
         Err(_) => return unknown(addresses, DAMAGED),
     };
     let mut shared = Shared::default();
     let begin = Instant::now();
-    let mut lack = None;
+    let mut error = None;
     let frames = addresses.map(|address| {
-        // addr2line asks for what ends one byte behind it, which has no number for the last of all.
+        // addr2line looks for the end of the range, one byte behind it, which the last address does
+        // not have.
         let Some(address) = address.filter(|address| *address < u64::MAX) else {
             return Vec::new();
         };
-        if meter.is_empty() || begin.elapsed() > LONGEST {
-            lack = Some(Lack::TooMuchWork);
+        if meter.is_empty() || begin.elapsed() > LOOKUP_TIMEOUT {
+            error = Some(SymbolError::TooMuchWork);
             return Vec::new();
         }
         frames_at(&context, address, &mut shared).unwrap_or_else(|_| {
-            lack = lack.take().or(Some(DAMAGED));
-            // The entries of its functions are damaged; its lines may be whole.
+            error = error.take().or(Some(DAMAGED));
+            // The function entries are damaged; the lines may be intact.
             let location = context.find_location(address).ok().flatten();
             let frame = location.map(|location| shared.frame(None, Some(location)));
             frame.into_iter().collect()
@@ -80,18 +80,18 @@ pub(super) fn resolve(
     });
     let frames = frames.collect();
     if meter.stopped() {
-        lack = Some(Lack::TooMuchWork);
+        error = Some(SymbolError::TooMuchWork);
     }
-    (frames, lack)
+    (frames, error)
 }
 
-const DAMAGED: Lack = Lack::Damaged("has damaged debug information");
+const DAMAGED: SymbolError = SymbolError::Damaged("has damaged debug information");
 
 fn unknown(
     addresses: impl Iterator<Item = Option<u64>>,
-    lack: Lack,
-) -> (Vec<Vec<Frame>>, Option<Lack>) {
-    (addresses.map(|_| Vec::new()).collect(), Some(lack))
+    error: SymbolError,
+) -> (Vec<Vec<SourceFrame>>, Option<SymbolError>) {
+    (addresses.map(|_| Vec::new()).collect(), Some(error))
 }
 
 fn bytes(tables: &Tables) -> u64 {
@@ -107,9 +107,8 @@ fn frames_at(
     context: &Context<Metered<'_>>,
     address: u64,
     shared: &mut Shared,
-) -> Result<Vec<Frame>, gimli::Error> {
-    // Debug information split into .dwo files is not looked for: what the program itself has is its
-    // lines.
+) -> Result<Vec<SourceFrame>, gimli::Error> {
+    // Split debug information in .dwo files is not looked for: the program itself has its lines.
     let mut found = context.find_frames(address).skip_all_loads()?;
     let mut frames = Vec::new();
     while let Some(frame) = found.next()? {
@@ -124,9 +123,13 @@ fn frames_at(
 struct Shared(HashSet<Arc<str>>);
 
 impl Shared {
-    fn frame(&mut self, function: Option<&str>, at: Option<addr2line::Location<'_>>) -> Frame {
+    fn frame(
+        &mut self,
+        function: Option<&str>,
+        at: Option<addr2line::Location<'_>>,
+    ) -> SourceFrame {
         let location = at.as_ref();
-        Frame {
+        SourceFrame {
             function: function.map(|name| self.text(name)),
             file: location.and_then(|at| at.file).map(|file| self.text(file)),
             line: location.and_then(|at| at.line),
@@ -137,7 +140,7 @@ impl Shared {
     }
 
     fn text(&mut self, text: &str) -> Arc<str> {
-        let end = (0..=text.len().min(LONGEST_NAME)).rev();
+        let end = (0..=text.len().min(MAX_NAME_BYTES)).rev();
         let text = &text[..end
             .into_iter()
             .find(|end| text.is_char_boundary(*end))

@@ -1,16 +1,13 @@
-//! From a load object to files: the one that has its code, and the one that has its debug
-//! information.
+//! Finds the files of a load object: the one with its code, and the one with its debug information.
 //!
-//! The code is in the experiment's copy, or in the original on this machine; the original is taken
-//! only if it has the build id that was recorded, because lines of another build are worse than
-//! none. Where no build id is known, there is nothing to compare and the original is taken: that is
-//! said in [`Origin`].
+//! The code is in the experiment's copy, or in the original on this machine. The original is taken
+//! only if it has the recorded build id, because lines of another build are worse than none.
+//! Without a recorded build id it is taken as it is, which [`Origin`] says.
 //!
-//! Debug information is in the same file, or in a debug file as distributions have them: by build
-//! id below `usr/lib/debug/.build-id`, or by the name and checksum in `.gnu_debuglink`; and what
-//! `dwz` moved out of that into a file common to several is found by path or build id. The kernel's
-//! image in an experiment was made of a list of symbols and has no debug information: its debug
-//! file is found by the build id that was recorded.
+//! Debug information is in the same file or in a debug file of the distribution: by build id below
+//! `usr/lib/debug/.build-id`, or by name and checksum in `.gnu_debuglink`. What `dwz` moved into a
+//! common file is found by path or build id. The kernel's image in an experiment was made from a
+//! list of symbols and has no debug information; its debug file is found by the recorded build id.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -23,9 +20,9 @@ use user_collector::elf::section_build_id as build_id;
 
 use super::elf::{Damaged, Elf, Room};
 use super::paths::{SearchPaths, open_regular};
-use super::{Lack, ObjectRef};
+use super::{ObjectRef, SymbolError};
 
-/// Both have it in the vmlinux and in kallsyms, wherever the kernel was put at boot.
+/// A symbol in both the vmlinux and kallsyms, wherever the kernel was placed at boot.
 const KERNEL_MARK: &[u8] = b"_stext";
 
 /// Where lines or instructions came from.
@@ -33,18 +30,18 @@ const KERNEL_MARK: &[u8] = b"_stext";
 pub enum Origin {
     /// The experiment's copy.
     Archive,
-    /// The file itself, as it is on this machine.
+    /// The file on this machine.
     Original {
-        /// Where.
+        /// Its path.
         path: PathBuf,
-        /// Has it the build id that was recorded? Without one it may be of another build.
+        /// Whether it has the recorded build id. Without one it may be of another build.
         same_build: bool,
     },
     /// A separate debug file.
     DebugFile(PathBuf),
 }
 
-/// A file that has the code of a load object, or stands for it.
+/// A file with the code of a load object, or an image of it.
 #[derive(Debug)]
 pub(super) struct Image {
     pub(super) elf: Elf,
@@ -56,19 +53,19 @@ pub(super) struct Image {
 pub(super) struct Debug {
     pub(super) elf: Elf,
     pub(super) origin: Origin,
-    /// What is added to an address of the image to get one of this file.
+    /// The offset from addresses of the image to those of this file.
     pub(super) slide: u64,
-    /// The file that dwz made, or that it is missing.
-    pub(super) alternative: Option<Result<Elf, Lack>>,
+    /// The common file that dwz made, or why it is missing.
+    pub(super) alternative: Option<Result<Elf, SymbolError>>,
 }
 
-/// The files that have the object's code, the experiment's first.
+/// Returns the files with the object's code, the experiment's first.
 ///
 /// # Errors
-/// Why there is none.
-pub(super) fn images(object: &ObjectRef, search: &SearchPaths) -> Result<Vec<Image>, Lack> {
+/// When there is none.
+pub(super) fn images(object: &ObjectRef, search: &SearchPaths) -> Result<Vec<Image>, SymbolError> {
     let mut images = Vec::new();
-    let mut why = Lack::NotFound;
+    let mut why = SymbolError::NotFound;
     let archived = search
         .archived(&object.name)
         .as_deref()
@@ -83,10 +80,10 @@ pub(super) fn images(object: &ObjectRef, search: &SearchPaths) -> Result<Vec<Ima
                 elf,
                 origin: Origin::Archive,
             }),
-            Err(Damaged(what)) => why = Lack::Damaged(what),
+            Err(Damaged(what)) => why = SymbolError::Damaged(what),
         }
     }
-    // Made by the recorder, from memory: no file has it.
+    // Made by the recorder from memory: no file has it.
     if object.name.starts_with('[') || images.iter().any(|image| image.elf.is_synthetic()) {
         return found_or(images, why);
     }
@@ -97,7 +94,7 @@ pub(super) fn images(object: &ObjectRef, search: &SearchPaths) -> Result<Vec<Ima
         };
         let same_build = !id.is_empty() && *build_id(&file) == *id;
         if !same_build && (ambiguous || !id.is_empty()) {
-            why = Lack::OtherBuild(path);
+            why = SymbolError::OtherBuild(path);
             continue;
         }
         match Elf::read(file) {
@@ -106,13 +103,13 @@ pub(super) fn images(object: &ObjectRef, search: &SearchPaths) -> Result<Vec<Ima
                 images.push(Image { elf, origin });
                 break;
             }
-            Err(Damaged(what)) => why = Lack::Damaged(what),
+            Err(Damaged(what)) => why = SymbolError::Damaged(what),
         }
     }
     found_or(images, why)
 }
 
-fn found_or(images: Vec<Image>, why: Lack) -> Result<Vec<Image>, Lack> {
+fn found_or(images: Vec<Image>, why: SymbolError) -> Result<Vec<Image>, SymbolError> {
     if images.is_empty() {
         Err(why)
     } else {
@@ -120,8 +117,8 @@ fn found_or(images: Vec<Image>, why: Lack) -> Result<Vec<Image>, Lack> {
     }
 }
 
-/// The path that a load object's name stands for, and whether it is not the only object of that
-/// path: the second one has ` (build id 1234abcd)` or a number behind it.
+/// Returns the path of a load object's name, and whether another object has the same path: the
+/// second one has ` (build id 1234abcd)` or a number after it.
 fn path_of(name: &str) -> (&Path, bool) {
     let stem = name
         .strip_suffix(')')
@@ -136,15 +133,16 @@ fn path_of(name: &str) -> (&Path, bool) {
     }
 }
 
-/// The debug information of an object with these images, which are in the order of [`images`].
+/// Returns the debug information of an object with these images, which are in the order of
+/// [`images`].
 ///
 /// # Errors
-/// That there is none.
+/// When there is none.
 pub(super) fn debug(
     object: &ObjectRef,
     search: &SearchPaths,
     images: Vec<Image>,
-) -> Result<Debug, Lack> {
+) -> Result<Debug, SymbolError> {
     let (path, _) = path_of(&object.name);
     let roots: Vec<File> = search
         .roots
@@ -173,7 +171,7 @@ pub(super) fn debug(
         }
         None => {
             let own = images.into_iter().find(|image| image.elf.has_lines());
-            let own = own.ok_or(Lack::NoLines)?;
+            let own = own.ok_or(SymbolError::NoLines)?;
             (own.elf, own.origin, 0)
         }
     };
@@ -188,8 +186,8 @@ pub(super) fn debug(
     })
 }
 
-/// How far the kernel's code is from where it was linked.
-fn slide(image: &Elf, debug: &Elf) -> Result<u64, Lack> {
+/// Returns the distance from the addresses at which the kernel was linked to those at which it ran.
+fn slide(image: &Elf, debug: &Elf) -> Result<u64, SymbolError> {
     if !image.is_synthetic() {
         return Ok(0);
     }
@@ -198,18 +196,19 @@ fn slide(image: &Elf, debug: &Elf) -> Result<u64, Lack> {
     match (mark(image), mark(debug)) {
         (Some(image), Some(debug)) => Ok(debug.wrapping_sub(image)),
         // A module: its debug file is relocatable and has no addresses yet.
-        _ => Err(Lack::Relocatable),
+        _ => Err(SymbolError::Relocatable),
     }
 }
 
-/// The file of `.gnu_debugaltlink`, whose path is absolute or relative to the file that names it.
+/// Returns the file of `.gnu_debugaltlink`, whose path is absolute or relative to the file that
+/// names it.
 fn alternative(
     debug: &Elf,
     search: &SearchPaths,
     roots: &[BorrowedFd<'_>],
     path: &[u8],
     id: &[u8],
-) -> Result<Elf, Lack> {
+) -> Result<Elf, SymbolError> {
     let path = Path::new(OsStr::from_bytes(path));
     let mut candidates = search.candidates(path);
     if path.is_relative() {
@@ -224,10 +223,10 @@ fn alternative(
     by_path()
         .or_else(|| find_by_build_id(roots, id))
         .and_then(|file| Elf::read(file).ok())
-        .ok_or_else(|| Lack::NoAlternative(path.to_owned()))
+        .ok_or_else(|| SymbolError::NoAlternative(path.to_owned()))
 }
 
-/// Where an open file is.
+/// Returns the path of an open file.
 fn place(file: &File) -> Option<PathBuf> {
     fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }

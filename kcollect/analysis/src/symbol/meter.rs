@@ -1,64 +1,66 @@
-//! A reader of debug information that counts, so that a hostile file ends what it begins.
+//! A reader of debug information that counts what is read, so that hostile files cannot take
+//! unbounded time.
 //!
-//! Each table of DWARF is as long as its section at most. But a file may point at one table from
+//! Each table of DWARF is at most as long as its section. But a file may refer to one table from
 //! everywhere (a million units that share one line program; a chain of origins; ranges of ranges),
-//! and may nest inlined functions a million deep, through which the library descends by recursion.
-//! Time, memory and stack are then out of proportion to the file. All of it goes through
-//! [`gimli::Reader`], and so there it is stopped: each read costs one unit of a budget that is in
-//! proportion to the file, and one beyond the allowed depth of the stack fails. To the library both
-//! look like the end of the section.
+//! and may nest inlined functions a million deep, which the library follows by recursion. Time,
+//! memory and stack are then out of proportion to the file. Everything goes through
+//! [`gimli::Reader`] and is bounded there: each read costs one unit of a budget proportional to the
+//! file, and reads below the allowed stack depth fail. To the library both look like the end of the
+//! section.
 
 use std::borrow::Cow;
 use std::cell::Cell;
 
 use gimli::{EndianSlice, Error, Reader, ReaderOffsetId, Result, RunTimeEndian};
 
-/// Reads allowed for each byte of debug information. The lines and inlined functions of nearly all
-/// of a program of 80 MB took 0.2, those of a small one 0.3.
-const PER_BYTE: u64 = 2;
-/// Reads allowed however small the file is.
-const ALWAYS: u64 = 4 << 20;
+/// Reads allowed for each byte of debug information. Nearly all lines and inlined functions of a
+/// program of 80 MB took 0.2, those of a small one 0.3.
+const READS_PER_BYTE: u64 = 2;
+/// Reads allowed for a file of any size.
+const MIN_READS: u64 = 4 << 20;
 /// Bytes of a string that cost as much as a read.
-const STRING: u64 = 16;
+const STRING_BYTES_PER_READ: u64 = 16;
 
-/// Stack of a thread that reads, bytes.
-pub(super) const STACK: usize = 16 << 20;
-/// How deep it may be used, bytes, counted from where the meter was made. What is above is for the
-/// frame that finds out.
-const DEEPEST: usize = STACK / 2;
+/// Stack size of a reading thread, in bytes.
+pub(super) const STACK_BYTES: usize = 16 << 20;
+/// Stack depth allowed for reads, in bytes from where the meter was made. The rest is for the frame
+/// that detects it.
+const MAX_DEPTH_BYTES: usize = STACK_BYTES / 2;
 
 /// The budget of one object.
 #[derive(Debug)]
 pub(super) struct Meter {
     left: Cell<u64>,
-    /// An address in the frame that made it.
+    /// A stack address of the frame that made it.
     stack: usize,
     stopped: Cell<bool>,
 }
 
 impl Meter {
-    /// A budget for so many bytes of sections, for the calling thread, which must have [`STACK`].
+    /// A budget for so many bytes of sections, for the calling thread, which must have a stack of
+    /// [`STACK_BYTES`] bytes.
     pub(super) fn new(bytes: u64) -> Meter {
         Meter {
-            left: Cell::new(ALWAYS.saturating_add(bytes.saturating_mul(PER_BYTE))),
+            left: Cell::new(MIN_READS.saturating_add(bytes.saturating_mul(READS_PER_BYTE))),
             stack: here(),
             stopped: Cell::new(false),
         }
     }
 
-    /// Was something refused?
+    /// Returns whether a read was refused.
     pub(super) fn stopped(&self) -> bool {
         self.stopped.get()
     }
 
-    /// Is nothing left?
+    /// Returns whether the budget is used up.
     pub(super) fn is_empty(&self) -> bool {
         self.left.get() == 0
     }
 
     fn charge(&self, cost: u64) -> bool {
         let left = self.left.get();
-        if left < cost || self.stack.abs_diff(here()) > DEEPEST {
+        if left < cost || self.stack.abs_diff(here()) > MAX_DEPTH_BYTES {
             self.stopped.set(true);
             if left < cost {
                 self.left.set(0);
@@ -70,14 +72,14 @@ impl Meter {
     }
 }
 
-/// An address in the frame of the caller, or below it.
+/// Returns a stack address in the caller's frame or below it.
 #[inline(always)]
 fn here() -> usize {
     let mark = 0_u8;
     std::ptr::from_ref(std::hint::black_box(&mark)).addr()
 }
 
-/// A piece of a section, and the meter that is charged for what is read of it.
+/// A part of a section, with the meter that is charged for reads.
 #[derive(Clone, Debug)]
 pub(super) struct Metered<'a> {
     slice: EndianSlice<'a, RunTimeEndian>,
@@ -102,7 +104,7 @@ impl<'a> Metered<'a> {
     }
 
     fn charge_string(&self, length: usize) -> Result<()> {
-        self.charge(1 + length as u64 / STRING)
+        self.charge(1 + length as u64 / STRING_BYTES_PER_READ)
     }
 }
 

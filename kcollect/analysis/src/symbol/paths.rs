@@ -1,12 +1,11 @@
-//! Where files are looked for: load objects and sources, under the paths that were recorded and
-//! under others.
+//! Where load objects and sources are looked for: below the recorded paths and others.
 //!
-//! As gprofng does it (`pathmap`, `setpath`, `addpath`): first the copy in the experiment; then the
-//! path with its beginning replaced; then the last part of the path in the search directories; then
-//! the path itself, unless a replacement applied to it.
+//! The order is gprofng's (`pathmap`, `setpath`, `addpath`): the copy in the experiment; the path
+//! with its prefix replaced; the last part of the path in the search directories; the path itself,
+//! unless a replacement applied to it.
 //!
-//! Nothing is fetched over the network: debuginfod is not asked, even where `DEBUGINFOD_URLS` is
-//! set, because a report must not tell a server which programs ran.
+//! Nothing is fetched over the network: debuginfod is not used even if `DEBUGINFOD_URLS` is set,
+//! because a report must not reveal to a server which programs ran.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,21 +14,21 @@ use std::str::FromStr;
 
 use experiment_format::archive::archive_name;
 
-/// Where to look.
+/// Where to look for files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchPaths {
     /// The experiment's directory `archives/`.
     pub archives: Option<PathBuf>,
-    /// Replaced beginnings of paths, in the order in which they are tried.
+    /// Replacements of path prefixes, in the order in which they are tried.
     pub maps: Vec<PathMap>,
-    /// Directories in which a file is looked for by the last part of its path.
+    /// Directories searched for the last part of a path.
     pub directories: Vec<PathBuf>,
-    /// Directories that stand for `/`, with the files and with `usr/lib/debug` in them.
+    /// Directories in place of `/`, with the files and `usr/lib/debug` in them.
     pub roots: Vec<PathBuf>,
 }
 
 impl SearchPaths {
-    /// The experiment and this machine, without replacements.
+    /// Searches the experiment and this machine, without replacements.
     #[must_use]
     pub fn new(archives: Option<PathBuf>) -> SearchPaths {
         SearchPaths {
@@ -40,14 +39,14 @@ impl SearchPaths {
         }
     }
 
-    /// The copy of a load object or source in the experiment.
+    /// Returns the place of a load object's or source's copy in the experiment.
     pub(super) fn archived(&self, name: &str) -> Option<PathBuf> {
         let archives = self.archives.as_ref()?;
         Some(archives.join(archive_name(name)))
     }
 
-    /// Where the file of this path may be on this machine, in order. A relative path is one of the
-    /// working directory.
+    /// Returns where the file of a path may be on this machine, in order. A relative path is
+    /// relative to the working directory.
     pub(super) fn candidates(&self, path: &Path) -> Vec<PathBuf> {
         let mut mapped = false;
         let mut found = Vec::new();
@@ -73,8 +72,8 @@ impl SearchPaths {
         found
     }
 
-    /// Where the source file of this path may be, in order, and which of these is the experiment's
-    /// copy.
+    /// Returns where the source file of a path may be, in order, each with whether it is the
+    /// experiment's copy.
     #[must_use]
     pub fn source_places(&self, recorded: &str) -> Vec<(PathBuf, bool)> {
         let archived = self.archived(recorded).map(|path| (path, true));
@@ -83,7 +82,7 @@ impl SearchPaths {
         archived.into_iter().chain(here).collect()
     }
 
-    /// Finds a source file by its path as the line table has it.
+    /// Opens a source file by its path in the line table.
     #[must_use]
     pub fn source(&self, recorded: &str) -> Option<SourceFile> {
         self.source_places(recorded)
@@ -99,18 +98,18 @@ impl SearchPaths {
     }
 }
 
-/// `OLD=NEW`: paths that begin with the directory OLD are looked for below NEW.
+/// `OLD=NEW`: paths below the directory OLD are looked for below NEW.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathMap {
-    /// The directory as it was recorded.
+    /// The recorded directory.
     pub old: PathBuf,
-    /// The one in its place.
+    /// The directory in its place.
     pub new: PathBuf,
 }
 
-/// It is not of the form OLD=NEW.
+/// The error of text that is not of the form OLD=NEW.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not of the form OLD=NEW, such as /build/src=/home/me/src")]
+#[error("{0:?} is not of the form OLD=NEW, as in /build/src=/home/me/src")]
 pub struct NotAPathMap(String);
 
 impl FromStr for PathMap {
@@ -127,19 +126,19 @@ impl FromStr for PathMap {
     }
 }
 
-/// A source file that was found, open.
+/// An open source file.
 #[derive(Debug)]
 pub struct SourceFile {
-    /// The file. It is a regular one, of any size and content.
+    /// The file: a regular one, of any size and content.
     pub file: File,
     /// Where it was found.
     pub path: PathBuf,
-    /// Is it the copy of the experiment, and so the text that was compiled when it was recorded? A
-    /// file of this machine may have been changed since; its time of modification tells.
+    /// Whether it is the experiment's copy, and so the text that was compiled. A file of this
+    /// machine may have changed since, as its modification time shows.
     pub archived: bool,
 }
 
-/// Opens a file, without waiting for whoever writes to a pipe of that name.
+/// Opens a regular file, without waiting for a pipe's writer.
 pub(super) fn open_regular(path: &Path) -> Option<File> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NONBLOCK);
@@ -169,7 +168,7 @@ mod tests {
         search.directories = paths(&["here"]);
         let found = ["/src/a/x.c", "b/x.c", "here/x.c"];
         assert_eq!(search.candidates(path), paths(&found));
-        // A beginning is one of whole names.
+        // Prefixes are of whole names.
         let other = Path::new("/builder/x.c");
         assert_eq!(
             search.candidates(other),

@@ -11,7 +11,7 @@ use bpf::TableUse;
 use bpf_abi::{CpuStats, DetailTimes, KernelCounts};
 use counters::event::Request;
 use experiment_format::kernel::is_scheduler;
-use experiment_format::losses::Losses;
+use experiment_format::losses::{Losses, Recorded};
 use experiment_format::microstate::Microstate;
 use host::exit::Failure;
 use serde::Serialize;
@@ -301,6 +301,8 @@ impl Summary {
         let (system, _) = accounts.system();
         let followed = user(dispatcher, inputs.programs.table_use());
         let counters = counters(inputs)?;
+        let arrays = recorded.arrays + followed.as_ref().map_or(0, Followed::arrays);
+        let thread_ticks = recorded.array_ticks + followed.as_ref().map_or(0, Followed::ticks);
         Ok(Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
@@ -317,8 +319,8 @@ impl Summary {
             },
             ticks: recorded.ticks,
             packets: recorded.packets,
-            arrays: recorded.arrays + followed.as_ref().map_or(0, Followed::arrays),
-            thread_ticks: recorded.array_ticks + followed.as_ref().map_or(0, Followed::ticks),
+            arrays,
+            thread_ticks,
             losses: Losses {
                 overflows: counters
                     .iter()
@@ -327,16 +329,21 @@ impl Summary {
                 ring_full: sum(|books| books.lost),
                 not_written: dispatcher.not_written,
                 unaccounted: sent as i64 - (recorded.ticks + dispatcher.not_written) as i64,
-                absences: sum(|books| books.off_cpu_lost),
-                threads: sum(|books| books.threads_lost),
+                off_cpu: sum(|books| books.off_cpu_lost),
+                thread_records: sum(|books| books.threads_lost),
                 sideband: dispatcher.sideband_lost,
-                unnamed: recorded.unnamed,
+                unnamed_ticks: recorded.unnamed,
                 truncated_stacks: recorded.truncated,
                 missing_stacks: recorded.no_stack,
-                made_up: sum(|books| books.late),
-                entries: sum(|books| books.user_returns_lost),
-                births: sum(|books| books.vfork_starts_lost),
+                late_ticks: sum(|books| books.late),
+                user_returns: sum(|books| books.user_returns_lost),
+                vfork_starts: sum(|books| books.vfork_starts_lost),
                 late_events: inputs.late(),
+                recorded: Recorded {
+                    ticks: recorded.ticks,
+                    thread_ticks,
+                    arrays,
+                },
             },
             counters,
             targets: accounts

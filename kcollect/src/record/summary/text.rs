@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use bpf_abi::unwind::UnwindEnd;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use host::table::{Align, TextTable};
 
 use super::{Counter, Followed, Function, Process, Summary, WaitingPlace};
 
@@ -161,23 +161,22 @@ impl Followed {
     }
 }
 
-fn table(width: Option<u16>, header: &[&str], numbers: usize) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header);
-    match width {
-        Some(width) => {
-            table
-                .set_content_arrangement(ContentArrangement::Dynamic)
-                .set_width(width);
-        }
-        None => {
-            table.set_content_arrangement(ContentArrangement::Disabled);
-        }
-    }
-    for column in table.column_iter_mut().take(numbers) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+/// A table with this header, of which the first columns, `numbers` of them, stand on the right.
+fn table(header: &[&str], numbers: usize) -> TextTable {
+    let align = |column| match column < numbers {
+        true => Align::Right,
+        false => Align::Left,
+    };
+    let mut table = TextTable::new((0..header.len()).map(align)).indented(1);
+    table.titles(header.iter().copied());
     table
+}
+
+/// Returns the lines of a table.
+fn lines(table: &TextTable, width: Option<u16>) -> String {
+    let mut text = table.text(width.map(usize::from));
+    text.truncate(text.trim_end().len());
+    text
 }
 
 /// One column for each state that any of the rows was in.
@@ -189,7 +188,7 @@ fn process_table(rows: &[&Process], width: Option<u16>) -> String {
     let mut header = vec!["thread s"];
     header.extend(shown.iter().map(|state| STATES[*state]));
     header.extend(["PID", "Process"]);
-    let mut table = table(width, &header, header.len() - 1);
+    let mut table = table(&header, header.len() - 1);
     for row in rows {
         let mut cells = vec![format!("{:.3}", row.lived_s)];
         cells.extend(
@@ -202,35 +201,27 @@ fn process_table(rows: &[&Process], width: Option<u16>) -> String {
             None => row.pid.to_string(),
         });
         cells.push(row.name.clone());
-        table.add_row(cells);
+        table.row(cells);
     }
-    table.trim_fmt()
+    lines(&table, width)
 }
 
 fn waiting_table(rows: &[WaitingPlace], width: Option<u16>) -> String {
-    let mut table = table(
-        width,
-        &["away s", "state", "Kernel function that waited"],
-        1,
-    );
+    let mut table = table(&["off-CPU s", "state", "Kernel function that waited"], 1);
     for row in rows.iter().take(TOP) {
-        table.add_row([
+        table.row([
             format!("{:.3}", row.seconds),
             row.state.to_owned(),
             row.name.clone(),
         ]);
     }
-    table.trim_fmt()
+    lines(&table, width)
 }
 
 fn function_table(rows: &[Function], kernel: f64, width: Option<u16>) -> String {
-    let mut table = table(
-        width,
-        &["self s", "%", "total s", "Kernel function", "Object"],
-        3,
-    );
+    let mut table = table(&["self s", "%", "total s", "Kernel function", "Object"], 3);
     for row in rows.iter().take(TOP) {
-        table.add_row([
+        table.row([
             format!("{:.3}", row.own),
             percent(row.own, kernel),
             format!("{:.3}", row.total),
@@ -238,7 +229,7 @@ fn function_table(rows: &[Function], kernel: f64, width: Option<u16>) -> String 
             row.object.clone(),
         ]);
     }
-    table.trim_fmt()
+    lines(&table, width)
 }
 
 fn percent(part: f64, whole: f64) -> String {

@@ -1,6 +1,6 @@
 //! Profiles from a seed: processes with threads that live, sleep, wait and work.
 
-use analysis::picture::view::{Function, Payload, Process, Thread, Tick};
+use analysis::view::{PageFunction, PageProcess, PageThread, PageTick, Payload};
 use experiment_format::microstate::Microstate;
 
 /// Numbers that look random and are the same each time (splitmix64).
@@ -94,7 +94,7 @@ pub(crate) fn profile(
     seconds: u64,
 ) -> Payload {
     let mut dice = Dice::new(seed);
-    let function = |name: &str, kernel: bool| Function {
+    let function = |name: &str, kernel: bool| PageFunction {
         name: name.into(),
         object: if kernel { "vmlinux" } else { "server" }.into(),
         kernel,
@@ -116,7 +116,7 @@ pub(crate) fn profile(
     };
     for index in 0..processes {
         let name = PROGRAMS[index as usize % PROGRAMS.len()];
-        payload.processes.push(Process {
+        payload.processes.push(PageProcess {
             pid: 400 + 7 * index,
             name: name.into(),
             lineage: format!("systemd 1 → {name}").into(),
@@ -143,7 +143,7 @@ pub(crate) fn profile(
             dice.below(u64::from(processes)) as u32 / 4
         };
         let pid = payload.processes[process as usize].pid;
-        payload.threads.push(Thread {
+        payload.threads.push(PageThread {
             process,
             tid: if index < processes {
                 pid
@@ -178,7 +178,7 @@ fn live(dice: &mut Dice, payload: &mut Payload, thread: u32, stacks: &[[u32; 3]]
     loop {
         let [user, system, asleep] = *dice.one(stacks);
         let cpu = if dice.below(50) == 0 {
-            Tick::NO_CPU
+            PageTick::NO_CPU
         } else {
             dice.below(8) as u16
         };
@@ -207,7 +207,7 @@ fn live(dice: &mut Dice, payload: &mut Payload, thread: u32, stacks: &[[u32; 3]]
         if end > payload.duration_ns {
             return;
         }
-        let row = Tick {
+        let row = PageTick {
             time_ns: end,
             thread,
             cpu,
@@ -219,7 +219,7 @@ fn live(dice: &mut Dice, payload: &mut Payload, thread: u32, stacks: &[[u32; 3]]
         // In one array with the sleep that it ends.
         if waited > 0 {
             let ticks = waited as u32;
-            payload.ticks.push(Tick {
+            payload.ticks.push(PageTick {
                 state: Microstate::WaitCpu,
                 ticks,
                 ..row

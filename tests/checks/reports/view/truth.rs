@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use analysis::picture::view::{Payload, Tick};
+use analysis::view::{PageTick, Payload};
 use anyhow::{Result, ensure};
 use experiment_format::microstate::Microstate;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ impl Selection {
     }
 
     /// Whether a row is in it, whenever its ticks passed.
-    fn has(&self, payload: &Payload, row: &Tick) -> bool {
+    fn has(&self, payload: &Payload, row: &PageTick) -> bool {
         let process = payload.threads[row.thread as usize].process;
         let state = row.state.number();
         self.states

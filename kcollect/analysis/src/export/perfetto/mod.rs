@@ -1,20 +1,20 @@
-//! A trace of Perfetto's, for <https://ui.perfetto.dev> and trace_processor.
+//! A Perfetto trace, for <https://ui.perfetto.dev> and trace_processor.
 //!
-//! Each thread has a track with its states as slices, and each slice has its stack. Ticks on a CPU
-//! are also stack samples (`PerfSample`), one for each, so that the UI makes flame graphs of any
-//! stretch of time. Off-CPU ticks are not: the format has no weight for them that today's readers
-//! know, and a sleep of an hour would be some 360,000 samples.
+//! Each thread has a track with its states as slices, and each slice has its stack. Each on-CPU
+//! tick is also a stack sample (`PerfSample`), so that the UI draws flame graphs of any time range.
+//! Off-CPU ticks are not: the format has no weight for samples that current readers support, and
+//! one hour of sleep would be about 360,000 samples.
 //!
-//! Times are those of the recording's clock. It is written packet by packet; what was interned is
-//! remembered by a bit each.
+//! Times are those of the recording's clock. The trace is written packet by packet; one bit
+//! remembers each interned value.
 
-mod messages;
+mod proto;
 
 use std::io::{self, Write};
 
 use prost::Message;
 
-use self::messages::{
+use self::proto::{
     BOOTTIME, Callstack, Clock, ClockSnapshot, Frame, INCREMENTAL_STATE_CLEARED, InternedData,
     MODE_KERNEL, MODE_USER, Mapping, NEEDS_INCREMENTAL_STATE, Named, PerfSample,
     PerfSampleDefaults, ProcessDescriptor, REALTIME, SLICE_BEGIN, SLICE_END, SW_CPU_CLOCK,
@@ -23,31 +23,32 @@ use self::messages::{
 };
 use super::build_ids;
 use super::selected::{OfThread, Selected, Slice, state_title};
-use crate::report::metric::Base;
-use crate::report::model::{FrameId, Model, ObjectKind, STATES, StackId};
+use crate::metric::BaseMetric;
+use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId};
 
-/// The only sequence of packets.
-const SEQUENCE: u32 = 1;
-/// Tracks of processes and of threads have numbers of their own.
-const PROCESSES: u64 = 1 << 32;
-const THREADS: u64 = 1 << 33;
-/// Samples that are written at most: those of a year of a CPU at 1 ms are more than any reader
-/// takes.
-const MOST_SAMPLES: u64 = 100_000_000;
+/// The id of the only sequence of packets.
+const SEQUENCE_ID: u32 = 1;
+/// Offset between the ids of process tracks and of thread tracks.
+const PROCESS_TRACKS: u64 = 1 << 32;
+const THREAD_TRACKS: u64 = 1 << 33;
+/// Maximum number of samples: about a year of one CPU at 1 ms, more than any reader accepts.
+const MAX_SAMPLES: u64 = 100_000_000;
 
-/// Writes it.
+/// Writes the trace.
 ///
 /// # Errors
-/// Those of writing; and there are more ticks on CPUs than a trace can have samples.
+/// When writing fails, or there are more on-CPU ticks than a trace can hold.
 pub fn write(selected: &Selected<'_>, out: &mut dyn Write) -> io::Result<()> {
     let model = selected.model;
-    let samples = selected.rows().filter(|row| Base::TotalCpu.has(row.slot()));
+    let samples = selected
+        .rows()
+        .filter(|row| BaseMetric::TotalCpu.has(row.slot()));
     let samples: u64 = samples.map(|row| u64::from(row.ticks.unsigned_abs())).sum();
-    if samples > MOST_SAMPLES {
+    if samples > MAX_SAMPLES {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!(
-                "{samples} ticks on CPUs are more than a trace can hold; choose some with --time"
+                "{samples} on-CPU ticks are more than a trace can hold; select a part with --time"
             ),
         ));
     }
@@ -78,9 +79,9 @@ struct Writer<'a> {
     out: &'a mut dyn Write,
     buffer: Vec<u8>,
     build_ids: Vec<String>,
-    /// The start of the founder, nanoseconds.
+    /// The start of the founder, in nanoseconds.
     origin: u64,
-    // What was told already.
+    // What was interned already.
     functions: Vec<bool>,
     frames: Vec<bool>,
     objects: Vec<bool>,
@@ -88,9 +89,9 @@ struct Writer<'a> {
     processes: Vec<bool>,
 }
 
-/// Whether it is the first time.
-fn first(told: &mut [bool], index: usize) -> bool {
-    !std::mem::replace(&mut told[index], true)
+/// Returns whether it is the first time, and notes it.
+fn first(seen: &mut [bool], index: usize) -> bool {
+    !std::mem::replace(&mut seen[index], true)
 }
 
 fn named(iid: usize, name: &str) -> Named {
@@ -100,19 +101,19 @@ fn named(iid: usize, name: &str) -> Named {
     }
 }
 
-/// What the field has room for.
+/// Returns a pid or tid as the field's type.
 fn number(id: impl TryInto<i32>) -> i32 {
     id.try_into().unwrap_or(i32::MAX)
 }
 
 impl Writer<'_> {
     fn packet(&mut self, mut packet: TracePacket) -> io::Result<()> {
-        packet.trusted_packet_sequence_id = SEQUENCE;
+        packet.trusted_packet_sequence_id = SEQUENCE_ID;
         packet.sequence_flags |= NEEDS_INCREMENTAL_STATE;
         let trace = Trace {
             packet: vec![packet],
         };
-        // A Vec has room.
+        // Writing into a Vec does not fail.
         let _ = trace.encode(&mut self.buffer);
         if self.buffer.len() > 1 << 16 {
             self.flush()?;
@@ -126,7 +127,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The clocks, the length of a tick, the names of the states.
+    /// Writes the clocks, the length of a tick and the names of states.
     fn head(&mut self) -> io::Result<()> {
         let founder = self.model.experiments.first();
         let wall = founder.map_or(0, |founder| founder.source.start().wall_s);
@@ -134,7 +135,7 @@ impl Writer<'_> {
         let wall = u64::try_from(wall)
             .unwrap_or(0)
             .saturating_mul(1_000_000_000);
-        let states = (0..STATES).map(|slot| named(slot, state_title(slot)));
+        let states = (0..STATE_SLOTS).map(|slot| named(slot, state_title(slot)));
         let interned = InternedData {
             event_categories: vec![named(0, "state")],
             event_names: states.collect(),
@@ -179,7 +180,7 @@ impl Writer<'_> {
         };
         if first(&mut self.processes, thread.process.index()) {
             self.packet(descriptor(TrackDescriptor {
-                uuid: PROCESSES + u64::from(thread.process.0),
+                uuid: PROCESS_TRACKS + u64::from(thread.process.0),
                 process: Some(ProcessDescriptor {
                     pid,
                     process_name: self.model.process_name(thread),
@@ -188,7 +189,7 @@ impl Writer<'_> {
             }))?;
         }
         self.packet(descriptor(TrackDescriptor {
-            uuid: THREADS + u64::from(of.id.0),
+            uuid: THREAD_TRACKS + u64::from(of.id.0),
             thread: Some(ThreadDescriptor {
                 pid,
                 tid: number(thread.tid).into(),
@@ -207,14 +208,14 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A time of ours as one of the trace.
+    /// Returns a time of the model as one of the trace.
     fn at(&self, time: u64) -> Option<u64> {
-        // Readers take it for signed.
+        // Readers treat it as signed.
         Some(self.origin.saturating_add(time).min(i64::MAX as u64))
     }
 
     fn slice(&mut self, slice: &Slice, callstack_iid: Option<u64>) -> io::Result<()> {
-        let track_uuid = THREADS + u64::from(slice.row.thread.0);
+        let track_uuid = THREAD_TRACKS + u64::from(slice.row.thread.0);
         let begin = TrackEvent {
             r#type: SLICE_BEGIN,
             track_uuid,
@@ -237,7 +238,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// One for each tick, each at the end of its own part of the slice.
+    /// Writes one sample for each tick, each at the end of its own part of the slice.
     fn samples(
         &mut self,
         slice: &Slice,
@@ -263,8 +264,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The number of a stack, which is told of first if it is new. There is none for the empty one:
-    /// readers refuse it.
+    /// Returns the id of a stack, interned if it is new. The empty stack has none: readers refuse
+    /// it.
     fn callstack(&mut self, stack: StackId) -> io::Result<Option<u64>> {
         if stack == StackId::EMPTY {
             return Ok(None);
@@ -303,7 +304,7 @@ impl Writer<'_> {
         let index = function.object.index();
         if first(&mut self.objects, index) {
             let object = self.model.object(function.object);
-            // Readers put a / ahead of it.
+            // Readers put a `/` ahead of it.
             let path = object.path.strip_prefix('/').unwrap_or(&object.path);
             interned.mapping_paths.push(named(index, path));
             let id = &self.build_ids[index];
@@ -311,7 +312,7 @@ impl Writer<'_> {
             if known {
                 interned.build_ids.push(Named {
                     iid: index as u64 + 1,
-                    name: bytes(id),
+                    name: hex::decode(id).unwrap_or_default(),
                 });
             }
             interned.mappings.push(Mapping {
@@ -329,12 +330,4 @@ impl Writer<'_> {
             rel_pc: frame.offset,
         });
     }
-}
-
-/// What hexadecimal digits stand for.
-fn bytes(digits: &str) -> Vec<u8> {
-    let pairs = (0..digits.len() / 2).filter_map(|at| digits.get(2 * at..2 * at + 2));
-    pairs
-        .filter_map(|pair| u8::from_str_radix(pair, 16).ok())
-        .collect()
 }

@@ -1,15 +1,15 @@
-//! pprof's format, compressed: `go tool pprof`, and all that takes what it takes.
+//! pprof's format, compressed, for `go tool pprof` and everything that reads its files.
 //!
-//! A sample is a thread with a stack; its values are the ticks, `total` and `totalcpu` as reports
-//! have them, and each state, in nanoseconds. Its labels are `pid`, `tid`, `comm` and `thread`.
-//! Load objects are mappings, with their build ids where the experiment has copies of them.
-//! Addresses are made up: one load object lies behind the other, so that an address less the start
-//! of its mapping is the position in the file. What processes had mapped where is of no use to who
-//! looks at all of them together.
+//! A sample is a thread with a stack; its values are the ticks, and `total`, `totalcpu` (as in
+//! reports) and each state in nanoseconds. Its labels are `pid`, `tid`, `comm` and `thread`. Load
+//! objects are mappings, with build ids if the experiment has copies of the files. Addresses are
+//! synthetic: load objects are placed one after the other, so that an address minus the start of
+//! its mapping is the position in the file. Real mappings differ between the processes that share a
+//! profile.
 //!
-//! Samples are written as they are made; of the rest the tables are held.
+//! Samples are written as they are made; the tables are kept until the end.
 
-mod messages;
+mod proto;
 
 use std::io::{self, Write};
 
@@ -18,16 +18,16 @@ use flate2::write::GzEncoder;
 use prost::Message;
 use rustc_hash::FxHashMap;
 
-use self::messages::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
+use self::proto::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use super::build_ids;
 use super::selected::{Selected, state_name};
-use crate::report::metric::Base;
-use crate::report::model::{FrameId, Model, ObjectKind, STATES, StackId};
+use crate::metric::BaseMetric;
+use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId};
 
-/// Load objects begin at multiples of this.
-const APART: u64 = 1 << 40;
+/// Distance between the addresses of load objects, in bytes.
+const OBJECT_SPACING_BYTES: u64 = 1 << 40;
 
-/// Positions of strings.
+/// The string table.
 #[derive(Default)]
 struct Strings {
     positions: FxHashMap<String, i64>,
@@ -52,17 +52,17 @@ impl Strings {
     }
 }
 
-/// What of a model occurs.
+/// Which parts of a model the samples refer to.
 struct Used {
     frames: Vec<bool>,
     functions: Vec<bool>,
     objects: Vec<bool>,
 }
 
-/// Writes it.
+/// Writes the profile.
 ///
 /// # Errors
-/// Those of writing.
+/// When writing fails.
 pub fn write(selected: &Selected<'_>, out: &mut dyn Write) -> io::Result<()> {
     let mut out = GzEncoder::new(out, Compression::fast());
     let mut strings = Strings::new();
@@ -84,10 +84,10 @@ fn part(out: &mut impl Write, part: &Profile) -> io::Result<()> {
     out.write_all(&part.encode_to_vec())
 }
 
-/// The states that have a value of their own.
+/// Returns the states that have a value of their own.
 fn columns(selected: &Selected<'_>) -> impl Iterator<Item = usize> {
     let states = selected.states;
-    (0..STATES).filter(move |slot| states[*slot])
+    (0..STATE_SLOTS).filter(move |slot| states[*slot])
 }
 
 fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
@@ -96,7 +96,7 @@ fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
         r#type: strings.get("ticks"),
         unit: strings.get("count"),
     }];
-    let sums = [Base::Total.keyword(), Base::TotalCpu.keyword()];
+    let sums = [BaseMetric::Total.keyword(), BaseMetric::TotalCpu.keyword()];
     let names = sums.into_iter().chain(columns(selected).map(state_name));
     sample_type.extend(names.map(|name| ValueType {
         r#type: strings.get(name),
@@ -105,8 +105,12 @@ fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
     let founder = selected.model.experiments.first();
     let wall = founder.map_or(0, |founder| founder.source.start().wall_s);
     let tick_us = founder.map_or(0, |founder| founder.tick_us);
-    let on_cpu = Base::TotalCpu.of(&selected.sums) > 0;
-    let shown = if on_cpu { Base::TotalCpu } else { Base::Total };
+    let on_cpu = BaseMetric::TotalCpu.of(&selected.sums) > 0;
+    let shown = if on_cpu {
+        BaseMetric::TotalCpu
+    } else {
+        BaseMetric::Total
+    };
     Profile {
         sample_type,
         time_nanos: wall.saturating_mul(1_000_000_000),
@@ -125,7 +129,7 @@ fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
     }
 }
 
-/// Writes the samples, and says what they refer to.
+/// Writes the samples. Returns what they refer to.
 fn samples(
     selected: &Selected<'_>,
     strings: &mut Strings,
@@ -147,7 +151,7 @@ fn samples(
             label(keys[2], strings.get(&model.process_name(thread)), 0),
             label(keys[3], strings.get(&model.thread_name(thread)), 0),
         ];
-        let mut stacks: FxHashMap<StackId, (i64, [i64; STATES])> = FxHashMap::default();
+        let mut stacks: FxHashMap<StackId, (i64, [i64; STATE_SLOTS])> = FxHashMap::default();
         for row in of.rows() {
             let (ticks, sums) = stacks.entry(row.stack).or_default();
             *ticks += i64::from(row.ticks);
@@ -160,7 +164,7 @@ fn samples(
                 used.mark(model, frame);
                 u64::from(frame.0) + 1
             });
-            let metrics = [Base::Total, Base::TotalCpu].map(|base| base.of(&sums));
+            let metrics = [BaseMetric::Total, BaseMetric::TotalCpu].map(|base| base.of(&sums));
             let own = columns(selected).map(|slot| sums[slot]);
             let times = metrics.into_iter().chain(own);
             let times = times.map(|microseconds| microseconds.saturating_mul(1000));
@@ -204,8 +208,8 @@ fn tables(
         }
         let mapping = Mapping {
             id: index + 1,
-            memory_start: APART * (index + 1),
-            memory_limit: APART * (index + 2) - 1,
+            memory_start: OBJECT_SPACING_BYTES * (index + 1),
+            memory_limit: OBJECT_SPACING_BYTES * (index + 2) - 1,
             filename: strings.get(&object.path),
             build_id: strings.get(&build_ids[index as usize]),
             has_functions: true,
@@ -248,9 +252,9 @@ fn tables(
         let location = Location {
             id: index + 1,
             mapping_id: if file { number } else { 0 },
-            // A file is never that long; what is not there cannot be told apart by it.
+            // No file is that long. Frames without a file have no address.
             address: if file {
-                APART * number + frame.offset % APART
+                OBJECT_SPACING_BYTES * number + frame.offset % OBJECT_SPACING_BYTES
             } else {
                 0
             },

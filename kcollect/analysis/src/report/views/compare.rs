@@ -1,67 +1,68 @@
-//! Two reports side by side, with their difference (gprofng's `compare delta`) and quotient
+//! Compares two experiments side by side, with difference (gprofng's `compare delta`) and quotient
 //! (`compare ratio`).
 //!
-//! What has the same name is the same thing: a function with its load object's name, a process with
-//! its own, whatever its number. Times are as they were recorded: if one run was longer than the
-//! other the notes say so, and nothing is scaled.
+//! Entities are matched by name: functions with their load object's name, processes by their own,
+//! whatever the pid. Times are shown as recorded: if one run was longer, a note says so, and
+//! nothing is scaled.
 
 use std::collections::BTreeMap;
 
 use host::exit::{Failure, Kind};
 
-use super::{Thing, View, Wish, flavor_words};
-use crate::report::aggregate::{self, Measures, Totals, add};
-use crate::report::filter::Selection;
-use crate::report::metric::{Base, Flavor, Metric, Metrics, offered};
-use crate::report::model::{Model, NOTHING};
-use crate::report::table::{Answer, Cell, Column, Page, Table};
+use super::{Entity, TableOptions, View, flavor_words};
+use crate::aggregate::{self, Measures, Totals, add};
+use crate::filter::Selection;
+use crate::metric::{BaseMetric, Flavor, Metric, Metrics, offered};
+use crate::model::{Model, ZERO_SUMS};
+use crate::report::table::{Cell, Column, Report, Table, TablePage};
 
-/// Rows of a table of the page, if nobody said how many.
-const ROWS: usize = 10;
+/// Rows of each table of the page, unless asked for otherwise.
+const DEFAULT_ROWS: usize = 10;
 
-/// Things of both by name, and what of each.
-type Pairs = BTreeMap<Vec<String>, [Thing; 2]>;
+/// Entities of both models by name, with the values of each.
+type Pairs = BTreeMap<Vec<String>, [Entity; 2]>;
 
-/// What differs between two: of functions, of processes, in total ([`View::Overview`]), or all of
-/// these ([`View::Triage`]).
+/// Makes the comparison: of functions, of processes, in total ([`View::Overview`]), or all of these
+/// ([`View::Triage`]).
 ///
 /// # Errors
-/// A view that compares nothing; a metric that is none, or of which one of them has nothing.
-pub fn compare(models: [&Model; 2], view: View, wish: &Wish) -> Result<Answer, Failure> {
+/// When the view has no comparison, or a metric is unknown or has no data in one of them.
+pub fn compare(models: [&Model; 2], view: View, options: &TableOptions) -> Result<Report, Failure> {
     let [a, b] = models.map(offered);
     let times = a
         .into_iter()
-        .filter(|base| base.is_time() && !matches!(base, Base::Counter(_)));
+        .filter(|base| base.is_time() && !matches!(base, BaseMetric::Counter(_)));
     let bases: Vec<_> = times.filter(|base| b.contains(base)).collect();
     let both = Both {
-        totals: models.map(|model| aggregate::totals(model, &Selection::new(model, &wish.filter))),
+        totals: models
+            .map(|model| aggregate::totals(model, &Selection::new(model, &options.filter))),
         models,
         bases,
-        wish,
+        options,
     };
     match view {
         View::Triage => {
             let mut tables = vec![both.overview(), both.processes()?, both.functions()?];
             for table in &mut tables[1..] {
-                table.cut(wish.limit.unwrap_or(ROWS));
+                table.cut(options.limit.unwrap_or(DEFAULT_ROWS));
             }
-            // The same for all three.
+            // The same metrics for all three tables.
             tables[0].notes.clear();
             tables[1].notes.retain(|note| !both.notes().contains(note));
-            Ok(Answer::Page(Page {
+            Ok(Report::Page(TablePage {
                 view: "compare",
                 runs: Vec::new(),
                 tables,
             }))
         }
-        View::Overview => Ok(Answer::Table(both.overview())),
+        View::Overview => Ok(Report::Table(both.overview())),
         View::Processes | View::Functions => {
             let mut table = match view {
                 View::Processes => both.processes()?,
                 _ => both.functions()?,
             };
-            table.cut(wish.limit.unwrap_or(usize::MAX));
-            Ok(Answer::Table(table))
+            table.cut(options.limit.unwrap_or(usize::MAX));
+            Ok(Report::Table(table))
         }
         _ => Err(Failure::new(
             Kind::Usage,
@@ -71,12 +72,12 @@ pub fn compare(models: [&Model; 2], view: View, wish: &Wish) -> Result<Answer, F
     }
 }
 
-/// Two models, and what is common to them.
+/// Two models, and what they have in common.
 struct Both<'a> {
     models: [&'a Model; 2],
     totals: [Totals; 2],
-    bases: Vec<Base>,
-    wish: &'a Wish,
+    bases: Vec<BaseMetric>,
+    options: &'a TableOptions,
 }
 
 impl Both<'_> {
@@ -89,8 +90,8 @@ impl Both<'_> {
                     function.name.clone(),
                     model.object(function.object).short_name(),
                 ];
-                let thing = Thing::new(Vec::new(), shares.of(index));
-                collect(&mut pairs, name, side, &thing);
+                let entity = Entity::new(Vec::new(), shares.of(index));
+                collect(&mut pairs, name, side, &entity);
             }
         }
         let columns = vec![
@@ -107,15 +108,15 @@ impl Both<'_> {
             for (process, sums) in model.processes.iter().zip(&self.totals[side].processes) {
                 let name = vec![process.name.clone()];
                 let sums = Measures::alone(sums, None);
-                collect(&mut pairs, name, side, &Thing::new(Vec::new(), sums));
+                collect(&mut pairs, name, side, &Entity::new(Vec::new(), sums));
             }
         }
         let columns = vec![Column::text("name", "Process")];
         let metrics = self.metrics(Metrics::of_functions)?.exclusive();
-        self.table("processes", "Processes of a name", columns, &metrics, pairs)
+        self.table("processes", "Processes by name", columns, &metrics, pairs)
     }
 
-    /// All metrics.
+    /// The metrics with data in both.
     fn overview(&self) -> Table {
         let mut rows: Vec<_> = self
             .bases
@@ -130,7 +131,7 @@ impl Both<'_> {
         });
         Table {
             view: "overview",
-            title: "All metrics, by the difference".to_owned(),
+            title: "All metrics, by difference".to_owned(),
             columns: vec![
                 Column::text("metric", "Metric"),
                 Column::text("title", "Time"),
@@ -145,12 +146,12 @@ impl Both<'_> {
         }
     }
 
-    fn metrics(&self, otherwise: fn(&[Base]) -> Metrics) -> Result<Metrics, Failure> {
-        super::metrics(self.wish, &self.bases, otherwise)
+    fn metrics(&self, otherwise: fn(&[BaseMetric]) -> Metrics) -> Result<Metrics, Failure> {
+        super::metrics(self.options, &self.bases, otherwise)
     }
 
     fn notes(&self) -> Vec<String> {
-        let told = |side: usize, name: &str| {
+        let length = |side: usize, name: &str| {
             let model = self.models[side];
             let path = model.experiments.first();
             format!(
@@ -163,7 +164,7 @@ impl Both<'_> {
                 model.end_ns() as f64 / 1e9
             )
         };
-        vec![format!("{}; {}", told(0, "A"), told(1, "B"))]
+        vec![format!("{}; {}", length(0, "A"), length(1, "B"))]
     }
 
     fn table(
@@ -174,14 +175,14 @@ impl Both<'_> {
         metrics: &Metrics,
         pairs: Pairs,
     ) -> Result<Table, Failure> {
-        let sort = super::sort(self.wish, &self.bases)?;
+        let sort = super::sort(self.options, &self.bases)?;
         let first = metrics.list.first();
         let by = match sort {
             Some(sort) => sort.by,
             None => first.map(|metric| (metric.base, metric.flavor)),
         };
         let reverse = sort.is_some_and(|sort| sort.reverse);
-        let values = |pair: &[Thing; 2], (base, flavor): (Base, Flavor)| {
+        let values = |pair: &[Entity; 2], (base, flavor): (BaseMetric, Flavor)| {
             [pair[0].value(base, flavor), pair[1].value(base, flavor)]
         };
         let mut rows: Vec<_> = pairs
@@ -204,7 +205,7 @@ impl Both<'_> {
         total[0] = "<Total>".to_owned();
         let whole = [0, 1].map(|side| {
             let all = &self.totals[side].all;
-            Thing::new(Vec::new(), Measures::alone(all, None))
+            Entity::new(Vec::new(), Measures::alone(all, None))
         });
         rows.insert(0, (total, whole));
         let numbers = metrics.list.iter().flat_map(metric_columns);
@@ -236,19 +237,20 @@ impl Both<'_> {
     }
 }
 
-/// Adds a thing to those of its name.
-fn collect(pairs: &mut Pairs, name: Vec<String>, side: usize, thing: &Thing) {
-    if thing.exclusive == NOTHING && thing.inclusive == NOTHING {
+/// Adds values to the entity of a name.
+fn collect(pairs: &mut Pairs, name: Vec<String>, side: usize, entity: &Entity) {
+    if entity.exclusive == ZERO_SUMS && entity.inclusive == ZERO_SUMS {
         return;
     }
-    let pair = pairs
-        .entry(name)
-        .or_insert_with(|| [0, 1].map(|_| Thing::new(Vec::new(), Measures::alone(&NOTHING, None))));
-    add(&mut pair[side].exclusive, &thing.exclusive);
-    add(&mut pair[side].inclusive, &thing.inclusive);
+    let pair = pairs.entry(name).or_insert_with(|| {
+        [0, 1].map(|_| Entity::new(Vec::new(), Measures::alone(&ZERO_SUMS, None)))
+    });
+    add(&mut pair[side].exclusive, &entity.exclusive);
+    add(&mut pair[side].inclusive, &entity.inclusive);
 }
 
-/// Both, the difference and the quotient; nothing is a multiple of nothing.
+/// Returns the cells of both values, their difference and their quotient, which is empty if the
+/// first is 0.
 fn four(a: i64, b: i64) -> [Cell; 4] {
     [
         Cell::Microseconds(a),

@@ -1,11 +1,11 @@
-//! Functions and load objects.
+//! Functions and load objects by their time.
 
 use host::exit::Failure;
 
-use super::{Context, Thing, Things, View};
-use crate::report::aggregate;
-use crate::report::metric::Metrics;
-use crate::report::model::ObjectKind;
+use super::{Context, Entities, Entity, View};
+use crate::aggregate;
+use crate::metric::Metrics;
+use crate::model::ObjectKind;
 use crate::report::table::{Cell, Column, Table};
 
 pub(super) fn functions(context: &Context<'_>) -> Result<Table, Failure> {
@@ -29,15 +29,15 @@ pub(super) fn functions(context: &Context<'_>) -> Result<Table, Failure> {
             Cell::Text(if function.kernel { "kernel" } else { "user" }.to_owned()),
         ]
     };
-    let things = Things {
-        total: Thing::total(0, columns.len(), totals.whole()),
+    let entities = Entities {
+        total: Entity::total(0, columns.len(), totals.whole()),
         columns,
         measures: (0..model.functions.len())
             .map(|index| shares.of(index))
             .collect(),
         cells_of: &cells_of,
     };
-    context.sorted(View::Functions, "Functions", &metrics, things)
+    context.sorted(View::Functions, "Functions", &metrics, entities)
 }
 
 pub(super) fn objects(context: &Context<'_>) -> Result<Table, Failure> {
@@ -62,13 +62,13 @@ pub(super) fn objects(context: &Context<'_>) -> Result<Table, Failure> {
             Cell::Text(if object.kernel { "kernel" } else { "user" }.to_owned()),
         ]
     };
-    let things = Things {
-        total: Thing::total(0, columns.len(), totals.whole()),
+    let entities = Entities {
+        total: Entity::total(0, columns.len(), totals.whole()),
         columns,
         measures: (0..model.objects.len())
             .map(|index| shares.of(index))
             .collect(),
         cells_of: &cells_of,
     };
-    context.sorted(View::Objects, "Load objects", &metrics, things)
+    context.sorted(View::Objects, "Load objects", &metrics, entities)
 }

@@ -1,19 +1,19 @@
 //! Source lines by their time, as gprofng's view `lines`.
 //!
-//! Exclusive times are gprofng's. Inclusive ones are where nothing was inlined: gprofng counts the
-//! line of the inlined code alone, here the line that calls it has the time too. And a line of an
-//! inlined function is named after it, not after the function that it was compiled into.
+//! Exclusive times equal gprofng's. Inclusive times do where nothing was inlined: gprofng counts
+//! only the line of the inlined code, while here the line that calls it has the time too. A line of
+//! an inlined function is named after that function, not after the one it was compiled into.
 
 use host::exit::Failure;
 
-use super::{Context, Thing, Things, View};
-use crate::report::aggregate::{self, Shares, Totals};
-use crate::report::metric::Metrics;
-use crate::report::model::{FrameId, Model, NOTHING, ObjectId};
+use super::{Context, Entities, Entity, View};
+use crate::aggregate::{self, Shares, Totals};
+use crate::metric::Metrics;
+use crate::model::{FrameId, Model, ObjectId, ZERO_SUMS};
 use crate::report::table::{Cell, Column, Table};
 
-/// Of so many load objects it is told why their lines are not known.
-const TOLD: usize = 5;
+/// Number of load objects for which a note says why lines are missing.
+const MAX_OBJECTS_NOTED: usize = 5;
 
 pub(super) fn lines(context: &Context<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_functions)?;
@@ -55,18 +55,18 @@ pub(super) fn lines(context: &Context<'_>) -> Result<Table, Failure> {
             Cell::Text(model.object(function.object).path.clone()),
         ]
     };
-    let things = Things {
-        total: Thing::total(0, columns.len(), totals.whole()),
+    let entities = Entities {
+        total: Entity::total(0, columns.len(), totals.whole()),
         columns,
         measures: (0..all.lines.len()).map(|index| shares.of(index)).collect(),
         cells_of: &cells_of,
     };
-    let mut table = context.sorted(View::Lines, "Source lines", &metrics, things)?;
+    let mut table = context.sorted(View::Lines, "Source lines", &metrics, entities)?;
     table.notes.extend(lacking(model, &totals));
     Ok(table)
 }
 
-/// Why there are no lines, for those load objects that have most time.
+/// Returns notes on why lines are missing, for the load objects with most time.
 fn lacking(model: &Model, totals: &Totals) -> Vec<String> {
     let of = |frame: FrameId| Some(model.function(model.frame(frame).function).object.0);
     let count = model.objects.len();
@@ -78,19 +78,22 @@ fn lacking(model: &Model, totals: &Totals) -> Vec<String> {
         },
     ] = aggregate::shares(model, totals, [count], |frame| [of(frame)]);
     let mut lacking: Vec<_> = (0..count)
-        .filter(|index| inclusive[*index] != NOTHING)
-        .filter_map(|index| Some((index, model.lines.lacks.get(index)?.as_ref()?)))
+        .filter(|index| inclusive[*index] != ZERO_SUMS)
+        .filter_map(|index| Some((index, model.lines.errors.get(index)?.as_ref()?)))
         .collect();
     let time = |index: usize| exclusive[index].iter().sum::<i64>();
     lacking.sort_by_key(|(index, _)| std::cmp::Reverse(time(*index)));
-    let more = lacking.len().saturating_sub(TOLD);
-    let told = lacking.iter().take(TOLD).map(|(index, lack)| {
-        let object = model.object(ObjectId(*index as u32));
-        format!("{} {lack}", object.path)
-    });
-    let mut told: Vec<_> = told.collect();
+    let more = lacking.len().saturating_sub(MAX_OBJECTS_NOTED);
+    let notes = lacking
+        .iter()
+        .take(MAX_OBJECTS_NOTED)
+        .map(|(index, error)| {
+            let object = model.object(ObjectId(*index as u32));
+            format!("{} {error}", object.path)
+        });
+    let mut notes: Vec<_> = notes.collect();
     if more > 0 {
-        told.push(format!("and {more} more load objects lack lines"));
+        notes.push(format!("and {more} more load objects error lines"));
     }
-    told
+    notes
 }

@@ -1,16 +1,16 @@
-//! The views: each makes a [`Table`] of a model and of what was asked for.
+//! The views: each makes a [`Table`] from a model and options.
 
-mod about;
+mod callers_callees;
+mod calltree;
+mod chosen_function;
 pub mod compare;
-mod disassembly;
+mod disasm;
+mod experiments;
 mod functions;
 mod lines;
-mod relatives;
 mod samples;
 mod source;
-mod subject;
-mod things;
-mod tree;
+mod threads;
 mod triage;
 
 use std::cmp::Ordering;
@@ -18,14 +18,14 @@ use std::cmp::Ordering;
 use experiment_format::log::CounterUnit;
 use host::exit::{Failure, Kind};
 
-use super::aggregate::{Measures, Totals, totals};
-use super::filter::{Filter, Selection};
-use super::lines::Lookup;
-use super::metric::{Base, Flavor, Metric, MetricError, Metrics, Sort, offered};
-use super::model::{Model, NOTHING, Sums};
-use super::table::{Answer, Cell, Column, Table, left_out};
+use super::table::{Cell, Column, Report, Table, left_out};
+use crate::aggregate::{Measures, Totals, totals};
+use crate::filter::{Filter, Selection};
+use crate::load::lines::LookupPaths;
+use crate::metric::{BaseMetric, Flavor, Metric, MetricError, Metrics, Sort, offered};
+use crate::model::{Model, Sums, ZERO_SUMS};
 
-/// A view.
+/// A way to show an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
     /// Where to look first.
@@ -46,24 +46,24 @@ pub enum View {
     Disasm,
     /// Threads, by exact times where there are any.
     Threads,
-    /// Processes, likewise.
+    /// Processes, by exact times where there are any.
     Processes,
     /// CPUs.
     Cpus,
     /// Exact times from sample to sample.
     Samples,
-    /// Exact times on the whole.
+    /// Exact times of the whole run.
     Statistics,
     /// How it was recorded.
     Header,
     /// The experiments.
     Experiments,
-    /// All metrics, of everything.
+    /// All metrics, for everything together.
     Overview,
 }
 
 impl View {
-    /// All of them, with what they are called and show.
+    /// All views with their names and descriptions.
     pub const ALL: [(View, &'static str, &'static str); 16] = [
         (
             View::Triage,
@@ -74,12 +74,12 @@ impl View {
         (
             View::CallersCallees,
             "callers-callees",
-            "callers and callees of the function that is named behind it, with the time attributed to them",
+            "followed by a function: its callers and callees, with the time attributed to them",
         ),
         (
             View::CallTree,
             "calltree",
-            "functions under those that called them, down to --depth and --percent",
+            "functions below their callers, down to --depth and --percent",
         ),
         (
             View::Objects,
@@ -90,27 +90,35 @@ impl View {
         (
             View::Source,
             "source",
-            "with a function behind it: the source of its file, with the time of each line",
+            "followed by a function: the source of its file, with the time of each line",
         ),
         (
             View::Disasm,
             "disasm",
-            "with a function behind it: its instructions, with the time of each",
+            "followed by a function: its instructions, with the time of each",
         ),
         (
             View::Threads,
             "threads",
-            "threads, by exact times where these were recorded and -m asks for no others",
+            "threads, by exact times if recorded and without -m",
         ),
-        (View::Processes, "processes", "processes, likewise"),
+        (View::Processes, "processes", "processes, in the same way"),
         (View::Cpus, "cpus", "CPUs"),
-        (View::Overview, "overview", "all metrics, of everything"),
+        (
+            View::Overview,
+            "overview",
+            "all metrics, for everything together",
+        ),
         (
             View::Samples,
             "samples",
             "exact times from sample to sample",
         ),
-        (View::Statistics, "statistics", "exact times on the whole"),
+        (
+            View::Statistics,
+            "statistics",
+            "exact times of the whole run",
+        ),
         (
             View::Header,
             "header",
@@ -119,30 +127,30 @@ impl View {
         (
             View::Experiments,
             "experiments",
-            "the experiments, with gprofng's numbers of them",
+            "the experiments, with their numbers in gprofng",
         ),
     ];
 
-    /// The view that is called so.
+    /// Returns the view of a name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<View> {
         let mut all = View::ALL.iter();
         all.find(|(_, own, _)| *own == name).map(|(view, ..)| *view)
     }
 
-    /// Whether it needs [`super::lines::add`].
+    /// Returns whether it needs [`crate::load::lines::add`].
     #[must_use]
     pub fn wants_lines(self) -> bool {
         matches!(self, View::Lines | View::Source | View::Disasm)
     }
 
-    /// Whether it is of one function, [`Wish::subject`].
+    /// Returns whether it shows one function, [`TableOptions::function`].
     #[must_use]
     pub fn wants_function(self) -> bool {
         matches!(self, View::CallersCallees | View::Source | View::Disasm)
     }
 
-    /// What it is called.
+    /// Returns its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         let mut all = View::ALL.iter();
@@ -151,128 +159,132 @@ impl View {
     }
 }
 
-/// What a view is asked to show.
+/// How a view's table is made.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wish {
-    /// Which rows count.
+pub struct TableOptions {
+    /// The ticks that count.
     pub filter: Filter,
-    /// The metrics as they were typed; none: what suits the view.
+    /// The metrics as typed. None: the view's default.
     pub metrics: Option<String>,
-    /// By what it is sorted, as it was typed; none: by the first metric.
+    /// The sort order as typed. None: by the first metric.
     pub sort: Option<String>,
-    /// So many rows, `<Total>` not counted; none: all.
+    /// Maximum number of rows beside `<Total>`. None: all.
     pub limit: Option<usize>,
-    /// The function that the view is of, as it was typed: its name, its symbol, either with a load
-    /// object behind it, or a regular expression that fits no other.
-    pub subject: Option<String>,
+    /// The function to show, as typed: its name or symbol, either with a load object after it, or a
+    /// regular expression that matches one function.
+    pub function: Option<String>,
     /// Where source and debug files are looked for.
-    pub lookup: Lookup,
-    /// How deep the call tree goes: 1 is the first function of each thread. None: to its leaves.
+    pub lookup: LookupPaths,
+    /// Depth of the call tree: 1 is the outermost function of each thread. None: to its leaves.
     pub depth: Option<usize>,
-    /// Branches of the call tree that have fewer than so many millionths of the whole are left out.
+    /// Branches of the call tree with less than this share of the whole, in millionths, are left
+    /// out.
     pub least_ppm: Option<u32>,
 }
 
-/// What a view says of a model.
+/// Makes the report of a view.
 ///
 /// # Errors
-/// A metric that is none, or of which nothing was recorded.
-pub fn answer(model: &Model, view: View, wish: &Wish) -> Result<Answer, Failure> {
+/// When a metric is unknown or has no data, or the view cannot be made.
+pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report, Failure> {
     let context = Context {
         model,
-        wish,
+        options,
         offered: offered(model),
     };
     let table = match view {
-        View::Triage => return triage::page(&context).map(Answer::Page),
+        View::Triage => return triage::page(&context).map(Report::Page),
         View::Functions => functions::functions(&context),
-        View::CallersCallees => relatives::callers_callees(&context),
-        View::CallTree => tree::calltree(&context),
+        View::CallersCallees => callers_callees::callers_callees(&context),
+        View::CallTree => calltree::calltree(&context),
         View::Objects => functions::objects(&context),
         View::Lines => lines::lines(&context),
         View::Source => source::source(&context),
-        View::Disasm => disassembly::disassembly(&context),
-        View::Threads => things::threads(&context),
-        View::Processes => things::processes(&context),
-        View::Cpus => things::cpus(&context),
-        View::Overview => about::overview(&context),
+        View::Disasm => disasm::disassembly(&context),
+        View::Threads => threads::threads(&context),
+        View::Processes => threads::processes(&context),
+        View::Cpus => threads::cpus(&context),
+        View::Overview => experiments::overview(&context),
         View::Samples => samples::samples(&context),
         View::Statistics => samples::statistics(&context),
-        View::Header => Ok(about::header(model)),
-        View::Experiments => Ok(about::experiments(model)),
+        View::Header => Ok(experiments::header(model)),
+        View::Experiments => Ok(experiments::experiments(model)),
     };
-    table.map(Answer::Table)
+    table.map(Report::Table)
 }
 
-/// What all views need.
+/// What all views work on.
 struct Context<'a> {
     model: &'a Model,
-    wish: &'a Wish,
-    offered: Vec<Base>,
+    options: &'a TableOptions,
+    offered: Vec<BaseMetric>,
 }
 
 impl Context<'_> {
     fn totals(&self) -> Totals {
-        totals(self.model, &Selection::new(self.model, &self.wish.filter))
+        totals(
+            self.model,
+            &Selection::new(self.model, &self.options.filter),
+        )
     }
 
-    fn metrics(&self, otherwise: fn(&[Base]) -> Metrics) -> Result<Metrics, Failure> {
-        metrics(self.wish, &self.offered, otherwise)
+    fn metrics(&self, otherwise: fn(&[BaseMetric]) -> Metrics) -> Result<Metrics, Failure> {
+        metrics(self.options, &self.offered, otherwise)
     }
 
-    /// By what was asked for, or else by the first metric.
+    /// Returns the order asked for, or that of the first metric.
     fn sort_of(&self, metrics: &Metrics) -> Result<Sort, Failure> {
         let first = metrics.list.first();
-        Ok(sort(self.wish, &self.offered)?.unwrap_or(Sort {
+        Ok(sort(self.options, &self.offered)?.unwrap_or(Sort {
             by: first.map(|metric| (metric.base, metric.flavor)),
             reverse: false,
         }))
     }
 
-    /// The table of things with metrics: `<Total>` first, then those that have any of what is
-    /// shown.
+    /// Makes a table of entities with metrics: `<Total>` first, then those with any of the shown
+    /// metrics.
     fn sorted(
         &self,
         view: View,
         title: &str,
         metrics: &Metrics,
-        things: Things<'_>,
+        entities: Entities<'_>,
     ) -> Result<Table, Failure> {
         let sort = self.sort_of(metrics)?;
-        let Things {
+        let Entities {
             columns,
             total,
             measures,
             cells_of,
-        } = things;
+        } = entities;
         let mut shown: Vec<_> = (0..).zip(measures).collect();
         shown.retain(|(_, measures)| {
             let mut list = metrics.list.iter();
             list.any(|metric| measures.value(metric.base, metric.flavor) != 0)
         });
-        let limit = self.wish.limit.unwrap_or(shown.len());
+        let limit = self.options.limit.unwrap_or(shown.len());
         let more = shown.len().saturating_sub(limit);
         if more > 0 && limit > 0 {
-            // Names are made of those alone that may be among the first.
+            // Names are made only for entities that may be among the first.
             let mut first = shown.clone();
             let (_, (_, last), _) = first
                 .select_nth_unstable_by(limit - 1, |(_, a), (_, b)| sort.order_of_values(a, b));
             shown.retain(|(_, measures)| sort.order_of_values(measures, last).is_le());
         }
-        let things = shown
+        let entities = shown
             .iter()
-            .map(|(index, measures)| Thing::new(cells_of(*index), *measures));
-        let mut rows: Vec<_> = things.collect();
+            .map(|(index, measures)| Entity::new(cells_of(*index), *measures));
+        let mut rows: Vec<_> = entities.collect();
         rows.sort_by(|a, b| sort.order(a, b));
         rows.truncate(limit);
         let whole = total.clone();
         rows.insert(0, total);
         let own = |metrics: &[Metric]| metrics.iter().flat_map(metric_columns).collect::<Vec<_>>();
         let (ahead, behind) = metrics.list.split_at(metrics.name_at);
-        let cells = |thing: &Thing, metrics: &[Metric]| {
+        let cells = |entity: &Entity, metrics: &[Metric]| {
             let cells = metrics
                 .iter()
-                .flat_map(|metric| metric_cells(metric, thing, &whole));
+                .flat_map(|metric| metric_cells(metric, entity, &whole));
             cells.collect::<Vec<_>>()
         };
         let by = match sort.by {
@@ -291,11 +303,11 @@ impl Context<'_> {
             columns: [own(ahead), columns, own(behind)].concat(),
             rows: rows
                 .iter()
-                .map(|thing| {
+                .map(|entity| {
                     [
-                        cells(thing, ahead),
-                        thing.cells.clone(),
-                        cells(thing, behind),
+                        cells(entity, ahead),
+                        entity.cells.clone(),
+                        cells(entity, behind),
                     ]
                     .concat()
                 })
@@ -306,38 +318,38 @@ impl Context<'_> {
     }
 }
 
-/// The metrics that were asked for, or else these.
+/// Returns the metrics asked for, or the default.
 fn metrics(
-    wish: &Wish,
-    offered: &[Base],
-    otherwise: fn(&[Base]) -> Metrics,
+    options: &TableOptions,
+    offered: &[BaseMetric],
+    otherwise: fn(&[BaseMetric]) -> Metrics,
 ) -> Result<Metrics, Failure> {
-    match &wish.metrics {
+    match &options.metrics {
         Some(text) => Metrics::parse(text, offered).map_err(|error| refuse("-m", offered, &error)),
         None => Ok(otherwise(offered)),
     }
 }
 
-fn sort(wish: &Wish, offered: &[Base]) -> Result<Option<Sort>, Failure> {
-    let parsed = wish.sort.as_deref();
+fn sort(options: &TableOptions, offered: &[BaseMetric]) -> Result<Option<Sort>, Failure> {
+    let parsed = options.sort.as_deref();
     let parsed = parsed.map(|text| Sort::parse(text, offered));
     parsed
         .transpose()
         .map_err(|error| refuse("-s", offered, &error))
 }
 
-fn refuse(option: &str, offered: &[Base], error: &MetricError) -> Failure {
+fn refuse(option: &str, offered: &[BaseMetric], error: &MetricError) -> Failure {
     let keywords: Vec<_> = offered.iter().map(|base| base.keyword()).collect();
     let cure = match keywords.is_empty() {
-        true => "these experiments have no clock data".to_owned(),
+        true => "record with -p on: these experiments have no ticks".to_owned(),
         false => format!("e. or i. and one of {}", keywords.join(", ")),
     };
     Failure::new(Kind::Usage, format!("{option}: {error}"), cure)
 }
 
 impl Sort {
-    /// Equal ones stand in the order of their names, whichever way round the values are.
-    fn order(&self, a: &Thing, b: &Thing) -> Ordering {
+    /// Compares two rows; equal values are ordered by name, whatever the order of values.
+    fn order(&self, a: &Entity, b: &Entity) -> Ordering {
         let names = || {
             let pairs = a.cells.iter().zip(&b.cells);
             let mut orders = pairs.map(|(a, b)| a.order(b));
@@ -354,7 +366,7 @@ impl Sort {
         }
     }
 
-    /// The same without names.
+    /// Compares values alone.
     fn order_of_values(&self, a: &Measures<'_>, b: &Measures<'_>) -> Ordering {
         let Some((base, flavor)) = self.by else {
             return Ordering::Equal;
@@ -367,7 +379,7 @@ impl Sort {
     }
 }
 
-/// A heading that leaves room for ten of them.
+/// Returns a title short enough for a table with ten states.
 fn short(keyword: &str) -> &str {
     match keyword {
         "textpfault" => "tfault",
@@ -377,32 +389,32 @@ fn short(keyword: &str) -> &str {
     }
 }
 
-/// Things with times, by number.
-struct Things<'a> {
-    /// What they are called, in columns.
+/// The entities that a table has rows for (functions, threads, lines, …), by number.
+struct Entities<'a> {
+    /// The columns of their names.
     columns: Vec<Column>,
-    /// The whole.
-    total: Thing,
-    /// What each has.
+    /// Everything together.
+    total: Entity,
+    /// The values of each.
     measures: Vec<Measures<'a>>,
-    /// A cell for each of the columns.
+    /// Makes the cells of [`Entities::columns`].
     cells_of: &'a dyn Fn(usize) -> Vec<Cell>,
 }
 
-/// A thing with its times.
+/// One entity with its values.
 #[derive(Clone)]
-struct Thing {
-    /// What it is called: a cell for each of [`Things::columns`].
+struct Entity {
+    /// Its name: a cell for each of [`Entities::columns`].
     cells: Vec<Cell>,
     exclusive: Sums,
     inclusive: Sums,
-    /// The same two of counters.
+    /// Both for counters.
     counts: Option<Box<(Sums, Sums)>>,
 }
 
-impl Thing {
-    fn new(cells: Vec<Cell>, measures: Measures<'_>) -> Thing {
-        Thing {
+impl Entity {
+    fn new(cells: Vec<Cell>, measures: Measures<'_>) -> Entity {
+        Entity {
             cells,
             exclusive: *measures.exclusive,
             inclusive: *measures.inclusive,
@@ -412,11 +424,11 @@ impl Thing {
         }
     }
 
-    /// The whole, which is called so in the column `at` of `count`.
-    fn total(at: usize, count: usize, measures: Measures<'_>) -> Thing {
+    /// Everything together, with the name `<Total>` in column `at` of `count`.
+    fn total(at: usize, count: usize, measures: Measures<'_>) -> Entity {
         let mut cells = vec![Cell::Empty; count];
         cells[at] = Cell::Text("<Total>".to_owned());
-        Thing::new(cells, measures)
+        Entity::new(cells, measures)
     }
 
     fn measures(&self) -> Measures<'_> {
@@ -428,14 +440,14 @@ impl Thing {
         }
     }
 
-    fn value(&self, base: Base, flavor: Flavor) -> i64 {
+    fn value(&self, base: BaseMetric, flavor: Flavor) -> i64 {
         self.measures().value(base, flavor)
     }
 }
 
 impl Measures<'_> {
-    fn value(&self, base: Base, flavor: Flavor) -> i64 {
-        let counts = self.counts.unwrap_or((&NOTHING, &NOTHING));
+    fn value(&self, base: BaseMetric, flavor: Flavor) -> i64 {
+        let counts = self.counts.unwrap_or((&ZERO_SUMS, &ZERO_SUMS));
         let (times, counts) = match flavor {
             Flavor::Exclusive => (self.exclusive, counts.0),
             Flavor::Inclusive | Flavor::Attributed => (self.inclusive, counts.1),
@@ -444,7 +456,7 @@ impl Measures<'_> {
     }
 }
 
-/// Its letter, and what it is called in full and in short.
+/// Returns a flavour's letter, its name, and its title.
 fn flavor_words(flavor: Flavor) -> (&'static str, &'static str, &'static str) {
     match flavor {
         Flavor::Exclusive => ("e", "exclusive", "Excl."),
@@ -453,14 +465,14 @@ fn flavor_words(flavor: Flavor) -> (&'static str, &'static str, &'static str) {
     }
 }
 
-/// A value as it is shown.
-fn value_cell(base: Base, value: i64) -> Cell {
+/// Returns the cell of a value.
+fn value_cell(base: BaseMetric, value: i64) -> Cell {
     match base {
-        Base::Counter(counter) => match counter.unit {
+        BaseMetric::Counter(counter) => match counter.unit {
             CounterUnit::Nanoseconds => Cell::Nanoseconds(value.try_into().unwrap_or(0)),
             CounterUnit::Count | CounterUnit::Cycles => Cell::Count(value.try_into().unwrap_or(0)),
         },
-        Base::Ratio(_) => Cell::Average(value as f64 / 1e6),
+        BaseMetric::Ratio(_) => Cell::Average(value as f64 / 1e6),
         _ => Cell::Microseconds(value),
     }
 }
@@ -485,8 +497,8 @@ fn metric_columns(metric: &Metric) -> Vec<Column> {
     columns
 }
 
-fn metric_cells(metric: &Metric, thing: &Thing, whole: &Thing) -> Vec<Cell> {
-    let value = thing.value(metric.base, metric.flavor);
+fn metric_cells(metric: &Metric, entity: &Entity, whole: &Entity) -> Vec<Cell> {
+    let value = entity.value(metric.base, metric.flavor);
     let whole = whole.value(metric.base, metric.flavor);
     let mut cells = Vec::new();
     if metric.time {

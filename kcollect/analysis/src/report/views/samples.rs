@@ -1,10 +1,10 @@
-//! Exact times of the machine and of processes, from sample to sample (gprofng's `sample_detail`)
-//! and on the whole (`statistics`).
+//! Exact times of the machine and of processes, by sample (gprofng's `sample_detail`) and for the
+//! whole run (`statistics`).
 //!
-//! They come from `overview`, so they know experiments and times and nothing finer: a filter for
-//! threads, CPUs, states or functions is refused. Times of an experiment are cumulative there; what
-//! is shown are differences of neighbours. Of a founder they are those of all threads of the
-//! machine, so its subexperiments are a part of it, and there is no sum.
+//! They come from `overview`, which has times of experiments and nothing finer, so filters for
+//! threads, CPUs, states or functions are refused. Times there are cumulative; differences of
+//! neighbours are shown. A founder's times are those of all threads of the machine, its
+//! subexperiments included, so there is no sum.
 
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Sample;
@@ -12,15 +12,15 @@ use experiment_format::usage::UsageRecord;
 use host::exit::{Failure, Kind};
 
 use super::{Context, View};
-use crate::report::metric::Base;
-use crate::report::model::{ExperimentInfo, Process};
+use crate::metric::BaseMetric;
+use crate::model::{ExperimentInfo, ProcessInfo};
 use crate::report::table::{Cell, Column, Table};
 
-/// Column, and what of a record stands in it.
-type Counter = (&'static str, fn(&UsageRecord) -> u64);
+/// The key of a column, and the value of a record in it.
+type UsageCount = (&'static str, fn(&UsageRecord) -> u64);
 
-/// What is counted beside times, in gprofng's order.
-const COUNTERS: [Counter; 12] = [
+/// Counts beside times, in gprofng's order.
+const USAGE_COUNTS: [UsageCount; 12] = [
     ("minor_faults", |usage| usage.minor_faults),
     ("major_faults", |usage| usage.major_faults),
     ("swaps", |usage| usage.swaps),
@@ -40,7 +40,7 @@ pub(super) fn samples(context: &Context<'_>) -> Result<Table, Failure> {
     for (number, info) in chosen(context)? {
         let samples = read(info)?;
         let within = |pair: &&[Sample]| {
-            let time = context.wish.filter.time.as_ref();
+            let time = context.options.filter.time.as_ref();
             time.is_none_or(|time| time.contains(&(info.offset_ns + pair[1].at).saturating_sub(1)))
         };
         for (position, pair) in samples
@@ -66,7 +66,7 @@ pub(super) fn samples(context: &Context<'_>) -> Result<Table, Failure> {
     ]);
     Ok(shown(
         View::Samples,
-        "Exact seconds by sample",
+        "Exact times by sample, seconds",
         columns.collect(),
         rows,
         context,
@@ -74,7 +74,7 @@ pub(super) fn samples(context: &Context<'_>) -> Result<Table, Failure> {
 }
 
 pub(super) fn statistics(context: &Context<'_>) -> Result<Table, Failure> {
-    if context.wish.filter.time.is_some() {
+    if context.options.filter.time.is_some() {
         return Err(refused("--time"));
     }
     let mut rows = Vec::new();
@@ -93,7 +93,7 @@ pub(super) fn statistics(context: &Context<'_>) -> Result<Table, Failure> {
     ]);
     Ok(shown(
         View::Statistics,
-        "Exact seconds on the whole",
+        "Exact times of the whole run, seconds",
         columns.collect(),
         rows,
         context,
@@ -103,26 +103,25 @@ pub(super) fn statistics(context: &Context<'_>) -> Result<Table, Failure> {
 fn refused(option: &str) -> Failure {
     Failure::new(
         Kind::Usage,
-        format!("{option}: samples cannot tell"),
-        "samples have processes (--process) and times (--time); ask for functions or threads for the rest",
+        format!("{option}: samples do not have it"),
+        "samples can be filtered by --process and --time; other filters work with functions and threads",
     )
 }
 
-/// The experiments, with their numbers: the founders, or else those of the processes that were
-/// asked for.
+/// Returns the experiments with their numbers: the founders, or those of the processes asked for.
 fn chosen<'a>(context: &Context<'a>) -> Result<Vec<(u64, &'a ExperimentInfo)>, Failure> {
-    let filter = &context.wish.filter;
-    let untold = [
+    let filter = &context.options.filter;
+    let unsupported = [
         ("--thread", !filter.threads.is_empty()),
         ("--cpu", !filter.cpus.is_empty()),
         ("--state", filter.states.is_some()),
         ("--function", !filter.functions.is_empty()),
     ];
-    if let Some((option, _)) = untold.into_iter().find(|(_, asked)| *asked) {
+    if let Some((option, _)) = unsupported.into_iter().find(|(_, asked)| *asked) {
         return Err(refused(option));
     }
     let model = context.model;
-    let of_process = |process: &Process| filter.takes(process);
+    let of_process = |process: &ProcessInfo| filter.takes(process);
     let all = (1..).zip(&model.experiments);
     let chosen = all.filter(|(number, info)| match filter.processes.is_empty() {
         true => info.founder.index() as u64 + 1 == *number,
@@ -133,13 +132,13 @@ fn chosen<'a>(context: &Context<'a>) -> Result<Vec<(u64, &'a ExperimentInfo)>, F
     Ok(chosen.collect())
 }
 
-/// Samples that have a record.
+/// Reads the samples that have a record.
 fn read(info: &ExperimentInfo) -> Result<Vec<Sample>, Failure> {
     let samples = info.source.samples().map_err(|error| {
         Failure::new(
             Kind::NoInput,
             error.to_string(),
-            "the views of ticks do not need it",
+            "use a view of ticks, such as functions, which does not need samples",
         )
     })?;
     Ok(samples
@@ -156,19 +155,20 @@ fn columns_between() -> Vec<Column> {
         Column::number("threads", "threads"),
     ];
     for state in &Microstate::ALL[..Microstate::PER_THREAD] {
-        let keyword = Base::State(*state).keyword();
+        let keyword = BaseMetric::State(*state).keyword();
         columns.push(Column::number(
             format!("{keyword}_s"),
             super::short(keyword),
         ));
     }
     columns.push(Column::number("total_s", "total"));
-    columns.extend(COUNTERS.map(|(key, _)| Column::number(key, key.replace('_', " ")).hidden()));
+    columns
+        .extend(USAGE_COUNTS.map(|(key, _)| Column::number(key, key.replace('_', " ")).hidden()));
     columns
 }
 
-/// What was used between two samples. As for gprofng, threads are how many there were on the
-/// average, and time that is in no state is sleep.
+/// Returns the usage between two samples. As for gprofng, threads are the average number, and time
+/// in no state is sleep.
 fn between(info: &ExperimentInfo, first: &Sample, last: &Sample) -> Vec<Cell> {
     let (default_first, default_last) = (UsageRecord::default(), UsageRecord::default());
     let (a, b) = (
@@ -193,11 +193,11 @@ fn between(info: &ExperimentInfo, first: &Sample, last: &Sample) -> Vec<Cell> {
     ];
     cells.extend(states.map(Cell::Nanoseconds));
     cells.push(Cell::Nanoseconds(total));
-    cells.extend(COUNTERS.map(|(_, of)| Cell::Count(of(b).saturating_sub(of(a)))));
+    cells.extend(USAGE_COUNTS.map(|(_, of)| Cell::Count(of(b).saturating_sub(of(a)))));
     cells
 }
 
-/// The table. For people, states that nobody was in are left out.
+/// Makes the table. Text leaves out states without time.
 fn shown(
     view: View,
     title: &str,
@@ -217,6 +217,6 @@ fn shown(
         verbatim: false,
         notes: Vec::new(),
     };
-    table.cut(context.wish.limit.unwrap_or(usize::MAX));
+    table.cut(context.options.limit.unwrap_or(usize::MAX));
     table
 }

@@ -1,52 +1,52 @@
-//! The source of a function's file with the time of each line in front of it, as gprofng's view
-//! `source`.
+//! The source of a function's file with the time of each line, as gprofng's view `source`.
 
 use std::fs::File;
 use std::io::{self, Read};
 
 use host::exit::{Failure, Kind};
 
-use super::subject::subject;
-use super::{Context, Thing, metric_cells, metric_columns};
-use crate::report::aggregate::{self, Measures, Shares, Totals};
-use crate::report::lines::{self, Files};
-use crate::report::load;
-use crate::report::metric::{Metric, Metrics};
-use crate::report::model::{FrameId, FunctionId, Model, NOTHING, ObjectId};
+use super::chosen_function::chosen_function;
+use super::{Context, Entity, metric_cells, metric_columns};
+use crate::aggregate::{self, Measures, Shares, Totals};
+use crate::load;
+use crate::load::lines::{self, SymbolFiles};
+use crate::metric::{Metric, Metrics};
+use crate::model::{FrameId, FunctionId, Model, ObjectId, ZERO_SUMS};
 use crate::report::table::{Cell, Column, Table};
 
-/// A line is hot if it has so much of what the hottest one has of any metric: gprofng's threshold.
-const HOT: f64 = 0.75;
-/// Of a larger source file only so much is shown, bytes.
-const LARGEST: u64 = 64 << 20;
-/// Blanks that a tab stands for.
-const TAB: usize = 8;
+/// Share of the hottest line's value, in any metric, from which a line is marked as hot: gprofng's
+/// threshold.
+const HOT_SHARE: f64 = 0.75;
+/// Bytes of a source file that are read.
+const MAX_SOURCE_BYTES: u64 = 64 << 20;
+/// Columns between tab stops.
+const TAB_COLUMNS: usize = 8;
 
 pub(super) fn source(context: &Context<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_functions)?;
     let totals = context.totals();
     let model = context.model;
-    let subject = subject(context, &totals)?;
-    let function = model.function(subject.function);
-    let mut notes = subject.notes;
-    let Some(file) = file_of(model, &totals, subject.function) else {
+    let chosen = chosen_function(context, &totals)?;
+    let function = model.function(chosen.function);
+    let mut notes = chosen.notes;
+    let Some(file) = file_of(model, &totals, chosen.function) else {
         let object = model.object(function.object);
-        let lack = model.lines.lacks.get(function.object.index());
-        let why = match lack.and_then(Option::as_ref) {
-            Some(lack) => format!("{} {lack}", object.path),
-            None => format!("{} has none for it", object.path),
+        let error = model.lines.errors.get(function.object.index());
+        let why = match error.and_then(Option::as_ref) {
+            Some(error) => format!("{} {error}", object.path),
+            None => format!("{} has no lines for it", object.path),
         };
         return Err(Failure::new(
             Kind::NoInput,
-            format!("no source lines of {} are known: {why}", function.name),
-            "install its debug information, or say where a file with it is: --search-path DIRECTORY",
+            format!("no source lines of {} can be shown: {why}", function.name),
+            "install its debug information, or name a directory that has it: --search-path DIRECTORY",
         ));
     };
     let path = &model.lines.files[file as usize];
-    let (text, told) = text_of(context, function.object, path);
-    notes.extend(told);
+    let (text, text_notes) = text_of(context, function.object, path);
+    notes.extend(text_notes);
 
-    // All of the file's lines that have time, of whichever function.
+    // All lines of the file with time, whatever their function.
     let of_line = |line: u32| {
         let line = &model.lines.lines[line as usize];
         line.at.filter(|at| at.0 == file).map(|at| at.1)
@@ -63,7 +63,7 @@ pub(super) fn source(context: &Context<'_>) -> Result<Table, Failure> {
     };
     if let Some(text) = text.as_ref().filter(|text| text.len() < count - 1) {
         notes.push(format!(
-            "the source has only {} lines: it is not the one that was compiled",
+            "the source has only {} lines, and so differs from what was compiled",
             text.len()
         ));
     }
@@ -91,7 +91,7 @@ pub(super) fn source(context: &Context<'_>) -> Result<Table, Failure> {
     })
 }
 
-/// The file in which a function has most time.
+/// Returns the file in which a function has most time.
 fn file_of(model: &Model, totals: &Totals, function: FunctionId) -> Option<u32> {
     let of_frame = |frame: FrameId| {
         let line = &model.lines.lines[model.lines.of_frames[frame.index()] as usize];
@@ -110,13 +110,13 @@ fn file_of(model: &Model, totals: &Totals, function: FunctionId) -> Option<u32> 
     files.max_by_key(|file| (time(file), std::cmp::Reverse(*file)))
 }
 
-/// The lines of a source file; and what is to be said of it.
+/// Returns the lines of a source file, and notes about it.
 fn text_of(
     context: &Context<'_>,
     object: ObjectId,
     path: &str,
 ) -> (Option<Vec<String>>, Vec<String>) {
-    let files = Files::new(context.model, &context.wish.lookup);
+    let files = SymbolFiles::new(context.model, &context.options.lookup);
     let Some((symboliser, _, experiment)) = files.of(object) else {
         return (None, Vec::new());
     };
@@ -124,33 +124,33 @@ fn text_of(
     let Some(found) = search.source(path) else {
         let places = search.source_places(path).into_iter();
         let places: Vec<_> = places.map(|(path, _)| path.display().to_string()).collect();
-        let told = format!(
-            "the source is not there, looked for as {}; --path-map and --search-path say where else it may be",
+        let note = format!(
+            "the source was not found as {}; name other places with --path-map and --search-path",
             places.join(" and ")
         );
-        return (None, vec![told]);
+        return (None, vec![note]);
     };
     match read(found.file) {
         Ok(text) => {
             let recorded = load::recorded_here(experiment);
             let sure = found.archived || lines::unchanged(&found.path, recorded);
             let doubt = format!(
-                "{} is a file of this machine, and may not be what was compiled",
+                "{} is a file of this machine, and may differ from what was compiled",
                 found.path.display()
             );
             (Some(text), if sure { Vec::new() } else { vec![doubt] })
         }
         Err(error) => {
-            let told = format!("cannot read {}: {error}", found.path.display());
-            (None, vec![told])
+            let note = format!("cannot read {}: {error}", found.path.display());
+            (None, vec![note])
         }
     }
 }
 
-/// Lines as they can be printed: without what would move a terminal's cursor.
+/// Returns the lines of a file, without characters that would move a terminal's cursor.
 pub(super) fn read(file: File) -> io::Result<Vec<String>> {
     let mut bytes = Vec::new();
-    file.take(LARGEST).read_to_end(&mut bytes)?;
+    file.take(MAX_SOURCE_BYTES).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
     Ok(text.lines().map(printable).collect())
 }
@@ -161,7 +161,7 @@ fn printable(line: &str) -> String {
     for character in line.chars() {
         match character {
             '\t' => {
-                let blanks = TAB - width % TAB;
+                let blanks = TAB_COLUMNS - width % TAB_COLUMNS;
                 out.extend(std::iter::repeat_n(' ', blanks));
                 width += blanks;
                 continue;
@@ -174,7 +174,7 @@ fn printable(line: &str) -> String {
     out
 }
 
-/// The columns of [`Annotated::row`].
+/// Returns the columns of [`Annotated::row`].
 pub(super) fn annotated_columns(
     metrics: &[Metric],
     own: impl IntoIterator<Item = Column>,
@@ -184,12 +184,12 @@ pub(super) fn annotated_columns(
     [mark].into_iter().chain(metrics).chain(own).collect()
 }
 
-/// Places by number with their metrics, and which of them are hot.
+/// Values of lines or instructions by number, with a mark for the hot ones.
 pub(super) struct Annotated<'a> {
     metrics: &'a [Metric],
-    whole: Thing,
+    whole: Entity,
     shares: &'a Shares,
-    /// From what on a place is hot, for each of the metrics.
+    /// For each metric, the value from which a line is hot.
     hot: Vec<f64>,
 }
 
@@ -197,48 +197,47 @@ impl<'a> Annotated<'a> {
     pub(super) fn new(metrics: &'a [Metric], totals: &Totals, shares: &'a Shares) -> Annotated<'a> {
         let mut annotated = Annotated {
             metrics,
-            whole: Thing::new(Vec::new(), totals.whole()),
+            whole: Entity::new(Vec::new(), totals.whole()),
             shares,
             hot: Vec::new(),
         };
         let hottest = |metric: &Metric| {
             let places = 0..shares.exclusive.len();
             let values =
-                places.map(|place| annotated.thing(place).value(metric.base, metric.flavor));
-            values.max().unwrap_or(0) as f64 * HOT
+                places.map(|place| annotated.entity(place).value(metric.base, metric.flavor));
+            values.max().unwrap_or(0) as f64 * HOT_SHARE
         };
         annotated.hot = metrics.iter().map(hottest).collect();
         annotated
     }
 
-    fn thing(&self, place: usize) -> Thing {
+    fn entity(&self, place: usize) -> Entity {
         let sums = match place < self.shares.exclusive.len() {
             true => self.shares.of(place),
-            false => Measures::alone(&NOTHING, None),
+            false => Measures::alone(&ZERO_SUMS, None),
         };
-        Thing::new(Vec::new(), sums)
+        Entity::new(Vec::new(), sums)
     }
 
-    /// Whether a place has anything of what is shown.
+    /// Returns whether a line has any of the shown metrics.
     pub(super) fn has(&self, place: usize) -> bool {
-        let thing = self.thing(place);
+        let entity = self.entity(place);
         let mut metrics = self.metrics.iter();
-        metrics.any(|metric| thing.value(metric.base, metric.flavor) != 0)
+        metrics.any(|metric| entity.value(metric.base, metric.flavor) != 0)
     }
 
-    /// The mark and the metrics of a place, and what is behind them. Nothing where there is no time
-    /// at all.
+    /// Returns the mark and metrics of a line, followed by `own`. Without time they are empty.
     pub(super) fn row(
         &self,
         place: Option<usize>,
         own: impl IntoIterator<Item = Cell>,
     ) -> Vec<Cell> {
         let place = place.filter(|place| self.has(*place));
-        let thing = place.map(|place| self.thing(place));
-        let is_hot = thing.as_ref().is_some_and(|thing| {
+        let entity = place.map(|place| self.entity(place));
+        let is_hot = entity.as_ref().is_some_and(|entity| {
             let values = self.metrics.iter().zip(&self.hot);
             values.into_iter().any(|(metric, hot)| {
-                let value = thing.value(metric.base, metric.flavor);
+                let value = entity.value(metric.base, metric.flavor);
                 value > 0 && value as f64 >= *hot
             })
         });
@@ -248,8 +247,8 @@ impl<'a> Annotated<'a> {
             Cell::Empty
         };
         let cells = self.metrics.iter().flat_map(|metric| {
-            let cells = metric_cells(metric, thing.as_ref().unwrap_or(&self.whole), &self.whole);
-            match thing {
+            let cells = metric_cells(metric, entity.as_ref().unwrap_or(&self.whole), &self.whole);
+            match entity {
                 Some(_) => cells,
                 None => vec![Cell::Empty; cells.len()],
             }

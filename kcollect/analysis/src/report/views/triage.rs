@@ -1,9 +1,9 @@
-//! The page that says where to look first: what was recorded, what is missing, who used the time,
-//! where it went, where it was waited, and what has no name.
+//! The page that shows where to look first: what was recorded and lost, the processes, hot
+//! functions, where threads waited, and what has no name.
 //!
-//! Everything is of the rows that pass the filter, but for the table of processes, which is of
-//! exact times where they were recorded. On a CPU, time is Total CPU; where only CPUs were recorded
-//! and no threads, it is Kernel CPU.
+//! Everything counts the ticks that pass the filter, except the table of processes, which has exact
+//! times if they were recorded. Time on a CPU is Total CPU; if only CPUs and no threads were
+//! recorded, it is Kernel CPU.
 
 use std::cmp::Reverse;
 
@@ -13,22 +13,22 @@ use experiment_format::microstate::Microstate;
 use host::exit::Failure;
 use rustc_hash::FxHashMap;
 
-use super::{Context, View, Wish, short, things};
-use crate::report::aggregate::{Totals, functions};
-use crate::report::metric::Base;
-use crate::report::model::{
-    ExperimentInfo, Frame, Function, FunctionId, Model, ObjectId, ObjectKind, StackId,
+use super::{Context, TableOptions, View, short, threads};
+use crate::aggregate::{Totals, functions};
+use crate::metric::BaseMetric;
+use crate::model::{
+    ExperimentInfo, FunctionId, FunctionInfo, Model, ObjectId, ObjectKind, StackFrame, StackId,
 };
-use crate::report::resolve::{TRUNCATED, UNKNOWN, UNWIND_FAILED};
-use crate::report::table::{Cell, Column, Page, Table, left_out};
+use crate::model::{TRUNCATED, UNKNOWN, UNWIND_FAILED};
+use crate::report::table::{Cell, Column, Table, TablePage, left_out};
 
-/// Rows of a table, if nobody said how many.
-const ROWS: usize = 10;
-/// Places of each state, likewise.
-const PLACES: usize = 5;
-/// The states in which a thread waits, by their weight for whoever looks: sleep and stop are mostly
-/// wanted.
-const WAITING: [Microstate; 7] = [
+/// Rows of a table, unless asked for otherwise.
+const DEFAULT_ROWS: usize = 10;
+/// Waiting places of each state, unless asked for otherwise.
+const DEFAULT_PLACES: usize = 5;
+/// The states in which a thread waits, the most interesting first. Sleep and stop are mostly
+/// intended.
+const WAITING_STATES: [Microstate; 7] = [
     Microstate::UserLock,
     Microstate::WaitCpu,
     Microstate::DataFault,
@@ -38,12 +38,12 @@ const WAITING: [Microstate; 7] = [
     Microstate::Stopped,
 ];
 
-pub(super) fn page(context: &Context<'_>) -> Result<Page, Failure> {
+pub(super) fn page(context: &Context<'_>) -> Result<TablePage, Failure> {
     let totals = context.totals();
     let model = context.model;
-    let on_cpu = match context.offered.contains(&Base::TotalCpu) {
-        true => Base::TotalCpu,
-        false => Base::State(Microstate::KernelCpu),
+    let on_cpu = match context.offered.contains(&BaseMetric::TotalCpu) {
+        true => BaseMetric::TotalCpu,
+        false => BaseMetric::State(Microstate::KernelCpu),
     };
     let tables = [
         processes(context)?,
@@ -54,7 +54,7 @@ pub(super) fn page(context: &Context<'_>) -> Result<Page, Failure> {
     ];
     let founders = model.experiments.iter().enumerate();
     let founders = founders.filter(|(index, info)| info.founder.index() == *index);
-    Ok(Page {
+    Ok(TablePage {
         view: View::Triage.name(),
         runs: founders.map(|(_, info)| run(model, info)).collect(),
         tables: tables
@@ -64,7 +64,7 @@ pub(super) fn page(context: &Context<'_>) -> Result<Page, Failure> {
     })
 }
 
-/// What a run was, and what it lost.
+/// Returns the facts of a run, and what it lost.
 fn run(model: &Model, info: &ExperimentInfo) -> Vec<(&'static str, Cell)> {
     let source = &info.source;
     let header = source.header();
@@ -102,54 +102,34 @@ fn run(model: &Model, info: &ExperimentInfo) -> Vec<(&'static str, Cell)> {
             Cell::Text(comment("command: ").unwrap_or_else(|| header.command_line.clone())),
         ),
         ("followed", Cell::Count(family.count() as u64 - 1)),
-        ("lost", Cell::Text(lost(info))),
+        ("losses", Cell::Text(losses(info))),
     ]);
     facts
 }
 
-/// All causes of losses; of those that lost nothing how many there are.
-fn lost(info: &ExperimentInfo) -> String {
-    let Some(summary) = info.summary() else {
-        return match info.source.is_closed() {
-            true => "nobody has counted it".to_owned(),
-            false => "not known: the experiment is not closed".to_owned(),
-        };
-    };
-    let causes: Vec<_> = summary["losses"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .collect();
-    let (some, none): (Vec<_>, Vec<_>) = causes
-        .into_iter()
-        .partition(|(_, count)| count.as_i64() != Some(0));
-    let mut words: Vec<_> = some
-        .iter()
-        .map(|(cause, count)| format!("{} {count}", cause.replace('_', " ")))
-        .collect();
-    match (words.is_empty(), none.len()) {
-        (_, 0) => {}
-        (true, _) => words.push("nothing".to_owned()),
-        (false, 1) => words.push("nothing by 1 other cause".to_owned()),
-        (false, count) => words.push(format!("nothing by {count} other causes")),
+/// Returns what the recording lost, or why that is unknown.
+fn losses(info: &ExperimentInfo) -> String {
+    match info.losses() {
+        Some(losses) => losses.line(),
+        None if info.source.is_closed() => "unknown: this collector counts none".to_owned(),
+        None => "unknown: the experiment is not closed".to_owned(),
     }
-    words.join(", ")
 }
 
-/// Processes by state. For people, states that nobody was in are left out.
+/// Makes the table of processes by state. Text leaves out states without time.
 fn processes(context: &Context<'_>) -> Result<Table, Failure> {
-    let wish = Wish {
+    let options = TableOptions {
         metrics: None,
         sort: None,
-        limit: Some(context.wish.limit.unwrap_or(ROWS)),
-        ..context.wish.clone()
+        limit: Some(context.options.limit.unwrap_or(DEFAULT_ROWS)),
+        ..context.options.clone()
     };
     let within = Context {
         model: context.model,
-        wish: &wish,
+        options: &options,
         offered: context.offered.clone(),
     };
-    let mut table = things::processes(&within)?;
+    let mut table = threads::processes(&within)?;
     for (index, column) in table.columns.iter_mut().enumerate() {
         let time =
             |row: &Vec<Cell>| matches!(row[index], Cell::Nanoseconds(_) | Cell::Microseconds(_));
@@ -163,7 +143,7 @@ fn processes(context: &Context<'_>) -> Result<Table, Failure> {
     Ok(table)
 }
 
-fn hot_functions(context: &Context<'_>, totals: &Totals, base: Base, kernel: bool) -> Table {
+fn hot_functions(context: &Context<'_>, totals: &Totals, base: BaseMetric, kernel: bool) -> Table {
     let model = context.model;
     let shares = functions(model, totals).functions;
     let whole = base.of(&totals.all);
@@ -208,7 +188,7 @@ fn hot_functions(context: &Context<'_>, totals: &Totals, base: Base, kernel: boo
         verbatim: false,
         notes: Vec::new(),
     };
-    table.cut(context.wish.limit.unwrap_or(ROWS));
+    table.cut(context.options.limit.unwrap_or(DEFAULT_ROWS));
     table
 }
 
@@ -227,37 +207,40 @@ fn object_name(model: &Model, object: ObjectId) -> String {
     }
 }
 
-/// Where threads waited, in each state that has at least a hundredth of the time that nobody chose
-/// to wait.
+/// Makes the table of places where threads waited, for each state with at least a hundredth of the
+/// time of unintended waiting.
 fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
     let model = context.model;
     let of_state = |state: Microstate| totals.all[state as usize];
     let unwanted = |state: &&Microstate| !matches!(state, Microstate::Sleep | Microstate::Stopped);
-    let whole: i64 = WAITING
+    let whole: i64 = WAITING_STATES
         .iter()
         .filter(unwanted)
         .map(|state| of_state(*state))
         .sum();
     let mut places: FxHashMap<(usize, FunctionId, Option<FunctionId>), i64> = FxHashMap::default();
     for (stack, sums) in totals.stacks.iter().enumerate() {
-        if WAITING.iter().all(|state| sums[*state as usize] == 0) {
+        if WAITING_STATES
+            .iter()
+            .all(|state| sums[*state as usize] == 0)
+        {
             continue;
         }
         let Some((place, caller)) = waits_at(model, StackId(stack as u32)) else {
             continue;
         };
-        for (order, state) in WAITING.iter().enumerate() {
+        for (order, state) in WAITING_STATES.iter().enumerate() {
             *places.entry((order, place, caller)).or_default() += sums[*state as usize];
         }
     }
     let name = |function: FunctionId| model.function(function).name.clone();
     let mut found: Vec<_> = places
         .into_iter()
-        .filter(|((order, ..), time)| *time > 0 && of_state(WAITING[*order]) * 100 >= whole)
+        .filter(|((order, ..), time)| *time > 0 && of_state(WAITING_STATES[*order]) * 100 >= whole)
         .map(|((order, place, caller), time)| (order, Reverse(time), name(place), caller.map(name)))
         .collect();
     found.sort();
-    let places = context.wish.limit.unwrap_or(PLACES);
+    let places = context.options.limit.unwrap_or(DEFAULT_PLACES);
     let (mut more, mut before, mut seen) = (0, usize::MAX, 0);
     let mut rows = Vec::new();
     for (order, Reverse(time), place, caller) in found {
@@ -267,7 +250,7 @@ fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
             more += 1;
             continue;
         }
-        let state = WAITING[order];
+        let state = WAITING_STATES[order];
         rows.push(vec![
             Cell::Microseconds(time),
             share(time, of_state(state)),
@@ -280,11 +263,11 @@ fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
         view: "waiting",
         title: "Where threads waited, by state".to_owned(),
         columns: vec![
-            Column::number("away_s", "away s"),
+            Column::number("off_cpu_s", "off-CPU s"),
             Column::number("percent", "% of state"),
             Column::text("state", "State"),
-            Column::text("name", "Function that waited"),
-            Column::text("caller", "For whom"),
+            Column::text("name", "Waited in"),
+            Column::text("caller", "On behalf of"),
         ],
         rows,
         verbatim: false,
@@ -292,19 +275,19 @@ fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
     }
 }
 
-/// The innermost function that says why, and the innermost of user code that is no C library's. If
-/// that code is all a C library's, its own innermost one.
+/// Returns the innermost function that explains a wait, and the innermost user function outside C
+/// libraries that led to it; if all user code is a C library's, its innermost one.
 fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<FunctionId>)> {
-    let telling = |frame: &&Frame| {
+    let telling = |frame: &&StackFrame| {
         let function = model.function(frame.function);
         !(is_mark(model, function) || function.kernel && is_scheduler(&function.name))
     };
     let place = model.stack(stack).find(telling)?.function;
-    let user = |frame: &&Frame| {
+    let user = |frame: &&StackFrame| {
         let function = model.function(frame.function);
         !function.kernel && !is_mark(model, function)
     };
-    let own = |frame: &&Frame| {
+    let own = |frame: &&StackFrame| {
         let object = model.function(frame.function).object;
         user(frame) && !is_c_library(&model.object(object).path)
     };
@@ -315,13 +298,13 @@ fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<Functio
     Some((place, caller.map(|frame| frame.function)))
 }
 
-/// Whether it is a mark of an unfinished stack.
-fn is_mark(model: &Model, function: &Function) -> bool {
+/// Returns whether a function is the mark of an unfinished stack.
+fn is_mark(model: &Model, function: &FunctionInfo) -> bool {
     model.object(function.object).kind == ObjectKind::Special
         && matches!(&*function.name, TRUNCATED | UNWIND_FAILED)
 }
 
-/// Libraries whose functions wait for others.
+/// Returns whether a load object is a library that waits on behalf of its callers.
 fn is_c_library(path: &str) -> bool {
     let base = path.rsplit('/').next().unwrap_or(path);
     ["libc.", "libc-", "libpthread", "ld-", "libstdc++", "[vdso]"]
@@ -329,44 +312,44 @@ fn is_c_library(path: &str) -> bool {
         .any(|prefix| base.starts_with(prefix))
 }
 
-/// What cannot be told, microseconds.
+/// Time without a name or without callers, in microseconds.
 #[derive(Debug, Clone, Copy, Default)]
-struct Untold {
-    /// The leaf has no name.
+struct Unresolved {
+    /// Time with a nameless leaf.
     nameless: i64,
-    /// The stack breaks off here, with the callers unknown.
+    /// Time of stacks that break off here, so that callers are unknown.
     broken: i64,
-    /// All time of this object's leaves.
+    /// Time of all leaves in this object.
     all: i64,
 }
 
-/// Which load objects keep their names or their callers to themselves.
-fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: Base) -> Table {
+/// Makes the table of load objects with missing names or broken stacks.
+fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: BaseMetric) -> Table {
     let model = context.model;
-    let base = match context.offered.contains(&Base::Total) {
-        true => Base::Total,
+    let base = match context.offered.contains(&BaseMetric::Total) {
+        true => BaseMetric::Total,
         false => on_cpu,
     };
     let whole = base.of(&totals.all);
-    let mut untold: Vec<Untold> = vec![Untold::default(); model.objects.len()];
+    let mut unresolved: Vec<Unresolved> = vec![Unresolved::default(); model.objects.len()];
     for (stack, sums) in totals.stacks.iter().enumerate() {
         let time = base.of(sums);
         if time == 0 {
             continue;
         }
-        let mut outermost: Option<&Function> = None;
+        let mut outermost: Option<&FunctionInfo> = None;
         for (depth, function) in model.stack_functions(StackId(stack as u32)).enumerate() {
             if depth == 0 {
-                let leaf = &mut untold[function.object.index()];
+                let leaf = &mut unresolved[function.object.index()];
                 leaf.all += time;
                 if is_nameless(model, function) {
                     leaf.nameless += time;
                 }
             }
             if is_mark(model, function) {
-                // A mark alone is of no object but its own.
+                // A mark without frames belongs to its own object.
                 let at = outermost.unwrap_or(function);
-                untold[at.object.index()].broken += time;
+                unresolved[at.object.index()].broken += time;
             }
             outermost = Some(function);
         }
@@ -374,20 +357,23 @@ fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: Base) -> Table {
     let mut found: Vec<_> = model
         .objects
         .iter()
-        .zip(&untold)
+        .zip(&unresolved)
         .zip(0..)
-        .filter(|((_, untold), _)| untold.nameless + untold.broken > 0)
+        .filter(|((_, unresolved), _)| unresolved.nameless + unresolved.broken > 0)
         .collect();
-    found.sort_by_key(|((object, untold), _)| {
-        (Reverse(untold.nameless + untold.broken), &object.path)
+    found.sort_by_key(|((object, unresolved), _)| {
+        (
+            Reverse(unresolved.nameless + unresolved.broken),
+            &object.path,
+        )
     });
-    let rows = found.iter().map(|((object, untold), id)| {
+    let rows = found.iter().map(|((object, unresolved), id)| {
         vec![
-            Cell::Microseconds(untold.nameless),
-            share(untold.nameless, whole),
-            Cell::Microseconds(untold.broken),
-            share(untold.broken, whole),
-            Cell::Microseconds(untold.all),
+            Cell::Microseconds(unresolved.nameless),
+            share(unresolved.nameless, whole),
+            Cell::Microseconds(unresolved.broken),
+            share(unresolved.broken, whole),
+            Cell::Microseconds(unresolved.all),
             Cell::Text(object_name(model, ObjectId(*id))),
             Cell::Text(object.path.clone()),
         ]
@@ -395,15 +381,15 @@ fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: Base) -> Table {
     let mut table = Table {
         view: "unresolved",
         title: format!(
-            "Without a name, or with a stack that breaks off, by load object; % of {} time",
+            "Time without function names or with incomplete stacks, by load object; % of {} time",
             base.title()
         ),
         columns: vec![
-            Column::number("nameless_s", "nameless s"),
-            Column::number("nameless_percent", "%"),
-            Column::number("broken_s", "broken s"),
-            Column::number("broken_percent", "%"),
-            Column::number("own_s", "of s"),
+            Column::number("unnamed_s", "no name s"),
+            Column::number("unnamed_percent", "%"),
+            Column::number("cut_stack_s", "cut stack s"),
+            Column::number("cut_stack_percent", "%"),
+            Column::number("total_s", "total s"),
             Column::text("name", "Object"),
             Column::text("path", "Path").hidden(),
         ],
@@ -411,12 +397,12 @@ fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: Base) -> Table {
         verbatim: false,
         notes: Vec::new(),
     };
-    table.cut(context.wish.limit.unwrap_or(ROWS));
+    table.cut(context.options.limit.unwrap_or(DEFAULT_ROWS));
     table
 }
 
-/// Whether an address could not be given a function's name.
-fn is_nameless(model: &Model, function: &Function) -> bool {
+/// Returns whether a function is an address without a name.
+fn is_nameless(model: &Model, function: &FunctionInfo) -> bool {
     function.name.starts_with("<static>@")
         || model.object(function.object).kind == ObjectKind::Special && function.name == UNKNOWN
 }

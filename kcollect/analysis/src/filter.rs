@@ -1,0 +1,179 @@
+//! Selects ticks: a [`Filter`] is what was asked for, a [`Selection`] the same for one model.
+//!
+//! A tick passes if all conditions hold; a condition with several values holds for any of them.
+
+use std::ops::Range;
+
+use regex::Regex;
+
+use crate::model::{CounterOverflow, Model, ProcessInfo, STATE_SLOTS, TickRow};
+
+/// A regular expression, equal to another if it has the same text.
+#[derive(Debug, Clone)]
+pub struct Pattern(Regex);
+
+impl Pattern {
+    /// Parses a regular expression.
+    ///
+    /// # Errors
+    /// When it is not well-formed.
+    pub fn new(text: &str) -> Result<Pattern, regex::Error> {
+        Regex::new(text).map(Pattern)
+    }
+
+    /// Returns whether it matches a part of a text.
+    #[must_use]
+    pub fn matches(&self, text: &str) -> bool {
+        self.0.is_match(text)
+    }
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Pattern) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+impl Eq for Pattern {}
+
+/// What was asked for. Everything passes the default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// The processes.
+    pub processes: Vec<ProcessFilter>,
+    /// The tids.
+    pub threads: Vec<u64>,
+    /// The numbers of CPUs.
+    pub cpus: Vec<u32>,
+    /// The states, by their positions in [`crate::model::Sums`]. None: all.
+    pub states: Option<[bool; STATE_SLOTS]>,
+    /// The time range in nanoseconds since the start of the founder, the end excluded.
+    pub time: Option<Range<u64>>,
+    /// Patterns of function names; the stack needs a match for each, anywhere.
+    pub functions: Vec<Pattern>,
+}
+
+/// A condition on a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProcessFilter {
+    /// Its pid.
+    Pid(u32),
+    /// A pattern of its name.
+    Name(Pattern),
+    /// gprofng's number of its experiment: 1 is the first.
+    Number(u32),
+}
+
+impl ProcessFilter {
+    /// Returns whether a process meets it. A founder's processes are those without an own
+    /// experiment.
+    fn is(&self, process: &ProcessInfo) -> bool {
+        match self {
+            ProcessFilter::Pid(pid) => process.pid == *pid,
+            ProcessFilter::Name(name) => name.matches(&process.name),
+            ProcessFilter::Number(number) => process.experiment.checked_add(1) == Some(*number),
+        }
+    }
+}
+
+impl Filter {
+    /// Returns whether it selects by processes and threads alone.
+    #[must_use]
+    pub fn only_of_threads(&self) -> bool {
+        self.cpus.is_empty()
+            && self.states.is_none()
+            && self.time.is_none()
+            && self.functions.is_empty()
+    }
+
+    /// Returns whether a process passes.
+    #[must_use]
+    pub fn takes(&self, process: &ProcessInfo) -> bool {
+        self.processes.is_empty() || self.processes.iter().any(|condition| condition.is(process))
+    }
+}
+
+/// A filter as vectors over the numbers of a model.
+#[derive(Debug, Clone)]
+pub struct Selection {
+    threads: Vec<bool>,
+    cpus: Vec<bool>,
+    states: [bool; STATE_SLOTS],
+    time: Range<u64>,
+    /// By stack. None: all pass.
+    stacks: Option<Vec<bool>>,
+}
+
+impl Selection {
+    /// Evaluates a filter once for every thread, CPU and stack of a model.
+    #[must_use]
+    pub fn new(model: &Model, filter: &Filter) -> Selection {
+        let among = |list: &[u64], number: u64| list.is_empty() || list.contains(&number);
+        let cpus = filter.cpus.iter().map(|cpu| u64::from(*cpu));
+        let cpus: Vec<_> = cpus.collect();
+        let processes = model.processes.iter().map(|process| filter.takes(process));
+        let processes: Vec<_> = processes.collect();
+        let threads = model
+            .threads
+            .iter()
+            .map(|thread| processes[thread.process.index()] && among(&filter.threads, thread.tid));
+        let mut stacks: Option<Vec<bool>> = None;
+        for pattern in &filter.functions {
+            let with = model.stacks_with(|name| pattern.matches(name));
+            stacks = Some(match stacks {
+                None => with,
+                Some(so_far) => so_far.iter().zip(with).map(|(a, b)| *a && b).collect(),
+            });
+        }
+        Selection {
+            threads: threads.collect(),
+            cpus: model
+                .cpus
+                .iter()
+                .map(|cpu| among(&cpus, u64::from(*cpu)))
+                .collect(),
+            states: filter.states.unwrap_or([true; STATE_SLOTS]),
+            // Without a time range even the last instant passes.
+            time: filter.time.clone().unwrap_or(0..u64::MAX),
+            stacks,
+        }
+    }
+
+    /// Returns whether a row of ticks passes.
+    #[must_use]
+    pub fn passes(&self, row: &TickRow) -> bool {
+        self.states[row.slot()] && self.passes_place(row)
+    }
+
+    /// Returns whether a counter overflow passes. It is in no state, so it needs a filter without
+    /// states.
+    #[must_use]
+    pub fn passes_count(&self, count: &CounterOverflow) -> bool {
+        self.states == [true; STATE_SLOTS] && self.passes_place(&count.row)
+    }
+
+    fn passes_place(&self, row: &TickRow) -> bool {
+        self.time.contains(&row.time)
+            && self.threads[row.thread.index()]
+            && self.cpus[row.cpu.index()]
+            && self
+                .stacks
+                .as_ref()
+                .is_none_or(|stacks| stacks[row.stack.index()])
+    }
+}
+
+impl Model {
+    /// Returns for each stack whether it has a function whose name meets `is`.
+    #[must_use]
+    pub fn stacks_with(&self, is: impl Fn(&str) -> bool) -> Vec<bool> {
+        let functions = self.functions.iter().map(|function| is(&function.name));
+        let functions: Vec<_> = functions.collect();
+        let mut stacks = vec![false; self.stacks.len()];
+        for (stack, caller, leaf) in self.stacks.iter() {
+            stacks[stack.index()] =
+                stacks[caller.index()] || functions[self.frame(leaf).function.index()];
+        }
+        stacks
+    }
+}

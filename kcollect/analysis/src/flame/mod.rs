@@ -1,0 +1,217 @@
+//! Flame graphs (`kcollect flame`), drawn by inferno: one SVG that a browser zooms and searches.
+//!
+//! By default they show on-CPU time. If states of several kinds are shown, each stack ends in its
+//! state, `[lock]`, in its own colour. Widths are times, shown with their unit.
+//!
+//! With two experiments, the picture is that of the second, and colours show the change of each
+//! function's exclusive time: red is more, blue is less. What only the first has is not shown; swap
+//! them to see it. The first is scaled to the length of the second, since a machine recorded for
+//! twice as long is not twice as busy.
+
+mod colors;
+mod tree;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use host::exit::Failure;
+use host::output::Output;
+use inferno::flamegraph::color::{BackgroundColor, Color};
+use inferno::flamegraph::{self, Options, TextTruncateDirection};
+use tree::Tree;
+
+use crate::export::file::OutputTarget;
+use crate::export::folded::{Folded, GroupBy};
+use crate::export::selected::{Selected, state_name};
+use crate::export::{experiments, seconds, select};
+use crate::filter::Filter;
+use crate::metric::BaseMetric;
+use crate::model::{Model, STATE_SLOTS};
+
+/// From this many microseconds on, numbers are shown in milliseconds.
+const MILLISECONDS_FROM_US: i64 = 10_000_000;
+
+/// Frames below this share of the whole, in percent, are narrower than a pixel and not drawn.
+const MIN_FRAME_PERCENT: f64 = 0.05;
+
+/// What to draw, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlameOptions {
+    /// The experiments. Empty: the newest in the current directory.
+    pub experiments: Vec<PathBuf>,
+    /// The earlier experiment that they are compared with.
+    pub before: Option<PathBuf>,
+    /// The ticks to show. Without states: those on a CPU.
+    pub filter: Filter,
+    /// Whether all states are shown.
+    pub all: bool,
+    /// The frames below each stack.
+    pub by: GroupBy,
+    /// The filter as typed.
+    pub only: String,
+    /// The output file as typed.
+    pub file: Option<PathBuf>,
+}
+
+/// Draws a flame graph, and says where it is.
+///
+/// # Errors
+/// When there is no experiment, nothing of one can be read, nothing passes the filters, or the file
+/// cannot be written.
+pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure> {
+    let paths = experiments(&options.experiments)?;
+    let model = Model::load(&paths)?;
+    let mut filter = options.filter.clone();
+    if filter.states.is_none() && !options.all {
+        filter.states = Some(std::array::from_fn(|slot| BaseMetric::TotalCpu.has(slot)));
+    }
+    let selected = select(&model, &filter, output)?;
+    let before = options.before.clone().map(|path| Model::load(&[path]));
+    let before = before.transpose()?;
+    let selected_before = before
+        .as_ref()
+        .map(|before| select(before, &filter, output))
+        .transpose()?;
+    let picture = Picture {
+        options,
+        filter: &filter,
+        selected: &selected,
+        before: selected_before.as_ref(),
+    };
+    let target = OutputTarget::new(options.file.as_deref(), &paths[0], "svg");
+    target.write(false, |out| picture.draw(out))?;
+    if let OutputTarget::File(path) = &target {
+        let what = picture.what();
+        let total = seconds(selected.total());
+        output.result(&format!("{}: {what}, {total}", path.display()));
+    }
+    Ok(())
+}
+
+struct Picture<'a> {
+    options: &'a FlameOptions,
+    filter: &'a Filter,
+    selected: &'a Selected<'a>,
+    before: Option<&'a Selected<'a>>,
+}
+
+impl Picture<'_> {
+    /// Returns what is shown, in words.
+    fn what(&self) -> String {
+        let states = self.selected.states;
+        let exactly =
+            |base: BaseMetric| (0..STATE_SLOTS).all(|slot| states[slot] == base.has(slot));
+        if exactly(BaseMetric::TotalCpu) {
+            return "time on CPU".to_owned();
+        }
+        if self.filter.states.is_none() || exactly(BaseMetric::Total) {
+            return "time in all states".to_owned();
+        }
+        let names = (0..STATE_SLOTS)
+            .filter(|slot| states[*slot])
+            .map(state_name);
+        format!("time in {}", names.collect::<Vec<_>>().join(", "))
+    }
+
+    /// Returns whether stacks end in their states: if there are several, and not just those on a
+    /// CPU.
+    fn with_states(&self) -> bool {
+        let states = self.selected.states;
+        let shown = (0..STATE_SLOTS).filter(|slot| states[*slot]);
+        shown.clone().count() > 1 && !shown.into_iter().all(|slot| BaseMetric::TotalCpu.has(slot))
+    }
+
+    fn draw(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut options = Options::default();
+        // Frames without a change are white.
+        let paper = if self.before.is_some() { 222 } else { 250 };
+        options.bgcolors = Some(BackgroundColor::Flat(Color::new(paper, paper, paper)));
+        options.text_truncate_direction = TextTruncateDirection::Right;
+        options.min_width = MIN_FRAME_PERCENT;
+        options.subtitle = Some(self.subtitle());
+        let mut tree = Tree::new();
+        if let Some(before) = self.before {
+            let folded = Folded::new(before, self.options.by);
+            tree.add(0, before.model, &folded, self.with_states());
+        }
+        let folded = Folded::new(self.selected, self.options.by);
+        tree.add(1, self.selected.model, &folded, self.with_states());
+        let mut palette = colors::palette(self.selected.model, &folded);
+        let what = self.what();
+        let mut capital = what[..1].to_uppercase();
+        capital.push_str(&what[1..]);
+        match self.before {
+            None => {
+                options.palette_map = Some(&mut palette);
+                options.title = format!("{capital}: {}", seconds(self.selected.total()));
+                (options.factor, options.count_name) = match self.selected.total() {
+                    MILLISECONDS_FROM_US.. => (1e-3, "ms".to_owned()),
+                    _ => (1.0, "\u{b5}s".to_owned()),
+                };
+            }
+            Some(before) => {
+                let scale = self.scale(before);
+                tree.scale(scale);
+                options.title = format!(
+                    "{capital}: {}, {} before",
+                    seconds(self.selected.total()),
+                    seconds((before.total() as f64 * scale).round() as i64)
+                );
+                // inferno applies no factor to changes.
+                options.count_name = "\u{b5}s".to_owned();
+            }
+        }
+        let lines = tree.lines(MIN_FRAME_PERCENT, self.before.is_some());
+        flamegraph::from_lines(&mut options, lines.lines(), out)
+    }
+
+    /// Returns the length of the selected time, in nanoseconds.
+    fn length(&self, model: &Model) -> u64 {
+        let end = model.end_ns();
+        match &self.filter.time {
+            Some(time) => time.end.min(end).saturating_sub(time.start),
+            None => end,
+        }
+    }
+
+    fn scale(&self, before: &Selected<'_>) -> f64 {
+        let (was, is) = (self.length(before.model), self.length(self.selected.model));
+        if was == 0 || is == 0 {
+            return 1.0;
+        }
+        is as f64 / was as f64
+    }
+
+    /// Returns the machine, the experiment with its length, the filter, and what colours mean.
+    fn subtitle(&self) -> String {
+        let model = self.selected.model;
+        let mut parts = Vec::new();
+        if let Some(founder) = model.experiments.first() {
+            let system = &founder.source.header().system;
+            let cpus = system.cpus.len();
+            parts.push(format!("{}, {}, {cpus} CPUs", system.hostname, system.arch));
+            let length = model.end_ns() as f64 / 1e9;
+            parts.push(format!("{}, {length:.1} s recorded", founder.name));
+        }
+        if !self.options.only.is_empty() {
+            parts.push(format!("only {}", self.options.only));
+        }
+        match self.before {
+            Some(before) => {
+                let name = before.model.experiments.first();
+                let name = name.map_or("", |info| &info.name);
+                let scale = self.scale(before);
+                parts.push(format!("before: {name}, times {scale:.3}"));
+                parts.push("red: more, blue: less".to_owned());
+            }
+            None => {
+                let colors = "blue: kernel, orange: user, green: run-time code";
+                parts.push(colors.to_owned());
+                if self.with_states() {
+                    parts.push("state on top".to_owned());
+                }
+            }
+        }
+        crate::export::folded::clean(&parts.join(" \u{b7} "))
+    }
+}

@@ -1,0 +1,482 @@
+//! Loads experiments into a [`Model`].
+//!
+//! Subexperiments are read before founders. A founder holds CPU ticks of all processes, and those
+//! of a followed process are counted as its subexperiment's. If several followed processes had the
+//! same pid, each tick goes to the one seen nearest in time.
+
+mod call_paths;
+pub mod exact;
+pub mod lines;
+pub mod open;
+mod resolve;
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use experiment_format::Error;
+use experiment_format::functions::Archives;
+use experiment_format::ids::Pid;
+use experiment_format::log::{CounterDecl, LogEvent, ProfileDecl};
+use experiment_format::microstate::NumStates;
+use experiment_format::reader::Experiment;
+use experiment_format::stacks::table::StackTable;
+use host::exit::Failure;
+use rustc_hash::FxHashMap;
+
+use crate::model::{
+    CounterInfo, CounterOverflow, CpuId, ExperimentId, ExperimentInfo, MAX_COUNTERS, Model,
+    ProcessId, ProcessInfo, StackId, ThreadId, ThreadInfo, TickRow,
+};
+use open::Opened;
+use resolve::{Addresses, Resolver};
+
+impl Model {
+    /// Opens and reads experiments: founders with their subexperiments, subexperiments alone, and
+    /// groups (`.erg`).
+    ///
+    /// # Errors
+    /// When nothing of one of them can be read. Other gaps are in [`Model::warnings`].
+    pub fn load(paths: &[PathBuf]) -> Result<Model, Failure> {
+        let mut model = Model::default();
+        let opened = open::open(paths, &mut model.warnings)?;
+        let mut loader = Loader::new(opened, model);
+        let machines = |loader: &Loader, machine: bool| {
+            let count = loader.model.experiments.len() as u32;
+            let all = (0..count).map(ExperimentId);
+            let of = |id: &ExperimentId| loader.model.experiment(*id).process.is_none() == machine;
+            all.filter(of).collect::<Vec<_>>()
+        };
+        for id in [machines(&loader, false), machines(&loader, true)].concat() {
+            if let Err(error) = loader.read(id) {
+                loader.model.warnings.push(error.to_string());
+            }
+        }
+        Ok(loader.finish())
+    }
+}
+
+/// The state of loading.
+struct Loader {
+    model: Model,
+    resolver: Resolver,
+    archives: Vec<Archives>,
+    cpus: FxHashMap<u32, CpuId>,
+    threads: FxHashMap<(ProcessId, u64), ThreadId>,
+    /// By founder and pid.
+    processes: FxHashMap<(ExperimentId, u32), Vec<ProcessId>>,
+}
+
+/// The experiment that is being read.
+struct Context<'a> {
+    id: ExperimentId,
+    founder: ExperimentId,
+    /// Start of its founder, and its own, on the founder's clock in nanoseconds.
+    origin: u64,
+    start: u64,
+    names: &'a Names,
+    stacks: &'a StackTable,
+}
+
+/// The last name and the group of threads, by tid.
+type Names = FxHashMap<u64, (String, String)>;
+
+impl Loader {
+    fn new(opened: Vec<Opened>, mut model: Model) -> Loader {
+        let starts: Vec<_> = opened
+            .iter()
+            .map(|opened| opened.source.start().tstamp_ns)
+            .collect();
+        let mut processes: FxHashMap<_, Vec<_>> = FxHashMap::default();
+        let mut archives = Vec::new();
+        for (index, Opened { source, founder }) in opened.into_iter().enumerate() {
+            archives.push(archives_of(&source));
+            let founder_id = ExperimentId(founder as u32);
+            let header = source.header();
+            let process = (!is_machine(&source)).then(|| {
+                let id = ProcessId(model.processes.len() as u32);
+                let line = &header.command_line;
+                model.processes.push(ProcessInfo {
+                    pid: header.pid.0,
+                    name: program(line),
+                    experiment: index as u32,
+                    followed: true,
+                    command_line: Some(line.clone()).filter(|line| !line.is_empty()),
+                    seen_ns: None,
+                });
+                let key = (founder_id, header.pid.0);
+                processes.entry(key).or_default().push(id);
+                id
+            });
+            let name = source.path().file_name().unwrap_or_default();
+            model.experiments.push(ExperimentInfo {
+                name: name.to_string_lossy().into_owned(),
+                founder: founder_id,
+                offset_ns: starts[index].saturating_sub(starts[founder]),
+                tick_us: tick_us(&source),
+                process,
+                end_ns: 0,
+                source,
+            });
+        }
+        Loader {
+            model,
+            resolver: Resolver::default(),
+            archives,
+            cpus: FxHashMap::default(),
+            threads: FxHashMap::default(),
+            processes,
+        }
+    }
+
+    fn read(&mut self, id: ExperimentId) -> Result<(), Error> {
+        let info = self.model.experiment(id);
+        let source = &info.source;
+        let (start, founder) = (source.start().tstamp_ns, info.founder);
+        let origin = self.model.experiment(founder).source.start().tstamp_ns;
+        let names = names(source);
+        let mut packets = source.packets()?;
+        let stacks = source.stacks()?;
+        let space = source.address_space().unwrap_or_else(|error| {
+            self.model.warnings.push(error.to_string());
+            Default::default()
+        });
+        let mut addresses = Addresses::new(founder.0, space);
+        let (mut missing, mut end) = (0u64, 0);
+        while let Some(packet) = packets.next_packet()? {
+            let Some(mut ticks) = packet.ticks() else {
+                continue;
+            };
+            let Some(first) = ticks.next() else {
+                continue;
+            };
+            let at = first.time.saturating_sub(start);
+            let stack = match first.stack {
+                None => StackId::EMPTY,
+                Some(uid) => {
+                    let stack = self.resolver.stack(
+                        &mut self.model,
+                        &mut self.archives[founder.index()],
+                        &mut addresses,
+                        &stacks,
+                        uid,
+                        at,
+                    );
+                    missing += u64::from(stack.is_none());
+                    stack.unwrap_or(StackId::EMPTY)
+                }
+            };
+            let time = first.time.saturating_sub(origin);
+            end = end.max(time);
+            let thread = self.thread(id, founder, &names, (first.thread, first.pid), time);
+            let cpu = self.cpu(first.cpu);
+            for record in std::iter::once(first).chain(ticks) {
+                self.model.rows.push(TickRow {
+                    time,
+                    stack,
+                    thread,
+                    experiment: id,
+                    cpu,
+                    ticks: record.ticks,
+                    state: u8::try_from(record.state).unwrap_or(u8::MAX),
+                    detail: u8::try_from(record.detail).unwrap_or(u8::MAX),
+                });
+            }
+        }
+        let context = Context {
+            id,
+            founder,
+            origin,
+            start,
+            names: &names,
+            stacks: &stacks,
+        };
+        missing += self.read_counters(&context, &mut addresses, &mut end)?;
+        self.warn(id, packets.invalid(), missing);
+        let info = &mut self.model.experiments[id.index()];
+        let events = info.source.events().iter();
+        let last = events.filter_map(|event| match event {
+            LogEvent::Exit { at } | LogEvent::Sample { at, .. } => Some(*at),
+            _ => None,
+        });
+        let last = last.max().map_or(0, |at| at + info.offset_ns);
+        info.end_ns = end.max(last);
+        Ok(())
+    }
+
+    /// Reads the overflows of counters. Returns how many stacks are missing.
+    fn read_counters(
+        &mut self,
+        context: &Context<'_>,
+        addresses: &mut Addresses,
+        end: &mut u64,
+    ) -> Result<u64, Error> {
+        let Context { id, founder, .. } = *context;
+        let source = &self.model.experiment(id).source;
+        let mut packets = source.counter_packets()?;
+        let declared = source.header().profiles.iter();
+        let declared = declared.filter_map(|profile| match profile {
+            ProfileDecl::Counters { counters, .. } => Some(counters),
+            _ => None,
+        });
+        let declared: Vec<_> = declared.flatten().cloned().collect();
+        let slots: FxHashMap<u32, u8> = declared
+            .into_iter()
+            .filter_map(|counter| Some((counter.tag, self.counter(counter)?)))
+            .collect();
+        let mut missing = 0;
+        while let Some(packet) = packets.next_packet()? {
+            let Some(record) = packet.counted() else {
+                continue;
+            };
+            let (Some(counter), Some(value)) = (slots.get(&record.tag), record.value) else {
+                continue;
+            };
+            let at = record.time.saturating_sub(context.start);
+            let stack = match record.stack {
+                None => StackId::EMPTY,
+                Some(uid) => {
+                    let stack = self.resolver.stack(
+                        &mut self.model,
+                        &mut self.archives[founder.index()],
+                        addresses,
+                        context.stacks,
+                        uid,
+                        at,
+                    );
+                    missing += u64::from(stack.is_none());
+                    stack.unwrap_or(StackId::EMPTY)
+                }
+            };
+            let time = record.time.saturating_sub(context.origin);
+            *end = (*end).max(time);
+            let who = (record.thread, record.pid);
+            let thread = self.thread(id, founder, context.names, who, time);
+            let cpu = self.cpu(record.cpu);
+            self.model.counts.push(CounterOverflow {
+                row: TickRow {
+                    time,
+                    stack,
+                    thread,
+                    experiment: id,
+                    cpu,
+                    ticks: 0,
+                    state: 0,
+                    detail: 0,
+                },
+                counter: *counter,
+                value: i64::try_from(value).unwrap_or(i64::MAX),
+            });
+        }
+        if packets.invalid() > 0 {
+            let path = self.model.experiment(id).source.path().join("hwcounters");
+            self.model.warnings.push(format!(
+                "{}: {} damaged records were skipped",
+                path.display(),
+                packets.invalid()
+            ));
+        }
+        Ok(missing)
+    }
+
+    /// Returns the position of a counter by its name, which several experiments may share. None:
+    /// there are too many counters.
+    fn counter(&mut self, declared: CounterDecl) -> Option<u8> {
+        let counters = &mut self.model.counters;
+        let known = counters
+            .iter()
+            .position(|counter| counter.name == declared.name);
+        if known.is_none() && counters.len() >= MAX_COUNTERS {
+            let warning = format!(
+                "{}: left out, since at most {MAX_COUNTERS} counters are reported",
+                declared.name
+            );
+            if !self.model.warnings.contains(&warning) {
+                self.model.warnings.push(warning);
+            }
+            return None;
+        }
+        let slot = known.unwrap_or_else(|| {
+            counters.push(CounterInfo {
+                name: declared.name,
+                title: declared.title,
+                unit: declared.unit,
+            });
+            counters.len() - 1
+        });
+        u8::try_from(slot).ok()
+    }
+
+    fn warn(&mut self, id: ExperimentId, invalid: u64, missing: u64) {
+        let path = self.model.experiment(id).source.path();
+        let mut warnings = Vec::new();
+        if !path.join("profile").exists() {
+            warnings.push(format!(
+                "{}: the file is missing, and with it all ticks of this experiment",
+                path.join("profile").display()
+            ));
+        }
+        if invalid > 0 {
+            warnings.push(format!(
+                "{}: {invalid} damaged records were skipped",
+                path.join("profile").display()
+            ));
+        }
+        if missing > 0 {
+            warnings.push(format!(
+                "{}: the stacks of {missing} packets are missing; their time is in totals only",
+                path.join("data.frameinfo").display()
+            ));
+        }
+        self.model.warnings.extend(warnings);
+    }
+
+    fn cpu(&mut self, number: u32) -> CpuId {
+        let next = CpuId(self.model.cpus.len() as u32);
+        let cpu = *self.cpus.entry(number).or_insert(next);
+        if cpu == next {
+            self.model.cpus.push(number);
+        }
+        cpu
+    }
+
+    fn thread(
+        &mut self,
+        id: ExperimentId,
+        founder: ExperimentId,
+        names: &Names,
+        (number, pid): (u64, Option<Pid>),
+        time: u64,
+    ) -> ThreadId {
+        let own = self.model.experiment(id).process;
+        let process = match own {
+            Some(process) => process,
+            None => {
+                let pid = pid
+                    .unwrap_or(self.model.experiment(id).source.header().pid)
+                    .0;
+                self.process_at(founder, pid, names, time)
+            }
+        };
+        if own.is_some() || !self.model.process(process).followed {
+            let seen = &mut self.model.processes[process.index()].seen_ns;
+            let (first, last) = seen.unwrap_or((time, time));
+            *seen = Some((first.min(time), last.max(time)));
+        }
+        let next = ThreadId(self.model.threads.len() as u32);
+        let key = (process, number);
+        let thread = *self.threads.entry(key).or_insert(next);
+        if thread == next {
+            let name = names.get(&number).map(|(name, _)| name.clone());
+            self.model.threads.push(ThreadInfo {
+                tid: number,
+                name: name.unwrap_or_default(),
+                process,
+            });
+        }
+        thread
+    }
+
+    /// Returns the process with a pid that was seen at a time, or nearest to it.
+    fn process_at(
+        &mut self,
+        founder: ExperimentId,
+        pid: u32,
+        names: &Names,
+        time: u64,
+    ) -> ProcessId {
+        let of_number = self.processes.entry((founder, pid)).or_default();
+        let distance = |process: &ProcessId| {
+            let seen = self.model.processes[process.index()].seen_ns;
+            seen.map_or(u64::MAX, |(first, last)| {
+                first.saturating_sub(time) + time.saturating_sub(last)
+            })
+        };
+        let nearest = match of_number.as_slice() {
+            [only] => Some(only),
+            several => several.iter().min_by_key(|process| distance(process)),
+        };
+        if let Some(process) = nearest {
+            return *process;
+        }
+        let id = ProcessId(self.model.processes.len() as u32);
+        of_number.push(id);
+        let main = names.get(&u64::from(pid));
+        self.model.processes.push(ProcessInfo {
+            pid,
+            name: main.map_or_else(String::new, |(name, group)| of_group(group, name)),
+            experiment: founder.0,
+            ..ProcessInfo::default()
+        });
+        id
+    }
+
+    fn finish(mut self) -> Model {
+        self.model.stacks.freeze();
+        self.model.rows.shrink_to_fit();
+        self.model
+    }
+}
+
+/// Returns whether an experiment holds CPU ticks, and so ticks of all processes of a machine.
+fn is_machine(source: &Experiment) -> bool {
+    let mut profiles = source.header().profiles.iter();
+    profiles.any(|profile| {
+        matches!(
+            profile,
+            ProfileDecl::Clock {
+                states: NumStates::Kernel,
+                ..
+            }
+        )
+    })
+}
+
+/// Returns the load objects of an experiment: its archives, and files of this machine if it was
+/// recorded here.
+pub(super) fn archives_of(source: &Experiment) -> Archives {
+    match recorded_here(source) {
+        Some(at) => source.archives().or_files(at),
+        None => source.archives(),
+    }
+}
+
+/// Returns when an experiment was started, if that was on a machine with this one's host name: its
+/// files are the recorded ones unless they have changed since.
+pub(super) fn recorded_here(source: &Experiment) -> Option<SystemTime> {
+    let here = nix::unistd::gethostname().unwrap_or_default();
+    let started = u64::try_from(source.start().wall_s).unwrap_or(0);
+    let same = here.to_str() == Some(&*source.header().system.hostname);
+    same.then(|| UNIX_EPOCH + Duration::from_secs(started))
+}
+
+fn tick_us(source: &Experiment) -> u32 {
+    let profiles = source.header().profiles.iter();
+    let mut lengths = profiles.filter_map(|profile| match profile {
+        ProfileDecl::Clock { tick_us, .. } => Some(*tick_us),
+        _ => None,
+    });
+    lengths.next_back().unwrap_or(0)
+}
+
+/// Returns the program's name in a command line: what follows the last `/` of its first word.
+fn program(line: &str) -> String {
+    let word = line.split_whitespace().next().unwrap_or_default();
+    word.rsplit('/').next().unwrap_or(word).to_owned()
+}
+
+fn names(source: &Experiment) -> Names {
+    let events = source.events().iter();
+    let named = events.filter_map(|event| match event {
+        LogEvent::Thread {
+            tid, name, group, ..
+        } => Some((u64::from(tid.0), (name.clone(), group.clone()))),
+        _ => None,
+    });
+    named.collect()
+}
+
+/// Returns the process's name from a thread's group, such as `sshd, pid 1264`.
+fn of_group(group: &str, otherwise: &str) -> String {
+    let name = group.rsplit_once(", pid ").map(|(name, _)| name);
+    name.unwrap_or(otherwise).to_owned()
+}

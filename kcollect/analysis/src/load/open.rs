@@ -1,0 +1,172 @@
+//! Opens what was typed: experiments, their subexperiments, and groups of experiments.
+//!
+//! What cannot be opened becomes a warning, and the rest is reported, unless nothing is left.
+
+use std::path::{Path, PathBuf};
+
+use experiment_format::reader::Experiment;
+use host::exit::{Failure, Kind};
+
+/// How the first line of a group begins, as gprofng recognises it.
+const GROUP_HEADING: char = '#';
+
+/// An open experiment.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) source: Experiment,
+    /// Position of its founder among the opened ones: its own if it is a founder.
+    pub(super) founder: usize,
+}
+
+/// Opens experiments with their subexperiments, in gprofng's order. Each that could not be opened
+/// adds a line to `warnings`.
+///
+/// # Errors
+/// When nothing of a path can be opened.
+pub(super) fn open(paths: &[PathBuf], warnings: &mut Vec<String>) -> Result<Vec<Opened>, Failure> {
+    let mut opened = Vec::new();
+    for path in paths {
+        if path.extension().is_some_and(|extension| extension == "erg") {
+            for member in members(path)? {
+                family(&member, &mut opened, warnings)?;
+            }
+        } else {
+            family(path, &mut opened, warnings)?;
+        }
+    }
+    Ok(opened)
+}
+
+/// Returns the experiments of a group, a file with one path a line.
+fn members(group: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let text = std::fs::read_to_string(group).map_err(|error| {
+        failure(format!(
+            "cannot read the group {}: {error}",
+            group.display()
+        ))
+    })?;
+    let base = group.parent().unwrap_or(Path::new(""));
+    let lines = text.lines().map(str::trim);
+    let members: Vec<_> = lines
+        .filter(|line| !line.is_empty() && !line.starts_with(GROUP_HEADING))
+        .map(|line| {
+            let beside = base.join(line);
+            if beside.exists() {
+                beside
+            } else {
+                PathBuf::from(line)
+            }
+        })
+        .collect();
+    if members.is_empty() {
+        return Err(failure(format!(
+            "the group {} names no experiment",
+            group.display()
+        )));
+    }
+    Ok(members)
+}
+
+/// Opens an experiment and its subexperiments.
+fn family(
+    path: &Path,
+    opened: &mut Vec<Opened>,
+    warnings: &mut Vec<String>,
+) -> Result<(), Failure> {
+    if !path.is_dir() {
+        return Err(failure(format!(
+            "there is no experiment {}",
+            path.display()
+        )));
+    }
+    let founder = opened.len();
+    match Experiment::open(path) {
+        Ok(source) => {
+            match source.subexperiments() {
+                Ok(paths) => {
+                    opened.push(Opened { source, founder });
+                    subexperiments(&paths, founder, opened, warnings);
+                }
+                Err(error) => {
+                    warnings.push(error.to_string());
+                    opened.push(Opened { source, founder });
+                }
+            }
+            Ok(())
+        }
+        Err(error) => {
+            // The founder is unreadable: each subexperiment is opened by itself.
+            let before = opened.len();
+            let mut left = directories(path);
+            left.sort();
+            for path in left {
+                let founder = opened.len();
+                subexperiments(&[path], founder, opened, warnings);
+            }
+            if opened.len() == before {
+                return Err(failure(format!("cannot read the experiment: {error}")));
+            }
+            warnings.push(format!(
+                "the founder cannot be read, and only its subexperiments are reported: {error}"
+            ));
+            Ok(())
+        }
+    }
+}
+
+fn directories(path: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let is_sub = |path: &PathBuf| {
+        let name = path.file_name().map(|name| name.as_encoded_bytes());
+        name.is_some_and(|name| name.starts_with(b"_") && name.ends_with(b".er"))
+    };
+    entries.map(|entry| entry.path()).filter(is_sub).collect()
+}
+
+fn subexperiments(
+    paths: &[PathBuf],
+    founder: usize,
+    opened: &mut Vec<Opened>,
+    warnings: &mut Vec<String>,
+) {
+    for path in paths {
+        match Experiment::open(path) {
+            Ok(source) => opened.push(Opened { source, founder }),
+            Err(error) => warnings.push(format!(
+                "a subexperiment is left out, since it cannot be read: {error}"
+            )),
+        }
+    }
+}
+
+fn failure(message: String) -> Failure {
+    Failure::new(
+        Kind::NoInput,
+        message,
+        "name a directory that kcollect or gprofng collect made, such as ktest.1.er",
+    )
+}
+
+/// Returns the newest experiment named by kcollect itself, `ktest.N.er`, in a directory.
+///
+/// # Errors
+/// When there is none.
+pub fn newest(directory: &Path) -> Result<PathBuf, Failure> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let number = |name: &str| -> Option<u64> {
+        name.strip_prefix("ktest.")?
+            .strip_suffix(".er")?
+            .parse()
+            .ok()
+    };
+    let numbered = entries.filter_map(|entry| Some((number(entry.file_name().to_str()?)?, entry)));
+    let newest = numbered.max_by_key(|(number, _)| *number);
+    match newest {
+        Some((_, entry)) => Ok(PathBuf::from(entry.file_name())),
+        None => Err(Failure::new(
+            Kind::NoInput,
+            "no experiment is named, and there is no ktest.N.er here",
+            "type kcollect report EXPERIMENT, or record one: sudo kcollect -t 10",
+        )),
+    }
+}

@@ -1,0 +1,31 @@
+//! Numbers equal values: a hash table of positions in a vector that holds the values.
+//!
+//! The table does not hold the values a second time, as a map's keys would be. So it stays small
+//! enough for a processor's cache where a map would not.
+
+use std::hash::{BuildHasher, Hash};
+
+use hashbrown::HashTable;
+use rustc_hash::FxBuildHasher;
+
+/// Positions in a vector, by the value there.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers(HashTable<u32>);
+
+impl Numbers {
+    /// Returns the position of `thing`. A new value gets the position `next`, and the caller has to
+    /// put it there. `at` returns the value at an earlier position.
+    pub(crate) fn number<T: Hash + Eq>(
+        &mut self,
+        thing: &T,
+        next: usize,
+        at: impl Fn(usize) -> T,
+    ) -> u32 {
+        let entry = self.0.entry(
+            FxBuildHasher.hash_one(thing),
+            |number| at(*number as usize) == *thing,
+            |number| FxBuildHasher.hash_one(at(*number as usize)),
+        );
+        *entry.or_insert(next as u32).get()
+    }
+}

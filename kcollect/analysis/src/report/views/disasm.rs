@@ -1,0 +1,189 @@
+//! The instructions of a function with the time of each, as gprofng's view `disasm`. A source line
+//! stands ahead of its instructions.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use experiment_format::functions::FunctionTable;
+use host::exit::{Failure, Kind};
+
+use super::Context;
+use super::chosen_function::chosen_function;
+use super::source::{Annotated, annotated_columns, read};
+use crate::aggregate;
+use crate::load;
+use crate::load::lines::{SymbolFiles, same_build};
+use crate::metric::Metrics;
+use crate::model::{FrameId, FunctionInfo, ObjectKind};
+use crate::report::table::{Cell, Column, Table};
+use crate::symbol::{Instruction, SearchPaths, SourceFrame, demangle};
+
+/// Characters of a source line that are shown ahead of its instructions.
+const MAX_SOURCE_CHARS: usize = 120;
+
+pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
+    let metrics = context.metrics(Metrics::of_functions)?;
+    let totals = context.totals();
+    let model = context.model;
+    let chosen = chosen_function(context, &totals)?;
+    let function = model.function(chosen.function);
+    let object = model.object(function.object);
+    let refused = |why: String| {
+        Failure::new(
+            Kind::NoInput,
+            format!("no instructions of {} can be shown: {why}", function.name),
+            match object.kernel {
+                true => "kernel code is recorded only if /proc/kcore is readable",
+                false => "name the directory of its file: --search-path DIRECTORY",
+            },
+        )
+    };
+    if object.kind != ObjectKind::File {
+        return Err(refused("it is not in a file".to_owned()));
+    }
+    let files = SymbolFiles::new(model, &context.options.lookup);
+    let missing = || refused(format!("{} was not recorded", object.path));
+    let (symboliser, reference, experiment) = files.of(function.object).ok_or_else(missing)?;
+    let mut archives = load::archives_of(experiment);
+    let table = archives.functions(&object.path).ok().flatten();
+    let range = range(table, function).ok_or_else(|| {
+        refused(match function.offset {
+            0 => "it was inlined in all stacks; show one of its callers".to_owned(),
+            _ => format!("{} has no symbol for it", object.path),
+        })
+    })?;
+
+    let names = |offset: u64| {
+        let (name, into) = table?.find(offset)?;
+        Some((demangle(name).into_owned(), into))
+    };
+    let code = symboliser
+        .disassemble(&reference, range.clone(), &names)
+        .map_err(|error| refused(format!("{} {error}", object.path)))?;
+    if !same_build(&code.origin, &object.path, load::recorded_here(experiment)) {
+        return Err(refused(format!(
+            "{} is not in the experiment, and the file on this machine may be of another build",
+            object.path
+        )));
+    }
+    let code = code.instructions;
+    let offsets = code.iter().map(|instruction| instruction.offset).collect();
+    let resolved = files
+        .resolve(&[(function.object, offsets)])
+        .pop()
+        .unwrap_or_default();
+
+    let instruction_of = |frame: FrameId| {
+        let frame = model.frame(frame);
+        let own = model.function(frame.function).object == function.object;
+        (own && range.contains(&frame.offset)).then(|| position(&code, frame.offset))?
+    };
+    let [shares] = aggregate::shares(model, &totals, [code.len()], |frame| {
+        [instruction_of(frame)]
+    });
+    let annotated = Annotated::new(&metrics.list, &totals, &shares);
+    let mut sources = Sources::new(symboliser.search());
+    let mut rows = Vec::new();
+    let mut before = None;
+    for (index, (instruction, frames)) in code.iter().zip(&resolved.frames).enumerate() {
+        let at = frames
+            .first()
+            .and_then(|frame| Some((frame.file.clone()?, frame.line?)));
+        if before.as_ref() != Some(&at)
+            && let Some((file, line)) = &at
+        {
+            let heading = sources.heading(frames, file, *line);
+            let own = [
+                Cell::Count((*line).into()),
+                Cell::Empty,
+                Cell::Text(heading),
+            ];
+            rows.push(annotated.row(None, own));
+        }
+        let line = at
+            .as_ref()
+            .map_or(Cell::Empty, |(_, line)| Cell::Count((*line).into()));
+        let own = [
+            line,
+            Cell::Text(format!("{:x}:", instruction.address)),
+            Cell::Text(format!("    {}", instruction.text)),
+        ];
+        rows.push(annotated.row(Some(index), own));
+        before = Some(at);
+    }
+    let mut notes = chosen.notes;
+    notes.extend(
+        resolved
+            .error
+            .map(|error| format!("{} {error}", object.path)),
+    );
+    Ok(Table {
+        view: "disasm",
+        title: format!("Instructions of {}, {}", function.name, object.path),
+        columns: annotated_columns(
+            &metrics.list,
+            [
+                Column::number("line", "Line"),
+                Column::number("address", "Address"),
+                Column::text("instruction", "Instruction"),
+            ],
+        ),
+        rows,
+        notes,
+        verbatim: true,
+    })
+}
+
+/// Returns where a function is in its file.
+fn range(table: Option<&FunctionTable>, function: &FunctionInfo) -> Option<Range<u64>> {
+    let range = table?.range(function.offset)?;
+    (range.start == function.offset).then_some(range)
+}
+
+/// Returns the instruction at a position.
+fn position(code: &[Instruction], offset: u64) -> Option<u32> {
+    let index = code.partition_point(|instruction| instruction.offset <= offset);
+    index.checked_sub(1).map(|index| index as u32)
+}
+
+/// Source files, each read once.
+struct Sources<'a> {
+    search: &'a SearchPaths,
+    texts: HashMap<Arc<str>, Vec<String>>,
+}
+
+impl<'a> Sources<'a> {
+    fn new(search: &'a SearchPaths) -> Sources<'a> {
+        Sources {
+            search,
+            texts: HashMap::new(),
+        }
+    }
+
+    /// Returns the line ahead of instructions: inlined function, line number, file and source text.
+    fn heading(&mut self, frames: &[SourceFrame], file: &Arc<str>, line: u32) -> String {
+        let base = file.rsplit('/').next().unwrap_or(file);
+        let inlined = match frames {
+            [
+                SourceFrame {
+                    function: Some(name),
+                    ..
+                },
+                _,
+                ..,
+            ] => format!("{}, ", demangle(name)),
+            _ => String::new(),
+        };
+        let search = self.search;
+        let text = self.texts.entry(file.clone()).or_insert_with(|| {
+            let found = search.source(file).map(|found| read(found.file));
+            found.and_then(Result::ok).unwrap_or_default()
+        });
+        let text = text.get(line as usize - 1).map_or("", |text| text.trim());
+        let text: String = text.chars().take(MAX_SOURCE_CHARS).collect();
+        format!("{inlined}line {line} in \"{base}\"  {text}")
+            .trim_end()
+            .to_owned()
+    }
+}

@@ -1,0 +1,338 @@
+//! Encodes a payload as the bytes that the page's `data.js` reads.
+//!
+//! ```text
+//! u32        length of the header, little-endian
+//! header     JSON: names and single values; `columns` names each column with its width in bytes and its length
+//! columns    one after the other, without padding; a column is stored byte by byte: the lowest byte of all its
+//!            numbers, then the next, so that bytes that are always zero cost nothing once compressed
+//! ```
+//!
+//! All of it is one zlib stream, in the order that the page needs:
+//!
+//! * stacks in preorder, each with its depth, of siblings the one with most ticks first. So a
+//!   node's descendants follow it without a gap, and the tree needs no other link;
+//! * ticks by thread, then by time, as the distance from the row before. `first` says where each
+//!   thread begins.
+//!
+//! Equal payloads are equal bytes.
+
+use std::io::Write as _;
+
+use experiment_format::microstate::Microstate;
+use experiment_format::text::printable;
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use serde::Serialize;
+
+use super::payload::{PageTick, Payload};
+
+/// JavaScript's numbers are exact below this.
+const MAX_SAFE_INTEGER: u64 = 1 << 53;
+
+/// Why a payload is refused: it contradicts itself.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PayloadError {
+    /// A thread's process does not exist.
+    #[error("thread {thread} refers to process {process}, which does not exist")]
+    Process {
+        /// Index of the thread.
+        thread: usize,
+        /// Index of no process.
+        process: u32,
+    },
+    /// A stack's function does not exist.
+    #[error("stack {node} refers to function {function}, which does not exist")]
+    Function {
+        /// The node.
+        node: usize,
+        /// Index of no function.
+        function: u32,
+    },
+    /// A stack's parent does not exist before it.
+    #[error("stack {node} has parent {parent}, which is not before it")]
+    Parent {
+        /// The node.
+        node: usize,
+        /// Index of no earlier stack.
+        parent: u32,
+    },
+    /// A row of ticks refers to something that does not exist, has a state that no thread can be
+    /// in, or is too late.
+    #[error("tick row {row} has an impossible {what}: {value}")]
+    Tick {
+        /// Index of the row.
+        row: usize,
+        /// The column.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// Ticks without length, or more time than the page can count.
+    #[error("an impossible {what}: {value}")]
+    Clock {
+        /// The name of the value.
+        what: &'static str,
+        /// The value.
+        value: u64,
+    },
+}
+
+/// Returns the zlib stream of `payload`.
+///
+/// # Errors
+/// When an index is out of range, or a time or the interval is out of bounds.
+pub fn encode(payload: &Payload) -> Result<Vec<u8>, PayloadError> {
+    check(payload)?;
+    let (order, stacks) = preorder(payload);
+    let rows = laid_out(payload, &order);
+    let mut columns = Columns::default();
+    columns.push("stack_depth", 4, stacks.iter().map(|stack| stack.0));
+    columns.push("stack_function", 4, stacks.iter().map(|stack| stack.1));
+    let threads = payload.threads.len() as u32;
+    let first = (0..=threads).map(|thread| rows.partition_point(|row| row.thread < thread) as u64);
+    columns.push("first", 4, first);
+    columns.push("end", 8, distances(&rows));
+    columns.push("ticks", 4, rows.iter().map(|row| row.ticks.into()));
+    columns.push("stack", 4, rows.iter().map(|row| row.stack.into()));
+    columns.push("cpu", 2, rows.iter().map(|row| row.cpu.into()));
+    columns.push("state", 1, rows.iter().map(|row| row.state.number().into()));
+    let exact = payload.threads.iter();
+    columns.push(
+        "exact",
+        8,
+        exact.flat_map(|thread| thread.exact_ns.unwrap_or_default()),
+    );
+    Ok(compress(&header(payload, &columns), &columns.bytes))
+}
+
+fn check(payload: &Payload) -> Result<(), PayloadError> {
+    let clock = |what, value| Err(PayloadError::Clock { what, value });
+    if payload.interval_us == 0 {
+        return clock("interval", 0);
+    }
+    if payload.duration_ns >= MAX_SAFE_INTEGER {
+        return clock("duration", payload.duration_ns);
+    }
+    for (thread, it) in payload.threads.iter().enumerate() {
+        if it.process as usize >= payload.processes.len() {
+            let process = it.process;
+            return Err(PayloadError::Process { thread, process });
+        }
+    }
+    let stacks = &payload.stacks;
+    for node in 1..stacks.nodes() {
+        let (parent, function) = (stacks.parents()[node], stacks.functions()[node]);
+        if parent as usize >= node {
+            return Err(PayloadError::Parent { node, parent });
+        }
+        if function as usize >= payload.functions.len() {
+            return Err(PayloadError::Function { node, function });
+        }
+    }
+    for (row, tick) in payload.ticks.iter().enumerate() {
+        let impossible = [
+            ("thread", tick.thread.into(), payload.threads.len() as u64),
+            ("stack", tick.stack.into(), stacks.nodes() as u64),
+            (
+                "state",
+                tick.state.number().into(),
+                Microstate::PER_THREAD as u64,
+            ),
+            ("time", tick.time_ns, MAX_SAFE_INTEGER),
+        ]
+        .into_iter()
+        .find(|(_, value, limit)| value >= limit);
+        if let Some((what, value, _)) = impossible {
+            return Err(PayloadError::Tick { row, what, value });
+        }
+    }
+    Ok(())
+}
+
+/// Returns the new number of each node, and (depth, function) of each in the new order.
+fn preorder(payload: &Payload) -> (Vec<u32>, Vec<(u64, u64)>) {
+    let stacks = &payload.stacks;
+    let mut weight = vec![0_u64; stacks.nodes()];
+    for tick in &payload.ticks {
+        weight[tick.stack as usize] += u64::from(tick.ticks);
+    }
+    for node in (1..stacks.nodes()).rev() {
+        weight[stacks.parents()[node] as usize] += weight[node];
+    }
+    let mut children = vec![Vec::new(); stacks.nodes()];
+    for node in 1..stacks.nodes() {
+        children[stacks.parents()[node] as usize].push(node);
+    }
+    let name = |node: usize| {
+        let function = &payload.functions[stacks.functions()[node] as usize];
+        (&function.name, &function.object, node)
+    };
+    let mut order = vec![0; stacks.nodes()];
+    let mut listed = Vec::with_capacity(stacks.nodes());
+    let mut todo = vec![(0, 0_u64)];
+    while let Some((node, depth)) = todo.pop() {
+        order[node] = listed.len() as u32;
+        listed.push((depth, stacks.functions()[node].into()));
+        // The last one pushed is taken first.
+        children[node].sort_by(|&a, &b| weight[a].cmp(&weight[b]).then(name(b).cmp(&name(a))));
+        todo.extend(children[node].iter().map(|&child| (child, depth + 1)));
+    }
+    (order, listed)
+}
+
+/// Returns the rows by thread and time. `time_ns` is the end of the row; rows of one time are laid
+/// end to end before it.
+fn laid_out(payload: &Payload, order: &[u32]) -> Vec<PageTick> {
+    let interval = u64::from(payload.interval_us) * 1000;
+    let mut rows = payload.ticks.clone();
+    rows.retain(|row| row.ticks > 0);
+    for row in &mut rows {
+        row.stack = order[row.stack as usize];
+    }
+    rows.sort_by_key(|row| (row.thread, row.time_ns, before_waking(row.state), rest(row)));
+    for arrays in rows.chunk_by_mut(|a, b| (a.thread, a.time_ns) == (b.thread, b.time_ns)) {
+        let mut end = arrays.first().map_or(0, |row| row.time_ns);
+        for row in arrays.iter_mut().rev() {
+            row.time_ns = end;
+            end = end.saturating_sub(u64::from(row.ticks).saturating_mul(interval));
+        }
+    }
+    rows.sort_by_key(|row| (row.thread, row.time_ns, before_waking(row.state), rest(row)));
+    rows
+}
+
+/// Returns the order of states at a wake-up: a thread sleeps, then waits for a CPU, then runs.
+fn before_waking(state: Microstate) -> u32 {
+    match state {
+        Microstate::User | Microstate::System | Microstate::Trap => 2,
+        Microstate::WaitCpu => 1,
+        _ => 0,
+    }
+}
+
+fn rest(row: &PageTick) -> (u32, u32, u16, u32) {
+    (row.state.number(), row.stack, row.cpu, row.ticks)
+}
+
+fn distances(rows: &[PageTick]) -> impl Iterator<Item = u64> {
+    let mut before = (u32::MAX, 0);
+    rows.iter().map(move |row| {
+        let from = if before.0 == row.thread { before.1 } else { 0 };
+        before = (row.thread, row.time_ns);
+        row.time_ns - from
+    })
+}
+
+#[derive(Default)]
+struct Columns {
+    described: Vec<(&'static str, u8, usize)>,
+    bytes: Vec<u8>,
+}
+
+impl Columns {
+    fn push(&mut self, name: &'static str, width: u8, numbers: impl Iterator<Item = u64>) {
+        let numbers: Vec<u64> = numbers.collect();
+        for byte in 0..width {
+            let plane = numbers.iter().map(|number| (number >> (8 * byte)) as u8);
+            self.bytes.extend(plane);
+        }
+        self.described.push((name, width, numbers.len()));
+    }
+}
+
+#[derive(Serialize)]
+struct Header<'a> {
+    title: String,
+    start_unix_ms: u64,
+    duration_ns: u64,
+    interval_us: u32,
+    machine: String,
+    losses: Vec<String>,
+    states: [&'static str; Microstate::PER_THREAD],
+    /// Name and lineage as indexes into `strings`, and the pid.
+    processes: Vec<(usize, usize, u32)>,
+    /// Process, tid, name, whether exact times are known.
+    threads: Vec<(u32, u32, usize, u8)>,
+    /// Name, object, flags: 1 kernel, 2 inlined.
+    functions: Vec<(usize, usize, u8)>,
+    strings: Vec<String>,
+    columns: &'a [(&'static str, u8, usize)],
+}
+
+fn header(payload: &Payload, columns: &Columns) -> Vec<u8> {
+    let mut strings = Strings::default();
+    let processes = payload.processes.iter();
+    let processes = processes
+        .map(|it| {
+            (
+                strings.number(&it.name),
+                strings.number(&it.lineage),
+                it.pid,
+            )
+        })
+        .collect();
+    let threads = payload.threads.iter();
+    let threads = threads
+        .map(|it| {
+            let name = strings.number(&it.name);
+            (it.process, it.tid, name, it.exact_ns.is_some().into())
+        })
+        .collect();
+    let functions = payload.functions.iter();
+    let functions = functions
+        .map(|it| {
+            let flags = u8::from(it.kernel) + 2 * u8::from(it.inlined);
+            (strings.number(&it.name), strings.number(&it.object), flags)
+        })
+        .collect();
+    let header = Header {
+        title: printable(payload.title.as_bytes()),
+        start_unix_ms: payload.start_unix_ms,
+        duration_ns: payload.duration_ns,
+        interval_us: payload.interval_us,
+        machine: printable(payload.machine.as_bytes()),
+        losses: payload
+            .losses
+            .lines()
+            .map(|line| printable(line.as_bytes()))
+            .collect(),
+        states: std::array::from_fn(|state| Microstate::ALL[state].label()),
+        processes,
+        threads,
+        functions,
+        strings: strings.listed,
+        columns: &columns.described,
+    };
+    // Without maps of keys that could fail.
+    serde_json::to_vec(&header).unwrap_or_default()
+}
+
+/// Strings, each once.
+#[derive(Default)]
+struct Strings<'a> {
+    known: std::collections::HashMap<&'a [u8], usize>,
+    listed: Vec<String>,
+}
+
+impl<'a> Strings<'a> {
+    fn number(&mut self, text: &'a [u8]) -> usize {
+        *self.known.entry(text).or_insert_with(|| {
+            self.listed.push(printable(text));
+            self.listed.len() - 1
+        })
+    }
+}
+
+fn compress(header: &[u8], columns: &[u8]) -> Vec<u8> {
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+    let length = header.len() as u32;
+    // Writing into a Vec does not fail.
+    for part in [&length.to_le_bytes(), header, columns] {
+        let _ = encoder.write_all(part);
+    }
+    encoder.finish().unwrap_or_default()
+}
+
+#[cfg(test)]
+#[path = "encode_tests.rs"]
+mod tests;

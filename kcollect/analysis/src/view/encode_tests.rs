@@ -1,0 +1,216 @@
+use std::io::Read as _;
+
+use flate2::read::ZlibDecoder;
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::*;
+use crate::view::payload::{PageFunction, PageProcess, PageThread};
+
+/// Decodes header and columns, as the page does.
+fn decoded(payload: &Payload) -> (Value, Vec<(String, Vec<u64>)>) {
+    let mut bytes = Vec::new();
+    let stream = encode(payload).unwrap();
+    ZlibDecoder::new(stream.as_slice())
+        .read_to_end(&mut bytes)
+        .unwrap();
+    let length = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[4..4 + length]).unwrap();
+    let mut at = 4 + length;
+    let mut columns = Vec::new();
+    for column in header["columns"].as_array().unwrap() {
+        let width = column[1].as_u64().unwrap() as usize;
+        let rows = column[2].as_u64().unwrap() as usize;
+        let byte = |row, plane| u64::from(bytes[at + plane * rows + row]) << (8 * plane);
+        let numbers = (0..rows).map(|row| (0..width).map(|plane| byte(row, plane)).sum());
+        columns.push((column[0].as_str().unwrap().to_owned(), numbers.collect()));
+        at += width * rows;
+    }
+    assert_eq!(at, bytes.len());
+    (header, columns)
+}
+
+fn column<'a>(columns: &'a [(String, Vec<u64>)], name: &str) -> &'a [u64] {
+    &columns.iter().find(|column| column.0 == name).unwrap().1
+}
+
+fn payload() -> Payload {
+    let names = ["main", "work", "read", "vfs_read"];
+    let functions = names.map(|name| PageFunction {
+        name: name.into(),
+        object: "a".into(),
+        kernel: name == "vfs_read",
+        inlined: name == "work",
+    });
+    Payload {
+        duration_ns: 1_000_000,
+        interval_us: 10,
+        processes: vec![PageProcess::default()],
+        threads: vec![PageThread::default(), PageThread::default()],
+        functions: functions.to_vec(),
+        ..Payload::default()
+    }
+}
+
+fn tick(time_ns: u64, thread: u32, stack: u32, state: Microstate, ticks: u32) -> PageTick {
+    PageTick {
+        time_ns,
+        thread,
+        cpu: 3,
+        stack,
+        state,
+        ticks,
+    }
+}
+
+#[test]
+fn stacks_come_in_preorder_the_heaviest_sibling_first() {
+    let mut payload = payload();
+    let light = payload.stacks.stack([0, 1]);
+    let heavy = payload.stacks.stack([0, 2, 3]);
+    payload.ticks = vec![
+        tick(50_000, 0, light, Microstate::User, 1),
+        tick(90_000, 1, heavy, Microstate::System, 2),
+    ];
+    let (header, columns) = decoded(&payload);
+    assert_eq!(column(&columns, "stack_depth"), [0, 1, 2, 3, 2]);
+    assert_eq!(column(&columns, "stack_function")[1..], [0, 2, 3, 1]);
+    assert_eq!(column(&columns, "stack"), [4, 3]);
+    assert_eq!(column(&columns, "first"), [0, 1, 2]);
+    assert_eq!(column(&columns, "end"), [50_000, 90_000]);
+    let flags: Vec<&Value> = header["functions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|function| &function[2])
+        .collect();
+    assert_eq!(flags, [0, 2, 0, 1]);
+}
+
+#[test]
+fn arrays_of_one_time_follow_each_other_in_the_order_of_life() {
+    let mut payload = payload();
+    let all = [
+        tick(500_000, 0, 0, Microstate::System, 1),
+        tick(500_000, 0, 0, Microstate::Sleep, 20),
+        tick(500_000, 0, 0, Microstate::WaitCpu, 2),
+    ];
+    payload.ticks = all.to_vec();
+    let (_, columns) = decoded(&payload);
+    assert_eq!(column(&columns, "state"), [7, 8, 1]);
+    assert_eq!(column(&columns, "ticks"), [20, 2, 1]);
+    // 470 µs, 490 µs, 500 µs, as distances.
+    assert_eq!(column(&columns, "end"), [470_000, 20_000, 10_000]);
+}
+
+#[test]
+fn names_become_printable_and_are_stored_once() {
+    let mut payload = payload();
+    payload.processes = vec![
+        PageProcess {
+            pid: 1,
+            name: b"</script>\0\xff\"".to_vec(),
+            lineage: Vec::new(),
+        },
+        PageProcess {
+            pid: 2,
+            name: "\u{202e}txt".into(),
+            lineage: b"</script>\0\xff\"".to_vec(),
+        },
+    ];
+    let (header, _) = decoded(&payload);
+    let strings = header["strings"].as_array().unwrap();
+    let name = |process: usize, which: usize| {
+        &strings[header["processes"][process][which].as_u64().unwrap() as usize]
+    };
+    assert_eq!(name(0, 0), "</script>\\x00\\xFF\"");
+    assert_eq!(name(1, 0), "\\xE2\\x80\\xAEtxt");
+    assert_eq!(name(1, 1), name(0, 0));
+    // Name and lineage of two, a thread's, four functions', one object's: two processes share one.
+    assert_eq!(strings.len(), 3 + 4 + 1);
+}
+
+#[test]
+fn contradictions_are_said() {
+    let broken = |change: fn(&mut Payload)| {
+        let mut payload = payload();
+        payload.ticks = vec![tick(1, 0, 0, Microstate::User, 1)];
+        change(&mut payload);
+        encode(&payload).unwrap_err().to_string()
+    };
+    let said = [
+        broken(|it| it.interval_us = 0),
+        broken(|it| it.duration_ns = u64::MAX),
+        broken(|it| it.threads[1].process = 7),
+        broken(|it| {
+            it.stacks.stack([9]);
+        }),
+        broken(|it| {
+            it.stacks.child(9, 0);
+        }),
+        broken(|it| it.ticks[0].thread = 2),
+        broken(|it| it.ticks[0].stack = 1),
+        broken(|it| it.ticks[0].state = Microstate::KernelCpu),
+        broken(|it| it.ticks[0].time_ns = 1 << 60),
+    ];
+    assert_eq!(
+        said,
+        [
+            "an impossible interval: 0",
+            "an impossible duration: 18446744073709551615",
+            "thread 1 refers to process 7, which does not exist",
+            "stack 1 refers to function 9, which does not exist",
+            "stack 1 has parent 9, which is not before it",
+            "tick row 0 has an impossible thread: 2",
+            "tick row 0 has an impossible stack: 1",
+            "tick row 0 has an impossible state: 11",
+            "tick row 0 has an impossible time: 1152921504606846976",
+        ]
+    );
+}
+
+proptest! {
+    /// Rows are decoded as they were encoded: thread, stack, state, CPU and ticks.
+    #[test]
+    fn nothing_is_lost(rows in prop::collection::vec((0_u64..1_000_000, 0_u32..2, 0_usize..5, 0_usize..10, 1_u32..9), 0..60)) {
+        let mut payload = payload();
+        let stacks = [vec![], vec![0], vec![0, 1], vec![0, 2, 3], vec![2, 3]];
+        for (time, thread, stack, state, ticks) in rows {
+            let stack = payload.stacks.stack(stacks[stack].iter().copied());
+            payload.ticks.push(tick(time, thread, stack, Microstate::ALL[state], ticks));
+        }
+        let (_, columns) = decoded(&payload);
+        let depths = column(&columns, "stack_depth");
+        let functions = column(&columns, "stack_function");
+        let path = |node: u64| {
+            let (mut frames, mut depth) = (Vec::new(), depths[node as usize]);
+            for at in (1..=node as usize).rev() {
+                if depths[at] == depth && depth > 0 {
+                    frames.push(functions[at]);
+                    depth -= 1;
+                }
+            }
+            frames
+        };
+        let original = |mut node: u32| {
+            let mut frames = Vec::new();
+            while node != 0 {
+                frames.push(u64::from(payload.stacks.functions()[node as usize]));
+                node = payload.stacks.parents()[node as usize];
+            }
+            frames
+        };
+        let mut expected: Vec<_> = payload.ticks.iter().map(|row| {
+            (u64::from(row.thread), original(row.stack), u64::from(row.state.number()), u64::from(row.ticks))
+        }).collect();
+        let first = column(&columns, "first");
+        let mut found: Vec<_> = (0..payload.ticks.len()).map(|row| {
+            let thread = first.partition_point(|&first| first <= row as u64) as u64 - 1;
+            let number = |name| column(&columns, name)[row];
+            (thread, path(number("stack")), number("state"), number("ticks"))
+        }).collect();
+        expected.sort();
+        found.sort();
+        prop_assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,186 @@
+//! Turns a model into what the page shows.
+//!
+//! The page shows threads. CPU ticks in the founder cover the same time and are left out.
+//! Experiments of `gprofng collect` have a single state, "Linux CPU timer", which counts as user
+//! time here.
+
+use std::collections::HashMap;
+
+use experiment_format::Error;
+use experiment_format::losses::phrase;
+use experiment_format::microstate::Microstate;
+
+use super::payload::{PageFunction, PageProcess, PageStacks, PageThread, PageTick, Payload};
+use crate::load::exact::ExactTimes;
+use crate::model::{ExperimentInfo, Model, ObjectKind, TickRow};
+
+/// Returns the payload of a recording: the first experiment with all that is in it.
+///
+/// # Errors
+/// When the exact times of threads can't be read.
+pub fn gather(model: &Model) -> Result<Payload, Error> {
+    let Some(founder) = model.experiments.first() else {
+        return Ok(Payload::default());
+    };
+    let (functions, numbers) = functions(model);
+    let (stacks, nodes) = stacks(model, &numbers);
+    let interval = model
+        .experiments
+        .iter()
+        .map(|experiment| experiment.tick_us)
+        .find(|tick_us| *tick_us > 0)
+        .unwrap_or(1);
+    let mut payload = Payload {
+        title: founder.name.clone(),
+        start_unix_ms: u64::try_from(founder.source.start().wall_s)
+            .unwrap_or(0)
+            .saturating_mul(1000),
+        duration_ns: model.end_ns(),
+        interval_us: interval,
+        machine: machine(founder),
+        losses: losses(model, founder).join("\n"),
+        processes: processes(model),
+        threads: threads(model),
+        functions,
+        stacks,
+        ticks: Vec::with_capacity(model.rows.len()),
+    };
+    for row in &model.rows {
+        let ticks = model.microseconds(row) / i64::from(interval);
+        if let (Some(state), Ok(ticks @ 1..)) = (state(row), u32::try_from(ticks)) {
+            payload.ticks.push(PageTick {
+                time_ns: row.time,
+                thread: row.thread.0,
+                cpu: u16::try_from(model.cpus[row.cpu.index()]).unwrap_or(PageTick::NO_CPU),
+                stack: nodes[row.stack.index()],
+                state,
+                ticks,
+            });
+        }
+    }
+    note_exact_times(founder, &mut payload)?;
+    Ok(payload)
+}
+
+/// Returns which of the ten states of a thread a row has. None: it is a tick of a CPU.
+fn state(row: &TickRow) -> Option<Microstate> {
+    let all = &Microstate::ALL[..Microstate::PER_THREAD];
+    match all.get(usize::from(row.state)) {
+        Some(state) => Some(*state),
+        None if u32::from(row.state) == Microstate::LinuxCpu.number() => Some(Microstate::User),
+        None => None,
+    }
+}
+
+fn machine(founder: &ExperimentInfo) -> String {
+    let header = founder.source.header();
+    let cpus = match header.system.cpus.len() {
+        1 => "1 CPU".to_owned(),
+        count => format!("{count} CPUs"),
+    };
+    [&header.system.hostname, &header.system.arch, &cpus]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(" · ")
+}
+
+/// Returns what the model lacks, and each loss count that is not 0.
+fn losses(model: &Model, founder: &ExperimentInfo) -> Vec<String> {
+    let mut lines = model.warnings.clone();
+    if let Some(losses) = founder.losses() {
+        let counts = losses.counts.iter().filter(|(_, count)| *count > 0);
+        lines.extend(counts.map(|(name, count)| phrase(name, *count, &losses.recorded)));
+    }
+    lines
+}
+
+fn processes(model: &Model) -> Vec<PageProcess> {
+    let each = model.processes.iter().map(|process| {
+        let own = model.experiments.get(process.experiment as usize);
+        let lineage = match own {
+            Some(own) if process.followed => own.name.clone(),
+            _ => String::new(),
+        };
+        PageProcess {
+            pid: process.pid,
+            name: process.name.clone().into_bytes(),
+            lineage: lineage.into_bytes(),
+        }
+    });
+    each.collect()
+}
+
+fn threads(model: &Model) -> Vec<PageThread> {
+    let each = model.threads.iter().map(|thread| PageThread {
+        process: thread.process.0,
+        tid: u32::try_from(thread.tid).unwrap_or(u32::MAX),
+        name: thread.name.clone().into_bytes(),
+        exact_ns: None,
+    });
+    each.collect()
+}
+
+/// Returns the functions, and the new number of each of the model's. Instances of a template or
+/// generic have equal names and become one function.
+fn functions(model: &Model) -> (Vec<PageFunction>, Vec<u32>) {
+    let mut functions = Vec::new();
+    let mut known = HashMap::new();
+    let each = model.functions.iter().map(|function| {
+        let object = model.object(function.object);
+        let shown = PageFunction {
+            name: function.name.clone().into_bytes(),
+            object: match object.kind {
+                ObjectKind::Special => Vec::new(),
+                ObjectKind::File | ObjectKind::Dynamic => object.path.clone().into_bytes(),
+            },
+            kernel: function.kernel,
+            inlined: false,
+        };
+        *known.entry(shown).or_insert_with_key(|shown| {
+            functions.push(shown.clone());
+            functions.len() as u32 - 1
+        })
+    });
+    let numbers = each.collect();
+    (functions, numbers)
+}
+
+/// Returns the stacks by function, and the node of each of the model's stacks.
+fn stacks(model: &Model, functions: &[u32]) -> (PageStacks, Vec<u32>) {
+    let mut stacks = PageStacks::default();
+    let mut nodes = vec![PageStacks::ROOT; model.stacks.len()];
+    for (stack, caller, leaf) in model.stacks.iter() {
+        let function = functions[model.frame(leaf).function.index()];
+        nodes[stack.index()] = stacks.child(nodes[caller.index()], function);
+    }
+    (stacks, nodes)
+}
+
+/// Fills in exact times. They are known by pid and tid alone, so threads with reused ids have none.
+fn note_exact_times(founder: &ExperimentInfo, payload: &mut Payload) -> Result<(), Error> {
+    let Some(exact) = ExactTimes::read(&founder.source)? else {
+        return Ok(());
+    };
+    let mut times = HashMap::new();
+    for thread in &exact.threads {
+        times
+            .entry((thread.pid, thread.tid))
+            .and_modify(|known| *known = None)
+            .or_insert(Some(thread.states));
+    }
+    let mut bearers: HashMap<(u32, u32), u32> = HashMap::new();
+    let processes = &payload.processes;
+    let key = |thread: &PageThread| (processes[thread.process as usize].pid, thread.tid);
+    for thread in &payload.threads {
+        *bearers.entry(key(thread)).or_default() += 1;
+    }
+    for thread in &mut payload.threads {
+        let key = key(thread);
+        if bearers.get(&key) == Some(&1) {
+            thread.exact_ns = times.get(&key).copied().flatten();
+        }
+    }
+    Ok(())
+}

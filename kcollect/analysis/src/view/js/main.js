@@ -1,0 +1,349 @@
+// The page: the selection and all views of it.
+
+class App {
+  constructor(profile) {
+    this.profile = profile;
+    this.selection = EVERYTHING;
+    this.wholeRun = sums(profile, EVERYTHING);
+    this.sums = this.wholeRun;
+    this.asked = 0;
+    this.chips();
+    this.words();
+    this.timeline = new Timeline(this);
+    this.flame = new Flame(this);
+    this.table = new Table(this);
+    theme.changed.push(() => { this.timeline.redraw(); this.flame.surface.later(); });
+    this.viewChanged();
+    this.recount();
+    this.listen();
+  }
+
+  /** Changes the selection; all views follow in the next frame, or at once. */
+  select(change, now = false) {
+    const before = this.selection;
+    tip.hide();
+    this.selection = Object.freeze({ ...before, ...change });
+    if (this.selection.cpus !== before.cpus) this.timeline.forgetBins();
+    if (this.selection.states !== before.states) this.timeline.arrange();
+    this.timeline.redraw();
+    if (now) this.recount(); else this.asked ||= requestAnimationFrame(() => this.recount());
+  }
+
+  recount() {
+    cancelAnimationFrame(this.asked);
+    this.asked = 0;
+    this.sums = sums(this.profile, this.selection);
+    this.showTotals();
+    this.flame.count();
+    this.table.count();
+  }
+
+  /**
+   * Selects these threads alone, or with `more` in addition. Selecting them again deselects them.
+   */
+  chooseThreads(threads, more) {
+    const { threads: before } = this.selection;
+    const all = before !== null && threads.every((thread) => before.has(thread));
+    let after;
+    if (more && before) {
+      after = new Set(before);
+      for (const thread of threads) if (all) after.delete(thread); else after.add(thread);
+    } else {
+      after = all && before.size === threads.length ? null : new Set(threads);
+    }
+    this.select({ threads: after?.size ? after : null });
+  }
+
+  // Totals and states.
+
+  chips() {
+    const chips = this.profile.states.map((label, state) => {
+      const chip = element("button", { type: "button", class: "chip", "aria-pressed": "true", "data-state": state, title: `${label}: click switches it, double click leaves it alone` },
+        swatch(state), element("span", { class: "label" }, SHORT[state]), element("span", { class: "value" }), element("span", { class: "part" }));
+      chip.addEventListener("click", (event) => {
+        const one = 1 << state;
+        this.select({ states: event.shiftKey || event.altKey ? this.alone(one) : this.selection.states ^ one });
+      });
+      chip.addEventListener("dblclick", () => this.select({ states: this.alone(1 << state) }));
+      return chip;
+    });
+    byId("chips").replaceChildren(...chips);
+    byId("shares").replaceChildren(...STACKING.map((state) => element("i", { class: "s" + state, "data-state": state })));
+  }
+
+  /** Shows these states alone, or all states if that is so already. */
+  alone(states) {
+    return this.selection.states === states ? EVERYTHING.states : states;
+  }
+
+  showTotals() {
+    const { profile, selection, sums: { ticks, states } } = this;
+    const all = states.reduce((sum, one) => sum + one, 0);
+    const total = byId("total");
+    total.dataset.ticks = ticks;
+    total.dataset.states = [...states].map((one, state) => selection.states >> state & 1 ? one : 0).join(",");
+    byId("total-time").textContent = duration(ticks * profile.interval, 5);
+    byId("total-ticks").textContent = `of thread time, ${plural(ticks, "tick")}`;
+    byId("selection").textContent = this.selectionWords();
+    byId("clear").disabled = this.isEverything();
+    byId("zoom-range").disabled = !selection.time;
+    for (const preset of byId("presets").children) {
+      preset.setAttribute("aria-pressed", String(Number(preset.dataset.states) === selection.states));
+    }
+    for (const chip of byId("chips").children) {
+      const state = Number(chip.dataset.state);
+      const on = (selection.states >> state & 1) === 1;
+      chip.dataset.ticks = states[state];
+      chip.setAttribute("aria-pressed", String(on));
+      chip.querySelector(".value").textContent = states[state] ? duration(states[state] * profile.interval, 4) : "–";
+      chip.querySelector(".part").textContent = states[state] ? share(states[state], all) : "";
+    }
+    for (const part of byId("shares").children) {
+      const state = Number(part.dataset.state);
+      part.style.flexGrow = selection.states >> state & 1 ? states[state] / Math.max(1, ticks) : 0;
+    }
+  }
+
+  isEverything() {
+    const { time, states, threads, cpus } = this.selection;
+    return !time && states === EVERYTHING.states && !threads && !cpus;
+  }
+
+  /** "nginx 812", "3 processes", "2 threads", or nothing. */
+  threadWords() {
+    const { profile, selection: { threads } } = this;
+    if (!threads) return "";
+    const processes = new Set([...threads].map((thread) => profile.threads[thread].process));
+    const whole = [...processes].every((index) => profile.processes[index].threads.every((thread) => threads.has(thread)));
+    const [one] = processes;
+    if (whole && processes.size === 1) return `${profile.processes[one].name} ${profile.processes[one].pid}`;
+    if (whole) return plural(processes.size, "process", "processes");
+    if (threads.size === 1) return `thread ${profile.threads[[...threads][0]].tid} of ${profile.processes[one].name}`;
+    return plural(threads.size, "thread");
+  }
+
+  selectionName() {
+    return this.threadWords() || "all";
+  }
+
+  selectionWords() {
+    const { time, states, cpus } = this.selection;
+    const parts = [];
+    if (time) {
+      const step = Math.max(1, (time[1] - time[0]) / 100);
+      const whole = this.timeline.whole;
+      parts.push(`${instant(time[0], step, whole)} – ${instant(time[1], step, whole)} (${duration(time[1] - time[0])})`);
+    }
+    const name = this.threadWords();
+    if (name) parts.push(name);
+    if (cpus) parts.push(`CPU ${byId("cpus").value.trim()}`);
+    const on = [...Array(STATES).keys()].filter((state) => states >> state & 1);
+    const preset = [...byId("presets").children].find((one) => Number(one.dataset.states) === states);
+    if (preset) parts.push(preset.textContent);
+    else if (on.length < STATES) parts.push(on.length === 0 ? "no state" : on.length <= 3 ? on.map((state) => SHORT[state]).join(", ") : `${on.length} states`);
+    return parts.join(" · ");
+  }
+
+  whyEmpty() {
+    if (!this.profile.length) return "This profile has no ticks: nothing was recorded.";
+    if (!this.selection.states) return "All states are switched off. Switch one on above.";
+    return "Nothing was recorded in this selection. Escape selects everything.";
+  }
+
+  viewChanged() {
+    const [from, to] = this.timeline?.view ?? [0, 1];
+    const whole = this.timeline?.whole ?? 1;
+    const step = (to - from) / 200;
+    byId("view-range").textContent = `${instant(from, step, whole)} – ${instant(to, step, whole)}`;
+    byId("zoom-out").disabled = byId("zoom-all").disabled = to - from >= whole;
+  }
+
+  // Constant texts.
+
+  words() {
+    const { profile } = this;
+    document.title = `${profile.title} – kcollect`;
+    byId("title").textContent = profile.title;
+    const start = new Date(profile.start_unix_ms);
+    const when = profile.start_unix_ms ? start.toISOString().replace("T", " ").slice(0, 19) + " UTC" : "";
+    const about = [profile.machine, when, duration(profile.duration_ns, 4)].filter(Boolean);
+    byId("about").textContent = about.join(" · ");
+    byId("about").title = about.join("\n");
+    byId("interval").textContent = `Interval ${intervalText(profile.interval)}`;
+    const { losses } = profile;
+    const button = byId("losses");
+    button.textContent = losses.length ? `Losses: ${losses[0]}${losses.length > 1 ? `, and ${losses.length - 1} more` : ""}` : "Losses: none";
+    button.disabled = !losses.length;
+    button.classList.toggle("some", losses.length > 0);
+    byId("losses-text").replaceChildren(...losses.map((line) => element("li", {}, line)));
+    byId("frame-key").replaceChildren(element("span", {}, element("i", { class: "swatch user" }), "user"), element("span", {}, element("i", { class: "swatch kernel" }), "kernel"));
+    const keys = [
+      ["/", "search functions"], ["?", "this help"], ["Esc", "undo: zoom, then selection"],
+      ["Timeline"], ["drag", "select a range of time"], ["wheel, + −", "zoom"], ["Shift and drag, ← →", "move"], ["click a name", "select it; with Ctrl or Shift, more of them"],
+      ["↑ ↓, Enter, Space", "move through the lanes, select, expand"],
+      ["Flame graph"], ["click, Enter", "zoom into a frame"], ["← → ↑ ↓", "siblings, caller, heaviest callee"],
+      ["States"], ["click", "switch a state on or off"], ["double or Shift-click", "this state alone"],
+    ];
+    byId("help-text").replaceChildren(...keys.map(([key, text]) => text === undefined ? element("h3", {}, key)
+      : element("p", {}, element("kbd", {}, key), element("span", {}, text))));
+  }
+
+  listen() {
+    for (const preset of byId("presets").children) {
+      preset.addEventListener("click", () => this.select({ states: this.alone(Number(preset.dataset.states)) }));
+    }
+    byId("clear").addEventListener("click", () => this.clear());
+    byId("help-open").addEventListener("click", () => byId("help").showModal());
+    byId("losses").addEventListener("click", () => byId("losses-all").showModal());
+    byId("cpus").addEventListener("input", ({ target }) => {
+      const cpus = cpuList(target.value, this.profile.cpus);
+      target.setAttribute("aria-invalid", String(cpus === undefined));
+      if (cpus !== undefined) this.select({ cpus });
+    });
+    document.addEventListener("keydown", (event) => {
+      const typing = event.target.matches("input[type=text], input[type=search]");
+      if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+      if (event.key === "Escape") {
+        if (typing) event.target.blur();
+        else if (this.flame.zoomed) this.flame.zoom(0);
+        else this.clear();
+      } else if (!typing && event.key === "/") {
+        event.preventDefault();
+        byId("tab-flame").click();
+        byId("search").focus();
+      } else if (!typing && event.key === "?") {
+        byId("help").showModal();
+      } else if (!typing && (event.key === "+" || event.key === "-")) {
+        if (!event.defaultPrevented) this.timeline.zoom(event.key === "+" ? 0.5 : 2);
+      }
+    });
+    this.listenTabs();
+    this.listenSplitter();
+  }
+
+  clear() {
+    byId("cpus").value = "";
+    byId("cpus").setAttribute("aria-invalid", "false");
+    this.select(EVERYTHING);
+  }
+
+  listenTabs() {
+    const tabs = [byId("tab-flame"), byId("tab-table")];
+    const choose = (chosen) => {
+      for (const tab of tabs) {
+        tab.setAttribute("aria-selected", String(tab === chosen));
+        tab.tabIndex = tab === chosen ? 0 : -1;
+      }
+      byId("panels").dataset.tab = chosen === tabs[0] ? "flame" : "table";
+    };
+    tabs.forEach((tab, at) => {
+      tab.addEventListener("click", () => choose(tab));
+      tab.addEventListener("keydown", (event) => {
+        if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+        choose(tabs[1 - at]);
+        tabs[1 - at].focus();
+      });
+    });
+    choose(tabs[0]);
+  }
+
+  listenSplitter() {
+    const splitter = byId("splitter");
+    const set = (percent) => {
+      const bounded = Math.min(80, Math.max(15, percent));
+      byId("panels").style.setProperty("--above", `${bounded}fr`);
+      byId("panels").style.setProperty("--below", `${100 - bounded}fr`);
+      splitter.setAttribute("aria-valuenow", String(Math.round(bounded)));
+    };
+    splitter.addEventListener("pointerdown", (event) => { splitter.setPointerCapture(event.pointerId); event.preventDefault(); });
+    splitter.addEventListener("pointermove", (event) => {
+      if (!splitter.hasPointerCapture(event.pointerId)) return;
+      const { top, height } = byId("panels").getBoundingClientRect();
+      set(100 * (event.clientY - top) / height);
+    });
+    splitter.addEventListener("keydown", (event) => {
+      const by = { ArrowUp: -4, ArrowDown: 4 }[event.key];
+      if (!by) return;
+      event.preventDefault();
+      set(Number(splitter.getAttribute("aria-valuenow")) + by);
+    });
+  }
+}
+
+/** Returns how many milliseconds `work` takes. */
+function timed(work) {
+  const begin = performance.now();
+  work();
+  return performance.now() - begin;
+}
+
+/**
+ * The page's programming interface, for tests and for the browser's console. Times are in
+ * nanoseconds since the start.
+ *
+ * ready      resolves when everything was drawn for the first time, to milliseconds since
+ *            navigation began: { decoded, counted, painted }
+ * totals()   of the selection: { ticks, states: ten sums, processes: [{ process, ticks, states }] }
+ * select({ time: [a, b], states: [..], processes: [..], threads: [..], cpus: [..] })
+ *            selects by numbers and indices; what is left out is not restricted. Returns totals().
+ *            A tick counts if it ended in (a, b]; 0 and the end of the run are no bounds
+ * selection()  the selection in the same form; null where it is not restricted
+ * view(a, b) shows this time
+ * flame({ byProcess })  the frames in preorder: { depth, name, object, kernel, ticks, self, states }
+ * redraw()   draws everything now; returns how many milliseconds each view took
+ */
+function tools(app, ready) {
+  const totals = () => {
+    const { profile, selection, sums: { ticks, states, byThread } } = app;
+    const on = (sum) => Array.from(sum, (one, state) => selection.states >> state & 1 ? one : 0);
+    const processes = profile.processes.map(({ index, threads }) => {
+      const own = on(statesOf(byThread, threads.filter((thread) => !selection.threads || selection.threads.has(thread))));
+      return { process: index, ticks: own.reduce((sum, one) => sum + one, 0), states: own };
+    });
+    return { ticks, states: on(states), processes: processes.filter((process) => process.ticks) };
+  };
+  return Object.freeze({
+    ready,
+    totals,
+    select({ time = null, states, processes, threads, cpus } = {}) {
+      const chosen = processes || threads ? new Set([...(threads ?? []), ...(processes ?? []).flatMap((index) => app.profile.processes[index].threads)]) : null;
+      byId("cpus").value = cpus ? cpus.join(",") : "";
+      app.select({ time, states: states ? states.reduce((mask, state) => mask | 1 << state, 0) : EVERYTHING.states, threads: chosen, cpus: cpus ? new Set(cpus) : null }, true);
+      return totals();
+    },
+    selection() {
+      const { time, states, threads, cpus } = app.selection;
+      return { time, states: [...Array(STATES).keys()].filter((state) => states >> state & 1), threads: threads && [...threads], cpus: cpus && [...cpus] };
+    },
+    view: (from, to) => app.timeline.show(from, to),
+    flame({ byProcess = false } = {}) {
+      if (app.flame.byProcess !== byProcess) byId("by-process").click();
+      return app.flame.frames();
+    },
+    redraw: () => ({
+      timeline: timed(() => { app.timeline.surface.now(); app.timeline.overview.now(); }),
+      flame: timed(() => app.flame.surface.now()),
+      count: timed(() => app.recount()),
+    }),
+  });
+}
+
+async function start() {
+  theme.start();
+  const profile = await load();
+  const decoded = performance.now();
+  const app = new App(profile);
+  const counted = performance.now();
+  window.kcollect = tools(app, new Promise((resolve) => {
+    requestAnimationFrame(() => requestAnimationFrame(() => resolve({ decoded, counted, painted: performance.now() })));
+  }));
+  document.documentElement.dataset.ready = "";
+}
+
+start().catch((error) => {
+  document.documentElement.dataset.ready = "";
+  const trouble = byId("trouble");
+  trouble.hidden = false;
+  trouble.textContent = `This page can't show its profile: ${error.message}. It needs a browser of 2023 or later.`;
+  throw error;
+});

@@ -1,0 +1,194 @@
+// The selection and its ticks: by state, by process, by stack, in whole numbers from the rows.
+
+/** The selection of everything. */
+const EVERYTHING = Object.freeze({ time: null, states: (1 << STATES) - 1, threads: null, cpus: null });
+
+/**
+ * Returns how many ticks of a row of `count` ticks that ends at `end` fall into (from, to]. They
+ * are one interval apart, the last at `end`.
+ */
+function ticksWithin(end, count, interval, from, to) {
+  const until = Math.min(count, Math.ceil((end - from) / interval));
+  const since = Math.max(0, Math.ceil((end - to) / interval));
+  return until > since ? until - since : 0;
+}
+
+/**
+ * Returns the bounds of a selection's time; a range that touches an end of the run is open there.
+ */
+function bounds(profile, time) {
+  if (!time) return [-Infinity, Infinity];
+  return [time[0] <= 0 ? -Infinity : time[0], time[1] >= profile.duration_ns ? Infinity : time[1]];
+}
+
+/**
+ * Calls `visit(row, ticks)` for each row of these threads with ticks in the selection, whatever its
+ * state.
+ */
+function eachRow(profile, selection, threads, visit) {
+  const { first, end, ticks, cpu, interval } = profile;
+  const [from, to] = bounds(profile, selection.time);
+  const whole = from === -Infinity && to === Infinity;
+  for (const thread of threads) {
+    if (selection.threads && !selection.threads.has(thread)) continue;
+    for (let row = first[thread]; row < first[thread + 1]; row++) {
+      if (selection.cpus && !selection.cpus.has(cpu[row])) continue;
+      const count = whole ? ticks[row] : ticksWithin(end[row], ticks[row], interval, from, to);
+      if (count) visit(row, count);
+    }
+  }
+}
+
+/**
+ * Returns the sums of a selection: `byThread`, the ten states of each thread one after the other,
+ * whether it is selected or not (so that another can be chosen); `states` of the selected threads;
+ * `ticks` in the states that are switched on.
+ */
+function sums(profile, selection) {
+  const byThread = new Float64Array(STATES * profile.threads.length);
+  const { state, thread } = profile;
+  eachRow(profile, { ...selection, threads: null }, profile.threads.keys(), (row, count) => {
+    byThread[STATES * thread[row] + state[row]] += count;
+  });
+  const states = statesOf(byThread, selection.threads ?? profile.threads.keys());
+  return { ticks: switchedOn(states, selection), states, byThread };
+}
+
+/** Returns the ten states of some threads together. */
+function statesOf(byThread, threads) {
+  const states = new Float64Array(STATES);
+  for (const thread of threads) for (let one = 0; one < STATES; one++) states[one] += byThread[STATES * thread + one];
+  return states;
+}
+
+function switchedOn(states, selection) {
+  return states.reduce((sum, ticks, state) => selection.states >> state & 1 ? sum + ticks : sum, 0);
+}
+
+/** A tree of frames, in preorder; all of them columns, by frame. */
+class FrameTree {
+  constructor(capacity) {
+    this.length = 0;
+    this.node = new Int32Array(capacity); // of the stack tree; −1 − index for a process
+    this.depth = new Uint32Array(capacity);
+    this.parent = new Int32Array(capacity);
+    this.after = new Int32Array(capacity); // the first frame behind its descendants
+    this.from = new Float64Array(capacity); // ticks to its left
+    this.ticks = new Float64Array(capacity);
+    this.self = new Float64Array(capacity);
+    this.states = new Float64Array(capacity * STATES);
+    this.deepest = 0;
+  }
+}
+
+/**
+ * Returns the selection's ticks by stack. `byProcess`: below the root a frame for each process,
+ * those with most ticks first.
+ */
+function frameTree(profile, selection, byProcess) {
+  const groups = byProcess
+    ? profile.processes.map((process) => collect(profile, selection, process.threads, process))
+        .filter((group) => group.total).sort((a, b) => b.total - a.total || a.process.index - b.process.index)
+    : [collect(profile, selection, profile.threads.keys(), null)];
+  const frames = groups.reduce((sum, group) => sum + group.nodes.length, 1);
+  const tree = new FrameTree(frames);
+  const next = new Float64Array(frames); // where the next child of a frame begins
+  const where = new Int32Array(profile.depth.length);
+  const add = (parent, node, depth, group, at) => {
+    const frame = tree.length++;
+    tree.node[frame] = node;
+    tree.parent[frame] = parent;
+    tree.depth[frame] = depth;
+    tree.deepest = Math.max(tree.deepest, depth);
+    tree.from[frame] = parent < 0 ? 0 : next[parent];
+    for (let state = 0; state < STATES; state++) {
+      const ticks = group.states[STATES * at + state];
+      tree.states[STATES * frame + state] = ticks;
+      tree.ticks[frame] += ticks;
+    }
+    tree.self[frame] = group.self[at];
+    next[frame] = tree.from[frame];
+    if (parent >= 0) next[parent] += tree.ticks[frame];
+    return frame;
+  };
+  if (byProcess) add(-1, 0, 0, rootOf(groups), 0);
+  for (const group of groups) {
+    group.nodes.forEach((node, at) => {
+      if (node === 0) where[0] = byProcess ? add(0, -1 - group.process.index, 1, group, at) : add(-1, 0, 0, group, at);
+      else where[node] = add(where[profile.parent[node]], node, profile.depth[node] + (byProcess ? 1 : 0), group, at);
+    });
+  }
+  const open = [];
+  for (let frame = 0; frame < tree.length; frame++) {
+    while (open.length > tree.depth[frame]) tree.after[open.pop()] = frame;
+    open.push(frame);
+  }
+  for (const frame of open) tree.after[frame] = tree.length;
+  return tree;
+}
+
+function rootOf(groups) {
+  const states = new Float64Array(STATES);
+  for (const group of groups) for (let state = 0; state < STATES; state++) states[state] += group.states[state];
+  return { states, self: [0] };
+}
+
+/** Buffers for one pass over the stack tree, reused. */
+const scratch = { states: new Float64Array(0), self: new Float64Array(0), seen: new Int32Array(0), pass: 0 };
+
+/**
+ * Returns the nodes with ticks of these threads, ascending, with their states (descendants
+ * included) and their own ticks.
+ */
+function collect(profile, selection, threads, process) {
+  const count = profile.depth.length;
+  if (scratch.self.length !== count) {
+    Object.assign(scratch, { states: new Float64Array(count * STATES), self: new Float64Array(count), seen: new Int32Array(count) });
+  }
+  const pass = ++scratch.pass;
+  const { states, self, seen } = scratch;
+  const { stack, state, parent } = profile;
+  const touched = [0];
+  seen[0] = pass;
+  eachRow(profile, selection, threads, (row, ticks) => {
+    if (!(selection.states >> state[row] & 1)) return;
+    const at = stack[row];
+    for (let node = at; seen[node] !== pass; node = parent[node]) {
+      seen[node] = pass;
+      touched.push(node);
+    }
+    states[STATES * at + state[row]] += ticks;
+    self[at] += ticks;
+  });
+  const nodes = Int32Array.from(touched).sort();
+  const sum = new Float64Array(nodes.length * STATES);
+  const own = new Float64Array(nodes.length);
+  for (let at = nodes.length - 1; at >= 0; at--) {
+    const node = nodes[at];
+    const up = STATES * parent[node];
+    for (let one = 0; one < STATES; one++) {
+      const ticks = states[STATES * node + one];
+      sum[STATES * at + one] = ticks;
+      if (node) states[up + one] += ticks;
+      states[STATES * node + one] = 0;
+    }
+    own[at] = self[node];
+    self[node] = 0;
+  }
+  let total = 0;
+  for (let one = 0; one < STATES; one++) total += sum[one];
+  return { process, nodes, states: sum, self: own, total };
+}
+
+/** Parses CPUs such as "0-3,7"; null for all, undefined if the text is not valid. */
+function cpuList(text, count) {
+  if (text.trim() === "") return null;
+  const cpus = new Set();
+  for (const part of text.split(",")) {
+    const range = /^\s*(\d{1,5})\s*(?:-\s*(\d{1,5})\s*)?$/.exec(part);
+    if (!range) return undefined;
+    const last = Math.min(Number(range[2] ?? range[1]), count - 1);
+    for (let cpu = Number(range[1]); cpu <= last; cpu++) cpus.add(cpu);
+  }
+  return cpus;
+}

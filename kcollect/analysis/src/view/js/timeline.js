@@ -1,0 +1,526 @@
+// The timeline: a lane for each thread, below its process. A column of a lane is stacked by the
+// shares of the states with CPU time at the bottom, so that it reads as a load when zoomed out and
+// as a sequence when zoomed in. The lane of a process shows how many of its threads are awake.
+
+const LANE = 20;
+const RULER = 24;
+/** Shortest time across the view, in nanoseconds. */
+const NARROWEST = 20_000;
+
+class Timeline {
+  constructor(app) {
+    this.app = app;
+    this.profile = app.profile;
+    this.whole = Math.max(1, this.profile.duration_ns);
+    this.view = [0, this.whole];
+    this.focus = -1;
+    this.filter = "";
+    this.shares = new Float32Array(0);
+    this.lanes = new Map();
+    this.all = new Lane(this.profile, [...this.profile.threads.keys()]);
+    const many = this.profile.threads.length > 80;
+    this.open = new Set(many ? [] : this.profile.processes.map((process) => process.index));
+    this.scroll = byId("lanes-scroll");
+    this.surface = new Surface(byId("lanes"), this.scroll, (...size) => this.draw(...size));
+    this.overview = new Surface(byId("overview"), byId("overview-box"), (...size) => this.drawOverview(...size));
+    this.arrange();
+    this.listen();
+  }
+
+  get gutter() {
+    return this.surface.width >= 1900 ? 320 : this.surface.width >= 1200 ? 260 : 210;
+  }
+
+  lane(key, threads) {
+    let lane = this.lanes.get(key);
+    if (!lane) this.lanes.set(key, lane = new Lane(this.profile, threads));
+    return lane;
+  }
+
+  // The rows and their order.
+
+  /** Processes by CPU time, then by time awake; those without visible time in these states last. */
+  arrange() {
+    const { profile, app } = this;
+    const { byThread } = app.wholeRun;
+    const rank = (threads) => {
+      const states = statesOf(byThread, threads);
+      const seen = switchedOn(states, app.selection);
+      const cpu = states[0] + states[1] + states[2];
+      return { seen, cpu, awake: states.reduce((sum, ticks) => sum + ticks, 0) - states[SLEEP] };
+    };
+    const sorted = (list, threadsOf) => list.map((item) => [item, rank(threadsOf(item))])
+      .sort(([a, x], [b, y]) => (y.seen > 0) - (x.seen > 0) || y.cpu - x.cpu || y.awake - x.awake || a.order - b.order);
+    const wanted = this.filter.toLowerCase();
+    const matches = (name, number) => name.toLowerCase().includes(wanted) || String(number) === wanted;
+    this.rows = [];
+    const processes = profile.processes.filter((process) => process.threads.length).map((process) => ({ process, order: process.index }));
+    for (const [{ process }, { seen }] of sorted(processes, (item) => item.process.threads)) {
+      const own = matches(process.name, process.pid);
+      const threads = process.threads.filter((thread) => own
+        || matches(profile.threadName(thread), profile.threads[thread].tid)).map((thread) => ({ thread, order: thread }));
+      if (!threads.length) continue;
+      const single = process.threads.length === 1;
+      if (!single) this.rows.push({ process, thread: -1, seen, lane: this.lane("p" + process.index, process.threads) });
+      if (!single && !this.open.has(process.index) && !wanted) continue;
+      for (const [{ thread }, { seen }] of sorted(threads, (item) => [item.thread])) {
+        this.rows.push({ process, thread, single, seen, lane: this.lane(thread, [thread]) });
+      }
+    }
+    this.focus = Math.min(this.focus, this.rows.length - 1);
+    byId("lanes-spacer").style.height = RULER + this.rows.length * LANE + 6 + "px";
+    byId("lanes-empty").hidden = this.rows.length > 0;
+    byId("lanes-empty").textContent = wanted ? `No process or thread has “${this.filter}” in its name or number.` : "No thread was recorded.";
+    const unfolded = profile.processes.some((process) => process.threads.length > 1 && !this.open.has(process.index));
+    byId("fold").textContent = unfolded ? "Expand all" : "Collapse all";
+    byId("fold").disabled = !profile.processes.some((process) => process.threads.length > 1);
+    this.redraw();
+  }
+
+  redraw() {
+    this.surface.later();
+    this.overview.later();
+  }
+
+  forgetBins() {
+    for (const lane of this.lanes.values()) lane.dropBins();
+    this.all.dropBins();
+  }
+
+  /** Shows [from, to), within the bounds of the run. */
+  show(from, to) {
+    const span = Math.min(this.whole, Math.max(NARROWEST, to - from));
+    const begin = Math.min(this.whole - span, Math.max(0, from));
+    this.view = [begin, begin + span];
+    this.app.viewChanged();
+    this.redraw();
+  }
+
+  zoom(factor, at = (this.view[0] + this.view[1]) / 2) {
+    const span = Math.min(this.whole, Math.max(NARROWEST, (this.view[1] - this.view[0]) * factor));
+    const share = (at - this.view[0]) / (this.view[1] - this.view[0]);
+    this.show(at - share * span, at + (1 - share) * span);
+  }
+
+  pan(share) {
+    const by = share * (this.view[1] - this.view[0]);
+    this.show(this.view[0] + by, this.view[1] + by);
+  }
+
+  // Drawing.
+
+  timeAt(x) {
+    const share = (x - this.gutter) / Math.max(1, this.surface.width - this.gutter);
+    return this.view[0] + Math.min(1, Math.max(0, share)) * (this.view[1] - this.view[0]);
+  }
+
+  xOf(time, [from, to] = this.view) {
+    return this.gutter + (time - from) / (to - from) * (this.surface.width - this.gutter);
+  }
+
+  draw(context, width, height) {
+    const { colours } = theme;
+    const { snap, gutter } = { snap: (x) => this.surface.snap(x), gutter: this.gutter };
+    context.fillStyle = colours.ground;
+    context.fillRect(0, 0, width, height);
+    const top = this.scroll.scrollTop;
+    const first = Math.max(0, Math.floor(top / LANE));
+    const last = Math.min(this.rows.length, Math.ceil((top + height - RULER) / LANE));
+    for (let index = first; index < last; index++) {
+      const y = snap(RULER + index * LANE - top);
+      this.label(context, this.rows[index], index, y, gutter);
+      this.bars(context, this.rows[index], y, gutter, width);
+    }
+    this.range(context, gutter, width, RULER, height, this.view);
+    this.ruler(context, gutter, width);
+    context.fillStyle = colours.line;
+    context.fillRect(snap(gutter) - 1 / this.surface.ratio, 0, 1 / this.surface.ratio, height);
+  }
+
+  label(context, { process, thread, single, seen }, index, y, gutter) {
+    const { colours } = theme;
+    const { fitter } = this.surface;
+    const group = thread < 0;
+    const chosen = this.app.selection.threads;
+    const whole = group ? process.threads : [thread];
+    const selected = chosen && whole.some((one) => chosen.has(one));
+    if (group) {
+      context.fillStyle = colours.raised;
+      context.fillRect(0, y, this.surface.width, LANE);
+    }
+    if (selected || index === this.focus) {
+      context.fillStyle = selected ? colours.shade : colours.raised;
+      context.fillRect(0, y, gutter, LANE);
+    }
+    if (index === this.focus && document.activeElement === this.surface.canvas) {
+      context.strokeStyle = colours.strong;
+      context.lineWidth = 1.5;
+      context.strokeRect(1.5, y + 1.5, gutter - 4, LANE - 3);
+    }
+    context.textBaseline = "middle";
+    const middle = y + LANE / 2 + 0.5;
+    const number = String(group || single ? process.pid : this.profile.threads[thread].tid);
+    fitter.use(`11px ${FONT}`);
+    const right = gutter - 10;
+    context.fillStyle = colours.quiet;
+    context.textAlign = "right";
+    context.fillText(number, right, middle);
+    context.textAlign = "left";
+    if (group) {
+      const open = this.open.has(process.index) || this.filter !== "";
+      context.beginPath();
+      const [x, h] = [11, middle - 0.5];
+      if (open) { context.moveTo(x - 1, h - 2); context.lineTo(x + 7, h - 2); context.lineTo(x + 3, h + 3); }
+      else { context.moveTo(x + 1, h - 4); context.lineTo(x + 6, h); context.lineTo(x + 1, h + 4); }
+      context.fill();
+    }
+    const left = group || single ? 24 : 38;
+    let room = right - fitter.width("00000000") - left;
+    const name = group || single ? process.name : this.profile.threadName(thread);
+    fitter.use(`${group || single ? 600 : 400} 12px ${FONT}`);
+    const shown = fitter.fit(name, room);
+    context.fillStyle = (seen || selected) && !(chosen && !selected) ? colours.text : colours.quiet;
+    context.fillText(shown, left, middle);
+    if (!group) return;
+    room -= fitter.width(shown) + 8;
+    const count = `${process.threads.length} threads`;
+    const after = left + fitter.width(shown) + 8;
+    fitter.use(`11px ${FONT}`);
+    context.fillStyle = colours.quiet;
+    if (fitter.width(count) <= room) context.fillText(count, after, middle);
+  }
+
+  /** Draws one lane as pixels. */
+  bars(context, { lane, thread, process }, y, gutter, width) {
+    const { ratio } = this.surface;
+    const group = thread < 0;
+    const left = Math.round(gutter * ratio), columns = Math.round(width * ratio) - left;
+    if (columns <= 0) return;
+    const from = Math.round((y + (group ? 2 : 1.5)) * ratio), height = Math.round((LANE - (group ? 3 : 3)) * ratio);
+    if (this.shares.length < columns * STATES) this.shares = new Float32Array(columns * STATES);
+    const { states, cpus, threads } = this.app.selection;
+    lane.columns(...this.view, columns, this.shares, cpus);
+    const lit = !threads || (group ? process.threads.some((one) => threads.has(one)) : threads.has(thread));
+    const paint = this.paint(lit, group);
+    const full = (this.view[1] - this.view[0]) / columns;
+    const peak = group ? Math.max(1e-9, lane.mostAwake(states, cpus)) : 1;
+    stack(this.image(context, columns, height), columns, height, this.shares, states, full * peak, group, paint);
+    context.putImageData(this.picture, left, from, 0, 0, columns, height);
+  }
+
+  image(context, columns, height) {
+    if (this.picture?.width !== columns || this.picture.height !== height) {
+      this.picture = context.createImageData(columns, height);
+      this.pixels = new Uint32Array(this.picture.data.buffer);
+    }
+    return this.pixels;
+  }
+
+  /** Returns the colours as pixels: those of the states, and last the background. */
+  paint(lit, group) {
+    const { colours } = theme;
+    const back = group ? colours.raised : colours.ground;
+    const ground = rgb(back);
+    return [...colours.states, back].map((colour) => {
+      const [r, g, b] = rgb(colour).map((value, at) => lit ? value : Math.round(value * 0.22 + ground[at] * 0.78));
+      return (255 << 24 | b << 16 | g << 8 | r) >>> 0;
+    });
+  }
+
+  /** Dims what is outside of the selected time. */
+  range(context, left, right, top, bottom, view) {
+    const { time } = this.app.selection;
+    if (!time) return;
+    const { colours } = theme;
+    const [begin, end] = time.map((at) => Math.min(right, Math.max(left, this.xOf(at, view))));
+    context.fillStyle = colours.veil;
+    context.fillRect(left, top, begin - left, bottom - top);
+    context.fillRect(end, top, right - end, bottom - top);
+    context.fillStyle = colours.strong;
+    for (const at of [begin, end]) {
+      if (at > left && at < right) context.fillRect(this.surface.snap(at) - 0.5, top, 1, bottom - top);
+    }
+  }
+
+  ruler(context, gutter, width) {
+    const { colours } = theme;
+    const { fitter } = this.surface;
+    context.fillStyle = colours.raised;
+    context.fillRect(0, 0, width, RULER);
+    context.fillStyle = colours.line;
+    context.fillRect(0, RULER - 1, width, 1);
+    fitter.use(`11px ${FONT}`);
+    context.textBaseline = "middle";
+    const [from, to] = this.view;
+    const step = clockStep((to - from) * 96 / Math.max(1, width - gutter));
+    for (let mark = Math.ceil(from / step); mark * step <= to; mark++) {
+      const x = this.surface.snap(this.xOf(mark * step));
+      context.fillStyle = colours.line;
+      context.fillRect(x, RULER - 7, 1, 6);
+      context.fillStyle = colours.quiet;
+      const text = instant(mark * step, step, this.whole);
+      if (x + 4 + fitter.width(text) < width) context.fillText(text, x + 4, RULER / 2);
+    }
+    context.fillStyle = colours.quiet;
+    context.fillText(plural(this.profile.threads.length, "thread") + " of " + plural(this.profile.processes.length, "process", "processes"), 10, RULER / 2);
+    const { time } = this.app.selection;
+    if (time) {
+      const [begin, end] = time.map((at) => Math.min(width, Math.max(gutter, this.xOf(at))));
+      context.fillStyle = colours.strong;
+      context.fillRect(begin, RULER - 3, Math.max(1, end - begin), 3);
+    }
+  }
+
+  drawOverview(context, width, height) {
+    const { colours } = theme;
+    const gutter = this.gutter;
+    context.fillStyle = colours.ground;
+    context.fillRect(0, 0, width, height);
+    const ratio = this.overview.ratio;
+    const left = Math.round(gutter * ratio), columns = Math.round(width * ratio) - left, pixels = Math.round((height - 8) * ratio);
+    if (columns <= 0) return;
+    const { states, cpus } = this.app.selection;
+    const shares = new Float32Array(columns * STATES);
+    this.all.columns(0, this.whole, columns, shares, cpus);
+    const peak = Math.max(1e-9, this.all.mostAwake(states, cpus));
+    const picture = context.createImageData(columns, pixels);
+    stack(new Uint32Array(picture.data.buffer), columns, pixels, shares, states, this.whole / columns * peak, true, this.paint(true, false));
+    context.putImageData(picture, left, Math.round(4 * ratio));
+    const { fitter } = this.overview;
+    context.textBaseline = "middle";
+    fitter.use(`600 12px ${FONT}`);
+    context.fillStyle = colours.text;
+    context.fillText("Whole machine", 24, height / 2 - 7);
+    fitter.use(`11px ${FONT}`);
+    context.fillStyle = colours.quiet;
+    context.fillText(`≤ ${peak < 10 ? peak.toFixed(1) : Math.round(peak)} threads awake`, 24, height / 2 + 9);
+    this.range(context, gutter, width, 0, height, [0, this.whole]);
+    const [begin, end] = this.view.map((time) => this.xOf(time, [0, this.whole]));
+    if (end - begin < width - gutter - 0.5) {
+      context.strokeStyle = colours.text;
+      context.lineWidth = 1.5;
+      context.beginPath();
+      context.roundRect(begin + 0.75, 1.75, Math.max(3, end - begin - 1.5), height - 3.5, 3);
+      context.stroke();
+    }
+  }
+
+  // Input.
+
+  rowAt(y) {
+    const index = Math.floor((y - RULER + this.scroll.scrollTop) / LANE);
+    return y < RULER || index < 0 || index >= this.rows.length ? -1 : index;
+  }
+
+  /** Selects a row's threads, alone or together with what is selected already. */
+  choose(index, more) {
+    const { process, thread } = this.rows[index];
+    this.app.chooseThreads(thread < 0 || this.rows[index].single ? process.threads : [thread], more);
+  }
+
+  fold(index) {
+    const { process } = this.rows[index];
+    if (process.threads.length === 1) return;
+    if (!this.open.delete(process.index)) this.open.add(process.index);
+    this.arrange();
+    this.focus = this.rows.findIndex((row) => row.process === process);
+  }
+
+  foldAll() {
+    const many = this.profile.processes.filter((process) => process.threads.length > 1).map((process) => process.index);
+    this.open = new Set(many.every((index) => this.open.has(index)) ? [] : many);
+    this.arrange();
+  }
+
+  listen() {
+    const { canvas } = this.surface;
+    let drag = null;
+    this.scroll.addEventListener("scroll", () => { this.surface.later(); tip.hide(); }, { passive: true });
+    canvas.addEventListener("wheel", (event) => {
+      if (event.offsetX < this.gutter) return;
+      event.preventDefault();
+      const scale = event.deltaMode === 1 ? 16 : 1;
+      const sideways = Math.abs(event.deltaX) > Math.abs(event.deltaY);
+      if (event.shiftKey || sideways) this.pan((sideways ? event.deltaX : event.deltaY) * scale / (this.surface.width - this.gutter));
+      else this.zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY * scale * 0.002))), this.timeAt(event.offsetX));
+    }, { passive: false });
+    canvas.addEventListener("pointerdown", (event) => {
+      const index = this.rowAt(event.offsetY);
+      if (index >= 0) this.focus = index;
+      if (event.offsetX < this.gutter) {
+        if (index < 0 || event.button) return;
+        if (this.rows[index].thread < 0 && event.offsetX < 22) this.fold(index);
+        else this.choose(index, event.ctrlKey || event.metaKey || event.shiftKey);
+        return;
+      }
+      if (event.button > 1) return;
+      canvas.setPointerCapture(event.pointerId);
+      drag = { x: event.offsetX, from: this.timeAt(event.offsetX), pan: event.shiftKey || event.button === 1, moved: false, view: this.view };
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      if (!drag) return this.hover(event);
+      drag.moved ||= Math.abs(event.offsetX - drag.x) > 3;
+      if (!drag.moved) return;
+      tip.hide();
+      if (drag.pan) {
+        const by = (drag.x - event.offsetX) / (this.surface.width - this.gutter) * (drag.view[1] - drag.view[0]);
+        this.show(drag.view[0] + by, drag.view[1] + by);
+      } else {
+        const to = this.timeAt(event.offsetX);
+        this.app.select({ time: [Math.round(Math.min(drag.from, to)), Math.round(Math.max(drag.from, to))] });
+      }
+    });
+    const done = () => {
+      if (drag && !drag.moved && this.app.selection.time) this.app.select({ time: null });
+      drag = null;
+    };
+    canvas.addEventListener("pointerup", done);
+    canvas.addEventListener("pointercancel", () => { drag = null; });
+    canvas.addEventListener("pointerleave", () => tip.hide());
+    canvas.addEventListener("keydown", (event) => this.key(event));
+    canvas.addEventListener("focus", () => this.surface.later());
+    canvas.addEventListener("blur", () => this.surface.later());
+    this.listenOverview(byId("overview"));
+    byId("zoom-in").addEventListener("click", () => this.zoom(0.5));
+    byId("zoom-out").addEventListener("click", () => this.zoom(2));
+    byId("zoom-all").addEventListener("click", () => this.show(0, this.whole));
+    byId("zoom-range").addEventListener("click", () => this.app.selection.time && this.show(...this.app.selection.time));
+    byId("fold").addEventListener("click", () => this.foldAll());
+    byId("filter").addEventListener("input", (event) => { this.filter = event.target.value.trim(); this.arrange(); });
+  }
+
+  /** Dragging across the overview shows that range below; a click moves the range there. */
+  listenOverview(canvas) {
+    const timeAt = (event) => Math.min(1, Math.max(0, (event.offsetX - this.gutter) / (canvas.clientWidth - this.gutter))) * this.whole;
+    let from = null;
+    canvas.addEventListener("pointerdown", (event) => {
+      if (event.offsetX < this.gutter) return;
+      canvas.setPointerCapture(event.pointerId);
+      from = { time: timeAt(event), x: event.offsetX };
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      if (!from || Math.abs(event.offsetX - from.x) < 4) return;
+      const to = timeAt(event);
+      this.show(Math.min(from.time, to), Math.max(from.time, to));
+    });
+    canvas.addEventListener("pointerup", (event) => {
+      if (from && Math.abs(event.offsetX - from.x) < 4) {
+        const half = (this.view[1] - this.view[0]) / 2;
+        this.show(from.time - half, from.time + half);
+      }
+      from = null;
+    });
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const act = {
+      ArrowLeft: () => this.pan(-0.15), ArrowRight: () => this.pan(0.15),
+      ArrowUp: () => this.move(-1), ArrowDown: () => this.move(1), PageUp: () => this.move(-10), PageDown: () => this.move(10),
+      Home: () => this.show(0, this.whole), End: () => this.show(this.whole - (this.view[1] - this.view[0]), this.whole),
+      "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), "-": () => this.zoom(2),
+      Enter: () => this.focus >= 0 && this.choose(this.focus, event.shiftKey), " ": () => this.focus >= 0 && this.fold(this.focus),
+    }[event.key];
+    if (!act) return;
+    event.preventDefault();
+    act();
+  }
+
+  move(by) {
+    if (!this.rows.length) return;
+    this.focus = Math.min(this.rows.length - 1, Math.max(0, this.focus + by));
+    const y = this.focus * LANE;
+    const room = this.surface.height - RULER - LANE;
+    if (y < this.scroll.scrollTop) this.scroll.scrollTop = y;
+    if (y > this.scroll.scrollTop + room) this.scroll.scrollTop = y - room;
+    const { process, thread } = this.rows[this.focus];
+    announce(thread < 0 ? `${process.name}, process ${process.pid}, ${process.threads.length} threads`
+      : `${this.profile.threadName(thread)}, thread ${this.profile.threads[thread].tid} of ${process.name}`);
+    this.surface.later();
+  }
+
+  hover(event) {
+    const index = this.rowAt(event.offsetY);
+    if (index < 0) return tip.hide();
+    const { process, thread, lane } = this.rows[index];
+    const { profile } = this;
+    const title = thread < 0 ? `${process.name} ${process.pid}` : `${profile.threadName(thread)} ${profile.threads[thread].tid}`;
+    const lines = [element("b", {}, title)];
+    if (thread >= 0 && process.threads.length > 1) lines.push(element("p", { class: "quiet" }, `thread of ${process.name} ${process.pid}`));
+    if (event.offsetX < this.gutter) {
+      if (process.lineage) lines.push(element("p", { class: "quiet" }, process.lineage));
+      lines.push(stateLines(statesOf(this.app.wholeRun.byThread, thread < 0 ? process.threads : [thread]), profile.interval));
+      return tip.show(event.clientX, event.clientY, ...lines);
+    }
+    const time = this.timeAt(event.offsetX);
+    const pixel = (this.view[1] - this.view[0]) / (this.surface.width - this.gutter);
+    lines.push(element("p", { class: "quiet" }, instant(time, pixel, this.whole)));
+    lines.push(...(thread < 0 ? [] : this.moment(thread, time, pixel)));
+    if (thread < 0) {
+      const out = new Float32Array(STATES);
+      lane.columns(time - pixel, time + pixel, 1, out, this.app.selection.cpus);
+      const list = element("dl");
+      STACKING.filter((state) => out[state] > 0).forEach((state) => list.append(element("dt", {}, swatch(state), SHORT[state]),
+        element("dd", {}, (out[state] / (2 * pixel)).toFixed(1)), element("dd", {}, "threads")));
+      lines.push(list);
+    }
+    tip.show(event.clientX, event.clientY, ...lines);
+  }
+
+  /**
+   * Returns what a thread did at `time`: the row that covers it, or the shares of several rows in
+   * that pixel.
+   */
+  moment(thread, time, pixel) {
+    const { profile } = this;
+    const row = profile.rowAfter(thread, time);
+    const begin = row < profile.first[thread + 1] ? profile.begin[row] : Infinity;
+    if (begin > time + pixel) return [element("p", {}, "nothing recorded")];
+    if (profile.interval * profile.ticks[row] < 2 * pixel) {
+      const out = new Float32Array(STATES);
+      this.lane(thread, [thread]).columns(time - pixel, time + pixel, 1, out, this.app.selection.cpus);
+      return [stateLines(out, 1)];
+    }
+    const count = profile.ticks[row];
+    const state = profile.state[row];
+    const cpu = profile.cpu[row] === 0xffff ? "" : ` · CPU ${profile.cpu[row]}`;
+    const list = element("ol", { class: "stack" });
+    for (let node = profile.stack[row], shown = 0; node && shown < 8; node = profile.parent[node], shown++) {
+      const { name, kernel } = profile.functions[profile.nodeFunction[node]];
+      list.append(element("li", { class: kernel ? "kernel" : "user" }, name));
+    }
+    return [element("p", {}, swatch(state), `${profile.states[state]} · ${plural(count, "tick")}, ${duration(count * profile.interval)}${cpu}`), list];
+  }
+}
+
+/**
+ * Paints columns of `height` pixels: states from the bottom, with `full` nanoseconds as the whole
+ * height. Every state with time is at least one pixel high. Of a `group` only awake states are
+ * shown.
+ */
+function stack(pixels, columns, height, shares, states, full, group, paint) {
+  const ground = paint[STATES];
+  pixels.fill(ground);
+  for (let column = 0; column < columns; column++) {
+    const at = column * STATES;
+    let sum = 0;
+    if (!group) for (let state = 0; state < STATES; state++) sum += shares[at + state];
+    // Rows that overlap by an interval's jitter must not push others out.
+    const scale = height / Math.max(full, sum);
+    let below = 0;
+    for (const state of STACKING) {
+      const ns = shares[at + state];
+      if (ns <= 0 || !(states >> state & 1) || (group && state === SLEEP)) continue;
+      const above = Math.min(height, Math.max(below + ns * scale, state === SLEEP ? 0 : Math.floor(below) + 1));
+      for (let y = height - Math.round(below); y-- > height - Math.round(above);) pixels[y * columns + column] = paint[state];
+      below = above;
+    }
+  }
+}
+
+/** Returns the distance of marks on a clock: round seconds, then round minutes. */
+function clockStep(least) {
+  if (least < 10e9) return roundStep(least);
+  for (const seconds of [10, 15, 30, 60, 120, 300, 600, 900, 1800]) if (seconds * 1e9 >= least) return seconds * 1e9;
+  return Math.ceil(least / 3600e9) * 3600e9;
+}

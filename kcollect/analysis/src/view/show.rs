@@ -1,0 +1,175 @@
+//! Makes the page and writes it to a file or serves it.
+//!
+//! The page holds kernel addresses and other users' command lines, like the experiment, and is as
+//! private: its file has mode 0600. It is written under another name first, so that an existing
+//! page is replaced as a whole or not at all.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use host::exit::{Failure, Kind};
+use host::output::Output;
+
+use super::serve::Server;
+use super::{gather, page};
+use crate::load::open;
+use crate::model::{ExperimentId, Model};
+
+/// Which page to make, and where it goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ViewOptions {
+    /// The experiment. None: the newest in the current directory.
+    pub experiment: Option<PathBuf>,
+    /// Where the page goes.
+    pub output: ViewOutput,
+}
+
+/// Where a page goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ViewOutput {
+    /// Into this file. None: into the current directory, named after the experiment.
+    File(Option<PathBuf>),
+    /// To browsers of this machine at this port, until Ctrl-C. 0: at a free port.
+    Serve(u16),
+}
+
+/// Makes a page, and says where it is.
+///
+/// # Errors
+/// When the experiment can't be read, or the page not be written or served.
+pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
+    let path = match &options.experiment {
+        Some(path) => path.clone(),
+        None => open::newest(Path::new("."))?,
+    };
+    let model = Model::load(std::slice::from_ref(&path))?;
+    model
+        .warnings
+        .iter()
+        .for_each(|warning| output.say(warning));
+    let founders = (0..model.experiments.len() as u32)
+        .map(ExperimentId)
+        .filter(|id| model.experiment(*id).founder == *id);
+    if founders.count() > 1 {
+        return Err(Failure::new(
+            Kind::Usage,
+            format!("{} holds several recordings", path.display()),
+            "name one of them; kcollect report shows several together",
+        ));
+    }
+    let payload = gather(&model).map_err(|error| {
+        Failure::new(
+            Kind::NoInput,
+            error.to_string(),
+            "kcollect report shows the readable part of a damaged experiment",
+        )
+    })?;
+    if payload.ticks.is_empty() {
+        return Err(Failure::new(
+            Kind::Empty,
+            format!("{} has no ticks of threads", path.display()),
+            "record with -p on",
+        ));
+    }
+    drop(model);
+    let page = page(&payload).map_err(|error| {
+        let cure = "report this, with the experiment";
+        Failure::new(Kind::Software, error.to_string(), cure)
+    })?;
+    match &options.output {
+        ViewOutput::File(file) => {
+            let file = file.clone().unwrap_or_else(|| called_like(&path));
+            write(&file, &page).map_err(|error| {
+                Failure::new(
+                    Kind::CantCreate,
+                    format!("cannot write {}: {error}", file.display()),
+                    "name another file with -o",
+                )
+            })?;
+            output.result(&file.display().to_string());
+            Ok(())
+        }
+        ViewOutput::Serve(port) => serve(page, *port, output).map_err(|error| {
+            Failure::new(
+                Kind::Unavailable,
+                format!("cannot serve at port {port} of 127.0.0.1: {error}"),
+                "name another port or none, or write a file with -o",
+            )
+        }),
+    }
+}
+
+/// Returns `ktest.1.html` for `ktest.1.er`, in the current directory.
+fn called_like(experiment: &Path) -> PathBuf {
+    let name = experiment.file_name().unwrap_or("ktest.er".as_ref());
+    Path::new(name).with_extension("html")
+}
+
+fn write(file: &Path, page: &str) -> io::Result<()> {
+    let mut name = file.as_os_str().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let part = PathBuf::from(name);
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&part)
+        .and_then(|mut to| to.write_all(page.as_bytes()))
+        .and_then(|()| fs::rename(&part, file));
+    if written.is_err() {
+        // Nothing of it is to stay.
+        let _ = fs::remove_file(&part);
+    }
+    written
+}
+
+/// Serves the page until SIGINT (Ctrl-C). There is nothing to save, so other signals have their
+/// default actions.
+fn serve(page: String, port: u16, output: &mut Output) -> io::Result<()> {
+    let (mut stop, stopped) = UnixStream::pair()?;
+    ctrlc::set_handler(move || {
+        // The other end is readable from the first byte on; a second signal needs none.
+        let _ = stop.write_all(b"x");
+    })
+    .map_err(io::Error::other)?;
+    let server = Server::bind(page, port)?;
+    output.result(&server.url());
+    server.run(stopped.as_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_page_is_called_like_its_experiment() {
+        let names = [
+            ("ktest.1.er", "ktest.1.html"),
+            ("/tmp/a.er/", "a.html"),
+            ("ktest.1.er/_a_PID_7.1.er", "_a_PID_7.1.html"),
+        ];
+        for (experiment, page) in names {
+            assert_eq!(called_like(Path::new(experiment)), Path::new(page));
+        }
+    }
+
+    #[test]
+    fn a_page_is_private_and_replaced_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.html");
+        for text in ["one", "another"] {
+            write(&file, text).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        }
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(write(&directory.path().join("none/a.html"), "").is_err());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+}
