@@ -88,7 +88,7 @@ fn record(plan: &Plan, mut output: Output) -> u8 {
             return refuse(&mut output, &failure);
         }
     }
-    let counters = match counters::requests(&plan.counters, &Root::machine()) {
+    let counters = match counters::names::requests(&plan.counters, &Root::machine()) {
         Ok(counters) => counters,
         Err(error) => return refuse(&mut output, &error.into()),
     };

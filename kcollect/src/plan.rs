@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use counters::grammar;
+use counters::names::grammar;
 use experiment_format::layout::NameRequest;
 use user_collector::follow::{Follow, Pattern};
 

@@ -16,16 +16,16 @@ use host::output::Output;
 use host::signals::{self, Signals};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::binding::Begin;
-use super::bound::Bound;
-use super::event::Event;
-use super::refusal::Refusal;
-use super::retry::Patience;
-use super::rows::{Row, What};
-use super::sample::{Sample, Value};
-use super::set::{Set, Target, Wanted};
-use super::sink::{Sink, Wish};
-use super::style::{Of, Style};
+use crate::names::event::Event;
+use crate::perf::bound_set::Bound;
+use crate::perf::counter::Begin;
+use crate::perf::reading::{Sample, Value};
+use crate::perf::refusal::Refusal;
+use crate::perf::retry::Patience;
+use crate::perf::set::{Set, Target, Wanted};
+use crate::rows::format::{Of, Style};
+use crate::rows::writer::{Sink, Wish};
+use crate::rows::{Row, What};
 
 /// A CPU's counters.
 struct Cpu {

@@ -10,8 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use counters::event::{Encoding, Event};
-use counters::list;
+use counters::names::event::{Encoding, Event};
+use counters::names::list;
 use host::Root;
 use host::exit::Failure;
 use proptest::prelude::*;
@@ -109,7 +109,8 @@ fn printed(encoding: &Encoding) -> String {
 }
 
 fn events(machine: &Machine, text: &str) -> Vec<Event> {
-    counters::parse_events(text, &machine.root).unwrap_or_else(|error| panic!("{text}: {error}"))
+    counters::names::parse_events(text, &machine.root)
+        .unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 /// What perf makes of names: by tree and name, the events.
@@ -266,7 +267,7 @@ fn what_else_is_known_of_events() {
 #[test]
 fn intervals() {
     let said = |tree: &str, text: &str| {
-        let requests = counters::parse(text, &machine(tree).root).unwrap();
+        let requests = counters::names::parse(text, &machine(tree).root).unwrap();
         let lines = requests
             .iter()
             .map(|request| format!("{},{}", request.event.name, request.interval));
@@ -325,7 +326,7 @@ fn errors() {
         ("alder_lake", "cpu/cycles/"),
     ];
     let said = lines.map(
-        |(tree, text)| match counters::parse(text, &machine(tree).root) {
+        |(tree, text)| match counters::names::parse(text, &machine(tree).root) {
             Ok(requests) => panic!("{text} on {tree} is {requests:?}"),
             Err(error) => {
                 let failure = Failure::from(error);
@@ -423,7 +424,7 @@ fn no_text_makes_it_panic() {
     let trees = prop::sample::select(TREES.map(|(name, _)| name).to_vec());
     let mut runner = TestRunner::new(ProptestConfig::with_cases(2000));
     let done = runner.run(&(text(), trees), |(text, tree)| {
-        match counters::parse(&text, &machines[tree].root) {
+        match counters::names::parse(&text, &machines[tree].root) {
             Ok(requests) => {
                 prop_assert!(!requests.is_empty());
                 for request in requests {

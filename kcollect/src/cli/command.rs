@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use analysis::report::Request;
 use analysis::{export, picture};
-use counters::grammar;
-use counters::sink::Wish;
+use counters::names::grammar;
+use counters::rows::writer::Wish;
 use counters::track;
 use experiment_format::layout::NameRequest;
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use counters::sink::Wish;
+use counters::rows::writer::Wish;
 use counters::track::{Request, Who};
 
 use super::CliError;

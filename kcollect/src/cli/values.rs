@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use counters::grammar::{self, Wish};
+use counters::names::grammar::{self, Wish};
 use user_collector::follow::Pattern;
 
 use super::{CliError, Machine};

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bpf::Emission;
-use counters::event::Request;
+use counters::names::event::Request;
 use experiment_format::layout::{ExperimentDir, NameRequest};
 use experiment_format::log::LogEvent;
 use host::exit::{Failure, Kind, load_code, spawn_code};

@@ -5,11 +5,11 @@ use std::thread::{sleep, spawn};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use counters::binding::Begin;
-use counters::bound::Bound;
-use counters::event::Event;
-use counters::sample::{Estimate, Sample};
-use counters::set::{Set, Target, Wanted};
+use counters::names::event::Event;
+use counters::perf::bound_set::Bound;
+use counters::perf::counter::Begin;
+use counters::perf::reading::{Estimate, Sample};
+use counters::perf::set::{Set, Target, Wanted};
 use tests::counted::{Counted, Fresh};
 use tests::machine::{Exclusive, online_cpus};
 use tests::tracefs::Tracefs;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use counters::binding::Begin;
-use counters::refusal::Refusal;
-use counters::set::{Set, Target, Wanted};
+use counters::perf::counter::Begin;
+use counters::perf::refusal::Refusal;
+use counters::perf::set::{Set, Target, Wanted};
 use tests::counted::Fresh;
 use tests::truth::monotonic_ns;
 

@@ -8,10 +8,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use counters::binding::Begin;
-use counters::event::Event;
-use counters::refusal::Refusal;
-use counters::set::{Set, Target, Wanted};
+use counters::names::event::Event;
+use counters::perf::counter::Begin;
+use counters::perf::refusal::Refusal;
+use counters::perf::set::{Set, Target, Wanted};
 use tempfile::TempDir;
 use tests::command::run;
 use tests::kcollect::{binary, command};

@@ -9,11 +9,11 @@ use std::time::Duration;
 use std::{fs, io};
 
 use bpf::{Counted, CpuBooks, Emission, MOST_COUNTERS, Record, Settings, TickCollector};
-use counters::binding::Place;
-use counters::event::Request;
-use counters::perf::event::{open_clock, open_overflow};
+use counters::names::event::Request;
+use counters::perf::counter::Place;
+use counters::perf::cpu_events::{open_clock, open_overflow};
 use counters::perf::order::Order;
-use counters::refusal::{self, Asked, Refusal};
+use counters::perf::refusal::{self, Asked, Refusal};
 use host::exit::{Failure, Kind};
 use host::machine::{self, CpuSet};
 use procfs::process::MMapPath;

@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 
-use counters::event::{Event, Request};
+use counters::names::event::{Event, Request};
 use experiment_format::log::{CounterDecl, CounterUnit, ProfileDecl};
 use experiment_format::packet::CounterEvent;
 

@@ -11,7 +11,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 
 use bpf::{Emission, Record, TickCollector};
-use counters::event::Request;
+use counters::names::event::Request;
 use experiment_format::Error;
 use experiment_format::kernel::{BPF, KERNEL};
 use experiment_format::layout::ExperimentDir;

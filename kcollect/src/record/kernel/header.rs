@@ -1,6 +1,6 @@
 //! What the founder's `log.xml` begins with: how it was recorded.
 
-use ::counters::event::Request;
+use ::counters::names::event::Request;
 use bpf::Emission;
 use experiment_format::log::{Header, ProfileDecl, Run, Setting};
 use experiment_format::microstate::NumStates;

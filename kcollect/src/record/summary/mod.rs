@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use bpf::TableUse;
 use bpf::{Counts, CpuBooks, Details};
-use counters::event::Request;
+use counters::names::event::Request;
 use experiment_format::kernel::is_scheduler;
 use experiment_format::losses::Losses;
 use experiment_format::microstate::Microstate;
