@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use counters::rows::What;
+use counters::rows::RowKind;
 use host::exit::Kind;
 use kcollect::cli::{self, Command, Machine};
 
@@ -120,7 +120,7 @@ fn the_rows_of_counting_are_those_of_the_code() {
         .iter()
         .flat_map(|[rows, _]| rows.split(", ").map(|row| row.trim_matches('`')))
         .collect();
-    let known = What::ALL_WORDS.into_iter().collect();
+    let known = RowKind::ALL_WORDS.iter().copied().collect();
     assert_eq!(documented, known);
 }
 

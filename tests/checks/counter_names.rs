@@ -167,7 +167,7 @@ fn root_tracepoints_are_numbered_without_a_mount() -> Result<()> {
         (event.encoding.kind, event.encoding.config) == (2, id),
         "{event:?}, but {id}"
     );
-    match counters::names::parse("sched:sched_swich", &Root::machine()) {
+    match counters::names::parse_requests("sched:sched_swich", &Root::machine()) {
         Err(CounterError::NoEvent { nearest, .. }) => {
             ensure!(
                 nearest

@@ -11,12 +11,15 @@
 //! | [`track`] | a process or a command | rows by thread: `kcollect track` |
 //! | [`stat`](mod@stat) | the CPUs | rows by CPU: `kcollect stat` |
 //!
-//! [`listing`] is what `kcollect -h` prints. A recording takes [`names`] for its counters and
-//! [`perf`] for its clocks, side-band and overflows; it does not use the other modules.
+//! A program that counts begins with [`names::parse_events`], adds the events to a
+//! [`perf::set::CounterSet`], binds it to a [thread, process or CPU](perf::set::CounterTarget), and
+//! reads the [`perf::bound_set::BoundSet`]. [`listing`] is what `kcollect -h` prints. A recording
+//! uses [`names`] for its counters, and [`perf`] for its clocks, side-band and overflows.
 
 pub mod names;
 pub mod perf;
 pub mod rows;
+mod run;
 pub mod stat;
 pub mod track;
 
@@ -25,5 +28,5 @@ use host::Root;
 /// Returns what this machine can count, as `kcollect -h` prints it.
 #[must_use]
 pub fn listing(root: &Root) -> names::list::Listing {
-    names::list::look(root, perf::probe::exists, perf::probe::at_once)
+    names::list::list_counters(root, perf::probe::exists, perf::probe::at_once)
 }

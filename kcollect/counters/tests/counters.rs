@@ -141,7 +141,7 @@ fn names_are_encoded_as_perf_encodes_them() {
 }
 
 #[test]
-fn what_an_event_is_called_means_the_event() {
+fn event_names_resolve_to_the_same_event() {
     let machines = machines();
     for (tree, text) in perfs().keys() {
         for event in events(&machines[tree], text) {
@@ -157,7 +157,7 @@ fn what_an_event_is_called_means_the_event() {
 }
 
 #[test]
-fn what_perf_cannot_yet_or_does_otherwise() {
+fn encodings_that_perf_does_not_have() {
     let machines = machines();
     let one = |tree: &str, text: &str| {
         let events = events(&machines[tree], text);
@@ -236,7 +236,7 @@ fn what_perf_cannot_yet_or_does_otherwise() {
 }
 
 #[test]
-fn what_else_is_known_of_events() {
+fn titles_cpus_scales_and_units() {
     let said = |tree: &str, text: &str| {
         let events = events(&machine(tree), text);
         let lines = events.iter().map(|event| {
@@ -267,7 +267,7 @@ fn what_else_is_known_of_events() {
 #[test]
 fn intervals() {
     let said = |tree: &str, text: &str| {
-        let requests = counters::names::parse(text, &machine(tree).root).unwrap();
+        let requests = counters::names::parse_requests(text, &machine(tree).root).unwrap();
         let lines = requests
             .iter()
             .map(|request| format!("{},{}", request.event.name, request.interval));
@@ -325,22 +325,22 @@ fn errors() {
         ("skylake", "//"),
         ("alder_lake", "cpu/cycles/"),
     ];
-    let said = lines.map(
-        |(tree, text)| match counters::names::parse(text, &machine(tree).root) {
+    let said = lines.map(|(tree, text)| {
+        match counters::names::parse_requests(text, &machine(tree).root) {
             Ok(requests) => panic!("{text} on {tree} is {requests:?}"),
             Err(error) => {
                 let failure = Failure::from(error);
                 format!("{tree} -h {text}\n  {} {failure}", failure.kind.code())
             }
-        },
-    );
+        }
+    });
     insta::assert_snapshot!(said.join("\n"));
 }
 
 #[test]
 fn listings() {
     let machines = machines();
-    let listing = |tree| list::look(&machines[tree].root, |_| true, |_| Some(8));
+    let listing = |tree| list::list_counters(&machines[tree].root, |_| true, |_| Some(8));
     insta::assert_snapshot!("list_of_skylake", listing("skylake").text(Some(80)));
     insta::assert_snapshot!(
         "list_of_alder_lake_in_a_pipe",
@@ -372,10 +372,10 @@ fn listings() {
 }
 
 #[test]
-fn what_is_listed_can_be_typed() {
+fn listed_names_resolve() {
     for (tree, _) in TREES {
         let machine = machine(tree);
-        let listing = list::look(&machine.root, |_| true, |_| None);
+        let listing = list::list_counters(&machine.root, |_| true, |_| None);
         let all = [
             &listing.aliases,
             &listing.hardware,
@@ -383,8 +383,8 @@ fn what_is_listed_can_be_typed() {
             &listing.sysfs,
         ];
         for line in all.into_iter().flatten() {
-            for name in std::iter::once(&line.name).chain(&line.also) {
-                // Made to be not understood.
+            for name in std::iter::once(&line.name).chain(&line.other_names) {
+                // Made so that it cannot be parsed.
                 if !name.contains("odd") {
                     events(&machine, name);
                 }
@@ -394,9 +394,9 @@ fn what_is_listed_can_be_typed() {
 }
 
 #[test]
-fn what_the_kernel_does_not_know_is_not_listed() {
+fn events_that_the_kernel_lacks_are_not_listed() {
     // PERF_TYPE_SOFTWARE alone.
-    let listing = list::look(
+    let listing = list::list_counters(
         &machine("skylake").root,
         |encoding| encoding.kind == 1,
         |_| None,
@@ -419,12 +419,12 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 #[test]
-fn no_text_makes_it_panic() {
+fn no_text_panics() {
     let machines = machines();
     let trees = prop::sample::select(TREES.map(|(name, _)| name).to_vec());
     let mut runner = TestRunner::new(ProptestConfig::with_cases(2000));
     let done = runner.run(&(text(), trees), |(text, tree)| {
-        match counters::names::parse(&text, &machines[tree].root) {
+        match counters::names::parse_requests(&text, &machines[tree].root) {
             Ok(requests) => {
                 prop_assert!(!requests.is_empty());
                 for request in requests {

@@ -69,7 +69,9 @@ fn cpu_list(which: &str) -> io::Result<CpuSet> {
     })
 }
 
-fn parse_cpu_list(text: &str) -> Option<CpuSet> {
+/// Parses the kernel's list of CPUs, `0-3,8`. None: not a list, or a number no kernel supports.
+#[must_use]
+pub fn parse_cpu_list(text: &str) -> Option<CpuSet> {
     let mut cpus = CpuSet::new();
     for range in text.trim().split(',').filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

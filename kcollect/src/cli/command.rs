@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use analysis::report::Request;
 use analysis::{export, picture};
-use counters::names::grammar;
-use counters::rows::writer::Wish;
-use counters::track;
+use counters::names::grammar::{OverflowInterval, OverflowSpec};
+use counters::stat::StatOptions;
+use counters::track::TrackOptions;
 use experiment_format::layout::NameRequest;
 
 use super::args::{Sub, Typed};
@@ -38,9 +38,9 @@ pub enum Command {
     /// Write an experiment in another format (`kcollect export`).
     Export(Box<export::Request>),
     /// Count by thread (`kcollect track`).
-    Track(Box<track::Request>),
+    Track(Box<TrackOptions>),
     /// Count by CPU (`kcollect stat`).
-    Stat(Box<Wish>),
+    Stat(Box<StatOptions>),
     /// List what can be counted (`-h` alone).
     Counters {
         /// For machines instead of people.
@@ -123,8 +123,8 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
     let counters = values::counters(what.counters.as_deref().unwrap_or_default())?;
     // The usual counters and the clock go together.
     let usual = counters.iter().find_map(|wish| match wish {
-        grammar::Wish::Usual(grammar::Interval::Hi) => Some("hi"),
-        grammar::Wish::Usual(grammar::Interval::Lo) => Some("lo"),
+        OverflowSpec::Default(OverflowInterval::Hi) => Some("hi"),
+        OverflowSpec::Default(OverflowInterval::Lo) => Some("lo"),
         _ => None,
     });
     let period_us = values::interval(
@@ -407,7 +407,7 @@ mod tests {
             let counters = plan(line).counters;
             counters
                 .iter()
-                .map(grammar::Wish::to_string)
+                .map(OverflowSpec::to_string)
                 .collect::<Vec<_>>()
         };
         assert_eq!(

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bpf::Emission;
-use counters::names::event::Request;
+use counters::names::event::CounterRequest;
 use experiment_format::layout::{ExperimentDir, NameRequest};
 use experiment_format::log::LogEvent;
 use host::exit::{Failure, Kind, load_code, spawn_code};
@@ -53,7 +53,11 @@ const ARCHIVE_PATIENCE: Duration = Duration::from_secs(30);
 /// # Errors
 /// A [`Failure`] with its cure; what was recorded until then is a valid experiment, or nothing is
 /// left behind.
-pub fn record(plan: &Plan, counters: &[Request], output: &mut Output) -> Result<u8, Failure> {
+pub fn record(
+    plan: &Plan,
+    counters: &[CounterRequest],
+    output: &mut Output,
+) -> Result<u8, Failure> {
     for line in dry_run::describe(plan) {
         output.detail(&line);
     }
@@ -116,7 +120,7 @@ enum LoadPhase {
 impl<'a> Session<'a> {
     fn start(
         plan: &'a Plan,
-        counters: &[Request],
+        counters: &[CounterRequest],
         output: &mut Output,
     ) -> Result<Session<'a>, Failure> {
         if let Some(obstacle) = doctor::first_obstacle(&doctor::examine(&doctor::Root::machine())) {

@@ -1,12 +1,12 @@
 //! The short names of gprofng and er_kernel, for those of their counters that the kernel counts on
 //! every CPU.
 //!
-//! There they stood for an event of each known CPU, in tables. Here each means one of the kernel's
-//! own events, which the kernel maps to the CPU. Names for which it has no such event (`l2m`,
-//! `ecstall`, ...) are not taken: what counts them on this CPU has a name in sysfs, or a number in
-//! the maker's manual.
+//! There, tables map each name to an event of each known CPU. Here each name is one of the kernel's
+//! generic events, which the kernel maps to an event of the CPU. Names without a generic event
+//! (`l2m`, `ecstall`, ...) are not supported: the CPU's event for them has a name in sysfs, or a
+//! number in the manufacturer's manual.
 
-/// Alias, the kernel's event as perf calls it, gprofng's title.
+/// The aliases: name, generic event as perf calls it, gprofng's title.
 pub const ALIASES: [(&str, &str, &str); 11] = [
     ("cycles", "cycles", "CPU Cycles"),
     ("insts", "instructions", "Instructions Executed"),
@@ -21,7 +21,7 @@ pub const ALIASES: [(&str, &str, &str); 11] = [
     ("brmiss", "branch-misses", "Branch Mispredicts"),
 ];
 
-/// What an alias stands for: the event and its title.
+/// Returns the generic event and the title of an alias.
 #[must_use]
 pub fn find(name: &str) -> Option<(&'static str, &'static str)> {
     ALIASES
@@ -36,7 +36,7 @@ mod tests {
     use crate::names::generic;
 
     #[test]
-    fn every_alias_is_an_event_of_the_kernel() {
+    fn every_alias_is_a_generic_event() {
         for (alias, event, _) in ALIASES {
             assert!(generic::hardware(event).is_some(), "{alias}");
             assert!(

@@ -1,14 +1,14 @@
-//! Events of caches: `PERF_TYPE_HW_CACHE`, as perf calls them.
+//! Generic events of caches (`PERF_TYPE_HW_CACHE`) by the names that perf has for them.
 //!
-//! A name is put together from a cache, what is done to it, and what comes of it:
-//! `L1-dcache-load-misses`. The kernel has a number for each part.
+//! A name consists of a cache, an operation and a result: `L1-dcache-load-misses`. The kernel has a
+//! number for each part.
 
 use perf_event_open_sys::bindings as sys;
 
-use crate::names::generic::{Generic, Row};
+use crate::names::generic::{GenericEvent, NamedId};
 
-/// Caches: names, title, number.
-const CACHES: [Row; 7] = [
+/// The caches: names, title, number.
+const CACHES: [NamedId; 7] = [
     (
         &["l1-dcache", "l1-data", "l1-d", "l1d"],
         "L1 D-cache",
@@ -42,8 +42,8 @@ const CACHES: [Row; 7] = [
     (&["node"], "Node Memory", sys::PERF_COUNT_HW_CACHE_NODE),
 ];
 
-/// What is done to a cache: names, title of one and of many, number.
-const OPERATIONS: [Row; 3] = [
+/// The operations on a cache: names, title, number.
+const OPERATIONS: [NamedId; 3] = [
     (
         &["loads", "load", "read"],
         "Load",
@@ -66,8 +66,8 @@ const OPERATIONS: [Row; 3] = [
     ),
 ];
 
-/// What comes of it: names, title, number.
-const RESULTS: [Row; 2] = [
+/// The results of an operation: names, title, number.
+const RESULTS: [NamedId; 2] = [
     (
         &["refs", "reference", "ops", "access"],
         "",
@@ -80,16 +80,17 @@ const RESULTS: [Row; 2] = [
     ),
 ];
 
-/// `L1-dcache-load-misses`: a cache, then what is done to it and what comes of it, in either order,
-/// whatever the case. Where one is left out it is loads, or all accesses.
+/// Returns the event of a name such as `L1-dcache-load-misses`: a cache, then an operation and a
+/// result, in either order and in any case. The default operation is loads, the default result all
+/// accesses.
 #[must_use]
-pub fn find(name: &str) -> Option<Generic> {
+pub fn find(name: &str) -> Option<GenericEvent> {
     let name = name.to_ascii_lowercase();
-    let ((_, title, cache), mut rest) = first(&CACHES, &name)?;
+    let ((_, title, cache), mut rest) = leading_row(&CACHES, &name)?;
     let (mut operation, mut result) = (None, None);
     while !rest.is_empty() {
         let word = rest.strip_prefix('-')?;
-        rest = match (first(&OPERATIONS, word), first(&RESULTS, word)) {
+        rest = match (leading_row(&OPERATIONS, word), leading_row(&RESULTS, word)) {
             (Some((row, rest)), _) if operation.is_none() => {
                 operation = Some(row);
                 rest
@@ -108,28 +109,28 @@ pub fn find(name: &str) -> Option<Generic> {
         (operation, "") => format!("{title} {operation}s"),
         (operation, result) => format!("{title} {operation} {result}"),
     };
-    Some(Generic {
+    Some(GenericEvent {
         kind: sys::PERF_TYPE_HW_CACHE,
         config: u64::from(*cache) | u64::from(*op_id) << 8 | u64::from(*result_id) << 16,
         title,
     })
 }
 
-/// The row whose name `text` begins with, and what follows that.
-fn first<'a>(rows: &'static [Row], text: &'a str) -> Option<(&'static Row, &'a str)> {
+/// Returns the row whose name `text` begins with, and the text after that name.
+fn leading_row<'a>(rows: &'static [NamedId], text: &'a str) -> Option<(&'static NamedId, &'a str)> {
     rows.iter()
         .flat_map(|row| row.0.iter().map(move |name| (row, name)))
         .find_map(|(row, name)| Some((row, after(text, name)?)))
 }
 
-/// What follows a word at the beginning of `text`: nothing, or a hyphen and more.
+/// Returns the text after a leading word: nothing, or a hyphen and more.
 fn after<'a>(text: &'a str, word: &str) -> Option<&'a str> {
     text.strip_prefix(word)
         .filter(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
-/// The names of caches' events as perf lists them, `L1-dcache-load-misses`, without those that no
-/// CPU can have.
+/// Returns the names of cache events as perf lists them (`L1-dcache-load-misses`), without those
+/// that no CPU can have.
 pub fn names() -> impl Iterator<Item = String> {
     const LOADS: &[&str] = &["load"];
     const FETCHES: &[&str] = &["load", "prefetch"];
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_cache_is_asked() {
+    fn cache_names_are_encoded_as_by_perf() {
         // Cache, operation << 8, result << 16: as `perf stat -vv` prints them.
         for (name, config, title) in [
             ("L1-dcache-loads", 0x0, "L1 D-cache Loads"),

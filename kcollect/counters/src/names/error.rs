@@ -1,48 +1,47 @@
-//! What is wrong with the name of an event, and what to type or do instead.
+//! Errors in the names of counters, found before anything is opened.
 //!
-//! What the kernel refuses when an event is opened is not here: this is about names alone, and is
-//! known before anything is opened.
+//! What the kernel refuses when an event is opened is a [`Refusal`](crate::perf::refusal::Refusal).
 
 use host::exit::{Failure, Kind};
 
-/// A counter that cannot be had as it was typed. Displayed without its cure; [`CounterError::cure`]
-/// has that.
+/// A counter that this machine does not have, or that was mistyped. Displayed without its cure,
+/// which is [`CounterError::cure`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CounterError {
-    /// Not of the form that counters have.
+    /// Text that is not of the form of a counter.
     #[error("{typed}: {what}")]
     Form {
-        /// What was typed, or the part of it.
+        /// The text as typed, or the part that is wrong.
         typed: String,
         /// What is wrong with it.
         what: &'static str,
-        /// What would have been right.
+        /// What to type instead.
         cure: &'static str,
     },
     /// No event has this name.
-    #[error("no event is called {name}")]
+    #[error("there is no event {name}")]
     NoEvent {
         /// The name, without attributes and interval.
         name: String,
-        /// Names that look like it, the most likely first; at most three.
+        /// Similar names, the best first; at most three.
         nearest: Vec<String>,
     },
     /// No PMU has this name.
-    #[error("no PMU of this machine is called {pmu}")]
+    #[error("this machine has no PMU {pmu}")]
     NoPmu {
-        /// What stood before the first slash.
+        /// The text before the first slash.
         pmu: String,
-        /// Names that look like it, the most likely first; at most three.
+        /// Similar names, the best first; at most three.
         nearest: Vec<String>,
     },
     /// A PMU has no such event and no such field.
-    #[error("{pmu} knows no {term}")]
+    #[error("the PMU {pmu} has no event or field {term}")]
     NoTerm {
         /// The PMU.
         pmu: String,
         /// The term that was typed.
         term: String,
-        /// Fields and events that look like it, the most likely first; at most three.
+        /// Similar fields and events, the best first; at most three.
         nearest: Vec<String>,
     },
     /// A value that does not fit into its field.
@@ -52,40 +51,44 @@ pub enum CounterError {
         pmu: String,
         /// The field.
         term: String,
-        /// The value typed.
+        /// The value as typed.
         value: u64,
-        /// The largest that fits.
-        most: u64,
+        /// The largest value that fits.
+        max: u64,
     },
-    /// An event whose description in sysfs leaves a field to the user.
-    #[error("{pmu} needs a value for {term}")]
+    /// An event without a value that sysfs leaves to the user.
+    #[error("the PMU {pmu} needs a value for {term}")]
     Missing {
         /// The PMU.
         pmu: String,
         /// The field.
         term: String,
     },
-    /// The kernel's description of a PMU is not understood: a field of a word of `perf_event_attr`
-    /// that came later.
-    #[error("the kernel describes {term} of {pmu} as {text}, which this version does not know")]
+    /// A field or event that the kernel describes in a way not known here, such as a field in a word
+    /// that `perf_event_attr` was extended by.
+    #[error(
+        "the kernel describes {term} of the PMU {pmu} as {text}, which this version of kcollect cannot parse"
+    )]
     Unknown {
         /// The PMU.
         pmu: String,
         /// The field or event.
         term: String,
-        /// What sysfs says of it.
+        /// Its text in sysfs.
         text: String,
     },
-    /// An event of the hardware where there is no PMU.
+    /// An event of the CPU on a machine without a core PMU.
     #[error("{name}: this {} has no hardware counters", either(.virtual_machine, "virtual machine", "machine"))]
     NoCounters {
         /// The event.
         name: String,
-        /// The machine is a virtual one.
+        /// Whether it is a virtual machine.
         virtual_machine: bool,
     },
-    /// A PMU of the whole package, which counts but cannot interrupt.
-    #[error("{name}: it counts for the whole of {pmu}, and cannot say where in a program")]
+    /// An event of an uncore PMU, which counts but does not interrupt.
+    #[error(
+        "{name} cannot overflow: the PMU {pmu} counts for the whole package, not for a place in a program"
+    )]
     NeverOverflows {
         /// The event.
         name: String,
@@ -93,19 +96,19 @@ pub enum CounterError {
         pmu: String,
     },
     /// The numbers of tracepoints cannot be read.
-    #[error("{name}: the kernel's list of tracepoints is {}", either(.denied, "for root alone", "not mounted"))]
+    #[error("{name}: the kernel's list of tracepoints is {}", either(.denied, "readable by root only", "not mounted"))]
     NoTracefs {
         /// The tracepoint.
         name: String,
-        /// It is there, but not for us.
+        /// It exists, but may not be read.
         denied: bool,
     },
     /// A symbol of the kernel whose address is hidden, or which does not exist.
-    #[error("{symbol}: {}", either(.hidden, "the kernel hides its addresses", "no such symbol in the kernel"))]
+    #[error("{symbol}: {}", either(.hidden, "the kernel hides its addresses", "the kernel has no such symbol"))]
     NoSymbol {
         /// The symbol.
         symbol: String,
-        /// All addresses read as zero.
+        /// Whether its address reads as zero.
         hidden: bool,
     },
 }
@@ -115,14 +118,16 @@ fn either(one: &bool, yes: &'static str, no: &'static str) -> &'static str {
 }
 
 impl CounterError {
-    /// What the user can do, as an instruction or a command to type. No full stop.
+    /// Returns what the user can do, as an instruction or a command to type, without a full stop.
     #[must_use]
     pub fn cure(&self) -> String {
         const LIST: &str = "kcollect -h lists what this machine can count";
-        let near = |nearest: &[String], else_see: &str| match nearest {
-            [] => else_see.to_owned(),
-            [one] => format!("the nearest is {one}; {else_see}"),
-            more => format!("the nearest are {}; {else_see}", more.join(", ")),
+        let near = |nearest: &[String], otherwise: &str| match nearest {
+            [] => otherwise.to_owned(),
+            [one] => format!("did you mean {one}? {otherwise}"),
+            [first @ .., last] => {
+                format!("did you mean {} or {last}? {otherwise}", first.join(", "))
+            }
         };
         match self {
             CounterError::Form { cure, .. } => (*cure).to_owned(),
@@ -130,32 +135,33 @@ impl CounterError {
                 near(nearest, LIST)
             }
             CounterError::NoTerm { pmu, nearest, .. } => {
-                let fields = format!("/sys/bus/event_source/devices/{pmu}/format has its fields");
+                let fields =
+                    format!("its fields are in /sys/bus/event_source/devices/{pmu}/format");
                 near(nearest, &fields)
             }
-            CounterError::TooLarge { most, .. } => format!("{most:#x} is the most it can be"),
+            CounterError::TooLarge { max, .. } => format!("the largest value is {max:#x}"),
             CounterError::Missing { pmu, term } => {
-                format!("type it among the terms, as in {pmu}/EVENT,{term}=1/")
+                format!("add it to the terms, as in {pmu}/EVENT,{term}=1/")
             }
             CounterError::Unknown { .. } => {
-                "leave it out, or type the raw values as config=, config1=, config2=, config3="
+                "leave it out, or type the raw values as config=, config1=, config2= and config3="
                     .to_owned()
             }
             CounterError::NoCounters {
                 virtual_machine, ..
             } => {
-                let software = "count what the kernel counts: task-clock, page-faults, context-switches, or a tracepoint";
+                let software = "use an event of the kernel instead: task-clock, page-faults, context-switches, or a tracepoint";
                 match virtual_machine {
                     true => format!(
-                        "{software}; or have the hypervisor pass the PMU through (qemu: -cpu host,pmu=on)"
+                        "{software}; or let the hypervisor pass the PMU through (qemu: -cpu host,pmu=on)"
                     ),
                     false => software.to_owned(),
                 }
             }
             CounterError::NeverOverflows { name, .. } => {
-                format!("count it, without an interval: kcollect stat -c {name}")
+                format!("count it without an interval: kcollect stat -c {name}")
             }
-            // Mounted or not, it is for root: the files of numbers have mode 0440.
+            // Root is needed in either case: the files of the numbers have mode 0440.
             CounterError::NoTracefs { denied: true, .. } => "run with sudo".to_owned(),
             CounterError::NoTracefs { .. } => {
                 "run with sudo; as root, mount -t tracefs tracefs /sys/kernel/tracing".to_owned()
@@ -167,7 +173,7 @@ impl CounterError {
         }
     }
 
-    /// What kind of trouble it is: the command line, the machine, or a privilege.
+    /// Returns the kind of failure: the command line, the machine, or a privilege.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {

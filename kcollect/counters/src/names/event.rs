@@ -2,34 +2,35 @@
 
 use perf_event_open_sys::bindings as sys;
 
-/// What the kernel is told of an event: the part of `perf_event_attr` that says what is counted,
-/// and nothing of how.
+use crate::names::sysfs::format::ConfigWords;
+
+/// The part of `perf_event_attr` that selects what is counted; nothing in it says how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Encoding {
     /// `type`: one of `PERF_TYPE_*`, or the number of a PMU from its directory in sysfs.
     pub kind: u32,
-    /// `config`; of a tracepoint its id.
+    /// `config`. Of a tracepoint, its id.
     pub config: u64,
-    /// `config1`; of a breakpoint its address.
+    /// `config1`. Of a breakpoint, its address.
     pub config1: u64,
-    /// `config2`; of a breakpoint its length, bytes.
+    /// `config2`. Of a breakpoint, its length in bytes.
     pub config2: u64,
     /// `config3`, since Linux 6.3.
     pub config3: u64,
-    /// Of a breakpoint: what is waited for, `HW_BREAKPOINT_*`.
+    /// Of a breakpoint, the kinds of access: `HW_BREAKPOINT_*`.
     pub breakpoint: u32,
-    /// Count in user mode.
+    /// It is counted in user mode.
     pub user: bool,
-    /// Count in the kernel.
+    /// It is counted in the kernel.
     pub kernel: bool,
-    /// Count in a hypervisor, where the CPU knows of one.
+    /// It is counted in a hypervisor, where the CPU can distinguish that.
     pub hypervisor: bool,
-    /// `precise_ip`: how exact the place of an overflow has to be, 0 to 3.
+    /// `precise_ip`: how exact the address of an overflow has to be, 0 to 3.
     pub precise: u8,
 }
 
 impl Encoding {
-    /// A software event of the kernel, `PERF_COUNT_SW_*`, counted everywhere.
+    /// A software event of the kernel, `PERF_COUNT_SW_*`, counted all_modes.
     #[must_use]
     pub fn software(config: sys::perf_sw_ids) -> Encoding {
         Encoding {
@@ -42,7 +43,18 @@ impl Encoding {
         }
     }
 
-    /// An attribute for `perf_event_open(2)` with this event in it, disabled, and nothing else.
+    /// Returns `config`, `config1`, `config2` and `config3`.
+    #[must_use]
+    pub fn config_words(&self) -> ConfigWords {
+        [self.config, self.config1, self.config2, self.config3]
+    }
+
+    /// Replaces `config`, `config1`, `config2` and `config3`.
+    pub fn set_config_words(&mut self, words: ConfigWords) {
+        [self.config, self.config1, self.config2, self.config3] = words;
+    }
+
+    /// Returns an attribute for `perf_event_open(2)` that selects this event, disabled.
     #[must_use]
     pub fn attribute(&self) -> sys::perf_event_attr {
         let mut attr = sys::perf_event_attr {
@@ -64,41 +76,40 @@ impl Encoding {
     }
 }
 
-/// An event with what people call it.
+/// An event with its name, title and unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// As it was typed, without the interval: `cycles`, `cycles:u`, `r01c2~edge=1`,
-    /// `cpu/event=0x3c/`, `sched:sched_switch`. Where a name means an event of several PMUs, that
-    /// of one: `cpu_core/cycles/u`.
+    /// The name as typed, without the interval: `cycles`, `cycles:u`, `r01c2~edge=1`,
+    /// `cpu/event=0x3c/`, `sched:sched_switch`. Where a name means an event of several PMUs, the
+    /// name with one of the PMUs: `cpu_core/cycles/u`.
     pub name: String,
-    /// What it counts, a column's title in plain words: `CPU Cycles`.
+    /// A column's title: `CPU Cycles`.
     pub title: String,
-    /// What the kernel is told.
+    /// The event as the kernel takes it.
     pub encoding: Encoding,
-    /// Of a PMU that does not count on every CPU (uncore, hybrid cores): where it does.
+    /// The CPUs on which it is counted. None: all. Uncore PMUs and hybrid cores have some only.
     pub cpus: Option<Vec<u32>>,
-    /// By what a count is multiplied to be in [`Event::unit`], from sysfs; 1 where it is a plain
-    /// count.
+    /// The factor, from sysfs, that converts a count to [`Event::unit`]; 1 for plain counts.
     pub scale: f64,
-    /// The unit of a scaled count, such as `Joules`; empty for plain counts.
+    /// The unit of a converted count, such as `Joules`; empty for plain counts.
     pub unit: String,
-    /// A count of it is a time, nanoseconds: `cpu-clock`, `task-clock`.
+    /// Whether a count is a time in nanoseconds: `cpu-clock`, `task-clock`.
     pub is_time: bool,
 }
 
 impl Event {
-    /// Whether it is a tracepoint of the kernel, which has hits and no overflows of its own.
+    /// Whether it is a tracepoint of the kernel, which has hits, not overflows.
     #[must_use]
     pub fn is_tracepoint(&self) -> bool {
         self.encoding.kind == sys::PERF_TYPE_TRACEPOINT
     }
 }
 
-/// An event with when it overflows: what `-h` says.
+/// An event to record, with its interval: one counter of `-h`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request {
+pub struct CounterRequest {
     /// The event.
     pub event: Event,
-    /// After how many it overflows.
+    /// The number of events between two overflows.
     pub interval: u64,
 }

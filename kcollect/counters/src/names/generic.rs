@@ -1,46 +1,45 @@
-//! Events that the kernel itself names, the same on every machine: those of `linux/perf_event.h`,
-//! as perf calls them.
+//! Generic events: those of `linux/perf_event.h`, which have the same numbers on every machine, by
+//! the names that perf has for them.
 //!
-//! What they count is the kernel's to say: it maps each to an event of the CPU, or refuses it where
-//! there is none.
+//! The kernel maps each to an event of the CPU, or refuses it where the CPU has none.
 
 use perf_event_open_sys::bindings as sys;
 
 use crate::names::cache;
 
-/// One of the kernel's own events.
+/// One of the kernel's generic events.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Generic {
+pub struct GenericEvent {
     /// `PERF_TYPE_HARDWARE`, `PERF_TYPE_HW_CACHE` or `PERF_TYPE_SOFTWARE`.
     pub kind: u32,
-    /// What of it.
+    /// `config`: its number within the type.
     pub config: u64,
-    /// In plain words.
+    /// A column's title.
     pub title: String,
 }
 
-impl Generic {
-    /// It is an event of the CPUs, and not of the kernel.
+impl GenericEvent {
+    /// Whether the CPU counts it, and not the kernel.
     #[must_use]
-    pub fn is_of_cpus(&self) -> bool {
+    pub fn is_hardware(&self) -> bool {
         self.kind != sys::PERF_TYPE_SOFTWARE
     }
 
-    /// Its count is a time, nanoseconds.
+    /// Whether its count is a time in nanoseconds.
     #[must_use]
     pub fn is_time(&self) -> bool {
-        !self.is_of_cpus()
+        !self.is_hardware()
             && [sys::PERF_COUNT_SW_CPU_CLOCK, sys::PERF_COUNT_SW_TASK_CLOCK]
                 .map(u64::from)
                 .contains(&self.config)
     }
 }
 
-/// Names of one thing, its title, its number.
-pub(crate) type Row = (&'static [&'static str], &'static str, u32);
+/// Synonyms, title and number of one event or part of an event.
+pub(crate) type NamedId = (&'static [&'static str], &'static str, u32);
 
-/// Events of the CPU: names, title, number.
-pub(crate) const HARDWARE: [Row; 10] = [
+/// Events that the CPU counts.
+pub(crate) const HARDWARE: [NamedId; 10] = [
     (
         &["cycles", "cpu-cycles"],
         "CPU Cycles",
@@ -89,8 +88,8 @@ pub(crate) const HARDWARE: [Row; 10] = [
     ),
 ];
 
-/// Events of the kernel: names, title, number.
-pub(crate) const SOFTWARE: [Row; 12] = [
+/// Events that the kernel counts.
+pub(crate) const SOFTWARE: [NamedId; 12] = [
     (&["cpu-clock"], "CPU Clock", sys::PERF_COUNT_SW_CPU_CLOCK),
     (&["task-clock"], "Task Clock", sys::PERF_COUNT_SW_TASK_CLOCK),
     (
@@ -137,21 +136,21 @@ pub(crate) const SOFTWARE: [Row; 12] = [
     (&["dummy"], "Nothing", sys::PERF_COUNT_SW_DUMMY),
 ];
 
-/// An event of the CPU or of its caches.
+/// Returns the event of the CPU or of its caches that has this name.
 #[must_use]
-pub fn hardware(name: &str) -> Option<Generic> {
-    row(&HARDWARE, sys::PERF_TYPE_HARDWARE, name).or_else(|| cache::find(name))
+pub fn hardware(name: &str) -> Option<GenericEvent> {
+    find(&HARDWARE, sys::PERF_TYPE_HARDWARE, name).or_else(|| cache::find(name))
 }
 
-/// An event of the kernel.
+/// Returns the event of the kernel that has this name.
 #[must_use]
-pub fn software(name: &str) -> Option<Generic> {
-    row(&SOFTWARE, sys::PERF_TYPE_SOFTWARE, name)
+pub fn software(name: &str) -> Option<GenericEvent> {
+    find(&SOFTWARE, sys::PERF_TYPE_SOFTWARE, name)
 }
 
-fn row(rows: &[Row], kind: u32, name: &str) -> Option<Generic> {
+fn find(rows: &[NamedId], kind: u32, name: &str) -> Option<GenericEvent> {
     let (_, title, config) = rows.iter().find(|(names, ..)| names.contains(&name))?;
-    Some(Generic {
+    Some(GenericEvent {
         kind,
         config: (*config).into(),
         title: (*title).to_owned(),
@@ -163,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn branch_misses_are_no_cache() {
+    fn branch_misses_are_not_a_cache_event() {
         assert_eq!(
             hardware("branch-misses").unwrap().kind,
             sys::PERF_TYPE_HARDWARE

@@ -1,84 +1,84 @@
-//! `kcollect -h`: what this machine can count.
+//! The list of counters of this machine that `kcollect -h` prints.
 
 use comfy_table::{ContentArrangement, Table};
 use host::Root;
 use serde::Serialize;
 
 use crate::names::event::Encoding;
-use crate::names::found::{own, own_of};
-use crate::names::generic::{self, Generic};
+use crate::names::generic::{self, GenericEvent};
 use crate::names::resolve::is_virtual;
+use crate::names::resolved::{generic_encoding, generic_event};
 use crate::names::sysfs::tracepoint::Tracepoints;
 use crate::names::{alias, cache, sysfs::pmu};
 
-/// All of it.
+/// All that can be counted on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Listing {
-    /// How many counters of the hardware count at once; beyond, they take turns. None: there are
-    /// none, or it is not known.
+    /// The number of hardware events that are counted at the same time; of more, the kernel counts
+    /// each for a part of the time. None: there are none, or it is not known.
     pub at_once: Option<usize>,
-    /// There are counters of the hardware.
+    /// Whether there are hardware counters.
     pub hardware_counters: bool,
-    /// It is a virtual machine, which seldom has them.
+    /// Whether it is a virtual machine, which seldom has them.
     pub virtual_machine: bool,
-    /// gprofng's short names.
-    pub aliases: Vec<Line>,
-    /// Events of the hardware that the kernel knows on any machine.
-    pub hardware: Vec<Line>,
-    /// Events of the kernel.
-    pub software: Vec<Line>,
-    /// Events of PMUs that have a name in sysfs, by PMU.
-    pub sysfs: Vec<Line>,
-    /// The kernel's tracepoints, `group:event`. None: they cannot be read.
+    /// The short names of gprofng.
+    pub aliases: Vec<ListedEvent>,
+    /// The generic events of the hardware.
+    pub hardware: Vec<ListedEvent>,
+    /// The events of the kernel.
+    pub software: Vec<ListedEvent>,
+    /// The events that have a name in sysfs, sorted by PMU.
+    pub sysfs: Vec<ListedEvent>,
+    /// The tracepoints of the kernel, `group:event`. None: they cannot be read.
     pub tracepoints: Option<Vec<String>>,
 }
 
-/// One event.
+/// One event of the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Line {
-    /// What can be typed.
+pub struct ListedEvent {
+    /// The name to type.
     pub name: String,
-    /// Other names of the same.
+    /// Other names of the same event.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub also: Vec<String>,
-    /// What it is: a title, or the terms of sysfs and the unit.
-    pub what: String,
+    pub other_names: Vec<String>,
+    /// A title, or the terms in sysfs with the unit.
+    pub description: String,
 }
 
-/// Names that are events, but count nothing by themselves.
-const IDLE: [&str; 2] = ["dummy", "bpf-output"];
+/// Events that count nothing by themselves.
+const NOT_COUNTING: [&str; 2] = ["dummy", "bpf-output"];
 
-/// Looks. `exists` tells whether the kernel knows an event, `at_once` how many of one are counted
-/// at once.
+/// Lists what can be counted. `exists` returns whether the kernel has an event, `at_once` how many
+/// counters of an event count at the same time.
 #[must_use]
-pub fn look(
+pub fn list_counters(
     root: &Root,
     exists: impl Fn(&Encoding) -> bool,
     at_once: impl Fn(&Encoding) -> Option<usize>,
 ) -> Listing {
-    let cores = pmu::of_cpus(root);
+    let cores = pmu::core_pmus(root);
     let core = if cores.len() > 1 { cores.first() } else { None };
-    let known = |event: &Generic| match event.is_of_cpus() {
-        true => !cores.is_empty() && exists(&own_of(event, core)),
-        false => exists(&own_of(event, None)),
+    let known = |event: &GenericEvent| match event.is_hardware() {
+        true => !cores.is_empty() && exists(&generic_encoding(event, core)),
+        false => exists(&generic_encoding(event, None)),
     };
-    let line = |names: &[&str]| {
-        let (name, also) = names.split_first()?;
-        let event = own(name).filter(known)?;
-        Some(Line {
+    let listed = |names: &[&str]| {
+        let (name, others) = names.split_first()?;
+        let event = generic_event(name).filter(known)?;
+        Some(ListedEvent {
             name: (*name).to_owned(),
-            also: also.iter().map(|name| (*name).to_owned()).collect(),
-            what: event.title,
+            other_names: others.iter().map(|name| (*name).to_owned()).collect(),
+            description: event.title,
         })
     };
     let caches: Vec<String> = cache::names().collect();
     let sysfs = pmu::all(root).into_iter().flat_map(|pmu| {
         let events = pmu.events();
         let lines = events.into_iter().filter_map(move |event| {
-            Some(Line {
+            Some(ListedEvent {
                 name: format!("{}/{event}/", pmu.name),
-                also: Vec::new(),
-                what: match pmu.event(&event) {
+                other_names: Vec::new(),
+                description: match pmu.event(&event) {
                     Ok(Some(named)) if !named.unit.is_empty() => {
                         format!("{} ({})", pmu.event_text(&event)?, named.unit)
                     }
@@ -89,57 +89,62 @@ pub fn look(
         lines.collect::<Vec<_>>()
     });
     Listing {
-        // Few CPUs have a counter for branches alone, so that these take any of the programmable
-        // ones.
-        at_once: own("branches").and_then(|event| match cores.is_empty() {
+        // Few CPUs have a counter for branches only, so branches use the programmable counters.
+        at_once: generic_event("branches").and_then(|event| match cores.is_empty() {
             true => None,
-            false => at_once(&own_of(&event, core)),
+            false => at_once(&generic_encoding(&event, core)),
         }),
         hardware_counters: !cores.is_empty(),
         virtual_machine: is_virtual(root),
         aliases: alias::ALIASES
             .iter()
-            .filter_map(|(alias, ..)| line(&[alias]))
+            .filter_map(|(alias, ..)| listed(&[alias]))
             .collect(),
         hardware: generic::HARDWARE
             .iter()
             .map(|row| row.0)
-            .filter_map(line)
-            .chain(caches.iter().filter_map(|name| line(&[name])))
+            .filter_map(listed)
+            .chain(caches.iter().filter_map(|name| listed(&[name])))
             .collect(),
         software: generic::SOFTWARE
             .iter()
             .map(|row| row.0)
-            .filter(|names| !names.iter().any(|name| IDLE.contains(name)))
-            .filter_map(line)
+            .filter(|names| !names.iter().any(|name| NOT_COUNTING.contains(name)))
+            .filter_map(listed)
             .collect(),
         sysfs: sysfs.collect(),
         tracepoints: Tracepoints::open(root, "").ok().map(|all| all.names()),
     }
 }
 
-/// Every name that an event can have without a colon, for those who mistyped one.
-pub(crate) fn names(root: &Root) -> Vec<String> {
+/// Returns every name without a colon that an event can have, for suggestions.
+pub(crate) fn event_names(root: &Root) -> Vec<String> {
     let aliases = alias::ALIASES.iter().map(|(alias, ..)| *alias);
     let rows = generic::HARDWARE.iter().chain(&generic::SOFTWARE);
-    let own = aliases.chain(rows.flat_map(|row| row.0.iter().copied()));
-    let own = own.map(str::to_owned).chain(cache::names());
-    own.chain(pmu::all(root).iter().flat_map(pmu::Pmu::events))
+    let generic_event = aliases.chain(rows.flat_map(|row| row.0.iter().copied()));
+    let generic_event = generic_event.map(str::to_owned).chain(cache::names());
+    generic_event
+        .chain(pmu::all(root).iter().flat_map(pmu::Pmu::events))
         .collect()
 }
 
 impl Listing {
-    /// For people; lines no wider than `width` columns. None: as long as they need be, which is
-    /// right for a pipe.
+    /// Returns the list as text, with lines of at most `width` columns. None: lines of any length,
+    /// as for a pipe.
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
         let first = match (self.hardware_counters, self.at_once) {
             (true, Some(count)) => {
-                format!("Hardware counters: {count} at once; more of them take turns.")
+                format!(
+                    "Hardware counters: {count} events are counted at the same time. Of more, each is counted for a part of the time."
+                )
             }
-            (true, None) => "Hardware counters: how many at once is not known.".to_owned(),
+            (true, None) => {
+                "Hardware counters: how many events are counted at the same time is not known."
+                    .to_owned()
+            }
             (false, _) => format!(
-                "This {} has no hardware counters. Events of the kernel are counted all the same.",
+                "This {} has no hardware counters. Events of the kernel can be counted.",
                 if self.virtual_machine {
                     "virtual machine"
                 } else {
@@ -147,88 +152,94 @@ impl Listing {
                 }
             ),
         };
-        let mut text = format!("{}\n", sentence(&first, width));
-        let mut part = |title: &str, lines: &[(String, &str)]| {
+        let mut text = format!("{}\n", wrapped(&first, width));
+        let mut section = |title: &str, lines: &[(String, &str)]| {
             if !lines.is_empty() {
                 text.push_str(&format!("\n{title}\n{}\n", table(lines, width)));
             }
         };
-        part("Short names:", &rows(&self.aliases));
-        part("Events of the CPU:", &rows(&self.hardware));
-        part("Events of the kernel:", &rows(&self.software));
-        part("Events of PMUs, from sysfs:", &rows(&self.sysfs));
+        section("Short names:", &rows(&self.aliases));
+        section("Events of the CPU:", &rows(&self.hardware));
+        section("Events of the kernel:", &rows(&self.software));
+        section("Events of PMUs, from sysfs:", &rows(&self.sysfs));
         let tracepoints = match &self.tracepoints {
-            Some(all) => format!("one of {} tracepoints; --json names them", all.len()),
-            None => "a tracepoint (as root)".to_owned(),
+            Some(all) => format!(
+                "one of {} tracepoints; kcollect -h --json lists them",
+                all.len()
+            ),
+            None => "a tracepoint (list and use them as root)".to_owned(),
         };
         let mut others = vec![
             ("GROUP:EVENT".to_owned(), tracepoints.as_str()),
             (
                 "mem:0xADDRESS[/LENGTH][:rwx]".to_owned(),
-                "a breakpoint: reads, writes, execution",
+                "a breakpoint: read (r), write (w), execute (x)",
             ),
             (
                 "PMU/FIELD=N,.../".to_owned(),
-                "a code by its fields: ls /sys/bus/event_source/devices/*/format",
+                "an event by its fields: ls /sys/bus/event_source/devices/*/format",
             ),
         ];
         if self.hardware_counters {
-            others.push(("rHEX".to_owned(), "a code as the CPU's manual has it"));
+            others.push((
+                "rHEX".to_owned(),
+                "an event by its code in the CPU's manual",
+            ));
         }
-        part("By place or number:", &others);
-        part(
+        section("Events by name or number:", &others);
+        section(
             "After a name:",
             &[
                 (
                     ":u :k :h".to_owned(),
-                    "in user mode, the kernel, a hypervisor alone; so do ~user=0 and ~system=0",
+                    "count in user mode, in the kernel, in a hypervisor only; or ~user=0, ~system=0",
                 ),
                 (
                     ":p :pp :ppp :P".to_owned(),
-                    "with a more precise place, with the most precise",
+                    "with a more precise address of the overflow; P: the most precise",
                 ),
                 (
                     ",on ,hi ,lo ,N".to_owned(),
-                    "recorded about 100 times a second, 1000, 10; at every Nth",
+                    "record about 100, 1000, 10 times a second, or every Nth event",
                 ),
             ],
         );
         text
     }
 
-    /// For machines: one object with the fields of [`Listing`].
+    /// Returns the list as a JSON object with the fields of [`Listing`].
     #[must_use]
     pub fn json(&self) -> String {
-        // Of strings and numbers alone, it cannot fail.
+        // Serialising strings and numbers cannot fail.
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 }
 
-fn rows(lines: &[Line]) -> Vec<(String, &str)> {
+fn rows(lines: &[ListedEvent]) -> Vec<(String, &str)> {
     lines
         .iter()
         .map(|line| {
             let names: Vec<&str> = std::iter::once(&line.name)
-                .chain(&line.also)
+                .chain(&line.other_names)
                 .map(String::as_str)
                 .collect();
-            (names.join(", "), line.what.as_str())
+            (names.join(", "), line.description.as_str())
         })
         .collect()
 }
 
-/// One sentence, on as many lines as it needs.
-fn sentence(text: &str, width: Option<u16>) -> String {
-    let mut table = plain(width);
+/// Wraps a paragraph at `width` columns.
+fn wrapped(text: &str, width: Option<u16>) -> String {
+    let mut table = borderless_table(width);
     table.add_row([text]);
     let lines: Vec<String> = table.lines().map(|line| line.trim().to_owned()).collect();
     lines.join("\n")
 }
 
 fn table(lines: &[(String, &str)], width: Option<u16>) -> String {
-    let mut table = plain(width);
-    for (name, what) in lines {
-        table.add_row([name.as_str(), what]);
+    let mut table = borderless_table(width);
+    for (name, description) in lines {
+        table.add_row([name.as_str(), description]);
     }
     let rows: Vec<String> = table
         .lines()
@@ -237,7 +248,7 @@ fn table(lines: &[(String, &str)], width: Option<u16>) -> String {
     rows.join("\n")
 }
 
-fn plain(width: Option<u16>) -> Table {
+fn borderless_table(width: Option<u16>) -> Table {
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING);
     match width {

@@ -1,4 +1,13 @@
-//! From the name of a counter to the event that it means on this machine.
+//! Names of counters: from the text of `-h` and `-c` to the events that they mean on this machine.
+//!
+//! [`grammar`] splits the text into [specifications](grammar::CounterSpec) without looking at the
+//! machine. `resolve` looks each name up: among the short names of gprofng ([`alias`]) and the
+//! events that the kernel defines for every machine ([`generic`], [`cache`]), in [`sysfs`], and as
+//! a [`breakpoint`]. [`interval`] chooses how often an event overflows, [`list`] lists all that can
+//! be typed, and [`error`] is what goes wrong, with cures. The result is an [`event`].
+//!
+//! There are no tables of the events of single CPU models here: a CPU's own events are those that
+//! its kernel names in sysfs, and raw codes.
 
 pub mod alias;
 mod attributes;
@@ -6,7 +15,6 @@ pub mod breakpoint;
 pub mod cache;
 pub mod error;
 pub mod event;
-mod found;
 pub mod generic;
 pub mod grammar;
 pub mod interval;
@@ -14,58 +22,64 @@ pub mod list;
 pub mod modifiers;
 mod nearest;
 mod resolve;
+mod resolved;
 pub mod sysfs;
 mod terms;
 
 pub use error::CounterError;
 
-use event::{Event, Request};
-use grammar::{Counter, Interval, Wish};
+use event::{CounterRequest, Event};
+use grammar::{CounterSpec, OverflowInterval, OverflowSpec};
 use host::Root;
+use resolved::ResolvedEvent;
+use sysfs::pmu::Pmu;
 
-/// What is counted where no counter was named: `-h on`.
-const USUAL: [&str; 2] = ["cycles", "insts"];
+/// The counters of `-h on`, `-h hi` and `-h lo`.
+const DEFAULT_COUNTERS: [&str; 2] = ["cycles", "insts"];
 
-/// What `-h` takes: counters with their intervals, joined by commas, or `on`, `hi`, `lo` for the
-/// usual ones.
+/// Returns the counters of one `-h`: names with intervals, joined by commas, or `on`, `hi`, `lo`
+/// for the default ones.
 ///
-/// On machines with several kinds of cores one counter gives a request for each kind.
+/// On machines with several kinds of cores one name gives a request for each kind.
 ///
 /// # Errors
-/// The first counter that is not understood, that this machine does not have, or that can never
+/// The first counter that cannot be parsed, that this machine does not have, or that cannot
 /// overflow.
-pub fn parse(text: &str, root: &Root) -> Result<Vec<Request>, CounterError> {
-    requests(&grammar::wishes(text)?, root)
+pub fn parse_requests(text: &str, root: &Root) -> Result<Vec<CounterRequest>, CounterError> {
+    resolve_requests(&grammar::parse_overflow_specs(text)?, root)
 }
 
-/// What `-c` takes: counters joined by commas, without intervals.
+/// Returns the counters of one `-c`: names joined by commas, without intervals.
 ///
 /// # Errors
-/// The first counter that is not understood, or that this machine does not have.
+/// The first counter that cannot be parsed, or that this machine does not have.
 pub fn parse_events(text: &str, root: &Root) -> Result<Vec<Event>, CounterError> {
     let mut events = Vec::new();
-    for counter in grammar::counters(text)? {
-        let found = resolve::events(&counter, root)?;
-        events.extend(found.into_iter().map(|found| found.event));
+    for spec in grammar::parse_counter_specs(text)? {
+        let resolved = resolve::events(&spec, root)?;
+        events.extend(resolved.into_iter().map(|resolved| resolved.event));
     }
     Ok(events)
 }
 
-/// What wishes mean on this machine.
+/// Returns what parsed counters mean on this machine.
 ///
 /// # Errors
-/// As [`parse`].
-pub fn requests(wishes: &[Wish], root: &Root) -> Result<Vec<Request>, CounterError> {
-    let mhz = interval::mhz(root);
+/// As [`parse_requests`].
+pub fn resolve_requests(
+    specs: &[OverflowSpec],
+    root: &Root,
+) -> Result<Vec<CounterRequest>, CounterError> {
+    let mhz = interval::cpu_mhz(root);
     let mut requests = Vec::new();
-    for wish in wishes {
-        match wish {
-            Wish::Counter(counter, interval) => {
+    for spec in specs {
+        match spec {
+            OverflowSpec::Counter(counter, interval) => {
                 requests.extend(overflowing(counter, *interval, root, mhz)?);
             }
-            Wish::Usual(interval) => {
-                for name in USUAL {
-                    let counter = Counter {
+            OverflowSpec::Default(interval) => {
+                for name in DEFAULT_COUNTERS {
+                    let counter = CounterSpec {
                         name: name.to_owned(),
                         attributes: Vec::new(),
                     };
@@ -78,20 +92,20 @@ pub fn requests(wishes: &[Wish], root: &Root) -> Result<Vec<Request>, CounterErr
 }
 
 fn overflowing(
-    counter: &Counter,
-    interval: Interval,
+    counter: &CounterSpec,
+    interval: OverflowInterval,
     root: &Root,
     mhz: u64,
-) -> Result<Vec<Request>, CounterError> {
-    let request = |found: found::Found<'_>| {
-        let event = found.event;
-        match found.pmu.filter(sysfs::pmu::Pmu::is_of_package) {
+) -> Result<Vec<CounterRequest>, CounterError> {
+    let request = |resolved: ResolvedEvent<'_>| {
+        let event = resolved.event;
+        match resolved.pmu.filter(Pmu::is_uncore) {
             Some(pmu) => Err(CounterError::NeverOverflows {
                 name: event.name,
                 pmu: pmu.name,
             }),
-            None => Ok(Request {
-                interval: interval::events(interval, &event.encoding, mhz),
+            None => Ok(CounterRequest {
+                interval: interval::in_events(interval, &event.encoding, mhz),
                 event,
             }),
         }

@@ -1,13 +1,13 @@
-//! Where an event is counted, and how exact its place has to be: perf's letters after the last
-//! colon or slash.
+//! Modifiers of an event: perf's letters after the last colon or slash, which select modes and how
+//! exact the address of an overflow has to be.
 
 use crate::names::event::Encoding;
 
-/// Letters that perf knows. Those not taken mean how an event is scheduled or which side of a
-/// virtual machine is counted.
-const PERFS: &str = "ukhpPGHSDWIeb";
+/// All letters that perf has. Those not supported here select how an event is scheduled, or the host
+/// or guest of a virtual machine.
+const PERF_MODIFIERS: &str = "ukhpPGHSDWIeb";
 
-/// Where, and how exactly.
+/// The modes in which an event is counted, and its precision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Modifiers {
     user: bool,
@@ -18,7 +18,8 @@ pub struct Modifiers {
 }
 
 impl Modifiers {
-    /// Letters such as `u`, `kpp`, or none. None: others are among them, or more than three `p`.
+    /// Parses letters such as `u`, `kpp`, or an empty string. None: another letter, or more than
+    /// three `p`.
     #[must_use]
     pub fn parse(letters: &str) -> Option<Modifiers> {
         let mut modifiers = Modifiers::default();
@@ -38,22 +39,25 @@ impl Modifiers {
         Some(modifiers)
     }
 
-    /// Sets them. `most` is how precise the CPU can be, 0 to 3.
-    pub fn apply(&self, encoding: &mut Encoding, most: u8) {
+    /// Applies them to an event. `max_precise` is the CPU's highest precision, 0 to 3.
+    pub fn apply(&self, encoding: &mut Encoding, max_precise: u8) {
         if self.user || self.kernel || self.hypervisor {
             encoding.user = self.user;
             encoding.kernel = self.kernel;
             encoding.hypervisor = self.hypervisor;
         }
         encoding.precise = match self.most_precise {
-            true => most,
+            true => max_precise,
             false => self.precise,
         };
     }
 }
 
-/// Whether perf takes these for modifiers.
+/// Whether perf has all these letters as modifiers.
 #[must_use]
-pub fn look_like(letters: &str) -> bool {
-    !letters.is_empty() && letters.chars().all(|letter| PERFS.contains(letter))
+pub fn are_perf_modifiers(letters: &str) -> bool {
+    !letters.is_empty()
+        && letters
+            .chars()
+            .all(|letter| PERF_MODIFIERS.contains(letter))
 }

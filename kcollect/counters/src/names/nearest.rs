@@ -1,32 +1,35 @@
-//! The names that are meant by one that is none.
+//! Suggestions for a name that does not exist.
 
 use std::cmp::Reverse;
 
-/// How many are said.
-const MOST: usize = 3;
+/// The largest number of suggestions.
+const MAX_SUGGESTIONS: usize = 3;
 
-/// Below this likeness, of 1000, a name is another one.
-const LIKE: u32 = 700;
+/// The smallest similarity of a suggestion.
+const MIN_SIMILARITY_PERMILLE: u32 = 700;
 
-/// The names most like `wanted`, the most likely first.
+/// Returns the names most similar to `wanted`, the best first; at most three.
 #[must_use]
 pub(crate) fn nearest(names: impl IntoIterator<Item = String>, wanted: &str) -> Vec<String> {
-    let wanted = letters(wanted);
+    let wanted = normalized(wanted);
     let mut near: Vec<(Reverse<u32>, String)> = names
         .into_iter()
         .map(|name| {
-            let like = strsim::jaro_winkler(&letters(&name), &wanted);
-            (Reverse((1000.0 * like) as u32), name)
+            let similarity = strsim::jaro_winkler(&normalized(&name), &wanted);
+            (Reverse((1000.0 * similarity) as u32), name)
         })
-        .filter(|(Reverse(like), _)| *like >= LIKE)
+        .filter(|(Reverse(similarity), _)| *similarity >= MIN_SIMILARITY_PERMILLE)
         .collect();
     near.sort_unstable();
     near.dedup();
-    near.into_iter().map(|(_, name)| name).take(MOST).collect()
+    near.into_iter()
+        .map(|(_, name)| name)
+        .take(MAX_SUGGESTIONS)
+        .collect()
 }
 
-/// Without what is typed in several ways.
-fn letters(name: &str) -> String {
+/// Returns the name without case and punctuation.
+fn normalized(name: &str) -> String {
     name.to_lowercase().replace(['-', '_', '.'], "")
 }
 
@@ -35,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_of_the_finger() {
+    fn typing_errors_are_corrected() {
         let names = || {
             [
                 "page-faults",

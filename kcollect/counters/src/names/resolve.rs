@@ -1,16 +1,16 @@
-//! From names to events: what a counter that was typed means on this machine.
+//! From names to events: what a typed counter means on this machine.
 //!
-//! In this order: an [`alias`](crate::names::alias), one of the kernel's [`generic`](crate::names::generic)
-//! events, `rHEX`, `type:config`, a name that a PMU has in sysfs, `group:tracepoint`. Slashes and
-//! `mem:` say what they are themselves.
+//! A name is looked up in this order: an [`alias`](crate::names::alias), a
+//! [`generic`](crate::names::generic) event, `rHEX`, `type:config`, a name of a PMU in sysfs,
+//! `group:tracepoint`. Names with slashes are terms of a PMU, names with `mem:` breakpoints.
 //!
-//! A name gives several events where several PMUs know it: one for each kind of core, one for each
-//! channel of a memory controller. Events of the kernel's own are then given the PMU's number in
-//! the upper half of `config`, as Linux wants it since 5.13 (6.6 on arm64); on machines with one
-//! kind of core they are plain.
+//! A name gives several events where several PMUs have it: one for each kind of core, one for each
+//! channel of a memory controller. Generic events then have the PMU's number in the upper half of
+//! `config`, as Linux requires since 5.13 (6.6 on arm64); on machines with one kind of core they do
+//! not.
 //!
 //! Events are encoded as perf encodes them, with one difference: where a term is given twice, as in
-//! `cpu/mem-loads,ldlat=30/` whose event already has `ldlat=3`, the last one stands. perf ORs the
+//! `cpu/mem-loads,ldlat=30/` whose event already has `ldlat=3`, the last value counts. perf ORs the
 //! two.
 
 use host::Root;
@@ -18,45 +18,47 @@ use perf_event_open_sys::bindings as sys;
 
 use crate::names::error::CounterError;
 use crate::names::event::{Encoding, Event};
-use crate::names::found::{Found, everywhere, own, own_of, plain, raw};
-use crate::names::grammar::Counter;
-use crate::names::grammar::tokens::number;
-use crate::names::modifiers::{Modifiers, look_like};
+use crate::names::grammar::CounterSpec;
+use crate::names::grammar::tokens::parse_number;
+use crate::names::modifiers::{Modifiers, are_perf_modifiers};
 use crate::names::nearest::nearest;
+use crate::names::resolved::{
+    ResolvedEvent, all_modes, generic_encoding, generic_event, plain_event, raw_code,
+};
 use crate::names::sysfs::pmu::{self, Pmu};
 use crate::names::sysfs::tracepoint::Tracepoints;
 use crate::names::terms::terms;
 use crate::names::{attributes, breakpoint, list};
 
-/// What a counter means; at least one event.
+/// Returns the events that a counter means; at least one.
 ///
 /// # Errors
-/// That of the part that is not understood, or that this machine does not have.
+/// The part that cannot be parsed, or that this machine does not have.
 pub(crate) fn events<'a>(
-    counter: &Counter,
+    counter: &CounterSpec,
     root: &'a Root,
-) -> Result<Vec<Found<'a>>, CounterError> {
-    let (mut found, letters) = named(&counter.name, root)?;
+) -> Result<Vec<ResolvedEvent<'a>>, CounterError> {
+    let (mut resolved, letters) = split_modifiers(&counter.name, root)?;
     let modifiers = Modifiers::parse(letters).ok_or_else(|| CounterError::Form {
         typed: counter.name.clone(),
-        what: "modifiers that are not understood",
+        what: "unknown modifiers",
         cure: "type u (user mode), k (kernel), h (hypervisor), p to ppp or P (precise), as in cycles:u",
     })?;
-    let several = found.len() > 1;
-    for Found { event, pmu } in &mut found {
-        modifiers.apply(&mut event.encoding, most_precise(root));
+    let several = resolved.len() > 1;
+    for ResolvedEvent { event, pmu } in &mut resolved {
+        modifiers.apply(&mut event.encoding, max_precise(root));
         for (attribute, value) in &counter.attributes {
-            attributes::set(&mut event.encoding, pmu.as_ref(), attribute, *value)
+            attributes::apply_attribute(&mut event.encoding, pmu.as_ref(), attribute, *value)
                 .ok_or_else(|| no_attribute(counter))??;
         }
         if !event.encoding.user && !event.encoding.kernel && !event.encoding.hypervisor {
             return Err(CounterError::Form {
                 typed: counter.to_string(),
-                what: "it is counted nowhere",
-                cure: "leave one of user=0 and system=0 out",
+                what: "it is not counted in any mode",
+                cure: "leave out user=0 or system=0",
             });
         }
-        let counted = Counter {
+        let counted = CounterSpec {
             name: match (several, &*pmu) {
                 (true, Some(pmu)) => of_pmu(&counter.name, letters, &pmu.name),
                 _ => counter.name.clone(),
@@ -64,20 +66,20 @@ pub(crate) fn events<'a>(
             attributes: counter.attributes.clone(),
         };
         event.name = counted.to_string();
-        event.title.push_str(place(&event.encoding));
+        event.title.push_str(mode_of(&event.encoding));
     }
-    Ok(found)
+    Ok(resolved)
 }
 
-fn no_attribute(counter: &Counter) -> CounterError {
+fn no_attribute(counter: &CounterSpec) -> CounterError {
     CounterError::Form {
         typed: counter.to_string(),
         what: "no such attribute",
-        cure: "type user, system or hv with 0 or 1; an event of a PMU has its fields too, as in r01c2~edge=1",
+        cure: "type user, system or hv with 0 or 1, or a field of the event's PMU, as in r01c2~edge=1",
     }
 }
 
-/// A name as it is typed for one PMU of several.
+/// Returns a name as it is typed for one PMU of several.
 fn of_pmu(name: &str, letters: &str, pmu: &str) -> String {
     match name.split_once('/') {
         Some((_, rest)) => format!("{pmu}/{rest}"),
@@ -88,8 +90,8 @@ fn of_pmu(name: &str, letters: &str, pmu: &str) -> String {
     }
 }
 
-/// What a title says of where it is counted.
-fn place(encoding: &Encoding) -> &'static str {
+/// Returns the end of a title that names the only mode in which an event is counted.
+fn mode_of(encoding: &Encoding) -> &'static str {
     match (encoding.user, encoding.kernel, encoding.hypervisor) {
         (true, false, false) => " (User)",
         (false, true, false) => " (Kernel)",
@@ -98,23 +100,26 @@ fn place(encoding: &Encoding) -> &'static str {
     }
 }
 
-/// The events of a name, and the modifiers at its end.
-fn named<'t, 'a>(name: &'t str, root: &'a Root) -> Result<(Vec<Found<'a>>, &'t str), CounterError> {
+/// Returns the events of a name, and the modifiers at its end.
+fn split_modifiers<'t, 'a>(
+    name: &'t str,
+    root: &'a Root,
+) -> Result<(Vec<ResolvedEvent<'a>>, &'t str), CounterError> {
     if let Some(place) = name.strip_prefix(breakpoint::PREFIX) {
         let (encoding, letters) = breakpoint::encoding(place, root)?;
-        return Ok((vec![plain(name, encoding)], letters));
+        return Ok((vec![plain_event(name, encoding)], letters));
     }
     if let Some((pmu, rest)) = name.split_once('/') {
         let (inside, letters) = rest.rsplit_once('/').unwrap_or((rest, ""));
         let letters = letters.strip_prefix(':').unwrap_or(letters);
         return Ok((of_terms(name, pmu, inside, root)?, letters));
     }
-    if let Some(found) = bare(name, root)? {
+    if let Some(found) = unqualified(name, root)? {
         return Ok((found, ""));
     }
     let (before, after) = name.rsplit_once(':').unwrap_or((name, ""));
-    let letters = look_like(after);
-    if letters && let Some(found) = bare(before, root)? {
+    let letters = are_perf_modifiers(after);
+    if letters && let Some(found) = unqualified(before, root)? {
         return Ok((found, after));
     }
     if let Some((group, event)) = name.split_once(':')
@@ -124,34 +129,40 @@ fn named<'t, 'a>(name: &'t str, root: &'a Root) -> Result<(Vec<Found<'a>>, &'t s
         let config = Tracepoints::open(root, name)?.id(group, event)?;
         let encoding = Encoding {
             config,
-            ..everywhere(sys::PERF_TYPE_TRACEPOINT)
+            ..all_modes(sys::PERF_TYPE_TRACEPOINT)
         };
-        return Ok((vec![plain(&format!("{group}:{event}"), encoding)], letters));
+        return Ok((
+            vec![plain_event(&format!("{group}:{event}"), encoding)],
+            letters,
+        ));
     }
     let wanted = if letters { before } else { name };
     Err(CounterError::NoEvent {
         name: wanted.to_owned(),
-        nearest: nearest(list::names(root), wanted),
+        nearest: nearest(list::event_names(root), wanted),
     })
 }
 
-/// A name without modifiers, of which nothing tells what it is. None: no event.
-fn bare<'a>(name: &str, root: &'a Root) -> Result<Option<Vec<Found<'a>>>, CounterError> {
-    if let Some(event) = own(name) {
-        if event.is_of_cpus() {
-            return of_cpus(name, root, |pmu, several| {
-                own_of(&event, several.then_some(pmu))
+/// Returns the events of a name without modifiers, slashes or group. None: no such event.
+fn unqualified<'a>(
+    name: &str,
+    root: &'a Root,
+) -> Result<Option<Vec<ResolvedEvent<'a>>>, CounterError> {
+    if let Some(event) = generic_event(name) {
+        if event.is_hardware() {
+            return for_each_core_pmu(name, root, |pmu, several| {
+                generic_encoding(&event, several.then_some(pmu))
             })
             .map(Some);
         }
-        let mut found = plain(&event.title, own_of(&event, None));
+        let mut found = plain_event(&event.title, generic_encoding(&event, None));
         found.event.is_time = event.is_time();
         return Ok(Some(vec![found]));
     }
-    if let Some(config) = raw(name) {
-        return of_cpus(name, root, |pmu, several| Encoding {
+    if let Some(config) = raw_code(name) {
+        return for_each_core_pmu(name, root, |pmu, several| Encoding {
             config,
-            ..everywhere(if several {
+            ..all_modes(if several {
                 pmu.kind
             } else {
                 sys::PERF_TYPE_RAW
@@ -160,38 +171,39 @@ fn bare<'a>(name: &str, root: &'a Root) -> Result<Option<Vec<Found<'a>>>, Counte
         .map(Some);
     }
     if let Some((kind, config)) = name.split_once(':')
-        && let (Some(kind), Some(config)) = (number(kind), number(config))
+        && let (Some(kind), Some(config)) = (parse_number(kind), parse_number(config))
         && let Ok(kind) = u32::try_from(kind)
     {
         let encoding = Encoding {
             config,
-            ..everywhere(kind)
+            ..all_modes(kind)
         };
-        return Ok(Some(vec![plain(name, encoding)]));
+        return Ok(Some(vec![plain_event(name, encoding)]));
     }
     let (cores, others): (Vec<_>, Vec<_>) = pmu::all(root)
         .into_iter()
         .filter(|pmu| pmu.event_text(name).is_some())
-        .partition(Pmu::is_of_cpus);
+        .partition(Pmu::is_core);
     let pmus = if cores.is_empty() { others } else { cores };
     let found = pmus.into_iter().map(|pmu| of_one(pmu, name, root));
     let found: Vec<_> = found.collect::<Result<_, _>>()?;
     Ok(Some(found).filter(|found| !found.is_empty()))
 }
 
-/// One event for each kind of core. `encoding` is told whether there are several.
-fn of_cpus<'a>(
+/// Returns one event for each kind of core. The second argument of `encoding` is whether there are
+/// several kinds.
+fn for_each_core_pmu<'a>(
     name: &str,
     root: &'a Root,
     encoding: impl Fn(&Pmu<'_>, bool) -> Encoding,
-) -> Result<Vec<Found<'a>>, CounterError> {
-    let pmus = pmu::of_cpus(root);
+) -> Result<Vec<ResolvedEvent<'a>>, CounterError> {
+    let pmus = pmu::core_pmus(root);
     if pmus.is_empty() {
         return Err(no_counters(name, root));
     }
     let several = pmus.len() > 1;
-    let title = own(name).map(|event| event.title);
-    let found = pmus.into_iter().map(|pmu| Found {
+    let title = generic_event(name).map(|event| event.title);
+    let found = pmus.into_iter().map(|pmu| ResolvedEvent {
         event: Event {
             cpus: several.then(|| pmu.cpus()).flatten(),
             title: match (&title, several) {
@@ -200,23 +212,23 @@ fn of_cpus<'a>(
                 (None, true) => format!("{}/{name}/", pmu.name),
                 (None, false) => name.to_owned(),
             },
-            ..plain("", encoding(&pmu, several)).event
+            ..plain_event("", encoding(&pmu, several)).event
         },
         pmu: Some(pmu),
     });
     Ok(found.collect())
 }
 
-/// `pmu/terms/`.
+/// Returns the events of `pmu/terms/`.
 fn of_terms<'a>(
     name: &str,
     pmu: &str,
     inside: &str,
     root: &'a Root,
-) -> Result<Vec<Found<'a>>, CounterError> {
-    let pmus = pmu::called(root, pmu);
+) -> Result<Vec<ResolvedEvent<'a>>, CounterError> {
+    let pmus = pmu::matching(root, pmu);
     if pmus.is_empty() {
-        if pmu == "cpu" && pmu::of_cpus(root).is_empty() {
+        if pmu == "cpu" && pmu::core_pmus(root).is_empty() {
             return Err(no_counters(name, root));
         }
         let names = pmu::all(root).into_iter().map(|pmu| pmu.name);
@@ -230,9 +242,9 @@ fn of_terms<'a>(
         .collect()
 }
 
-fn of_one<'a>(pmu: Pmu<'a>, inside: &str, root: &Root) -> Result<Found<'a>, CounterError> {
+fn of_one<'a>(pmu: Pmu<'a>, inside: &str, root: &Root) -> Result<ResolvedEvent<'a>, CounterError> {
     let event = terms(&pmu, inside, root)?;
-    Ok(Found {
+    Ok(ResolvedEvent {
         event,
         pmu: Some(pmu),
     })
@@ -245,15 +257,15 @@ fn no_counters(name: &str, root: &Root) -> CounterError {
     }
 }
 
-/// Whether it is known to be a virtual machine: x86 alone tells, in the flags of its CPUs.
+/// Whether it is known to be a virtual machine. Only x86 has a flag of its CPUs for that.
 pub(crate) fn is_virtual(root: &Root) -> bool {
     let info = root.text("/proc/cpuinfo").unwrap_or_default();
     info.split_ascii_whitespace()
         .any(|flag| flag == "hypervisor")
 }
 
-/// How precise the CPU says it can be: what perf's `P` asks for.
-fn most_precise(root: &Root) -> u8 {
-    let pmus = pmu::of_cpus(root);
-    pmus.iter().filter_map(Pmu::most_precise).min().unwrap_or(0)
+/// Returns the highest precision of the CPUs, which perf's `P` selects.
+fn max_precise(root: &Root) -> u8 {
+    let pmus = pmu::core_pmus(root);
+    pmus.iter().filter_map(Pmu::max_precise).min().unwrap_or(0)
 }

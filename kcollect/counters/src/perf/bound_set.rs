@@ -1,4 +1,5 @@
-//! A set that counts: sampled, restarted, released, and heard of when a counter overflows.
+//! A set of counters that is bound to a target: it is read, restarted and released, and returns the
+//! overflows of its counters.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeSet;
@@ -9,67 +10,67 @@ use std::time::Duration;
 use host::machine::now;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::perf::counter::Counter;
-use crate::perf::overflow::{Alarm, Overflow};
-use crate::perf::reading::{Sample, Value};
+use crate::perf::counter::OpenCounter;
+use crate::perf::overflow::{CounterOverflow, OverflowRing};
+use crate::perf::reading::{CounterValue, SetReading};
 
-/// Counters that are held; made by [`Set::bind`](crate::perf::set::Set::bind).
+/// A set of open counters, made by [`CounterSet::bind`](crate::perf::set::CounterSet::bind).
 #[derive(Debug)]
-pub struct Bound {
+pub struct BoundSet {
     pub(crate) presets: Vec<u64>,
-    /// One row for each thread, one counter for each request.
-    pub(crate) counters: Vec<Vec<Counter>>,
-    pub(crate) alarms: Vec<(usize, Alarm)>,
-    told: RefCell<Told>,
+    /// For each thread, one counter for each request.
+    pub(crate) counters: Vec<Vec<OpenCounter>>,
+    pub(crate) overflow_rings: Vec<(usize, OverflowRing)>,
+    pending: RefCell<PendingOverflows>,
 }
 
-/// What was heard of overflows.
+/// Overflows that were read from rings.
 #[derive(Debug, Default)]
-struct Told {
-    /// Heard, and not yet given away.
-    waiting: Vec<(usize, Overflow)>,
-    /// Requests whose counters have stopped. Who enables them has to tell them to stop once more.
+struct PendingOverflows {
+    /// Those not yet returned, each with the number of its request.
+    overflows: Vec<(usize, CounterOverflow)>,
+    /// Requests whose counters have stopped since they were enabled.
     stopped: BTreeSet<usize>,
 }
 
-impl Bound {
-    pub(crate) fn of(presets: Vec<u64>) -> Bound {
-        Bound {
+impl BoundSet {
+    pub(crate) fn of(presets: Vec<u64>) -> BoundSet {
+        BoundSet {
             presets,
             counters: Vec::new(),
-            alarms: Vec::new(),
-            told: RefCell::default(),
+            overflow_rings: Vec::new(),
+            pending: RefCell::default(),
         }
     }
 
-    /// What was counted so far, of all threads together, with the presets.
+    /// Reads what was counted so far, by all threads together, with the presets.
     ///
     /// # Errors
-    /// What `read(2)` says. A thread's end is none: its counts stay.
-    pub fn sample(&self) -> io::Result<Sample> {
-        let mut sample = Sample::zero(self.presets.len());
-        sample.time_ns = now();
+    /// The error of `read(2)`. Counts of threads that have exited remain readable.
+    pub fn read(&self) -> io::Result<SetReading> {
+        let mut reading = SetReading::zero(self.presets.len());
+        reading.time_ns = now();
         for row in &self.counters {
-            for (value, counter) in sample.values.iter_mut().zip(row) {
+            for (value, counter) in reading.values.iter_mut().zip(row) {
                 *value = value.plus(counter.read()?);
             }
         }
-        for (value, preset) in sample.values.iter_mut().zip(&self.presets) {
-            *value = value.plus(Value {
+        for (value, preset) in reading.values.iter_mut().zip(&self.presets) {
+            *value = value.plus(CounterValue {
                 count: *preset,
-                ..Value::default()
+                ..CounterValue::default()
             });
         }
-        Ok(sample)
+        Ok(reading)
     }
 
-    /// Begins to count, or goes on. What has stopped at its overflow stops next after as many as
-    /// its preset says.
+    /// Starts or continues to count. A counter that has stopped at its overflow stops next after the
+    /// number of events that its preset defines.
     ///
     /// # Errors
-    /// What `ioctl(2)` says.
+    /// The error of `ioctl(2)`.
     pub fn enable(&self) -> io::Result<()> {
-        let stopped = self.listen();
+        let stopped = self.take_stopped();
         for (number, counter) in self.numbered() {
             match stopped.contains(&number) {
                 true => counter.refresh()?,
@@ -79,65 +80,65 @@ impl Bound {
         Ok(())
     }
 
-    /// Stops to count.
+    /// Stops counting.
     ///
     /// # Errors
-    /// What `ioctl(2)` says.
+    /// The error of `ioctl(2)`.
     pub fn disable(&self) -> io::Result<()> {
         self.numbered()
             .try_for_each(|(_, counter)| counter.disable())
     }
 
-    /// Everything from the presets on, again: what to do after an overflow.
+    /// Starts all counters again from their presets, as after an overflow.
     ///
     /// # Errors
-    /// What `ioctl(2)` says.
+    /// The error of `ioctl(2)`.
     pub fn restart(&self) -> io::Result<()> {
         self.disable()?;
         for (number, counter) in self.numbered() {
             counter.reset()?;
-            if self.alarms.iter().any(|(alarmed, _)| *alarmed == number) {
+            if self.overflow_rings.iter().any(|(ring, _)| *ring == number) {
                 counter.set_period(0_u64.wrapping_sub(self.presets[number]))?;
             }
         }
         self.enable()
     }
 
-    /// Hears what there is, and gives the requests whose counters have stopped since they were
-    /// enabled.
-    fn listen(&self) -> BTreeSet<usize> {
-        std::mem::take(&mut self.hear().stopped)
+    /// Returns the requests whose counters have stopped since they were enabled.
+    fn take_stopped(&self) -> BTreeSet<usize> {
+        std::mem::take(&mut self.read_rings().stopped)
     }
 
-    fn hear(&self) -> RefMut<'_, Told> {
-        let mut told = self.told.borrow_mut();
-        for (number, alarm) in &self.alarms {
-            for overflow in alarm.take() {
-                told.waiting.push((*number, overflow));
-                told.stopped.insert(*number);
+    fn read_rings(&self) -> RefMut<'_, PendingOverflows> {
+        let mut pending = self.pending.borrow_mut();
+        for (number, ring) in &self.overflow_rings {
+            for overflow in ring.take() {
+                pending.overflows.push((*number, overflow));
+                pending.stopped.insert(*number);
             }
         }
-        told
+        pending
     }
 
-    /// Each becomes readable when its counter has overflowed; and hangs up when its thread has
-    /// ended.
-    pub fn alarms(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.alarms.iter().map(|(_, alarm)| alarm.as_fd())
+    /// Returns descriptors that become readable when a counter has overflowed, and hang up when a
+    /// thread has exited.
+    pub fn overflow_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.overflow_rings.iter().map(|(_, ring)| ring.as_fd())
     }
 
-    /// The overflows since the last call, each with the number of its request. It does not wait.
-    pub fn overflows(&self) -> Vec<(usize, Overflow)> {
-        std::mem::take(&mut self.hear().waiting)
+    /// Returns the overflows since the last call, each with the number of its request. It does not
+    /// wait.
+    pub fn overflows(&self) -> Vec<(usize, CounterOverflow)> {
+        std::mem::take(&mut self.read_rings().overflows)
     }
 
-    /// Waits for an overflow, at most so long, whole milliseconds. Gives none when the time is over
-    /// or a thread has ended.
+    /// Waits for an overflow, up to `timeout` in whole milliseconds. Returns none at the timeout, or
+    /// when a thread has exited.
     ///
     /// # Errors
-    /// What `poll(2)` says.
-    pub fn wait(&self, timeout: Duration) -> io::Result<Vec<(usize, Overflow)>> {
-        let fds = self.alarms();
+    /// The error of `poll(2)`.
+    pub fn wait(&self, timeout: Duration) -> io::Result<Vec<(usize, CounterOverflow)>> {
+        let fds = self.overflow_fds();
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         poll(
             &mut fds,
@@ -146,17 +147,17 @@ impl Bound {
         Ok(self.overflows())
     }
 
-    /// Gives the counters back.
+    /// Closes the counters.
     pub fn release(self) {}
 
-    /// Each counter with the number of its request.
-    fn numbered(&self) -> impl Iterator<Item = (usize, &Counter)> {
+    /// Returns each counter with the number of its request.
+    fn numbered(&self) -> impl Iterator<Item = (usize, &OpenCounter)> {
         self.counters.iter().flat_map(|row| row.iter().enumerate())
     }
 }
 
 /// Makes a counter stop at its next overflow, and leaves it disabled and at zero.
-pub(crate) fn arm(counter: &Counter, period: u64) -> io::Result<()> {
+pub(crate) fn stop_at_overflow(counter: &OpenCounter, period: u64) -> io::Result<()> {
     counter.refresh()?;
     counter.disable()?;
     counter.reset()?;

@@ -1,14 +1,12 @@
-//! One event, bound to a thread or to a CPU: an open file of `perf_event_open(2)`.
+//! One event of a thread or of a CPU, opened with `perf_event_open(2)`.
 //!
-//! The crates that wrap this system call (perf-event2, perf-event-open) bring builders and bindings
-//! of their own. Here the attribute is made already, by [`Encoding`](crate::names::event::Encoding); what
-//! is left is one read and six ioctls, and the errors, which are the greater part and which those
-//! crates leave as numbers.
+//! The libraries that wrap this system call (perf-event2, perf-event-open) have builders and
+//! bindings of their own. Here [`Encoding`](crate::names::event::Encoding) makes the attribute;
+//! what remains is one read, six ioctls, and the errors, which those libraries return as numbers.
 //!
-//! A counter of a thread and one of a CPU do not exclude each other on Linux, and neither do
-//! counters of two users: where the hardware has too few, the kernel takes turns. So nothing here
-//! locks anybody out, or can be invalidated by others, as a set of libcpc's is when somebody starts
-//! cpustat.
+//! Counters of threads, of CPUs and of several users do not exclude each other on Linux: where the
+//! hardware has too few, the kernel multiplexes them. So no counter here locks out another program,
+//! or becomes invalid because of one, as a set of libcpc does when cpustat is started.
 
 use std::fmt;
 use std::io;
@@ -20,17 +18,17 @@ use perf_event_open_sys::bindings as sys;
 use perf_event_open_sys::{ioctls, perf_event_open};
 
 use crate::names::event::Event;
-use crate::perf::reading::Value;
-use crate::perf::refusal::{Asked, Machine, Refusal};
+use crate::perf::reading::CounterValue;
+use crate::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
 
-/// Where a counter counts.
+/// The thread or CPU of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// A thread, wherever it runs; 0 is the calling one.
+    /// A thread, on every CPU; 0 is the calling thread.
     Thread(u32),
-    /// A thread, when it is on this CPU.
+    /// A thread, on this CPU only.
     ThreadOn(u32, u32),
-    /// A CPU, whoever runs on it.
+    /// A CPU, with all threads that run on it.
     Cpu(u32),
 }
 
@@ -43,60 +41,61 @@ impl fmt::Display for Place {
     }
 }
 
-/// Who counts with a thread: what it starts after the counter was opened, and what those start.
+/// The threads that inherit a counter: those that a thread starts after the counter was opened, and
+/// those that they start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inherit {
-    /// Nobody.
+    /// None.
     #[default]
-    Nobody,
-    /// Threads of the same process (Linux 5.13).
+    None,
+    /// Threads of the same process (since Linux 5.13).
     Threads,
-    /// Threads and processes.
+    /// Threads of all processes.
     All,
 }
 
-/// When it begins to count.
+/// When a counter starts to count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Begin {
-    /// When it is told to: [`Counter::enable`], [`Counter::refresh`].
+pub enum Start {
+    /// When it is enabled: [`OpenCounter::enable`], [`OpenCounter::refresh`].
     #[default]
-    Later,
-    /// At once.
+    Disabled,
+    /// When it is opened.
     Now,
-    /// At the thread's next exec: with a program's first instruction.
-    Exec,
+    /// At the thread's next exec, with the first instruction of a program.
+    OnExec,
 }
 
-/// All that is asked of the kernel.
+/// How a counter is opened.
 #[derive(Clone, Copy, Debug)]
-pub struct Opening<'a> {
+pub struct OpenOptions<'a> {
     /// The event.
     pub event: &'a Event,
-    /// Where.
+    /// The thread or CPU.
     pub place: Place,
-    /// For whom else.
+    /// The threads that inherit it.
     pub inherit: Inherit,
-    /// From when.
-    pub begin: Begin,
-    /// A record of every inherited counter's value when its thread ends (`PERF_RECORD_READ`), which
-    /// needs [`Counter::tell`].
-    pub last_words: bool,
-    /// It overflows after so many, with a record each time.
+    /// When it starts to count.
+    pub start: Start,
+    /// Whether the kernel writes a record of each inherited counter's value when its thread exits
+    /// (`PERF_RECORD_READ`); this needs [`OpenCounter::set_output`].
+    pub exit_counts: bool,
+    /// The number of events after which it overflows, with a record each time.
     pub period: Option<u64>,
-    /// It counts when this one does, and not else.
+    /// The leader of its group: it counts only when the leader does.
     pub leader: Option<BorrowedFd<'a>>,
 }
 
-impl<'a> Opening<'a> {
-    /// An event at a place, for nobody else, disabled.
+impl<'a> OpenOptions<'a> {
+    /// Returns options for an event at a place, not inherited, disabled.
     #[must_use]
-    pub fn of(event: &'a Event, place: Place) -> Opening<'a> {
-        Opening {
+    pub fn new(event: &'a Event, place: Place) -> OpenOptions<'a> {
+        OpenOptions {
             event,
             place,
-            inherit: Inherit::Nobody,
-            begin: Begin::Later,
-            last_words: false,
+            inherit: Inherit::None,
+            start: Start::Disabled,
+            exit_counts: false,
             period: None,
             leader: None,
         }
@@ -108,12 +107,12 @@ impl<'a> Opening<'a> {
             | sys::PERF_FORMAT_TOTAL_TIME_RUNNING
             | sys::PERF_FORMAT_ID;
         attr.read_format = format.into();
-        attr.set_disabled((self.begin != Begin::Now).into());
-        attr.set_enable_on_exec((self.begin == Begin::Exec).into());
-        attr.set_inherit((self.inherit != Inherit::Nobody).into());
+        attr.set_disabled((self.start != Start::Now).into());
+        attr.set_enable_on_exec((self.start == Start::OnExec).into());
+        attr.set_inherit((self.inherit != Inherit::None).into());
         attr.set_inherit_thread((self.inherit == Inherit::Threads).into());
-        attr.set_inherit_stat(self.last_words.into());
-        told(&mut attr);
+        attr.set_inherit_stat(self.exit_counts.into());
+        add_thread_and_time(&mut attr);
         if let Some(period) = self.period {
             attr.__bindgen_anon_1.sample_period = period;
             attr.__bindgen_anon_2.wakeup_events = 1;
@@ -122,28 +121,29 @@ impl<'a> Opening<'a> {
         attr
     }
 
-    /// Opens it.
+    /// Opens the counter.
     ///
     /// # Errors
     /// A [`Refusal`] that names the event and the place.
-    pub fn open(&self) -> Result<Counter, Refusal> {
-        let errno = match open(&mut self.attribute(), self.place, self.leader) {
-            Ok(fd) => return Ok(Counter { fd }),
+    pub fn open(&self) -> Result<OpenCounter, Refusal> {
+        let errno = match open_event(&mut self.attribute(), self.place, self.leader) {
+            Ok(fd) => return Ok(OpenCounter { fd }),
             Err(error) => error.raw_os_error().unwrap_or(0),
         };
-        Err(self.why(errno))
+        Err(self.diagnose(errno))
     }
 
-    /// EINVAL has several meanings that can be told apart by asking for less.
-    fn why(&self, errno: i32) -> Refusal {
+    /// Returns what an error number means. EINVAL has several meanings, which differ in what the
+    /// kernel accepts instead.
+    fn diagnose(&self, errno: i32) -> Refusal {
         let event = || self.event.name.clone();
-        let without = |change: &dyn Fn(&mut Opening<'a>)| {
+        let without = |change: &dyn Fn(&mut OpenOptions<'a>)| {
             let mut less = *self;
             change(&mut less);
-            open(&mut less.attribute(), less.place, less.leader).is_ok()
+            open_event(&mut less.attribute(), less.place, less.leader).is_ok()
         };
         if errno == libc::EINVAL {
-            // Of a number that no CPU can have.
+            // The kernel returns EINVAL for numbers that no CPU can have.
             if let Place::Cpu(cpu) = self.place
                 && online_cpus().is_ok_and(|online| !online.contains(&cpu))
             {
@@ -156,31 +156,35 @@ impl<'a> Opening<'a> {
                 return Refusal::TooMany { event: event() };
             }
             if !matches!(self.place, Place::Cpu(_)) && self.event.cpus.is_some() {
-                return Refusal::OfCpus {
+                return Refusal::CpusOnly {
                     event: event(),
                     place: self.place,
                 };
             }
         }
-        let asked = Asked {
+        let attempt = OpenAttempt {
             event: self.event,
             place: self.place,
             overflows: self.period.is_some(),
         };
-        Refusal::of(errno, &asked, &Machine::read())
+        Refusal::from_errno(errno, &attempt, &PerfSettings::read())
     }
 }
 
-/// Every record says whose it is and when it was made, by CLOCK_MONOTONIC; the same for all that
-/// share a ring.
-pub(crate) fn told(attr: &mut sys::perf_event_attr) {
+/// Makes every record end with its process, thread and CLOCK_MONOTONIC time. All events that share
+/// a ring need the same.
+pub(crate) fn add_thread_and_time(attr: &mut sys::perf_event_attr) {
     attr.sample_type = u64::from(sys::PERF_SAMPLE_TID | sys::PERF_SAMPLE_TIME);
     attr.set_sample_id_all(1);
     attr.set_use_clockid(1);
     attr.clockid = libc::CLOCK_MONOTONIC;
 }
 
-pub(crate) fn open(
+/// Opens an event. The only call of `perf_event_open(2)`.
+///
+/// # Errors
+/// The error of the kernel; ENODEV and ESRCH of numbers that no CPU and no thread can have.
+pub(crate) fn open_event(
     attr: &mut sys::perf_event_attr,
     place: Place,
     leader: Option<BorrowedFd<'_>>,
@@ -198,35 +202,35 @@ pub(crate) fn open(
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just given us this descriptor; nobody else has it.
+    // SAFETY: the kernel has just returned this descriptor, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// An open counter. Dropped, it is closed: the kernel then forgets it, and what it counted.
+/// An open counter. Dropping it closes it, and its count is lost.
 #[derive(Debug)]
-pub struct Counter {
+pub struct OpenCounter {
     fd: OwnedFd,
 }
 
-impl Counter {
-    /// What it has counted, with all who count with it.
+impl OpenCounter {
+    /// Reads its count, with that of all threads that inherited it.
     ///
     /// # Errors
-    /// What `read(2)` says; `UnexpectedEof` of one that has lost its counter for good.
-    pub fn read(&self) -> io::Result<Value> {
+    /// The error of `read(2)`; `UnexpectedEof` where the kernel has stopped it for good.
+    pub fn read(&self) -> io::Result<CounterValue> {
         Ok(self.words()?.0)
     }
 
-    /// The number by which records name it.
+    /// Returns the number that records have for it.
     ///
     /// # Errors
-    /// As [`Counter::read`].
+    /// As [`OpenCounter::read`].
     pub fn id(&self) -> io::Result<u64> {
         Ok(self.words()?.1)
     }
 
-    /// `{ u64 value, time_enabled, time_running, id; }`, as the read format says.
-    fn words(&self) -> io::Result<(Value, u64)> {
+    /// Reads `{ u64 value, time_enabled, time_running, id; }`, as the read format defines.
+    fn words(&self) -> io::Result<(CounterValue, u64)> {
         let mut bytes = [0; 32];
         if read(&self.fd, &mut bytes)? != bytes.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -236,7 +240,7 @@ impl Counter {
             word.copy_from_slice(&bytes[8 * at..8 * at + 8]);
             u64::from_ne_bytes(word)
         };
-        let value = Value {
+        let value = CounterValue {
             count: word(0),
             enabled_ns: word(1),
             running_ns: word(2),
@@ -244,82 +248,82 @@ impl Counter {
         Ok((value, word(3)))
     }
 
-    /// Begins to count, or goes on.
+    /// Starts or continues to count.
     ///
     /// # Errors
-    /// What `ioctl(2)` says, as all that follow.
+    /// The error of `ioctl(2)`.
     pub fn enable(&self) -> io::Result<()> {
         // SAFETY: a perf event's descriptor, and a flag.
-        said(unsafe { ioctls::ENABLE(self.fd.as_raw_fd(), 0) })
+        check(unsafe { ioctls::ENABLE(self.fd.as_raw_fd(), 0) })
     }
 
-    /// Stops to count.
+    /// Stops counting.
     ///
     /// # Errors
-    /// What `ioctl(2)` says.
+    /// The error of `ioctl(2)`.
     pub fn disable(&self) -> io::Result<()> {
         // SAFETY: a perf event's descriptor, and a flag.
-        said(unsafe { ioctls::DISABLE(self.fd.as_raw_fd(), 0) })
+        check(unsafe { ioctls::DISABLE(self.fd.as_raw_fd(), 0) })
     }
 
-    /// Back to zero: the count, not the times.
+    /// Sets the count to zero, but not the times.
     ///
     /// # Errors
-    /// What `ioctl(2)` says.
+    /// The error of `ioctl(2)`.
     pub fn reset(&self) -> io::Result<()> {
         // SAFETY: a perf event's descriptor, and a flag.
-        said(unsafe { ioctls::RESET(self.fd.as_raw_fd(), 0) })
+        check(unsafe { ioctls::RESET(self.fd.as_raw_fd(), 0) })
     }
 
-    /// Counts on, up to its next overflow, at which it stops by itself.
+    /// Counts until the next overflow, and stops there.
     ///
     /// # Errors
-    /// What `ioctl(2)` says; EINVAL where it was opened without a period.
+    /// The error of `ioctl(2)`; EINVAL where it was opened without a period.
     pub fn refresh(&self) -> io::Result<()> {
         // SAFETY: a perf event's descriptor, and a number of overflows.
-        said(unsafe { ioctls::REFRESH(self.fd.as_raw_fd(), 1) })
+        check(unsafe { ioctls::REFRESH(self.fd.as_raw_fd(), 1) })
     }
 
-    /// The next overflow is after so many from now on.
+    /// Sets after how many events, counted from now, it overflows next.
     ///
     /// # Errors
-    /// What `ioctl(2)` says; EINVAL of none and of 2^63 and more.
+    /// The error of `ioctl(2)`; EINVAL for 0 and for 2^63 and more.
     pub fn set_period(&self, period: u64) -> io::Result<()> {
-        // The kernel takes the number by its address, which the bindings' type hides.
+        // The kernel takes the address of the number, although the bindings have an integer here.
         // SAFETY: a perf event's descriptor, and the address of a u64 that lives through the call.
-        said(unsafe { ioctls::PERIOD(self.fd.as_raw_fd(), (&raw const period) as u64) })
+        check(unsafe { ioctls::PERIOD(self.fd.as_raw_fd(), (&raw const period) as u64) })
     }
 
-    /// Its records go into the ring of another counter, of the same thread or CPU.
+    /// Writes its records into the ring of another counter, of the same thread or CPU.
     ///
     /// # Errors
-    /// What `ioctl(2)` says; EINVAL where they are not of the same CPU or have other clocks.
-    pub fn tell(&self, ring: BorrowedFd<'_>) -> io::Result<()> {
+    /// The error of `ioctl(2)`; EINVAL where they have different CPUs or clocks.
+    pub fn set_output(&self, ring: BorrowedFd<'_>) -> io::Result<()> {
         // SAFETY: two descriptors of perf events.
-        said(unsafe { ioctls::SET_OUTPUT(self.fd.as_raw_fd(), ring.as_raw_fd()) })
+        check(unsafe { ioctls::SET_OUTPUT(self.fd.as_raw_fd(), ring.as_raw_fd()) })
     }
 
     pub(crate) fn into_fd(self) -> OwnedFd {
         self.fd
     }
 
-    pub(crate) fn from_fd(fd: OwnedFd) -> Counter {
-        Counter { fd }
+    pub(crate) fn from_fd(fd: OwnedFd) -> OpenCounter {
+        OpenCounter { fd }
     }
 
-    /// Another descriptor of the same counter.
-    pub(crate) fn again(&self) -> io::Result<OwnedFd> {
+    /// Returns another descriptor of the same counter.
+    pub(crate) fn try_clone_fd(&self) -> io::Result<OwnedFd> {
         self.fd.try_clone()
     }
 }
 
-impl AsFd for Counter {
+impl AsFd for OpenCounter {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-fn said(result: i32) -> io::Result<()> {
+fn check(result: i32) -> io::Result<()> {
     match result {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -332,31 +336,31 @@ mod tests {
     use crate::names::page_faults;
 
     #[test]
-    fn the_attribute_says_what_was_asked() {
+    fn options_become_attributes() {
         let event = page_faults();
-        let mut opening = Opening::of(&event, Place::Thread(0));
-        let attr = opening.attribute();
+        let mut options = OpenOptions::new(&event, Place::Thread(0));
+        let attr = options.attribute();
         assert_eq!(
             (attr.disabled(), attr.inherit(), attr.inherit_stat()),
             (1, 0, 0)
         );
-        opening.inherit = Inherit::Threads;
-        opening.begin = Begin::Exec;
-        opening.last_words = true;
-        let attr = opening.attribute();
+        options.inherit = Inherit::Threads;
+        options.start = Start::OnExec;
+        options.exit_counts = true;
+        let attr = options.attribute();
         assert_eq!((attr.disabled(), attr.enable_on_exec()), (1, 1));
         assert_eq!(
             (attr.inherit(), attr.inherit_thread(), attr.inherit_stat()),
             (1, 1, 1)
         );
-        opening.begin = Begin::Now;
-        assert_eq!(opening.attribute().disabled(), 0);
+        options.start = Start::Now;
+        assert_eq!(options.attribute().disabled(), 0);
     }
 
     #[test]
-    fn a_thread_that_cannot_be_is_no_thread() {
+    fn a_thread_number_out_of_range_is_no_thread() {
         let event = page_faults();
-        let gone = Opening::of(&event, Place::Thread(u32::MAX));
+        let gone = OpenOptions::new(&event, Place::Thread(u32::MAX));
         assert_eq!(
             gone.open().unwrap_err(),
             Refusal::NoThread { tid: u32::MAX }

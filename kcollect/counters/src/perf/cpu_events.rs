@@ -1,54 +1,55 @@
-//! Opening per-CPU perf events.
+//! The events that a recording opens on each CPU: clock, side-band, and the counters of `-h`.
 //!
-//! Clock and side-band are software events, so they exist on every machine, virtual ones too.
+//! Clock and side-band are software events, so every machine has them, virtual ones too.
 
 use std::io;
-use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use perf_event_open_sys::bindings as sys;
 
-use crate::names::event::Request;
+use crate::names::event::CounterRequest;
+use crate::perf::counter::{Place, open_event};
 
-/// Opens the clock of one CPU: it fires every `period_ns`, on an hrtimer, whether the CPU is busy
-/// or idle, and is disabled until a BPF program is attached.
+/// Opens the clock of one CPU. It fires every `period_ns`, on an hrtimer, whether the CPU is busy
+/// or idle. It is disabled until a BPF program is attached.
 ///
 /// # Errors
-/// What the kernel says; ENODEV is a CPU that is offline.
+/// The error of the kernel; ENODEV where the CPU is offline.
 pub fn open_clock(cpu: u32, period_ns: u64) -> io::Result<OwnedFd> {
     let mut attr = software(sys::PERF_COUNT_SW_CPU_CLOCK);
     attr.__bindgen_anon_1.sample_period = period_ns;
     attr.set_disabled(1);
-    open(&mut attr, cpu)
+    open_event(&mut attr, Place::Cpu(cpu), None)
 }
 
-/// Opens a counter on one CPU, in whatever runs there. It overflows every so often, but for a
-/// tracepoint, whose program sees every hit. It is disabled, and reads as its count, for how long
-/// it was enabled and for how long it counted.
+/// Opens a counter on one CPU, for all threads that run there. It overflows at its interval; a
+/// tracepoint does not, since its program runs at every hit. It is disabled. Its reading is its
+/// count, how long it was enabled and how long it counted.
 ///
 /// # Errors
-/// What the kernel says; ENODEV is a CPU that is offline.
-pub fn open_overflow(request: &Request, cpu: u32) -> io::Result<OwnedFd> {
+/// The error of the kernel; ENODEV where the CPU is offline.
+pub fn open_overflow(request: &CounterRequest, cpu: u32) -> io::Result<OwnedFd> {
     let mut attr = request.event.encoding.attribute();
     attr.read_format =
         u64::from(sys::PERF_FORMAT_TOTAL_TIME_ENABLED | sys::PERF_FORMAT_TOTAL_TIME_RUNNING);
     if !request.event.is_tracepoint() {
         attr.__bindgen_anon_1.sample_period = request.interval;
     }
-    open(&mut attr, cpu)
+    open_event(&mut attr, Place::Cpu(cpu), None)
 }
 
-/// Opens the side-band of one CPU: records of fork, exit, exec and renaming, of executable mappings
-/// with their build ids, and of kernel code that comes and goes. Times are CLOCK_MONOTONIC.
+/// Opens the side-band of one CPU: records of fork, exit, exec and comm, of executable mappings with
+/// their build ids, and of kernel code that is added or removed. Times are CLOCK_MONOTONIC.
 ///
-/// It is enabled at once. `watermark` is how many unread bytes make it readable.
+/// It is enabled. It becomes readable at `watermark_bytes` of unread records.
 ///
 /// # Errors
-/// What the kernel says; ENODEV is a CPU that is offline.
-pub fn open_sideband(cpu: u32, watermark: u32) -> io::Result<OwnedFd> {
+/// The error of the kernel; ENODEV where the CPU is offline.
+pub fn open_sideband(cpu: u32, watermark_bytes: u32) -> io::Result<OwnedFd> {
     let mut attr = software(sys::PERF_COUNT_SW_DUMMY);
     attr.sample_type = sys::PERF_SAMPLE_TIME.into();
     attr.clockid = libc::CLOCK_MONOTONIC;
-    attr.__bindgen_anon_2.wakeup_watermark = watermark;
+    attr.__bindgen_anon_2.wakeup_watermark = watermark_bytes;
     attr.set_watermark(1);
     attr.set_use_clockid(1);
     attr.set_sample_id_all(1);
@@ -59,7 +60,7 @@ pub fn open_sideband(cpu: u32, watermark: u32) -> io::Result<OwnedFd> {
     attr.set_comm_exec(1);
     attr.set_task(1);
     attr.set_ksymbol(1);
-    open(&mut attr, cpu)
+    open_event(&mut attr, Place::Cpu(cpu), None)
 }
 
 fn software(config: sys::perf_sw_ids) -> sys::perf_event_attr {
@@ -69,17 +70,4 @@ fn software(config: sys::perf_sw_ids) -> sys::perf_event_attr {
         config: config.into(),
         ..Default::default()
     }
-}
-
-fn open(attr: &mut sys::perf_event_attr, cpu: u32) -> io::Result<OwnedFd> {
-    let cpu = i32::try_from(cpu).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
-    // SAFETY: `attr` is an initialised perf_event_attr that lives through the call.
-    let fd = unsafe {
-        perf_event_open_sys::perf_event_open(attr, -1, cpu, -1, sys::PERF_FLAG_FD_CLOEXEC.into())
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just given us this descriptor; nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -1,18 +1,18 @@
-//! Rings into which several CPUs write, though they were made for one: where last words come from.
+//! The rings of exit counts, into which several CPUs write although a ring is made for one.
 //!
-//! A ring of perf has no locks. Its one CPU may interrupt itself, and the kernel's bookkeeping
-//! allows for that; but a thread's last words (`PERF_RECORD_READ`) are written by the CPU on which
-//! it ends, into the rings of all CPUs on which it had counters. When two CPUs do so at the same
-//! time, two things happen:
+//! A ring of perf has no locks. Its CPU may interrupt itself, which the kernel allows for. But the
+//! exit counts of a thread (`PERF_RECORD_READ`) are written by the CPU on which it exits, into the
+//! rings of all CPUs on which it had counters. When two CPUs do so at the same time, two things
+//! happen:
 //!
-//! * the count of writers is wrong from then on, and the kernel never again says that anything was
-//!   written. It goes on writing, though. So records are taken here as they lie there, whether the
-//!   ring's head has passed them or not: they are whole when their last word, the time, is that of
-//!   a moment after the record before, and long enough ago;
-//! * two records are written into one place, and one is lost, or both are. What is left does not
-//!   fit together: the thread at its beginning and at its end, its place behind the record before,
-//!   what it says of its thread beside what the other records say. It is left out, and
-//!   [`crate::track::lifetimes`] misses it.
+//! * The kernel's count of writers is wrong from then on. It continues to write records, but never
+//!   advances the head again. So records are read here before and behind the head. A record is
+//!   complete when its last word, the time, is later than that of the record before, and not too
+//!   recent.
+//! * Two records are written to the same place, and one or both are lost. The remains are
+//!   inconsistent: the thread at the beginning with that at the end, the offset with the end of the
+//!   record before, the times with those of the thread's other records. They are skipped, and
+//!   [`crate::track::lifetimes`] counts them as missing.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,68 +20,69 @@ use std::os::fd::{AsFd, BorrowedFd};
 use host::machine::page_size;
 use perf_event_open_sys::bindings as sys;
 
-use crate::perf::counter::Counter;
-use crate::perf::records::{Record, decode};
+use crate::perf::counter::OpenCounter;
+use crate::perf::records::{ThreadRecord, decode};
 use crate::perf::ring::PerfRing;
 
-/// Pages of a ring, as a power of two: 800 records. With four counters all rings of a CPU have less
-/// than 516 KiB, which is what an unprivileged user may lock; with more counters, or less memory,
-/// they are smaller.
-const ORDER: u32 = 4;
+/// The pages of a ring, as a power of two: 800 records. With four counters the rings of a CPU have
+/// less than the 516 KiB that an unprivileged user may lock; with more counters, or less memory,
+/// rings are smaller.
+const RING_PAGES_LOG2: u32 = 4;
 
 /// `{ header; u32 pid, tid; u64 value, time_enabled, time_running, id; u32 pid, tid; u64 time; }`
-const READ: usize = 64;
+const READ_RECORD_BYTES: usize = 64;
 /// `{ header; u64 id, lost; u32 pid, tid; u64 time; }`
-const LOST: usize = 40;
+const LOST_RECORD_BYTES: usize = 40;
 
-/// How far it is looked for the next record where the kernel does not say how far it has written,
-/// bytes.
-const FAR: u64 = 1024;
+/// How far to search for the next record behind the head.
+const SEARCH_BYTES: u64 = 1024;
 
-/// Records come in the order of their times, but for those of two CPUs at once, nanoseconds.
-/// Whatever is older is of the time before the ring was full, and hundreds of threads ended since.
-const JITTER: u64 = 1_000_000;
+/// How much older than the record before it a record can be: two CPUs write at the same time. What
+/// is older is left over from the round of the ring before, hundreds of exits ago.
+const MAX_DISORDER_NS: u64 = 1_000_000;
 
-/// After this long a record that was begun is whole, nanoseconds.
-const WRITTEN: u64 = 2_000_000;
+/// The age at which a record is completely written.
+const WRITE_TIME_NS: u64 = 2_000_000;
 
-/// The ring of a counter.
+/// The ring with the exit counts of one event on one CPU.
 #[derive(Debug)]
-pub(crate) struct LastWords {
+pub(crate) struct ExitCountRing {
     ring: PerfRing,
+    /// The offset of the next record in the ring's stream.
     at: u64,
-    last: u64,
+    /// The latest time of a record.
+    last_ns: u64,
 }
 
-impl LastWords {
-    pub(crate) fn of(counter: &Counter) -> io::Result<LastWords> {
-        let mut order = ORDER;
+impl ExitCountRing {
+    pub(crate) fn new(counter: &OpenCounter) -> io::Result<ExitCountRing> {
+        let mut order = RING_PAGES_LOG2;
         let ring = loop {
-            match PerfRing::new(counter.again()?, page_size(), order) {
+            match PerfRing::new(counter.try_clone_fd()?, page_size(), order) {
                 Err(_) if order > 0 => order -= 1,
                 ring => break ring?,
             }
         };
-        Ok(LastWords {
+        Ok(ExitCountRing {
             ring,
             at: 0,
-            last: 0,
+            last_ns: 0,
         })
     }
 
-    /// Takes what was written before this time.
-    pub(crate) fn take(&mut self, now: u64, mut each: impl FnMut(u64, Record)) {
-        let until = now.saturating_sub(WRITTEN);
+    /// Passes every record that was complete at this time to `each`.
+    pub(crate) fn take(&mut self, now_ns: u64, mut each: impl FnMut(u64, ThreadRecord)) {
+        let until_ns = now_ns.saturating_sub(WRITE_TIME_NS);
         loop {
-            let mut bytes = [0; READ];
+            let mut bytes = [0; READ_RECORD_BYTES];
             self.ring.peek(self.at, &mut bytes);
-            if let Some((size, time, record)) = whole(&bytes, self.last, until) {
+            if let Some((size, time, record)) = decode_complete(&bytes, self.last_ns, until_ns) {
                 self.at += size as u64;
-                self.last = self.last.max(time);
+                self.last_ns = self.last_ns.max(time);
                 each(time, record);
                 continue;
             }
-            match self.next(until) {
+            match self.find_next(until_ns) {
                 Some(at) => self.at = at,
                 None => break,
             }
@@ -89,46 +90,51 @@ impl LastWords {
         self.ring.free(self.at);
     }
 
-    /// Where the next record begins, behind something that is none.
-    fn next(&self, until: u64) -> Option<u64> {
-        let known = self
+    /// Finds the next record behind bytes that are none.
+    fn find_next(&self, until_ns: u64) -> Option<u64> {
+        let written = self
             .ring
             .head()
-            .clamp(self.at, self.at + (page_size() << ORDER) as u64);
-        let end = known.max(self.at + FAR);
-        let is = |at: &u64| {
-            let mut bytes = [0; READ];
+            .clamp(self.at, self.at + (page_size() << RING_PAGES_LOG2) as u64);
+        let end = written.max(self.at + SEARCH_BYTES);
+        let is_record = |at: &u64| {
+            let mut bytes = [0; READ_RECORD_BYTES];
             self.ring.peek(*at, &mut bytes[..8]);
-            kind_and_size(&bytes).is_some() && {
+            record_bytes(&bytes).is_some() && {
                 self.ring.peek(*at, &mut bytes);
-                whole(&bytes, self.last, until).is_some()
+                decode_complete(&bytes, self.last_ns, until_ns).is_some()
             }
         };
-        (self.at + 8..=end).step_by(8).find(is)
+        (self.at + 8..=end).step_by(8).find(is_record)
     }
 }
 
-impl AsFd for LastWords {
+impl AsFd for ExitCountRing {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ring.as_fd()
     }
 }
 
-/// The record at the beginning of these bytes with its size and time, if there is one.
-fn whole(bytes: &[u8; READ], last: u64, until: u64) -> Option<(usize, u64, Record)> {
-    let size = kind_and_size(bytes)?;
+/// Decodes the record at the beginning of these bytes, with its size and time. None: no record, or
+/// one that is not complete.
+fn decode_complete(
+    bytes: &[u8; READ_RECORD_BYTES],
+    last_ns: u64,
+    until_ns: u64,
+) -> Option<(usize, u64, ThreadRecord)> {
+    let size = record_bytes(bytes)?;
     let (time, record) = decode(&bytes[..size])?;
-    (last.saturating_sub(JITTER)..until)
+    (last_ns.saturating_sub(MAX_DISORDER_NS)..until_ns)
         .contains(&time)
         .then_some((size, time, record))
 }
 
-/// The size that a record's header says, if it is of one of the two kinds.
-fn kind_and_size(bytes: &[u8; READ]) -> Option<usize> {
+/// Returns the size in a record's header. None: not a header of one of the two kinds.
+fn record_bytes(bytes: &[u8; READ_RECORD_BYTES]) -> Option<usize> {
     let kind = u32::from_ne_bytes(*bytes.first_chunk()?);
     match (kind, usize::from(u16::from_ne_bytes([bytes[6], bytes[7]]))) {
-        (sys::PERF_RECORD_READ, READ) => Some(READ),
-        (sys::PERF_RECORD_LOST, LOST) => Some(LOST),
+        (sys::PERF_RECORD_READ, READ_RECORD_BYTES) => Some(READ_RECORD_BYTES),
+        (sys::PERF_RECORD_LOST, LOST_RECORD_BYTES) => Some(LOST_RECORD_BYTES),
         _ => None,
     }
 }
@@ -137,10 +143,10 @@ fn kind_and_size(bytes: &[u8; READ]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn read(tid: u32, end: u32, time: u64) -> [u8; READ] {
-        let mut bytes = [0; READ];
+    fn read(tid: u32, end: u32, time: u64) -> [u8; READ_RECORD_BYTES] {
+        let mut bytes = [0; READ_RECORD_BYTES];
         bytes[0] = 8;
-        bytes[6] = READ as u8;
+        bytes[6] = READ_RECORD_BYTES as u8;
         for (at, half) in [(8, 7), (12, tid), (16, 42), (48, 7), (52, end)] {
             bytes[at..at + 4].copy_from_slice(&half.to_ne_bytes());
         }
@@ -149,18 +155,18 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_whole_when_it_is_new_and_not_too_new() {
+    fn a_record_is_complete_when_it_is_new_but_not_too_recent() {
         const MS: u64 = 1_000_000;
-        let is = |time| whole(&read(9, 9, time), 100 * MS, 200 * MS).is_some();
-        assert!(is(150 * MS));
+        let is_complete = |time| decode_complete(&read(9, 9, time), 100 * MS, 200 * MS).is_some();
+        assert!(is_complete(150 * MS));
         // Two CPUs at once.
-        assert!(is(99 * MS + 1));
-        // From the round before, or not written to its end.
-        assert!(!is(90 * MS));
-        assert!(!is(0));
+        assert!(is_complete(99 * MS + 1));
+        // From the round before, or not completely written.
+        assert!(!is_complete(90 * MS));
+        assert!(!is_complete(0));
         // A moment ago.
-        assert!(!is(200 * MS));
-        assert!(whole(&read(9, 8, 150 * MS), 0, 200 * MS).is_none());
-        assert!(whole(&[0; READ], 0, u64::MAX).is_none());
+        assert!(!is_complete(200 * MS));
+        assert!(decode_complete(&read(9, 8, 150 * MS), 0, 200 * MS).is_none());
+        assert!(decode_complete(&[0; READ_RECORD_BYTES], 0, u64::MAX).is_none());
     }
 }

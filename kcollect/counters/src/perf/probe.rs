@@ -1,17 +1,16 @@
-//! What the kernel lets be opened, found by trying. Nothing is counted: what is opened is disabled,
-//! and closed at once.
+//! Which events the kernel opens, found by trying. Everything opened here is disabled, and closed at
+//! once.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-
-use perf_event_open_sys::bindings as sys;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use crate::names::event::Encoding;
+use crate::perf::counter::{Place, open_event};
 
-/// More than any CPU has.
-const MOST: usize = 64;
+/// A number of counters that no CPU has.
+const MAX_GROUP_COUNTERS: usize = 64;
 
-/// Whether the kernel knows the event on this machine. One that is only forbidden to us is known.
+/// Whether the kernel has the event on this machine. It has one that it only forbids.
 #[must_use]
 pub fn exists(encoding: &Encoding) -> bool {
     match open(encoding, None) {
@@ -20,16 +19,16 @@ pub fn exists(encoding: &Encoding) -> bool {
     }
 }
 
-/// How many counters of `encoding` the kernel takes into one group, which are counted all at once
-/// or not at all; beyond, they take turns. None where none can be opened.
+/// Returns how many counters of `encoding` the kernel takes into one group, whose counters count at
+/// the same time. None where none can be opened.
 ///
-/// A counter that belongs to somebody else for good, as that of the NMI watchdog does, is counted
-/// too: the kernel does not look at it here.
+/// A counter that is in use for good, as that of the NMI watchdog is, is included: the kernel does
+/// not check that here.
 #[must_use]
 pub fn at_once(encoding: &Encoding) -> Option<usize> {
     let mut group = vec![open(encoding, None).ok()?];
-    while group.len() < MOST {
-        match open(encoding, group.first()) {
+    while group.len() < MAX_GROUP_COUNTERS {
+        match open(encoding, group.first().map(OwnedFd::as_fd)) {
             Ok(counter) => group.push(counter),
             Err(_) => break,
         }
@@ -37,26 +36,11 @@ pub fn at_once(encoding: &Encoding) -> Option<usize> {
     Some(group.len())
 }
 
-/// For this thread, on any CPU.
-fn open(encoding: &Encoding, group: Option<&OwnedFd>) -> io::Result<OwnedFd> {
+/// Opens the event for the calling thread, on any CPU.
+fn open(encoding: &Encoding, leader: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
     let mut attr = encoding.attribute();
-    // The kernel's own part needs a privilege, and has the same counters.
+    // The kernel's part needs a privilege, and uses the same counters.
     attr.set_exclude_kernel(1);
     attr.set_exclude_hv(1);
-    let group = group.map_or(-1, OwnedFd::as_raw_fd);
-    // SAFETY: `attr` is an initialised perf_event_attr that lives through the call.
-    let fd = unsafe {
-        perf_event_open_sys::perf_event_open(
-            &mut attr,
-            0,
-            -1,
-            group,
-            sys::PERF_FLAG_FD_CLOEXEC.into(),
-        )
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just given us this descriptor; nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    open_event(&mut attr, Place::Thread(0), leader)
 }

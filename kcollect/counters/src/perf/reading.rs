@@ -1,45 +1,44 @@
-//! What was counted up to a moment, and the arithmetic on it.
+//! Readings of counters, and the arithmetic of counts.
 //!
-//! Counters have 64 bits whatever the hardware has: the kernel keeps them. Sums and differences
-//! wrap at 2^64, so that a counter with a preset near its end is subtracted right across that end.
+//! The kernel keeps all counters with 64 bits, whatever the hardware has. Sums and differences wrap
+//! at 2^64, so the difference of a counter with a preset near 2^64 is right after it has wrapped.
 //!
-//! Where there are fewer counters than events, the kernel takes turns, and an event was counted for
-//! a part of the time only. How long it was wanted and how long it had a counter stand beside every
-//! count, and a figure that was extrapolated from them says so ([`Estimate`]). Refused: a scaled
-//! figure that looks like a count.
+//! Where there are fewer counters than events, the kernel multiplexes them, and an event is counted
+//! for a part of the time. Every count comes with the time for which the event was enabled and the
+//! time for which it had a counter. A number that was extrapolated from them is marked as such
+//! ([`Estimate`]).
 
 use thiserror::Error;
 
-/// One counter at a moment, or the difference of two moments.
+/// The reading of one counter, or the difference of two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Value {
-    /// What was counted, and the preset with it.
+pub struct CounterValue {
+    /// The count, plus the preset.
     pub count: u64,
-    /// For how long it was enabled while its thread ran, or its CPU was online, nanoseconds.
+    /// How long it was enabled while its thread ran, or its CPU was online, in nanoseconds.
     pub enabled_ns: u64,
-    /// For how long of that it had a counter, nanoseconds. Less means that it took turns with
-    /// others.
+    /// How long of that it had a counter, in nanoseconds; less where the kernel multiplexed it.
     pub running_ns: u64,
 }
 
-/// A count as it is, or as it probably was.
+/// A count, exact or extrapolated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Estimate {
-    /// It had its counter all the time: so many, exactly.
+    /// The exact count: it had a counter all the time.
     Exact(u64),
-    /// It had a counter for a part of the time, and this is what it would have been.
+    /// It had a counter for a part of the time, and the count was extrapolated.
     Scaled {
         /// The count divided by the share.
         value: u64,
         /// The part of the time, between 0 and 1.
         share: f64,
     },
-    /// It never had a counter. Nothing is known.
+    /// It never had a counter, and its count is not known.
     Never,
 }
 
 impl Estimate {
-    /// The number, where there is one.
+    /// Returns the count, where it is known.
     #[must_use]
     pub fn number(self) -> Option<u64> {
         match self {
@@ -49,44 +48,46 @@ impl Estimate {
     }
 }
 
-impl Value {
-    /// Both together.
+impl CounterValue {
+    /// Returns the sum of two counters.
     #[must_use]
-    pub fn plus(self, other: Value) -> Value {
-        Value {
+    pub fn plus(self, other: CounterValue) -> CounterValue {
+        CounterValue {
             count: self.count.wrapping_add(other.count),
             enabled_ns: self.enabled_ns.wrapping_add(other.enabled_ns),
             running_ns: self.running_ns.wrapping_add(other.running_ns),
         }
     }
 
-    /// Since an earlier moment.
+    /// Returns what was counted since an earlier reading.
     #[must_use]
-    pub fn minus(self, earlier: Value) -> Value {
-        Value {
+    pub fn minus(self, earlier: CounterValue) -> CounterValue {
+        CounterValue {
             count: self.count.wrapping_sub(earlier.count),
             enabled_ns: self.enabled_ns.wrapping_sub(earlier.enabled_ns),
             running_ns: self.running_ns.wrapping_sub(earlier.running_ns),
         }
     }
 
-    /// The same thread's on another CPU. It is on one at a time: it has a counter on either, and is
-    /// enabled once.
+    /// Returns the sum of one thread's counters of two CPUs. Each of them is enabled for the whole
+    /// time, and has a counter while the thread is on its CPU.
     #[must_use]
-    pub fn beside(self, other: Value) -> Value {
-        Value {
+    pub fn plus_other_cpu(self, other: CounterValue) -> CounterValue {
+        CounterValue {
             count: self.count.wrapping_add(other.count),
             enabled_ns: self.enabled_ns.max(other.enabled_ns),
             running_ns: self.running_ns.wrapping_add(other.running_ns),
         }
     }
 
-    /// What it means. Of a counter with a preset only a difference means something here.
+    /// Returns the count that this reading stands for. For a counter with a preset only a difference
+    /// of two readings is meaningful.
     #[must_use]
     pub fn estimate(self) -> Estimate {
-        // Counters of several CPUs are not enabled in the same instant: that is not taking turns.
-        let slack = self.enabled_ns / 1000 + 10_000;
-        if self.running_ns.saturating_add(slack) >= self.enabled_ns {
+        // Counters of several CPUs are not enabled at the same instant, so their times differ without
+        // multiplexing.
+        let slack_ns = self.enabled_ns / 1000 + 10_000;
+        if self.running_ns.saturating_add(slack_ns) >= self.enabled_ns {
             return Estimate::Exact(self.count);
         }
         if self.running_ns == 0 {
@@ -101,62 +102,61 @@ impl Value {
     }
 }
 
-/// All counters of a set at a moment.
+/// The reading of all counters of a set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sample {
-    /// CLOCK_MONOTONIC when it was read, nanoseconds; of a sum or a difference that of the later
-    /// one.
+pub struct SetReading {
+    /// When it was read, in CLOCK_MONOTONIC nanoseconds. Of a sum or a difference, the later time.
     pub time_ns: u64,
-    /// In the order of the set's requests.
-    pub values: Vec<Value>,
+    /// One value for each request of the set, in order.
+    pub values: Vec<CounterValue>,
 }
 
-/// Two samples that are not of sets of the same size.
+/// The error of combining readings of sets of different sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("samples of {0} and of {1} counters have no sum and no difference")]
-pub struct Mismatch(
-    /// Counters of the first.
+#[error("readings of {0} and of {1} counters have no sum and no difference")]
+pub struct SizeMismatch(
+    /// The counters of the first.
     pub usize,
-    /// Counters of the second.
+    /// The counters of the second.
     pub usize,
 );
 
-impl Sample {
-    /// Of so many counters that have not counted.
+impl SetReading {
+    /// Returns the reading of counters that have counted nothing.
     #[must_use]
-    pub fn zero(counters: usize) -> Sample {
-        Sample {
+    pub fn zero(counters: usize) -> SetReading {
+        SetReading {
             time_ns: 0,
-            values: vec![Value::default(); counters],
+            values: vec![CounterValue::default(); counters],
         }
     }
 
-    /// Both together: of two threads, say.
+    /// Returns the sum of two readings, such as those of two threads.
     ///
     /// # Errors
-    /// When they are of different sets.
-    pub fn plus(&self, other: &Sample) -> Result<Sample, Mismatch> {
-        self.with(other, Value::plus)
+    /// When the sets have different sizes.
+    pub fn plus(&self, other: &SetReading) -> Result<SetReading, SizeMismatch> {
+        self.with(other, CounterValue::plus)
     }
 
-    /// What was counted since an earlier sample of the same set.
+    /// Returns what was counted since an earlier reading of the same set.
     ///
     /// # Errors
-    /// When they are of different sets.
-    pub fn minus(&self, earlier: &Sample) -> Result<Sample, Mismatch> {
-        self.with(earlier, Value::minus)
+    /// When the sets have different sizes.
+    pub fn minus(&self, earlier: &SetReading) -> Result<SetReading, SizeMismatch> {
+        self.with(earlier, CounterValue::minus)
     }
 
     fn with(
         &self,
-        other: &Sample,
-        both: impl Fn(Value, Value) -> Value,
-    ) -> Result<Sample, Mismatch> {
+        other: &SetReading,
+        both: impl Fn(CounterValue, CounterValue) -> CounterValue,
+    ) -> Result<SetReading, SizeMismatch> {
         if self.values.len() != other.values.len() {
-            return Err(Mismatch(self.values.len(), other.values.len()));
+            return Err(SizeMismatch(self.values.len(), other.values.len()));
         }
         let pairs = self.values.iter().zip(&other.values);
-        Ok(Sample {
+        Ok(SetReading {
             time_ns: self.time_ns.max(other.time_ns),
             values: pairs.map(|(one, other)| both(*one, *other)).collect(),
         })
@@ -169,8 +169,8 @@ mod tests {
 
     use super::*;
 
-    fn value(count: u64, enabled_ns: u64, running_ns: u64) -> Value {
-        Value {
+    fn value(count: u64, enabled_ns: u64, running_ns: u64) -> CounterValue {
+        CounterValue {
             count,
             enabled_ns,
             running_ns,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_goes_over_the_end_of_64_and_of_32_bits() {
+    fn differences_wrap_at_64_bits_and_not_at_32() {
         let near = value(u64::MAX - 9, 0, 0);
         assert_eq!(value(5, 0, 0).minus(near).count, 15);
         let below = value((1 << 32) - 1, 0, 0);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_took_turns_is_scaled_and_says_so() {
+    fn multiplexed_counts_are_scaled_and_marked() {
         const S: u64 = 1_000_000_000;
         assert_eq!(value(7, S, S).estimate(), Estimate::Exact(7));
         assert_eq!(value(7, 0, 0).estimate(), Estimate::Exact(7));
@@ -201,14 +201,14 @@ mod tests {
         assert_eq!(value(100, 4 * S, S).estimate().number(), Some(400));
         assert_eq!(value(0, S, 0).estimate(), Estimate::Never);
         // A thread that ran on two CPUs, with a counter on each.
-        let both = value(3, S, S / 4).beside(value(4, S, 3 * S / 4));
+        let both = value(3, S, S / 4).plus_other_cpu(value(4, S, 3 * S / 4));
         assert_eq!(both.estimate(), Estimate::Exact(7));
     }
 
     #[test]
-    fn samples_of_other_sets_do_not_mix() {
-        let two = Sample::zero(2);
-        assert_eq!(two.plus(&Sample::zero(3)), Err(Mismatch(2, 3)));
+    fn readings_of_different_sets_are_not_combined() {
+        let two = SetReading::zero(2);
+        assert_eq!(two.plus(&SetReading::zero(3)), Err(SizeMismatch(2, 3)));
     }
 
     proptest! {

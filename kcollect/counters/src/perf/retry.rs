@@ -1,39 +1,40 @@
-//! Waiting for a counter that somebody else holds.
+//! Repeated attempts to open a counter that another program has for itself.
 //!
-//! libcpc's pages advise robust programs to give up what they have, sleep for a while and bind
-//! again. Here a set that could not be bound holds nothing, so what is left is to sleep: twice as
-//! long each time, since whoever holds a counter holds it for seconds or for days.
+//! The manual of libcpc advises programs to release their counters, sleep for a while and bind
+//! again. Here a set that was refused holds no counters. The sleep doubles with each attempt, since
+//! programs hold a counter for seconds or for days.
 
 use std::thread::sleep;
 use std::time::Duration;
 
 use crate::perf::refusal::Refusal;
 
-/// How often, and how long.
+/// How often an attempt is repeated, and after which pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// Attempts, the first one included.
+pub struct RetryPolicy {
+    /// The number of attempts, including the first.
     pub attempts: u32,
-    /// Before the second attempt. Before each further one it is twice as long as before the last.
+    /// The pause before the second attempt. It doubles before each further one.
     pub pause: Duration,
 }
 
-impl Patience {
-    /// Some three seconds in all.
-    pub const USUAL: Patience = Patience {
+impl RetryPolicy {
+    /// About three seconds in all.
+    pub const DEFAULT: RetryPolicy = RetryPolicy {
         attempts: 6,
         pause: Duration::from_millis(100),
     };
 
-    /// Tries until it succeeds, is refused for a reason that stays, or has been tried often enough.
+    /// Repeats an attempt until it succeeds, is refused for a permanent reason, or was made
+    /// `attempts` times.
     ///
     /// # Errors
     /// The last refusal.
-    pub fn bind<T>(self, attempt: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
-        self.bind_with(attempt, sleep)
+    pub fn run<T>(self, attempt: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
+        self.run_with(attempt, sleep)
     }
 
-    fn bind_with<T>(
+    fn run_with<T>(
         self,
         mut attempt: impl FnMut() -> Result<T, Refusal>,
         mut sleep: impl FnMut(Duration),
@@ -41,7 +42,7 @@ impl Patience {
         let mut pause = self.pause;
         for _ in 1..self.attempts {
             match attempt() {
-                Err(refusal) if refusal.passes() => sleep(pause),
+                Err(refusal) if refusal.is_temporary() => sleep(pause),
                 done => return done,
             }
             pause *= 2;
@@ -61,10 +62,10 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_counter_is_waited_for_longer_each_time() {
+    fn pauses_double() {
         let mut answers = vec![Ok(7), Err(busy()), Err(busy())];
         let mut slept = Vec::new();
-        let bound = Patience::USUAL.bind_with(
+        let bound = RetryPolicy::DEFAULT.run_with(
             || answers.pop().unwrap(),
             |pause| slept.push(pause.as_millis()),
         );
@@ -73,14 +74,14 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_said_at_once_and_what_is_busy_at_last() {
+    fn permanent_refusals_are_returned_at_once_and_busy_ones_at_last() {
         let mut slept = 0;
-        let gone = Refusal::NoThread { tid: 7 };
-        let attempt = || Err::<(), _>(gone.clone());
-        let bound = Patience::USUAL.bind_with(attempt, |_| slept += 1);
-        assert_eq!((bound, slept), (Err(gone), 0));
+        let missing = Refusal::NoThread { tid: 7 };
+        let attempt = || Err::<(), _>(missing.clone());
+        let bound = RetryPolicy::DEFAULT.run_with(attempt, |_| slept += 1);
+        assert_eq!((bound, slept), (Err(missing), 0));
         let attempt = || Err::<(), _>(busy());
-        let bound = Patience::USUAL.bind_with(attempt, |_| slept += 1);
+        let bound = RetryPolicy::DEFAULT.run_with(attempt, |_| slept += 1);
         assert_eq!((bound, slept), (Err(busy()), 5));
     }
 }

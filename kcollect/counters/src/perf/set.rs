@@ -1,14 +1,14 @@
-//! Sets of counters: what is wanted, bound to somebody, sampled, released.
+//! Sets of counters that are opened together, for one thread, process or CPU.
 //!
-//! A [`Set`] is a list of requests, each an event with a preset. Bound to a [`Target`] it counts
-//! ([`Bound`]); `sample` reads it, with the time of the reading; dropping it, or `release`, takes
-//! the counters back. The model is libcpc's, with three differences that are Linux's: a set of a
-//! CPU and a set of a thread do not exclude each other, a bound set is never invalidated by others,
-//! and events that find no counter take turns instead of being refused, unless they are wanted
-//! together.
+//! A [`CounterSet`] is a list of requests, each an event with a preset. Bound to a [`CounterTarget`]
+//! it counts ([`BoundSet`]); [`BoundSet::read`] reads it, with the time of the reading; dropping it,
+//! or [`BoundSet::release`], closes the counters. The model is that of libcpc, with three
+//! differences due to Linux: sets of CPUs and of threads do not exclude each other, a bound set
+//! never becomes invalid because of other sets, and the kernel multiplexes events for which there is
+//! no counter instead of refusing them, unless they are a group.
 //!
-//! Refused: overflows of threads to come ([`Refusal::Inherited`]), for the kernel has no ring for
-//! them.
+//! Refused are overflows of threads that do not exist yet ([`Refusal::InheritedOverflow`]), since
+//! the kernel has no ring for them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,43 +16,43 @@ use std::io;
 use std::os::fd::AsFd as _;
 
 use crate::names::event::Event;
-use crate::perf::bound_set::{Bound, arm};
-use crate::perf::counter::{Begin, Counter, Inherit, Opening, Place};
-use crate::perf::overflow::Alarm;
+use crate::perf::bound_set::{BoundSet, stop_at_overflow};
+use crate::perf::counter::{Inherit, OpenCounter, OpenOptions, Place, Start};
+use crate::perf::overflow::OverflowRing;
 use crate::perf::refusal::Refusal;
 
-/// How often the threads of a process are listed until no new one is there.
-const LISTINGS: u32 = 100;
+/// How often the threads of a process are listed until there is no new one.
+const MAX_LISTINGS: u32 = 100;
 
-/// One counter that is wanted.
+/// One counter of a set.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
-    /// What it counts: the event, in user mode or the kernel, its attributes.
+pub struct SetRequest {
+    /// The event, with its modes and attributes.
     pub event: Event,
-    /// Where it begins; 0 where nothing else is to be said. [`Bound::sample`] gives it with what
-    /// was counted, modulo 2^64.
+    /// The value from which it counts, usually 0. [`BoundSet::read`] returns it plus the count, modulo
+    /// 2^64.
     pub preset: u64,
-    /// When it reaches 2^64 it stops, and says so. The preset is then above 2^63.
+    /// Whether it stops at 2^64, with an overflow. The preset is then above 2^63.
     pub notify: bool,
 }
 
-impl Wanted {
-    /// An event, from zero, without overflow.
+impl SetRequest {
+    /// Returns a request for an event that is counted from zero, without overflow.
     #[must_use]
-    pub fn new(event: Event) -> Wanted {
-        Wanted {
+    pub fn new(event: Event) -> SetRequest {
+        SetRequest {
             event,
             preset: 0,
             notify: false,
         }
     }
 
-    /// An event that says when it has happened so many times, 1 to 2^63 - 1.
+    /// Returns a request for an event that overflows after `count` events, 1 to 2^63 - 1.
     #[must_use]
-    pub fn after(event: Event, times: u64) -> Wanted {
-        Wanted {
+    pub fn overflow_after(event: Event, count: u64) -> SetRequest {
+        SetRequest {
             event,
-            preset: 0_u64.wrapping_sub(times),
+            preset: 0_u64.wrapping_sub(count),
             notify: true,
         }
     }
@@ -60,7 +60,7 @@ impl Wanted {
     fn period(&self) -> Result<Option<u64>, Refusal> {
         let period = 0_u64.wrapping_sub(self.preset);
         match self.notify {
-            true if !(1..1 << 63).contains(&period) => Err(Refusal::FarPreset {
+            true if !(1..1 << 63).contains(&period) => Err(Refusal::PresetTooFar {
                 event: self.event.name.clone(),
                 preset: self.preset,
             }),
@@ -69,90 +69,92 @@ impl Wanted {
     }
 }
 
-/// For whom a set counts.
+/// The threads or the CPU that a set counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// One thread; 0 is the calling one.
+pub enum CounterTarget {
+    /// One thread; 0 is the calling thread.
     Thread(u32),
-    /// A process: its threads, and those to come.
+    /// A process: its threads, and those that it starts later.
     Process(u32),
-    /// A process, its threads, and all processes and threads that come from them.
-    Family(u32),
-    /// A CPU, whoever runs there.
+    /// A process, its threads, and all threads and processes that they start later.
+    ProcessTree(u32),
+    /// A CPU, with all threads that run there.
     Cpu(u32),
 }
 
-/// Counters that are wanted for the same target.
+/// A list of counters to bind to the same target.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Set {
-    wanted: Vec<Wanted>,
-    together: bool,
+pub struct CounterSet {
+    requests: Vec<SetRequest>,
+    grouped: bool,
 }
 
-impl Set {
-    /// An empty set, whose counters take turns where they have to.
+impl CounterSet {
+    /// Returns an empty set, whose counters the kernel multiplexes where the hardware has too few.
     #[must_use]
-    pub fn new() -> Set {
-        Set::default()
+    pub fn new() -> CounterSet {
+        CounterSet::default()
     }
 
-    /// An empty set, whose counters count over the same time or not at all. Too many of them are
-    /// refused.
+    /// Returns an empty set, whose counters count at the same time or not at all. Too many of them
+    /// are refused.
     #[must_use]
-    pub fn together() -> Set {
-        Set {
-            together: true,
-            ..Set::default()
+    pub fn grouped() -> CounterSet {
+        CounterSet {
+            grouped: true,
+            ..CounterSet::default()
         }
     }
 
-    /// Adds a request. Its number in samples is how many were there before.
-    pub fn add(&mut self, wanted: Wanted) {
-        self.wanted.push(wanted);
+    /// Adds a request. Its number is that of the requests before it.
+    pub fn add(&mut self, request: SetRequest) {
+        self.requests.push(request);
     }
 
-    /// What is wanted, in order.
+    /// Returns the requests in order.
     #[must_use]
-    pub fn wanted(&self) -> &[Wanted] {
-        &self.wanted
+    pub fn requests(&self) -> &[SetRequest] {
+        &self.requests
     }
 
-    /// Binds it.
+    /// Opens the counters.
     ///
     /// # Errors
-    /// A [`Refusal`]; nothing is bound then. Of several, the first request's.
-    pub fn bind(&self, target: Target, begin: Begin) -> Result<Bound, Refusal> {
+    /// The [`Refusal`] of the first request that is refused; nothing is bound then.
+    pub fn bind(&self, target: CounterTarget, start: Start) -> Result<BoundSet, Refusal> {
         match target {
-            Target::Thread(tid) => self.at(&[Place::Thread(tid)], Inherit::Nobody, begin),
-            Target::Cpu(cpu) => self.at(&[Place::Cpu(cpu)], Inherit::Nobody, begin),
-            Target::Process(pid) => self.process(pid, Inherit::Threads, begin),
-            Target::Family(pid) => self.process(pid, Inherit::All, begin),
+            CounterTarget::Thread(tid) => self.bind_at(&[Place::Thread(tid)], Inherit::None, start),
+            CounterTarget::Cpu(cpu) => self.bind_at(&[Place::Cpu(cpu)], Inherit::None, start),
+            CounterTarget::Process(pid) => self.bind_process(pid, Inherit::Threads, start),
+            CounterTarget::ProcessTree(pid) => self.bind_process(pid, Inherit::All, start),
         }
     }
 
-    /// A thread that is bound gives its counters to those it starts; one that is not yet does not.
-    /// So all are bound, disabled, between two listings of the threads, and when these are the same
-    /// nobody was born in between who is not counted, or is counted twice.
-    fn process(&self, pid: u32, inherit: Inherit, begin: Begin) -> Result<Bound, Refusal> {
-        if let Some(told) = self.wanted.iter().find(|wanted| wanted.notify) {
-            return Err(Refusal::Inherited {
-                event: told.event.name.clone(),
+    /// Binds all threads of a process. Threads inherit the counters of a thread that is bound, but not
+    /// of one that is not bound yet. So all are bound, disabled, between two listings of the threads:
+    /// when the listings are the same, no thread was started that is not counted or counted twice.
+    fn bind_process(&self, pid: u32, inherit: Inherit, start: Start) -> Result<BoundSet, Refusal> {
+        if let Some(request) = self.requests.iter().find(|request| request.notify) {
+            return Err(Refusal::InheritedOverflow {
+                event: request.event.name.clone(),
             });
         }
-        let held = match begin {
-            Begin::Now => Begin::Later,
+        let held = match start {
+            Start::Now => Start::Disabled,
             other => other,
         };
         let list = || threads_of(pid).map_err(|_| Refusal::NoThread { tid: pid });
         let mut before = list()?;
-        for _ in 0..LISTINGS {
+        for _ in 0..MAX_LISTINGS {
             let places: Vec<_> = before.iter().copied().map(Place::Thread).collect();
-            let bound = self.at(&places, inherit, held);
+            let bound = self.bind_at(&places, inherit, held);
             let after = list()?;
             match bound {
                 Ok(bound) if after == before => {
-                    if begin == Begin::Now {
-                        bound.enable().map_err(|error| self.other(&error, pid))?;
+                    if start == Start::Now {
+                        bound
+                            .enable()
+                            .map_err(|error| self.other_error(&error, pid))?;
                     }
                     return Ok(bound);
                 }
@@ -160,64 +162,71 @@ impl Set {
                 Err(refusal) => return Err(refusal),
             }
         }
-        Err(Refusal::Restless { pid })
+        Err(Refusal::TooManyNewThreads { pid })
     }
 
-    fn at(&self, places: &[Place], inherit: Inherit, begin: Begin) -> Result<Bound, Refusal> {
-        let presets = self.wanted.iter().map(|wanted| wanted.preset);
-        let mut bound = Bound::of(presets.collect());
+    fn bind_at(
+        &self,
+        places: &[Place],
+        inherit: Inherit,
+        start: Start,
+    ) -> Result<BoundSet, Refusal> {
+        let presets = self.requests.iter().map(|request| request.preset);
+        let mut bound = BoundSet::of(presets.collect());
         for place in places {
-            let mut row: Vec<Counter> = Vec::new();
-            for (number, wanted) in self.wanted.iter().enumerate() {
-                let period = wanted.period()?;
-                let leader = row.first().filter(|_| self.together);
-                let counter = Opening {
+            let mut counters: Vec<OpenCounter> = Vec::new();
+            for (number, request) in self.requests.iter().enumerate() {
+                let period = request.period()?;
+                let leader = counters.first().filter(|_| self.grouped);
+                let counter = OpenOptions {
                     inherit,
                     period,
-                    // A member of a group counts when its leader does. What stops at its overflow
-                    // is begun by `refresh`.
-                    begin: match (leader, period, begin) {
-                        (Some(_), ..) => Begin::Now,
-                        (None, Some(_), Begin::Now) => Begin::Later,
-                        _ => begin,
+                    // A member of a group counts when its leader does. A counter that stops at its
+                    // overflow is started by `refresh`.
+                    start: match (leader, period, start) {
+                        (Some(_), ..) => Start::Now,
+                        (None, Some(_), Start::Now) => Start::Disabled,
+                        _ => start,
                     },
-                    leader: leader.map(Counter::as_fd),
-                    ..Opening::of(&wanted.event, *place)
+                    leader: leader.map(OpenCounter::as_fd),
+                    ..OpenOptions::new(&request.event, *place)
                 }
                 .open()?;
                 if period.is_some() {
-                    let alarm = Alarm::of(&counter).map_err(|_| Refusal::NoMemory {
-                        event: wanted.event.name.clone(),
+                    let ring = OverflowRing::new(&counter).map_err(|_| Refusal::NoMemory {
+                        event: request.event.name.clone(),
                     })?;
-                    bound.alarms.push((number, alarm));
-                    let armed = match begin {
-                        Begin::Now => counter.refresh(),
-                        // It is to stop at its first overflow, whoever enables it.
-                        Begin::Later | Begin::Exec => arm(&counter, period.unwrap_or(1)),
+                    bound.overflow_rings.push((number, ring));
+                    let armed = match start {
+                        Start::Now => counter.refresh(),
+                        // It has to stop at its first overflow, however it is enabled.
+                        Start::Disabled | Start::OnExec => {
+                            stop_at_overflow(&counter, period.unwrap_or(1))
+                        }
                     };
-                    armed.map_err(|error| self.other(&error, 0))?;
+                    armed.map_err(|error| self.other_error(&error, 0))?;
                 }
-                row.push(counter);
+                counters.push(counter);
             }
-            bound.counters.push(row);
+            bound.counters.push(counters);
         }
         Ok(bound)
     }
 
-    fn other(&self, error: &io::Error, tid: u32) -> Refusal {
-        let first = self.wanted.first();
+    fn other_error(&self, error: &io::Error, tid: u32) -> Refusal {
+        let first = self.requests.first();
         Refusal::Other {
-            event: first.map_or_else(String::new, |wanted| wanted.event.name.clone()),
+            event: first.map_or_else(String::new, |request| request.event.name.clone()),
             place: Place::Thread(tid),
             errno: error.raw_os_error().unwrap_or(0),
         }
     }
 }
 
-/// The threads of a process that exist now.
+/// Returns the threads that a process has now.
 ///
 /// # Errors
-/// When `/proc` does not list them: there is no such process.
+/// When there is no such process.
 pub fn threads_of(pid: u32) -> io::Result<BTreeSet<u32>> {
     let mut threads = BTreeSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -239,27 +248,33 @@ mod tests {
     #[test]
     fn presets_are_counted_down() {
         let period = |preset, notify| {
-            Wanted {
+            SetRequest {
                 preset,
                 notify,
-                ..Wanted::new(page_faults())
+                ..SetRequest::new(page_faults())
             }
             .period()
         };
-        assert_eq!(Wanted::after(page_faults(), 1000).preset, u64::MAX - 999);
+        assert_eq!(
+            SetRequest::overflow_after(page_faults(), 1000).preset,
+            u64::MAX - 999
+        );
         assert_eq!(period(u64::MAX - 999, true), Ok(Some(1000)));
         assert_eq!(period(u64::MAX - 999, false), Ok(None));
         assert_eq!(period(0, false), Ok(None));
         for far in [0, 1, 1 << 63] {
-            assert!(matches!(period(far, true), Err(Refusal::FarPreset { .. })));
+            assert!(matches!(
+                period(far, true),
+                Err(Refusal::PresetTooFar { .. })
+            ));
         }
     }
 
     #[test]
-    fn overflows_of_threads_to_come_are_refused() {
-        let mut set = Set::new();
-        set.add(Wanted::after(page_faults(), 10));
-        let refused = set.bind(Target::Process(std::process::id()), Begin::Now);
-        assert!(matches!(refused, Err(Refusal::Inherited { .. })));
+    fn overflows_of_later_threads_are_refused() {
+        let mut set = CounterSet::new();
+        set.add(SetRequest::overflow_after(page_faults(), 10));
+        let refused = set.bind(CounterTarget::Process(std::process::id()), Start::Now);
+        assert!(matches!(refused, Err(Refusal::InheritedOverflow { .. })));
     }
 }

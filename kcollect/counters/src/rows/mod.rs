@@ -1,70 +1,54 @@
-//! What `kcollect track` and `kcollect stat` tell: rows. The words of events are cputrack's and
-//! cpustat's.
+//! The rows that `kcollect track` and `kcollect stat` print. Their kinds are those of cputrack and
+//! cpustat.
+//!
+//! [`format`](mod@format) is how a row looks as text and as JSON, [`writer`] where rows are written.
 
 pub mod format;
 pub mod writer;
 
-use crate::perf::reading::Value;
+use strum::{IntoStaticStr, VariantNames};
 
-/// What a row is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
-    /// Time has passed: what was counted since the last one.
+use crate::perf::reading::CounterValue;
+
+/// What a row reports: the column `event`.
+#[derive(Clone, Debug, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum RowKind {
+    /// A tick of the period: what was counted since the last one.
     Tick,
-    /// A thread was born.
+    /// A thread was created.
     LwpCreate,
-    /// A thread ended: all that it counted.
+    /// A thread exited: all that it counted.
     LwpExit,
-    /// A thread made this process.
+    /// A thread forked the process of this number.
     Fork(u32),
-    /// A process began the program of this name.
+    /// A process executed the program of this name.
     Exec(String),
-    /// A process ended: all that its threads counted.
+    /// A process exited: all that its threads counted.
     Exit,
-    /// A CPU came.
+    /// A CPU went online.
     Online,
-    /// A CPU went: what it counted since its last row.
+    /// A CPU went offline: what it counted since its last row.
     Offline,
-    /// Everything, of so many threads or CPUs.
+    /// The total of so many threads or CPUs.
     Total(u64),
 }
 
-impl What {
-    /// Every word there is, in the order of the variants.
-    pub const ALL_WORDS: [&str; 9] = [
-        "tick",
-        "lwp_create",
-        "lwp_exit",
-        "fork",
-        "exec",
-        "exit",
-        "online",
-        "offline",
-        "total",
-    ];
+impl RowKind {
+    /// The words for all kinds.
+    pub const ALL_WORDS: &'static [&'static str] = RowKind::VARIANTS;
 
-    /// The word for it.
+    /// Returns the word for this kind: `lwp_create`.
     #[must_use]
     pub fn word(&self) -> &'static str {
-        let number = match self {
-            What::Tick => 0,
-            What::LwpCreate => 1,
-            What::LwpExit => 2,
-            What::Fork(_) => 3,
-            What::Exec(_) => 4,
-            What::Exit => 5,
-            What::Online => 6,
-            What::Offline => 7,
-            What::Total(_) => 8,
-        };
-        What::ALL_WORDS[number]
+        self.into()
     }
 }
 
-/// A row.
+/// A row of counts, of a thread, a process or a CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// CLOCK_MONOTONIC, nanoseconds: of what happened, or of the reading.
+pub struct CountRow {
+    /// When it happened or was read, CLOCK_MONOTONIC nanoseconds.
     pub time_ns: u64,
     /// The process.
     pub pid: Option<u32>,
@@ -72,34 +56,45 @@ pub struct Row {
     pub lwp: Option<u32>,
     /// The CPU.
     pub cpu: Option<u32>,
-    /// What it is about.
-    pub what: What,
-    /// What was counted, in the order of the events. None where nothing is known.
-    pub values: Option<Vec<Value>>,
-    /// What was counted is not all, for the kernel did not say all.
+    /// What it reports.
+    pub kind: RowKind,
+    /// The counts, in the order of the events. None: nothing was counted, or it is not known.
+    pub values: Option<Vec<CounterValue>>,
+    /// Whether some of the counts are missing.
     pub incomplete: bool,
 }
 
-impl Row {
-    /// Of a thread.
+impl CountRow {
+    /// Returns a row of a thread or process.
     #[must_use]
-    pub fn of(time_ns: u64, pid: u32, lwp: u32, what: What, values: Option<Vec<Value>>) -> Row {
-        Row {
+    pub fn of_thread(
+        time_ns: u64,
+        pid: u32,
+        lwp: u32,
+        kind: RowKind,
+        values: Option<Vec<CounterValue>>,
+    ) -> CountRow {
+        CountRow {
             pid: Some(pid),
             lwp: Some(lwp),
-            ..Row::on(time_ns, None, what, values)
+            ..CountRow::of_cpu(time_ns, None, kind, values)
         }
     }
 
-    /// Of a CPU, or of all.
+    /// Returns a row of a CPU. None: of all CPUs or threads.
     #[must_use]
-    pub fn on(time_ns: u64, cpu: Option<u32>, what: What, values: Option<Vec<Value>>) -> Row {
-        Row {
+    pub fn of_cpu(
+        time_ns: u64,
+        cpu: Option<u32>,
+        kind: RowKind,
+        values: Option<Vec<CounterValue>>,
+    ) -> CountRow {
+        CountRow {
             time_ns,
             pid: None,
             lwp: None,
             cpu,
-            what,
+            kind,
             values,
             incomplete: false,
         }

@@ -1,67 +1,66 @@
-//! What `kcollect track` and `kcollect stat` have in common: what was asked for, and where rows go.
+//! The options that `kcollect track` and `kcollect stat` have in common, and the output of their
+//! rows.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use host::Root;
 use host::exit::{Failure, Kind};
 
 use crate::names::event::Event;
-use crate::rows::Row;
-use crate::rows::format::Style;
+use crate::names::parse_events;
+use crate::rows::CountRow;
+use crate::rows::format::RowFormat;
 
-/// What is counted, how often it is told, and how.
+/// What is counted, for how many ticks, and how rows are printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
-    /// The events as typed: what they are is the machine's to say. None: the default ones.
+pub struct CountOptions {
+    /// The events as typed. None: [`DEFAULT_EVENTS`].
     pub events: Option<String>,
-    /// From one tick to the next. None: no ticks.
-    pub period: Option<Duration>,
-    /// After so many ticks it ends.
+    /// The number of ticks after which it ends. None: no limit.
     pub ticks: Option<u64>,
-    /// With columns of how long the events were enabled and had their counters.
+    /// Whether there are columns of how long events were enabled and had a counter.
     pub times: bool,
-    /// With a line above the rows that says what the columns are.
+    /// Whether the first line has the names of the columns.
     pub header: bool,
-    /// Where rows go. None: to standard output.
+    /// The file for the rows. None: standard output.
     pub output: Option<PathBuf>,
-    /// Rows as JSON.
+    /// Whether rows are JSON.
     pub json: bool,
-    /// Say more, on standard error.
+    /// Whether there are more messages on standard error.
     pub verbose: bool,
 }
 
-/// What is counted where nothing is asked for: every kernel counts these, with or without a PMU.
-pub const DEFAULT: &str = "task-clock,context-switches,cpu-migrations,page-faults";
+/// The default events, which every kernel counts, with or without a PMU.
+pub const DEFAULT_EVENTS: &str = "task-clock,context-switches,cpu-migrations,page-faults";
 
-impl Wish {
-    /// The events.
+impl CountOptions {
+    /// Returns the events on this machine.
     ///
     /// # Errors
-    /// When this machine does not know one of them.
+    /// When this machine does not have one of them.
     pub fn events(&self) -> Result<Vec<Event>, Failure> {
-        let text = self.events.as_deref().unwrap_or(DEFAULT);
-        Ok(crate::names::parse_events(text, &Root::machine())?)
+        let text = self.events.as_deref().unwrap_or(DEFAULT_EVENTS);
+        Ok(parse_events(text, &Root::machine())?)
     }
 }
 
-/// Where rows go.
-pub struct Sink {
+/// The file or pipe that rows are written to.
+pub struct RowWriter {
     to: Box<dyn Write>,
     name: String,
     json: bool,
-    gone: bool,
+    closed: bool,
 }
 
-impl Sink {
-    /// Opens it.
+impl RowWriter {
+    /// Opens the output.
     ///
     /// # Errors
-    /// When the file cannot be made.
-    pub fn open(wish: &Wish) -> Result<Sink, Failure> {
-        let (to, name): (Box<dyn Write>, _) = match &wish.output {
+    /// When the file cannot be created.
+    pub fn open(options: &CountOptions) -> Result<RowWriter, Failure> {
+        let (to, name): (Box<dyn Write>, _) = match &options.output {
             None => (Box::new(io::stdout()), "standard output".to_owned()),
             Some(path) => {
                 let file = File::create(path).map_err(|error| {
@@ -74,59 +73,59 @@ impl Sink {
                 (Box::new(file), path.display().to_string())
             }
         };
-        Ok(Sink {
+        Ok(RowWriter {
             to: Box::new(BufWriter::new(to)),
             name,
-            json: wish.json,
-            gone: false,
+            json: options.json,
+            closed: false,
         })
     }
 
-    /// The line above the rows; JSON has none.
+    /// Writes the line with the names of the columns. JSON has none.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn header(&mut self, style: &Style<'_>) -> Result<(), Failure> {
+    pub fn header(&mut self, format: &RowFormat<'_>) -> Result<(), Failure> {
         match self.json {
             true => Ok(()),
-            false => self.line(&style.header()),
+            false => self.line(&format.header()),
         }
     }
 
-    /// A row.
+    /// Writes a row.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn row(&mut self, style: &Style<'_>, row: &Row) -> Result<(), Failure> {
+    pub fn row(&mut self, format: &RowFormat<'_>, row: &CountRow) -> Result<(), Failure> {
         match self.json {
-            true => self.line(&style.json(row).to_string()),
-            false => self.line(&style.text(row)),
+            true => self.line(&format.json(row).to_string()),
+            false => self.line(&format.text(row)),
         }
     }
 
     fn line(&mut self, line: &str) -> Result<(), Failure> {
         let written = writeln!(self.to, "{line}");
-        self.judge(written)
+        self.check(written)
     }
 
-    /// Passes on what was written so far.
+    /// Writes what is buffered.
     ///
     /// # Errors
     /// When that fails.
     pub fn flush(&mut self) -> Result<(), Failure> {
         let flushed = self.to.flush();
-        self.judge(flushed)
+        self.check(flushed)
     }
 
-    /// Whoever read the rows has closed the pipe: nobody wants more of them.
+    /// Whether the reader has closed the pipe, and no more rows are needed.
     #[must_use]
-    pub fn is_gone(&self) -> bool {
-        self.gone
+    pub fn is_closed(&self) -> bool {
+        self.closed
     }
 
-    fn judge(&mut self, written: io::Result<()>) -> Result<(), Failure> {
+    fn check(&mut self, written: io::Result<()>) -> Result<(), Failure> {
         match written {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.gone = true,
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.closed = true,
             Err(error) => {
                 return Err(Failure::new(
                     Kind::IoErr,
@@ -140,9 +139,9 @@ impl Sink {
     }
 }
 
-impl std::fmt::Debug for Sink {
+impl std::fmt::Debug for RowWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sink")
+        f.debug_struct("RowWriter")
             .field("name", &self.name)
             .finish_non_exhaustive()
     }

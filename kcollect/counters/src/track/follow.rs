@@ -1,46 +1,44 @@
-//! Following threads without stopping them: counters that are inherited, and the kernel's records
-//! of who inherited them.
+//! Following threads without stopping them: counters that threads inherit, and the kernel's records
+//! of which threads inherited them.
 //!
-//! A thread that is followed has, on each CPU, a copy of every counter, and so has everything that
-//! it starts: the kernel makes the copies as it makes the thread, before its first instruction, and
-//! ends them after its last. Nothing is missed, however short a life was. When a thread ends, each
-//! copy says what it counted (`PERF_RECORD_READ`), which is where the figures of single threads
-//! come from. The copies are one for each CPU because the kernel has no ring for inherited counters
-//! that are not.
+//! A followed thread has a copy of every counter on each CPU, and so have all threads that it
+//! starts: the kernel makes the copies when it creates the thread, before its first instruction, and
+//! closes them after its last. So nothing is missed, however short-lived a thread is. When a thread
+//! exits, each copy reports its count (`PERF_RECORD_READ`): these exit counts are the counts of
+//! single threads. There is a copy for each CPU since the kernel has no ring for inherited counters
+//! of all CPUs.
 //!
-//! Even so those rings are written by several CPUs at once, which the kernel's rings are not made
-//! for: [`crate::perf::exit_counts`] says what comes of it. So births and ends have rings of their own,
-//! which only their CPU writes into; each counter has one on each CPU, which makes a collision
-//! rare; and last words are believed only if they agree with each other ([`crate::track::lifetimes`]). Where
-//! two threads end in the same tenth of a microsecond the row of one may be incomplete, and says
-//! so; the total never is.
+//! Still, several CPUs write to the rings of exit counts, which rings of the kernel are not made
+//! for: [`crate::perf::exit_counts`] describes the consequences. So forks and exits have rings of
+//! their own, which only their CPU writes to; each counter has a ring on each CPU, so that collisions
+//! are rare; and exit counts are used only if they agree with each other ([`super::lifetimes`]).
+//! Where two threads exit within a tenth of a microsecond, the row of one may be incomplete, and is
+//! marked as such; the total never is.
 //!
-//! What a thread has counted *so far* the kernel tells of nobody but the one that was opened: its
-//! reading is the sum over all its descendants. So each thread gets a counter of its own besides
-//! ([`Follow::own`]), as soon as it is heard of, for the rows in the middle of its life. Of a
-//! thread that was followed from the beginning it is as exact as the last word; of one that was
-//! born meanwhile it begins some milliseconds late.
+//! What a thread has counted *so far* can be read only of the thread that was opened, and the value
+//! is the sum over all its descendants. So each thread also gets a counter of its own as soon as its
+//! fork was recorded ([`ThreadFollower::open_own_counters`]), for the rows while it runs. For a
+//! thread that was followed from its start it is as exact as its exit counts; for one that was
+//! created since it starts some milliseconds late.
 //!
-//! That counter of its own has a second effect, without which nothing here would be right: a
-//! context that has an event which is not inherited is never swapped with another thread's at a
-//! context switch, which the kernel else does with copies that are alike, and the thread's own
-//! counter with them.
+//! That counter has a second effect, which everything here depends on: at a context switch the
+//! kernel swaps the perf contexts of two threads with the same inherited copies, and with them a
+//! thread's own counter, but never swaps a context that has an event which is not inherited.
 //!
-//! A thread is opened counter by counter. What it starts meanwhile inherits those that are there by
-//! then, and would be counted on some CPUs or twice; so a process that did that is opened once more
-//! ([`Follow::process`]).
+//! A thread is opened counter by counter. A thread that it starts meanwhile inherits only those that
+//! are open by then, and would be counted on some CPUs only, or twice. So a process with such a
+//! thread is opened again ([`ThreadFollower::open_process`]).
 //!
-//! What cannot be known:
+//! Not known are:
 //!
-//! * what a thread counted while it was on a CPU that was offline when it was first followed;
-//! * how much of a living thread's count belongs to the moments before it was heard of; the sum of
-//!   all has it;
-//! * what a program does after an exec that changes the user or may not be read: the kernel ends
-//!   all counters there, as it did on Solaris. The thread's row says that it ended;
-//! * single threads' last words on kernels from 5.13 on that lack the correction "perf/core: Fix
-//!   missing read event generation on task exit" of 2025: Debian's 6.1.192 and 6.12.117 send none,
-//!   6.18.44 does. Rows of threads that were born meanwhile then have what the thread's own counter
-//!   saw, or nothing, and say that they are incomplete. The total is exact everywhere.
+//! * what a thread counted on a CPU that was offline when the thread was first followed;
+//! * how much of a running thread's count is from before it had its own counter; the total has it;
+//! * what a program does after an exec that changes the user or is of an unreadable file: the kernel
+//!   closes all counters there, as Solaris does. The thread's row shows an exit;
+//! * the exit counts of single threads on kernels from 5.13 on that lack the correction "perf/core:
+//!   Fix missing read event generation on task exit" of 2025: Debian's 6.1.192 and 6.12.117 report
+//!   none, 6.18.44 does. Rows of threads that were created since then have what the thread's own
+//!   counter has, or nothing, and are marked as incomplete. The total is exact everywhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -50,126 +48,132 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use host::machine::{now, page_size};
 use perf_event_open_sys::bindings as sys;
 
+use super::lifetimes::LiveCounters;
 use crate::names::event::{Encoding, Event};
-use crate::perf::counter::{self, Begin, Counter, Inherit, Opening, Place, told};
-use crate::perf::exit_counts::LastWords;
-use crate::perf::order::Order;
-use crate::perf::overflow;
-use crate::perf::reading::Value;
-use crate::perf::records::{Record, decode};
-use crate::perf::refusal::{Asked, Machine, Refusal};
+use crate::perf::counter::{
+    Inherit, OpenCounter, OpenOptions, Place, Start, add_thread_and_time, open_event,
+};
+use crate::perf::exit_counts::ExitCountRing;
+use crate::perf::order::TimeOrder;
+use crate::perf::reading::CounterValue;
+use crate::perf::records::{ThreadRecord, decode, split_records};
+use crate::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
 use crate::perf::ring::PerfRing;
 use crate::perf::set::threads_of;
-use crate::track::lifetimes::Reading;
 
-/// Pages of a CPU's ring for births and ends, as a power of two.
-const ORDER: u32 = 5;
+/// The pages of a CPU's ring for forks, execs and exits, as a power of two.
+const RING_PAGES_LOG2: u32 = 5;
 
-/// A record is in its ring that much after its time, at the latest, nanoseconds.
-const MARGIN: u64 = 2_000_000;
+/// The longest time between the time of a record and its arrival in the ring.
+const MAX_RECORD_DELAY_NS: u64 = 2_000_000;
 
-/// A thread that has two events for births, execs and ends, one of them inherited, is told of
-/// twice, one behind the other. Nothing happens to a thread twice within so many nanoseconds.
-const TWICE: u64 = 100_000;
+/// Records of one CPU that are the same within this time are one record. A thread with two events
+/// for forks, execs and exits, one of them inherited, has each record twice; nothing happens to a
+/// thread twice within this time.
+const DUPLICATE_NS: u64 = 100_000;
 
-/// How often a process is opened that starts threads meanwhile.
-const ATTEMPTS: u32 = 20;
+/// How often a process that starts threads meanwhile is opened.
+const MAX_OPEN_ATTEMPTS: u32 = 20;
 
-/// Followed threads, and what is heard of them.
+/// The followed threads, with their counters and the rings of their records.
 #[derive(Debug)]
-pub struct Follow {
+pub struct ThreadFollower {
     events: Vec<Event>,
     cpus: BTreeSet<u32>,
     inherit: Inherit,
-    /// By CPU, with the last record that each had.
-    rings: BTreeMap<u32, (PerfRing, Option<(u64, Record)>)>,
-    /// By CPU and event; the first root's counter is who has it.
-    words: BTreeMap<(u32, usize), LastWords>,
-    roots: BTreeMap<u32, Root>,
-    /// The event of a counter, by the id that records have.
+    /// The rings of forks, execs and exits by CPU, each with its last record.
+    rings: BTreeMap<u32, (PerfRing, Option<(u64, ThreadRecord)>)>,
+    /// The rings of exit counts by CPU and number of the event. The counter of the first opened
+    /// thread has the ring.
+    exit_counts: BTreeMap<(u32, usize), ExitCountRing>,
+    opened: BTreeMap<u32, OpenedThread>,
+    /// The number of a counter's event, by the id that records have.
     ids: HashMap<u64, usize>,
-    order: Order<Record>,
+    order: TimeOrder<ThreadRecord>,
     buffer: Vec<u8>,
 }
 
-/// A thread that was opened, not inherited.
+/// A thread whose counters were opened, not inherited.
 #[derive(Debug)]
-struct Root {
-    /// Births, execs and ends, from each CPU; not those whose rings they are.
-    _told: Vec<OwnedFd>,
-    counters: Vec<Copy>,
+struct OpenedThread {
+    /// Its events for forks, execs and exits on each CPU, but those that have the rings.
+    _record_events: Vec<OwnedFd>,
+    counters: Vec<CpuCounter>,
     /// From before the first of these was opened until after the last was, CLOCK_MONOTONIC
     /// nanoseconds.
-    opening: Range<u64>,
+    opening_ns: Range<u64>,
 }
 
-/// A counter of a root on one CPU.
+/// A counter of an opened thread on one CPU.
 #[derive(Debug)]
-struct Copy {
+struct CpuCounter {
     /// The number of its event.
     number: usize,
     id: u64,
-    counter: Counter,
+    counter: OpenCounter,
 }
 
-/// A thread's own counters, for readings while it lives.
-pub type Own = Vec<Counter>;
+/// A thread's own counters, which are read while it runs.
+pub type ThreadCounters = Vec<OpenCounter>;
 
-impl Reading for Own {
-    fn values(&self) -> Option<Vec<Value>> {
+impl LiveCounters for ThreadCounters {
+    fn values(&self) -> Option<Vec<CounterValue>> {
         self.iter().map(|counter| counter.read().ok()).collect()
     }
 }
 
-impl Follow {
-    /// Nobody yet, on these CPUs. With [`Inherit::All`] processes that are forked are followed,
-    /// else threads alone.
+impl ThreadFollower {
+    /// Returns a follower without threads, for these CPUs. With [`Inherit::All`] forked processes are
+    /// followed, otherwise threads only.
     #[must_use]
-    pub fn new(events: Vec<Event>, cpus: BTreeSet<u32>, inherit: Inherit) -> Follow {
-        Follow {
+    pub fn new(events: Vec<Event>, cpus: BTreeSet<u32>, inherit: Inherit) -> ThreadFollower {
+        ThreadFollower {
             events,
             cpus,
             inherit,
             rings: BTreeMap::new(),
-            words: BTreeMap::new(),
-            roots: BTreeMap::new(),
+            exit_counts: BTreeMap::new(),
+            opened: BTreeMap::new(),
             ids: HashMap::new(),
-            order: Order::default(),
+            order: TimeOrder::default(),
             buffer: Vec::new(),
         }
     }
 
-    /// How many last words a thread has.
+    /// Returns how many exit counts each thread has.
     #[must_use]
-    pub fn last_words(&self) -> usize {
-        self.roots
+    pub fn exit_counts_per_thread(&self) -> usize {
+        self.opened
             .values()
             .next()
-            .map_or(0, |root| root.counters.len())
+            .map_or(0, |thread| thread.counters.len())
     }
 
-    /// Which event a counter is of, by the id that a record has.
+    /// Returns the number of a counter's event, by the id that a record has.
     #[must_use]
     pub fn event_of(&self, id: u64) -> Option<usize> {
         self.ids.get(&id).copied()
     }
 
-    /// Follows a thread, and whatever it starts from now on.
+    /// Follows a thread, and all threads that it starts from now on. Returns its own counters.
     ///
     /// # Errors
     /// A [`Refusal`]; the thread is not followed then.
-    pub fn root(&mut self, tid: u32, begin: Begin) -> Result<Own, Refusal> {
-        // First, so that there is no moment at which the thread could be swapped with one that it
-        // starts.
-        let own = self.own(tid, begin)?;
-        let mut root = Root {
-            _told: Vec::new(),
+    pub fn open_thread(&mut self, tid: u32, start: Start) -> Result<ThreadCounters, Refusal> {
+        // They come first: without them the thread's context could be swapped with that of a thread
+        // that it starts.
+        let own = self.open_own_counters(tid, start)?;
+        let mut thread = OpenedThread {
+            _record_events: Vec::new(),
             counters: Vec::new(),
-            opening: now()..u64::MAX,
+            opening_ns: now()..u64::MAX,
         };
-        // On all CPUs before the first counter: of whoever inherits one the birth is told.
+        // On all CPUs before the first counter, so that no thread inherits a counter without a record
+        // of its fork.
         for cpu in self.cpus.clone() {
-            root._told.extend(self.listen(tid, cpu)?);
+            thread
+                ._record_events
+                .extend(self.open_record_event(tid, cpu)?);
         }
         for cpu in self.cpus.clone() {
             for (number, event) in self.events.iter().enumerate() {
@@ -178,78 +182,91 @@ impl Follow {
                     continue;
                 }
                 let place = Place::ThreadOn(tid, cpu);
-                let counter = Opening {
+                let counter = OpenOptions {
                     inherit: self.inherit,
-                    begin,
-                    last_words: true,
-                    ..Opening::of(event, place)
+                    start,
+                    exit_counts: true,
+                    ..OpenOptions::new(event, place)
                 }
                 .open()?;
                 let refused = |error: io::Error| refusal(event, place, &error);
                 let id = counter.id().map_err(refused)?;
-                speak(&mut self.words, (cpu, number), &counter).map_err(refused)?;
-                root.counters.push(Copy {
+                set_exit_ring(&mut self.exit_counts, (cpu, number), &counter).map_err(refused)?;
+                thread.counters.push(CpuCounter {
                     number,
                     id,
                     counter,
                 });
             }
         }
-        root.opening.end = now();
-        let ids = root.counters.iter().map(|copy| (copy.id, copy.number));
+        thread.opening_ns.end = now();
+        let ids = thread
+            .counters
+            .iter()
+            .map(|counter| (counter.id, counter.number));
         self.ids.extend(ids);
-        self.roots.insert(tid, root);
+        self.opened.insert(tid, thread);
         Ok(own)
     }
 
-    /// Follows all threads of a process, each with its own counters, and nobody else. Births are
-    /// told as soon as the first is followed, so that a thread which is listed is known to have
-    /// inherited its counters, or to have none. Where it may have inherited some of them, all
-    /// begins anew. A process that never stops starting threads is followed as it is in the end;
-    /// the rows of those then say that they are incomplete.
+    /// Follows all threads of a process, and no others. Returns the own counters of each.
+    ///
+    /// Forks are recorded as soon as the first thread is followed, so a thread that is listed is
+    /// known to have inherited its counters, or to have none. Where it may have inherited some of
+    /// them, all are opened again. A process that does not stop starting threads is followed as it
+    /// is after the last attempt; the rows of those threads are then marked as incomplete.
     ///
     /// # Errors
-    /// A [`Refusal`]; [`Refusal::NoThread`] of a process that is not there.
-    pub fn process(&mut self, pid: u32, begin: Begin) -> Result<BTreeMap<u32, Own>, Refusal> {
-        for _ in 1..ATTEMPTS {
-            let owns = self.threads(pid, begin)?;
-            if !self.torn() {
-                return Ok(owns);
+    /// A [`Refusal`]; [`Refusal::NoThread`] where there is no such process.
+    pub fn open_process(
+        &mut self,
+        pid: u32,
+        start: Start,
+    ) -> Result<BTreeMap<u32, ThreadCounters>, Refusal> {
+        for _ in 1..MAX_OPEN_ATTEMPTS {
+            let threads = self.open_threads(pid, start)?;
+            if !self.forked_while_opening() {
+                return Ok(threads);
             }
-            // Before the threads' own counters go, without which they could be swapped.
-            *self = Follow::new(self.events.clone(), self.cpus.clone(), self.inherit);
+            // The inherited counters are closed first: without the threads' own counters, contexts
+            // could be swapped.
+            *self = ThreadFollower::new(self.events.clone(), self.cpus.clone(), self.inherit);
         }
-        self.threads(pid, begin)
+        self.open_threads(pid, start)
     }
 
-    /// Whether somebody was born to a thread that was just being opened.
-    fn torn(&self) -> bool {
-        self.order.waiting().any(|(time, record)| match record {
-            Record::Fork { parent_tid, .. } => {
-                let parent = self.roots.get(parent_tid);
-                parent.is_some_and(|parent| parent.opening.contains(time))
+    /// Whether a thread was created by one that was just being opened.
+    fn forked_while_opening(&self) -> bool {
+        self.order.pending().any(|(time_ns, record)| match record {
+            ThreadRecord::Fork { parent_tid, .. } => {
+                let parent = self.opened.get(parent_tid);
+                parent.is_some_and(|parent| parent.opening_ns.contains(time_ns))
             }
             _ => false,
         })
     }
 
-    /// One attempt of [`Follow::process`].
-    fn threads(&mut self, pid: u32, begin: Begin) -> Result<BTreeMap<u32, Own>, Refusal> {
-        let gone = Refusal::NoThread { tid: pid };
-        let mut owns = BTreeMap::new();
+    /// Makes one attempt of [`ThreadFollower::open_process`].
+    fn open_threads(
+        &mut self,
+        pid: u32,
+        start: Start,
+    ) -> Result<BTreeMap<u32, ThreadCounters>, Refusal> {
+        let no_process = Refusal::NoThread { tid: pid };
+        let mut threads = BTreeMap::new();
         let mut seen = BTreeSet::new();
         loop {
-            let listed = threads_of(pid).map_err(|_| gone.clone())?;
-            self.drain(now());
-            let born = self.born();
+            let listed = threads_of(pid).map_err(|_| no_process.clone())?;
+            self.read_rings(now());
+            let forked = self.forked();
             let mut more = false;
             for tid in listed {
-                if born.contains(&tid) || !seen.insert(tid) {
+                if forked.contains(&tid) || !seen.insert(tid) {
                     continue;
                 }
                 more = true;
-                match self.root(tid, begin) {
-                    Ok(own) => drop(owns.insert(tid, own)),
+                match self.open_thread(tid, start) {
+                    Ok(own) => drop(threads.insert(tid, own)),
                     Err(Refusal::NoThread { .. }) => {}
                     Err(refusal) => return Err(refusal),
                 }
@@ -258,53 +275,54 @@ impl Follow {
                 break;
             }
         }
-        // A thread is listed a moment before its birth is told. Whoever was opened in that moment
-        // has the counters twice.
-        for tid in self.born() {
-            self.forget(tid);
-            owns.remove(&tid);
+        // A thread is listed a moment before its fork is recorded. A thread that was opened in that
+        // moment has the counters twice.
+        for tid in self.forked() {
+            self.close_thread(tid);
+            threads.remove(&tid);
         }
-        match self.roots.is_empty() {
-            true => Err(gone),
-            false => Ok(owns),
+        match self.opened.is_empty() {
+            true => Err(no_process),
+            false => Ok(threads),
         }
     }
 
-    /// Threads whose birth was told and that wait to be taken.
-    fn born(&self) -> BTreeSet<u32> {
-        let born = self.order.waiting().filter_map(|(_, record)| match record {
-            Record::Fork { tid, .. } => Some(*tid),
+    /// Returns the threads whose forks were read from a ring and not yet taken.
+    fn forked(&self) -> BTreeSet<u32> {
+        let forked = self.order.pending().filter_map(|(_, record)| match record {
+            ThreadRecord::Fork { tid, .. } => Some(*tid),
             _ => None,
         });
-        born.collect()
+        forked.collect()
     }
 
-    /// Takes back what [`Follow::root`] did, of a thread that had inherited its counters.
-    pub fn forget(&mut self, tid: u32) {
-        let copies = self.roots.remove(&tid).into_iter();
-        for copy in copies.flat_map(|root| root.counters) {
-            self.ids.remove(&copy.id);
+    /// Closes what [`ThreadFollower::open_thread`] opened, for a thread that has inherited its
+    /// counters.
+    pub fn close_thread(&mut self, tid: u32) {
+        let counters = self.opened.remove(&tid).into_iter();
+        for counter in counters.flat_map(|thread| thread.counters) {
+            self.ids.remove(&counter.id);
         }
     }
 
-    /// Counters of a thread alone, from now on.
+    /// Opens counters of one thread, which are not inherited.
     ///
     /// # Errors
     /// A [`Refusal`].
-    pub fn own(&self, tid: u32, begin: Begin) -> Result<Own, Refusal> {
+    pub fn open_own_counters(&self, tid: u32, start: Start) -> Result<ThreadCounters, Refusal> {
         let open = |event| {
-            let opening = Opening {
-                begin,
-                ..Opening::of(event, Place::Thread(tid))
+            let options = OpenOptions {
+                start,
+                ..OpenOptions::new(event, Place::Thread(tid))
             };
-            opening.open()
+            options.open()
         };
         self.events.iter().map(open).collect()
     }
 
-    /// Births, execs and ends of a thread and its descendants, on one CPU. The first thread's event
-    /// has the ring, which all others share.
-    fn listen(&mut self, tid: u32, cpu: u32) -> Result<Option<OwnedFd>, Refusal> {
+    /// Opens an event for the forks, execs and exits of a thread and its descendants on one CPU. The
+    /// event of the first thread has the ring, which all others share.
+    fn open_record_event(&mut self, tid: u32, cpu: u32) -> Result<Option<OwnedFd>, Refusal> {
         let event = Event {
             name: "the record of threads".to_owned(),
             title: String::new(),
@@ -316,25 +334,25 @@ impl Follow {
         };
         let place = Place::ThreadOn(tid, cpu);
         let mut attr = event.encoding.attribute();
-        told(&mut attr);
+        add_thread_and_time(&mut attr);
         attr.set_disabled(0);
         attr.set_inherit(1);
         attr.set_inherit_thread((self.inherit == Inherit::Threads).into());
         attr.set_task(1);
         attr.set_comm(1);
         attr.set_comm_exec(1);
-        // User mode or not is no question of it, but of who may open it.
+        // Records are of all modes, but an event that includes the kernel needs a privilege.
         attr.set_exclude_kernel(1);
         let refused = |error: io::Error| refusal(&event, place, &error);
-        let fd = counter::open(&mut attr, place, None).map_err(refused)?;
+        let fd = open_event(&mut attr, place, None).map_err(refused)?;
         match self.rings.get(&cpu) {
             Some((ring, _)) => {
-                let counter = Counter::from_fd(fd);
-                counter.tell(ring.as_fd()).map_err(refused)?;
+                let counter = OpenCounter::from_fd(fd);
+                counter.set_output(ring.as_fd()).map_err(refused)?;
                 Ok(Some(counter.into_fd()))
             }
             None => {
-                let ring = PerfRing::new(fd, page_size(), ORDER);
+                let ring = PerfRing::new(fd, page_size(), RING_PAGES_LOG2);
                 let ring = ring.map_err(|_| Refusal::NoMemory {
                     event: event.name.clone(),
                 })?;
@@ -344,70 +362,75 @@ impl Follow {
         }
     }
 
-    /// What is there at this time; last words that were written before it.
-    fn drain(&mut self, now: u64) {
+    /// Reads all records, and the exit counts that were written before this time.
+    fn read_rings(&mut self, now_ns: u64) {
         for (ring, last) in self.rings.values_mut() {
             self.buffer.clear();
             ring.take(&mut self.buffer);
-            for (time, record) in overflow::records(&self.buffer).filter_map(decode) {
-                let again = |(before, same): &(u64, Record)| {
-                    *same == record && time.saturating_sub(*before) < TWICE
+            for (time_ns, record) in split_records(&self.buffer).filter_map(decode) {
+                let is_duplicate = |(last_ns, last): &(u64, ThreadRecord)| {
+                    *last == record && time_ns.saturating_sub(*last_ns) < DUPLICATE_NS
                 };
-                if last.as_ref().is_some_and(again) {
+                if last.as_ref().is_some_and(is_duplicate) {
                     continue;
                 }
-                *last = Some((time, record.clone()));
-                self.order.push(time, record);
+                *last = Some((time_ns, record.clone()));
+                self.order.push(time_ns, record);
             }
         }
-        for ring in self.words.values_mut() {
-            ring.take(now, |time, record| self.order.push(time, record));
+        for ring in self.exit_counts.values_mut() {
+            ring.take(now_ns, |time_ns, record| self.order.push(time_ns, record));
         }
     }
 
-    /// What was heard, in the order of time: all that is old enough to be complete, or at the end
+    /// Returns the records in the order of time: those that are complete by their age, or at the end
     /// all.
-    pub fn take(&mut self, all: bool) -> Vec<(u64, Record)> {
-        let time = now();
-        self.drain(if all { u64::MAX } else { time });
-        let until = time.saturating_sub(MARGIN);
-        self.order.release(if all { u64::MAX } else { until })
+    pub fn take_records(&mut self, all: bool) -> Vec<(u64, ThreadRecord)> {
+        let now_ns = now();
+        self.read_rings(if all { u64::MAX } else { now_ns });
+        let until_ns = now_ns.saturating_sub(MAX_RECORD_DELAY_NS);
+        self.order.release(if all { u64::MAX } else { until_ns })
     }
 
-    /// What everybody counted together, living and dead, in the order of the events. Times are not
-    /// in it: the kernel does not keep those of the dead up to date.
+    /// Returns what all threads counted together, in the order of the events. The times are zero: the
+    /// kernel does not keep those of exited threads up to date.
     ///
     /// # Errors
-    /// What `read(2)` says.
-    pub fn total(&self) -> io::Result<Vec<Value>> {
-        let mut total = vec![Value::default(); self.events.len()];
-        for copy in self.roots.values().flat_map(|root| &root.counters) {
-            let count = copy.counter.read()?.count;
-            let sum = &mut total[copy.number].count;
+    /// The error of `read(2)`.
+    pub fn total(&self) -> io::Result<Vec<CounterValue>> {
+        let mut total = vec![CounterValue::default(); self.events.len()];
+        for counter in self.opened.values().flat_map(|thread| &thread.counters) {
+            let count = counter.counter.read()?.count;
+            let sum = &mut total[counter.number].count;
             *sum = sum.wrapping_add(count);
         }
         Ok(total)
     }
 }
 
-/// Gives a counter the ring for its last words: that of its CPU and event, or the first one there.
-fn speak(
-    rings: &mut BTreeMap<(u32, usize), LastWords>,
+/// Writes the exit counts of a counter to the ring of its CPU and event. The first counter gets a
+/// new ring.
+fn set_exit_ring(
+    rings: &mut BTreeMap<(u32, usize), ExitCountRing>,
     key: (u32, usize),
-    counter: &Counter,
+    counter: &OpenCounter,
 ) -> io::Result<()> {
     if let Some(ring) = rings.get(&key) {
-        return counter.tell(ring.as_fd());
+        return counter.set_output(ring.as_fd());
     }
-    rings.insert(key, LastWords::of(counter)?);
+    rings.insert(key, ExitCountRing::new(counter)?);
     Ok(())
 }
 
 fn refusal(event: &Event, place: Place, error: &io::Error) -> Refusal {
-    let asked = Asked {
+    let attempt = OpenAttempt {
         event,
         place,
         overflows: false,
     };
-    Refusal::of(error.raw_os_error().unwrap_or(0), &asked, &Machine::read())
+    Refusal::from_errno(
+        error.raw_os_error().unwrap_or(0),
+        &attempt,
+        &PerfSettings::read(),
+    )
 }

@@ -1,18 +1,26 @@
 //! `kcollect track`: the counters of a process or of a command, by thread.
 //!
-//! Rows come in the order of time: a tick of each thread every so often, births, forks, execs and
-//! ends as they happen. The figures of a tick are of its time alone; those of an end are of the
-//! whole life, or since it was followed. The last row is the total of all, from the counters that
-//! everybody shares: it is right even where a thread's row is not complete.
+//! Rows come in the order of time: a tick of each thread at every period, and creation, fork, exec
+//! and exit of threads when they happen. The counts of a tick are those since the tick before; the
+//! counts of an exit are those since the thread was created or followed. The last row is the total,
+//! read from the counters that all threads share: it is right even where a thread's row is
+//! incomplete.
 //!
-//! What is tracked is not ours to end: on Ctrl-C it goes on, uncounted.
+//! [`held_child`] starts the command, [`follow`] opens the counters and reads the kernel's records,
+//! and [`lifetimes`] makes rows of the records. When kcollect ends on Ctrl-C, the process or command
+//! continues, uncounted.
+//!
+//! Signals come from [`host::signals`], as in a recording, and not from the library ctrlc. ctrlc
+//! (3.5, feature `termination`) installs its handler for SIGHUP even where nohup(1) has it ignored,
+//! so that `nohup kcollect track` would end with the terminal; it does not handle SIGQUIT, which
+//! ends a run here, nor SIGXFSZ, which has to become an error of the write; and it calls a closure
+//! in a thread of its own, while the loop here waits with poll(2), and for SIGCHLD too.
 
 pub mod follow;
 pub mod held_child;
 pub mod lifetimes;
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
@@ -22,321 +30,325 @@ use host::load;
 use host::machine::{self, now, online_cpus};
 use host::output::Output;
 use host::signals::{self, Signals};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use procfs::process::Process;
 
 use crate::names::event::Event;
-use crate::perf::counter::{Begin, Inherit};
-use crate::perf::records::Record;
+use crate::perf::counter::{Inherit, Start};
+use crate::perf::records::ThreadRecord;
 use crate::perf::refusal::Refusal;
-use crate::perf::retry::Patience;
-use crate::rows::format::{Of, Style};
-use crate::rows::writer::{Sink, Wish};
-use crate::rows::{Row, What};
-use crate::track::follow::{Follow, Own};
-use crate::track::held_child::Gate;
-use crate::track::lifetimes::Lives;
+use crate::perf::retry::RetryPolicy;
+use crate::rows::format::{RowFormat, RowSubject};
+use crate::rows::writer::{CountOptions, RowWriter};
+use crate::rows::{CountRow, RowKind};
+use crate::run::{internal_error, wait_for_signals};
+use follow::{ThreadCounters, ThreadFollower};
+use held_child::HeldChild;
+use lifetimes::ThreadLifetimes;
 
-/// How often it is looked what has happened, at least: a thread's own counters begin that much late
-/// at most.
-const ROUND: Duration = Duration::from_millis(20);
+/// The longest time between two rounds. A new thread gets its own counters up to this much late.
+const MAX_ROUND: Duration = Duration::from_millis(20);
 
-/// For how long the command is waited for when kcollect is told to end: on a terminal, Ctrl-C is
-/// for both.
-const FAREWELL: u64 = 200_000_000;
+/// How long a run waits for the command to exit after a signal: on a terminal, Ctrl-C is sent to
+/// both.
+const EXIT_WAIT_NS: u64 = 200_000_000;
 
-/// Who is tracked.
+/// What is tracked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Who {
-    /// A process that runs.
+pub enum TrackTarget {
+    /// A running process.
     Process(u32),
     /// A command and its arguments, from its first instruction.
     Command(Vec<OsString>),
 }
 
-/// What `kcollect track` was asked to do.
+/// What `kcollect track` does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Who.
-    pub who: Who,
-    /// Processes that it forks too, and those that they fork.
+pub struct TrackOptions {
+    /// What is tracked.
+    pub target: TrackTarget,
+    /// Whether forked processes are tracked too, and those that they fork.
     pub forks: bool,
-    /// What, and how it is told.
-    pub wish: Wish,
+    /// The time between two ticks. None: no ticks.
+    pub period: Option<Duration>,
+    /// What is counted, and how rows are printed.
+    pub counting: CountOptions,
 }
 
-/// Tracks. Gives the exit code: the command's, or 0.
+/// Tracks a process or command until it exits, or until a signal or the last tick. Returns the exit
+/// code: that of the command, or 0.
 ///
 /// # Errors
-/// A [`Failure`] with its cure: an event that cannot be counted, a process that is not there, a
+/// A [`Failure`] with its cure: an event that cannot be counted, a process that does not exist, a
 /// file that cannot be written.
-pub fn track(request: &Request, output: &mut Output) -> Result<u8, Failure> {
-    let events = request.wish.events()?;
-    let signals = Signals::listen(None, None).map_err(|error| software("signals", &error))?;
-    let sink = Sink::open(&request.wish)?;
-    let descriptors = machine::raise_descriptors();
-    let cpus = online_cpus().map_err(|error| software("the CPUs", &error))?;
-    let inherit = match request.forks {
+pub fn track(options: &TrackOptions, output: &mut Output) -> Result<u8, Failure> {
+    let events = options.counting.events()?;
+    let signals = Signals::listen(None, None).map_err(|error| internal_error("signals", &error))?;
+    let writer = RowWriter::open(&options.counting)?;
+    let file_limits = machine::raise_descriptors();
+    let cpus = online_cpus().map_err(|error| internal_error("the CPUs", &error))?;
+    let inherit = match options.forks {
         true => Inherit::All,
         false => Inherit::Threads,
     };
-    let mut follow = Follow::new(events.clone(), cpus, inherit);
+    let mut follower = ThreadFollower::new(events.clone(), cpus, inherit);
     let mut child = None;
     let mut start_ns = now();
-    let roots = match &request.who {
-        Who::Process(pid) => {
-            check_leader(*pid)?;
-            let bind = || follow.process(*pid, Begin::Now);
-            let owns = Patience::USUAL
-                .bind(bind)
-                .map_err(|refusal| gone(refusal, *pid))?;
-            owns.into_iter()
-                .map(|(tid, own)| (*pid, tid, own))
+    let opened = match &options.target {
+        TrackTarget::Process(pid) => {
+            check_is_process(*pid)?;
+            let open = || follower.open_process(*pid, Start::Now);
+            let threads = RetryPolicy::DEFAULT
+                .run(open)
+                .map_err(|refusal| process_failure(refusal, *pid))?;
+            threads
+                .into_iter()
+                .map(|(tid, counters)| (*pid, tid, counters))
                 .collect()
         }
-        Who::Command(words) => {
-            if let Some((program, error)) = load::refused(words) {
+        TrackTarget::Command(command) => {
+            if let Some((program, error)) = load::refused(command) {
                 output.say(&format!("cannot start {}: {error}", program.display()));
                 return Ok(spawn_code(&error));
             }
-            let gate = Gate::start(words, descriptors).map_err(|error| software("fork", &error))?;
-            let pid = gate.pid();
-            let own = Patience::USUAL.bind(|| follow.root(pid, Begin::Exec))?;
+            let held = HeldChild::start(command, file_limits)
+                .map_err(|error| internal_error("fork", &error))?;
+            let pid = held.pid();
+            let counters = RetryPolicy::DEFAULT.run(|| follower.open_thread(pid, Start::OnExec))?;
             start_ns = now();
-            match gate.open() {
+            match held.release() {
                 Ok(started) => child = Some(started),
                 Err(error) => {
-                    output.say(&format!("cannot start {}: {error}", words[0].display()));
+                    output.say(&format!("cannot start {}: {error}", command[0].display()));
                     return Ok(spawn_code(&error));
                 }
             }
-            vec![(pid, pid, own)]
+            vec![(pid, pid, counters)]
         }
     };
-    let mut lives = Lives::new(events.len(), follow.last_words(), request.forks);
-    for (pid, tid, own) in roots {
-        lives.root(pid, tid, own);
+    let mut lifetimes = ThreadLifetimes::new(
+        events.len(),
+        follower.exit_counts_per_thread(),
+        options.forks,
+    );
+    for (pid, tid, counters) in opened {
+        lifetimes.add_opened(pid, tid, counters);
     }
-    let mut tracking = Tracking {
-        request,
+    let mut run = TrackRun {
+        options,
         events: &events,
         start_ns,
-        follow,
-        lives,
-        sink,
+        follower,
+        lifetimes,
+        writer,
         signals,
         child,
         status: None,
-        unread: 0,
+        threads_without_counters: 0,
     };
-    tracking.run()?;
-    tracking.close(output)?;
-    Ok(tracking.status.map_or(0, load_code))
+    run.run()?;
+    run.finish(output)?;
+    Ok(run.status.map_or(0, load_code))
 }
 
-struct Tracking<'a> {
-    request: &'a Request,
+/// A run of `kcollect track`.
+struct TrackRun<'a> {
+    options: &'a TrackOptions,
     events: &'a [Event],
     start_ns: u64,
-    follow: Follow,
-    lives: Lives<Own>,
-    sink: Sink,
+    follower: ThreadFollower,
+    lifetimes: ThreadLifetimes<ThreadCounters>,
+    writer: RowWriter,
     signals: Signals,
     child: Option<Child>,
     status: Option<ExitStatus>,
-    /// Threads without counters of their own.
-    unread: u64,
+    /// The number of threads that could not get counters of their own.
+    threads_without_counters: u64,
 }
 
-impl Tracking<'_> {
+impl TrackRun<'_> {
     fn run(&mut self) -> Result<(), Failure> {
-        if self.request.wish.header {
-            let style = self.style();
-            self.sink.header(&style)?;
+        if self.options.counting.header {
+            let format = self.format();
+            self.writer.header(&format)?;
         }
-        let period = self
-            .request
-            .wish
-            .period
-            .map(|period| period.as_nanos() as u64);
-        let mut due = period.map(|period| self.start_ns + period);
+        let period_ns = self.options.period.map(|period| period.as_nanos() as u64);
+        let mut due_ns = period_ns.map(|period_ns| self.start_ns + period_ns);
         let mut ticks = 0;
-        let mut until = u64::MAX;
+        let mut end_ns = u64::MAX;
         loop {
-            self.wait(due)?;
-            let ended = self.ended()?;
-            // With it all its threads have ended, and have told everything; its descendants have
-            // not.
-            self.round(ended && !self.request.forks)?;
-            let time = now();
-            if let (Some(next), Some(period)) = (due, period)
-                && time >= next
+            let left = due_ns.map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(now())));
+            wait_for_signals(&self.signals, left.unwrap_or(MAX_ROUND).min(MAX_ROUND))?;
+            let exited = self.command_has_exited()?;
+            // When the command has exited, all records of its threads are written, but not those of
+            // its descendants.
+            self.round(exited && !self.options.forks)?;
+            let time_ns = now();
+            if let (Some(next_ns), Some(period_ns)) = (due_ns, period_ns)
+                && time_ns >= next_ns
             {
-                let rows = self.lives.tick(now);
+                let rows = self.lifetimes.tick(now);
                 self.print(&rows)?;
                 ticks += 1;
-                // The next one on the grid of the first, however late this one is.
-                due = Some(next + (1 + (time - next) / period) * period);
+                // The next tick is on the grid of the first one, however late this one is.
+                due_ns = Some(next_ns + (1 + (time_ns - next_ns) / period_ns) * period_ns);
             }
-            self.sink.flush()?;
+            self.writer.flush()?;
             let stopped = self.signals.take().contains(&signals::Request::Stop);
             if stopped && self.child.is_some() && self.status.is_none() {
-                until = until.min(time + FAREWELL);
+                end_ns = end_ns.min(time_ns + EXIT_WAIT_NS);
             } else if stopped {
-                until = time;
+                end_ns = time_ns;
             }
-            let enough = self
-                .request
-                .wish
+            let last_tick = self
+                .options
+                .counting
                 .ticks
-                .is_some_and(|wanted| ticks >= wanted);
-            let over = self.lives.is_empty() && (self.child.is_none() || ended);
-            let farewell = until != u64::MAX && (time >= until || ended);
-            if enough || over || farewell || self.sink.is_gone() {
+                .is_some_and(|limit| ticks >= limit);
+            let all_exited = self.lifetimes.is_empty() && (self.child.is_none() || exited);
+            let ended = end_ns != u64::MAX && (time_ns >= end_ns || exited);
+            if last_tick || all_exited || ended || self.writer.is_closed() {
                 return Ok(());
             }
         }
     }
 
-    fn wait(&mut self, due: Option<u64>) -> Result<(), Failure> {
-        let left = due.map(|due| Duration::from_nanos(due.saturating_sub(now())));
-        let left = left.unwrap_or(ROUND).min(ROUND) + Duration::from_micros(999);
-        let fds = self.signals.fds();
-        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
-        match poll(&mut fds, timeout) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
-            Err(error) => Err(software("waiting", &error.into())),
-        }
-    }
-
-    /// Whether the command has ended. All that it said it has said then.
-    fn ended(&mut self) -> Result<bool, Failure> {
+    /// Whether the command has exited.
+    fn command_has_exited(&mut self) -> Result<bool, Failure> {
         if let (Some(child), None) = (&mut self.child, self.status) {
             self.status = child
                 .try_wait()
-                .map_err(|error| software("the command", &error))?;
+                .map_err(|error| internal_error("the command", &error))?;
         }
         Ok(self.status.is_some())
     }
 
-    /// Takes what was told, all of it or what is complete, and prints it.
+    /// Prints the rows of all records, or of those that are complete.
     fn round(&mut self, all: bool) -> Result<(), Failure> {
-        for (time, record) in self.follow.take(all) {
-            if let Record::Fork { tid, .. } = &record
-                && self.lives.opened_unborn(*tid)
+        for (time_ns, record) in self.follower.take_records(all) {
+            if let ThreadRecord::Fork { tid, .. } = &record
+                && self.lifetimes.opened_before_fork_record(*tid)
             {
-                self.follow.forget(*tid);
+                self.follower.close_thread(*tid);
             }
-            let follow = &self.follow;
-            let rows = self.lives.take(time, &record, |id| follow.event_of(id));
+            let follower = &self.follower;
+            let rows = self
+                .lifetimes
+                .apply(time_ns, &record, |id| follower.event_of(id));
             self.print(&rows)?;
         }
-        for tid in self.lives.newcomers() {
-            match self.follow.own(tid, Begin::Now) {
-                Ok(own) => self.lives.adopt(tid, own),
-                // It ended before it was heard of.
+        for tid in self.lifetimes.take_new_threads() {
+            match self.follower.open_own_counters(tid, Start::Now) {
+                Ok(counters) => self.lifetimes.set_counters(tid, counters),
+                // It has exited since.
                 Err(Refusal::NoThread { .. }) => {
-                    let rows = self.lives.gone(tid, now());
+                    let rows = self.lifetimes.exited(tid, now());
                     self.print(&rows)?;
                 }
-                Err(_) => self.unread += 1,
+                Err(_) => self.threads_without_counters += 1,
             }
         }
-        // Where records found no room, ends are among them.
-        if self.lives.lost > 0 {
-            for (pid, tid) in self.lives.living() {
+        // Among lost records are those of exits.
+        if self.lifetimes.lost_records > 0 {
+            for (pid, tid) in self.lifetimes.running_threads() {
                 if !Path::new(&format!("/proc/{pid}/task/{tid}")).exists() {
-                    let rows = self.lives.gone(tid, now());
+                    let rows = self.lifetimes.exited(tid, now());
                     self.print(&rows)?;
                 }
             }
         }
-        let rows = self.lives.overdue(now());
+        let rows = self.lifetimes.finish_overdue(now());
         self.print(&rows)
     }
 
-    fn close(&mut self, output: &mut Output) -> Result<(), Failure> {
+    fn finish(&mut self, output: &mut Output) -> Result<(), Failure> {
         self.round(true)?;
-        let rows = self.lives.overdue(u64::MAX);
+        let rows = self.lifetimes.finish_overdue(u64::MAX);
         self.print(&rows)?;
-        let rows = self.lives.tick(now);
+        let rows = self.lifetimes.tick(now);
         self.print(&rows)?;
-        let told = self.lives.told();
-        let total = self.follow.total();
-        let mut total = total.map_err(|error| software("the counters", &error))?;
-        for ((total, told), event) in total.iter_mut().zip(&told).zip(self.events) {
-            total.enabled_ns = told.enabled_ns;
-            total.running_ns = told.running_ns;
-            let silent = total.count.wrapping_sub(told.count).cast_signed();
-            if silent != 0 && self.request.wish.verbose {
+        let in_rows = self.lifetimes.counts_in_rows();
+        let total = self.follower.total();
+        let mut total = total.map_err(|error| internal_error("the counters", &error))?;
+        for ((total, in_rows), event) in total.iter_mut().zip(&in_rows).zip(self.events) {
+            total.enabled_ns = in_rows.enabled_ns;
+            total.running_ns = in_rows.running_ns;
+            let difference = total.count.wrapping_sub(in_rows.count).cast_signed();
+            if difference != 0 && self.options.counting.verbose {
                 output.say(&format!(
-                    "{silent} of {} are in the total and in no row: of threads that live, from before they were heard of",
+                    "{}: {difference} counts are in the total and in no row; running threads counted them before they had \
+                     counters of their own",
                     event.name
                 ));
             }
         }
-        let what = What::Total(self.lives.followed);
-        self.print(&[Row::on(now(), None, what, Some(total))])?;
-        self.sink.flush()?;
-        let Lives { lost, unheard, .. } = self.lives;
-        if lost > 0 {
+        let kind = RowKind::Total(self.lifetimes.followed_threads);
+        self.print(&[CountRow::of_cpu(now(), None, kind, Some(total))])?;
+        self.writer.flush()?;
+        let ThreadLifetimes {
+            lost_records,
+            missing_exit_counts,
+            followed_threads,
+            ..
+        } = self.lifetimes;
+        if lost_records > 0 {
             output.say(&format!(
-                "{lost} records of threads found no room: rows are missing, the total is right"
+                "{lost_records} records of threads were lost, since their ring was full: rows are missing, the total is right"
             ));
         }
-        if unheard > 0 {
+        if missing_exit_counts > 0 {
             output.say(&format!(
-                "of {unheard} threads the kernel did not say what they had counted; their rows are incomplete, the total is \
-                 right"
+                "the kernel did not report the counts of {missing_exit_counts} of {followed_threads} threads when they exited: \
+                 their rows are incomplete, the total is right"
             ));
         }
-        if self.unread > 0 {
+        if self.threads_without_counters > 0 {
             output.say(&format!(
-                "{} threads have no ticks: there is no counter of their own for them; ulimit -n may be too small",
-                self.unread
+                "{} of {followed_threads} threads have no ticks, since no counters could be opened for them: raise the limit \
+                 of open files (ulimit -n)",
+                self.threads_without_counters
             ));
         }
         Ok(())
     }
 
-    fn print(&mut self, rows: &[Row]) -> Result<(), Failure> {
-        let style = self.style();
-        rows.iter().try_for_each(|row| self.sink.row(&style, row))
+    fn print(&mut self, rows: &[CountRow]) -> Result<(), Failure> {
+        let format = self.format();
+        rows.iter()
+            .try_for_each(|row| self.writer.row(&format, row))
     }
 }
 
-impl<'a> Tracking<'a> {
-    fn style(&self) -> Style<'a> {
-        Style {
-            of: Of::Threads,
+impl<'a> TrackRun<'a> {
+    fn format(&self) -> RowFormat<'a> {
+        RowFormat {
+            subject: RowSubject::Threads,
             events: self.events,
             start_ns: self.start_ns,
-            times: self.request.wish.times,
+            times: self.options.counting.times,
         }
     }
 }
 
-/// A thread's own number is in `/proc` as a process's is.
-fn check_leader(pid: u32) -> Result<(), Failure> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok();
-    let leader = status.and_then(|status| {
-        let mut lines = status.lines();
-        let leader = lines.find_map(|line| line.strip_prefix("Tgid:"))?;
-        leader.trim().parse::<u32>().ok()
+/// Checks that a number is that of a process: `/proc` has the numbers of threads too.
+fn check_is_process(pid: u32) -> Result<(), Failure> {
+    let status = i32::try_from(pid).ok().and_then(|pid| {
+        let process = Process::new(pid).ok()?;
+        process.status().ok()
     });
-    match leader {
+    match status.and_then(|status| u32::try_from(status.tgid).ok()) {
         Some(leader) if leader == pid => Ok(()),
         Some(leader) => Err(Failure::new(
             Kind::NoInput,
             format!("-p {pid}: {pid} is a thread of process {leader}"),
             format!("type -p {leader}"),
         )),
-        None => Err(gone(Refusal::NoThread { tid: pid }, pid)),
+        None => Err(process_failure(Refusal::NoThread { tid: pid }, pid)),
     }
 }
 
-/// Of the process that was named it is said that it is gone, not of a thread.
-fn gone(refusal: Refusal, pid: u32) -> Failure {
+/// Returns the failure of a refusal. It names the missing process where the thread that is missing
+/// is the one that was typed.
+fn process_failure(refusal: Refusal, pid: u32) -> Failure {
     match refusal {
         Refusal::NoThread { tid } if tid == pid => Failure::new(
             Kind::NoInput,
@@ -345,8 +357,4 @@ fn gone(refusal: Refusal, pid: u32) -> Failure {
         ),
         other => other.into(),
     }
-}
-
-fn software(what: &str, error: &std::io::Error) -> Failure {
-    Failure::new(Kind::Software, format!("{what}: {error}"), "report it")
 }

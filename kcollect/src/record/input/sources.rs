@@ -9,11 +9,11 @@ use std::time::Duration;
 use std::{fs, io};
 
 use bpf::{Counted, CpuBooks, Emission, MOST_COUNTERS, Record, Settings, TickCollector};
-use counters::names::event::Request;
+use counters::names::event::CounterRequest;
 use counters::perf::counter::Place;
 use counters::perf::cpu_events::{open_clock, open_overflow};
-use counters::perf::order::Order;
-use counters::perf::refusal::{self, Asked, Refusal};
+use counters::perf::order::TimeOrder;
+use counters::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
 use host::exit::{Failure, Kind};
 use host::machine::{self, CpuSet};
 use procfs::process::MMapPath;
@@ -104,10 +104,10 @@ pub struct Sources {
     period_ns: u64,
     cpus: BTreeMap<u32, CpuTime>,
     recording: bool,
-    order: Order<Event>,
+    order: TimeOrder<Event>,
     follows: bool,
     /// Counters that overflow.
-    pub counters: Vec<Request>,
+    pub counters: Vec<CounterRequest>,
     /// CPUs that came online or went, with the time at which it was noticed.
     pub hotplug: Vec<(u64, u32, bool)>,
 }
@@ -124,7 +124,7 @@ impl Sources {
         record_idle: bool,
         page_fault: (u64, u64),
         emission: Option<Emission>,
-        counters: &[Request],
+        counters: &[CounterRequest],
     ) -> Result<Sources, Failure> {
         let possible = machine::possible_cpus().map_err(no_cpus)?;
         let online = machine::online_cpus().map_err(no_cpus)?;
@@ -158,7 +158,7 @@ impl Sources {
             period_ns,
             cpus: BTreeMap::new(),
             recording: false,
-            order: Order::default(),
+            order: TimeOrder::default(),
             hotplug: Vec::new(),
             follows: emission.is_some(),
             counters: counters.to_vec(),
@@ -370,13 +370,13 @@ impl Sources {
             Ok(event) => event,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
             Err(error) => {
-                let asked = Asked {
+                let attempt = OpenAttempt {
                     event: &request.event,
                     place: Place::Cpu(cpu),
                     overflows: true,
                 };
                 let errno = error.raw_os_error().unwrap_or(0);
-                return Err(Refusal::of(errno, &asked, &refusal::Machine::read()).into());
+                return Err(Refusal::from_errno(errno, &attempt, &PerfSettings::read()).into());
             }
         };
         self.collector
@@ -501,7 +501,7 @@ fn no_cpus(error: io::Error) -> Failure {
 }
 
 /// What the programs have to know of counters.
-fn hit_intervals(counters: &[Request]) -> Option<[u64; MOST_COUNTERS]> {
+fn hit_intervals(counters: &[CounterRequest]) -> Option<[u64; MOST_COUNTERS]> {
     let mut intervals = [0; MOST_COUNTERS];
     for (interval, request) in intervals.iter_mut().zip(counters) {
         if request.event.is_tracepoint() {

@@ -11,7 +11,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 
 use bpf::{Emission, Record, TickCollector};
-use counters::names::event::Request;
+use counters::names::event::CounterRequest;
 use experiment_format::Error;
 use experiment_format::kernel::{BPF, KERNEL};
 use experiment_format::layout::ExperimentDir;
@@ -69,7 +69,7 @@ impl Founder {
     /// When the experiment can't be written.
     pub fn create(
         dir: ExperimentDir,
-        (plan, counters): (&Plan, &[Request]),
+        (plan, counters): (&Plan, &[CounterRequest]),
         kernel: Kernel,
         emission: Option<Emission>,
         mut say: impl FnMut(&str),

@@ -1,6 +1,6 @@
 //! What the founder's `log.xml` begins with: how it was recorded.
 
-use ::counters::names::event::Request;
+use ::counters::names::event::CounterRequest;
 use bpf::Emission;
 use experiment_format::log::{Header, ProfileDecl, Run, Setting};
 use experiment_format::microstate::NumStates;
@@ -12,7 +12,11 @@ use crate::plan::Plan;
 use crate::record::dry_run;
 
 /// The header of an experiment that is recorded as planned.
-pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emission>) -> Header {
+pub(super) fn header(
+    plan: &Plan,
+    requests: &[CounterRequest],
+    emission: Option<Emission>,
+) -> Header {
     let seconds = |time: std::time::Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let mut settings = Vec::new();
     if !plan.record_idle {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use bpf::TableUse;
 use bpf::{Counts, CpuBooks, Details};
-use counters::names::event::Request;
+use counters::names::event::CounterRequest;
 use experiment_format::kernel::is_scheduler;
 use experiment_format::losses::Losses;
 use experiment_format::microstate::Microstate;
@@ -358,7 +358,7 @@ impl Summary {
 
 /// What became of the counters' events.
 fn counters(sources: &Sources) -> Result<Vec<Counter>, Failure> {
-    let counter = |(number, request): (u32, &Request)| {
+    let counter = |(number, request): (u32, &CounterRequest)| {
         let counted = sources.counted(number)?;
         // Each CPU is somewhere between two overflows.
         let left = (request.interval - 1) * sources.cpus() as u64;

@@ -1,5 +1,5 @@
-//! What can be typed after `-h` and `-c`: from text to wishes, without knowing what the machine
-//! has.
+//! The syntax of `-h` and `-c`: from text to specifications of counters, which are not looked up on
+//! the machine yet.
 //!
 //! ```text
 //! -h  list     := level | counter { "," counter }
@@ -10,22 +10,22 @@
 //!                 group:tracepoint, mem:ADDRESS[/length][:rwx]
 //! ```
 //!
-//! The first is gprofng's and er_kernel's, the second cputrack's. Numbers are decimal, or
-//! hexadecimal with `0x`. Commas between the slashes of a PMU's event belong to it.
+//! The first syntax is that of gprofng and er_kernel, the second that of cputrack. Numbers are
+//! decimal, or hexadecimal with `0x`. Commas between the slashes of a PMU's event belong to it.
 //!
-//! What this refuses: counter registers (`/0`), which are the kernel's to choose; the `+` of
-//! data-space profiling; groups in braces; an interval where nothing overflows.
+//! Refused are counter registers (`/0`), since the kernel chooses them; the `+` of data-space
+//! profiling; groups in braces; an interval where nothing overflows.
 
 pub(crate) mod tokens;
 
 use std::fmt;
 
 use crate::names::error::CounterError;
-use tokens::{form, number, register, tokens, without_register};
+use tokens::{form_error, is_register, parse_number, split_list, strip_register};
 
-/// How often a counter overflows.
+/// How often a counter overflows, as typed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Interval {
+pub enum OverflowInterval {
     /// About 100 times a second on a busy CPU.
     #[default]
     On,
@@ -33,40 +33,40 @@ pub enum Interval {
     Hi,
     /// A tenth as often.
     Lo,
-    /// After so many events, 1 to 2⁶³ − 1.
+    /// At every so many events, 1 to 2⁶³ − 1.
     Every(u64),
 }
 
-/// One counter as it was typed; its name means nothing yet.
+/// One counter as typed, not yet looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counter {
-    /// The event with perf's modifiers.
+pub struct CounterSpec {
+    /// The name of the event, with perf's modifiers.
     pub name: String,
-    /// `~attribute=value`, in the order typed; 1 where no value was.
+    /// Each `~attribute=value`, in the order typed. The default value is 1.
     pub attributes: Vec<(String, u64)>,
 }
 
-/// What one `-h` asks for.
+/// One counter of `-h` as typed, with its interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// What is usual on this machine: `-h on`, `-h hi`, `-h lo`.
-    Usual(Interval),
-    /// This counter.
-    Counter(Counter, Interval),
+pub enum OverflowSpec {
+    /// The default counters: `-h on`, `-h hi`, `-h lo`.
+    Default(OverflowInterval),
+    /// A counter by its name.
+    Counter(CounterSpec, OverflowInterval),
 }
 
-impl fmt::Display for Interval {
+impl fmt::Display for OverflowInterval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Interval::On => f.write_str("on"),
-            Interval::Hi => f.write_str("hi"),
-            Interval::Lo => f.write_str("lo"),
-            Interval::Every(count) => write!(f, "{count}"),
+            OverflowInterval::On => f.write_str("on"),
+            OverflowInterval::Hi => f.write_str("hi"),
+            OverflowInterval::Lo => f.write_str("lo"),
+            OverflowInterval::Every(count) => write!(f, "{count}"),
         }
     }
 }
 
-impl fmt::Display for Counter {
+impl fmt::Display for CounterSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
         self.attributes
@@ -78,80 +78,85 @@ impl fmt::Display for Counter {
     }
 }
 
-impl fmt::Display for Wish {
+impl fmt::Display for OverflowSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Wish::Usual(interval) => interval.fmt(f),
-            Wish::Counter(counter, interval) => write!(f, "{counter},{interval}"),
+            OverflowSpec::Default(interval) => interval.fmt(f),
+            OverflowSpec::Counter(counter, interval) => write!(f, "{counter},{interval}"),
         }
     }
 }
 
-/// What follows one `-h`.
+/// Parses the text after one `-h`.
 ///
 /// # Errors
-/// [`CounterError::Form`] names what is not understood.
-pub fn wishes(text: &str) -> Result<Vec<Wish>, CounterError> {
-    let mut wishes = Vec::new();
-    // A counter that can still be given an interval.
-    let mut open = None;
-    let tokens = tokens(text)?;
+/// [`CounterError::Form`] names the part that cannot be parsed.
+pub fn parse_overflow_specs(text: &str) -> Result<Vec<OverflowSpec>, CounterError> {
+    let mut specs = Vec::new();
+    // The last counter, which an interval may follow.
+    let mut last = None;
+    let tokens = split_list(text)?;
     for token in &tokens {
-        match (open.take(), interval(token)?) {
-            (Some(counter), Some(interval)) => wishes.push(Wish::Counter(counter, interval)),
-            // gprofng's two commas: the interval is left out, the next counter follows.
+        match (last.take(), parse_interval(token)?) {
+            (Some(counter), Some(interval)) => specs.push(OverflowSpec::Counter(counter, interval)),
+            // With gprofng's two commas, the interval between them is left out.
             (Some(counter), None) if token.is_empty() => {
-                wishes.push(Wish::Counter(counter, Interval::On));
+                specs.push(OverflowSpec::Counter(counter, OverflowInterval::On));
             }
-            (Some(last), None) => {
-                wishes.push(Wish::Counter(last, Interval::On));
-                open = Some(counter(token)?);
+            (Some(counter), None) => {
+                specs.push(OverflowSpec::Counter(counter, OverflowInterval::On));
+                last = Some(parse_counter(token)?);
             }
-            (None, Some(interval @ (Interval::On | Interval::Hi | Interval::Lo)))
-                if tokens.len() == 1 =>
-            {
-                wishes.push(Wish::Usual(interval));
+            (
+                None,
+                Some(
+                    interval @ (OverflowInterval::On | OverflowInterval::Hi | OverflowInterval::Lo),
+                ),
+            ) if tokens.len() == 1 => {
+                specs.push(OverflowSpec::Default(interval));
             }
             (None, Some(_)) => {
-                return Err(form(
+                return Err(form_error(
                     token,
                     "an interval without a counter before it",
                     "type the counter first, as in cycles,hi or cycles,1000003",
                 ));
             }
-            (None, None) => open = Some(counter(token)?),
+            (None, None) => last = Some(parse_counter(token)?),
         }
     }
-    wishes.extend(open.map(|counter| Wish::Counter(counter, Interval::On)));
-    Ok(wishes)
+    specs.extend(last.map(|counter| OverflowSpec::Counter(counter, OverflowInterval::On)));
+    Ok(specs)
 }
 
-/// What follows one `-c`: counters without intervals.
+/// Parses the text after one `-c`: counters without intervals.
 ///
 /// # Errors
-/// [`CounterError::Form`] names what is not understood.
-pub fn counters(text: &str) -> Result<Vec<Counter>, CounterError> {
-    let mut counters: Vec<Counter> = Vec::new();
-    for token in tokens(text)? {
-        let token = without_register(token);
-        if interval(token)?.is_some() {
-            return Err(form(
+/// [`CounterError::Form`] names the part that cannot be parsed.
+pub fn parse_counter_specs(text: &str) -> Result<Vec<CounterSpec>, CounterError> {
+    let mut counters: Vec<CounterSpec> = Vec::new();
+    for token in split_list(text)? {
+        let token = strip_register(token);
+        if parse_interval(token)?.is_some() {
+            return Err(form_error(
                 token,
-                "an interval, where nothing overflows",
-                "leave it out: events are counted here, each of them",
+                "an interval, but -c only counts, and nothing overflows",
+                "leave it out",
             ));
         }
         let attribute = match token {
             "nouser" => Some(("user".to_owned(), 0)),
             "sys" => Some(("system".to_owned(), 1)),
-            _ if token.contains('=') && !token.contains(['/', '~']) => Some(attribute(token)?),
+            _ if token.contains('=') && !token.contains(['/', '~']) => {
+                Some(parse_attribute(token)?)
+            }
             _ => None,
         };
         match (attribute, counters.last_mut()) {
-            (None, _) => counters.push(counter(token)?),
+            (None, _) => counters.push(parse_counter(token)?),
             (Some(attribute), Some(counter)) => counter.attributes.push(attribute),
             (Some(_), None) => {
-                return Err(form(
+                return Err(form_error(
                     token,
                     "an attribute without an event before it",
                     "type the event first, as in instructions,nouser",
@@ -162,22 +167,22 @@ pub fn counters(text: &str) -> Result<Vec<Counter>, CounterError> {
     Ok(counters)
 }
 
-/// A level or a number. None: something else.
-fn interval(token: &str) -> Result<Option<Interval>, CounterError> {
+/// Parses a level or a number. None: something else.
+fn parse_interval(token: &str) -> Result<Option<OverflowInterval>, CounterError> {
     Ok(Some(match token {
-        "on" => Interval::On,
-        "hi" | "high" => Interval::Hi,
-        "lo" | "low" => Interval::Lo,
-        // A number and a colon is perf's type:config.
+        "on" => OverflowInterval::On,
+        "hi" | "high" => OverflowInterval::Hi,
+        "lo" | "low" => OverflowInterval::Lo,
+        // A number with a colon is perf's `type:config`.
         _ if token.starts_with(|first: char| first.is_ascii_digit()) && !token.contains(':') => {
-            match number(token) {
-                // The kernel takes the last bit for a sign.
-                Some(count @ 1..=0x7fff_ffff_ffff_ffff) => Interval::Every(count),
+            match parse_number(token) {
+                // The kernel refuses the highest bit.
+                Some(count @ 1..=0x7fff_ffff_ffff_ffff) => OverflowInterval::Every(count),
                 _ => {
-                    return Err(form(
+                    return Err(form_error(
                         token,
                         "not an interval",
-                        "type on, hi, lo, or after how many events the counter overflows, as in cycles,1000003",
+                        "type on, hi, lo, or the number of events between two overflows, as in cycles,1000003",
                     ));
                 }
             }
@@ -186,10 +191,10 @@ fn interval(token: &str) -> Result<Option<Interval>, CounterError> {
     }))
 }
 
-fn counter(token: &str) -> Result<Counter, CounterError> {
+fn parse_counter(token: &str) -> Result<CounterSpec, CounterError> {
     let mut parts = token.split('~');
     let name = parts.next().unwrap_or_default();
-    let bad = |what, cure| Err(form(token, what, cure));
+    let bad = |what, cure| Err(form_error(token, what, cure));
     if name.is_empty() {
         return bad(
             "the name of a counter is missing",
@@ -199,7 +204,7 @@ fn counter(token: &str) -> Result<Counter, CounterError> {
     if name.starts_with(['+', '-']) {
         return bad(
             "data addresses are not profiled",
-            "leave the sign out: the counter works without",
+            "leave out the sign; the counter works without it",
         );
     }
     if name.starts_with('/') {
@@ -210,12 +215,15 @@ fn counter(token: &str) -> Result<Counter, CounterError> {
     }
     if name.contains(['{', '}']) {
         return bad(
-            "groups in braces are not understood",
+            "groups in braces are not supported",
             "join the counters by commas",
         );
     }
     if name.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return bad("blanks in the name of a counter", "join counters by commas");
+        return bad(
+            "a blank in the name of a counter",
+            "join counters by commas",
+        );
     }
     let (before, after) = name.split_once('/').unwrap_or((name, ""));
     if before.contains('=') {
@@ -224,25 +232,25 @@ fn counter(token: &str) -> Result<Counter, CounterError> {
             "type an attribute as in cycles~user=0, and the terms of a PMU's event between slashes, as in cpu/event=0x3c/",
         );
     }
-    if !name.starts_with("mem:") && register(after) {
+    if !name.starts_with("mem:") && is_register(after) {
         return bad(
-            "the register is the kernel's to choose",
-            "leave the slash and the number out",
+            "the register cannot be chosen; the kernel chooses it",
+            "leave out the slash and the number",
         );
     }
-    Ok(Counter {
+    Ok(CounterSpec {
         name: name.to_owned(),
-        attributes: parts.map(attribute).collect::<Result<_, _>>()?,
+        attributes: parts.map(parse_attribute).collect::<Result<_, _>>()?,
     })
 }
 
-/// `name` or `name=number`.
-fn attribute(text: &str) -> Result<(String, u64), CounterError> {
+/// Parses `name` or `name=number`.
+fn parse_attribute(text: &str) -> Result<(String, u64), CounterError> {
     let (name, value) = text.split_once('=').unwrap_or((text, "1"));
     let word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    match number(value) {
+    match parse_number(value) {
         Some(value) if !name.is_empty() && name.chars().all(word) => Ok((name.to_owned(), value)),
-        _ => Err(form(
+        _ => Err(form_error(
             text,
             "not an attribute",
             "type a name and a number, as in cycles~user=0 or cycles~system=0",

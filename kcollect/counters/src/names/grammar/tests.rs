@@ -2,12 +2,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn one(name: &str, attributes: &[(&str, u64)], interval: Interval) -> Wish {
-    Wish::Counter(typed(name, attributes), interval)
+fn one(name: &str, attributes: &[(&str, u64)], interval: OverflowInterval) -> OverflowSpec {
+    OverflowSpec::Counter(typed(name, attributes), interval)
 }
 
-fn typed(name: &str, attributes: &[(&str, u64)]) -> Counter {
-    Counter {
+fn typed(name: &str, attributes: &[(&str, u64)]) -> CounterSpec {
+    CounterSpec {
         name: name.to_owned(),
         attributes: attributes
             .iter()
@@ -17,8 +17,8 @@ fn typed(name: &str, attributes: &[(&str, u64)]) -> Counter {
 }
 
 #[test]
-fn what_follows_h() {
-    use Interval::{Every, Hi, Lo, On};
+fn lists_with_intervals() {
+    use OverflowInterval::{Every, Hi, Lo, On};
     let plain = |name, interval| one(name, &[], interval);
     for (text, expected) in [
         ("cycles", vec![plain("cycles", On)]),
@@ -44,9 +44,9 @@ fn what_follows_h() {
                 .to_vec(),
         ),
         (" cycles , hi ", vec![plain("cycles", Hi)]),
-        ("on", vec![Wish::Usual(On)]),
-        ("hi", vec![Wish::Usual(Hi)]),
-        ("low", vec![Wish::Usual(Lo)]),
+        ("on", vec![OverflowSpec::Default(On)]),
+        ("hi", vec![OverflowSpec::Default(Hi)]),
+        ("low", vec![OverflowSpec::Default(Lo)]),
         (
             "cycles~user=0~system=1,hi",
             vec![one("cycles", &[("user", 0), ("system", 1)], Hi)],
@@ -69,12 +69,12 @@ fn what_follows_h() {
         ),
         ("4:0x3c,5", vec![plain("4:0x3c", Every(5))]),
     ] {
-        assert_eq!(wishes(text), Ok(expected), "{text}");
+        assert_eq!(parse_overflow_specs(text), Ok(expected), "{text}");
     }
 }
 
 #[test]
-fn what_follows_c() {
+fn lists_without_intervals() {
     for (text, expected) in [
         (
             "cycles,insts",
@@ -94,12 +94,12 @@ fn what_follows_c() {
         ),
         ("cycles~user=0", vec![typed("cycles", &[("user", 0)])]),
     ] {
-        assert_eq!(counters(text), Ok(expected), "{text}");
+        assert_eq!(parse_counter_specs(text), Ok(expected), "{text}");
     }
 }
 
 #[test]
-fn what_is_refused() {
+fn bad_lists_are_refused() {
     let wrong_h = [
         "",
         ",",
@@ -131,15 +131,15 @@ fn what_is_refused() {
         "cycles,umask=z",
         "cycles,",
     ];
-    let said = wrong_h
-        .map(|text| (text, wishes(text).err()))
+    let messages = wrong_h
+        .map(|text| (text, parse_overflow_specs(text).err()))
         .into_iter()
-        .chain(wrong_c.map(|text| (text, counters(text).err())))
+        .chain(wrong_c.map(|text| (text, parse_counter_specs(text).err())))
         .map(|(text, error)| match error {
             Some(error) => format!("{text:?}: {error}: {}", error.cure()),
             None => unreachable!("{text} was accepted"),
         });
-    insta::assert_snapshot!(said.collect::<Vec<_>>().join("\n"));
+    insta::assert_snapshot!(messages.collect::<Vec<_>>().join("\n"));
 }
 
 /// Names, numbers and signs in any order, or any text.
@@ -153,12 +153,12 @@ fn text() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
 }
 
-fn interval_typed() -> impl Strategy<Value = Interval> {
+fn interval_typed() -> impl Strategy<Value = OverflowInterval> {
     prop_oneof![
-        Just(Interval::On),
-        Just(Interval::Hi),
-        Just(Interval::Lo),
-        (1..=i64::MAX as u64).prop_map(Interval::Every),
+        Just(OverflowInterval::On),
+        Just(OverflowInterval::Hi),
+        Just(OverflowInterval::Lo),
+        (1..=i64::MAX as u64).prop_map(OverflowInterval::Every),
     ]
 }
 
@@ -166,26 +166,26 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
-    fn no_text_makes_it_panic_and_what_it_prints_means_the_same(text in text()) {
-        if let Ok(meant) = wishes(&text) {
-            prop_assert!(!meant.is_empty());
-            let printed = meant.iter().map(Wish::to_string).collect::<Vec<_>>().join(",");
-            prop_assert_eq!(wishes(&printed), Ok(meant), "{}", printed);
+    fn no_text_panics_and_printed_specs_parse_back(text in text()) {
+        if let Ok(specs) = parse_overflow_specs(&text) {
+            prop_assert!(!specs.is_empty());
+            let printed = specs.iter().map(OverflowSpec::to_string).collect::<Vec<_>>().join(",");
+            prop_assert_eq!(parse_overflow_specs(&printed), Ok(specs), "{}", printed);
         }
-        if let Ok(meant) = counters(&text) {
-            let printed = meant.iter().map(Counter::to_string).collect::<Vec<_>>().join(",");
-            prop_assert_eq!(counters(&printed), Ok(meant), "{}", printed);
+        if let Ok(specs) = parse_counter_specs(&text) {
+            let printed = specs.iter().map(CounterSpec::to_string).collect::<Vec<_>>().join(",");
+            prop_assert_eq!(parse_counter_specs(&printed), Ok(specs), "{}", printed);
         }
     }
 
     #[test]
-    fn what_is_printed_parses_back(
+    fn specs_parse_back(
         name in "[a-z][a-z0-9_-]{2,8}(:u)?|cpu/event=0x[0-9a-f]{1,2},[a-z]{1,4}/k?",
         attributes in prop::collection::vec(("[a-z]{1,5}", any::<u64>()), 0..3),
         interval in interval_typed(),
     ) {
         prop_assume!(!matches!(name.as_str(), "high" | "low"));
-        let wish = Wish::Counter(Counter { name, attributes }, interval);
-        prop_assert_eq!(wishes(&wish.to_string()), Ok(vec![wish]));
+        let spec = OverflowSpec::Counter(CounterSpec { name, attributes }, interval);
+        prop_assert_eq!(parse_overflow_specs(&spec.to_string()), Ok(vec![spec]));
     }
 }

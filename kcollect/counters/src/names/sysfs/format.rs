@@ -1,33 +1,32 @@
-//! Where the fields of a PMU's events lie: the files of `/sys/bus/event_source/devices/PMU/format`.
+//! The fields of a PMU's events: the files of `/sys/bus/event_source/devices/PMU/format`.
 //!
-//! A file says a word of `perf_event_attr` and the bits of it, the lowest bits of the value first:
-//! `config:0-7,32-35`, `config1:0-15`, `config:23`
-//! (Documentation/ABI/testing/sysfs-bus-event_source-devices-format). Numbers beyond the word, and
-//! words that came after `config3`, are not understood, and are never guessed.
+//! A file holds a word of `perf_event_attr` and bits of it, those of the lowest bits of the value
+//! first: `config:0-7,32-35`, `config1:0-15`, `config:23`
+//! (Documentation/ABI/testing/sysfs-bus-event_source-devices-format). Bits beyond the word, and
+//! words after `config3`, are refused.
 
-/// The words of `perf_event_attr` that a PMU's fields lie in: `config`, `config1`, `config2`,
-/// `config3`.
-pub type Words = [u64; 4];
+/// The words of `perf_event_attr` that hold the fields of a PMU's events: `config`, `config1`,
+/// `config2`, `config3`.
+pub type ConfigWords = [u64; 4];
 
-/// The names of [`Words`].
-pub const WORDS: [&str; 4] = ["config", "config1", "config2", "config3"];
+/// The names of [`ConfigWords`].
+pub const CONFIG_WORDS: [&str; 4] = ["config", "config1", "config2", "config3"];
 
-/// One field.
+/// One field of a PMU's events.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Field {
-    /// An index into [`Words`].
+pub struct FormatField {
+    /// An index into [`ConfigWords`].
     word: usize,
-    /// The bits of the word, each by its number, in the order in which they take the bits of a
-    /// value.
+    /// The bits of the word, by number: the first takes the lowest bit of a value.
     bits: Vec<u8>,
 }
 
-impl Field {
-    /// What a file of `format/` says. None: not understood.
+impl FormatField {
+    /// Parses a file of `format/`. None: not a field known here.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Field> {
+    pub fn parse(text: &str) -> Option<FormatField> {
         let (word, ranges) = text.trim().split_once(':')?;
-        let word = WORDS.iter().position(|name| *name == word)?;
+        let word = CONFIG_WORDS.iter().position(|name| *name == word)?;
         let mut bits = Vec::new();
         for range in ranges.split(',') {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -37,18 +36,18 @@ impl Field {
             }
             bits.extend(first..=last);
         }
-        (bits.len() <= 64).then_some(Field { word, bits })
+        (bits.len() <= 64).then_some(FormatField { word, bits })
     }
 
-    /// The largest value that fits.
+    /// Returns the largest value that fits.
     #[must_use]
-    pub fn most(&self) -> u64 {
+    pub fn max_value(&self) -> u64 {
         // A field has 1 to 64 bits.
         u64::MAX >> (64 - self.bits.len())
     }
 
-    /// Writes `value`, which fits, over what the field was before.
-    pub fn set(&self, words: &mut Words, value: u64) {
+    /// Replaces the field by `value`, which has to fit.
+    pub fn set(&self, words: &mut ConfigWords, value: u64) {
         let word = &mut words[self.word];
         for (at, bit) in self.bits.iter().enumerate() {
             *word &= !(1 << bit);
@@ -63,9 +62,9 @@ mod tests {
 
     use super::*;
 
-    fn set(text: &str, value: u64) -> Words {
+    fn set(text: &str, value: u64) -> ConfigWords {
         let mut words = [0; 4];
-        Field::parse(text).unwrap().set(&mut words, value);
+        FormatField::parse(text).unwrap().set(&mut words, value);
         words
     }
 
@@ -85,15 +84,15 @@ mod tests {
     }
 
     #[test]
-    fn a_value_takes_the_place_of_the_one_before() {
-        let field = Field::parse("config1:0-15").unwrap();
+    fn a_value_replaces_the_one_before() {
+        let field = FormatField::parse("config1:0-15").unwrap();
         let mut words = [7, 0xffff_0003, 7, 7];
         field.set(&mut words, 30);
         assert_eq!(words, [7, 0xffff_001e, 7, 7]);
     }
 
     #[test]
-    fn what_is_not_understood() {
+    fn bad_fields_are_refused() {
         for text in [
             "",
             "config",
@@ -106,17 +105,17 @@ mod tests {
             "config:0-63,0",
             "conf:0",
         ] {
-            assert_eq!(Field::parse(text), None, "{text}");
+            assert_eq!(FormatField::parse(text), None, "{text}");
         }
     }
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "config[0-5]?:([0-9]{0,3}[-,]?){0,6}|\\PC*", value: u64) {
-            if let Some(field) = Field::parse(&text) {
+        fn no_text_panics(text in "config[0-5]?:([0-9]{0,3}[-,]?){0,6}|\\PC*", value: u64) {
+            if let Some(field) = FormatField::parse(&text) {
                 let mut words = [0; 4];
-                field.set(&mut words, value & field.most());
-                prop_assert!(field.most() > 0);
+                field.set(&mut words, value & field.max_value());
+                prop_assert!(field.max_value() > 0);
             }
         }
     }

@@ -1,29 +1,30 @@
-//! What the kernel says of its PMUs: `/sys/bus/event_source/devices`.
+//! The PMUs of the machine: `/sys/bus/event_source/devices`.
 //!
-//! Each directory is a PMU: `type` is its number for `perf_event_open(2)`, `format/` the fields of
-//! its events ([`crate::names::sysfs::format`]), `events/` the events that have a name, as terms of those fields,
-//! some with a `.scale` and a `.unit`. `cpus` are the cores of a PMU of the CPU where there are
-//! several kinds of them; `cpumask` the one CPU of a package on which a PMU of the whole package is
-//! opened. (Documentation/ABI/testing/sysfs-bus-event_source-devices-{events,format} of the
-//! kernel.)
+//! Each directory is a PMU: `type` is its number for `perf_event_open(2)`, `format/` has the fields
+//! of its events ([`crate::names::sysfs::format`]), `events/` the events that have a name, as
+//! values of those fields, some with a `.scale` and a `.unit`. A core PMU counts what happens in a
+//! CPU; where there are several kinds of cores it has the file `cpus`. An uncore PMU counts for a
+//! whole package; its `cpumask` is the one CPU of each package on which it is opened.
+//! (Documentation/ABI/testing/sysfs-bus-event_source-devices-{events,format} of the kernel.)
 //!
-//! perf-event2's `Dynamic` reads the same files, but of the running machine only, without
-//! `config3`, without fields of several ranges (AMD's event number is one), without cpus, scales
-//! and units; perf-event-open leaves sysfs to its caller. So this is our own.
+//! The library perf-event2 reads the same files in `Dynamic`, but of the running machine only,
+//! without `config3`, without fields of several ranges (AMD's event number is one), and without
+//! cpus, scales and units. perf-event-open does not read sysfs.
 
 use host::Root;
+use host::machine::parse_cpu_list;
 
 use crate::names::error::CounterError;
-use crate::names::grammar::tokens::number;
+use crate::names::grammar::tokens::parse_number;
 use crate::names::nearest::nearest;
-use crate::names::sysfs::format::{Field, WORDS, Words};
+use crate::names::sysfs::format::{CONFIG_WORDS, ConfigWords, FormatField};
 
 const DEVICES: &str = "/sys/bus/event_source/devices";
 
-/// What `events/` has beside events.
-const NO_EVENTS: [&str; 4] = [".scale", ".unit", ".per-pkg", ".snapshot"];
+/// Endings of files in `events/` that are not events.
+const NOT_EVENTS: [&str; 4] = [".scale", ".unit", ".per-pkg", ".snapshot"];
 
-/// One PMU.
+/// A PMU of the machine.
 #[derive(Clone, Debug)]
 pub struct Pmu<'a> {
     root: &'a Root,
@@ -33,18 +34,18 @@ pub struct Pmu<'a> {
     pub kind: u32,
 }
 
-/// An event that a PMU has a name for.
+/// An event that sysfs has a name for.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Named {
-    /// Its terms: fields with their values, `None` where the user has to give one.
+pub struct PmuEvent {
+    /// Fields with their values. None: the user has to type a value.
     pub terms: Vec<(String, Option<u64>)>,
-    /// By what a count is multiplied.
+    /// The factor that converts a count to `unit`.
     pub scale: f64,
-    /// The unit of a count that was multiplied. Empty: none.
+    /// The unit of a converted count. Empty: none.
     pub unit: String,
 }
 
-/// All PMUs that have a number, by name.
+/// Returns all PMUs that have a number, sorted by name.
 #[must_use]
 pub fn all(root: &Root) -> Vec<Pmu<'_>> {
     root.names(DEVICES)
@@ -56,17 +57,16 @@ pub fn all(root: &Root) -> Vec<Pmu<'_>> {
         .collect()
 }
 
-/// The PMUs of the CPUs: none in most virtual machines, two and more where cores are of several
-/// kinds.
+/// Returns the core PMUs: none in most virtual machines, one for each kind of core elsewhere.
 #[must_use]
-pub fn of_cpus(root: &Root) -> Vec<Pmu<'_>> {
-    all(root).into_iter().filter(Pmu::is_of_cpus).collect()
+pub fn core_pmus(root: &Root) -> Vec<Pmu<'_>> {
+    all(root).into_iter().filter(Pmu::is_core).collect()
 }
 
-/// The PMUs that `name` means: that of this name, or those of which the kernel has numbered several
-/// (`uncore_imc` means `uncore_imc_0` and its sisters, and so does `imc`).
+/// Returns the PMUs that `name` means: the one of this name, or all that the kernel has numbered
+/// (`uncore_imc` and `imc` both mean `uncore_imc_0`, `uncore_imc_1` and so on).
 #[must_use]
-pub fn called<'a>(root: &'a Root, name: &str) -> Vec<Pmu<'a>> {
+pub fn matching<'a>(root: &'a Root, name: &str) -> Vec<Pmu<'a>> {
     let mut all = all(root);
     if let Some(exact) = all.iter().position(|pmu| pmu.name == name) {
         return vec![all.swap_remove(exact)];
@@ -90,62 +90,62 @@ impl Pmu<'_> {
         format!("{DEVICES}/{}/{name}", self.name)
     }
 
-    /// It counts what happens in a CPU, and for one thread if need be.
+    /// Whether it counts what happens in a CPU, and can count for one thread.
     #[must_use]
-    pub fn is_of_cpus(&self) -> bool {
+    pub fn is_core(&self) -> bool {
         self.name == "cpu" || self.root.exists(&self.file("cpus"))
     }
 
-    /// It counts for a whole package, on one CPU of it.
+    /// Whether it counts for a whole package, on one CPU of it.
     #[must_use]
-    pub fn is_of_package(&self) -> bool {
+    pub fn is_uncore(&self) -> bool {
         self.root.exists(&self.file("cpumask"))
     }
 
-    /// The CPUs it says it counts on: `cpus` or `cpumask`. None: all.
+    /// Returns the CPUs on which it counts: `cpus` or `cpumask`. None: all.
     #[must_use]
     pub fn cpus(&self) -> Option<Vec<u32>> {
         let text = ["cpus", "cpumask"]
             .iter()
             .find_map(|name| self.root.text(&self.file(name)))?;
-        cpu_list(&text)
+        parse_cpu_list(&text).map(|cpus| cpus.into_iter().collect())
     }
 
-    /// `caps/max_precise`: the largest `precise_ip`, 0 to 3. None: it does not say.
+    /// Returns `caps/max_precise`, the largest `precise_ip`, 0 to 3. None: not known.
     #[must_use]
-    pub fn most_precise(&self) -> Option<u8> {
-        let most: u8 = self.root.number(&self.file("caps/max_precise"))?;
-        Some(most.min(3))
+    pub fn max_precise(&self) -> Option<u8> {
+        let max: u8 = self.root.number(&self.file("caps/max_precise"))?;
+        Some(max.min(3))
     }
 
-    /// The names of its events, by name.
+    /// Returns the sorted names of its events.
     #[must_use]
     pub fn events(&self) -> Vec<String> {
         let mut names = self.root.names(&self.file("events"));
-        names.retain(|name| !NO_EVENTS.iter().any(|end| name.ends_with(end)));
+        names.retain(|name| !NOT_EVENTS.iter().any(|end| name.ends_with(end)));
         names
     }
 
-    /// The names of its fields, by name.
+    /// Returns the sorted names of its fields.
     #[must_use]
     pub fn fields(&self) -> Vec<String> {
         self.root.names(&self.file("format"))
     }
 
-    /// What `events/` says of an event, as it stands there. None: no such event.
+    /// Returns the text of an event in `events/`. None: no such event.
     #[must_use]
     pub fn event_text(&self, name: &str) -> Option<String> {
-        if !plain(name) || NO_EVENTS.iter().any(|end| name.ends_with(end)) {
+        if !is_file_name(name) || NOT_EVENTS.iter().any(|end| name.ends_with(end)) {
             return None;
         }
         self.root.text(&self.file(&format!("events/{name}")))
     }
 
-    /// What `events/` says of an event. None: no such event.
+    /// Parses an event in `events/`. None: no such event.
     ///
     /// # Errors
-    /// [`CounterError::Unknown`] where its terms are not understood.
-    pub fn event(&self, name: &str) -> Result<Option<Named>, CounterError> {
+    /// [`CounterError::Unknown`] where its terms cannot be parsed.
+    pub fn event(&self, name: &str) -> Result<Option<PmuEvent>, CounterError> {
         let Some(text) = self.event_text(name) else {
             return Ok(None);
         };
@@ -154,12 +154,12 @@ impl Pmu<'_> {
             let (field, value) = term.split_once('=').unwrap_or((term, "1"));
             let value = match value {
                 "?" => None,
-                value => Some(number(value)?),
+                value => Some(parse_number(value)?),
             };
             Some((field.to_owned(), value))
         });
         let terms: Option<Vec<_>> = terms.collect();
-        Ok(Some(Named {
+        Ok(Some(PmuEvent {
             terms: terms.ok_or_else(|| self.unknown(name, &text))?,
             scale: of(".scale")
                 .map_or(Some(1.0), |text| text.parse().ok())
@@ -169,28 +169,32 @@ impl Pmu<'_> {
         }))
     }
 
-    /// Writes a field, or one of the words themselves, over what it was before.
+    /// Sets a field of `words`, or one of the words itself.
     ///
     /// # Errors
-    /// No such field, a value that does not fit, or a field that the kernel describes in a way not
-    /// known here.
-    pub fn set(&self, words: &mut Words, field: &str, value: u64) -> Result<(), CounterError> {
-        let text = match plain(field) {
+    /// No such field, a value that does not fit, or a field whose description cannot be parsed.
+    pub fn set_field(
+        &self,
+        words: &mut ConfigWords,
+        field: &str,
+        value: u64,
+    ) -> Result<(), CounterError> {
+        let text = match is_file_name(field) {
             true => self.root.text(&self.file(&format!("format/{field}"))),
             false => None,
         };
         let Some(text) = text else {
-            let word = WORDS.iter().position(|word| *word == field);
+            let word = CONFIG_WORDS.iter().position(|word| *word == field);
             words[word.ok_or_else(|| self.no_term(field))?] = value;
             return Ok(());
         };
-        let bits = Field::parse(&text).ok_or_else(|| self.unknown(field, &text))?;
-        if value > bits.most() {
+        let bits = FormatField::parse(&text).ok_or_else(|| self.unknown(field, &text))?;
+        if value > bits.max_value() {
             return Err(CounterError::TooLarge {
                 pmu: self.name.clone(),
                 term: field.to_owned(),
                 value,
-                most: bits.most(),
+                max: bits.max_value(),
             });
         }
         bits.set(words, value);
@@ -205,7 +209,7 @@ impl Pmu<'_> {
         }
     }
 
-    /// Neither a field nor an event.
+    /// Returns the error of a name that is neither a field nor an event.
     #[must_use]
     pub fn no_term(&self, term: &str) -> CounterError {
         let known = self.events().into_iter().chain(self.fields());
@@ -217,22 +221,7 @@ impl Pmu<'_> {
     }
 }
 
-/// A name that stays in its directory.
-pub(crate) fn plain(name: &str) -> bool {
+/// Whether a name cannot lead out of its directory.
+pub(crate) fn is_file_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains('/')
-}
-
-/// The kernel's list of CPUs, `0-3,8`. None: not a list, or more than any machine has.
-fn cpu_list(text: &str) -> Option<Vec<u32>> {
-    const MOST: u32 = 1 << 16;
-    let mut cpus = Vec::new();
-    for range in text.split(',').filter(|range| !range.is_empty()) {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        if last >= MOST {
-            return None;
-        }
-        cpus.extend(first..=last);
-    }
-    Some(cpus)
 }

@@ -1,8 +1,8 @@
 //! The numbers of the kernel's tracepoints, from tracefs.
 //!
-//! Where tracefs is mounted it is read there. Where it is not, and we may, it is read through a
-//! mount that belongs to no directory (`fsopen(2)`, `fsmount(2)`): nobody else sees it, and it is
-//! gone when the last file of it is closed.
+//! Where tracefs is mounted it is read there. Where it is not, and the privileges suffice, it is
+//! read through a mount without a directory (`fsopen(2)`, `fsmount(2)`): no other process sees it,
+//! and it disappears when its last file is closed.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,27 +14,27 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 
 use crate::names::error::CounterError;
 use crate::names::nearest::nearest;
-use crate::names::sysfs::pmu::plain;
+use crate::names::sysfs::pmu::is_file_name;
 
-/// Where it is mounted by convention, the newer place first.
-const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// The usual mount points, the newer one first.
+const MOUNT_POINTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 /// The directory of all tracepoints.
 #[derive(Debug)]
 pub struct Tracepoints {
     events: PathBuf,
-    /// The mount that `events` is a path into.
+    /// The mount without a directory into which `events` is a path.
     _detached: Option<OwnedFd>,
 }
 
 impl Tracepoints {
-    /// Finds them. `name` is for the error alone.
+    /// Opens the directory. `name` appears in the error only.
     ///
     /// # Errors
-    /// [`CounterError::NoTracefs`]: not mounted, or not for us to read.
+    /// [`CounterError::NoTracefs`]: not mounted, or not readable.
     pub fn open(root: &Root, name: &str) -> Result<Tracepoints, CounterError> {
         let mut denied = false;
-        for place in PLACES {
+        for place in MOUNT_POINTS {
             let events = root.path(&format!("{place}/events"));
             match fs::read_dir(&events) {
                 Ok(_) => {
@@ -47,7 +47,7 @@ impl Tracepoints {
             }
         }
         let detached = match root.is_machine() {
-            true => detached().ok(),
+            true => mount_detached().ok(),
             false => None,
         };
         let Some(detached) = detached else {
@@ -62,15 +62,15 @@ impl Tracepoints {
         })
     }
 
-    /// The number of a tracepoint.
+    /// Returns the number of a tracepoint.
     ///
     /// # Errors
-    /// [`CounterError::NoEvent`] with the names that are like it, or [`CounterError::NoTracefs`]
-    /// where it is not for us.
+    /// [`CounterError::NoEvent`] with similar names, or [`CounterError::NoTracefs`] where it is not
+    /// readable.
     pub fn id(&self, group: &str, event: &str) -> Result<u64, CounterError> {
         let name = format!("{group}:{event}");
         let file = self.events.join(group).join(event).join("id");
-        let id = match plain(group) && plain(event) {
+        let id = match is_file_name(group) && is_file_name(event) {
             true => fs::read_to_string(file),
             false => Err(ErrorKind::NotFound.into()),
         };
@@ -81,7 +81,7 @@ impl Tracepoints {
         }
         let id = id.ok().and_then(|id| id.trim().parse().ok());
         id.ok_or_else(|| {
-            let of_group = self.of(group);
+            let of_group = self.of_group(group);
             let nearest = match of_group.is_empty() {
                 true => nearest(self.names(), &name),
                 false => nearest(of_group, &name),
@@ -90,22 +90,25 @@ impl Tracepoints {
         })
     }
 
-    /// All of them, `group:event`, by name.
+    /// Returns all tracepoints, `group:event`, sorted.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let groups = directories(self.events.clone());
-        groups.iter().flat_map(|group| self.of(group)).collect()
+        groups
+            .iter()
+            .flat_map(|group| self.of_group(group))
+            .collect()
     }
 
-    /// Those of one group.
-    fn of(&self, group: &str) -> Vec<String> {
-        if !plain(group) {
+    /// Returns the tracepoints of one group, sorted.
+    fn of_group(&self, group: &str) -> Vec<String> {
+        if !is_file_name(group) {
             return Vec::new();
         }
         let events = directories(self.events.join(group));
         events
             .into_iter()
-            // ftrace:function and its like are records of a tracer, no events.
+            // `ftrace:function` and similar are records of a tracer, not events.
             .filter(|event| self.events.join(group).join(event).join("enable").exists())
             .map(|event| format!("{group}:{event}"))
             .collect()
@@ -122,8 +125,8 @@ fn directories(of: PathBuf) -> Vec<String> {
     names
 }
 
-/// tracefs, mounted nowhere.
-fn detached() -> rustix::io::Result<OwnedFd> {
+/// Mounts tracefs without a directory.
+fn mount_detached() -> rustix::io::Result<OwnedFd> {
     let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
     fsmount(

@@ -1,259 +1,294 @@
-//! From records to rows: who lives, and what whoever died has counted. Pure; time and counters come
-//! in.
+//! From records of threads to rows: which threads run, and what those that exited have counted.
+//! Pure: times and counters are arguments.
 //!
-//! A thread's row at its end waits for its last words, one for each of its counters on each CPU.
-//! They follow its end at once; where one is missing [`PATIENCE`] later, or at the end of
-//! everything, the row has what the thread's own counter saw, and says so. So it has where last
-//! words contradict each other: they are written into rings that were not made for it
-//! ([`crate::perf::exit_counts`]), and all of a thread say how long it was on CPUs, to the nanosecond.
+//! The row of a thread's exit waits for its exit counts, one for each of its counters on each CPU.
+//! They follow the exit at once. Where one is missing after [`EXIT_COUNTS_TIMEOUT_NS`], or at the end
+//! of the run, the row has what the thread's own counter has, and is marked as incomplete. So it is
+//! where exit counts contradict each other, since their rings are not made for several CPUs
+//! ([`crate::perf::exit_counts`]): all of a thread have the time that it was on CPUs, and have to
+//! agree on it to the nanosecond.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::perf::reading::Value;
-use crate::perf::records::Record;
-use crate::rows::{Row, What};
+use crate::perf::reading::CounterValue;
+use crate::perf::records::ThreadRecord;
+use crate::rows::{CountRow, RowKind};
 
-/// For how long last words are waited for, nanoseconds.
-pub const PATIENCE: u64 = 100_000_000;
+/// How long after an exit its exit counts may arrive.
+pub const EXIT_COUNTS_TIMEOUT_NS: u64 = 100_000_000;
 
-/// A thread's own counters.
-pub trait Reading {
-    /// What they have counted so far, if they can be read.
-    fn values(&self) -> Option<Vec<Value>>;
+/// A running thread's own counters.
+pub trait LiveCounters {
+    /// Reads what they have counted so far. None: they cannot be read.
+    fn values(&self) -> Option<Vec<CounterValue>>;
 }
 
+/// A thread that is followed, until its row is printed.
 #[derive(Debug)]
-struct Thread<O> {
+struct ThreadLifetime<C> {
     pid: u32,
-    /// It was opened, and has no last words: its own counters have it all.
-    root: bool,
-    own: Option<O>,
-    /// What its last row of a tick had.
-    ticked: Vec<Value>,
-    counted: Vec<Value>,
-    /// Counters whose last words have come.
-    words: BTreeSet<u64>,
-    /// For how long it was on CPUs, as all its last words have to say.
+    /// Whether it was opened: it then has no exit counts, and its own counters have all its counts.
+    opened: bool,
+    counters: Option<C>,
+    /// Its counts at its last tick.
+    at_last_tick: Vec<CounterValue>,
+    /// The sums of its exit counts.
+    counted: Vec<CounterValue>,
+    /// The ids of the counters whose exit counts have arrived.
+    exit_counts: BTreeSet<u64>,
+    /// How long it was on CPUs, on which all its exit counts have to agree.
     enabled_ns: Option<u64>,
-    /// Its last words contradict each other.
-    garbled: bool,
-    ended: Option<u64>,
+    /// Whether its exit counts contradict each other.
+    contradictory: bool,
+    exit_ns: Option<u64>,
 }
 
+/// The sums of a process's threads.
 #[derive(Debug)]
-struct Process {
+struct ProcessCounts {
     threads: BTreeSet<u32>,
-    total: Vec<Value>,
+    total: Vec<CounterValue>,
     incomplete: bool,
 }
 
-/// All that is followed.
+/// All followed threads and their processes.
 #[derive(Debug)]
-pub struct Lives<O> {
+pub struct ThreadLifetimes<C> {
+    /// The number of events.
     events: usize,
-    /// How many last words each thread has that inherited its counters.
-    words: usize,
-    /// Processes that are forked are followed.
-    family: bool,
-    threads: BTreeMap<u32, Thread<O>>,
-    processes: BTreeMap<u32, Process>,
-    newcomers: Vec<u32>,
-    /// Of all that have ended.
-    total: Vec<Value>,
-    /// Threads that were followed so far.
-    pub followed: u64,
-    /// Of how many of them the last words did not come.
-    pub unheard: u64,
-    /// Records that found no room.
-    pub lost: u64,
+    /// The number of exit counts of each thread that inherited its counters.
+    exit_counts_per_thread: usize,
+    /// Whether forked processes are followed.
+    follow_forks: bool,
+    threads: BTreeMap<u32, ThreadLifetime<C>>,
+    processes: BTreeMap<u32, ProcessCounts>,
+    new_threads: Vec<u32>,
+    /// The counts of all threads that have exited.
+    exited_total: Vec<CounterValue>,
+    /// The number of threads that were followed so far.
+    pub followed_threads: u64,
+    /// The number of threads without usable exit counts.
+    pub missing_exit_counts: u64,
+    /// The number of records that were lost.
+    pub lost_records: u64,
 }
 
-impl<O: Reading> Lives<O> {
-    /// Nobody, with so many events and last words a thread.
+impl<C: LiveCounters> ThreadLifetimes<C> {
+    /// Returns lifetimes without threads. `exit_counts_per_thread` is the number of exit counts of each
+    /// thread that inherits its counters.
     #[must_use]
-    pub fn new(events: usize, words: usize, family: bool) -> Lives<O> {
-        Lives {
+    pub fn new(
+        events: usize,
+        exit_counts_per_thread: usize,
+        follow_forks: bool,
+    ) -> ThreadLifetimes<C> {
+        ThreadLifetimes {
             events,
-            words,
-            family,
+            exit_counts_per_thread,
+            follow_forks,
             threads: BTreeMap::new(),
             processes: BTreeMap::new(),
-            newcomers: Vec::new(),
-            total: vec![Value::default(); events],
-            followed: 0,
-            unheard: 0,
-            lost: 0,
+            new_threads: Vec::new(),
+            exited_total: vec![CounterValue::default(); events],
+            followed_threads: 0,
+            missing_exit_counts: 0,
+            lost_records: 0,
         }
     }
 
-    /// A thread that was opened.
-    pub fn root(&mut self, pid: u32, tid: u32, own: O) {
-        self.begin(pid, tid);
+    /// Adds a thread whose counters were opened.
+    pub fn add_opened(&mut self, pid: u32, tid: u32, counters: C) {
+        self.add_thread(pid, tid);
         if let Some(thread) = self.threads.get_mut(&tid) {
-            thread.root = true;
-            thread.own = Some(own);
+            thread.opened = true;
+            thread.counters = Some(counters);
         }
     }
 
-    /// Whether a thread was opened before its birth is told, which is a moment after it can be
-    /// seen: it has inherited its counters besides. (Where records were lost, it may as well be
-    /// another one that was given the id of one that is gone.)
+    /// Whether a thread was opened before its fork was recorded: a thread is listed a moment before
+    /// that. It then has inherited its counters too. (Where records were lost, it may be another
+    /// thread that got the number of one that exited.)
     #[must_use]
-    pub fn opened_unborn(&self, tid: u32) -> bool {
-        let opened = |thread: &Thread<O>| thread.root && thread.ended.is_none();
-        self.lost == 0 && self.threads.get(&tid).is_some_and(opened)
+    pub fn opened_before_fork_record(&self, tid: u32) -> bool {
+        let opened = |thread: &ThreadLifetime<C>| thread.opened && thread.exit_ns.is_none();
+        self.lost_records == 0 && self.threads.get(&tid).is_some_and(opened)
     }
 
-    /// Threads that were born since the last call, and are not known to have ended.
-    pub fn newcomers(&mut self) -> Vec<u32> {
-        let mut newcomers = std::mem::take(&mut self.newcomers);
-        let living = |tid: &u32| {
+    /// Returns the threads that were created since the last call and still run.
+    pub fn take_new_threads(&mut self) -> Vec<u32> {
+        let mut threads = std::mem::take(&mut self.new_threads);
+        let running = |tid: &u32| {
             let thread = self.threads.get(tid);
-            thread.is_some_and(|thread| thread.ended.is_none())
+            thread.is_some_and(|thread| thread.exit_ns.is_none())
         };
-        newcomers.retain(living);
-        newcomers
+        threads.retain(running);
+        threads
     }
 
-    /// Gives a thread its own counters.
-    pub fn adopt(&mut self, tid: u32, own: O) {
+    /// Sets a thread's own counters.
+    pub fn set_counters(&mut self, tid: u32, counters: C) {
         if let Some(thread) = self.threads.get_mut(&tid) {
-            thread.own = Some(own);
+            thread.counters = Some(counters);
         }
     }
 
-    /// Threads that are not known to have ended, each with its process.
+    /// Returns the threads that still run, each with its process.
     #[must_use]
-    pub fn living(&self) -> Vec<(u32, u32)> {
+    pub fn running_threads(&self) -> Vec<(u32, u32)> {
         let threads = self.threads.iter();
-        let living = threads.filter(|(_, thread)| thread.ended.is_none());
-        living.map(|(tid, thread)| (thread.pid, *tid)).collect()
+        let running = threads.filter(|(_, thread)| thread.exit_ns.is_none());
+        running.map(|(tid, thread)| (thread.pid, *tid)).collect()
     }
 
-    /// A thread is not there any more. Its end may still be told; if not, this was it.
-    pub fn gone(&mut self, tid: u32, time_ns: u64) -> Vec<Row> {
+    /// Sets the exit of a thread that does not exist any more, and whose record may have been lost.
+    pub fn exited(&mut self, tid: u32, time_ns: u64) -> Vec<CountRow> {
         if let Some(thread) = self.threads.get_mut(&tid) {
-            thread.ended.get_or_insert(time_ns);
+            thread.exit_ns.get_or_insert(time_ns);
         }
-        self.completed(tid)
+        self.finish_if_complete(tid)
     }
 
-    /// Nobody is left.
+    /// Whether no thread is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.threads.is_empty()
     }
 
-    fn begin(&mut self, pid: u32, tid: u32) {
-        self.followed += 1;
-        let zeros = || vec![Value::default(); self.events];
+    fn add_thread(&mut self, pid: u32, tid: u32) {
+        self.followed_threads += 1;
+        let zeros = || vec![CounterValue::default(); self.events];
         self.threads.insert(
             tid,
-            Thread {
+            ThreadLifetime {
                 pid,
-                root: false,
-                own: None,
-                ticked: zeros(),
+                opened: false,
+                counters: None,
+                at_last_tick: zeros(),
                 counted: zeros(),
-                words: BTreeSet::new(),
+                exit_counts: BTreeSet::new(),
                 enabled_ns: None,
-                garbled: false,
-                ended: None,
+                contradictory: false,
+                exit_ns: None,
             },
         );
-        let process = self.processes.entry(pid).or_insert_with(|| Process {
+        let process = self.processes.entry(pid).or_insert_with(|| ProcessCounts {
             threads: BTreeSet::new(),
-            total: vec![Value::default(); self.events],
+            total: vec![CounterValue::default(); self.events],
             incomplete: false,
         });
         process.threads.insert(tid);
     }
 
-    /// What a record means. `event_of` says which event a counter is of; none of one that was given
-    /// up.
-    pub fn take(
+    /// Applies a record, and returns the rows that it causes. `event_of` returns the number of a
+    /// counter's event; None for a counter that was closed.
+    pub fn apply(
         &mut self,
         time_ns: u64,
-        record: &Record,
+        record: &ThreadRecord,
         event_of: impl Fn(u64) -> Option<usize>,
-    ) -> Vec<Row> {
+    ) -> Vec<CountRow> {
         match record {
-            Record::Fork {
+            ThreadRecord::Fork {
                 pid,
                 tid,
                 parent_pid,
                 parent_tid,
             } => self.fork(time_ns, (*pid, *tid), (*parent_pid, *parent_tid)),
-            Record::Exec { pid, name } => {
-                self.renamed(*pid);
+            ThreadRecord::Exec { pid, name } => {
+                self.apply_exec(*pid);
                 let name = String::from_utf8_lossy(name).into_owned();
-                vec![Row::of(time_ns, *pid, *pid, What::Exec(name), None)]
+                vec![CountRow::of_thread(
+                    time_ns,
+                    *pid,
+                    *pid,
+                    RowKind::Exec(name),
+                    None,
+                )]
             }
-            Record::Exit { pid, tid } => {
+            ThreadRecord::Exit { pid, tid } => {
                 if !self.threads.contains_key(tid) {
-                    self.begin(*pid, *tid);
+                    self.add_thread(*pid, *tid);
                 }
                 if let Some(thread) = self.threads.get_mut(tid) {
-                    thread.ended = Some(time_ns);
+                    thread.exit_ns = Some(time_ns);
                 }
-                self.completed(*tid)
+                self.finish_if_complete(*tid)
             }
-            Record::Read { tid, id, value, .. } => {
+            ThreadRecord::ExitCount { tid, id, value, .. } => {
                 let Some(number) = event_of(*id) else {
                     return Vec::new();
                 };
                 if let Some(thread) = self.threads.get_mut(tid) {
                     let enabled = *thread.enabled_ns.get_or_insert(value.enabled_ns);
-                    let again = !thread.words.insert(*id);
-                    thread.garbled |= again || enabled != value.enabled_ns;
-                    thread.counted[number] = thread.counted[number].beside(*value);
+                    let again = !thread.exit_counts.insert(*id);
+                    thread.contradictory |= again || enabled != value.enabled_ns;
+                    thread.counted[number] = thread.counted[number].plus_other_cpu(*value);
                 }
-                self.completed(*tid)
+                self.finish_if_complete(*tid)
             }
-            Record::Lost { records } => {
-                self.lost += records;
+            ThreadRecord::Lost { records } => {
+                self.lost_records += records;
                 Vec::new()
             }
         }
     }
 
-    fn fork(&mut self, time_ns: u64, child: (u32, u32), parent: (u32, u32)) -> Vec<Row> {
+    fn fork(&mut self, time_ns: u64, child: (u32, u32), parent: (u32, u32)) -> Vec<CountRow> {
         let (pid, tid) = child;
-        if self.opened_unborn(tid)
+        if self.opened_before_fork_record(tid)
             && let Some(thread) = self.threads.get_mut(&tid)
         {
-            thread.root = false;
-            return vec![Row::of(time_ns, pid, tid, What::LwpCreate, None)];
+            thread.opened = false;
+            return vec![CountRow::of_thread(
+                time_ns,
+                pid,
+                tid,
+                RowKind::LwpCreate,
+                None,
+            )];
         }
-        // An id that was used before: whoever had it is gone, heard or not.
-        let mut rows = self.bury(tid, time_ns);
+        // Where the number was used before, that thread has exited.
+        let mut rows = self.finish_thread(tid, time_ns);
         if pid == parent.0 {
-            self.begin(pid, tid);
-            self.newcomers.push(tid);
-            rows.push(Row::of(time_ns, pid, tid, What::LwpCreate, None));
+            self.add_thread(pid, tid);
+            self.new_threads.push(tid);
+            rows.push(CountRow::of_thread(
+                time_ns,
+                pid,
+                tid,
+                RowKind::LwpCreate,
+                None,
+            ));
         } else {
-            rows.push(Row::of(time_ns, parent.0, parent.1, What::Fork(pid), None));
-            if self.family {
-                self.begin(pid, tid);
-                self.newcomers.push(tid);
+            rows.push(CountRow::of_thread(
+                time_ns,
+                parent.0,
+                parent.1,
+                RowKind::Fork(pid),
+                None,
+            ));
+            if self.follow_forks {
+                self.add_thread(pid, tid);
+                self.new_threads.push(tid);
             }
         }
         rows
     }
 
-    /// The thread that execs takes the process's id; all others of the process are gone by then.
-    fn renamed(&mut self, pid: u32) {
-        let living = |tid: &&u32| {
+    /// Gives the process's number to the thread that executed a program; all other threads of the
+    /// process have exited by then.
+    fn apply_exec(&mut self, pid: u32) {
+        let running = |tid: &&u32| {
             let thread = self.threads.get(*tid);
-            thread.is_some_and(|thread| thread.ended.is_none())
+            thread.is_some_and(|thread| thread.exit_ns.is_none())
         };
         let Some(process) = self.processes.get_mut(&pid) else {
             return;
         };
-        if process.threads.iter().find(living) == Some(&pid) {
+        if process.threads.iter().find(running) == Some(&pid) {
             return;
         }
-        let Some(old) = process.threads.iter().find(living).copied() else {
+        let Some(old) = process.threads.iter().find(running).copied() else {
             return;
         };
         process.threads.remove(&old);
@@ -263,22 +298,23 @@ impl<O: Reading> Lives<O> {
         }
     }
 
-    /// The rows of a thread that has ended and has said everything.
-    fn completed(&mut self, tid: u32) -> Vec<Row> {
-        let done = |thread: &Thread<O>| {
-            thread.ended.is_some() && (thread.root || thread.words.len() >= self.words)
+    /// Returns the rows of a thread's exit if all its exit counts have arrived.
+    fn finish_if_complete(&mut self, tid: u32) -> Vec<CountRow> {
+        let complete = |thread: &ThreadLifetime<C>| {
+            thread.exit_ns.is_some()
+                && (thread.opened || thread.exit_counts.len() >= self.exit_counts_per_thread)
         };
-        match self.threads.get(&tid).is_some_and(done) {
-            true => self.bury(tid, 0),
+        match self.threads.get(&tid).is_some_and(complete) {
+            true => self.finish_thread(tid, 0),
             false => Vec::new(),
         }
     }
 
-    /// The rows of those of whom nothing more is to be expected at this time.
-    pub fn overdue(&mut self, time_ns: u64) -> Vec<Row> {
-        let late = |thread: &Thread<O>| {
-            let ended = thread.ended;
-            ended.is_some_and(|ended| ended.saturating_add(PATIENCE) <= time_ns)
+    /// Returns the rows of threads whose exit counts should have arrived by now.
+    pub fn finish_overdue(&mut self, time_ns: u64) -> Vec<CountRow> {
+        let late = |thread: &ThreadLifetime<C>| {
+            let exit_ns = thread.exit_ns;
+            exit_ns.is_some_and(|exit_ns| exit_ns.saturating_add(EXIT_COUNTS_TIMEOUT_NS) <= time_ns)
         };
         let late: Vec<_> = self
             .threads
@@ -287,32 +323,34 @@ impl<O: Reading> Lives<O> {
             .collect();
         let late: Vec<_> = late.into_iter().map(|(tid, _)| *tid).collect();
         late.into_iter()
-            .flat_map(|tid| self.bury(tid, time_ns))
+            .flat_map(|tid| self.finish_thread(tid, time_ns))
             .collect()
     }
 
-    /// The rows of a thread's end, which was at this time if it was not told.
-    fn bury(&mut self, tid: u32, time_ns: u64) -> Vec<Row> {
+    /// Removes a thread, and returns the rows of its exit, which was at `time_ns` if it is not known.
+    fn finish_thread(&mut self, tid: u32, time_ns: u64) -> Vec<CountRow> {
         let Some(thread) = self.threads.remove(&tid) else {
             return Vec::new();
         };
-        let complete = thread.words.len() >= self.words && !thread.root && !thread.garbled;
-        let own = thread.own.as_ref().and_then(Reading::values);
+        let complete = thread.exit_counts.len() >= self.exit_counts_per_thread
+            && !thread.opened
+            && !thread.contradictory;
+        let own = thread.counters.as_ref().and_then(LiveCounters::values);
         let (values, whole) = match (complete, own) {
             (true, _) => (Some(thread.counted), true),
-            (false, own) => (own, thread.root),
+            (false, own) => (own, thread.opened),
         };
         let whole = whole && values.is_some();
-        self.unheard += u64::from(!whole);
-        let time_ns = thread.ended.unwrap_or(time_ns);
-        let mut row = Row::of(time_ns, thread.pid, tid, What::LwpExit, values);
+        self.missing_exit_counts += u64::from(!whole);
+        let time_ns = thread.exit_ns.unwrap_or(time_ns);
+        let mut row = CountRow::of_thread(time_ns, thread.pid, tid, RowKind::LwpExit, values);
         row.incomplete = !whole;
         let mut rows = Vec::new();
         let process = self.processes.get_mut(&thread.pid);
         if let Some(process) = process {
             process.threads.remove(&tid);
             process.incomplete |= !whole;
-            for values in [&mut process.total, &mut self.total] {
+            for values in [&mut process.total, &mut self.exited_total] {
                 add(values, row.values.as_deref().unwrap_or_default());
             }
             rows.push(row);
@@ -320,7 +358,8 @@ impl<O: Reading> Lives<O> {
                 && let Some(process) = self.processes.remove(&thread.pid)
             {
                 let pid = thread.pid;
-                let mut row = Row::of(time_ns, pid, pid, What::Exit, Some(process.total));
+                let mut row =
+                    CountRow::of_thread(time_ns, pid, pid, RowKind::Exit, Some(process.total));
                 row.incomplete = process.incomplete;
                 rows.push(row);
             }
@@ -328,37 +367,47 @@ impl<O: Reading> Lives<O> {
         rows
     }
 
-    /// A row for each thread that lives and can be read: what it counted since its last one.
-    pub fn tick(&mut self, now: impl Fn() -> u64) -> Vec<Row> {
+    /// Returns a row for each running thread with counters: what it counted since its last tick.
+    pub fn tick(&mut self, now: impl Fn() -> u64) -> Vec<CountRow> {
         let mut rows = Vec::new();
         for (tid, thread) in &mut self.threads {
-            let Some(own) = thread.own.as_ref().filter(|_| thread.ended.is_none()) else {
+            let Some(own) = thread
+                .counters
+                .as_ref()
+                .filter(|_| thread.exit_ns.is_none())
+            else {
                 continue;
             };
             let time_ns = now();
             let Some(values) = own.values() else {
                 continue;
             };
-            let pairs = values.iter().zip(&thread.ticked);
+            let pairs = values.iter().zip(&thread.at_last_tick);
             let since = pairs.map(|(now, then)| now.minus(*then)).collect();
-            thread.ticked = values;
-            rows.push(Row::of(time_ns, thread.pid, *tid, What::Tick, Some(since)));
+            thread.at_last_tick = values;
+            rows.push(CountRow::of_thread(
+                time_ns,
+                thread.pid,
+                *tid,
+                RowKind::Tick,
+                Some(since),
+            ));
         }
         rows
     }
 
-    /// What rows have told: of all that have ended, and of those that live as of their last tick.
+    /// Returns the sum of all rows: of exited threads, and of running ones up to their last tick.
     #[must_use]
-    pub fn told(&self) -> Vec<Value> {
-        let mut told = self.total.clone();
+    pub fn counts_in_rows(&self) -> Vec<CounterValue> {
+        let mut sum = self.exited_total.clone();
         for thread in self.threads.values() {
-            add(&mut told, &thread.ticked);
+            add(&mut sum, &thread.at_last_tick);
         }
-        told
+        sum
     }
 }
 
-fn add(sum: &mut [Value], values: &[Value]) {
+fn add(sum: &mut [CounterValue], values: &[CounterValue]) {
     for (sum, value) in sum.iter_mut().zip(values) {
         *sum = sum.plus(*value);
     }

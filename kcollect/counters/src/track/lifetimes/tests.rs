@@ -1,26 +1,26 @@
-//! Stories, told by records, and the rows that come of them.
+//! Sequences of records, and the rows that come of them.
 
 use super::*;
 
-/// Counters that have counted so much.
-struct Seen(u64);
+/// Counters with this count.
+struct Fixed(u64);
 
-impl Reading for Seen {
-    fn values(&self) -> Option<Vec<Value>> {
+impl LiveCounters for Fixed {
+    fn values(&self) -> Option<Vec<CounterValue>> {
         Some(vec![count(self.0)])
     }
 }
 
-fn count(count: u64) -> Value {
-    Value {
+fn count(count: u64) -> CounterValue {
+    CounterValue {
         count,
         enabled_ns: 10,
         running_ns: 10,
     }
 }
 
-fn fork(pid: u32, tid: u32, parent: u32) -> Record {
-    Record::Fork {
+fn fork(pid: u32, tid: u32, parent: u32) -> ThreadRecord {
+    ThreadRecord::Fork {
         pid,
         tid,
         parent_pid: parent,
@@ -28,9 +28,9 @@ fn fork(pid: u32, tid: u32, parent: u32) -> Record {
     }
 }
 
-fn read(tid: u32, id: u64, value: u64) -> Record {
+fn exit_count(tid: u32, id: u64, value: u64) -> ThreadRecord {
     let value = count(value);
-    Record::Read {
+    ThreadRecord::ExitCount {
         pid: 7,
         tid,
         id,
@@ -39,21 +39,21 @@ fn read(tid: u32, id: u64, value: u64) -> Record {
 }
 
 /// Two CPUs, one event, a process 7.
-fn lives(family: bool) -> Lives<Seen> {
-    let mut lives = Lives::new(1, 2, family);
-    lives.root(7, 7, Seen(100));
-    lives
+fn lifetimes(follow_forks: bool) -> ThreadLifetimes<Fixed> {
+    let mut lifetimes = ThreadLifetimes::new(1, 2, follow_forks);
+    lifetimes.add_opened(7, 7, Fixed(100));
+    lifetimes
 }
 
-fn tell(lives: &mut Lives<Seen>, records: &[(u64, Record)]) -> String {
+fn apply(lifetimes: &mut ThreadLifetimes<Fixed>, records: &[(u64, ThreadRecord)]) -> String {
     let rows = records
         .iter()
-        .flat_map(|(time, record)| lives.take(*time, record, |id| (id < 2).then_some(0)));
+        .flat_map(|(time, record)| lifetimes.apply(*time, record, |id| (id < 2).then_some(0)));
     show(rows)
 }
 
-fn show(rows: impl IntoIterator<Item = Row>) -> String {
-    let show = |row: Row| {
+fn show(rows: impl IntoIterator<Item = CountRow>) -> String {
+    let show = |row: CountRow| {
         let count = row.values.map(|values| values[0].count);
         let part = if row.incomplete { " incomplete" } else { "" };
         format!(
@@ -61,84 +61,87 @@ fn show(rows: impl IntoIterator<Item = Row>) -> String {
             row.time_ns,
             row.pid.unwrap_or(0),
             row.lwp.unwrap_or(0),
-            row.what
+            row.kind
         )
     };
     rows.into_iter().map(show).collect()
 }
 
 #[test]
-fn a_thread_is_what_its_counters_on_all_cpus_said() {
-    let mut lives = lives(false);
-    let told = tell(
-        &mut lives,
+fn a_thread_is_the_sum_of_its_counters_on_all_cpus() {
+    let mut lifetimes = lifetimes(false);
+    let rows = apply(
+        &mut lifetimes,
         &[
             (1, fork(7, 8, 7)),
-            (2, Record::Exit { pid: 7, tid: 8 }),
-            (3, read(8, 0, 30)),
-            // Of a counter that was given up.
-            (3, read(8, 9, 1000)),
-            (3, read(8, 1, 12)),
-            (4, Record::Exit { pid: 7, tid: 7 }),
+            (2, ThreadRecord::Exit { pid: 7, tid: 8 }),
+            (3, exit_count(8, 0, 30)),
+            // Of a counter that was closed.
+            (3, exit_count(8, 9, 1000)),
+            (3, exit_count(8, 1, 12)),
+            (4, ThreadRecord::Exit { pid: 7, tid: 7 }),
         ],
     );
-    insta::assert_snapshot!(told, @r"
+    insta::assert_snapshot!(rows, @r"
         1 7/8 LwpCreate None
         2 7/8 LwpExit Some(42)
         4 7/7 LwpExit Some(100)
         4 7/7 Exit Some(142)
         ");
-    assert!(lives.is_empty());
-    assert_eq!((lives.followed, lives.unheard), (2, 0));
-    assert_eq!(lives.told()[0].count, 142);
-    assert!(lives.newcomers().is_empty());
+    assert!(lifetimes.is_empty());
+    assert_eq!(
+        (lifetimes.followed_threads, lifetimes.missing_exit_counts),
+        (2, 0)
+    );
+    assert_eq!(lifetimes.counts_in_rows()[0].count, 142);
+    assert!(lifetimes.take_new_threads().is_empty());
 }
 
 #[test]
-fn forks_are_told_and_followed_if_wanted() {
-    let story = [
+fn forks_have_rows_and_are_followed_if_requested() {
+    let records = [
         (1, fork(9, 9, 7)),
         (
             2,
-            Record::Exec {
+            ThreadRecord::Exec {
                 pid: 9,
                 name: (*b"true").into(),
             },
         ),
-        (3, Record::Exit { pid: 9, tid: 9 }),
-        (4, read(9, 0, 1)),
-        (4, read(9, 1, 2)),
+        (3, ThreadRecord::Exit { pid: 9, tid: 9 }),
+        (4, exit_count(9, 0, 1)),
+        (4, exit_count(9, 1, 2)),
     ];
-    insta::assert_snapshot!(tell(&mut lives(true), &story), @r#"
+    insta::assert_snapshot!(apply(&mut lifetimes(true), &records), @r#"
         1 7/7 Fork(9) None
         2 9/9 Exec("true") None
         3 9/9 LwpExit Some(3)
         3 9/9 Exit Some(3)
         "#);
-    insta::assert_snapshot!(tell(&mut lives(false), &story[..1]), @"1 7/7 Fork(9) None");
+    insta::assert_snapshot!(apply(&mut lifetimes(false), &records[..1]), @"1 7/7 Fork(9) None");
 }
 
 #[test]
-fn a_thread_that_execs_takes_its_process_id() {
-    let mut lives = lives(false);
-    let told = tell(
-        &mut lives,
+fn a_thread_that_executes_a_program_gets_the_number_of_its_process() {
+    let mut lifetimes = lifetimes(false);
+    let rows = apply(
+        &mut lifetimes,
         &[
             (1, fork(7, 8, 7)),
-            (2, Record::Exit { pid: 7, tid: 7 }),
+            (2, ThreadRecord::Exit { pid: 7, tid: 7 }),
             (
                 3,
-                Record::Exec {
+                ThreadRecord::Exec {
                     pid: 7,
                     name: (*b"new").into(),
                 },
             ),
-            (4, Record::Exit { pid: 7, tid: 7 }),
-            (5, read(7, 0, 1)),
-            (5, read(7, 1, 4)),
+            (4, ThreadRecord::Exit { pid: 7, tid: 7 }),
+            (5, exit_count(7, 0, 1)),
+            (5, exit_count(7, 1, 4)),
         ],
     );
-    insta::assert_snapshot!(told, @r#"
+    insta::assert_snapshot!(rows, @r#"
         1 7/8 LwpCreate None
         2 7/7 LwpExit Some(100)
         3 7/7 Exec("new") None
@@ -148,90 +151,93 @@ fn a_thread_that_execs_takes_its_process_id() {
 }
 
 #[test]
-fn last_words_that_do_not_come_are_missed() {
-    let mut lives = lives(false);
-    tell(&mut lives, &[(1, fork(7, 8, 7)), (1, fork(7, 9, 7))]);
-    assert_eq!(lives.newcomers(), [8, 9]);
-    lives.adopt(8, Seen(20));
-    let story = [
-        (2, Record::Exit { pid: 7, tid: 8 }),
-        (2, Record::Exit { pid: 7, tid: 9 }),
-        (3, read(8, 0, 30)),
+fn missing_exit_counts_are_counted() {
+    let mut lifetimes = lifetimes(false);
+    apply(&mut lifetimes, &[(1, fork(7, 8, 7)), (1, fork(7, 9, 7))]);
+    assert_eq!(lifetimes.take_new_threads(), [8, 9]);
+    lifetimes.set_counters(8, Fixed(20));
+    let records = [
+        (2, ThreadRecord::Exit { pid: 7, tid: 8 }),
+        (2, ThreadRecord::Exit { pid: 7, tid: 9 }),
+        (3, exit_count(8, 0, 30)),
     ];
-    assert_eq!(tell(&mut lives, &story), "");
-    assert!(lives.overdue(PATIENCE).is_empty());
-    insta::assert_snapshot!(show(lives.overdue(2 + PATIENCE)), @r"
+    assert_eq!(apply(&mut lifetimes, &records), "");
+    assert!(lifetimes.finish_overdue(EXIT_COUNTS_TIMEOUT_NS).is_empty());
+    insta::assert_snapshot!(show(lifetimes.finish_overdue(2 + EXIT_COUNTS_TIMEOUT_NS)), @r"
         2 7/8 LwpExit Some(20) incomplete
         2 7/9 LwpExit None incomplete
         ");
-    assert_eq!(lives.unheard, 2);
+    assert_eq!(lifetimes.missing_exit_counts, 2);
 }
 
 #[test]
-fn last_words_that_contradict_each_other_are_none() {
-    let mut lives = lives(false);
-    let mut other = read(8, 1, 1000);
-    if let Record::Read { value, .. } = &mut other {
+fn contradictory_exit_counts_are_not_used() {
+    let mut lifetimes = lifetimes(false);
+    let mut other = exit_count(8, 1, 1000);
+    if let ThreadRecord::ExitCount { value, .. } = &mut other {
         value.enabled_ns = 11;
     }
-    let story = [
+    let records = [
         (1, fork(7, 8, 7)),
-        (2, Record::Exit { pid: 7, tid: 8 }),
-        (3, read(8, 0, 30)),
+        (2, ThreadRecord::Exit { pid: 7, tid: 8 }),
+        (3, exit_count(8, 0, 30)),
         (3, other),
     ];
-    insta::assert_snapshot!(tell(&mut lives, &story), @r"
+    insta::assert_snapshot!(apply(&mut lifetimes, &records), @r"
         1 7/8 LwpCreate None
         2 7/8 LwpExit None incomplete
         ");
 }
 
-/// It was listed when it was being made, and opened: it has one end, and what it has inherited
-/// counts.
+/// The thread was listed and opened before its fork was recorded. It has one exit, with the counts of
+/// its inherited counters.
 #[test]
-fn a_birth_may_be_told_when_the_thread_was_opened() {
-    let mut lives = lives(false);
-    lives.root(7, 8, Seen(3));
-    assert!(lives.opened_unborn(8));
-    let story = [
+fn a_thread_may_be_opened_before_its_fork_is_recorded() {
+    let mut lifetimes = lifetimes(false);
+    lifetimes.add_opened(7, 8, Fixed(3));
+    assert!(lifetimes.opened_before_fork_record(8));
+    let records = [
         (1, fork(7, 8, 7)),
-        (2, Record::Exit { pid: 7, tid: 8 }),
-        (3, read(8, 0, 30)),
-        (3, read(8, 1, 12)),
-        // The id is given again.
+        (2, ThreadRecord::Exit { pid: 7, tid: 8 }),
+        (3, exit_count(8, 0, 30)),
+        (3, exit_count(8, 1, 12)),
+        // The number is used again.
         (4, fork(7, 8, 7)),
     ];
-    insta::assert_snapshot!(tell(&mut lives, &story), @r"
+    insta::assert_snapshot!(apply(&mut lifetimes, &records), @r"
         1 7/8 LwpCreate None
         2 7/8 LwpExit Some(42)
         4 7/8 LwpCreate None
         ");
-    assert_eq!((lives.followed, lives.unheard), (3, 0));
-    assert!(!lives.opened_unborn(8) && !lives.opened_unborn(9));
+    assert_eq!(
+        (lifetimes.followed_threads, lifetimes.missing_exit_counts),
+        (3, 0)
+    );
+    assert!(!lifetimes.opened_before_fork_record(8) && !lifetimes.opened_before_fork_record(9));
 }
 
 #[test]
-fn ticks_are_what_was_counted_since_the_last() {
-    let mut lives = lives(false);
-    insta::assert_snapshot!(show(lives.tick(|| 5)), @"5 7/7 Tick Some(100)");
-    lives.adopt(7, Seen(130));
-    insta::assert_snapshot!(show(lives.tick(|| 6)), @"6 7/7 Tick Some(30)");
-    assert_eq!(lives.told()[0].count, 130);
+fn ticks_have_what_was_counted_since_the_last() {
+    let mut lifetimes = lifetimes(false);
+    insta::assert_snapshot!(show(lifetimes.tick(|| 5)), @"5 7/7 Tick Some(100)");
+    lifetimes.set_counters(7, Fixed(130));
+    insta::assert_snapshot!(show(lifetimes.tick(|| 6)), @"6 7/7 Tick Some(30)");
+    assert_eq!(lifetimes.counts_in_rows()[0].count, 130);
 }
 
 #[test]
-fn who_is_gone_unheard_has_an_end() {
-    let mut lives = lives(false);
-    tell(&mut lives, &[(1, fork(7, 8, 7)), (1, fork(7, 9, 7))]);
-    assert_eq!(lives.living(), [(7, 7), (7, 8), (7, 9)]);
-    assert!(lives.gone(8, 5).is_empty());
-    // Told after all, and complete.
-    let story = [
-        (3, Record::Exit { pid: 7, tid: 8 }),
-        (3, read(8, 0, 1)),
-        (3, read(8, 1, 2)),
+fn a_thread_whose_exit_record_was_lost_has_an_exit() {
+    let mut lifetimes = lifetimes(false);
+    apply(&mut lifetimes, &[(1, fork(7, 8, 7)), (1, fork(7, 9, 7))]);
+    assert_eq!(lifetimes.running_threads(), [(7, 7), (7, 8), (7, 9)]);
+    assert!(lifetimes.exited(8, 5).is_empty());
+    // The record arrives after all, and the row is complete.
+    let records = [
+        (3, ThreadRecord::Exit { pid: 7, tid: 8 }),
+        (3, exit_count(8, 0, 1)),
+        (3, exit_count(8, 1, 2)),
     ];
-    insta::assert_snapshot!(tell(&mut lives, &story), @"3 7/8 LwpExit Some(3)");
-    lives.gone(9, 6);
-    insta::assert_snapshot!(show(lives.overdue(6 + PATIENCE)), @"6 7/9 LwpExit None incomplete");
+    insta::assert_snapshot!(apply(&mut lifetimes, &records), @"3 7/8 LwpExit Some(3)");
+    lifetimes.exited(9, 6);
+    insta::assert_snapshot!(show(lifetimes.finish_overdue(6 + EXIT_COUNTS_TIMEOUT_NS)), @"6 7/9 LwpExit None incomplete");
 }
