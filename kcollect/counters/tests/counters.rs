@@ -1,5 +1,5 @@
-//! The names of counters, on machines that these tests do not run on: what they are encoded to is
-//! what perf encodes them to.
+//! The names of counters on other machines than that of the tests: they are encoded as perf encodes
+//! them.
 
 #![allow(
     clippy::unwrap_used,
@@ -52,7 +52,7 @@ odd/events/reads: event=0x5,chip=?
 
 const ENCODINGS: &str = include_str!("counters/encodings.txt");
 
-/// A machine made of files, gone when it is dropped.
+/// A machine made of files, which are removed when it is dropped.
 struct Machine {
     _directory: TempDir,
     root: Root,
@@ -113,7 +113,7 @@ fn events(machine: &Machine, text: &str) -> Vec<Event> {
         .unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// What perf makes of names: by tree and name, the events.
+/// Returns the events that perf encodes, by tree and name.
 fn perfs() -> BTreeMap<(&'static str, &'static str), BTreeSet<&'static str>> {
     let mut perfs: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for line in ENCODINGS.lines().filter(|line| !line.starts_with('#')) {
@@ -237,7 +237,7 @@ fn encodings_that_perf_does_not_have() {
 
 #[test]
 fn titles_cpus_scales_and_units() {
-    let said = |tree: &str, text: &str| {
+    let lines_of = |tree: &str, text: &str| {
         let events = events(&machine(tree), text);
         let lines = events.iter().map(|event| {
             format!(
@@ -249,16 +249,16 @@ fn titles_cpus_scales_and_units() {
     };
     insta::assert_snapshot!(
         [
-            said(
+            lines_of(
                 "skylake",
                 "cycles:u,dcm,r01c2,mem-loads,cpu/event=0x9c,name=bubbles/,task-clock"
             ),
-            said("skylake", "power/energy-pkg/,imc/cas_count_read/"),
-            said(
+            lines_of("skylake", "power/energy-pkg/,imc/cas_count_read/"),
+            lines_of(
                 "alder_lake",
                 "cycles:k,insts~system=0,r01c2:u,topdown-retiring,slots"
             ),
-            said("neoverse", "cpu_cycles,llm"),
+            lines_of("neoverse", "cpu_cycles,llm"),
         ]
         .join("\n")
     );
@@ -266,7 +266,7 @@ fn titles_cpus_scales_and_units() {
 
 #[test]
 fn intervals() {
-    let said = |tree: &str, text: &str| {
+    let lines_of = |tree: &str, text: &str| {
         let requests = counters::names::parse_requests(text, &machine(tree).root).unwrap();
         let lines = requests
             .iter()
@@ -275,11 +275,11 @@ fn intervals() {
     };
     insta::assert_snapshot!(
         [
-            said("skylake", "on"),
-            said("skylake", "cycles,hi,insts,lo,brmiss,dtlbm,1000003"),
-            said("alder_lake", "hi"),
-            said("neoverse", "cycles"),
-            said(
+            lines_of("skylake", "on"),
+            lines_of("skylake", "cycles,hi,insts,lo,brmiss,dtlbm,1000003"),
+            lines_of("alder_lake", "hi"),
+            lines_of("neoverse", "cycles"),
+            lines_of(
                 "virtual",
                 "cpu-clock,cs,hi,migrations,sched:sched_switch,lo,mem:0x10:w"
             ),
@@ -325,7 +325,7 @@ fn errors() {
         ("skylake", "//"),
         ("alder_lake", "cpu/cycles/"),
     ];
-    let said = lines.map(|(tree, text)| {
+    let messages = lines.map(|(tree, text)| {
         match counters::names::parse_requests(text, &machine(tree).root) {
             Ok(requests) => panic!("{text} on {tree} is {requests:?}"),
             Err(error) => {
@@ -334,7 +334,7 @@ fn errors() {
             }
         }
     });
-    insta::assert_snapshot!(said.join("\n"));
+    insta::assert_snapshot!(messages.join("\n"));
 }
 
 #[test]

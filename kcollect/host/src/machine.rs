@@ -77,7 +77,7 @@ pub fn parse_cpu_list(text: &str) -> Option<CpuSet> {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
         // No kernel has more CPUs than this.
-        if last >= 1 << 16 {
+        if first > last || last >= 1 << 16 {
             return None;
         }
         cpus.extend(first..=last);

@@ -1,4 +1,4 @@
-//! An event that can be counted, as `perf_event_open(2)` wants it.
+//! An event that can be counted, as `perf_event_open(2)` takes it.
 
 use perf_event_open_sys::bindings as sys;
 

@@ -1,4 +1,4 @@
-//! What the kernel says of its events in sysfs and tracefs.
+//! The events of the kernel and its PMUs, as sysfs and tracefs list them.
 
 pub mod format;
 pub mod pmu;
