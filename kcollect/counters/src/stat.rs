@@ -1,8 +1,9 @@
 //! `kcollect stat`: counters by CPU, with all threads that run there.
 //!
-//! Each CPU has a set of counters, which is read at every tick. A row has what was counted since the
-//! row before, and the last row has the total, which is the sum of all rows. CPUs that go offline or
-//! online have rows of their own, and the counts of a CPU that went offline stay in the total.
+//! Each CPU has a set of counters, which is read at every tick. A row has what was counted since
+//! the row before, and the last row has the total, which is the sum of all rows. CPUs that go
+//! offline or online have rows of their own, and the counts of a CPU that went offline stay in the
+//! total.
 //!
 //! No other program is locked out: on Linux counters of CPUs and of threads exist side by side, and
 //! where the hardware has too few the kernel multiplexes them, which the rows show.

@@ -3,8 +3,8 @@
 
 use crate::names::event::Encoding;
 
-/// All letters that perf has. Those not supported here select how an event is scheduled, or the host
-/// or guest of a virtual machine.
+/// All letters that perf has. Those not supported here select how an event is scheduled, or the
+/// host or guest of a virtual machine.
 const PERF_MODIFIERS: &str = "ukhpPGHSDWIeb";
 
 /// The modes in which an event is counted, and its precision.

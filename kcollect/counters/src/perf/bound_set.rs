@@ -34,7 +34,7 @@ struct PendingOverflows {
 }
 
 impl BoundSet {
-    pub(crate) fn of(presets: Vec<u64>) -> BoundSet {
+    pub(crate) fn new(presets: Vec<u64>) -> BoundSet {
         BoundSet {
             presets,
             counters: Vec::new(),
@@ -64,8 +64,8 @@ impl BoundSet {
         Ok(reading)
     }
 
-    /// Starts or continues to count. A counter that has stopped at its overflow stops next after the
-    /// number of events that its preset defines.
+    /// Starts or continues to count. A counter that has stopped at its overflow stops next after
+    /// the number of events that its preset defines.
     ///
     /// # Errors
     /// The error of `ioctl(2)`.
@@ -132,8 +132,8 @@ impl BoundSet {
         std::mem::take(&mut self.read_rings().overflows)
     }
 
-    /// Waits for an overflow, up to `timeout` in whole milliseconds. Returns none at the timeout, or
-    /// when a thread has exited.
+    /// Waits for an overflow, up to `timeout` in whole milliseconds. Returns none at the timeout,
+    /// or when a thread has exited.
     ///
     /// # Errors
     /// The error of `poll(2)`.

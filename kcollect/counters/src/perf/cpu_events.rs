@@ -38,8 +38,8 @@ pub fn open_overflow(request: &CounterRequest, cpu: u32) -> io::Result<OwnedFd> 
     open_event(&mut attr, Place::Cpu(cpu), None)
 }
 
-/// Opens the side-band of one CPU: records of fork, exit, exec and comm, of executable mappings with
-/// their build ids, and of kernel code that is added or removed. Times are CLOCK_MONOTONIC.
+/// Opens the side-band of one CPU: records of fork, exit, exec and comm, of executable mappings
+/// with their build ids, and of kernel code that is added or removed. Times are CLOCK_MONOTONIC.
 ///
 /// It is enabled. It becomes readable at `watermark_bytes` of unread records.
 ///

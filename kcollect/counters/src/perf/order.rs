@@ -34,8 +34,8 @@ impl<T> TimeOrder<T> {
         self.pending.push((time, item));
     }
 
-    /// Removes and returns all items before `time`, in order. Items of the same time keep the order in
-    /// which they were added.
+    /// Removes and returns all items before `time`, in order. Items of the same time keep the order
+    /// in which they were added.
     pub fn release(&mut self, time: u64) -> Vec<(u64, T)> {
         self.released = self.released.max(time);
         self.pending.sort_by_key(|(time, _)| *time);

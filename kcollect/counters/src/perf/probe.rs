@@ -1,5 +1,5 @@
-//! Which events the kernel opens, found by trying. Everything opened here is disabled, and closed at
-//! once.
+//! Which events the kernel opens, found by trying. Everything opened here is disabled, and closed
+//! at once.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

@@ -80,12 +80,12 @@ impl CounterValue {
         }
     }
 
-    /// Returns the count that this reading stands for. For a counter with a preset only a difference
-    /// of two readings is meaningful.
+    /// Returns the count that this reading stands for. For a counter with a preset only a
+    /// difference of two readings is meaningful.
     #[must_use]
     pub fn estimate(self) -> Estimate {
-        // Counters of several CPUs are not enabled at the same instant, so their times differ without
-        // multiplexing.
+        // Counters of several CPUs are not enabled at the same instant, so their times differ
+        // without multiplexing.
         let slack_ns = self.enabled_ns / 1000 + 10_000;
         if self.running_ns.saturating_add(slack_ns) >= self.enabled_ns {
             return Estimate::Exact(self.count);

@@ -33,7 +33,8 @@ pub enum ThreadRecord {
         /// The thread.
         tid: u32,
     },
-    /// A process executed another program. Its only thread has the number of the process from now on.
+    /// A process executed another program. Its only thread has the number of the process from now
+    /// on.
     Exec {
         /// The process.
         pid: u32,

@@ -22,8 +22,8 @@ use crate::perf::counter::Place;
 /// [`Refusal::cure`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// EACCES or EPERM: `kernel.perf_event_paranoid`, a capability, a security module, or another user's
-    /// process.
+    /// EACCES or EPERM: `kernel.perf_event_paranoid`, a capability, a security module, or another
+    /// user's process.
     #[error("{event} may not be counted {place}{}", setting(*.paranoid))]
     Denied {
         /// The event's name.

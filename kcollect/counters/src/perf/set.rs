@@ -1,11 +1,11 @@
 //! Sets of counters that are opened together, for one thread, process or CPU.
 //!
-//! A [`CounterSet`] is a list of requests, each an event with a preset. Bound to a [`CounterTarget`]
-//! it counts ([`BoundSet`]); [`BoundSet::read`] reads it, with the time of the reading; dropping it,
-//! or [`BoundSet::release`], closes the counters. The model is that of libcpc, with three
-//! differences due to Linux: sets of CPUs and of threads do not exclude each other, a bound set
-//! never becomes invalid because of other sets, and the kernel multiplexes events for which there is
-//! no counter instead of refusing them, unless they are a group.
+//! A [`CounterSet`] is a list of requests, each an event with a preset. Bound to a
+//! [`CounterTarget`] it counts ([`BoundSet`]); [`BoundSet::read`] reads it, with the time of the
+//! reading; dropping it, or [`BoundSet::release`], closes the counters. The model is that of
+//! libcpc, with three differences due to Linux: sets of CPUs and of threads do not exclude each
+//! other, a bound set never becomes invalid because of other sets, and the kernel multiplexes
+//! events for which there is no counter instead of refusing them, unless they are a group.
 //!
 //! Refused are overflows of threads that do not exist yet ([`Refusal::InheritedOverflow`]), since
 //! the kernel has no ring for them.
@@ -29,8 +29,8 @@ const MAX_LISTINGS: u32 = 100;
 pub struct SetRequest {
     /// The event, with its modes and attributes.
     pub event: Event,
-    /// The value from which it counts, usually 0. [`BoundSet::read`] returns it plus the count, modulo
-    /// 2^64.
+    /// The value from which it counts, usually 0. [`BoundSet::read`] returns it plus the count,
+    /// modulo 2^64.
     pub preset: u64,
     /// Whether it stops at 2^64, with an overflow. The preset is then above 2^63.
     pub notify: bool,
@@ -130,9 +130,10 @@ impl CounterSet {
         }
     }
 
-    /// Binds all threads of a process. Threads inherit the counters of a thread that is bound, but not
-    /// of one that is not bound yet. So all are bound, disabled, between two listings of the threads:
-    /// when the listings are the same, no thread was started that is not counted or counted twice.
+    /// Binds all threads of a process. Threads inherit the counters of a thread that is bound, but
+    /// not of one that is not bound yet. So all are bound, disabled, between two listings of the
+    /// threads: when the listings are the same, no thread was started that is not counted or
+    /// counted twice.
     fn bind_process(&self, pid: u32, inherit: Inherit, start: Start) -> Result<BoundSet, Refusal> {
         if let Some(request) = self.requests.iter().find(|request| request.notify) {
             return Err(Refusal::InheritedOverflow {
@@ -172,7 +173,7 @@ impl CounterSet {
         start: Start,
     ) -> Result<BoundSet, Refusal> {
         let presets = self.requests.iter().map(|request| request.preset);
-        let mut bound = BoundSet::of(presets.collect());
+        let mut bound = BoundSet::new(presets.collect());
         for place in places {
             let mut counters: Vec<OpenCounter> = Vec::new();
             for (number, request) in self.requests.iter().enumerate() {

@@ -103,9 +103,9 @@ impl RowFormat<'_> {
         line
     }
 
-    /// Returns a row as a JSON object: `time` in seconds as in the text, `monotonic_ns`, the ids, `event`,
-    /// and `counts`. These have for each event its `value`, whether that is `scaled`, and the `count`,
-    /// `enabled_ns` and `running_ns` that it was computed from.
+    /// Returns a row as a JSON object: `time` in seconds as in the text, `monotonic_ns`, the ids,
+    /// `event`, and `counts`. These have for each event its `value`, whether that is `scaled`, and
+    /// the `count`, `enabled_ns` and `running_ns` that it was computed from.
     #[must_use]
     pub fn json(&self, row: &CountRow) -> Json {
         let mut object = Map::new();
@@ -139,8 +139,8 @@ impl RowFormat<'_> {
         Json::Object(object)
     }
 
-    /// Whether this CPU or thread counts the event. Counters of CPUs are enabled all the time, except
-    /// those of events that are counted on other CPUs, such as those of memory controllers.
+    /// Whether this CPU or thread counts the event. Counters of CPUs are enabled all the time,
+    /// except those of events that are counted on other CPUs, such as those of memory controllers.
     fn counted(&self, value: &CounterValue) -> bool {
         self.subject == RowSubject::Threads || value.enabled_ns > 0
     }

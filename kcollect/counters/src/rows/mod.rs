@@ -1,7 +1,8 @@
 //! The rows that `kcollect track` and `kcollect stat` print. Their kinds are those of cputrack and
 //! cpustat.
 //!
-//! [`format`](mod@format) is how a row looks as text and as JSON, [`writer`] where rows are written.
+//! [`format`](mod@format) is how a row looks as text and as JSON, [`writer`] where rows are
+//! written.
 
 pub mod format;
 pub mod writer;

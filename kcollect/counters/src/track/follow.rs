@@ -2,22 +2,22 @@
 //! of which threads inherited them.
 //!
 //! A followed thread has a copy of every counter on each CPU, and so have all threads that it
-//! starts: the kernel makes the copies when it creates the thread, before its first instruction, and
-//! closes them after its last. So nothing is missed, however short-lived a thread is. When a thread
-//! exits, each copy reports its count (`PERF_RECORD_READ`): these exit counts are the counts of
-//! single threads. There is a copy for each CPU since the kernel has no ring for inherited counters
-//! of all CPUs.
+//! starts: the kernel makes the copies when it creates the thread, before its first instruction,
+//! and closes them after its last. So nothing is missed, however short-lived a thread is. When a
+//! thread exits, each copy reports its count (`PERF_RECORD_READ`): these exit counts are the counts
+//! of single threads. There is a copy for each CPU since the kernel has no ring for inherited
+//! counters of all CPUs.
 //!
 //! Still, several CPUs write to the rings of exit counts, which rings of the kernel are not made
 //! for: [`crate::perf::exit_counts`] describes the consequences. So forks and exits have rings of
-//! their own, which only their CPU writes to; each counter has a ring on each CPU, so that collisions
-//! are rare; and exit counts are used only if they agree with each other ([`super::lifetimes`]).
-//! Where two threads exit within a tenth of a microsecond, the row of one may be incomplete, and is
-//! marked as such; the total never is.
+//! their own, which only their CPU writes to; each counter has a ring on each CPU, so that
+//! collisions are rare; and exit counts are used only if they agree with each other
+//! ([`super::lifetimes`]). Where two threads exit within a tenth of a microsecond, the row of one
+//! may be incomplete, and is marked as such; the total never is.
 //!
 //! What a thread has counted *so far* can be read only of the thread that was opened, and the value
-//! is the sum over all its descendants. So each thread also gets a counter of its own as soon as its
-//! fork was recorded ([`ThreadFollower::open_own_counters`]), for the rows while it runs. For a
+//! is the sum over all its descendants. So each thread also gets a counter of its own as soon as
+//! its fork was recorded ([`ThreadFollower::open_own_counters`]), for the rows while it runs. For a
 //! thread that was followed from its start it is as exact as its exit counts; for one that was
 //! created since it starts some milliseconds late.
 //!
@@ -25,16 +25,16 @@
 //! kernel swaps the perf contexts of two threads with the same inherited copies, and with them a
 //! thread's own counter, but never swaps a context that has an event which is not inherited.
 //!
-//! A thread is opened counter by counter. A thread that it starts meanwhile inherits only those that
-//! are open by then, and would be counted on some CPUs only, or twice. So a process with such a
-//! thread is opened again ([`ThreadFollower::open_process`]).
+//! A thread is opened counter by counter. A thread that it starts meanwhile inherits only those
+//! that are open by then, and would be counted on some CPUs only, or twice. So a process with such
+//! a thread is opened again ([`ThreadFollower::open_process`]).
 //!
 //! Not known are:
 //!
 //! * what a thread counted on a CPU that was offline when the thread was first followed;
 //! * how much of a running thread's count is from before it had its own counter; the total has it;
-//! * what a program does after an exec that changes the user or is of an unreadable file: the kernel
-//!   closes all counters there, as Solaris does. The thread's row shows an exit;
+//! * what a program does after an exec that changes the user or is of an unreadable file: the
+//!   kernel closes all counters there, as Solaris does. The thread's row shows an exit;
 //! * the exit counts of single threads on kernels from 5.13 on that lack the correction "perf/core:
 //!   Fix missing read event generation on task exit" of 2025: Debian's 6.1.192 and 6.12.117 report
 //!   none, 6.18.44 does. Rows of threads that were created since then have what the thread's own
@@ -123,8 +123,8 @@ impl LiveCounters for ThreadCounters {
 }
 
 impl ThreadFollower {
-    /// Returns a follower without threads, for these CPUs. With [`Inherit::All`] forked processes are
-    /// followed, otherwise threads only.
+    /// Returns a follower without threads, for these CPUs. With [`Inherit::All`] forked processes
+    /// are followed, otherwise threads only.
     #[must_use]
     pub fn new(events: Vec<Event>, cpus: BTreeSet<u32>, inherit: Inherit) -> ThreadFollower {
         ThreadFollower {
@@ -168,8 +168,8 @@ impl ThreadFollower {
             counters: Vec::new(),
             opening_ns: now()..u64::MAX,
         };
-        // On all CPUs before the first counter, so that no thread inherits a counter without a record
-        // of its fork.
+        // On all CPUs before the first counter, so that no thread inherits a counter without a
+        // record of its fork.
         for cpu in self.cpus.clone() {
             thread
                 ._record_events
@@ -320,8 +320,8 @@ impl ThreadFollower {
         self.events.iter().map(open).collect()
     }
 
-    /// Opens an event for the forks, execs and exits of a thread and its descendants on one CPU. The
-    /// event of the first thread has the ring, which all others share.
+    /// Opens an event for the forks, execs and exits of a thread and its descendants on one CPU.
+    /// The event of the first thread has the ring, which all others share.
     fn open_record_event(&mut self, tid: u32, cpu: u32) -> Result<Option<OwnedFd>, Refusal> {
         let event = Event {
             name: "the record of threads".to_owned(),
@@ -383,8 +383,8 @@ impl ThreadFollower {
         }
     }
 
-    /// Returns the records in the order of time: those that are complete by their age, or at the end
-    /// all.
+    /// Returns the records in the order of time: those that are complete by their age, or at the
+    /// end all.
     pub fn take_records(&mut self, all: bool) -> Vec<(u64, ThreadRecord)> {
         let now_ns = now();
         self.read_rings(if all { u64::MAX } else { now_ns });
@@ -392,8 +392,8 @@ impl ThreadFollower {
         self.order.release(if all { u64::MAX } else { until_ns })
     }
 
-    /// Returns what all threads counted together, in the order of the events. The times are zero: the
-    /// kernel does not keep those of exited threads up to date.
+    /// Returns what all threads counted together, in the order of the events. The times are zero:
+    /// the kernel does not keep those of exited threads up to date.
     ///
     /// # Errors
     /// The error of `read(2)`.

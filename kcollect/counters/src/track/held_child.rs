@@ -25,8 +25,8 @@ pub struct HeldChild {
 }
 
 impl HeldChild {
-    /// Forks a command. `file_limits` are its limits of open files, soft and hard, where they differ
-    /// from kcollect's.
+    /// Forks a command. `file_limits` are its limits of open files, soft and hard, where they
+    /// differ from kcollect's.
     ///
     /// # Errors
     /// The error of `fork(2)`, or `NotFound` of an empty command.

@@ -7,8 +7,8 @@
 //! incomplete.
 //!
 //! [`held_child`] starts the command, [`follow`] opens the counters and reads the kernel's records,
-//! and [`lifetimes`] makes rows of the records. When kcollect ends on Ctrl-C, the process or command
-//! continues, uncounted.
+//! and [`lifetimes`] makes rows of the records. When kcollect ends on Ctrl-C, the process or
+//! command continues, uncounted.
 //!
 //! Signals come from [`host::signals`], as in a recording, and not from the library ctrlc. ctrlc
 //! (3.5, feature `termination`) installs its handler for SIGHUP even where nohup(1) has it ignored,

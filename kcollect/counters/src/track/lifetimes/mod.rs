@@ -2,9 +2,9 @@
 //! Pure: times and counters are arguments.
 //!
 //! The row of a thread's exit waits for its exit counts, one for each of its counters on each CPU.
-//! They follow the exit at once. Where one is missing after [`EXIT_COUNTS_TIMEOUT_NS`], or at the end
-//! of the run, the row has what the thread's own counter has, and is marked as incomplete. So it is
-//! where exit counts contradict each other, since their rings are not made for several CPUs
+//! They follow the exit at once. Where one is missing after [`EXIT_COUNTS_TIMEOUT_NS`], or at the
+//! end of the run, the row has what the thread's own counter has, and is marked as incomplete. So
+//! it is where exit counts contradict each other, since their rings are not made for several CPUs
 //! ([`crate::perf::exit_counts`]): all of a thread have the time that it was on CPUs, and have to
 //! agree on it to the nanosecond.
 
@@ -74,8 +74,8 @@ pub struct ThreadLifetimes<C> {
 }
 
 impl<C: LiveCounters> ThreadLifetimes<C> {
-    /// Returns lifetimes without threads. `exit_counts_per_thread` is the number of exit counts of each
-    /// thread that inherits its counters.
+    /// Returns lifetimes without threads. `exit_counts_per_thread` is the number of exit counts of
+    /// each thread that inherits its counters.
     #[must_use]
     pub fn new(
         events: usize,
@@ -327,7 +327,8 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
             .collect()
     }
 
-    /// Removes a thread, and returns the rows of its exit, which was at `time_ns` if it is not known.
+    /// Removes a thread, and returns the rows of its exit, which was at `time_ns` if it is not
+    /// known.
     fn finish_thread(&mut self, tid: u32, time_ns: u64) -> Vec<CountRow> {
         let Some(thread) = self.threads.remove(&tid) else {
             return Vec::new();

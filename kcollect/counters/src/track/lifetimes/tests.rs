@@ -189,8 +189,8 @@ fn contradictory_exit_counts_are_not_used() {
         ");
 }
 
-/// The thread was listed and opened before its fork was recorded. It has one exit, with the counts of
-/// its inherited counters.
+/// The thread was listed and opened before its fork was recorded. It has one exit, with the counts
+/// of its inherited counters.
 #[test]
 fn a_thread_may_be_opened_before_its_fork_is_recorded() {
     let mut lifetimes = lifetimes(false);
