@@ -35,12 +35,12 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
             let done = view::show(&request, &mut output);
             return ended(done, &mut output);
         }
-        Ok(Command::Track(request)) => {
-            let done = counters::track::track(&request, &mut output);
+        Ok(Command::Track(options)) => {
+            let done = counters::track::track(&options, &mut output);
             return done.unwrap_or_else(|failure| refuse(&mut output, &failure));
         }
-        Ok(Command::Stat(wish)) => {
-            let done = counters::stat::stat(&wish, &mut output);
+        Ok(Command::Stat(options)) => {
+            let done = counters::stat::stat(&options, &mut output);
             return done.unwrap_or_else(|failure| refuse(&mut output, &failure));
         }
         Ok(Command::Counters { json }) => {
@@ -88,7 +88,7 @@ fn record(plan: &Plan, mut output: Output) -> u8 {
             return refuse(&mut output, &failure);
         }
     }
-    let counters = match counters::requests(&plan.counters, &Root::machine()) {
+    let counters = match counters::names::resolve_requests(&plan.counters, &Root::machine()) {
         Ok(counters) => counters,
         Err(error) => return refuse(&mut output, &error.into()),
     };

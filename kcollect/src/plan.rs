@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use counters::grammar;
+use counters::names::grammar::OverflowSpec;
 use experiment_format::directory::NameRequest;
 use user_collector::follow::{Follow, FollowRule, Pattern};
 
@@ -17,7 +17,7 @@ pub struct Plan {
     pub period_us: u32,
     /// Counters that are recorded when they overflow (`-h`). Whether this machine has them is found
     /// out when the run starts.
-    pub counters: Vec<grammar::Wish>,
+    pub counters: Vec<OverflowSpec>,
     /// Data are paused until this long after the beginning (`-t 2-10`). Zero: from the beginning.
     pub start: Duration,
     /// Everything ends this long after the beginning. None: no limit. Always later than `start`.

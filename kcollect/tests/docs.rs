@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use counters::rows::What;
+use counters::rows::RowKind;
 use experiment_format::losses::Losses;
 use host::exit::Kind;
 use kcollect::cli::{self, Command, Machine};
@@ -330,7 +330,7 @@ fn the_rows_of_counting_are_those_of_the_code() {
         .iter()
         .flat_map(|[rows, _]| rows.split(", ").map(|row| row.trim_matches('`')))
         .collect();
-    let known = What::ALL_WORDS.into_iter().collect();
+    let known = RowKind::ALL_WORDS.iter().copied().collect();
     assert_eq!(documented, known);
 }
 

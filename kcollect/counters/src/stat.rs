@@ -1,11 +1,14 @@
-//! `kcollect stat`: counters by CPU, whoever runs there.
+//! `kcollect stat`: counters by CPU, with all threads that run there.
 //!
-//! A set on each CPU, read every so often: rows have what was counted in between, the last one has
-//! the total, which is the sum of all rows. CPUs that go and come are told, and what was counted
-//! until a CPU went stays in the total.
+//! Each CPU has a set of counters, which is read at every tick. A row has what was counted since
+//! the row before, and the last row has the total, which is the sum of all rows. CPUs that go
+//! offline or online have rows of their own, and the counts of a CPU that went offline stay in the
+//! total.
 //!
-//! Nobody is shut out: on Linux counters of a CPU and counters of a thread live beside each other,
-//! and where the hardware has too few of them they take turns, which the rows say.
+//! No other program is locked out: on Linux counters of CPUs and of threads exist side by side, and
+//! where the hardware has too few the kernel multiplexes them, which the rows show.
+//!
+//! Signals are those of a recording ([`host::signals`]), for the reasons given in [`crate::track`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,107 +17,119 @@ use host::exit::{Failure, Kind};
 use host::machine::{self, now, online_cpus};
 use host::output::Output;
 use host::signals::{self, Signals};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::binding::Begin;
-use super::bound::Bound;
-use super::event::Event;
-use super::refusal::Refusal;
-use super::retry::Patience;
-use super::rows::{Row, What};
-use super::sample::{Sample, Value};
-use super::set::{Set, Target, Wanted};
-use super::sink::{Sink, Wish};
-use super::style::{Of, Style};
+use crate::names::event::Event;
+use crate::perf::bound_set::BoundSet;
+use crate::perf::counter::Start;
+use crate::perf::reading::{CounterValue, SetReading};
+use crate::perf::refusal::Refusal;
+use crate::perf::retry::RetryPolicy;
+use crate::perf::set::{CounterSet, CounterTarget, SetRequest};
+use crate::rows::format::{RowFormat, RowSubject};
+use crate::rows::writer::{CountOptions, RowWriter};
+use crate::rows::{CountRow, RowKind};
+use crate::run::{internal_error, wait_for_signals};
 
-/// A CPU's counters.
-struct Cpu {
-    bound: Bound,
-    /// Which events they are of: some events are counted on one CPU for all.
-    numbers: Vec<usize>,
-    last: Sample,
+/// What `kcollect stat` does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatOptions {
+    /// The time between two ticks.
+    pub period: Duration,
+    /// What is counted, and how rows are printed.
+    pub counting: CountOptions,
 }
 
-struct Counting<'a> {
-    wish: &'a Wish,
+/// The counters of a CPU.
+struct CpuCounters {
+    bound: BoundSet,
+    /// The numbers of their events: some events are counted on one CPU for all.
+    events: Vec<usize>,
+    last: SetReading,
+}
+
+/// A run of `kcollect stat`.
+struct StatRun<'a> {
+    options: &'a CountOptions,
     events: &'a [Event],
     start_ns: u64,
-    cpus: BTreeMap<u32, Cpu>,
-    total: Vec<Value>,
-    sink: Sink,
+    cpus: BTreeMap<u32, CpuCounters>,
+    total: Vec<CounterValue>,
+    writer: RowWriter,
 }
 
-/// Counts until it is told to end, or has told often enough. Gives the exit code 0.
+/// Counts until a signal or the last tick. Returns the exit code 0.
 ///
 /// # Errors
 /// A [`Failure`] with its cure: an event that cannot be counted, a file that cannot be written.
-pub fn stat(wish: &Wish, output: &mut Output) -> Result<u8, Failure> {
-    let events = wish.events()?;
-    let mut signals = Signals::listen(None, None).map_err(|error| software("signals", &error))?;
-    let sink = Sink::open(wish)?;
+pub fn stat(options: &StatOptions, output: &mut Output) -> Result<u8, Failure> {
+    let counting = &options.counting;
+    let events = counting.events()?;
+    let mut signals =
+        Signals::listen(None, None).map_err(|error| internal_error("signals", &error))?;
+    let writer = RowWriter::open(counting)?;
     machine::raise_descriptors();
-    let mut counting = Counting {
-        wish,
+    let mut run = StatRun {
+        options: counting,
         events: &events,
         start_ns: now(),
         cpus: BTreeMap::new(),
-        total: vec![Value::default(); events.len()],
-        sink,
+        total: vec![CounterValue::default(); events.len()],
+        writer,
     };
-    counting.come(false)?;
-    counting.start_ns = now();
-    if wish.header {
-        let style = counting.style();
-        counting.sink.header(&style)?;
+    run.add_online_cpus(false)?;
+    run.start_ns = now();
+    if counting.header {
+        let format = run.format();
+        run.writer.header(&format)?;
     }
-    let period = wish.period.unwrap_or(Duration::from_secs(5)).as_nanos() as u64;
-    let mut due = counting.start_ns + period;
+    let period_ns = options.period.as_nanos() as u64;
+    let mut due_ns = run.start_ns + period_ns;
     let mut ticks = 0;
-    while wish.ticks.is_none_or(|wanted| ticks < wanted) && !counting.sink.is_gone() {
-        wait(&signals, due)?;
+    while counting.ticks.is_none_or(|limit| ticks < limit) && !run.writer.is_closed() {
+        wait_for_signals(&signals, Duration::from_nanos(due_ns.saturating_sub(now())))?;
         if signals.take().contains(&signals::Request::Stop) {
-            counting.tick()?;
+            run.tick()?;
             break;
         }
-        let time = now();
-        if time < due {
+        let time_ns = now();
+        if time_ns < due_ns {
             continue;
         }
-        counting.go()?;
-        counting.tick()?;
-        counting.come(true)?;
+        run.remove_offline_cpus()?;
+        run.tick()?;
+        run.add_online_cpus(true)?;
         ticks += 1;
-        due += (1 + (time - due) / period) * period;
+        due_ns += (1 + (time_ns - due_ns) / period_ns) * period_ns;
     }
-    let many = counting.cpus.len() as u64;
-    let total = Row::on(now(), None, What::Total(many), Some(counting.total.clone()));
-    counting.print(&total)?;
-    counting.sink.flush()?;
-    if wish.verbose {
-        output.say(&format!("{many} CPUs, {ticks} ticks"));
+    let cpus = run.cpus.len() as u64;
+    let total = CountRow::of_cpu(now(), None, RowKind::Total(cpus), Some(run.total.clone()));
+    run.print(&total)?;
+    run.writer.flush()?;
+    if counting.verbose {
+        output.say(&format!("{cpus} CPUs, {ticks} ticks"));
     }
     Ok(0)
 }
 
-impl Counting<'_> {
-    /// Begins on CPUs that are new.
-    fn come(&mut self, told: bool) -> Result<(), Failure> {
-        let online = online_cpus().map_err(|error| software("the CPUs", &error))?;
+impl StatRun<'_> {
+    /// Opens counters on CPUs that are new, with a row for each if `print`.
+    fn add_online_cpus(&mut self, print: bool) -> Result<(), Failure> {
+        let online = online_cpus().map_err(|error| internal_error("the CPUs", &error))?;
         let mut refused = None;
         for cpu in online {
             if self.cpus.contains_key(&cpu) {
                 continue;
             }
-            match Patience::USUAL.bind(|| self.bind(cpu)) {
-                Ok(Some(bound)) => {
-                    let time_ns = bound.last.time_ns;
-                    self.cpus.insert(cpu, bound);
-                    if told {
-                        self.print(&Row::on(time_ns, Some(cpu), What::Online, None))?;
+            match RetryPolicy::DEFAULT.run(|| self.bind(cpu)) {
+                Ok(Some(counters)) => {
+                    let time_ns = counters.last.time_ns;
+                    self.cpus.insert(cpu, counters);
+                    if print {
+                        self.print(&CountRow::of_cpu(time_ns, Some(cpu), RowKind::Online, None))?;
                     }
                 }
                 Ok(None) => {}
-                // It went while we looked.
+                // It went offline after it was listed.
                 Err(Refusal::Offline { .. }) => {}
                 Err(refusal) => drop(refused.get_or_insert(refusal)),
             }
@@ -124,46 +139,46 @@ impl Counting<'_> {
             None if self.cpus.is_empty() => Err(Failure::new(
                 Kind::Unavailable,
                 "no CPU counts these events",
-                "see kcollect -h for where they are counted",
+                "kcollect -h lists what this machine can count",
             )),
             None => Ok(()),
         }
     }
 
-    /// None of a CPU that counts none of the events.
-    fn bind(&self, cpu: u32) -> Result<Option<Cpu>, Refusal> {
-        let mut set = Set::new();
-        let mut numbers = Vec::new();
+    /// Opens the counters of a CPU. None: it counts none of the events.
+    fn bind(&self, cpu: u32) -> Result<Option<CpuCounters>, Refusal> {
+        let mut set = CounterSet::new();
+        let mut events = Vec::new();
         for (number, event) in self.events.iter().enumerate() {
             if event.cpus.as_ref().is_none_or(|cpus| cpus.contains(&cpu)) {
-                set.add(Wanted::new(event.clone()));
-                numbers.push(number);
+                set.add(SetRequest::new(event.clone()));
+                events.push(number);
             }
         }
-        if numbers.is_empty() {
+        if events.is_empty() {
             return Ok(None);
         }
-        let bound = set.bind(Target::Cpu(cpu), Begin::Now)?;
-        let mut last = Sample::zero(numbers.len());
+        let bound = set.bind(CounterTarget::Cpu(cpu), Start::Now)?;
+        let mut last = SetReading::zero(events.len());
         last.time_ns = now();
-        Ok(Some(Cpu {
+        Ok(Some(CpuCounters {
             bound,
-            numbers,
+            events,
             last,
         }))
     }
 
-    /// Ends with CPUs that have gone. What they counted can still be read.
-    fn go(&mut self) -> Result<(), Failure> {
-        let online = online_cpus().map_err(|error| software("the CPUs", &error))?;
-        let gone: Vec<_> = self
+    /// Closes the counters of CPUs that went offline. Their counts can still be read.
+    fn remove_offline_cpus(&mut self) -> Result<(), Failure> {
+        let online = online_cpus().map_err(|error| internal_error("the CPUs", &error))?;
+        let offline: Vec<_> = self
             .cpus
             .keys()
             .filter(|cpu| !online.contains(cpu))
             .copied()
             .collect();
-        for cpu in gone {
-            self.read(cpu, What::Offline)?;
+        for cpu in offline {
+            self.read(cpu, RowKind::Offline)?;
             self.cpus.remove(&cpu);
         }
         Ok(())
@@ -171,65 +186,53 @@ impl Counting<'_> {
 
     fn tick(&mut self) -> Result<(), Failure> {
         for cpu in self.cpus.keys().copied().collect::<Vec<_>>() {
-            self.read(cpu, What::Tick)?;
+            self.read(cpu, RowKind::Tick)?;
         }
-        self.sink.flush()
+        self.writer.flush()
     }
 
-    /// A row of a CPU: what it counted since its last one.
-    fn read(&mut self, number: u32, what: What) -> Result<(), Failure> {
+    /// Prints a row of a CPU: what it counted since its last row.
+    fn read(&mut self, number: u32, kind: RowKind) -> Result<(), Failure> {
         let Some(cpu) = self.cpus.get_mut(&number) else {
             return Ok(());
         };
-        let sample = cpu.bound.sample();
-        let sample = sample.map_err(|error| software(&format!("CPU {number}"), &error))?;
-        let since = sample.minus(&cpu.last);
+        let reading = cpu.bound.read();
+        let reading = reading.map_err(|error| internal_error(&format!("CPU {number}"), &error))?;
+        let since = reading.minus(&cpu.last);
         let since =
-            since.map_err(|error| software(&format!("CPU {number}"), &error.to_string()))?;
-        // It went and came back in between: the counters that were there before count no more.
-        let dead = since.values.iter().all(|value| value.enabled_ns == 0);
-        cpu.last = sample;
-        let mut values = vec![Value::default(); self.events.len()];
-        for (number, value) in cpu.numbers.iter().zip(&since.values) {
+            since.map_err(|error| internal_error(&format!("CPU {number}"), &error.to_string()))?;
+        // Counters from before a CPU went offline do not count when it is online again.
+        let stopped = since.values.iter().all(|value| value.enabled_ns == 0);
+        cpu.last = reading;
+        let mut values = vec![CounterValue::default(); self.events.len()];
+        for (number, value) in cpu.events.iter().zip(&since.values) {
             values[*number] = *value;
             self.total[*number] = self.total[*number].plus(*value);
         }
-        if dead {
+        if stopped {
             self.cpus.remove(&number);
         }
-        self.print(&Row::on(since.time_ns, Some(number), what, Some(values)))
+        self.print(&CountRow::of_cpu(
+            since.time_ns,
+            Some(number),
+            kind,
+            Some(values),
+        ))
     }
 
-    fn print(&mut self, row: &Row) -> Result<(), Failure> {
-        let style = self.style();
-        self.sink.row(&style, row)
+    fn print(&mut self, row: &CountRow) -> Result<(), Failure> {
+        let format = self.format();
+        self.writer.row(&format, row)
     }
 }
 
-impl<'a> Counting<'a> {
-    fn style(&self) -> Style<'a> {
-        Style {
-            of: Of::Cpus,
+impl<'a> StatRun<'a> {
+    fn format(&self) -> RowFormat<'a> {
+        RowFormat {
+            subject: RowSubject::Cpus,
             events: self.events,
             start_ns: self.start_ns,
-            times: self.wish.times,
+            times: self.options.times,
         }
     }
-}
-
-fn wait(signals: &Signals, due: u64) -> Result<(), Failure> {
-    let left = Duration::from_nanos(due.saturating_sub(now())) + Duration::from_micros(999);
-    let mut fds: Vec<_> = signals
-        .fds()
-        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
-        .collect();
-    let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-    match poll(&mut fds, timeout) {
-        Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
-        Err(error) => Err(software("waiting", &error)),
-    }
-}
-
-fn software(what: &str, error: &dyn std::fmt::Display) -> Failure {
-    Failure::new(Kind::Software, format!("{what}: {error}"), "report it")
 }

@@ -1,5 +1,5 @@
-//! The names of counters, on machines that these tests do not run on: what they are encoded to is
-//! what perf encodes them to.
+//! The names of counters on other machines than that of the tests: they are encoded as perf encodes
+//! them.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,8 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use counters::event::{Encoding, Event};
-use counters::list;
+use counters::names::event::{Encoding, Event};
+use counters::names::list;
 use host::Root;
 use host::exit::Failure;
 use proptest::prelude::*;
@@ -52,7 +52,7 @@ odd/events/reads: event=0x5,chip=?
 
 const ENCODINGS: &str = include_str!("counters/encodings.txt");
 
-/// A machine made of files, gone when it is dropped.
+/// A machine made of files, which are removed when it is dropped.
 struct Machine {
     _directory: TempDir,
     root: Root,
@@ -109,10 +109,11 @@ fn printed(encoding: &Encoding) -> String {
 }
 
 fn events(machine: &Machine, text: &str) -> Vec<Event> {
-    counters::parse_events(text, &machine.root).unwrap_or_else(|error| panic!("{text}: {error}"))
+    counters::names::parse_events(text, &machine.root)
+        .unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// What perf makes of names: by tree and name, the events.
+/// Returns the events that perf encodes, by tree and name.
 fn perfs() -> BTreeMap<(&'static str, &'static str), BTreeSet<&'static str>> {
     let mut perfs: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for line in ENCODINGS.lines().filter(|line| !line.starts_with('#')) {
@@ -140,7 +141,7 @@ fn names_are_encoded_as_perf_encodes_them() {
 }
 
 #[test]
-fn what_an_event_is_called_means_the_event() {
+fn event_names_resolve_to_the_same_event() {
     let machines = machines();
     for (tree, text) in perfs().keys() {
         for event in events(&machines[tree], text) {
@@ -156,7 +157,7 @@ fn what_an_event_is_called_means_the_event() {
 }
 
 #[test]
-fn what_perf_cannot_yet_or_does_otherwise() {
+fn encodings_that_perf_does_not_have() {
     let machines = machines();
     let one = |tree: &str, text: &str| {
         let events = events(&machines[tree], text);
@@ -235,8 +236,8 @@ fn what_perf_cannot_yet_or_does_otherwise() {
 }
 
 #[test]
-fn what_else_is_known_of_events() {
-    let said = |tree: &str, text: &str| {
+fn titles_cpus_scales_and_units() {
+    let lines_of = |tree: &str, text: &str| {
         let events = events(&machine(tree), text);
         let lines = events.iter().map(|event| {
             format!(
@@ -248,16 +249,16 @@ fn what_else_is_known_of_events() {
     };
     insta::assert_snapshot!(
         [
-            said(
+            lines_of(
                 "skylake",
                 "cycles:u,dcm,r01c2,mem-loads,cpu/event=0x9c,name=bubbles/,task-clock"
             ),
-            said("skylake", "power/energy-pkg/,imc/cas_count_read/"),
-            said(
+            lines_of("skylake", "power/energy-pkg/,imc/cas_count_read/"),
+            lines_of(
                 "alder_lake",
                 "cycles:k,insts~system=0,r01c2:u,topdown-retiring,slots"
             ),
-            said("neoverse", "cpu_cycles,llm"),
+            lines_of("neoverse", "cpu_cycles,llm"),
         ]
         .join("\n")
     );
@@ -265,8 +266,8 @@ fn what_else_is_known_of_events() {
 
 #[test]
 fn intervals() {
-    let said = |tree: &str, text: &str| {
-        let requests = counters::parse(text, &machine(tree).root).unwrap();
+    let lines_of = |tree: &str, text: &str| {
+        let requests = counters::names::parse_requests(text, &machine(tree).root).unwrap();
         let lines = requests
             .iter()
             .map(|request| format!("{},{}", request.event.name, request.interval));
@@ -274,11 +275,11 @@ fn intervals() {
     };
     insta::assert_snapshot!(
         [
-            said("skylake", "on"),
-            said("skylake", "cycles,hi,insts,lo,brmiss,dtlbm,1000003"),
-            said("alder_lake", "hi"),
-            said("neoverse", "cycles"),
-            said(
+            lines_of("skylake", "on"),
+            lines_of("skylake", "cycles,hi,insts,lo,brmiss,dtlbm,1000003"),
+            lines_of("alder_lake", "hi"),
+            lines_of("neoverse", "cycles"),
+            lines_of(
                 "virtual",
                 "cpu-clock,cs,hi,migrations,sched:sched_switch,lo,mem:0x10:w"
             ),
@@ -324,22 +325,22 @@ fn errors() {
         ("skylake", "//"),
         ("alder_lake", "cpu/cycles/"),
     ];
-    let said = lines.map(
-        |(tree, text)| match counters::parse(text, &machine(tree).root) {
+    let messages = lines.map(|(tree, text)| {
+        match counters::names::parse_requests(text, &machine(tree).root) {
             Ok(requests) => panic!("{text} on {tree} is {requests:?}"),
             Err(error) => {
                 let failure = Failure::from(error);
                 format!("{tree} -h {text}\n  {} {failure}", failure.kind.code())
             }
-        },
-    );
-    insta::assert_snapshot!(said.join("\n"));
+        }
+    });
+    insta::assert_snapshot!(messages.join("\n"));
 }
 
 #[test]
 fn listings() {
     let machines = machines();
-    let listing = |tree| list::look(&machines[tree].root, |_| true, |_| Some(8));
+    let listing = |tree| list::list_counters(&machines[tree].root, |_| true, |_| Some(8));
     insta::assert_snapshot!("list_of_skylake", listing("skylake").text(Some(80)));
     insta::assert_snapshot!(
         "list_of_alder_lake_in_a_pipe",
@@ -371,10 +372,10 @@ fn listings() {
 }
 
 #[test]
-fn what_is_listed_can_be_typed() {
+fn listed_names_resolve() {
     for (tree, _) in TREES {
         let machine = machine(tree);
-        let listing = list::look(&machine.root, |_| true, |_| None);
+        let listing = list::list_counters(&machine.root, |_| true, |_| None);
         let all = [
             &listing.aliases,
             &listing.hardware,
@@ -382,8 +383,8 @@ fn what_is_listed_can_be_typed() {
             &listing.sysfs,
         ];
         for line in all.into_iter().flatten() {
-            for name in std::iter::once(&line.name).chain(&line.also) {
-                // Made to be not understood.
+            for name in std::iter::once(&line.name).chain(&line.other_names) {
+                // Made so that it cannot be parsed.
                 if !name.contains("odd") {
                     events(&machine, name);
                 }
@@ -393,9 +394,9 @@ fn what_is_listed_can_be_typed() {
 }
 
 #[test]
-fn what_the_kernel_does_not_know_is_not_listed() {
+fn events_that_the_kernel_lacks_are_not_listed() {
     // PERF_TYPE_SOFTWARE alone.
-    let listing = list::look(
+    let listing = list::list_counters(
         &machine("skylake").root,
         |encoding| encoding.kind == 1,
         |_| None,
@@ -418,12 +419,12 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 #[test]
-fn no_text_makes_it_panic() {
+fn no_text_panics() {
     let machines = machines();
     let trees = prop::sample::select(TREES.map(|(name, _)| name).to_vec());
     let mut runner = TestRunner::new(ProptestConfig::with_cases(2000));
     let done = runner.run(&(text(), trees), |(text, tree)| {
-        match counters::parse(&text, &machines[tree].root) {
+        match counters::names::parse_requests(&text, &machines[tree].root) {
             Ok(requests) => {
                 prop_assert!(!requests.is_empty());
                 for request in requests {

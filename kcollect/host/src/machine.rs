@@ -69,13 +69,15 @@ fn cpu_list(which: &str) -> io::Result<CpuSet> {
     })
 }
 
-fn parse_cpu_list(text: &str) -> Option<CpuSet> {
+/// Parses the kernel's list of CPUs, `0-3,8`. None: not a list, or a number no kernel supports.
+#[must_use]
+pub fn parse_cpu_list(text: &str) -> Option<CpuSet> {
     let mut cpus = CpuSet::new();
     for range in text.trim().split(',').filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
         // No kernel has more CPUs than this.
-        if last >= 1 << 16 {
+        if first > last || last >= 1 << 16 {
             return None;
         }
         cpus.extend(first..=last);

@@ -11,9 +11,9 @@ use std::time::Duration;
 use analysis::report::ReportOptions;
 use analysis::view::ViewOptions;
 use analysis::{export, flame};
-use counters::grammar;
-use counters::sink::Wish;
-use counters::track;
+use counters::names::grammar::{OverflowInterval, OverflowSpec};
+use counters::stat::StatOptions;
+use counters::track::TrackOptions;
 use experiment_format::directory::NameRequest;
 
 use super::args::{Sub, Typed};
@@ -39,9 +39,9 @@ pub enum Command {
     /// Write an experiment in another format (`kcollect export`).
     Export(Box<export::ExportOptions>),
     /// Count by thread (`kcollect track`).
-    Track(Box<track::Request>),
+    Track(Box<TrackOptions>),
     /// Count by CPU (`kcollect stat`).
-    Stat(Box<Wish>),
+    Stat(Box<StatOptions>),
     /// List what can be counted (`-h` alone).
     Counters {
         /// For machines instead of people.
@@ -124,8 +124,8 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
     let counters = values::counters(what.counters.as_deref().unwrap_or_default())?;
     // The usual counters and the clock go together.
     let usual = counters.iter().find_map(|wish| match wish {
-        grammar::Wish::Usual(grammar::Interval::Hi) => Some("hi"),
-        grammar::Wish::Usual(grammar::Interval::Lo) => Some("lo"),
+        OverflowSpec::Default(OverflowInterval::Hi) => Some("hi"),
+        OverflowSpec::Default(OverflowInterval::Lo) => Some("lo"),
         _ => None,
     });
     let period_us = values::interval(
@@ -408,7 +408,7 @@ mod tests {
             let counters = plan(line).counters;
             counters
                 .iter()
-                .map(grammar::Wish::to_string)
+                .map(OverflowSpec::to_string)
                 .collect::<Vec<_>>()
         };
         assert_eq!(

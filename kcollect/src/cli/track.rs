@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use counters::sink::Wish;
-use counters::track::{Request, Who};
+use counters::rows::writer::CountOptions;
+use counters::stat::StatOptions;
+use counters::track::{TrackOptions, TrackTarget};
 
 use super::CliError;
 use super::filters::number;
@@ -101,10 +102,10 @@ Rows: tick (what happened on a CPU since its last one), offline, online, and at
 the end the total of all. A - is where there is no number.";
 
 impl Track {
-    pub(super) fn resolve(self) -> Result<Request, CliError> {
-        let who = match (self.pid, self.command.is_empty()) {
-            (Some(pid), true) => Who::Process(process(&pid)?),
-            (None, false) => Who::Command(self.command),
+    pub(super) fn resolve(self) -> Result<TrackOptions, CliError> {
+        let target = match (self.pid, self.command.is_empty()) {
+            (Some(pid), true) => TrackTarget::Process(process(&pid)?),
+            (None, false) => TrackTarget::Command(self.command),
             (Some(pid), false) => {
                 return Err(CliError::new(
                     format!("-p {pid}: there is a command too"),
@@ -113,23 +114,25 @@ impl Track {
             }
             (None, true) => {
                 return Err(CliError::new(
-                    "track: whom?",
-                    "type a process, kcollect track -p PID, or a command, kcollect track make",
+                    "track: no process and no command",
+                    "type kcollect track -p PID, or a command as in kcollect track make",
                 ));
             }
         };
         let period = self.period.as_deref().unwrap_or("1");
         let period = seconds("-T", period)?;
-        Ok(Request {
-            who,
+        let period = (!period.is_zero()).then_some(period);
+        Ok(TrackOptions {
+            target,
             forks: self.forks,
-            wish: self.rows.resolve((!period.is_zero()).then_some(period))?,
+            period,
+            counting: self.rows.resolve(period.is_some())?,
         })
     }
 }
 
 impl Stat {
-    pub(super) fn resolve(self) -> Result<Wish, CliError> {
+    pub(super) fn resolve(self) -> Result<StatOptions, CliError> {
         let period = self.period.as_deref().unwrap_or("5");
         let period = match seconds("-p", period)? {
             Duration::ZERO => {
@@ -140,26 +143,28 @@ impl Stat {
             }
             period => period,
         };
-        self.rows.resolve(Some(period))
+        Ok(StatOptions {
+            period,
+            counting: self.rows.resolve(true)?,
+        })
     }
 }
 
 impl Rows {
-    fn resolve(self, period: Option<Duration>) -> Result<Wish, CliError> {
+    fn resolve(self, has_ticks: bool) -> Result<CountOptions, CliError> {
         let count = self.count.as_deref();
         let ticks: Option<u64> = count.map(|text| number("-N", text)).transpose()?;
         if ticks == Some(0) {
             return Err(CliError::new("-N 0: no tick", "type at least 1"));
         }
-        if ticks.is_some() && period.is_none() {
+        if ticks.is_some() && !has_ticks {
             return Err(CliError::new(
                 "-N: there are no ticks with -T 0",
                 "leave one of them out",
             ));
         }
-        Ok(Wish {
+        Ok(CountOptions {
             events: self.events,
-            period,
             ticks,
             times: self.times,
             header: !self.no_header,
@@ -212,43 +217,48 @@ mod tests {
         cli::parse(line.split(' ').map(OsString::from), &machine)
     }
 
-    fn track(line: &str) -> Request {
+    fn track(line: &str) -> TrackOptions {
         match parse(line) {
-            Ok(Command::Track(request)) => *request,
+            Ok(Command::Track(options)) => *options,
             other => unreachable!("{line}: {other:?}"),
         }
     }
 
     #[test]
     fn a_command_is_all_that_follows_the_options() {
-        let request = track("kcollect track -f -T 0.5 -c page-faults make -j4 -n");
+        let options = track("kcollect track -f -T 0.5 -c page-faults make -j4 -n");
         let words = ["make", "-j4", "-n"].map(OsString::from).to_vec();
-        assert_eq!(request.who, Who::Command(words));
-        assert!(request.forks && request.wish.header);
-        assert_eq!(request.wish.period, Some(Duration::from_millis(500)));
-        assert_eq!(request.wish.events.as_deref(), Some("page-faults"));
-        let request = track("kcollect track -T 0 -en -- ls -l");
-        assert_eq!(request.wish.period, None);
-        assert!(!request.wish.header);
+        assert_eq!(options.target, TrackTarget::Command(words));
+        assert!(options.forks && options.counting.header);
+        assert_eq!(options.period, Some(Duration::from_millis(500)));
+        assert_eq!(options.counting.events.as_deref(), Some("page-faults"));
+        let options = track("kcollect track -T 0 -en -- ls -l");
+        assert_eq!(options.period, None);
+        assert!(!options.counting.header);
     }
 
     #[test]
     fn a_process_is_counted_every_second() {
-        let request = track("kcollect track -p 1264 -N 10 --json");
-        assert_eq!(request.who, Who::Process(1264));
-        assert_eq!(request.wish.period, Some(Duration::from_secs(1)));
-        assert_eq!((request.wish.ticks, request.wish.json), (Some(10), true));
+        let options = track("kcollect track -p 1264 -N 10 --json");
+        assert_eq!(options.target, TrackTarget::Process(1264));
+        assert_eq!(options.period, Some(Duration::from_secs(1)));
+        assert_eq!(
+            (options.counting.ticks, options.counting.json),
+            (Some(10), true)
+        );
     }
 
     #[test]
     fn stat_has_cpustats_letters() {
-        let Ok(Command::Stat(wish)) = parse("kcollect stat -p 0.25 -N 3 -t -n -v -o x.txt") else {
+        let Ok(Command::Stat(options)) = parse("kcollect stat -p 0.25 -N 3 -t -n -v -o x.txt")
+        else {
             unreachable!()
         };
-        assert_eq!(wish.period, Some(Duration::from_millis(250)));
-        assert_eq!(wish.ticks, Some(3));
-        assert!(wish.times && !wish.header && wish.verbose);
-        assert_eq!(wish.output, Some("x.txt".into()));
+        assert_eq!(options.period, Duration::from_millis(250));
+        assert_eq!(options.counting.ticks, Some(3));
+        let counting = options.counting;
+        assert!(counting.times && !counting.header && counting.verbose);
+        assert_eq!(counting.output, Some("x.txt".into()));
     }
 
     #[test]
@@ -267,7 +277,7 @@ mod tests {
         ];
         let said = said.map(|line| parse(&format!("kcollect {line}")).unwrap_err().to_string());
         insta::assert_snapshot!(said.join("\n"), @r"
-        track: whom?: type a process, kcollect track -p PID, or a command, kcollect track make
+        track: no process and no command: type kcollect track -p PID, or a command as in kcollect track make
         -p 12: there is a command too: count a process that runs, or a command
         -p make: not a process id: see `ps -eo pid,comm` for what runs
         -p 0: not a process id: see `ps -eo pid,comm` for what runs

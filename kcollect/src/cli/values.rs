@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use counters::grammar::{self, Wish};
+use counters::names::grammar::{self, OverflowSpec};
 use user_collector::follow::Pattern;
 
 use super::{CliError, Machine};
@@ -289,10 +289,10 @@ pub(super) fn follow(typed: &str) -> Result<FollowWish, CliError> {
 }
 
 /// `-h`: the counters of all of them.
-pub(super) fn counters(typed: &[String]) -> Result<Vec<Wish>, CliError> {
+pub(super) fn counters(typed: &[String]) -> Result<Vec<OverflowSpec>, CliError> {
     let mut wishes = Vec::new();
     for text in typed {
-        let more = grammar::wishes(text);
+        let more = grammar::parse_overflow_specs(text);
         wishes.extend(more.map_err(|wrong| CliError::new(format!("-h {wrong}"), wrong.cure()))?);
     }
     Ok(wishes)

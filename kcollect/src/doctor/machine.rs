@@ -1,6 +1,7 @@
 //! Where kcollect runs: namespaces, clock, CPUs, and what else of the machine it can use.
 
 use host::exit::Kind;
+use host::machine::parse_cpu_list;
 
 use super::{Finding, Root};
 
@@ -91,13 +92,10 @@ pub(super) fn cpus(root: &Root) -> Finding {
     }
 }
 
-/// How many CPUs a list such as `0-3,8` names.
-fn count(list: &str) -> Option<u32> {
-    list.split(',').try_fold(0u32, |sum, range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
-    })
+/// Returns how many CPUs a list such as `0-3,8` has.
+fn count(list: &str) -> Option<usize> {
+    let cpus = parse_cpu_list(list)?;
+    Some(cpus.len()).filter(|count| *count > 0)
 }
 
 pub(super) fn kcore(root: &Root) -> Finding {

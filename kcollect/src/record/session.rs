@@ -9,7 +9,7 @@ use std::time::Duration;
 use std::{io, iter};
 
 use bpf::UserStackCapture;
-use counters::event::Request;
+use counters::names::event::CounterRequest;
 use experiment_format::log::LogEvent;
 use host::exit::{Failure, Kind, spawn_code};
 use host::load::{self, Starter};
@@ -47,7 +47,11 @@ const PUBLISH_INTERVAL_NS: u64 = 20_000_000;
 /// # Errors
 /// A [`Failure`] with its cure; what was recorded until then is a valid experiment, or nothing is
 /// left behind.
-pub fn record(plan: &Plan, counters: &[Request], output: &mut Output) -> Result<u8, Failure> {
+pub fn record(
+    plan: &Plan,
+    counters: &[CounterRequest],
+    output: &mut Output,
+) -> Result<u8, Failure> {
     for line in dry_run::describe(plan) {
         output.detail(&line);
     }
@@ -79,7 +83,7 @@ struct Session<'a> {
 impl<'a> Session<'a> {
     fn start(
         plan: &'a Plan,
-        counters: &[Request],
+        counters: &[CounterRequest],
         output: &mut Output,
     ) -> Result<Session<'a>, Failure> {
         if let Some(obstacle) = doctor::first_obstacle(&doctor::examine(&host::Root::machine())) {

@@ -8,8 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use counters::event::Event;
-use counters::{CounterError, probe};
+use counters::names::CounterError;
+use counters::names::event::Event;
+use counters::perf::probe;
 use host::Root;
 use tempfile::TempDir;
 use tests::command::run;
@@ -120,7 +121,7 @@ fn root_perf_encodes_names_as_recorded() -> Result<()> {
 }
 
 fn one(text: &str) -> Result<Event> {
-    let mut events = counters::parse_events(text, &Root::machine())?;
+    let mut events = counters::names::parse_events(text, &Root::machine())?;
     ensure!(events.len() == 1, "{text}: {events:?}");
     events.pop().context("no event")
 }
@@ -170,7 +171,7 @@ fn root_tracepoints_are_numbered_without_a_mount() -> Result<()> {
         (event.encoding.kind, event.encoding.config) == (2, id),
         "{event:?}, but {id}"
     );
-    match counters::parse("sched:sched_swich", &Root::machine()) {
+    match counters::names::parse_requests("sched:sched_swich", &Root::machine()) {
         Err(CounterError::NoEvent { nearest, .. }) => {
             ensure!(
                 nearest

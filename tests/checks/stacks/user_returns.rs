@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bpf::{Programs, Settings, UserStackCapture};
 use bpf_abi::Record;
-use counters::perf::event::open_clock;
+use counters::perf::cpu_events::open_clock;
 use host::machine::now;
 use tests::machine::{Exclusive, online_cpus};
 use user_collector::join::Join;

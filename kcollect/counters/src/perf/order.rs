@@ -1,23 +1,23 @@
 //! One time-ordered stream from many rings.
 //!
-//! Rings are drained in rounds; within a round records come in any order against those of other
-//! rings. A record is in its ring very soon after its time, so what is old enough at the beginning
-//! of a round is complete once that round is drained, and goes out sorted.
+//! Rings are drained in rounds; within a round the records of different rings come in any order. A
+//! record is in its ring very soon after its time. So all records that are old enough when a round
+//! begins have arrived when that round is drained, and are released in order.
 //!
-//! A record that comes later all the same goes out next, counted: its time is right, only the state
-//! of the world it is judged by may be a little newer.
+//! A record that still arrives late is counted, and released next: its time is right, but it is
+//! processed after records with later times.
 
 /// Sorts items by time, in rounds.
 #[derive(Debug)]
-pub struct Order<T> {
+pub struct TimeOrder<T> {
     pending: Vec<(u64, T)>,
     released: u64,
     late: u64,
 }
 
-impl<T> Default for Order<T> {
+impl<T> Default for TimeOrder<T> {
     fn default() -> Self {
-        Order {
+        TimeOrder {
             pending: Vec::new(),
             released: 0,
             late: 0,
@@ -25,7 +25,7 @@ impl<T> Default for Order<T> {
     }
 }
 
-impl<T> Order<T> {
+impl<T> TimeOrder<T> {
     /// Adds an item with its time.
     pub fn push(&mut self, time: u64, item: T) {
         if time < self.released {
@@ -34,7 +34,8 @@ impl<T> Order<T> {
         self.pending.push((time, item));
     }
 
-    /// Takes out everything before `time`, in order; items of one instant in the order they came.
+    /// Removes and returns all items before `time`, in order. Items of the same time keep the order
+    /// in which they were added.
     pub fn release(&mut self, time: u64) -> Vec<(u64, T)> {
         self.released = self.released.max(time);
         self.pending.sort_by_key(|(time, _)| *time);
@@ -43,12 +44,12 @@ impl<T> Order<T> {
         std::mem::replace(&mut self.pending, later)
     }
 
-    /// The items that wait, with their times, in no order.
-    pub fn waiting(&self) -> impl Iterator<Item = &(u64, T)> {
+    /// Returns the items that were not yet released, with their times, in no order.
+    pub fn pending(&self) -> impl Iterator<Item = &(u64, T)> {
         self.pending.iter()
     }
 
-    /// How many items came after their time had been released.
+    /// Returns how many items were added after their time had been released.
     #[must_use]
     pub fn late(&self) -> u64 {
         self.late
@@ -61,11 +62,11 @@ mod tests {
 
     use super::*;
 
-    const MARGIN: u64 = 20;
+    const MAX_DELAY: u64 = 20;
 
     #[test]
     fn rounds_release_what_is_complete() {
-        let mut order = Order::default();
+        let mut order = TimeOrder::default();
         for (time, item) in [(30, 'c'), (10, 'a'), (20, 'b'), (20, 'B')] {
             order.push(time, item);
         }
@@ -77,8 +78,8 @@ mod tests {
     }
 
     #[test]
-    fn a_latecomer_is_counted_and_goes_out_next() {
-        let mut order = Order::default();
+    fn a_late_item_is_counted_and_released_next() {
+        let mut order = TimeOrder::default();
         order.push(10, 'a');
         assert_eq!(order.release(50).len(), 1);
         order.push(40, 'l');
@@ -88,21 +89,21 @@ mod tests {
     }
 
     proptest! {
-        /// Two rings, drained at any moments, each record arriving within the margin: nothing is
-        /// lost, nothing doubled, all is in order.
+        /// Two rings, drained at any moments, each record arriving within the delay: nothing is
+        /// lost or doubled, and all is in order.
         #[test]
         fn rounds_sort_all_rings(
-            mut records in proptest::collection::vec((100_u64..1000, 0_u64..MARGIN), 0..200),
+            mut records in proptest::collection::vec((100_u64..1000, 0_u64..MAX_DELAY), 0..200),
             mut rounds in proptest::collection::vec(100_u64..1100, 0..20),
         ) {
             records.sort_by_key(|(time, delay)| time + delay);
             rounds.sort_unstable();
-            let (mut order, mut out, mut sent) = (Order::default(), Vec::new(), 0);
+            let (mut order, mut out, mut sent) = (TimeOrder::default(), Vec::new(), 0);
             for round in rounds {
                 let arrived = records.partition_point(|(time, delay)| time + delay < round);
                 records[sent..arrived].iter().for_each(|record| order.push(record.0, *record));
                 sent = arrived;
-                out.extend(order.release(round - MARGIN));
+                out.extend(order.release(round - MAX_DELAY));
             }
             records[sent..].iter().for_each(|record| order.push(record.0, *record));
             out.extend(order.release(u64::MAX));

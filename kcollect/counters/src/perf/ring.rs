@@ -1,7 +1,7 @@
-//! The mapped ring of one perf event: head written by the kernel, tail by us.
+//! The mapped ring of one perf event: the kernel writes the head, kcollect the tail.
 //!
-//! `perf_event_open(2)`, section "MMAP layout": one control page, then 2^n pages of data. Whatever
-//! lies between tail and head is ours to copy; moving the tail gives it back.
+//! `perf_event_open(2)`, section "MMAP layout": one control page, then 2^n pages of data. The bytes
+//! between tail and head can be copied; advancing the tail frees them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -20,7 +20,10 @@ pub struct PerfRing {
 }
 
 impl PerfRing {
-    /// Maps `2^order` pages of data for an event.
+    /// Maps `2^order` pages of data of `page` bytes for an event.
+    ///
+    /// # Errors
+    /// The error of `mmap(2)`.
     pub fn new(event: OwnedFd, page: usize, order: u32) -> io::Result<PerfRing> {
         let map = MmapOptions::new()
             .len(page + (page << order))
@@ -28,20 +31,20 @@ impl PerfRing {
         Ok(PerfRing { event, map, page })
     }
 
-    /// Appends everything unread to `bytes` and gives the space back to the kernel.
+    /// Appends all unread bytes to `bytes` and frees their space.
     ///
-    /// Records are whole: the kernel moves the head only past finished ones.
+    /// Records are whole: the kernel advances the head past finished records only.
     pub fn take(&self, bytes: &mut Vec<u8>) {
         let size = (self.map.len() - self.page) as u64;
         // SAFETY: the offset lies in the control page, 8-aligned, and the kernel writes it
         // atomically.
         let head = unsafe { self.control(std::mem::offset_of!(perf_event_mmap_page, data_head)) };
-        // SAFETY: as above; only we write the tail.
+        // SAFETY: as above; only this ring writes the tail.
         let tail = unsafe { self.control(std::mem::offset_of!(perf_event_mmap_page, data_tail)) };
         let end = head.load(Ordering::Acquire);
         let begin = tail.load(Ordering::Relaxed);
-        // The kernel never lets head run more than the ring's size ahead of tail; a control page
-        // that says otherwise must not make us read beyond the map.
+        // The kernel never lets head run more than the ring's size ahead of tail; a wrong
+        // control page must not lead to a read beyond the map.
         let unread = end.wrapping_sub(begin).min(size);
         let at = begin % size;
         let first = unread.min(size - at);
@@ -50,21 +53,20 @@ impl PerfRing {
         tail.store(end, Ordering::Release);
     }
 
-    /// Fills `bytes`, whole words, from a place in the ring's endless stream of bytes, whether the
-    /// head has passed it or not: what is there may be old, or be written at this moment. Both are
-    /// multiples of eight.
+    /// Copies bytes at an offset of the ring's stream, before or behind the head: they may be old,
+    /// or be written at this moment. The offset and the number of bytes are multiples of eight.
     pub fn peek(&self, at: u64, bytes: &mut [u8]) {
         let size = (self.map.len() - self.page) as u64;
         for (number, word) in bytes.chunks_exact_mut(8).enumerate() {
             let offset = (at + 8 * number as u64) % size / 8 * 8;
-            // SAFETY: the offset is within the data pages and 8-aligned; whoever writes there does
-            // so by whole words.
+            // SAFETY: the offset is within the data pages and 8-aligned; the kernel
+            // writes there in whole words.
             let value = unsafe { self.control(self.page + offset as usize) };
             word.copy_from_slice(&value.load(Ordering::Acquire).to_ne_bytes());
         }
     }
 
-    /// Up to where the kernel says that it has written.
+    /// Returns the offset in the stream up to which the kernel has finished records.
     pub fn head(&self) -> u64 {
         // SAFETY: the offset lies in the control page, 8-aligned, and the kernel writes it
         // atomically.
@@ -72,19 +74,22 @@ impl PerfRing {
         head.load(Ordering::Acquire)
     }
 
-    /// Gives all space before a place in the stream back to the kernel.
+    /// Frees all space before an offset of the stream.
     pub fn free(&self, at: u64) {
-        // SAFETY: the offset lies in the control page, 8-aligned; only we write the tail.
+        // SAFETY: the offset lies in the control page, 8-aligned; only this
+        // ring writes the tail.
         let tail = unsafe { self.control(std::mem::offset_of!(perf_event_mmap_page, data_tail)) };
         tail.store(at, Ordering::Release);
     }
 
+    /// Returns a word of the map.
+    ///
     /// # Safety
     /// `offset` must be that of an 8-byte field of the control page, or of an aligned word of the
     /// data.
     unsafe fn control(&self, offset: usize) -> &AtomicU64 {
         let field = self.map.as_mut_ptr().wrapping_add(offset).cast();
-        // SAFETY: the caller names a word of the map, which is there as long as `self` lives.
+        // SAFETY: the offset is that of a word of the map, which exists as long as `self`.
         unsafe { AtomicU64::from_ptr(field) }
     }
 
@@ -92,8 +97,8 @@ impl PerfRing {
         let from = self.map.as_ptr().wrapping_add(self.page + at);
         bytes.reserve(count);
         let to = bytes.spare_capacity_mut().as_mut_ptr().cast::<u8>();
-        // SAFETY: `take` keeps `at + count` within the data pages; the kernel doesn't write between
-        // tail and head; `to` has room for `count` bytes just reserved.
+        // SAFETY: `take` keeps `at + count` within the data pages; the kernel does not write
+        // between tail and head; `to` has room for `count` bytes just reserved.
         unsafe { ptr::copy_nonoverlapping(from, to, count) };
         // SAFETY: the copy above initialised those bytes.
         unsafe { bytes.set_len(bytes.len() + count) };

@@ -8,11 +8,11 @@ use std::{fs, io};
 
 use bpf::{MAX_COUNTERS, OverflowCounts, Programs, Settings, UserStackCapture};
 use bpf_abi::{CpuStats, Record};
-use counters::binding::Place;
-use counters::event::Request;
-use counters::perf::event::{open_clock, open_overflow};
-use counters::perf::order::Order;
-use counters::refusal::{self, Asked, Refusal};
+use counters::names::event::CounterRequest;
+use counters::perf::counter::Place;
+use counters::perf::cpu_events::{open_clock, open_overflow};
+use counters::perf::order::TimeOrder;
+use counters::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
 use host::exit::{Failure, Kind};
 use host::machine::{self, CpuSet};
 
@@ -47,10 +47,10 @@ pub struct Inputs {
     period_ns: u64,
     pub(super) cpus: BTreeMap<u32, CpuTime>,
     recording: bool,
-    order: Order<Event>,
+    order: TimeOrder<Event>,
     follows: bool,
     /// Counters that overflow.
-    pub counters: Vec<Request>,
+    pub counters: Vec<CounterRequest>,
 }
 
 impl Inputs {
@@ -65,7 +65,7 @@ impl Inputs {
         record_idle: bool,
         page_fault: (u64, u64),
         emission: Option<UserStackCapture>,
-        counters: &[Request],
+        counters: &[CounterRequest],
     ) -> Result<Inputs, Failure> {
         let possible = machine::possible_cpus().map_err(no_cpus)?;
         let online = machine::online_cpus().map_err(no_cpus)?;
@@ -99,7 +99,7 @@ impl Inputs {
             period_ns,
             cpus: BTreeMap::new(),
             recording: false,
-            order: Order::default(),
+            order: TimeOrder::default(),
             follows: emission.is_some(),
             counters: counters.to_vec(),
         };
@@ -269,13 +269,13 @@ impl Inputs {
             Ok(event) => event,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
             Err(error) => {
-                let asked = Asked {
+                let attempt = OpenAttempt {
                     event: &request.event,
                     place: Place::Cpu(cpu),
                     overflows: true,
                 };
                 let errno = error.raw_os_error().unwrap_or(0);
-                return Err(Refusal::of(errno, &asked, &refusal::Machine::read()).into());
+                return Err(Refusal::from_errno(errno, &attempt, &PerfSettings::read()).into());
             }
         };
         self.programs
@@ -346,7 +346,7 @@ pub(super) fn no_cpus(error: io::Error) -> Failure {
 }
 
 /// What the programs have to know of counters.
-fn hit_intervals(counters: &[Request]) -> Option<[u64; MAX_COUNTERS]> {
+fn hit_intervals(counters: &[CounterRequest]) -> Option<[u64; MAX_COUNTERS]> {
     let mut intervals = [0; MAX_COUNTERS];
     for (interval, request) in intervals.iter_mut().zip(counters) {
         if request.event.is_tracepoint() {

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use byteorder::NativeEndian;
-use counters::perf::event::open_sideband;
+use counters::perf::cpu_events::open_sideband;
 use counters::perf::ring::PerfRing;
 use linux_perf_event_reader::{
     CommOrExecRecord, ForkOrExitRecord, LostRecord, Mmap2FileId, Mmap2Record, RawData, RecordType,

@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 
-use counters::event::{Event, Request};
+use counters::names::event::{CounterRequest, Event};
 use experiment_format::log::{CounterDecl, CounterUnit, ProfileDecl};
 use experiment_format::packet::CounterEvent;
 
@@ -27,14 +27,14 @@ pub fn tag(counter: u32, side: Side) -> u32 {
 }
 
 /// The founder's counters; none if none were asked for.
-pub(super) fn declare(requests: &[Request]) -> Option<ProfileDecl> {
+pub(super) fn declare(requests: &[CounterRequest]) -> Option<ProfileDecl> {
     if requests.is_empty() {
         return None;
     }
     let names = keywords(requests.iter().map(|request| &*request.event.name));
     let counters = (0..).zip(requests.iter().zip(names));
     let counters = counters.flat_map(|(number, (request, name))| {
-        let Request { event, interval } = request;
+        let CounterRequest { event, interval } = request;
         [Side::Cpu, Side::Thread].map(|side| CounterDecl {
             tag: tag(number, side),
             name: match side {
@@ -63,8 +63,8 @@ pub fn of_process(profile: &mut ProfileDecl) {
 }
 
 /// A comment on each: what the kernel was asked for.
-pub(super) fn described(requests: &[Request]) -> impl Iterator<Item = String> {
-    requests.iter().map(|Request { event, interval }| {
+pub(super) fn described(requests: &[CounterRequest]) -> impl Iterator<Item = String> {
+    requests.iter().map(|CounterRequest { event, interval }| {
         let encoding = &event.encoding;
         let modes = [
             (encoding.user, "user"),

@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 
 use bpf::UserStackCapture;
 use bpf_abi::{RecordHeader, ThreadRecord};
-use counters::event::Request;
+use counters::names::event::CounterRequest;
 use experiment_format::Error;
 use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::{Pid, Tid};
@@ -94,7 +94,7 @@ impl Founder {
     /// When the experiment can't be written.
     pub fn create(
         dir: ExperimentDir,
-        (plan, counters): (&Plan, &[Request]),
+        (plan, counters): (&Plan, &[CounterRequest]),
         kernel: KernelCode,
         capture: Option<UserStackCapture>,
         mut say: impl FnMut(&str),

@@ -1,6 +1,6 @@
 //! What the founder's `log.xml` begins with: how it was recorded.
 
-use ::counters::event::Request;
+use ::counters::names::event::CounterRequest;
 use bpf::UserStackCapture;
 use experiment_format::ids::Pid;
 use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
@@ -15,7 +15,7 @@ use crate::record::dry_run;
 /// The header of an experiment that is recorded as planned.
 pub(super) fn header(
     plan: &Plan,
-    requests: &[Request],
+    requests: &[CounterRequest],
     capture: Option<UserStackCapture>,
 ) -> LogHeader {
     let seconds = |time: std::time::Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);

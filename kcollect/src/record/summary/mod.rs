@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use bpf::TableUse;
 use bpf_abi::{CpuStats, DetailTimes, KernelCounts};
-use counters::event::Request;
+use counters::names::event::CounterRequest;
 use experiment_format::kernel::is_scheduler;
 use experiment_format::losses::{Losses, Recorded};
 use experiment_format::microstate::Microstate;
@@ -379,7 +379,7 @@ impl Summary {
 
 /// What became of the counters' events.
 fn counters(inputs: &Inputs) -> Result<Vec<Counter>, Failure> {
-    let counter = |(number, request): (u32, &Request)| {
+    let counter = |(number, request): (u32, &CounterRequest)| {
         let counted = inputs.counted(number)?;
         // Each CPU is somewhere between two overflows.
         let left = (request.interval - 1) * inputs.cpus() as u64;

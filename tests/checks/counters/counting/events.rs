@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use counters::event::{Encoding, Event};
-use counters::parse_events;
+use counters::names::event::{Encoding, Event};
+use counters::names::parse_events;
 use host::Root;
 use perf_event_open_sys::bindings as sys;
 

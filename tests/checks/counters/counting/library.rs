@@ -5,11 +5,11 @@ use std::thread::{sleep, spawn};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use counters::binding::Begin;
-use counters::bound::Bound;
-use counters::event::Event;
-use counters::sample::{Estimate, Sample};
-use counters::set::{Set, Target, Wanted};
+use counters::names::event::Event;
+use counters::perf::bound_set::BoundSet;
+use counters::perf::counter::Start;
+use counters::perf::reading::{Estimate, SetReading};
+use counters::perf::set::{CounterSet, CounterTarget, SetRequest};
 use tests::machine::disturbance::not_judged;
 use tests::machine::tracefs::Tracefs;
 use tests::machine::{Exclusive, online_cpus};
@@ -18,25 +18,25 @@ use tests::workload::truth::{monotonic_ns, pin};
 
 use super::events::{software, tracepoint, writes_to};
 
-fn bind(target: Target, events: &[Event]) -> Result<Bound> {
-    let mut set = Set::new();
+fn bind(target: CounterTarget, events: &[Event]) -> Result<BoundSet> {
+    let mut set = CounterSet::new();
     for event in events {
-        set.add(Wanted::new(event.clone()));
+        set.add(SetRequest::new(event.clone()));
     }
-    Ok(set.bind(target, Begin::Now)?)
+    Ok(set.bind(target, Start::Now)?)
 }
 
-fn count(sample: &Sample, number: usize) -> u64 {
+fn count(sample: &SetReading, number: usize) -> u64 {
     sample.values[number].count
 }
 
 /// What the calling thread's work counted, after the first reading has made its own faults.
 fn counted(event: Event, work: impl FnOnce() -> Result<()>) -> Result<u64> {
-    let bound = bind(Target::Thread(0), &[event])?;
-    let _ = bound.sample()?;
-    let before = bound.sample()?;
+    let bound = bind(CounterTarget::Thread(0), &[event])?;
+    let _ = bound.read()?;
+    let before = bound.read()?;
     work()?;
-    let since = bound.sample()?.minus(&before)?;
+    let since = bound.read()?.minus(&before)?;
     ensure!(
         matches!(since.values[0].estimate(), Estimate::Exact(_)),
         "{since:?} is not exact"
@@ -67,13 +67,13 @@ fn root_page_faults_are_those_of_the_kernel() -> Result<()> {
 fn root_context_switches_are_those_of_the_kernel() -> Result<()> {
     let _machine = Exclusive::take()?;
     const SLEEPS: u64 = 200;
-    let bound = bind(Target::Thread(0), &[software("context-switches")])?;
+    let bound = bind(CounterTarget::Thread(0), &[software("context-switches")])?;
     // The kernel's own count between two readings of ours that agree: no switch fell between them.
     let reading = || -> Result<(u64, u64)> {
         for _ in 0..1000 {
-            let before = count(&bound.sample()?, 0);
+            let before = count(&bound.read()?, 0);
             let own = Counted::here()?.switches;
-            if count(&bound.sample()?, 0) == before {
+            if count(&bound.read()?, 0) == before {
                 return Ok((before, own));
             }
         }
@@ -158,25 +158,25 @@ fn root_counts_exceed_32_and_64_bits() -> Result<()> {
     let _machine = Exclusive::take()?;
     let cpus = online_cpus()?;
     let clocks = cpus.iter().map(|cpu| {
-        let target = Target::Cpu((*cpu).try_into()?);
+        let target = CounterTarget::Cpu((*cpu).try_into()?);
         let begin = monotonic_ns()?;
         Ok((bind(target, &[software("cpu-clock")])?, begin))
     });
     let clocks = clocks.collect::<Result<Vec<_>>>()?;
     for (preset, wanted) in [((1 << 32) - 10, (1 << 32) + 90), (u64::MAX - 9, 90)] {
-        let mut set = Set::new();
-        set.add(Wanted {
+        let mut set = CounterSet::new();
+        set.add(SetRequest {
             preset,
-            ..Wanted::new(software("page-faults"))
+            ..SetRequest::new(software("page-faults"))
         });
         let mut fresh = Fresh::map(100)?;
-        let bound = set.bind(Target::Thread(0), Begin::Later)?;
+        let bound = set.bind(CounterTarget::Thread(0), Start::Disabled)?;
         // What the readings themselves touch, they have touched.
-        let _ = (bound.sample()?, bound.enable()?, bound.sample()?);
+        let _ = (bound.read()?, bound.enable()?, bound.read()?);
         bound.restart()?;
         fresh.touch(100)?;
         bound.disable()?;
-        let sample = bound.sample()?;
+        let sample = bound.read()?;
         ensure!(
             count(&sample, 0) == wanted,
             "100 faults from {preset} on: {sample:?}"
@@ -185,7 +185,7 @@ fn root_counts_exceed_32_and_64_bits() -> Result<()> {
     // Nanoseconds pass 2^32 after 4.3 seconds.
     sleep(Duration::from_millis(4400));
     for (clock, begin) in &clocks {
-        let sample = clock.sample()?;
+        let sample = clock.read()?;
         let passed = sample.time_ns - begin;
         let count = count(&sample, 0);
         ensure!(
@@ -202,22 +202,22 @@ fn root_sets_of_cpus_and_of_threads_do_not_exclude_each_other() -> Result<()> {
     let _machine = Exclusive::take()?;
     let faults = [software("page-faults")];
     let mut fresh = Fresh::map(1000)?;
-    let thread = bind(Target::Thread(0), &faults)?;
+    let thread = bind(CounterTarget::Thread(0), &faults)?;
     let cpus = online_cpus()?;
     let cpus = cpus
         .iter()
-        .map(|cpu| bind(Target::Cpu((*cpu).try_into()?), &faults));
+        .map(|cpu| bind(CounterTarget::Cpu((*cpu).try_into()?), &faults));
     let cpus = cpus.collect::<Result<Vec<_>>>()?;
-    let twice = bind(Target::Thread(0), &faults)?;
+    let twice = bind(CounterTarget::Thread(0), &faults)?;
     fresh.touch(1000)?;
-    let of_cpus = cpus.iter().map(|cpu| Ok(count(&cpu.sample()?, 0)));
+    let of_cpus = cpus.iter().map(|cpu| Ok(count(&cpu.read()?, 0)));
     let of_cpus: u64 = of_cpus.sum::<Result<u64>>()?;
-    let (thread, twice) = (count(&thread.sample()?, 0), count(&twice.sample()?, 0));
+    let (thread, twice) = (count(&thread.read()?, 0), count(&twice.read()?, 0));
     ensure!(
         of_cpus >= 1000 && thread >= 1000 && twice >= 1000,
         "1000 faults: {of_cpus} on all CPUs, {thread} and {twice} of the thread"
     );
-    cpus.into_iter().for_each(Bound::release);
+    cpus.into_iter().for_each(BoundSet::release);
     Ok(())
 }
 
@@ -235,15 +235,15 @@ fn root_a_process_is_all_its_threads() -> Result<()> {
         .stdout(std::process::Stdio::piped())
         .spawn()?;
     let bound = bind(
-        Target::Process(child.id()),
+        CounterTarget::Process(child.id()),
         &[software("page-faults"), software("context-switches")],
     )?;
-    let before = count(&bound.sample()?, 0);
+    let before = count(&bound.read()?, 0);
     drop(child.stdin.take());
     let output = child.wait_with_output()?;
     let threads = Counted::find_all(&String::from_utf8(output.stdout)?);
     let faults: u64 = threads.iter().map(|thread| thread.faults).sum();
-    let all = count(&bound.sample()?, 0) - before;
+    let all = count(&bound.read()?, 0) - before;
     // What the first thread did before, between and after is in it too.
     ensure!(
         threads.len() == 1000 && all > faults && all < faults + 3000,

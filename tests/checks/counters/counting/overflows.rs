@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use counters::binding::Begin;
-use counters::refusal::Refusal;
-use counters::set::{Set, Target, Wanted};
+use counters::perf::counter::Start;
+use counters::perf::refusal::Refusal;
+use counters::perf::set::{CounterSet, CounterTarget, SetRequest};
 use tests::machine::Exclusive;
 use tests::machine::disturbance::not_judged;
 use tests::workload::counted::Fresh;
@@ -17,22 +17,22 @@ use super::events::{software, time_stamps};
 fn root_a_preset_is_counted_down() -> Result<()> {
     let _machine = Exclusive::take()?;
     const TIMES: u64 = 50;
-    let mut set = Set::new();
-    set.add(Wanted::after(software("page-faults"), TIMES));
-    set.add(Wanted::new(software("page-faults")));
-    let bound = set.bind(Target::Thread(0), Begin::Later)?;
+    let mut set = CounterSet::new();
+    set.add(SetRequest::overflow_after(software("page-faults"), TIMES));
+    set.add(SetRequest::new(software("page-faults")));
+    let bound = set.bind(CounterTarget::Thread(0), Start::Disabled)?;
     let mut fresh = Fresh::map(1000)?;
     let none = Duration::ZERO;
     // What the readings touch, they have touched before it counts.
     bound.restart()?;
-    let _ = (bound.sample()?, bound.wait(none)?);
+    let _ = (bound.read()?, bound.wait(none)?);
     for round in 0..3 {
         bound.restart()?;
         let begin = monotonic_ns()?;
         fresh.touch(TIMES as usize - 1)?;
         let early = bound.wait(none)?;
         ensure!(early.is_empty(), "round {round}: {early:?} came early");
-        let left = bound.sample()?;
+        let left = bound.read()?;
         ensure!(left.values[0].count == u64::MAX, "round {round}: {left:?}");
         fresh.touch(1)?;
         let overflows = bound.wait(Duration::from_secs(5))?;
@@ -48,7 +48,7 @@ fn root_a_preset_is_counted_down() -> Result<()> {
         );
         // It is at its end and stays there; its neighbour goes on.
         fresh.touch(20)?;
-        let sample = bound.sample()?;
+        let sample = bound.read()?;
         ensure!(
             sample.values[0].count == 0 && sample.values[1].count >= TIMES + 20,
             "round {round}: {sample:?}"
@@ -68,14 +68,14 @@ fn root_what_has_no_interrupt_cannot_overflow() -> Result<()> {
         not_judged(format_args!("this machine has no PMU without an interrupt"));
         return Ok(());
     };
-    let mut set = Set::new();
-    set.add(Wanted::new(event.clone()));
-    let bound = set.bind(Target::Cpu(0), Begin::Now)?;
-    let before = bound.sample()?;
-    ensure!(bound.sample()?.values[0].count > before.values[0].count);
-    let mut set = Set::new();
-    set.add(Wanted::after(event, 1_000_000));
-    let refused = set.bind(Target::Cpu(0), Begin::Now).map(drop);
+    let mut set = CounterSet::new();
+    set.add(SetRequest::new(event.clone()));
+    let bound = set.bind(CounterTarget::Cpu(0), Start::Now)?;
+    let before = bound.read()?;
+    ensure!(bound.read()?.values[0].count > before.values[0].count);
+    let mut set = CounterSet::new();
+    set.add(SetRequest::overflow_after(event, 1_000_000));
+    let refused = set.bind(CounterTarget::Cpu(0), Start::Now).map(drop);
     let wanted = Refusal::NoInterrupt {
         event: "msr/tsc/".to_owned(),
     };

@@ -8,10 +8,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use counters::binding::Begin;
-use counters::event::Event;
-use counters::refusal::Refusal;
-use counters::set::{Set, Target, Wanted};
+use counters::names::event::Event;
+use counters::perf::counter::Start;
+use counters::perf::refusal::Refusal;
+use counters::perf::set::{CounterSet, CounterTarget, SetRequest};
 use tempfile::TempDir;
 use tests::command::run;
 use tests::kcollect::{binary, command};
@@ -23,12 +23,12 @@ use super::events::{cycles, software, writes_to};
 const LIMIT: Duration = Duration::from_secs(20);
 const NOBODY: u32 = 65_534;
 
-fn refused(target: Target, events: &[Event]) -> Result<Refusal> {
-    let mut set = Set::new();
+fn refused(target: CounterTarget, events: &[Event]) -> Result<Refusal> {
+    let mut set = CounterSet::new();
     for event in events {
-        set.add(Wanted::new(event.clone()));
+        set.add(SetRequest::new(event.clone()));
     }
-    let bound = set.bind(target, Begin::Now).map(drop);
+    let bound = set.bind(target, Start::Now).map(drop);
     bound
         .err()
         .ok_or_else(|| anyhow::anyhow!("{events:?} was bound"))
@@ -83,14 +83,14 @@ fn root_missing_targets_are_named() -> Result<()> {
     child.wait()?;
     let faults = [software("page-faults")];
     let gone = Refusal::NoThread { tid: dead };
-    ensure!(refused(Target::Thread(dead), &faults)? == gone);
-    ensure!(refused(Target::Process(dead), &faults)? == gone);
-    ensure!(refused(Target::Family(dead), &faults)? == gone);
-    let offline = refused(Target::Cpu(100_000), &faults)?;
+    ensure!(refused(CounterTarget::Thread(dead), &faults)? == gone);
+    ensure!(refused(CounterTarget::Process(dead), &faults)? == gone);
+    ensure!(refused(CounterTarget::ProcessTree(dead), &faults)? == gone);
+    let offline = refused(CounterTarget::Cpu(100_000), &faults)?;
     ensure!(offline == Refusal::Offline { cpu: 100_000 }, "{offline:?}");
     let mut unknown = software("page-faults");
     unknown.encoding.config = 4711;
-    let unknown = refused(Target::Thread(0), &[unknown])?;
+    let unknown = refused(CounterTarget::Thread(0), &[unknown])?;
     ensure!(
         matches!(unknown, Refusal::NoSuchEvent { .. }),
         "{unknown:?}"
@@ -132,7 +132,7 @@ fn root_too_many_breakpoints_are_refused() -> Result<()> {
         .iter()
         .map(|variable| writes_to(variable))
         .collect();
-    let refusal = refused(Target::Thread(0), &events)?;
+    let refusal = refused(CounterTarget::Thread(0), &events)?;
     ensure!(matches!(refusal, Refusal::TooMany { .. }), "{refusal:?}");
     ensure!(refusal.cure() == "ask for fewer events at once");
     Ok(())
@@ -150,7 +150,7 @@ fn root_an_offline_cpu_is_named() -> Result<()> {
     }
     let offline = Offline::take(cpu)?;
     let cpu = u32::try_from(cpu)?;
-    let refusal = refused(Target::Cpu(cpu), &[software("page-faults")])?;
+    let refusal = refused(CounterTarget::Cpu(cpu), &[software("page-faults")])?;
     offline.back()?;
     ensure!(refusal == Refusal::Offline { cpu }, "{refusal:?}");
     Ok(())
@@ -166,7 +166,7 @@ fn root_a_missing_pmu_is_reported() -> Result<()> {
     not_judged(format_args!(
         "counts of hardware events, and events that take turns; this machine has no PMU"
     ));
-    let refusal = refused(Target::Thread(0), &[cycles()])?;
+    let refusal = refused(CounterTarget::Thread(0), &[cycles()])?;
     ensure!(matches!(refusal, Refusal::NoPmu { .. }), "{refusal:?}");
     ensure!(refusal.cure().contains("page-faults"));
     Ok(())

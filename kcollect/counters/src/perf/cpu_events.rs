@@ -1,0 +1,73 @@
+//! The events that a recording opens on each CPU: clock, side-band, and the counters of `-h`.
+//!
+//! Clock and side-band are software events, so every machine has them, virtual ones too.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use perf_event_open_sys::bindings as sys;
+
+use crate::names::event::CounterRequest;
+use crate::perf::counter::{Place, open_event};
+
+/// Opens the clock of one CPU. It fires every `period_ns`, on an hrtimer, whether the CPU is busy
+/// or idle. It is disabled until a BPF program is attached.
+///
+/// # Errors
+/// The error of the kernel; ENODEV where the CPU is offline.
+pub fn open_clock(cpu: u32, period_ns: u64) -> io::Result<OwnedFd> {
+    let mut attr = software(sys::PERF_COUNT_SW_CPU_CLOCK);
+    attr.__bindgen_anon_1.sample_period = period_ns;
+    attr.set_disabled(1);
+    open_event(&mut attr, Place::Cpu(cpu), None)
+}
+
+/// Opens a counter on one CPU, for all threads that run there. It overflows at its interval; a
+/// tracepoint does not, since its program runs at every hit. It is disabled. Its reading is its
+/// count, how long it was enabled and how long it counted.
+///
+/// # Errors
+/// The error of the kernel; ENODEV where the CPU is offline.
+pub fn open_overflow(request: &CounterRequest, cpu: u32) -> io::Result<OwnedFd> {
+    let mut attr = request.event.encoding.attribute();
+    attr.read_format =
+        u64::from(sys::PERF_FORMAT_TOTAL_TIME_ENABLED | sys::PERF_FORMAT_TOTAL_TIME_RUNNING);
+    if !request.event.is_tracepoint() {
+        attr.__bindgen_anon_1.sample_period = request.interval;
+    }
+    open_event(&mut attr, Place::Cpu(cpu), None)
+}
+
+/// Opens the side-band of one CPU: records of fork, exit, exec and comm, of executable mappings
+/// with their build ids, and of kernel code that is added or removed. Times are CLOCK_MONOTONIC.
+///
+/// It is enabled. It becomes readable at `watermark_bytes` of unread records.
+///
+/// # Errors
+/// The error of the kernel; ENODEV where the CPU is offline.
+pub fn open_sideband(cpu: u32, watermark_bytes: u32) -> io::Result<OwnedFd> {
+    let mut attr = software(sys::PERF_COUNT_SW_DUMMY);
+    attr.sample_type = sys::PERF_SAMPLE_TIME.into();
+    attr.clockid = libc::CLOCK_MONOTONIC;
+    attr.__bindgen_anon_2.wakeup_watermark = watermark_bytes;
+    attr.set_watermark(1);
+    attr.set_use_clockid(1);
+    attr.set_sample_id_all(1);
+    attr.set_mmap(1);
+    attr.set_mmap2(1);
+    attr.set_build_id(1);
+    attr.set_comm(1);
+    attr.set_comm_exec(1);
+    attr.set_task(1);
+    attr.set_ksymbol(1);
+    open_event(&mut attr, Place::Cpu(cpu), None)
+}
+
+fn software(config: sys::perf_sw_ids) -> sys::perf_event_attr {
+    sys::perf_event_attr {
+        type_: sys::PERF_TYPE_SOFTWARE,
+        size: size_of::<sys::perf_event_attr>() as u32,
+        config: config.into(),
+        ..Default::default()
+    }
+}

@@ -1,0 +1,172 @@
+//! The rings of exit counts, into which several CPUs write although a ring is made for one.
+//!
+//! A ring of perf has no locks. Its CPU may interrupt itself, which the kernel allows for. But the
+//! exit counts of a thread (`PERF_RECORD_READ`) are written by the CPU on which it exits, into the
+//! rings of all CPUs on which it had counters. When two CPUs do so at the same time, two things
+//! happen:
+//!
+//! * The kernel's count of writers is wrong from then on. It continues to write records, but never
+//!   advances the head again. So records are read here before and behind the head. A record is
+//!   complete when its last word, the time, is later than that of the record before, and not too
+//!   recent.
+//! * Two records are written to the same place, and one or both are lost. The remains are
+//!   inconsistent: the thread at the beginning with that at the end, the offset with the end of the
+//!   record before, the times with those of the thread's other records. They are skipped, and
+//!   [`crate::track::lifetimes`] counts them as missing.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use host::machine::page_size;
+use perf_event_open_sys::bindings as sys;
+
+use crate::perf::counter::OpenCounter;
+use crate::perf::records::{ThreadRecord, decode};
+use crate::perf::ring::PerfRing;
+
+/// The pages of a ring, as a power of two: 800 records. With four counters the rings of a CPU have
+/// less than the 516 KiB that an unprivileged user may lock; with more counters, or less memory,
+/// rings are smaller.
+const RING_PAGES_LOG2: u32 = 4;
+
+/// `{ header; u32 pid, tid; u64 value, time_enabled, time_running, id; u32 pid, tid; u64 time; }`
+const READ_RECORD_BYTES: usize = 64;
+/// `{ header; u64 id, lost; u32 pid, tid; u64 time; }`
+const LOST_RECORD_BYTES: usize = 40;
+
+/// How far to search for the next record behind the head.
+const SEARCH_BYTES: u64 = 1024;
+
+/// How much older than the record before it a record can be: two CPUs write at the same time. What
+/// is older is left over from the round of the ring before, hundreds of exits ago.
+const MAX_DISORDER_NS: u64 = 1_000_000;
+
+/// The age at which a record is completely written.
+const WRITE_TIME_NS: u64 = 2_000_000;
+
+/// The ring with the exit counts of one event on one CPU.
+#[derive(Debug)]
+pub(crate) struct ExitCountRing {
+    ring: PerfRing,
+    /// The offset of the next record in the ring's stream.
+    at: u64,
+    /// The latest time of a record.
+    last_ns: u64,
+}
+
+impl ExitCountRing {
+    pub(crate) fn new(counter: &OpenCounter) -> io::Result<ExitCountRing> {
+        let mut order = RING_PAGES_LOG2;
+        let ring = loop {
+            match PerfRing::new(counter.try_clone_fd()?, page_size(), order) {
+                Err(_) if order > 0 => order -= 1,
+                ring => break ring?,
+            }
+        };
+        Ok(ExitCountRing {
+            ring,
+            at: 0,
+            last_ns: 0,
+        })
+    }
+
+    /// Passes every record that was complete at this time to `each`.
+    pub(crate) fn take(&mut self, now_ns: u64, mut each: impl FnMut(u64, ThreadRecord)) {
+        let until_ns = now_ns.saturating_sub(WRITE_TIME_NS);
+        loop {
+            let mut bytes = [0; READ_RECORD_BYTES];
+            self.ring.peek(self.at, &mut bytes);
+            if let Some((size, time, record)) = decode_complete(&bytes, self.last_ns, until_ns) {
+                self.at += size as u64;
+                self.last_ns = self.last_ns.max(time);
+                each(time, record);
+                continue;
+            }
+            match self.find_next(until_ns) {
+                Some(at) => self.at = at,
+                None => break,
+            }
+        }
+        self.ring.free(self.at);
+    }
+
+    /// Finds the next record behind bytes that are none.
+    fn find_next(&self, until_ns: u64) -> Option<u64> {
+        let written = self
+            .ring
+            .head()
+            .clamp(self.at, self.at + (page_size() << RING_PAGES_LOG2) as u64);
+        let end = written.max(self.at + SEARCH_BYTES);
+        let is_record = |at: &u64| {
+            let mut bytes = [0; READ_RECORD_BYTES];
+            self.ring.peek(*at, &mut bytes[..8]);
+            record_bytes(&bytes).is_some() && {
+                self.ring.peek(*at, &mut bytes);
+                decode_complete(&bytes, self.last_ns, until_ns).is_some()
+            }
+        };
+        (self.at + 8..=end).step_by(8).find(is_record)
+    }
+}
+
+impl AsFd for ExitCountRing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
+    }
+}
+
+/// Decodes the record at the beginning of these bytes, with its size and time. None: no record, or
+/// one that is not complete.
+fn decode_complete(
+    bytes: &[u8; READ_RECORD_BYTES],
+    last_ns: u64,
+    until_ns: u64,
+) -> Option<(usize, u64, ThreadRecord)> {
+    let size = record_bytes(bytes)?;
+    let (time, record) = decode(&bytes[..size])?;
+    (last_ns.saturating_sub(MAX_DISORDER_NS)..until_ns)
+        .contains(&time)
+        .then_some((size, time, record))
+}
+
+/// Returns the size in a record's header. None: not a header of one of the two kinds.
+fn record_bytes(bytes: &[u8; READ_RECORD_BYTES]) -> Option<usize> {
+    let kind = u32::from_ne_bytes(*bytes.first_chunk()?);
+    match (kind, usize::from(u16::from_ne_bytes([bytes[6], bytes[7]]))) {
+        (sys::PERF_RECORD_READ, READ_RECORD_BYTES) => Some(READ_RECORD_BYTES),
+        (sys::PERF_RECORD_LOST, LOST_RECORD_BYTES) => Some(LOST_RECORD_BYTES),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(tid: u32, end: u32, time: u64) -> [u8; READ_RECORD_BYTES] {
+        let mut bytes = [0; READ_RECORD_BYTES];
+        bytes[0] = 8;
+        bytes[6] = READ_RECORD_BYTES as u8;
+        for (at, half) in [(8, 7), (12, tid), (16, 42), (48, 7), (52, end)] {
+            bytes[at..at + 4].copy_from_slice(&half.to_ne_bytes());
+        }
+        bytes[56..].copy_from_slice(&time.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_record_is_complete_when_it_is_new_but_not_too_recent() {
+        const MS: u64 = 1_000_000;
+        let is_complete = |time| decode_complete(&read(9, 9, time), 100 * MS, 200 * MS).is_some();
+        assert!(is_complete(150 * MS));
+        // Two CPUs at once.
+        assert!(is_complete(99 * MS + 1));
+        // From the round before, or not completely written.
+        assert!(!is_complete(90 * MS));
+        assert!(!is_complete(0));
+        // A moment ago.
+        assert!(!is_complete(200 * MS));
+        assert!(decode_complete(&read(9, 8, 150 * MS), 0, 200 * MS).is_none());
+        assert!(decode_complete(&[0; READ_RECORD_BYTES], 0, u64::MAX).is_none());
+    }
+}

@@ -1,0 +1,222 @@
+//! Readings of counters, and the arithmetic of counts.
+//!
+//! The kernel keeps all counters with 64 bits, whatever the hardware has. Sums and differences wrap
+//! at 2^64, so the difference of a counter with a preset near 2^64 is right after it has wrapped.
+//!
+//! Where there are fewer counters than events, the kernel multiplexes them, and an event is counted
+//! for a part of the time. Every count comes with the time for which the event was enabled and the
+//! time for which it had a counter. A number that was extrapolated from them is marked as such
+//! ([`Estimate`]).
+
+use thiserror::Error;
+
+/// The reading of one counter, or the difference of two readings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CounterValue {
+    /// The count, plus the preset.
+    pub count: u64,
+    /// How long it was enabled while its thread ran, or its CPU was online, in nanoseconds.
+    pub enabled_ns: u64,
+    /// How long of that it had a counter, in nanoseconds; less where the kernel multiplexed it.
+    pub running_ns: u64,
+}
+
+/// A count, exact or extrapolated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Estimate {
+    /// The exact count: it had a counter all the time.
+    Exact(u64),
+    /// It had a counter for a part of the time, and the count was extrapolated.
+    Scaled {
+        /// The count divided by the share.
+        value: u64,
+        /// The part of the time, between 0 and 1.
+        share: f64,
+    },
+    /// It never had a counter, and its count is not known.
+    Never,
+}
+
+impl Estimate {
+    /// Returns the count, where it is known.
+    #[must_use]
+    pub fn number(self) -> Option<u64> {
+        match self {
+            Estimate::Exact(value) | Estimate::Scaled { value, .. } => Some(value),
+            Estimate::Never => None,
+        }
+    }
+}
+
+impl CounterValue {
+    /// Returns the sum of two counters.
+    #[must_use]
+    pub fn plus(self, other: CounterValue) -> CounterValue {
+        CounterValue {
+            count: self.count.wrapping_add(other.count),
+            enabled_ns: self.enabled_ns.wrapping_add(other.enabled_ns),
+            running_ns: self.running_ns.wrapping_add(other.running_ns),
+        }
+    }
+
+    /// Returns what was counted since an earlier reading.
+    #[must_use]
+    pub fn minus(self, earlier: CounterValue) -> CounterValue {
+        CounterValue {
+            count: self.count.wrapping_sub(earlier.count),
+            enabled_ns: self.enabled_ns.wrapping_sub(earlier.enabled_ns),
+            running_ns: self.running_ns.wrapping_sub(earlier.running_ns),
+        }
+    }
+
+    /// Returns the sum of one thread's counters of two CPUs. Each of them is enabled for the whole
+    /// time, and has a counter while the thread is on its CPU.
+    #[must_use]
+    pub fn plus_other_cpu(self, other: CounterValue) -> CounterValue {
+        CounterValue {
+            count: self.count.wrapping_add(other.count),
+            enabled_ns: self.enabled_ns.max(other.enabled_ns),
+            running_ns: self.running_ns.wrapping_add(other.running_ns),
+        }
+    }
+
+    /// Returns the count that this reading stands for. For a counter with a preset only a
+    /// difference of two readings is meaningful.
+    #[must_use]
+    pub fn estimate(self) -> Estimate {
+        // Counters of several CPUs are not enabled at the same instant, so their times differ
+        // without multiplexing.
+        let slack_ns = self.enabled_ns / 1000 + 10_000;
+        if self.running_ns.saturating_add(slack_ns) >= self.enabled_ns {
+            return Estimate::Exact(self.count);
+        }
+        if self.running_ns == 0 {
+            return Estimate::Never;
+        }
+        let scaled = u128::from(self.count) * u128::from(self.enabled_ns);
+        let scaled = scaled / u128::from(self.running_ns);
+        Estimate::Scaled {
+            value: u64::try_from(scaled).unwrap_or(u64::MAX),
+            share: self.running_ns as f64 / self.enabled_ns as f64,
+        }
+    }
+}
+
+/// The reading of all counters of a set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SetReading {
+    /// When it was read, in CLOCK_MONOTONIC nanoseconds. Of a sum or a difference, the later time.
+    pub time_ns: u64,
+    /// One value for each request of the set, in order.
+    pub values: Vec<CounterValue>,
+}
+
+/// The error of combining readings of sets of different sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("readings of {0} and of {1} counters have no sum and no difference")]
+pub struct SizeMismatch(
+    /// The counters of the first.
+    pub usize,
+    /// The counters of the second.
+    pub usize,
+);
+
+impl SetReading {
+    /// Returns the reading of counters that have counted nothing.
+    #[must_use]
+    pub fn zero(counters: usize) -> SetReading {
+        SetReading {
+            time_ns: 0,
+            values: vec![CounterValue::default(); counters],
+        }
+    }
+
+    /// Returns the sum of two readings, such as those of two threads.
+    ///
+    /// # Errors
+    /// When the sets have different sizes.
+    pub fn plus(&self, other: &SetReading) -> Result<SetReading, SizeMismatch> {
+        self.with(other, CounterValue::plus)
+    }
+
+    /// Returns what was counted since an earlier reading of the same set.
+    ///
+    /// # Errors
+    /// When the sets have different sizes.
+    pub fn minus(&self, earlier: &SetReading) -> Result<SetReading, SizeMismatch> {
+        self.with(earlier, CounterValue::minus)
+    }
+
+    fn with(
+        &self,
+        other: &SetReading,
+        both: impl Fn(CounterValue, CounterValue) -> CounterValue,
+    ) -> Result<SetReading, SizeMismatch> {
+        if self.values.len() != other.values.len() {
+            return Err(SizeMismatch(self.values.len(), other.values.len()));
+        }
+        let pairs = self.values.iter().zip(&other.values);
+        Ok(SetReading {
+            time_ns: self.time_ns.max(other.time_ns),
+            values: pairs.map(|(one, other)| both(*one, *other)).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn value(count: u64, enabled_ns: u64, running_ns: u64) -> CounterValue {
+        CounterValue {
+            count,
+            enabled_ns,
+            running_ns,
+        }
+    }
+
+    #[test]
+    fn differences_wrap_at_64_bits_and_not_at_32() {
+        let near = value(u64::MAX - 9, 0, 0);
+        assert_eq!(value(5, 0, 0).minus(near).count, 15);
+        let below = value((1 << 32) - 1, 0, 0);
+        assert_eq!(value((1 << 32) + 1, 0, 0).minus(below).count, 2);
+    }
+
+    #[test]
+    fn multiplexed_counts_are_scaled_and_marked() {
+        const S: u64 = 1_000_000_000;
+        assert_eq!(value(7, S, S).estimate(), Estimate::Exact(7));
+        assert_eq!(value(7, 0, 0).estimate(), Estimate::Exact(7));
+        let quarter = value(1 << 63, 4 * S, S).estimate();
+        assert_eq!(
+            quarter,
+            Estimate::Scaled {
+                value: u64::MAX,
+                share: 0.25
+            }
+        );
+        assert_eq!(value(100, 4 * S, S).estimate().number(), Some(400));
+        assert_eq!(value(0, S, 0).estimate(), Estimate::Never);
+        // A thread that ran on two CPUs, with a counter on each.
+        let both = value(3, S, S / 4).plus_other_cpu(value(4, S, 3 * S / 4));
+        assert_eq!(both.estimate(), Estimate::Exact(7));
+    }
+
+    #[test]
+    fn readings_of_different_sets_are_not_combined() {
+        let two = SetReading::zero(2);
+        assert_eq!(two.plus(&SetReading::zero(3)), Err(SizeMismatch(2, 3)));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_added_can_be_subtracted(a: [u64; 3], b: [u64; 3]) {
+            let (a, b) = (value(a[0], a[1], a[2]), value(b[0], b[1], b[2]));
+            prop_assert_eq!(a.plus(b).minus(b), a);
+            let _ = a.estimate();
+        }
+    }
+}

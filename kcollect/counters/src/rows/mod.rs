@@ -1,0 +1,103 @@
+//! The rows that `kcollect track` and `kcollect stat` print. Their kinds are those of cputrack and
+//! cpustat.
+//!
+//! [`format`](mod@format) is how a row looks as text and as JSON, [`writer`] where rows are
+//! written.
+
+pub mod format;
+pub mod writer;
+
+use strum::{IntoStaticStr, VariantNames};
+
+use crate::perf::reading::CounterValue;
+
+/// What a row reports: the column `event`.
+#[derive(Clone, Debug, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum RowKind {
+    /// A tick of the period: what was counted since the last one.
+    Tick,
+    /// A thread was created.
+    LwpCreate,
+    /// A thread exited: all that it counted.
+    LwpExit,
+    /// A thread forked the process of this number.
+    Fork(u32),
+    /// A process executed the program of this name.
+    Exec(String),
+    /// A process exited: all that its threads counted.
+    Exit,
+    /// A CPU went online.
+    Online,
+    /// A CPU went offline: what it counted since its last row.
+    Offline,
+    /// The total of so many threads or CPUs.
+    Total(u64),
+}
+
+impl RowKind {
+    /// The words for all kinds.
+    pub const ALL_WORDS: &'static [&'static str] = RowKind::VARIANTS;
+
+    /// Returns the word for this kind: `lwp_create`.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        self.into()
+    }
+}
+
+/// A row of counts, of a thread, a process or a CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CountRow {
+    /// When it happened or was read, CLOCK_MONOTONIC nanoseconds.
+    pub time_ns: u64,
+    /// The process.
+    pub pid: Option<u32>,
+    /// The thread.
+    pub lwp: Option<u32>,
+    /// The CPU.
+    pub cpu: Option<u32>,
+    /// What it reports.
+    pub kind: RowKind,
+    /// The counts, in the order of the events. None: nothing was counted, or it is not known.
+    pub values: Option<Vec<CounterValue>>,
+    /// Whether some of the counts are missing.
+    pub incomplete: bool,
+}
+
+impl CountRow {
+    /// Returns a row of a thread or process.
+    #[must_use]
+    pub fn of_thread(
+        time_ns: u64,
+        pid: u32,
+        lwp: u32,
+        kind: RowKind,
+        values: Option<Vec<CounterValue>>,
+    ) -> CountRow {
+        CountRow {
+            pid: Some(pid),
+            lwp: Some(lwp),
+            ..CountRow::of_cpu(time_ns, None, kind, values)
+        }
+    }
+
+    /// Returns a row of a CPU. None: of all CPUs or threads.
+    #[must_use]
+    pub fn of_cpu(
+        time_ns: u64,
+        cpu: Option<u32>,
+        kind: RowKind,
+        values: Option<Vec<CounterValue>>,
+    ) -> CountRow {
+        CountRow {
+            time_ns,
+            pid: None,
+            lwp: None,
+            cpu,
+            kind,
+            values,
+            incomplete: false,
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! What the runs of both commands have in common.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use host::exit::{Failure, Kind};
+use host::signals::Signals;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// Waits for a signal, up to `timeout` rounded up to whole milliseconds.
+pub(crate) fn wait_for_signals(signals: &Signals, timeout: Duration) -> Result<(), Failure> {
+    let timeout = timeout + Duration::from_micros(999);
+    let mut fds: Vec<_> = signals
+        .fds()
+        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+        .collect();
+    match poll(
+        &mut fds,
+        PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX),
+    ) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(error) => Err(internal_error("waiting", &error)),
+    }
+}
+
+/// Returns the failure of something that cannot fail on a working machine.
+pub(crate) fn internal_error(what: &str, error: &dyn Display) -> Failure {
+    Failure::new(
+        Kind::Software,
+        format!("{what}: {error}"),
+        "report this as a bug",
+    )
+}
