@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use experiment_format::microstate::Microstate;
-use tests::experiment::states::{Row, States};
+use tests::experiment::states::{ProcessTimes, States};
 use tests::kcollect::record;
 use tests::machine::{Exclusive, work_cpu};
 use tests::workload;
@@ -121,7 +121,7 @@ fn round(load: &Load, seconds: f64) -> Result<Round> {
     Ok(compare(load, truth, account.row(truth.pid)?))
 }
 
-fn compare(load: &Load, truth: &Truth, row: &Row) -> Round {
+fn compare(load: &Load, truth: &Truth, row: &ProcessTimes) -> Round {
     let wall = truth.wall_ns() as f64 / 1e9;
     let cpu = truth.cpu_ns() as f64 / 1e9;
     let error = |state: Microstate| row.of(state) - truth.states_s[state as usize];

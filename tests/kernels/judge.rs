@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use experiment_format::microstate::Microstate;
 use serde::de::DeserializeOwned;
 use tests::experiment::array_ticks;
-use tests::experiment::states::{Edges, Row, States, WHOLE_S};
+use tests::experiment::states::{Edges, ProcessTimes, States, WHOLE_S};
 use tests::experiment::summary::{FollowedStats, RunSummary, complete};
 use tests::gprofng;
 use tests::kcollect::experiment_in;
@@ -346,7 +346,7 @@ fn stacks(carried: &Carried, notes: &mut Vec<String>) -> Result<()> {
 }
 
 /// Below a hundred calls of one function.
-fn deep(carried: &Carried, followed: &FollowedStats, proctorture: &Row) -> Result<()> {
+fn deep(carried: &Carried, followed: &FollowedStats, proctorture: &ProcessTimes) -> Result<()> {
     let (_, path) = followed.one(&carried.experiment, proctorture.pid)?;
     let commands = ["metrics e.user:i.user:name", "functions"];
     let functions = gprofng::script(&commands, &path)?.content()?.table(2);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use experiment_format::microstate::Microstate;
 use nix::time::ClockId;
-use tests::workload::thread_times::{Account, waited_ns};
+use tests::workload::thread_times::{TimeAccount, waited_ns};
 use tests::workload::truth::{Work, clock_ns, process_cpu_ns, schedule, variant};
 
 /// Between two births.
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
         Ok(other) => bail!("no variant {other:?}"),
     }
     // What the first thread used before the work is in both clocks.
-    let mut children = Account::default();
+    let mut children = TimeAccount::default();
     while !work.over()? {
         let thread = spawn(waited_ns);
         // It runs and ends in this time. A thread that waited for it would wake before its end,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail, ensure};
 use experiment_format::microstate::Microstate;
-use tests::workload::thread_times::{Account, ThreadTimes};
+use tests::workload::thread_times::{ThreadTimes, TimeAccount};
 use tests::workload::truth::{Work, monotonic_ns, variant};
 
 /// How long a lock is held, and how long a condition is not true.
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 fn main() -> Result<()> {
     let mut work = Work::start("state_lock")?;
     let until_ns = work.until_ns();
-    let threads: Vec<JoinHandle<Result<Account>>> = match variant()?.as_str() {
+    let threads: Vec<JoinHandle<Result<TimeAccount>>> = match variant()?.as_str() {
         "mutex" => (0..3)
             .map(|_| spawn(move || want_mutex(until_ns)))
             .collect(),
@@ -43,7 +43,7 @@ fn main() -> Result<()> {
     work.end(count)
 }
 
-fn want_mutex(until_ns: u64) -> Result<Account> {
+fn want_mutex(until_ns: u64) -> Result<TimeAccount> {
     static LOCK: Mutex<()> = Mutex::new(());
     let mut thread_times = ThreadTimes::start()?;
     while monotonic_ns()? < until_ns {
@@ -59,7 +59,7 @@ fn want_mutex(until_ns: u64) -> Result<Account> {
 static FLAG: Mutex<(bool, bool)> = Mutex::new((false, false));
 static RAISED: Condvar = Condvar::new();
 
-fn wait_for_flag(_until_ns: u64) -> Result<Account> {
+fn wait_for_flag(_until_ns: u64) -> Result<TimeAccount> {
     let mut thread_times = ThreadTimes::start()?;
     loop {
         let mut flag = thread_times
@@ -75,7 +75,7 @@ fn wait_for_flag(_until_ns: u64) -> Result<Account> {
     }
 }
 
-fn raise_flag(until_ns: u64) -> Result<Account> {
+fn raise_flag(until_ns: u64) -> Result<TimeAccount> {
     let mut thread_times = ThreadTimes::start()?;
     let mut over = false;
     while !over {
@@ -88,7 +88,7 @@ fn raise_flag(until_ns: u64) -> Result<Account> {
     thread_times.end()
 }
 
-fn want_pi(until_ns: u64) -> Result<Account> {
+fn want_pi(until_ns: u64) -> Result<TimeAccount> {
     static LOCK: AtomicU32 = AtomicU32::new(0);
     let mut thread_times = ThreadTimes::start()?;
     while monotonic_ns()? < until_ns {

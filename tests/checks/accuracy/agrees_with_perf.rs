@@ -12,7 +12,7 @@ use tests::kcollect::Recording;
 use tests::machine::disturbance::judge_times;
 use tests::machine::work_cpu;
 use tests::oracle::kallsyms::{KERNEL, Kallsyms};
-use tests::oracle::perf::{Sample, Watch};
+use tests::oracle::perf::{PerfRecording, PerfSample};
 use tests::oracle::statistics::{Pair, SLACK, Z};
 use tests::workload;
 use tests::workload::truth::Truth;
@@ -38,7 +38,7 @@ fn root_kernel_functions_are_those_of_perf() -> Result<()> {
         let limit = Duration::from_secs(60);
         let mut recording = Recording::start(["-p", "hi", "-x", "off"], limit)?;
         recording.until_running()?;
-        let watch = Watch::start(PERF_HZ, limit)?;
+        let watch = PerfRecording::start(PERF_HZ, limit)?;
         let load = run(
             Command::new(workload!("getdents")).args(["8", &cpu.to_string()]),
             limit,
@@ -59,7 +59,7 @@ fn root_kernel_functions_are_those_of_perf() -> Result<()> {
             *ours_inclusive.entry(name).or_default() += row.values[1] * 1e9 / interval;
         }
 
-        let perfs: Vec<&Sample> = samples
+        let perfs: Vec<&PerfSample> = samples
             .iter()
             .filter(|sample| sample.pid == truth.pid)
             .collect();
@@ -114,7 +114,7 @@ fn root_kernel_functions_are_those_of_perf() -> Result<()> {
 }
 
 /// Ticks of kernel functions in perf's samples: on their own, and with their callees, once a stack.
-fn count(samples: &[&Sample], kallsyms: &Kallsyms) -> (Counts, Counts) {
+fn count(samples: &[&PerfSample], kallsyms: &Kallsyms) -> (Counts, Counts) {
     let mut exclusive = Counts::new();
     let mut inclusive = Counts::new();
     for sample in samples {

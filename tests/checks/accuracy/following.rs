@@ -12,7 +12,7 @@ use experiment_format::log::Container;
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 use tests::command::Running;
-use tests::experiment::followed::{Followed, Sub, directories};
+use tests::experiment::followed::{Followed, FollowedProcess, directories};
 use tests::gprofng::Table;
 use tests::kcollect::{Recorded, Recording, record};
 use tests::machine::cgroup::Quota;
@@ -21,14 +21,14 @@ use tests::machine::{Exclusive, stolen_meanwhile, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload;
 use tests::workload::proctorture::{
-    INSIDE, PROCTORTURE, find_word, finish, name_action, pid, start,
+    INSIDE, PROCTORTURE, find_report, finish, name_action, pid, start,
 };
 
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// The share of a proctorture's CPU time that the kernel has, with its interrupts, and the C
 /// library and the loader, at most.
-const ELSEWHERE: f64 = 0.12;
+const MAX_OUTSIDE_ACTION: f64 = 0.12;
 
 #[test]
 fn root_follow_on_takes_processes_with_a_tick_and_all_takes_every_process() -> Result<()> {
@@ -158,7 +158,7 @@ fn root_a_load_and_its_descendants_are_followed() -> Result<()> {
         {
             let (_, inside) = sub.user_ticks(|object| object == Some(INSIDE));
             Band::time(100e6, 100e6, followed.interval_ns)
-                .with_edges(ELSEWHERE * 100.0)
+                .with_edges(MAX_OUTSIDE_ACTION * 100.0)
                 .with_edges(stolen_meanwhile()? / followed.interval_ns)
                 .judge(&format!("{} after its exec", sub.name), inside as f64)?;
         }
@@ -316,7 +316,7 @@ fn root_a_subexperiment_covers_one_process_instance() -> Result<()> {
             changing,
             &[("burn_one", 300), ("burn_two", 300), ("burn_inside", 300)],
         )?;
-        let executed = find_word(&output[0], "exec")?.numbers[0];
+        let executed = find_report(&output[0], "exec")?.numbers[0];
         for state_interval in &changing.state_intervals {
             for object in state_interval.objects.iter().flatten() {
                 // It takes a moment from the word to the action.
@@ -334,8 +334,8 @@ fn root_a_subexperiment_covers_one_process_instance() -> Result<()> {
         }
 
         let (first, second) = (
-            find_word(&output[1], "first")?,
-            find_word(&output[1], "second")?,
+            find_report(&output[1], "first")?,
+            find_report(&output[1], "second")?,
         );
         ensure!(first.pid == second.pid, "{output:?}");
         let twins = followed.of(first.pid);
@@ -373,7 +373,7 @@ fn root_a_subexperiment_covers_one_process_instance() -> Result<()> {
 
         let killed = followed.the(pids[1])?;
         judge(&followed, killed, &[("burn_one", 200)])?;
-        let died = find_word(&output[2], "die")?.numbers[0];
+        let died = find_report(&output[2], "die")?.numbers[0];
         let end = killed.end_ns.context("it is not closed")?;
         ensure!(
             end >= died && end < died + 100_000_000,
@@ -398,7 +398,7 @@ fn root_a_subexperiment_covers_one_process_instance() -> Result<()> {
 
 /// Of a proctorture that burnt so many milliseconds in functions: they have that time, by stock
 /// gprofng, and no other has.
-fn judge(followed: &Followed, sub: &Sub, burnt: &[(&str, u64)]) -> Result<()> {
+fn judge(followed: &Followed, sub: &FollowedProcess, burnt: &[(&str, u64)]) -> Result<()> {
     let table = sub.functions(None)?;
     let mut rest = table.total()?;
     for (name, ms) in burnt {
@@ -406,7 +406,7 @@ fn judge(followed: &Followed, sub: &Sub, burnt: &[(&str, u64)]) -> Result<()> {
         let seconds = table.get(name);
         rest -= seconds;
         Band::time(expected, expected, followed.interval_ns)
-            .with_edges(ELSEWHERE * expected / followed.interval_ns)
+            .with_edges(MAX_OUTSIDE_ACTION * expected / followed.interval_ns)
             .with_edges(stolen_meanwhile()? / followed.interval_ns)
             .judge(
                 &format!("{name} in {}", sub.name),
@@ -416,7 +416,7 @@ fn judge(followed: &Followed, sub: &Sub, burnt: &[(&str, u64)]) -> Result<()> {
     }
     let whole: u64 = burnt.iter().map(|(_, ms)| ms).sum();
     ensure!(
-        rest < ELSEWHERE * whole as f64 / 1e3 + 0.02,
+        rest < MAX_OUTSIDE_ACTION * whole as f64 / 1e3 + 0.02,
         "{rest} s elsewhere in {}: {}",
         sub.name,
         first_rows(&table)

@@ -26,7 +26,7 @@ const PROGRAMS: usize = 6;
 
 /// The least share of their time on a CPU that they have in user mode, with the few calls that ask
 /// what time it is.
-const LEAST: f64 = 0.88;
+const MIN_USER_SHARE: f64 = 0.88;
 
 #[test]
 fn root_a_clock_that_starts_late_counts_alike() -> Result<()> {
@@ -60,7 +60,10 @@ fn root_a_clock_that_starts_late_counts_alike() -> Result<()> {
             }
         }
         let share = user as f64 / all as f64;
-        ensure!(all > 300 && share >= LEAST, "{user} of {all} ticks");
+        ensure!(
+            all > 300 && share >= MIN_USER_SHARE,
+            "{user} of {all} ticks"
+        );
         Ok(())
     })
 }

@@ -19,7 +19,7 @@ use tests::machine::disturbance::judge_times;
 use tests::machine::{Exclusive, stolen_meanwhile, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload;
-use tests::workload::proctorture::{PROCTORTURE, find_word};
+use tests::workload::proctorture::{PROCTORTURE, find_report};
 use tests::workload::truth::{Truth, spin_for_cpu};
 
 const LIMIT: Duration = Duration::from_secs(40);
@@ -119,7 +119,10 @@ fn root_a_reused_pid_has_two_names_when_it_is_written_late() -> Result<()> {
     let options = ["-p", "500", "-F", "on"];
     let recorded = record(&options, &[PROCTORTURE, "doze:1600", "sleep:1600"], LIMIT)?;
     let output = &recorded.finished.stdout;
-    let (first, second) = (find_word(output, "first")?, find_word(output, "second")?);
+    let (first, second) = (
+        find_report(output, "first")?,
+        find_report(output, "second")?,
+    );
     ensure!(first.pid == second.pid, "no id was used twice: {output}");
     let experiment = Experiment::open(&recorded.experiment()?)?;
     for named in ["first", "second"] {

@@ -17,7 +17,7 @@ use tests::experiment::summary::{FollowedStats, RunSummary, complete};
 use tests::experiment::{array_ticks, began_ns, packets};
 use tests::kcollect::record;
 use tests::machine::disturbance::judge_times;
-use tests::oracle::audit::{Audit, Life};
+use tests::oracle::audit::{Audit, AuditedProcess};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// How many times the shell runs `true`.
@@ -101,7 +101,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
     );
     // Only those that the audit saw from birth to death, and so their names: others live as long as
     // the machine.
-    let short_lived: BTreeMap<i32, &Life> = lives
+    let short_lived: BTreeMap<i32, &AuditedProcess> = lives
         .iter()
         .filter(|(_, life)| life.forked && life.exited && life.programs > 0)
         .map(|(pid, life)| (*pid, life))
@@ -209,7 +209,7 @@ fn one(
     states: &States,
     followed: &FollowedStats,
     pid: i32,
-    life: &Life,
+    life: &AuditedProcess,
 ) -> Result<Found> {
     let row = states.row(pid)?;
     ensure!(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use tests::experiment::array_ticks;
-use tests::experiment::states::{Row, States, WHOLE_S};
+use tests::experiment::states::{ProcessTimes, States, WHOLE_S};
 use tests::experiment::summary::RunSummary;
 use tests::kcollect::record;
 use tests::machine::cgroup;
@@ -62,7 +62,7 @@ fn root_trap() -> Result<()> {
 fn root_text_fault() -> Result<()> {
     judge_times(|| {
         let [row] = judge(workload!("state_tfault"), None)?;
-        mostly(&row, Microstate::TextFault, DISK)
+        mostly(&row, Microstate::TextFault, MIN_DISK_SHARE)
     })
 }
 
@@ -70,7 +70,7 @@ fn root_text_fault() -> Result<()> {
 fn root_data_fault() -> Result<()> {
     judge_times(|| {
         let [row] = judge(workload!("state_dfault"), None)?;
-        mostly(&row, Microstate::DataFault, DISK)
+        mostly(&row, Microstate::DataFault, MIN_DISK_SHARE)
     })
 }
 
@@ -78,7 +78,7 @@ fn root_data_fault() -> Result<()> {
 fn root_kernel_fault() -> Result<()> {
     judge_times(|| {
         let [row] = judge(workload!("state_kfault"), None)?;
-        mostly(&row, Microstate::KernelFault, DISK)
+        mostly(&row, Microstate::KernelFault, MIN_DISK_SHARE)
     })
 }
 
@@ -142,7 +142,7 @@ fn root_sleep_io_uring() -> Result<()> {
 #[test]
 fn root_sleep_fsync() -> Result<()> {
     judge_times(|| {
-        let (_, row) = sleep("fsync", DISK)?;
+        let (_, row) = sleep("fsync", MIN_DISK_SHARE)?;
         let Some(parts) = &row.of_which_s else {
             return Ok(());
         };
@@ -167,7 +167,7 @@ fn root_wait_cpu() -> Result<()> {
 fn root_wait_cpu_after_a_sleep() -> Result<()> {
     judge_times(|| {
         let [sleeper, one, other] = judge(workload!("state_latency"), None)?;
-        mostly(&sleeper, Microstate::WaitCpu, LATENCY)?;
+        mostly(&sleeper, Microstate::WaitCpu, MIN_LATENCY_SHARE)?;
         ensure!(
             sleeper.of(Microstate::Sleep)
                 >= 0.9 * (sleeper.off_cpu_s() - sleeper.of(Microstate::WaitCpu)),
@@ -293,12 +293,12 @@ fn root_all_states_at_once() -> Result<()> {
 
 /// Share of the time that a workload which waits for the disk spends so. The rest goes into making
 /// the disk necessary. On a disk with less, these checks say nothing.
-const DISK: f64 = 0.2;
+const MIN_DISK_SHARE: f64 = 0.2;
 
 /// Share of the time that a thread which naps for a millisecond waits for its CPU, where two others
 /// spin on it. The scheduler may let it run at once or after a turn of each; with less than this
 /// there was no load.
-const LATENCY: f64 = 0.2;
+const MIN_LATENCY_SHARE: f64 = 0.2;
 
 /// Judges sleeps in a call that has nothing to do with a disk: the process waited for none, but to
 /// be read from one. Its pages are read before its work begins, which is the time that the account
@@ -327,7 +327,7 @@ const FAULTS: [Microstate; 3] = [
 ];
 
 /// Runs a variant of sleep that is asleep for this share of its life.
-fn sleep(variant: &str, share: f64) -> Result<(Truth, Row)> {
+fn sleep(variant: &str, share: f64) -> Result<(Truth, ProcessTimes)> {
     let ([truth], account) = run(workload!("state_sleep"), Some(variant))?;
     let row = account.row(truth.pid)?.clone();
     mostly(&row, Microstate::Sleep, share)?;
@@ -348,7 +348,7 @@ fn compat32(variant: &str, state: Microstate) -> Result<()> {
 }
 
 /// Runs a workload that stays on its CPU, and judges also how its CPU time divides.
-fn judge_split(program: &str) -> Result<Row> {
+fn judge_split(program: &str) -> Result<ProcessTimes> {
     let ([truth], account) = run(program, None)?;
     account.agree_on_user_mode(&truth)?;
     Ok(account.row(truth.pid)?.clone())
@@ -356,9 +356,9 @@ fn judge_split(program: &str) -> Result<Row> {
 
 /// Runs a workload, and judges the account. The rows of its `N` processes, in the order of their
 /// names.
-fn judge<const N: usize>(program: &str, variant: Option<&str>) -> Result<[Row; N]> {
+fn judge<const N: usize>(program: &str, variant: Option<&str>) -> Result<[ProcessTimes; N]> {
     let (truths, account) = run::<N>(program, variant)?;
-    let rows: Vec<Row> = truths
+    let rows: Vec<ProcessTimes> = truths
         .iter()
         .map(|truth| account.row(truth.pid).cloned())
         .collect::<Result<_>>()?;
@@ -447,7 +447,7 @@ fn company(truth: &Truth, truths: &[Truth]) -> usize {
 /// Passes when a process spent at least so much of its life in a state: else the workload was none
 /// of that state. What others made it wait for a CPU is no part of that life, where the state is
 /// another.
-fn mostly(row: &Row, state: Microstate, share: f64) -> Result<()> {
+fn mostly(row: &ProcessTimes, state: Microstate, share: f64) -> Result<()> {
     let waited = match state {
         Microstate::WaitCpu => 0.0,
         _ => row.of(Microstate::WaitCpu),

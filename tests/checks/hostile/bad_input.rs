@@ -19,7 +19,7 @@ const UNAVAILABLE: i32 = 69;
 const CANNOT_CREATE: i32 = 73;
 const NO_PERMISSION: i32 = 77;
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// What is typed, the exit code, and words of the message.
 const WRONG: [(&[&str], i32, &str); 29] = [

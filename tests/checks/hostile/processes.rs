@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use tests::command::Running;
-use tests::experiment::followed::{Followed, Sub};
+use tests::experiment::followed::{Followed, FollowedProcess};
 use tests::gprofng;
 use tests::kcollect::{Recorded, Recording};
 use tests::machine::disturbance::judge_times;
@@ -22,14 +22,14 @@ use tests::machine::stolen_meanwhile;
 use tests::oracle::statistics::Band;
 use tests::workload::broken_elf;
 use tests::workload::proctorture::{
-    INSIDE, NARROW, OUTSIDE, PROCTORTURE, SWAPPED, find_word, finish, name_action, pid, start,
+    INSIDE, NARROW, OUTSIDE, PROCTORTURE, SWAPPED, find_report, finish, name_action, pid, start,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The share of a proctorture's CPU time that the kernel has, with its interrupts, and the C
 /// library and the loader, at most.
-const ELSEWHERE: f64 = 0.12;
+const MAX_OUTSIDE_ACTION: f64 = 0.12;
 
 /// What the kernel walks at most, frames.
 const DEEPEST: usize = 1000;
@@ -72,7 +72,13 @@ fn in_turn<P: AsRef<Path>, A: AsRef<OsStr>>(programs: &[(P, Vec<A>)]) -> Result<
 
 /// That so many milliseconds of user time of some processes are found, within the error of a
 /// sample.
-fn judge(followed: &Followed, subs: &[&Sub], what: &str, ms: u64, ticks: f64) -> Result<()> {
+fn judge(
+    followed: &Followed,
+    subs: &[&FollowedProcess],
+    what: &str,
+    ms: u64,
+    ticks: f64,
+) -> Result<()> {
     let expected = ms as f64 * 1e6;
     let mut switches = 0;
     for sub in subs {
@@ -82,13 +88,18 @@ fn judge(followed: &Followed, subs: &[&Sub], what: &str, ms: u64, ticks: f64) ->
     }
     Band::time(expected, expected, followed.interval_ns)
         .with_stints(switches as f64)
-        .with_edges(ELSEWHERE * expected / followed.interval_ns)
+        .with_edges(MAX_OUTSIDE_ACTION * expected / followed.interval_ns)
         .with_edges(stolen_meanwhile()? / followed.interval_ns)
         .judge(what, ticks)
 }
 
 /// That so many milliseconds are under a function's own name, by stock gprofng.
-fn judge_function(followed: &Followed, sub: &Sub, function: &str, ms: u64) -> Result<()> {
+fn judge_function(
+    followed: &Followed,
+    sub: &FollowedProcess,
+    function: &str,
+    ms: u64,
+) -> Result<()> {
     let table = sub.functions(None)?;
     let ticks = table.get(function) * 1e9 / followed.interval_ns;
     let first: Vec<_> = table.rows.iter().take(6).collect();
@@ -211,7 +222,7 @@ fn root_libraries_mapped_in_turn_at_one_address_are_distinct() -> Result<()> {
             in_turn(&[(PROCTORTURE, vec![action])])
         })?;
         let sub = followed.the(done[0].0)?;
-        let spent = find_word(&done[0].1, "swapped")?.numbers;
+        let spent = find_report(&done[0].1, "swapped")?.numbers;
         ensure!(
             spent[2] == 2 * TIMES,
             "they were not always at one address: {spent:?}"
@@ -222,7 +233,7 @@ fn root_libraries_mapped_in_turn_at_one_address_are_distinct() -> Result<()> {
         for (function, ns) in ["leaf_one", "leaf_two"].into_iter().zip(&spent) {
             let ticks = table.get(function) * 1e9 / followed.interval_ns;
             Band::time(*ns as f64, whole as f64, followed.interval_ns)
-                .with_edges(ELSEWHERE * *ns as f64 / followed.interval_ns)
+                .with_edges(MAX_OUTSIDE_ACTION * *ns as f64 / followed.interval_ns)
                 .with_edges(stolen_meanwhile()? / followed.interval_ns)
                 .judge(function, ticks)?;
         }
@@ -357,9 +368,9 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
         ensure!(killed.end_ns.is_some(), "{} is not closed", killed.name);
 
         // By the machine's numbers, not by its own.
-        let inside = find_word(&done[9].1, "inside")?.pid;
+        let inside = find_report(&done[9].1, "inside")?.pid;
         ensure!(inside == 1, "it is number {inside} in its namespace");
-        let outside = find_word(&done[9].1, "space")?.pid;
+        let outside = find_report(&done[9].1, "space")?.pid;
         judge_function(&followed, followed.the(outside)?, "burn_one", 200)?;
         followed.lost_nothing()
     })
@@ -409,7 +420,7 @@ fn root_wrong_unwind_tables_harm_no_other_process() -> Result<()> {
 }
 
 /// Milliseconds, since the first state interval, of those without a complete stack.
-fn when_cut(sub: &Sub) -> Vec<u64> {
+fn when_cut(sub: &FollowedProcess) -> Vec<u64> {
     let first = sub
         .state_intervals
         .iter()
@@ -459,7 +470,7 @@ fn root_a_container_has_its_own_files_and_numbers() -> Result<()> {
                 (&fixed, vec!["one:400".to_owned()]),
             ])
         })?;
-        let outside = |(_, output): &Done| anyhow::Ok(find_word(output, "space")?.pid);
+        let outside = |(_, output): &Done| anyhow::Ok(find_report(output, "space")?.pid);
         let pids = [outside(&done[0])?, outside(&done[1])?, done[2].0];
         let mut names = BTreeSet::new();
         for (pid, function) in pids

@@ -31,16 +31,16 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// What is asked for once is known for so long, but for what the file is now: that is asked for
 /// each time.
-const LONG: Duration = Duration::from_secs(600);
+const ATTRIBUTES_VALID: Duration = Duration::from_secs(600);
 
 const FILE: INodeNo = INodeNo(2);
 const NAME: &str = "proctorture";
 
 /// Behind the program, bytes: so much that its pages and its tables have been read long before.
-const MORE: usize = 32 << 20;
+const PADDING_BYTES: usize = 32 << 20;
 
 /// How long a slow answer takes.
-const SLOW: Duration = Duration::from_millis(50);
+const SLOW_ANSWER: Duration = Duration::from_millis(50);
 
 /// Whether it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Filesystem for OneFile {
     fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.ear.listen();
         if name == NAME {
-            reply.entry(&LONG, &self.attributes(FILE), Generation(0));
+            reply.entry(&ATTRIBUTES_VALID, &self.attributes(FILE), Generation(0));
         } else {
             reply.error(Errno::ENOENT);
         }
@@ -144,7 +144,7 @@ impl Filesystem for OneFile {
         reply: ReplyData,
     ) {
         if offset >= self.slow_from {
-            sleep(SLOW);
+            sleep(SLOW_ANSWER);
         }
         self.ear.listen();
         let rest = self.bytes.get(offset as usize..).unwrap_or_default();
@@ -174,7 +174,7 @@ impl Server {
             changed: Condvar::new(),
         });
         let mut bytes = fs::read(PROCTORTURE)?;
-        bytes.resize(bytes.len() + MORE, 0);
+        bytes.resize(bytes.len() + PADDING_BYTES, 0);
         let files = OneFile {
             bytes,
             slow_from,

@@ -36,9 +36,9 @@ const BPF: u32 = 39;
 const CHECKPOINT_RESTORE: u32 = 40;
 
 /// What the README asks for.
-const FIVE: [u32; 5] = [BPF, PERFMON, SYS_PTRACE, SYSLOG, DAC_READ_SEARCH];
+const REQUIRED_CAPABILITIES: [u32; 5] = [BPF, PERFMON, SYS_PTRACE, SYSLOG, DAC_READ_SEARCH];
 /// What is kept, besides, where there is more.
-const MORE: [u32; 3] = [CHECKPOINT_RESTORE, SYS_NICE, IPC_LOCK];
+const OPTIONAL_CAPABILITIES: [u32; 3] = [CHECKPOINT_RESTORE, SYS_NICE, IPC_LOCK];
 /// What is kept for an experiment of another user.
 const FOR_OTHERS: [u32; 3] = [CHOWN, DAC_OVERRIDE, FOWNER];
 
@@ -54,7 +54,9 @@ fn mask(bits: &[u32]) -> u64 {
 fn kept() -> Result<u64> {
     let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid")?;
     let paranoid = level.trim().parse::<i32>()? > 2;
-    Ok(mask(&FIVE) | mask(&MORE) | if paranoid { 1 << SYS_ADMIN } else { 0 })
+    Ok(mask(&REQUIRED_CAPABILITIES)
+        | mask(&OPTIONAL_CAPABILITIES)
+        | if paranoid { 1 << SYS_ADMIN } else { 0 })
 }
 
 /// A set of a thread's status.
@@ -178,7 +180,9 @@ fn root_under_sudo_two_more_capabilities_are_kept() -> Result<()> {
 fn root_five_capabilities_are_enough() -> Result<()> {
     let _machine = Shared::take()?;
     let (home, kcollect) = nobodys()?;
-    let names = FIVE.map(|bit| format!("+cap_{bit}")).join(",");
+    let names = REQUIRED_CAPABILITIES
+        .map(|bit| format!("+cap_{bit}"))
+        .join(",");
     let user = NOBODY.to_string();
     let (inherited, ambient) = (
         format!("--inh-caps={names}"),
@@ -205,5 +209,11 @@ fn root_five_capabilities_are_enough() -> Result<()> {
         "{doctor}"
     );
     let args = [&[&*kcollect][..], &RECORD[..]].concat();
-    judge(&before, &args, "/bin/sh", mask(&FIVE), home.path())
+    judge(
+        &before,
+        &args,
+        "/bin/sh",
+        mask(&REQUIRED_CAPABILITIES),
+        home.path(),
+    )
 }

@@ -50,9 +50,9 @@ const FROM_START: u32 = 1500;
 const ROUNDS: u32 = 12;
 const STEPS: u32 = 500;
 /// So many times as much for those that are watched for longer: a round of the odd frames.
-const LONGER: u32 = 10;
+const LONG_WATCH_FACTOR: u32 = 10;
 /// The longest that rounds are begun for one program.
-const LONGEST: Duration = Duration::from_secs(2);
+const MAX_ROUNDS_TIME: Duration = Duration::from_secs(2);
 /// The dynamic linker's work for a small program takes fewer instructions.
 const LINKING: u32 = 400_000;
 
@@ -84,7 +84,7 @@ impl Check {
                 &mut traced,
                 &mut space,
                 &mut truth,
-                LONGER * STEPS,
+                LONG_WATCH_FACTOR * STEPS,
                 program,
                 &mut tally,
             )?;
@@ -93,7 +93,7 @@ impl Check {
         let start = Instant::now();
         for _ in 0..ROUNDS {
             // A busy machine.
-            if start.elapsed() > LONGEST {
+            if start.elapsed() > MAX_ROUNDS_TIME {
                 break;
             }
             let stop = traced.run_for(Duration::from_millis(7))?;
@@ -105,7 +105,7 @@ impl Check {
                 &mut space,
                 &mut truth,
                 if program.longer {
-                    LONGER * STEPS
+                    LONG_WATCH_FACTOR * STEPS
                 } else {
                     STEPS
                 },

@@ -40,7 +40,7 @@ pub struct StateInterval {
 
 /// The experiment of a followed process.
 #[derive(Debug)]
-pub struct Sub {
+pub struct FollowedProcess {
     /// Its directory.
     pub path: PathBuf,
     /// The directory's name.
@@ -59,7 +59,7 @@ pub struct Followed {
     /// The founder's directory.
     pub founder: PathBuf,
     /// By name.
-    pub subs: Vec<Sub>,
+    pub subs: Vec<FollowedProcess>,
     /// The founder's ticks of CPUs, by process.
     pub kernel_cpu: BTreeMap<u32, u64>,
     /// The founder's ticks of threads, by process and thread.
@@ -93,7 +93,7 @@ impl Followed {
             }
         }
         let paths = directories(&founder)?;
-        let subs = paths.iter().map(|path| Sub::read(path));
+        let subs = paths.iter().map(|path| FollowedProcess::read(path));
         let json = experiment
             .side_file("kcollect.json")?
             .context("no kcollect.json")?;
@@ -114,7 +114,7 @@ impl Followed {
     }
 
     /// The experiments of a process.
-    pub fn of(&self, pid: u32) -> Vec<&Sub> {
+    pub fn of(&self, pid: u32) -> Vec<&FollowedProcess> {
         self.subs.iter().filter(|sub| sub.pid == pid).collect()
     }
 
@@ -122,7 +122,7 @@ impl Followed {
     ///
     /// # Errors
     /// When it has none, or several.
-    pub fn the(&self, pid: u32) -> Result<&Sub> {
+    pub fn the(&self, pid: u32) -> Result<&FollowedProcess> {
         let found = self.of(pid);
         ensure!(
             found.len() == 1,
@@ -137,7 +137,7 @@ impl Followed {
     ///
     /// # Errors
     /// When it has nothing of that experiment.
-    pub fn ends(&self, sub: &Sub) -> Result<BTreeMap<String, u64>> {
+    pub fn ends(&self, sub: &FollowedProcess) -> Result<BTreeMap<String, u64>> {
         let process = self.summary.followed()?.named(&sub.name)?;
         Ok(process.user_stacks.clone())
     }
@@ -159,7 +159,7 @@ impl Followed {
     }
 }
 
-impl Sub {
+impl FollowedProcess {
     fn read(path: &Path) -> Result<Self> {
         let experiment = Experiment::open(path)?;
         let (stacks, space) = (experiment.stacks()?, experiment.address_space()?);

@@ -92,12 +92,12 @@ pub struct States {
     /// From the first to the last instant of the run, seconds.
     pub elapsed_s: f64,
     /// All processes that lived during the run.
-    pub processes: Vec<Row>,
+    pub processes: Vec<ProcessTimes>,
 }
 
 /// The account of one process.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Row {
+pub struct ProcessTimes {
     /// Its process id.
     pub pid: i32,
     /// Its name.
@@ -126,7 +126,7 @@ pub struct OfWhich {
     pub throttled: f64,
 }
 
-impl Row {
+impl ProcessTimes {
     /// Seconds in one state.
     pub fn of(&self, state: Microstate) -> f64 {
         of(&self.states_s, state)
@@ -182,7 +182,7 @@ impl States {
     ///
     /// # Errors
     /// When there is none, or more than one.
-    pub fn row(&self, pid: i32) -> Result<&Row> {
+    pub fn row(&self, pid: i32) -> Result<&ProcessTimes> {
         let rows: Vec<_> = self.processes.iter().filter(|row| row.pid == pid).collect();
         match rows.as_slice() {
             [row] => Ok(row),
@@ -228,7 +228,7 @@ impl States {
         // Interrupts at work on idle CPUs are no thread's.
         let busy = busy - self.row(0).map_or(0, |row| row.ticks);
         let all: u64 = summary.cpus.iter().map(CpuStats::ticks).sum();
-        let cpu_ns = self.processes.iter().map(Row::cpu_s).sum::<f64>() * 1e9;
+        let cpu_ns = self.processes.iter().map(ProcessTimes::cpu_s).sum::<f64>() * 1e9;
         ensure!(
             cpu_ns <= recorded * 1.001,
             "the processes were on CPU for {} s, of {} s that the CPUs were recorded",
@@ -431,7 +431,7 @@ impl States {
 
 /// The share of user mode in CPU time: by kcollect's ticks, and by the scheduler's ticks, which
 /// `getrusage` counts.
-fn user_share(row: &Row, truth: &Truth, interval_s: f64) -> Pair {
+fn user_share(row: &ProcessTimes, truth: &Truth, interval_s: f64) -> Pair {
     let ticks = row.cpu_s() / interval_s;
     let references = truth.cpu_ns() as f64 / 1e9 * accounting_hz();
     Pair {
@@ -444,7 +444,7 @@ fn user_share(row: &Row, truth: &Truth, interval_s: f64) -> Pair {
 }
 
 /// What the sum of a row's states misses or has too much.
-fn not_whole(row: &Row) -> Option<String> {
+fn not_whole(row: &ProcessTimes) -> Option<String> {
     let sum: f64 = row.states_s.iter().sum();
     let allowed = row.threads as f64 * THREAD_S + (Microstate::PER_THREAD + 1) as f64 * DIGIT_S;
     let whole = (sum - row.lived_s).abs() <= allowed;
@@ -453,7 +453,7 @@ fn not_whole(row: &Row) -> Option<String> {
 }
 
 /// What is more than that which it is a part of.
-fn not_parts(row: &Row) -> Option<String> {
+fn not_parts(row: &ProcessTimes) -> Option<String> {
     let parts = row.of_which_s.as_ref()?;
     let waited = row.of(Microstate::WaitCpu);
     let blocked = row.off_cpu_s() - waited - row.of(Microstate::Stopped);
@@ -500,7 +500,7 @@ mod tests {
         };
         truth.states_s[Microstate::User as usize] = 1.0;
         truth.states_s[Microstate::Sleep as usize] = 3.0;
-        let row = Row {
+        let row = ProcessTimes {
             pid: 7,
             name: "sleeper".into(),
             threads: 1,
@@ -556,7 +556,7 @@ mod tests {
     /// Each of these is one thing wrong, and the message names it.
     #[test]
     fn what_is_wrong_is_named() {
-        type Spoil = fn(&mut Row);
+        type Spoil = fn(&mut ProcessTimes);
         let wrongs: [(Spoil, &str); 5] = [
             (|row| row.states_s[7] -= 0.05, "SLEEP"),
             (|row| row.states_s[6] += 0.05, "USER_LOCK"),

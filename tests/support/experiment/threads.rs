@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 /// A line of the file. Its kind follows from the fields that it has.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Line {
+pub struct ThreadLine {
     /// The process.
     #[serde(default)]
     pub pid: u32,
@@ -50,7 +50,7 @@ const CLOCK_NS: u64 = 20_000;
 /// are CLOCK_MONOTONIC's, which a time service may slow or speed up by so much.
 pub const CLOCKS: f64 = 6e-4;
 
-impl Line {
+impl ThreadLine {
     /// Nanoseconds in a state; on a CPU, in whatever mode, is `cpu`.
     pub fn of(&self, state: &str) -> u64 {
         let of = |state: &str| self.states_ns.get(state).copied().unwrap_or_default();
@@ -65,7 +65,7 @@ impl Line {
 ///
 /// # Errors
 /// When there are none, or one cannot be read.
-pub fn lines(experiment: &Path) -> Result<Vec<Line>> {
+pub fn lines(experiment: &Path) -> Result<Vec<ThreadLine>> {
     let path = experiment.join("threads.jsonl");
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let lines = text.lines().filter(|line| !line.trim().is_empty());
@@ -79,7 +79,7 @@ pub fn lines(experiment: &Path) -> Result<Vec<Line>> {
 ///
 /// # Errors
 /// When a sum is not that of its parts; the message names it.
-pub fn judge(lines: &[Line]) -> Result<Vec<&Line>> {
+pub fn judge(lines: &[ThreadLine]) -> Result<Vec<&ThreadLine>> {
     const STATES: [&str; 8] = [
         "cpu",
         "textpfault",
@@ -90,9 +90,9 @@ pub fn judge(lines: &[Line]) -> Result<Vec<&Line>> {
         "wait",
         "stop",
     ];
-    let mut living: HashMap<(u32, u32), &Line> = HashMap::new();
+    let mut living: HashMap<(u32, u32), &ThreadLine> = HashMap::new();
     let mut gone: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut samples: Vec<&Line> = Vec::new();
+    let mut samples: Vec<&ThreadLine> = Vec::new();
     for line in lines {
         let sum: u64 = line.states_ns.values().sum();
         ensure!(sum == line.lived_ns, "the states add up to {sum}: {line:?}");

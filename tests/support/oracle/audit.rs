@@ -24,7 +24,7 @@ pub struct Audit {
 
 /// What became of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Life {
+pub struct AuditedProcess {
     /// It was forked while the audit ran.
     pub forked: bool,
     /// Names that it took, in order; its parent's is not among them.
@@ -62,7 +62,7 @@ impl Audit {
     ///
     /// # Errors
     /// When perf fails or lost something.
-    pub fn end(self) -> Result<BTreeMap<i32, Life>> {
+    pub fn end(self) -> Result<BTreeMap<i32, AuditedProcess>> {
         self.running.signal(Signal::SIGINT)?;
         let recorded = self.running.finish()?;
         // perf ends with the status of an interrupted program.
@@ -90,17 +90,17 @@ enum What {
     Lost,
 }
 
-fn lives(mut events: Vec<Event>) -> Result<BTreeMap<i32, Life>> {
+fn lives(mut events: Vec<Event>) -> Result<BTreeMap<i32, AuditedProcess>> {
     events.sort();
-    let mut lives: BTreeMap<i32, Life> = BTreeMap::new();
+    let mut lives: BTreeMap<i32, AuditedProcess> = BTreeMap::new();
     for event in events {
         ensure!(event.what != What::Lost, "perf lost records of its audit");
         let life = lives.entry(event.pid).or_default();
         match event.what {
             What::Fork => {
-                *life = Life {
+                *life = AuditedProcess {
                     forked: true,
-                    ..Life::default()
+                    ..AuditedProcess::default()
                 }
             }
             What::Name { name, executed } => {
@@ -229,7 +229,7 @@ mod tests {
             record(EXIT, 0, &exit),
         ]);
         let lives = lives(parse(&bytes).unwrap()).unwrap();
-        let expected = Life {
+        let expected = AuditedProcess {
             forked: true,
             names: vec!["true".into()],
             programs: 1,

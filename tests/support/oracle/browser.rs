@@ -30,7 +30,7 @@ const NAMES: [&str; 4] = [
 ];
 
 /// No answer takes longer on a busy machine; without an answer the check fails.
-const PATIENCE: Duration = Duration::from_secs(120);
+const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 
 /// A browser with one page.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl Browser {
     }
 
     fn next(&mut self, waiting_for: &str) -> Result<Value> {
-        let Ok(message) = self.answers.recv_timeout(PATIENCE) else {
+        let Ok(message) = self.answers.recv_timeout(ANSWER_LIMIT) else {
             let mut output = String::new();
             self.output.rewind()?;
             self.output.read_to_string(&mut output)?;

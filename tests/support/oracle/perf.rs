@@ -19,14 +19,14 @@ use crate::command::Running;
 
 /// A recording that is on its way.
 #[derive(Debug)]
-pub struct Watch {
+pub struct PerfRecording {
     directory: TempDir,
     running: Running,
 }
 
 /// One sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct PerfSample {
     /// The process. 0 is idle.
     pub pid: i32,
     /// `CLOCK_MONOTONIC`, nanoseconds.
@@ -35,7 +35,7 @@ pub struct Sample {
     pub stack: Vec<u64>,
 }
 
-impl Watch {
+impl PerfRecording {
     /// Starts recording all CPUs, so many samples a second each.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Watch {
     ///
     /// # Errors
     /// When perf fails.
-    pub fn end(self) -> Result<Vec<Sample>> {
+    pub fn end(self) -> Result<Vec<PerfSample>> {
         self.running.signal(Signal::SIGINT)?;
         let recorded = self.running.finish()?;
         let bytes = fs::read(data(&self.directory))?;
@@ -105,7 +105,7 @@ const MARKS: u64 = 4095u64.wrapping_neg();
 
 /// Samples of a file: the place of the attributes is at byte 24, that of the data at byte 40, their
 /// sizes behind.
-fn parse(bytes: &[u8]) -> Option<Vec<Sample>> {
+fn parse(bytes: &[u8]) -> Option<Vec<PerfSample>> {
     const SAMPLE_TYPE: usize = 24;
     let attributes = word(bytes, 24)? as usize;
     let sample_type = word(bytes, attributes.checked_add(SAMPLE_TYPE)?)?;
@@ -126,7 +126,7 @@ fn parse(bytes: &[u8]) -> Option<Vec<Sample>> {
     Some(samples)
 }
 
-fn sample(body: &[u8], sample_type: u64) -> Option<Sample> {
+fn sample(body: &[u8], sample_type: u64) -> Option<PerfSample> {
     let mut at = 0;
     let mut next = |bit: u64| {
         let value = if sample_type & bit == 0 {
@@ -151,7 +151,7 @@ fn sample(body: &[u8], sample_type: u64) -> Option<Sample> {
         .filter_map(|chunk| word(chunk, 0))
         .filter(|address| *address < MARKS)
         .collect();
-    Some(Sample {
+    Some(PerfSample {
         pid: pid.cast_signed(),
         time_ns,
         stack,
@@ -220,7 +220,7 @@ mod tests {
         let samples = parse(&file(&[(17, vec![1, 2]), stack_of_three()])).unwrap();
         assert_eq!(
             samples,
-            [Sample {
+            [PerfSample {
                 pid: 7,
                 time_ns: 99,
                 stack: vec![0xffff_ffff_8100_0010, 0x40_0000]

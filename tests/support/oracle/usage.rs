@@ -35,7 +35,7 @@ pub const WORDS: [(&str, &str); 27] = [
 
 /// A block of lines `word: number`: of an experiment on the whole, or one sample of it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Block {
+pub struct SampleBlock {
     /// The experiment's path.
     pub experiment: String,
     /// The sample's number; none of the whole.
@@ -46,17 +46,17 @@ pub struct Block {
 
 /// All blocks of experiments; the sum of all is passed over.
 #[must_use]
-pub fn blocks(text: &str) -> Vec<Block> {
-    let mut found: Vec<Block> = Vec::new();
+pub fn blocks(text: &str) -> Vec<SampleBlock> {
+    let mut found: Vec<SampleBlock> = Vec::new();
     let mut experiment = None;
     for line in text.lines().map(str::trim) {
         let Some((word, value)) = line.split_once(':') else {
             if line.starts_with("Aggregated statistics")
                 && let Some(experiment) = &experiment
             {
-                found.push(Block {
+                found.push(SampleBlock {
                     experiment: String::clone(experiment),
-                    ..Block::default()
+                    ..SampleBlock::default()
                 });
             }
             continue;
@@ -64,10 +64,10 @@ pub fn blocks(text: &str) -> Vec<Block> {
         let value = value.trim();
         match word {
             "Experiment" => experiment = Some(value.to_owned()),
-            "Sample Number" => found.push(Block {
+            "Sample Number" => found.push(SampleBlock {
                 experiment: experiment.clone().unwrap_or_default(),
                 sample: value.parse().ok(),
-                ..Block::default()
+                ..SampleBlock::default()
             }),
             _ => {
                 let known = WORDS.iter().find(|(theirs, _)| *theirs == word);
@@ -93,7 +93,7 @@ mod tests {
         let text = "<Sum across selected experiments>\n  Aggregated statistics for selected samples\n\n  User CPU: 9.0 ( 1.6%)\n\
                     Experiment: a.er\n  Aggregated statistics for selected samples\n  User CPU:  0.476 (  1.6%)\n  Text Page Fault:  0.    (  0. %)\n\
                     \n  Sample Number: 1\n  End Label: stop\n  User CPU:  0.4 (1 %)\n";
-        let block = |sample, values: &[(&'static str, f64)]| Block {
+        let block = |sample, values: &[(&'static str, f64)]| SampleBlock {
             experiment: "a.er".to_owned(),
             sample,
             values: values.iter().copied().collect(),

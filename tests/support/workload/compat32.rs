@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use experiment_format::microstate::Microstate;
 
-use crate::workload::thread_times::{Account, Instant};
+use crate::workload::thread_times::{ThreadClocks, TimeAccount};
 
 /// Where it is.
 pub const PROGRAM: &str = env!("COMPAT32_PROGRAM");
@@ -66,7 +66,7 @@ pub fn start(call: Call, until_ns: u64) -> Result<Child> {
 ///
 /// # Errors
 /// When it did not write two instants.
-pub fn account(written: &[u8], call: Call) -> Result<(u64, u64, Account)> {
+pub fn account(written: &[u8], call: Call) -> Result<(u64, u64, TimeAccount)> {
     ensure!(
         written.len() == 2 * INSTANT,
         "the 32-bit program wrote {} bytes",
@@ -81,10 +81,10 @@ pub fn account(written: &[u8], call: Call) -> Result<(u64, u64, Account)> {
     ))
 }
 
-fn instant(written: &[u8]) -> Result<Instant> {
+fn instant(written: &[u8]) -> Result<ThreadClocks> {
     let (wall_ns, rest) = number(written)?;
     let (cpu_ns, text) = number(rest)?;
-    Ok(Instant {
+    Ok(ThreadClocks {
         wall_ns,
         cpu_ns,
         waited_ns: crate::workload::thread_times::parse_waited(text)?,

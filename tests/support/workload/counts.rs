@@ -25,7 +25,7 @@ pub struct Counts {
 }
 
 /// What a process may do between its last look at its counts and its end: print, unmap, leave.
-const MORE: Counts = Counts {
+const MAX_AFTER_LAST_READ: Counts = Counts {
     minor_faults: 40,
     major_faults: 5,
     voluntary_switches: 20,
@@ -55,7 +55,12 @@ impl Counts {
     /// # Errors
     /// When one is smaller, or larger by more than the end takes.
     pub fn agree(&self, own: &Counts) -> Result<()> {
-        for ((mine, own), more) in self.all().iter().zip(own.all()).zip(MORE.all()) {
+        for ((mine, own), more) in self
+            .all()
+            .iter()
+            .zip(own.all())
+            .zip(MAX_AFTER_LAST_READ.all())
+        {
             ensure!(
                 (own.1..=own.1 + more.1).contains(&mine.1),
                 "{}: {} by the process, {} by kcollect",

@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// What a proctorture printed: `PID WORD NUMBER...`, a line for each thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Word {
+pub struct ActionReport {
     /// The process that printed it, by `getpid`.
     pub pid: u32,
     /// What.
@@ -59,7 +59,7 @@ pub fn finish(all: Vec<Running>) -> Result<Vec<Finished>> {
 }
 
 /// What a program said in words.
-pub fn words(output: &str) -> Vec<Word> {
+pub fn action_reports(output: &str) -> Vec<ActionReport> {
     output.lines().filter_map(word).collect()
 }
 
@@ -67,16 +67,16 @@ pub fn words(output: &str) -> Vec<Word> {
 ///
 /// # Errors
 /// When there is none.
-pub fn find_word(output: &str, wanted: &str) -> Result<Word> {
-    words(output)
+pub fn find_report(output: &str, wanted: &str) -> Result<ActionReport> {
+    action_reports(output)
         .into_iter()
         .find(|word| word.word == wanted)
         .with_context(|| format!("no process printed {wanted}: {output:?}"))
 }
 
-fn word(line: &str) -> Option<Word> {
+fn word(line: &str) -> Option<ActionReport> {
     let mut parts = line.split(' ');
-    Some(Word {
+    Some(ActionReport {
         pid: parts.next()?.parse().ok()?,
         word: parts.next()?.to_owned(),
         numbers: parts.map(str::parse).collect::<Result<_, _>>().ok()?,
@@ -96,10 +96,10 @@ mod tests {
     #[test]
     fn reports_are_found_among_other_lines() {
         let output = "run time 3 s\n7 first 123\n8 swapped 1 2 3\n";
-        let word = find_word(output, "swapped").unwrap();
+        let word = find_report(output, "swapped").unwrap();
         assert_eq!((word.pid, word.numbers), (8, vec![1, 2, 3]));
-        assert_eq!(words(output).len(), 2);
-        assert!(find_word(output, "second").is_err());
+        assert_eq!(action_reports(output).len(), 2);
+        assert!(find_report(output, "second").is_err());
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::workload::truth::{clock_ns, monotonic_ns};
 
 /// The time of one or more threads, nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct TimeAccount {
     /// How many threads.
     pub threads: u64,
     /// Wall time, summed over the threads.
@@ -33,7 +33,7 @@ pub struct Account {
     pub off_cpu_ns: [u64; Microstate::PER_THREAD],
 }
 
-impl Account {
+impl TimeAccount {
     /// Adds time in a state.
     pub fn credit(&mut self, state: Microstate, ns: u64) {
         if let Some(sum) = self.off_cpu_ns.get_mut(state as usize) {
@@ -53,7 +53,7 @@ impl Account {
 
 /// The three clocks of a thread at one instant, nanoseconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Instant {
+pub struct ThreadClocks {
     /// `CLOCK_MONOTONIC`.
     pub wall_ns: u64,
     /// CPU time since the thread's birth.
@@ -62,22 +62,22 @@ pub struct Instant {
     pub waited_ns: u64,
 }
 
-impl Instant {
+impl ThreadClocks {
     /// The account, at a later instant, of a thread that whatever blocked it since this one blocked
     /// in one state.
-    pub fn blocked_until(&self, later: &Self, state: Microstate) -> Account {
+    pub fn blocked_until(&self, later: &Self, state: Microstate) -> TimeAccount {
         let mut account = self.account_until(later);
         account.credit(state, self.blocked_ns(later).try_into().unwrap_or(0));
         account
     }
 
     /// The account at a later instant, without what blocked the thread in between.
-    fn account_until(&self, later: &Self) -> Account {
+    fn account_until(&self, later: &Self) -> TimeAccount {
         let before_ns = self.cpu_ns + self.waited_ns;
-        let mut account = Account {
+        let mut account = TimeAccount {
             threads: 1,
             lived_ns: before_ns + (later.wall_ns - self.wall_ns),
-            ..Account::default()
+            ..TimeAccount::default()
         };
         account.credit(Microstate::WaitCpu, later.waited_ns);
         account
@@ -96,7 +96,7 @@ impl Instant {
 #[derive(Debug)]
 pub struct ThreadTimes {
     schedstat: File,
-    start: Instant,
+    start: ThreadClocks,
     /// By number of the state. What is less than nothing counts against what is more: of two
     /// hundred thousand calls the hairs would else add up.
     blocked_ns: [i64; Microstate::PER_THREAD],
@@ -138,7 +138,7 @@ impl ThreadTimes {
     ///
     /// # Errors
     /// When a clock cannot be read.
-    pub fn end(self) -> Result<Account> {
+    pub fn end(self) -> Result<TimeAccount> {
         let mut account = self.start.account_until(&instant(&self.schedstat)?);
         for (sum, ns) in account.off_cpu_ns.iter_mut().zip(self.blocked_ns) {
             *sum += u64::try_from(ns).unwrap_or(0);
@@ -177,7 +177,7 @@ pub fn parse_waited(schedstat: &[u8]) -> Result<u64> {
 /// another. That is no rare thing: asked for a thread's CPU time, the scheduler brings its account
 /// up to date, finds that the thread's turn is over, and lets others run on the way out of the
 /// call.
-fn instant(schedstat: &File) -> Result<Instant> {
+fn instant(schedstat: &File) -> Result<ThreadClocks> {
     let mut waited_ns = waited(schedstat)?;
     loop {
         // The CPU time is one of some time during the call, which takes longer on a CPU that the
@@ -187,7 +187,7 @@ fn instant(schedstat: &File) -> Result<Instant> {
         let after_ns = monotonic_ns()?;
         let again = waited(schedstat)?;
         if again == waited_ns {
-            return Ok(Instant {
+            return Ok(ThreadClocks {
                 wall_ns: before_ns.midpoint(after_ns),
                 cpu_ns,
                 waited_ns,
@@ -220,11 +220,11 @@ mod tests {
 
     #[test]
     fn accounts_of_threads_add_up() {
-        let mut sum = Account::default();
-        let mut one = Account {
+        let mut sum = TimeAccount::default();
+        let mut one = TimeAccount {
             threads: 1,
             lived_ns: 5,
-            ..Account::default()
+            ..TimeAccount::default()
         };
         one.credit(Microstate::Stopped, 3);
         sum.add(&one);

@@ -26,9 +26,9 @@ use nix::unistd::Pid;
 
 /// The longest that a step of a seized program is waited for; another can't be interrupted. A step
 /// into a system call may last as long as the call.
-const PATIENCE: Duration = Duration::from_millis(300);
+const STEP_LIMIT: Duration = Duration::from_millis(300);
 /// Waiting with a look each time: a step takes some microseconds.
-const LOOKS: u32 = 2000;
+const MAX_POLLS: u32 = 2000;
 /// The most of a stack that is copied, bytes.
 const COPIED: u64 = 1 << 20;
 /// A leap of the stack pointer by more than this, bytes, is one to another stack.
@@ -214,10 +214,10 @@ impl Traced {
             if status != WaitStatus::StillAlive {
                 return Ok(self.stopped(status));
             }
-            if look > LOOKS {
+            if look > MAX_POLLS {
                 sleep(Duration::from_micros(100));
             }
-            if self.seized && start.elapsed() > PATIENCE {
+            if self.seized && start.elapsed() > STEP_LIMIT {
                 return Ok(Stop::Blocks);
             }
         }

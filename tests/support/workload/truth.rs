@@ -21,7 +21,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{stolen_everywhere, stolen_since};
-use crate::workload::thread_times::{Account, ThreadTimes};
+use crate::workload::thread_times::{ThreadTimes, TimeAccount};
 
 /// A name that a process had from a moment on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,7 +101,7 @@ impl Truth {
     ///
     /// # Errors
     /// When the kernel's account cannot be read.
-    pub fn spent(mut self, account: &Account, usage: UsageWho) -> Result<Self> {
+    pub fn spent(mut self, account: &TimeAccount, usage: UsageWho) -> Result<Self> {
         let usage = getrusage(usage)?;
         self.user_ns = nanoseconds(usage.user_time())?;
         self.system_ns = nanoseconds(usage.system_time())?;
@@ -156,7 +156,7 @@ pub struct Work {
     truth: Truth,
     until_ns: u64,
     thread_times: ThreadTimes,
-    others: Account,
+    others: TimeAccount,
     stolen_ns: f64,
 }
 
@@ -195,7 +195,7 @@ impl Work {
             },
             until_ns: start_ns + span,
             thread_times,
-            others: Account::default(),
+            others: TimeAccount::default(),
             stolen_ns,
         })
     }
@@ -209,7 +209,7 @@ impl Work {
     }
 
     /// Notes the account of threads that have ended.
-    pub fn account(&mut self, threads: &Account) {
+    pub fn account(&mut self, threads: &TimeAccount) {
         self.others.add(threads);
     }
 

@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// For how long a process that starts threads all the time, for three seconds, is caught again and
 /// again.
-const LOOKING: Duration = Duration::from_secs(1);
+const CATCHING: Duration = Duration::from_secs(1);
 
 /// The rows in what was printed, among the lines of the command.
 pub(crate) fn rows(finished: &Finished) -> Vec<Value> {
@@ -193,7 +193,7 @@ fn root_a_running_process_can_be_tracked() -> Result<()> {
     // What is born between two counters of the thread that bears it differs each time.
     let mut looks = Vec::new();
     let began = Instant::now();
-    while began.elapsed() < LOOKING {
+    while began.elapsed() < CATCHING {
         let brief = [&args[..], &["-T", "0.02", "-N", "1"]].concat();
         looks.push(run(&mut command(brief)?, LIMIT)?.succeeded()?);
     }

@@ -15,7 +15,7 @@ use tests::workload::traced::{Copied, Mapping, SIGNAL_FP, SIGNAL_PC, SIGNAL_SP, 
 use user_collector::unwind::{FrameInfo, UnwindRule, UnwindRules, UnwindSections, UnwindTable};
 
 /// More than any of the programs is deep.
-const MOST: usize = 600;
+const MAX_FRAMES: usize = 600;
 /// `mov $15,%rax; syscall`: where a handler returns to, and what debuggers recognise it by.
 const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 
@@ -215,7 +215,7 @@ impl Space {
         let start = Registers::innermost(state.pc, state.general);
         unwind::unwind(
             &start,
-            MOST,
+            MAX_FRAMES,
             |address| self.find(rules, address),
             |address| stack.word(address).or_else(|| traced.word(address)),
         )
@@ -235,7 +235,7 @@ impl Space {
             let word = stack.word(address).or_else(|| traced.word(address));
             word.ok_or(())
         };
-        while frames.len() < MOST {
+        while frames.len() < MAX_FRAMES {
             let here = address.address();
             let restorer = *self
                 .restorers
