@@ -8,7 +8,7 @@ use host::Root;
 use host::exit::{Failure, Kind};
 use host::output::Output;
 
-use crate::cli::{self, Command, Machine};
+use crate::cli::{self, Command, HostFacts};
 use crate::doctor::{self, Finding};
 use crate::plan::Plan;
 use crate::record::{dry_run, session};
@@ -16,7 +16,7 @@ use crate::record::{dry_run, session};
 /// Does what the command line says. Gives the exit code.
 pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
     let mut output = Output::standard();
-    let done = match cli::parse(argv, &Machine::read()) {
+    let done = match cli::parse(argv, &HostFacts::read()) {
         Ok(Command::Record(plan)) => return record(&plan, output),
         Ok(Command::Doctor { json }) => return doctor(json, &mut output).code(),
         Ok(Command::Report(request)) => {

@@ -6,13 +6,13 @@ use std::ffi::OsString;
 
 use counters::rows::What;
 use host::exit::Kind;
-use kcollect::cli::{self, Command, Machine};
+use kcollect::cli::{self, Command, HostFacts};
 
 const README: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md"));
 
-const MACHINE: Machine = Machine {
+const FACTS: HostFacts = HostFacts {
     max_sample_rate: Some(100_000),
-    width: Some(100),
+    terminal_columns: Some(100),
 };
 
 /// Takes the command apart as a shell does, as far as the examples need it, and makes sure that it
@@ -27,7 +27,7 @@ fn understand(line: &str) -> Result<Command, String> {
         .trim_start_matches("sudo ")
         .split_whitespace()
         .map(OsString::from);
-    cli::parse(words, &MACHINE).map_err(|error| format!("{line}: {error}"))
+    cli::parse(words, &FACTS).map_err(|error| format!("{line}: {error}"))
 }
 
 /// The lines typed at a prompt in fenced blocks.

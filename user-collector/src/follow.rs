@@ -4,18 +4,39 @@
 //! as the kernel has it (15 bytes), the base name of the file that it executes, and its number. So
 //! `nginx` is nginx, and neither `nginx-debug` nor process 1264's child; `nginx.*` is all of them.
 
+use std::fmt;
+
 use regex::bytes::Regex;
 
-/// The rule.
-#[derive(Clone, Debug)]
+/// Which processes are followed: `-F`, `-T` and `--descendants` together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowRule {
+    /// The rule of `-F`.
+    pub follow: Follow,
+    /// Processes that are followed whatever `follow` says.
+    pub pids: Vec<u32>,
+    /// Processes that a followed process forks are followed too.
+    pub descendants: bool,
+}
+
+impl FollowRule {
+    /// Returns whether any process can be followed at all.
+    #[must_use]
+    pub fn follows(&self) -> bool {
+        !matches!(self.follow, Follow::Off) || !self.pids.is_empty()
+    }
+}
+
+/// The rule of `-F`.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// Nobody.
+    /// No process is followed.
     Off,
-    /// Who was on a CPU at a tick.
+    /// Processes that were on a CPU at a tick.
     On,
-    /// Everybody, also who only waited.
+    /// All processes, also those that only waited.
     All,
-    /// Whoever matches, once on a CPU at a tick or not.
+    /// Processes that the pattern matches, whether they were on a CPU at a tick or not.
     Matching(Pattern),
 }
 
@@ -45,9 +66,26 @@ impl Follow {
     }
 }
 
-/// An extended regular expression that has to match the whole of a name.
+/// A regular expression that has to match the whole of a name. Two are equal if their texts are.
 #[derive(Clone, Debug)]
-pub struct Pattern(Regex);
+pub struct Pattern {
+    text: String,
+    regex: Regex,
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Pattern) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Pattern {}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
 
 /// Why a pattern is none.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +112,10 @@ impl Pattern {
         // close ours.
         Regex::new(&format!("(?s-u){pattern}"))
             .and_then(|_| Regex::new(&format!("(?s-u)\\A(?:{pattern})\\z")))
-            .map(Pattern)
+            .map(|regex| Pattern {
+                text: pattern.to_owned(),
+                regex,
+            })
             .map_err(|source| PatternError {
                 pattern: pattern.to_owned(),
                 source: Box::new(source),
@@ -85,11 +126,11 @@ impl Pattern {
         let base = candidate
             .executable
             .and_then(|path| path.rsplit(|byte| *byte == b'/').next());
-        self.0.is_match(candidate.pid.to_string().as_bytes())
+        self.regex.is_match(candidate.pid.to_string().as_bytes())
             || [candidate.name, base]
                 .into_iter()
                 .flatten()
-                .any(|name| self.0.is_match(name))
+                .any(|name| self.regex.is_match(name))
     }
 }
 

@@ -16,7 +16,10 @@ use crate::Root;
 pub struct Tree(tempfile::TempDir);
 
 impl Tree {
-    #[expect(clippy::new_without_default, reason = "`new` reads better before `file`")]
+    #[expect(
+        clippy::new_without_default,
+        reason = "`new` reads better before `file`"
+    )]
     /// Returns an empty machine.
     #[must_use]
     pub fn new() -> Self {

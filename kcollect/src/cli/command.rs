@@ -1,6 +1,6 @@
 //! What will be done: every word of the command line understood, checked and given its unit.
 //!
-//! [`resolve`] is a pure function of the words and of a [`Machine`]. Where it changes what was
+//! [`resolve`] is a pure function of the words and of a [`HostFacts`]. Where it changes what was
 //! typed it says so in the plan's notices; where it cannot carry it out it is an error, never a
 //! guess.
 
@@ -14,10 +14,11 @@ use counters::grammar;
 use counters::sink::Wish;
 use counters::track;
 use experiment_format::layout::NameRequest;
+use user_collector::follow::FollowRule;
 
 use super::args::{Sub, Typed};
-use super::{CliError, Machine, report, signals, values, view};
-use crate::plan::{Archive, MAX_COMMENTS, Plan};
+use super::{CliError, HostFacts, report, signals, values, view};
+use crate::plan::{Archive, MAX_COMMENTS, Plan, Target};
 
 /// What kcollect was asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +60,7 @@ const DEFAULT_STEM: &str = "ktest";
 ///
 /// # Errors
 /// The first value that cannot be understood, or that contradicts another.
-pub fn resolve(mut typed: Typed, machine: &Machine) -> Result<Command, CliError> {
+pub fn resolve(mut typed: Typed, facts: &HostFacts) -> Result<Command, CliError> {
     match typed.sub.take() {
         Some(Sub::Doctor { json }) => return Ok(Command::Doctor { json }),
         Some(Sub::Report(typed)) => {
@@ -92,7 +93,7 @@ pub fn resolve(mut typed: Typed, machine: &Machine) -> Result<Command, CliError>
     if typed.what.counters.as_ref().is_some_and(Vec::is_empty) {
         return list(typed);
     }
-    record(typed, machine).map(|plan| Command::Record(Box::new(plan)))
+    record(typed, facts).map(|plan| Command::Record(Box::new(plan)))
 }
 
 /// `-h` alone lists what can be counted, and `--json` may be with it.
@@ -108,7 +109,7 @@ fn list(mut typed: Typed) -> Result<Command, CliError> {
     ))
 }
 
-fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
+fn record(typed: Typed, facts: &HostFacts) -> Result<Plan, CliError> {
     let Typed {
         sub: _,
         what,
@@ -127,9 +128,9 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
         grammar::Wish::Usual(grammar::Interval::Lo) => Some("lo"),
         _ => None,
     });
-    let period_us = values::interval(
+    let interval = values::interval(
         what.interval.as_deref().or(usual).unwrap_or("on"),
-        machine,
+        facts,
         &mut notices,
     )?
     .ok_or_else(|| {
@@ -202,8 +203,14 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
         }
     };
 
+    let targets: Vec<Target> = what
+        .target
+        .iter()
+        .map(|target| values::target(target))
+        .collect::<Result<_, _>>()?;
+
     Ok(Plan {
-        period_us,
+        interval,
         counters,
         start,
         end,
@@ -225,13 +232,12 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
         sample_period: values::sample_period(what.sample.as_deref().unwrap_or("on"))?,
         sample_signal,
         pause_signal,
-        follow,
-        descendants: what.descendants,
-        targets: what
-            .target
-            .iter()
-            .map(|target| values::target(target))
-            .collect::<Result<_, _>>()?,
+        follow: FollowRule {
+            follow,
+            pids: targets.iter().map(|target| target.pid).collect(),
+            descendants: what.descendants,
+        },
+        targets,
         load,
         verbose: output.verbose || output.dry_run,
         dry_run: output.dry_run,
@@ -281,13 +287,13 @@ mod tests {
     use super::*;
     use crate::cli;
 
-    const MACHINE: Machine = Machine {
+    const FACTS: HostFacts = HostFacts {
         max_sample_rate: Some(100_000),
-        width: None,
+        terminal_columns: None,
     };
 
     fn parse(line: &str) -> Result<Command, CliError> {
-        cli::parse(line.split(' ').map(OsString::from), &MACHINE)
+        cli::parse(line.split(' ').map(OsString::from), &FACTS)
     }
 
     fn plan(line: &str) -> Plan {
@@ -306,7 +312,7 @@ mod tests {
     #[test]
     fn defaults() {
         let plan = plan("kcollect -p on");
-        assert_eq!(plan.period_us, 10_007);
+        assert_eq!(plan.interval.micros(), 10_007);
         assert_eq!(
             (plan.name, plan.directory),
             (series("ktest"), PathBuf::from("."))
@@ -416,8 +422,8 @@ mod tests {
         );
         assert_eq!(counters("kcollect -h lo make -h x"), ["lo"]);
         assert_eq!(counters("kcollect -p on"), Vec::<String>::new());
-        for (line, period_us) in [("kcollect -h hi", 997), ("kcollect -h lo -p on", 10_007)] {
-            assert_eq!(plan(line).period_us, period_us, "{line}");
+        for (line, interval_us) in [("kcollect -h hi", 997), ("kcollect -h lo -p on", 10_007)] {
+            assert_eq!(plan(line).interval.micros(), interval_us, "{line}");
         }
     }
 

@@ -202,14 +202,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cli::{self, Command, Machine};
+    use crate::cli::{self, Command, HostFacts};
 
     fn parse(line: &str) -> Result<Command, CliError> {
-        let machine = Machine {
+        let facts = HostFacts {
             max_sample_rate: None,
-            width: None,
+            terminal_columns: None,
         };
-        cli::parse(line.split(' ').map(OsString::from), &machine)
+        cli::parse(line.split(' ').map(OsString::from), &facts)
     }
 
     fn track(line: &str) -> Request {

@@ -8,18 +8,18 @@
 use std::time::Duration;
 
 use counters::grammar::{self, Wish};
-use user_collector::follow::Pattern;
+use user_collector::follow::{Follow, Pattern};
 
-use super::{CliError, Machine};
-use crate::plan::{Archive, FollowWish, MAX_PERIOD_US, MIN_PERIOD_US, Target};
+use super::{CliError, HostFacts};
+use crate::plan::{Archive, Interval, Target};
 
-const NANOS: u128 = 1_000_000_000;
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// The three intervals with a name, in microseconds: primes, so that nothing on the machine beats
-/// in step with them.
-pub(super) const PERIOD_ON_US: u32 = 10_007;
-const PERIOD_LOW_US: u32 = 100_003;
-const PERIOD_HIGH_US: u32 = 997;
+/// The intervals that have a name, in microseconds. They are primes, so that no periodic work of
+/// the machine stays in step with them.
+const INTERVAL_ON_US: u32 = 10_007;
+const INTERVAL_LOW_US: u32 = 100_003;
+const INTERVAL_HIGH_US: u32 = 997;
 
 /// What every refusal of a value looks like.
 pub(super) fn error(option: &str, typed: &str, what: &str, cure: &str) -> CliError {
@@ -49,34 +49,35 @@ fn decimal(text: &str) -> Option<u128> {
         .chain("000000000".chars())
         .take(9)
         .collect();
-    Some(digits(whole) * NANOS + digits(&fraction))
+    Some(digits(whole) * NANOS_PER_SECOND + digits(&fraction))
 }
 
-/// The shortest interval of this machine in microseconds, [`MIN_PERIOD_US`] to [`MAX_PERIOD_US`].
-pub(super) fn shortest_period_us(machine: &Machine) -> u32 {
-    let by_rate = match machine.max_sample_rate {
+/// Returns the shortest interval that the machine permits.
+fn shortest_interval(facts: &HostFacts) -> Interval {
+    let by_rate = match facts.max_sample_rate {
         Some(rate) if rate > 0 => 1_000_000u64.div_ceil(rate),
         _ => 0,
     };
-    u32::try_from(by_rate)
-        .unwrap_or(MAX_PERIOD_US)
-        .clamp(MIN_PERIOD_US, MAX_PERIOD_US)
+    let micros = by_rate.clamp(Interval::MIN.micros().into(), Interval::MAX.micros().into());
+    u32::try_from(micros)
+        .ok()
+        .and_then(Interval::from_micros)
+        .unwrap_or(Interval::MAX)
 }
 
-/// `-p`: the interval in microseconds, None for off; with notices where it is not what was typed.
+/// `-p`: the interval, None for off. Adds a notice where it is not what was typed.
 pub(super) fn interval(
     typed: &str,
-    machine: &Machine,
+    facts: &HostFacts,
     notices: &mut Vec<String>,
-) -> Result<Option<u32>, CliError> {
+) -> Result<Option<Interval>, CliError> {
     const CURE: &str =
         "type on, lo, hi, off, or a number of milliseconds such as 10, 2.5m or 500u, up to 1 s";
     let bad = |what| error("-p", typed, what, CURE);
-    // In nanoseconds from here on.
-    let wanted = match typed {
-        "on" => u128::from(PERIOD_ON_US) * 1000,
-        "lo" | "low" => u128::from(PERIOD_LOW_US) * 1000,
-        "hi" | "high" => u128::from(PERIOD_HIGH_US) * 1000,
+    let typed_ns = match typed {
+        "on" => u128::from(INTERVAL_ON_US) * 1000,
+        "lo" | "low" => u128::from(INTERVAL_LOW_US) * 1000,
+        "hi" | "high" => u128::from(INTERVAL_HIGH_US) * 1000,
         "off" => return Ok(None),
         _ if typed.starts_with('-') => {
             return Err(bad("a clock-profiling interval cannot be negative"));
@@ -86,36 +87,39 @@ pub(super) fn interval(
                 Some(number) => (number, 1000),
                 None => (typed.strip_suffix('m').unwrap_or(typed), 1_000_000),
             };
-            decimal(number).ok_or_else(|| bad("unrecognized clock-profiling interval"))? * unit
-                / NANOS
+            decimal(number).ok_or_else(|| bad("not a clock-profiling interval"))? * unit
+                / NANOS_PER_SECOND
         }
     };
-    if wanted == 0 && is_zero(typed) {
+    if typed_ns == 0 && is_zero(typed) {
         return Ok(None);
     }
-    if wanted > u128::from(MAX_PERIOD_US) * 1000 {
+    if typed_ns > Interval::MAX.nanos().into() {
         return Err(bad(
             "the clock-profiling interval is above the maximum of 1 s",
         ));
     }
-    let whole = u32::try_from(wanted / 1000).unwrap_or(MAX_PERIOD_US);
-    let shortest = shortest_period_us(machine);
-    if whole < shortest {
+    let shortest = shortest_interval(facts);
+    let whole = u32::try_from(typed_ns / 1000)
+        .ok()
+        .and_then(Interval::from_micros)
+        .filter(|interval| *interval >= shortest);
+    let Some(interval) = whole else {
         notices.push(format!(
             "clock profiling at {} ms is not supported on this machine; minimum {} ms used",
-            millis(wanted),
-            millis(u128::from(shortest) * 1000)
+            millis(typed_ns),
+            millis(shortest.nanos().into())
         ));
         return Ok(Some(shortest));
-    }
-    if wanted % 1000 != 0 {
+    };
+    if typed_ns % 1000 != 0 {
         notices.push(format!(
             "clock-profiling interval rounded from {} to {} ms (resolution 1 us)",
-            millis(wanted),
-            millis(u128::from(whole) * 1000)
+            millis(typed_ns),
+            millis(interval.nanos().into())
         ));
     }
-    Ok(Some(whole))
+    Ok(Some(interval))
 }
 
 /// Whether a decimal has no digit but zeros, so that 0 means off, and 0.0000000001 the shortest
@@ -141,12 +145,12 @@ fn seconds(text: &str) -> Option<Duration> {
     };
     let nanos = decimal(number)?.checked_mul(unit)?;
     // A run of more than a century is a slip of the finger, and would overflow what adds to it.
-    if nanos > 3_155_760_000 * NANOS {
+    if nanos > 3_155_760_000 * NANOS_PER_SECOND {
         return None;
     }
     Some(Duration::new(
-        u64::try_from(nanos / NANOS).ok()?,
-        u32::try_from(nanos % NANOS).ok()?,
+        u64::try_from(nanos / NANOS_PER_SECOND).ok()?,
+        u32::try_from(nanos % NANOS_PER_SECOND).ok()?,
     ))
 }
 
@@ -259,22 +263,22 @@ pub(super) fn archive(typed: &str) -> Result<Archive, CliError> {
     }
 }
 
-/// `-F`: whom to follow.
-pub(super) fn follow(typed: &str) -> Result<FollowWish, CliError> {
+/// `-F`: which processes are followed.
+pub(super) fn follow(typed: &str) -> Result<Follow, CliError> {
     match typed {
-        "off" => Ok(FollowWish::Off),
-        "on" => Ok(FollowWish::On),
-        "all" => Ok(FollowWish::All),
+        "off" => Ok(Follow::Off),
+        "on" => Ok(Follow::On),
+        "all" => Ok(Follow::All),
         _ => {
             let Some(pattern) = typed.strip_prefix('=').filter(|rest| !rest.is_empty()) else {
                 return Err(error(
                     "-F",
                     typed,
-                    "unrecognized follow-mode parameter",
+                    "not a choice of processes",
                     "type on, off, all, or =REGEXP for processes by name or number, as in -F '=nginx|1264'",
                 ));
             };
-            Pattern::new(pattern).map_err(|wrong| {
+            Pattern::new(pattern).map(Follow::Matching).map_err(|wrong| {
                 error(
                     "-F",
                     typed,
@@ -282,8 +286,7 @@ pub(super) fn follow(typed: &str) -> Result<FollowWish, CliError> {
                     "it has to match the whole of a process's name, of its program's file name, or of its number; quote it for \
                      the shell",
                 )
-            })?;
-            Ok(FollowWish::Matching(pattern.to_owned()))
+            })
         }
     }
 }
@@ -334,18 +337,20 @@ mod tests {
 
     use super::*;
 
-    const ANY: Machine = Machine {
+    const ANY: HostFacts = HostFacts {
         max_sample_rate: None,
-        width: None,
+        terminal_columns: None,
     };
 
-    fn period(typed: &str) -> Result<Option<u32>, CliError> {
-        interval(typed, &ANY, &mut Vec::new())
+    /// In microseconds.
+    fn interval_us(typed: &str) -> Result<Option<u32>, CliError> {
+        let interval = interval(typed, &ANY, &mut Vec::new())?;
+        Ok(interval.map(Interval::micros))
     }
 
     #[test]
     fn intervals() {
-        for (typed, period_us) in [
+        for (typed, expected_us) in [
             ("on", 10_007),
             ("lo", 100_003),
             ("low", 100_003),
@@ -360,10 +365,10 @@ mod tests {
             ("1000", 1_000_000),
             ("1000000u", 1_000_000),
         ] {
-            assert_eq!(period(typed), Ok(Some(period_us)), "{typed}");
+            assert_eq!(interval_us(typed), Ok(Some(expected_us)), "{typed}");
         }
         for off in ["off", "0", "0.0", "0u", "00m"] {
-            assert_eq!(period(off), Ok(None), "{off}");
+            assert_eq!(interval_us(off), Ok(None), "{off}");
         }
         for bad in [
             "",
@@ -387,30 +392,30 @@ mod tests {
             "ON",
             "hig",
         ] {
-            assert!(period(bad).is_err(), "{bad}");
+            assert!(interval_us(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn an_interval_that_is_changed_is_told() {
-        let told = |typed: &str, max_sample_rate| {
+    fn a_changed_interval_is_reported() {
+        let notices_of = |typed: &str, max_sample_rate| {
             let mut notices = Vec::new();
-            let machine = Machine {
+            let facts = HostFacts {
                 max_sample_rate,
                 ..ANY
             };
-            let period = interval(typed, &machine, &mut notices).unwrap().unwrap();
-            format!("{typed}: {period} {notices:?}")
+            let interval = interval(typed, &facts, &mut notices).unwrap().unwrap();
+            format!("{typed}: {} {notices:?}", interval.micros())
         };
         insta::assert_snapshot!([
-            told("50u", None),
-            told("0.0000000001", None),
-            told("1.0005", None),
-            told("99.9u", Some(100_000)),
-            told("hi", Some(500)),
-            told("hi", Some(997)),
-            told("on", Some(1)),
-            told("hi", Some(0)),
+            notices_of("50u", None),
+            notices_of("0.0000000001", None),
+            notices_of("1.0005", None),
+            notices_of("99.9u", Some(100_000)),
+            notices_of("hi", Some(500)),
+            notices_of("hi", Some(997)),
+            notices_of("on", Some(1)),
+            notices_of("hi", Some(0)),
         ].join("\n"), @r#"
         50u: 100 ["clock profiling at 0.050 ms is not supported on this machine; minimum 0.100 ms used"]
         0.0000000001: 100 ["clock profiling at 0.000 ms is not supported on this machine; minimum 0.100 ms used"]
@@ -524,7 +529,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_value_panics(typed in "\\PC{0,12}|[-+0-9.,/a-z]{0,24}") {
-            let _ = period(&typed);
+            let _ = interval_us(&typed);
             let _ = time(&typed);
             let _ = quiet(&typed);
             let _ = sample_period(&typed);
@@ -533,21 +538,22 @@ mod tests {
         }
 
         #[test]
-        fn whole_microseconds_are_exact(period_us in MIN_PERIOD_US..=MAX_PERIOD_US) {
-            let typed = format!("{}.{:03}", period_us / 1000, period_us % 1000);
+        fn whole_microseconds_are_exact(micros in Interval::MIN.micros()..=Interval::MAX.micros()) {
+            let typed = format!("{}.{:03}", micros / 1000, micros % 1000);
             let mut notices = Vec::new();
-            prop_assert_eq!(interval(&typed, &ANY, &mut notices), Ok(Some(period_us)));
-            prop_assert_eq!(period(&format!("{period_us}u")), Ok(Some(period_us)));
+            let exact = Interval::from_micros(micros);
+            prop_assert_eq!(interval(&typed, &ANY, &mut notices), Ok(exact));
+            prop_assert_eq!(interval_us(&format!("{micros}u")), Ok(Some(micros)));
             prop_assert!(notices.is_empty());
         }
 
         #[test]
         fn an_interval_is_within_the_limits(typed in "[0-9]{0,4}[.]?[0-9]{0,4}[um]?", rate in proptest::option::of(0u64..200_000)) {
-            let machine = Machine { max_sample_rate: rate, ..ANY };
-            if let Ok(Some(period)) = interval(&typed, &machine, &mut Vec::new()) {
-                prop_assert!((MIN_PERIOD_US..=MAX_PERIOD_US).contains(&period));
+            let facts = HostFacts { max_sample_rate: rate, ..ANY };
+            if let Ok(Some(interval)) = interval(&typed, &facts, &mut Vec::new()) {
+                prop_assert!((Interval::MIN..=Interval::MAX).contains(&interval));
                 if let Some(rate @ 1..) = rate {
-                    prop_assert!(u64::from(period) * rate >= 1_000_000);
+                    prop_assert!(u64::from(interval.micros()) * rate >= 1_000_000);
                 }
             }
         }

@@ -2,34 +2,35 @@
 
 use experiment_format::layout::NameRequest;
 use host::signals::name_of as signal_name;
+use user_collector::follow::Follow;
 
-use crate::plan::{Archive, FollowWish, Plan};
+use crate::plan::{Archive, Plan};
 
 /// The plan, a line for each decision, without a full stop.
 #[must_use]
 pub fn describe(plan: &Plan) -> Vec<String> {
     let mut lines = vec![
         format!(
-            "clock profiling of all CPUs, one tick every {} µs",
-            plan.period_us
+            "clock profiling of all CPUs, one tick every {}",
+            plan.interval
         ),
         match plan.record_idle {
             true => "ticks of idle CPUs are recorded".to_owned(),
             false => "ticks of idle CPUs are left out".to_owned(),
         },
     ];
-    let descendants = match plan.descendants {
+    let descendants = match plan.follow.descendants {
         true => ", and what they fork",
         false => "",
     };
-    lines.push(match &plan.follow {
-        FollowWish::Off if plan.targets.is_empty() => "no process is followed".to_owned(),
-        FollowWish::Off => format!("only the processes of -T are followed{descendants}"),
-        FollowWish::On => {
+    lines.push(match &plan.follow.follow {
+        Follow::Off if plan.targets.is_empty() => "no process is followed".to_owned(),
+        Follow::Off => format!("only the processes of -T are followed{descendants}"),
+        Follow::On => {
             format!("processes that were on a CPU at a tick are followed{descendants}")
         }
-        FollowWish::All => "all processes are followed".to_owned(),
-        FollowWish::Matching(pattern) => {
+        Follow::All => "all processes are followed".to_owned(),
+        Follow::Matching(pattern) => {
             format!("processes that {pattern} matches are followed{descendants}")
         }
     });

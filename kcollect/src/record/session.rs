@@ -137,8 +137,8 @@ impl<'a> Session<'a> {
                 "`kcollect doctor` says what is missing",
             )
         })?;
-        let period = u64::from(plan.period_us) * 1000;
-        let emission = plan.rule().follows().then(Emission::probe);
+        let period = plan.interval.nanos();
+        let emission = plan.follow.follows().then(Emission::probe);
         let mut sources = Sources::open(
             period,
             plan.record_idle,

@@ -83,12 +83,7 @@ impl Founder {
             writer,
             start,
             archive: plan.archive,
-            recorder: Recorder::new(
-                start,
-                u64::from(plan.period_us) * 1000,
-                &kernel.symbols,
-                &plan.targets,
-            ),
+            recorder: Recorder::new(start, plan.interval.nanos(), &kernel.symbols, &plan.targets),
             kernel,
             processes: Processes::new(),
             sideband_lost: 0,
@@ -475,8 +470,7 @@ impl Founder {
 
 /// The user side of a recording, if the plan follows anybody.
 fn follow(plan: &Plan, founding: Founding, say: &mut impl FnMut(&str)) -> Option<UserSide> {
-    let rule = plan.rule();
-    if !rule.follows() {
+    if !plan.follow.follows() {
         return None;
     }
     let cache = Cache::open_default().unwrap_or_else(|error| {
@@ -484,7 +478,7 @@ fn follow(plan: &Plan, founding: Founding, say: &mut impl FnMut(&str)) -> Option
         None
     });
     match Objects::new(cache) {
-        Ok(objects) => Some(UserSide::new(rule, objects, founding)),
+        Ok(objects) => Some(UserSide::new(plan.follow.clone(), objects, founding)),
         Err(error) => {
             say(&format!("no process is followed: {error}"));
             None

@@ -19,7 +19,7 @@ use user_collector::archive::Account;
 use user_collector::join::Joined;
 use user_collector::objects::TableCounts;
 
-use crate::plan::Plan;
+use crate::plan::{Interval, Plan};
 use crate::record::input::sources::{CpuTime, Sources};
 use crate::record::kernel::accounts::ProcessTimes;
 use crate::record::kernel::founder::Founder;
@@ -38,8 +38,9 @@ pub struct Summary {
     pub experiment: String,
     /// Build id of the kernel, hexadecimal.
     pub kernel_build_id: Option<String>,
-    /// The clock interval, microseconds.
-    pub interval_us: u32,
+    /// The time between two ticks.
+    #[serde(rename = "interval_us")]
+    pub interval: Interval,
     /// From the first to the last instant of the run.
     pub elapsed_s: f64,
     /// Ticks of the idle task are in the experiment.
@@ -263,8 +264,8 @@ impl Summary {
         (started, stopped): (u64, u64),
     ) -> Result<Summary, Failure> {
         let books = sources.books()?;
-        let interval = f64::from(plan.period_us) / 1e6;
-        let seconds = |ticks: u64| ticks as f64 * interval;
+        let interval = plan.interval;
+        let seconds = |ticks: u64| interval.seconds_of(ticks);
         let sum =
             |of: fn(&CpuBooks) -> u64| books.iter().map(|(_, books, _)| of(books)).sum::<u64>();
         let recorded = founder.recorder.recorded;
@@ -291,7 +292,7 @@ impl Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
             kernel_build_id: host::machine::kernel_build_id(),
-            interval_us: plan.period_us,
+            interval,
             elapsed_s,
             idle_recorded: plan.record_idle,
             cpus: books.iter().map(cpu).collect(),
@@ -421,7 +422,7 @@ fn cpu((cpu, books, time): &(u32, CpuBooks, CpuTime)) -> Cpu {
 }
 
 /// Self is charged to the leaf, total once to each function of a stack.
-fn functions(founder: &Founder, interval: f64) -> Vec<Function> {
+fn functions(founder: &Founder, interval: Interval) -> Vec<Function> {
     let mut by_function: HashMap<(&str, &str), (u64, u64)> = HashMap::new();
     let mut nameless: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     let mut seen = Vec::new();
@@ -461,8 +462,8 @@ fn functions(founder: &Founder, interval: f64) -> Vec<Function> {
         .map(|(object, name, (own, total))| Function {
             name,
             object,
-            own: own as f64 * interval,
-            total: total as f64 * interval,
+            own: interval.seconds_of(own),
+            total: interval.seconds_of(total),
             self_ticks: own,
             total_ticks: total,
         })
@@ -475,7 +476,7 @@ fn functions(founder: &Founder, interval: f64) -> Vec<Function> {
 }
 
 /// Ticks of absences by the function that waited, and the state.
-fn waiting(founder: &Founder, interval: f64) -> Vec<WaitingPlace> {
+fn waiting(founder: &Founder, interval: Interval) -> Vec<WaitingPlace> {
     let mut places: HashMap<(&str, Microstate), u64> = HashMap::new();
     for (frames, stack) in &founder.recorder.accounts.stacks {
         let names = frames
@@ -499,7 +500,7 @@ fn waiting(founder: &Founder, interval: f64) -> Vec<WaitingPlace> {
         .map(|((name, state), ticks)| WaitingPlace {
             name: name.to_owned(),
             state: state.metric().unwrap_or_default(),
-            seconds: ticks as f64 * interval,
+            seconds: interval.seconds_of(ticks),
             ticks,
         })
         .collect()

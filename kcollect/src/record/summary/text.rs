@@ -36,7 +36,7 @@ impl Summary {
             self.cpus.len(),
             if self.cpus.len() == 1 { "" } else { "s" },
             self.ticks,
-            interval(self.interval_us),
+            self.interval,
             if self.idle_recorded {
                 ""
             } else {
@@ -242,14 +242,6 @@ fn percent(part: f64, whole: f64) -> String {
         format!("{:.1}%", 100.0 * part / whole)
     } else {
         "-".to_owned()
-    }
-}
-
-fn interval(us: u32) -> String {
-    if us >= 1000 {
-        format!("{} ms", f64::from(us) / 1000.0)
-    } else {
-        format!("{us} µs")
     }
 }
 

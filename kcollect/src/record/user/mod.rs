@@ -29,7 +29,7 @@ use experiment_format::usage::UsageRecord;
 use experiment_format::{Error, Result};
 use user_collector::collector::{Array, Collector, Place};
 use user_collector::facts::{Container, Facts};
-use user_collector::follow::{Candidate, Follow};
+use user_collector::follow::{Candidate, Follow, FollowRule};
 use user_collector::jit::{Counts as MadeCounts, JitWatch, Room};
 use user_collector::join::{Join, Joined, Slot};
 use user_collector::lineage::{DirectoryNames, Lineages};
@@ -175,25 +175,6 @@ impl Made {
     }
 }
 
-/// Whom to follow.
-#[derive(Debug)]
-pub struct Rule {
-    /// As `-F` says.
-    pub follow: Follow,
-    /// These, whatever it says.
-    pub pids: Vec<u32>,
-    /// And whoever is forked by one that is followed.
-    pub descendants: bool,
-}
-
-impl Rule {
-    /// May anybody be followed at all?
-    #[must_use]
-    pub fn follows(&self) -> bool {
-        !matches!(self.follow, Follow::Off) || !self.pids.is_empty()
-    }
-}
-
 /// What the subexperiments have in common with the founder.
 #[derive(Debug)]
 pub struct Founding {
@@ -208,7 +189,7 @@ pub struct Founding {
 /// The user side of a recording.
 #[derive(Debug)]
 pub struct UserSide {
-    rule: Rule,
+    rule: FollowRule,
     founding: Founding,
     spaces: Spaces,
     /// Memory for functions that are made at run time.
@@ -266,7 +247,7 @@ pub struct UserLosses {
 impl UserSide {
     /// Nobody is followed yet.
     #[must_use]
-    pub fn new(rule: Rule, objects: Objects, founding: Founding) -> UserSide {
+    pub fn new(rule: FollowRule, objects: Objects, founding: Founding) -> UserSide {
         UserSide {
             rule,
             founding,
