@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use analysis::{export, picture, report};
 use bpf::{Emission, Settings, TickCollector};
 use host::Root;
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 use host::output::Output;
 
 use crate::cli::{self, Command, HostFacts};
@@ -57,7 +57,7 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
     match done {
         Ok(text) => {
             output.result(&text);
-            Kind::Ok.code()
+            ExitKind::Ok.code()
         }
         Err(failure) => refuse(&mut output, &failure),
     }
@@ -65,7 +65,7 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
 
 fn ended(done: Result<(), Failure>, output: &mut Output) -> u8 {
     match done {
-        Ok(()) => Kind::Ok.code(),
+        Ok(()) => ExitKind::Ok.code(),
         Err(failure) => refuse(output, &failure),
     }
 }
@@ -81,7 +81,7 @@ fn record(plan: &Plan, mut output: Output) -> u8 {
         Err(error) => {
             let path = plan.output.as_deref().unwrap_or("".as_ref());
             let failure = Failure::new(
-                Kind::CantCreate,
+                ExitKind::CantCreate,
                 format!("cannot append to {}: {error}", path.display()),
                 "name a file that can be written with -O",
             );
@@ -95,13 +95,13 @@ fn record(plan: &Plan, mut output: Output) -> u8 {
     plan.notices.iter().for_each(|notice| output.say(notice));
     if plan.dry_run {
         output.result(&dry_run::describe(plan).join("\n"));
-        return Kind::Ok.code();
+        return ExitKind::Ok.code();
     }
     session::record(plan, &counters, &mut output)
         .unwrap_or_else(|failure| refuse(&mut output, &failure))
 }
 
-fn doctor(json: bool, output: &mut Output) -> Kind {
+fn doctor(json: bool, output: &mut Output) -> ExitKind {
     let mut findings = doctor::examine(&Root::machine());
     if doctor::first_obstacle(&findings).is_none() {
         let emission = Emission::probe();
@@ -131,9 +131,9 @@ fn bpf_finding(emission: Emission) -> Finding {
         Ok(_) => Finding::ok(NAME, "the kernel loads and verifies them"),
         Err(error) => {
             let kind = if error.is_permission() {
-                Kind::NoPerm
+                ExitKind::NoPerm
             } else {
-                Kind::Unavailable
+                ExitKind::Unavailable
             };
             Finding::fail(
                 NAME,

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 use kcollect::cli::{self, HostFacts};
 use proptest::prelude::*;
 
@@ -92,7 +92,7 @@ fn errors() {
         .iter()
         .map(|words| {
             let failure = failure(words);
-            assert_eq!(failure.kind, Kind::Usage, "{words:?}");
+            assert_eq!(failure.kind, ExitKind::Usage, "{words:?}");
             format!("$ kcollect {}\n{}\n", words.join(" "), failure.line())
         })
         .collect();

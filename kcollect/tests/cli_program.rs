@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output, Stdio};
 
-use host::exit::Kind;
+use host::exit::ExitKind;
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kcollect"))
@@ -30,7 +30,7 @@ fn errors_go_to_standard_error_alone() {
         &["-F", "maybe"],
     ] {
         let output = run(arguments);
-        assert_eq!(code(&output), Some(Kind::Usage.code()), "{arguments:?}");
+        assert_eq!(code(&output), Some(ExitKind::Usage.code()), "{arguments:?}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
         assert!(output.stderr.starts_with(b"kcollect: "), "{arguments:?}");
     }
@@ -46,7 +46,7 @@ fn what_was_asked_for_goes_to_standard_output() {
         &["-h"],
     ] {
         let output = run(arguments);
-        assert_eq!(code(&output), Some(Kind::Ok.code()), "{arguments:?}");
+        assert_eq!(code(&output), Some(ExitKind::Ok.code()), "{arguments:?}");
         assert!(
             !output.stdout.is_empty() && output.stderr.is_empty(),
             "{arguments:?}"
@@ -83,5 +83,5 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
         .output()
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    assert_eq!(code(&output), Some(Kind::Ok.code()));
+    assert_eq!(code(&output), Some(ExitKind::Ok.code()));
 }

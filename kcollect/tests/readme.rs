@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use counters::rows::What;
-use host::exit::Kind;
+use host::exit::ExitKind;
 use kcollect::cli::{self, Command, HostFacts};
 
 const README: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md"));
@@ -154,7 +154,7 @@ fn the_exit_codes_are_those_of_the_code() {
         .iter()
         .map(|[code, meaning]| format!("{code} {meaning}"))
         .collect();
-    let known: Vec<_> = Kind::ALL
+    let known: Vec<_> = ExitKind::ALL
         .iter()
         .map(|kind| format!("{} {}", kind.code(), kind.meaning()))
         .collect();

@@ -72,7 +72,7 @@ pub fn stat(wish: &Wish, output: &mut Output) -> Result<u8, Failure> {
     let mut ticks = 0;
     while wish.ticks.is_none_or(|wanted| ticks < wanted) && !counting.sink.is_gone() {
         wait(&signals, due)?;
-        if signals.take().contains(&signals::Request::Stop) {
+        if signals.take().contains(&signals::SignalRequest::Stop) {
             counting.tick()?;
             break;
         }

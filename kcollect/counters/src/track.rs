@@ -174,7 +174,7 @@ impl Tracking<'_> {
                 due = Some(next + (1 + (time - next) / period) * period);
             }
             self.sink.flush()?;
-            let stopped = self.signals.take().contains(&signals::Request::Stop);
+            let stopped = self.signals.take().contains(&signals::SignalRequest::Stop);
             if stopped && self.child.is_some() && self.status.is_none() {
                 until = until.min(time + FAREWELL);
             } else if stopped {

@@ -9,7 +9,7 @@ use std::error::Error;
 use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
-use host::exit::Kind;
+use host::exit::ExitKind;
 
 /// A page's file name, and its text.
 type Page = (String, Vec<u8>);
@@ -279,7 +279,7 @@ fn status(roff: &mut Roff, beside: &Beside) {
     roff.control("SH", ["EXIT STATUS"]);
     roff.text([roman(beside.status)]);
     if beside.name.is_empty() {
-        for kind in Kind::ALL {
+        for kind in ExitKind::ALL {
             roff.control("TP", []);
             roff.text([bold(kind.code().to_string())]);
             roff.text([roman(kind.meaning())]);

@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
-use host::exit::Kind;
+use host::exit::ExitKind;
 
 use super::pictures::{Export, Flame};
 use super::report::Report;
@@ -243,7 +243,7 @@ fn after_help() -> String {
     use std::fmt::Write as _;
     let mut text = String::from(EXAMPLES);
     text.push_str("\nExit status:\n");
-    for kind in Kind::ALL {
+    for kind in ExitKind::ALL {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {:<4}{}", kind.code(), kind.meaning());
     }

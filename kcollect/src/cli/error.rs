@@ -4,9 +4,9 @@
 //! error of kcollect has, one line with the cure at its end.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 
-/// A command line that cannot be carried out. Its exit code is [`Kind::Usage`].
+/// A command line that cannot be carried out. Its exit code is [`ExitKind::Usage`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}: {cure}")]
 pub struct CliError {
@@ -104,6 +104,6 @@ fn letter(argument: &str, command: &clap::Command) -> String {
 
 impl From<CliError> for Failure {
     fn from(error: CliError) -> Self {
-        Failure::new(Kind::Usage, error.message, error.cure)
+        Failure::new(ExitKind::Usage, error.message, error.cure)
     }
 }

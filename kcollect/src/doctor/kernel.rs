@@ -1,7 +1,7 @@
 //! What the kernel was built with and how it was booted: version, BTF, lockdown, symbols, the BPF
 //! compiler.
 
-use host::exit::Kind;
+use host::exit::ExitKind;
 
 use super::privilege::Effective;
 use super::{Finding, Root};
@@ -15,7 +15,7 @@ pub(super) fn version(root: &Root) -> Finding {
     let Some(release) = root.text("/proc/sys/kernel/osrelease") else {
         return Finding::fail(
             NAME,
-            Kind::Unavailable,
+            ExitKind::Unavailable,
             "/proc is not mounted",
             "mount it: mount -t proc proc /proc",
         );
@@ -24,7 +24,7 @@ pub(super) fn version(root: &Root) -> Finding {
         Some(version) if version >= FLOOR => Finding::ok(NAME, release),
         Some(_) => Finding::fail(
             NAME,
-            Kind::Unavailable,
+            ExitKind::Unavailable,
             format!("{release}, which is too old"),
             cure,
         ),
@@ -55,7 +55,7 @@ pub(super) fn btf(root: &Root) -> Finding {
             "mount it: mount -t sysfs sysfs /sys",
         )
     };
-    Finding::fail(NAME, Kind::Unavailable, found, cure)
+    Finding::fail(NAME, ExitKind::Unavailable, found, cure)
 }
 
 pub(super) fn lockdown(root: &Root) -> Finding {
@@ -70,7 +70,7 @@ pub(super) fn lockdown(root: &Root) -> Finding {
         // LOCKDOWN_BPF_READ_KERNEL and LOCKDOWN_PERF).
         "confidentiality" => Finding::fail(
             NAME,
-            Kind::Unavailable,
+            ExitKind::Unavailable,
             "confidentiality, which forbids BPF to read kernel memory",
             "boot without lockdown=confidentiality on the kernel command line (integrity is fine)",
         ),
@@ -205,7 +205,7 @@ mod tests {
         );
         assert_eq!(
             of("none integrity [confidentiality]\n").kind,
-            Kind::Unavailable
+            ExitKind::Unavailable
         );
         assert_eq!(lockdown(&Tree::new().root()).verdict, Verdict::Ok);
     }

@@ -1,6 +1,7 @@
 //! Where kcollect runs: namespaces, clock, CPUs, and what else of the machine it can use.
 
-use host::exit::Kind;
+use host::exit::ExitKind;
+use host::machine::parse_cpu_list;
 
 use super::{Finding, Root};
 
@@ -25,7 +26,7 @@ pub(super) fn pid_namespace(root: &Root) -> Finding {
         Some(INITIAL_PID_NAMESPACE) => Finding::ok(NAME, "the machine's own"),
         Some(_) => Finding::fail(
             NAME,
-            Kind::Unavailable,
+            ExitKind::Unavailable,
             "a container's: process ids seen by BPF are the machine's, and cannot be matched with /proc here",
             "run it outside of the container, or start that with --pid=host",
         ),
@@ -39,7 +40,7 @@ pub(super) fn user_namespace(root: &Root) -> Finding {
         Some(INITIAL_USER_NAMESPACE) | None => Finding::ok(NAME, "the machine's own"),
         Some(_) => Finding::fail(
             NAME,
-            Kind::NoPerm,
+            ExitKind::NoPerm,
             "a container's: capabilities held here do not count for the kernel",
             "run it outside of the rootless container, as root of the machine",
         ),
@@ -91,13 +92,10 @@ pub(super) fn cpus(root: &Root) -> Finding {
     }
 }
 
-/// How many CPUs a list such as `0-3,8` names.
-fn count(list: &str) -> Option<u32> {
-    list.split(',').try_fold(0u32, |sum, range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
-    })
+/// Returns how many CPUs a list such as `0-3,8` names. None if it is empty or not a list.
+fn count(list: &str) -> Option<usize> {
+    let cpus = parse_cpu_list(list)?;
+    (!cpus.is_empty()).then_some(cpus.len())
 }
 
 pub(super) fn kcore(root: &Root) -> Finding {

@@ -19,7 +19,7 @@ mod privilege;
 mod show;
 
 pub use host::Root;
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 use serde::Serialize;
 pub use show::{json, table};
 
@@ -46,9 +46,9 @@ pub struct Finding {
     pub verdict: Verdict,
     /// What to type or change. Always there unless the verdict is [`Verdict::Ok`].
     pub cure: Option<String>,
-    /// The exit code's kind: [`Kind::Ok`] unless the verdict is [`Verdict::Fail`].
+    /// The exit code's kind: [`ExitKind::Ok`] unless the verdict is [`Verdict::Fail`].
     #[serde(rename = "exit_code", serialize_with = "show::exit_code")]
-    pub kind: Kind,
+    pub kind: ExitKind,
 }
 
 impl Finding {
@@ -59,7 +59,7 @@ impl Finding {
             found: found.into(),
             verdict: Verdict::Ok,
             cure: None,
-            kind: Kind::Ok,
+            kind: ExitKind::Ok,
         }
     }
 
@@ -75,7 +75,7 @@ impl Finding {
     /// A recording cannot start, and ends with the code of `kind`.
     pub fn fail(
         name: &'static str,
-        kind: Kind,
+        kind: ExitKind,
         found: impl Into<String>,
         cure: impl Into<String>,
     ) -> Self {
@@ -127,10 +127,10 @@ pub fn first_obstacle(findings: &[Finding]) -> Option<Failure> {
     ))
 }
 
-/// How `kcollect doctor` ends: the kind of the first obstacle, else [`Kind::Ok`].
+/// How `kcollect doctor` ends: the kind of the first obstacle, else [`ExitKind::Ok`].
 #[must_use]
-pub fn exit_kind(findings: &[Finding]) -> Kind {
-    first_obstacle(findings).map_or(Kind::Ok, |failure| failure.kind)
+pub fn exit_kind(findings: &[Finding]) -> ExitKind {
+    first_obstacle(findings).map_or(ExitKind::Ok, |failure| failure.kind)
 }
 
 #[cfg(test)]
@@ -147,7 +147,7 @@ mod tests {
             .collect();
         assert_eq!(bad, Vec::<&Finding>::new());
         assert_eq!(first_obstacle(&findings), None);
-        assert_eq!(exit_kind(&findings), Kind::Ok);
+        assert_eq!(exit_kind(&findings), ExitKind::Ok);
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
                 "{finding:?}"
             );
             assert_eq!(
-                finding.kind != Kind::Ok,
+                finding.kind != ExitKind::Ok,
                 finding.verdict == Verdict::Fail,
                 "{finding:?}"
             );
@@ -184,7 +184,7 @@ mod tests {
             "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n",
         );
         let failure = first_obstacle(&examine(&tree.root())).unwrap();
-        assert_eq!(failure.kind, Kind::NoPerm);
+        assert_eq!(failure.kind, ExitKind::NoPerm);
         insta::assert_snapshot!(failure.line());
     }
 }

@@ -3,7 +3,7 @@
 //! Capabilities are asked, not the user id: root in a container often lacks them, and a binary with
 //! file capabilities needs no root.
 
-use host::exit::Kind;
+use host::exit::ExitKind;
 
 use super::{Finding, Root};
 
@@ -108,7 +108,7 @@ pub(super) fn capabilities(root: &Root) -> Finding {
     let Some(effective) = Effective::read(root) else {
         return Finding::fail(
             NAME,
-            Kind::NoPerm,
+            ExitKind::NoPerm,
             "/proc/self/status cannot be read",
             "mount /proc: mount -t proc proc /proc",
         );
@@ -141,7 +141,7 @@ pub(super) fn capabilities(root: &Root) -> Finding {
         )
     };
     if missing.iter().any(|needed| needed.loses.is_none()) {
-        return Finding::fail(NAME, Kind::NoPerm, found, cure);
+        return Finding::fail(NAME, ExitKind::NoPerm, found, cure);
     }
     let lost: Vec<_> = missing.iter().filter_map(|needed| needed.loses).collect();
     Finding::warn(NAME, format!("{found}: lost are {}", lost.join(", ")), cure)

@@ -1,7 +1,7 @@
 //! Findings as a table for people, and as JSON for machines.
 
 use comfy_table::{ContentArrangement, Table};
-use host::exit::Kind;
+use host::exit::ExitKind;
 use serde::Serializer;
 use serde_json::json;
 
@@ -37,7 +37,7 @@ pub fn table(findings: &[Finding], width: Option<u16>) -> String {
         .map(|line| line.trim_end().to_owned())
         .collect();
     let last = match exit_kind(findings) {
-        Kind::Ok => "This machine can be profiled.",
+        ExitKind::Ok => "This machine can be profiled.",
         _ => "Nothing is recorded while one FAILs.",
     };
     format!("{}\n\n{last}\n", rows.join("\n"))
@@ -50,7 +50,7 @@ pub fn json(findings: &[Finding]) -> String {
     let kind = exit_kind(findings);
     format!(
         "{:#}\n",
-        json!({ "ok": kind == Kind::Ok, "exit_code": kind.code(), "findings": findings })
+        json!({ "ok": kind == ExitKind::Ok, "exit_code": kind.code(), "findings": findings })
     )
 }
 
@@ -59,7 +59,7 @@ pub fn json(findings: &[Finding]) -> String {
     clippy::trivially_copy_pass_by_ref,
     reason = "serde passes every field by reference"
 )]
-pub(super) fn exit_code<S: Serializer>(kind: &Kind, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn exit_code<S: Serializer>(kind: &ExitKind, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u8(kind.code())
 }
 
@@ -72,7 +72,7 @@ mod tests {
             Finding::ok("kernel", "6.12.9-amd64"),
             Finding::fail(
                 "privileges",
-                Kind::NoPerm,
+                ExitKind::NoPerm,
                 "effective uid 1000, without CAP_BPF, CAP_PERFMON",
                 "run it with sudo, or once: sudo setcap cap_bpf,cap_perfmon+ep kcollect",
             ),

@@ -309,7 +309,7 @@ impl<'a> Session<'a> {
     fn archive(&mut self, output: &mut Output) {
         let (signals, mut given_up) = (&mut self.signals, false);
         let mut give_up = || {
-            given_up |= signals.take().contains(&signals::Request::Stop);
+            given_up |= signals.take().contains(&signals::SignalRequest::Stop);
             given_up
         };
         self.founder.archive_late(&mut give_up);
@@ -393,10 +393,12 @@ impl<'a> Session<'a> {
     fn heed_signals(&mut self) -> Result<(), Failure> {
         for request in self.signals.take() {
             match request {
-                signals::Request::Stop => self.stopped = true,
-                signals::Request::Toggle => self.change_gate(|gate| gate.paused = !gate.paused)?,
-                signals::Request::Sample => self.sources.sample("signal")?,
-                signals::Request::Wake => {}
+                signals::SignalRequest::Stop => self.stopped = true,
+                signals::SignalRequest::Toggle => {
+                    self.change_gate(|gate| gate.paused = !gate.paused)?
+                }
+                signals::SignalRequest::Sample => self.sources.sample("signal")?,
+                signals::SignalRequest::Wake => {}
             }
         }
         Ok(())

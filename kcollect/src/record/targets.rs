@@ -1,7 +1,7 @@
 //! Whether the processes and threads of `-T` exist.
 
 use host::Root;
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 
 use crate::plan::Target;
 
@@ -11,7 +11,7 @@ const CURE: &str = "see `ps -eLo pid,tid,comm` for what runs";
 /// has to bear.
 ///
 /// # Errors
-/// [`Kind::NoInput`] names the first one that does not exist, or that is a thread where a process
+/// [`ExitKind::NoInput`] names the first one that does not exist, or that is a thread where a process
 /// was asked for.
 pub fn check_targets(targets: &[Target]) -> Result<(), Failure> {
     check(targets, &Root::machine())
@@ -35,18 +35,18 @@ fn check_one(Target { pid, tid }: Target, root: &Root) -> Result<(), Failure> {
         });
     match leader {
         None => Err(Failure::new(
-            Kind::NoInput,
+            ExitKind::NoInput,
             format!("-T {pid}: no such process"),
             CURE,
         )),
         Some(leader) if leader != pid => Err(Failure::new(
-            Kind::NoInput,
+            ExitKind::NoInput,
             format!("-T {pid}: {pid} is a thread of process {leader}"),
             format!("type -T {leader}/{pid}"),
         )),
         Some(_) => match tid {
             Some(tid) if !root.exists(&format!("/proc/{pid}/task/{tid}")) => Err(Failure::new(
-                Kind::NoInput,
+                ExitKind::NoInput,
                 format!("-T {pid}/{tid}: process {pid} has no thread {tid}"),
                 CURE,
             )),
