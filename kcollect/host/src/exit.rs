@@ -69,16 +69,12 @@ impl ExitKind {
             ExitKind::Empty => {
                 "the experiment is complete, but holds no tick, or none of those asked for"
             }
-            ExitKind::NoInput => {
-                "a process or thread of -T, or an experiment, does not exist or cannot be read"
-            }
+            ExitKind::NoInput => "a process, thread or experiment does not exist or cannot be read",
             ExitKind::Unavailable => {
                 "the kernel or the machine lacks something that kcollect requires"
             }
             ExitKind::Software => "an internal error of kcollect",
-            ExitKind::CantCreate => {
-                "a file or an experiment cannot be created (no such directory, name in use, read-only, disk full)"
-            }
+            ExitKind::CantCreate => "a file or an experiment cannot be created",
             ExitKind::IoErr => {
                 "writing failed during the recording; the experiment is valid up to there"
             }
