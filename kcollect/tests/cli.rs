@@ -1,5 +1,4 @@
-//! The command line as a user meets it: the help, the errors word by word, and that no words make
-//! it panic.
+//! The command line as users see it: the help and all errors; no arguments make it panic.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -13,11 +12,11 @@ const FACTS: HostFacts = HostFacts {
     terminal_columns: Some(80),
 };
 
-fn failure(words: &[&str]) -> Failure {
-    let argv = ["kcollect"].iter().chain(words).map(OsString::from);
+fn failure(args: &[&str]) -> Failure {
+    let argv = ["kcollect"].iter().chain(args).map(OsString::from);
     match cli::parse(argv, &FACTS) {
         Err(error) => error.into(),
-        Ok(command) => unreachable!("{words:?} was accepted: {command:?}"),
+        Ok(command) => unreachable!("{args:?} was accepted: {command:?}"),
     }
 }
 
@@ -87,20 +86,22 @@ fn errors() {
         &["-Z"],
         &["doctor", "make"],
         &["doctor", "-p", "on"],
+        &["report", "--json", "--csv"],
+        &["flame", "--all", "--state", "lock"],
     ];
     let text: Vec<String> = lines
         .iter()
-        .map(|words| {
-            let failure = failure(words);
-            assert_eq!(failure.kind, ExitKind::Usage, "{words:?}");
-            format!("$ kcollect {}\n{}\n", words.join(" "), failure.line())
+        .map(|args| {
+            let failure = failure(args);
+            assert_eq!(failure.kind, ExitKind::Usage, "{args:?}");
+            format!("$ kcollect {}\n{}\n", args.join(" "), failure.line())
         })
         .collect();
     insta::assert_snapshot!(text.join("\n"));
 }
 
 #[test]
-fn a_value_that_is_no_text() {
+fn a_value_that_is_not_utf8() {
     let argv = [
         "kcollect".into(),
         "-p".into(),
@@ -120,8 +121,8 @@ fn a_whole_plan() {
     insta::assert_debug_snapshot!(cli::parse(line.split(' ').map(OsString::from), &FACTS).unwrap());
 }
 
-/// A word such as people type, or any bytes.
-fn word() -> impl Strategy<Value = OsString> {
+/// Generates an argument that is like a real one, or any bytes.
+fn argument() -> impl Strategy<Value = OsString> {
     let known = prop::sample::select(vec![
         "-p",
         "-t",
@@ -181,9 +182,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn no_words_make_it_panic(words in prop::collection::vec(word(), 0..10), rate in any::<Option<u64>>(), width in any::<Option<u16>>()) {
+    fn no_arguments_make_it_panic(args in prop::collection::vec(argument(), 0..10), rate in any::<Option<u64>>(), width in any::<Option<u16>>()) {
         let facts = HostFacts { max_sample_rate: rate, terminal_columns: width };
-        match cli::parse(words, &facts) {
+        match cli::parse(args, &facts) {
             Ok(cli::Command::Record(plan)) => {
                 prop_assert!(plan.end.is_none_or(|end| plan.start < end));
                 prop_assert!(!plan.directory.as_os_str().is_empty());

@@ -14,10 +14,10 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 use host::exit::ExitKind;
 
-use super::pictures::{Export, Flame};
-use super::report::Report;
-use super::track::{Stat, Track};
-use super::view::View;
+use super::pictures::{ExportArgs, FlameArgs};
+use super::report::ReportArgs;
+use super::track::{StatArgs, TrackArgs};
+use super::view::ViewArgs;
 
 const ABOUT: &str = "\
 Profiles the whole machine. For every thread it records where the time went: on a CPU in user mode or in the kernel, \
@@ -46,20 +46,20 @@ with a hyphen or has the name of a command.";
     args_conflicts_with_subcommands = true,
     next_line_help = true
 )]
-pub struct Typed {
+pub struct Arguments {
     #[command(subcommand)]
     pub(super) sub: Option<Sub>,
     /// The command to run while recording, found along PATH. Its exit status becomes kcollect's
     #[arg(value_name = "LOAD", trailing_var_arg = true)]
     pub(super) load: Vec<OsString>,
     #[command(flatten, next_help_heading = "What is recorded")]
-    pub(super) what: What,
+    pub(super) data: DataArgs,
     #[command(flatten, next_help_heading = "When")]
-    pub(super) when: When,
+    pub(super) time: TimeArgs,
     #[command(flatten, next_help_heading = "The experiment")]
-    pub(super) experiment: Experiment,
+    pub(super) experiment: ExperimentArgs,
     #[command(flatten, next_help_heading = "Output and help")]
-    pub(super) output: Output,
+    pub(super) output: OutputArgs,
 }
 
 #[derive(Debug, PartialEq, Eq, Subcommand)]
@@ -71,28 +71,28 @@ pub(super) enum Sub {
         json: bool,
     },
     /// Shows where time went, by function, load object, thread, process or CPU
-    Report(Box<Report>),
+    Report(Box<ReportArgs>),
     /// Draws a page for a browser: the timeline of every thread, a flame graph of what is selected,
     /// the processes
-    View(View),
+    View(ViewArgs),
     /// Draws a flame graph of where time went
-    Flame(Box<Flame>),
+    Flame(Box<FlameArgs>),
     /// Writes an experiment as folded stacks, or for pprof, the Firefox Profiler, Perfetto or
     /// speedscope
-    Export(Box<Export>),
+    Export(Box<ExportArgs>),
     /// Counts events of a process or of a command, by thread: page faults, context switches, and
     /// what else this machine counts
-    Track(Box<Track>),
+    Track(Box<TrackArgs>),
     /// Counts events by CPU
-    Stat(Box<Stat>),
+    Stat(Box<StatArgs>),
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
-pub(super) struct What {
+pub(super) struct DataArgs {
     /// The time between two ticks: on (10.007 ms, the default), lo or low (100.003 ms), hi or high
     /// (997 us), or a number of milliseconds (suffix m: milliseconds, u: microseconds). The minimum
-    /// is 100 us, or what kernel.perf_event_max_sample_rate permits; a shorter interval is raised to
-    /// it. The maximum is 1 s
+    /// is 100 us, or what kernel.perf_event_max_sample_rate permits; a shorter interval is raised
+    /// to it. The maximum is 1 s
     #[arg(short = 'p', long, value_name = "INTERVAL", allow_hyphen_values = true)]
     pub(super) interval: Option<String>,
     /// Record counters of the hardware and events of the kernel when they overflow:
@@ -139,16 +139,16 @@ pub(super) struct What {
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
-pub(super) struct When {
-    /// End after this time, in seconds (suffix s) or minutes (suffix m). With A-B, data are recorded
-    /// from A to B; with A-0, from A on. The load is left running
+pub(super) struct TimeArgs {
+    /// End after this time, in seconds (suffix s) or minutes (suffix m). With A-B, data are
+    /// recorded from A to B; with A-0, from A on. The load is left running
     #[arg(short = 't', long, value_name = "TIME|A-B", allow_hyphen_values = true)]
     pub(super) time: Option<String>,
     /// Record for this time before the load starts, and again after it has exited; the default is 0
     #[arg(short = 'q', long, value_name = "SECONDS", allow_hyphen_values = true)]
     pub(super) quiet_time: Option<String>,
-    /// Pause and resume when kcollect receives this signal. Recording starts paused, or at once with
-    /// ,r. Samples are always recorded
+    /// Pause and resume when kcollect receives this signal. Recording starts paused, or at once
+    /// with ,r. Samples are always recorded
     #[arg(
         short = 'y',
         long,
@@ -163,9 +163,9 @@ pub(super) struct When {
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
-pub(super) struct Experiment {
-    /// The name, which ends in .er; the default is ktest.1.er. If NAME.N.er is in use, N becomes one
-    /// more than the largest in use
+pub(super) struct ExperimentArgs {
+    /// The name, which ends in .er; the default is ktest.1.er. If NAME.N.er is in use, N becomes
+    /// one more than the largest in use
     #[arg(short = 'o', long, value_name = "NAME.er", allow_hyphen_values = true)]
     pub(super) experiment: Option<PathBuf>,
     /// The existing directory in which the experiment is made; the default is the current one
@@ -180,10 +180,10 @@ pub(super) struct Experiment {
     /// experiment's name is then NAME.1.er by default
     #[arg(short = 'g', long, value_name = "NAME.erg", allow_hyphen_values = true)]
     pub(super) group: Option<PathBuf>,
-    /// What is copied into the experiment: on (load objects of the kernel and of followed processes,
-    /// the default), off, usedldobjects (load objects that the data refer to), src or all (load
-    /// objects and all their sources), usedsrc (load objects, and sources that the data refer to);
-    /// ldobjects and copy mean on
+    /// What is copied into the experiment: on (load objects of the kernel and of followed
+    /// processes, the default), off, usedldobjects (load objects that the data refer to), src or
+    /// all (load objects and all their sources), usedsrc (load objects, and sources that the data
+    /// refer to); ldobjects and copy mean on
     #[arg(short = 'A', long, value_name = "WHAT", allow_hyphen_values = true)]
     pub(super) archive: Option<String>,
     /// Add a comment to the experiment's notes; up to ten
@@ -192,8 +192,9 @@ pub(super) struct Experiment {
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
-pub(super) struct Output {
-    /// Append kcollect's own output to this file, errors included. The load's output is not affected
+pub(super) struct OutputArgs {
+    /// Append kcollect's own output to this file, errors included. The load's output is not
+    /// affected
     #[arg(short = 'O', long, value_name = "FILE", allow_hyphen_values = true)]
     pub(super) outfile: Option<PathBuf>,
     /// Print the summary as JSON
@@ -217,7 +218,7 @@ pub(super) struct Output {
 /// `width` is the terminal's, in columns.
 #[must_use]
 pub fn command(width: Option<u16>) -> clap::Command {
-    Typed::command()
+    Arguments::command()
         .term_width(usize::from(width.unwrap_or(100)).clamp(40, 120))
         .after_help(after_help())
 }

@@ -1,9 +1,8 @@
-//! One option's value: from its text to a quantity with a unit, or to an error that says what would
-//! have been right.
+//! Values of single options: each function turns text into a quantity with a unit, or into an error
+//! with the cure.
 //!
-//! Numbers are plain decimals. They are read exactly, not through floating point, because "rounded
-//! down to whole microseconds" must not turn 1.001 ms into 1000 µs. Signs, exponents and `inf` are
-//! refused.
+//! Numbers are plain decimals without signs and exponents. They are parsed exactly, not as floating
+//! point, so that rounding down to whole microseconds does not turn 1.001 ms into 1000 µs.
 
 use std::time::Duration;
 
@@ -14,6 +13,8 @@ use super::{CliError, HostFacts};
 use crate::plan::{Archive, Interval, Target};
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
+/// The longest time of `-t` and `-q`: a century.
+const MAX_SECONDS: u128 = 3_155_760_000;
 
 /// The intervals that have a name, in microseconds. They are primes, so that no periodic work of
 /// the machine stays in step with them.
@@ -21,12 +22,13 @@ const INTERVAL_ON_US: u32 = 10_007;
 const INTERVAL_LOW_US: u32 = 100_003;
 const INTERVAL_HIGH_US: u32 = 997;
 
-/// What every refusal of a value looks like.
+/// Returns the error of an option's value.
 pub(super) fn error(option: &str, typed: &str, what: &str, cure: &str) -> CliError {
     CliError::new(format!("{option} {typed}: {what}"), cure)
 }
 
-/// A decimal number times 10⁹, cut after the ninth place. None: not a number, or more than 10¹⁸.
+/// Returns a decimal number times 10⁹, truncated after the ninth place. None: not a number, or more
+/// than 10¹⁸.
 fn decimal(text: &str) -> Option<u128> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if whole.is_empty() && fraction.is_empty() {
@@ -122,13 +124,13 @@ pub(super) fn interval(
     Ok(Some(interval))
 }
 
-/// Whether a decimal has no digit but zeros, so that 0 means off, and 0.0000000001 the shortest
-/// interval there is.
+/// Returns whether all digits of a decimal are zeros: 0 means off, and 0.0000000001 the shortest
+/// interval.
 fn is_zero(typed: &str) -> bool {
     !typed.bytes().any(|byte| (b'1'..=b'9').contains(&byte))
 }
 
-/// Nanoseconds as milliseconds, to the microsecond, or further where there is more.
+/// Formats nanoseconds as milliseconds, with three decimals or more if needed.
 fn millis(nanos: u128) -> String {
     let mut text = format!("{}.{:06}", nanos / 1_000_000, nanos % 1_000_000);
     while text.ends_with('0') && text.len() - text.find('.').unwrap_or(0) > 4 {
@@ -137,15 +139,15 @@ fn millis(nanos: u128) -> String {
     text
 }
 
-/// A time in seconds: a decimal with `s`, `m` (minutes) or nothing.
+/// Returns a time: a decimal in seconds (`s` or no suffix) or minutes (`m`).
 fn seconds(text: &str) -> Option<Duration> {
     let (number, unit) = match text.strip_suffix('m') {
         Some(number) => (number, 60),
         None => (text.strip_suffix('s').unwrap_or(text), 1),
     };
     let nanos = decimal(number)?.checked_mul(unit)?;
-    // A run of more than a century is a slip of the finger, and would overflow what adds to it.
-    if nanos > 3_155_760_000 * NANOS_PER_SECOND {
+    // More than a century is a typing error, and sums with it would overflow.
+    if nanos > MAX_SECONDS * NANOS_PER_SECOND {
         return None;
     }
     Some(Duration::new(
@@ -154,10 +156,10 @@ fn seconds(text: &str) -> Option<Duration> {
     ))
 }
 
-/// `-t`: when data begin, and when all ends.
+/// `-t`: the times at which data begin and at which the recording ends.
 pub(super) fn time(typed: &str) -> Result<(Duration, Option<Duration>), CliError> {
     const CURE: &str = "type a duration (10, 90s, 5m), or start-end (2-10, 1m-5m, 2-0 for no end)";
-    let bad = || error("-t", typed, "unrecognized time parameter", CURE);
+    let bad = || error("-t", typed, "not a time", CURE);
     let (start, end) = match typed.split_once('-') {
         Some((start, end)) => (
             seconds(start).ok_or_else(bad)?,
@@ -172,7 +174,7 @@ pub(super) fn time(typed: &str) -> Result<(Duration, Option<Duration>), CliError
         return Err(error(
             "-t",
             typed,
-            "start time must be earlier than end time",
+            "the start has to be earlier than the end",
             CURE,
         ));
     }
@@ -185,13 +187,13 @@ pub(super) fn quiet(typed: &str) -> Result<Duration, CliError> {
         error(
             "-q",
             typed,
-            "unrecognized quiet period",
+            "not a time",
             "type a number of seconds, such as 2 or 0.5",
         )
     })
 }
 
-/// `-x`: whether idle CPUs' ticks are recorded, which is the opposite of what the option says.
+/// `-x`: whether ticks of idle CPUs are recorded, the opposite of the option's value.
 pub(super) fn record_idle(typed: &str) -> Result<bool, CliError> {
     match typed {
         "on" => Ok(false),
@@ -199,13 +201,13 @@ pub(super) fn record_idle(typed: &str) -> Result<bool, CliError> {
         _ => Err(error(
             "-x",
             typed,
-            "unrecognized profiling idle cpus parameter",
-            "type on (idle CPUs are left out) or off (they are recorded)",
+            "neither on nor off",
+            "type on (leave out idle CPUs) or off (record them)",
         )),
     }
 }
 
-/// `-S`: the time from sample to sample, None for off.
+/// `-S`: the time between two samples, None for off.
 pub(super) fn sample_period(typed: &str) -> Result<Option<Duration>, CliError> {
     match typed {
         "on" => Ok(Some(Duration::from_secs(1))),
@@ -217,7 +219,7 @@ pub(super) fn sample_period(typed: &str) -> Result<Option<Duration>, CliError> {
             _ => Err(error(
                 "-S",
                 typed,
-                "unrecognized sample period",
+                "not a time between samples",
                 "type on, off, or a whole number of seconds above 0",
             )),
         },
@@ -239,13 +241,13 @@ pub(super) fn limit(typed: &str) -> Result<Option<u64>, CliError> {
             error(
                 "-L",
                 typed,
-                "unrecognized size limit",
+                "not a size limit",
                 "type a whole number of MB above 0, or unlimited",
             )
         })
 }
 
-/// `-A`: what is archived.
+/// `-A`: what is copied into the experiment.
 pub(super) fn archive(typed: &str) -> Result<Archive, CliError> {
     match typed {
         "off" => Ok(Archive::Off),
@@ -257,7 +259,7 @@ pub(super) fn archive(typed: &str) -> Result<Archive, CliError> {
         _ => Err(error(
             "-A",
             typed,
-            "unrecognized archive-mode parameter",
+            "not a choice of files",
             "type on, off, copy, ldobjects, usedldobjects, src, usedsrc or all",
         )),
     }
@@ -291,7 +293,7 @@ pub(super) fn follow(typed: &str) -> Result<Follow, CliError> {
     }
 }
 
-/// `-h`: the counters of all of them.
+/// `-h`: the counters of all occurrences of the option.
 pub(super) fn counters(typed: &[String]) -> Result<Vec<Wish>, CliError> {
     let mut wishes = Vec::new();
     for text in typed {
@@ -310,8 +312,7 @@ pub(super) fn target(typed: &str) -> Result<Target, CliError> {
         _ => Err(bad()),
     };
     let target = match typed.split_once('/') {
-        // A thread of the kernel is a process of its own here, unlike on Solaris, where they all
-        // are process 0's.
+        // On Linux each kernel thread is a process of its own; on Solaris all belong to process 0.
         Some(("0", thread)) => Target {
             pid: id(thread)?,
             tid: None,
