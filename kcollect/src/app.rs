@@ -1,4 +1,4 @@
-//! The application: runs the command that the command line asks for and returns its exit code.
+//! The application: runs the command of the command line and returns its exit code.
 
 use std::ffi::OsString;
 
@@ -13,7 +13,7 @@ use crate::doctor::{self, Finding};
 use crate::plan::Plan;
 use crate::record::{dry_run, session};
 
-/// Does what the command line says. Gives the exit code.
+/// Runs the command of a command line. Returns the exit code.
 pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
     let mut output = Output::standard();
     let done = match cli::parse(argv, &HostFacts::read()) {
@@ -21,27 +21,27 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(Command::Doctor { json }) => return doctor(json, &mut output).code(),
         Ok(Command::Report(request)) => {
             let done = report::report(&request, &mut output);
-            return ended(done, &mut output);
+            return exit_code(done, &mut output);
         }
         Ok(Command::Flame(request)) => {
             let done = picture::flame::flame(&request, &mut output);
-            return ended(done, &mut output);
+            return exit_code(done, &mut output);
         }
         Ok(Command::Export(request)) => {
             let done = export::export(&request, &mut output);
-            return ended(done, &mut output);
+            return exit_code(done, &mut output);
         }
         Ok(Command::View(request)) => {
             let done = picture::show(&request, &mut output);
-            return ended(done, &mut output);
+            return exit_code(done, &mut output);
         }
         Ok(Command::Track(request)) => {
             let done = counters::track::track(&request, &mut output);
-            return done.unwrap_or_else(|failure| refuse(&mut output, &failure));
+            return done.unwrap_or_else(|failure| fail(&mut output, &failure));
         }
-        Ok(Command::Stat(wish)) => {
-            let done = counters::stat::stat(&wish, &mut output);
-            return done.unwrap_or_else(|failure| refuse(&mut output, &failure));
+        Ok(Command::Stat(request)) => {
+            let done = counters::stat::stat(&request, &mut output);
+            return done.unwrap_or_else(|failure| fail(&mut output, &failure));
         }
         Ok(Command::Counters { json }) => {
             let listing = counters::listing(&Root::machine());
@@ -59,18 +59,19 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
             output.result(&text);
             ExitKind::Ok.code()
         }
-        Err(failure) => refuse(&mut output, &failure),
+        Err(failure) => fail(&mut output, &failure),
     }
 }
 
-fn ended(done: Result<(), Failure>, output: &mut Output) -> u8 {
+fn exit_code(done: Result<(), Failure>, output: &mut Output) -> u8 {
     match done {
         Ok(()) => ExitKind::Ok.code(),
-        Err(failure) => refuse(output, &failure),
+        Err(failure) => fail(output, &failure),
     }
 }
 
-fn refuse(output: &mut Output, failure: &Failure) -> u8 {
+/// Prints a failure and returns its exit code.
+fn fail(output: &mut Output, failure: &Failure) -> u8 {
     output.say(&failure.to_string());
     failure.kind.code()
 }
@@ -83,14 +84,14 @@ fn record(plan: &Plan, mut output: Output) -> u8 {
             let failure = Failure::new(
                 ExitKind::CantCreate,
                 format!("cannot append to {}: {error}", path.display()),
-                "name a file that can be written with -O",
+                "type another file after -O",
             );
-            return refuse(&mut output, &failure);
+            return fail(&mut output, &failure);
         }
     }
     let counters = match counters::requests(&plan.counters, &Root::machine()) {
         Ok(counters) => counters,
-        Err(error) => return refuse(&mut output, &error.into()),
+        Err(error) => return fail(&mut output, &error.into()),
     };
     plan.notices.iter().for_each(|notice| output.say(notice));
     if plan.dry_run {
@@ -98,7 +99,7 @@ fn record(plan: &Plan, mut output: Output) -> u8 {
         return ExitKind::Ok.code();
     }
     session::record(plan, &counters, &mut output)
-        .unwrap_or_else(|failure| refuse(&mut output, &failure))
+        .unwrap_or_else(|failure| fail(&mut output, &failure))
 }
 
 fn doctor(json: bool, output: &mut Output) -> ExitKind {
@@ -106,7 +107,7 @@ fn doctor(json: bool, output: &mut Output) -> ExitKind {
     if doctor::first_obstacle(&findings).is_none() {
         let emission = Emission::probe();
         findings.push(bpf_finding(emission));
-        findings.push(Finding::ok("user side", format!("told {emission}")));
+        findings.push(Finding::ok("user stacks", format!("captured {emission}")));
     }
     output.result(&match json {
         true => doctor::json(&findings),
@@ -115,7 +116,7 @@ fn doctor(json: bool, output: &mut Output) -> ExitKind {
     doctor::exit_kind(&findings)
 }
 
-/// What no file can tell: whether this kernel takes our programs.
+/// Returns the finding of the check that loads the BPF programs.
 fn bpf_finding(emission: Emission) -> Finding {
     const NAME: &str = "BPF programs";
     let settings = Settings {
@@ -139,7 +140,7 @@ fn bpf_finding(emission: Emission) -> Finding {
                 NAME,
                 kind,
                 error.to_string(),
-                "report this, with the kernel's version",
+                "report this error with the kernel's version",
             )
         }
     }

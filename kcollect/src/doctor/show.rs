@@ -1,4 +1,4 @@
-//! Findings as a table for people, and as JSON for machines.
+//! Findings as a table and as JSON.
 
 use comfy_table::{ContentArrangement, Table};
 use host::exit::ExitKind;
@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::{Finding, Verdict, exit_kind};
 
-/// A plain table, one finding a row with its cure below, lines no wider than `width` columns. None:
-/// lines as long as they need be, which is right for a pipe.
+/// Returns a table with a row for each finding and the cure below it, at most `width` columns wide.
+/// None: lines of any length, for a pipe.
 #[must_use]
 pub fn table(findings: &[Finding], width: Option<u16>) -> String {
     let mut table = Table::new();
@@ -31,20 +31,20 @@ pub fn table(findings: &[Finding], width: Option<u16>) -> String {
         };
         table.add_row([verdict, finding.name, &text]);
     }
-    // The table pads its last column; nobody needs blanks at the end of a line.
+    // comfy-table pads the last column with blanks.
     let rows: Vec<String> = table
         .lines()
         .map(|line| line.trim_end().to_owned())
         .collect();
     let last = match exit_kind(findings) {
         ExitKind::Ok => "This machine can be profiled.",
-        _ => "Nothing is recorded while one FAILs.",
+        _ => "Cure the FAILs to profile this machine.",
     };
     format!("{}\n\n{last}\n", rows.join("\n"))
 }
 
-/// One object: `ok` (no finding fails), `exit_code`, and `findings`, each with `name`, `found`,
-/// `verdict` (`ok`, `warn` or `fail`), `cure` (text or null) and `exit_code`.
+/// Returns a JSON object: `ok` (no finding fails), `exit_code`, and `findings`, each with `name`,
+/// `found`, `verdict` (`ok`, `warn` or `fail`), `cure` (text or null) and `exit_code`.
 #[must_use]
 pub fn json(findings: &[Finding]) -> String {
     let kind = exit_kind(findings);
@@ -54,7 +54,7 @@ pub fn json(findings: &[Finding]) -> String {
     )
 }
 
-/// A kind as its exit code.
+/// Serializes a kind as its exit code.
 #[allow(
     clippy::trivially_copy_pass_by_ref,
     reason = "serde passes every field by reference"

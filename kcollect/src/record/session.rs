@@ -119,7 +119,7 @@ impl<'a> Session<'a> {
         counters: &[Request],
         output: &mut Output,
     ) -> Result<Session<'a>, Failure> {
-        if let Some(obstacle) = doctor::first_obstacle(&doctor::examine(&doctor::Root::machine())) {
+        if let Some(obstacle) = doctor::first_obstacle(&doctor::examine(&host::Root::machine())) {
             return Err(obstacle);
         }
         check_targets(&plan.targets)?;
