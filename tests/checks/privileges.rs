@@ -200,7 +200,7 @@ fn root_five_capabilities_are_enough() -> Result<()> {
     )?
     .succeeded()?;
     ensure!(
-        doctor.stdout.contains("with all capabilities needed"),
+        doctor.stdout.contains("with all required capabilities"),
         "{doctor}"
     );
     let words = [&[&*kcollect][..], &RECORD[..]].concat();

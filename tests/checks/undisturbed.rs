@@ -49,13 +49,13 @@ fn root_readers_go_first_and_nobody_else() -> Result<()> {
             continue;
         };
         let policies: &[_] = match name {
-            "(reader)" | "(precedence)" => &["1"],
+            "(reader)" | "(rt-priority)" => &["1"],
             "(kcollect)" | "(unwind-tables)" => &["0", "2"],
             _ => &["0"],
         };
         ensure!(policies.contains(&policy), "{line}: {said}");
     }
-    for always in ["(reader) 1", "(precedence) 1"] {
+    for always in ["(reader) 1", "(rt-priority) 1"] {
         ensure!(threads.contains(always), "{said}");
     }
     ensure!(load.lines().next() == Some("0"), "{said}");

@@ -26,8 +26,8 @@ use nix::unistd::gettid;
 use crate::doctor;
 use crate::plan::Plan;
 use crate::record::dry_run;
-use crate::record::hardening::privileges::{self, Needs};
-use crate::record::hardening::rt_priority::Precedence;
+use crate::record::hardening::privileges::{self, Requirements};
+use crate::record::hardening::rt_priority::RtPriority;
 use crate::record::input::sources::Sources;
 use crate::record::kernel::code::Kernel;
 use crate::record::kernel::founder::Founder;
@@ -150,7 +150,7 @@ impl<'a> Session<'a> {
         let starter = starter(plan, descriptors, &signals)?;
         let dir = create_directory(plan, output)?;
         let path = shown_path(plan, &dir);
-        if let Err(error) = privileges::give_up(Needs::of(plan)) {
+        if let Err(error) = privileges::drop_privileges(Requirements::of(plan)) {
             output.say(&format!(
                 "privileges that are not needed any more could not be given up: {error}"
             ));
@@ -210,7 +210,7 @@ impl<'a> Session<'a> {
 
     fn run(&mut self, output: &mut Output) -> Result<(), Failure> {
         let threads = iter::once(gettid()).chain(self.founder.table_maker());
-        let _precedence = Precedence::in_turns(threads.collect())
+        let _rt_priority = RtPriority::duty_cycled(threads.collect())
             .inspect_err(|error| output.detail(&no_precedence(error)))
             .ok();
         let mut next_round = self.started + ROUND;
