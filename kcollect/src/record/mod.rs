@@ -1,10 +1,17 @@
-//! One recording: inputs in time order, a dispatcher, and the writers of founder and
-//! subexperiments.
+//! One recording. Data go one way: [`input`] → [`dispatch`] → [`route`] → the writers in [`kernel`]
+//! and [`user`]; [`session`] starts, runs and stops it.
 
+mod archiving;
+mod directory;
+pub mod dispatch;
 pub mod dry_run;
 pub mod hardening;
 pub mod input;
+pub mod interval;
 pub mod kernel;
+mod load_phase;
+mod pause;
+pub mod route;
 pub mod session;
 pub mod summary;
 pub mod targets;

@@ -1,6 +1,9 @@
-//! Inputs of a recording: the BPF rings, the side-band, the snapshot and CPU hotplug, merged in
-//! time order.
+//! Inputs of a recording: the rings of the BPF programs, the side-band, the snapshot of what runs,
+//! and CPU hotplug, merged in time order.
 
+pub mod event;
+pub mod hotplug;
+pub mod inputs;
 pub mod reader;
 pub mod sideband;
-pub mod sources;
+pub mod snapshot;

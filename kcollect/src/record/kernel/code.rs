@@ -17,7 +17,7 @@ use crate::plan::Archive;
 
 /// The kernel's code.
 #[derive(Debug)]
-pub struct Kernel {
+pub struct KernelCode {
     /// Its functions, with what came during the run.
     pub symbols: Symbols,
     /// Open from the start: later the privilege for that is gone.
@@ -28,7 +28,7 @@ pub struct Kernel {
     programs_changed: bool,
 }
 
-impl Kernel {
+impl KernelCode {
     /// Where page faults are handled: first address and end of the function that the entries call.
     #[must_use]
     pub fn page_fault(&self) -> (u64, u64) {
@@ -43,7 +43,7 @@ impl Kernel {
     ///
     /// # Errors
     /// A [`SymbolsError`], but not [`SymbolsError::Hidden`].
-    pub fn read(warn: impl FnOnce(&str)) -> Result<Kernel, SymbolsError> {
+    pub fn read(warn: impl FnOnce(&str)) -> Result<KernelCode, SymbolsError> {
         let symbols = match Symbols::read() {
             Err(error @ SymbolsError::Hidden) => {
                 warn(&format!(
@@ -54,7 +54,7 @@ impl Kernel {
             }
             read => read?,
         };
-        Ok(Kernel {
+        Ok(KernelCode {
             programs: archive::programs(&symbols),
             programs_changed: true,
             symbols,

@@ -1,40 +1,65 @@
-//! The founder experiment from its first byte to its last: `ktest.1.er`, the kernel's.
+//! The founder, `ktest.1.er`: the writer of the kernel's experiment, from its first byte to its
+//! last.
 //!
-//! It takes the one time-ordered stream of events and is the only one to write the experiment. When
-//! writing fails (the disk is full) it stops taking data, keeps count of what it turns away, and
-//! can still be closed: what was written until then is a valid experiment.
+//! Each tick of a CPU is Kernel CPU, as er_kernel has it. Each state interval of a thread that no
+//! subexperiment holds is a tick array. A tick in the kernel has its kernel stack; one in user mode
+//! and one of an idle CPU have an [artificial frame](frames).
 
+mod frames;
 mod late;
 
-use std::cell::LazyCell;
-use std::fs;
-use std::os::unix::ffi::OsStrExt as _;
+use std::collections::{HashMap, HashSet};
 
-use bpf::{Emission, Record, TickCollector};
+use bpf::{Emission, Head, ThreadTimes};
 use counters::event::Request;
 use experiment_format::Error;
-use experiment_format::kernel::{BPF, KERNEL};
-use experiment_format::layout::ExperimentDir;
+use experiment_format::layout::{ExperimentDir, printable};
 use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::{ClockTick, CounterEvent, TickArray};
+use experiment_format::stacks::{StackEnd, StackUid};
+use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
-use nix::unistd::Pid;
-use user_collector::modules::Cache;
-use user_collector::objects::Objects;
-use user_collector::process::Processes;
+use user_collector::names::ThreadNames;
+use user_collector::process::{Process, Processes};
 
-use super::code::Kernel;
+use self::frames::ArtificialFrames;
+use super::accounts::{Accounts, Owner, StackTicks};
+use super::code::KernelCode;
+use super::decode::{CpuOverflow, CpuTick, KernelStack, OffCpu};
 use super::header;
-use super::recorder::Recorder;
+use super::samples::Samples;
 use crate::plan::{Archive, Plan};
-use crate::record::input::sideband::SidebandEvent;
-use crate::record::input::sources::Event;
-use crate::record::user::{self, Founding, Stay, UserSide};
+use crate::record::interval::{CounterOverflow, StateInterval};
+use crate::record::user::subexperiment::Inherited;
 
-/// Exited processes are kept so long, for the ticks of their last moments: nanoseconds.
-const MEMORY_OF_THE_DEAD: u64 = 10_000_000_000;
-/// From one look at who has ended to the next, nanoseconds; and by then all that they did is known.
-const FORGETTING: u64 = 1_000_000_000;
+/// The frame that ends a truncated stack in [`Accounts::stacks`].
+pub const TRUNCATED: u64 = u64::MAX;
+
+/// What was recorded, and how complete it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// Ticks of CPUs written.
+    pub ticks: u64,
+    /// Packets of them written; one carries several ticks when a timer was late.
+    pub packets: u64,
+    /// Tick arrays written.
+    pub arrays: u64,
+    /// Ticks in them.
+    pub array_ticks: u64,
+    /// Ticks of processes whose name is not known.
+    pub unnamed: u64,
+    /// Ticks and off-CPU intervals whose stack was cut at the kernel's depth limit.
+    pub truncated: u64,
+    /// Ticks and off-CPU intervals without a kernel stack: the kernel returned none, or the thread
+    /// was off the CPU for a known time without a recorded switch.
+    pub no_stack: u64,
+    /// Ticks in which an interrupt or softirq had borrowed the CPU.
+    pub irq_work: u64,
+    /// Overflows of counters written.
+    pub overflows: u64,
+}
 
 /// The kernel's experiment, being written.
 #[derive(Debug)]
@@ -43,67 +68,58 @@ pub struct Founder {
     start: u64,
     archive: Archive,
     /// The kernel's code.
-    pub kernel: Kernel,
-    processes: Processes,
-    /// Ticks as they were recorded.
-    pub recorder: Recorder,
-    /// What is followed into user code, if anything may be.
-    pub user: Option<UserSide>,
-    /// Side-band records that the kernel could not deliver.
-    pub sideband_lost: u64,
-    /// Ticks that came after writing had failed.
-    pub not_written: u64,
-    /// Why writing stopped.
-    pub failed: Option<Error>,
-    forgotten_at: u64,
+    pub kernel: KernelCode,
+    frames: ArtificialFrames,
+    names: ThreadNames,
+    samples: Samples,
+    /// Sums for the summary.
+    pub accounts: Accounts,
+    /// Counts for the summary.
+    pub recorded: Recorded,
 }
 
 impl Founder {
-    /// Writes all that is known before the first tick: header, notes, the kernel's load objects
-    /// with their text where that can be had. If that fails, nothing is left behind.
+    /// Writes all that is known before the first tick: header, notes, the kernel's load objects,
+    /// with their text where it can be read. On failure the experiment is removed. Returns what its
+    /// subexperiments inherit too.
     ///
-    /// The experiment's time begins here, and data are paused until an [`Event::Recording`]: so it
-    /// can be opened from the first instant on, and the writing of images is not in the profile.
+    /// The experiment's time begins here, with data paused: so it can be opened from the first
+    /// instant on, and the writing of images is not in the profile.
     ///
     /// # Errors
     /// When the experiment can't be written.
     pub fn create(
         dir: ExperimentDir,
         (plan, counters): (&Plan, &[Request]),
-        kernel: Kernel,
-        emission: Option<Emission>,
+        kernel: KernelCode,
+        capture: Option<Emission>,
         mut say: impl FnMut(&str),
-    ) -> Result<Founder, Error> {
+    ) -> Result<(Founder, Inherited), Error> {
         let run = header::run();
         let start = run.tstamp;
-        let header = header::header(plan, counters, emission);
-        let writer = ExperimentWriter::create(dir, &header, run)?;
+        let header = header::header(plan, counters, capture);
         let mut founder = Founder {
-            user: None,
-            writer,
+            writer: ExperimentWriter::create(dir, &header, run)?,
             start,
             archive: plan.archive,
-            recorder: Recorder::new(start, plan.interval.nanos(), &kernel.symbols, &plan.targets),
             kernel,
-            processes: Processes::new(),
-            sideband_lost: 0,
-            not_written: 0,
-            failed: None,
-            forgotten_at: start,
+            frames: ArtificialFrames::new(),
+            names: ThreadNames::default(),
+            samples: Samples::new(start, plan.interval.nanos()),
+            accounts: Accounts::new(&plan.targets),
+            recorded: Recorded::default(),
         };
         match founder.write_start(plan, &mut say) {
             Ok(kernel) => {
-                let founding = Founding {
+                let inherited = Inherited {
                     header,
                     run,
                     kernel,
                 };
-                founder.user = follow(plan, founding, &mut say);
-                founder.begin_archive(&mut say);
-                Ok(founder)
+                Ok((founder, inherited))
             }
             Err(error) => {
-                // The first error is the one to tell.
+                // The first error is the one to report.
                 let _ = founder.writer.discard();
                 Err(error)
             }
@@ -130,318 +146,227 @@ impl Founder {
         Ok(maps)
     }
 
-    /// From here on the files of followed processes are archived in the background.
-    fn begin_archive(&mut self, say: &mut impl FnMut(&str)) {
-        let Some(user) = &mut self.user else {
-            return;
-        };
-        let taken = self
-            .kernel
-            .symbols
-            .objects()
-            .map(|(name, _)| name)
-            .chain([KERNEL, BPF]);
-        let dir = self.writer.dir();
-        if let Err(error) = user::begin_archive(&mut user.objects, self.archive, dir, taken) {
-            say(&format!(
-                "load objects of processes are not archived: {error}"
-            ));
-        }
-    }
-
-    /// Applies one event of the stream. Events must come in time order.
-    pub fn apply(&mut self, time: u64, event: Event) {
-        match event {
-            Event::Record(record) => self.record(record),
-            Event::Recording { on } => {
-                let event = |at| match on {
-                    true => LogEvent::Resume { at },
-                    false => LogEvent::Pause { at, name: None },
-                };
-                self.log_at(time, event);
-                if let Some(user) = &mut self.user {
-                    user.log(time, event);
-                }
-            }
-            Event::Sample { at, label } => self.sample(at, label),
-            Event::Found {
-                pid,
-                name,
-                mappings,
-            } => {
-                self.processes.found(pid, &name);
-                if let Some(user) = &mut self.user {
-                    if let Ok(path) = fs::read_link(format!("/proc/{pid}/exe")) {
-                        let path = path.as_os_str().as_bytes();
-                        let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
-                        self.processes.found_executing(pid, path);
-                    }
-                    user.found(pid, mappings, self.start);
-                }
-            }
-            Event::Reread {
-                pid,
-                began,
-                mappings,
-            } => {
-                if let Some(user) = &mut self.user {
-                    user.was_read(pid, began, time, mappings);
-                }
-            }
-            Event::Sideband(event) => self.sideband(time, event),
-        }
-    }
-
-    fn record(&mut self, record: Record) {
-        let result = match record {
-            Record::Tick(tick) if self.failed.is_some() => {
-                self.not_written += u64::from(tick.ticks);
-                Ok(())
-            }
-            Record::Tick(tick) => {
-                let ticks = u64::from(tick.ticks);
-                let of_kernel = tick.head.kernel_thread;
-                let (writer, processes) = (&mut self.writer, &self.processes);
-                let result = self.recorder.tick(writer, processes, tick);
-                self.not_written += if result.is_err() { ticks } else { 0 };
-                result.and_then(|stay| stay.map_or(Ok(()), |stay| self.stay(stay, of_kernel)))
-            }
-            Record::Absence(_) if self.failed.is_some() => Ok(()),
-            Record::Absence(absence) => {
-                let (writer, processes) = (&mut self.writer, &self.processes);
-                let of_kernel = absence.head.kernel_thread;
-                let stays = self.recorder.absence(writer, processes, &absence);
-                stays.and_then(|stays| {
-                    let mut stays = stays.into_iter().filter(|stay| stay.ticks > 0);
-                    stays.try_for_each(|stay| self.stay(stay, of_kernel))
-                })
-            }
-            Record::Thread(thread) => {
-                let (writer, processes) = (&mut self.writer, &self.processes);
-                let result = self.recorder.thread(writer, processes, &thread);
-                let back = match &mut self.user {
-                    Some(user) if thread.ended => {
-                        user.thread_ended(self.writer.dir(), &self.processes, thread.head.tid)
-                    }
-                    _ => Vec::new(),
-                };
-                result.and(self.write(&back))
-            }
-            Record::Birth(head) => {
-                if let Some(user) = &mut self.user {
-                    user.combined(head.pid);
-                }
-                Ok(())
-            }
-            Record::Overflow(_) | Record::Entry(_) if self.failed.is_some() => Ok(()),
-            Record::Overflow(overflow) => {
-                let of_kernel = overflow.head.kernel_thread;
-                let (writer, processes) = (&mut self.writer, &self.processes);
-                let stay = self.recorder.overflow(writer, processes, &overflow);
-                stay.and_then(|stay| self.stay(stay, of_kernel))
-            }
-            Record::Entry(entry) => {
-                let back = match &mut self.user {
-                    Some(user) => user.entry(self.writer.dir(), &self.processes, entry),
-                    None => Vec::new(),
-                };
-                self.write(&back)
-            }
-        };
-        self.note_failure(result);
-    }
-
-    /// What a thread did goes to its process's collector, or is written here.
-    fn stay(&mut self, stay: Stay, of_kernel: bool) -> Result<(), Error> {
-        let back = match &mut self.user {
-            Some(user) if stay.head.pid != 0 && !of_kernel => {
-                user.stay(self.writer.dir(), &self.processes, stay)
-            }
-            _ => vec![stay],
-        };
-        self.write(&back)
-    }
-
-    fn write(&mut self, stays: &[Stay]) -> Result<(), Error> {
-        stays
-            .iter()
-            .try_for_each(|stay| self.recorder.stay(&mut self.writer, &self.processes, stay))
-    }
-
-    fn write_back(&mut self, stays: &[Stay]) {
-        let result = self.write(stays);
-        self.note_failure(result);
-    }
-
-    /// The load is followed, unless nobody is.
-    pub fn follow(&mut self, load: u32) {
-        if let Some(user) = &mut self.user {
-            user.choose_load(load);
-        }
-    }
-
-    /// Before data are taken: what a snapshot has told of processes is handed to the programs in
-    /// the kernel, so that their stacks are walked from the first tick on.
+    /// Writes a tick of a CPU; `processes` is as it was at the tick's time.
     ///
     /// # Errors
-    /// When the kernel has no memory for it.
-    pub fn prepare(&mut self, collector: &mut TickCollector) -> Result<(), bpf::Error> {
-        let Some(user) = &mut self.user else {
+    /// When the experiment can't be written.
+    pub fn cpu_tick(&mut self, processes: &Processes, tick: &CpuTick) -> Result<(), Error> {
+        let ticks = u64::from(tick.ticks);
+        let header = tick.header;
+        let process = processes.get(header.pid);
+        let stack = match tick.state {
+            None => self.frames.idle(&mut self.writer)?,
+            Some(_) => self.stack(process, &header, &tick.stack, |stack| {
+                stack.ticks += ticks;
+            })?,
+        };
+        self.name_thread(process, &header)?;
+        self.writer.tick(&ClockTick {
+            cpu: header.cpu,
+            time: header.time,
+            stack,
+            tid: header.tid,
+            pid: header.pid,
+            state: Microstate::KernelCpu,
+            ticks: tick.ticks,
+        })?;
+
+        self.recorded.ticks += ticks;
+        self.recorded.packets += 1;
+        self.count_stack(&tick.stack);
+        self.recorded.irq_work += if tick.irq_work { ticks } else { 0 };
+        let Some(state) = tick.state else {
             return Ok(());
         };
-        user.hand_over(collector, &self.processes, true)?;
-        user.wait_for_tables();
-        user.hand_over(collector, &self.processes, true)
+        let name = process.and_then(|process| process.name.as_deref());
+        if name.is_none() && header.pid != 0 {
+            self.recorded.unnamed += ticks;
+        }
+        self.accounts.tick(owner(processes, &header), state, ticks);
+        Ok(())
     }
 
-    /// What was learnt of processes is handed to the programs in the kernel.
+    /// Writes an overflow of a counter on a CPU; `processes` is as it was at its time.
     ///
     /// # Errors
-    /// When the kernel has no memory for it.
-    pub fn hand_over(&mut self, collector: &mut TickCollector) -> Result<(), bpf::Error> {
-        let Some(user) = &mut self.user else {
-            return Ok(());
+    /// When the experiment can't be written.
+    pub fn cpu_overflow(
+        &mut self,
+        processes: &Processes,
+        overflow: &CpuOverflow,
+    ) -> Result<(), Error> {
+        let header = overflow.thread.header;
+        let process = processes.get(header.pid);
+        let stack = KernelStack {
+            frames: overflow.thread.kernel.clone(),
+            truncated: overflow.thread.truncated,
+            missing: false,
         };
-        let back = user.walk_copies(self.writer.dir(), &self.processes, false);
-        let result = user.hand_over(collector, &self.processes, false);
-        self.write_back(&back);
-        result
+        let stack = self.stack(process, &header, &stack, |_| {})?;
+        self.name_thread(process, &header)?;
+        self.writer
+            .counted(&counter_event(&header, stack, overflow.cpu))?;
+        self.recorded.overflows += 1;
+        Ok(())
     }
 
-    /// The thread that makes unwind tables, if anybody is followed.
+    /// Adds an off-CPU interval to the sums of its kernel stack.
+    ///
+    /// # Errors
+    /// When the stack can't be written.
+    pub fn off_cpu(&mut self, off_cpu: &OffCpu) -> Result<(), Error> {
+        self.count_stack(&off_cpu.stack);
+        if off_cpu.stack.frames.is_empty() {
+            return Ok(());
+        }
+        self.kernel_stack(&off_cpu.stack, |stack| {
+            for (sum, ticks) in stack.away.iter_mut().zip(off_cpu.ticks) {
+                *sum += u64::from(ticks);
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Writes what a thread did that no subexperiment holds; `processes` may be of a later time,
+    /// when another process has its number.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn interval(
+        &mut self,
+        processes: &Processes,
+        interval: &StateInterval,
+    ) -> Result<(), Error> {
+        if interval.is_empty() {
+            return Ok(());
+        }
+        let header = interval.header;
+        let process = processes.with_serial(header.pid, interval.instance);
+        let stack = KernelStack {
+            frames: interval.kernel.clone(),
+            truncated: interval.truncated,
+            missing: false,
+        };
+        let stack = self.stack(process, &header, &stack, |_| {})?;
+        self.name_thread(process, &header)?;
+        if let Some(overflow) = interval.overflow {
+            return self
+                .writer
+                .counted(&counter_event(&header, stack, overflow));
+        }
+        let mut counts = [0; Microstate::PER_THREAD];
+        counts[interval.state.number() as usize] = interval.ticks;
+        self.recorded.arrays += 1;
+        self.recorded.array_ticks += u64::from(interval.ticks);
+        self.writer.tick_array(&TickArray {
+            cpu: header.cpu,
+            time: header.time,
+            stack,
+            tid: header.tid,
+            pid: header.pid,
+            ticks: counts,
+            detail: interval.detail.number(),
+        })
+    }
+
+    /// Adds the exact times of a thread; `processes` is as it was at the record's time.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn thread(&mut self, processes: &Processes, thread: &ThreadTimes) -> Result<(), Error> {
+        if !thread.ended {
+            self.accounts.lives(*thread);
+            return Ok(());
+        }
+        let times = self.accounts.ends(owner(processes, &thread.head), thread);
+        self.samples.ended(&mut self.writer, thread, &times)
+    }
+
+    /// Adds the exact times of the threads that still live: the recording is over.
+    pub fn close_threads(&mut self, processes: &Processes) {
+        let mut living: Vec<_> = self.accounts.living().map(|(thread, _)| *thread).collect();
+        living.sort_by_key(|thread| (thread.head.pid, thread.head.tid));
+        for thread in living {
+            self.accounts.ends(owner(processes, &thread.head), &thread);
+        }
+    }
+
+    /// Writes a sample of an instant of which all records were applied.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn sample(&mut self, at: u64, label: &str) -> Result<(), Error> {
+        self.samples
+            .take(&mut self.writer, &self.accounts, at, label)
+    }
+
+    /// Returns the sample records of all processes at an instant of which all records were applied,
+    /// by number and instance.
+    pub fn usage_by_process(
+        &mut self,
+        processes: &Processes,
+        at: u64,
+    ) -> HashMap<(u32, u64), UsageRecord> {
+        let serial = |pid| processes.get(pid).map_or(0, |process| process.serial);
+        self.samples.of_processes(&self.accounts, at, serial)
+    }
+
+    /// Returns the processes that have threads.
     #[must_use]
-    pub fn table_maker(&self) -> Option<Pid> {
-        Some(self.user.as_ref()?.objects.table_maker())
+    pub fn living_processes(&self) -> HashSet<u32> {
+        let living = self.accounts.living();
+        living.map(|(thread, _)| thread.head.pid).collect()
     }
 
-    /// Processes whose mappings are to be read: an [`Event::Reread`] is awaited of each.
-    pub fn take_unmapped(&mut self) -> Vec<u32> {
-        self.user
-            .as_mut()
-            .map_or_else(Vec::new, UserSide::take_unmapped)
-    }
-
-    /// The last has been told of all threads.
-    pub fn close_threads(&mut self) {
-        if let Some(user) = &mut self.user {
-            let back = user.finish(self.writer.dir(), &self.processes);
-            self.write_back(&back);
-        }
-        self.recorder.close_threads(&self.processes);
-    }
-
-    fn note_failure(&mut self, result: Result<(), Error>) {
-        if let Err(error) = result {
-            self.failed.get_or_insert(error);
-        }
-    }
-
-    fn sideband(&mut self, time: u64, event: SidebandEvent) {
-        match event {
-            SidebandEvent::Fork { pid, parent } => {
-                self.processes.forked(pid, parent, time);
-                if let Some(user) = &mut self.user {
-                    user.forked(self.writer.dir(), &self.processes, pid, parent, time);
-                }
-            }
-            SidebandEvent::Exit { pid } => {
-                self.processes.exited(pid, time);
-                if let Some(user) = &mut self.user {
-                    user.exited(pid, time);
-                }
-            }
-            SidebandEvent::Comm { pid, name, exec } => {
-                self.processes.named(pid, &name, exec);
-                if let Some(user) = &mut self.user
-                    && exec
-                {
-                    user.executed(pid, &name, time);
-                }
-            }
-            SidebandEvent::Map { pid, mapping } => {
-                let file = &mapping.file;
-                self.processes.mapped(pid, &file.path, &file.build_id);
-                if let Some(user) = &mut self.user {
-                    user.mapped(pid, mapping, time);
-                }
-            }
-            SidebandEvent::KernelCode {
-                address,
-                size,
-                name,
-                gone,
-            } => {
-                let code = (address, u64::from(size));
-                self.kernel.changed((self.start, time), code, &name, gone);
-            }
-            SidebandEvent::Lost { records } => self.sideband_lost += records,
-            SidebandEvent::Other => {}
-        }
-    }
-
-    /// Lets go of what is only kept for the late: call it once a round.
-    pub fn tidy(&mut self, now: u64) {
-        self.tell_programs();
-        if let Some(user) = &mut self.user {
-            user.tidy(self.writer.dir(), now);
-            self.failed = self.failed.take().or(user.failed.take());
-        }
-        if now.saturating_sub(self.forgotten_at) < FORGETTING {
-            return;
-        }
-        self.forgotten_at = now;
-        let there = |pid: u32| fs::exists(format!("/proc/{pid}")).unwrap_or(true);
-        let long_ago = now.saturating_sub(MEMORY_OF_THE_DEAD);
-        self.processes.forget_exited(long_ago, there);
-        self.recorder.forget(&self.processes);
-        let Some(user) = &mut self.user else {
-            return;
-        };
-        let living = self.recorder.living_processes();
-        let lives = |pid| living.contains(&pid) || there(pid);
-        let over = user.over(&self.processes, now.saturating_sub(FORGETTING), lives);
-        let usage = LazyCell::new(|| self.recorder.usage_by_process(&self.processes, now));
-        let usage = |pid, serial| usage.get(&(pid, serial)).cloned();
-        let back = user.forget(self.writer.dir(), &self.processes, &over, usage);
-        user.forget_mappings(&self.processes);
-        self.write_back(&back);
-    }
-
-    /// Takes a sample of an instant of which all is known.
-    pub fn sample(&mut self, at: u64, label: &str) {
-        let result = self.recorder.sample(&mut self.writer, at, label);
-        self.note_failure(result);
-        if let Some(user) = &mut self.user {
-            let usage = self.recorder.usage_by_process(&self.processes, at);
-            user.sample(at, label, |pid, serial| usage.get(&(pid, serial)).cloned());
-        }
+    /// Drops what is only known of processes that are not known any more.
+    pub fn evict(&mut self, processes: &Processes) {
+        self.frames.evict(processes);
     }
 
     /// Writes an event of the run: pause, resume, comment. It is made from its time in the
-    /// experiment.
-    pub fn log_at(&mut self, now: u64, event: impl FnOnce(u64) -> LogEvent) {
-        if let Err(error) = self.writer.log(&event(self.at(now))) {
-            self.failed.get_or_insert(error);
-        }
+    /// experiment; `now` is CLOCK_MONOTONIC nanoseconds.
+    ///
+    /// # Errors
+    /// When the log can't be written.
+    pub fn log_at(&mut self, now: u64, event: impl FnOnce(u64) -> LogEvent) -> Result<(), Error> {
+        self.writer.log(&event(self.at(now)))
     }
 
-    /// An instant of CLOCK_MONOTONIC in the experiment's time.
+    /// Returns an instant of CLOCK_MONOTONIC in the experiment's time.
     fn at(&self, now: u64) -> u64 {
         now.saturating_sub(self.start)
+    }
+
+    /// The experiment's directory.
+    #[must_use]
+    pub fn dir(&self) -> &ExperimentDir {
+        self.writer.dir()
+    }
+
+    /// What is archived (`-A`).
+    #[must_use]
+    pub fn archive(&self) -> Archive {
+        self.archive
+    }
+
+    /// The zero of the experiment's times, CLOCK_MONOTONIC nanoseconds.
+    #[must_use]
+    pub fn start(&self) -> u64 {
+        self.start
     }
 
     /// Bytes written, archives not counted.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
-        let user = self.user.as_ref().map_or(0, UserSide::bytes_written);
-        self.writer.bytes_written() + user
+        self.writer.bytes_written()
     }
 
-    /// Writes a file of our own, as a whole.
-    pub fn side_file(&mut self, name: &str, text: &str) {
-        if let Err(error) = self.writer.side_file(name, text.as_bytes()) {
-            self.failed.get_or_insert(error);
-        }
+    /// Writes a file of our own as a whole.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn side_file(&mut self, name: &str, text: &str) -> Result<(), Error> {
+        self.writer.side_file(name, text.as_bytes())
     }
 
     /// Removes the experiment, for a start that failed after all.
@@ -456,32 +381,104 @@ impl Founder {
     ///
     /// # Errors
     /// When the closing can't be written.
-    pub fn close(mut self, stopped: u64) -> Result<(), Error> {
+    pub fn close(self, stopped: u64) -> Result<(), Error> {
         let at = self.at(stopped);
-        let mut failed = None;
-        if let Some(user) = &mut self.user {
-            user.close(self.writer.dir(), stopped);
-            failed = user.failed.take();
+        self.writer.close(at).map(drop)
+    }
+
+    fn count_stack(&mut self, stack: &KernelStack) {
+        self.recorded.truncated += u64::from(stack.truncated);
+        self.recorded.no_stack += u64::from(stack.missing);
+    }
+
+    /// Names a thread in the log, where it has no name there yet or another one.
+    fn name_thread(&mut self, process: Option<&Process>, header: &Head) -> Result<(), Error> {
+        let at = self.at(header.time);
+        let name = header.name.bytes();
+        let Some(at) = self.names.tell(header.pid, header.tid, name, at) else {
+            return Ok(());
+        };
+        let name = match header.tid {
+            0 => "swapper".to_owned(),
+            _ => printable(name),
+        };
+        let process = process.and_then(|process| process.name.as_deref());
+        self.writer.log(&LogEvent::Thread {
+            at,
+            tid: header.tid,
+            name,
+            group: format!("{}, pid {}", shown_name(header.pid, process), header.pid),
+        })
+    }
+
+    /// Returns the number of a stack: the kernel's, or where there is none that of the process in
+    /// user mode. `count` adds to a kernel stack's ticks.
+    fn stack(
+        &mut self,
+        process: Option<&Process>,
+        header: &Head,
+        stack: &KernelStack,
+        count: impl FnOnce(&mut StackTicks),
+    ) -> Result<StackUid, Error> {
+        if stack.frames.is_empty() {
+            let at = self.at(header.time);
+            return self.frames.user(&mut self.writer, process, header.pid, at);
         }
-        let closed = self.writer.close(at).map(drop);
-        failed.map_or(closed, Err)
+        self.kernel_stack(stack, count)
+    }
+
+    fn kernel_stack(
+        &mut self,
+        stack: &KernelStack,
+        count: impl FnOnce(&mut StackTicks),
+    ) -> Result<StackUid, Error> {
+        let (mut frames, mut end) = (stack.frames.to_vec(), StackEnd::Complete);
+        if stack.truncated {
+            frames.push(TRUNCATED);
+            end = StackEnd::Truncated;
+        }
+        if let Some(known) = self.accounts.stacks.get_mut(&*frames) {
+            count(known);
+            return Ok(known.uid);
+        }
+        let uid = self.writer.stack(&stack.frames, end)?;
+        let mut ticks = StackTicks::new(uid);
+        count(&mut ticks);
+        self.accounts.stacks.insert(frames.into(), ticks);
+        Ok(uid)
     }
 }
 
-/// The user side of a recording, if the plan follows anybody.
-fn follow(plan: &Plan, founding: Founding, say: &mut impl FnMut(&str)) -> Option<UserSide> {
-    if !plan.follow.follows() {
-        return None;
+fn counter_event(header: &Head, stack: StackUid, overflow: CounterOverflow) -> CounterEvent {
+    CounterEvent {
+        cpu: header.cpu,
+        time: header.time,
+        stack,
+        tid: header.tid,
+        pid: header.pid,
+        tag: overflow.tag,
+        value: overflow.value,
     }
-    let cache = Cache::open_default().unwrap_or_else(|error| {
-        say(&format!("unwind tables are not kept on disk: {error}"));
-        None
-    });
-    match Objects::new(cache) {
-        Ok(objects) => Some(UserSide::new(plan.follow.clone(), objects, founding)),
-        Err(error) => {
-            say(&format!("no process is followed: {error}"));
-            None
-        }
+}
+
+fn owner(processes: &Processes, header: &Head) -> Owner {
+    let process = processes.get(header.pid);
+    Owner {
+        pid: header.pid,
+        serial: process.map_or(0, |process| process.serial),
+        tid: header.tid,
+        name: shown_name(
+            header.pid,
+            process.and_then(|process| process.name.as_deref()),
+        ),
+    }
+}
+
+/// Returns a process's name as the experiment and the summary show it.
+fn shown_name(pid: u32, name: Option<&[u8]>) -> String {
+    match name {
+        Some(name) => printable(name),
+        None if pid == 0 => "swapper".to_owned(),
+        None => "unknown".to_owned(),
     }
 }

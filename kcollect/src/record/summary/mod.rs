@@ -20,11 +20,13 @@ use user_collector::join::Joined;
 use user_collector::objects::TableCounts;
 
 use crate::plan::{Interval, Plan};
-use crate::record::input::sources::{CpuTime, Sources};
+use crate::record::dispatch::Dispatcher;
+use crate::record::input::inputs::{CpuTime, Inputs};
 use crate::record::kernel::accounts::ProcessTimes;
-use crate::record::kernel::founder::Founder;
-use crate::record::kernel::recorder::TRUNCATED;
-use crate::record::user::{FollowedProcess, StackCounts, UserLosses, Walks};
+use crate::record::kernel::founder::{Founder, TRUNCATED};
+use crate::record::user::resolve_stack::{StackLosses, UnwindCounts};
+use crate::record::user::subexperiment::FollowedProcess;
+use crate::record::user::user_stack::StackCounts;
 
 /// Rows of a table in the JSON.
 const TOP_JSON: usize = 200;
@@ -116,13 +118,24 @@ pub struct Followed {
     /// Ticks of all threads by what became of their user side.
     pub entries: Joined,
     /// User stacks by who walked them.
-    pub walks: Walks,
+    pub walks: UnwindCounts,
     /// How much of the kernel's memory the unwind tables took.
     pub table_use: TableUse,
     /// How load objects got their unwind tables.
     pub tables: TableCounts,
     /// What was lost.
-    pub losses: UserLosses,
+    pub losses: FollowLosses,
+}
+
+/// What following lost.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct FollowLosses {
+    /// Of user stacks.
+    #[serde(flatten)]
+    pub stacks: StackLosses,
+    /// Intervals that are in the founder because too many were held while it was open whether their
+    /// processes would be followed.
+    pub unheld: u64,
 }
 
 /// One CPU's books.
@@ -259,19 +272,20 @@ impl Summary {
     pub fn new(
         plan: &Plan,
         path: &str,
-        sources: &Sources,
-        founder: &Founder,
+        inputs: &Inputs,
+        dispatcher: &Dispatcher,
         (started, stopped): (u64, u64),
     ) -> Result<Summary, Failure> {
-        let books = sources.books()?;
+        let founder = &dispatcher.router.founder;
+        let books = inputs.books()?;
         let interval = plan.interval;
         let seconds = |ticks: u64| interval.seconds_of(ticks);
         let sum =
             |of: fn(&CpuBooks) -> u64| books.iter().map(|(_, books, _)| of(books)).sum::<u64>();
-        let recorded = founder.recorder.recorded;
+        let recorded = founder.recorded;
         let sent = sum(CpuBooks::boundaries) - sum(|books| books.unsent) - sum(|books| books.lost);
         let elapsed_s = stopped.saturating_sub(started) as f64 / 1e9;
-        let accounts = &founder.recorder.accounts;
+        let accounts = &founder.accounts;
         let row = |times: &ProcessTimes, tid| Process {
             pid: times.pid,
             tid,
@@ -286,8 +300,8 @@ impl Summary {
             lived_s: times.times.lived as f64 / 1e9,
         };
         let (system, _) = accounts.system();
-        let followed = user(founder, sources.collector.table_use());
-        let counters = counters(sources)?;
+        let followed = user(dispatcher, inputs.collector.table_use());
+        let counters = counters(inputs)?;
         Ok(Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
@@ -312,18 +326,18 @@ impl Summary {
                     .map(|counter| counter.lost + counter.untold)
                     .sum(),
                 ring_full: sum(|books| books.lost),
-                not_written: founder.not_written,
-                unaccounted: sent as i64 - (recorded.ticks + founder.not_written) as i64,
+                not_written: dispatcher.not_written,
+                unaccounted: sent as i64 - (recorded.ticks + dispatcher.not_written) as i64,
                 absences: sum(|books| books.absences_lost),
                 threads: sum(|books| books.threads_lost),
-                sideband: founder.sideband_lost,
+                sideband: dispatcher.sideband_lost,
                 unnamed: recorded.unnamed,
                 truncated_stacks: recorded.truncated,
                 missing_stacks: recorded.no_stack,
                 made_up: sum(|books| books.made_up),
                 entries: sum(|books| books.entries_lost),
                 births: sum(|books| books.births_lost),
-                late_events: sources.late(),
+                late_events: inputs.late(),
             },
             counters,
             targets: accounts
@@ -345,7 +359,7 @@ impl Summary {
             archive: None,
             waiting: waiting(founder, interval),
             functions: functions(founder, interval),
-            cost: cost(elapsed_s, founder.bytes_written()),
+            cost: cost(elapsed_s, dispatcher.router.bytes_written()),
             next: next_commands(path),
         })
     }
@@ -358,11 +372,11 @@ impl Summary {
 }
 
 /// What became of the counters' events.
-fn counters(sources: &Sources) -> Result<Vec<Counter>, Failure> {
+fn counters(inputs: &Inputs) -> Result<Vec<Counter>, Failure> {
     let counter = |(number, request): (u32, &Request)| {
-        let counted = sources.counted(number)?;
+        let counted = inputs.counted(number)?;
         // Each CPU is somewhere between two overflows.
-        let left = (request.interval - 1) * sources.cpus() as u64;
+        let left = (request.interval - 1) * inputs.cpus() as u64;
         let told = counted.recorded + counted.lost;
         Ok(Counter {
             name: request.event.name.clone(),
@@ -377,7 +391,7 @@ fn counters(sources: &Sources) -> Result<Vec<Counter>, Failure> {
             },
         })
     };
-    (0..).zip(&sources.counters).map(counter).collect()
+    (0..).zip(&inputs.counters).map(counter).collect()
 }
 
 impl Followed {
@@ -391,9 +405,9 @@ impl Followed {
 }
 
 /// What came of following processes, where any could be.
-fn user(founder: &Founder, table_use: TableUse) -> Option<Followed> {
-    let user = founder.user.as_ref()?;
-    let processes = user.summary();
+fn user(dispatcher: &Dispatcher, table_use: TableUse) -> Option<Followed> {
+    let user = dispatcher.user.as_ref()?;
+    let processes = dispatcher.router.followed();
     let mut user_stacks = StackCounts::default();
     for process in &processes {
         user_stacks.merge(&process.user_stacks);
@@ -402,10 +416,13 @@ fn user(founder: &Founder, table_use: TableUse) -> Option<Followed> {
         processes,
         user_stacks,
         entries: user.joined(),
-        walks: user.walks,
+        walks: user.resolver.walks,
         table_use,
-        tables: user.objects.counts,
-        losses: user.losses,
+        tables: user.code.objects.counts,
+        losses: FollowLosses {
+            stacks: user.resolver.losses,
+            unheld: dispatcher.router.not_held,
+        },
     })
 }
 
@@ -426,7 +443,7 @@ fn functions(founder: &Founder, interval: Interval) -> Vec<Function> {
     let mut by_function: HashMap<(&str, &str), (u64, u64)> = HashMap::new();
     let mut nameless: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     let mut seen = Vec::new();
-    for (frames, stack) in &founder.recorder.accounts.stacks {
+    for (frames, stack) in &founder.accounts.stacks {
         seen.clear();
         for (depth, pc) in frames
             .iter()
@@ -478,7 +495,7 @@ fn functions(founder: &Founder, interval: Interval) -> Vec<Function> {
 /// Ticks of absences by the function that waited, and the state.
 fn waiting(founder: &Founder, interval: Interval) -> Vec<WaitingPlace> {
     let mut places: HashMap<(&str, Microstate), u64> = HashMap::new();
-    for (frames, stack) in &founder.recorder.accounts.stacks {
+    for (frames, stack) in &founder.accounts.stacks {
         let names = frames
             .iter()
             .filter_map(|pc| founder.kernel.symbols.find(*pc));

@@ -15,8 +15,7 @@ use procfs::process::Process;
 use user_collector::archive::{Account, Archivist, Asker, Sources};
 use user_collector::objects::{Objects, VDSO};
 
-use super::lives::tell_mapped;
-use super::{Followed, UserSide};
+use super::LoadedCode;
 use crate::plan::Archive;
 
 /// Begins to archive as the command line says. `taken` are the kernel's load objects, whose names
@@ -84,63 +83,40 @@ fn groups_of(uid: u32, process: Pid) -> Option<Vec<u32>> {
     None
 }
 
-impl UserSide {
-    /// The recording is over: asks for what is not asked for yet, and makes haste.
-    pub fn archive_rest(&mut self) {
-        let mut result = Ok(());
-        for (serial, fate) in &mut self.fates {
-            let Some(followed) = &mut fate.followed else {
-                continue;
-            };
-            let (spaces, objects) = (&mut self.spaces, &mut self.objects);
-            if self.serials.get(&fate.pid) == Some(serial) {
-                result = result.and(tell_mapped(followed, spaces, objects, fate.pid));
-            }
-            tell_all_used(followed, objects);
-        }
-        self.note(result);
-        self.objects.archive_used_sources();
-        if let Some(archivist) = self.objects.archivist() {
-            archivist.hurry();
-        }
-    }
+/// How far the archiver is: load objects archived, all of them, and files left to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArchiveProgress {
+    /// Load objects archived.
+    pub done: usize,
+    /// All load objects.
+    pub all: usize,
+    /// Files left to be read, those for their sources included.
+    pub left: usize,
+}
 
-    /// Waits until all is archived, at most so long. Gives how many load objects are, and of how
-    /// many, and how many files are left to be read, those for their sources too; nothing once all
-    /// is done.
-    pub fn archiving(&mut self, at_most: Duration) -> Option<(usize, usize, usize)> {
+impl LoadedCode {
+    /// Waits until all is archived, at most so long. Returns how far it is; none once all is done.
+    pub fn archiving(&mut self, at_most: Duration) -> Option<ArchiveProgress> {
         let archivist = self.objects.archivist()?;
         let (done, all) = (!archivist.wait(at_most)).then(|| archivist.progress())?;
-        Some((done, all, archivist.left()))
+        Some(ArchiveProgress {
+            done,
+            all,
+            left: archivist.left(),
+        })
     }
 
-    /// What is not archived by now is left out.
+    /// Leaves out what is not archived by now.
     pub fn give_up_archiving(&mut self) {
         if let Some(archivist) = self.objects.archivist() {
             archivist.give_up();
         }
     }
 
-    /// What came of archiving; nothing where nothing was to be.
+    /// Returns what came of archiving; none where nothing was to be archived.
     #[must_use]
     pub fn archived(&self) -> Option<&Account> {
         self.objects.archived()
-    }
-}
-
-/// Tells what stacks of a process were seen in since.
-pub(super) fn tell_used(followed: &mut Followed, objects: &mut Objects) {
-    if let Some(used) = followed.collector.used() {
-        used.take().into_iter().for_each(|id| objects.used(id));
-    }
-}
-
-/// The same of a process of which no more stacks come, with the places.
-pub(super) fn tell_all_used(followed: &mut Followed, objects: &mut Objects) {
-    tell_used(followed, objects);
-    if let Some(used) = followed.collector.used() {
-        used.positions()
-            .for_each(|(id, position)| objects.used_at(id, position));
     }
 }
 

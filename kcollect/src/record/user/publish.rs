@@ -1,5 +1,5 @@
-//! What was learnt of processes and their files is handed to the programs in the kernel, which walk
-//! user stacks by it: after each round, and in the middle of a long one.
+//! Publishes what is known of processes and their files to the BPF programs, which unwind user
+//! stacks by it: after each round, and in the middle of a long one.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,126 +10,126 @@ use user_collector::objects::Table;
 use user_collector::process::Processes;
 use user_collector::unwind::Row;
 
-use super::{UserSide, relatives};
+use super::LoadedCode;
+use super::resolve_stack::relatives;
 
-/// What the programs have, and what they lack.
+/// What the BPF programs have, and what they lack.
 #[derive(Debug, Default)]
-pub struct HandOver {
-    /// Tables whose rows the programs have, and nobody else.
+pub struct TablePublisher {
+    /// Tables whose rows only the BPF programs have.
     tables: HashMap<ObjectId, PlacedTable>,
     /// Files whose tables found no room.
     refused: HashSet<ObjectId>,
     rules: usize,
     changed: HashSet<u32>,
+    /// Processes that wait for tables.
     pending: HashSet<u32>,
-    gone: Vec<u32>,
+    exited: Vec<u32>,
     /// Files whose tables found no room, and processes whose mappings found none.
     pub no_room: u64,
 }
 
-impl HandOver {
+impl TablePublisher {
     /// Something about a process has changed.
     pub(super) fn changed(&mut self, pid: u32) {
         self.changed.insert(pid);
     }
 
-    /// A process is no more.
-    pub(super) fn gone(&mut self, pid: u32) {
+    /// A process is gone.
+    pub(super) fn exited(&mut self, pid: u32) {
         self.changed.remove(&pid);
         self.pending.remove(&pid);
-        self.gone.push(pid);
+        self.exited.push(pid);
     }
 
-    /// The number of the rule for an address of a file, where the programs have its table.
+    /// Returns the number of the rule for an address of a file whose table the programs have.
     pub(super) fn number_at(&self, id: ObjectId, address: u64) -> Option<u16> {
         Some(self.tables.get(&id)?.number_at(address))
     }
 
-    /// Tables are there that some processes lacked.
-    pub(super) fn settled(&mut self, settled: &[ObjectId]) {
-        if !settled.is_empty() {
+    /// Tables were made that some processes lacked.
+    pub(super) fn tables_ready(&mut self, ready: &[ObjectId]) {
+        if !ready.is_empty() {
             self.changed.extend(self.pending.drain());
         }
     }
-}
 
-impl UserSide {
-    /// Hands over what has changed; `before_data` also of processes of which a snapshot alone has
-    /// told.
+    /// Publishes what has changed; `before_data` also processes that only the snapshot found.
     ///
     /// # Errors
     /// When the kernel has no memory for it.
-    pub fn hand_over(
+    pub(super) fn publish(
         &mut self,
         collector: &mut TickCollector,
+        code: &mut LoadedCode,
         processes: &Processes,
+        may_follow: impl Fn(u32) -> bool,
         before_data: bool,
     ) -> Result<(), bpf::Error> {
-        for pid in std::mem::take(&mut self.hand_over.gone) {
+        for pid in std::mem::take(&mut self.exited) {
             collector.forget_process(pid);
         }
-        let rules = self.objects.rules_from(self.hand_over.rules);
-        self.hand_over.rules += rules.len();
+        let rules = code.objects.rules_from(self.rules);
+        self.rules += rules.len();
         collector.add_rules(rules.iter().copied());
-        for pid in std::mem::take(&mut self.hand_over.changed) {
-            self.hand_over_process(collector, processes, pid, before_data)?;
+        for pid in std::mem::take(&mut self.changed) {
+            let Some(space) = code.spaces.get_mut(pid) else {
+                continue;
+            };
+            // Where it is not known yet, the process's next record has it.
+            let execution = space.execution;
+            if may_follow(pid) {
+                if execution.is_some() || before_data {
+                    self.publish_process(collector, code, processes, pid, execution)?;
+                }
+            } else if let Some(execution) = execution {
+                collector.ignore_process(pid, execution)?;
+            }
         }
         Ok(())
     }
 
-    fn hand_over_process(
+    fn publish_process(
         &mut self,
         collector: &mut TickCollector,
+        code: &mut LoadedCode,
         processes: &Processes,
         pid: u32,
-        before_data: bool,
+        execution: Option<u32>,
     ) -> Result<(), bpf::Error> {
-        let ignored = !self.may_follow(processes, pid);
-        let Some(space) = self.spaces.get_mut(pid) else {
-            return Ok(());
-        };
-        // Where it is not known yet its next record tells.
-        let execution = space.execution;
-        if ignored {
-            return match execution {
-                Some(execution) => collector.ignore_process(pid, execution),
-                None => Ok(()),
-            };
-        }
-        if execution.is_none() && !before_data {
-            return Ok(());
-        }
         let (mut mapped, mut pending) = (Vec::new(), false);
-        for mapping in space.code().iter() {
-            let code = self.code(collector, processes, pid, mapping)?;
-            pending |= code == Code::Pending;
+        let relatives = relatives(processes, pid);
+        for mapping in code.mapped_by(pid).iter() {
+            let unwinding = self.unwinding(collector, code, &relatives, pid, mapping)?;
+            pending |= unwinding == Code::Pending;
             mapped.push(Mapped {
                 start: mapping.start,
                 end: mapping.end,
-                code,
+                code: unwinding,
             });
         }
         if pending {
-            self.hand_over.pending.insert(pid);
+            self.pending.insert(pid);
         }
         let version = collector.set_process(pid, execution, &mapped)?;
-        match (version, self.spaces.get_mut(pid)) {
+        match (version, code.spaces.get_mut(pid)) {
             (Some(version), Some(space)) => space.handed_over(version),
-            _ => self.hand_over.no_room += 1,
+            _ => self.no_room += 1,
         }
         Ok(())
     }
 
-    /// How frames in a mapping are left.
-    fn code(
+    /// Returns how frames in a mapping are unwound.
+    fn unwinding(
         &mut self,
         collector: &mut TickCollector,
-        processes: &Processes,
+        code: &mut LoadedCode,
+        relatives: &[u32],
         pid: u32,
         mapping: &Mapping,
     ) -> Result<Code, bpf::Error> {
-        let id = self.objects.of(pid, &relatives(processes, pid), mapping);
-        let table = self.objects.get(id).map(|object| object.table.clone());
+        let id = code.objects.of(pid, relatives, mapping);
+        let table = code.objects.get(id).map(|object| object.table.clone());
         let module = match table {
             Some(Table::Pending) => return Ok(Code::Pending),
             Some(Table::Ready(module)) => module,
@@ -139,56 +139,56 @@ impl UserSide {
             return Ok(Code::Guess);
         };
         let bias = mapping.start.wrapping_sub(address);
-        if let Some(table) = self.hand_over.tables.get(&id) {
+        if let Some(table) = self.tables.get(&id) {
             return Ok(Code::Table {
                 table: table.id,
                 bias,
             });
         }
-        if self.hand_over.refused.contains(&id) {
+        if self.refused.contains(&id) {
             return Ok(Code::Guess);
         }
         let mut placed = place(collector, &module)?;
-        if placed.is_none() && self.evict(collector) {
+        if placed.is_none() && self.evict_tables(collector, code) {
             placed = place(collector, &module)?;
         }
         match placed {
             Some(placed) => {
                 let table = placed.id;
                 drop(module);
-                self.objects.release_rows(id);
-                self.hand_over.tables.insert(id, placed);
+                code.objects.release_rows(id);
+                self.tables.insert(id, placed);
                 Ok(Code::Table { table, bias })
             }
             None => {
-                self.hand_over.refused.insert(id);
-                self.hand_over.no_room += 1;
+                self.refused.insert(id);
+                self.no_room += 1;
                 Ok(Code::Guess)
             }
         }
     }
 
-    /// Takes away the tables that no living process has. What they took is free two rounds later.
-    /// Gives whether there were any.
-    fn evict(&mut self, collector: &mut TickCollector) -> bool {
+    /// Removes the tables that no living process needs. Their memory is free two rounds later.
+    /// Returns whether there were any.
+    fn evict_tables(&mut self, collector: &mut TickCollector, code: &mut LoadedCode) -> bool {
         let mut used = HashSet::new();
-        for (pid, space) in self.spaces.iter_mut() {
+        for (pid, space) in code.spaces.iter_mut() {
             for mapping in space.code().iter() {
-                used.insert(self.objects.of(pid, &[], mapping));
+                used.insert(code.objects.of(pid, &[], mapping));
             }
         }
-        let before = self.hand_over.tables.len();
-        self.hand_over.tables.retain(|id, table| {
+        let before = self.tables.len();
+        self.tables.retain(|id, table| {
             let kept = used.contains(id);
             if !kept {
                 let rows = table.rows().into_iter();
                 let rows = rows.map(|[low, rule]| Row { low, rule });
-                self.objects.restore_rows(*id, rows.collect());
+                code.objects.restore_rows(*id, rows.collect());
                 collector.remove_table(table.id);
             }
             kept
         });
-        self.hand_over.tables.len() < before
+        self.tables.len() < before
     }
 }
 

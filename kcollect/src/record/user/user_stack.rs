@@ -1,5 +1,4 @@
-//! User stacks: those that the kernel walked, held against what is mapped at the instant; those
-//! that it copied, walked here.
+//! User stacks, and the unwinding of copied stack memory.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +10,19 @@ use user_collector::objects::{Objects, Table};
 use user_collector::spaces::{Code, find};
 use user_collector::unwind::Rule;
 
-use super::HandOver;
+use super::publish::TablePublisher;
 
-/// As many frames as the kernel's walk has at most (`DEEPEST` of the BPF side).
-const DEEPEST: usize = 1000;
+/// The most frames of a stack, as in the BPF programs (`DEEPEST`).
+const MAX_FRAMES: usize = 1000;
 
-/// The user side of what was recorded of a thread.
+/// The user stack of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserStack {
     /// Leaf first: where it was interrupted; callers as addresses inside the call.
     pub frames: Vec<u64>,
-    /// Why there are no more.
+    /// Why the stack ends there.
     pub end: End,
-    /// A frame was left by its frame pointer.
+    /// A frame was unwound by its frame pointer.
     pub guessed: bool,
 }
 
@@ -45,12 +44,11 @@ pub struct StackCounts {
     /// Ticks, by the end.
     #[serde(flatten)]
     pub by_end: BTreeMap<End, u64>,
-    /// Ticks that have no user side, and should have one.
+    /// Ticks without a user stack that should have one.
     pub missing: u64,
-    /// Ticks of threads that were ending and had given their memory up, and their user stack with
-    /// it.
+    /// Ticks of exiting threads, whose memory was gone, and their user stack with it.
     pub exiting: u64,
-    /// Ticks with a frame that was left by its frame pointer.
+    /// Ticks with a frame that was unwound by its frame pointer.
     pub guessed: u64,
 }
 
@@ -78,12 +76,12 @@ impl StackCounts {
     }
 }
 
-/// A stack that was copied from some frame on, with all that is needed to walk it.
+/// Stack memory from some frame on, with all that is needed to unwind it.
 #[derive(Debug)]
-pub struct Copied {
-    /// The frames that were left, leaf first.
-    pub walked: Box<[u64]>,
-    /// One of these was left by its frame pointer.
+pub struct StackCopy {
+    /// The frames that were unwound already, leaf first.
+    pub unwound: Box<[u64]>,
+    /// One of these was unwound by its frame pointer.
     pub guessed: bool,
     /// The next frame.
     pub registers: Registers,
@@ -95,25 +93,25 @@ pub struct Copied {
     pub pid: u32,
 }
 
-impl Copied {
+impl StackCopy {
     /// Bytes that it takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.stack) + size_of_val(&*self.walked) + size_of::<Copied>()
+        size_of_val(&*self.stack) + size_of_val(&*self.unwound) + size_of::<StackCopy>()
     }
 
-    /// Keeps the inner part of the stack alone.
+    /// Keeps the innermost [`SHORT_WORDS`] of the stack.
     pub fn shorten(&mut self) {
-        if self.stack.len() > SHORT {
-            self.stack = self.stack[..SHORT].into();
+        if self.stack.len() > SHORT_WORDS {
+            self.stack = self.stack[..SHORT_WORDS].into();
         }
     }
 
-    /// Walks it; nothing while a table is being made that it needs.
-    pub fn walk(
+    /// Unwinds it. None while a table is being made that it needs.
+    pub fn unwind(
         &self,
         objects: &mut Objects,
-        handed_over: &HandOver,
+        publisher: &TablePublisher,
         relatives: &[u32],
     ) -> Option<UserStack> {
         let (mut waits, mut leaves) = (false, false);
@@ -133,7 +131,7 @@ impl Copied {
                 Some(Table::Ready(module)) => {
                     let rule = file_address(mapping, &module, address)
                         .map(|address| {
-                            let number = handed_over.number_at(id, address);
+                            let number = publisher.number_at(id, address);
                             number.unwrap_or_else(|| module.table.number_at(address))
                         })
                         .filter(|number| *number != 0)
@@ -146,8 +144,8 @@ impl Copied {
                 Some(Table::None) | None => Found::Guess,
             }
         };
-        let most = DEEPEST.saturating_sub(self.walked.len());
-        let mut walked = unwind::walk(&self.registers, most, find, read);
+        let max_frames = MAX_FRAMES.saturating_sub(self.unwound.len());
+        let mut walked = unwind::walk(&self.registers, max_frames, find, read);
         if waits {
             return None;
         }
@@ -156,7 +154,7 @@ impl Copied {
         if walked.end == End::Unreadable && leaves {
             walked.end = End::Complete;
         }
-        let mut frames = [&*self.walked, &walked.frames].concat();
+        let mut frames = [&*self.unwound, &walked.frames].concat();
         // A caller where no code is was no caller. The leaf is where it is.
         if walked.end == End::NoMapping && frames.len() > 1 {
             frames.pop();
@@ -170,7 +168,7 @@ impl Copied {
 
     /// The stack as far as it is known without a table that it needs.
     pub fn cut(self) -> UserStack {
-        let mut frames = self.walked.into_vec();
+        let mut frames = self.unwound.into_vec();
         frames.push(self.registers.at());
         UserStack {
             frames,
@@ -197,7 +195,7 @@ impl Copied {
 const RED_ZONE: u64 = 128;
 
 /// Words of a stack that is kept where room is short: most stacks are no longer.
-const SHORT: usize = 1024;
+const SHORT_WORDS: usize = 1024;
 
 /// DWARF number of the stack pointer.
 const SP: u8 = 7;

@@ -1,10 +1,8 @@
-//! Where events come from: on each CPU that is online a clock and a side-band ring, and the one
-//! snapshot of the processes that were there first. CPUs may come and go.
+//! The inputs: on each CPU that is online a clock and a side-band ring, the snapshot of what runs
+//! already, and what is asked for on the way. Their events come out in time order.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
-use std::os::unix::ffi::OsStrExt as _;
-use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
@@ -16,106 +14,48 @@ use counters::perf::order::Order;
 use counters::refusal::{self, Asked, Refusal};
 use host::exit::{Failure, Kind};
 use host::machine::{self, CpuSet};
-use procfs::process::MMapPath;
-use user_collector::maps::{MappedFile, Mapping};
 
-use crate::record::input::reader::{Bytes, Reader};
-use crate::record::input::sideband::{self, SidebandEvent};
+use super::event::Event;
+use super::reader::{Bytes, Reader};
+use super::{sideband, snapshot};
 
-/// A record is stamped first and put into its ring a microsecond later, unless a hypervisor takes
-/// the CPU away in between. What is older than this, nanoseconds, has arrived.
-const SETTLED: u64 = 100_000_000;
+/// A record gets its time first and is in its ring a microsecond later, unless a hypervisor stops
+/// the CPU in between. What is older than this has arrived, nanoseconds.
+const SETTLED_NS: u64 = 100_000_000;
 
-/// Long intervals are not waited for.
-const LONGEST_SPREAD: Duration = Duration::from_millis(100);
-
-/// Anything that happened at an instant.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// A clock fired, a thread came back or ended.
-    Record(Record),
-    /// The side-band told something.
-    Sideband(SidebandEvent),
-    /// The snapshot found a process.
-    Found {
-        /// The process.
-        pid: u32,
-        /// Its name, bytes.
-        name: Vec<u8>,
-        /// What it has mapped for execution; nothing where nobody is followed.
-        mappings: Vec<Mapping>,
-    },
-    /// The mappings of a process were read, which somebody asked for.
-    Reread {
-        /// The process.
-        pid: u32,
-        /// When the reading began, CLOCK_MONOTONIC nanoseconds. The event's own time is when it
-        /// ended.
-        began: u64,
-        /// What it has mapped for execution; nothing if it is gone.
-        mappings: Option<Vec<Mapping>>,
-    },
-    /// Data were taken from this time on, or no longer.
-    Recording {
-        /// Which of both.
-        on: bool,
-    },
-    /// A sample was taken: all threads have told what they did until its time.
-    Sample {
-        /// Its time, CLOCK_MONOTONIC nanoseconds.
-        at: u64,
-        /// Why it was taken.
-        label: &'static str,
-    },
-}
-
-impl Event {
-    /// What was going on when data stopped is told a moment later; it belongs to the instant at
-    /// which they stopped.
-    #[must_use]
-    pub fn not_after(mut self, stopped: u64) -> Event {
-        let head = match &mut self {
-            Event::Record(Record::Absence(absence)) => &mut absence.head,
-            Event::Record(Record::Tick(tick)) => &mut tick.head,
-            _ => return self,
-        };
-        head.time = head.time.min(stopped);
-        self
-    }
-}
+/// The clocks are started over one interval, but not over a longer time.
+const MAX_CLOCK_SPREAD: Duration = Duration::from_millis(100);
 
 /// A CPU as it was recorded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTime {
     /// For how long its ticks were taken, nanoseconds.
     pub recorded: u64,
-    since: Option<u64>,
-    has_clock: bool,
+    pub(super) since: Option<u64>,
+    pub(super) has_clock: bool,
 }
 
 /// Clocks and side-band of all CPUs.
 #[derive(Debug)]
-pub struct Sources {
+pub struct Inputs {
     /// The programs in the kernel.
     pub collector: TickCollector,
-    reader: Reader,
+    pub(super) reader: Reader,
     /// What was taken last.
     bytes: Bytes,
     period_ns: u64,
-    cpus: BTreeMap<u32, CpuTime>,
+    pub(super) cpus: BTreeMap<u32, CpuTime>,
     recording: bool,
     order: Order<Event>,
     follows: bool,
     /// Counters that overflow.
     pub counters: Vec<Request>,
-    /// CPUs that came online or went, with the time at which it was noticed.
-    pub hotplug: Vec<(u64, u32, bool)>,
 }
 
-impl Sources {
-    /// Loads the programs and opens everything; data are not taken yet. `page_fault` is where the
-    /// kernel handles page faults, `emission` how user sides are told, if anybody is followed;
-    /// `counters` overflow.
+impl Inputs {
+    /// Loads the BPF programs and opens everything; data are not taken yet. `page_fault` is where
+    /// the kernel handles page faults, `emission` when user stacks are captured, if any process is
+    /// followed; `counters` overflow.
     ///
     /// # Errors
     /// A [`Failure`] with its cure.
@@ -125,7 +65,7 @@ impl Sources {
         page_fault: (u64, u64),
         emission: Option<Emission>,
         counters: &[Request],
-    ) -> Result<Sources, Failure> {
+    ) -> Result<Inputs, Failure> {
         let possible = machine::possible_cpus().map_err(no_cpus)?;
         let online = machine::online_cpus().map_err(no_cpus)?;
         let listen = |cpu: &u32| match sideband::listen(*cpu, machine::page_size()) {
@@ -133,7 +73,7 @@ impl Sources {
             Err(error) => Err(refused("the side-band", *cpu, &error)),
         };
         let sideband: Vec<_> = online.iter().map(listen).collect::<Result<_, _>>()?;
-        // After the side-band, which so tells the names of our own programs too.
+        // After the side-band, which then has the names of our own programs too.
         let (collector, rings) = TickCollector::load(&Settings {
             period_ns,
             record_idle,
@@ -151,7 +91,7 @@ impl Sources {
         for (cpu, ring) in sideband {
             reader.listen(cpu, ring);
         }
-        let mut sources = Sources {
+        let mut inputs = Inputs {
             collector,
             reader,
             bytes: Bytes::default(),
@@ -159,26 +99,24 @@ impl Sources {
             cpus: BTreeMap::new(),
             recording: false,
             order: Order::default(),
-            hotplug: Vec::new(),
             follows: emission.is_some(),
             counters: counters.to_vec(),
         };
         for number in 0..counters.len() {
             for (position, cpu) in online.iter().enumerate() {
-                sources.open_counter(number, *cpu, position == 0)?;
+                inputs.open_counter(number, *cpu, position == 0)?;
             }
         }
-        sources.snapshot();
-        sources.start_clocks(online)?;
-        Ok(sources)
+        inputs.snapshot();
+        inputs.start_clocks(online)?;
+        Ok(inputs)
     }
 
-    /// From now on the rings are emptied by a thread that does nothing else, with the privileges
-    /// that are left by now.
+    /// Starts the thread that empties the rings, with the privileges that are left by now.
     ///
     /// # Errors
-    /// As [`Reader::start`]; the rings are emptied nevertheless, if not as soon.
-    pub fn read_apart(&mut self) -> io::Result<()> {
+    /// As [`Reader::start`]; the rings are emptied all the same, but not as soon.
+    pub fn start_reader(&mut self) -> io::Result<()> {
         self.reader.start()
     }
 
@@ -186,7 +124,7 @@ impl Sources {
     /// other work fall into step with it, and if the next CPU's tick came at a fixed short time
     /// after, it would find them at the same point again and again.
     fn start_clocks(&mut self, cpus: CpuSet) -> Result<(), Failure> {
-        let spread = Duration::from_nanos(self.period_ns).min(LONGEST_SPREAD);
+        let spread = Duration::from_nanos(self.period_ns).min(MAX_CLOCK_SPREAD);
         let apart = spread / u32::try_from(cpus.len()).unwrap_or(u32::MAX).max(1);
         for cpu in cpus {
             self.start_clock(cpu)?;
@@ -195,7 +133,7 @@ impl Sources {
         Ok(())
     }
 
-    /// Takes data from now on, or stops taking them. Gives the time of the change.
+    /// Takes data from now on, or stops taking them. Returns the time of the change.
     ///
     /// # Errors
     /// When a CPU can't be asked for what it slept until now.
@@ -205,8 +143,8 @@ impl Sources {
         match on {
             true => self.collector.watch_threads().map_err(bpf_failure)?,
             false => {
-                let told = self.collector.close_threads().map_err(bpf_failure)?;
-                self.take(told);
+                let records = self.collector.close_threads().map_err(bpf_failure)?;
+                self.take(records);
             }
         }
         self.recording = on;
@@ -216,49 +154,49 @@ impl Sources {
         Ok(now)
     }
 
-    /// Lets the stream of events tell of a change that [`Sources::set_recording`] made at a time.
-    pub fn tell_recording(&mut self, on: bool, time: u64) {
+    /// Adds the event of a change that [`Inputs::set_recording`] made at a time.
+    pub fn push_recording(&mut self, on: bool, time: u64) {
         self.order.push(time, Event::Recording { on });
     }
 
-    /// Takes a sample: it comes out of a round, after all that happened until its time.
+    /// Takes a sample. The event comes in a later round, after all that happened until its time.
     ///
     /// # Errors
     /// When the threads can't be asked.
     pub fn sample(&mut self, label: &'static str) -> Result<(), Failure> {
         let at = machine::now();
         if self.recording {
-            let told = self.collector.tell_threads(at).map_err(bpf_failure)?;
-            self.take(told);
+            let records = self.collector.tell_threads(at).map_err(bpf_failure)?;
+            self.take(records);
         }
         self.order.push(machine::now(), Event::Sample { at, label });
         Ok(())
     }
 
-    /// One round: takes what has come, and gives what is complete, in time order.
+    /// Returns what is complete by now, in time order.
     ///
     /// # Errors
     /// When a ring can't be read.
     pub fn round(&mut self) -> Result<Vec<(u64, Event)>, Failure> {
         let began = machine::now();
         self.drain()?;
-        Ok(self.order.release(began.saturating_sub(SETTLED)))
+        Ok(self.order.release(began.saturating_sub(SETTLED_NS)))
     }
 
-    /// Reads what a process has mapped: it comes out of a later round, after all that happened
+    /// Reads what a process has mapped. The event comes in a later round, after all that happened
     /// until then.
-    pub fn read_again(&mut self, pid: u32) {
+    pub fn read_mappings(&mut self, pid: u32) {
         let began = machine::now();
-        let mappings = Some(mapped_code(pid)).filter(|mappings| !mappings.is_empty());
-        let reread = Event::Reread {
+        let mappings = Some(snapshot::mappings(pid)).filter(|mappings| !mappings.is_empty());
+        let read = Event::MappingsRead {
             pid,
             began,
             mappings,
         };
-        self.order.push(machine::now(), reread);
+        self.order.push(machine::now(), read);
     }
 
-    /// The last round: everything, after data have been stopped. The clocks are gone then.
+    /// Returns all the rest, after data were stopped. The clocks are gone then.
     ///
     /// # Errors
     /// When a ring can't be read.
@@ -268,52 +206,7 @@ impl Sources {
         Ok(self.order.release(u64::MAX))
     }
 
-    /// Opens what came online, closes what went. Nothing tells of it but the list of CPUs, so this
-    /// is asked once a round.
-    ///
-    /// # Errors
-    /// When a CPU that came can't be opened for another reason than that it went again.
-    pub fn follow_hotplug(&mut self) -> Result<(), Failure> {
-        let online = machine::online_cpus().map_err(no_cpus)?;
-        let clocked: CpuSet = self.collector.cpus().collect();
-        if online == clocked {
-            return Ok(());
-        }
-        let now = machine::now();
-        for cpu in clocked.difference(&online) {
-            self.collector.went_offline(*cpu).map_err(bpf_failure)?;
-            // It ticked for the last time shortly before it went, which is nearer than "noticed
-            // now".
-            let last = self.collector.books(*cpu).map_err(bpf_failure)?.last;
-            let time = self.cpus.entry(*cpu).or_default();
-            time.has_clock = false;
-            time.change(last.max(time.since.unwrap_or(0)), false);
-            self.reader.unlisten(*cpu);
-            self.hotplug.push((now, *cpu, false));
-        }
-        let came: Vec<_> = online.difference(&clocked).copied().collect();
-        for cpu in &came {
-            match sideband::listen(*cpu, machine::page_size()) {
-                Ok(ring) => {
-                    self.reader.listen(*cpu, ring);
-                    self.start_clock(*cpu)?;
-                    for number in 0..self.counters.len() {
-                        self.open_counter(number, *cpu, false)?;
-                    }
-                }
-                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
-                Err(error) => return Err(refused("the side-band", *cpu, &error)),
-            }
-            self.hotplug.push((now, *cpu, true));
-        }
-        if !came.is_empty() {
-            // What began there before its side-band was open.
-            self.snapshot();
-        }
-        Ok(())
-    }
-
-    /// The books of every CPU that ticked, with its recorded time.
+    /// Returns the statistics of every CPU that ticked, with its recorded time.
     ///
     /// # Errors
     /// When they can't be read.
@@ -338,7 +231,7 @@ impl Sources {
         self.reader.wake_fd()
     }
 
-    fn start_clock(&mut self, cpu: u32) -> Result<(), Failure> {
+    pub(super) fn start_clock(&mut self, cpu: u32) -> Result<(), Failure> {
         let clock = match open_clock(cpu, self.period_ns) {
             Ok(clock) => clock,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
@@ -359,7 +252,12 @@ impl Sources {
     }
 
     /// Opens a counter on a CPU, if it is there; `first` of all CPUs, where tracepoints are opened.
-    fn open_counter(&mut self, number: usize, cpu: u32, first: bool) -> Result<(), Failure> {
+    pub(super) fn open_counter(
+        &mut self,
+        number: usize,
+        cpu: u32,
+        first: bool,
+    ) -> Result<(), Failure> {
         let request = &self.counters[number];
         let tracepoint = request.event.is_tracepoint();
         let elsewhere = |cpus: &Vec<u32>| !cpus.contains(&cpu);
@@ -384,8 +282,8 @@ impl Sources {
             .map_err(bpf_failure)
     }
 
-    /// What became of the events of a counter, by its number in the order in which they were asked
-    /// for.
+    /// Returns how many events of a counter there were and were recorded, by its position on the
+    /// command line.
     ///
     /// # Errors
     /// When it can't be read.
@@ -415,72 +313,15 @@ impl Sources {
         }
     }
 
-    /// Every process there is, each at the time at which it was looked at. One that goes meanwhile
-    /// is passed over: the side-band has it.
-    fn snapshot(&mut self) {
-        let Ok(entries) = fs::read_dir("/proc") else {
-            return;
-        };
-        let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        for pid in pids {
-            let time = machine::now();
-            if let Ok(mut name) = fs::read(format!("/proc/{pid}/comm")) {
-                name.pop();
-                let mappings = match self.follows {
-                    true => mapped_code(pid),
-                    false => Vec::new(),
-                };
-                let found = Event::Found {
-                    pid,
-                    name,
-                    mappings,
-                };
-                self.order.push(time, found);
-            }
+    pub(super) fn snapshot(&mut self) {
+        for (time, event) in snapshot::processes(self.follows) {
+            self.order.push(time, event);
         }
     }
 }
 
-/// What a process has mapped for execution; nothing if it is gone, or the kernel's own.
-fn mapped_code(pid: u32) -> Vec<Mapping> {
-    let maps = i32::try_from(pid)
-        .ok()
-        .and_then(|pid| procfs::process::Process::new(pid).ok()?.maps().ok());
-    let executable = maps
-        .into_iter()
-        .flatten()
-        .filter(|map| map.perms.contains(procfs::process::MMPermissions::EXECUTE));
-    executable
-        .map(|map| Mapping {
-            start: map.address.0,
-            end: map.address.1,
-            offset: map.offset,
-            file: Arc::new(MappedFile {
-                path: path_of(&map.pathname),
-                build_id: Box::default(),
-                identity: (
-                    libc::makedev(map.dev.0.cast_unsigned(), map.dev.1.cast_unsigned()),
-                    map.inode,
-                    0,
-                ),
-            }),
-        })
-        .collect()
-}
-
-/// As the side-band would tell it.
-fn path_of(path: &MMapPath) -> Box<[u8]> {
-    match path {
-        MMapPath::Path(path) => path.as_os_str().as_bytes().into(),
-        MMapPath::Vdso => b"[vdso]".as_slice().into(),
-        MMapPath::Vsyscall => b"[vsyscall]".as_slice().into(),
-        MMapPath::Heap => b"[heap]".as_slice().into(),
-        _ => b"//anon".as_slice().into(),
-    }
-}
-
 impl CpuTime {
-    fn change(&mut self, now: u64, recording: bool) {
+    pub(super) fn change(&mut self, now: u64, recording: bool) {
         if let Some(since) = self.since.take() {
             self.recorded += now.saturating_sub(since);
         }
@@ -496,7 +337,7 @@ fn max_frames() -> u32 {
         .unwrap_or(127)
 }
 
-fn no_cpus(error: io::Error) -> Failure {
+pub(super) fn no_cpus(error: io::Error) -> Failure {
     Failure::new(Kind::Unavailable, error.to_string(), "mount sysfs on /sys")
 }
 
@@ -511,7 +352,7 @@ fn hit_intervals(counters: &[Request]) -> Option<[u64; MOST_COUNTERS]> {
     (!counters.is_empty()).then_some(intervals)
 }
 
-fn refused(what: &str, cpu: u32, error: &io::Error) -> Failure {
+pub(super) fn refused(what: &str, cpu: u32, error: &io::Error) -> Failure {
     let (kind, cure) = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => (
             Kind::NoPerm,
@@ -530,7 +371,7 @@ fn refused(what: &str, cpu: u32, error: &io::Error) -> Failure {
     )
 }
 
-fn bpf_failure(error: bpf::Error) -> Failure {
+pub(super) fn bpf_failure(error: bpf::Error) -> Failure {
     let kind = if error.is_permission() {
         Kind::NoPerm
     } else {

@@ -1,0 +1,85 @@
+//! The experiment's directory: its name, its group, and what can go wrong with it.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use experiment_format::layout::ExperimentDir;
+use host::exit::{Failure, Kind};
+use host::machine;
+use host::output::Output;
+
+use crate::plan::Plan;
+
+/// Creates the experiment's directory, for the user behind sudo.
+///
+/// # Errors
+/// When it can't be created.
+pub(super) fn create(plan: &Plan, output: &mut Output) -> Result<ExperimentDir, Failure> {
+    let user = machine::sudo_user();
+    let (dir, renamed) = ExperimentDir::create(&plan.directory, &plan.name, user)
+        .map_err(|error| creation_failure(&error))?;
+    if let Some(renamed) = renamed {
+        output.say(&format!(
+            "name {} is in use; changed to {}",
+            renamed.wanted, renamed.used
+        ));
+    }
+    if let Some(kind) = machine::remote_file_system(&plan.directory) {
+        output.say(&format!(
+            "{} is on {kind}, which is slow to write: results may be distorted; -d names a local directory",
+            plan.directory.display()
+        ));
+    }
+    Ok(dir)
+}
+
+/// Returns the experiment's path as it would be typed: without the `./` of the current directory.
+pub(super) fn shown_path(plan: &Plan, dir: &ExperimentDir) -> PathBuf {
+    match plan.directory == Path::new(".") {
+        true => PathBuf::from(dir.name()),
+        false => dir.path().to_owned(),
+    }
+}
+
+/// Returns the failure of an experiment that can't be created.
+pub(super) fn creation_failure(error: &experiment_format::Error) -> Failure {
+    let cure = match error {
+        _ if error.is_disk_full() => "free some space, or name another directory with -d",
+        experiment_format::Error::NameInUse { .. } => "choose another name with -o, or remove it",
+        experiment_format::Error::BadName { .. } => "give -o a name like ktest.1.er",
+        _ => "name a directory that can be written with -d",
+    };
+    Failure::new(Kind::CantCreate, error.to_string(), cure)
+}
+
+/// Returns the failure of an experiment that could not be written to its end.
+pub(super) fn writing_failure(error: &experiment_format::Error) -> Failure {
+    let cure = match error.is_disk_full() {
+        true => "the experiment is valid up to there; free some space, or limit the data with -L",
+        false => "the experiment is valid up to there",
+    };
+    Failure::new(Kind::IoErr, error.to_string(), cure)
+}
+
+/// Adds the experiment to a group file: `#analyzer experiment group`, then a path a line.
+///
+/// # Errors
+/// When the file can't be written.
+pub(super) fn add_to_group(group: &Path, experiment: &Path) -> Result<(), Failure> {
+    let add = || {
+        let mut file = OpenOptions::new().append(true).create(true).open(group)?;
+        let line = match file.metadata()?.len() {
+            0 => format!("#analyzer experiment group\n{}\n", experiment.display()),
+            _ => format!("{}\n", experiment.display()),
+        };
+        file.write_all(line.as_bytes())
+    };
+    add().map_err(|error| {
+        Failure::new(
+            Kind::CantCreate,
+            format!("cannot add the experiment to {}: {error}", group.display()),
+            "name a group that can be written with -g",
+        )
+    })
+}

@@ -1,0 +1,399 @@
+//! The dispatcher: takes the one time-ordered stream of events and passes each to what it changes.
+//!
+//! Processes come first: an event about them changes what is known of them, so that every later
+//! record is judged by the state of its own time. Records are decoded to intervals, which go by the
+//! [user space](super::user) to the [router](super::route), or straight there if no process can be
+//! followed. Nothing comes back.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::time::Duration;
+
+use bpf::{Record, TickCollector};
+use experiment_format::kernel::{BPF, KERNEL};
+use experiment_format::log::LogEvent;
+use experiment_format::losses::Losses;
+use nix::unistd::Pid;
+use user_collector::archive::Account;
+use user_collector::follow::FollowRule;
+use user_collector::modules::Cache;
+use user_collector::objects::Objects;
+use user_collector::process::Processes;
+
+use super::input::event::Event;
+use super::input::sideband::SidebandEvent;
+use super::interval::StateInterval;
+use super::kernel::decode::Decoder;
+use super::route::Router;
+use super::user::UserSpace;
+use super::user::archives::{self, ArchiveProgress};
+use super::user::tracker::instance_of;
+
+/// Exited processes are kept so long for late records of them, nanoseconds.
+const KEEP_EXITED_NS: u64 = 10_000_000_000;
+/// From one look for processes that exited to the next, nanoseconds. After so long all records of
+/// them have been applied.
+const EVICT_INTERVAL_NS: u64 = 1_000_000_000;
+
+/// Passes events on.
+#[derive(Debug)]
+pub struct Dispatcher {
+    processes: Processes,
+    decoder: Decoder,
+    /// User space, if any process may be followed.
+    pub user: Option<UserSpace>,
+    /// The experiments.
+    pub router: Router,
+    /// Side-band records that the kernel could not deliver.
+    pub sideband_lost: u64,
+    /// Ticks that came after writing had failed.
+    pub not_written: u64,
+    evicted_at: u64,
+}
+
+impl Dispatcher {
+    /// Returns a dispatcher to experiments that are there already. Processes are followed by
+    /// `rule`; where that can't be, `say` is called with the reason.
+    #[must_use]
+    pub fn new(router: Router, rule: FollowRule, mut say: impl FnMut(&str)) -> Dispatcher {
+        let founder = &router.founder;
+        let mut user = user_space(rule, &mut say);
+        if let Some(user) = &mut user {
+            let objects = founder.kernel.symbols.objects();
+            let taken = objects.map(|(name, _)| name).chain([KERNEL, BPF]);
+            let (archive, dir) = (founder.archive(), founder.dir());
+            if let Err(error) = archives::begin(&mut user.code.objects, archive, dir, taken) {
+                say(&format!(
+                    "load objects of processes are not archived: {error}"
+                ));
+            }
+        }
+        Dispatcher {
+            processes: Processes::new(),
+            decoder: Decoder::new(&founder.kernel.symbols),
+            user,
+            sideband_lost: 0,
+            not_written: 0,
+            evicted_at: founder.start(),
+            router,
+        }
+    }
+
+    /// Applies an event. Events come in time order.
+    pub fn apply(&mut self, time: u64, event: Event) {
+        match event {
+            Event::Record(record) => self.record(record),
+            Event::Recording { on } => self.router.log_everywhere(time, |at| match on {
+                true => LogEvent::Resume { at },
+                false => LogEvent::Pause { at, name: None },
+            }),
+            Event::Sample { at, label } => self.sample(at, label),
+            Event::Found {
+                pid,
+                name,
+                mappings,
+            } => {
+                self.processes.found(pid, &name);
+                if let Some(user) = &mut self.user {
+                    if let Ok(path) = fs::read_link(format!("/proc/{pid}/exe")) {
+                        let path = path.as_os_str().as_bytes();
+                        let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+                        self.processes.found_executing(pid, path);
+                    }
+                    user.found(pid, mappings, self.router.founder.start());
+                }
+            }
+            Event::MappingsRead {
+                pid,
+                began,
+                mappings,
+            } => {
+                if let Some(user) = &mut self.user {
+                    user.mappings_read(pid, began, time, mappings);
+                }
+            }
+            Event::Sideband(event) => self.sideband(time, event),
+        }
+    }
+
+    fn record(&mut self, record: Record) {
+        let failed = self.router.failed.is_some();
+        let (router, processes) = (&mut self.router, &self.processes);
+        match record {
+            Record::Tick(tick) if failed => self.not_written += u64::from(tick.ticks),
+            Record::Absence(_) | Record::Overflow(_) | Record::Entry(_) if failed => {}
+            Record::Tick(tick) => {
+                let tick = self.decoder.tick(tick);
+                if let Err(error) = router.founder.cpu_tick(processes, &tick) {
+                    self.not_written += u64::from(tick.ticks);
+                    return router.note(Err(error));
+                }
+                let instance = instance_of(processes, tick.header.pid);
+                if let Some(interval) = tick.interval(instance) {
+                    self.interval(interval);
+                }
+            }
+            Record::Absence(record) => {
+                let instance = instance_of(processes, record.head.pid);
+                let off_cpu = self.decoder.off_cpu(&record, instance);
+                if let Err(error) = router.founder.off_cpu(&off_cpu) {
+                    return router.note(Err(error));
+                }
+                let parts = off_cpu.parts.into_iter();
+                parts
+                    .filter(|part| part.ticks > 0)
+                    .for_each(|part| self.interval(part));
+            }
+            Record::Overflow(record) => {
+                let instance = instance_of(processes, record.head.pid);
+                let overflow = self.decoder.overflow(&record, instance);
+                if let Err(error) = router.founder.cpu_overflow(processes, &overflow) {
+                    return router.note(Err(error));
+                }
+                self.interval(overflow.thread);
+            }
+            Record::Thread(thread) => {
+                let result = router.founder.thread(processes, &thread);
+                router.note(result);
+                if let Some(user) = &mut self.user
+                    && thread.ended
+                {
+                    user.thread_exited(router, processes, thread.head.tid);
+                }
+            }
+            Record::Birth(header) => {
+                if let Some(user) = &mut self.user {
+                    user.vfork_started(header.pid);
+                }
+            }
+            Record::Entry(record) => {
+                if let Some(user) = &mut self.user {
+                    user.user_return(router, processes, record);
+                }
+            }
+        }
+    }
+
+    fn interval(&mut self, interval: StateInterval) {
+        let header = &interval.header;
+        match &mut self.user {
+            Some(user) if header.pid != 0 && !header.kernel_thread => {
+                user.interval(&mut self.router, &self.processes, interval);
+            }
+            _ => self.router.to_founder(&self.processes, &interval),
+        }
+    }
+
+    fn sideband(&mut self, time: u64, event: SidebandEvent) {
+        let router = &mut self.router;
+        match event {
+            SidebandEvent::Fork { pid, parent } => {
+                self.processes.forked(pid, parent, time);
+                if let Some(user) = &mut self.user {
+                    user.forked(router, &self.processes, (pid, parent), time);
+                }
+            }
+            SidebandEvent::Exit { pid } => {
+                self.processes.exited(pid, time);
+                if let Some(user) = &mut self.user {
+                    user.exited(router, pid, time);
+                }
+            }
+            SidebandEvent::Comm { pid, name, exec } => {
+                self.processes.named(pid, &name, exec);
+                if let Some(user) = &mut self.user
+                    && exec
+                {
+                    user.executed(router, pid, &name, time);
+                }
+            }
+            SidebandEvent::Map { pid, mapping } => {
+                let file = &mapping.file;
+                self.processes.mapped(pid, &file.path, &file.build_id);
+                if let Some(user) = &mut self.user {
+                    user.mapped(router, pid, mapping, time);
+                }
+            }
+            SidebandEvent::KernelCode {
+                address,
+                size,
+                name,
+                gone,
+            } => {
+                let code = (address, u64::from(size));
+                let since = router.founder.start();
+                let kernel = &mut router.founder.kernel;
+                kernel.changed((since, time), code, &name, gone);
+            }
+            SidebandEvent::Lost { records } => self.sideband_lost += records,
+            SidebandEvent::Other => {}
+        }
+    }
+
+    /// Takes a sample of an instant of which all records are applied.
+    pub fn sample(&mut self, at: u64, label: &str) {
+        let result = self.router.founder.sample(at, label);
+        self.router.note(result);
+        if let Some(user) = &mut self.user {
+            let usage = self.router.founder.usage_by_process(&self.processes, at);
+            user.sample(&mut self.router, (at, label), |pid, instance| {
+                usage.get(&(pid, instance)).cloned()
+            });
+        }
+    }
+
+    /// Follows the load, unless no process can be followed.
+    pub fn load_started(&mut self, pid: u32) {
+        if let Some(user) = &mut self.user {
+            user.load_started(pid);
+        }
+    }
+
+    /// Publishes what the snapshot found to the BPF programs, before data are taken.
+    ///
+    /// # Errors
+    /// When the kernel has no memory for it.
+    pub fn publish_snapshot(&mut self, collector: &mut TickCollector) -> Result<(), bpf::Error> {
+        match &mut self.user {
+            Some(user) => user.publish_snapshot(collector, &self.processes),
+            None => Ok(()),
+        }
+    }
+
+    /// Unwinds the stack copies that can be, and publishes what changed to the BPF programs.
+    ///
+    /// # Errors
+    /// When the kernel has no memory for it.
+    pub fn publish(&mut self, collector: &mut TickCollector) -> Result<(), bpf::Error> {
+        let Some(user) = &mut self.user else {
+            return Ok(());
+        };
+        user.unwind_copies(&mut self.router, &self.processes, false);
+        user.publish(collector, &self.processes, false)
+    }
+
+    /// Returns the thread that makes unwind tables, if any process can be followed.
+    #[must_use]
+    pub fn table_maker(&self) -> Option<Pid> {
+        self.user.as_ref().map(UserSpace::table_maker)
+    }
+
+    /// Returns the processes whose mappings are to be read. An [`Event::MappingsRead`] is expected
+    /// of each.
+    pub fn take_unmapped(&mut self) -> Vec<u32> {
+        self.user
+            .as_mut()
+            .map_or_else(Vec::new, UserSpace::take_unmapped)
+    }
+
+    /// Once a round: writes what is due, and drops what is only kept for late records.
+    pub fn maintain(&mut self, now: u64) {
+        self.router.maintain_kernel();
+        if let Some(user) = &mut self.user {
+            user.maintain(&mut self.router, now);
+        }
+        if now.saturating_sub(self.evicted_at) >= EVICT_INTERVAL_NS {
+            self.evicted_at = now;
+            self.evict(now);
+        }
+    }
+
+    fn evict(&mut self, now: u64) {
+        let there = |pid: u32| fs::exists(format!("/proc/{pid}")).unwrap_or(true);
+        let long_ago = now.saturating_sub(KEEP_EXITED_NS);
+        self.processes.forget_exited(long_ago, there);
+        let (router, processes) = (&mut self.router, &self.processes);
+        router.founder.evict(processes);
+        let Some(user) = &mut self.user else {
+            return;
+        };
+        let living = router.founder.living_processes();
+        let lives = |pid| living.contains(&pid) || there(pid);
+        user.evict(
+            router,
+            processes,
+            (now, now.saturating_sub(EVICT_INTERVAL_NS)),
+            lives,
+        );
+    }
+
+    /// No event follows: all that waits is written.
+    pub fn finish(&mut self) {
+        if let Some(user) = &mut self.user {
+            user.finish(&mut self.router, &self.processes);
+        }
+        self.router.founder.close_threads(&self.processes);
+    }
+
+    /// Archives what is not archived yet; `give_up` is asked before each object of the kernel. For
+    /// files of processes, [`Dispatcher::archiving`] waits.
+    pub fn archive_rest(&mut self, give_up: impl FnMut() -> bool) {
+        self.router.archive_kernel(give_up);
+        if let Some(user) = &mut self.user {
+            user.archive_rest(&mut self.router);
+        }
+        if self.router.failed.is_some() {
+            self.give_up_archiving();
+        }
+    }
+
+    /// Waits until the files of followed processes are archived, at most so long. Returns how far
+    /// that is; none once all is done.
+    pub fn archiving(&mut self, at_most: Duration) -> Option<ArchiveProgress> {
+        self.user.as_mut()?.code.archiving(at_most)
+    }
+
+    /// Leaves out what is not archived by now.
+    pub fn give_up_archiving(&mut self) {
+        if let Some(user) = &mut self.user {
+            user.code.give_up_archiving();
+        }
+    }
+
+    /// Returns what came of archiving the files of followed processes; none where none were to be.
+    #[must_use]
+    pub fn archived(&self) -> Option<&Account> {
+        self.user.as_ref()?.code.archived()
+    }
+
+    /// Names in the log what is not archived.
+    pub fn log_archived(&mut self, now: u64) {
+        let warnings = self.archived().map(Account::warnings).unwrap_or_default();
+        for text in warnings {
+            self.router.log(now, |at| LogEvent::Warning { at, text });
+        }
+    }
+
+    /// Writes the losses into the header that every report shows.
+    pub fn log_losses(&mut self, now: u64, losses: &Losses) {
+        let result = self.router.founder.log_losses(now, losses);
+        self.router.note(result);
+    }
+
+    /// Closes all experiments. `stopped` is when data were stopped.
+    ///
+    /// # Errors
+    /// The first error of the whole recording.
+    pub fn close(mut self, stopped: u64) -> experiment_format::Result<()> {
+        let known = self.user.as_mut().map(|user| user.known(&self.processes));
+        self.router.close(known, stopped)
+    }
+}
+
+/// Returns user space, if the rule follows any process.
+fn user_space(rule: FollowRule, say: &mut impl FnMut(&str)) -> Option<UserSpace> {
+    if !rule.follows() {
+        return None;
+    }
+    let cache = Cache::open_default().unwrap_or_else(|error| {
+        say(&format!("unwind tables are not kept on disk: {error}"));
+        None
+    });
+    match Objects::new(cache) {
+        Ok(objects) => Some(UserSpace::new(rule, objects)),
+        Err(error) => {
+            say(&format!("no process is followed: {error}"));
+            None
+        }
+    }
+}

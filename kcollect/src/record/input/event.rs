@@ -1,0 +1,61 @@
+//! Events: anything that happened at an instant, from whichever input.
+
+use bpf::Record;
+use user_collector::maps::Mapping;
+
+use super::sideband::SidebandEvent;
+
+/// Anything that happened at an instant.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A record of the BPF programs.
+    Record(Record),
+    /// A record of the side-band.
+    Sideband(SidebandEvent),
+    /// The snapshot found a process.
+    Found {
+        /// The process.
+        pid: u32,
+        /// Its name, bytes.
+        name: Vec<u8>,
+        /// What it has mapped for execution; nothing where no process is followed.
+        mappings: Vec<Mapping>,
+    },
+    /// The mappings of a process were read again.
+    MappingsRead {
+        /// The process.
+        pid: u32,
+        /// When the reading began, CLOCK_MONOTONIC nanoseconds. The event's own time is when it
+        /// ended.
+        began: u64,
+        /// What it has mapped for execution; none if it is gone.
+        mappings: Option<Vec<Mapping>>,
+    },
+    /// Data were taken from this time on, or no longer.
+    Recording {
+        /// Which of both.
+        on: bool,
+    },
+    /// A sample was taken: the records of all threads until its time are there.
+    Sample {
+        /// Its time, CLOCK_MONOTONIC nanoseconds.
+        at: u64,
+        /// Why it was taken.
+        label: &'static str,
+    },
+}
+
+impl Event {
+    /// Returns the event at no later time than `stopped`. What went on when data stopped is
+    /// recorded a moment later; it belongs to the instant at which they stopped.
+    #[must_use]
+    pub fn not_after(mut self, stopped: u64) -> Event {
+        let header = match &mut self {
+            Event::Record(Record::Absence(record)) => &mut record.head,
+            Event::Record(Record::Tick(tick)) => &mut tick.head,
+            _ => return self,
+        };
+        header.time = header.time.min(stopped);
+        self
+    }
+}

@@ -1,0 +1,72 @@
+//! The snapshot: what runs already when the side-band is open, read from `/proc`.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
+
+use host::machine;
+use procfs::process::{MMPermissions, MMapPath};
+use user_collector::maps::{MappedFile, Mapping};
+
+use super::event::Event;
+
+/// Reads every process there is, with what it has mapped where `with_mappings`, each at the time at
+/// which it was read. One that exits meanwhile is left out: the side-band has it.
+pub fn processes(with_mappings: bool) -> Vec<(u64, Event)> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let found = pids.filter_map(|pid: u32| {
+        let time = machine::now();
+        let mut name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+        name.pop();
+        let mappings = match with_mappings {
+            true => mappings(pid),
+            false => Vec::new(),
+        };
+        let found = Event::Found {
+            pid,
+            name,
+            mappings,
+        };
+        Some((time, found))
+    });
+    found.collect()
+}
+
+/// Returns what a process has mapped for execution; nothing if it is gone, or the kernel's own.
+pub fn mappings(pid: u32) -> Vec<Mapping> {
+    let maps = i32::try_from(pid)
+        .ok()
+        .and_then(|pid| procfs::process::Process::new(pid).ok()?.maps().ok());
+    let executable = maps
+        .into_iter()
+        .flatten()
+        .filter(|map| map.perms.contains(MMPermissions::EXECUTE));
+    executable
+        .map(|map| Mapping {
+            start: map.address.0,
+            end: map.address.1,
+            offset: map.offset,
+            file: Arc::new(MappedFile {
+                path: path_of(&map.pathname),
+                build_id: Box::default(),
+                identity: (
+                    libc::makedev(map.dev.0.cast_unsigned(), map.dev.1.cast_unsigned()),
+                    map.inode,
+                    0,
+                ),
+            }),
+        })
+        .collect()
+}
+
+/// Returns a mapping's path as the side-band has it.
+fn path_of(path: &MMapPath) -> Box<[u8]> {
+    match path {
+        MMapPath::Path(path) => path.as_os_str().as_bytes().into(),
+        MMapPath::Vdso => b"[vdso]".as_slice().into(),
+        MMapPath::Vsyscall => b"[vsyscall]".as_slice().into(),
+        MMapPath::Heap => b"[heap]".as_slice().into(),
+        _ => b"//anon".as_slice().into(),
+    }
+}

@@ -1,0 +1,47 @@
+//! What a thread did, in the unit in which it goes through the recording: one state, one kernel
+//! stack.
+
+use std::sync::Arc;
+
+use bpf::Head;
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::Detail;
+
+/// A thread's ticks in one state with one kernel stack, or one overflow of a counter.
+#[derive(Clone, Debug)]
+pub struct StateInterval {
+    /// Time, CPU, process and thread, and the number of the return to user mode at which the user
+    /// stack is captured.
+    pub header: Head,
+    /// The process, as a [process instance](super::user::tracker::instance_of).
+    pub instance: u64,
+    /// Kernel frames, leaf first, callers as addresses inside the call. Empty in user mode.
+    pub kernel: Arc<[u64]>,
+    /// The kernel stack was deeper than the kernel's limit.
+    pub truncated: bool,
+    /// The state.
+    pub state: Microstate,
+    /// Tick boundaries in it.
+    pub ticks: u32,
+    /// What is known beside the state.
+    pub detail: Detail,
+    /// Set where this is no time, but an overflow of a counter.
+    pub overflow: Option<CounterOverflow>,
+}
+
+impl StateInterval {
+    /// Whether there is nothing in it for an experiment.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ticks == 0 && self.overflow.is_none()
+    }
+}
+
+/// A counter overflowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CounterOverflow {
+    /// The counter's [`experiment_format::log::CounterDecl::tag`].
+    pub tag: u32,
+    /// How many events the overflow stands for.
+    pub value: u64,
+}

@@ -1,0 +1,294 @@
+//! Decodes records of the BPF programs into what experiments hold: ticks of CPUs, and state
+//! intervals of threads, with the frames of their kernel stacks.
+//!
+//! Pure: it knows the kernel's symbols, and neither processes nor experiments.
+
+use std::sync::Arc;
+
+use bpf::{Absence, Head, Mode, Overflow, Stack, Tick};
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::Detail;
+
+use super::counters::{self, Side};
+use super::symbols::Symbols;
+use crate::record::interval::{CounterOverflow, StateInterval};
+
+/// A kernel stack as an experiment holds it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelStack {
+    /// Leaf first, callers as addresses inside the call. Empty in user mode and where the kernel
+    /// returned no stack.
+    pub frames: Arc<[u64]>,
+    /// It was deeper than the kernel's limit.
+    pub truncated: bool,
+    /// The kernel returned no stack.
+    pub missing: bool,
+}
+
+/// A tick of a CPU.
+#[derive(Clone, Debug)]
+pub struct CpuTick {
+    /// Time, CPU, process and thread.
+    pub header: Head,
+    /// Tick boundaries it stands for.
+    pub ticks: u32,
+    /// The state of the thread that was on the CPU; none of an idle CPU.
+    pub state: Option<Microstate>,
+    /// An interrupt or softirq had borrowed the CPU from the thread.
+    pub irq_work: bool,
+    /// Empty unless the CPU was in the kernel.
+    pub stack: KernelStack,
+}
+
+impl CpuTick {
+    /// Returns what the thread did that was on the CPU; nothing of an idle one.
+    #[must_use]
+    pub fn interval(self, instance: u64) -> Option<StateInterval> {
+        Some(StateInterval {
+            header: self.header,
+            instance,
+            kernel: self.stack.frames,
+            truncated: self.stack.truncated,
+            state: self.state?,
+            ticks: self.ticks,
+            detail: Detail::None,
+            overflow: None,
+        })
+    }
+}
+
+/// An interval off the CPU: the thread was blocked, then waited for a CPU.
+#[derive(Clone, Debug)]
+pub struct OffCpu {
+    /// Ticks by state.
+    pub ticks: [u32; Microstate::PER_THREAD],
+    /// The kernel stack at the switch.
+    pub stack: KernelStack,
+    /// Its parts, of which either may be without a tick.
+    pub parts: [StateInterval; 2],
+}
+
+/// An overflow of a counter on a CPU.
+#[derive(Clone, Debug)]
+pub struct CpuOverflow {
+    /// What the founder holds of the CPU.
+    pub cpu: CounterOverflow,
+    /// What the thread did that was on it.
+    pub thread: StateInterval,
+}
+
+/// Turns records into ticks and intervals.
+#[derive(Debug)]
+pub struct Decoder {
+    interrupt_entries: Vec<(u64, u64)>,
+    trap_entries: Vec<(u64, u64)>,
+    schedule: (u64, u64),
+}
+
+impl Decoder {
+    /// Returns a decoder for a kernel with these functions.
+    #[must_use]
+    pub fn new(symbols: &Symbols) -> Decoder {
+        Decoder {
+            interrupt_entries: ranges(symbols, is_entry),
+            trap_entries: ranges(symbols, |name| is_entry(name) && name != PAGE_FAULT_ENTRY),
+            schedule: symbols.extent("__schedule"),
+        }
+    }
+
+    /// Decodes a tick of a CPU.
+    #[must_use]
+    pub fn tick(&self, mut tick: Tick) -> CpuTick {
+        if tick.leaving {
+            self.drop_own_frames(&mut tick.stack);
+        }
+        let state = match tick.mode {
+            Mode::Idle => None,
+            Mode::User => Some(Microstate::User),
+            Mode::Kernel if self.is_trap(&tick) => Some(Microstate::Trap),
+            Mode::Kernel => Some(Microstate::System),
+        };
+        CpuTick {
+            header: tick.head,
+            ticks: tick.ticks,
+            state,
+            irq_work: tick.irq_work,
+            stack: self.stack(&tick.stack),
+        }
+    }
+
+    /// Decodes an interval off the CPU of a process instance.
+    #[must_use]
+    pub fn off_cpu(&self, record: &Absence, instance: u64) -> OffCpu {
+        let stack = self.stack(&record.stack);
+        let blocked = match record.detail {
+            Some(bpf::Detail::BlockIo) => Detail::BlockIo,
+            _ => Detail::None,
+        };
+        let waited = match record.detail {
+            Some(bpf::Detail::Preempted) => Detail::Preempted,
+            Some(bpf::Detail::Throttled) => Detail::Throttled,
+            _ => Detail::Woken,
+        };
+        let part = |state, ticks, detail| StateInterval {
+            header: record.head,
+            instance,
+            kernel: Arc::clone(&stack.frames),
+            truncated: stack.truncated,
+            state,
+            ticks,
+            detail,
+            overflow: None,
+        };
+        let state = Microstate::ALL[usize::from(record.state)];
+        OffCpu {
+            ticks: record.counts(),
+            parts: [
+                part(state, record.blocked, blocked),
+                part(Microstate::WaitCpu, record.waited, waited),
+            ],
+            stack,
+        }
+    }
+
+    /// Decodes an overflow of a counter in a process instance.
+    #[must_use]
+    pub fn overflow(&self, record: &Overflow, instance: u64) -> CpuOverflow {
+        let stack = self.stack(&record.stack);
+        let side = |side| CounterOverflow {
+            tag: counters::tag(record.counter, side),
+            value: record.value,
+        };
+        CpuOverflow {
+            cpu: side(Side::Cpu),
+            thread: StateInterval {
+                header: record.head,
+                instance,
+                state: match stack.frames.is_empty() {
+                    true => Microstate::User,
+                    false => Microstate::System,
+                },
+                kernel: stack.frames,
+                truncated: stack.truncated,
+                ticks: 0,
+                detail: Detail::None,
+                overflow: Some(side(Side::Thread)),
+            },
+        }
+    }
+
+    fn stack(&self, stack: &Stack) -> KernelStack {
+        let mut frames: Arc<[u64]> = Arc::default();
+        if !stack.frames.is_empty() {
+            frames = Arc::from(&*stack.frames);
+            self.point_at_calls(Arc::make_mut(&mut frames));
+        }
+        KernelStack {
+            frames,
+            truncated: stack.truncated,
+            missing: stack.missing,
+        }
+    }
+
+    /// Returns whether the CPU was in a trap: an interrupt, or an exception other than a page
+    /// fault. Then its entry is at the root of the stack; a system call's and a kernel thread's
+    /// roots are others.
+    fn is_trap(&self, tick: &Tick) -> bool {
+        let within = |pc: &u64| {
+            let next = self.trap_entries.partition_point(|(from, _)| from <= pc);
+            next > 0 && *pc < self.trap_entries[next - 1].1
+        };
+        tick.irq_work || tick.stack.frames.last().is_some_and(within)
+    }
+
+    /// Removes the frames above the scheduler in a stack that was taken in it: our BPF program, and
+    /// what calls it.
+    fn drop_own_frames(&self, stack: &mut Stack) {
+        let (from, to) = self.schedule;
+        let scheduler = |pc: &u64| (from..to).contains(pc);
+        if let Some(own) = stack.frames.iter().position(scheduler) {
+            stack.frames = stack.frames[own..].into();
+        }
+    }
+
+    /// Turns return addresses into addresses inside the call, by one byte. A frame under an
+    /// interrupt's entry is no return address: it is where the interrupt struck, and stays exact.
+    fn point_at_calls(&self, frames: &mut [u64]) {
+        let mut exact = true;
+        for frame in frames {
+            let pc = *frame;
+            if !exact {
+                *frame = pc.wrapping_sub(1);
+            }
+            let next = self
+                .interrupt_entries
+                .partition_point(|(from, _)| *from <= pc);
+            exact = next > 0 && pc < self.interrupt_entries[next - 1].1;
+        }
+    }
+}
+
+/// The entry of x86-64's page faults.
+const PAGE_FAULT_ENTRY: &str = "asm_exc_page_fault";
+
+/// Returns whether interrupts and exceptions enter the kernel in this function. The frame under
+/// such a function was interrupted, it called nothing. x86-64's entry stubs begin with `asm_`,
+/// aarch64's with `el1h_64_`.
+fn is_entry(name: &str) -> bool {
+    [
+        "asm_exc_",
+        "asm_sysvec_",
+        "asm_common_interrupt",
+        "asm_spurious",
+        "el1h_64_",
+    ]
+    .iter()
+    .any(|prefix| name.starts_with(prefix))
+}
+
+/// Returns the address ranges of the functions with a chosen name, in order.
+fn ranges(symbols: &Symbols, chosen: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
+    let mut ranges: Vec<_> = symbols
+        .objects()
+        .flat_map(|(_, object)| object.symbols())
+        .filter(|symbol| chosen(symbol.name))
+        .map(|symbol| (symbol.address, symbol.address.saturating_add(symbol.size)))
+        .collect();
+    ranges.sort_unstable();
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_taken_in_the_scheduler_begins_there() {
+        let text = "1000 t trace\n1100 t __schedule\n1200 T schedule\n1300 D end\n";
+        let decoder = Decoder::new(&Symbols::parse(text).unwrap());
+        let mut stack = Stack {
+            frames: Box::new([0xf000, 0x1010, 0x1120, 0x1210]),
+            ..Stack::default()
+        };
+        decoder.drop_own_frames(&mut stack);
+        assert_eq!(*stack.frames, [0x1120, 0x1210]);
+        stack.frames = Box::new([0xf000, 0x1210]);
+        decoder.drop_own_frames(&mut stack);
+        assert_eq!(*stack.frames, [0xf000, 0x1210]);
+    }
+
+    #[test]
+    fn callers_point_into_their_calls_but_the_interrupted_stay_exact() {
+        let text = "\
+1000 T asm_sysvec_apic_timer_interrupt
+1100 T handle_softirqs
+1200 t do_idle
+1300 t cpu_startup_entry
+1400 D end
+";
+        let decoder = Decoder::new(&Symbols::parse(text).unwrap());
+        let mut frames = [0x1150, 0x1010, 0x1200, 0x1310];
+        decoder.point_at_calls(&mut frames);
+        assert_eq!(frames, [0x1150, 0x100f, 0x1200, 0x130f]);
+    }
+}

@@ -1,0 +1,106 @@
+//! Frames that stand for what has no kernel stack: `<NAME_PID_pid>` for user mode, `<IDLE>` for an
+//! idle CPU, as er_kernel has them. They are artificial functions at addresses where no kernel code
+//! can be.
+
+use std::collections::HashMap;
+
+use experiment_format::map::MapEvent;
+use experiment_format::stacks::{StackEnd, StackUid};
+use experiment_format::writer::ExperimentWriter;
+use user_collector::process::{Name, Process, Processes};
+
+use super::shown_name;
+
+/// Artificial functions are here, one every [`SIZE_BYTES`], far below any kernel.
+const IDLE_ADDRESS: u64 = 0x1000;
+const FIRST_PROCESS_ADDRESS: u64 = 0x1_0000;
+const SIZE_BYTES: u64 = 0x10;
+
+/// The artificial functions that the experiment has by now.
+#[derive(Debug)]
+pub(super) struct ArtificialFrames {
+    by_pid: HashMap<u32, UserFrame>,
+    next_address: u64,
+    idle: Option<StackUid>,
+}
+
+/// The frame of a process in user mode, under one name.
+#[derive(Debug)]
+struct UserFrame {
+    instance: u64,
+    name: Option<Name>,
+    uid: StackUid,
+}
+
+impl ArtificialFrames {
+    pub(super) fn new() -> ArtificialFrames {
+        ArtificialFrames {
+            by_pid: HashMap::new(),
+            next_address: FIRST_PROCESS_ADDRESS,
+            idle: None,
+        }
+    }
+
+    /// Returns the stack of an idle CPU.
+    pub(super) fn idle(
+        &mut self,
+        writer: &mut ExperimentWriter,
+    ) -> experiment_format::Result<StackUid> {
+        if let Some(uid) = self.idle {
+            return Ok(uid);
+        }
+        let uid = write(writer, 0, IDLE_ADDRESS, "<IDLE>".to_owned())?;
+        self.idle = Some(uid);
+        Ok(uid)
+    }
+
+    /// Returns the stack of a process in user mode, under the name that it has now; `at` is the
+    /// experiment's time.
+    pub(super) fn user(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        process: Option<&Process>,
+        pid: u32,
+        at: u64,
+    ) -> experiment_format::Result<StackUid> {
+        let instance = process.map_or(0, |process| process.serial);
+        let name = process.and_then(|process| process.name.as_ref());
+        if let Some(known) = self.by_pid.get(&pid)
+            && known.instance == instance
+            && known.name.as_ref() == name
+        {
+            return Ok(known.uid);
+        }
+        let function = format!("<{}_PID_{pid}>", shown_name(pid, name.map(|name| &**name)));
+        let uid = write(writer, at, self.next_address, function)?;
+        self.next_address += SIZE_BYTES;
+        let name = name.cloned();
+        let frame = UserFrame {
+            instance,
+            name,
+            uid,
+        };
+        self.by_pid.insert(pid, frame);
+        Ok(uid)
+    }
+
+    /// Drops the frames of processes that are not known any more.
+    pub(super) fn evict(&mut self, processes: &Processes) {
+        self.by_pid.retain(|pid, _| processes.get(*pid).is_some());
+    }
+}
+
+fn write(
+    writer: &mut ExperimentWriter,
+    at: u64,
+    vaddr: u64,
+    name: String,
+) -> experiment_format::Result<StackUid> {
+    writer.map(&MapEvent::Function {
+        at,
+        vaddr,
+        size: SIZE_BYTES,
+        name,
+    })?;
+    writer.stack(&[vaddr], StackEnd::Complete)
+}

@@ -1,0 +1,122 @@
+//! The load's part of a recording: the quiet time before it, its run, and the quiet time after it.
+
+use std::ffi::OsStr;
+use std::io;
+use std::time::Duration;
+
+use host::exit::{Failure, Kind, load_code, spawn_code};
+use host::load::{Load, Starter};
+use host::output::Output;
+
+use super::session::after;
+use crate::plan::Plan;
+
+/// Where the load is.
+#[derive(Debug)]
+pub(super) enum LoadPhase {
+    /// There is none.
+    None,
+    /// It is started at a time, CLOCK_MONOTONIC nanoseconds.
+    QuietUntil(u64, Starter),
+    /// It runs.
+    Running(Load),
+    /// It exited.
+    Exited {
+        /// With its status.
+        load: Load,
+        /// When the quiet time after it ends.
+        quiet_until: u64,
+    },
+    /// It could not be started: the exit code for that.
+    Refused(u8),
+}
+
+/// What a step of the load means for the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LoadStep {
+    /// Nothing.
+    None,
+    /// It was started, with this process id.
+    Started(u32),
+    /// The recording is over.
+    Over,
+}
+
+impl LoadPhase {
+    /// Returns the time of the next change that the clock brings.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        match self {
+            LoadPhase::QuietUntil(time, _)
+            | LoadPhase::Exited {
+                quiet_until: time, ..
+            } => Some(*time),
+            _ => None,
+        }
+    }
+
+    /// Starts the load when it is time, and notices when it exited.
+    ///
+    /// # Errors
+    /// When the load can't be waited for.
+    pub(super) fn step(
+        &mut self,
+        time: u64,
+        plan: &Plan,
+        output: &mut Output,
+    ) -> Result<LoadStep, Failure> {
+        let (next, step) = match std::mem::replace(self, LoadPhase::None) {
+            LoadPhase::QuietUntil(start, starter) if time >= start => match starter.start() {
+                Ok(load) => {
+                    output.detail(&format!("load started (Process ID: {})", load.pid()));
+                    let pid = load.pid();
+                    (LoadPhase::Running(load), LoadStep::Started(pid))
+                }
+                Err(error) => {
+                    output.say(&cannot_start(&plan.load[0], &error));
+                    (LoadPhase::Refused(spawn_code(&error)), LoadStep::Over)
+                }
+            },
+            LoadPhase::Running(mut load) => match exited(&mut load)? {
+                false => (LoadPhase::Running(load), LoadStep::None),
+                true => {
+                    let quiet_until = after(time, plan.quiet);
+                    let step = match plan.quiet {
+                        Duration::ZERO => LoadStep::Over,
+                        _ => LoadStep::None,
+                    };
+                    (LoadPhase::Exited { load, quiet_until }, step)
+                }
+            },
+            LoadPhase::Exited { load, quiet_until } if time >= quiet_until => {
+                (LoadPhase::Exited { load, quiet_until }, LoadStep::Over)
+            }
+            other => (other, LoadStep::None),
+        };
+        *self = next;
+        Ok(step)
+    }
+
+    /// Returns the exit code that the load has for the recording.
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            LoadPhase::Exited { load, .. } => load.status.map_or(0, load_code),
+            LoadPhase::Refused(code) => *code,
+            _ => 0,
+        }
+    }
+}
+
+fn exited(load: &mut Load) -> Result<bool, Failure> {
+    load.ended().map_err(|error| {
+        Failure::new(
+            Kind::Software,
+            format!("cannot wait for the load: {error}"),
+            "report it",
+        )
+    })
+}
+
+/// Returns the message for a load that can't be started.
+pub(super) fn cannot_start(program: &OsStr, error: &io::Error) -> String {
+    format!("cannot start the load {}: {error}", program.display())
+}

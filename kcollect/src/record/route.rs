@@ -1,0 +1,405 @@
+//! Routes each finished interval to exactly one experiment, and owns them all: the founder and the
+//! subexperiments.
+//!
+//! An interval of a followed process goes to its subexperiment, which is created when the process
+//! is chosen; of any other, to the founder. While it is open whether a process will be followed,
+//! its intervals are held, so that its experiment is complete from its first moment on.
+//!
+//! When writing fails, the first error is kept, and data are refused from then on: what was written
+//! is a valid experiment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use experiment_format::log::LogEvent;
+use experiment_format::map::MapEvent;
+use experiment_format::usage::UsageRecord;
+use experiment_format::{Error, Result};
+use user_collector::jit::Room;
+use user_collector::lineage::DirectoryNames;
+use user_collector::maps::Mapping;
+use user_collector::process::Processes;
+
+use super::interval::StateInterval;
+use super::kernel::founder::Founder;
+use super::user::LoadedCode;
+use super::user::follow_policy::FollowPolicy;
+use super::user::resolve_stack::relatives;
+use super::user::subexperiment::{FollowedProcess, Inherited, Subexperiment};
+use super::user::tracker::ProcessTracker;
+use super::user::user_stack::UserStack;
+use crate::plan::Archive;
+
+/// The most intervals that are held while it is open whether their processes will be followed.
+const MAX_HELD_INTERVALS: usize = 200_000;
+
+/// What routing has to know of processes.
+#[derive(Debug)]
+pub struct Known<'a> {
+    /// Their names, as they are now.
+    pub processes: &'a Processes,
+    /// Which there are.
+    pub tracker: &'a mut ProcessTracker,
+    /// Which are followed.
+    pub policy: &'a FollowPolicy,
+    /// What they have mapped.
+    pub code: &'a mut LoadedCode,
+}
+
+/// An interval with its user stack, if it has one.
+type Held = (StateInterval, Option<Arc<UserStack>>);
+
+/// All experiments of the recording, and where each interval goes.
+#[derive(Debug)]
+pub struct Router {
+    /// The kernel's experiment.
+    pub founder: Founder,
+    inherited: Inherited,
+    subexperiments: BTreeMap<u64, Box<Subexperiment>>,
+    names: DirectoryNames,
+    held: BTreeMap<u64, Vec<Held>>,
+    held_intervals: usize,
+    finished: Vec<FollowedProcess>,
+    finished_bytes: u64,
+    /// Intervals that went to the founder because too many were held.
+    pub not_held: u64,
+    /// Why writing stopped.
+    pub failed: Option<Error>,
+}
+
+impl Router {
+    /// Returns a router that has the founder alone.
+    #[must_use]
+    pub fn new(founder: Founder, inherited: Inherited) -> Router {
+        Router {
+            founder,
+            inherited,
+            subexperiments: BTreeMap::new(),
+            names: DirectoryNames::new(),
+            held: BTreeMap::new(),
+            held_intervals: 0,
+            finished: Vec::new(),
+            finished_bytes: 0,
+            not_held: 0,
+            failed: None,
+        }
+    }
+
+    /// Routes an interval that has its user stack, or will have none.
+    pub fn route(
+        &mut self,
+        known: &mut Known<'_>,
+        interval: StateInterval,
+        stack: Option<Arc<UserStack>>,
+    ) {
+        let instance = interval.instance;
+        self.begin_if_due(known, instance, interval.header.time);
+        let Some(process) = known.tracker.get(instance) else {
+            return self.to_founder(known.processes, &interval);
+        };
+        if let Some(experiment) = self.subexperiments.get_mut(&instance) {
+            let kernel = &self.inherited.kernel;
+            let result = experiment.interval(&interval, stack.as_deref(), kernel);
+            self.note(result);
+        } else if process.first.is_none() && !known.policy.waits_for_ticks() {
+            self.to_founder(known.processes, &interval);
+        } else if self.held_intervals < MAX_HELD_INTERVALS {
+            self.held_intervals += 1;
+            self.held
+                .entry(instance)
+                .or_default()
+                .push((interval, stack));
+        } else {
+            self.not_held += 1;
+            self.to_founder(known.processes, &interval);
+        }
+    }
+
+    /// Writes an interval that no subexperiment holds.
+    pub fn to_founder(&mut self, processes: &Processes, interval: &StateInterval) {
+        let result = self.founder.interval(processes, interval);
+        self.note(result);
+    }
+
+    /// Creates the experiment of a process that was chosen, unless it may still execute its own
+    /// program at `now`.
+    pub fn begin_if_due(&mut self, known: &mut Known<'_>, instance: u64, now: u64) {
+        if self.subexperiments.contains_key(&instance) {
+            return;
+        }
+        let Some(process) = known.tracker.get(instance) else {
+            return;
+        };
+        if let Some(first) = &process.first
+            && !process.may_execute(now)
+        {
+            let created = Subexperiment::create(
+                self.founder.dir(),
+                &self.inherited,
+                &mut self.names,
+                (process.pid, first),
+                known.code,
+                &relatives(known.processes, process.pid),
+            );
+            match created {
+                Ok(experiment) => self.begin(instance, experiment),
+                Err(error) => self.note(Err(error)),
+            }
+        }
+    }
+
+    fn begin(&mut self, instance: u64, mut experiment: Subexperiment) {
+        let kernel = &self.inherited.kernel;
+        let mut result = Ok(());
+        for (interval, stack) in self.held.remove(&instance).unwrap_or_default() {
+            self.held_intervals -= 1;
+            result = result.and(experiment.interval(&interval, stack.as_deref(), kernel));
+        }
+        self.subexperiments.insert(instance, Box::new(experiment));
+        self.note(result);
+    }
+
+    /// No interval follows: creates what is due, and writes what is still held to the founder.
+    pub fn finish(&mut self, known: &mut Known<'_>) {
+        let instances: Vec<u64> = known.tracker.iter().map(|(instance, _)| instance).collect();
+        for instance in instances {
+            self.begin_if_due(known, instance, u64::MAX);
+        }
+        for instance in self.held.keys().copied().collect::<Vec<_>>() {
+            self.release_held(known.processes, instance);
+        }
+    }
+
+    fn release_held(&mut self, processes: &Processes, instance: u64) {
+        for (interval, _) in self.held.remove(&instance).unwrap_or_default() {
+            self.held_intervals -= 1;
+            self.to_founder(processes, &interval);
+        }
+    }
+
+    /// Whether a process has an experiment of its own by now.
+    #[must_use]
+    pub fn has_subexperiment(&self, instance: u64) -> bool {
+        self.subexperiments.contains_key(&instance)
+    }
+
+    /// A process executed another program.
+    pub fn executed(&mut self, instance: u64, at: u64, jit_memory: &Room) {
+        self.with(instance, |experiment| experiment.executed(at, jit_memory));
+    }
+
+    /// A process mapped a file for execution.
+    pub fn mapped(&mut self, instance: u64, at: u64, mapping: &Mapping) {
+        self.with(instance, |experiment| {
+            experiment.mapped(at, (mapping.start, mapping.end), &mapping.file.path)
+        });
+    }
+
+    /// A process exited.
+    pub fn exited(&mut self, instance: u64, at: u64, code: &mut LoadedCode) {
+        self.with(instance, |experiment| experiment.exited(at, code));
+    }
+
+    /// Writes what changed in a process's mappings.
+    pub fn write_mappings(&mut self, instance: u64, code: &mut LoadedCode) {
+        self.with(instance, |experiment| experiment.mappings(code));
+    }
+
+    /// Writes the last samples of processes that exited, where they are not written yet.
+    pub fn sample_exits(
+        &mut self,
+        tracker: &ProcessTracker,
+        processes: &Processes,
+        instances: impl Iterator<Item = u64>,
+        now: u64,
+    ) {
+        let unsampled = |instance: &u64| {
+            let experiment = self.subexperiments.get(instance);
+            experiment.is_some_and(|experiment| !experiment.sampled_exit())
+        };
+        let instances: Vec<u64> = instances.filter(unsampled).collect();
+        if instances.is_empty() {
+            return;
+        }
+        let usage = self.founder.usage_by_process(processes, now);
+        for instance in instances {
+            if let Some(process) = tracker.get(instance)
+                && let Some(usage) = usage.get(&(process.pid, instance))
+            {
+                let at = process.exited.unwrap_or(0);
+                let usage = UsageRecord {
+                    threads: 0,
+                    ..usage.clone()
+                };
+                self.with(instance, |experiment| {
+                    experiment.sample(at, "exit", &usage, Some(at))
+                });
+            }
+        }
+    }
+
+    fn with(&mut self, instance: u64, write: impl FnOnce(&mut Subexperiment) -> Result<()>) {
+        if let Some(experiment) = self.subexperiments.get_mut(&instance) {
+            let result = write(experiment);
+            self.note(result);
+        }
+    }
+
+    /// Closes a process's experiment, at its exit or at `at`, and drops what is kept of it.
+    pub fn close_subexperiment(&mut self, known: &mut Known<'_>, instance: u64, at: u64) {
+        self.release_held(known.processes, instance);
+        let Some(mut experiment) = self.subexperiments.remove(&instance) else {
+            return;
+        };
+        let process = known.tracker.get(instance);
+        let exited = process.and_then(|process| process.exited);
+        // Another process may have the number, and other mappings.
+        if known.tracker.has_its_number(instance) {
+            let result = experiment.mappings(known.code);
+            self.note(result);
+        }
+        experiment.report_all_used(known.code);
+        self.finished.push(experiment.summary());
+        self.finished_bytes += experiment.bytes_written();
+        let result = experiment.close(self.founder.dir(), exited.unwrap_or(at));
+        self.note(result);
+    }
+
+    /// Writes a sample of all processes; `usage` returns the record of one, by number and instance.
+    pub fn sample(
+        &mut self,
+        tracker: &ProcessTracker,
+        (at, label): (u64, &str),
+        usage: impl Fn(u32, u64) -> Option<UsageRecord>,
+    ) {
+        let mut result = Ok(());
+        for (instance, experiment) in &mut self.subexperiments {
+            let process = tracker.get(*instance);
+            if let Some(process) = process
+                && let Some(usage) = usage(process.pid, *instance)
+            {
+                result = result.and(experiment.sample(at, label, &usage, process.exited));
+            }
+        }
+        self.note(result);
+    }
+
+    /// Writes an event of the run into all experiments.
+    pub fn log_everywhere(&mut self, now: u64, event: impl Fn(u64) -> LogEvent) {
+        self.log(now, &event);
+        let mut result = Ok(());
+        for experiment in self.subexperiments.values_mut() {
+            result = result.and(experiment.log(now, &event));
+        }
+        self.note(result);
+    }
+
+    /// Writes an event of the run into the founder.
+    pub fn log(&mut self, now: u64, event: impl FnOnce(u64) -> LogEvent) {
+        let result = self.founder.log_at(now, event);
+        self.note(result);
+    }
+
+    /// Writes a file of our own as a whole.
+    pub fn side_file(&mut self, name: &str, text: &str) {
+        let result = self.founder.side_file(name, text);
+        self.note(result);
+    }
+
+    /// Once a round: writes what changed in the kernel's code.
+    pub fn maintain_kernel(&mut self) {
+        if self.failed.is_none() {
+            let maps = self.founder.write_programs();
+            self.kernel_objects(maps);
+        }
+    }
+
+    /// Once a round: writes what changed in the subexperiments.
+    pub fn maintain(&mut self, tracker: &ProcessTracker, code: &mut LoadedCode, now: u64) {
+        let mut result = Ok(());
+        for (instance, experiment) in &mut self.subexperiments {
+            let current = tracker.has_its_number(*instance);
+            let dir = self.founder.dir();
+            result = result.and(experiment.maintain(dir, now, current, code));
+        }
+        self.note(result);
+    }
+
+    /// Writes where the kernel's load objects are that were found, into the subexperiments.
+    fn kernel_objects(&mut self, maps: Result<Vec<MapEvent>>) {
+        let maps = match maps {
+            Ok(maps) if maps.is_empty() => return,
+            Ok(maps) => maps,
+            Err(error) => return self.note(Err(error)),
+        };
+        self.inherited.kernel.extend_from_slice(&maps);
+        let mut result = Ok(());
+        for experiment in self.subexperiments.values_mut() {
+            result = result.and(experiment.kernel_objects(&self.inherited.kernel));
+        }
+        self.note(result);
+    }
+
+    /// Archives what of the kernel came during the run. `give_up` is asked before each object.
+    pub fn archive_kernel(&mut self, mut give_up: impl FnMut() -> bool) {
+        if self.founder.archive() != Archive::Off && self.failed.is_none() {
+            let maps = self.founder.write_late_objects(&mut give_up);
+            self.kernel_objects(maps);
+        }
+    }
+
+    /// Archives the rest of what the subexperiments refer to, as fast as possible.
+    pub fn archive_rest(&mut self, tracker: &ProcessTracker, code: &mut LoadedCode) {
+        let mut result = Ok(());
+        for (instance, experiment) in &mut self.subexperiments {
+            if tracker.has_its_number(*instance) {
+                result = result.and(experiment.mappings(code));
+            }
+            experiment.report_all_used(code);
+        }
+        self.note(result);
+        code.objects.archive_used_sources();
+        if let Some(archivist) = code.objects.archivist() {
+            archivist.hurry();
+        }
+    }
+
+    /// Returns the followed processes, those that exited included, by the number of their ticks.
+    #[must_use]
+    pub fn followed(&self) -> Vec<FollowedProcess> {
+        let living = self.subexperiments.values().map(|open| open.summary());
+        let mut all: Vec<_> = self.finished.iter().cloned().chain(living).collect();
+        all.sort_by(|a, b| (b.ticks, &a.experiment).cmp(&(a.ticks, &b.experiment)));
+        all
+    }
+
+    /// Bytes written, archives not counted.
+    #[must_use]
+    pub fn bytes_written(&self) -> u64 {
+        let open = self.subexperiments.values();
+        let open: u64 = open.map(|experiment| experiment.bytes_written()).sum();
+        self.founder.bytes_written() + self.finished_bytes + open
+    }
+
+    /// Keeps the first error.
+    pub fn note(&mut self, result: Result<()>) {
+        if let Err(error) = result {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Closes all experiments. `known` is nothing where no process could be followed; `stopped` is
+    /// when data were stopped.
+    ///
+    /// # Errors
+    /// The first error of the whole recording.
+    pub fn close(mut self, known: Option<Known<'_>>, stopped: u64) -> Result<()> {
+        if let Some(mut known) = known {
+            for instance in self.subexperiments.keys().copied().collect::<Vec<_>>() {
+                self.close_subexperiment(&mut known, instance, stopped);
+            }
+        }
+        let closed = self.founder.close(stopped);
+        self.failed.map_or(closed, Err)
+    }
+}

@@ -1,0 +1,214 @@
+//! Processes fork, execute programs, map files and exit: what that changes in what is known of
+//! them.
+
+use std::collections::HashSet;
+
+use user_collector::maps::Mapping;
+use user_collector::process::Processes;
+
+use super::UserSpace;
+use crate::record::route::Router;
+
+impl UserSpace {
+    /// The load was started.
+    pub fn load_started(&mut self, pid: u32) {
+        self.policy.add_load(pid);
+    }
+
+    /// The parent of the process that is forked next with this number waits for its exec.
+    pub fn vfork_started(&mut self, pid: u32) {
+        self.policy.vfork_started(pid);
+    }
+
+    /// `parent` forked `pid`, which is in `processes` already.
+    pub fn forked(
+        &mut self,
+        router: &mut Router,
+        processes: &Processes,
+        (pid, parent): (u32, u32),
+        at: u64,
+    ) {
+        let parent_is_followed = self.policy.descendants()
+            && self
+                .tracker
+                .with_pid(parent)
+                .is_some_and(|process| process.chosen);
+        if let Some(former) = self.tracker.take_number(pid) {
+            self.lost_its_number(router, processes, former, at);
+        }
+        self.stop_waiting(pid);
+        self.code.spaces.forked(pid, parent, at);
+        self.policy.forked(pid, parent);
+        self.publisher.changed(pid);
+        let by_pid = self.policy.names_pid(pid);
+        let (_, process) = self.tracker.track(processes, pid);
+        process.chosen |= by_pid || parent_is_followed;
+        process.forked = Some(at);
+    }
+
+    /// Another process gets the number of this one. What it did may still wait for its user stacks;
+    /// but its mappings are replaced now, so they are written first.
+    fn lost_its_number(
+        &mut self,
+        router: &mut Router,
+        processes: &Processes,
+        instance: u64,
+        at: u64,
+    ) {
+        router.begin_if_due(&mut self.known(processes), instance, u64::MAX);
+        if let Some(process) = self.tracker.get_mut(instance) {
+            process.exited.get_or_insert(at);
+        }
+        router.write_mappings(instance, &mut self.code);
+    }
+
+    /// `pid` executes another program and has its name.
+    pub fn executed(&mut self, router: &mut Router, pid: u32, name: &[u8], at: u64) {
+        self.stop_waiting(pid);
+        self.code.spaces.executed(pid, at);
+        self.policy.executed(pid);
+        self.publisher.changed(pid);
+        let descent = self.policy.descent(pid);
+        let Some(instance) = self.tracker.instance(pid) else {
+            return;
+        };
+        let begun = router.has_subexperiment(instance);
+        if let Some(process) = self.tracker.get_mut(instance) {
+            let may_execute = process
+                .forked
+                .take()
+                .is_some_and(|forked| at < forked.saturating_add(super::tracker::EXEC_WAIT_NS));
+            // The thread that executes takes the place of the leading one, which was reported to
+            // have exited.
+            process.exited = None;
+            if may_execute
+                && !begun
+                && let Some(first) = &mut process.first
+            {
+                first.name = name.to_vec();
+                first.descent = descent;
+            }
+        }
+        router.executed(instance, at, &self.code.jit_memory);
+    }
+
+    /// `pid` maps a file for execution.
+    pub fn mapped(&mut self, router: &mut Router, pid: u32, mapping: Mapping, at: u64) {
+        if let Some(instance) = self.tracker.instance(pid) {
+            router.mapped(instance, at, &mapping);
+        }
+        self.code.spaces.mapped(pid, mapping, at);
+        self.publisher.changed(pid);
+    }
+
+    /// The snapshot found a process with its mappings.
+    pub fn found(&mut self, pid: u32, mappings: Vec<Mapping>, at: u64) {
+        if !mappings.is_empty() {
+            self.code.spaces.found(pid, mappings, at);
+            self.publisher.changed(pid);
+        }
+    }
+
+    /// Returns the processes whose mappings are to be read, because stacks have an address where
+    /// nothing is known to be mapped.
+    pub fn take_unmapped(&mut self) -> Vec<u32> {
+        self.resolver.unmapped.take_asked()
+    }
+
+    /// The mappings of a process were read, from `began` until `now`; none if it is gone.
+    pub fn mappings_read(
+        &mut self,
+        pid: u32,
+        began: u64,
+        now: u64,
+        mappings: Option<Vec<Mapping>>,
+    ) {
+        let changed = self
+            .resolver
+            .mappings_read(&mut self.code, pid, (began, now), mappings);
+        if changed {
+            self.publisher.changed(pid);
+        }
+    }
+
+    fn stop_waiting(&mut self, pid: u32) {
+        self.resolver.stop_waiting(pid);
+    }
+
+    /// The leading thread of `pid` exited.
+    pub fn exited(&mut self, router: &mut Router, pid: u32, at: u64) {
+        if let Some(instance) = self.tracker.instance(pid)
+            && let Some(process) = self.tracker.get_mut(instance)
+        {
+            process.exited = Some(at);
+            router.exited(instance, at, &mut self.code);
+        }
+    }
+
+    /// Closes the experiments of processes of which no record can come any more, and drops what is
+    /// known of them: they exited before `known_ns`, an instant until which all records are
+    /// applied. `lives` says whether a process with a number has threads.
+    pub fn evict(
+        &mut self,
+        router: &mut Router,
+        processes: &Processes,
+        (now, known_ns): (u64, u64),
+        lives: impl Fn(u32) -> bool,
+    ) {
+        let finished = self.finished(processes, known_ns, lives);
+        for (_, instance) in &finished {
+            router.begin_if_due(&mut self.known(processes), *instance, u64::MAX);
+        }
+        let instances = finished.iter().map(|(_, instance)| *instance);
+        router.sample_exits(&self.tracker, processes, instances, now);
+        for (pid, instance) in finished {
+            let exited = self
+                .tracker
+                .get(instance)
+                .and_then(|process| process.exited);
+            router.close_subexperiment(&mut self.known(processes), instance, exited.unwrap_or(0));
+            if self.tracker.has_its_number(instance) {
+                self.tracker.take_number(pid);
+                self.policy.exited(pid);
+            }
+            self.tracker.evict(instance);
+        }
+        self.evict_mappings(processes);
+    }
+
+    /// Returns the processes that are finished, by number and instance.
+    fn finished(
+        &self,
+        processes: &Processes,
+        known_ns: u64,
+        lives: impl Fn(u32) -> bool,
+    ) -> Vec<(u32, u64)> {
+        let awaited: HashSet<u32> = self.resolver.awaited().collect();
+        let may_do_more = |instance: u64, pid| {
+            let has_number = processes
+                .get(pid)
+                .is_some_and(|process| process.serial == instance);
+            // Its leading thread has exited; the others may live on.
+            awaited.contains(&pid) || has_number && lives(pid)
+        };
+        self.tracker
+            .iter()
+            .filter(|(_, process)| process.exited.is_some_and(|exited| exited < known_ns))
+            .map(|(instance, process)| (process.pid, instance))
+            .filter(|(pid, instance)| !may_do_more(*instance, *pid))
+            .collect()
+    }
+
+    /// Drops the mappings of processes that are not known any more.
+    fn evict_mappings(&mut self, processes: &Processes) {
+        let tracker = &self.tracker;
+        let evicted = self
+            .code
+            .spaces
+            .retain(|pid| tracker.instance(pid).is_some() || processes.get(pid).is_some());
+        for pid in evicted {
+            self.publisher.exited(pid);
+            self.stop_waiting(pid);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Resolves user stacks: those that the BPF programs unwound are checked against what is mapped
+//! now; those whose memory they copied are unwound here, at once or when the unwind table is there
+//! that they need.
+
+use std::time::Instant;
+
+use bpf::unwind::End;
+use bpf::{Entry, UserSide};
+use host::machine;
+use serde::Serialize;
+use user_collector::join::Slot;
+use user_collector::maps::Mapping;
+use user_collector::process::Processes;
+use user_collector::spaces::{Code, Space};
+
+use super::LoadedCode;
+use super::publish::TablePublisher;
+use super::unmapped::Unmapped;
+use super::user_stack::{StackCopy, UserStack};
+
+/// The most memory that stack copies take while they wait for tables.
+const MAX_COPIED_BYTES: usize = 64 << 20;
+/// Where so many wait, copies are shortened: many shallow stacks are worth more than a few deep
+/// ones.
+const SHORTEN_COPIES_BYTES: usize = MAX_COPIED_BYTES / 8;
+/// Memory is returned to the system when no copy waits any more, if they took so much.
+const RETURN_MEMORY_BYTES: usize = 1 << 20;
+/// The longest wait at the end for the tables that copies need.
+const LAST_TABLES: std::time::Duration = std::time::Duration::from_secs(3);
+
+/// Resolves user stacks.
+#[derive(Debug, Default)]
+pub struct StackResolver {
+    copies: Vec<(Slot, StackCopy)>,
+    copied_bytes: usize,
+    /// Some of them can be unwound without a new table.
+    copies_due: bool,
+    /// Stacks that wait for mappings.
+    pub(super) unmapped: Unmapped,
+    /// What was lost.
+    pub losses: StackLosses,
+    /// Where stacks were unwound.
+    pub walks: UnwindCounts,
+}
+
+/// User stacks by where they were unwound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct UnwindCounts {
+    /// In the kernel, by the BPF programs.
+    pub kernel: u64,
+    /// Here, from a stack copy, because the BPF programs lacked a table or a mapping.
+    pub copied: u64,
+}
+
+/// Stacks that are not complete for a reason of ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StackLosses {
+    /// Copies for which there was no memory until a table was there.
+    pub copies: u64,
+    /// Stacks cut at the first frame that was unwound by a stale mapping.
+    pub disbelieved: u64,
+    /// Stacks with an address where nothing is known to be mapped, of processes that had exited
+    /// when their mappings were read.
+    pub unread: u64,
+}
+
+impl StackResolver {
+    /// Returns the user stack of a record. None where it waits for a table or for mappings.
+    pub fn resolve(
+        &mut self,
+        code: &mut LoadedCode,
+        publisher: &TablePublisher,
+        processes: &Processes,
+        slot: Slot,
+        record: Entry,
+    ) -> Option<UserStack> {
+        let pid = record.head.pid;
+        let space = code.spaces.get_mut(pid)?;
+        match record.user {
+            UserSide::Walked {
+                frames,
+                mut end,
+                guessed,
+                version,
+            } => {
+                self.walks.kernel += 1;
+                let mut frames = frames.into_vec();
+                // Without mappings and without room for a copy, the leaf at least.
+                if frames.is_empty() {
+                    frames.push(record.ip);
+                }
+                if cut_stale(space, version, &mut frames) {
+                    self.losses.disbelieved += 1;
+                    end = End::NoMapping;
+                }
+                Some(UserStack {
+                    frames,
+                    end,
+                    guessed,
+                })
+            }
+            UserSide::Copied {
+                walked,
+                guessed,
+                version,
+                registers,
+                stack,
+            } => {
+                self.walks.copied += 1;
+                let mut frames = walked.into_vec();
+                frames.push(registers.at());
+                if cut_stale(space, version, &mut frames) {
+                    self.losses.disbelieved += 1;
+                    return Some(UserStack {
+                        frames,
+                        end: End::NoMapping,
+                        guessed,
+                    });
+                }
+                frames.pop();
+                let copy = StackCopy {
+                    unwound: frames.into(),
+                    guessed,
+                    registers: *registers,
+                    stack,
+                    code: space.code(),
+                    pid,
+                };
+                self.unwind_or_keep(code, publisher, processes, (record.head.time, slot), copy)
+            }
+        }
+    }
+
+    /// Unwinds a copy of an instant. None where it is kept until it can be unwound.
+    fn unwind_or_keep(
+        &mut self,
+        code: &mut LoadedCode,
+        publisher: &TablePublisher,
+        processes: &Processes,
+        (at, slot): (u64, Slot),
+        mut copy: StackCopy,
+    ) -> Option<UserStack> {
+        if self.copied_bytes > SHORTEN_COPIES_BYTES {
+            copy.shorten();
+        }
+        let bytes = copy.bytes();
+        let room = self.copied_bytes + bytes <= MAX_COPIED_BYTES;
+        let relatives = relatives(processes, copy.pid);
+        match copy.unwind(&mut code.objects, publisher, &relatives) {
+            Some(stack) if stack.end == End::NoMapping && room => {
+                if self.unmapped.wait(at, slot, copy).is_some() {
+                    return Some(stack);
+                }
+                self.copied_bytes += bytes;
+                None
+            }
+            None if room => {
+                self.copied_bytes += bytes;
+                self.copies.push((slot, copy));
+                None
+            }
+            None => {
+                self.losses.copies += 1;
+                Some(copy.cut())
+            }
+            stack => stack,
+        }
+    }
+
+    /// Unwinds the copies whose tables are there now; all of them when `last`, as far as they can
+    /// be. Returns their stacks.
+    pub fn unwind_copies(
+        &mut self,
+        code: &mut LoadedCode,
+        publisher: &mut TablePublisher,
+        processes: &Processes,
+        last: bool,
+    ) -> Vec<(Slot, UserStack)> {
+        let mut ready = code.objects.take();
+        if last {
+            let waiting = self.unmapped.close();
+            self.copies.extend(waiting);
+        }
+        let began = Instant::now();
+        while last && !self.copies.is_empty() && code.objects.waiting() > 0 {
+            match LAST_TABLES.checked_sub(began.elapsed()) {
+                Some(left) => ready.extend(code.objects.wait(left)),
+                None => break,
+            }
+        }
+        publisher.tables_ready(&ready);
+        if ready.is_empty() && !std::mem::take(&mut self.copies_due) && !last {
+            return Vec::new();
+        }
+        let mut resolved = Vec::new();
+        let before = self.copied_bytes;
+        for (slot, copy) in std::mem::take(&mut self.copies) {
+            let bytes = copy.bytes();
+            let relatives = relatives(processes, copy.pid);
+            let stack = match copy.unwind(&mut code.objects, publisher, &relatives) {
+                Some(stack) => stack,
+                None if !last => {
+                    self.copies.push((slot, copy));
+                    continue;
+                }
+                None => copy.cut(),
+            };
+            self.copied_bytes -= bytes;
+            resolved.push((slot, stack));
+        }
+        if self.copied_bytes == 0 && before > RETURN_MEMORY_BYTES {
+            machine::give_rest_back();
+        }
+        resolved
+    }
+
+    /// The mappings of a process were read, from one instant until another; none if it is gone.
+    /// Returns whether they hold anything new.
+    pub fn mappings_read(
+        &mut self,
+        code: &mut LoadedCode,
+        pid: u32,
+        (began, now): (u64, u64),
+        mappings: Option<Vec<Mapping>>,
+    ) -> bool {
+        let (since, waiting) = self.unmapped.was_read(pid);
+        if mappings.is_none() {
+            self.losses.unread += waiting.len() as u64;
+        }
+        let found = mappings.unwrap_or_default();
+        let changed = !waiting.is_empty() && code.spaces.learnt(pid, found, began, since);
+        self.unmapped.had_news(pid, now, changed);
+        let mapped = code.mapped_by(pid);
+        self.unwind_soon(waiting.into_iter().map(|(slot, copy)| {
+            let code = Code::clone(&mapped);
+            (slot, StackCopy { code, ..copy })
+        }));
+        changed
+    }
+
+    /// No mappings are read for the stacks of a process that wait for them.
+    pub fn stop_waiting(&mut self, pid: u32) {
+        let waiting = self.unmapped.evict(pid);
+        self.unwind_soon(waiting);
+    }
+
+    fn unwind_soon(&mut self, copies: impl IntoIterator<Item = (Slot, StackCopy)>) {
+        let before = self.copies.len();
+        self.copies.extend(copies);
+        self.copies_due |= self.copies.len() > before;
+    }
+
+    /// Returns the processes of which a stack waits.
+    pub fn awaited(&self) -> impl Iterator<Item = u32> {
+        let copies = self.copies.iter().map(|(_, copy)| copy.pid);
+        copies.chain(self.unmapped.awaited())
+    }
+}
+
+/// Cuts a stack at the first frame that was unwound by a stale mapping. Returns whether there was
+/// one.
+fn cut_stale(space: &mut Space, version: u32, frames: &mut Vec<u64>) -> bool {
+    if version == 0 {
+        return false;
+    }
+    let valid = space.believed(version, frames);
+    let cut = valid < frames.len();
+    frames.truncate(valid);
+    cut
+}
+
+/// Returns the processes that are likely to see the same files: the parents.
+pub(in crate::record) fn relatives(processes: &Processes, pid: u32) -> Vec<u32> {
+    let parent = |pid: u32| processes.get(pid).and_then(|process| process.parent);
+    std::iter::successors(parent(pid), |pid| parent(*pid))
+        .take(3)
+        .collect()
+}

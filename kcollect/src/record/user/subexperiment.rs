@@ -1,0 +1,428 @@
+//! The experiment of one followed process: what it is made from, and what is written into it.
+
+use experiment_format::Result;
+use experiment_format::layout::{ExperimentDir, printable};
+use experiment_format::log::{Header, LogEvent, ProfileDecl, Run};
+use experiment_format::map::MapEvent;
+use experiment_format::microstate::NumStates;
+use experiment_format::stacks::StackEnd;
+use experiment_format::usage::UsageRecord;
+use user_collector::collector::{Array, Collector, Place};
+use user_collector::facts::{Container, Facts};
+use user_collector::jit::{Counts as JitCounts, JitWatch, Room};
+use user_collector::lineage::DirectoryNames;
+
+use super::LoadedCode;
+use super::tracker::FirstRecord;
+use super::user_stack::{StackCounts, UserStack};
+use crate::record::interval::{CounterOverflow, StateInterval};
+use crate::record::kernel::counters;
+
+/// What all subexperiments have from the founder.
+#[derive(Debug)]
+pub struct Inherited {
+    /// The founder's header.
+    pub header: Header,
+    /// The zero of its times.
+    pub run: Run,
+    /// Where the kernel's load objects are.
+    pub kernel: Vec<MapEvent>,
+}
+
+/// A followed process, for the summary.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct FollowedProcess {
+    /// Its number.
+    pub pid: u32,
+    /// Its experiment's directory.
+    pub experiment: String,
+    /// Its rank in a parallel program (MPI).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mpi_rank: Option<u32>,
+    /// The container that it was in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<Container>,
+    /// Ticks of its threads in its experiment.
+    pub ticks: u64,
+    /// Tick arrays that hold them.
+    pub arrays: u64,
+    /// How their user stacks ended.
+    pub user_stacks: StackCounts,
+    /// The code that it made as it ran, where it reported any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub made: Option<JitStats>,
+}
+
+/// What a process reported of the code that it made as it ran, in perf maps and jitdumps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct JitStats {
+    /// How much that was, and how much of it is not in the experiment.
+    #[serde(flatten)]
+    pub counts: JitCounts,
+    /// Why a file was not read, or not to its end: the last reason.
+    pub refusal: Option<String>,
+}
+
+impl JitStats {
+    fn add(&mut self, watch: &JitWatch) {
+        self.counts += watch.counts();
+        if let Some(refusal) = watch.refusal() {
+            self.refusal = Some(refusal.to_string());
+        }
+    }
+}
+
+/// The experiment of a followed process, being written.
+#[derive(Debug)]
+pub struct Subexperiment {
+    pid: u32,
+    collector: Collector,
+    jit: Option<JitWatch>,
+    /// Of the programs that it executed before.
+    former_jit: JitStats,
+    mpi_rank: Option<u32>,
+    container: Option<Container>,
+    counts: StackCounts,
+    ticks: u64,
+    /// The time of the last record in it.
+    last: u64,
+    /// The sample of its exit is written.
+    sampled_exit: bool,
+}
+
+impl Subexperiment {
+    /// Creates the experiment of a chosen process. `relatives` are processes that are likely to see
+    /// the same files.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn create(
+        dir: &ExperimentDir,
+        inherited: &Inherited,
+        names: &mut DirectoryNames,
+        (pid, first): (u32, &FirstRecord),
+        code: &mut LoadedCode,
+        relatives: &[u32],
+    ) -> Result<Subexperiment> {
+        let facts = Facts::read(pid);
+        // By now another process may have the number.
+        let facts = match facts.started_after(first.at) {
+            true => Facts::default(),
+            false => facts,
+        };
+        let directory = match &first.descent {
+            Some(descent) => format!("{descent}.er"),
+            None => names.next(&first.name, pid),
+        };
+        let header = header(inherited, &facts, pid, &first.name);
+        let mut collector = Collector::create(dir, &directory, &header, inherited.run)?;
+        let nothing = UsageRecord {
+            time: first.at,
+            created: inherited.run.tstamp,
+            ..UsageRecord::default()
+        };
+        collector.sample(first.at, "start", &nothing)?;
+        if code.objects.wants_used() {
+            collector.watch_used();
+        }
+        let space = code.spaces.get_mut(pid);
+        let since = space.map_or(0, |space| space.since());
+        let since = since.max(inherited.run.tstamp);
+        let mut jit = watch_jit(pid, since, &code.jit_memory);
+        if let Some(space) = code.spaces.get_mut(pid) {
+            let objects = &mut code.objects;
+            let changes = space.take_changes();
+            for mapping in space.code().iter() {
+                if let Some(watch) = &mut jit
+                    && !mapping.file.path.starts_with(b"//anon")
+                {
+                    watch.mapped(since, mapping.start, mapping.end, &mapping.file.path);
+                }
+            }
+            collector.mapped(&changes, |mapping| {
+                objects.followed(pid, relatives, mapping)
+            })?;
+        }
+        Ok(Subexperiment {
+            pid,
+            collector,
+            jit,
+            former_jit: JitStats::default(),
+            mpi_rank: facts.mpi_rank,
+            container: facts.container,
+            counts: StackCounts::default(),
+            ticks: 0,
+            last: 0,
+            sampled_exit: false,
+        })
+    }
+
+    /// Writes an interval, with the kernel's frames above the user's. `kernel` says what is where
+    /// in the kernel.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn interval(
+        &mut self,
+        interval: &StateInterval,
+        stack: Option<&UserStack>,
+        kernel: &[MapEvent],
+    ) -> Result<()> {
+        let header = &interval.header;
+        let (user, end): (&[u64], _) = match stack {
+            Some(stack) => (&stack.frames, stack.mark()),
+            None if header.exiting => (&[], StackEnd::Complete),
+            None => (&[], StackEnd::UnwindFailed),
+        };
+        let end = match interval.truncated {
+            true if end == StackEnd::Complete => StackEnd::Truncated,
+            _ => end,
+        };
+        let frames: Vec<u64> = interval.kernel.iter().chain(user).copied().collect();
+        self.last = self.last.max(header.time);
+        self.collector.in_kernel(&interval.kernel, kernel)?;
+        let place = Place {
+            at: header.time,
+            cpu: header.cpu,
+            tid: header.tid,
+            thread: header.name.bytes(),
+            frames: &frames,
+            end,
+        };
+        if let Some(CounterOverflow { tag, value }) = interval.overflow {
+            return self.collector.counted(&place, tag, value);
+        }
+        let ticks = u64::from(interval.ticks);
+        self.counts.add(stack, header.exiting, ticks);
+        self.ticks += ticks;
+        self.collector.array(&Array {
+            place,
+            state: interval.state,
+            ticks: interval.ticks,
+            detail: interval.detail,
+        })
+    }
+
+    /// Writes a sample; of a process that has exited its last one, once.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn sample(
+        &mut self,
+        at: u64,
+        label: &str,
+        usage: &UsageRecord,
+        exited: Option<u64>,
+    ) -> Result<()> {
+        match exited {
+            Some(exited) if usage.threads == 0 => {
+                if std::mem::replace(&mut self.sampled_exit, true) {
+                    return Ok(());
+                }
+                let time = exited.max(self.last);
+                let usage = UsageRecord {
+                    time,
+                    ..usage.clone()
+                };
+                self.collector.sample(time, "exit", &usage)
+            }
+            _ => self.collector.sample(at, label, usage),
+        }
+    }
+
+    /// Writes an event of the run.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn log(&mut self, at: u64, event: impl FnOnce(u64) -> LogEvent) -> Result<()> {
+        self.collector.log(at, event)
+    }
+
+    /// Writes where more of the kernel's load objects are.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn kernel_objects(&mut self, kernel: &[MapEvent]) -> Result<()> {
+        self.collector.in_kernel(&[], kernel)
+    }
+
+    /// Writes what changed in the process's mappings since the last time.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn mappings(&mut self, code: &mut LoadedCode) -> Result<()> {
+        let space = code.spaces.get_mut(self.pid);
+        let changes = space.map(|space| space.take_changes()).unwrap_or_default();
+        let (pid, objects) = (self.pid, &mut code.objects);
+        self.collector
+            .mapped(&changes, |mapping| objects.followed(pid, &[], mapping))
+    }
+
+    /// The process mapped a file for execution: functions made there before have ended.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn mapped(&mut self, at: u64, (start, end): (u64, u64), path: &[u8]) -> Result<()> {
+        if let Some(watch) = &mut self.jit
+            && !path.starts_with(b"//anon")
+        {
+            let ended = watch.mapped(at, start, end, path);
+            return self.collector.functions(&ended, &[]);
+        }
+        Ok(())
+    }
+
+    /// The process executed another program, which makes other code.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn executed(&mut self, at: u64, jit_memory: &Room) -> Result<()> {
+        let Some(watch) = self.jit.take() else {
+            return Ok(());
+        };
+        self.former_jit.add(&watch);
+        let ended = watch.end(at);
+        let result = self.collector.functions(&ended, &[]);
+        self.jit = watch_jit(self.pid, at, jit_memory);
+        result
+    }
+
+    /// The process exited: reads what it reported of its code for the last time.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn exited(&mut self, at: u64, code: &mut LoadedCode) -> Result<()> {
+        let Some(watch) = &mut self.jit else {
+            return Ok(());
+        };
+        let last = watch.last_poll(at);
+        let code = code.mapped_by(self.pid);
+        self.collector.functions(&last, &code)
+    }
+
+    /// Once a round: writes what changed. `current` says that the process has its number still.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn maintain(
+        &mut self,
+        dir: &ExperimentDir,
+        now: u64,
+        current: bool,
+        code: &mut LoadedCode,
+    ) -> Result<()> {
+        let (mut result, mut mapped) = (Ok(()), Default::default());
+        if current {
+            result = self.mappings(code);
+            mapped = code.mapped_by(self.pid);
+        }
+        self.report_used(code);
+        if let Some(watch) = &mut self.jit {
+            let changes = watch.poll(now);
+            result = result.and(self.collector.functions(&changes, &mapped));
+        }
+        result.and(self.collector.tidy(dir, now))
+    }
+
+    /// Reports the load objects in which stacks were since the last time, for `-A usedldobjects`.
+    fn report_used(&mut self, code: &mut LoadedCode) {
+        if let Some(used) = self.collector.used() {
+            used.take().into_iter().for_each(|id| code.objects.used(id));
+        }
+    }
+
+    /// Reports the same at the end, with the places, for `-A usedsrc`.
+    pub fn report_all_used(&mut self, code: &mut LoadedCode) {
+        self.report_used(code);
+        if let Some(used) = self.collector.used() {
+            used.positions()
+                .for_each(|(id, position)| code.objects.used_at(id, position));
+        }
+    }
+
+    /// Whether the sample of its exit is written.
+    #[must_use]
+    pub fn sampled_exit(&self) -> bool {
+        self.sampled_exit
+    }
+
+    /// Bytes written.
+    #[must_use]
+    pub fn bytes_written(&self) -> u64 {
+        self.collector.bytes_written()
+    }
+
+    /// Returns the process's row of the summary.
+    #[must_use]
+    pub fn summary(&self) -> FollowedProcess {
+        let mut made = self.former_jit.clone();
+        self.jit.iter().for_each(|watch| made.add(watch));
+        FollowedProcess {
+            pid: self.pid,
+            experiment: self.collector.name().to_owned(),
+            mpi_rank: self.mpi_rank,
+            container: self.container.clone(),
+            ticks: self.ticks,
+            arrays: self.collector.arrays,
+            user_stacks: self.counts.clone(),
+            made: (made != JitStats::default()).then_some(made),
+        }
+    }
+
+    /// Closes it, at the time of its last record or later.
+    ///
+    /// # Errors
+    /// When the closing can't be written.
+    pub fn close(self, dir: &ExperimentDir, at: u64) -> Result<()> {
+        self.collector.close(dir, at.max(self.last))
+    }
+}
+
+/// Watches the code that a program makes that was started, or found, at an instant. What a former
+/// program had mapped ends at that instant; functions, which must not overlap it, begin after it.
+fn watch_jit(pid: u32, since: u64, memory: &Room) -> Option<JitWatch> {
+    JitWatch::open(pid, since + 1, memory).ok()
+}
+
+fn header(inherited: &Inherited, facts: &Facts, pid: u32, name: &[u8]) -> Header {
+    let mut header = inherited.header.clone();
+    header.pid = pid;
+    header.command_line = facts
+        .command_line
+        .clone()
+        .unwrap_or_else(|| printable(name));
+    header.profiles.retain(|profile| {
+        !matches!(
+            profile,
+            ProfileDecl::Clock {
+                states: NumStates::Kernel,
+                ..
+            }
+        )
+    });
+    header.profiles.iter_mut().for_each(counters::of_process);
+    header.settings.clear();
+    header.comments = comments(facts, name);
+    header.mpi_rank = facts.mpi_rank;
+    header.container = facts.container.clone().map(Into::into);
+    header
+}
+
+fn comments(facts: &Facts, name: &[u8]) -> Vec<String> {
+    let mut comments = vec![format!("process: {}", printable(name))];
+    let mut add = |what: &str, value: Option<String>| {
+        comments.extend(value.map(|value| format!("{what}: {value}")));
+    };
+    add("program", facts.executable.clone());
+    add("directory", facts.cwd.clone());
+    add("user id", facts.uid.map(|uid| uid.to_string()));
+    add(
+        "container",
+        facts
+            .container
+            .as_ref()
+            .map(|container| format!("{} {}", container.runtime.name(), container.id)),
+    );
+    add("MPI rank", facts.mpi_rank.map(|rank| rank.to_string()));
+    comments
+}

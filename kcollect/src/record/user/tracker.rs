@@ -1,0 +1,132 @@
+//! The processes of the recording, each of all those that have had its number: when it was forked
+//! and exited, whether it is to be followed, and what it was called when that was decided.
+
+use std::collections::{BTreeMap, HashMap};
+
+use user_collector::process::Processes;
+
+/// What is known of a process instance that did anything.
+#[derive(Debug, Default)]
+pub struct TrackedProcess {
+    /// Its number.
+    pub pid: u32,
+    /// It is to be followed, whatever else it does.
+    pub chosen: bool,
+    /// It was on a CPU at a tick.
+    pub ticked: bool,
+    /// When it was forked, nanoseconds; none once it has executed a program, and of those that ran
+    /// before the recording.
+    pub forked: Option<u64>,
+    /// The first that belongs into its experiment, once it was chosen.
+    pub first: Option<FirstRecord>,
+    /// When its leading thread exited, nanoseconds.
+    pub exited: Option<u64>,
+}
+
+impl TrackedProcess {
+    /// Returns whether it may still execute its own program, which names its experiment: it was
+    /// forked no longer ago than [`EXEC_WAIT_NS`].
+    #[must_use]
+    pub fn may_execute(&self, now: u64) -> bool {
+        self.exited.is_none()
+            && self
+                .forked
+                .is_some_and(|forked| now < forked.saturating_add(EXEC_WAIT_NS))
+    }
+}
+
+/// A forked process that was chosen has so long to execute its own program before its experiment
+/// is named for its parent's, nanoseconds.
+pub const EXEC_WAIT_NS: u64 = 50_000_000;
+
+/// A chosen process when it did the first that belongs into its experiment.
+#[derive(Clone, Debug)]
+pub struct FirstRecord {
+    /// When that was.
+    pub at: u64,
+    /// The process's name then.
+    pub name: Vec<u8>,
+    /// Its line of descent from the load, where it has one.
+    pub descent: Option<String>,
+}
+
+/// All tracked processes, and which of them has which number now.
+#[derive(Debug, Default)]
+pub struct ProcessTracker {
+    tracked: BTreeMap<u64, TrackedProcess>,
+    instances: HashMap<u32, u64>,
+}
+
+impl ProcessTracker {
+    /// Returns the process that has a number at the instant of the last event, tracked from now on.
+    pub fn track(&mut self, processes: &Processes, pid: u32) -> (u64, &mut TrackedProcess) {
+        let instance = instance_of(processes, pid);
+        self.instances.insert(pid, instance);
+        let process = self.tracked.entry(instance).or_default();
+        process.pid = pid;
+        (instance, process)
+    }
+
+    /// Returns the instance that has a number.
+    #[must_use]
+    pub fn instance(&self, pid: u32) -> Option<u64> {
+        self.instances.get(&pid).copied()
+    }
+
+    /// Returns the process that has a number.
+    #[must_use]
+    pub fn with_pid(&self, pid: u32) -> Option<&TrackedProcess> {
+        self.tracked.get(self.instances.get(&pid)?)
+    }
+
+    /// Returns the process that has a number.
+    pub fn with_pid_mut(&mut self, pid: u32) -> Option<&mut TrackedProcess> {
+        self.tracked.get_mut(self.instances.get(&pid)?)
+    }
+
+    /// Returns a process instance.
+    #[must_use]
+    pub fn get(&self, instance: u64) -> Option<&TrackedProcess> {
+        self.tracked.get(&instance)
+    }
+
+    /// Returns a process instance.
+    pub fn get_mut(&mut self, instance: u64) -> Option<&mut TrackedProcess> {
+        self.tracked.get_mut(&instance)
+    }
+
+    /// Returns whether a process instance has its number still.
+    #[must_use]
+    pub fn has_its_number(&self, instance: u64) -> bool {
+        let pid = self.tracked.get(&instance).map(|process| process.pid);
+        pid.is_some_and(|pid| self.instances.get(&pid) == Some(&instance))
+    }
+
+    /// Takes a number from the process that has it: another one gets it.
+    pub fn take_number(&mut self, pid: u32) -> Option<u64> {
+        self.instances.remove(&pid)
+    }
+
+    /// Drops a process instance.
+    pub fn evict(&mut self, instance: u64) {
+        self.tracked.remove(&instance);
+    }
+
+    /// All tracked processes by instance.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &TrackedProcess)> {
+        self.tracked
+            .iter()
+            .map(|(instance, process)| (*instance, process))
+    }
+}
+
+/// Returns the instance that has a number at the instant of the last event. One that no event named
+/// is told apart from all others by its number alone.
+#[must_use]
+pub fn instance_of(processes: &Processes, pid: u32) -> u64 {
+    processes
+        .get(pid)
+        .map(|process| process.serial)
+        .filter(|serial| *serial != 0)
+        .unwrap_or(u64::from(pid) << 32)
+}
