@@ -120,7 +120,7 @@ fn root_sleep_io_uring() -> Result<()> {
 #[test]
 fn root_sleep_fsync() -> Result<()> {
     let row = sleep("fsync", DISK)?;
-    let Some(parts) = &row.of_which_s else {
+    let Some(parts) = &row.detail_s else {
         return Ok(());
     };
     ensure!(
@@ -265,7 +265,7 @@ const LATENCY: f64 = 0.2;
 /// Sleeps in a call that knows of no disk. Before its work a process may read its program from one.
 fn sleeps(variant: &str) -> Result<()> {
     let row = sleep(variant, 0.9)?;
-    let Some(parts) = &row.of_which_s else {
+    let Some(parts) = &row.detail_s else {
         return Ok(());
     };
     ensure!(
@@ -399,7 +399,7 @@ fn mostly(row: &Row, state: Microstate, share: f64) -> Result<()> {
         _ => row.of(Microstate::WaitCpu),
     };
     ensure!(
-        row.of(state) >= share * (row.lived_s - waited),
+        row.of(state) >= share * (row.tracked_s - waited),
         "less than {share} of its life in {}: {row:?}",
         state.name()
     );

@@ -194,7 +194,7 @@ pub fn complete(user_stacks: &BTreeMap<String, u64>) -> f64 {
     let of = |end: &str| user_stacks.get(end).copied().unwrap_or_default();
     let all: u64 = user_stacks
         .iter()
-        .filter(|(end, _)| !["guessed", "exiting"].contains(&end.as_str()))
+        .filter(|(end, _)| !["via_frame_pointer", "exiting"].contains(&end.as_str()))
         .map(|(_, ticks)| ticks)
         .sum();
     if all == 0 {
@@ -210,10 +210,10 @@ mod tests {
     #[test]
     fn books_are_read_and_losses_are_seen() {
         let text = r#"{"version": "0", "interval_us": 997, "elapsed_s": 2.5, "ticks": 5,
-            "cpus": [{"cpu": 1, "recorded_ns": 4985, "user": 1, "kernel": 2, "idle": 2, "lost": 0, "made_up": 0}],
+            "cpus": [{"cpu": 1, "recorded_ns": 4985, "user": 1, "kernel": 2, "idle": 2, "lost": 0, "late_ticks": 0}],
             "losses": {"ring_full": 0, "not_written": 0, "unaccounted": 0, "sideband": 0, "unnamed": 3},
             "followed": {"processes": [{"pid": 7, "experiment": "_a_PID_7.1.er", "ticks": 11, "mpi_rank": 3,
-            "user_stacks": {"complete": 9, "deep": 1, "missing": 0, "exiting": 1, "guessed": 2}}], "losses": {"copies": 0}}}"#;
+            "user_stacks": {"complete": 9, "deep": 1, "missing": 0, "exiting": 1, "via_frame_pointer": 2}}], "losses": {"dropped_copies": 0}}}"#;
         let mut books = Books::parse(text).unwrap();
         assert_eq!(books.cpu(1).unwrap().ticks(), 5);
         assert!(books.cpu(1).unwrap().elapsed(1000.0, 1).is_ok());

@@ -149,12 +149,16 @@ fn peak_rss(pid: Pid) -> Option<u64> {
 
 /// Losses of what is in the experiment all the same, but not as it should be. All others are of
 /// what is not in it.
-const IMPAIRED: [&str; 8] = [
+const IMPAIRED: [&str; 11] = [
     "unnamed",
     "truncated_stacks",
     "missing_stacks",
     "made_up",
     "late_events",
+    "not_held",
+    "stale_mapping",
+    "unread_mappings",
+    // Their names in version 0.1.0.
     "unheld",
     "disbelieved",
     "unread",

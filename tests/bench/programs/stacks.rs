@@ -37,7 +37,7 @@ pub(crate) struct Stacks {
 }
 
 /// Not an end: these ticks are in one of the others too.
-const GUESSED: &str = "guessed";
+const GUESSED: &str = "via_frame_pointer";
 const COMPLETE: &str = "complete";
 const EXITING: &str = "exiting";
 

@@ -49,7 +49,7 @@ pub struct StackCounts {
     /// Ticks of exiting threads, whose memory was gone, and their user stack with it.
     pub exiting: u64,
     /// Ticks with a frame that was unwound by its frame pointer.
-    pub guessed: u64,
+    pub via_frame_pointer: u64,
 }
 
 impl StackCounts {
@@ -58,7 +58,7 @@ impl StackCounts {
         match stack {
             Some(stack) => {
                 *self.by_end.entry(stack.end).or_default() += ticks;
-                self.guessed += if stack.guessed { ticks } else { 0 };
+                self.via_frame_pointer += if stack.guessed { ticks } else { 0 };
             }
             None if exiting => self.exiting += ticks,
             None => self.missing += ticks,
@@ -72,7 +72,7 @@ impl StackCounts {
         }
         self.missing += other.missing;
         self.exiting += other.exiting;
-        self.guessed += other.guessed;
+        self.via_frame_pointer += other.via_frame_pointer;
     }
 }
 
