@@ -10,11 +10,12 @@ export KERNELS
 # What is handed out, and what it is built from.
 DIST := $(abspath $(TARGET))/dist
 
-.PHONY: help build run check test test-kernels bench bench-report programs fuzz faults dist test-dist rust
+.PHONY: help build run check test test-fast test-kernels bench bench-report programs fuzz faults dist test-dist rust
 
 help:
 	@echo 'make run     build it, profile this machine for ten seconds under a small load, leave ktest.N.er here'
 	@echo 'make test    build it, run all tests, those that need root through sudo'
+	@echo 'make test-fast PACKAGE=bpf, or any other: the tests of one package that need no root (under a minute after a change)'
 	@echo 'make test-kernels build it, record and judge workloads on Linux 6.1 and 6.12, in qemu (no root, minutes)'
 	@echo 'make bench   build it, measure what it costs other programs, next to other profilers (as root, minutes)'
 	@echo 'make bench-report build it, time reports of a large experiment, next to gprofng (a minute or two)'
@@ -42,12 +43,19 @@ check: rust
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps
 
-# The name of a test that needs root begins with root_. Most profile the whole machine, so they run one by one.
+# The name of a test that needs root begins with root_. Those of the package tests profile the machine: each takes it for
+# itself or beside others (tests::machine::Exclusive and Shared), so two threads are never two checks that judge times.
+# The others run one by one.
+AS_ROOT = --config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']"
 test: build
 	@scripts/packages.sh test
 	cargo test --locked --workspace --no-fail-fast -- --skip root_
-	PATH="$$(scripts/perf-path.sh)" cargo test --locked --workspace --tests --no-fail-fast \
-		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']" -- root_ --test-threads=1
+	cargo test --locked --workspace --exclude tests --tests --no-fail-fast $(AS_ROOT) -- root_ --test-threads=1
+	PATH="$$(scripts/perf-path.sh)" cargo test --locked -p tests --tests --no-fail-fast $(AS_ROOT) -- root_ --test-threads=2
+
+# After a change: one package, or all of them, without root and without the release build.
+test-fast: rust
+	cargo test --locked $(if $(PACKAGE),-p $(PACKAGE),--workspace --exclude tests) --lib --bins --tests -- --skip root_
 
 # Other kernels than the one that runs: Debian's, in qemu, which needs neither KVM nor root.
 test-kernels: build
@@ -58,7 +66,7 @@ test-kernels: build
 bench: build
 	@scripts/packages.sh bench
 	PATH="$$(scripts/perf-path.sh)" cargo bench --locked -p tests --bench cost \
-		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']"
+		$(AS_ROOT)
 
 bench-report: build
 	@scripts/packages.sh bench
@@ -67,7 +75,7 @@ bench-report: build
 programs: build
 	@scripts/packages.sh bench
 	cargo bench --locked -p tests --bench programs \
-		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']"
+		$(AS_ROOT)
 
 SECONDS ?= 60
 fuzz: rust
@@ -77,8 +85,8 @@ fuzz: rust
 FAULTS ?= 200
 faults: build
 	@scripts/packages.sh test
-	KCOLLECT_FAULTS=$(FAULTS) cargo test --locked -p tests --test sigkill --test every_write --no-fail-fast \
-		--config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']" -- --test-threads=1 --nocapture
+	KCOLLECT_FAULTS=$(FAULTS) cargo test --locked -p tests --test hostile --no-fail-fast \
+		$(AS_ROOT) -- sigkill:: every_write:: --test-threads=1 --nocapture
 
 dist: rust
 	@scripts/packages.sh dist

@@ -42,7 +42,7 @@ perf_package() {
     esac
 }
 
-# Any of those that tests/src/browser.rs starts.
+# Any of those that tests/support/oracle/browser.rs starts.
 have_browser() {
     have chromium-headless-shell || have chromium || have google-chrome || have chromium-browser
 }

@@ -1,8 +1,8 @@
-//! Compiles the workloads that Rust cannot be for. Some have 32 bits: Rust's standard library for
-//! such programs, and the C library below it, are not on every machine. Others are about what a
-//! compiler leaves in a file: tables for unwinding and no frame pointers, two libraries that differ
-//! in nothing but names. clang is on every machine that builds kcollect, since the BPF programs
-//! need it, and the linker of binutils knows i386.
+//! Compiles the workloads that cannot be written in Rust. Some have 32 bits: Rust's standard
+//! library for such programs, and the C library below it, are not on every machine. Others need
+//! what a C compiler leaves in a file: tables for unwinding and no frame pointers, or two libraries
+//! that differ in nothing but names. clang is on every machine that builds kcollect, since the BPF
+//! programs need it, and the linker of binutils supports i386.
 
 use std::env;
 use std::error::Error;
@@ -42,9 +42,9 @@ const LIBRARY: &[&str] = &["-shared", "-fPIC"];
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-env-changed=CLANG");
     compile("compat32", "compat32", &[NARROW, &["-O2"], BARE])?;
-    compile("quarry", "quarry", &[CALLS])?;
+    compile("proctorture", "proctorture", &[CALLS])?;
     compile("overflowing", "overflowing", &[CALLS, FIXED])?;
-    for name in ["server", "bystander"] {
+    for name in ["server", "background_load"] {
         compile(name, name, &[THREADED])?;
     }
     for (name, target) in [("narrow", NARROW), ("inside", &[]), ("outside", &[])] {
@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Compiles `workloads/SOURCE.c`, and tells the program's path as `NAME_PROGRAM`.
+/// Compiles `workloads/SOURCE.c`, and passes the program's path to rustc as `NAME_PROGRAM`.
 fn compile(source: &str, name: &str, flags: &[&[&str]]) -> Result<(), Box<dyn Error>> {
     let source = format!("workloads/{source}.c");
     let variable = format!("{}_PROGRAM", name.to_uppercase());

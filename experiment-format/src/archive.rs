@@ -1,35 +1,39 @@
 //! `archives/`: copies of load objects, under names that gprofng derives from their paths.
 //!
 //! gprofng looks here before it looks into the file system, for the objects of the founder and of
-//! all its subexperiments, and compares neither times nor sizes. So what lies here is what is
-//! shown, also on another machine, also for objects that never were files.
+//! all its subexperiments, and compares neither times nor sizes. So reports show what is here, also
+//! on another machine, also for objects that never were files.
 
-/// Name of the directory.
+/// The name of the directory.
 pub const ARCHIVES: &str = "archives";
 
-/// Base names longer than this are cut, since a file name has 255 bytes.
-const LONGEST_BASE: usize = 243;
-/// What remains of a base name that is cut: its own hash follows.
-const CUT_BASE: usize = 231;
-/// x^64 + x^11 + x^2 + x + 1.
+/// The length of the longest base name that is not cut: a file name has 255 bytes.
+const MAX_BASE_BYTES: usize = 243;
+/// The length of a base name that is cut; a hash of the whole name follows.
+const CUT_BASE_BYTES: usize = 231;
+/// The polynomial of the CRC: x^64 + x^11 + x^2 + x + 1.
 const POLYNOMIAL: u64 = 0x807;
+/// The digits of base 64.
 const DIGITS: &[u8; 64] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_";
 /// 11 digits of 6 bits hold 64 bits.
 const HASH_DIGITS: usize = 11;
 
-/// Name of a load object's copy in `archives/`: its base name and a hash of its directory.
+/// Returns the name of a load object's copy in `archives/`: its base name and a hash of its
+/// directory.
 ///
-/// A path without `/` counts as being in `./`.
+/// The directory of a path without `/` is `./`.
 pub fn archive_name(load_object: &str) -> String {
     let (directory, base) = match load_object.rfind('/') {
         Some(slash) => load_object.split_at(slash + 1),
         None => ("./", load_object),
     };
     let mut name = String::new();
-    if base.len() > LONGEST_BASE {
-        // A cut in the middle of a character moves to its beginning, so that the name stays text;
-        // gprofng would cut at the byte. Such a name it does not find.
-        let end = (0..=CUT_BASE).rev().find(|end| base.is_char_boundary(*end));
+    if base.len() > MAX_BASE_BYTES {
+        // A cut within a character moves to its beginning, so that the name stays text. gprofng
+        // cuts at the byte, so it does not find such a copy.
+        let end = (0..=CUT_BASE_BYTES)
+            .rev()
+            .find(|end| base.is_char_boundary(*end));
         name.push_str(&base[..end.unwrap_or(0)]);
         name.push('_');
         push_hash(&mut name, directory);

@@ -1,85 +1,87 @@
-//! Errors of the crate. Each names the file (and the offset in it) or the value that is at fault.
+//! The error type of the crate. Each error names the file (and the offset in it) or the value at
+//! fault.
 //!
-//! One enum serves writer and reader: a caller asks it two things, what to print and whether the
-//! disk is full ([`Error::is_disk_full`]), which ends a recording but not the experiment.
+//! Writer and reader share it: a caller needs only the message, and whether the disk is full
+//! ([`Error::is_disk_full`]), which ends a recording but leaves the experiment valid.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-/// Why an experiment could not be written or read.
+/// The reason why an experiment could not be written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The system refused an operation on a file or directory.
+    /// A system call on a file or directory failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was attempted, an infinitive: `create`, `write`.
+        /// The operation, a verb: `create`, `write`.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 
-    /// The wanted name is taken and has no series number that could be raised.
+    /// The wanted name is in use and has no series number that could be increased.
     #[error("name {name} is in use and cannot be updated")]
     NameInUse {
         /// The name as requested.
         name: String,
     },
 
-    /// The wanted name cannot name an experiment.
+    /// The wanted name is not valid for an experiment.
     #[error("experiment name {name} {problem}")]
     BadName {
         /// The name as requested, made printable.
         name: String,
-        /// What is wrong with it, as the rest of the sentence.
+        /// The problem, as the rest of the sentence.
         problem: &'static str,
     },
 
-    /// Other processes took every number that was tried.
+    /// Every number that was tried was taken by other processes.
     #[error("no free name {stem}.N.er found in {attempts} attempts")]
     NoFreeName {
-        /// The series.
+        /// The stem of the series.
         stem: String,
-        /// How many numbers were tried.
+        /// The number of attempts.
         attempts: u32,
     },
 
-    /// Something else was put in the place of a directory or file that was made here.
+    /// Another file took the place of a directory or file that was made here.
     #[error("{} was replaced by something else", path.display())]
     Replaced {
         /// The directory or file.
         path: PathBuf,
     },
 
-    /// A value that the format has no room for.
+    /// A value does not fit the format.
     #[error("{}: cannot express {what}", path.display())]
     Unwritable {
         /// The file it was meant for.
         path: PathBuf,
-        /// The value and the limit that it breaks.
+        /// The value, and the limit that it exceeds.
         what: String,
     },
 
-    /// A file does not say what its format demands.
+    /// A file violates its format.
     #[error("{}: byte {offset}: {what}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Where in it, in bytes from the beginning.
+        /// The place in it, in bytes from the beginning.
         offset: u64,
-        /// What is wrong there.
+        /// The problem.
         what: String,
     },
 }
 
 impl Error {
-    /// Whether the cause is a full disk, an exhausted quota or the limit on the size of files.
+    /// Returns whether the cause is a full disk, an exhausted quota or the limit on the size of
+    /// files.
     ///
-    /// An experiment that meets this error can still be closed and is then valid.
+    /// After this error, an experiment can still be closed and is then valid.
     pub fn is_disk_full(&self) -> bool {
         let Error::Io { source, .. } = self else {
             return false;
@@ -88,6 +90,7 @@ impl Error {
         matches!(errno, Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG))
     }
 
+    /// Returns the error of a system call.
     pub(crate) fn io(action: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
         Error::Io {
             action,
@@ -96,6 +99,7 @@ impl Error {
         }
     }
 
+    /// Returns the error of a value that does not fit the format.
     pub(crate) fn unwritable(path: impl AsRef<Path>, what: impl Into<String>) -> Self {
         Error::Unwritable {
             path: path.as_ref().to_owned(),
@@ -109,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_and_a_spent_quota_are_told_from_other_errors() {
+    fn a_full_disk_and_an_exhausted_quota_differ_from_other_errors() {
         let of = |errno: Errno| Error::io("write", Path::new("x"), errno);
         assert!(of(Errno::ENOSPC).is_disk_full());
         assert!(of(Errno::EDQUOT).is_disk_full());

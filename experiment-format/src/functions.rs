@@ -1,12 +1,12 @@
 //! Functions of the load objects in `archives/`.
 //!
 //! gprofng finds a function by its position in the file: offset of its section, plus distance of
-//! the symbol from the section's address, cut to 32 bits. Here it is done the same way, so that the
-//! same function comes out, for true ELF files and for synthetic ones.
+//! the symbol from the section's address, cut to 32 bits. This module does the same, so that it
+//! finds the same function, in real ELF files and in synthetic ones.
 //!
-//! Only `archives/` is looked into, not the file system: the names come from the experiment, and
-//! the files of the machine that reads it are not those of the machine that wrote it. Unless they
-//! are, and have not changed since: see [`Archives::or_files`].
+//! Only `archives/` is searched, not the file system: the names come from the experiment, and the
+//! reading machine may have other files than the recorded one. A caller that is on the recorded
+//! machine can add the files that have not changed since: see [`Archives::or_files`].
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,42 +18,43 @@ use object::read::{ReadCache, ReadRef};
 use object::{Endianness, FileKind, elf};
 
 use crate::Result;
+use crate::address_space::{AddressSpace, ObjectKind};
 use crate::archive::archive_name;
 use crate::error::Error;
 use crate::reader::open_regular;
-use crate::space::{AddressSpace, ObjectKind};
 
-/// A larger symbol or string table than this is not read.
-const LARGEST_TABLE: u64 = 1 << 30;
+/// A symbol or string table larger than this is not read.
+const MAX_TABLE_BYTES: u64 = 1 << 30;
 
-/// What parsing gives; why it failed is only to be told.
+/// The result of parsing; the error is only printed.
 type Parsed<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// The name of the function that gprofng makes of the section `.plt`. Where it is the leaf of a
-/// stack, its frame does not count.
+/// The name of the function that gprofng makes of the section `.plt`. If it is the leaf of a stack,
+/// its frame is left out.
 pub const PLT: &str = "@plt";
 
 /// The functions of a file, by their position in it.
 #[derive(Debug, Default)]
 pub struct FunctionTable {
-    /// Sorted by position; of one position, aliases, the shortest name first. All of them have the
+    /// Sorted by position, and aliases of one position by length of the name. Aliases all have the
     /// size of the largest.
-    functions: Vec<Function>,
-    /// Their positions, for the search: they take an eighth of the memory.
+    functions: Vec<FileFunction>,
+    /// Their positions, for the search: these need an eighth of the memory.
     positions: Vec<u32>,
     text_size: Option<u64>,
 }
 
+/// A function in a file.
 #[derive(Debug)]
-struct Function {
+struct FileFunction {
     position: u32,
-    /// Bytes; 0 reaches to the next one.
+    /// Bytes; with 0 the function extends to the next one.
     size: u64,
     name: Box<str>,
 }
 
 impl FunctionTable {
-    /// Reads the symbols of an ELF file: `.symtab`, or `.dynsym` if there is none.
+    /// Returns the functions of an ELF file: from `.symtab`, or `.dynsym` if there is none.
     fn parse<'data, R: ReadRef<'data>>(data: R) -> Parsed<Self> {
         let (functions, text_size) = match FileKind::parse(data)? {
             FileKind::Elf64 => symbols::<elf::FileHeader64<Endianness>, R>(data)?,
@@ -63,8 +64,9 @@ impl FunctionTable {
         Ok(Self::new(functions, text_size))
     }
 
-    fn new(mut functions: Vec<Function>, text_size: Option<u64>) -> Self {
-        // Of the names of one place, the shortest is the one that is shown.
+    /// Returns the table of these functions, given in any order.
+    fn new(mut functions: Vec<FileFunction>, text_size: Option<u64>) -> Self {
+        // Of the names of one position, the shortest is shown.
         functions.sort_by(|a, b| {
             (a.position, a.name.len(), &a.name).cmp(&(b.position, b.name.len(), &b.name))
         });
@@ -82,24 +84,25 @@ impl FunctionTable {
         }
     }
 
-    /// How many functions there are, aliases included.
+    /// Returns the number of functions, aliases included.
     pub fn len(&self) -> usize {
         self.functions.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()
     }
 
-    /// Name of the function at a position in the file, and how far it is into it.
+    /// Returns the name of the function at a position in the file, and the distance from its
+    /// beginning.
     pub fn find(&self, position: u64) -> Option<(&str, u64)> {
         let (mut names, distance) = self.find_all(position)?;
         Some((names.next()?, distance))
     }
 
-    /// All names of the function at a position in the file, the shortest first, and how far it is
-    /// into it.
+    /// Returns all names of the function at a position in the file, the shortest first, and the
+    /// distance from its beginning.
     pub fn find_all(&self, position: u64) -> Option<(impl Iterator<Item = &str>, u64)> {
         let aliases = self.before(position)?;
         let function = aliases.first()?;
@@ -108,8 +111,8 @@ impl FunctionTable {
         (function.size == 0 || distance < function.size).then_some((names, distance))
     }
 
-    /// Where the function at a position in the file is: to its end, or to the next function if its
-    /// size is not known; none in a hole.
+    /// Returns the range of the function at a position in the file. It extends to the next function
+    /// if the size is not known. None in a hole between functions.
     pub fn range(&self, position: u64) -> Option<Range<u64>> {
         let function = self.before(position)?.first()?;
         let begin = u64::from(function.position);
@@ -120,14 +123,14 @@ impl FunctionTable {
                     .partition_point(|next| *next <= function.position);
                 u64::from(self.functions.get(next)?.position)
             }
-            // A size is what the file says.
+            // The size comes from the file and may be anything.
             size => begin.saturating_add(size),
         };
         (begin..end).contains(&position).then_some(begin..end)
     }
 
-    /// Where a hole between functions begins: behind the last function below `position`, or with
-    /// the file.
+    /// Returns where a hole between functions begins: behind the last function below `position`, or
+    /// at the beginning of the file.
     pub fn hole(&self, position: u64) -> u64 {
         let function = self.before(position).and_then(<[_]>::first);
         function.map_or(0, |function| {
@@ -135,14 +138,15 @@ impl FunctionTable {
         })
     }
 
-    /// How long gprofng takes the file to be: as long as the code in memory, if all of that is in
-    /// one segment, else it does not know. Between functions it gives no names beyond that.
+    /// Returns what gprofng uses as the length of the file: the size of the code in memory, if all
+    /// of it is one segment, else none. Beyond it, gprofng makes no names for holes between
+    /// functions.
     pub fn text_size(&self) -> Option<u64> {
         self.text_size
     }
 
-    /// The last function that begins at or below a position, under all its names.
-    fn before(&self, position: u64) -> Option<&[Function]> {
+    /// Returns the last function that begins at or below a position, with all its aliases.
+    fn before(&self, position: u64) -> Option<&[FileFunction]> {
         let position = u32::try_from(position).ok()?;
         let end = self.positions.partition_point(|begins| *begins <= position);
         let begins = self.positions[..end].last()?;
@@ -152,7 +156,8 @@ impl FunctionTable {
     }
 }
 
-fn symbols<'data, Elf, R>(data: R) -> Parsed<(Vec<Function>, Option<u64>)>
+/// Returns the functions of an ELF file, and [`FunctionTable::text_size`].
+fn symbols<'data, Elf, R>(data: R) -> Parsed<(Vec<FileFunction>, Option<u64>)>
 where
     Elf: FileHeader<Endian = Endianness>,
     R: ReadRef<'data>,
@@ -182,7 +187,7 @@ where
     let strtab = strtab.ok_or("a symbol table without strings")?;
     if [symtab, strtab]
         .iter()
-        .any(|table| table.sh_size(endian).into() > LARGEST_TABLE)
+        .any(|table| table.sh_size(endian).into() > MAX_TABLE_BYTES)
     {
         return Err("a symbol table above 1 GiB".into());
     }
@@ -210,10 +215,10 @@ where
             .iter()
             .position(|byte| *byte == 0)
             .unwrap_or(name.len());
-        // gprofng knows no function at the beginning of a file.
+        // gprofng ignores a function at the beginning of a file.
         if position != 0 {
             let name = String::from_utf8_lossy(&name[..end]).into();
-            functions.push(Function {
+            functions.push(FileFunction {
                 position,
                 size: symbol.st_size(endian).into(),
                 name,
@@ -223,8 +228,8 @@ where
     Ok((functions, text_size))
 }
 
-/// The function that the section `.plt` is; none where there is none, or no name of it.
-fn plt<'data, Elf, R>(header: &Elf, endian: Endianness, data: R) -> Option<Function>
+/// Returns the function that gprofng makes of the section `.plt`, none if there is no such section.
+fn plt<'data, Elf, R>(header: &Elf, endian: Endianness, data: R) -> Option<FileFunction>
 where
     Elf: FileHeader<Endian = Endianness>,
     R: ReadRef<'data>,
@@ -232,7 +237,7 @@ where
     let sections = header.sections(endian, data).ok()?;
     let (_, section) = sections.section_by_name(endian, b".plt")?;
     let position: u64 = section.sh_offset(endian).into();
-    Some(Function {
+    Some(FileFunction {
         position: u32::try_from(position)
             .ok()
             .filter(|position| *position != 0)?,
@@ -241,14 +246,14 @@ where
     })
 }
 
-/// A function that an address lies in.
+/// The function that an address is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FunctionAt<'a> {
-    /// Its name, none if the load object has no function there.
+    /// The name, none if the load object has no function there.
     pub name: Option<&'a str>,
     /// The load object, none for a dynamic function.
     pub object: Option<&'a str>,
-    /// Bytes from the beginning of the function; without one, of the file.
+    /// Bytes from the beginning of the function, or of the file if there is no function.
     pub offset: u64,
 }
 
@@ -257,7 +262,7 @@ pub struct FunctionAt<'a> {
 #[derive(Debug)]
 pub struct Archives {
     path: PathBuf,
-    /// Files of this machine count that were last changed before this.
+    /// If set, files of this machine that were last changed before this are used too.
     files: Option<SystemTime>,
     tables: HashMap<String, Option<FunctionTable>>,
 }
@@ -271,9 +276,9 @@ impl Archives {
         }
     }
 
-    /// Looks also for files of this machine under the paths of load objects that were not archived,
-    /// if they were last changed before `recorded`. It is for whoever knows that it is the machine
-    /// that was recorded; gprofng does so on every machine.
+    /// Uses files of this machine too, for load objects that were not archived, if they were last
+    /// changed before `recorded`. Use it only on the recorded machine; gprofng does so on every
+    /// machine.
     #[must_use]
     pub fn or_files(self, recorded: SystemTime) -> Self {
         Archives {
@@ -282,6 +287,7 @@ impl Archives {
         }
     }
 
+    /// Reads the functions of a load object.
     fn read(&self, load_object: &str) -> Result<Option<FunctionTable>> {
         let archived = read_table(&self.path.join(archive_name(load_object)), None)?;
         match self.files {
@@ -292,11 +298,12 @@ impl Archives {
         }
     }
 
-    /// The functions of a load object, none if it was not archived.
+    /// Returns the functions of a load object, none if it was not archived.
     ///
     /// # Errors
     ///
-    /// A file that is no ELF file or a damaged one; it is told once, and then counts as missing.
+    /// A file that is no ELF file or a damaged one. It is returned once; then the file counts as
+    /// missing.
     pub fn functions(&mut self, load_object: &str) -> Result<Option<&FunctionTable>> {
         if !self.tables.contains_key(load_object) {
             let (table, outcome) = match self.read(load_object) {
@@ -309,8 +316,8 @@ impl Archives {
         Ok(self.tables.get(load_object).and_then(Option::as_ref))
     }
 
-    /// The function that lay at an address in `space` at a time, in nanoseconds since the start of
-    /// the experiment that `space` is of. None if nothing was mapped there.
+    /// Returns the function at an address in `space` at a time, in nanoseconds since the start of
+    /// the experiment that has this address space. None if nothing was mapped there.
     ///
     /// # Errors
     ///
@@ -345,7 +352,7 @@ impl Archives {
     }
 }
 
-/// The functions of a file, none if there is no file, or it was changed later than
+/// Returns the functions of a file, none if there is no file, or it was changed after
 /// `unchanged_since`.
 fn read_table(path: &Path, unchanged_since: Option<SystemTime>) -> Result<Option<FunctionTable>> {
     let Some(file) = open_regular(path)? else {
@@ -368,24 +375,24 @@ fn read_table(path: &Path, unchanged_since: Option<SystemTime>) -> Result<Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::{Image, Symbol, Text};
+    use crate::elf_image::{ElfImage, ImageSymbol, TextSection};
     use proptest::prelude::*;
 
     const BASE: u64 = 0xffff_ffff_8100_0000;
 
     fn image(symbols: &[(u64, u64, &'static str)], bits: Option<&[u8]>) -> Vec<u8> {
-        let symbols = symbols.iter().map(|(offset, size, name)| Symbol {
+        let symbols = symbols.iter().map(|(offset, size, name)| ImageSymbol {
             address: BASE + offset,
             size: *size,
             name: name.as_bytes(),
             global: false,
         });
-        let texts = vec![Text {
+        let texts = vec![TextSection {
             address: BASE,
             size: 0x1000,
             bits,
         }];
-        Image {
+        ElfImage {
             texts,
             symbols: symbols.collect(),
         }
@@ -437,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_true_program_has_functions() {
+    fn a_real_program_has_functions() {
         let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         let table = FunctionTable::parse(bytes.as_slice()).unwrap();
         assert!(table.len() > 100);

@@ -1,14 +1,15 @@
-//! Names of the kernel's side of an experiment that writer and reader share.
+//! Names in an experiment of the kernel that collectors and reports share.
 
 /// The load object of the kernel itself.
 pub const KERNEL: &str = "vmlinux";
-/// The load object of the code that the kernel makes as it runs, called so by kallsyms: BPF
-/// programs and trampolines. `[__builtin__ftrace]` and its like, the trampolines of tracing, are
-/// put to it.
+/// The load object of the code that the kernel generates: BPF programs and trampolines. kallsyms
+/// uses this name for most of it; trampolines of tracing (`[__builtin__ftrace]` and the like) are
+/// added.
 pub const BPF: &str = "[bpf]";
 
-/// Functions in which every absence ends: they say nothing of its reason. Nor does the innermost of
-/// a futex, which may be compiled into its caller or not.
+/// Returns whether a function belongs to the scheduler. Every off-CPU interval begins in such
+/// functions, so they do not show its reason. The innermost function of a futex is one of them:
+/// compilers inline it or not.
 #[must_use]
 pub fn is_scheduler(name: &str) -> bool {
     let name = name.trim_start_matches('_');

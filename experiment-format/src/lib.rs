@@ -1,38 +1,53 @@
 //! The gprofng experiment format: a directory that stock `gprofng display text` opens.
 //!
-//! An experiment is a profile with all that is needed to understand it later and elsewhere. This
-//! crate writes and reads it: [`writer::ExperimentWriter`], for what is inside
-//! [`subexperiment::SubexperimentWriter`], and [`reader::Experiment`]. All are for one machine
-//! word: 64-bit, little-endian data of version 12.4.
+//! An experiment is a profile with all that is needed to analyze it later and on another machine.
+//! This crate writes and reads experiments of 64-bit, little-endian data of format version 12.4.
 //!
-//! # The directory
+//! # The directory, and the module of each file
 //!
 //! ```text
-//! ktest.1.er/           made by layout::ExperimentDir: mode 0700, everything by descriptor
-//!   log.xml             who recorded what and when: log
-//!   map.xml             what lay where in memory, and when: map, replayed by space
-//!   profile             the ticks, packets that log.xml describes: packet
-//!   data.frameinfo      the call stacks that packets refer to: stacks
-//!   overview            resource usage, one record per sample: usage
-//!   archives/           copies of load objects: archive; those that never were files: image
-//!   notes               text ahead of the header
-//!   warnings.xml        more events
-//!   kcollect.json       whatever the format has no place for
-//!   _NAME_PID_n.1.er/   subexperiments, the same again without archives: subexperiment
+//! ktest.1.er/           directory      names; made with mode 0700, files opened by descriptor
+//!   log.xml             log            what was recorded, when, on which machine
+//!   map.xml             map            what was mapped where, and when
+//!   profile             packet         the ticks: packets that log.xml declares
+//!   hwcounters          packet         the overflows of counters
+//!   data.frameinfo      stacks         the call stacks that packets refer to
+//!   overview            usage          resource usage, one record per sample
+//!   archives/           archive        copies of load objects
+//!                       elf_image      load objects that never were files, such as the kernel
+//!   notes               writer         text that gprofng prints ahead of the header
+//!   warnings.xml        log            more events
+//!   _NAME_PID_n.1.er/   subexperiment  the experiment of a process: the same, without archives
 //! ```
+//!
+//! Collectors may add files that are not of the format, such as `kcollect.json`; gprofng ignores
+//! them.
+//!
+//! # The other modules
+//!
+//! * [`writer`] and [`subexperiment`] write the directory; `file` holds the two kinds of files that
+//!   they fill, `xml` the dialect of the text files.
+//! * [`reader`] reads it. [`address_space`] replays the map and [`functions`] reads the archives,
+//!   to get from an address and a time to a function.
+//! * [`losses`] counts what is missing from an experiment, and [`kernel`] has names that writers
+//!   and readers of experiments of the kernel share.
+//! * [`microstate`] has the states of a thread, which are columns of reports.
+//! * [`ids`] has the types of process and thread ids.
+//! * [`text`] makes names of processes safe to print.
 //!
 //! # What holds at any time
 //!
-//! A reader may look while the writer is at work, and the writer may be killed. Elements of XML and
-//! usage records are written whole or taken back; packets become visible by one store; a stack is
-//! there before the first packet that refers to it. A disk that is full is an error for which
+//! A reader may look while the writer runs, and the writer may be killed. Elements of XML and usage
+//! records are written whole or taken back; packets become visible by one store; a stack is in its
+//! file before the first packet that refers to it. A full disk is an error for which
 //! [`Error::is_disk_full`] holds; the experiment can still be closed and is then valid.
 //!
 //! # Example
 //!
 //! ```
-//! use experiment_format::layout::{ExperimentDir, NameRequest};
-//! use experiment_format::log::{Cpu, Header, ProfileDecl, Run, System};
+//! use experiment_format::directory::{ExperimentDir, NameRequest};
+//! use experiment_format::ids::{Pid, Tid};
+//! use experiment_format::log::{Cpu, LogHeader, ProfileDecl, StartTime, System};
 //! use experiment_format::map::MapEvent;
 //! use experiment_format::microstate::{Microstate, NumStates};
 //! use experiment_format::packet::{ClockTick, Detail, TickArray};
@@ -48,7 +63,7 @@
 //! let (dir, _) = ExperimentDir::create(parent, &request, None)?;
 //! assert_eq!(dir.name(), "ktest.1.er");
 //!
-//! let header = Header {
+//! let header = LogHeader {
 //!     collector: "example 1".into(),
 //!     system: System {
 //!         hostname: "db1".into(),
@@ -57,26 +72,26 @@
 //!         pages: 1 << 20,
 //!         cpus: vec![Cpu { id: 0, mhz: 2600 }],
 //!     },
-//!     pid: 4242,
+//!     pid: Pid(4242),
 //!     command_line: "kernel".into(),
 //!     profiles: vec![
-//!         // What CPUs did: the metric is "Kernel CPU Time", of ticks of 10 ms.
+//!         // The ticks of CPUs: the metric is "Kernel CPU Time", in ticks of 10 ms.
 //!         ProfileDecl::Clock {
 //!             tick_us: 10_000,
 //!             states: NumStates::Kernel,
 //!             packets: vec![ClockTick::declaration()],
 //!         },
-//!         // What threads did: ten metrics, one for each state. This table has to be the last.
+//!         // The ticks of threads: ten metrics, one for each state. This table has to be the last.
 //!         ProfileDecl::Clock {
 //!             tick_us: 10_000,
 //!             states: NumStates::Solaris,
 //!             packets: vec![TickArray::declaration()],
 //!         },
 //!     ],
-//!     ..Header::default()
+//!     ..LogHeader::default()
 //! };
 //! let start = 1_000_000_000;
-//! let run = Run { tstamp: start, wall: 1_795_205_070, tm_zone: 0 };
+//! let run = StartTime { tstamp_ns: start, wall_s: 1_795_205_070, tm_zone_s: 0 };
 //! let mut writer = ExperimentWriter::create(dir, &header, run)?;
 //! writer.map(&MapEvent::Function { at: 0, vaddr: 0x2000, size: 256, name: "<IDLE>".into() })?;
 //! writer.sample(0, "start", &UsageRecord::default())?;
@@ -85,17 +100,17 @@
 //!     cpu: 0,
 //!     time: start + 10_000_000,
 //!     stack,
-//!     tid: 0,
-//!     pid: 0,
+//!     tid: Tid(0),
+//!     pid: Pid(0),
 //!     state: Microstate::KernelCpu,
 //!     ticks: 1,
 //! })?;
-//! // A thread that slept 7 ticks, for a disk, and then ran to this stack.
+//! // A thread that slept 7 ticks for a disk.
 //! let mut ticks = [0; Microstate::PER_THREAD];
 //! ticks[Microstate::Sleep as usize] = 7;
 //! let detail = Detail::BlockIo.number();
-//! let (cpu, time) = (0, start + 15_000_000);
-//! writer.tick_array(&TickArray { cpu, time, stack, tid: 12, pid: 12, ticks, detail })?;
+//! let (cpu, time, tid, pid) = (0, start + 15_000_000, Tid(12), Pid(12));
+//! writer.tick_array(&TickArray { cpu, time, stack, tid, pid, ticks, detail })?;
 //! let path = writer.close(20_000_000)?;
 //!
 //! let experiment = Experiment::open(&path)?;
@@ -104,13 +119,13 @@
 //! let mut archives = experiment.archives();
 //! let mut slept = 0;
 //! for tick in experiment.ticks()? {
-//!     // One record for each state, whichever packet it comes from.
+//!     // One record for each state, from either kind of packet.
 //!     let tick = tick?;
 //!     if tick.state == Microstate::Sleep.number() {
 //!         slept += tick.ticks;
 //!     }
 //!     let leaf = tick.stack.and_then(|uid| stacks.get(uid)).unwrap().frames[0];
-//!     let at = tick.time - experiment.start().tstamp;
+//!     let at = tick.time - experiment.start().tstamp_ns;
 //!     let function = archives.function_at(&space, leaf, at)?.unwrap();
 //!     assert_eq!(function.name, Some("<IDLE>"));
 //! }
@@ -119,30 +134,29 @@
 //! # }
 //! ```
 
-mod append;
+pub mod address_space;
 pub mod archive;
-mod block;
+pub mod directory;
+pub mod elf_image;
 pub mod error;
+mod file;
 pub mod functions;
-mod guard;
-pub mod image;
+pub mod ids;
 pub mod kernel;
-pub mod layout;
 pub mod log;
 pub mod losses;
 pub mod map;
 pub mod microstate;
 pub mod packet;
 pub mod reader;
-pub mod space;
 pub mod stacks;
 pub mod subexperiment;
+pub mod text;
 pub mod usage;
-mod walk;
 pub mod writer;
 mod xml;
 
 pub use error::Error;
 
-/// What a fallible call of this crate returns.
+/// The result of a fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,38 +1,42 @@
-//! `log.xml`: who recorded what, when, on which machine.
+//! `log.xml`: what was recorded, when, and on which machine.
 //!
 //! The file is a sequence of elements without a root: a header that never changes, then events in
-//! the order in which they happened. The types here say what it means; what cannot be said in the
-//! file, or what gprofng would misread, is refused when it is written, not silently altered.
+//! the order in which they happened. The types here are the meaning of both; `encode` and
+//! `decode` are their form. What the file cannot express, or gprofng would misread, is refused
+//! when it is written, not silently altered.
 
 pub(crate) mod decode;
 pub(crate) mod encode;
-pub(crate) mod events;
+pub(crate) mod event_encoder;
 
+use num_enum::{FromPrimitive, IntoPrimitive};
+
+use crate::ids::{Pid, Tid};
 use crate::microstate::NumStates;
 use crate::packet::PacketDecl;
 
 /// The format version that the writer claims and that gprofng 2.40 reads.
 pub const FORMAT_VERSION: &str = "12.4";
 
-/// One CPU of the machine.
+/// A CPU of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cpu {
     /// Its number.
     pub id: u32,
-    /// Its clock, in MHz.
+    /// Its clock frequency.
     pub mhz: u32,
 }
 
 /// The machine, as the header of a report shows it.
 ///
-/// There is no operating system here on purpose: with the attribute `os`, gprofng renumbers
-/// threads 1, 2, 3… and real thread ids are lost. Put it into a comment.
+/// The operating system is left out on purpose: with the attribute `os`, gprofng numbers threads 1,
+/// 2, 3… and thread ids are lost. Put it into a comment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct System {
-    /// Name of the host.
+    /// The name of the host.
     pub hostname: String,
-    /// `x86_64` or `aarch64`. gprofng reads the data of every other name big-endian, so a writer
-    /// refuses them.
+    /// `x86_64` or `aarch64`. gprofng reads data of every other architecture as big-endian, so a
+    /// writer refuses them.
     pub arch: String,
     /// Bytes of a page.
     pub page_size: u32,
@@ -42,16 +46,16 @@ pub struct System {
     pub cpus: Vec<Cpu>,
 }
 
-/// A container.
+/// The container that a process was in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Container {
-    /// Who runs it: `docker`, `podman`.
+    /// What runs it: `docker`, `podman`.
     pub runtime: String,
     /// Its id or name.
     pub id: String,
 }
 
-/// Width of a stack word.
+/// The width of a word in a stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum WordSize {
     /// 4 bytes; only read, never written.
@@ -66,20 +70,20 @@ pub enum WordSize {
 pub enum Setting {
     /// Ticks of idle CPUs were left out.
     NoIdle,
-    /// Data were limited to this many megabytes.
+    /// The limit of the data, in megabytes.
     Limit(u64),
     /// Seconds between two samples.
     SamplePeriod(u32),
-    /// Seconds before data were recorded.
+    /// Seconds before recording began.
     DelayStart(u32),
-    /// Seconds after which data ended.
+    /// Seconds after which recording ended.
     Terminate(u32),
     /// The signal that toggles recording.
     PauseSignal(u32),
     /// Which descendants were followed.
     LineTrace(String),
-    /// Any other one that a file held. A writer refuses it: gprofng prints a debug line on
-    /// stderr for a name it does not know.
+    /// Any other setting found in a file. A writer refuses it: for an unknown name, gprofng prints
+    /// a debug line on stderr.
     Other {
         /// The attribute's name.
         name: String,
@@ -88,27 +92,27 @@ pub enum Setting {
     },
 }
 
-/// A data table, declared with what its packets look like.
+/// The declaration of a data table and of its packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProfileDecl {
-    /// Clock ticks, in the file `profile`. More than one of these may stand in a header: each
-    /// registers the metrics of its `states`. For gprofng the tick length of the last one counts
-    /// for all, so a writer refuses different ones; and tick arrays have as many states as the last
-    /// one, so a writer refuses them if that is not [`NumStates::Solaris`].
+    /// Clock ticks, in the file `profile`. A header may have several of these tables: each adds the
+    /// metrics of its `states`. gprofng uses the tick length of the last one for all, so a writer
+    /// refuses different lengths. It reads as many states from tick arrays as the last one has, so
+    /// a writer refuses tick arrays if that is not [`NumStates::Solaris`].
     Clock {
-        /// Length of a tick, in microseconds.
+        /// The length of a tick, in microseconds.
         tick_us: u32,
-        /// Which metrics the reader offers.
+        /// The states, which decide what metrics gprofng offers.
         states: NumStates,
         /// The packets.
         packets: Vec<PacketDecl>,
     },
-    /// Threads have names: the events of [`LogEvent::Thread`].
+    /// Names of threads: the events of [`LogEvent::Thread`].
     ///
-    /// gprofng knows names of Java threads only, so this says that there are some. It then shows
-    /// the time of every thread *without* a name as `<JVM-System>`, a function without callers,
-    /// unless it was told `-viewmode expert` or `machine`: name all threads of an experiment or
-    /// none. Experiments do not depend on each other in this, subexperiments included.
+    /// gprofng supports names of Java threads only, so this declares that there are some. It then
+    /// shows the time of every thread *without* a name as `<JVM-System>`, a function without
+    /// callers, unless it is run with `-viewmode expert` or `machine`: name all threads of an
+    /// experiment or none. Each experiment decides for itself, and so does each subexperiment.
     ThreadNames,
     /// Counters that were profiled, in the file `hwcounters`.
     Counters {
@@ -129,7 +133,7 @@ pub enum ProfileDecl {
 }
 
 impl ProfileDecl {
-    /// The packets of the table.
+    /// Returns the packets of the table.
     pub fn packets(&self) -> &[PacketDecl] {
         match self {
             ProfileDecl::Clock { packets, .. }
@@ -149,93 +153,77 @@ impl ProfileDecl {
     }
 }
 
-/// A counter that was profiled: a metric of its own.
+/// The declaration of a counter that was profiled. Each counter is a metric.
 ///
-/// gprofng makes further metrics of some names: IPC and CPI of `cycles` and `insts`, `K_IPC` and
-/// `K_CPI` of `K_cycles` and `K_insts`.
+/// gprofng derives further metrics from some names: IPC and CPI from `cycles` and `insts`, `K_IPC`
+/// and `K_CPI` from `K_cycles` and `K_insts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CounterDecl {
-    /// By what packets refer to it: [`crate::packet::CounterEvent::tag`], 0 to 63.
+    /// The number by which packets refer to it: [`crate::packet::CounterEvent::tag`], 0 to 63.
     pub tag: u32,
     /// The metric's keyword: letters, digits and `_`.
     pub name: String,
     /// The metric's title, free text.
     pub title: String,
-    /// After how many events it overflows.
+    /// The number of events after which it overflows.
     pub interval: u64,
-    /// What a value is.
+    /// The unit of its values.
     pub unit: CounterUnit,
 }
 
-/// What the values of a counter are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// The unit of a counter's values. The numbers are gprofng's `timecvt`: 1 stands for the CPU's
+/// clock, a negative number for a clock of so many MHz.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromPrimitive, IntoPrimitive)]
+#[repr(i64)]
 pub enum CounterUnit {
-    /// Plain counts.
-    Count,
+    /// Plain counts; any unknown number means this.
+    #[num_enum(default)]
+    Count = 0,
     /// Cycles of the CPU's clock, shown as time also.
-    Cycles,
+    Cycles = 1,
     /// Nanoseconds, shown as seconds.
-    Nanoseconds,
+    Nanoseconds = -1000,
 }
 
-impl CounterUnit {
-    /// gprofng's `timecvt`: 1 stands for the CPU's clock, a negative number for one of so many MHz.
-    pub(crate) fn timecvt(self) -> i64 {
-        match self {
-            CounterUnit::Count => 0,
-            CounterUnit::Cycles => 1,
-            CounterUnit::Nanoseconds => -1000,
-        }
-    }
-
-    pub(crate) fn of_timecvt(timecvt: i64) -> Self {
-        match timecvt {
-            -1000 => CounterUnit::Nanoseconds,
-            1 => CounterUnit::Cycles,
-            _ => CounterUnit::Count,
-        }
-    }
-}
-
-/// All of `log.xml` that is known when recording starts.
+/// The header of `log.xml`: what is known when recording starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Header {
-    /// Version of the format.
+pub struct LogHeader {
+    /// The version of the format.
     pub version: String,
-    /// Name and version of the collector.
+    /// The name and version of the collector.
     pub collector: String,
     /// The machine.
     pub system: System,
-    /// The process that was profiled; of a kernel experiment, the collector.
-    pub pid: u32,
-    /// Its parent.
-    pub ppid: Option<u32>,
-    /// Width of the words in the stacks.
+    /// The process that was profiled; in an experiment of the kernel, the collector.
+    pub pid: Pid,
+    /// The parent of that process.
+    pub ppid: Option<Pid>,
+    /// The width of the words in the stacks.
     pub word_size: WordSize,
-    /// The command line. Views show what follows the last `/` of its first word as the program's
+    /// The command line. Views show the part of its first word behind the last `/` as the program's
     /// name: write a kernel thread `kworker/0:1` as `kworker:0:1`.
     pub command_line: String,
     /// The data tables.
     pub profiles: Vec<ProfileDecl>,
-    /// The process's rank in a parallel program (MPI): an attribute that gprofng passes over.
+    /// The process's rank in a parallel program (MPI): an attribute that gprofng ignores.
     pub mpi_rank: Option<u32>,
-    /// The container that the process was in: two attributes that gprofng passes over.
+    /// The container that the process was in: two attributes that gprofng ignores.
     pub container: Option<Container>,
-    /// What took the data in the kernel.
+    /// The name and version of what recorded the data in the kernel.
     pub driver_version: Option<String>,
     /// The collector's settings.
     pub settings: Vec<Setting>,
-    /// Free text, one line each, shown in the header of a report.
+    /// Lines of free text, shown in the header of a report.
     pub comments: Vec<String>,
 }
 
-impl Default for Header {
+impl Default for LogHeader {
     fn default() -> Self {
-        Header {
+        LogHeader {
             version: FORMAT_VERSION.to_owned(),
             collector: String::new(),
             system: System::default(),
-            pid: 0,
+            pid: Pid::default(),
             ppid: None,
             word_size: WordSize::Bits64,
             command_line: String::new(),
@@ -249,23 +237,23 @@ impl Default for Header {
     }
 }
 
-/// The start of an experiment: the zero of all its relative times.
+/// The start of an experiment: its relative times count from here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Run {
-    /// Nanoseconds of the clock that packets carry too. Of 2^31 seconds at most.
-    pub tstamp: u64,
-    /// Wall clock: seconds since 1970.
-    pub wall: i64,
-    /// Seconds that the local time is *behind* UTC (the C library's `timezone`).
-    pub tm_zone: i64,
+pub struct StartTime {
+    /// By the clock of the packets; less than 2^31 seconds.
+    pub tstamp_ns: u64,
+    /// Wall clock time since 1970.
+    pub wall_s: i64,
+    /// How far the local time is *behind* UTC (`timezone` of the C library).
+    pub tm_zone_s: i64,
 }
 
-/// An event of `log.xml`. Every `at` is in nanoseconds since the start, whether or not the file has
-/// it so.
+/// An event of `log.xml`. Every `at` is in nanoseconds since the start, even where the file counts
+/// otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogEvent {
     /// Recording started.
-    Run(Run),
+    Start(StartTime),
     /// The experiment was closed.
     Exit {
         /// When.
@@ -292,28 +280,28 @@ pub enum LogEvent {
         /// When.
         at: u64,
     },
-    /// A thread has a name from now on (`jthread_start`). The header has to declare
+    /// A thread has this name from now on (`jthread_start`). The header has to declare
     /// [`ProfileDecl::ThreadNames`].
     ///
-    /// gprofng gives every packet of the thread the name of the *last* such event in the file that
-    /// is not later than the packet. So an event may stand behind the packets that it names; one
-    /// `at` 0 replaces all names that stand ahead of it, and one at the time of a change names what
-    /// follows. Threads are rows by their number alone: the row has the name of the first packet
-    /// that counts in it, and what other names had is in it too. A packet that has no name, being
-    /// earlier than all of them, is shown as `<JVM-System>`; so write an event `at` 0 before the
-    /// first packet of a thread. No event ends a name: a reused number gets its new one.
+    /// For every packet of the thread, gprofng takes the name of the *last* such event in the file
+    /// that is not later than the packet. So an event may stand behind the packets that it names;
+    /// one `at` 0 replaces all names ahead of it, and one at the time of a change names what
+    /// follows. Views have one row for each thread id. It shows the name of the first packet
+    /// counted in it, and includes the time under the thread's other names. A packet earlier than
+    /// all names has none and is shown as `<JVM-System>`; so write an event `at` 0 before the first
+    /// packet of a thread. No event ends a name: a thread that reuses the id gets a new one.
     Thread {
         /// Since when.
         at: u64,
         /// The thread.
-        tid: u32,
-        /// Its name, shown as it is: for what a process chose, see [`crate::layout::printable`].
+        tid: Tid,
+        /// Its name, shown unchanged: for one that a process chose, see [`crate::text::printable`].
         name: String,
-        /// What it belongs to, shown in the same way: say `pid 1264`. A writer refuses `system`:
-        /// gprofng takes that for the inside of a Java machine and hides the thread.
+        /// Its group, shown unchanged too, for instance `pid 1264`. A writer refuses `system`: for
+        /// gprofng that is the group of a Java machine's own threads, which it hides.
         group: String,
     },
-    /// A line for the header of a report.
+    /// A comment, shown as a line in the header of a report.
     Comment {
         /// When.
         at: u64,
@@ -340,7 +328,7 @@ pub enum LogEvent {
     DescStart(Descendant),
     /// A descendant was started (`desc_started`).
     DescStarted(Descendant),
-    /// Any other event that a file held.
+    /// Any other event found in a file.
     Other {
         /// Its kind.
         kind: String,
@@ -351,7 +339,7 @@ pub enum LogEvent {
     },
 }
 
-/// A descendant process, as the log of its parent announces it. For information only.
+/// A descendant process, as announced in the log of its parent. For information only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Descendant {
     /// When, in nanoseconds since the start.
@@ -366,13 +354,14 @@ pub struct Descendant {
     pub message: String,
 }
 
-/// Message id with which gprofng prints the text of a warning or an error as it is.
+/// The message id with which gprofng prints the text of a warning or an error unchanged.
 const VERBATIM_WARNING: u32 = 47;
-/// The declaration that lets threads have names.
+/// The table that declares names of threads.
 const THREAD_NAMES: &str = "jprofile";
-/// The event that names a thread. Its time stamp is, unlike that of others, not since the start.
+/// The event that names a thread. Its time stamp is the only one that does not count from the
+/// start.
 const THREAD_NAMED: &str = "jthread_start";
-/// The group of threads that gprofng does not show.
+/// The group of threads that gprofng hides.
 const HIDDEN_GROUP: &str = "system";
-/// Message id with which gprofng prints the text of a comment as it is.
+/// The message id with which gprofng prints the text of a comment unchanged.
 const VERBATIM_COMMENT: u32 = 400;

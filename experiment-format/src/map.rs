@@ -1,45 +1,47 @@
-//! `map.xml`: what lay where in the address space, and when.
+//! `map.xml`: what was mapped where in the address space, and when.
 //!
-//! gprofng replays these events into an index of (address, time), which is how it comes from the
-//! words of a stack to functions. Sizes are decimal numbers below 2^31 there, addresses are
-//! hexadecimal, and an event without its `object` attribute crashes it: all of that is kept here,
-//! in one place.
+//! gprofng replays these events into an index of (address, time). By it, it finds the function of
+//! an address in a stack. In this file sizes are decimal numbers below 2^31, addresses are
+//! hexadecimal, and an event without its `object` attribute crashes gprofng. This module alone
+//! writes and reads the file, so these rules are kept in one place.
 
 use std::path::Path;
 
 use crate::Result;
 use crate::error::Error;
 use crate::log::encode::checked_time;
-use crate::xml::{Element, Item, Parser, Tag, integer, number, time};
+use crate::xml::number::{integer, time, unsigned};
+use crate::xml::parse::{Item, Parser, Tag};
+use crate::xml::write::Element;
 
 /// The only access modes with which gprofng 2.40 accepts the first segment of an object:
 /// read and execute.
 pub const READ_EXECUTE: u32 = 5;
 
-/// An event of `map.xml`. Every `at` is in nanoseconds since the start; an event may be written
-/// later than the samples that it explains.
+/// An event of `map.xml`. Every `at` is in nanoseconds since the start. An event may be written
+/// later than the packets whose stacks need it.
 ///
-/// gprofng keeps an old object that a new one overlaps: write an [`MapEvent::Unmap`] first.
+/// gprofng keeps an old object that a new one overlaps: write a [`MapEvent::Unmap`] first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MapEvent {
-    /// A piece of a file was mapped.
+    /// A part of a file was mapped.
     Segment {
         /// When.
         at: u64,
         /// First address.
         vaddr: u64,
-        /// Bytes. Above 2 GiB the writer splits it in several.
+        /// Bytes. A segment of 2 GiB or more is written as several.
         size: u64,
-        /// Where in the file the piece begins, in bytes.
+        /// Where in the file the part begins, in bytes.
         file_offset: u64,
         /// 1 read, 2 write, 4 execute; write [`READ_EXECUTE`].
         modes: u32,
-        /// The load object. Objects are one namespace in all of a session: two files of one path
-        /// need two names. A name with a back-quote is never opened.
+        /// The load object. All experiments of a session share one namespace: two files of one path
+        /// need two names. gprofng never opens a file whose name has a back-quote.
         name: String,
     },
-    /// A dynamic function appeared; or, after [`MapEvent::DynamicFunction`] events of its name, a
-    /// group of them is complete.
+    /// A dynamic function was mapped; or a group of them is complete, after its
+    /// [`MapEvent::DynamicFunction`] events.
     Function {
         /// When.
         at: u64,
@@ -83,13 +85,13 @@ pub enum MapEvent {
     },
 }
 
-/// Sizes are read as a signed 32-bit number.
-const LARGEST: u64 = (1 << 31) - 1;
-/// Larger segments are split in pieces of this size, which keeps them aligned.
-const PIECE: u64 = 1 << 30;
+/// The largest size: gprofng reads sizes as signed 32-bit numbers.
+const MAX_SIZE_BYTES: u64 = (1 << 31) - 1;
+/// Larger segments are split into pieces of this size, which keeps them aligned.
+const PIECE_BYTES: u64 = 1 << 30;
 
 impl MapEvent {
-    /// When it happened, in nanoseconds since the start.
+    /// Returns the time of the event, in nanoseconds since the start.
     pub fn at(&self) -> u64 {
         match self {
             MapEvent::Segment { at, .. }
@@ -100,7 +102,7 @@ impl MapEvent {
         }
     }
 
-    /// The elements that stand for the event: one, or several for a large segment.
+    /// Returns the elements of the event: one, or several for a large segment.
     pub(crate) fn encode(&self) -> Result<String> {
         let mut out = String::new();
         match self {
@@ -124,7 +126,11 @@ impl MapEvent {
                 let mut done = 0;
                 loop {
                     let rest = size - done;
-                    let piece = if rest > LARGEST { PIECE } else { rest };
+                    let piece = if rest > MAX_SIZE_BYTES {
+                        PIECE_BYTES
+                    } else {
+                        rest
+                    };
                     map(&mut out, "segment", *at)?
                         .number("vaddr", format_args!("{:#x}", vaddr + done))
                         .number("size", piece)
@@ -183,6 +189,7 @@ impl MapEvent {
     }
 }
 
+/// Begins a `map` event.
 fn map<'a>(out: &'a mut String, object: &str, at: u64) -> Result<Element<'a>> {
     Ok(Element::begin(out, "event")
         .attribute("kind", "map")
@@ -190,20 +197,21 @@ fn map<'a>(out: &'a mut String, object: &str, at: u64) -> Result<Element<'a>> {
         .time("tstamp", checked_time("map.xml", at)?))
 }
 
+/// Refuses a function that is too large for the file.
 fn small(size: u64) -> Result<u64> {
-    if size > LARGEST {
+    if size > MAX_SIZE_BYTES {
         return Err(refused(format!("a function of {size} bytes")));
     }
     Ok(size)
 }
 
+/// Returns the error of a value that the file cannot hold.
 fn refused(what: String) -> Error {
     Error::unwritable("map.xml", what)
 }
 
-/// Reads the events of the file at `path`, whose content is `bytes`, in the file's order.
-///
-/// Elements and kinds of objects that mean nothing here are passed over.
+/// Returns the events of the file at `path`, whose content is `bytes`, in the file's order. Skips
+/// other elements and unknown kinds of objects.
 pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Vec<MapEvent>> {
     let mut parser = Parser::new(path, bytes);
     let mut events = Vec::new();
@@ -216,19 +224,24 @@ pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Vec<MapEvent>> {
     Ok(events)
 }
 
+/// Returns the event of a tag, none for a kind that is not known.
 fn event(path: &Path, tag: &Tag) -> Result<Option<MapEvent>> {
     let at = tag.parsed(path, "tstamp", time)?.unwrap_or_default();
-    let due = |name: &str| tag.malformed(path, format!("a mapping without {name}"));
+    let missing = |name: &str| tag.malformed(path, format!("a mapping without {name}"));
     let vaddr = || {
-        tag.parsed(path, "vaddr", number)?
-            .ok_or_else(|| due("vaddr"))
+        tag.parsed(path, "vaddr", unsigned)?
+            .ok_or_else(|| missing("vaddr"))
     };
     let natural = |text: &str| integer(text)?.try_into().ok();
     let size = || {
         tag.parsed(path, "size", natural)?
-            .ok_or_else(|| due("size"))
+            .ok_or_else(|| missing("size"))
     };
-    let text = |name: &str| tag.get(name).map(str::to_owned).ok_or_else(|| due(name));
+    let text = |name: &str| {
+        tag.get(name)
+            .map(str::to_owned)
+            .ok_or_else(|| missing(name))
+    };
     let event = match tag.get("kind") {
         Some("unmap") => MapEvent::Unmap {
             at,
@@ -239,9 +252,9 @@ fn event(path: &Path, tag: &Tag) -> Result<Option<MapEvent>> {
                 at,
                 vaddr: vaddr()?,
                 size: size()?,
-                file_offset: tag.parsed(path, "foffset", number)?.unwrap_or_default(),
+                file_offset: tag.parsed(path, "foffset", unsigned)?.unwrap_or_default(),
                 modes: tag
-                    .parsed(path, "modes", |text| number(text)?.try_into().ok())?
+                    .parsed(path, "modes", |text| unsigned(text)?.try_into().ok())?
                     .unwrap_or_default(),
                 name: text("name")?,
             },
@@ -263,11 +276,11 @@ fn event(path: &Path, tag: &Tag) -> Result<Option<MapEvent>> {
                 vaddr: vaddr()?,
                 size: size()?,
                 method: tag
-                    .parsed(path, "methodId", number)?
-                    .ok_or_else(|| due("methodId"))?,
+                    .parsed(path, "methodId", unsigned)?
+                    .ok_or_else(|| missing("methodId"))?,
             },
             Some(_) => return Ok(None),
-            None => return Err(due("object")),
+            None => return Err(missing("object")),
         },
         _ => return Ok(None),
     };
@@ -310,14 +323,14 @@ mod tests {
             .map(|line| line.split("size=\"").nth(1).unwrap())
             .map(|rest| rest.split('"').next().unwrap().parse().unwrap())
             .collect();
-        assert!(sizes.iter().all(|size| *size <= LARGEST));
+        assert!(sizes.iter().all(|size| *size <= MAX_SIZE_BYTES));
         assert_eq!(sizes.iter().sum::<u64>(), (5 << 30) + 17);
         assert!(text.contains("vaddr=\"0x40001000\""), "{text}");
         assert!(text.contains("foffset=\"0x40000040\""), "{text}");
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn values_that_do_not_fit_are_refused() {
         assert!(segment(u64::MAX, 2, 0).encode().is_err());
         assert!(segment(u64::MAX, 1, 0).encode().is_ok());
         assert!(segment(0, 2, u64::MAX).encode().is_err());
@@ -381,7 +394,7 @@ mod tests {
 
     fn events() -> impl Strategy<Value = MapEvent> {
         let at = 0..(1u64 << 31) * 1_000_000_000;
-        let small = || 0..=LARGEST;
+        let small = || 0..=MAX_SIZE_BYTES;
         let name = || any::<String>();
         let rest = (
             any::<u64>(),

@@ -1,14 +1,16 @@
-//! The microstates of a thread, with the numbers, names and metrics that gprofng knows them by.
+//! The microstates of a thread, with the numbers, names and metrics that gprofng uses.
 //!
 //! The numbers are those of the MSTATE field of a clock packet, and the positions in a tick array.
-//! Which of them the reader shows is decided by one integer in `log.xml`, [`NumStates`]: without
-//! the right one the ticks are there and no column shows them.
+//! An integer in `log.xml`, [`NumStates`], decides which of them gprofng shows: with the wrong one,
+//! ticks are in the file and in no column.
 
-/// What a thread was doing when a tick of its wall time passed.
+use num_enum::{FromPrimitive, IntoPrimitive, TryFromPrimitive};
+
+/// The state of a thread during a tick of its wall time.
 ///
-/// States 0 to 9 partition the wall time of every thread. The two others stand apart: they count
-/// in no thread's total.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// States 0 to 9 partition the wall time of every thread. The two others are not part of any
+/// thread's total.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, TryFromPrimitive)]
 #[repr(u32)]
 pub enum Microstate {
     /// On a CPU, in user mode.
@@ -31,9 +33,9 @@ pub enum Microstate {
     WaitCpu = 8,
     /// Stopped or traced.
     Stopped = 9,
-    /// User and system time together, as the Linux thread CPU timer of `gprofng collect` has it.
+    /// User and system time together, as measured by the CPU timer of a thread (`gprofng collect`).
     LinuxCpu = 10,
-    /// A tick of a CPU, whoever ran on it: the state of a kernel founder.
+    /// A tick of a CPU, whichever thread it ran: the state in an experiment of the kernel.
     KernelCpu = 11,
 }
 
@@ -54,20 +56,15 @@ impl Microstate {
         Microstate::KernelCpu,
     ];
 
-    /// How many states partition a thread's wall time: those numbered 0 to 9.
+    /// The number of states that partition a thread's wall time: those numbered 0 to 9.
     pub const PER_THREAD: usize = 10;
 
-    /// The number in the file.
+    /// Returns the number in the file; [`Microstate::try_from`] is the reverse.
     pub const fn number(self) -> u32 {
         self as u32
     }
 
-    /// The state of a number, if it is one that has a name.
-    pub fn from_number(number: u32) -> Option<Self> {
-        Self::ALL.get(usize::try_from(number).ok()?).copied()
-    }
-
-    /// The internal name, as packet dumps print it.
+    /// Returns the internal name, as packet dumps print it.
     pub const fn name(self) -> &'static str {
         match self {
             Microstate::User => "USER",
@@ -85,7 +82,7 @@ impl Microstate {
         }
     }
 
-    /// The label in gprofng's views.
+    /// Returns the label in gprofng's views.
     pub const fn label(self) -> &'static str {
         match self {
             Microstate::User => "User CPU",
@@ -103,7 +100,7 @@ impl Microstate {
         }
     }
 
-    /// The keyword of the metric that is this state alone, as in `-metrics e.user`.
+    /// Returns the keyword of the metric of this state alone, as in `-metrics e.user`.
     ///
     /// [`Microstate::LinuxCpu`] has none: it is only part of `totalcpu`.
     pub const fn metric(self) -> Option<&'static str> {
@@ -123,12 +120,12 @@ impl Microstate {
         }
     }
 
-    /// Whether the metric `total`, Total Thread Time, includes this state.
+    /// Returns whether the metric `total`, Total Thread Time, includes this state.
     pub const fn in_total(self) -> bool {
         !matches!(self, Microstate::LinuxCpu | Microstate::KernelCpu)
     }
 
-    /// Whether the metric `totalcpu`, Total CPU Time, includes this state.
+    /// Returns whether the metric `totalcpu`, Total CPU Time, includes this state.
     pub const fn in_total_cpu(self) -> bool {
         matches!(
             self,
@@ -137,45 +134,25 @@ impl Microstate {
     }
 }
 
-/// The `numstates` of a clock declaration: the one integer that decides which metrics exist.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// The `numstates` of a clock table: an integer that decides which metrics gprofng offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromPrimitive, IntoPrimitive)]
+#[repr(i32)]
 pub enum NumStates {
-    /// 1: what `gprofng collect` writes on Linux.
-    LinuxCollect,
-    /// 2: er_kernel's experiment of a user process.
-    KernelUser,
-    /// 3: er_kernel's experiment of the kernel.
-    Kernel,
-    /// 10: the ten states of Solaris.
-    Solaris,
-    /// Any other number: the reader shows no clock data at all.
+    /// One state: what `gprofng collect` writes on Linux.
+    LinuxCollect = 1,
+    /// Two states: er_kernel's experiment of a user process.
+    KernelUser = 2,
+    /// Three states: er_kernel's experiment of the kernel.
+    Kernel = 3,
+    /// The ten states of Solaris.
+    Solaris = 10,
+    /// Any other number: gprofng shows no clock data.
+    #[num_enum(catch_all)]
     Other(i32),
 }
 
 impl NumStates {
-    /// The number in the file.
-    pub const fn number(self) -> i32 {
-        match self {
-            NumStates::LinuxCollect => 1,
-            NumStates::KernelUser => 2,
-            NumStates::Kernel => 3,
-            NumStates::Solaris => 10,
-            NumStates::Other(number) => number,
-        }
-    }
-
-    /// The meaning of a number found in a file.
-    pub const fn from_number(number: i32) -> Self {
-        match number {
-            1 => NumStates::LinuxCollect,
-            2 => NumStates::KernelUser,
-            3 => NumStates::Kernel,
-            10 => NumStates::Solaris,
-            other => NumStates::Other(other),
-        }
-    }
-
-    /// The keywords of the metrics that gprofng offers for it, in its order.
+    /// Returns the keywords of the metrics that gprofng offers, in its order.
     pub const fn metrics(self) -> &'static [&'static str] {
         match self {
             NumStates::LinuxCollect => &["totalcpu"],
@@ -208,10 +185,10 @@ mod tests {
     fn numbers_are_positions() {
         for (position, state) in Microstate::ALL.into_iter().enumerate() {
             assert_eq!(state.number() as usize, position);
-            assert_eq!(Microstate::from_number(state.number()), Some(state));
+            assert_eq!(Microstate::try_from(state.number()), Ok(state));
         }
-        assert_eq!(Microstate::from_number(12), None);
-        assert_eq!(Microstate::from_number(u32::MAX), None);
+        assert!(Microstate::try_from(12).is_err());
+        assert!(Microstate::try_from(u32::MAX).is_err());
     }
 
     #[test]
@@ -226,9 +203,9 @@ mod tests {
     }
 
     #[test]
-    fn magic_numbers_roundtrip() {
-        for number in -1..=12 {
-            assert_eq!(NumStates::from_number(number).number(), number);
+    fn numbers_of_states_come_back() {
+        for number in -1..=12i32 {
+            assert_eq!(i32::from(NumStates::from(number)), number);
         }
     }
 }

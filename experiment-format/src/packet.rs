@@ -1,44 +1,48 @@
 //! Self-described packets: a declaration in `log.xml` says which bytes of a packet mean what.
 //!
-//! A reader takes each field from its declared place, so a writer is free in its layout. Those of
-//! the packets that we write, [`ClockTick`], [`TickArray`] and [`CounterEvent`], are stated once,
-//! in a table; the declaration and the encoder both follow from it. The decoder follows from
-//! whatever declaration a file has, and gives [`ClockRecord`]s for the first two, a
-//! [`CounterRecord`] for the third.
+//! A reader takes each field from its declared place, so a writer is free to choose the layout. The
+//! layouts of the packets that this crate writes, [`ClockTick`], [`TickArray`] and
+//! [`CounterEvent`], are stated once, in tables (`spec`); declaration and encoder follow from them.
+//! The decoder here follows the declaration of the file. It returns [`ClockRecord`]s for the first
+//! two kinds of packets and a [`CounterRecord`] for the third. `walk` finds the packets of a file.
 
 pub(crate) mod counter;
+pub(crate) mod spec;
 mod tick;
+pub(crate) mod walk;
 
 use std::array;
 use std::iter::Flatten;
 
+use crate::ids::Pid;
 use crate::microstate::{Microstate, NumStates};
 use crate::stacks::StackUid;
-use crate::xml::Element;
+use crate::xml::write::Element;
 
-use counter::{COUNTED, VALUE};
+use counter::{COUNTER_SPEC, VALUE_FIELD};
 pub use counter::{CounterEvent, CounterRecord};
-use tick::{ARRAY, DETAIL, ONE, SHARED};
+use spec::SHARED_FIELDS;
+use tick::{ARRAY_SPEC, CLOCK_SPEC, DETAIL_FIELD};
 pub use tick::{ClockTick, Detail, TickArray};
 
-/// Bytes of the header of every packet: `u16` total size, `u16` type.
+/// The size of the header of every packet: `u16` total size, `u16` type.
 pub const HEADER_BYTES: usize = 4;
-/// Type of a packet that is skipped.
+/// The type of a packet that is skipped.
 pub const EMPTY: u16 = 0;
-/// Type of a tick array: gprofng takes no state from such a packet, but a count for each.
+/// The type of a tick array: gprofng reads a count for each state from such a packet.
 pub const TICK_ARRAY: u16 = 1;
-/// Type of a packet of a counter.
+/// The type of a packet of a counter.
 pub const COUNTER: u16 = 3;
-/// Type of a clock packet.
+/// The type of a clock packet.
 pub const CLOCK: u16 = 8;
-/// Type of a stack that packets refer to.
+/// The type of a stack that packets refer to.
 pub const FRAME: u16 = 11;
-/// Type of a stack, or its root side, that frames refer to.
+/// The type of the callers of a stack, which FRAME packets refer to.
 pub const UID: u16 = 17;
-/// Type of a block's rest that is skipped.
+/// The type of the unused rest of a block, which is skipped.
 pub const CLOSED: u16 = 65535;
 
-/// How a field is stored.
+/// The way a field is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldType {
     /// 4 bytes, signed.
@@ -49,7 +53,7 @@ pub enum FieldType {
     Int64,
     /// 8 bytes, unsigned.
     Uint64,
-    /// From the offset to a NUL or the end of the packet.
+    /// Bytes from the offset to a NUL or the end of the packet.
     String,
     /// 8 bytes; gprofng accepts it and does not keep the value.
     Double,
@@ -57,26 +61,26 @@ pub enum FieldType {
     Date,
 }
 
-/// One field of a declared packet.
+/// The declaration of a field of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldDecl {
-    /// Name of the property; case does not count. A name that gprofng does not know becomes a
-    /// property of its own, usable in filters.
+    /// The name of the property; case is ignored. A name that is unknown to gprofng becomes a new
+    /// property, usable in filters.
     pub name: String,
-    /// What `-describe` prints for it; empty for nothing.
+    /// The text that `-describe` prints for it, empty for none.
     pub uname: String,
-    /// How it is stored.
+    /// The way it is stored.
     pub kind: FieldType,
-    /// Where, in bytes from the beginning of the packet, the header included.
+    /// Bytes from the beginning of the packet, the header included.
     pub offset: u32,
 }
 
-/// A declared packet.
+/// The declaration of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PacketDecl {
     /// The type in the header of each packet.
     pub kind: u16,
-    /// What `-describe` prints for it.
+    /// The text that `-describe` prints for it.
     pub uname: String,
     /// The fields.
     pub fields: Vec<FieldDecl>,
@@ -85,38 +89,37 @@ pub struct PacketDecl {
 /// The value of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// Of an integer field; signed ones are extended.
+    /// The value of an integer field; a signed one is sign-extended.
     Integer(u64),
-    /// Of a string field, without its NUL.
+    /// The bytes of a string field, without its NUL.
     Text(&'a [u8]),
 }
 
-/// The ticks of one state in a packet as it was read, whoever wrote it and in whatever layout.
+/// The ticks of one state in a packet that was read, in any layout, of any collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockRecord {
-    /// The CPU; 0 if the file does not say.
+    /// The CPU; 0 if the packet has none.
     pub cpu: u32,
-    /// Nanoseconds of the clock of [`crate::log::Run::tstamp`].
+    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time: u64,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
     /// The thread: a thread id, or what `pthread_self` returned.
     pub thread: u64,
-    /// The process, if the file says it.
-    pub pid: Option<u32>,
-    /// The number of the state: see [`Microstate::from_number`].
+    /// The process, if the packet has one.
+    pub pid: Option<Pid>,
+    /// The number of the state: see [`Microstate`].
     pub state: u32,
-    /// How many ticks.
+    /// The number of ticks.
     pub ticks: i32,
-    /// What more is known of them, see [`Detail::from_number`]; 0, which is nothing, if the file
-    /// does not say.
+    /// The number of their [`Detail`]; 0, which is none, if the packet has none.
     pub detail: u32,
 }
 
 /// The clock records of one packet, in the order of their states.
 #[derive(Debug, Clone)]
 pub struct PacketTicks {
-    /// What they have in common.
+    /// The values that are the same in all of them.
     shared: ClockRecord,
     states: Flatten<array::IntoIter<Option<(u32, i32)>, { Microstate::PER_THREAD }>>,
 }
@@ -134,28 +137,28 @@ impl Iterator for PacketTicks {
     }
 }
 
-/// Where the fields of a declared packet are.
+/// The layout of a declared packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PacketLayout {
     fields: Vec<FieldDecl>,
-    /// Positions in `fields` of those of [`SHARED`], in its order.
-    shared: [Option<usize>; SHARED.len()],
+    /// The positions in `fields` of the fields of [`SHARED_FIELDS`], in its order.
+    shared: [Option<usize>; SHARED_FIELDS.len()],
     ticks: TickFields,
     detail: Option<usize>,
-    /// Of a counter packet: positions of the counter and its value.
+    /// The positions of the counter and of its value, in a counter packet.
     counted: Option<[Option<usize>; 2]>,
 }
 
-/// Positions of the fields that say how many ticks there are, and of which state.
+/// The positions of the fields that hold states and numbers of ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TickFields {
-    One([Option<usize>; ONE.fields.len()]),
-    Array([Option<usize>; ARRAY.fields.len()]),
+    One([Option<usize>; CLOCK_SPEC.fields.len()]),
+    Array([Option<usize>; ARRAY_SPEC.fields.len()]),
 }
 
 impl PacketLayout {
-    /// The layout that `decl` declares, in a file whose clock table has these `states`: counts of
-    /// further states do not exist for gprofng, although they are declared.
+    /// Returns the layout that `decl` declares, in a file whose clock table has these `states`.
+    /// gprofng ignores counts of further states, even if they are declared.
     pub(crate) fn new(decl: &PacketDecl, states: NumStates) -> Self {
         let position = |name: &str| {
             decl.fields
@@ -163,28 +166,28 @@ impl PacketLayout {
                 .rposition(|field| field.name.eq_ignore_ascii_case(name))
         };
         let ticks = if decl.kind == TICK_ARRAY {
-            let mut counts = ARRAY.fields.map(|field| position(field.name));
-            let offered = usize::try_from(states.number()).unwrap_or_default();
+            let mut counts = ARRAY_SPEC.fields.map(|field| position(field.name));
+            let offered = usize::try_from(i32::from(states)).unwrap_or_default();
             counts
                 .iter_mut()
                 .skip(offered)
                 .for_each(|count| *count = None);
             TickFields::Array(counts)
         } else {
-            TickFields::One(ONE.fields.map(|field| position(field.name)))
+            TickFields::One(CLOCK_SPEC.fields.map(|field| position(field.name)))
         };
         PacketLayout {
             fields: decl.fields.clone(),
-            shared: SHARED.map(|field| position(field.name)),
+            shared: SHARED_FIELDS.map(|field| position(field.name)),
             ticks,
-            detail: position(DETAIL.name),
+            detail: position(DETAIL_FIELD.name),
             counted: (decl.kind == COUNTER)
-                .then(|| [COUNTED.fields[0].name, VALUE.name].map(position)),
+                .then(|| [COUNTER_SPEC.fields[0].name, VALUE_FIELD.name].map(position)),
         }
     }
 
-    /// The value of the field `name` of a packet, none if it is not declared or lies beyond the
-    /// packet's end.
+    /// Returns the value of the field `name` of a packet, none if it is not declared or lies beyond
+    /// the packet's end.
     pub(crate) fn value<'a>(&self, packet: &'a [u8], name: &str) -> Option<Value<'a>> {
         let mut fields = self.fields.iter().rev();
         fields
@@ -192,6 +195,7 @@ impl PacketLayout {
             .value(packet)
     }
 
+    /// Returns the value of an integer field.
     fn integer(&self, position: Option<usize>, packet: &[u8]) -> Option<u64> {
         match self.fields[position?].value(packet)? {
             Value::Integer(value) => Some(value),
@@ -199,12 +203,13 @@ impl PacketLayout {
         }
     }
 
-    /// The values of the fields that all packets begin with, by [`SHARED`].
-    fn shared_values(&self, packet: &[u8]) -> [Option<u64>; SHARED.len()] {
+    /// Returns the values of the fields that all packets begin with, in the order of
+    /// [`SHARED_FIELDS`].
+    fn shared_values(&self, packet: &[u8]) -> [Option<u64>; SHARED_FIELDS.len()] {
         self.shared.map(|position| self.integer(position, packet))
     }
 
-    /// The ticks of a packet, none if it lacks the thread, the time or the ticks.
+    /// Returns the ticks of a packet, none if it lacks the thread, the time or the ticks.
     pub(crate) fn ticks(&self, packet: &[u8]) -> Option<PacketTicks> {
         let get = |position| self.integer(position, packet);
         let [cpu, time, stack, thread, process] = self.shared_values(packet);
@@ -227,7 +232,7 @@ impl PacketLayout {
                 time: time?,
                 stack: stack.and_then(StackUid::new),
                 thread: thread?,
-                pid: process.map(|pid| pid as u32),
+                pid: process.map(|pid| Pid(pid as u32)),
                 state: 0,
                 ticks: 0,
                 detail: get(self.detail).unwrap_or_default() as u32,
@@ -238,6 +243,7 @@ impl PacketLayout {
 }
 
 impl FieldDecl {
+    /// Returns the value of the field in a packet.
     fn value<'a>(&self, packet: &'a [u8]) -> Option<Value<'a>> {
         let bytes = packet.get(self.offset as usize..)?;
         Some(match self.kind {
@@ -253,13 +259,13 @@ impl FieldDecl {
                 let end = bytes.iter().position(|byte| *byte == 0);
                 Value::Text(&bytes[..end.unwrap_or(bytes.len())])
             }
-            // Their values are not kept by gprofng, nor does anybody write them.
+            // gprofng does not keep their values, and no collector writes them.
             FieldType::Double | FieldType::Date => return None,
         })
     }
 }
 
-/// The header of a packet.
+/// Returns the header of a packet.
 pub(crate) fn header(size: u16, kind: u16) -> [u8; HEADER_BYTES] {
     let ([a, b], [c, d]) = (size.to_le_bytes(), kind.to_le_bytes());
     [a, b, c, d]
@@ -277,7 +283,7 @@ impl FieldType {
         FieldType::Date,
     ];
 
-    /// The keyword in a declaration.
+    /// Returns the keyword in a declaration.
     pub const fn keyword(self) -> &'static str {
         match self {
             FieldType::Int32 => "INT32",
@@ -290,12 +296,12 @@ impl FieldType {
         }
     }
 
-    /// The type of a keyword.
+    /// Returns the type of a keyword.
     pub fn from_keyword(keyword: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.keyword() == keyword)
     }
 
-    /// How wide it is; 0 for a string, whose length is its own matter.
+    /// Returns the size of the value; 0 for a string, whose size varies.
     pub const fn bytes(self) -> usize {
         match self {
             FieldType::Int32 | FieldType::Uint32 => 4,
@@ -306,6 +312,7 @@ impl FieldType {
 }
 
 impl PacketDecl {
+    /// Writes the declaration.
     pub(crate) fn encode(&self, out: &mut String) {
         Element::begin(out, "profpckt")
             .number("kind", self.kind)
@@ -329,6 +336,7 @@ impl PacketDecl {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Tid;
     use proptest::prelude::*;
 
     #[test]
@@ -339,8 +347,8 @@ mod tests {
             cpu: 1,
             time: 6,
             stack: StackUid::new(9).unwrap(),
-            tid: 2,
-            pid: 3,
+            tid: Tid(2),
+            pid: Pid(3),
             state: Microstate::KernelCpu,
             ticks: 5,
         };
@@ -398,7 +406,7 @@ mod tests {
     fn states_that_the_table_does_not_have_do_not_count() {
         let (decl, packet) = foreign();
         for (states, count) in [(4, 1), (3, 0), (8, 1), (9, 2), (100, 2), (-1, 0)] {
-            let layout = PacketLayout::new(&decl, NumStates::from_number(states));
+            let layout = PacketLayout::new(&decl, NumStates::from(states));
             assert_eq!(layout.ticks(&packet).unwrap().count(), count, "{states}");
         }
     }
@@ -424,7 +432,7 @@ mod tests {
             kind in prop::sample::select(vec![CLOCK, TICK_ARRAY]),
             states in -1i32..12,
         ) {
-            let names: Vec<_> = [&SHARED[..], &ONE.fields, &ARRAY.fields, &[DETAIL]]
+            let names: Vec<_> = [&SHARED_FIELDS[..], &CLOCK_SPEC.fields, &ARRAY_SPEC.fields, &[DETAIL_FIELD]]
                 .concat().iter().map(|field| field.name).collect();
             let fields = fields.into_iter().map(|(name, offset, kind)| FieldDecl {
                 name: names[name].to_owned(),
@@ -433,7 +441,7 @@ mod tests {
                 offset: offset % 80,
             });
             let decl = PacketDecl { kind, uname: String::new(), fields: fields.collect() };
-            let layout = PacketLayout::new(&decl, NumStates::from_number(states));
+            let layout = PacketLayout::new(&decl, NumStates::from(states));
             let found: Vec<_> = layout.ticks(&packet).into_iter().flatten().collect();
             prop_assert!(found.is_sorted_by_key(|record| record.state));
             for name in names {

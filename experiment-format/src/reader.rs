@@ -1,12 +1,14 @@
-//! An experiment being read: what kcollect wrote, and what `gprofng collect` wrote.
+//! The reader of an experiment, written by kcollect or by `gprofng collect`.
 //!
-//! Nothing is believed. Every number of a file is checked before it is used, sizes before memory
-//! is asked for, and what is wrong is an error that names file and offset. What is only unfinished,
-//! because the collector is still at work or was killed, is no error: complete packets, records and
-//! events count, what follows is left out.
+//! No file is trusted. Every number of a file is checked before it is used, and sizes before memory
+//! is allocated. What is wrong is an error with file and offset. What is only unfinished, because
+//! the collector still runs or was killed, is no error: complete packets, records and events are
+//! read, the rest is left out.
 //!
-//! `log.xml` is read when the experiment is opened. All else is read when it is asked for, and
-//! `profile`, which can be large, packet by packet.
+//! `log.xml` is read when the experiment is opened. The other files are read on demand; `profile`,
+//! which can be large, packet by packet (`packets`).
+
+mod packets;
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -18,41 +20,40 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 
 use crate::Result;
+use crate::address_space::AddressSpace;
 use crate::archive::ARCHIVES;
 use crate::error::Error;
 use crate::functions::Archives;
 use crate::log::decode::{self, Log};
-use crate::log::{Header, LogEvent, ProfileDecl, Run, WordSize};
+use crate::log::{LogEvent, LogHeader, ProfileDecl, StartTime, WordSize};
 use crate::map::{self, MapEvent};
 use crate::microstate::NumStates;
-use crate::packet::{
-    ClockRecord, CounterRecord, PacketDecl, PacketLayout, PacketTicks, Value, counter,
-};
-use crate::space::AddressSpace;
+use crate::packet::walk::PacketWalk;
+use crate::packet::{PacketDecl, PacketLayout, counter};
 use crate::stacks::table::StackTable;
 use crate::usage::{USAGE_BYTES, UsageRecord};
-use crate::walk::Walk;
+pub use packets::{Packet, Packets, Ticks};
 
-/// Larger files than this are not read into memory.
-const LARGEST_TEXT: u64 = 256 << 20;
+/// Files larger than this are not read into memory.
+const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// An experiment.
+/// An open experiment.
 #[derive(Debug)]
 pub struct Experiment {
     path: PathBuf,
-    header: Header,
-    start: Run,
+    header: LogHeader,
+    start: StartTime,
     events: Vec<LogEvent>,
 }
 
-/// A sample: the event, and the usage record that belongs to it.
+/// A sample: its event, and its usage record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
     /// When, in nanoseconds since the start.
     pub at: u64,
     /// Its label.
     pub label: String,
-    /// The usage, none if the record was not written any more.
+    /// The usage, none if the collector ended before the record was written.
     pub usage: Option<UsageRecord>,
 }
 
@@ -90,34 +91,34 @@ impl Experiment {
         })
     }
 
-    /// Its directory.
+    /// Returns its directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What was known when recording started.
-    pub fn header(&self) -> &Header {
+    /// Returns the header: what was known when recording started.
+    pub fn header(&self) -> &LogHeader {
         &self.header
     }
 
-    /// When recording started.
-    pub fn start(&self) -> Run {
+    /// Returns the start of the recording.
+    pub fn start(&self) -> StartTime {
         self.start
     }
 
-    /// The events after the start, in the file's order.
+    /// Returns the events after the start, in the file's order.
     pub fn events(&self) -> &[LogEvent] {
         &self.events
     }
 
-    /// Whether it was closed. If not, the collector is still at work or was killed.
+    /// Returns whether it was closed. If not, the collector still runs or was killed.
     pub fn is_closed(&self) -> bool {
         self.events
             .iter()
             .any(|event| matches!(event, LogEvent::Exit { .. }))
     }
 
-    /// The events of `warnings.xml`.
+    /// Returns the events of `warnings.xml`.
     ///
     /// # Errors
     ///
@@ -128,27 +129,27 @@ impl Experiment {
         Ok(decode::decode(&path, &bytes)?.events)
     }
 
-    /// The text of `notes`, empty if there is none.
+    /// Returns the text of `notes`, empty if there is none.
     ///
     /// # Errors
     ///
-    /// What the system refuses.
+    /// A system error.
     pub fn notes(&self) -> Result<String> {
         let bytes = read_file(&self.path.join("notes"))?.unwrap_or_default();
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The content of a file of our own, see [`crate::writer::ExperimentWriter::side_file`]; none
-    /// if there is none.
+    /// Returns the content of a file that is not of the format, none if there is no such file. See
+    /// [`crate::writer::ExperimentWriter::side_file`].
     ///
     /// # Errors
     ///
-    /// What the system refuses, and a file above 256 MiB.
+    /// A system error, or a file above 256 MiB.
     pub fn side_file(&self, name: &str) -> Result<Option<Vec<u8>>> {
         read_file(&self.path.join(name))
     }
 
-    /// The events of `map.xml`, in the file's order.
+    /// Returns the events of `map.xml`, in the file's order.
     ///
     /// # Errors
     ///
@@ -158,7 +159,7 @@ impl Experiment {
         map::decode(&path, &read_file(&path)?.unwrap_or_default())
     }
 
-    /// The address space, over time.
+    /// Returns the address space, over time.
     ///
     /// # Errors
     ///
@@ -167,24 +168,24 @@ impl Experiment {
         Ok(AddressSpace::new(self.maps()?))
     }
 
-    /// All call stacks.
+    /// Returns all call stacks.
     ///
     /// # Errors
     ///
-    /// What the system refuses. A damaged file has the stacks that can be found in it.
+    /// A system error. Of a damaged file, the stacks that can be found are returned.
     pub fn stacks(&self) -> Result<StackTable> {
         let path = self.path.join("data.frameinfo");
         match open_regular(&path)? {
-            Some(file) => StackTable::read(Walk::new(file, &path), self.header.word_size),
+            Some(file) => StackTable::read(PacketWalk::new(file, &path), self.header.word_size),
             None => Ok(StackTable::default()),
         }
     }
 
-    /// The packets of `profile`.
+    /// Returns the packets of `profile`.
     ///
     /// # Errors
     ///
-    /// What the system refuses.
+    /// A system error.
     pub fn packets(&self) -> Result<Packets> {
         let clocks = self
             .header
@@ -196,7 +197,7 @@ impl Experiment {
                 } => Some((*states, packets)),
                 _ => None,
             });
-        // For gprofng the states of the last table are those of all.
+        // gprofng uses the states of the last table for all.
         let last = clocks.clone().next_back();
         let states = last.map_or(NumStates::Other(0), |(states, _)| states);
         let layouts = clocks
@@ -206,11 +207,11 @@ impl Experiment {
         self.packets_of("profile", layouts)
     }
 
-    /// The packets of `hwcounters`: overflows of the counters of [`ProfileDecl::Counters`].
+    /// Returns the packets of `hwcounters`: overflows of the counters of [`ProfileDecl::Counters`].
     ///
     /// # Errors
     ///
-    /// What the system refuses.
+    /// A system error.
     pub fn counter_packets(&self) -> Result<Packets> {
         let profiles = self.header.profiles.iter();
         let tables = profiles.filter_map(|profile| match profile {
@@ -225,30 +226,28 @@ impl Experiment {
         self.packets_of(counter::FILE, layouts)
     }
 
+    /// Returns the packets of a file that have a layout.
     fn packets_of(&self, file: &str, layouts: HashMap<u16, PacketLayout>) -> Result<Packets> {
         let path = self.path.join(file);
-        let walk = open_regular(&path)?.map(|file| Walk::new(file, &path));
-        Ok(Packets { walk, layouts })
+        let walk = open_regular(&path)?.map(|file| PacketWalk::new(file, &path));
+        Ok(Packets::new(walk, layouts))
     }
 
-    /// The clock ticks of `profile`, in the file's order: one record of a clock packet, one for
-    /// each state of a tick array that has ticks. Packets that are neither are passed over.
+    /// Returns the clock ticks of `profile`, in the file's order: one record for a clock packet,
+    /// and one for each state with ticks of a tick array. Other packets are skipped.
     ///
     /// # Errors
     ///
-    /// What the system refuses.
+    /// A system error.
     pub fn ticks(&self) -> Result<Ticks> {
-        Ok(Ticks {
-            packets: self.packets()?,
-            begun: None,
-        })
+        Ok(Ticks::new(self.packets()?))
     }
 
-    /// The usage records, in order. A partial one at the end is left out.
+    /// Returns the usage records, in order. A partial one at the end is left out.
     ///
     /// # Errors
     ///
-    /// What the system refuses, and records of a 32-bit process, which look different.
+    /// A system error, or records of a 32-bit process, which have another layout.
     pub fn usage(&self) -> Result<Vec<UsageRecord>> {
         let path = self.path.join("overview");
         let bytes = read_file(&path)?.unwrap_or_default();
@@ -264,7 +263,7 @@ impl Experiment {
         Ok(records.iter().map(UsageRecord::decode).collect())
     }
 
-    /// The samples, in the order of their events.
+    /// Returns the samples, in the order of their events.
     ///
     /// # Errors
     ///
@@ -282,7 +281,7 @@ impl Experiment {
         Ok(self.events.iter().filter_map(sample).collect())
     }
 
-    /// The load objects: those of the founder, if this is a subexperiment.
+    /// Returns the load objects: those of the founder, if this is a subexperiment.
     pub fn archives(&self) -> Archives {
         let own = self.path.join(ARCHIVES);
         if own.is_dir() {
@@ -291,13 +290,14 @@ impl Experiment {
         Archives::new(self.path.join("..").join(ARCHIVES))
     }
 
-    /// The directories of the subexperiments, in gprofng's order, which makes them Process 2, 3, …
+    /// Returns the directories of the subexperiments, in gprofng's order, in which it numbers them
+    /// as Process 2, 3, …
     ///
     /// They are named `_*.er`. One with an empty `data.frameinfo` is left out, as gprofng does.
     ///
     /// # Errors
     ///
-    /// What the system refuses.
+    /// A system error.
     pub fn subexperiments(&self) -> Result<Vec<PathBuf>> {
         let failed = |error| Error::io("list", &self.path, error);
         let mut names = Vec::new();
@@ -318,107 +318,8 @@ impl Experiment {
     }
 }
 
-/// The packets of a data file, one after the other.
-#[derive(Debug)]
-pub struct Packets {
-    walk: Option<Walk>,
-    layouts: HashMap<u16, PacketLayout>,
-}
-
-impl Packets {
-    /// The next packet that is declared, none at the end.
-    ///
-    /// # Errors
-    ///
-    /// What the system refuses.
-    pub fn next_packet(&mut self) -> Result<Option<Packet<'_>>> {
-        let Some(walk) = &mut self.walk else {
-            return Ok(None);
-        };
-        while let Some(kind) = walk.peek_kind()? {
-            if let Some(layout) = self.layouts.get(&kind) {
-                let packet = walk.next()?;
-                return Ok(packet.map(|packet| Packet {
-                    kind,
-                    offset: packet.offset,
-                    bytes: packet.bytes,
-                    layout,
-                }));
-            }
-            walk.next()?;
-        }
-        Ok(None)
-    }
-
-    /// How many damaged places were passed so far.
-    pub fn invalid(&self) -> u64 {
-        self.walk.as_ref().map_or(0, Walk::invalid)
-    }
-}
-
-/// A packet, with what was declared of it.
-#[derive(Debug, Clone, Copy)]
-pub struct Packet<'a> {
-    /// Its type.
-    pub kind: u16,
-    /// Where it begins in the file.
-    pub offset: u64,
-    /// All of it, header included.
-    pub bytes: &'a [u8],
-    layout: &'a PacketLayout,
-}
-
-impl<'a> Packet<'a> {
-    /// The value of a field; case does not count. None if it is not declared or lies beyond the
-    /// packet's end.
-    pub fn field(&self, name: &str) -> Option<Value<'a>> {
-        self.layout.value(self.bytes, name)
-    }
-
-    /// The clock ticks that it has, in the order of their states; none if it lacks the thread, the
-    /// time or the ticks.
-    pub fn ticks(&self) -> Option<PacketTicks> {
-        self.layout.ticks(self.bytes)
-    }
-
-    /// What it says of a counter; none if it is no counter's packet, or lacks the thread, the time,
-    /// the counter or its value.
-    pub fn counted(&self) -> Option<CounterRecord> {
-        self.layout.counted(self.bytes)
-    }
-}
-
-/// The clock ticks of an experiment.
-#[derive(Debug)]
-pub struct Ticks {
-    packets: Packets,
-    /// The packet whose ticks are being given.
-    begun: Option<PacketTicks>,
-}
-
-impl Iterator for Ticks {
-    type Item = Result<ClockRecord>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some(tick) = self.begun.as_mut().and_then(Iterator::next) {
-                return Some(Ok(tick));
-            }
-            match self.packets.next_packet() {
-                Ok(Some(packet)) => self.begun = packet.ticks(),
-                Ok(None) => return None,
-                Err(error) => {
-                    // After an error there is nothing to go on with.
-                    self.packets.walk = None;
-                    return Some(Err(error));
-                }
-            }
-        }
-    }
-}
-
-/// Opens a file that has to be a regular one: no device or pipe can make a reader wait. None if
-/// there is none.
+/// Opens a regular file, none if there is no file. Refuses a device or a pipe, which could make a
+/// reader wait.
 pub(crate) fn open_regular(path: &Path) -> Result<Option<File>> {
     let failed = |error| Error::io("open", path, error);
     let file = OpenOptions::new()
@@ -436,26 +337,26 @@ pub(crate) fn open_regular(path: &Path) -> Result<Option<File>> {
     Ok(Some(file))
 }
 
-/// All of a file, none if there is none.
+/// Returns the content of a file, none if there is no file.
 fn read_file(path: &Path) -> Result<Option<Vec<u8>>> {
     let Some(file) = open_regular(path)? else {
         return Ok(None);
     };
     let mut bytes = Vec::new();
-    let read = file.take(LARGEST_TEXT + 1).read_to_end(&mut bytes);
+    let read = file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|error| Error::io("read", path, error))?;
-    if bytes.len() as u64 > LARGEST_TEXT {
+    if bytes.len() as u64 > MAX_FILE_BYTES {
         let what = "the file is larger than 256 MiB".to_owned();
         return Err(Error::Malformed {
             path: path.to_owned(),
-            offset: LARGEST_TEXT,
+            offset: MAX_FILE_BYTES,
             what,
         });
     }
     Ok(Some(bytes))
 }
 
-/// Orders names so that numbers in them count as numbers: `_f2` before `_f10`.
+/// Compares names so that numbers in them count as numbers: `_f2` before `_f10`.
 fn natural_order(mut a: &[u8], mut b: &[u8]) -> Ordering {
     loop {
         let (Some(first), Some(second)) = (a.first(), b.first()) else {
@@ -478,7 +379,7 @@ fn natural_order(mut a: &[u8], mut b: &[u8]) -> Ordering {
     }
 }
 
-/// Takes the digits that `name` begins with, and gives them without leading zeros.
+/// Splits off the digits that `name` begins with. Returns them without leading zeros.
 fn take_number<'a>(name: &mut &'a [u8]) -> &'a [u8] {
     let end = name
         .iter()

@@ -1,65 +1,94 @@
-//! `data.frameinfo`: each stack once, and the callers that stacks share once.
+//! `data.frameinfo`: each stack is stored once, and callers that stacks share are stored once.
 //!
-//! Profiles see the same callers again and again under changing leaves: a loop is sampled at each
-//! of its instructions. So a stack is stored in two parts. The callers, leaf side first, are one
+//! Profiles contain the same callers again and again under changing leaves: a loop is sampled at
+//! each of its instructions. So a stack is stored in two parts. The callers, leaf side first, are a
 //! UID packet; the stack itself is a FRAME packet of the leaf and a link to them (the format calls
-//! it compressed). A new leaf under known callers costs 48 bytes whatever the depth.
+//! it compressed). A new leaf under known callers costs 48 bytes, however deep the stack is.
 //!
-//! A stack must be in the file before a packet refers to it, so interning writes at once, and a
-//! stack whose writing failed is not remembered.
+//! A FRAME packet is a `PacketHead`, and then infos: an `InfoHead` and the words of the stack.
+//! A UID packet is a `PacketHead` and words.
+//!
+//! A stack must be in the file before a packet refers to it. So interning writes at once, and a
+//! stack that could not be written is not remembered.
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
 use crate::Result;
-use crate::packet::{FRAME, UID, header};
+use crate::packet::{FRAME, UID};
 
 pub mod table;
 
-/// The most frames that one stack keeps; what is deeper is cut off and marked as truncated. A
+/// The number of frames that a stack can hold. A deeper one is cut off and marked as truncated. A
 /// packet of 64 KiB has room for some more.
 pub const MAX_FRAMES: usize = 8000;
 
-/// Last word of a stack that had more: −2.
+/// The last word of a stack that was cut off: −2.
 const TRUNCATED: u64 = u64::MAX - 1;
-/// Last word of a stack whose next caller could not be found: −3.
+/// The last word of a stack whose next caller could not be found: −3.
 const UNWIND_FAILED: u64 = u64::MAX - 2;
-/// Info kind of a native stack.
+/// The kind of the info of a native stack.
 const NATIVE: u32 = 1;
-/// Flag of an info or UID packet: its last word is the uid where the stack goes on.
+/// The flag of an info or UID packet whose last word is the uid where the stack goes on.
 const COMPRESSED: u32 = 1 << 31;
-/// Bytes of a FRAME or UID packet before what follows, and of an info before its words.
-const HEAD_BYTES: u32 = 16;
 
-/// A stack of `data.frameinfo`, as packets refer to it (FRINFO).
+/// The beginning of a FRAME or UID packet.
+#[derive(FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+struct PacketHead {
+    size: U16,
+    kind: U16,
+    /// Of a FRAME packet, the size of this head, behind which the infos begin; of a UID packet,
+    /// flags.
+    head_size_or_flags: U32,
+    uid: U64,
+}
+
+/// The beginning of an info. Its words follow, up to its size.
+#[derive(FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+struct InfoHead {
+    size: U32,
+    kind: U32,
+    uid: U64,
+}
+
+/// The size of both heads.
+const HEAD_BYTES: usize = size_of::<PacketHead>();
+const _: () = assert!(size_of::<InfoHead>() == HEAD_BYTES);
+
+/// The number of a stack in `data.frameinfo`, by which packets refer to it (FRINFO).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StackUid(NonZeroU64);
 
 impl StackUid {
-    /// The number in the file.
+    /// Returns the number in the file.
     pub const fn get(self) -> u64 {
         self.0.get()
     }
 
-    /// The stack of a number found in a file; 0 is none.
+    /// Returns the stack of a number found in a file; 0 is none.
     pub fn new(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(StackUid)
     }
 }
 
-/// How a stack ends at its root.
+/// The end of a stack at its root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StackEnd {
-    /// With the thread's first function.
+    /// The stack ends with the thread's first function.
     Complete,
-    /// There was more than could be recorded: root frame `<Truncated-stack>`.
+    /// The stack was deeper than what was recorded: root frame `<Truncated-stack>`.
     Truncated,
     /// A caller could not be found: root frame `<Stack-unwind-failed>`.
     UnwindFailed,
 }
 
 impl StackEnd {
-    /// The mark that stands behind the last frame.
+    /// Returns the mark that stands behind the last frame.
     const fn mark(self) -> Option<u64> {
         match self {
             StackEnd::Complete => None,
@@ -69,33 +98,33 @@ impl StackEnd {
     }
 }
 
-/// Numbers stacks and says what to write for a new one.
+/// An interner of stacks: it numbers them, and encodes the new ones.
 ///
 /// Holds the words of each distinct chain of callers once, and 24 bytes for each stack.
 #[derive(Debug, Default)]
 pub struct StackInterner {
-    /// Callers, with the mark of their end, to the number of their UID packet.
+    /// From callers, with the mark of their end, to the number of their UID packet.
     callers: HashMap<Box<[u64]>, u64>,
-    /// Leaf and number of the callers to the number of the FRAME packet.
+    /// From the leaf and the number of the callers to the number of the FRAME packet.
     leaves: HashMap<(u64, u64), StackUid>,
-    /// Stacks of so few words that a link would not pay.
+    /// Stacks of so few words that a link would save nothing.
     short: HashMap<Box<[u64]>, StackUid>,
-    /// Numbers in use; packets and stacks share one space.
+    /// The last number in use; FRAME and UID packets share one range.
     last: u64,
     words: Vec<u64>,
     packet: Vec<u8>,
 }
 
 impl StackInterner {
-    /// Gives the number of a stack, leaf first.
+    /// Returns the number of a stack, leaf first.
     ///
-    /// For what is new, `write` gets whole packets, in an order in which they may be written.
-    /// A word that the format uses as a mark (−1, −2, −3) is no address: the stack is cut there as
-    /// one that could not be unwound.
+    /// If the stack is new, calls `write` with whole packets, in the order in which they have to be
+    /// written. A word that the format uses as a mark (−1, −2, −3) is no address: the stack is cut
+    /// there, as one that could not be unwound.
     ///
     /// # Errors
     ///
-    /// What `write` returns; the stack is then not interned.
+    /// An error of `write`; the stack is then not interned.
     pub fn intern(
         &mut self,
         frames: &[u64],
@@ -107,7 +136,7 @@ impl StackInterner {
         self.words.extend_from_slice(frames);
         self.words.extend(end.mark());
 
-        // Up to here a link would be as long as the word that it stands for.
+        // A link would be as long as the word that it replaces.
         if self.words.len() <= 2 {
             if let Some(uid) = self.short.get(self.words.as_slice()) {
                 return Ok(*uid);
@@ -123,8 +152,7 @@ impl StackInterner {
             None => {
                 let link = self.last + 1;
                 self.packet.clear();
-                let size = HEAD_BYTES as usize + 8 * callers.len();
-                begin_packet(&mut self.packet, size, UID, 0, link);
+                begin_packet(&mut self.packet, 8 * callers.len(), UID, 0, link);
                 push_words(&mut self.packet, callers);
                 write(&self.packet)?;
                 self.last = link;
@@ -140,7 +168,7 @@ impl StackInterner {
         Ok(uid)
     }
 
-    /// Writes a FRAME packet: of a leaf with its link, or of all `self.words`.
+    /// Writes a FRAME packet: of a leaf and its link, or of all `self.words`.
     fn write_frame(
         &mut self,
         linked: Option<(u64, u64)>,
@@ -149,21 +177,24 @@ impl StackInterner {
         let uid = StackUid(NonZeroU64::MIN.saturating_add(self.last));
         let pair = linked.map(|(leaf, link)| [leaf, link]);
         let words = pair.as_ref().map_or(self.words.as_slice(), |pair| pair);
-        let info = HEAD_BYTES + 8 * words.len() as u32;
+        let info_bytes = HEAD_BYTES + 8 * words.len();
         self.packet.clear();
         // A stack without words has no info: an info without words would mean another stack.
-        let infos = if words.is_empty() { 0 } else { info };
-        let size = (HEAD_BYTES + infos) as usize;
-        begin_packet(&mut self.packet, size, FRAME, HEAD_BYTES, uid.get());
+        let infos_bytes = if words.is_empty() { 0 } else { info_bytes };
+        let head_size = HEAD_BYTES as u32;
+        begin_packet(&mut self.packet, infos_bytes, FRAME, head_size, uid.get());
         if !words.is_empty() {
             let kind = if linked.is_some() {
                 NATIVE | COMPRESSED
             } else {
                 NATIVE
             };
-            self.packet.extend_from_slice(&info.to_le_bytes());
-            self.packet.extend_from_slice(&kind.to_le_bytes());
-            self.packet.extend_from_slice(&uid.get().to_le_bytes());
+            let head = InfoHead {
+                size: (info_bytes as u32).into(),
+                kind: kind.into(),
+                uid: uid.get().into(),
+            };
+            self.packet.extend_from_slice(head.as_bytes());
             push_words(&mut self.packet, words);
         }
         write(&self.packet)?;
@@ -172,7 +203,7 @@ impl StackInterner {
     }
 }
 
-/// What of a stack can be stored.
+/// Returns the part of a stack that can be stored, and its end.
 fn bounded(frames: &[u64], end: StackEnd) -> (&[u64], StackEnd) {
     let addresses = frames.iter().position(|word| *word >= UNWIND_FAILED);
     let (frames, end) = match addresses {
@@ -185,13 +216,19 @@ fn bounded(frames: &[u64], end: StackEnd) -> (&[u64], StackEnd) {
     }
 }
 
-fn begin_packet(packet: &mut Vec<u8>, size: usize, kind: u16, second: u32, uid: u64) {
-    // MAX_FRAMES keeps every packet below 64 KiB.
-    packet.extend_from_slice(&header(size as u16, kind));
-    packet.extend_from_slice(&second.to_le_bytes());
-    packet.extend_from_slice(&uid.to_le_bytes());
+/// Begins a packet with this many bytes behind its head.
+fn begin_packet(packet: &mut Vec<u8>, bytes: usize, kind: u16, head_size_or_flags: u32, uid: u64) {
+    let head = PacketHead {
+        // MAX_FRAMES keeps every packet below 64 KiB.
+        size: ((HEAD_BYTES + bytes) as u16).into(),
+        kind: kind.into(),
+        head_size_or_flags: head_size_or_flags.into(),
+        uid: uid.into(),
+    };
+    packet.extend_from_slice(head.as_bytes());
 }
 
+/// Appends the words of a stack.
 fn push_words(packet: &mut Vec<u8>, words: &[u64]) {
     for word in words {
         packet.extend_from_slice(&word.to_le_bytes());
@@ -234,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_belongs_to_the_stack() {
+    fn stacks_with_different_ends_are_different_stacks() {
         let mut interner = StackInterner::default();
         let ends = [
             StackEnd::Complete,
@@ -281,7 +318,7 @@ mod tests {
             }
         });
         assert!(failed.is_err());
-        // The callers were written; the frame is still to come.
+        // The callers were written; only the frame is missing.
         let (_, file) = intern(&mut interner, &[1, 2, 3], StackEnd::Complete);
         assert_eq!(file.len(), 48);
     }

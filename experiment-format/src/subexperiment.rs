@@ -1,79 +1,79 @@
 //! The experiment of one followed process, inside the founder's directory.
 //!
-//! There may be thousands of these at once, most of them with little to say. So one holds nothing
-//! open: what it is told waits in memory, whole elements, records and packets, until a flush opens
-//! each file, appends, and closes it. How much waits, and for how long, is the caller's to decide:
-//! see [`SubexperimentWriter::buffered`].
+//! There may be thousands of these at once, most of them with little data. So a subexperiment holds
+//! no file open: what is added waits in memory, as whole elements, records and packets, until a
+//! flush opens each file, appends, and closes it. The caller decides how much waits, and for how
+//! long: see [`SubexperimentWriter::buffered`].
 //!
 //! # The order
 //!
 //! A flush writes the maps, the stacks, and then the packets that refer to them; the log, and then
-//! the usage records that its samples announce. So a collector that is killed in between leaves
-//! nothing that refers to what is not there. What waited is lost with it: keep the time between two
-//! flushes short. Files are made when they get their first content, since gprofng skips a
-//! subexperiment with an empty `data.frameinfo`.
+//! the usage records that its samples announce. So a collector that is killed in between leaves no
+//! dangling reference. What waited is lost with it: keep the time between two flushes short. Files
+//! are made when they get their first content, since gprofng skips a subexperiment with an empty
+//! `data.frameinfo`.
 //!
 //! # What is refused
 //!
 //! The writer often runs as root, and the directory belongs to a user who may be hostile. No path
 //! is followed. The directory is opened by its name in the founder's, a file by its name in the
-//! directory, never through a link, and each must be what was made under that name; else the flush
-//! fails with [`Error::Replaced`] and nothing is written there.
+//! directory, never through a link, and each must be what was made under that name; otherwise the
+//! flush fails with [`Error::Replaced`] and nothing is written there.
 //!
 //! [`Error::Replaced`]: crate::Error::Replaced
 
 use crate::Result;
-use crate::append::{AppendFile, Records};
-use crate::layout::{ExperimentDir, Identity};
-use crate::log::events::Events;
-use crate::log::{Header, LogEvent, Run};
+use crate::directory::{ExperimentDir, Identity};
+use crate::file::append::{AppendFile, Records};
+use crate::log::event_encoder::EventEncoder;
+use crate::log::{LogEvent, LogHeader, StartTime};
 use crate::map::MapEvent;
 use crate::packet::{CounterEvent, TickArray, counter};
 use crate::stacks::{StackEnd, StackInterner, StackUid};
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
-/// Bytes of packets that are written at once: a disk that fills up takes what it has room for, and
+/// The size of one write of packets: of a disk that fills up, the room that is left is used, and
 /// only the rest waits.
-const PACKETS: usize = 64 * 1024;
+const PACKET_WRITE_BYTES: usize = 64 * 1024;
 
-/// A subexperiment being written. Readable at every instant, also after the process was killed.
+/// The writer of a subexperiment. What is flushed is readable at every instant, also after the
+/// process was killed.
 ///
-/// Dropped, it leaves what was flushed.
+/// If it is dropped, what was flushed stays.
 #[derive(Debug)]
 pub struct SubexperimentWriter {
     name: String,
     made: Identity,
-    map: Part,
-    frames: Part,
-    profile: Part,
-    counters: Part,
-    log: Part,
-    overview: Part,
-    notes: Part,
-    warnings: Part,
+    map: BufferedFile,
+    frames: BufferedFile,
+    profile: BufferedFile,
+    counters: BufferedFile,
+    log: BufferedFile,
+    overview: BufferedFile,
+    notes: BufferedFile,
+    warnings: BufferedFile,
     stacks: StackInterner,
-    events: Events,
+    events: EventEncoder,
 }
 
 impl SubexperimentWriter {
     /// Makes the directory `name`, for instance `_sshd_PID_1264.1.er`, in that of the founder: mode
-    /// 0700, of the same owner. The log with header and start is written at once. If that fails,
+    /// 0700, with the same owner. The log with header and start is written at once. If that fails,
     /// the directory is removed again.
     ///
     /// # Errors
     ///
     /// [`Error::NameInUse`](crate::Error::NameInUse); a name that does not begin with `_` and end
-    /// in `.er`, or has a `/` or a NUL; a header that gprofng would misread; what the system
-    /// refuses.
+    /// in `.er`, or has a `/` or a NUL; a header that gprofng would misread; a system error.
     pub fn create(
         founder: &ExperimentDir,
         name: &str,
-        header: &Header,
-        start: Run,
+        header: &LogHeader,
+        start: StartTime,
     ) -> Result<Self> {
-        let (events, text) = Events::begin(header, start)?;
+        let (events, text) = EventEncoder::begin(header, start)?;
         let dir = founder.create_sub(name)?;
-        let mut log = Part::new("log.xml", Records::Text);
+        let mut log = BufferedFile::new("log.xml", Records::Text);
         log.push(text.as_bytes());
         let begun = Identity::of(&dir, dir.path()).and_then(|made| {
             log.flush(&dir)?;
@@ -83,26 +83,26 @@ impl SubexperimentWriter {
             Ok(made) => Ok(SubexperimentWriter {
                 name: name.to_owned(),
                 made,
-                map: Part::new("map.xml", Records::Text),
-                frames: Part::new("data.frameinfo", Records::Packets),
-                profile: Part::new("profile", Records::Packets),
-                counters: Part::new(counter::FILE, Records::Packets),
+                map: BufferedFile::new("map.xml", Records::Text),
+                frames: BufferedFile::new("data.frameinfo", Records::Packets),
+                profile: BufferedFile::new("profile", Records::Packets),
+                counters: BufferedFile::new(counter::FILE, Records::Packets),
                 log,
-                overview: Part::new("overview", Records::Array),
-                notes: Part::new("notes", Records::Text),
-                warnings: Part::new("warnings.xml", Records::Text),
+                overview: BufferedFile::new("overview", Records::Array),
+                notes: BufferedFile::new("notes", Records::Text),
+                warnings: BufferedFile::new("warnings.xml", Records::Text),
                 stacks: StackInterner::default(),
                 events,
             }),
             Err(error) => {
-                // The error to tell is the one that brought us here.
+                // The first error is the one to return.
                 let _ = dir.remove_all();
                 Err(error)
             }
         }
     }
 
-    /// The name of its directory.
+    /// Returns the name of its directory.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -130,7 +130,7 @@ impl SubexperimentWriter {
         Ok(())
     }
 
-    /// Adds a line to `notes`, printed ahead of the header.
+    /// Adds a line to `notes`, which gprofng prints ahead of the header.
     pub fn note(&mut self, text: &str) {
         self.notes.push(format!("{text}\n").as_bytes());
     }
@@ -147,12 +147,12 @@ impl SubexperimentWriter {
     }
 
     /// Interns a stack, leaf first, like
-    /// [`ExperimentWriter::stack`](crate::writer::ExperimentWriter::stack). Its number is one of
-    /// this subexperiment and means nothing elsewhere.
+    /// [`ExperimentWriter::stack`](crate::writer::ExperimentWriter::stack). Its number is valid in
+    /// this subexperiment only.
     ///
     /// # Errors
     ///
-    /// None at present: a new stack waits.
+    /// None at present: a new stack waits in memory.
     pub fn stack(&mut self, frames: &[u64], end: StackEnd) -> Result<StackUid> {
         let file = &mut self.frames;
         self.stacks.intern(frames, end, |packet| {
@@ -161,7 +161,7 @@ impl SubexperimentWriter {
         })
     }
 
-    /// Adds a tick array. One without ticks says nothing and is not written.
+    /// Adds a tick array. One without ticks is left out.
     ///
     /// The header has to declare it, see [`TickArray::declaration`].
     ///
@@ -175,7 +175,7 @@ impl SubexperimentWriter {
         Ok(())
     }
 
-    /// Adds that a counter has overflowed. The header has to declare it.
+    /// Adds an overflow of a counter. The header has to declare it.
     ///
     /// # Errors
     ///
@@ -199,43 +199,44 @@ impl SubexperimentWriter {
         Ok(())
     }
 
-    /// Bytes that wait to be written.
+    /// Returns the number of bytes that wait to be written.
     pub fn buffered(&self) -> usize {
-        self.parts().iter().map(|part| part.waiting.len()).sum()
+        self.files().iter().map(|part| part.waiting.len()).sum()
     }
 
-    /// Bytes in its files, and those that wait.
+    /// Returns the number of bytes in its files, and of those that wait.
     pub fn bytes_written(&self) -> u64 {
-        let files: u64 = self.parts().iter().map(|part| part.len).sum();
+        let files: u64 = self.files().iter().map(|part| part.len).sum();
         files + self.buffered() as u64
     }
 
     /// Writes what waits. Does nothing if nothing does.
     ///
-    /// After an error, the files are whole and what was not written waits still. At a full disk,
-    /// packets are written as far as there is room, text all or not at all, and a later flush may
-    /// succeed; until then more and more waits, unless the caller ends that.
+    /// After an error, the files are whole and what was not written still waits. On a full disk,
+    /// packets are written as far as there is room, text completely or not at all. A later flush
+    /// may succeed; until then what waits grows, unless the caller stops adding.
     ///
     /// # Errors
     ///
     /// [`Error::Replaced`](crate::Error::Replaced) if the directory or a file is not what was made,
-    /// and what the system refuses. The log is written even if packets were not; of several errors
-    /// the first is told.
+    /// or a system error. The log is written even if packets were not; the first of several errors
+    /// is returned.
     pub fn flush(&mut self, founder: &ExperimentDir) -> Result<()> {
         if self.buffered() == 0 {
             return Ok(());
         }
         let dir = &founder.open_sub(&self.name, self.made)?;
-        let in_order = |parts: &mut [&mut Part]| parts.iter_mut().try_for_each(|p| p.flush(dir));
+        let in_order =
+            |files: &mut [&mut BufferedFile]| files.iter_mut().try_for_each(|p| p.flush(dir));
         let data = in_order(&mut [
             &mut self.map,
             &mut self.frames,
             &mut self.profile,
             &mut self.counters,
         ]);
-        let told = in_order(&mut [&mut self.log, &mut self.overview]);
+        let log = in_order(&mut [&mut self.log, &mut self.overview]);
         let texts = in_order(&mut [&mut self.warnings, &mut self.notes]);
-        data.and(told).and(texts)
+        data.and(log).and(texts)
     }
 
     /// Closes the subexperiment: `at` in nanoseconds since the start.
@@ -243,7 +244,7 @@ impl SubexperimentWriter {
     /// # Errors
     ///
     /// Those of [`SubexperimentWriter::flush`], and a time beyond 2^31 seconds. As much as possible
-    /// is written nevertheless.
+    /// is written in spite of them.
     pub fn close(mut self, founder: &ExperimentDir, at: u64) -> Result<()> {
         let exit = self
             .events
@@ -252,7 +253,7 @@ impl SubexperimentWriter {
         exit.and(self.flush(founder))
     }
 
-    fn parts(&self) -> [&Part; 8] {
+    fn files(&self) -> [&BufferedFile; 8] {
         [
             &self.map,
             &self.frames,
@@ -266,22 +267,22 @@ impl SubexperimentWriter {
     }
 }
 
-/// A file of a subexperiment: what is in it, and what waits.
+/// A file of a subexperiment, and the records that wait to be written to it.
 #[derive(Debug)]
-struct Part {
+struct BufferedFile {
     name: &'static str,
     records: Records,
-    /// The file, once it is made.
+    /// Identifies the file, once it is made.
     made: Option<Identity>,
-    /// Bytes in it.
+    /// The bytes in the file.
     len: u64,
-    /// Whole records.
+    /// The records that wait, whole ones only.
     waiting: Vec<u8>,
 }
 
-impl Part {
+impl BufferedFile {
     fn new(name: &'static str, records: Records) -> Self {
-        Part {
+        BufferedFile {
             name,
             records,
             made: None,
@@ -290,12 +291,12 @@ impl Part {
         }
     }
 
-    /// Adds whole records to what waits.
+    /// Adds whole records to those that wait.
     fn push(&mut self, records: &[u8]) {
         self.waiting.extend_from_slice(records);
     }
 
-    /// Writes what waits; what was not written waits still.
+    /// Writes what waits; what could not be written waits on.
     fn flush(&mut self, dir: &ExperimentDir) -> Result<()> {
         if self.waiting.is_empty() {
             return Ok(());
@@ -310,18 +311,19 @@ impl Part {
             self.append(AppendFile::resume(file, &path, self.records, self.len))
         });
         if outcome.is_err() && self.len == 0 {
-            // Nothing is in the file, and as an empty one it would say something else than none.
-            // Should that fail too, the next flush tells.
+            // The file is empty, which readers distinguish from a missing one. If removing it fails
+            // too, the next flush returns an error.
             self.made = dir.remove_file(self.name).map_or(self.made, |()| None);
         }
         outcome
     }
 
+    /// Writes what waits to the open file, as far as there is room.
     fn append(&mut self, mut file: AppendFile) -> Result<()> {
         let piece = match self.records {
             Records::Text => self.waiting.len(),
             Records::Array => USAGE_BYTES,
-            Records::Packets => PACKETS,
+            Records::Packets => PACKET_WRITE_BYTES,
         };
         let mut done = 0;
         let outcome = self.waiting.chunks(piece).try_for_each(|piece| {
@@ -332,7 +334,7 @@ impl Part {
         self.len = file.len();
         self.waiting.drain(..done);
         if self.waiting.is_empty() {
-            // Many of these live long and say little: no memory is kept for what may come.
+            // Many subexperiments last long and record little: no memory is kept for later records.
             self.waiting = Vec::new();
         }
         outcome

@@ -1,27 +1,31 @@
 //! `overview`: one record of resource usage per sample.
 //!
-//! The file is an array of records of 504 bytes; the one at position k belongs to the `sample`
-//! event with id k. It has no header, so a partial record is one that gprofng fails on: it is
-//! written whole or not at all.
+//! The file is an array of records of 504 bytes (`FileRecord`); the one at position k belongs to
+//! the `sample` event with id k. The file has no header, and gprofng fails on a partial record: a
+//! record is written whole or not at all.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, transmute};
 
 use crate::microstate::Microstate;
 
-/// Usage of a process, or of the whole system, since it began. All values are cumulative; a
-/// report shows the differences of neighbours. Times are in nanoseconds.
+/// The resource usage of a process, or of the whole system, since it began. All values are
+/// cumulative; a report shows the differences between neighbouring records. Times are in
+/// nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsageRecord {
-    /// Threads that contribute.
+    /// The number of threads.
     pub threads: u32,
-    /// When it was taken, by the clock of [`crate::log::Run::tstamp`].
+    /// When the record was taken, by the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time: u64,
     /// When the process began, by the same clock.
     pub created: u64,
-    /// When it ended, by the same clock; 0 while it lives.
+    /// When the process ended, by the same clock; 0 while it runs.
     pub terminated: u64,
     /// Elapsed time, summed over the threads.
     pub real: u64,
-    /// Time in each of the ten states, at the position of its [`Microstate::number`], summed over
-    /// the threads. What is missing from `real` is shown as sleep.
+    /// Time in each of the ten states, by [`Microstate::number`], summed over the threads. The rest
+    /// of `real` is shown as sleep.
     pub states: [u64; Microstate::PER_THREAD],
     /// Page faults without I/O.
     pub minor_faults: u64,
@@ -39,9 +43,9 @@ pub struct UsageRecord {
     pub messages_received: u64,
     /// Signals received.
     pub signals: u64,
-    /// Context switches by own will.
+    /// Voluntary context switches.
     pub voluntary_switches: u64,
-    /// Context switches by force.
+    /// Involuntary context switches.
     pub involuntary_switches: u64,
     /// System calls.
     pub system_calls: u64,
@@ -49,53 +53,73 @@ pub struct UsageRecord {
     pub io_chars: u64,
 }
 
-/// Bytes of a record.
-pub const USAGE_BYTES: usize = 504;
-/// Where the time stamp, and then the other times in order, begin.
-const TIMES: usize = 8;
-/// Where the counters begin: behind the times there is room for six more.
-const COUNTERS: usize = 328;
-const NANOSECONDS: u64 = 1_000_000_000;
+/// The size of a record.
+pub const USAGE_BYTES: usize = size_of::<FileRecord>();
+const NS_PER_S: u64 = 1_000_000_000;
 
-impl UsageRecord {
-    /// The record as it stands in `overview`. Times are split into seconds and nanoseconds.
-    pub fn encode(&self) -> [u8; USAGE_BYTES] {
-        let mut record = [0; USAGE_BYTES];
-        record[4..8].copy_from_slice(&self.threads.to_le_bytes());
-        let mut put = |offset: usize, value: u64| {
-            record[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
-        };
-        for (index, time) in self.times().into_iter().enumerate() {
-            put(TIMES + 16 * index, time / NANOSECONDS);
-            put(TIMES + 16 * index + 8, time % NANOSECONDS);
+/// A time in the file.
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
+#[repr(C)]
+struct FileTime {
+    seconds: U64,
+    nanoseconds: U64,
+}
+
+impl FileTime {
+    fn new(time_ns: u64) -> Self {
+        FileTime {
+            seconds: (time_ns / NS_PER_S).into(),
+            nanoseconds: (time_ns % NS_PER_S).into(),
         }
-        for (index, counter) in self.counters().into_iter().enumerate() {
-            put(COUNTERS + 8 * index, counter);
-        }
-        record
     }
 
-    /// The record in these bytes. A time too large for 64 bits becomes the largest one.
-    pub fn decode(record: &[u8; USAGE_BYTES]) -> Self {
-        let word = |offset: usize| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(&record[offset..offset + 8]);
-            u64::from_le_bytes(bytes)
-        };
-        let time = |index: usize| {
-            let at = TIMES + 16 * index;
-            word(at)
-                .saturating_mul(NANOSECONDS)
-                .saturating_add(word(at + 8))
-        };
-        let counter = |index: usize| word(COUNTERS + 8 * index);
+    /// Returns nanoseconds, the largest number if there are too many.
+    fn ns(self) -> u64 {
+        let seconds_ns = self.seconds.get().saturating_mul(NS_PER_S);
+        seconds_ns.saturating_add(self.nanoseconds.get())
+    }
+}
+
+/// A record in the file.
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
+#[repr(C)]
+struct FileRecord {
+    unused: U32,
+    threads: U32,
+    /// `time`, `created`, `terminated`, `real`, the ten states, and room for six more.
+    times: [FileTime; 20],
+    /// The other fields, in order, and room for ten more.
+    counters: [U64; 22],
+}
+
+impl UsageRecord {
+    /// Returns the record as it is in `overview`.
+    pub fn encode(&self) -> [u8; USAGE_BYTES] {
+        let mut record = FileRecord::new_zeroed();
+        record.threads = self.threads.into();
+        let times = [self.time, self.created, self.terminated, self.real];
+        let times = times.into_iter().chain(self.states);
+        for (place, time) in record.times.iter_mut().zip(times) {
+            *place = FileTime::new(time);
+        }
+        for (place, counter) in record.counters.iter_mut().zip(self.counters()) {
+            place.set(counter);
+        }
+        transmute!(record)
+    }
+
+    /// Returns the record in these bytes. A time too large for 64 bits becomes the largest one.
+    pub fn decode(bytes: &[u8; USAGE_BYTES]) -> Self {
+        let record: FileRecord = transmute!(*bytes);
+        let [time, created, terminated, real, states @ ..] = record.times.map(FileTime::ns);
+        let counter = |index: usize| record.counters[index].get();
         UsageRecord {
-            threads: (word(0) >> 32) as u32,
-            time: time(0),
-            created: time(1),
-            terminated: time(2),
-            real: time(3),
-            states: std::array::from_fn(|state| time(4 + state)),
+            threads: record.threads.get(),
+            time,
+            created,
+            terminated,
+            real,
+            states: std::array::from_fn(|state| states[state]),
             minor_faults: counter(0),
             major_faults: counter(1),
             swaps: counter(2),
@@ -109,12 +133,6 @@ impl UsageRecord {
             system_calls: counter(10),
             io_chars: counter(11),
         }
-    }
-
-    fn times(&self) -> [u64; 4 + Microstate::PER_THREAD] {
-        let [a, b, c, d, e, f, g, h, i, j] = self.states;
-        let (t, n, x, r) = (self.time, self.created, self.terminated, self.real);
-        [t, n, x, r, a, b, c, d, e, f, g, h, i, j]
     }
 
     fn counters(&self) -> [u64; 12] {

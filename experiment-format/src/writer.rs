@@ -1,42 +1,41 @@
-//! An experiment being written.
+//! The writer of an experiment.
 //!
-//! One owner writes one experiment, in the order in which things become known. The files are laid
-//! out so that a reader may look at any time: the header is there first, a stack before the first
-//! packet that refers to it, a sample's event before its usage record (an event without its record
-//! is dropped by gprofng; a record without its event would be shown as `<unknown>`).
+//! One owner writes one experiment, in the order in which things become known. A reader may look at
+//! the files at any time: the header is there first, a stack before the first packet that refers to
+//! it, a sample's event before its usage record (gprofng ignores an event without its record, and
+//! would show a record without its event as `<unknown>`).
 //!
-//! Files that an experiment may do without are made when they get their first content. That
-//! matters for stacks: a subexperiment with an empty `data.frameinfo` is skipped by gprofng, one
-//! without that file is not.
+//! Optional files are made when they get their first content. That matters for stacks: gprofng
+//! skips a subexperiment with an empty `data.frameinfo`, but not one without that file.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 
 use crate::Result;
-use crate::append::{AppendFile, Records};
-use crate::block::BlockFile;
+use crate::directory::ExperimentDir;
 use crate::error::Error;
-use crate::layout::ExperimentDir;
-use crate::log::events::Events;
-use crate::log::{Header, LogEvent, Run};
+use crate::file::append::{AppendFile, Records};
+use crate::file::block::BlockFile;
+use crate::log::event_encoder::EventEncoder;
+use crate::log::{LogEvent, LogHeader, StartTime};
 use crate::map::MapEvent;
 use crate::packet::{ClockTick, CounterEvent, TickArray, counter};
 use crate::stacks::{StackEnd, StackInterner, StackUid};
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
-/// Space kept in `log.xml` for what is to be said when the disk is full.
-const LOG_SPARE: u64 = 64 * 1024;
-/// What of that only the exit event may use.
-const EXIT_SPARE: u64 = 4096;
-/// Space kept in `overview` for the last usage records.
-const USAGE_SPARE: u64 = 8 * USAGE_BYTES as u64;
+/// The space reserved in `log.xml` for events on a full disk.
+const LOG_SPARE_BYTES: u64 = 64 * 1024;
+/// The part of it that only the exit event may use.
+const EXIT_SPARE_BYTES: u64 = 4096;
+/// The space reserved in `overview` for the last usage records.
+const USAGE_SPARE_BYTES: u64 = 8 * USAGE_BYTES as u64;
 
-/// An experiment being written. Readable at every instant, also after the process was killed.
+/// The writer of an experiment. The experiment is readable at every instant, also after the process
+/// was killed.
 ///
-/// After an error for which [`Error::is_disk_full`] holds, log events and samples still go through
-/// for a while (space is reserved for them), and [`ExperimentWriter::close`] leaves a valid
-/// experiment.
+/// After an error for which [`Error::is_disk_full`] holds, some more log events and samples can be
+/// written (space is reserved for them), and [`ExperimentWriter::close`] leaves a valid experiment.
 #[derive(Debug)]
 pub struct ExperimentWriter {
     dir: ExperimentDir,
@@ -48,9 +47,10 @@ pub struct ExperimentWriter {
     profile: Option<BlockFile>,
     counters: Option<BlockFile>,
     frames: Option<BlockFile>,
-    sides: BTreeMap<&'static str, AppendFile>,
+    /// Text files that are not of the format, by name.
+    side_files: BTreeMap<&'static str, AppendFile>,
     stacks: StackInterner,
-    events: Events,
+    events: EventEncoder,
 }
 
 impl ExperimentWriter {
@@ -58,8 +58,8 @@ impl ExperimentWriter {
     ///
     /// # Errors
     ///
-    /// What the system refuses, and a header that gprofng would misread.
-    pub fn create(dir: ExperimentDir, header: &Header, start: Run) -> Result<Self> {
+    /// A system error, or a header that gprofng would misread.
+    pub fn create(dir: ExperimentDir, header: &LogHeader, start: StartTime) -> Result<Self> {
         match Self::start(&dir, header, start) {
             Ok((events, [log, map, overview])) => Ok(ExperimentWriter {
                 dir,
@@ -71,32 +71,33 @@ impl ExperimentWriter {
                 profile: None,
                 counters: None,
                 frames: None,
-                sides: BTreeMap::new(),
+                side_files: BTreeMap::new(),
                 stacks: StackInterner::default(),
                 events,
             }),
             Err(error) => {
-                // The error to tell is the one that brought us here.
+                // The first error is the one to return.
                 let _ = dir.remove_all();
                 Err(error)
             }
         }
     }
 
+    /// Writes the header and the start. Returns the encoder and the files.
     fn start(
         dir: &ExperimentDir,
-        header: &Header,
-        start: Run,
-    ) -> Result<(Events, [AppendFile; 3])> {
-        let (events, text) = Events::begin(header, start)?;
-        let mut log = append_file(dir, "log.xml", Records::Text, LOG_SPARE)?;
+        header: &LogHeader,
+        start: StartTime,
+    ) -> Result<(EventEncoder, [AppendFile; 3])> {
+        let (events, text) = EventEncoder::begin(header, start)?;
+        let mut log = append_file(dir, "log.xml", Records::Text, LOG_SPARE_BYTES)?;
         log.append(text.as_bytes())?;
         let map = append_file(dir, "map.xml", Records::Text, 0)?;
-        let overview = append_file(dir, "overview", Records::Array, USAGE_SPARE)?;
+        let overview = append_file(dir, "overview", Records::Array, USAGE_SPARE_BYTES)?;
         Ok((events, [log, map, overview]))
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn dir(&self) -> &ExperimentDir {
         &self.dir
     }
@@ -107,27 +108,27 @@ impl ExperimentWriter {
     ///
     /// A start, a sample or an exit, which have methods of their own; the name of a thread in an
     /// experiment that does not declare [`ThreadNames`](crate::log::ProfileDecl::ThreadNames); a
-    /// time beyond 2^31 seconds; what the system refuses.
+    /// time beyond 2^31 seconds; a system error.
     pub fn log(&mut self, event: &LogEvent) -> Result<()> {
         let event = self.events.event(event)?;
         self.append_to_log(&event)
     }
 
-    /// Writes a mapping. A report places stacks by mappings whenever they were written, but what
-    /// is not written when the collector is killed is not known.
+    /// Writes a mapping. It may be written later than the packets whose stacks need it; but what is
+    /// not written when the collector is killed is lost.
     ///
     /// # Errors
     ///
-    /// Numbers that the file has no room for, and what the system refuses.
+    /// Numbers that the file has no room for, or a system error.
     pub fn map(&mut self, event: &MapEvent) -> Result<()> {
         self.map.append(event.encode()?.as_bytes())
     }
 
-    /// Adds a line to `notes`, printed ahead of the header.
+    /// Adds a line to `notes`, which gprofng prints ahead of the header.
     ///
     /// # Errors
     ///
-    /// What the system refuses.
+    /// A system error.
     pub fn note(&mut self, text: &str) -> Result<()> {
         lazily(&mut self.notes, || {
             append_file(&self.dir, "notes", Records::Text, 0)
@@ -139,7 +140,7 @@ impl ExperimentWriter {
     ///
     /// # Errors
     ///
-    /// A time beyond 2^31 seconds, and what the system refuses.
+    /// A time beyond 2^31 seconds, or a system error.
     pub fn warning(&mut self, at: u64, text: &str) -> Result<()> {
         let warning = self.events.warning(at, text)?;
         lazily(&mut self.warnings, || {
@@ -148,12 +149,12 @@ impl ExperimentWriter {
         .append(warning.as_bytes())
     }
 
-    /// Interns a stack, leaf first. Callers are given as the address of their call instruction
-    /// (return address − 1 will do), the leaf exactly.
+    /// Interns a stack, leaf first. A caller is an address within its call instruction (return
+    /// address − 1), the leaf its exact address.
     ///
     /// # Errors
     ///
-    /// What the system refuses.
+    /// A system error.
     pub fn stack(&mut self, frames: &[u64], end: StackEnd) -> Result<StackUid> {
         let file = &mut self.frames;
         let dir = &self.dir;
@@ -166,19 +167,19 @@ impl ExperimentWriter {
     ///
     /// # Errors
     ///
-    /// More than 2^31 − 1 ticks or a time beyond 2^63 ns, and what the system refuses.
+    /// More than 2^31 − 1 ticks or a time beyond 2^63 ns, or a system error.
     pub fn tick(&mut self, tick: &ClockTick) -> Result<()> {
         self.profile()?.append(&tick.encode()?)
     }
 
-    /// Writes a tick array. One without ticks says nothing and is not written.
+    /// Writes a tick array. One without ticks is left out.
     ///
-    /// The header has to declare it, see [`TickArray::declaration`]; the reader skips packets that
-    /// are not declared.
+    /// The header has to declare it, see [`TickArray::declaration`]; readers skip packets that are
+    /// not declared.
     ///
     /// # Errors
     ///
-    /// More than 2^31 − 1 ticks of one state or a time beyond 2^63 ns, and what the system refuses.
+    /// More than 2^31 − 1 ticks of one state or a time beyond 2^63 ns, or a system error.
     pub fn tick_array(&mut self, array: &TickArray) -> Result<()> {
         if array.is_empty() {
             return Ok(());
@@ -186,12 +187,12 @@ impl ExperimentWriter {
         self.profile()?.append(&array.encode()?)
     }
 
-    /// Writes that a counter has overflowed. The header has to declare it:
+    /// Writes an overflow of a counter. The header has to declare it:
     /// [`crate::log::ProfileDecl::Counters`].
     ///
     /// # Errors
     ///
-    /// A value or a time beyond 2^63, and what the system refuses.
+    /// A value or a time beyond 2^63, or a system error.
     pub fn counted(&mut self, event: &CounterEvent) -> Result<()> {
         lazily(&mut self.counters, || block_file(&self.dir, counter::FILE))?
             .append(&event.encode()?)
@@ -202,7 +203,7 @@ impl ExperimentWriter {
     ///
     /// # Errors
     ///
-    /// A time beyond 2^31 seconds, and what the system refuses.
+    /// A time beyond 2^31 seconds, or a system error.
     pub fn sample(&mut self, at: u64, label: &str, usage: &UsageRecord) -> Result<()> {
         let event = self.events.sample(at, label)?;
         let before = self.log.len();
@@ -220,50 +221,51 @@ impl ExperimentWriter {
         Ok(())
     }
 
-    /// Stores a file of our own beside the others; a file of that name is replaced as a whole.
+    /// Stores a file that is not of the format beside the others; it replaces one of the same name
+    /// as a whole.
     ///
     /// # Errors
     ///
-    /// What the system refuses; the file is then as it was.
+    /// A system error; the file is then as it was.
     pub fn side_file(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let mut file = self.dir.pending(name)?;
         file.fill(bytes)?;
         file.commit()
     }
 
-    /// Appends a line to a text file of our own beside the others, with the newline that ends it.
-    /// The line is there whole or not at all; blank lines may stand between.
+    /// Appends a line, with the newline that ends it, to a text file that is not of the format. The
+    /// line is in the file whole or not at all; blank lines may stand between.
     ///
     /// # Errors
     ///
-    /// What the system refuses.
+    /// A system error.
     pub fn side_line(&mut self, name: &'static str, line: &str) -> Result<()> {
-        let file = match self.sides.entry(name) {
+        let file = match self.side_files.entry(name) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => new.insert(append_file(&self.dir, name, Records::Text, 0)?),
         };
         file.append(line.as_bytes())
     }
 
-    /// Bytes in the experiment's data and log files so far, without archives.
+    /// Returns the number of bytes in the experiment's files, without archives.
     pub fn bytes_written(&self) -> u64 {
         let texts = [&self.log, &self.map, &self.overview];
         let texts = texts.into_iter().chain(&self.notes).chain(&self.warnings);
-        let texts = texts.chain(self.sides.values());
+        let texts = texts.chain(self.side_files.values());
         let packets = [&self.profile, &self.counters, &self.frames];
         let packets = packets.into_iter().flatten();
         texts.map(AppendFile::len).sum::<u64>() + packets.map(BlockFile::len).sum::<u64>()
     }
 
-    /// Closes the experiment: `at` in nanoseconds since the start. Gives its path.
+    /// Closes the experiment: `at` in nanoseconds since the start. Returns its path.
     ///
     /// # Errors
     ///
-    /// What the system refuses. As much as possible is closed nevertheless.
+    /// A system error. As much as possible is closed in spite of it.
     pub fn close(mut self, at: u64) -> Result<PathBuf> {
         let exit = self.events.exit(at);
         self.log.use_spare(0);
-        // Every step is taken; the first error is the one to tell.
+        // Every step is done; the first error is returned.
         let mut outcome = exit.and_then(|exit| self.log.append(exit.as_bytes()));
         let packets = [self.profile, self.counters, self.frames];
         for file in packets.into_iter().flatten() {
@@ -271,13 +273,13 @@ impl ExperimentWriter {
         }
         let texts = [self.log, self.map, self.overview];
         let texts = texts.into_iter().chain(self.notes).chain(self.warnings);
-        for mut file in texts.chain(self.sides.into_values()) {
+        for mut file in texts.chain(self.side_files.into_values()) {
             outcome = outcome.and(file.release());
         }
         outcome.map(|()| self.dir.path().to_owned())
     }
 
-    /// Removes the experiment, for a start that failed: nothing half-made is left behind.
+    /// Removes the experiment, after a start that failed.
     ///
     /// # Errors
     ///
@@ -286,11 +288,12 @@ impl ExperimentWriter {
         self.dir.remove_all()
     }
 
+    /// Returns the file `profile`.
     fn profile(&mut self) -> Result<&mut BlockFile> {
         lazily(&mut self.profile, || block_file(&self.dir, "profile"))
     }
 
-    /// Appends to the log, at a full disk from the space that was kept for that.
+    /// Appends to the log, on a full disk into the reserved space.
     fn append_to_log(&mut self, event: &str) -> Result<()> {
         let written = self.log.append(event.as_bytes());
         if self.is_full(&written) {
@@ -299,17 +302,18 @@ impl ExperimentWriter {
         written
     }
 
-    /// Whether the disk is full; if it is, the space that was kept for this case is opened.
+    /// Returns whether the disk is full. If it is, lets the next records use the reserved space.
     fn is_full(&mut self, result: &Result<()>) -> bool {
         let full = result.as_ref().is_err_and(Error::is_disk_full);
         if full {
-            self.log.use_spare(EXIT_SPARE);
+            self.log.use_spare(EXIT_SPARE_BYTES);
             self.overview.use_spare(0);
         }
         full
     }
 }
 
+/// Makes a file of records.
 fn append_file(
     dir: &ExperimentDir,
     name: &str,
@@ -324,6 +328,7 @@ fn append_file(
     )
 }
 
+/// Makes a mapped file of packets.
 fn block_file(dir: &ExperimentDir, name: &str) -> Result<BlockFile> {
     Ok(BlockFile::new(
         dir.create_file(name)?,
@@ -331,7 +336,7 @@ fn block_file(dir: &ExperimentDir, name: &str) -> Result<BlockFile> {
     ))
 }
 
-/// What is in `slot`, made now if it is not there.
+/// Returns what is in `slot`, and makes it first if the slot is empty.
 fn lazily<T>(slot: &mut Option<T>, make: impl FnOnce() -> Result<T>) -> Result<&mut T> {
     let value = match slot.take() {
         Some(value) => value,

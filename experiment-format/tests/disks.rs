@@ -1,8 +1,7 @@
-//! Disks that are not as one would wish: full in the middle of a recording, or without the means
-//! to reserve space. What is written stays a valid experiment.
+//! Disks that are full in the middle of a recording, or cannot reserve space. The experiment stays
+//! valid.
 //!
-//! The disk is mounted in a mount namespace of its own, in which this test program runs itself
-//! again.
+//! The disk is mounted in a new mount namespace, in which this test program runs itself again.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,13 +9,14 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
-mod made;
+mod synthetic;
 
 use std::path::Path;
 use std::process::Command;
 
-use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{LogEvent, Run};
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::{LogEvent, StartTime};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
@@ -25,13 +25,15 @@ use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
+use gprofng::display_all;
 
-use made::{begin, clock, header};
+use synthetic::{begin, clock, header};
 
 /// Set in the second run: the directory where the disk is mounted.
 const DISK: &str = "EXPERIMENT_FORMAT_DISK";
 
-/// Runs the test of this name again where `DISK` is mounted with these options, or gives it.
+/// Runs the test of this name again in a process that has a disk mounted with these options.
+/// Returns the disk in that process, none in this one.
 fn on_disk(test: &str, mount: &str) -> Option<std::path::PathBuf> {
     if let Some(disk) = std::env::var_os(DISK) {
         return Some(disk.into());
@@ -53,17 +55,6 @@ fn on_disk(test: &str, mount: &str) -> Option<std::path::PathBuf> {
 fn create(disk: &Path) -> experiment_format::Result<ExperimentWriter> {
     let clock = clock(1000, NumStates::Kernel, ClockTick::declaration());
     begin(disk, "full", &header(vec![clock]), 1)
-}
-
-fn gprofng(arguments: &[&str], experiment: &Path) -> String {
-    let output = Command::new("gprofng")
-        .args(["display", "text"])
-        .args(arguments)
-        .arg(experiment)
-        .current_dir("/")
-        .output()
-        .unwrap_or_else(|error| panic!("cannot run gprofng: {error}; install binutils"));
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
@@ -93,8 +84,8 @@ fn root_ticks_end_and_the_experiment_is_closed() {
             cpu: 0,
             time: 1,
             stack,
-            tid: 1,
-            pid: 1,
+            tid: Tid(1),
+            pid: Pid(1),
             state,
             ticks: 1,
         };
@@ -105,7 +96,7 @@ fn root_ticks_end_and_the_experiment_is_closed() {
     };
     assert!(error.is_disk_full(), "{error}");
     assert!(written > 10_000);
-    // Text that was not reserved for is refused before a byte of it is written.
+    // Text without reserved space is refused before a byte of it is written.
     while std::fs::write(disk.join("rest"), [1; 4096]).is_ok() {
         if std::fs::copy(disk.join("rest"), disk.join(format!("rest{written}"))).is_err() {
             break;
@@ -124,7 +115,7 @@ fn root_ticks_end_and_the_experiment_is_closed() {
         writer.map(&event).err()
     });
     assert!(mapped.unwrap().is_disk_full());
-    // What closes the experiment has its space.
+    // Space is reserved for what closes the experiment.
     let (at, text) = (2_000_000_000, error.to_string());
     writer
         .log(&LogEvent::Error {
@@ -147,12 +138,12 @@ fn root_ticks_end_and_the_experiment_is_closed() {
     let path = writer.close(at).unwrap();
     assert!(!path.join(".incomplete").exists());
 
-    let header = gprofng(&["-header"], &path);
+    let header = display_all(&path, &["-header"]).0;
     assert!(header.contains("No space left on device"), "{header}");
     assert!(header.contains("loss counter 99: 0"), "{header}");
     assert!(!header.contains("not closed"), "{header}");
     assert!(!header.contains("error:"), "{header}");
-    let functions = gprofng(&["-metrics", "e.kcpu:name", "-functions"], &path);
+    let functions = display_all(&path, &["-metrics", "e.kcpu:name", "-functions"]).0;
     let total = format!("{}.{:03}", written / 1000, written % 1000);
     assert!(functions.contains(&total), "no {total} in:\n{functions}");
 }
@@ -170,8 +161,8 @@ fn root_a_start_that_fails_leaves_nothing() {
 }
 
 #[test]
-fn root_a_file_system_that_cannot_reserve_space_will_do() {
-    let test = "root_a_file_system_that_cannot_reserve_space_will_do";
+fn root_a_file_system_that_cannot_reserve_space_is_accepted() {
+    let test = "root_a_file_system_that_cannot_reserve_space_is_accepted";
     let Some(disk) = on_disk(test, "-t ramfs") else {
         return;
     };
@@ -183,8 +174,8 @@ fn root_a_file_system_that_cannot_reserve_space_will_do() {
             cpu: 0,
             time: n,
             stack,
-            tid: 1,
-            pid: 1,
+            tid: Tid(1),
+            pid: Pid(1),
             state,
             ticks: 1,
         };
@@ -200,8 +191,8 @@ fn root_a_file_system_that_cannot_reserve_space_will_do() {
     assert_eq!(experiment.usage().unwrap().len(), 10_000);
 }
 
-/// Says a little of everything.
-fn say(sub: &mut SubexperimentWriter, n: u64) {
+/// Adds a record of every kind.
+fn add_records(sub: &mut SubexperimentWriter, n: u64) {
     let function = MapEvent::Function {
         at: 0,
         vaddr: 256 * n,
@@ -214,8 +205,8 @@ fn say(sub: &mut SubexperimentWriter, n: u64) {
         cpu: 0,
         time: n,
         stack,
-        tid: 1,
-        pid: 1,
+        tid: Tid(1),
+        pid: Pid(1),
         ticks: [1; Microstate::PER_THREAD],
         detail: 0,
     };
@@ -225,7 +216,7 @@ fn say(sub: &mut SubexperimentWriter, n: u64) {
     sub.sample(n, "x", &UsageRecord::default()).unwrap();
 }
 
-/// Whether all that is there is whole: elements, records, stacks of packets.
+/// Checks that all content is whole: elements, records, stacks of packets.
 fn check_whole(path: &Path) -> (usize, usize) {
     let experiment = Experiment::open(path).unwrap();
     experiment.maps().unwrap();
@@ -248,7 +239,8 @@ fn root_a_subexperiment_waits_for_room() {
     let (founder, _) = ExperimentDir::create(&disk, &request, None).unwrap();
     let arrays = clock(1000, NumStates::Solaris, TickArray::declaration());
     let header = header(vec![arrays]);
-    let create = |name: &str| SubexperimentWriter::create(&founder, name, &header, Run::default());
+    let create =
+        |name: &str| SubexperimentWriter::create(&founder, name, &header, StartTime::default());
     let room = disk.join("room");
     let (mut said, mut failed) = (0, 0);
     let mut sub = create("_a.er").unwrap();
@@ -260,7 +252,7 @@ fn root_a_subexperiment_waits_for_room() {
         let _ = std::fs::write(&filler, vec![1; 4 << 20]);
         std::fs::remove_file(&room).unwrap();
         for _ in 0..30 {
-            say(&mut sub, said);
+            add_records(&mut sub, said);
             said += 1;
         }
         let before = sub.buffered();
@@ -270,7 +262,7 @@ fn root_a_subexperiment_waits_for_room() {
             failed += 1;
         }
         check_whole(&path);
-        // gprofng skips one with an empty file of stacks.
+        // gprofng skips a subexperiment with an empty file of stacks.
         let frames = std::fs::metadata(path.join("data.frameinfo"));
         assert!(frames.map_or(true, |frames| frames.len() > 0));
         if pages == 11 {
@@ -283,12 +275,12 @@ fn root_a_subexperiment_waits_for_room() {
     }
     assert!(failed > 10, "the disk was never full");
 
-    // One that cannot begin leaves nothing; one that cannot end is whole.
+    // A subexperiment that cannot begin leaves nothing; one that cannot end is whole.
     let _ = std::fs::write(&room, vec![1; 4 << 20]);
     assert!(create("_b.er").unwrap_err().is_disk_full());
     assert!(!founder.path().join("_b.er").exists());
     for n in 0..1000 {
-        say(&mut sub, said + n);
+        add_records(&mut sub, said + n);
     }
     assert!(sub.close(&founder, 1).unwrap_err().is_disk_full());
     let (arrays, _) = check_whole(&path);

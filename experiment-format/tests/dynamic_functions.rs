@@ -1,7 +1,7 @@
-//! Functions that a JIT makes, as stock gprofng reads them.
+//! Functions made by a JIT compiler, as stock gprofng reads them.
 //!
-//! Code in anonymous memory has a name by a `function` event alone, without text; `unmap` ends it;
-//! and what lies at the same address later is told apart by time.
+//! A `function` event alone names code in anonymous memory, without text; `unmap` ends it.
+//! Functions at the same address at different times are distinguished.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,22 +9,22 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
-mod made;
-mod stock;
+mod synthetic;
 
 use std::path::PathBuf;
 
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
 use experiment_format::stacks::StackEnd;
+use gprofng::{columns, display, display_all};
 
-use made::{clock, header};
-use stock::{display, row, run};
+use synthetic::{clock, header};
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 77 * SECOND;
-/// Where a JIT's anonymous memory might be.
+/// An address in anonymous memory, as a JIT compiler may use.
 const JIT: u64 = 0x7f29_eefc_3000;
 
 struct Written {
@@ -32,12 +32,12 @@ struct Written {
     path: PathBuf,
 }
 
-/// An experiment with these maps, and ticks at times and addresses: (seconds, address, ticks of 10
-/// ms).
+/// Returns an experiment with these maps, and ticks at times and addresses: (seconds, address,
+/// ticks of 10 ms).
 fn written(maps: &[MapEvent], ticks: &[(u64, u64, u32)]) -> Written {
     let tmp = tempfile::tempdir().unwrap();
     let clock = clock(10_000, NumStates::Solaris, ClockTick::declaration());
-    let mut writer = made::begin(tmp.path(), "ktest", &header(vec![clock]), START).unwrap();
+    let mut writer = synthetic::begin(tmp.path(), "ktest", &header(vec![clock]), START).unwrap();
     for map in maps {
         writer.map(map).unwrap();
     }
@@ -47,8 +47,8 @@ fn written(maps: &[MapEvent], ticks: &[(u64, u64, u32)]) -> Written {
             cpu: 0,
             time: START + at * SECOND,
             stack,
-            tid: 4242,
-            pid: 4242,
+            tid: Tid(4242),
+            pid: Pid(4242),
             state: Microstate::User,
             ticks: *ticks,
         };
@@ -92,27 +92,27 @@ fn a_function_has_its_name_without_text() {
         ],
     );
     let text = display(&written.path, &FUNCTIONS);
-    assert_eq!(row(&text, name)[0], "1.500", "{text}");
-    assert_eq!(row(&text, "py::main:/srv/main.py")[0], "0.250");
-    assert_eq!(row(&text, "<Unknown>")[0], "0.070");
+    assert_eq!(columns(&text, name)[0], "1.500", "{text}");
+    assert_eq!(columns(&text, "py::main:/srv/main.py")[0], "0.250");
+    assert_eq!(columns(&text, "<Unknown>")[0], "0.070");
 }
 
 #[test]
-fn an_end_and_another_function_at_the_address_are_told_apart_by_time() {
+fn functions_at_one_address_are_distinguished_by_time() {
     let written = written(
         &[
             begin(10, JIT, 0x100, "first"),
             end(20, JIT),
             begin(30, JIT, 0x100, "second"),
             end(40, JIT),
-            // Another size, and over the middle of the one before.
+            // Another size, over the middle of the function before.
             begin(40, JIT + 0x80, 0x100, "third"),
         ],
         &[
             (15, JIT + 0x90, 100),
             (35, JIT + 0x90, 200),
             (45, JIT + 0x90, 300),
-            // Before all, and in the gap: what comes next at the address.
+            // Before all, and in the gap: the next function at the address.
             (5, JIT + 4, 1_000),
             (25, JIT + 4, 10_000),
             // After all.
@@ -120,14 +120,14 @@ fn an_end_and_another_function_at_the_address_are_told_apart_by_time() {
         ],
     );
     let text = display(&written.path, &FUNCTIONS);
-    assert_eq!(row(&text, "first")[0], "11.000", "{text}");
-    assert_eq!(row(&text, "second")[0], "102.000", "{text}");
-    assert_eq!(row(&text, "third")[0], "3.000", "{text}");
-    assert_eq!(row(&text, "<Unknown>")[0], "0.500", "{text}");
+    assert_eq!(columns(&text, "first")[0], "11.000", "{text}");
+    assert_eq!(columns(&text, "second")[0], "102.000", "{text}");
+    assert_eq!(columns(&text, "third")[0], "3.000", "{text}");
+    assert_eq!(columns(&text, "<Unknown>")[0], "0.500", "{text}");
 }
 
 #[test]
-fn one_may_begin_at_the_instant_at_which_another_ends() {
+fn a_function_may_begin_at_the_instant_at_which_another_ends() {
     let written = written(
         &[
             begin(0, JIT, 0x100, "first"),
@@ -137,8 +137,8 @@ fn one_may_begin_at_the_instant_at_which_another_ends() {
         &[(19, JIT, 100), (20, JIT, 200), (21, JIT, 300)],
     );
     let text = display(&written.path, &FUNCTIONS);
-    assert_eq!(row(&text, "first")[0], "1.000", "{text}");
-    assert_eq!(row(&text, "second")[0], "5.000", "{text}");
+    assert_eq!(columns(&text, "first")[0], "1.000", "{text}");
+    assert_eq!(columns(&text, "second")[0], "5.000", "{text}");
 }
 
 #[test]
@@ -154,8 +154,8 @@ fn a_longer_or_shorter_name_at_the_same_place_is_another_function_after_the_end(
         &[(10, JIT, 100), (30, JIT, 200), (50, JIT, 400)],
     );
     let text = display(&written.path, &FUNCTIONS);
-    assert_eq!(row(&text, "fib2")[0], "2.000", "{text}");
-    // A function that comes again is one more of its name.
+    assert_eq!(columns(&text, "fib2")[0], "2.000", "{text}");
+    // A function that is mapped again is another one of the same name.
     let fib: Vec<_> = text
         .lines()
         .filter(|line| line.trim_end().ends_with(" fib"))
@@ -164,10 +164,10 @@ fn a_longer_or_shorter_name_at_the_same_place_is_another_function_after_the_end(
     assert_eq!(fib, ["4.000", "1.000"], "{text}");
 }
 
-/// gprofng sorts events by time, and one that comes late before those of its own instant: an end
-/// and a beginning of one instant would change places.
+/// gprofng sorts events by time, and a late one before others of the same instant: an end and a
+/// beginning of one instant would be swapped.
 #[test]
-fn what_is_written_late_is_as_good_if_an_end_is_before_a_beginning() {
+fn late_events_have_the_same_effect_if_an_end_is_before_a_beginning() {
     let late = |gap: u64| {
         let second = MapEvent::Function {
             at: 20 * SECOND + gap,
@@ -187,18 +187,18 @@ fn what_is_written_late_is_as_good_if_an_end_is_before_a_beginning() {
         )
     };
     let text = display(&late(1).path, &FUNCTIONS);
-    assert_eq!(row(&text, "first")[0], "1.000", "{text}");
-    assert_eq!(row(&text, "second")[0], "2.000", "{text}");
-    assert_eq!(row(&text, "elsewhere")[0], "4.000", "{text}");
-    let (_, errors) = run(&late(0).path, &FUNCTIONS);
+    assert_eq!(columns(&text, "first")[0], "1.000", "{text}");
+    assert_eq!(columns(&text, "second")[0], "2.000", "{text}");
+    assert_eq!(columns(&text, "elsewhere")[0], "4.000", "{text}");
+    let (_, errors) = display_all(&late(0).path, &FUNCTIONS);
     assert!(errors.contains("loaded with same address"), "{errors}");
 }
 
-/// Why a function is not to be written where a file is mapped, nor the anonymous memory as a
-/// segment: gprofng looks at the mapping that it found last before it looks for a better one, so
-/// the name is a matter of chance.
+/// The reason why a function must not be written where a file is mapped, nor anonymous memory as a
+/// segment: gprofng tries the mapping that it found last before it searches for a better one, so
+/// the name depends on the order of lookups.
 #[test]
-fn a_segment_keeps_its_addresses_from_a_function() {
+fn a_segment_hides_a_function_at_its_addresses() {
     let segment = MapEvent::Segment {
         at: 0,
         vaddr: JIT,
@@ -211,6 +211,6 @@ fn a_segment_keeps_its_addresses_from_a_function() {
         &[segment, begin(10, JIT + 0x10, 0x10, "inside")],
         &[(20, JIT + 8, 100), (20, JIT + 0x10, 200)],
     );
-    let (text, _) = run(&written.path, &FUNCTIONS);
+    let (text, _) = display_all(&written.path, &FUNCTIONS);
     assert!(!text.contains("inside"), "{text}");
 }

@@ -1,5 +1,5 @@
-//! The owner of a founder's directory, who is another user than the writer, puts other things where
-//! the files of subexperiments were. None of them is written to.
+//! The owner of a founder's directory, another user than the writer, replaces the files of
+//! subexperiments. None of the replacements is written to.
 
 #![allow(
     clippy::unwrap_used,
@@ -7,14 +7,14 @@
 )]
 
 mod followed;
-mod made;
+mod synthetic;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use experiment_format::Error;
-use experiment_format::layout::{ExperimentDir, NameRequest};
+use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
@@ -23,9 +23,9 @@ use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 
 use followed::{array, founder, function, header, name, sub};
-use made::run;
+use synthetic::run;
 
-/// A line for each of the files that may be there.
+/// Adds content for each file of a subexperiment.
 fn fill(sub: &mut SubexperimentWriter, n: u32) {
     sub.map(&function(0x10_0000 + 256 * u64::from(n), &format!("f{n}")))
         .unwrap();
@@ -59,13 +59,13 @@ fn root_everything_belongs_to_the_owner_of_the_founder() {
     for file in fs::read_dir(&path).unwrap() {
         assert_eq!(stat(&file.unwrap().path()), (1234, 4321, 0o600));
     }
-    // A file that took the place, and number, of ours may be another user's.
+    // A file that took the name, and the inode number, may be another user's.
     std::os::unix::fs::chown(path.join("profile"), Some(4), None).unwrap();
     fill(&mut sub, 3);
     assert!(matches!(sub.flush(&dir), Err(Error::Replaced { .. })));
 }
 
-/// A subexperiment that was flushed once and has more to say for each file.
+/// Returns a subexperiment that was flushed once and has waiting content for each file.
 fn hostile() -> (
     tempfile::TempDir,
     ExperimentWriter,
@@ -93,7 +93,7 @@ fn another_directory_is_left_alone() {
     let moved = tmp.path().join("moved");
     fs::rename(&path, &moved).unwrap();
     let waits = sub.buffered();
-    // A link, even to what was ours; a directory like it; a file.
+    // A link, even to the true directory; another directory; a file.
     symlink(&moved, &path).unwrap();
     is_refused(&mut sub, &founder);
     fs::remove_file(&path).unwrap();
@@ -107,7 +107,7 @@ fn another_directory_is_left_alone() {
     let gone = sub.flush(founder.dir()).unwrap_err();
     assert!(matches!(gone, Error::Io { .. }), "{gone}");
     assert_eq!(sub.buffered(), waits);
-    // Back again.
+    // The true directory again.
     fs::rename(&moved, &path).unwrap();
     sub.close(founder.dir(), 1).unwrap();
     assert_eq!(Experiment::open(&path).unwrap().samples().unwrap().len(), 2);
@@ -146,7 +146,7 @@ fn another_file_is_left_alone() {
         fs::create_dir(&file).unwrap();
         is_refused(&mut sub, &founder);
         fs::remove_dir(&file).unwrap();
-        // Ours, but under a second name.
+        // The true file, but with a second name.
         fs::hard_link(&moved, &file).unwrap();
         is_refused(&mut sub, &founder);
         assert_eq!(fs::read(&moved).unwrap(), before, "{name}");
@@ -160,7 +160,7 @@ fn another_file_is_left_alone() {
 }
 
 #[test]
-fn a_file_is_not_made_over_what_is_there() {
+fn a_file_is_not_made_over_an_existing_one() {
     let tmp = tempfile::tempdir().unwrap();
     let founder = founder(tmp.path());
     let mut sub = sub(&founder, 5);

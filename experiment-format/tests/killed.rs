@@ -1,7 +1,7 @@
 //! A writer that is killed at any instant leaves an experiment that opens.
 //!
-//! The test program runs itself again as a writer that never stops, kills it, and reads what is
-//! there: all that is there must be whole.
+//! The test program runs itself again as a writer that never stops, kills it, and reads the files:
+//! their content must be whole.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,12 +9,13 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
-mod made;
+mod synthetic;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
@@ -23,7 +24,7 @@ use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::usage::UsageRecord;
 
-use made::{begin, clock, header};
+use synthetic::{begin, clock, header};
 
 /// Set in the writer: where to write.
 const PARENT: &str = "EXPERIMENT_FORMAT_KILLED_PARENT";
@@ -42,14 +43,14 @@ fn write_forever(parent: &Path) -> ! {
             StackEnd::Complete
         };
         let stack = writer.stack(&frames, end).unwrap();
-        let state = Microstate::from_number((n % 10) as u32).unwrap();
+        let state = Microstate::try_from((n % 10) as u32).unwrap();
         let (cpu, tid, pid) = (0, frames.len() as u32, end as u32);
         let tick = ClockTick {
             cpu,
             time: n,
             stack,
-            tid,
-            pid,
+            tid: Tid(tid),
+            pid: Pid(pid),
             state,
             ticks: 1,
         };
@@ -76,7 +77,7 @@ fn write_forever(parent: &Path) -> ! {
     unreachable!()
 }
 
-/// Reads all of it; gives the number of ticks.
+/// Reads all files; returns the number of ticks.
 fn check(path: &Path) -> u64 {
     let experiment = Experiment::open(path).unwrap();
     assert!(!experiment.is_closed());
@@ -90,8 +91,8 @@ fn check(path: &Path) -> u64 {
     let usage = experiment.usage().unwrap();
     assert!(usage.len() == samples.len() || usage.len() + 1 == samples.len());
     for (n, (sample, record)) in samples.iter().zip(&usage).enumerate() {
-        // Room is made for a record across a page border before it is written: a kill between the
-        // two leaves that room as the last record.
+        // For a record across a page border, the file is made longer before the record is written:
+        // a kill between the two leaves zeros as the last record.
         let (begin, end) = (n * 504, n * 504 + 503);
         let unfinished = n + 1 == usage.len() && begin / 4096 != end / 4096;
         assert!(unfinished || sample.label == record.system_calls.to_string());
@@ -105,7 +106,7 @@ fn check(path: &Path) -> u64 {
         assert_eq!(tick.time, count);
         let stack = stacks.get(tick.stack.unwrap()).unwrap();
         assert_eq!(stack.frames.len() as u64, tick.thread);
-        assert_eq!(Some(stack.end as u32), tick.pid);
+        assert_eq!(Some(Pid(stack.end as u32)), tick.pid);
         count += 1;
     }
     count
@@ -132,7 +133,7 @@ fn what_a_killed_writer_leaves_is_whole() {
                 "the writer does not start"
             );
         }
-        // While it is at work, what is there is whole too.
+        // While it runs, the content is whole too.
         std::thread::sleep(Duration::from_micros(round * 1700));
         let seen = if round % 3 == 0 { read_live(&path) } else { 0 };
         writer.kill().unwrap();
@@ -142,7 +143,8 @@ fn what_a_killed_writer_leaves_is_whole() {
     }
 }
 
-/// Counts the ticks of an experiment that grows; stacks are read after them, so that none misses.
+/// Returns the number of ticks of a growing experiment. Stacks are read after ticks, so that none
+/// is missing.
 fn read_live(path: &Path) -> u64 {
     let experiment = Experiment::open(path).unwrap();
     let ticks: Vec<_> = experiment.ticks().unwrap().map(Result::unwrap).collect();

@@ -1,4 +1,4 @@
-//! An experiment that `gprofng collect` recorded, as our reader reads it.
+//! An experiment that `gprofng collect` recorded, as this crate's reader reads it.
 //!
 //! The figures are compared with those that `gprofng display` prints for the same experiment.
 
@@ -30,7 +30,8 @@ fn gprofng(arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Records a shell that counts. The collector takes few ticks, sometimes none: then again.
+/// Records a shell that counts. The collector records few ticks, sometimes none: then it runs
+/// again.
 fn record(parent: &Path) -> PathBuf {
     for attempt in 0..5 {
         let path = parent.join(format!("sh.{attempt}.er"));
@@ -95,11 +96,8 @@ fn what_gprofng_collect_records_is_read() {
     let (mut total, mut in_shell, mut frames) = (0, 0, 0);
     for tick in experiment.ticks().unwrap() {
         let tick = tick.unwrap();
-        assert_eq!(
-            Microstate::from_number(tick.state),
-            Some(Microstate::LinuxCpu)
-        );
-        let at = tick.time - experiment.start().tstamp;
+        assert_eq!(Microstate::try_from(tick.state), Ok(Microstate::LinuxCpu));
+        let at = tick.time - experiment.start().tstamp_ns;
         total += u64::from(tick.ticks.unsigned_abs()) * u64::from(*tick_us);
         let stack = stacks.get(tick.stack.unwrap()).unwrap();
         for frame in stack.frames {
@@ -120,7 +118,7 @@ fn what_gprofng_collect_records_is_read() {
         assert_eq!(packet.field("MSTATE"), Some(Value::Integer(10)));
         assert_eq!(
             packet.field("lwpid"),
-            Some(Value::Integer(header.pid.into()))
+            Some(Value::Integer(header.pid.0.into()))
         );
     }
     assert_eq!(packets.invalid(), 0);

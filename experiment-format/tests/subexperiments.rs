@@ -1,4 +1,4 @@
-//! Subexperiments as stock gprofng and our reader see them, whenever they were flushed.
+//! Subexperiments, as stock gprofng and this crate's reader read them, whenever they were flushed.
 
 #![allow(
     clippy::unwrap_used,
@@ -7,8 +7,7 @@
 )]
 
 mod followed;
-mod made;
-mod stock;
+mod synthetic;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +16,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use experiment_format::Error;
-use experiment_format::log::{Header, LogEvent};
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::{LogEvent, LogHeader};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::ClockTick;
@@ -25,11 +25,11 @@ use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::usage::UsageRecord;
+use gprofng::{columns, display};
 use proptest::prelude::*;
 
 use followed::{SECOND, START, array, founder, function, header, name, sub};
-use made::run;
-use stock::{display, row};
+use synthetic::run;
 
 /// Set in a second run of this program: where to write.
 const PARENT: &str = "EXPERIMENT_FORMAT_SUBEXPERIMENTS";
@@ -37,7 +37,7 @@ const PARENT: &str = "EXPERIMENT_FORMAT_SUBEXPERIMENTS";
 fn named(tid: u32, pid: u32) -> LogEvent {
     LogEvent::Thread {
         at: 0,
-        tid,
+        tid: Tid(tid),
         name: format!("worker{tid}"),
         group: format!("pid {pid}"),
     }
@@ -54,8 +54,8 @@ fn gprofng_adds_up_founder_and_subexperiments() {
             cpu: 0,
             time: START + 1,
             stack: idle,
-            tid: 0,
-            pid: 0,
+            tid: Tid(0),
+            pid: Pid(0),
             state: Microstate::KernelCpu,
             ticks: 300,
         })
@@ -78,7 +78,7 @@ fn gprofng_adds_up_founder_and_subexperiments() {
             sub.tick_array(&array(stack, thread, sleep, pid)).unwrap();
             sub.sample(round * SECOND, "x", &UsageRecord::default())
                 .unwrap();
-            // Now and then one is not flushed.
+            // Some flushes are left out.
             if (round + u64::from(pid)) % 3 != 0 {
                 sub.flush(founder.dir()).unwrap();
                 assert_eq!(sub.buffered(), 0);
@@ -94,7 +94,7 @@ fn gprofng_adds_up_founder_and_subexperiments() {
         &path,
         &["-metrics", "e.user:e.sleep:e.kcpu:name", "-functions"],
     );
-    let seconds = |name: &str| row(&text, name)[..3].join(" ");
+    let seconds = |name: &str| columns(&text, name)[..3].join(" ");
     assert_eq!(seconds("<Total>"), "15.000 15.300 3.000");
     assert_eq!(seconds("<IDLE>"), "0. 0. 3.000");
     for pid in 101..104 {
@@ -108,7 +108,7 @@ fn gprofng_adds_up_founder_and_subexperiments() {
         }
     }
     let text = display(&path, &["-metrics", "i.user:i.sleep:name", "-functions"]);
-    // Three processes have three of them.
+    // Three processes have three subexperiments.
     let mut mains: Vec<_> = text
         .lines()
         .filter(|line| line.ends_with(" main"))
@@ -143,7 +143,7 @@ fn gprofng_adds_up_founder_and_subexperiments() {
     for sub in &subs {
         let sub = Experiment::open(sub).unwrap();
         let read = sub.header();
-        let written = followed::header(read.pid);
+        let written = followed::header(read.pid.0);
         assert_eq!(
             (read.mpi_rank, &read.container),
             (written.mpi_rank, &written.container)
@@ -159,7 +159,7 @@ fn gprofng_adds_up_founder_and_subexperiments() {
 }
 
 #[test]
-fn one_without_stacks_is_not_skipped() {
+fn a_subexperiment_without_stacks_is_not_skipped() {
     let tmp = tempfile::tempdir().unwrap();
     let mut founder = founder(tmp.path());
     founder.note("so that there is something").unwrap();
@@ -193,7 +193,7 @@ fn names_are_those_that_readers_look_for() {
         create("_x.er").unwrap_err(),
         Error::NameInUse { .. }
     ));
-    let bad = Header::default();
+    let bad = LogHeader::default();
     assert!(SubexperimentWriter::create(founder.dir(), "_y.er", &bad, run(START)).is_err());
     assert!(!founder.dir().path().join("_y.er").exists());
 }
@@ -206,7 +206,7 @@ fn the_refusals_are_those_of_an_experiment() {
     let late = u64::MAX;
     let text = String::new();
     for event in [
-        LogEvent::Run(run(1)),
+        LogEvent::Start(run(1)),
         LogEvent::Exit { at: 1 },
         LogEvent::Sample {
             at: 1,
@@ -224,8 +224,8 @@ fn the_refusals_are_those_of_an_experiment() {
     assert!(sub.buffered() > 0);
 }
 
-/// Runs the test of this name again in a process of its own, where `PARENT` is set, after this
-/// shell command.
+/// Runs the test of this name again in a new process where `PARENT` is set, after this shell
+/// command.
 fn again(test: &str, shell: &str, parent: &Path) -> Child {
     let script = format!("{shell} && exec \"$0\" --exact \"$1\"");
     let program = std::env::current_exe().unwrap();
@@ -236,7 +236,7 @@ fn again(test: &str, shell: &str, parent: &Path) -> Child {
 }
 
 #[test]
-fn a_thousand_hold_nothing_open() {
+fn a_thousand_subexperiments_hold_no_file_open() {
     let test = "a_thousand_hold_nothing_open";
     let Some(parent) = std::env::var_os(PARENT) else {
         let tmp = tempfile::tempdir().unwrap();
@@ -267,7 +267,7 @@ fn a_thousand_hold_nothing_open() {
     let subs = Experiment::open(&path).unwrap().subexperiments().unwrap();
     assert_eq!(subs.len(), 1000);
     let text = display(&path, &["-metrics", "e.sleep:name", "-functions"]);
-    assert_eq!(row(&text, "<Total>")[0], "100.000");
+    assert_eq!(columns(&text, "<Total>")[0], "100.000");
 }
 
 fn write_forever(parent: &Path) -> ! {
@@ -290,7 +290,7 @@ fn write_forever(parent: &Path) -> ! {
             };
             sub.sample(n.into(), &n.to_string(), &usage).unwrap();
         }
-        // From a few hundred bytes to some hundred kilobytes at once.
+        // From some hundred bytes to some hundred kilobytes at once.
         if n % (1 + n % 331) == 0 {
             sub.flush(founder.dir()).unwrap();
         }
@@ -298,7 +298,7 @@ fn write_forever(parent: &Path) -> ! {
     unreachable!()
 }
 
-/// Reads all that a killed writer left; gives the number of arrays.
+/// Reads all files of a killed writer; returns the number of arrays.
 fn check_killed(path: &Path) -> usize {
     let experiment = Experiment::open(path).unwrap();
     assert!(!experiment.is_closed());
@@ -316,7 +316,7 @@ fn check_killed(path: &Path) -> usize {
     let (samples, usage) = (experiment.samples().unwrap(), experiment.usage().unwrap());
     assert!(usage.len() <= samples.len());
     for (n, (sample, record)) in samples.iter().zip(&usage).enumerate() {
-        // Room is made for a record across a page border before it is written.
+        // For a record across a page border, the file is made longer before the record is written.
         let unfinished = n + 1 == usage.len() && n * 504 / 4096 != (n * 504 + 503) / 4096;
         assert!(unfinished || sample.label == record.system_calls.to_string());
     }
@@ -347,9 +347,9 @@ fn a_writer_that_is_killed_leaves_what_it_wrote() {
     }
 }
 
-/// What a subexperiment is told.
+/// A record that is added to a subexperiment.
 #[derive(Debug, Clone)]
-enum Said {
+enum Record {
     Log(LogEvent),
     Map(MapEvent),
     Array { frames: Vec<u64>, ticks: u32 },
@@ -359,42 +359,42 @@ enum Said {
     Flush,
 }
 
-fn said() -> impl Strategy<Value = Said> {
+fn record() -> impl Strategy<Value = Record> {
     let text = || "[a-z<&\n\u{e9}]{0,40}|x{3000,5000}";
     let line = "[ a-z]{0,40}";
     prop_oneof![
-        text().prop_map(|text| Said::Log(LogEvent::Comment { at: 7, text })),
-        (1..9u32).prop_map(|tid| Said::Log(named(tid, 5))),
-        (0..1u64 << 40, text()).prop_map(|(vaddr, name)| Said::Map(function(vaddr, &name))),
+        text().prop_map(|text| Record::Log(LogEvent::Comment { at: 7, text })),
+        (1..9u32).prop_map(|tid| Record::Log(named(tid, 5))),
+        (0..1u64 << 40, text()).prop_map(|(vaddr, name)| Record::Map(function(vaddr, &name))),
         (prop::collection::vec(1..9u64, 0..6), 0..3u32)
-            .prop_map(|(frames, ticks)| Said::Array { frames, ticks }),
-        (0..SECOND).prop_map(Said::Sample),
-        line.prop_map(Said::Note),
-        text().prop_map(Said::Warning),
-        Just(Said::Flush),
-        Just(Said::Flush),
+            .prop_map(|(frames, ticks)| Record::Array { frames, ticks }),
+        (0..SECOND).prop_map(Record::Sample),
+        line.prop_map(Record::Note),
+        text().prop_map(Record::Warning),
+        Just(Record::Flush),
+        Just(Record::Flush),
     ]
 }
 
-fn say(sub: &mut SubexperimentWriter, said: &Said) {
-    match said {
-        Said::Log(event) => sub.log(event).unwrap(),
-        Said::Map(map) => sub.map(map).unwrap(),
-        Said::Array { frames, ticks } => {
+fn add_record(sub: &mut SubexperimentWriter, record: &Record) {
+    match record {
+        Record::Log(event) => sub.log(event).unwrap(),
+        Record::Map(map) => sub.map(map).unwrap(),
+        Record::Array { frames, ticks } => {
             let stack = sub.stack(frames, StackEnd::Complete).unwrap();
             let array = array(stack, 1, Microstate::Sleep, *ticks);
             sub.tick_array(&array).unwrap();
         }
-        Said::Sample(at) => {
+        Record::Sample(at) => {
             let usage = UsageRecord {
                 real: *at,
                 ..UsageRecord::default()
             };
             sub.sample(*at, &at.to_string(), &usage).unwrap();
         }
-        Said::Note(text) => sub.note(text),
-        Said::Warning(text) => sub.warning(1, text).unwrap(),
-        Said::Flush => {}
+        Record::Note(text) => sub.note(text),
+        Record::Warning(text) => sub.warning(1, text).unwrap(),
+        Record::Flush => {}
     }
 }
 
@@ -404,8 +404,8 @@ fn files(path: &Path) -> BTreeMap<std::ffi::OsString, Vec<u8>> {
     entries.map(file).collect()
 }
 
-/// Whether the reader sees what was said, and nothing else.
-fn check_said(path: &Path, all: &[Said]) {
+/// Checks that the reader returns these records and nothing else.
+fn check_records(path: &Path, all: &[Record]) {
     let experiment = Experiment::open(path).unwrap();
     let stacks = experiment.stacks().unwrap();
     let (mut maps, mut ticks) = (
@@ -418,12 +418,12 @@ fn check_said(path: &Path, all: &[Said]) {
     );
     let mut warnings = experiment.warnings().unwrap().into_iter();
     let mut notes = String::new();
-    for said in all {
-        match said {
-            Said::Log(event) => assert_eq!(events.next(), Some(event)),
-            Said::Map(map) => assert_eq!(maps.next().as_ref(), Some(map)),
-            Said::Array { ticks: 0, .. } | Said::Flush => {}
-            Said::Array {
+    for record in all {
+        match record {
+            Record::Log(event) => assert_eq!(events.next(), Some(event)),
+            Record::Map(map) => assert_eq!(maps.next().as_ref(), Some(map)),
+            Record::Array { ticks: 0, .. } | Record::Flush => {}
+            Record::Array {
                 frames,
                 ticks: count,
             } => {
@@ -431,15 +431,15 @@ fn check_said(path: &Path, all: &[Said]) {
                 assert_eq!(tick.ticks as u32, *count);
                 assert_eq!(stacks.get(tick.stack.unwrap()).unwrap().frames, *frames);
             }
-            Said::Sample(at) => {
+            Record::Sample(at) => {
                 assert!(matches!(events.next(), Some(LogEvent::Sample { .. })));
                 let sample = samples.next().unwrap();
                 assert_eq!((sample.at, sample.usage.unwrap().real), (*at, *at));
             }
-            Said::Note(text) => notes += text,
-            Said::Warning(said) => {
+            Record::Note(text) => notes += text,
+            Record::Warning(warning) => {
                 let found = warnings.next().unwrap();
-                assert!(matches!(found, LogEvent::Warning { text, .. } if text == *said));
+                assert!(matches!(found, LogEvent::Warning { text, .. } if text == *warning));
             }
         }
     }
@@ -453,16 +453,16 @@ fn check_said(path: &Path, all: &[Said]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn it_does_not_matter_when_it_is_flushed(all in prop::collection::vec(said(), 0..60)) {
+    fn it_does_not_matter_when_it_is_flushed(all in prop::collection::vec(record(), 0..60)) {
         let tmp = tempfile::tempdir().unwrap();
         let founder = founder(tmp.path());
         let (mut often, mut once) = (sub(&founder, 5), {
             SubexperimentWriter::create(founder.dir(), "_o.er", &header(5), run(START + 7)).unwrap()
         });
-        for said in &all {
-            say(&mut often, said);
-            say(&mut once, said);
-            if matches!(said, Said::Flush) {
+        for record in &all {
+            add_record(&mut often, record);
+            add_record(&mut once, record);
+            if matches!(record, Record::Flush) {
                 often.flush(founder.dir()).unwrap();
                 prop_assert_eq!(often.buffered(), 0);
                 let size: usize = files(&founder.dir().path().join(name(5))).values().map(Vec::len).sum();
@@ -474,6 +474,6 @@ proptest! {
         let often = founder.dir().path().join(name(5));
         let once = founder.dir().path().join("_o.er");
         prop_assert!(files(&often) == files(&once));
-        check_said(&often, &all);
+        check_records(&often, &all);
     }
 }

@@ -1,8 +1,8 @@
-//! Names of threads, as stock gprofng shows them, and what else changes when there are some.
+//! Names of threads, as stock gprofng shows them, and what else changes when there are names.
 //!
-//! gprofng knows names of Java threads only. What it makes of threads that have names and of Java
-//! nothing else is written down nowhere, so it is asked: which name a packet has, whether any
-//! figure or frame is another than without names, and what hostile names look like.
+//! gprofng supports names of Java threads only. What it does with named threads without Java is not
+//! documented. So these tests find out which name a packet has, whether figures or frames change
+//! with names, and how hostile names are shown.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,35 +10,35 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
-mod made;
-mod stock;
+mod synthetic;
 
 use std::path::{Path, PathBuf};
 
-use experiment_format::image::{Image, Symbol, Text};
-use experiment_format::layout::printable;
-use experiment_format::log::{Header, LogEvent, ProfileDecl};
+use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::{LogEvent, LogHeader, ProfileDecl};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
+use experiment_format::text::printable;
 use experiment_format::writer::ExperimentWriter;
+use gprofng::{columns, display, display_all};
 
-use made::clock;
-use stock::{display, row, run};
+use synthetic::clock;
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 1145 * SECOND + 640_020_819;
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
 const USER: u64 = 0x7f00_0000_0000;
-/// Where `<IDLE>` is, and a function that has the ticks of a CPU.
+/// The addresses of `<IDLE>` and of a function that has the ticks of a CPU.
 const IDLE: u64 = 0x1000;
 const RUNNING: u64 = 0x2000;
-/// Columns of [`threads`] and [`functions`].
+/// The columns of [`threads`] and [`functions`].
 const KERNEL_TIME: [&str; 2] = ["-metrics", "e.kcpu:name"];
 
-fn header(names: bool) -> Header {
+fn header(names: bool) -> LogHeader {
     let mut profiles = vec![
         clock(10_000, NumStates::Kernel, ClockTick::declaration()),
         clock(10_000, NumStates::Solaris, TickArray::declaration()),
@@ -46,11 +46,11 @@ fn header(names: bool) -> Header {
     if names {
         profiles.push(ProfileDecl::ThreadNames);
     }
-    made::header(profiles)
+    synthetic::header(profiles)
 }
 
 fn begin(parent: &Path, name: &str, names: bool) -> ExperimentWriter {
-    let mut writer = made::begin(parent, name, &header(names), START).unwrap();
+    let mut writer = synthetic::begin(parent, name, &header(names), START).unwrap();
     for (vaddr, name) in [(IDLE, "<IDLE>"), (RUNNING, "<running>")] {
         let name = name.to_owned();
         let (at, size) = (0, 256);
@@ -66,7 +66,7 @@ fn begin(parent: &Path, name: &str, names: bool) -> ExperimentWriter {
     writer
 }
 
-/// An experiment in which threads may have names.
+/// Returns an experiment that declares names of threads.
 fn named(parent: &Path, fill: impl FnOnce(&mut ExperimentWriter)) -> PathBuf {
     let mut writer = begin(parent, "ktest.1.er", true);
     fill(&mut writer);
@@ -77,14 +77,14 @@ fn name(writer: &mut ExperimentWriter, at: u64, tid: u32, name: &str, group: &st
     let (name, group) = (name.to_owned(), group.to_owned());
     let event = LogEvent::Thread {
         at,
-        tid,
+        tid: Tid(tid),
         name,
         group,
     };
     writer.log(&event).unwrap();
 }
 
-/// Ticks of a CPU while a thread ran.
+/// Writes ticks of a CPU while a thread ran.
 fn tick(writer: &mut ExperimentWriter, at: u64, tid: u32, ticks: u32) {
     let stack = writer.stack(&[RUNNING], StackEnd::Complete).unwrap();
     let (cpu, pid, state) = (0, tid, Microstate::KernelCpu);
@@ -93,15 +93,15 @@ fn tick(writer: &mut ExperimentWriter, at: u64, tid: u32, ticks: u32) {
         cpu,
         time,
         stack,
-        tid,
-        pid,
+        tid: Tid(tid),
+        pid: Pid(pid),
         state,
         ticks,
     };
     writer.tick(&tick).unwrap();
 }
 
-/// The rows of a table: seconds and name.
+/// Returns the rows of a table: seconds and name.
 fn rows(text: &str) -> Vec<(&str, &str)> {
     let rows = text.lines().filter_map(|line| line.trim().split_once(' '));
     rows.map(|(seconds, name)| (seconds, name.trim()))
@@ -109,7 +109,7 @@ fn rows(text: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// The rows of the threads, that of most ticks first, without `Process 1, `.
+/// Returns the rows of the threads, that of most ticks first, without `Process 1, `.
 fn threads(path: &Path) -> Vec<String> {
     let text = display(path, &[&KERNEL_TIME[..], &["-threads"]].concat());
     let rows = rows(&text).into_iter();
@@ -118,13 +118,14 @@ fn threads(path: &Path) -> Vec<String> {
 }
 
 fn functions(path: &Path, more: &[&str]) -> Vec<String> {
-    let (text, _) = run(path, &[more, &KERNEL_TIME[..], &["-functions"]].concat());
+    let (text, _) = display_all(path, &[more, &KERNEL_TIME[..], &["-functions"]].concat());
     let rows = rows(&text).into_iter();
     rows.map(|(seconds, name)| format!("{seconds} {name}"))
         .collect()
 }
 
-/// The seconds of each name: `JTHREAD` is, in its low half, the position of the event in the file.
+/// Returns the seconds of each name: the low half of `JTHREAD` is the position of the event in the
+/// file.
 fn seconds_by_event(path: &Path) -> Vec<(u32, String)> {
     let script = path.join("script");
     let commands = "metrics e.kcpu:name\nindxobj_define event JTHREAD\nevent\n";
@@ -146,7 +147,7 @@ fn a_name_from_the_start_on_is_that_of_all_packets() {
     let tmp = tempfile::tempdir().unwrap();
     let path = named(tmp.path(), |writer| {
         name(writer, 0, 1264, "sshd", "pid 1264");
-        // The packets of this one are there before its name is.
+        // The packets of this thread are written before its name.
         tick(writer, 0, 7, 100);
         tick(writer, 0, 1264, 200);
         tick(writer, 99 * SECOND, 1264, 200);
@@ -163,14 +164,14 @@ fn a_name_from_the_start_on_is_that_of_all_packets() {
     let names: Vec<_> = Experiment::open(&path).unwrap().events().to_vec();
     let first = LogEvent::Thread {
         at: 0,
-        tid: 1264,
+        tid: Tid(1264),
         name: "sshd".into(),
         group: "pid 1264".into(),
     };
     assert_eq!(names[0], first);
 }
 
-/// Why all threads are named or none, and that from the start on.
+/// The reason why all threads are named or none, and from the start on.
 #[test]
 fn packets_without_a_name_are_hidden_by_default() {
     let tmp = tempfile::tempdir().unwrap();
@@ -191,7 +192,7 @@ fn packets_without_a_name_are_hidden_by_default() {
             "{mode}"
         );
     }
-    // The row of a thread has all of its time, and the first name that there is.
+    // The row of a thread has all of its time, and its first name.
     assert_eq!(
         threads(&path),
         [
@@ -210,7 +211,7 @@ fn a_thread_in_the_group_system_is_hidden_and_so_refused() {
         let (name, group) = ("x".to_owned(), "system".to_owned());
         let event = LogEvent::Thread {
             at: 0,
-            tid: 1,
+            tid: Tid(1),
             name,
             group,
         };
@@ -229,7 +230,7 @@ fn a_name_that_is_not_declared_is_refused() {
     let mut writer = begin(tmp.path(), "ktest.1.er", false);
     let event = LogEvent::Thread {
         at: 0,
-        tid: 12,
+        tid: Tid(12),
         name: "x".into(),
         group: String::new(),
     };
@@ -242,7 +243,7 @@ fn a_name_that_is_not_declared_is_refused() {
 }
 
 #[test]
-fn of_several_names_the_last_in_the_file_that_is_not_later_counts() {
+fn of_several_names_the_last_in_the_file_that_is_not_later_is_used() {
     let tmp = tempfile::tempdir().unwrap();
     let written = |events: &[(u64, &str)]| {
         let parent = tempfile::tempdir_in(tmp.path()).unwrap().keep();
@@ -261,8 +262,8 @@ fn of_several_names_the_last_in_the_file_that_is_not_later_counts() {
             .map(|(event, seconds)| format!("{event}: {seconds}"))
             .collect()
     };
-    // A new name, and a number that another process got: each packet has the name of its time,
-    // while the row of the thread has the name of its first packet.
+    // A new name, and a thread id that another process reuses: each packet has the name of its
+    // time, while the row of the thread has the name of its first packet.
     let path = written(&[(0, "a"), (4, "b"), (8, "c")]);
     assert_eq!(
         seconds(seconds_by_event(&path)),
@@ -270,7 +271,7 @@ fn of_several_names_the_last_in_the_file_that_is_not_later_counts() {
     );
     let of_a = "7.000 Thread 10, JThread 0 'a', Group 'pid of a', Parent ''";
     assert_eq!(threads(&path), [of_a]);
-    // Of the packets that count, that is.
+    // The first packet that passes the filter.
     let later = display(
         &path,
         &[
@@ -282,8 +283,8 @@ fn of_several_names_the_last_in_the_file_that_is_not_later_counts() {
         ],
     );
     let of_b = "Thread 10, JThread 1 'b', Group 'pid of b', Parent ''";
-    assert_eq!(row(&later, of_b)[0], "6.000");
-    // What stands last in the file replaces what was there, from its time on.
+    assert_eq!(columns(&later, of_b)[0], "6.000");
+    // The last name in the file replaces the others, from its time on.
     let path = written(&[(0, "a"), (4, "b"), (0, "c")]);
     assert_eq!(seconds(seconds_by_event(&path)), ["2: 7.000"]);
     let of_c = "7.000 Thread 10, JThread 2 'c', Group 'pid of c', Parent ''";
@@ -293,7 +294,7 @@ fn of_several_names_the_last_in_the_file_that_is_not_later_counts() {
 }
 
 #[test]
-fn names_are_shown_as_they_are_and_printable_ones_are_safe() {
+fn names_are_shown_unchanged_and_printable_ones_are_safe() {
     let names: [&[u8]; 9] = [
         b"",
         b"q\"uo'te",
@@ -342,7 +343,7 @@ fn ten_thousand_threads_have_names() {
     assert!(all_named, "{:?}", rows.first());
 }
 
-/// Numbers that look like chance and are the same every time.
+/// A generator of pseudorandom numbers, the same ones in every run.
 struct Chance(u64);
 
 impl Chance {
@@ -355,16 +356,16 @@ impl Chance {
     }
 }
 
-/// Idle CPUs, and the borders of what is a number of a thread.
+/// Thread ids: that of idle CPUs, and the limits.
 const TIDS: [u32; 7] = [0, 10, 11, (1 << 31) - 1, 1 << 31, (1 << 31) + 5, u32::MAX];
 
-/// What a recording has, by chance: ticks of CPUs and of threads, in kernel and user stacks of
-/// every kind. `names` says whether the founder's and its subexperiment's threads have names.
+/// Returns a random recording: ticks of CPUs and of threads, in kernel and user stacks of every
+/// kind. `names` is whether the threads of the founder and of its subexperiment have names.
 fn recording(parent: &Path, names: [bool; 2]) -> PathBuf {
     let founder = begin(parent, "ktest.1.er", names[0]);
     let images = [
         ("vmlinux", KERNEL, ["do_syscall_64", "ksys_read.isra.0"]),
-        // A name that gprofng knows from Java, and names that are not from C.
+        // A name with a meaning in Java, and names of other languages than C.
         (
             "/usr/lib/jvm/libjvm.so",
             USER,
@@ -379,18 +380,18 @@ fn recording(parent: &Path, names: [bool; 2]) -> PathBuf {
     let mut addresses = vec![IDLE, RUNNING, 0x1234_5678];
     let mut maps = Vec::new();
     for (file, address, symbols) in images {
-        let symbols = [(0, symbols[0]), (0x40, symbols[1])].map(|(offset, name)| Symbol {
+        let symbols = [(0, symbols[0]), (0x40, symbols[1])].map(|(offset, name)| ImageSymbol {
             address: address + offset,
             size: 0x40,
             name: name.as_bytes(),
             global: true,
         });
-        let text = Text {
+        let text = TextSection {
             address,
             size: 0x1000,
             bits: Some(&[0x90; 0x1000]),
         };
-        let image = Image {
+        let image = ElfImage {
             texts: vec![text],
             symbols: symbols.to_vec(),
         };
@@ -449,8 +450,8 @@ fn packet(writer: &mut ExperimentWriter, n: u64, addresses: &[u64], chance: &mut
             cpu,
             time,
             stack,
-            tid,
-            pid,
+            tid: Tid(tid),
+            pid: Pid(pid),
             state: Microstate::KernelCpu,
             ticks: 1 + chance.below(9) as u32,
         };
@@ -461,16 +462,16 @@ fn packet(writer: &mut ExperimentWriter, n: u64, addresses: &[u64], chance: &mut
         cpu,
         time,
         stack,
-        tid,
-        pid,
+        tid: Tid(tid),
+        pid: Pid(pid),
         ticks,
         detail: 0,
     };
     writer.tick_array(&array).unwrap();
 }
 
-/// The views of a recording, without the names of threads; in order, since names sort rows that
-/// are otherwise equal.
+/// Returns the views of a recording without the names of threads, sorted, since names decide the
+/// order of rows that are otherwise equal.
 fn views(path: &Path, mode: &str, filter: &str) -> Vec<String> {
     let metrics = "metrics e.kcpu:i.kcpu:e.total:i.total:e.user:i.wait:i.sleep:e.lock:name";
     let views = [
@@ -493,7 +494,7 @@ fn views(path: &Path, mode: &str, filter: &str) -> Vec<String> {
     let script = path.with_file_name("script");
     let commands = format!("{mode}\n{metrics}\n{filter}\n{}\n", views.join("\n"));
     std::fs::write(&script, commands).unwrap();
-    let (text, errors) = run(path, &["-script", script.to_str().unwrap()]);
+    let (text, errors) = display_all(path, &["-script", script.to_str().unwrap()]);
     assert!(!text.contains("JVM"), "{mode}, {filter}:\n{text}");
     for name in ["foo::bar(int)", "core::fmt::write", "ksys_read.isra.0"] {
         assert!(text.contains(name), "no {name}: {mode}, {filter}:\n{text}");
@@ -547,7 +548,7 @@ fn figures_and_frames_are_the_same_with_names_and_without() {
     }
 }
 
-/// The one thing that a user can see beside the names.
+/// The only visible difference beside the names.
 #[test]
 fn the_overview_has_a_line_of_java() {
     let tmp = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
-//! Tick arrays and ticks of CPUs in one founder, as stock gprofng and as our reader count them.
+//! Tick arrays and ticks of CPUs in one founder, as stock gprofng and this crate's reader count
+//! them.
 //!
-//! Experiments are made by chance; for every one the sums of what went in, by function, thread,
-//! CPU, process and detail, are compared with the columns that gprofng prints and with our records.
+//! Experiments are random. For each one, the written sums by function, thread, CPU, process and
+//! detail are compared with the columns that gprofng prints and with the records of the reader.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,35 +10,34 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
-mod made;
-mod stock;
+mod synthetic;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::ProfileDecl;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockRecord, ClockTick, Detail, PacketDecl, TickArray};
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
+use gprofng::{columns, display};
 use proptest::prelude::*;
 
-use stock::{display, row};
-
 const START: u64 = 1_000_000_000;
-/// Ticks of 10 ms: two digits behind the point of gprofng's three.
+/// Ticks of 10 ms need two of the three decimal places that gprofng prints.
 const TICK_US: u32 = 10_000;
 const STATES: usize = Microstate::ALL.len();
 
-/// What one packet says.
+/// The content of a packet.
 #[derive(Debug, Clone)]
-struct Said {
+struct Written {
     cpu: u32,
     tid: u32,
     function: u64,
     what: What,
-    /// Of an array; the other packet has none.
+    /// The detail of an array; the other packet has none.
     detail: u32,
 }
 
@@ -47,7 +47,7 @@ enum What {
     Array([u32; Microstate::PER_THREAD]),
 }
 
-/// Four threads a process.
+/// Returns the process of a thread; each has four threads.
 fn process(tid: u32) -> u32 {
     tid / 4
 }
@@ -56,7 +56,7 @@ fn name(function: u64) -> String {
     format!("<function_{function}>")
 }
 
-impl Said {
+impl Written {
     fn ticks(&self) -> [u64; STATES] {
         let mut ticks = [0; STATES];
         match self.what {
@@ -66,7 +66,7 @@ impl Said {
         ticks
     }
 
-    /// Bytes of its packet.
+    /// Returns the size of its packet.
     fn bytes(&self) -> usize {
         match self.what {
             What::Kernel(_) => 40,
@@ -76,7 +76,7 @@ impl Said {
     }
 }
 
-fn said() -> impl Strategy<Value = Said> {
+fn packet() -> impl Strategy<Value = Written> {
     let count = || prop_oneof![Just(0u32), 1u32..5, 1u32..100_000];
     let what = prop_oneof![
         (1u32..100_000).prop_map(What::Kernel),
@@ -87,7 +87,7 @@ fn said() -> impl Strategy<Value = Said> {
             What::Kernel(_) => 0,
             What::Array(_) => detail,
         };
-        Said {
+        Written {
             cpu,
             tid,
             function,
@@ -98,10 +98,10 @@ fn said() -> impl Strategy<Value = Said> {
 }
 
 fn clock(states: NumStates, packet: PacketDecl) -> ProfileDecl {
-    made::clock(TICK_US, states, packet)
+    synthetic::clock(TICK_US, states, packet)
 }
 
-/// The clock tables of a founder: ticks of CPUs, then tick arrays.
+/// Returns the clock tables of a founder: ticks of CPUs, then tick arrays.
 fn founder() -> Vec<ProfileDecl> {
     vec![
         clock(NumStates::Kernel, ClockTick::declaration()),
@@ -109,8 +109,9 @@ fn founder() -> Vec<ProfileDecl> {
     ]
 }
 
-fn write(parent: &Path, profiles: Vec<ProfileDecl>, said: &[Said]) -> PathBuf {
-    let mut writer = made::begin(parent, "ktest", &made::header(profiles), START).unwrap();
+fn write(parent: &Path, profiles: Vec<ProfileDecl>, packets: &[Written]) -> PathBuf {
+    let mut writer =
+        synthetic::begin(parent, "ktest", &synthetic::header(profiles), START).unwrap();
     for function in 0..5 {
         let (vaddr, name) = (0x1000 * (1 + function), name(function));
         let map = MapEvent::Function {
@@ -121,17 +122,17 @@ fn write(parent: &Path, profiles: Vec<ProfileDecl>, said: &[Said]) -> PathBuf {
         };
         writer.map(&map).unwrap();
     }
-    for (n, said) in (1..).zip(said) {
-        let frames = [0x1000 * (1 + said.function), 0x1010];
+    for (n, packet) in (1..).zip(packets) {
+        let frames = [0x1000 * (1 + packet.function), 0x1010];
         let stack = writer.stack(&frames, StackEnd::Complete).unwrap();
-        let (cpu, tid, pid, time) = (said.cpu, said.tid, process(said.tid), START + n);
-        match said.what {
+        let (cpu, tid, pid, time) = (packet.cpu, packet.tid, process(packet.tid), START + n);
+        match packet.what {
             What::Kernel(ticks) => writer.tick(&ClockTick {
                 cpu,
                 time,
                 stack,
-                tid,
-                pid,
+                tid: Tid(tid),
+                pid: Pid(pid),
                 state: Microstate::KernelCpu,
                 ticks,
             }),
@@ -139,10 +140,10 @@ fn write(parent: &Path, profiles: Vec<ProfileDecl>, said: &[Said]) -> PathBuf {
                 cpu,
                 time,
                 stack,
-                tid,
-                pid,
+                tid: Tid(tid),
+                pid: Pid(pid),
                 ticks,
-                detail: said.detail,
+                detail: packet.detail,
             }),
         }
         .unwrap();
@@ -159,7 +160,7 @@ fn add(sums: &mut Sums, key: String, ticks: [u64; STATES]) {
     }
 }
 
-/// The rows in which gprofng shows ticks.
+/// Returns the keys of the rows in which gprofng shows ticks.
 fn rows(cpu: u32, tid: u64, pid: u32, detail: u32, function: &str) -> [String; 6] {
     [
         "<Total>".to_owned(),
@@ -171,16 +172,16 @@ fn rows(cpu: u32, tid: u64, pid: u32, detail: u32, function: &str) -> [String; 6
     ]
 }
 
-fn expected(said: &[Said]) -> Sums {
+fn expected(packets: &[Written]) -> Sums {
     let mut sums = Sums::new();
-    for said in said {
-        if said.ticks() == [0; STATES] {
+    for packet in packets {
+        if packet.ticks() == [0; STATES] {
             continue;
         }
-        let pid = process(said.tid);
-        let function = name(said.function);
-        for key in rows(said.cpu, said.tid.into(), pid, said.detail, &function) {
-            add(&mut sums, key, said.ticks());
+        let pid = process(packet.tid);
+        let function = name(packet.function);
+        for key in rows(packet.cpu, packet.tid.into(), pid, packet.detail, &function) {
+            add(&mut sums, key, packet.ticks());
         }
     }
     sums
@@ -191,7 +192,7 @@ fn records(path: &Path) -> Vec<ClockRecord> {
     experiment.ticks().unwrap().map(Result::unwrap).collect()
 }
 
-fn ours(path: &Path) -> Sums {
+fn read_sums(path: &Path) -> Sums {
     let stacks = Experiment::open(path).unwrap().stacks().unwrap();
     let mut sums = Sums::new();
     for record in records(path) {
@@ -199,7 +200,7 @@ fn ours(path: &Path) -> Sums {
         let mut ticks = [0; STATES];
         ticks[record.state as usize] = u64::from(record.ticks.unsigned_abs());
         let function = name(leaf / 0x1000 - 1);
-        let (pid, detail) = (record.pid.unwrap(), record.detail);
+        let (pid, detail) = (record.pid.unwrap().0, record.detail);
         for key in rows(record.cpu, record.thread, pid, detail, &function) {
             add(&mut sums, key, ticks);
         }
@@ -207,7 +208,7 @@ fn ours(path: &Path) -> Sums {
     sums
 }
 
-/// The metrics of a founder.
+/// Returns the metrics of a founder.
 fn metrics() -> impl Iterator<Item = &'static str> {
     let tables = [NumStates::Kernel, NumStates::Solaris];
     tables
@@ -215,7 +216,7 @@ fn metrics() -> impl Iterator<Item = &'static str> {
         .flat_map(|states| states.metrics().iter().copied())
 }
 
-/// Whether the ticks of a state count in a metric.
+/// Returns whether a metric includes the ticks of a state.
 fn counts(metric: &str, state: Microstate) -> bool {
     match metric {
         "total" => state.in_total(),
@@ -236,11 +237,11 @@ fn view(path: &Path) -> String {
     display(path, &["-script", script.to_str().unwrap()])
 }
 
-/// Compares what gprofng shows with what it should.
+/// Compares what gprofng shows with the expected sums.
 fn compare(path: &Path, sums: &Sums) {
     let text = view(path);
     for (key, ticks) in sums {
-        let row = row(&text, key);
+        let row = columns(&text, key);
         for (metric, column) in metrics().zip(&row) {
             let states = Microstate::ALL.into_iter().zip(ticks);
             let counted = states.filter(|(state, _)| counts(metric, *state));
@@ -258,39 +259,39 @@ fn compare(path: &Path, sums: &Sums) {
 #[test]
 fn counts_may_be_as_large_as_the_field() {
     let tmp = tempfile::tempdir().unwrap();
-    let said = [Said {
+    let packets = [Written {
         cpu: 1,
         tid: u32::MAX,
         function: 1,
         what: What::Array([i32::MAX as u32; Microstate::PER_THREAD]),
         detail: u32::MAX,
     }];
-    let path = write(tmp.path(), founder(), &said);
-    assert_eq!(ours(&path), expected(&said));
-    compare(&path, &expected(&said));
+    let path = write(tmp.path(), founder(), &packets);
+    assert_eq!(read_sums(&path), expected(&packets));
+    compare(&path, &expected(&packets));
 }
 
 #[test]
 fn a_tick_array_without_ticks_is_not_written() {
     let tmp = tempfile::tempdir().unwrap();
-    let said = [Said {
+    let packets = [Written {
         cpu: 1,
         tid: 40,
         function: 1,
         what: What::Array([0; Microstate::PER_THREAD]),
         detail: 1,
     }];
-    let path = write(tmp.path(), founder(), &said);
+    let path = write(tmp.path(), founder(), &packets);
     assert!(!path.join("profile").exists());
     assert_eq!(records(&path), []);
 }
 
-/// A filter by detail takes the arrays that have it, and with 0 the packets that have none.
+/// A filter by detail selects the arrays with it; 0 selects the packets without a detail.
 #[test]
-fn filters_know_details() {
+fn filters_select_details() {
     let tmp = tempfile::tempdir().unwrap();
-    let mut said: Vec<_> = (Detail::ALL.into_iter())
-        .map(|detail| Said {
+    let mut packets: Vec<_> = (Detail::ALL.into_iter())
+        .map(|detail| Written {
             cpu: 0,
             tid: 41,
             function: u64::from(detail.number()),
@@ -299,19 +300,19 @@ fn filters_know_details() {
         })
         .collect();
     let what = What::Kernel(50);
-    said.push(Said {
+    packets.push(Written {
         what,
         detail: 0,
-        ..said[0]
+        ..packets[0]
     });
-    let path = write(tmp.path(), founder(), &said);
-    compare(&path, &expected(&said));
+    let path = write(tmp.path(), founder(), &packets);
+    compare(&path, &expected(&packets));
     let total = |filter: &str| {
         let script = path.join("script");
         let commands = format!("metrics e.kcpu:e.sleep:e.wait:name\nfilters {filter}\nfunctions\n");
         std::fs::write(&script, commands).unwrap();
         let text = display(&path, &["-script", script.to_str().unwrap()]);
-        row(&text, "<Total>")[..3].join(" ")
+        columns(&text, "<Total>")[..3].join(" ")
     };
     assert_eq!(total("1"), "0.500 5.000 0.600");
     assert_eq!(total("KDETAIL==0"), "0.500 1.000 0.100");
@@ -321,19 +322,19 @@ fn filters_know_details() {
     assert_eq!(total("KDETAIL>0"), "0. 4.000 0.500");
 }
 
-/// Why a header whose last clock table is another one is refused: see `log.rs`.
+/// The reason why a header whose last clock table is another one is refused: see `log.rs`.
 #[test]
-fn the_last_table_says_how_long_a_tick_is_and_how_many_states_count() {
+fn the_last_table_sets_the_length_of_a_tick_and_the_number_of_states() {
     let tmp = tempfile::tempdir().unwrap();
-    let said = [
-        Said {
+    let packets = [
+        Written {
             cpu: 1,
             tid: 41,
             function: 1,
             what: What::Array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
             detail: 0,
         },
-        Said {
+        Written {
             cpu: 2,
             tid: 42,
             function: 2,
@@ -341,13 +342,13 @@ fn the_last_table_says_how_long_a_tick_is_and_how_many_states_count() {
             detail: 0,
         },
     ];
-    let path = write(tmp.path(), founder(), &said);
+    let path = write(tmp.path(), founder(), &packets);
     let log = std::fs::read_to_string(path.join("log.xml")).unwrap();
     let edited = |from: &str, to: &str| {
         assert!(log.contains(from), "no {from} in {log}");
         std::fs::write(path.join("log.xml"), log.replace(from, to)).unwrap();
         let text = view(&path);
-        let row = row(&text, "<Total>");
+        let row = columns(&text, "<Total>");
         let columns: Vec<_> = metrics().zip(row).collect();
         let column = |metric: &str| {
             let found = columns.iter().find(|(name, _)| *name == metric);
@@ -366,7 +367,7 @@ fn the_last_table_says_how_long_a_tick_is_and_how_many_states_count() {
     assert_eq!(edited(first, other), shown("0.500", "0.010", "0.550", 11));
     let other = "ptimer=\"1000\" numstates=\"10\"";
     assert_eq!(edited(last, other), shown("0.050", "0.001", "0.055", 11));
-    // Ten states and then three: the metrics are there, and seven states are lost.
+    // Ten states and then three: the metrics are offered, and seven states are lost.
     let third = "</profile>\n<profile name=\"profile\" ptimer=\"10000\" numstates=\"3\"/>\n<event";
     let found = edited("</profile>\n<event", third);
     assert_eq!(found, shown("0.500", "0.010", "0.060", 4));
@@ -375,35 +376,35 @@ fn the_last_table_says_how_long_a_tick_is_and_how_many_states_count() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn sums_are_those_of_gprofng(said in prop::collection::vec(said(), 1..40)) {
+    fn sums_are_those_of_gprofng(packets in prop::collection::vec(packet(), 1..40)) {
         let tmp = tempfile::tempdir().unwrap();
-        let path = write(tmp.path(), founder(), &said);
-        let sums = expected(&said);
-        prop_assert_eq!(ours(&path), sums.clone());
+        let path = write(tmp.path(), founder(), &packets);
+        let sums = expected(&packets);
+        prop_assert_eq!(read_sums(&path), sums.clone());
         compare(&path, &sums);
     }
 
     #[test]
     fn a_cut_file_has_the_records_of_its_whole_packets(
-        said in prop::collection::vec(said(), 2..20),
+        packets in prop::collection::vec(packet(), 2..20),
         cut: prop::sample::Index,
     ) {
         let tmp = tempfile::tempdir().unwrap();
-        let path = write(tmp.path(), founder(), &said);
+        let path = write(tmp.path(), founder(), &packets);
         let profile = path.join("profile");
         let bytes = std::fs::read(&profile).unwrap();
         for cut in (0..=bytes.len()).rev() {
             std::fs::File::options().write(true).open(&profile).unwrap().set_len(cut as u64).unwrap();
             let mut end = 0;
-            let whole = said.iter().take_while(|said| {
-                end += said.bytes();
+            let whole = packets.iter().take_while(|packet| {
+                end += packet.bytes();
                 end <= cut
             }).count();
-            prop_assert_eq!(ours(&path), expected(&said[..whole]), "cut at {}", cut);
+            prop_assert_eq!(read_sums(&path), expected(&packets[..whole]), "cut at {}", cut);
         }
-        // 40 bytes is the first packet at most: with it gprofng has something to show.
+        // The first packet is whole in 80 bytes: with it gprofng has something to show.
         let cut = 80 + cut.index(bytes.len() - 79);
         std::fs::write(&profile, &bytes[..cut]).unwrap();
-        compare(&path, &ours(&path));
+        compare(&path, &read_sums(&path));
     }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use counters::grammar;
-use experiment_format::layout::NameRequest;
+use experiment_format::directory::NameRequest;
 use serde::{Serialize, Serializer};
 use user_collector::follow::FollowRule;
 

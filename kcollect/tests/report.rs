@@ -12,9 +12,10 @@ use std::process::{Command, Output};
 use analysis::report::aggregate::{Relatives, totals};
 use analysis::report::filter::{Filter, Pattern, Selection};
 use analysis::report::model::{Model, Sums};
-use experiment_format::image::{Image, Symbol, Text};
-use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{Cpu, Header, LogEvent, ProfileDecl, Run, System};
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::{Cpu, LogEvent, LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
@@ -28,7 +29,7 @@ const PROGRAM: u64 = 0x40_0000;
 const START: u64 = 1_000_000_000;
 const SUB: &str = "_sort_PID_7.1.er";
 
-fn header(pid: u32, command: &str) -> Header {
+fn header(pid: u32, command: &str) -> LogHeader {
     let clock = |states, packet| ProfileDecl::Clock {
         tick_us: 10_007,
         states,
@@ -36,7 +37,7 @@ fn header(pid: u32, command: &str) -> Header {
     };
     let kernel = clock(NumStates::Kernel, ClockTick::declaration());
     let arrays = clock(NumStates::Solaris, TickArray::declaration());
-    Header {
+    LogHeader {
         collector: "kcollect test".into(),
         system: System {
             hostname: "nowhere".into(),
@@ -45,25 +46,25 @@ fn header(pid: u32, command: &str) -> Header {
             pages: 1024,
             cpus: vec![Cpu { id: 0, mhz: 2600 }, Cpu { id: 1, mhz: 2600 }],
         },
-        pid,
+        pid: Pid(pid),
         command_line: command.into(),
         profiles: match command {
             "kernel" => vec![ProfileDecl::ThreadNames, kernel, arrays],
             _ => vec![ProfileDecl::ThreadNames, arrays],
         },
-        ..Header::default()
+        ..LogHeader::default()
     }
 }
 
 fn image(dir: &ExperimentDir, name: &str, base: u64, functions: &[&str]) {
-    let symbols = (0..).zip(functions).map(|(number, name)| Symbol {
+    let symbols = (0..).zip(functions).map(|(number, name)| ImageSymbol {
         address: base + 0x100 * number,
         size: 0x80,
         name: name.as_bytes(),
         global: true,
     });
-    let image = Image {
-        texts: vec![Text {
+    let image = ElfImage {
+        texts: vec![TextSection {
             address: base,
             size: 0x1000,
             bits: None,
@@ -115,10 +116,10 @@ fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
         PROGRAM,
         &["main", "_ZN4sort5mergeEv", "compare"],
     );
-    let run = Run {
-        tstamp: START,
-        wall: 1_795_205_070,
-        tm_zone: 0,
+    let run = StartTime {
+        tstamp_ns: START,
+        wall_s: 1_795_205_070,
+        tm_zone_s: 0,
     };
     let mut founder = ExperimentWriter::create(dir, &header(1, "kernel"), run).unwrap();
     founder.map(&map(KERNEL, "vmlinux")).unwrap();
@@ -129,9 +130,9 @@ fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
         group: group.into(),
     };
     founder
-        .log(&thread(3, "kworker/0:1", "kworker/0:1, pid 3"))
+        .log(&thread(Tid(3), "kworker/0:1", "kworker/0:1, pid 3"))
         .unwrap();
-    founder.log(&thread(7, "sort", "sort, pid 7")).unwrap();
+    founder.log(&thread(Tid(7), "sort", "sort, pid 7")).unwrap();
     let idle = founder
         .stack(&[KERNEL + 0x210, KERNEL + 0x10], StackEnd::Complete)
         .unwrap();
@@ -141,8 +142,8 @@ fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
             cpu,
             time: at,
             stack: idle,
-            tid: 3,
-            pid: 3,
+            tid: Tid(3),
+            pid: Pid(3),
             ticks: ticks(&[(System, 2), (Sleep, 90)]),
             detail: 0,
         })
@@ -162,8 +163,8 @@ fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
             cpu: 1,
             time: at,
             stack: read,
-            tid: 7,
-            pid: 7,
+            tid: Tid(7),
+            pid: Pid(7),
             state,
             ticks: 5,
         })
@@ -210,7 +211,7 @@ fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
             .unwrap();
     sub.map(&map(KERNEL, "vmlinux")).unwrap();
     sub.map(&map(PROGRAM, "/usr/bin/sort")).unwrap();
-    sub.log(&thread(7, "sort", "sort, pid 7")).unwrap();
+    sub.log(&thread(Tid(7), "sort", "sort, pid 7")).unwrap();
     let (main, merge, compare) = (PROGRAM + 0x10, PROGRAM + 0x110, PROGRAM + 0x210);
     for (frames, end, counts, at) in [
         (
@@ -244,8 +245,8 @@ fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
             cpu: 1,
             time,
             stack,
-            tid: 7,
-            pid: 7,
+            tid: Tid(7),
+            pid: Pid(7),
             ticks: counts,
             detail: 0,
         })

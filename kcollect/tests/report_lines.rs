@@ -16,8 +16,9 @@ use analysis::report::aggregate::{self, totals};
 use analysis::report::filter::{Filter, Selection};
 use analysis::report::lines::{self, Lookup};
 use analysis::report::model::{Model, STATES, Sums};
-use experiment_format::layout::{ExperimentDir, NameRequest};
-use experiment_format::log::{Header, ProfileDecl, Run, System};
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::{LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::TickArray;
@@ -71,7 +72,7 @@ fn made(parent: &Path) {
     let text = file.section_by_name(".text").unwrap();
     let (file_offset, size) = text.file_range().unwrap();
     dir.archive("/build/made/fixed", &program).unwrap();
-    let header = Header {
+    let header = LogHeader {
         collector: "kcollect test".into(),
         system: System {
             hostname: "nowhere".into(),
@@ -80,19 +81,19 @@ fn made(parent: &Path) {
             pages: 1024,
             cpus: Vec::new(),
         },
-        pid: 7,
+        pid: Pid(7),
         command_line: "/build/made/fixed".into(),
         profiles: vec![ProfileDecl::Clock {
             tick_us: 10_000,
             states: NumStates::Solaris,
             packets: vec![TickArray::declaration()],
         }],
-        ..Header::default()
+        ..LogHeader::default()
     };
-    let run = Run {
-        tstamp: START,
-        wall: 1_795_205_070,
-        tm_zone: 0,
+    let run = StartTime {
+        tstamp_ns: START,
+        wall_s: 1_795_205_070,
+        tm_zone_s: 0,
     };
     let mut writer = ExperimentWriter::create(dir, &header, run).unwrap();
     writer
@@ -119,8 +120,8 @@ fn made(parent: &Path) {
             cpu: 0,
             time: START + at * 1_000_000,
             stack,
-            tid: 7,
-            pid: 7,
+            tid: Tid(7),
+            pid: Pid(7),
             ticks,
             detail: 0,
         };

@@ -1,8 +1,8 @@
 //! How exact kcollect's account of microstates is: `cargo bench -p tests --bench accuracy` (as
 //! root).
 //!
-//! Runs each workload that knows where its time went, again and again under kcollect as it is by
-//! default, and prints how far the account was from what the workload knows. The checks pass or
+//! Runs each workload that reports its microstates, again and again under kcollect with its
+//! defaults, and prints how far the recorded times were from the workload's own. The checks pass or
 //! fail by bounds; this says how much room there is.
 //!
 //! `-- --rounds N` (20) and `--seconds S` (1) of work a round, `--only NAME` for the loads with
@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use experiment_format::microstate::Microstate;
+use tests::experiment::states::{Row, States};
 use tests::kcollect::record;
-use tests::loads::{self, Load};
 use tests::machine::{Exclusive, work_cpu};
-use tests::states::{Row, States};
-use tests::truth::Truth;
 use tests::workload;
+use tests::workload::loads::{self, Load};
+use tests::workload::truth::Truth;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -82,25 +82,21 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn options(mut words: impl Iterator<Item = String>) -> Result<Options> {
+fn options(mut args: impl Iterator<Item = String>) -> Result<Options> {
     let mut options = Options {
         rounds: 20,
         seconds: 1.0,
         only: String::new(),
         markdown: false,
     };
-    while let Some(word) = words.next() {
-        let mut value = || {
-            words
-                .next()
-                .with_context(|| format!("{word} needs a value"))
-        };
+    while let Some(word) = args.next() {
+        let mut value = || args.next().with_context(|| format!("{word} needs a value"));
         match word.as_str() {
             "--rounds" => options.rounds = value()?.parse()?,
             "--seconds" => options.seconds = value()?.parse()?,
             "--only" => options.only = value()?,
             "--markdown" => options.markdown = true,
-            // What cargo tells every benchmark.
+            // What cargo passes to every benchmark.
             "--bench" => {}
             other => bail!("no option {other:?}"),
         }
@@ -113,11 +109,11 @@ fn round(load: &Load, seconds: f64) -> Result<Round> {
     // One at a time: checks may take their turns in between.
     let _machine = Exclusive::take()?;
     let sibling = Path::new(workload!("spin_user"));
-    let words = load.words(sibling, &seconds.to_string(), work_cpu()?);
-    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    let args = load.args(sibling, &seconds.to_string(), work_cpu()?);
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
     // With idle ticks: a second of sleep on a quiet machine has no others, and a run without any is
     // an error.
-    let recorded = record(&["-p", "on", "-x", "off"], &words, LIMIT)?;
+    let recorded = record(&["-p", "on", "-x", "off"], &args, LIMIT)?;
     let account = States::of(&recorded.experiment()?)?;
     let truths = Truth::find_all(&recorded.finished.stdout);
     let truth = truths.iter().find(|truth| truth.workload == load.subject);

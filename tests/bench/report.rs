@@ -13,7 +13,7 @@ use clap::Parser;
 use comfy_table::{Table, presets};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
-use tests::made::{Size, large};
+use tests::experiment::synthetic::{Size, large};
 
 #[derive(Parser)]
 struct Options {

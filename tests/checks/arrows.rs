@@ -10,9 +10,10 @@ use tests::command::run;
 
 /// What each crate may depend on, of ours, in any section of its manifest.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("experiment-format", &[]),
+    ("experiment-format", &["gprofng"]),
     ("bpf", &[]),
-    ("user-collector", &["experiment-format"]),
+    ("gprofng", &[]),
+    ("user-collector", &["experiment-format", "gprofng"]),
     ("host", &[]),
     ("counters", &["host"]),
     ("analysis", &["experiment-format", "user-collector", "host"]),
@@ -32,6 +33,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "experiment-format",
             "bpf",
+            "gprofng",
             "user-collector",
             "host",
             "counters",

@@ -16,14 +16,15 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// # Errors
 /// When ldd cannot be run.
 pub(crate) fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    let said = run(Command::new("ldd").arg(program), LIMIT)?;
-    Ok(parse(&said.stdout))
+    let output = run(Command::new("ldd").arg(program), LIMIT)?;
+    Ok(parse(&output.stdout))
 }
 
 /// Lines such as `libz.so.1 => /lib/x86_64-linux-gnu/libz.so.1 (0x7f2bd62ad000)`, and
 /// `/lib64/ld-linux-x86-64.so.2 (0x...)`.
-fn parse(said: &str) -> Vec<PathBuf> {
-    said.lines()
+fn parse(output: &str) -> Vec<PathBuf> {
+    output
+        .lines()
         .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
         .map(PathBuf::from)
         .collect()

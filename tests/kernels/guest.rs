@@ -60,7 +60,7 @@ fn work() -> Result<()> {
     record("doctor", &["doctor", "--json"])?;
     let runs = RUNS.get(online_cpus()?.len() - 1);
     for each in runs.context("a machine of so many CPUs")?.iter() {
-        record(each.name, &[each.words, each.load].concat())?;
+        record(each.name, &[each.args, each.load].concat())?;
     }
     fs::write(Path::new(OUT).join(DONE), "")?;
     let mut pack = Command::new("/bin/tar");
@@ -103,13 +103,13 @@ fn load(module: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs kcollect, and keeps what it said and who was there. How it ended is the host's to judge.
-fn record(name: &str, words: &[&str]) -> Result<()> {
+/// Runs kcollect, and keeps its output and the list of processes. The host judges its exit code.
+fn record(name: &str, args: &[&str]) -> Result<()> {
     let place = Path::new(OUT).join(name);
     fs::create_dir(&place)?;
     let before = glances()?;
     let mut command = Command::new(KCOLLECT);
-    command.args(words).current_dir(&place).env("PATH", "/bin");
+    command.args(args).current_dir(&place).env("PATH", "/bin");
     let finished = run(&mut command, LIMIT).with_context(|| name.to_owned())?;
     let after = glances()?;
     fs::write(place.join("before"), serde_json::to_string(&before)?)?;

@@ -10,7 +10,9 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use tempfile::TempDir;
 use tests::command::{Finished, run};
 use tests::kcollect::binary;
-use tests::{compat32, loads, quarry};
+use tests::workload::compat32;
+use tests::workload::loads;
+use tests::workload::proctorture;
 
 use crate::initramfs::Initramfs;
 use crate::judge::{Verdict, judge};
@@ -18,7 +20,7 @@ use crate::kernel::{self, Kernel};
 use crate::runs::{DONE, KCOLLECT, MODULES, OVERFLOWING, SELF, WORKLOADS};
 use crate::verifier;
 
-/// The longest that a machine runs: a minute and a half, if nobody else wants the CPUs.
+/// The longest that a machine runs: a minute and a half, if no other program wants the CPUs.
 const LIMIT: Duration = Duration::from_secs(600);
 /// For what is done with files beside.
 const TOOL: Duration = Duration::from_secs(60);
@@ -100,14 +102,14 @@ fn common() -> Result<Initramfs> {
     files.program(&binary()?, KCOLLECT)?;
     let sibling = Path::new(env!("CARGO_BIN_EXE_mixed"));
     for load in loads::all() {
-        let words = load.words(sibling, "", 0);
-        let program = Path::new(&words[0]);
+        let args = load.args(sibling, "", 0);
+        let program = Path::new(&args[0]);
         let name = program.file_name().context("a program has a name")?;
         files.program(program, Path::new(WORKLOADS).join(name))?;
     }
     // It is known by where it was built.
     files.program(Path::new(compat32::PROGRAM), compat32::PROGRAM)?;
-    files.program(Path::new(quarry::QUARRY), "/quarry")?;
+    files.program(Path::new(proctorture::PROCTORTURE), "/proctorture")?;
     files.program(Path::new(env!("OVERFLOWING_PROGRAM")), OVERFLOWING)?;
     for name in ["sh", "true", "tar"] {
         let path = PathBuf::from("/bin").join(name);
@@ -126,9 +128,9 @@ print(*[module.__file__ for module in sys.modules.values() if getattr(module, '_
         return Ok(());
     }
     let mut python = Command::new(PYTHON);
-    let said = run(python.args(["-I", "-S", "-c", READ]), TOOL)?.succeeded()?;
+    let output = run(python.args(["-I", "-S", "-c", READ]), TOOL)?.succeeded()?;
     files.program(Path::new(PYTHON), "/python3")?;
-    for path in said.stdout.lines().map(Path::new) {
+    for path in output.stdout.lines().map(Path::new) {
         files.file(path, path)?;
     }
     Ok(())
@@ -194,7 +196,7 @@ fn boot(kernel: &Kernel, cpus: &[&str], place: &Path) -> Result<Finished> {
             place.join(name).display()
         )
     };
-    // It ends with whoever started it, however that ends.
+    // It is killed when the process that started it exits.
     let mut qemu = Command::new("setpriv");
     qemu.args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
         .args(["-no-user-config", "-nodefaults", "-no-reboot"])

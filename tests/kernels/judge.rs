@@ -9,22 +9,22 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, ensure};
 use experiment_format::microstate::Microstate;
 use serde::de::DeserializeOwned;
-use tests::books::{Books, FollowedBooks, complete};
 use tests::experiment::array_ticks;
+use tests::experiment::states::{Edges, Row, States, WHOLE_S};
+use tests::experiment::summary::{FollowedStats, RunSummary, complete};
 use tests::gprofng;
 use tests::kcollect::experiment_in;
-use tests::loads;
-use tests::states::{Edges, Row, States, WHOLE_S};
-use tests::truth::Truth;
+use tests::workload::loads;
+use tests::workload::truth::Truth;
 
 use crate::counters;
-use crate::runs::{COUNTED, FOLLOWED, Glances, MOVING, Program, STATES, Said};
+use crate::runs::{COUNTED, FOLLOWED, Glances, LoadReport, MOVING, Program, STATES};
 use crate::verifier;
 
 /// What was found on a kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
-    /// What is told where nothing is wrong too.
+    /// What is printed also where nothing is wrong.
     pub(crate) notes: Vec<String>,
     /// What is wrong.
     pub(crate) wrong: Vec<anyhow::Error>,
@@ -61,7 +61,7 @@ const PYTHON: &str = "python3";
 /// of those that are gone before anybody can say what they have mapped. Ticks that came before a
 /// table was made are judged apart.
 const SHARES: [(&str, f64); 4] = [
-    ("quarry", 0.97),
+    ("proctorture", 0.97),
     (PYTHON, 0.93),
     ("sh", 0.97),
     ("true", 0.4),
@@ -91,7 +91,7 @@ pub(crate) fn judge(carried: &Path) -> Verdict {
         results.extend(conserved(&recording));
         match name {
             STATES => {
-                results.extend(told(&recording, &mut notes, &mut programs));
+                results.extend(judge_recording(&recording, &mut notes, &mut programs));
                 results.push(verifier::within_budget(&programs));
             }
             FOLLOWED => results.push(stacks(&recording, &mut notes)),
@@ -190,12 +190,12 @@ fn sleepers(carried: &Carried) -> Result<()> {
 }
 
 fn cpus(carried: &Carried) -> Result<()> {
-    let books = Books::of(&carried.experiment)?;
+    let summary = RunSummary::of(&carried.experiment)?;
     let shown = gprofng::objects(&carried.experiment, "cpus")?;
     let header = gprofng::header(&carried.experiment)?;
     ensure!(header.closed, "{}", header.text);
-    ensure!(!books.cpus.is_empty(), "{books:?}");
-    for cpu in &books.cpus {
+    ensure!(!summary.cpus.is_empty(), "{summary:?}");
+    for cpu in &summary.cpus {
         let ticks = cpu.ticks() as f64;
         cpu.elapsed(header.interval_ns, 1)?;
         let shown = shown.get(&format!("CPU {}", cpu.cpu)) * 1e9 / header.interval_ns;
@@ -211,14 +211,14 @@ fn cpus(carried: &Carried) -> Result<()> {
 fn nothing_lost(carried: &Carried) -> Result<()> {
     /// These say how good a stack or a tick is, and take none away.
     const IMPAIRED: [&str; 3] = ["truncated_stacks", "missing_stacks", "made_up"];
-    let books = Books::of(&carried.experiment)?;
-    books.complete()?;
+    let summary = RunSummary::of(&carried.experiment)?;
+    summary.complete()?;
     // Where a CPU stands still, memory for what is kept of threads may come too late. It is
     // counted.
     if carried.name == MOVING {
         return Ok(());
     }
-    let losses = books.losses;
+    let losses = summary.losses;
     let lost: BTreeMap<_, _> = losses
         .iter()
         .filter(|(what, count)| **count != 0 && !IMPAIRED.contains(&what.as_str()))
@@ -228,7 +228,7 @@ fn nothing_lost(carried: &Carried) -> Result<()> {
 }
 
 /// Each workload's truth, and the state that it is mostly in.
-fn told(
+fn judge_recording(
     carried: &Carried,
     notes: &mut Vec<String>,
     programs: &mut Vec<Program>,
@@ -236,9 +236,9 @@ fn told(
     let mut turns: Vec<(String, Vec<Truth>)> = Vec::new();
     for line in carried.stdout.lines() {
         match serde_json::from_str(line) {
-            Ok(Said::Turn(load)) => turns.push((load, Vec::new())),
-            Ok(Said::Impossible(why)) => notes.push(format!("not checked: {why}")),
-            Ok(Said::Programs(loaded)) => *programs = loaded,
+            Ok(LoadReport::Turn(load)) => turns.push((load, Vec::new())),
+            Ok(LoadReport::Impossible(why)) => notes.push(format!("not checked: {why}")),
+            Ok(LoadReport::Programs(loaded)) => *programs = loaded,
             Err(_) => {
                 if let (Ok(truth), Some((_, truths))) =
                     (serde_json::from_str(line), turns.last_mut())
@@ -297,7 +297,7 @@ fn in_its_state(name: &str, truths: &[Truth], account: &States) -> Result<()> {
     let subject = truths.iter().find(|truth| truth.workload == load.subject);
     let row = account.row(subject.context("no truth of its subject")?.pid)?;
     let share = row.of(state) / row.tracked_s;
-    // How long the disk takes by this clock, nobody knows.
+    // How long the disk takes by this clock is unknown.
     let disk = load.waits_for_the_disk();
     ensure!(
         share >= STATE || disk && share > 0.0,
@@ -309,9 +309,9 @@ fn in_its_state(name: &str, truths: &[Truth], account: &States) -> Result<()> {
 
 /// User stacks of followed programs reach their first function, and gprofng finds the functions.
 fn stacks(carried: &Carried, notes: &mut Vec<String>) -> Result<()> {
-    let books = Books::of(&carried.experiment)?;
+    let summary = RunSummary::of(&carried.experiment)?;
     let account = States::of(&carried.experiment)?;
-    let followed = books.followed()?;
+    let followed = summary.followed()?;
     let mut wrong = Vec::new();
     for (name, share) in SHARES {
         let rows = account.processes.iter().filter(|row| row.name == name);
@@ -326,21 +326,28 @@ fn stacks(carried: &Carried, notes: &mut Vec<String>) -> Result<()> {
         let mut settled = ends.clone();
         let early = settled.remove("no_table").unwrap_or_default();
         let is = complete(&settled);
-        let said = format!("{name}: user stacks {:.2} % complete, {ends:?}", 100.0 * is);
+        let output = format!("{name}: user stacks {:.2} % complete, {ends:?}", 100.0 * is);
         let slow = early as f64 > BEFORE_TABLES * ends.values().sum::<u64>() as f64;
         if is < share || slow || ends.is_empty() && (name != PYTHON || rows.count() > 0) {
-            wrong.push(said.clone());
+            wrong.push(output.clone());
         }
-        notes.push(said);
+        notes.push(output);
     }
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let mut quarries = account.processes.iter().filter(|row| row.name == "quarry");
-    deep(carried, followed, quarries.next().context("no quarry")?)
+    let mut proctortures = account
+        .processes
+        .iter()
+        .filter(|row| row.name == "proctorture");
+    deep(
+        carried,
+        followed,
+        proctortures.next().context("no proctorture")?,
+    )
 }
 
 /// Below a hundred calls of one function.
-fn deep(carried: &Carried, followed: &FollowedBooks, quarry: &Row) -> Result<()> {
-    let (_, path) = followed.one(&carried.experiment, quarry.pid)?;
+fn deep(carried: &Carried, followed: &FollowedStats, proctorture: &Row) -> Result<()> {
+    let (_, path) = followed.one(&carried.experiment, proctorture.pid)?;
     let commands = ["metrics e.user:i.user:name", "functions"];
     let functions = gprofng::script(&commands, &path)?.content()?.table(2);
     let inclusive = |name: &str| {

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use tests::loads;
 use tests::machine::work_cpu;
+use tests::workload::loads;
 
-use crate::runs::{SECONDS, Said, WORKLOADS};
+use crate::runs::{LoadReport, SECONDS, WORKLOADS};
 use crate::verifier;
 
 /// Runs it.
@@ -21,21 +21,21 @@ pub(crate) fn main() -> Result<()> {
     let sibling = Path::new(WORKLOADS).join("any");
     for load in loads::all() {
         if let Err(error) = load.possible() {
-            tell(&Said::Impossible(format!("{load}: {error:#}")))?;
+            print(&LoadReport::Impossible(format!("{load}: {error:#}")))?;
             continue;
         }
-        tell(&Said::Turn(load.to_string()))?;
-        let words = load.words(&sibling, SECONDS, cpu);
-        let status = Command::new(&words[0])
-            .args(&words[1..])
+        print(&LoadReport::Turn(load.to_string()))?;
+        let args = load.args(&sibling, SECONDS, cpu);
+        let status = Command::new(&args[0])
+            .args(&args[1..])
             .status()
-            .with_context(|| words.join(" "))?;
+            .with_context(|| args.join(" "))?;
         ensure!(status.success(), "{load}: {status}");
     }
-    tell(&Said::Programs(verifier::loaded()))
+    print(&LoadReport::Programs(verifier::loaded()))
 }
 
-fn tell(said: &Said) -> Result<()> {
-    let line = serde_json::to_string(said)? + "\n";
+fn print(output: &LoadReport) -> Result<()> {
+    let line = serde_json::to_string(output)? + "\n";
     Ok(std::io::stdout().write_all(line.as_bytes())?)
 }

@@ -4,7 +4,7 @@
 //! judges as the recordings of this machine.
 //!
 //! Each is booted twice. With one CPU the machine's clock counts instructions: a busy host makes
-//! nothing late in there, and who sleeps takes no time, so that states and stacks can be judged.
+//! nothing late in there, and a sleep takes no time, so that states and stacks can be judged.
 //! With two, which that clock does not serve alike, its CPUs are threads of qemu and it has the
 //! host's clock, as slow as it may be: time is conserved all the same.
 //!

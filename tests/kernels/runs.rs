@@ -25,7 +25,7 @@ pub(crate) const CALLS: &str = "150";
 /// For how long each workload works, seconds.
 pub(crate) const SECONDS: &str = "0.6";
 
-/// The recording of the workloads that know their states.
+/// The recording of the workloads that report their states.
 pub(crate) const STATES: &str = "states";
 /// The recording of programs that are followed.
 pub(crate) const FOLLOWED: &str = "followed";
@@ -40,7 +40,7 @@ pub(crate) struct Run {
     /// Its directory in what is carried out.
     pub(crate) name: &'static str,
     /// kcollect's arguments, but for the load.
-    pub(crate) words: &'static [&'static str],
+    pub(crate) args: &'static [&'static str],
     /// The load.
     pub(crate) load: &'static [&'static str],
 }
@@ -50,17 +50,17 @@ pub(crate) const RUNS: [&[Run]; 2] = [
     &[
         Run {
             name: STATES,
-            words: &["-p", "hi", "-x", "off", "-F", "off", "--"],
+            args: &["-p", "hi", "-x", "off", "-F", "off", "--"],
             load: &[SELF, LOAD],
         },
         Run {
             name: FOLLOWED,
-            words: &["-p", "hi", "-F", "on", "--"],
+            args: &["-p", "hi", "-F", "on", "--"],
             load: &["/bin/sh", "-eu", "-c", FOLLOWED_SCRIPT],
         },
         Run {
             name: COUNTED,
-            words: &[
+            args: &[
                 "-p",
                 "hi",
                 "-x",
@@ -76,7 +76,7 @@ pub(crate) const RUNS: [&[Run]; 2] = [
     ],
     &[Run {
         name: MOVING,
-        words: &["-p", "on", "-x", "off", "-F", "on", "--"],
+        args: &["-p", "on", "-x", "off", "-F", "on", "--"],
         load: &["/bin/sh", "-eu", "-c", MOVING_SCRIPT],
     }],
 ];
@@ -86,7 +86,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(150);
 
 /// Recursion of an interpreter, calls of C, and programs that are gone at once.
 const FOLLOWED_SCRIPT: &str = r#"
-/quarry deep:100,400
+/proctorture deep:100,400
 if [ -x /python3 ]; then /python3 -I -S -c '
 import time
 def fib(n):
@@ -105,14 +105,14 @@ const MOVING_SCRIPT: &str = r#"
 /workloads/births 1 1 fifo &
 /workloads/state_lock 1 0 mutex &
 /workloads/state_latency 1 1 &
-/quarry deep:100,200
+/proctorture deep:100,200
 wait
 "#;
 
 /// What the load of [`STATES`] says besides the truths of its workloads, a line each.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Said {
+pub(crate) enum LoadReport {
     /// The truths that follow are this workload's.
     Turn(String),
     /// The machine cannot run a workload.
@@ -130,7 +130,7 @@ pub(crate) struct Program {
     pub(crate) verified: u32,
 }
 
-/// What the kernel shows of a process with one thread: two looks at it tell whether it has slept
+/// What the kernel shows of a process with one thread: two readings show whether it has slept
 /// all the time in between.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Glance {

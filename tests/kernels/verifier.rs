@@ -13,7 +13,8 @@ use crate::runs::Program;
 /// What a program may cost: a tenth of what it can.
 const BUDGET: u32 = 100_000;
 
-/// The programs that are loaded on this machine. All are kcollect's where nobody else has any.
+/// The programs that are loaded on this machine. All are kcollect's, since no other program loads
+/// any.
 pub(crate) fn loaded() -> Vec<Program> {
     ProgInfoIter::default()
         .map(|program| Program {

@@ -1,6 +1,7 @@
-/* A program and a shared library whose functions are called as the command line of the compiler says: two of them, put under one
-   path one after the other, are told apart by that. The program spends its time, for as many seconds as its argument says, in
-   itself, in the library and in the vDSO. Compiled by the checks that need it, with -DLIBRARY for the library. */
+/* A program and a shared library whose functions are called as the command line of the compiler
+   says: two of them, put under one path one after the other, are told apart by that. The program
+   spends its time, for as many seconds as its argument says, in itself, in the library and in the
+   vDSO. Compiled by the checks that need it, with -DLIBRARY for the library. */
 
 unsigned long IN_LIBRARY(unsigned long turns);
 
@@ -23,7 +24,7 @@ unsigned long IN_LIBRARY(unsigned long turns)
 #include <stdlib.h>
 #include <time.h>
 
-/* What nobody reads who may not read the program. */
+/* What a user who may not read the program must not see. */
 const char *const marker = "the text of an archived program";
 
 __attribute__((noinline)) static void IN_PROGRAM(unsigned long turns)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* `program DEED...`: a program without libraries that spins for some CPU time in a function that is named when it is
- * compiled (BURN, called by CALL). It knows two deeds: `one:MS` and `say:WORD`. For machines of 32 bits and of 64. */
+/* `program ACTION...`: a program without libraries that spins for some CPU time in a function that
+ * is named when it is compiled (BURN, called by CALL). It has two actions: `one:MS` and `say:WORD`.
+ * For machines of 32 bits and of 64. */
 
 typedef unsigned long long u64;
 
@@ -20,7 +21,10 @@ static inline __attribute__((always_inline)) long call(long number, long one, lo
 	long result;
 
 #ifdef __i386__
-	__asm__ volatile("int $0x80" : "=a"(result) : "a"(number), "b"(one), "c"(two), "d"(three) : "memory");
+	__asm__ volatile("int $0x80"
+			 : "=a"(result)
+			 : "a"(number), "b"(one), "c"(two), "d"(three)
+			 : "memory");
 #else
 	__asm__ volatile("syscall"
 			 : "=a"(result)

@@ -15,8 +15,8 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use experiment_format::microstate::Microstate;
 use nix::time::ClockId;
-use tests::ledger::{Account, waited_ns};
-use tests::truth::{Work, clock_ns, process_cpu_ns, schedule, variant};
+use tests::workload::thread_times::{Account, waited_ns};
+use tests::workload::truth::{Work, clock_ns, process_cpu_ns, schedule, variant};
 
 /// Between two births.
 const PAUSE: Duration = Duration::from_micros(800);
@@ -32,8 +32,8 @@ fn main() -> Result<()> {
     let mut children = Account::default();
     while !work.over()? {
         let thread = spawn(waited_ns);
-        // It runs and ends in this time. Whoever waited for it would wake before its end, take the
-        // CPU from it, and let it wait once more after it has said how long it waited.
+        // It runs and ends in this time. A thread that waited for it would wake before its end,
+        // take the CPU from it, and let it wait once more after it has said how long it waited.
         work.blocked(Microstate::Sleep, || sleep(PAUSE))?;
         let waited = work
             .blocked(Microstate::UserLock, || thread.join())?

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* `program CALL UNTIL_NS`: a 32-bit program that makes one blocking system call again and again until a moment of
- * CLOCK_MONOTONIC. CALL is its number in the table of i386, where numbers mean other calls than in a 64-bit program:
- * 162 nanosleep, 240 futex, 422 futex_time64.
+/* `program CALL UNTIL_NS`: a 32-bit program that makes one blocking system call again and again
+ * until a moment of CLOCK_MONOTONIC. CALL is its number in the table of i386, where numbers mean
+ * other calls than in a 64-bit program: 162 nanosleep, 240 futex, 422 futex_time64.
  *
- * It knows its time as every workload does: at the first and the last instant of its work it writes what three clocks
- * say, and who started it does the sums. All that blocks it in between is that call. Without arguments it ends at once.
+ * It measures its time as every workload does: at the first and the last instant of its work it
+ * writes what three clocks say, and its parent does the sums. All that blocks it in between is that
+ * call. Without arguments it ends at once.
  *
- * There is no C library for it: those of 32-bit programs are not on every machine, and a compiler and a linker are. */
+ * There is no C library for it: those of 32-bit programs are not on every machine, and a compiler
+ * and a linker are. */
 
 typedef unsigned long long u64;
 typedef unsigned int u32;
@@ -84,7 +86,8 @@ static u64 number(const char *text)
 
 static void look(struct instant *now, int schedstat)
 {
-	/* First what may end this thread's turn on the CPU: the wait for the next is then in both of the others. */
+	/* First what may end this thread's turn on the CPU: the wait for the next is then in both
+	 * of the others. */
 	now->cpu_ns = clock(PROCESS_CPU);
 	now->wall_ns = clock(MONOTONIC);
 	call(LSEEK, schedstat, 0, 0, 0);
@@ -95,15 +98,16 @@ static void look(struct instant *now, int schedstat)
 /* Blocks for one nap; whether it was the call that was meant. */
 static int nap(int which)
 {
-	const struct time32 short_nap = { 0, NAP_NS };
-	const struct time64 long_nap = { 0, NAP_NS };
+	const struct time32 short_nap = {0, NAP_NS};
+	const struct time64 long_nap = {0, NAP_NS};
 	u32 word = 1;
 
 	switch (which) {
 	case NANOSLEEP:
 		return call(which, (int)&short_nap, 0, 0, 0) == 0;
 	case FUTEX:
-		return call(which, (int)&word, FUTEX_WAIT_PRIVATE, 1, (int)&short_nap) == -ETIMEDOUT;
+		return call(which, (int)&word, FUTEX_WAIT_PRIVATE, 1, (int)&short_nap) ==
+		       -ETIMEDOUT;
 	case FUTEX_TIME64:
 		return call(which, (int)&word, FUTEX_WAIT_PRIVATE, 1, (int)&long_nap) == -ETIMEDOUT;
 	default:

@@ -1,5 +1,5 @@
 //! `compat32 SECONDS CPU VARIANT`: a 32-bit child that waits in a futex (`futex`, or `futex_time64`
-//! as newer libraries do) or sleeps (`nanosleep`). Both tell their truth; the child's clocks are
+//! as newer libraries do) or sleeps (`nanosleep`). Both print their truth; the child's clocks are
 //! its own, the sums are made here.
 
 use std::io::Read;
@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use nix::sys::resource::UsageWho;
 use nix::unistd::Pid;
-use tests::compat32::{Call, account, start};
-use tests::truth::{Truth, Work, variant};
+use tests::workload::compat32::{Call, account, start};
+use tests::workload::truth::{Truth, Work, variant};
 
 fn main() -> Result<()> {
     let call = Call::named(&variant()?)?;
@@ -34,6 +34,6 @@ fn main() -> Result<()> {
         ..Truth::default()
     };
     // It is the only child, and it has ended.
-    truth.spent(&spent, UsageWho::RUSAGE_CHILDREN)?.tell()?;
+    truth.spent(&spent, UsageWho::RUSAGE_CHILDREN)?.print()?;
     work.end(1)
 }

@@ -1,7 +1,7 @@
 //! `counted threads|forks|churn NUMBER PAGES`: threads or processes that touch PAGES fresh pages
-//! each, and tell what the kernel has counted of them, each in a line.
+//! each, and print what the kernel has counted of them, each in a line.
 //!
-//! `threads`: NUMBER threads, eight at a time, and one before them that is not told. `forks`:
+//! `threads`: NUMBER threads, eight at a time, and one before them that is not printed. `forks`:
 //! NUMBER children one after the other, of which every second becomes `/bin/true`. `churn`: for
 //! NUMBER milliseconds a thread after the other, eight at a time.
 
@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, execv, fork};
-use tests::counted::{Counted, Fresh};
+use tests::workload::counted::{Counted, Fresh};
 
 /// At the same time.
 const ABREAST: usize = 8;
 
 fn main() -> Result<()> {
-    let words: Vec<_> = std::env::args().skip(1).collect();
-    let [what, number, pages] = words.as_slice() else {
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    let [what, number, pages] = args.as_slice() else {
         bail!("usage: counted threads|forks|churn NUMBER PAGES");
     };
     let (number, pages) = (number.parse()?, pages.parse()?);
@@ -46,7 +46,7 @@ fn work(pages: usize) -> Result<Counted> {
 }
 
 fn threads(number: usize, pages: usize) -> Result<Vec<Counted>> {
-    // The first thread that ends touches the code of ending, which is nobody's work.
+    // The first thread that ends touches the code of ending, which belongs to no thread's work.
     let first = spawn(move || work(pages)).join();
     first.map_err(|_| anyhow!("a thread panicked"))??;
     let mut counted = Vec::new();

@@ -1,5 +1,5 @@
-//! `counts SECONDS CPU`: reads, writes, faults and sleeps, and tells what the kernel counted of it:
-//! of the process by `getrusage(2)` and `/proc/self/io`, at the end of its work.
+//! `counts SECONDS CPU`: reads, writes, faults and sleeps, and prints what the kernel counted of
+//! it: of the process by `getrusage(2)` and `/proc/self/io`, at the end of its work.
 
 use std::fs::{File, read_to_string};
 use std::io::{Read, Write};
@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::sys::resource::{UsageWho, getrusage};
-use tests::counts::Counts;
-use tests::truth::Work;
+use tests::workload::counts::Counts;
+use tests::workload::truth::Work;
 
 /// Bytes of one read.
 const BLOCK: usize = 3000;
@@ -44,7 +44,7 @@ fn touch_fresh_pages() -> Result<()> {
     for page in 0..PAGES {
         // SAFETY: within the mapping.
         let byte = unsafe { pages.cast::<u8>().add(page * PAGE) };
-        // SAFETY: mapped for writing, and nobody else knows of it.
+        // SAFETY: mapped for writing, and nothing else refers to it.
         unsafe { byte.write_volatile(1) };
     }
     // SAFETY: the mapping from above, which nothing refers to any more.

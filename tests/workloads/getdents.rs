@@ -10,7 +10,7 @@ use nix::dir::Dir;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use nix::unistd::{Whence, lseek};
-use tests::truth::Work;
+use tests::workload::truth::Work;
 
 fn main() -> Result<()> {
     let work = Work::start("getdents")?;

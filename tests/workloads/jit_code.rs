@@ -1,5 +1,5 @@
-//! `jit_code SECONDS CPU map|dump`: makes machine code, tells of it in a perf map or a jitdump, and
-//! runs it.
+//! `jit_code SECONDS CPU map|dump`: generates machine code, announces it in a perf map or a
+//! jitdump, and runs it.
 //!
 //! | function | its share of the loops | called by |
 //! |---|---|---|
@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 use anyhow::{Context, Result, bail};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
 use nix::time::{ClockId, clock_gettime};
-use tests::truth::{Work, variant};
+use tests::workload::truth::{Work, variant};
 
 const PAGE: usize = 4096;
 /// Rounds of the loops in one turn: some 30 µs each.
@@ -68,8 +68,8 @@ fn main() -> Result<()> {
 
     let [a, b, c, caller, trampoline] = std::array::from_fn(|index| page.addr().get() + 64 * index);
     let file = match variant()?.as_str() {
-        "map" => tell_map(page)?,
-        "dump" => tell_dump(page)?,
+        "map" => write_perf_map(page)?,
+        "dump" => write_jitdump(page)?,
         other => bail!("map or dump, not {other}"),
     };
     // SAFETY: this is what was written there.
@@ -94,7 +94,7 @@ fn now() -> Result<u64> {
     Ok(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
-fn tell_map(page: NonNull<std::ffi::c_void>) -> Result<File> {
+fn write_perf_map(page: NonNull<std::ffi::c_void>) -> Result<File> {
     let path = format!("/tmp/perf-{}.map", std::process::id());
     let mut text = String::new();
     for (index, (name, code)) in FUNCTIONS.iter().enumerate() {
@@ -106,8 +106,8 @@ fn tell_map(page: NonNull<std::ffi::c_void>) -> Result<File> {
     Ok(File::open(path)?)
 }
 
-/// The file is mapped for execution, which is how a JIT tells a profiler that there is one.
-fn tell_dump(page: NonNull<std::ffi::c_void>) -> Result<File> {
+/// The file is mapped for execution, by which a profiler finds it.
+fn write_jitdump(page: NonNull<std::ffi::c_void>) -> Result<File> {
     let pid = std::process::id();
     let path = format!("jit-{pid}.dump");
     let mut bytes = Vec::new();
@@ -130,7 +130,7 @@ fn tell_dump(page: NonNull<std::ffi::c_void>) -> Result<File> {
     file.write_all(&bytes)?;
     let size = NonZeroUsize::new(PAGE).context("a page has bytes")?;
     let modes = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
-    // SAFETY: a new mapping where the kernel likes; nobody touches it.
+    // SAFETY: a new mapping where the kernel likes; nothing refers to it yet.
     unsafe { mmap(None, size, modes, MapFlags::MAP_PRIVATE, &file, 0)? };
     Ok(file)
 }

@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use experiment_format::microstate::Microstate;
 use tests::machine::online_cpus;
-use tests::truth::{Work, pin};
+use tests::workload::truth::{Work, pin};
 
 fn main() -> Result<()> {
     let mut work = Work::start("migrate")?;

@@ -1,5 +1,5 @@
-//! `mixed SECONDS CPU`: all workloads of known microstate at once, by turns on each CPU. Each tells
-//! its truth; this process, which waits for them, too.
+//! `mixed SECONDS CPU`: all workloads of known microstate at once, by turns on each CPU. Each
+//! prints its truth; this process, which waits for them, too.
 
 use std::env::{args, current_exe};
 use std::process::Command;
@@ -7,9 +7,9 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use nix::unistd::Pid;
-use tests::loads;
 use tests::machine::online_cpus;
-use tests::truth::{Work, pin};
+use tests::workload::loads;
+use tests::workload::truth::{Work, pin};
 
 fn main() -> Result<()> {
     let loads: Vec<_> = loads::possible().collect();
@@ -19,11 +19,11 @@ fn main() -> Result<()> {
     let cpus = online_cpus()?;
     let mut children = Vec::new();
     for (load, cpu) in loads.iter().zip(cpus.iter().copied().cycle()) {
-        let words = load.words(&own, &seconds, cpu);
+        let args = load.args(&own, &seconds, cpu);
         // A child starts where it will work.
         work.blocked(Microstate::Sleep, || pin(cpu))??;
         let child = work.blocked(Microstate::Sleep, || {
-            Command::new(&words[0]).args(&words[1..]).spawn()
+            Command::new(&args[0]).args(&args[1..]).spawn()
         })?;
         let child = child.with_context(|| load.to_string())?;
         work.child(Pid::from_raw(child.id().cast_signed()));

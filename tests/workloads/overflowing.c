@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * `overflowing PAGES STORES CALLS NAPS`: does each so many times on the path main, left, and three times so many on the path main, right:
- * touches a fresh page, stores to `watched`, calls getppid, sleeps for a millisecond; after a sleep. It tells what the kernel has counted of it
- * in the end: page faults and context switches.
+ * `overflowing PAGES STORES CALLS NAPS`: does each so many times on the path main, left, and three
+ * times so many on the path main, right: touches a fresh page, stores to `watched`, calls getppid,
+ * sleeps for a millisecond; after a sleep. It prints what the kernel has counted of it in the end:
+ * page faults and context switches.
  *
- * Its addresses are those of its file, so that a breakpoint on `watched` can be set before it starts.
+ * Its addresses are those of its file, so that a breakpoint on `watched` can be set before it
+ * starts.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -45,7 +47,7 @@ APART static void ask(long calls)
 
 APART static void nap(long naps)
 {
-	struct timespec time = { .tv_nsec = 1000000 };
+	struct timespec time = {.tv_nsec = 1000000};
 
 	for (long number = 0; number < naps; number++)
 		nanosleep(&time, NULL);
@@ -82,11 +84,14 @@ int main(int count, char **words)
 	work.stores = atol(words[2]);
 	work.calls = atol(words[3]);
 	work.naps = atol(words[4]);
-	work.fresh = mmap(NULL, 4096 * 4 * (size_t)work.pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (work.fresh == MAP_FAILED || madvise(work.fresh, 4096 * 4 * (size_t)work.pages, MADV_NOHUGEPAGE))
+	work.fresh = mmap(NULL, 4096 * 4 * (size_t)work.pages, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (work.fresh == MAP_FAILED ||
+	    madvise(work.fresh, 4096 * 4 * (size_t)work.pages, MADV_NOHUGEPAGE))
 		return 71;
-	/* Until it is known what is mapped here, stacks are copied, and there is no room for thousands in a few milliseconds. */
-	nanosleep(&(struct timespec){ .tv_nsec = 700000000 }, NULL);
+	/* Until it is known what is mapped here, stacks are copied, and there is no room for
+	 * thousands in a few milliseconds. */
+	nanosleep(&(struct timespec){.tv_nsec = 700000000}, NULL);
 	/* So that neither the code nor what it needs is faulted in on one of the paths. */
 	left(&work, 0);
 	right(&work, 0);
@@ -96,6 +101,7 @@ int main(int count, char **words)
 	right(&work, 1);
 	if (getrusage(RUSAGE_SELF, &usage))
 		return 71;
-	printf("FAULTS %ld SWITCHES %ld\n", usage.ru_minflt + usage.ru_majflt, usage.ru_nvcsw + usage.ru_nivcsw);
+	printf("FAULTS %ld SWITCHES %ld\n", usage.ru_minflt + usage.ru_majflt,
+	       usage.ru_nvcsw + usage.ru_nivcsw);
 	return 0;
 }

@@ -1,5 +1,5 @@
 //! `pid_reuse SECONDS CPU`: two processes, one after the other, under one process id. Needs root:
-//! it tells the kernel which id to give out next. Each uses half of the time, as CPU time.
+//! it sets which id the kernel assigns next. Each uses half of the time, as CPU time.
 
 use std::ffi::CString;
 use std::fs;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use nix::sys::prctl::set_name;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork};
-use tests::truth::{Named, Work, monotonic_ns, spin_for_cpu};
+use tests::workload::truth::{Named, Work, monotonic_ns, spin_for_cpu};
 
 /// Tries for the second process: another process on the machine may be faster and take the id.
 const TRIES: u32 = 200;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 
 use anyhow::Result;
-use tests::truth::Work;
+use tests::workload::truth::Work;
 
 fn main() -> Result<()> {
     let work = Work::start("read_zero")?;

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use nix::sys::prctl::set_name;
 use nix::unistd::Pid;
 use std::ffi::CString;
-use tests::truth::{Named, Work, monotonic_ns, process_cpu_ns, spin_until};
+use tests::workload::truth::{Named, Work, monotonic_ns, process_cpu_ns, spin_until};
 
 /// The names. The kernel keeps 15 bytes of each.
 const NAMES: [&[u8]; 9] = [

@@ -1,12 +1,14 @@
 /*
- * server SECONDS CPU: threads that serve the requests of a client process, each request by call paths that are known.
+ * server SECONDS CPU: threads that serve the requests of a client process, each request by call
+ * paths that are known.
  *
- * In C and without frame pointers, as distributions compile daemons. What a call path took, the thread that took it says itself,
- * by three clocks of the kernel: CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID, and its waits for a CPU in schedstat. What is left of
- * a call is the time that it was blocked. Each process prints one line of JSON.
+ * In C and without frame pointers, as distributions compile daemons. What a call path took, the
+ * thread that took it says itself, by three clocks of the kernel: CLOCK_MONOTONIC,
+ * CLOCK_THREAD_CPUTIME_ID, and its waits for a CPU in schedstat. What is left of a call is the time
+ * that it was blocked. Each process prints one line of JSON.
  *
- * Everything is on one CPU, so that threads wait for it too. All is rehearsed for a while, by functions of other names: what a
- * profiler has to learn of the program it learns then.
+ * Everything is on one CPU, so that threads wait for it too. All is rehearsed for a while, by
+ * functions of other names: what a profiler has to learn of the program it learns then.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -36,41 +38,43 @@ enum { CONNECTIONS = 3 };
 static const char REQUESTS[] = "abcdefgih";
 /* Iterations of one unit of work, about a tenth of a millisecond. */
 enum { UNIT = 80000 };
-/* Of the cold file, bytes; and from one touch to the next, as far as the kernel maps around a fault. */
+/* Of the cold file, bytes; and from one touch to the next, as far as the kernel maps around a
+ * fault. */
 enum { COLD = 16 << 20, STRIDE = 64 << 10 };
 
-#define PATHS(X)                                                 \
-	X(RECEIVE, "serve/receive/read", "sleep")                    \
-	X(PARSE, "serve/parse/spin", "")                             \
-	X(LOOK_UP, "serve/look_up/spin", "")                         \
-	X(COMPRESS, "serve/deliver/compress/spin", "")               \
-	X(TREE, "serve/tree/descend*12/spin", "")                    \
-	X(COPY, "serve/copy/read", "")                               \
-	X(NEAR, "serve/ask_near/await_reply/read", "sleep")          \
-	X(FAR, "serve/ask_far/await_reply/read", "sleep")            \
-	X(LOCK, "serve/update/pthread_mutex_lock", "lock")           \
-	X(HOLD, "serve/update/rest/clock_nanosleep", "sleep")        \
-	X(NAP, "serve/back_off/rest/clock_nanosleep", "sleep")       \
-	X(TOUCH, "serve/load/touch", "datapfault")                   \
-	X(GROW, "serve/grow/touch_page", "datapfault")               \
-	X(FAULT, "pager/read", "sleep")                              \
-	X(FETCH, "pager/rest/clock_nanosleep", "sleep")              \
-	X(JOIN, "main", "lock")                                      \
-	X(THINK, "client/rest/clock_nanosleep", "sleep")             \
-	X(ANSWER, "client/await_reply/read", "sleep")                \
-	X(ORDER, "oracle/await_reply/read", "sleep")                 \
+#define PATHS(X)                                               \
+	X(RECEIVE, "serve/receive/read", "sleep")              \
+	X(PARSE, "serve/parse/spin", "")                       \
+	X(LOOK_UP, "serve/look_up/spin", "")                   \
+	X(COMPRESS, "serve/deliver/compress/spin", "")         \
+	X(TREE, "serve/tree/descend*12/spin", "")              \
+	X(COPY, "serve/copy/read", "")                         \
+	X(NEAR, "serve/ask_near/await_reply/read", "sleep")    \
+	X(FAR, "serve/ask_far/await_reply/read", "sleep")      \
+	X(LOCK, "serve/update/pthread_mutex_lock", "lock")     \
+	X(HOLD, "serve/update/rest/clock_nanosleep", "sleep")  \
+	X(NAP, "serve/back_off/rest/clock_nanosleep", "sleep") \
+	X(TOUCH, "serve/load/touch", "datapfault")             \
+	X(GROW, "serve/grow/touch_page", "datapfault")         \
+	X(FAULT, "pager/read", "sleep")                        \
+	X(FETCH, "pager/rest/clock_nanosleep", "sleep")        \
+	X(JOIN, "main", "lock")                                \
+	X(THINK, "client/rest/clock_nanosleep", "sleep")       \
+	X(ANSWER, "client/await_reply/read", "sleep")          \
+	X(ORDER, "oracle/await_reply/read", "sleep")           \
 	X(PONDER, "oracle/rest/clock_nanosleep", "sleep")
 
 #define NUMBER(name, path, state) name,
 enum path { PATHS(NUMBER) COUNT };
 
-static const struct { const char *path, *state; } KNOWN[] = {
-#define TEXT(name, path, state) { path, state },
-	PATHS(TEXT)
-};
+static const struct {
+	const char *path, *state;
+} KNOWN[] = {
+#define TEXT(name, path, state) {path, state},
+	PATHS(TEXT)};
 
-/* What a path took, nanoseconds; `stretches` is into how many pieces that was cut, and `absences` how many of them were away from
- * the CPU. */
+/* What a path took, nanoseconds; `stretches` is into how many pieces that was cut, and `absences`
+ * how many of them were away from the CPU. */
 struct tally {
 	uint64_t cpu, waited, blocked, stretches, absences;
 };
@@ -125,8 +129,8 @@ static PATH void outer(const struct thread *thread, struct instant *instant)
 	} while (again - instant->wall > 100000);
 }
 
-/* The clock that passes only while it runs. To read it brings the scheduler's account up to date, and the turn of the thread
- * may be over: it waits on the way out of the call. */
+/* The clock that passes only while it runs. To read it brings the scheduler's account up to date,
+ * and the turn of the thread may be over: it waits on the way out of the call. */
 static PATH void inner(struct instant *instant)
 {
 	struct rusage usage;
@@ -162,8 +166,8 @@ static PATH void note(struct thread *thread, enum path path, const struct instan
 }
 
 /* Makes a call and notes what it took. */
-#define NOTED(thread, path, call)                \
-	do {                                         \
+#define NOTED(thread, path, call)                        \
+	do {                                             \
 		struct instant before_ = before(thread); \
 		call;                                    \
 		note(thread, path, &before_);            \
@@ -189,8 +193,9 @@ static PATH void spin(unsigned units)
 
 static PATH void rest(struct thread *thread, enum path path, long us)
 {
-	struct timespec span = { .tv_sec = 0, .tv_nsec = us * 1000 };
-	NOTED(thread, path, check(clock_nanosleep(CLOCK_MONOTONIC, 0, &span, NULL) == 0, "clock_nanosleep"));
+	struct timespec span = {.tv_sec = 0, .tv_nsec = us * 1000};
+	NOTED(thread, path,
+	      check(clock_nanosleep(CLOCK_MONOTONIC, 0, &span, NULL) == 0, "clock_nanosleep"));
 }
 
 /* A byte from the other side; 0 at the end. */
@@ -263,7 +268,8 @@ static PATH void copy(struct thread *thread)
 	if (zero < 0)
 		zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
 	for (int round = 0; round < 30; round++)
-		NOTED(thread, COPY, check(read(zero, text, sizeof text) == sizeof text, "/dev/zero"));
+		NOTED(thread, COPY,
+		      check(read(zero, text, sizeof text) == sizeof text, "/dev/zero"));
 }
 
 static PATH void ask_near(struct thread *thread)
@@ -303,7 +309,8 @@ static PATH unsigned touch(const volatile char *bytes)
 	return sum;
 }
 
-/* Reads a file that is on no tmpfs, whose pages are memory, and that is dropped from memory before. */
+/* Reads a file that is on no tmpfs, whose pages are memory, and that is dropped from memory before.
+ */
 static PATH void load(struct thread *thread)
 {
 	static int file = -1;
@@ -326,7 +333,8 @@ static PATH void load(struct thread *thread)
 	NOTED(thread, TOUCH, sink = touch(bytes));
 }
 
-/* Pages that another thread puts in place when they are touched: a fault takes as long as that thread takes. */
+/* Pages that another thread puts in place when they are touched: a fault takes as long as that
+ * thread takes. */
 static volatile char *pages;
 static int faults = -1;
 
@@ -346,8 +354,9 @@ static PATH void grow(struct thread *thread)
 /* Whether this kernel lets a program do that. */
 static int open_faults(void)
 {
-	struct uffdio_api api = { .api = UFFD_API };
-	struct uffdio_register range = { .mode = UFFDIO_REGISTER_MODE_MISSING, .range.len = (CONNECTIONS + 1) * PAGE };
+	struct uffdio_api api = {.api = UFFD_API};
+	struct uffdio_register range = {.mode = UFFDIO_REGISTER_MODE_MISSING,
+					.range.len = (CONNECTIONS + 1) * PAGE};
 
 	faults = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
 	if (faults < 0)
@@ -355,7 +364,8 @@ static int open_faults(void)
 	pages = mmap(NULL, range.range.len, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	check(pages != MAP_FAILED, "mmap");
 	range.range.start = (uintptr_t)pages;
-	check(ioctl(faults, UFFDIO_API, &api) == 0 && ioctl(faults, UFFDIO_REGISTER, &range) == 0, "userfaultfd");
+	check(ioctl(faults, UFFDIO_API, &api) == 0 && ioctl(faults, UFFDIO_REGISTER, &range) == 0,
+	      "userfaultfd");
 	return 1;
 }
 
@@ -370,10 +380,11 @@ static int over(uint64_t moment)
 /* The last of the pages is touched at the end. */
 PART void put_pages(struct thread *thread, uint64_t moment)
 {
-	struct uffdio_zeropage page = { .range.len = PAGE };
+	struct uffdio_zeropage page = {.range.len = PAGE};
 	do {
 		struct uffd_msg fault;
-		NOTED(thread, FAULT, check(read(faults, &fault, sizeof fault) == sizeof fault, "userfaultfd"));
+		NOTED(thread, FAULT,
+		      check(read(faults, &fault, sizeof fault) == sizeof fault, "userfaultfd"));
 		rest(thread, FETCH, 4000);
 		page.range.start = fault.arg.pagefault.address & ~(uint64_t)(PAGE - 1);
 		check(ioctl(faults, UFFDIO_ZEROPAGE, &page) == 0, "userfaultfd");
@@ -386,14 +397,31 @@ PART void reply(struct thread *thread, uint64_t moment)
 	while (!over(moment) && (request = receive(thread)) != 0) {
 		parse(thread);
 		switch (request) {
-		case 'a': look_up(thread); break;
-		case 'b': deliver(thread); break;
-		case 'c': tree(thread); break;
-		case 'd': copy(thread); break;
-		case 'e': ask_near(thread); ask_far(thread); break;
-		case 'f': update(thread); break;
-		case 'g': back_off(thread); break;
-		case 'h': load(thread); break;
+		case 'a':
+			look_up(thread);
+			break;
+		case 'b':
+			deliver(thread);
+			break;
+		case 'c':
+			tree(thread);
+			break;
+		case 'd':
+			copy(thread);
+			break;
+		case 'e':
+			ask_near(thread);
+			ask_far(thread);
+			break;
+		case 'f':
+			update(thread);
+			break;
+		case 'g':
+			back_off(thread);
+			break;
+		case 'h':
+			load(thread);
+			break;
 		case 'i':
 			if (faults >= 0)
 				grow(thread);
@@ -415,7 +443,7 @@ PART void ask(struct thread *thread, uint64_t moment)
 	}
 }
 
-/* Replies after as many milliseconds as it is told. */
+/* Replies after as many milliseconds as the request has. */
 PART void ponder(struct thread *thread, uint64_t moment)
 {
 	char span;
@@ -427,13 +455,34 @@ PART void ponder(struct thread *thread, uint64_t moment)
 
 enum { ALWAYS = -1 };
 
-static PATH void rehearse_serve(struct thread *thread) { reply(thread, rehearsed); }
-static PATH void serve(struct thread *thread) { reply(thread, (uint64_t)ALWAYS); }
-static PATH void rehearse_pager(struct thread *thread) { put_pages(thread, rehearsed); }
-static PATH void pager(struct thread *thread) { put_pages(thread, (uint64_t)ALWAYS); }
-static PATH void rehearse_oracle(struct thread *thread) { ponder(thread, rehearsed); }
-static PATH void oracle(struct thread *thread) { ponder(thread, (uint64_t)ALWAYS); }
-static PATH void rehearse_client(struct thread *thread) { ask(thread, rehearsed); }
+static PATH void rehearse_serve(struct thread *thread)
+{
+	reply(thread, rehearsed);
+}
+static PATH void serve(struct thread *thread)
+{
+	reply(thread, (uint64_t)ALWAYS);
+}
+static PATH void rehearse_pager(struct thread *thread)
+{
+	put_pages(thread, rehearsed);
+}
+static PATH void pager(struct thread *thread)
+{
+	put_pages(thread, (uint64_t)ALWAYS);
+}
+static PATH void rehearse_oracle(struct thread *thread)
+{
+	ponder(thread, rehearsed);
+}
+static PATH void oracle(struct thread *thread)
+{
+	ponder(thread, (uint64_t)ALWAYS);
+}
+static PATH void rehearse_client(struct thread *thread)
+{
+	ask(thread, rehearsed);
+}
 
 static PATH void client(struct thread *thread)
 {
@@ -455,10 +504,12 @@ static PATH void *start(void *argument)
 static void print(const char *who, const struct thread *threads, int count)
 {
 	char line[8192];
-	size_t size = (size_t)sprintf(line, "{\"server\":\"%s\",\"pid\":%d,\"threads\":%d,\"paths\":[", who, getpid(), count);
+	size_t size = (size_t)sprintf(line,
+				      "{\"server\":\"%s\",\"pid\":%d,\"threads\":%d,\"paths\":[",
+				      who, getpid(), count);
 	int first = 1;
 	for (int path = 0; path < COUNT; path++) {
-		struct tally sum = { 0 };
+		struct tally sum = {0};
 		for (int thread = 0; thread < count; thread++) {
 			const struct tally *tally = &threads[thread].tallies[path];
 			sum.cpu += tally->cpu;
@@ -470,10 +521,14 @@ static void print(const char *who, const struct thread *threads, int count)
 		if (sum.stretches == 0)
 			continue;
 		size += (size_t)sprintf(line + size,
-			"%s{\"path\":\"%s\",\"state\":\"%s\",\"cpu_ns\":%llu,\"waited_ns\":%llu,\"blocked_ns\":%llu,"
-			"\"stretches\":%llu,\"absences\":%llu}", first ? "" : ",", KNOWN[path].path, KNOWN[path].state,
-			(unsigned long long)sum.cpu, (unsigned long long)sum.waited, (unsigned long long)sum.blocked,
-			(unsigned long long)sum.stretches, (unsigned long long)sum.absences);
+					"%s{\"path\":\"%s\",\"state\":\"%s\",\"cpu_ns\":%llu,"
+					"\"waited_ns\":%llu,\"blocked_ns\":%llu,"
+					"\"stretches\":%llu,\"absences\":%llu}",
+					first ? "" : ",", KNOWN[path].path, KNOWN[path].state,
+					(unsigned long long)sum.cpu, (unsigned long long)sum.waited,
+					(unsigned long long)sum.blocked,
+					(unsigned long long)sum.stretches,
+					(unsigned long long)sum.absences);
 		first = 0;
 	}
 	size += (size_t)sprintf(line + size, "]}\n");
@@ -488,7 +543,8 @@ static void run(int number, void (*rehearse)(struct thread *), void (*perform)(s
 	threads[number].number = (number - 1) % CONNECTIONS;
 	threads[number].rehearse = rehearse;
 	threads[number].perform = perform;
-	check(pthread_create(&threads[number].id, NULL, start, &threads[number]) == 0, "pthread_create");
+	check(pthread_create(&threads[number].id, NULL, start, &threads[number]) == 0,
+	      "pthread_create");
 }
 
 int main(int count, char **arguments)
@@ -509,8 +565,10 @@ int main(int count, char **arguments)
 	rehearsed = clock_ns(CLOCK_MONOTONIC) + (uint64_t)(seconds * 0.25e9);
 	until = rehearsed + (uint64_t)(seconds * 0.75e9);
 	for (int number = 0; number < CONNECTIONS; number++) {
-		check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, requests[number]) == 0, "socketpair");
-		check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, oracles[number]) == 0, "socketpair");
+		check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, requests[number]) == 0,
+		      "socketpair");
+		check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, oracles[number]) == 0,
+		      "socketpair");
 	}
 
 	child = fork();

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use nix::sys::prctl::set_name;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork};
-use tests::truth::{Named, Work, monotonic_ns, spin_for_cpu};
+use tests::workload::truth::{Named, Work, monotonic_ns, spin_for_cpu};
 
 /// CPU time of a child under its own name, nanoseconds.
 const LIFE_NS: u64 = 3_000_000;

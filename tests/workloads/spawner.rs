@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, execv, fork};
-use tests::truth::Work;
+use tests::workload::truth::Work;
 
 fn main() -> Result<()> {
     let mut work = Work::start("spawner")?;

@@ -2,7 +2,7 @@
 //! is read in user mode.
 
 use anyhow::Result;
-use tests::truth::{Work, spin_until};
+use tests::workload::truth::{Work, spin_until};
 
 fn main() -> Result<()> {
     let work = Work::start("spin_user")?;

@@ -9,8 +9,8 @@ use std::os::fd::AsRawFd;
 use anyhow::{Result, ensure};
 use experiment_format::microstate::Microstate;
 use nix::sys::mman::ProtFlags;
-use tests::cold_file::ColdFile;
-use tests::truth::Work;
+use tests::machine::cold_file::ColdFile;
+use tests::workload::truth::Work;
 
 fn main() -> Result<()> {
     let mut work = Work::start("state_kfault")?;

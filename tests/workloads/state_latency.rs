@@ -1,6 +1,6 @@
 //! `state_latency SECONDS CPU`: naps of a millisecond on a CPU that two others spin on. After each
 //! nap it is awake and waits for that CPU: the wake-up latency under load. It is a batch process,
-//! whose wake-ups interrupt nobody; else it would hardly wait. The spinners are children, so that
+//! whose wake-ups preempt no thread; else it would hardly wait. The spinners are children, so that
 //! each has its own truth.
 
 use std::thread::sleep;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use tests::truth::{Work, schedule, spin_until};
+use tests::workload::truth::{Work, schedule, spin_until};
 
 /// One nap.
 const NAP: Duration = Duration::from_millis(1);

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail, ensure};
 use experiment_format::microstate::Microstate;
-use tests::ledger::{Account, Ledger};
-use tests::truth::{Work, monotonic_ns, variant};
+use tests::workload::thread_times::{Account, ThreadTimes};
+use tests::workload::truth::{Work, monotonic_ns, variant};
 
 /// How long a lock is held, and how long a condition is not true.
 const HOLD: Duration = Duration::from_millis(2);
@@ -45,14 +45,14 @@ fn main() -> Result<()> {
 
 fn want_mutex(until_ns: u64) -> Result<Account> {
     static LOCK: Mutex<()> = Mutex::new(());
-    let mut ledger = Ledger::start()?;
+    let mut thread_times = ThreadTimes::start()?;
     while monotonic_ns()? < until_ns {
-        let held = ledger.blocked(Microstate::UserLock, || LOCK.lock())?;
-        ledger.blocked(Microstate::Sleep, || sleep(HOLD))?;
+        let held = thread_times.blocked(Microstate::UserLock, || LOCK.lock())?;
+        thread_times.blocked(Microstate::Sleep, || sleep(HOLD))?;
         drop(held);
-        ledger.blocked(Microstate::Sleep, || sleep(PAUSE))?;
+        thread_times.blocked(Microstate::Sleep, || sleep(PAUSE))?;
     }
-    ledger.end()
+    thread_times.end()
 }
 
 /// Whether there is something to do, and whether it is over.
@@ -60,9 +60,9 @@ static FLAG: Mutex<(bool, bool)> = Mutex::new((false, false));
 static RAISED: Condvar = Condvar::new();
 
 fn wait_for_flag(_until_ns: u64) -> Result<Account> {
-    let mut ledger = Ledger::start()?;
+    let mut thread_times = ThreadTimes::start()?;
     loop {
-        let mut flag = ledger
+        let mut flag = thread_times
             .blocked(Microstate::UserLock, || {
                 let flag = FLAG.lock().unwrap_or_else(PoisonError::into_inner);
                 RAISED.wait_while(flag, |(raised, _)| !*raised)
@@ -70,39 +70,39 @@ fn wait_for_flag(_until_ns: u64) -> Result<Account> {
             .unwrap_or_else(PoisonError::into_inner);
         flag.0 = false;
         if flag.1 {
-            return ledger.end();
+            return thread_times.end();
         }
     }
 }
 
 fn raise_flag(until_ns: u64) -> Result<Account> {
-    let mut ledger = Ledger::start()?;
+    let mut thread_times = ThreadTimes::start()?;
     let mut over = false;
     while !over {
-        ledger.blocked(Microstate::Sleep, || sleep(HOLD))?;
+        thread_times.blocked(Microstate::Sleep, || sleep(HOLD))?;
         over = monotonic_ns()? >= until_ns;
-        let lock = ledger.blocked(Microstate::UserLock, || FLAG.lock())?;
+        let lock = thread_times.blocked(Microstate::UserLock, || FLAG.lock())?;
         *lock.unwrap_or_else(PoisonError::into_inner) = (true, over);
         RAISED.notify_one();
     }
-    ledger.end()
+    thread_times.end()
 }
 
 fn want_pi(until_ns: u64) -> Result<Account> {
     static LOCK: AtomicU32 = AtomicU32::new(0);
-    let mut ledger = Ledger::start()?;
+    let mut thread_times = ThreadTimes::start()?;
     while monotonic_ns()? < until_ns {
-        ledger.blocked(Microstate::UserLock, || futex(&LOCK, libc::FUTEX_LOCK_PI))??;
-        ledger.blocked(Microstate::Sleep, || sleep(HOLD))?;
+        thread_times.blocked(Microstate::UserLock, || futex(&LOCK, libc::FUTEX_LOCK_PI))??;
+        thread_times.blocked(Microstate::Sleep, || sleep(HOLD))?;
         futex(&LOCK, libc::FUTEX_UNLOCK_PI)?;
-        ledger.blocked(Microstate::Sleep, || sleep(PAUSE))?;
+        thread_times.blocked(Microstate::Sleep, || sleep(PAUSE))?;
     }
     // The lock word is the kernel's alone here: all of its changes are made by system calls.
     ensure!(
         LOCK.load(Ordering::Relaxed) & libc::FUTEX_OWNER_DIED == 0,
         "an owner of the lock has died"
     );
-    ledger.end()
+    thread_times.end()
 }
 
 /// The two calls on a lock that lends priority. The kernel also does what a library would do

@@ -14,8 +14,8 @@ use experiment_format::microstate::Microstate;
 use io_uring::{IoUring, opcode, types};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use tests::ledger::Ledger;
-use tests::truth::{Work, monotonic_ns, variant};
+use tests::workload::thread_times::ThreadTimes;
+use tests::workload::truth::{Work, monotonic_ns, variant};
 
 /// One sleep.
 const NAP: Duration = Duration::from_millis(2);
@@ -84,14 +84,14 @@ fn read_pipe(
     let (mut reader, mut writer) = pipe()?;
     let until_ns = work.until_ns();
     let thread = std::thread::spawn(move || {
-        let mut ledger = Ledger::start()?;
+        let mut thread_times = ThreadTimes::start()?;
         while monotonic_ns()? < until_ns {
-            ledger.blocked(Microstate::Sleep, || sleep(NAP))?;
+            thread_times.blocked(Microstate::Sleep, || sleep(NAP))?;
             writer.write_all(&[1])?;
         }
         // The pipe's end is the end of the reader.
         drop(writer);
-        ledger.end()
+        thread_times.end()
     });
     let mut reads = 0;
     while work.blocked(Microstate::Sleep, || read(&mut reader, &mut [0]))?? > 0 {

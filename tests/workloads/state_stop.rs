@@ -1,6 +1,6 @@
 //! `state_stop SECONDS CPU VARIANT`: a child stops itself again and again, and its parent lets it
 //! go on after a while. With `signal` it is stopped as a shell's job is, with `ptrace` as a
-//! debugger's. Both tell their truth, one line each.
+//! debugger's. Both print their truth, one line each.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
-use tests::truth::{Work, variant};
+use tests::workload::truth::{Work, variant};
 
 /// For how long the child is stopped.
 const STOP: Duration = Duration::from_millis(3);

@@ -1,11 +1,11 @@
 //! `state_trap SECONDS CPU`: breakpoint after breakpoint, with a handler that does nothing. Each is
 //! a trap that delivers a signal, a little user time, and the system call that ends the handler.
-//! How the time on CPU divides among the three the workload cannot know, but the trap has a good
+//! How the time on CPU divides among the three the workload cannot measure, but the trap has a good
 //! part of it.
 
 use anyhow::Result;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use tests::truth::Work;
+use tests::workload::truth::Work;
 
 extern "C" fn step_on(_signal: i32) {}
 

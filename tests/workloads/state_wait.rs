@@ -5,17 +5,17 @@ use std::thread::spawn;
 
 use anyhow::{Result, anyhow};
 use experiment_format::microstate::Microstate;
-use tests::ledger::Ledger;
-use tests::truth::{Work, spin_until};
+use tests::workload::thread_times::ThreadTimes;
+use tests::workload::truth::{Work, spin_until};
 
 fn main() -> Result<()> {
     let mut work = Work::start("state_wait")?;
     let until_ns = work.until_ns();
     let others = [(); 2].map(|()| {
         spawn(move || {
-            let ledger = Ledger::start()?;
+            let thread_times = ThreadTimes::start()?;
             spin_until(until_ns)?;
-            ledger.end()
+            thread_times.end()
         })
     });
     let rounds = spin_until(until_ns)?;

@@ -6,8 +6,8 @@ use std::env::args;
 
 use anyhow::{Context, Result};
 use experiment_format::microstate::Microstate;
-use tests::cgroup::Quota;
-use tests::truth::{Work, spin_until};
+use tests::machine::cgroup::Quota;
+use tests::workload::truth::{Work, spin_until};
 
 fn main() -> Result<()> {
     let percent = args().nth(3).map_or(Ok(30), |word| word.parse());

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Stacks of every shape that a C compiler makes, one after another for as long as it is let; for checks/unwinder.rs.
- * With an argument that begins with 's', signals only; with 'v', the clock of the vDSO only; with 'f', odd frames only.
+ * Stacks of every shape that a C compiler makes, one after another for as long as it is let; for
+ * checks/unwinder.rs. With an argument that begins with 's', signals only; with 'v', the clock of
+ * the vDSO only; with 'f', odd frames only.
  */
 #include <alloca.h>
 #include <setjmp.h>
@@ -36,10 +37,11 @@ KEPT static unsigned long deep(unsigned long depth, unsigned long carried)
 	return kept ^ sink;
 }
 
-/* More arguments than registers, locals of a wider alignment than the stack's, and room of unknown size: the way back is
- * by r10 at first and by what is stored below rbp then. */
-KEPT static unsigned long realigned(unsigned long a, unsigned long b, unsigned long c, unsigned long d,
-				    unsigned long e, unsigned long f, unsigned long g, unsigned long h)
+/* More arguments than registers, locals of a wider alignment than the stack's, and room of unknown
+ * size: the way back is by r10 at first and by what is stored below rbp then. */
+KEPT static unsigned long realigned(unsigned long a, unsigned long b, unsigned long c,
+				    unsigned long d, unsigned long e, unsigned long f,
+				    unsigned long g, unsigned long h)
 {
 	unsigned long wide[16] __attribute__((aligned(64)));
 	char *room = alloca(16 + (a & 63));
@@ -83,7 +85,8 @@ KEPT static void by_the_library(void)
 	for (int i = 0; i < 24; i++)
 		numbers[i] = i * 37 % 24;
 	qsort(numbers, 24, sizeof(numbers[0]), compare);
-	snprintf(text, sizeof(text), "%d %s %.17g %Lf", numbers[3], "text", 3.14159 * numbers[5], (long double)1 / 3);
+	snprintf(text, sizeof(text), "%d %s %.17g %Lf", numbers[3], "text", 3.14159 * numbers[5],
+		 (long double)1 / 3);
 	sink += strtod(text, NULL) + strlen(text);
 	free(memcpy(malloc(400), text, sizeof(text)));
 }
@@ -137,7 +140,8 @@ static void on_signal_info(int number, siginfo_t *info, void *context)
 KEPT static void signals(void)
 {
 	for (int other = 0; other < 2; other++) {
-		struct sigaction action = {.sa_sigaction = on_signal_info, .sa_flags = SA_SIGINFO | (other ? SA_ONSTACK : 0)};
+		struct sigaction action = {.sa_sigaction = on_signal_info,
+					   .sa_flags = SA_SIGINFO | (other ? SA_ONSTACK : 0)};
 		void (*volatile nowhere)(void) = NULL;
 
 		sigaction(SIGUSR1, &action, NULL);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use nix::sched::{CloneFlags, clone};
 use nix::sys::wait::{WaitStatus, waitpid};
-use tests::truth::Work;
+use tests::workload::truth::Work;
 
 /// How long a child lives.
 const LIFE: Duration = Duration::from_millis(5);

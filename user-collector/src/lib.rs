@@ -1,28 +1,33 @@
-//! Processes as functions of time: who lived when, under which name, with what mapped where. Whom
-//! to follow, and the join of what was recorded of a thread in the kernel with its user side. The
-//! files that are executed, with their unwind tables; the functions that JIT compilers make. And
-//! the collectors, which write the subexperiments of followed processes.
+//! The user side of a recording, without the BPF programs: processes, their address spaces and
+//! files as functions of time, and the subexperiments of those that are followed.
 //!
-//! Fed with the perf side-band and a snapshot of `/proc`, in time order; asked about instants in
-//! the same order. What only keeps books reads nothing by itself, so its tests are drawings of
-//! time. What looks at processes and opens their files is [`modules`], [`jit`], [`facts`] and
-//! [`archive`].
+//! | module | holds |
+//! |---|---|
+//! | [`process`] | which processes there are, their names and descent, facts from `/proc` |
+//! | [`space`] | what is mapped in each process at an instant |
+//! | [`follow`] | the rule by which processes are followed |
+//! | [`join`] | what happened in the kernel meets the user stack that belongs to it |
+//! | [`objects`] | load objects: the mapped files, opened, named, with unwind tables and copies |
+//! | [`unwind`] | unwind tables from `.eh_frame`, `.debug_frame` and Go's function table |
+//! | [`elf`] | the bounded reader of ELF files |
+//! | [`jit`] | functions that are made at run time, from perf maps and jitdumps |
+//! | [`archive`] | copies of load objects and sources in the experiment |
+//! | [`files`] | opening files of other processes, within a time limit |
+//! | [`collector`] | the writer of a subexperiment |
+//!
+//! Events of the perf side-band and a snapshot of `/proc` come in, in time order; queries are for
+//! instants in the same order. What only keeps state reads nothing by itself, so that its tests are
+//! drawings of time. What looks at processes and opens their files is [`objects`], [`jit`],
+//! [`archive`] and the facts of [`process`].
 
-mod again;
 pub mod archive;
 pub mod collector;
-pub mod facts;
+pub mod elf;
+pub mod files;
 pub mod follow;
 pub mod jit;
 pub mod join;
-pub mod kernel_code;
-pub mod lineage;
-pub mod maps;
-pub mod modules;
-pub mod names;
 pub mod objects;
-pub mod patience;
 pub mod process;
-pub mod spaces;
+pub mod space;
 pub mod unwind;
-pub mod used;

@@ -9,40 +9,40 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
-#[path = "../../experiment-format/tests/made/mod.rs"]
-mod made;
-#[path = "../../experiment-format/tests/stock/mod.rs"]
-mod stock;
+#[path = "../../experiment-format/tests/synthetic/mod.rs"]
+mod synthetic;
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use experiment_format::layout::ExperimentDir;
+use experiment_format::directory::ExperimentDir;
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
+use gprofng::{columns, display};
 use object::{Object, ObjectSection, ObjectSymbol};
 use proptest::prelude::*;
 use user_collector::archive::{
-    ArchiveError, Archived, Asker, Lines, archive_object, find_debug_file, source_paths,
+    ArchiveError, Archived, InvokingUser, SourceLines, archive_object, find_debug_file,
+    source_paths,
 };
 
-use made::{begin, clock, header};
-use stock::{display, row};
+use synthetic::{begin, clock, header};
 
 const START: u64 = 1_000_000_000;
 /// Where the program is mapped, whole.
 const BASE: u64 = 0x7f00_0000_0000;
-const ROOT: Asker = Asker {
+const ROOT: InvokingUser = InvokingUser {
     uid: 0,
     groups: Vec::new(),
 };
 
-/// Nobody gives up.
+/// Archiving is never stopped.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// The function that the tests look for.
@@ -87,8 +87,8 @@ fn experiment(parent: &Path, positions: &[u64], archive: impl FnOnce(&Experiment
             cpu: 0,
             time: START + number,
             stack,
-            tid: 1,
-            pid: 4242,
+            tid: Tid(1),
+            pid: Pid(4242),
             state: Microstate::User,
             ticks: 100,
         };
@@ -142,11 +142,11 @@ fn archived(
     parent: &Path,
     file: &File,
     debug: Option<&File>,
-    asker: &Asker,
+    user: &InvokingUser,
 ) -> (Archived, PathBuf) {
     let mut archived = None;
     let path = experiment(parent, &[position() + 1], |dir| {
-        archived = Some(archive_object(dir, "/opt/x/prog", file, debug, asker, &NEVER).unwrap());
+        archived = Some(archive_object(dir, "/opt/x/prog", file, debug, user, &NEVER).unwrap());
     });
     (archived.unwrap(), path)
 }
@@ -158,7 +158,7 @@ fn names_and_instructions_of_a_program() {
     assert!(archived.text && archived.functions.unwrap() > 100);
     assert_eq!(archived.note, None);
     let text = display(&path, &["-functions"]);
-    assert_eq!(row(&text, "kcollect_archive_here")[0], "1.000");
+    assert_eq!(columns(&text, "kcollect_archive_here")[0], "1.000");
     let code = display(&path, &["-disasm", "kcollect_archive_here"]);
     assert!(code.contains("ret"), "{code}");
 }
@@ -171,7 +171,7 @@ fn a_label_of_assembly_is_a_function() {
         archive_object(dir, "/opt/x/prog", &here(), None, &ROOT, &NEVER).unwrap();
     });
     let text = display(&path, &["-functions"]);
-    assert_eq!(row(&text, "kcollect_archive_label")[0], "2.000");
+    assert_eq!(columns(&text, "kcollect_archive_label")[0], "2.000");
 }
 
 #[test]
@@ -181,12 +181,12 @@ fn a_stripped_program_has_functions_of_its_own_and_the_names_of_its_debug_file()
     let (without, path) = archived(tmp.path(), &file, None, &ROOT);
     assert!(without.functions.unwrap() > 100);
     let name = format!("<static>@{:#x} (<prog>)", position());
-    assert_eq!(row(&display(&path, &["-functions"]), &name)[0], "1.000");
+    assert_eq!(columns(&display(&path, &["-functions"]), &name)[0], "1.000");
 
     let (with, path) = archived(tmp.path(), &file, Some(&here()), &ROOT);
     assert!(with.debug_symbols > 100);
     let text = display(&path, &["-functions"]);
-    assert_eq!(row(&text, "kcollect_archive_here")[0], "1.000");
+    assert_eq!(columns(&text, "kcollect_archive_here")[0], "1.000");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn what_the_user_may_not_read_gives_names_only() {
     fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o711)).unwrap();
     let file = File::open(&path).unwrap();
-    let stranger = Asker {
+    let stranger = InvokingUser {
         uid: file.metadata().unwrap().uid() + 7,
         groups: Vec::new(),
     };
@@ -207,7 +207,7 @@ fn what_the_user_may_not_read_gives_names_only() {
     let names = fs::metadata(&copy[0]).unwrap().len();
     assert!(names < file.metadata().unwrap().len());
     let text = display(&path, &["-functions"]);
-    assert_eq!(row(&text, "kcollect_archive_here")[0], "1.000");
+    assert_eq!(columns(&text, "kcollect_archive_here")[0], "1.000");
 
     let text = tmp.path().join("text");
     fs::write(&text, "no program").unwrap();
@@ -256,16 +256,16 @@ fn the_reader_of_this_project_sees_the_same() {
 
 #[test]
 fn the_sources_of_a_program_and_of_one_line() {
-    let all = source_paths(&here(), None, Lines::All);
+    let all = source_paths(&here(), None, SourceLines::All);
     let has = |paths: &std::collections::BTreeSet<Vec<u8>>| {
         paths
             .iter()
             .any(|path| path.ends_with(b"tests/archive_gprofng.rs"))
     };
     assert!(has(&all), "{} paths", all.len());
-    let used = source_paths(&here(), None, Lines::At(&[position() + 1]));
+    let used = source_paths(&here(), None, SourceLines::At(&[position() + 1]));
     assert!(has(&used) && used.len() < 10, "{used:?}");
-    assert!(source_paths(&here(), None, Lines::At(&[0])).is_empty());
+    assert!(source_paths(&here(), None, SourceLines::At(&[0])).is_empty());
 }
 
 /// The vDSO: a small ELF file with all that is read here, and on every machine.
@@ -287,7 +287,7 @@ fn archive_bytes(dir: &ExperimentDir, path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
     let file = File::open(path).unwrap();
     archive_object(dir, "/prog", &file, Some(&file), &ROOT, &NEVER).unwrap();
-    let _ = source_paths(&file, Some(&file), Lines::All);
+    let _ = source_paths(&file, Some(&file), SourceLines::All);
     let _ = find_debug_file(&[], Path::new("/prog"), &file);
 }
 

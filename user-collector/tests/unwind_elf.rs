@@ -18,8 +18,10 @@ use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, Encoding, EndianSlice, EvaluationResult, Expression,
     LittleEndian, Location, RegisterRule, UnwindContext, UnwindSection, Value, X86_64,
 };
+use user_collector::elf::ElfError;
 use user_collector::unwind::{
-    Error, Frame, FramePointer, Frames, MAX_PADDING, Rule, Rules, Sections, Summary, Table,
+    FrameInfo, FramePointer, FrameRule, MAX_PADDING_BYTES, TableSummary, UnwindError, UnwindRule,
+    UnwindRules, UnwindSections, UnwindTable,
 };
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
@@ -43,7 +45,7 @@ fn memory(address: u64) -> u64 {
 }
 
 /// One row as gimli has it.
-struct Row {
+struct UnwindRow {
     start: u64,
     end: u64,
     cfa: CfaRule<usize>,
@@ -56,7 +58,7 @@ struct Row {
 
 struct Oracle<'a> {
     section: EhFrame<Slice<'a>>,
-    rows: Vec<Row>,
+    rows: Vec<UnwindRow>,
 }
 
 impl<'a> Oracle<'a> {
@@ -74,7 +76,7 @@ impl<'a> Oracle<'a> {
             let mut table = fde.rows(&section, &bases, &mut context).unwrap();
             while let Some(row) = table.next_row().unwrap() {
                 if row.start_address() < row.end_address() {
-                    rows.push(Row {
+                    rows.push(UnwindRow {
                         start: row.start_address(),
                         end: row.end_address(),
                         cfa: row.cfa().clone(),
@@ -160,7 +162,7 @@ impl<'a> Oracle<'a> {
 }
 
 /// Leaves a frame by an encoded rule; nothing where the rule is unsupported.
-fn leave(rule: &Rule, pc: u64) -> Option<Left> {
+fn leave(rule: &UnwindRule, pc: u64) -> Option<Left> {
     let bytes = rule.encode();
     let short = |at: usize| i64::from(i16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let offset = i64::from(i32::from_le_bytes(bytes[0..4].try_into().unwrap()));
@@ -195,10 +197,10 @@ fn leave(rule: &Rule, pc: u64) -> Option<Left> {
 }
 
 /// The caller's frame pointer is known to be unknown.
-fn lost(rule: &Rule) -> bool {
+fn lost(rule: &UnwindRule) -> bool {
     matches!(
         rule,
-        Rule::Frame(Frame {
+        UnwindRule::Frame(FrameRule {
             fp: FramePointer::Lost,
             ..
         })
@@ -206,23 +208,23 @@ fn lost(rule: &Rule) -> bool {
 }
 
 /// Compares all rows of a file; gives what it counted.
-fn compare(path: &Path) -> Summary {
+fn compare(path: &Path) -> TableSummary {
     compare_bytes(path, &std::fs::read(path).unwrap())
 }
 
-fn compare_bytes(path: &Path, file: &[u8]) -> Summary {
-    let mut rules = Rules::new();
+fn compare_bytes(path: &Path, file: &[u8]) -> TableSummary {
+    let mut rules = UnwindRules::new();
     let started = std::time::Instant::now();
-    let (table, summary) = Table::of_elf(file, &mut rules).unwrap();
+    let (table, summary) = UnwindTable::of_elf(file, &mut rules).unwrap();
     let took = started.elapsed();
-    let sections = Sections::of_elf(file).unwrap();
-    let Frames::Eh { data, address } = sections.frames else {
+    let sections = UnwindSections::of_elf(file).unwrap();
+    let FrameInfo::Eh { data, address } = sections.frames else {
         panic!("{}: no .eh_frame", path.display())
     };
     let oracle = Oracle::new(data, address);
 
     let mut compared = 0_u64;
-    for (index, &Row { start, end, .. }) in oracle.rows.iter().enumerate() {
+    for (index, &UnwindRow { start, end, .. }) in oracle.rows.iter().enumerate() {
         if !sections
             .executable
             .iter()
@@ -242,13 +244,13 @@ fn compare_bytes(path: &Path, file: &[u8]) -> Summary {
                         .find(|row| row.end <= pc)
                         .unwrap();
                     assert!(
-                        pc - before.end < MAX_PADDING,
+                        pc - before.end < MAX_PADDING_BYTES,
                         "{}: {pc:#x} is a hole",
                         path.display()
                     );
                     assert_eq!(ours, table.lookup(&rules, before.end - 1));
                 }
-                (Some((.., None, _)), ours) => assert_eq!(ours, Some(&Rule::Stop), "{pc:#x}"),
+                (Some((.., None, _)), ours) => assert_eq!(ours, Some(&UnwindRule::Stop), "{pc:#x}"),
                 (Some(theirs), Some(rule)) => {
                     if let Some(ours) = leave(rule, pc) {
                         assert_eq!(ours.1.is_none(), lost(rule));
@@ -361,40 +363,40 @@ fn errors_say_what_is_wrong() {
     let with = |at: usize, bytes: &[u8]| {
         let mut file = good.clone();
         file[at..at + bytes.len()].copy_from_slice(bytes);
-        Table::of_elf(&file, &mut Rules::new())
+        UnwindTable::of_elf(&file, &mut UnwindRules::new())
             .map(|_| ())
             .unwrap_err()
     };
     assert_eq!(
-        Table::of_elf(b"", &mut Rules::new()).unwrap_err(),
-        Error::NotElf
+        UnwindTable::of_elf(b"", &mut UnwindRules::new()).unwrap_err(),
+        ElfError::NotElf.into()
     );
-    assert_eq!(with(0, b"#!/b"), Error::NotElf);
-    assert_eq!(with(4, &[1]), Error::Class { class: 1 });
-    assert_eq!(with(5, &[2]), Error::ByteOrder { order: 2 });
-    assert_eq!(with(18, &[183, 0]), Error::Machine { machine: 183 });
+    assert_eq!(with(0, b"#!/b"), ElfError::NotElf.into());
+    assert_eq!(with(4, &[1]), ElfError::Class { class: 1 }.into());
+    assert_eq!(with(5, &[2]), ElfError::ByteOrder { order: 2 }.into());
+    assert_eq!(with(18, &[183, 0]), UnwindError::Machine { machine: 183 });
     assert!(matches!(
         with(32, &[0xff; 8]),
-        Error::Headers {
+        UnwindError::Elf(ElfError::Headers {
             headers: "program",
             ..
-        }
+        })
     ));
     assert!(matches!(
         with(40, &[0xff; 8]),
-        Error::Headers {
+        UnwindError::Elf(ElfError::Headers {
             headers: "section",
             ..
-        }
+        })
     ));
-    let cut = Table::of_elf(&good[..0x1000], &mut Rules::new()).unwrap_err();
+    let cut = UnwindTable::of_elf(&good[..0x1000], &mut UnwindRules::new()).unwrap_err();
     assert!(
         matches!(
             cut,
-            Error::Outside {
+            UnwindError::Elf(ElfError::Outside {
                 name: "an executable segment",
                 ..
-            }
+            })
         ),
         "{cut}"
     );

@@ -16,7 +16,10 @@ use std::time::Instant;
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use proptest::prelude::*;
 use tempfile::TempDir;
-use user_collector::unwind::{Cfa, FramePointer, Frames, Rule, Rules, Sections, Summary, Table};
+use user_collector::unwind::{
+    Cfa, FrameInfo, FramePointer, TableSummary, UnwindRule, UnwindRules, UnwindSections,
+    UnwindTable,
+};
 
 /// One program, three times.
 struct Programs {
@@ -83,9 +86,9 @@ fn build(directory: &Path, flags: &[&str]) -> Option<Vec<u8>> {
     }
 }
 
-fn table(file: &[u8], rules: &mut Rules) -> (Table, Summary) {
+fn table(file: &[u8], rules: &mut UnwindRules) -> (UnwindTable, TableSummary) {
     let started = Instant::now();
-    let (table, summary) = Table::of_elf(file, rules).unwrap();
+    let (table, summary) = UnwindTable::of_elf(file, rules).unwrap();
     println!(
         "{} KiB of text: {} rows, {} pages, {} bytes in {:?}; {} functions, {} unknown; {} rules",
         summary.text >> 10,
@@ -114,10 +117,10 @@ fn functions(file: &[u8]) -> Vec<(String, u64, u64)> {
     .collect()
 }
 
-/// How far above the stack pointer the caller's frame is, where it is told so.
-fn height(rule: Option<&Rule>) -> Option<i32> {
+/// How far above the stack pointer the caller's frame is, where it is known.
+fn height(rule: Option<&UnwindRule>) -> Option<i32> {
     match rule? {
-        Rule::Frame(frame) => match frame.cfa {
+        UnwindRule::Frame(frame) => match frame.cfa {
             Cfa::Register {
                 register: 7,
                 offset,
@@ -157,12 +160,12 @@ const CHANGE_STACKS: [&str; 22] = [
 #[test]
 fn heights_are_those_of_debug_frame() {
     let Some(programs) = programs() else { return };
-    let mut rules = Rules::new();
+    let mut rules = UnwindRules::new();
     let (own, summary) = table(&programs.whole, &mut rules);
-    let sections = Sections::of_elf(programs.whole.as_slice()).unwrap();
-    assert!(matches!(sections.frames, Frames::Debug { .. }));
-    let (dwarf, dwarf_summary) = Table::of_sections(
-        &Sections {
+    let sections = UnwindSections::of_elf(programs.whole.as_slice()).unwrap();
+    assert!(matches!(sections.frames, FrameInfo::Debug { .. }));
+    let (dwarf, dwarf_summary) = UnwindTable::of_sections(
+        &UnwindSections {
             go: None,
             ..sections
         },
@@ -195,7 +198,7 @@ fn heights_are_those_of_debug_frame() {
 #[test]
 fn a_stripped_program_has_the_same_table() {
     let Some(programs) = programs() else { return };
-    let mut rules = Rules::new();
+    let mut rules = UnwindRules::new();
     let (whole, _) = table(&programs.whole, &mut rules);
     let (stripped, _) = table(&programs.stripped, &mut rules);
     assert!(stripped == whole, "they differ");
@@ -211,7 +214,7 @@ fn a_stripped_program_has_the_same_table() {
 #[test]
 fn a_program_that_is_loaded_anywhere() {
     let Some(programs) = programs() else { return };
-    let mut rules = Rules::new();
+    let mut rules = UnwindRules::new();
     let (pie, summary) = table(&programs.pie, &mut rules);
     assert!(summary.go_functions > 1000, "{summary:?}");
     let file = object::File::parse(&*programs.pie).unwrap();
@@ -229,7 +232,7 @@ fn a_program_that_is_loaded_anywhere() {
     }
     println!("{prologues} prologues that push");
     let (whole, _) = table(&programs.whole, &mut rules);
-    let share = |table: &Table| table.rows().len() as f64;
+    let share = |table: &UnwindTable| table.rows().len() as f64;
     let ratio = share(&pie) / share(&whole);
     assert!((0.9..1.1).contains(&ratio), "{ratio}");
 }
@@ -237,22 +240,22 @@ fn a_program_that_is_loaded_anywhere() {
 #[test]
 fn where_stacks_begin_and_change() {
     let Some(programs) = programs() else { return };
-    let mut rules = Rules::new();
+    let mut rules = UnwindRules::new();
     let (table, _) = table(&programs.whole, &mut rules);
     let functions = functions(&programs.whole);
-    let rules_of = |wanted: &str| -> Vec<Rule> {
+    let rules_of = |wanted: &str| -> Vec<UnwindRule> {
         let (_, start, size) = functions
             .iter()
             .find(|(name, ..)| name == wanted)
             .unwrap_or_else(|| panic!("no {wanted}"));
-        let mut rules: Vec<Rule> = (*start..start + size)
+        let mut rules: Vec<UnwindRule> = (*start..start + size)
             .map(|pc| *table.lookup(&rules, pc).unwrap())
             .collect();
         rules.dedup();
         rules
     };
     for root in ["runtime.goexit", "runtime.mstart", "runtime.rt0_go"] {
-        assert_eq!(rules_of(root), [Rule::Stop], "{root}");
+        assert_eq!(rules_of(root), [UnwindRule::Stop], "{root}");
     }
     for leaves in [
         "runtime.mcall",
@@ -262,7 +265,7 @@ fn where_stacks_begin_and_change() {
     ] {
         let rules = rules_of(leaves);
         assert_eq!(height(rules.first()), Some(8), "{leaves} {rules:?}");
-        assert_eq!(rules.last(), Some(&Rule::Stop), "{leaves} {rules:?}");
+        assert_eq!(rules.last(), Some(&UnwindRule::Stop), "{leaves} {rules:?}");
     }
     for detour in [
         "runtime.systemstack",
@@ -271,14 +274,17 @@ fn where_stacks_begin_and_change() {
     ] {
         let rules = rules_of(detour);
         assert_eq!(height(rules.first()), Some(8), "{detour} {rules:?}");
-        assert!(rules.iter().any(Rule::changes_stacks), "{detour} {rules:?}");
+        assert!(
+            rules.iter().any(UnwindRule::changes_stacks),
+            "{detour} {rules:?}"
+        );
         let back = rules.iter().rposition(|rule| height(Some(rule)) == Some(8));
-        let away = rules.iter().position(Rule::changes_stacks);
+        let away = rules.iter().position(UnwindRule::changes_stacks);
         assert!(away < back, "{detour} {rules:?}");
     }
     // The caller's frame pointer is saved where a function calls another.
     let saved = rules_of("main.deep");
-    let saves = |rule: &Rule| matches!(rule, Rule::Frame(frame) if matches!(frame.fp, FramePointer::At { offset: -16, .. }));
+    let saves = |rule: &UnwindRule| matches!(rule, UnwindRule::Frame(frame) if matches!(frame.fp, FramePointer::At { offset: -16, .. }));
     assert!(saved.iter().any(saves), "{saved:?}");
     assert!(!saves(&saved[0]), "{saved:?}");
 }
@@ -294,7 +300,7 @@ proptest! {
         ),
     ) {
         if let Some(programs) = programs() {
-            let sections = Sections::of_elf(programs.stripped.as_slice()).unwrap();
+            let sections = UnwindSections::of_elf(programs.stripped.as_slice()).unwrap();
             let go = sections.go.clone().unwrap();
             let mut damaged = go.table.to_vec();
             let length = damaged.len();
@@ -302,9 +308,9 @@ proptest! {
                 damaged[place % length] = byte;
             }
             let go = user_collector::unwind::GoFunctions { table: &damaged, ..go };
-            let sections = Sections { go: Some(go), ..sections };
-            let mut rules = Rules::new();
-            if let Ok((table, _)) = Table::of_sections(&sections, &mut rules) {
+            let sections = UnwindSections { go: Some(go), ..sections };
+            let mut rules = UnwindRules::new();
+            if let Ok((table, _)) = UnwindTable::of_sections(&sections, &mut rules) {
                 let text: u64 = sections.executable.iter().map(|range| range.end - range.start).sum();
                 prop_assert!(table.rows().len() as u64 <= text + table.pages().len() as u64);
             }

@@ -16,7 +16,10 @@ use gimli::write::{
     Address, CallFrameInstruction as Cfi, DebugFrame, EndianVec, FrameDescriptionEntry, FrameTable,
 };
 use object::read::ReadCache;
-use user_collector::unwind::{Error, Frames, MAX_SECTION, Rules, Sections, Table};
+use user_collector::elf::ElfError;
+use user_collector::unwind::{
+    FrameInfo, MAX_SECTION_BYTES, UnwindError, UnwindRules, UnwindSections, UnwindTable,
+};
 
 use entry::cie;
 use mapped::mapped;
@@ -46,8 +49,8 @@ fn program_header(file: &[u8], kind: u32) -> usize {
         .unwrap()
 }
 
-fn frames(file: &[u8]) -> Result<Frames<'_>, Error> {
-    Sections::of_elf(file).map(|sections| sections.frames)
+fn frames(file: &[u8]) -> Result<FrameInfo<'_>, UnwindError> {
+    UnwindSections::of_elf(file).map(|sections| sections.frames)
 }
 
 #[test]
@@ -57,8 +60,8 @@ fn without_section_headers() {
         let mut stripped = file.clone();
         strip_sections(&mut stripped);
         let (
-            Frames::Eh { data, address },
-            Frames::Eh {
+            FrameInfo::Eh { data, address },
+            FrameInfo::Eh {
                 data: whole,
                 address: same,
             },
@@ -69,9 +72,9 @@ fn without_section_headers() {
         assert_eq!(address, same, "{name}");
         // What may follow the terminator is padding.
         assert_eq!(data, &whole[..data.len()], "{name}");
-        let mut rules = Rules::new();
-        let (table, summary) = Table::of_elf(&stripped, &mut rules).unwrap();
-        let (expected, _) = Table::of_elf(&file, &mut rules).unwrap();
+        let mut rules = UnwindRules::new();
+        let (table, summary) = UnwindTable::of_elf(&stripped, &mut rules).unwrap();
+        let (expected, _) = UnwindTable::of_elf(&file, &mut rules).unwrap();
         assert_eq!(table, expected, "{name}");
         assert!(table.rows().len() > 100, "{name}");
         assert_eq!(summary.unread, 0, "{name}");
@@ -88,10 +91,10 @@ fn a_header_that_leads_nowhere() {
         let mut file = file.clone();
         put(&mut file, at, bytes);
         match frames(&file) {
-            Err(Error::Headers {
+            Err(UnwindError::Elf(ElfError::Headers {
                 headers: "frame",
                 problem,
-            }) => problem,
+            })) => problem,
             other => panic!("{other:?}"),
         }
     };
@@ -105,10 +108,10 @@ fn a_header_that_leads_nowhere() {
     assert!(
         matches!(
             error,
-            Error::Outside {
+            UnwindError::Elf(ElfError::Outside {
                 name: ".eh_frame_hdr",
                 ..
-            }
+            })
         ),
         "{error}"
     );
@@ -121,7 +124,10 @@ fn from_a_file() {
     let path = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(path.path(), &file).unwrap();
     let cache = ReadCache::new(path.reopen().unwrap());
-    assert_eq!(Sections::of_elf(&cache), Sections::of_elf(file.as_slice()));
+    assert_eq!(
+        UnwindSections::of_elf(&cache),
+        UnwindSections::of_elf(file.as_slice())
+    );
 }
 
 /// A file whose only frame information is this section.
@@ -195,10 +201,10 @@ fn a_compressed_debug_frame() {
     let plain = Debug::new(&data, 0);
     let compressed = Debug::compressed(&data, 1, data.len() as u64);
     assert!(compressed.file.len() < plain.file.len() - 1000);
-    let mut rules = Rules::new();
-    let (table, summary) = Table::of_elf(&plain.file, &mut rules).unwrap();
+    let mut rules = UnwindRules::new();
+    let (table, summary) = UnwindTable::of_elf(&plain.file, &mut rules).unwrap();
     assert_eq!(summary.fdes, 100);
-    let (same, _) = Table::of_elf(&compressed.file, &mut rules).unwrap();
+    let (same, _) = UnwindTable::of_elf(&compressed.file, &mut rules).unwrap();
     assert_eq!(same, table);
 }
 
@@ -209,39 +215,46 @@ fn compression_that_lies() {
     // zstd: not read.
     assert_eq!(
         frames(&Debug::compressed(&data, 2, length).file),
-        Ok(Frames::None)
+        Ok(FrameInfo::None)
     );
-    for size in [0, 1, length - 1, length + 1, MAX_SECTION as u64] {
+    for size in [0, 1, length - 1, length + 1, MAX_SECTION_BYTES as u64] {
         let error = frames(&Debug::compressed(&data, 1, size).file).unwrap_err();
         assert!(
             matches!(
                 error,
-                Error::Headers {
+                UnwindError::Elf(ElfError::Headers {
                     headers: "compression",
                     ..
-                }
+                })
             ),
             "{error}"
         );
     }
-    for size in [MAX_SECTION as u64 + 1, u64::MAX] {
+    for size in [MAX_SECTION_BYTES as u64 + 1, u64::MAX] {
         let error = frames(&Debug::compressed(&data, 1, size).file).unwrap_err();
         assert_eq!(
             error,
-            Error::SectionTooLarge {
+            UnwindError::Elf(ElfError::TooLarge {
                 name: ".debug_frame",
-                size
-            }
+                size,
+                limit: MAX_SECTION_BYTES as u64,
+            })
         );
     }
     // A section that ends in its compression header.
     let mut short = Debug::compressed(&data, 1, length);
     put(&mut short.file, short.header + 32, &20_u64.to_le_bytes());
-    assert!(matches!(frames(&short.file), Err(Error::Headers { .. })));
+    assert!(matches!(
+        frames(&short.file),
+        Err(UnwindError::Elf(ElfError::Headers { .. }))
+    ));
     // Damaged data.
     let mut damaged = Debug::compressed(&data, 1, length);
     put(&mut damaged.file, 0x3000 + 24 + 40, &[0xff; 16]);
-    assert!(matches!(frames(&damaged.file), Err(Error::Headers { .. })));
+    assert!(matches!(
+        frames(&damaged.file),
+        Err(UnwindError::Elf(ElfError::Headers { .. }))
+    ));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Files that somebody has made to do harm: no panic, and no more rows than their bytes can pay
+//! Hostile files: no panic, and no more rows than their bytes can pay
 //! for.
 
 #![allow(
@@ -12,7 +12,7 @@ mod mapped;
 use std::sync::OnceLock;
 
 use proptest::prelude::*;
-use user_collector::unwind::{Frames, Rules, Sections, Table};
+use user_collector::unwind::{FrameInfo, UnwindRules, UnwindSections, UnwindTable};
 
 use mapped::mapped;
 
@@ -29,8 +29,8 @@ fn changes(places: std::ops::Range<usize>) -> impl Strategy<Value = Vec<(usize, 
 }
 
 fn check(file: &[u8]) -> Result<(), TestCaseError> {
-    let mut rules = Rules::new();
-    let Ok((table, _)) = Table::of_elf(file, &mut rules) else {
+    let mut rules = UnwindRules::new();
+    let Ok((table, _)) = UnwindTable::of_elf(file, &mut rules) else {
         return Ok(());
     };
     // A row costs two bytes at least, and one more at each border.
@@ -65,7 +65,7 @@ fn changed(changes: &[(usize, u8)]) -> Vec<u8> {
 
 /// Where the frame information is in the file.
 fn frames() -> std::ops::Range<usize> {
-    let Frames::Eh { data, .. } = Sections::of_elf(file()).unwrap().frames else {
+    let FrameInfo::Eh { data, .. } = UnwindSections::of_elf(file()).unwrap().frames else {
         panic!("no .eh_frame")
     };
     let start = data.as_ptr().addr() - file().as_ptr().addr();
@@ -97,9 +97,9 @@ proptest! {
 
     #[test]
     fn any_bytes_as_frame_information(data in proptest::collection::vec(any::<u8>(), 0..4096)) {
-        for frames in [Frames::Eh { data: &data, address: 0 }, Frames::Debug { data: data.as_slice().into() }] {
-            let sections = Sections { frames, text: 0, got: 0, executable: std::iter::once(0..u64::MAX).collect(), go: None };
-            let _ = Table::of_sections(&sections, &mut Rules::new());
+        for frames in [FrameInfo::Eh { data: &data, address: 0 }, FrameInfo::Debug { data: data.as_slice().into() }] {
+            let sections = UnwindSections { frames, text: 0, got: 0, executable: std::iter::once(0..u64::MAX).collect(), go: None };
+            let _ = UnwindTable::of_sections(&sections, &mut UnwindRules::new());
         }
     }
 }

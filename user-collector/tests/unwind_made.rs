@@ -15,8 +15,8 @@ use gimli::write::{
 };
 use gimli::{LittleEndian, Register, X86_64};
 use user_collector::unwind::{
-    Base, Cfa, Frame, FramePointer, Frames, MAX_CIE, ReturnAddress, Rule, Rules, Sections, Summary,
-    Table, Unsupported,
+    Base, Cfa, FrameInfo, FramePointer, FrameRule, MAX_CIE_BYTES, ReturnAddress, TableSummary,
+    Unsupported, UnwindRule, UnwindRules, UnwindSections, UnwindTable,
 };
 
 use entry::cie;
@@ -40,10 +40,10 @@ fn section(cie: CommonInformationEntry, functions: &[&[(u32, Cfi)]]) -> Vec<u8> 
     section.0.into_vec()
 }
 
-fn sections(data: &[u8]) -> Sections<'_> {
+fn sections(data: &[u8]) -> UnwindSections<'_> {
     let executable = std::iter::once(0x1000..0x100_0000).collect();
-    Sections {
-        frames: Frames::Eh {
+    UnwindSections {
+        frames: FrameInfo::Eh {
             data,
             address: 0x80_0000,
         },
@@ -55,15 +55,15 @@ fn sections(data: &[u8]) -> Sections<'_> {
 }
 
 struct Made {
-    table: Table,
-    rules: Rules,
-    summary: Summary,
+    table: UnwindTable,
+    rules: UnwindRules,
+    summary: TableSummary,
 }
 
 impl Made {
     fn of(data: &[u8]) -> Made {
-        let mut rules = Rules::new();
-        let (table, summary) = Table::of_sections(&sections(data), &mut rules).unwrap();
+        let mut rules = UnwindRules::new();
+        let (table, summary) = UnwindTable::of_sections(&sections(data), &mut rules).unwrap();
         Made {
             table,
             rules,
@@ -71,7 +71,7 @@ impl Made {
         }
     }
 
-    fn at(&self, offset: u64) -> Option<Rule> {
+    fn at(&self, offset: u64) -> Option<UnwindRule> {
         self.table.lookup(&self.rules, START + offset).copied()
     }
 }
@@ -89,8 +89,8 @@ const RETURN: ReturnAddress = ReturnAddress::At {
     offset: -8,
 };
 
-fn frame(cfa: Cfa, fp: FramePointer) -> Option<Rule> {
-    Some(Rule::Frame(Frame {
+fn frame(cfa: Cfa, fp: FramePointer) -> Option<UnwindRule> {
+    Some(UnwindRule::Frame(FrameRule {
         cfa,
         fp,
         ra: RETURN,
@@ -257,7 +257,7 @@ fn a_signal_frame() {
         ]],
     ));
     let base = Base::Register(7);
-    let rule = Rule::Frame(Frame {
+    let rule = UnwindRule::Frame(FrameRule {
         cfa: Cfa::Deref {
             register: 7,
             offset: 160,
@@ -276,8 +276,8 @@ fn the_outermost_frame_and_vfork() {
         (4, Cfi::Undefined(X86_64::RA)),
         (8, Cfi::Register(X86_64::RA, X86_64::RDI)),
     ]);
-    assert_eq!(made.at(4), Some(Rule::Stop));
-    let Some(Rule::Frame(frame)) = made.at(8) else {
+    assert_eq!(made.at(4), Some(UnwindRule::Stop));
+    let Some(UnwindRule::Frame(frame)) = made.at(8) else {
         panic!("{:?}", made.at(8))
     };
     assert_eq!(frame.ra, ReturnAddress::Register(5));
@@ -299,7 +299,7 @@ fn what_is_not_understood_is_counted() {
         (5, Cfi::ValOffset(X86_64::RBP, 8)),
         (6, Cfi::Register(X86_64::RSP, X86_64::R8)),
     ]);
-    let unsupported = |why| Some(Rule::Unsupported(why));
+    let unsupported = |why| Some(UnwindRule::Unsupported(why));
     assert_eq!(made.at(1), unsupported(Unsupported::CfaExpression));
     assert_eq!(made.at(2), unsupported(Unsupported::CfaRegister));
     assert_eq!(made.at(3), unsupported(Unsupported::ReturnAddress));
@@ -363,7 +363,10 @@ fn a_program_that_ends_in_an_error_is_good_up_to_there() {
     );
     let made = Made::of(&data);
     assert_eq!(made.at(8), frame(sp(16), FramePointer::Same));
-    assert_eq!(made.at(9), Some(Rule::Unsupported(Unsupported::Malformed)));
+    assert_eq!(
+        made.at(9),
+        Some(UnwindRule::Unsupported(Unsupported::Malformed))
+    );
     assert_eq!(made.at(0xff), made.at(9));
     assert_eq!(
         (made.summary.malformed_fdes, made.summary.rows.malformed),
@@ -384,13 +387,13 @@ fn a_program_that_ends_in_an_error_is_good_up_to_there() {
 #[test]
 fn code_outside_the_segments_is_left_out() {
     let data = section(cie(), &[&[], &[]]);
-    let mut rules = Rules::new();
+    let mut rules = UnwindRules::new();
     let only_second = START + 0x1000..START + 0x1100;
-    let sections = Sections {
+    let sections = UnwindSections {
         executable: std::iter::once(only_second).collect(),
         ..sections(&data)
     };
-    let (table, summary) = Table::of_sections(&sections, &mut rules).unwrap();
+    let (table, summary) = UnwindTable::of_sections(&sections, &mut rules).unwrap();
     assert_eq!((summary.fdes, summary.elsewhere), (2, 1));
     assert_eq!(table.lookup(&rules, START), None);
     assert!(table.lookup(&rules, START + 0x1000).is_some());
@@ -399,12 +402,12 @@ fn code_outside_the_segments_is_left_out() {
 #[test]
 fn a_cie_that_costs_too_much_is_refused() {
     let mut long = cie();
-    for _ in 0..MAX_CIE {
+    for _ in 0..MAX_CIE_BYTES {
         long.add_instruction(Cfi::CfaOffset(8));
     }
     let made = Made::of(&section(long, &[&[]]));
     assert_eq!((made.summary.fdes, made.summary.bad_fdes), (0, 1));
-    assert_eq!(made.table, Table::default());
+    assert_eq!(made.table, UnwindTable::default());
 }
 
 #[test]
@@ -418,14 +421,14 @@ fn debug_frame() {
     let mut section = gimli::write::DebugFrame(EndianVec::new(LittleEndian));
     table.write_debug_frame(&mut section).unwrap();
     let data = section.0.into_vec();
-    let mut rules = Rules::new();
-    let sections = Sections {
-        frames: Frames::Debug {
+    let mut rules = UnwindRules::new();
+    let sections = UnwindSections {
+        frames: FrameInfo::Debug {
             data: data.as_slice().into(),
         },
         ..sections(&[])
     };
-    let (table, summary) = Table::of_sections(&sections, &mut rules).unwrap();
+    let (table, summary) = UnwindTable::of_sections(&sections, &mut rules).unwrap();
     assert_eq!(
         table.lookup(&rules, START).copied(),
         frame(sp(8), FramePointer::Same)
@@ -435,11 +438,11 @@ fn debug_frame() {
 
 #[test]
 fn a_file_without_frame_information_has_an_empty_table() {
-    let mut rules = Rules::new();
-    let sections = Sections {
-        frames: Frames::None,
+    let mut rules = UnwindRules::new();
+    let sections = UnwindSections {
+        frames: FrameInfo::None,
         ..sections(&[])
     };
-    let (table, summary) = Table::of_sections(&sections, &mut rules).unwrap();
-    assert_eq!((table, summary.fdes), (Table::default(), 0));
+    let (table, summary) = UnwindTable::of_sections(&sections, &mut rules).unwrap();
+    assert_eq!((table, summary.fdes), (UnwindTable::default(), 0));
 }

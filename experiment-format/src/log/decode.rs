@@ -1,33 +1,35 @@
-//! What a file says of a header and of events.
+//! Decodes headers and events.
 //!
-//! Elements and attributes that mean nothing here are passed over, as gprofng does: the files of
-//! other collectors hold more than ours. A number that is none, and an XML that gprofng would stop
-//! at, are errors.
+//! Unknown elements and attributes are skipped, as gprofng does: files of other collectors hold
+//! more than this crate writes. An invalid number is an error, and so is XML at which gprofng would
+//! stop.
 
 use std::path::Path;
 
 use crate::Result;
 use crate::error::Error;
+use crate::ids::{Pid, Tid};
 use crate::log::{
-    Container, CounterDecl, CounterUnit, Cpu, Descendant, Header, LogEvent, ProfileDecl, Run,
-    Setting, THREAD_NAMED, THREAD_NAMES, VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
+    Container, CounterDecl, CounterUnit, Cpu, Descendant, LogEvent, LogHeader, ProfileDecl,
+    Setting, StartTime, THREAD_NAMED, THREAD_NAMES, VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
 };
 use crate::microstate::NumStates;
 use crate::packet::{FieldDecl, FieldType, PacketDecl, counter};
-use crate::xml::{Item, Parser, Tag, integer, number, time};
+use crate::xml::number::{integer, time, unsigned};
+use crate::xml::parse::{Item, Parser, Tag};
 
-/// All that a `log.xml`, or a `warnings.xml`, says.
+/// The content of a `log.xml` or a `warnings.xml`.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Log {
     /// The header. Comments that stand before the start belong to it.
-    pub(crate) header: Header,
+    pub(crate) header: LogHeader,
     /// The start, if there is one.
-    pub(crate) run: Option<Run>,
+    pub(crate) run: Option<StartTime>,
     /// The other events, in the file's order, from the start on.
     pub(crate) events: Vec<LogEvent>,
 }
 
-/// An element that is open.
+/// An open element.
 enum Open {
     Collector,
     Process,
@@ -36,13 +38,13 @@ enum Open {
     Other,
 }
 
-/// Reads the file at `path`, whose content is `bytes`.
+/// Returns the content of the file at `path`, which is `bytes`.
 pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Log> {
     let mut log = Log::default();
     log.header.version.clear();
     let mut parser = Parser::new(path, bytes);
     let mut open = Vec::new();
-    // The table that packets outside of a `profile` element are for.
+    // The table of packets that stand outside of a `profile` element.
     let mut table: Option<String> = None;
     while let Some(item) = parser.next()? {
         match item {
@@ -88,10 +90,11 @@ pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Log> {
 }
 
 impl Log {
+    /// Adds an event where it belongs.
     fn add(&mut self, event: LogEvent) {
         match event {
             // The start may be repeated, with the same values.
-            LogEvent::Run(run) => {
+            LogEvent::Start(run) => {
                 self.run.get_or_insert(run);
             }
             LogEvent::Comment { at: 0, text } if self.run.is_none() => {
@@ -101,9 +104,10 @@ impl Log {
         }
     }
 
-    /// Makes the times of threads, which the file does not count from the start, like all others.
+    /// Converts the times of thread names, the only ones that the file does not count from the
+    /// start.
     fn count_from_start(&mut self) {
-        let start = self.run.map_or(0, |run| run.tstamp);
+        let start = self.run.map_or(0, |run| run.tstamp_ns);
         for event in &mut self.events {
             if let LogEvent::Thread { at, .. } = event {
                 *at = at.saturating_sub(start);
@@ -112,7 +116,8 @@ impl Log {
     }
 }
 
-fn begin(path: &Path, tag: Tag, header: &mut Header) -> Result<Open> {
+/// Reads the tag that begins an element.
+fn begin(path: &Path, tag: Tag, header: &mut LogHeader) -> Result<Open> {
     let unsigned = |name: &str| tag.parsed(path, name, |text| u32::try_from(integer(text)?).ok());
     match tag.name.as_str() {
         "experiment" => header.version = tag.get("version").unwrap_or_default().to_owned(),
@@ -130,8 +135,8 @@ fn begin(path: &Path, tag: Tag, header: &mut Header) -> Result<Open> {
             mhz: unsigned("clk")?.unwrap_or_default(),
         }),
         "process" => {
-            header.pid = unsigned("pid")?.unwrap_or(header.pid);
-            header.ppid = unsigned("ppid")?.or(header.ppid);
+            header.pid = unsigned("pid")?.map_or(header.pid, Pid);
+            header.ppid = unsigned("ppid")?.map(Pid).or(header.ppid);
             header.mpi_rank = unsigned("mpi_rank")?.or(header.mpi_rank);
             if let Some(id) = tag.get("container_id") {
                 header.container = Some(Container {
@@ -161,8 +166,8 @@ fn begin(path: &Path, tag: Tag, header: &mut Header) -> Result<Open> {
                 }
                 Some("profile") => header.profiles.push(ProfileDecl::Clock {
                     tick_us: unsigned("ptimer")?.unwrap_or_default(),
-                    states: NumStates::from_number(
-                        tag.parsed(path, "numstates", |text| integer(text)?.try_into().ok())?
+                    states: NumStates::from(
+                        tag.parsed(path, "numstates", |text| i32::try_from(integer(text)?).ok())?
                             .unwrap_or_default(),
                     ),
                     packets: Vec::new(),
@@ -176,14 +181,14 @@ fn begin(path: &Path, tag: Tag, header: &mut Header) -> Result<Open> {
                     });
                     match counters {
                         Some(counters) => counters.push(decl),
-                        // Without a packet that could tell of it.
+                        // A counter without a declared packet.
                         None => header.profiles.push(ProfileDecl::Counters {
                             counters: vec![decl],
                             packets: Vec::new(),
                         }),
                     }
                 }
-                // With a version of Java it is more than names.
+                // With a version of Java the table holds more than names.
                 Some(THREAD_NAMES) if others(&tag, &["name"]).is_empty() => {
                     header.profiles.push(ProfileDecl::ThreadNames);
                 }
@@ -227,14 +232,14 @@ fn begin(path: &Path, tag: Tag, header: &mut Header) -> Result<Open> {
     Ok(Open::Other)
 }
 
-/// A counter; one that gprofng collect wrote has no title and no unit, which its reader knows of
-/// some names.
+/// Returns the declaration of a counter. One that `gprofng collect` wrote has no title and no unit;
+/// gprofng derives them from some names.
 fn counter(path: &Path, tag: &Tag) -> Result<CounterDecl> {
     let number = |name: &str| tag.parsed(path, name, integer);
     let text = |name: &str| tag.get(name).filter(|text| !text.is_empty());
     let name = text("hwcname").or(text("int_name")).unwrap_or_default();
     let unit = match number("timecvt")? {
-        Some(timecvt) => CounterUnit::of_timecvt(timecvt),
+        Some(timecvt) => CounterUnit::from(timecvt),
         None if name == "cycles" => CounterUnit::Cycles,
         None => CounterUnit::Count,
     };
@@ -253,6 +258,7 @@ fn counter(path: &Path, tag: &Tag) -> Result<CounterDecl> {
     })
 }
 
+/// Returns the declaration of a field.
 fn field(path: &Path, tag: &Tag, offset: Option<u32>) -> Result<FieldDecl> {
     let kind = tag.get("type").and_then(FieldType::from_keyword);
     Ok(FieldDecl {
@@ -263,6 +269,7 @@ fn field(path: &Path, tag: &Tag, offset: Option<u32>) -> Result<FieldDecl> {
     })
 }
 
+/// Returns a setting from its attribute.
 fn setting(name: &str, value: &str) -> Setting {
     let number = integer(value).and_then(|value| u64::try_from(value).ok());
     let small = number.and_then(|value| u32::try_from(value).ok());
@@ -281,6 +288,7 @@ fn setting(name: &str, value: &str) -> Setting {
     }
 }
 
+/// Returns the event of an element with this text inside.
 fn event(path: &Path, tag: &Tag, text: String) -> Result<LogEvent> {
     let at = tag.parsed(path, "tstamp", time)?;
     let signed = |name: &str| tag.parsed(path, name, integer);
@@ -296,9 +304,9 @@ fn event(path: &Path, tag: &Tag, text: String) -> Result<LogEvent> {
             message: string("msg"),
         })
     };
-    // A thread may have a number that is none of Linux: what `pthread_self` returned.
-    let thread = tag.get("tid").and_then(number);
-    let thread = thread.and_then(|tid| u32::try_from(tid).ok());
+    // The number may be what `pthread_self` returned, which is no thread id of Linux.
+    let thread = tag.get("tid").and_then(unsigned);
+    let thread = thread.and_then(|tid| u32::try_from(tid).ok().map(Tid));
     if let (Some(THREAD_NAMED), Some(tid)) = (tag.get("kind"), thread) {
         return Ok(LogEvent::Thread {
             at: since_start,
@@ -309,10 +317,10 @@ fn event(path: &Path, tag: &Tag, text: String) -> Result<LogEvent> {
     }
     let (warning, comment) = (i64::from(VERBATIM_WARNING), i64::from(VERBATIM_COMMENT));
     Ok(match (tag.get("kind").unwrap_or_default(), id) {
-        ("run", _) => LogEvent::Run(Run {
-            tstamp: at.ok_or_else(|| tag.malformed(path, "a start without its time"))?,
-            wall: signed("time")?.unwrap_or_default(),
-            tm_zone: signed("tm_zone")?.unwrap_or_default(),
+        ("run", _) => LogEvent::Start(StartTime {
+            tstamp_ns: at.ok_or_else(|| tag.malformed(path, "a start without its time"))?,
+            wall_s: signed("time")?.unwrap_or_default(),
+            tm_zone_s: signed("tm_zone")?.unwrap_or_default(),
         }),
         ("exit", _) => LogEvent::Exit { at: since_start },
         ("sample", _) => LogEvent::Sample {
@@ -350,21 +358,23 @@ fn event(path: &Path, tag: &Tag, text: String) -> Result<LogEvent> {
     })
 }
 
-/// The attributes without those of these names.
+/// Returns the attributes without those of these names.
 fn others(tag: &Tag, names: &[&str]) -> Vec<(String, String)> {
     let mut attributes = tag.attributes.clone();
     attributes.retain(|(name, _)| !names.contains(&name.as_str()));
     attributes
 }
 
-/// An error if data were recorded in a way that this crate does not read.
-pub(crate) fn check(path: &Path, header: &Header) -> Result<()> {
+/// Refuses data that this crate does not read.
+pub(crate) fn check(path: &Path, header: &LogHeader) -> Result<()> {
     let what = match (integer(&header.version), header.system.arch.as_str()) {
         (None | Some(..12), _) => {
             format!("format version {:?}; 12 and later are read", header.version)
         }
         (_, "x86_64" | "i86pc" | "i686" | "aarch64") => return Ok(()),
-        (_, arch) => format!("data of {arch:?}, which count as big-endian; they are not read"),
+        (_, arch) => {
+            format!("data of {arch:?}, which are read as big-endian; this is not supported")
+        }
     };
     Err(Error::Malformed {
         path: path.to_owned(),

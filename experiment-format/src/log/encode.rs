@@ -1,27 +1,29 @@
-//! What a header and events are in the file.
+//! Encodes headers and events.
 
 use crate::Result;
 use crate::error::Error;
 use crate::log::{
-    CounterDecl, Descendant, HIDDEN_GROUP, Header, LogEvent, ProfileDecl, Setting, System,
+    CounterDecl, Descendant, HIDDEN_GROUP, LogEvent, LogHeader, ProfileDecl, Setting, System,
     THREAD_NAMED, THREAD_NAMES, VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
 };
 use crate::microstate::NumStates;
 use crate::packet::{TICK_ARRAY, counter};
-use crate::xml::{Element, is_name};
+use crate::xml::write::{Element, is_name};
 
-/// The seconds of a time stamp must fit in 31 bits.
-const LAST_TIME: u64 = (1 << 31) * 1_000_000_000 - 1;
+/// The largest time stamp: its seconds must fit in 31 bits.
+const MAX_TIME_NS: u64 = (1 << 31) * 1_000_000_000 - 1;
 
-/// As many counters as gprofng tells apart.
-const COUNTERS: u32 = 64;
+/// The number of counters that gprofng distinguishes.
+const MAX_COUNTERS: u32 = 64;
 
+/// Returns the error of a value that the file cannot hold.
 pub(super) fn refused(what: impl Into<String>) -> Error {
     Error::unwritable("log.xml", what)
 }
 
+/// Refuses a time that `file` cannot hold.
 pub(crate) fn checked_time(file: &str, at: u64) -> Result<u64> {
-    if at > LAST_TIME {
+    if at > MAX_TIME_NS {
         return Err(Error::unwritable(
             file,
             format!("a time of {at} ns: its seconds exceed 31 bits"),
@@ -30,8 +32,8 @@ pub(crate) fn checked_time(file: &str, at: u64) -> Result<u64> {
     Ok(at)
 }
 
-impl Header {
-    /// The elements of the header, `comments` included.
+impl LogHeader {
+    /// Returns the elements of the header, `comments` included.
     pub(crate) fn encode(&self) -> Result<String> {
         let mut out = String::new();
         Element::begin(&mut out, "experiment")
@@ -87,8 +89,8 @@ impl Header {
         Ok(out)
     }
 
-    /// Refuses clock tables that gprofng would misread: the last one says for all of them how long
-    /// a tick is, and how many states of a tick array count.
+    /// Refuses clock tables that gprofng would misread: it takes the length of a tick and the
+    /// number of states of a tick array from the last table, for all of them.
     fn check_clocks(&self) -> Result<()> {
         let clocks = self.profiles.iter().filter_map(|profile| match profile {
             ProfileDecl::Clock {
@@ -112,8 +114,8 @@ impl Header {
                 return Err(refused(format!(
                     "tick arrays under a last clock table of numstates {}; declare the one of {} \
                      last",
-                    last_states.number(),
-                    NumStates::Solaris.number()
+                    i32::from(*last_states),
+                    i32::from(NumStates::Solaris)
                 )));
             }
         }
@@ -125,8 +127,8 @@ impl System {
     fn encode(&self, out: &mut String) -> Result<()> {
         if !matches!(self.arch.as_str(), "x86_64" | "aarch64") {
             return Err(refused(format!(
-                "architecture {:?}: gprofng reads the data of any but x86_64 and aarch64 as \
-                 big-endian; use one of these and name the true one in a comment",
+                "architecture {:?}: gprofng reads data of all but x86_64 and aarch64 as \
+                 big-endian; use one of these and name the real one in a comment",
                 self.arch
             )));
         }
@@ -176,7 +178,7 @@ impl ProfileDecl {
                 Element::begin(out, "profile")
                     .attribute("name", "profile")
                     .number("ptimer", tick_us)
-                    .number("numstates", states.number()),
+                    .number("numstates", i32::from(*states)),
                 "profile",
                 packets,
             ),
@@ -232,10 +234,10 @@ impl CounterDecl {
                 self.name
             )));
         }
-        if self.tag >= COUNTERS {
+        if self.tag >= MAX_COUNTERS {
             return Err(refused(format!("counter tag {}", self.tag)));
         }
-        // The form that has a title and a unit of its own.
+        // This kind of declaration can state a title and a unit.
         Element::begin(out, "profile")
             .attribute("name", "hwsimctr")
             .number("cpuver", 0)
@@ -244,7 +246,7 @@ impl CounterDecl {
             .attribute("metric", &self.title)
             .number("reg_num", 0)
             .number("interval", self.interval)
-            .number("timecvt", self.unit.timecvt())
+            .number("timecvt", i64::from(self.unit))
             .number("memop", 0)
             .number("tag", self.tag)
             .end();
@@ -253,16 +255,16 @@ impl CounterDecl {
 }
 
 impl LogEvent {
-    /// The one element that stands for the event, in an experiment that began at `start`.
+    /// Returns the element of the event, in an experiment that began at `start` nanoseconds.
     pub(crate) fn encode(&self, start: u64) -> Result<String> {
         let mut out = String::new();
         let event = |out, kind| Element::begin(out, "event").attribute("kind", kind);
         let time = |at: &u64| checked_time("log.xml", *at);
         match self {
-            LogEvent::Run(run) => event(&mut out, "run")
-                .time("tstamp", time(&run.tstamp)?)
-                .number("time", run.wall)
-                .number("tm_zone", run.tm_zone)
+            LogEvent::Start(run) => event(&mut out, "run")
+                .time("tstamp", time(&run.tstamp_ns)?)
+                .number("time", run.wall_s)
+                .number("tm_zone", run.tm_zone_s)
                 .end(),
             LogEvent::Exit { at } => event(&mut out, "exit").time("tstamp", time(at)?).end(),
             LogEvent::Sample { at, id, label } => event(&mut out, "sample")
@@ -356,6 +358,7 @@ impl Descendant {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Tid;
     use crate::packet::{ClockTick, PacketDecl, TickArray};
 
     fn encoded(tables: &[(u32, NumStates, PacketDecl)]) -> Result<String> {
@@ -364,13 +367,13 @@ mod tests {
             states: *states,
             packets: vec![packet.clone()],
         };
-        let header = Header {
+        let header = LogHeader {
             system: System {
                 arch: "x86_64".into(),
                 ..System::default()
             },
             profiles: tables.iter().map(clock).collect(),
-            ..Header::default()
+            ..LogHeader::default()
         };
         header.encode()
     }
@@ -381,7 +384,7 @@ mod tests {
             let (at, tid, name, group) = (1_000_000_000, 12, "a<b".into(), group.into());
             let event = LogEvent::Thread {
                 at,
-                tid,
+                tid: Tid(tid),
                 name,
                 group,
             };
@@ -394,7 +397,7 @@ mod tests {
         );
         let error = encoded(5, "system").unwrap_err().to_string();
         assert!(error.contains("thread 12 \"a<b\""), "{error}");
-        for start in [LAST_TIME, u64::MAX] {
+        for start in [MAX_TIME_NS, u64::MAX] {
             assert!(encoded(start, "x").is_err());
         }
     }

@@ -1,62 +1,63 @@
 //! The packet of a counter that has overflowed.
 //!
-//! It lies in a file of its own, `hwcounters`, and begins with the fields that ticks begin with. A
-//! value is what it stands for: the interval after which the counter overflows, once. Bit 63 of it
-//! set marks a packet that does not count.
+//! It is in a file of its own, `hwcounters`, and begins with the same fields as clock packets. Its
+//! value is the number of events that it stands for: the interval after which the counter
+//! overflows. If bit 63 of the value is set, the packet does not count.
 
 use crate::Result;
 use crate::error::Error;
-use crate::packet::tick::{Field, Form, field};
+use crate::ids::{Pid, Tid};
+use crate::packet::spec::{FieldSpec, PacketSpec, field};
 use crate::packet::{COUNTER, FieldType, PacketDecl, PacketLayout};
 use crate::stacks::StackUid;
 
 /// The file of these packets.
 pub(crate) const FILE: &str = "hwcounters";
-/// The mark of a value that does not count.
+/// The bit of a value that does not count.
 const ERRONEOUS: u64 = 1 << 63;
-/// Bytes of the packet.
+/// The size of the packet.
 const BYTES: usize = 48;
 
-/// A counter has overflowed on a CPU, in a thread, with a stack.
+/// An overflow of a counter on a CPU, in a thread, with a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterEvent {
     /// The CPU.
     pub cpu: u32,
-    /// Nanoseconds of the clock of [`crate::log::Run::tstamp`].
+    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
-    pub tid: u32,
+    pub tid: Tid,
     /// Its process.
-    pub pid: u32,
-    /// Which counter: [`crate::log::CounterDecl::tag`].
+    pub pid: Pid,
+    /// The counter: its [`crate::log::CounterDecl::tag`].
     pub tag: u32,
-    /// How many events it stands for.
+    /// The number of events that it stands for.
     pub value: u64,
 }
 
-/// A counter packet as it was read.
+/// A counter packet that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterRecord {
-    /// The CPU; 0 if the file does not say.
+    /// The CPU; 0 if the packet has none.
     pub cpu: u32,
-    /// Nanoseconds of the clock of [`crate::log::Run::tstamp`].
+    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time: u64,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
     /// The thread: a thread id, or what `pthread_self` returned.
     pub thread: u64,
-    /// The process, if the file says it.
-    pub pid: Option<u32>,
-    /// Which counter.
+    /// The process, if the packet has one.
+    pub pid: Option<Pid>,
+    /// The counter: its [`crate::log::CounterDecl::tag`].
     pub tag: u32,
-    /// How many events it stands for. None: the packet is marked as erroneous.
+    /// The number of events that it stands for, none if the packet is marked as erroneous.
     pub value: Option<u64>,
 }
 
-/// The packet, but for its value.
-pub(super) const COUNTED: Form<1> = Form::new(
+/// The layout of the packet, without its value.
+pub(super) const COUNTER_SPEC: PacketSpec<1> = PacketSpec::new(
     COUNTER,
     "Hardware counter profiling data",
     [field(
@@ -67,22 +68,23 @@ pub(super) const COUNTED: Form<1> = Form::new(
     )],
 );
 
-/// The value.
-pub(super) const VALUE: Field = field("HWCINT", "Hardware counter interval", FieldType::Int64, 40);
+/// The field of the value.
+pub(super) const VALUE_FIELD: FieldSpec =
+    field("HWCINT", "Hardware counter interval", FieldType::Int64, 40);
 
 impl CounterEvent {
-    /// The declaration of this packet, for [`crate::log::ProfileDecl::Counters`].
+    /// Returns the declaration of this packet, for [`crate::log::ProfileDecl::Counters`].
     pub fn declaration() -> PacketDecl {
-        let mut declaration = COUNTED.declaration();
-        declaration.fields.push(VALUE.declaration());
+        let mut declaration = COUNTER_SPEC.declaration();
+        declaration.fields.push(VALUE_FIELD.declaration());
         declaration
     }
 
-    /// The packet as it stands in `hwcounters`.
+    /// Returns the packet as it is in `hwcounters`.
     ///
     /// # Errors
     ///
-    /// A larger value, tag or time than the fields, which gprofng reads as signed, can hold.
+    /// A value, tag or time that is too large for the fields, which gprofng reads as signed.
     pub fn encode(&self) -> Result<[u8; BYTES]> {
         if self.value >= ERRONEOUS {
             return Err(Error::unwritable(
@@ -90,15 +92,16 @@ impl CounterEvent {
                 format!("{} events in one packet", self.value),
             ));
         }
-        let ids = [self.cpu, self.tid, self.pid];
-        let mut packet = COUNTED.encode(self.time, self.stack, ids, [self.tag])?;
-        VALUE.put(&mut packet, self.value);
+        let ids = [self.cpu, self.tid.0, self.pid.0];
+        let mut packet = COUNTER_SPEC.encode(self.time, self.stack, ids, [self.tag])?;
+        VALUE_FIELD.put(&mut packet, self.value);
         Ok(packet)
     }
 }
 
 impl PacketLayout {
-    /// What a counter packet says, none if it lacks the thread, the time, the counter or its value.
+    /// Returns the content of a counter packet, none if it lacks the thread, the time, the counter
+    /// or its value.
     pub(crate) fn counted(&self, packet: &[u8]) -> Option<CounterRecord> {
         let [cpu, time, stack, thread, process] = self.shared_values(packet);
         let [tag, value] = self.counted?.map(|position| self.integer(position, packet));
@@ -108,7 +111,7 @@ impl PacketLayout {
             time: time?,
             stack: stack.and_then(StackUid::new),
             thread: thread?,
-            pid: process.map(|pid| pid as u32),
+            pid: process.map(|pid| Pid(pid as u32)),
             tag: tag? as u32,
             value: (value < ERRONEOUS).then_some(value),
         })
@@ -137,14 +140,14 @@ mod tests {
         ) {
             let [cpu, tid, pid] = ids;
             let stack = StackUid::new(stack).unwrap();
-            let event = CounterEvent { cpu, time, stack, tid, pid, tag, value };
+            let event = CounterEvent { cpu, time, stack, tid: Tid(tid), pid: Pid(pid), tag, value };
             let packet = event.encode().unwrap();
             prop_assert_eq!(decoded(&packet), Some(CounterRecord {
                 cpu,
                 time,
                 stack: Some(stack),
                 thread: tid.into(),
-                pid: Some(pid),
+                pid: Some(Pid(pid)),
                 tag,
                 value: Some(value),
             }));

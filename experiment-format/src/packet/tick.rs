@@ -1,20 +1,23 @@
-//! The two packets that we write.
+//! The two clock packets that this crate writes.
 //!
-//! Both begin with the same fields: who, where, when, with which stack. A [`ClockTick`] goes on
-//! with one state and its ticks, a [`TickArray`] with the ticks of each of the ten. All fields are
-//! aligned; thread ids need 4 bytes, so THRID has no more, which gprofng takes. A tick array ends
-//! with what is known beyond the states, a [`Detail`].
+//! Both begin with the same fields: CPU, time, stack, thread, process. A [`ClockTick`] goes on with
+//! one state and its ticks, a [`TickArray`] with the ticks of each of the ten states. All fields
+//! are aligned. THRID has only 4 bytes, which suffice for a thread id and which gprofng accepts. A
+//! tick array ends with what is known beyond the states, a [`Detail`].
 //!
-//! gprofng 2.40 takes both from one file and shows all their metrics at once, if the clock tables
-//! of the header stand in the right order: that of the ticks of CPUs first, that of the tick arrays
-//! last. The other way round it offers the same metrics, takes the states 0 to 2 from the arrays,
-//! and says nothing of the rest. A header with that order is refused, as is one whose tables
-//! have ticks of different length, since the last one's is used for all.
+//! gprofng 2.40 reads both from one file and shows all their metrics at once, if the clock tables
+//! of the header are in the right order: that of the CPUs' ticks first, that of the tick arrays
+//! last. In the other order it offers the same metrics, takes the states 0 to 2 from the arrays,
+//! and silently drops the rest. A header with that order is refused. So is one whose tables have
+//! ticks of different length, since gprofng uses that of the last one for all.
+
+use num_enum::TryFromPrimitive;
 
 use crate::Result;
-use crate::error::Error;
+use crate::ids::{Pid, Tid};
 use crate::microstate::Microstate;
-use crate::packet::{CLOCK, FieldDecl, FieldType, HEADER_BYTES, PacketDecl, TICK_ARRAY, header};
+use crate::packet::spec::{FieldSpec, PacketSpec, field};
+use crate::packet::{CLOCK, FieldType, PacketDecl, TICK_ARRAY};
 use crate::stacks::StackUid;
 
 /// A clock packet: one thread, or one CPU, spent ticks in one state with one stack.
@@ -22,60 +25,59 @@ use crate::stacks::StackUid;
 pub struct ClockTick {
     /// The CPU.
     pub cpu: u32,
-    /// Nanoseconds of the clock of [`crate::log::Run::tstamp`].
+    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
-    pub tid: u32,
+    pub tid: Tid,
     /// Its process: the property `KPID` in gprofng's filters.
-    pub pid: u32,
+    pub pid: Pid,
     /// The state.
     pub state: Microstate,
-    /// How many ticks; 2^31 − 1 at most.
+    /// The number of ticks; 2^31 − 1 at most.
     pub ticks: u32,
 }
 
-/// A tick array: what one thread spent in each of the ten states with one stack.
+/// A tick array: the ticks of one thread in each of the ten states, with one stack.
 ///
-/// gprofng knows this form by the packet's type, which is why it is the one that Solaris used. It
-/// takes as many states from it as the *last* clock table of the header has, so that table has to
-/// be one of [`NumStates::Solaris`](crate::microstate::NumStates::Solaris); a table of ticks of
-/// CPUs ([`NumStates::Kernel`](crate::microstate::NumStates::Kernel)) stands ahead of it.
+/// gprofng recognizes it by the packet's type, which Solaris used for it. It reads as many states
+/// as the *last* clock table of the header has, so that table has to be one of
+/// [`NumStates::Solaris`](crate::microstate::NumStates::Solaris); a table of CPUs' ticks
+/// ([`NumStates::Kernel`](crate::microstate::NumStates::Kernel)) stands ahead of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TickArray {
     /// The CPU.
     pub cpu: u32,
-    /// Nanoseconds of the clock of [`crate::log::Run::tstamp`].
+    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
-    pub tid: u32,
+    pub tid: Tid,
     /// Its process: the property `KPID` in gprofng's filters.
-    pub pid: u32,
-    /// How many ticks, by [`Microstate::number`]; 2^31 − 1 at most in each.
+    pub pid: Pid,
+    /// The number of ticks in each state, by [`Microstate::number`]; 2^31 − 1 at most.
     pub ticks: [u32; Microstate::PER_THREAD],
-    /// What more is known of the ticks, the [`Detail::number`] of all of them: a thread that slept
-    /// for a disk and then waited for a CPU has two arrays. The property `KDETAIL` in gprofng's
-    /// filters.
+    /// The [`Detail::number`] of all these ticks. A thread that slept for a disk and then waited
+    /// for a CPU has two arrays. The property `KDETAIL` in gprofng's filters.
     pub detail: u32,
 }
 
-/// Why a thread was in its state, where the state alone leaves that open.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// The reason why a thread was in its state, as far as the state does not say it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, TryFromPrimitive)]
 #[repr(u32)]
 pub enum Detail {
-    /// Nothing more is known.
+    /// No reason is known.
     #[default]
     None = 0,
     /// Blocked for block I/O.
     BlockIo = 1,
     /// Waiting for a CPU after a wake-up.
     Woken = 2,
-    /// Waiting for a CPU that was taken away or given up.
+    /// Waiting for a CPU after it was preempted or yielded.
     Preempted = 3,
-    /// Waiting because a cgroup's quota was used up.
+    /// Waiting because the quota of its cgroup is used up.
     Throttled = 4,
 }
 
@@ -89,64 +91,33 @@ impl Detail {
         Detail::Throttled,
     ];
 
-    /// The number in the file.
+    /// Returns the number in the file; [`Detail::try_from`] is the reverse.
     pub const fn number(self) -> u32 {
         self as u32
     }
-
-    /// The detail of a number, if it is one that has a name.
-    pub fn from_number(number: u32) -> Option<Self> {
-        Self::ALL.get(usize::try_from(number).ok()?).copied()
-    }
 }
 
-/// Bytes of a clock packet.
+/// The size of a clock packet.
 const CLOCK_BYTES: usize = 40;
-/// Bytes of a tick array, the last 4 of them unused.
+/// The size of a tick array; its last 4 bytes are unused.
 const ARRAY_BYTES: usize = 80;
 
-/// A field of ours: where it is and what it is called.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Field {
-    pub(super) name: &'static str,
-    uname: &'static str,
-    kind: FieldType,
-    offset: u32,
-}
-
-/// What a packet of ours has beyond the fields that all have.
-#[derive(Debug)]
-pub(super) struct Form<const FIELDS: usize> {
-    kind: u16,
-    uname: &'static str,
-    pub(super) fields: [Field; FIELDS],
-}
-
-/// The fields that both packets begin with.
-pub(super) const SHARED: [Field; 5] = [
-    field("CPUID", "CPU id", FieldType::Uint32, 4),
-    field("TSTAMP", "High resolution timestamp", FieldType::Int64, 8),
-    field("FRINFO", "", FieldType::Int64, 16),
-    field("THRID", "Thread number", FieldType::Uint32, 24),
-    field("KPID", "Process id", FieldType::Uint32, 28),
-];
-
-/// A clock packet.
-pub(super) const ONE: Form<2> = Form {
-    kind: CLOCK,
-    uname: "Clock profiling data",
-    fields: [
+/// The layout of a clock packet.
+pub(super) const CLOCK_SPEC: PacketSpec<2> = PacketSpec::new(
+    CLOCK,
+    "Clock profiling data",
+    [
         field("MSTATE", "Thread state", FieldType::Uint32, 32),
         field("NTICK", "Duration", FieldType::Int32, 36),
     ],
-};
+);
 
-/// A tick array. MSTATE and NTICK are not declared: gprofng makes them from the counts, field by
-/// field in the order of the declaration, and a declared one that follows would replace them.
-pub(super) const ARRAY: Form<{ Microstate::PER_THREAD }> = Form {
-    kind: TICK_ARRAY,
-    uname: "Microstate profiling data",
-    fields: [
+/// The layout of a tick array, without its detail. MSTATE and NTICK are not declared: gprofng makes
+/// them from the counts, in the order of the declaration, and a declared field would replace them.
+pub(super) const ARRAY_SPEC: PacketSpec<{ Microstate::PER_THREAD }> = PacketSpec::new(
+    TICK_ARRAY,
+    "Microstate profiling data",
+    [
         count("UCPU", Microstate::User),
         count("SCPU", Microstate::System),
         count("TRAP", Microstate::Trap),
@@ -158,27 +129,14 @@ pub(super) const ARRAY: Form<{ Microstate::PER_THREAD }> = Form {
         count("WCPU", Microstate::WaitCpu),
         count("TSTP", Microstate::Stopped),
     ],
-};
+);
 
-/// What a tick array has behind its counts. gprofng gives it to the record of each state, and the
-/// value 0 to records of packets that do not have it.
-pub(super) const DETAIL: Field = field("KDETAIL", "Detail", FieldType::Uint32, 72);
+/// The field of a tick array behind its counts. gprofng copies it to the record of each state;
+/// records of packets without this field have the value 0.
+pub(super) const DETAIL_FIELD: FieldSpec = field("KDETAIL", "Detail", FieldType::Uint32, 72);
 
-pub(super) const fn field(
-    name: &'static str,
-    uname: &'static str,
-    kind: FieldType,
-    offset: u32,
-) -> Field {
-    Field {
-        name,
-        uname,
-        kind,
-        offset,
-    }
-}
-
-const fn count(name: &'static str, state: Microstate) -> Field {
+/// Returns the field of the count of a state.
+const fn count(name: &'static str, state: Microstate) -> FieldSpec {
     field(
         name,
         state.label(),
@@ -188,106 +146,51 @@ const fn count(name: &'static str, state: Microstate) -> Field {
 }
 
 impl ClockTick {
-    /// The declaration of this packet, for [`crate::log::ProfileDecl::Clock`].
+    /// Returns the declaration of this packet, for [`crate::log::ProfileDecl::Clock`].
     pub fn declaration() -> PacketDecl {
-        ONE.declaration()
+        CLOCK_SPEC.declaration()
     }
 
-    /// The packet as it stands in `profile`.
+    /// Returns the packet as it is in `profile`.
     ///
     /// # Errors
     ///
     /// More ticks or a later time than the fields, which gprofng reads as signed, can hold.
     pub fn encode(&self) -> Result<[u8; CLOCK_BYTES]> {
         let own = [self.state.number(), self.ticks];
-        ONE.encode(self.time, self.stack, [self.cpu, self.tid, self.pid], own)
+        CLOCK_SPEC.encode(
+            self.time,
+            self.stack,
+            [self.cpu, self.tid.0, self.pid.0],
+            own,
+        )
     }
 }
 
 impl TickArray {
-    /// The declaration of this packet, for the last [`crate::log::ProfileDecl::Clock`] of a header.
+    /// Returns the declaration of this packet, for the last [`crate::log::ProfileDecl::Clock`] of a
+    /// header.
     pub fn declaration() -> PacketDecl {
-        let mut declaration = ARRAY.declaration();
-        declaration.fields.push(DETAIL.declaration());
+        let mut declaration = ARRAY_SPEC.declaration();
+        declaration.fields.push(DETAIL_FIELD.declaration());
         declaration
     }
 
-    /// Whether it has no ticks: it then says nothing, and writers leave it out.
+    /// Returns whether it has no ticks. Writers leave out such an array.
     pub fn is_empty(&self) -> bool {
         self.ticks == [0; Microstate::PER_THREAD]
     }
 
-    /// The packet as it stands in `profile`.
+    /// Returns the packet as it is in `profile`.
     ///
     /// # Errors
     ///
     /// More ticks of a state or a later time than the fields, which gprofng reads as signed, can
     /// hold.
     pub fn encode(&self) -> Result<[u8; ARRAY_BYTES]> {
-        let ids = [self.cpu, self.tid, self.pid];
-        let mut packet = ARRAY.encode(self.time, self.stack, ids, self.ticks)?;
-        DETAIL.put(&mut packet, self.detail.into());
-        Ok(packet)
-    }
-}
-
-impl Field {
-    pub(super) fn declaration(&self) -> FieldDecl {
-        FieldDecl {
-            name: self.name.to_owned(),
-            uname: self.uname.to_owned(),
-            kind: self.kind,
-            offset: self.offset,
-        }
-    }
-
-    /// Writes the value into its place.
-    pub(super) fn put(&self, packet: &mut [u8], value: u64) {
-        let (offset, width) = (self.offset as usize, self.kind.bytes());
-        packet[offset..offset + width].copy_from_slice(&value.to_le_bytes()[..width]);
-    }
-}
-
-impl<const FIELDS: usize> Form<FIELDS> {
-    pub(super) const fn new(kind: u16, uname: &'static str, fields: [Field; FIELDS]) -> Self {
-        Form {
-            kind,
-            uname,
-            fields,
-        }
-    }
-
-    pub(super) fn declaration(&self) -> PacketDecl {
-        let fields = SHARED.iter().chain(&self.fields);
-        PacketDecl {
-            kind: self.kind,
-            uname: self.uname.to_owned(),
-            fields: fields.map(Field::declaration).collect(),
-        }
-    }
-
-    /// The packet whose own fields have the values `own`, in order.
-    pub(super) fn encode<const BYTES: usize>(
-        &self,
-        time: u64,
-        stack: StackUid,
-        [cpu, tid, pid]: [u32; 3],
-        own: [u32; FIELDS],
-    ) -> Result<[u8; BYTES]> {
-        let refused = |what| Err(Error::unwritable("profile", what));
-        if let Some(ticks) = own.iter().find(|value| i32::try_from(**value).is_err()) {
-            return refused(format!("{ticks} ticks in one packet"));
-        }
-        if i64::try_from(time).is_err() {
-            return refused(format!("a time of {time} ns"));
-        }
-        let mut packet = [0; BYTES];
-        packet[..HEADER_BYTES].copy_from_slice(&header(BYTES as u16, self.kind));
-        let shared = [cpu.into(), time, stack.get(), tid.into(), pid.into()];
-        let values = shared.into_iter().chain(own.map(u64::from));
-        for (field, value) in SHARED.iter().chain(&self.fields).zip(values) {
-            field.put(&mut packet, value);
-        }
+        let ids = [self.cpu, self.tid.0, self.pid.0];
+        let mut packet = ARRAY_SPEC.encode(self.time, self.stack, ids, self.ticks)?;
+        DETAIL_FIELD.put(&mut packet, self.detail.into());
         Ok(packet)
     }
 }
@@ -296,7 +199,8 @@ impl<const FIELDS: usize> Form<FIELDS> {
 mod tests {
     use super::*;
     use crate::microstate::NumStates;
-    use crate::packet::{ClockRecord, PacketLayout};
+    use crate::packet::spec::SHARED_FIELDS;
+    use crate::packet::{ClockRecord, HEADER_BYTES, PacketLayout};
     use proptest::prelude::*;
 
     fn tick(state: u32, ticks: u32, time: u64, [cpu, tid, pid]: [u32; 3], stack: u64) -> ClockTick {
@@ -304,9 +208,9 @@ mod tests {
             cpu,
             time,
             stack: StackUid::new(stack).unwrap(),
-            tid,
-            pid,
-            state: Microstate::from_number(state).unwrap(),
+            tid: Tid(tid),
+            pid: Pid(pid),
+            state: Microstate::try_from(state).unwrap(),
             ticks,
         }
     }
@@ -316,8 +220,8 @@ mod tests {
             cpu,
             time,
             stack: StackUid::new(stack).unwrap(),
-            tid,
-            pid,
+            tid: Tid(tid),
+            pid: Pid(pid),
             ticks,
             detail: 0,
         }
@@ -330,15 +234,18 @@ mod tests {
 
     #[test]
     fn fields_do_not_overlap_and_are_aligned() {
-        let ends = |own: &[Field]| {
-            SHARED.iter().chain(own).fold(HEADER_BYTES, |end, field| {
-                assert_eq!(field.offset as usize, end, "{}", field.name);
-                assert!(end.is_multiple_of(field.kind.bytes()), "{}", field.name);
-                end + field.kind.bytes()
-            })
+        let ends = |own: &[FieldSpec]| {
+            SHARED_FIELDS
+                .iter()
+                .chain(own)
+                .fold(HEADER_BYTES, |end, field| {
+                    assert_eq!(field.offset as usize, end, "{}", field.name);
+                    assert!(end.is_multiple_of(field.kind.bytes()), "{}", field.name);
+                    end + field.kind.bytes()
+                })
         };
-        assert_eq!(ends(&ONE.fields), CLOCK_BYTES);
-        let whole = [&ARRAY.fields[..], &[DETAIL]].concat();
+        assert_eq!(ends(&CLOCK_SPEC.fields), CLOCK_BYTES);
+        let whole = [&ARRAY_SPEC.fields[..], &[DETAIL_FIELD]].concat();
         assert_eq!(ends(&whole).next_multiple_of(8), ARRAY_BYTES);
         assert!(CLOCK_BYTES.is_multiple_of(8) && ARRAY_BYTES.is_multiple_of(8));
     }
@@ -347,16 +254,16 @@ mod tests {
     fn numbers_of_details_are_positions() {
         for (position, detail) in Detail::ALL.into_iter().enumerate() {
             assert_eq!(detail.number() as usize, position);
-            assert_eq!(Detail::from_number(detail.number()), Some(detail));
+            assert_eq!(Detail::try_from(detail.number()), Ok(detail));
         }
-        assert_eq!(Detail::from_number(5), None);
+        assert!(Detail::try_from(5).is_err());
         assert_eq!(
-            Detail::from_number(Detail::default().number()),
-            Some(Detail::None)
+            Detail::try_from(Detail::default().number()),
+            Ok(Detail::None)
         );
     }
 
-    /// What was written before there were details.
+    /// Packets had no detail at first.
     #[test]
     fn a_tick_array_without_a_detail_is_read() {
         let mut array = array([1; 10], 7, [0; 3], 1);
@@ -399,7 +306,7 @@ mod tests {
                 cpu: tick.cpu,
                 time,
                 stack: Some(tick.stack),
-                thread: tick.tid.into(),
+                thread: tick.tid.0.into(),
                 pid: Some(tick.pid),
                 state,
                 ticks: ticks as i32,
@@ -424,7 +331,7 @@ mod tests {
                 cpu: array.cpu,
                 time,
                 stack: Some(array.stack),
-                thread: array.tid.into(),
+                thread: array.tid.0.into(),
                 pid: Some(array.pid),
                 state,
                 ticks: ticks as i32,

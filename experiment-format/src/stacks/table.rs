@@ -1,45 +1,49 @@
-//! The stacks of a `data.frameinfo`, whoever wrote it.
+//! The stacks of a `data.frameinfo`, of any collector.
 //!
-//! Frames, stacks and links are taken as the file has them and put together only when a stack is
-//! asked for. The file is not trusted: links may lead nowhere or in a circle, and both end the
-//! stack, which then counts as truncated.
+//! Frames, stacks and links are kept as the file has them, and put together when a stack is looked
+//! up. The file is not trusted: links may lead nowhere or form a cycle. Both end the stack, which
+//! then counts as truncated.
 
 use std::collections::HashSet;
 use std::collections::hash_map::Entry;
 use std::io::{Read, Seek};
 
 use rustc_hash::FxHashMap;
+use zerocopy::FromBytes;
 
 use crate::Result;
 use crate::log::WordSize;
+use crate::packet::walk::PacketWalk;
 use crate::packet::{FRAME, UID};
-use crate::stacks::{COMPRESSED, NATIVE, StackEnd, StackUid, TRUNCATED, UNWIND_FAILED};
-use crate::walk::Walk;
+use crate::stacks::{
+    COMPRESSED, HEAD_BYTES, InfoHead, NATIVE, PacketHead, StackEnd, StackUid, TRUNCATED,
+    UNWIND_FAILED,
+};
 
 /// A call stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stack {
-    /// Addresses, leaf first. Those of callers lie in the call instruction.
+    /// Addresses, leaf first. Those of callers are within the call instruction.
     pub frames: Vec<u64>,
-    /// How it ends.
+    /// Its end.
     pub end: StackEnd,
 }
 
-/// A stack, or its root side, as the file has it.
+/// A part of stacks, as the file has it: a whole stack, a leaf, or callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part<'a> {
+pub struct StackPart<'a> {
     /// Addresses, leaf first.
     pub frames: &'a [u64],
     /// The number of the part where the stack goes on.
     pub callers: Option<u64>,
-    /// How it ends; [`StackEnd::Complete`] where it goes on.
+    /// Its end; [`StackEnd::Complete`] where the stack goes on.
     pub end: StackEnd,
 }
 
 /// The words of one stack uid.
 #[derive(Debug, Clone, Copy)]
 struct Words {
-    /// Where in [`StackTable::words`], and how many.
+    /// The range in [`StackTable::words`].
     begin: usize,
     count: usize,
     /// The stack uid where it goes on.
@@ -49,24 +53,23 @@ struct Words {
 /// All stacks of a file, by uid.
 #[derive(Debug, Default)]
 pub struct StackTable {
-    /// The uid of a packet to that of its native stack, none for a stack without frames.
+    /// From the uid of a packet to that of its native stack, none for a stack without frames.
     frames: FxHashMap<u64, Option<u64>>,
     stacks: FxHashMap<u64, Words>,
     words: Vec<u64>,
 }
 
 impl StackTable {
-    /// Reads all packets of a walk.
-    pub(crate) fn read<R: Read + Seek>(mut walk: Walk<R>, width: WordSize) -> Result<Self> {
+    /// Returns the stacks of all packets of a walk.
+    pub(crate) fn read<R: Read + Seek>(mut walk: PacketWalk<R>, width: WordSize) -> Result<Self> {
         let mut table = StackTable::default();
         while let Some(packet) = walk.next()? {
             match packet.kind {
                 FRAME => table.frame(packet.bytes, width),
                 UID => {
-                    let (flags, uid) = (u32_at(packet.bytes, 4), u64_at(packet.bytes, 8));
-                    if let (Some(flags), Some(uid)) = (flags, uid) {
-                        let words = packet.bytes.get(16..).unwrap_or_default();
-                        table.add(uid, words, flags & COMPRESSED != 0, width);
+                    if let Ok((head, words)) = PacketHead::ref_from_prefix(packet.bytes) {
+                        let compressed = head.head_size_or_flags.get() & COMPRESSED != 0;
+                        table.add(head.uid.get(), words, compressed, width);
                     }
                 }
                 _ => {}
@@ -75,25 +78,27 @@ impl StackTable {
         Ok(table)
     }
 
-    /// How many stacks packets may refer to.
+    /// Returns the number of stacks that packets may refer to.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// The number of a stack's first part, the leaf's: none if the file has no such stack, or one
-    /// without frames. With [`StackTable::part`] it is for whoever reads many stacks, which have
-    /// parts in common; parts may be missing, and follow each other in a circle.
+    /// Returns the number of a stack's first part, that of the leaf. The outer option is none if
+    /// the file has no such stack, the inner one if the stack has no frames.
+    ///
+    /// With [`StackTable::part`], a caller can read many stacks and each common part once. Parts
+    /// may be missing, and may form a cycle.
     pub fn first_part(&self, uid: StackUid) -> Option<Option<u64>> {
         self.frames.get(&uid.get()).copied()
     }
 
-    /// A part of stacks, none if the file has none of this number.
-    pub fn part(&self, number: u64) -> Option<Part<'_>> {
+    /// Returns a part of stacks, none if the file has none of this number.
+    pub fn part(&self, number: u64) -> Option<StackPart<'_>> {
         let entry = self.stacks.get(&number)?;
         let words = &self.words[entry.begin..entry.begin + entry.count];
         let (frames, end) = match words.split_last() {
@@ -103,20 +108,20 @@ impl StackTable {
             }
             _ => (words, StackEnd::Complete),
         };
-        Some(Part {
+        Some(StackPart {
             frames,
             callers: entry.link,
             end,
         })
     }
 
-    /// The stack of a uid, none if the file has none of it.
+    /// Returns the stack of a uid, none if the file has none.
     pub fn get(&self, uid: StackUid) -> Option<Stack> {
         let mut next = *self.frames.get(&uid.get())?;
         let mut frames = Vec::new();
         let mut visited = HashSet::new();
         while let Some(uid) = next {
-            // A circle is longer than the few links of an honest stack, or is one of these few.
+            // A part that is missing, or was visited already, ends the stack.
             let entry = self.stacks.get(&uid).filter(|_| visited.insert(uid));
             let Some(entry) = entry else {
                 return Some(Stack {
@@ -138,31 +143,31 @@ impl StackTable {
         Some(Stack { frames, end })
     }
 
-    /// A FRAME packet: a list of infos, of which the native stack counts here.
+    /// Adds a FRAME packet: a list of infos, of which only the native stack is used.
     fn frame(&mut self, packet: &[u8], width: WordSize) {
-        let (Some(head), Some(uid)) = (u32_at(packet, 4), u64_at(packet, 8)) else {
+        let Ok((head, _)) = PacketHead::ref_from_prefix(packet) else {
             return;
         };
         let mut native = None;
-        let mut rest = packet.get(head as usize..).unwrap_or_default();
-        while let (Some(size), Some(kind), Some(stack)) =
-            (u32_at(rest, 0), u32_at(rest, 4), u64_at(rest, 8))
-        {
-            let info = rest.get(..size as usize).filter(|info| info.len() >= 16);
-            let Some(info) = info else {
+        let infos = head.head_size_or_flags.get() as usize;
+        let mut rest = packet.get(infos..).unwrap_or_default();
+        while let Ok((info, _)) = InfoHead::ref_from_prefix(rest) {
+            let size = info.size.get() as usize;
+            let Some(words) = rest.get(HEAD_BYTES..size) else {
                 break;
             };
+            let (kind, stack) = (info.kind.get(), info.uid.get());
             if kind & !COMPRESSED == NATIVE {
-                // One without words refers to a stack that is defined elsewhere.
-                if info.len() > 16 {
-                    self.add(stack, &info[16..], kind & COMPRESSED != 0, width);
+                // An info without words refers to a stack that is defined elsewhere.
+                if !words.is_empty() {
+                    self.add(stack, words, kind & COMPRESSED != 0, width);
                 }
                 native = Some(stack);
                 break;
             }
-            rest = &rest[info.len()..];
+            rest = &rest[size..];
         }
-        self.frames.entry(uid).or_insert(native);
+        self.frames.entry(head.uid.get()).or_insert(native);
     }
 
     /// Adds the words of a stack uid; the first definition counts.
@@ -187,7 +192,7 @@ impl StackTable {
                     .0
                     .iter()
                     .map(|word| u32::from_le_bytes(*word));
-                // Only marks lie in the last three words; they are those of the wide form.
+                // The three largest numbers are marks; they are sign-extended.
                 let widen = |word: u32| match word {
                     0xffff_fffd.. => i64::from(word as i32) as u64,
                     address => address.into(),
@@ -198,14 +203,6 @@ impl StackTable {
         let count = self.words.len() - begin;
         entry.insert(Words { begin, count, link });
     }
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 #[cfg(test)]
@@ -222,7 +219,7 @@ mod tests {
     }
 
     fn read_wide(bytes: &[u8], width: WordSize) -> StackTable {
-        let walk = Walk::new(Cursor::new(bytes), Path::new("data.frameinfo"));
+        let walk = PacketWalk::new(Cursor::new(bytes), Path::new("data.frameinfo"));
         StackTable::read(walk, width).unwrap()
     }
 
@@ -251,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_nowhere_or_in_a_circle_end_the_stack() {
+    fn links_that_lead_nowhere_or_form_a_cycle_end_the_stack() {
         let link = NATIVE | COMPRESSED;
         let file = [
             packet(FRAME, 16, 1, &info(link, 1, &words(&[10, 99]))),
@@ -272,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_info_without_words_means_another_stack_and_java_is_passed_over() {
+    fn an_info_without_words_means_another_stack_and_java_is_skipped() {
         let java = info(2, 70, &words(&[1, 2]));
         let native = info(NATIVE, 50, &[]);
         let file = [

@@ -1,8 +1,9 @@
-//! A founder and subexperiments in it, as the tests make them.
+//! Synthetic founders with subexperiments.
 
 use std::path::Path;
 
-use experiment_format::log::{Container, Cpu, Header, ProfileDecl, System};
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::{Container, Cpu, LogHeader, ProfileDecl, System};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
@@ -10,38 +11,38 @@ use experiment_format::stacks::StackUid;
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::writer::ExperimentWriter;
 
-use crate::made::{self, run};
+use crate::synthetic::{self, run};
 
 pub(crate) const START: u64 = 1_000_000_000;
 pub(crate) const SECOND: u64 = 1_000_000_000;
-pub(crate) fn header(pid: u32) -> Header {
-    let clock = |states, packet| made::clock(10_000, states, packet);
+pub(crate) fn header(pid: u32) -> LogHeader {
+    let clock = |states, packet| synthetic::clock(10_000, states, packet);
     let arrays = clock(NumStates::Solaris, TickArray::declaration());
     let profiles = match pid {
         0 => vec![clock(NumStates::Kernel, ClockTick::declaration()), arrays],
         _ => vec![ProfileDecl::ThreadNames, arrays],
     };
-    Header {
+    LogHeader {
         system: System {
             arch: "x86_64".into(),
-            // More than a page of them.
+            // They fill more than a page.
             cpus: (0..300).map(|id| Cpu { id, mhz: 2600 }).collect(),
             ..System::default()
         },
-        pid,
+        pid: Pid(pid),
         command_line: format!("/usr/bin/program{pid}"),
-        // As of a process of a parallel program in a container.
+        // The process is part of a parallel program in a container.
         mpi_rank: (pid > 0).then_some(pid),
         container: (pid > 0).then(|| Container {
             runtime: "docker".into(),
             id: "<\"0123'".into(),
         }),
-        ..made::header(profiles)
+        ..synthetic::header(profiles)
     }
 }
 
 pub(crate) fn founder(parent: &Path) -> ExperimentWriter {
-    made::begin(parent, "founder.er", &header(0), START).unwrap()
+    synthetic::begin(parent, "founder.er", &header(0), START).unwrap()
 }
 
 pub(crate) fn name(pid: u32) -> String {
@@ -68,8 +69,8 @@ pub(crate) fn array(stack: StackUid, tid: u32, state: Microstate, count: u32) ->
         cpu: 1,
         time: START + SECOND,
         stack,
-        tid,
-        pid: tid,
+        tid: Tid(tid),
+        pid: Pid(tid),
         ticks,
         detail: 0,
     }

@@ -17,10 +17,10 @@ use std::sync::atomic::AtomicBool;
 
 use analysis::symbol::{Frame, Lack, ObjectRef, Origin, Resolved, SearchPaths, Symboliser};
 use experiment_format::archive::{ARCHIVES, archive_name};
-use experiment_format::image::{Image, Symbol, Text};
-use experiment_format::layout::{ExperimentDir, NameRequest};
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
-use user_collector::archive::{Asker, archive_object};
+use user_collector::archive::{InvokingUser, archive_object};
 
 const POSITIONS: usize = 2000;
 
@@ -310,7 +310,7 @@ fn debug_path(root: &Path, id: &[u8]) -> PathBuf {
 }
 
 fn build_id(path: &Path) -> Box<[u8]> {
-    user_collector::archive::build_id(&File::open(path).unwrap())
+    user_collector::elf::section_build_id(&File::open(path).unwrap())
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn the_experiments_copy_is_enough_and_another_build_is_refused() {
     };
     let request = NameRequest::Exactly("x.er".to_owned());
     let (dir, _) = ExperimentDir::create(trial.0.path(), &request, None).unwrap();
-    let root = Asker {
+    let root = InvokingUser {
         uid: 0,
         groups: Vec::new(),
     };
@@ -412,14 +412,14 @@ fn a_kernel_that_was_moved_at_boot() {
             symbol.section_index() == Some(text.index()) || symbol.name() == Ok("_stext")
         })
         .collect();
-    let symbols = names.iter().map(|symbol| Symbol {
+    let symbols = names.iter().map(|symbol| ImageSymbol {
         address: symbol.address().wrapping_add(by),
         size: symbol.size(),
         name: symbol.name_bytes().unwrap(),
         global: true,
     });
-    let image = Image {
-        texts: vec![Text {
+    let image = ElfImage {
+        texts: vec![TextSection {
             address: MOVED,
             size: text.size(),
             bits: None,

@@ -12,7 +12,7 @@ use analysis::{export, picture};
 use counters::grammar;
 use counters::sink::Wish;
 use counters::track;
-use experiment_format::layout::NameRequest;
+use experiment_format::directory::NameRequest;
 use user_collector::follow::FollowRule;
 
 use super::args::{Arguments, Sub};

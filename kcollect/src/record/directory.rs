@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use experiment_format::layout::ExperimentDir;
+use experiment_format::directory::ExperimentDir;
 use host::exit::{Failure, Kind};
 use host::machine;
 use host::output::Output;

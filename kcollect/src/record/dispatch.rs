@@ -14,11 +14,11 @@ use experiment_format::kernel::{BPF, KERNEL};
 use experiment_format::log::LogEvent;
 use experiment_format::losses::Losses;
 use nix::unistd::Pid;
-use user_collector::archive::Account;
+use user_collector::archive::ArchiveStats;
 use user_collector::follow::FollowRule;
-use user_collector::modules::Cache;
-use user_collector::objects::Objects;
-use user_collector::process::Processes;
+use user_collector::objects::LoadObjects;
+use user_collector::objects::TableCache;
+use user_collector::process::ProcessTable;
 
 use super::input::event::Event;
 use super::input::sideband::SidebandEvent;
@@ -38,7 +38,7 @@ const EVICT_INTERVAL_NS: u64 = 1_000_000_000;
 /// Passes events on.
 #[derive(Debug)]
 pub struct Dispatcher {
-    processes: Processes,
+    processes: ProcessTable,
     decoder: Decoder,
     /// User space, if any process may be followed.
     pub user: Option<UserSpace>,
@@ -69,7 +69,7 @@ impl Dispatcher {
             }
         }
         Dispatcher {
-            processes: Processes::new(),
+            processes: ProcessTable::new(),
             decoder: Decoder::new(&founder.kernel.symbols),
             user,
             sideband_lost: 0,
@@ -236,8 +236,8 @@ impl Dispatcher {
         self.router.note(result);
         if let Some(user) = &mut self.user {
             let usage = self.router.founder.usage_by_process(&self.processes, at);
-            user.sample(&mut self.router, (at, label), |pid, instance| {
-                usage.get(&(pid, instance)).cloned()
+            user.sample(&mut self.router, (at, label), |instance| {
+                usage.get(&instance).cloned()
             });
         }
     }
@@ -301,7 +301,7 @@ impl Dispatcher {
     fn evict(&mut self, now: u64) {
         let there = |pid: u32| fs::exists(format!("/proc/{pid}")).unwrap_or(true);
         let long_ago = now.saturating_sub(KEEP_EXITED_NS);
-        self.processes.forget_exited(long_ago, there);
+        self.processes.evict_exited(long_ago, there);
         let (router, processes) = (&mut self.router, &self.processes);
         router.founder.evict(processes);
         let Some(user) = &mut self.user else {
@@ -352,13 +352,16 @@ impl Dispatcher {
 
     /// Returns what came of archiving the files of followed processes; none where none were to be.
     #[must_use]
-    pub fn archived(&self) -> Option<&Account> {
+    pub fn archived(&self) -> Option<&ArchiveStats> {
         self.user.as_ref()?.code.archived()
     }
 
     /// Names in the log what is not archived.
     pub fn log_archived(&mut self, now: u64) {
-        let warnings = self.archived().map(Account::warnings).unwrap_or_default();
+        let warnings = self
+            .archived()
+            .map(ArchiveStats::warnings)
+            .unwrap_or_default();
         for text in warnings {
             self.router.log(now, |at| LogEvent::Warning { at, text });
         }
@@ -385,11 +388,11 @@ fn user_space(rule: FollowRule, say: &mut impl FnMut(&str)) -> Option<UserSpace>
     if !rule.follows() {
         return None;
     }
-    let cache = Cache::open_default().unwrap_or_else(|error| {
+    let cache = TableCache::open_default().unwrap_or_else(|error| {
         say(&format!("unwind tables are not kept on disk: {error}"));
         None
     });
-    match Objects::new(cache) {
+    match LoadObjects::new(cache) {
         Ok(objects) => Some(UserSpace::new(rule, objects)),
         Err(error) => {
             say(&format!("no process is followed: {error}"));

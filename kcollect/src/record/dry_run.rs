@@ -1,6 +1,6 @@
 //! The description of a plan, for `-n`, `-v` and the experiment's header.
 
-use experiment_format::layout::NameRequest;
+use experiment_format::directory::NameRequest;
 use host::signals::name_of as signal_name;
 use user_collector::follow::Follow;
 

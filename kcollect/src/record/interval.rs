@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bpf::Head;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
+use user_collector::process::ProcessInstance;
 
 /// A thread's ticks in one state with one kernel stack, or one overflow of a counter.
 #[derive(Clone, Debug)]
@@ -13,8 +14,8 @@ pub struct StateInterval {
     /// Time, CPU, process and thread, and the number of the return to user mode at which the user
     /// stack is captured.
     pub header: Head,
-    /// The process, as a [process instance](super::user::tracker::instance_of).
-    pub instance: u64,
+    /// The process.
+    pub instance: ProcessInstance,
     /// Kernel frames, leaf first, callers as addresses inside the call. Empty in user mode.
     pub kernel: Arc<[u64]>,
     /// The kernel stack was deeper than the kernel's limit.

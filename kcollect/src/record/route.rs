@@ -15,10 +15,10 @@ use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::usage::UsageRecord;
 use experiment_format::{Error, Result};
-use user_collector::jit::Room;
-use user_collector::lineage::DirectoryNames;
-use user_collector::maps::Mapping;
-use user_collector::process::Processes;
+use user_collector::jit::JitMemory;
+use user_collector::process::DirectoryNames;
+use user_collector::process::{ProcessInstance, ProcessTable};
+use user_collector::space::Mapping;
 
 use super::interval::StateInterval;
 use super::kernel::founder::Founder;
@@ -37,7 +37,7 @@ const MAX_HELD_INTERVALS: usize = 200_000;
 #[derive(Debug)]
 pub struct Known<'a> {
     /// Their names, as they are now.
-    pub processes: &'a Processes,
+    pub processes: &'a ProcessTable,
     /// Which there are.
     pub tracker: &'a mut ProcessTracker,
     /// Which are followed.
@@ -55,9 +55,9 @@ pub struct Router {
     /// The kernel's experiment.
     pub founder: Founder,
     inherited: Inherited,
-    subexperiments: BTreeMap<u64, Box<Subexperiment>>,
+    subexperiments: BTreeMap<ProcessInstance, Box<Subexperiment>>,
     names: DirectoryNames,
-    held: BTreeMap<u64, Vec<Held>>,
+    held: BTreeMap<ProcessInstance, Vec<Held>>,
     held_intervals: usize,
     finished: Vec<FollowedProcess>,
     finished_bytes: u64,
@@ -116,14 +116,14 @@ impl Router {
     }
 
     /// Writes an interval that no subexperiment holds.
-    pub fn to_founder(&mut self, processes: &Processes, interval: &StateInterval) {
+    pub fn to_founder(&mut self, processes: &ProcessTable, interval: &StateInterval) {
         let result = self.founder.interval(processes, interval);
         self.note(result);
     }
 
     /// Creates the experiment of a process that was chosen, unless it may still execute its own
     /// program at `now`.
-    pub fn begin_if_due(&mut self, known: &mut Known<'_>, instance: u64, now: u64) {
+    pub fn begin_if_due(&mut self, known: &mut Known<'_>, instance: ProcessInstance, now: u64) {
         if self.subexperiments.contains_key(&instance) {
             return;
         }
@@ -148,7 +148,7 @@ impl Router {
         }
     }
 
-    fn begin(&mut self, instance: u64, mut experiment: Subexperiment) {
+    fn begin(&mut self, instance: ProcessInstance, mut experiment: Subexperiment) {
         let kernel = &self.inherited.kernel;
         let mut result = Ok(());
         for (interval, stack) in self.held.remove(&instance).unwrap_or_default() {
@@ -161,7 +161,8 @@ impl Router {
 
     /// No interval follows: creates what is due, and writes what is still held to the founder.
     pub fn finish(&mut self, known: &mut Known<'_>) {
-        let instances: Vec<u64> = known.tracker.iter().map(|(instance, _)| instance).collect();
+        let instances: Vec<ProcessInstance> =
+            known.tracker.iter().map(|(instance, _)| instance).collect();
         for instance in instances {
             self.begin_if_due(known, instance, u64::MAX);
         }
@@ -170,7 +171,7 @@ impl Router {
         }
     }
 
-    fn release_held(&mut self, processes: &Processes, instance: u64) {
+    fn release_held(&mut self, processes: &ProcessTable, instance: ProcessInstance) {
         for (interval, _) in self.held.remove(&instance).unwrap_or_default() {
             self.held_intervals -= 1;
             self.to_founder(processes, &interval);
@@ -179,29 +180,29 @@ impl Router {
 
     /// Whether a process has an experiment of its own by now.
     #[must_use]
-    pub fn has_subexperiment(&self, instance: u64) -> bool {
+    pub fn has_subexperiment(&self, instance: ProcessInstance) -> bool {
         self.subexperiments.contains_key(&instance)
     }
 
     /// A process executed another program.
-    pub fn executed(&mut self, instance: u64, at: u64, jit_memory: &Room) {
+    pub fn executed(&mut self, instance: ProcessInstance, at: u64, jit_memory: &JitMemory) {
         self.with(instance, |experiment| experiment.executed(at, jit_memory));
     }
 
     /// A process mapped a file for execution.
-    pub fn mapped(&mut self, instance: u64, at: u64, mapping: &Mapping) {
+    pub fn mapped(&mut self, instance: ProcessInstance, at: u64, mapping: &Mapping) {
         self.with(instance, |experiment| {
             experiment.mapped(at, (mapping.start, mapping.end), &mapping.file.path)
         });
     }
 
     /// A process exited.
-    pub fn exited(&mut self, instance: u64, at: u64, code: &mut LoadedCode) {
+    pub fn exited(&mut self, instance: ProcessInstance, at: u64, code: &mut LoadedCode) {
         self.with(instance, |experiment| experiment.exited(at, code));
     }
 
     /// Writes what changed in a process's mappings.
-    pub fn write_mappings(&mut self, instance: u64, code: &mut LoadedCode) {
+    pub fn write_mappings(&mut self, instance: ProcessInstance, code: &mut LoadedCode) {
         self.with(instance, |experiment| experiment.mappings(code));
     }
 
@@ -209,22 +210,22 @@ impl Router {
     pub fn sample_exits(
         &mut self,
         tracker: &ProcessTracker,
-        processes: &Processes,
-        instances: impl Iterator<Item = u64>,
+        processes: &ProcessTable,
+        instances: impl Iterator<Item = ProcessInstance>,
         now: u64,
     ) {
-        let unsampled = |instance: &u64| {
+        let unsampled = |instance: &ProcessInstance| {
             let experiment = self.subexperiments.get(instance);
             experiment.is_some_and(|experiment| !experiment.sampled_exit())
         };
-        let instances: Vec<u64> = instances.filter(unsampled).collect();
+        let instances: Vec<ProcessInstance> = instances.filter(unsampled).collect();
         if instances.is_empty() {
             return;
         }
         let usage = self.founder.usage_by_process(processes, now);
         for instance in instances {
             if let Some(process) = tracker.get(instance)
-                && let Some(usage) = usage.get(&(process.pid, instance))
+                && let Some(usage) = usage.get(&instance)
             {
                 let at = process.exited.unwrap_or(0);
                 let usage = UsageRecord {
@@ -238,7 +239,11 @@ impl Router {
         }
     }
 
-    fn with(&mut self, instance: u64, write: impl FnOnce(&mut Subexperiment) -> Result<()>) {
+    fn with(
+        &mut self,
+        instance: ProcessInstance,
+        write: impl FnOnce(&mut Subexperiment) -> Result<()>,
+    ) {
         if let Some(experiment) = self.subexperiments.get_mut(&instance) {
             let result = write(experiment);
             self.note(result);
@@ -246,7 +251,12 @@ impl Router {
     }
 
     /// Closes a process's experiment, at its exit or at `at`, and drops what is kept of it.
-    pub fn close_subexperiment(&mut self, known: &mut Known<'_>, instance: u64, at: u64) {
+    pub fn close_subexperiment(
+        &mut self,
+        known: &mut Known<'_>,
+        instance: ProcessInstance,
+        at: u64,
+    ) {
         self.release_held(known.processes, instance);
         let Some(mut experiment) = self.subexperiments.remove(&instance) else {
             return;
@@ -265,18 +275,18 @@ impl Router {
         self.note(result);
     }
 
-    /// Writes a sample of all processes; `usage` returns the record of one, by number and instance.
+    /// Writes a sample of all processes; `usage` returns the record of one, by process.
     pub fn sample(
         &mut self,
         tracker: &ProcessTracker,
         (at, label): (u64, &str),
-        usage: impl Fn(u32, u64) -> Option<UsageRecord>,
+        usage: impl Fn(ProcessInstance) -> Option<UsageRecord>,
     ) {
         let mut result = Ok(());
         for (instance, experiment) in &mut self.subexperiments {
             let process = tracker.get(*instance);
             if let Some(process) = process
-                && let Some(usage) = usage(process.pid, *instance)
+                && let Some(usage) = usage(*instance)
             {
                 result = result.and(experiment.sample(at, label, &usage, process.exited));
             }
@@ -359,8 +369,8 @@ impl Router {
         }
         self.note(result);
         code.objects.archive_used_sources();
-        if let Some(archivist) = code.objects.archivist() {
-            archivist.hurry();
+        if let Some(archiver) = code.objects.archiver() {
+            archiver.hurry();
         }
     }
 

@@ -80,6 +80,6 @@ fn code(returned: i32) -> Result<i32, Error> {
 
 fn owned(returned: i32) -> Result<OwnedFd, Error> {
     let file = code(returned)?;
-    // SAFETY: the kernel has just opened it, and nobody else knows it.
+    // SAFETY: the kernel has just opened it, and nothing else refers to it.
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }

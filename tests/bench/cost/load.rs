@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::time::TimeVal;
 use tests::command::{Finished, Running};
 use tests::machine::{online_cpus, work_cpu};
-use tests::truth::pin;
+use tests::workload::truth::pin;
 
 use crate::redis::{self, Server};
 use crate::setting::Profiler;
@@ -70,14 +70,14 @@ impl Load {
     /// For people: what runs.
     pub(crate) fn describe(self) -> Result<String> {
         Ok(match self {
-            Self::Pipe => words(&pipe()?),
-            Self::Messaging => words(&messaging()),
+            Self::Pipe => command_line(&pipe()?),
+            Self::Messaging => command_line(&messaging()),
             Self::Cpu => format!(
                 "{MULTIPLICATIONS} multiplications on each of {} CPUs",
                 online_cpus()?.len()
             ),
-            Self::Fork => words(&storm()?),
-            Self::Redis => words(&redis::requests(0)?),
+            Self::Fork => command_line(&storm()?),
+            Self::Redis => command_line(&redis::requests(0)?),
             Self::Compile => format!("make -j2 of {} C files, cc -O2", sources::FILES),
         })
     }
@@ -117,12 +117,12 @@ impl Load {
         };
         let (start, before) = (Instant::now(), Machine::now()?);
         let value = match self {
-            Self::Pipe => said(&bench(pipe()?)?, |words| match words {
+            Self::Pipe => printed_number(&bench(pipe()?)?, |words| match words {
                 [value, "usecs/op"] => Some(*value),
                 _ => None,
             })?,
             Self::Messaging => {
-                1e3 * said(&bench(messaging())?, |words| match words {
+                1e3 * printed_number(&bench(messaging())?, |words| match words {
                     ["Total", "time:", value, "[sec]"] => Some(*value),
                     _ => None,
                 })?
@@ -132,7 +132,7 @@ impl Load {
             Self::Redis => {
                 let server = server.as_ref().context("no server")?;
                 // A line of names, and "GET","119047.62" and more.
-                let rate = said(&bench(redis::requests(server.port)?)?, |words| {
+                let rate = printed_number(&bench(redis::requests(server.port)?)?, |words| {
                     let [line] = words else { return None };
                     line.strip_prefix("\"GET\",\"")?.split('"').next()
                 })?;
@@ -202,8 +202,11 @@ pub(crate) fn bench(mut command: Command) -> Result<Finished> {
         })
 }
 
-/// The number in the line whose words `of` knows.
-fn said(finished: &Finished, of: impl for<'a> Fn(&[&'a str]) -> Option<&'a str>) -> Result<f64> {
+/// Returns the number that `of` finds among the words of a line.
+fn printed_number(
+    finished: &Finished,
+    of: impl for<'a> Fn(&[&'a str]) -> Option<&'a str>,
+) -> Result<f64> {
     finished
         .stdout
         .lines()
@@ -282,7 +285,7 @@ pub(crate) fn cpu_time(who: UsageWho) -> Result<Duration> {
     ))
 }
 
-fn words(command: &Command) -> String {
+fn command_line(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())
         .map(|word| word.to_string_lossy())

@@ -3,20 +3,20 @@
 //!
 //! Every load runs in every round under every setting, in an order that changes from round to
 //! round, and what is compared is a setting with nothing running *in the same round*
-//! ([`tests::paired`] says why). Each run has a profiler of its own, started before and ended after
-//! it, so that what it wrote and took is of this load.
+//! ([`tests::oracle::paired`] says why). Each run has a profiler of its own, started before and
+//! ended after it, so that what it wrote and took is of this load.
 //!
 //! A machine of many processes is watched besides, for a minute and once by each of a few settings
-//! ([`crowd`]).
+//! ([`many_processes`]).
 //!
 //! A peer that is not installed, or that this kernel does not let run, is a row that says so:
 //! `cargo install samply` and Debian's bpfcc-tools, with the headers of the kernel that runs, bring
 //! two of them. kcollect has to run.
 
-mod crowd;
 mod empty;
 mod load;
 mod machine;
+mod many_processes;
 mod redis;
 mod setting;
 mod sources;
@@ -34,7 +34,7 @@ use clap::{Parser, ValueEnum};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tests::machine::Exclusive;
-use tests::paired::order;
+use tests::oracle::paired::order;
 
 use crate::load::Load;
 use crate::setting::{Kind, Profiler, Setting};
@@ -49,7 +49,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 const DISTURBED: f64 = 0.15;
 
 /// As long as the budget of the time to the summary says.
-const CROWD_SECONDS: u16 = 60;
+const MANY_PROCESSES_SECONDS: u16 = 60;
 
 /// How often a run is made at most; the least disturbed one counts.
 const TRIES: usize = 3;
@@ -70,7 +70,7 @@ struct Options {
     /// For how long a machine of 200 processes is watched, by each of a few settings; 0 leaves it
     /// out, as --only does
     #[arg(long, value_name = "SECONDS")]
-    crowd: Option<u16>,
+    many_processes: Option<u16>,
     /// The kcollect that is measured; the default is $KCOLLECT, or else the release build
     #[arg(long, value_name = "PATH")]
     kcollect: Option<PathBuf>,
@@ -140,16 +140,16 @@ fn main() -> Result<()> {
             sleep(PAUSE);
         }
     }
-    let seconds = match (options.crowd, &options.only) {
+    let seconds = match (options.many_processes, &options.only) {
         (Some(seconds), _) => seconds,
-        (None, None) => CROWD_SECONDS,
+        (None, None) => MANY_PROCESSES_SECONDS,
         (None, Some(_)) => 0,
     };
-    let crowd = match seconds {
+    let many_processes = match seconds {
         0 => Vec::new(),
         _ => {
             let _machine = Exclusive::take()?;
-            crowd::measure(&settings, seconds, || interrupt.check())?
+            many_processes::measure(&settings, seconds, || interrupt.check())?
         }
     };
     let style = Style {
@@ -157,7 +157,10 @@ fn main() -> Result<()> {
     };
     print!("{}", style.list(&machine::describe(&binary)?));
     print_tables(style, &settings, &all);
-    print!("{}", style.crowd(&crowd::describe(seconds), &crowd));
+    print!(
+        "{}",
+        style.many_processes(&many_processes::describe(seconds), &many_processes)
+    );
     Ok(())
 }
 

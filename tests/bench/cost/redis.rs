@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow};
 use tempfile::TempDir;
 use tests::command::Running;
 use tests::machine::{online_cpus, work_cpu};
-use tests::truth::pin;
+use tests::workload::truth::pin;
 
 /// The longest that it may live.
 const LIMIT: Duration = Duration::from_secs(120);

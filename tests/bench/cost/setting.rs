@@ -142,17 +142,17 @@ impl Setting {
     /// For people: what runs.
     pub(crate) fn describe(&self) -> String {
         match self.kind {
-            Kind::Nothing => "no profiler: what the others are compared with".into(),
-            Kind::Again => "no profiler once more: how far two equal things seem to differ".into(),
+            Kind::Nothing => "no profiler: the baseline".into(),
+            Kind::Again => "no profiler, measured a second time: the noise of the machine".into(),
             Kind::Empty => "an empty BPF program on tp_btf/sched_switch".into(),
             Kind::Offcputime => "offcputime, of libbpf-tools".into(),
-            Kind::Profile => format!("{PROFILE} {}", words(self.kind)),
+            Kind::Profile => format!("{PROFILE} {}", args(self.kind)),
             kind if kind.is_starter() => format!(
                 "{} COMMAND: it starts what it watches, so its own start and end are in the time",
-                words(kind)
+                args(kind)
             ),
-            kind if kind.is_perf() => format!("perf record -a {}", words(kind)),
-            kind => format!("kcollect {}", words(kind)),
+            kind if kind.is_perf() => format!("perf record -a {}", args(kind)),
+            kind => format!("kcollect {}", args(kind)),
         }
     }
 
@@ -239,7 +239,7 @@ impl Kind {
         matches!(self, Self::Perf | Self::Dwarf | Self::DwarfHi | Self::Sched)
     }
 
-    /// What it is told that others of its program are not.
+    /// Its arguments, beyond those of other settings of the same program.
     fn options(self) -> &'static [&'static str] {
         match self {
             Self::OnKernel => &["-p", "on", "-F", "off"],
@@ -345,7 +345,7 @@ fn shrink(directory: &Path) -> Result<()> {
 }
 
 /// What it is started with.
-fn words(kind: Kind) -> String {
+fn args(kind: Kind) -> String {
     kind.options().join(" ")
 }
 

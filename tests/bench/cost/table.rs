@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
-use tests::paired::{Spread, ratios};
+use tests::oracle::paired::{Spread, ratios};
 
-use crate::crowd::Watched;
 use crate::in_short;
 use crate::load::{Load, Ran};
+use crate::many_processes::Watched;
 use crate::setting::Setting;
 use crate::took::{Followed, Own, Took};
 
@@ -173,7 +173,7 @@ impl Style {
     }
 
     /// What profilers took of a machine of many processes, where that was measured.
-    pub(crate) fn crowd(self, title: &str, all: &[Watched]) -> String {
+    pub(crate) fn many_processes(self, title: &str, all: &[Watched]) -> String {
         if all.is_empty() {
             return String::new();
         }
@@ -203,8 +203,7 @@ impl Style {
 
     /// What kcollect writes, next to the switches that were made while it watched.
     pub(crate) fn traffic(self, all: &[Results]) -> String {
-        let mut out =
-            self.heading("What kcollect writes, next to the switches that were made meanwhile");
+        let mut out = self.heading("What kcollect wrote, and the context switches meanwhile");
         let mut table = self.table(&[
             "",
             "",
@@ -258,7 +257,9 @@ impl Style {
             }
         }
         if table.row_count() > 0 {
-            out.push_str(&self.heading("Unwind tables of what was followed, in the last round"));
+            out.push_str(
+                &self.heading("Unwind tables of the followed processes, in the last round"),
+            );
             finish(&mut out, &table);
         }
         out

@@ -11,10 +11,10 @@ use nix::sys::resource::UsageWho;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde::Deserialize;
-use tests::books::complete;
-use tests::command::{Finished, GLANCE, Running};
+use tests::command::{Finished, POLL_INTERVAL, Running};
+use tests::experiment::summary::complete;
 use tests::kcollect::experiment_in;
-use tests::perf_losses::perf_events;
+use tests::oracle::perf_losses::perf_events;
 
 use crate::load::cpu_time;
 use crate::setting::Kind;
@@ -91,7 +91,7 @@ impl Took {
                 answer = Some(stopped.elapsed());
             }
             running.in_time()?;
-            sleep(GLANCE);
+            sleep(POLL_INTERVAL);
         }
         let answer = answer.unwrap_or_else(|| stopped.elapsed());
         let finished = running.finish()?;
@@ -103,7 +103,7 @@ impl Took {
             ..Self::default()
         };
         if kind.is_kcollect() {
-            Books::read(&experiment_in(directory)?, finished)?.add_to(took)
+            RunSummary::read(&experiment_in(directory)?, finished)?.add_to(took)
         } else if matches!(kind, Kind::Offcputime | Kind::Profile) {
             Ok(Self {
                 bytes: Some(finished.succeeded()?.stdout.len() as u64),
@@ -159,14 +159,14 @@ const IMPAIRED: [&str; 11] = [
     "stale_mapping",
     "unread_mappings",
     // Their names in version 0.1.0.
-    "unheld",
-    "disbelieved",
+    "not_held",
+    "stale_mapping",
     "unread",
 ];
 
 /// What is used here of `kcollect.json`.
 #[derive(Debug, Deserialize)]
-struct Books {
+struct RunSummary {
     ticks: u64,
     packets: u64,
     arrays: u64,
@@ -175,7 +175,7 @@ struct Books {
     thread_ticks: u64,
     cost: Cost,
     losses: BTreeMap<String, u64>,
-    followed: Option<FollowedBooks>,
+    followed: Option<FollowedStats>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -185,7 +185,7 @@ struct Cost {
 }
 
 #[derive(Debug, Deserialize)]
-struct FollowedBooks {
+struct FollowedStats {
     user_stacks: BTreeMap<String, u64>,
     table_use: TableUse,
     tables: Tables,
@@ -203,7 +203,7 @@ struct Tables {
     table_bytes: u64,
 }
 
-impl Books {
+impl RunSummary {
     fn read(experiment: &Path, finished: Finished) -> Result<Self> {
         finished.succeeded()?;
         let path = experiment.join("kcollect.json");

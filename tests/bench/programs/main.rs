@@ -35,7 +35,7 @@ const BUDGET: f64 = 99.5;
 /// The longest that one program takes, its preparation not included.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How many places of failure are told.
+/// How many places of failure are printed.
 const PLACES: usize = 3;
 
 const TITLES: [&str; 5] = [
@@ -160,9 +160,9 @@ fn record(program: &Program, options: &Options, path: &OsString) -> Result<Stack
     fs::create_dir_all(&directory)?;
     // One at a time: checks may take their turns in between.
     let _machine = Exclusive::take()?;
-    let words = ["-p", "hi", "-F", "on", "--", "sh", "-eu", "-c", program.run];
+    let args = ["-p", "hi", "-F", "on", "--", "sh", "-eu", "-c", program.run];
     let mut kcollect = command(["-d".as_ref(), directory.as_os_str()])?;
-    prepare(kcollect.args(words));
+    prepare(kcollect.args(args));
     succeeded(run(&mut kcollect, LIMIT)?)?;
     look(&directory, program)
 }

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 /// The part of `kcollect.json` that is of interest.
 #[derive(Debug, Deserialize)]
-struct Books {
+struct RunSummary {
     followed: Followed,
 }
 
@@ -46,9 +46,9 @@ impl Stacks {
     pub(crate) fn of(experiment: &Path, names: &[&str]) -> Result<Stacks> {
         let path = experiment.join("kcollect.json");
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let books: Books = serde_json::from_str(&text)?;
+        let summary: RunSummary = serde_json::from_str(&text)?;
         let mut stacks = Stacks::default();
-        for process in &books.followed.processes {
+        for process in &summary.followed.processes {
             if !name(&process.experiment).is_some_and(|name| names.contains(&name)) {
                 continue;
             }
@@ -65,7 +65,7 @@ impl Stacks {
         let experiment = Experiment::open(path)?;
         let (table, space) = (experiment.stacks()?, experiment.address_space()?);
         let mut archives = experiment.archives();
-        let start = experiment.start().tstamp;
+        let start = experiment.start().tstamp_ns;
         for tick in experiment.ticks()? {
             let tick = tick?;
             let Some(stack) = tick.stack.and_then(|uid| table.get(uid)) else {

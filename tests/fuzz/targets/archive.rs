@@ -4,16 +4,16 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use experiment_format::layout::{ExperimentDir, NameRequest};
+use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::reader::Experiment;
 use tempfile::TempDir;
 use user_collector::archive::{
-    Archived, Asker, Lines, archive_object, find_debug_file, source_paths,
+    Archived, InvokingUser, SourceLines, archive_object, find_debug_file, source_paths,
 };
 
 use super::experiment::{OBJECT, fill, in_memory};
 
-const ROOT: Asker = Asker {
+const ROOT: InvokingUser = InvokingUser {
     uid: 0,
     groups: Vec::new(),
 };
@@ -57,7 +57,7 @@ pub(super) fn archive(bytes: &[u8]) {
             assert!(written <= MOST + MOST_A_BYTE * bytes.len() as u64);
             read(experiment.path(), functions);
         }
-        let _ = source_paths(&file, Some(&file), Lines::All);
+        let _ = source_paths(&file, Some(&file), SourceLines::All);
         let _ = find_debug_file(&[], Path::new(OBJECT), &file);
     });
 }

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use user_collector::modules::build_id;
-use user_collector::unwind::{Frames, GoFunctions, Rules, Sections, Table};
+use user_collector::elf::build_id;
+use user_collector::unwind::{FrameInfo, GoFunctions, UnwindRules, UnwindSections, UnwindTable};
 
 /// Where the frame information of [`frames`] lies, and the code that it is of.
 const FRAMES: u64 = 0x1000;
@@ -13,8 +13,8 @@ const CODE: std::ops::Range<u64> = 0x1000..0x0080_0000;
 pub(super) fn elf(bytes: &[u8]) {
     let id = build_id(bytes);
     assert!(id.len() <= bytes.len());
-    let mut rules = Rules::new();
-    if let Ok((table, _)) = Table::of_elf(bytes, &mut rules) {
+    let mut rules = UnwindRules::new();
+    if let Ok((table, _)) = UnwindTable::of_elf(bytes, &mut rules) {
         holds(&table, &rules);
     }
 }
@@ -23,23 +23,23 @@ pub(super) fn elf(bytes: &[u8]) {
 pub(super) fn frames(bytes: &[u8]) {
     let (first, data) = bytes.split_first().unwrap_or((&0, &[]));
     let frames = match first % 2 {
-        0 => Frames::Eh {
+        0 => FrameInfo::Eh {
             data,
             address: FRAMES,
         },
-        _ => Frames::Debug {
+        _ => FrameInfo::Debug {
             data: Cow::Borrowed(data),
         },
     };
-    let sections = Sections {
+    let sections = UnwindSections {
         frames,
         text: CODE.start,
         got: CODE.end,
         executable: vec![CODE],
         go: None,
     };
-    let mut rules = Rules::new();
-    if let Ok((table, summary)) = Table::of_sections(&sections, &mut rules) {
+    let mut rules = UnwindRules::new();
+    if let Ok((table, summary)) = UnwindTable::of_sections(&sections, &mut rules) {
         holds(&table, &rules);
         // A row costs two bytes at least, and one more at each border.
         assert!(table.rows().len() <= data.len() / 2 + table.pages().len());
@@ -52,8 +52,8 @@ pub(super) fn go(bytes: &[u8]) {
     let (length, rest) = bytes.split_first_chunk().unwrap_or((&[0; 2], &[]));
     let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
     let (table, code) = rest.split_at(length);
-    let sections = Sections {
-        frames: Frames::None,
+    let sections = UnwindSections {
+        frames: FrameInfo::None,
         text: CODE.start,
         got: CODE.end,
         executable: vec![CODE],
@@ -63,15 +63,15 @@ pub(super) fn go(bytes: &[u8]) {
             code: vec![(CODE.start, code)],
         }),
     };
-    let mut rules = Rules::new();
-    if let Ok((table, _)) = Table::of_sections(&sections, &mut rules) {
+    let mut rules = UnwindRules::new();
+    if let Ok((table, _)) = UnwindTable::of_sections(&sections, &mut rules) {
         holds(&table, &rules);
     }
 }
 
 /// What holds for each table.
-fn holds(table: &Table, rules: &Rules) {
-    let numbers = |pair: &[user_collector::unwind::Page]| pair[0].number < pair[1].number;
+fn holds(table: &UnwindTable, rules: &UnwindRules) {
+    let numbers = |pair: &[user_collector::unwind::TablePage]| pair[0].number < pair[1].number;
     assert!(table.pages().windows(2).all(numbers));
     for page in table.pages() {
         let rows = &table.rows()[page.start as usize..page.end as usize];

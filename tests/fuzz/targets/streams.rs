@@ -3,9 +3,9 @@
 
 use bpf::wire::Record;
 use kcollect::record::input::sideband;
-use user_collector::facts;
 use user_collector::jit::jitdump::JitDump;
 use user_collector::jit::perf_map::PerfMap;
+use user_collector::process as facts;
 
 /// A name is cut there; a mistake would be one that is longer than its record.
 const LONGEST: usize = 1 << 16;

@@ -16,27 +16,27 @@ use std::os::unix::fs::FileExt;
 use object::LittleEndian;
 use object::elf::{
     SHT_NOBITS, SHT_NULL, SHT_STRTAB, SHT_SYMTAB, SHT_SYMTAB_SHNDX, STB_GLOBAL, STT_FUNC,
-    SectionFlags, Sym64, SymbolOther, SymbolSection,
+    SectionFlags, SectionHeader64, Sym64, SymbolOther, SymbolSection,
 };
 use object::endian::{U16, U32, U64};
 use object::pod::{bytes_of, bytes_of_slice};
-use object::read::elf::SectionHeader;
 
-use super::elf::{Elf, Header, LITTLE, Section};
-use super::functions::Functions;
+use super::object_file::{ObjectFile, RawHeader};
+use super::symbol_table::FunctionTable;
+use crate::elf::ElfSection;
 
 /// Files are copied in pieces of this, bytes.
-const PIECE: usize = 1 << 20;
+const COPY_BYTES: usize = 1 << 20;
 /// Alignment of tables, bytes.
-const ALIGN: u64 = 8;
+const TABLE_ALIGNMENT: u64 = 8;
 
 /// Copies `length` bytes, of which the first are replaced.
 pub(super) fn copy(file: &File, length: u64, first: &[u8], out: &mut dyn Write) -> io::Result<()> {
     out.write_all(first)?;
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = vec![0; COPY_BYTES];
     let mut done = first.len() as u64;
     while done < length {
-        let wanted = (length - done).min(PIECE as u64) as usize;
+        let wanted = (length - done).min(COPY_BYTES as u64) as usize;
         let read = match file.read_at(&mut buffer[..wanted], done) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(read) => read,
@@ -50,56 +50,62 @@ pub(super) fn copy(file: &File, length: u64, first: &[u8], out: &mut dyn Write) 
 }
 
 /// What lies behind the copy.
-struct Tables {
-    header: Header,
-    sections: Vec<Section>,
+struct AppendedTables {
+    header: RawHeader,
+    sections: Vec<ElfSection>,
     names: Vec<u8>,
 }
 
 /// Writes a file of `length` bytes with these functions instead of its own symbol table; with
 /// `text` all of it, without only its headers.
 pub(super) fn write(
-    elf: &Elf<'_>,
+    elf: &ObjectFile<'_>,
     file: &File,
     length: u64,
-    functions: &Functions,
+    functions: &FunctionTable,
     text: bool,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let content = if text {
         length
     } else {
-        size_of::<Header>() as u64
+        size_of::<RawHeader>() as u64
     };
-    let tables = Tables::new(elf, functions, content, text);
+    let tables = AppendedTables::new(elf, functions, content, text);
     copy(file, content, bytes_of(&tables.header), out)?;
-    let mut out = BufWriter::with_capacity(PIECE, out);
-    out.write_all(&[0; ALIGN as usize][..padding(content) as usize])?;
+    let mut out = BufWriter::with_capacity(COPY_BYTES, out);
+    out.write_all(&[0; TABLE_ALIGNMENT as usize][..padding(content) as usize])?;
     out.write_all(bytes_of(&symbol(0, 0, 0, None)))?;
     for function in &functions.list {
         let section = Some(function.section);
         let symbol = symbol(function.name, function.address, function.size, section);
         out.write_all(bytes_of(&symbol))?;
     }
+    let sections: Vec<_> = tables.sections.iter().map(raw_section).collect();
     out.write_all(&functions.names)?;
     out.write_all(&tables.names)?;
     let behind = functions.names.len() + tables.names.len();
-    out.write_all(&[0; ALIGN as usize][..padding(behind as u64) as usize])?;
-    out.write_all(bytes_of_slice(&tables.sections))?;
+    out.write_all(&[0; TABLE_ALIGNMENT as usize][..padding(behind as u64) as usize])?;
+    out.write_all(bytes_of_slice(&sections))?;
     out.flush()
 }
 
 fn padding(length: u64) -> u64 {
-    length.next_multiple_of(ALIGN) - length
+    length.next_multiple_of(TABLE_ALIGNMENT) - length
 }
 
-impl Tables {
-    fn new(elf: &Elf<'_>, functions: &Functions, content: u64, text: bool) -> Tables {
-        let mut sections = elf.sections.clone();
+impl AppendedTables {
+    fn new(
+        elf: &ObjectFile<'_>,
+        functions: &FunctionTable,
+        content: u64,
+        text: bool,
+    ) -> AppendedTables {
+        let mut sections = elf.sections.headers.clone();
         if !text {
             only_code(elf, &mut sections);
         }
-        let mut names = elf.names.clone();
+        let mut names = elf.sections.names.clone();
         let mut named = |name: &[u8]| {
             // What is there may lack its end.
             names.push(0);
@@ -114,13 +120,13 @@ impl Tables {
         let symbols = 1 + functions.list.len();
         let mut offset = content + padding(content);
         let mut table = |name, kind, size: usize| {
-            let section = Section {
-                sh_name: U32::new(LITTLE, name),
-                sh_type: U32::new(LITTLE, kind),
-                sh_offset: U64::new(LITTLE, offset),
-                sh_size: U64::new(LITTLE, size as u64),
-                sh_addralign: U64::new(LITTLE, 1),
-                ..null()
+            let section = ElfSection {
+                name,
+                kind,
+                offset,
+                size: size as u64,
+                alignment: 1,
+                ..NULL_SECTION
             };
             offset += size as u64;
             section
@@ -133,19 +139,18 @@ impl Tables {
         // The new table takes the old one's place, to which other sections may point.
         let old = sections
             .iter()
-            .position(|section| section.sh_type(LITTLE) == SHT_SYMTAB);
+            .position(|section| section.kind == SHT_SYMTAB);
         for section in &mut sections {
-            let kind = section.sh_type(LITTLE);
-            if kind == SHT_SYMTAB || kind == SHT_SYMTAB_SHNDX {
-                *section = null();
+            if section.kind == SHT_SYMTAB || section.kind == SHT_SYMTAB_SHNDX {
+                *section = NULL_SECTION;
             }
         }
         let added = sections.len();
-        symtab.sh_link = U32::new(LITTLE, added as u32);
+        symtab.link = added as u32;
         // The first symbol that is not local: all but the empty one.
-        symtab.sh_info = U32::new(LITTLE, 1);
-        symtab.sh_entsize = U64::new(LITTLE, size_of_symbol() as u64);
-        symtab.sh_addralign = U64::new(LITTLE, ALIGN);
+        symtab.info = 1;
+        symtab.entry_size = size_of_symbol() as u64;
+        symtab.alignment = TABLE_ALIGNMENT;
         sections.extend([strtab, shstrtab]);
         match old {
             Some(old) => sections[old] = symtab,
@@ -153,14 +158,14 @@ impl Tables {
         }
 
         let mut header = elf.header;
-        header.e_shoff = U64::new(LITTLE, offset);
-        header.e_shnum = U16::new(LITTLE, sections.len() as u16);
-        header.e_shstrndx = U16::new(LITTLE, SymbolSection(added as u16 + 1));
+        header.e_shoff = U64::new(LittleEndian, offset);
+        header.e_shnum = U16::new(LittleEndian, sections.len() as u16);
+        header.e_shstrndx = U16::new(LittleEndian, SymbolSection(added as u16 + 1));
         if !text {
-            header.e_phoff = U64::new(LITTLE, 0);
-            header.e_phnum = U16::new(LITTLE, 0);
+            header.e_phoff = U64::new(LittleEndian, 0);
+            header.e_phnum = U16::new(LittleEndian, 0);
         }
-        Tables {
+        AppendedTables {
             header,
             sections,
             names,
@@ -169,15 +174,15 @@ impl Tables {
 }
 
 /// Leaves the sections of code, without bits, and no others: their content is not in the file.
-fn only_code(elf: &Elf<'_>, sections: &mut [Section]) {
+fn only_code(elf: &ObjectFile<'_>, sections: &mut [ElfSection]) {
     let code: HashSet<u16> = elf.code().iter().map(|code| code.index).collect();
     for (index, section) in (0..).zip(sections) {
         if code.contains(&index) {
-            section.sh_type = U32::new(LITTLE, SHT_NOBITS);
-            section.sh_link = U32::new(LITTLE, 0);
-            section.sh_info = U32::new(LITTLE, 0);
+            section.kind = SHT_NOBITS;
+            section.link = 0;
+            section.info = 0;
         } else {
-            *section = null();
+            *section = NULL_SECTION;
         }
     }
 }
@@ -186,31 +191,45 @@ const fn size_of_symbol() -> usize {
     size_of::<Sym64<LittleEndian>>()
 }
 
-fn null() -> Section {
-    Section {
-        sh_name: U32::new(LITTLE, 0),
-        sh_type: U32::new(LITTLE, SHT_NULL),
-        sh_flags: U64::new(LITTLE, SectionFlags(0)),
-        sh_addr: U64::new(LITTLE, 0),
-        sh_offset: U64::new(LITTLE, 0),
-        sh_size: U64::new(LITTLE, 0),
-        sh_link: U32::new(LITTLE, 0),
-        sh_info: U32::new(LITTLE, 0),
-        sh_addralign: U64::new(LITTLE, 0),
-        sh_entsize: U64::new(LITTLE, 0),
+/// What a section is that is none.
+const NULL_SECTION: ElfSection = ElfSection {
+    name: 0,
+    kind: SHT_NULL,
+    flags: SectionFlags(0),
+    address: 0,
+    offset: 0,
+    size: 0,
+    link: 0,
+    info: 0,
+    alignment: 0,
+    entry_size: 0,
+};
+
+fn raw_section(section: &ElfSection) -> SectionHeader64<LittleEndian> {
+    SectionHeader64 {
+        sh_name: U32::new(LittleEndian, section.name),
+        sh_type: U32::new(LittleEndian, section.kind),
+        sh_flags: U64::new(LittleEndian, section.flags),
+        sh_addr: U64::new(LittleEndian, section.address),
+        sh_offset: U64::new(LittleEndian, section.offset),
+        sh_size: U64::new(LittleEndian, section.size),
+        sh_link: U32::new(LittleEndian, section.link),
+        sh_info: U32::new(LittleEndian, section.info),
+        sh_addralign: U64::new(LittleEndian, section.alignment),
+        sh_entsize: U64::new(LittleEndian, section.entry_size),
     }
 }
 
 fn symbol(name: u32, address: u64, size: u64, section: Option<u16>) -> Sym64<LittleEndian> {
     Sym64 {
-        st_name: U32::new(LITTLE, name),
+        st_name: U32::new(LittleEndian, name),
         st_info: match section {
             Some(_) => STB_GLOBAL | STT_FUNC,
             None => Default::default(),
         },
         st_other: SymbolOther(0),
-        st_shndx: U16::new(LITTLE, SymbolSection(section.unwrap_or(0))),
-        st_value: U64::new(LITTLE, address),
-        st_size: U64::new(LITTLE, size),
+        st_shndx: U16::new(LittleEndian, SymbolSection(section.unwrap_or(0))),
+        st_value: U64::new(LittleEndian, address),
+        st_size: U64::new(LittleEndian, size),
     }
 }

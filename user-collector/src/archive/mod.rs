@@ -6,43 +6,46 @@
 //! file is copied with a better symbol table behind it, see `functions.rs`; all else stays where it
 //! was, with line tables as far as the file itself has them.
 //!
-//! The files are anybody's. They are never mapped, their tables are read once and within limits,
-//! and what can't be understood is copied as it is. What the asking user may not read is not
-//! copied: see [`Asker`].
+//! The files may be of any user. They are never mapped, their tables are read once and within
+//! limits, and what can't be understood is copied as it is. What the invoking user may not read is
+//! not copied: see [`InvokingUser`].
 //!
 //! What it refuses: files that are not regular. What it doesn't do: compressed `.gnu_debugdata`,
 //! Go's own tables, 32-bit files and files without section headers, which are copied as they are;
 //! the debug file's line tables.
 
-mod access;
-mod archivist;
+mod archiver;
 mod debug_file;
-mod elf;
-mod frames;
-mod functions;
+mod function_ranges;
 mod image;
-mod names;
+mod invoking_user;
+mod object_file;
 mod plt;
 mod sources;
+mod stats;
+mod symbol_table;
 mod vdso;
+mod worker;
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use experiment_format::layout::{ExperimentDir, PendingFile, printable};
+use experiment_format::directory::{ExperimentDir, PendingFile};
+use experiment_format::text::printable;
 
-pub use access::Asker;
-pub use archivist::{Account, Archivist, LeftOut, MOST_BYTES, Sources, Wish};
-pub use debug_file::{build_id, find_by_build_id, find_debug_file};
-pub use names::ObjectNames;
-pub use sources::{Lines, archive_source, source_paths};
+pub use archiver::{ArchiveRequest, Archiver, SourceCopies};
+pub use debug_file::{find_by_build_id, find_debug_file};
+pub use invoking_user::InvokingUser;
+pub use sources::{SourceLines, archive_source, source_paths};
+pub use stats::{ArchiveStats, LeftOut};
+pub use worker::MAX_ARCHIVE_BYTES;
 
-use elf::Elf;
-use functions::Functions;
+use object_file::ObjectFile;
+use symbol_table::FunctionTable;
 
 /// Largest file that is copied, bytes. Of a larger one the names are kept.
-pub const MAX_FILE: u64 = 1 << 30;
+pub const MAX_COPIED_FILE_BYTES: u64 = 1 << 30;
 
 /// What was archived of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +74,7 @@ pub enum ArchiveError {
         name: String,
     },
 
-    /// The user who asked may not read it, or it is too large, and nothing in it could be
+    /// The invoking user may not read it, or it is too large, and nothing in it could be
     /// understood.
     #[error("{name} {why}")]
     NothingToKeep {
@@ -86,7 +89,7 @@ pub enum ArchiveError {
     Read {
         /// The load object.
         name: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 
@@ -97,14 +100,15 @@ pub enum ArchiveError {
         name: String,
     },
 
-    /// It was to stop before the copy was whole.
+    /// Archiving was stopped before the copy was whole.
     #[error("{name} was being copied when archiving was given up")]
     GivenUp {
         /// The load object.
         name: String,
     },
 
-    /// It could not be written. [`experiment_format::Error::is_disk_full`] tells a full disk.
+    /// It could not be written, for example on a full disk: see
+    /// [`experiment_format::Error::is_disk_full`].
     #[error(transparent)]
     Write(#[from] experiment_format::Error),
 }
@@ -121,7 +125,7 @@ pub fn archive_object(
     name: &str,
     file: &File,
     debug: Option<&File>,
-    asker: &Asker,
+    user: &InvokingUser,
     stop: &AtomicBool,
 ) -> Result<Archived, ArchiveError> {
     let shown = || printable(name.as_bytes());
@@ -134,17 +138,17 @@ pub fn archive_object(
         return Err(ArchiveError::NotRegular { name: shown() });
     }
     let length = metadata.len();
-    let withheld = if !asker.may_read(&metadata) {
+    let withheld = if !user.may_read(&metadata) {
         Some("is not readable by the user who asked: its instructions were not copied")
-    } else if length > MAX_FILE {
+    } else if length > MAX_COPIED_FILE_BYTES {
         Some("is larger than 1 GiB: its instructions were not copied")
     } else {
         None
     };
     let text = withheld.is_none();
-    let (elf, problem) = match Elf::read(file, length) {
+    let (elf, problem) = match ObjectFile::read(file, length) {
         Ok(elf) => (Some(elf), None),
-        Err(problem) => (None, Some(problem.0)),
+        Err(problem) => (None, Some(problem)),
     };
     let note = withheld.map(str::to_owned).or_else(|| {
         problem.map(|problem| format!("has only the names that gprofng finds itself: {problem}"))
@@ -166,10 +170,10 @@ pub fn archive_object(
     };
     let debug = debug.and_then(|debug| {
         let length = debug.metadata().ok()?.len();
-        Elf::read(debug, length).ok()
+        ObjectFile::read(debug, length).ok()
     });
     let base = name.rsplit('/').next().unwrap_or(name);
-    let functions = Functions::of(&elf, debug.as_ref(), base);
+    let functions = FunctionTable::of(&elf, debug.as_ref(), base);
     let bytes = store(dir, name, stop, |out| {
         image::write(&elf, file, length, &functions, text, out)
     })?;
@@ -182,7 +186,7 @@ pub fn archive_object(
     })
 }
 
-/// Writes a file of `archives/`, whole or not at all. Gives its length.
+/// Writes a file of `archives/`, whole or not at all. Returns its length.
 fn store(
     dir: &ExperimentDir,
     name: &str,
@@ -190,7 +194,7 @@ fn store(
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<u64, ArchiveError> {
     let shown = || printable(name.as_bytes());
-    let mut out = Out {
+    let mut out = ArchiveWriter {
         file: dir.archive_file(name)?,
         failed: false,
         bytes: 0,
@@ -220,16 +224,16 @@ fn store(
     }
 }
 
-/// Tells errors of the experiment's disk from those of the file that is read, and stops in the
-/// middle when it is told to.
-struct Out<'a> {
+/// A writer that distinguishes errors of the experiment's disk from those of the file that is read,
+/// and fails once archiving is stopped.
+struct ArchiveWriter<'a> {
     file: PendingFile<'a>,
     failed: bool,
     bytes: u64,
     stop: &'a AtomicBool,
 }
 
-impl Write for Out<'_> {
+impl Write for ArchiveWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::Other.into());

@@ -4,9 +4,9 @@
 //! the slot gets. gprofng leaves what runs in `.plt` out of its list of functions, with its time,
 //! unless a symbol is there.
 //!
-//! Only x86-64 entries are known. Those of which no relocation tells have one name together, which
-//! says where they are; at the very beginning of `.plt`, where lazy binding happens, gprofng
-//! prefers its own, hidden function.
+//! Only x86-64 entries are known. Those without a relocation share one name, which says where they
+//! are; at the very beginning of `.plt`, where lazy binding happens, gprofng prefers its own,
+//! hidden function.
 
 use std::collections::HashMap;
 
@@ -15,76 +15,77 @@ use object::elf::{
     EM_X86_64, R_X86_64_GLOB_DAT, R_X86_64_IRELATIVE, R_X86_64_JUMP_SLOT, Rela64, SHF_ALLOC,
     SHT_DYNSYM, SHT_RELA, Sym64,
 };
-use object::read::elf::{SectionHeader, Sym};
+use object::read::elf::Sym;
 
-use super::elf::{Code, Elf, LITTLE};
-use super::functions::MOST;
+use super::object_file::{CodeSection, ObjectFile};
+use super::symbol_table::MAX_FUNCTIONS;
 
-/// Largest table that is read, bytes; and most of each kind. Programs have one or two of each, but
-/// headers of sections can show the same bytes as often as they want.
-const LARGEST: u64 = 64 << 20;
-const MOST_TABLES: usize = 8;
-/// Names are cut at this many bytes here.
-const LONGEST_NAME: usize = 4096;
-/// So many bytes of names are enough: an entry of eight bytes may have the longest, and a million
-/// others the same one. Those of libclang-cpp are 0.1 MB.
-const MOST_NAMES: usize = 16 << 20;
+/// Largest table that is read, bytes.
+const MAX_TABLE_BYTES: u64 = 64 << 20;
+/// Most tables that are read of each kind. Programs have one or two, but section headers can point
+/// to the same bytes any number of times.
+const MAX_TABLES: usize = 8;
+/// Longest name, bytes; longer ones are cut.
+const MAX_NAME_BYTES: usize = 4096;
+/// Most bytes of all names: an entry of eight bytes may have the longest name, and a million others
+/// the same one. Those of libclang-cpp have 0.1 MB.
+const MAX_NAMES_BYTES: usize = 16 << 20;
 
 /// An entry, or a run of unknown ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct PltEntry {
     pub(super) address: u64,
     pub(super) size: u64,
-    /// Whom it calls, with `@plt`.
+    /// The function that it calls, with `@plt`.
     pub(super) name: Vec<u8>,
 }
 
 /// What an address in the global offset table will hold the address of.
-enum Target {
+enum SlotTarget {
     /// The symbol of this number.
     Symbol(u32),
     /// What the function at this address decides on.
     Resolver(u64),
 }
 
-/// All entries. `name_at` gives the name of the function that begins at an address; `base` is the
-/// last part of the load object's name.
+/// Returns all entries. `name_at` returns the name of the function that begins at an address;
+/// `base` is the last part of the load object's name.
 pub(super) fn entries<'a>(
-    elf: &Elf<'_>,
-    code: &[Code],
+    elf: &ObjectFile<'_>,
+    code: &[CodeSection],
     base: &str,
     name_at: impl Fn(u64) -> Option<&'a [u8]>,
-) -> Vec<Entry> {
+) -> Vec<PltEntry> {
     let (mut found, mut names) = (Vec::new(), 0);
-    if elf.header.e_machine.get(LITTLE) != EM_X86_64 {
+    if elf.elf.machine() != EM_X86_64 {
         return found;
     }
     let targets = targets(elf);
-    let symbols = Symbols::of(elf);
+    let symbols = DynamicSymbols::of(elf);
     let tables = code
         .iter()
-        .map(|code| (code, &elf.sections[usize::from(code.index)]))
+        .map(|code| (code, &elf.sections.headers[usize::from(code.index)]))
         .filter(|(_, section)| {
-            elf.name_begins(section, b".plt") && section.sh_size(LITTLE) <= LARGEST
+            elf.sections.name_begins(section, b".plt") && section.size <= MAX_TABLE_BYTES
         });
-    for (code, section) in tables.take(MOST_TABLES) {
+    for (code, section) in tables.take(MAX_TABLES) {
         let Ok(bytes) = elf.data(section) else {
             continue;
         };
-        let step = match section.sh_entsize(LITTLE) {
+        let step = match section.entry_size {
             8 => 8,
             _ => 16,
         };
-        let mut unknown: Option<Entry> = None;
+        let mut unknown: Option<PltEntry> = None;
         for (index, entry) in bytes.chunks(step).enumerate() {
-            if found.len() >= MOST || names >= MOST_NAMES {
+            if found.len() >= MAX_FUNCTIONS || names >= MAX_NAMES_BYTES {
                 return found;
             }
             let address = code.address + (index * step) as u64;
             let slot = slot(entry, address);
             let name = slot.and_then(|slot| match targets.get(&slot)? {
-                Target::Symbol(number) => symbols.name(*number),
-                Target::Resolver(address) => name_at(*address),
+                SlotTarget::Symbol(number) => symbols.name(*number),
+                SlotTarget::Resolver(address) => name_at(*address),
             });
             let size = entry.len() as u64;
             match (name, &mut unknown) {
@@ -92,7 +93,7 @@ pub(super) fn entries<'a>(
                     found.extend(unknown.take());
                     let name = [name, b"@plt"].concat();
                     names += name.len();
-                    found.push(Entry {
+                    found.push(PltEntry {
                         address,
                         size,
                         name,
@@ -101,7 +102,7 @@ pub(super) fn entries<'a>(
                 (None, Some(run)) => run.size += size,
                 (None, none) => {
                     let position = code.offset + (address - code.address);
-                    *none = Some(Entry {
+                    *none = Some(PltEntry {
                         address,
                         size,
                         name: format!("<plt>@{position:#x} (<{base}>)").into_bytes(),
@@ -114,8 +115,8 @@ pub(super) fn entries<'a>(
     found
 }
 
-/// The slot through which an entry jumps: `jmp *distance(%rip)`, behind `endbr64` and `bnd` where
-/// they are.
+/// Returns the slot through which an entry jumps: `jmp *distance(%rip)`, behind `endbr64` and `bnd`
+/// where they are.
 fn slot(entry: &[u8], address: u64) -> Option<u64> {
     let mut rest = entry;
     for prefix in [&[0xf3, 0x0f, 0x1e, 0xfa][..], &[0xf2]] {
@@ -127,48 +128,50 @@ fn slot(entry: &[u8], address: u64) -> Option<u64> {
     Some(next.wrapping_add_signed(i64::from(i32::from_le_bytes(*distance))))
 }
 
-fn targets(elf: &Elf<'_>) -> HashMap<u64, Target> {
+fn targets(elf: &ObjectFile<'_>) -> HashMap<u64, SlotTarget> {
     let mut targets = HashMap::new();
     let tables = elf
         .sections
+        .headers
         .iter()
         .filter(|section| {
-            section.sh_type(LITTLE) == SHT_RELA
-                && section.sh_flags(LITTLE).contains(SHF_ALLOC)
-                && section.sh_size(LITTLE) <= LARGEST
+            section.kind == SHT_RELA
+                && section.flags.contains(SHF_ALLOC)
+                && section.size <= MAX_TABLE_BYTES
         })
-        .take(MOST_TABLES);
+        .take(MAX_TABLES);
     for table in tables {
         // One that can't be read to its end is taken as far as it goes.
-        let _ = elf.each(table, |relocation: &Rela64<LittleEndian>| {
-            let kind = relocation.r_type(LITTLE, false);
-            let target = if kind == R_X86_64_JUMP_SLOT || kind == R_X86_64_GLOB_DAT {
-                Target::Symbol(relocation.r_sym(LITTLE, false))
-            } else if kind == R_X86_64_IRELATIVE {
-                Target::Resolver(relocation.r_addend.get(LITTLE) as u64)
-            } else {
-                return;
-            };
-            targets.insert(relocation.r_offset.get(LITTLE), target);
-        });
+        let _ = elf
+            .elf
+            .each_entry(table, "relocations", |relocation: &Rela64<LittleEndian>| {
+                let kind = relocation.r_type(LittleEndian, false);
+                let target = if kind == R_X86_64_JUMP_SLOT || kind == R_X86_64_GLOB_DAT {
+                    SlotTarget::Symbol(relocation.r_sym(LittleEndian, false))
+                } else if kind == R_X86_64_IRELATIVE {
+                    SlotTarget::Resolver(relocation.r_addend.get(LittleEndian) as u64)
+                } else {
+                    return;
+                };
+                targets.insert(relocation.r_offset.get(LittleEndian), target);
+            });
     }
     targets
 }
 
 /// The dynamic symbols.
-struct Symbols {
+struct DynamicSymbols {
     table: Vec<Sym64<LittleEndian>>,
     strings: Vec<u8>,
 }
 
-impl Symbols {
-    fn of(elf: &Elf<'_>) -> Symbols {
-        let section = elf.of_type(SHT_DYNSYM);
-        let strings =
-            section.and_then(|section| elf.sections.get(section.sh_link(LITTLE) as usize));
-        Symbols {
+impl DynamicSymbols {
+    fn of(elf: &ObjectFile<'_>) -> DynamicSymbols {
+        let section = elf.sections.of_kind(SHT_DYNSYM);
+        let strings = section.and_then(|section| elf.sections.linked(section));
+        DynamicSymbols {
             table: section
-                .and_then(|section| elf.table(section).ok())
+                .and_then(|section| elf.elf.entries(section, "symbols").ok())
                 .unwrap_or_default(),
             strings: strings
                 .and_then(|strings| elf.data(strings).ok())
@@ -178,14 +181,15 @@ impl Symbols {
 
     fn name(&self, number: u32) -> Option<&[u8]> {
         let symbol = self.table.get(number as usize)?;
-        name_in(&self.strings, symbol.st_name(LITTLE))
+        name_in(&self.strings, symbol.st_name(LittleEndian))
     }
 }
 
-/// The name at a position of a string table, cut where it is longer than any compiler makes.
+/// Returns the name at a position of a string table, cut where it is longer than any compiler
+/// makes.
 pub(super) fn name_in(strings: &[u8], position: u32) -> Option<&[u8]> {
     let rest = strings.get(position as usize..)?;
-    let rest = &rest[..rest.len().min(LONGEST_NAME)];
+    let rest = &rest[..rest.len().min(MAX_NAME_BYTES)];
     let end = rest.iter().position(|byte| *byte == 0);
     let name = &rest[..end.unwrap_or(rest.len())];
     (!name.is_empty()).then_some(name)
@@ -197,14 +201,14 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::archive::elf::Header;
+    use crate::archive::object_file::RawHeader;
 
-    /// A file whose linkage table has so many entries of eight bytes, which all call the one
-    /// function of a long name.
+    /// A file whose linkage table has this many entries of eight bytes, which all call one function
+    /// with a long name.
     fn one_long_name(entries: u32) -> File {
         const START: u64 = 0x1000;
         const SLOT: u64 = 0x100_0000;
-        let dynstr = [vec![0], vec![b'n'; LONGEST_NAME], vec![0]].concat();
+        let dynstr = [vec![0], vec![b'n'; MAX_NAME_BYTES], vec![0]].concat();
         let plt: Vec<u8> = (0..entries)
             .flat_map(|entry| {
                 let distance = (SLOT - START) as u32 - 8 * entry - 6;
@@ -228,7 +232,7 @@ mod tests {
         ];
         let (mut content, mut headers) = (Vec::new(), Vec::new());
         for ((name, kind, flags), address, link, entry, bytes) in &sections {
-            let offset = (size_of::<Header>() + content.len()) as u64;
+            let offset = (size_of::<RawHeader>() + content.len()) as u64;
             headers.extend_from_slice(&u32::to_le_bytes(*name));
             headers.extend_from_slice(&u32::to_le_bytes(*kind));
             for number in [*flags, *address, offset, bytes.len() as u64] {
@@ -241,7 +245,7 @@ mod tests {
             }
             content.extend_from_slice(bytes);
         }
-        let mut header = vec![0; size_of::<Header>()];
+        let mut header = vec![0; size_of::<RawHeader>()];
         header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
         header[18] = 62;
         let at = (header.len() + content.len()) as u64;
@@ -259,15 +263,15 @@ mod tests {
     fn many_entries_of_a_long_name_take_no_more_than_they_may() {
         let named = |count| {
             let file = one_long_name(count);
-            let elf = Elf::read(&file, file.metadata().unwrap().len()).unwrap();
+            let elf = ObjectFile::read(&file, file.metadata().unwrap().len()).unwrap();
             entries(&elf, &elf.code(), "x", |_| None)
         };
         let few = named(3);
         assert_eq!(few.len(), 3);
         assert!(few.iter().all(|entry| entry.name.ends_with(b"nn@plt")));
-        let many = named(3 * (MOST_NAMES / LONGEST_NAME) as u32);
+        let many = named(3 * (MAX_NAMES_BYTES / MAX_NAME_BYTES) as u32);
         let bytes: usize = many.iter().map(|entry| entry.name.len()).sum();
-        assert!((MOST_NAMES..MOST_NAMES + 2 * LONGEST_NAME).contains(&bytes));
+        assert!((MAX_NAMES_BYTES..MAX_NAMES_BYTES + 2 * MAX_NAME_BYTES).contains(&bytes));
     }
 
     #[test]

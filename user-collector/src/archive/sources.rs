@@ -1,10 +1,10 @@
 //! Source files, for `-A src` and its kin: their paths from the line tables, and their copies.
 //!
-//! The paths are what a compiler wrote, or whoever made the file. Nothing is opened here: a path
-//! becomes a file only by [`Asker::open`](super::Asker::open), which lets through what the user who
-//! asked may read.
+//! The paths are what a compiler wrote, or the maker of a hostile file. Nothing is opened here: a
+//! path becomes a file only by [`InvokingUser::open`](super::InvokingUser::open), which opens what
+//! the invoking user may read.
 //!
-//! Compressed sections are not read, and so most debug files of distributions tell of no sources;
+//! Compressed sections are not read, and so most debug files of distributions yield no sources;
 //! their sources are on no machine either.
 
 use std::collections::{BTreeSet, HashSet};
@@ -12,29 +12,30 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::AtomicBool;
 
-use experiment_format::layout::{ExperimentDir, printable};
+use experiment_format::directory::ExperimentDir;
+use experiment_format::text::printable;
 use gimli::{
     AttributeValue, DebugAbbrev, DebugInfo, DebugLine, DebugLineStr, DebugStr, EndianSlice,
     FileEntry, LineProgramHeader, LittleEndian, UnitHeader,
 };
 
-use super::elf::Elf;
+use super::object_file::ObjectFile;
 use super::{ArchiveError, image, store};
 
 /// Most compilation units that are looked at. The largest programs have some tens of thousands.
-const MOST_UNITS: usize = 1 << 17;
+const MAX_UNITS: usize = 1 << 17;
 /// Most paths.
-const MOST_PATHS: usize = 1 << 17;
+const MAX_PATHS: usize = 1 << 17;
 /// Longest path, bytes: what the kernel takes.
-const LONGEST: usize = 4096;
-/// Most bytes of abbreviations of one unit, which could else be shared by all, whole.
-const MOST_ABBREVIATIONS: usize = 64 * 1024;
+const MAX_PATH_BYTES: usize = 4096;
+/// Most bytes of abbreviations of one unit. Without a limit, all units could share one large table.
+const MAX_ABBREVIATION_BYTES: usize = 64 * 1024;
 /// Largest source file that is copied, bytes.
-const MAX_SOURCE: u64 = 64 << 20;
+const MAX_SOURCE_BYTES: u64 = 64 << 20;
 
-/// Which lines are asked for.
+/// Which lines the sources are needed of.
 #[derive(Clone, Copy, Debug)]
-pub enum Lines<'a> {
+pub enum SourceLines<'a> {
     /// All.
     All,
     /// Those of the instructions at these positions in the file that is executed, in bytes, in any
@@ -48,15 +49,19 @@ type Slice<'data> = EndianSlice<'data, LittleEndian>;
 /// `file` is what is executed, `debug` its debug file, if it has one. What can't be read is left
 /// out.
 #[must_use]
-pub fn source_paths(file: &File, debug: Option<&File>, lines: Lines<'_>) -> BTreeSet<Vec<u8>> {
-    let open = |file| Elf::read(file, File::metadata(file).ok()?.len()).ok();
+pub fn source_paths(
+    file: &File,
+    debug: Option<&File>,
+    lines: SourceLines<'_>,
+) -> BTreeSet<Vec<u8>> {
+    let open = |file| ObjectFile::read(file, File::metadata(file).ok()?.len()).ok();
     let mut paths = BTreeSet::new();
     let Some(executed) = open(file) else {
         return paths;
     };
     let wanted = match lines {
-        Lines::All => None,
-        Lines::At(positions) => {
+        SourceLines::All => None,
+        SourceLines::At(positions) => {
             let code = executed.code();
             let address = |position: &u64| {
                 let code = code.iter().find(|code| {
@@ -68,17 +73,17 @@ pub fn source_paths(file: &File, debug: Option<&File>, lines: Lines<'_>) -> BTre
         }
     };
     for elf in [Some(executed), debug.and_then(open)].into_iter().flatten() {
-        Tables::of(&elf).read(wanted.as_ref(), &mut paths);
+        LineTables::of(&elf).read(wanted.as_ref(), &mut paths);
     }
     paths
 }
 
 /// Archives a source file under its path, as gprofng looks for it. The file must be one that the
-/// user who asked may read: from [`Asker::open`](super::Asker::open).
+/// invoking user may read: from [`InvokingUser::open`](super::InvokingUser::open).
 ///
 /// A program may say that its source has the path of a load object, and what is archived last under
-/// a name stays: who calls this takes care that no source takes a load object's place. Gives the
-/// bytes that were written.
+/// a name stays: the caller ensures that no source replaces a load object. Returns the bytes that
+/// were written.
 ///
 /// # Errors
 /// Those of [`super::archive_object`]; [`ArchiveError::NothingToKeep`] for a file above 64 MiB.
@@ -96,7 +101,7 @@ pub fn archive_source(
     if !metadata.is_file() {
         return Err(ArchiveError::NotRegular { name: name() });
     }
-    if metadata.len() > MAX_SOURCE {
+    if metadata.len() > MAX_SOURCE_BYTES {
         let why = "is larger than 64 MiB".to_owned();
         return Err(ArchiveError::NothingToKeep { name: name(), why });
     }
@@ -107,7 +112,7 @@ pub fn archive_source(
 
 /// The sections that line tables need.
 #[derive(Default)]
-struct Tables {
+struct LineTables {
     info: Vec<u8>,
     abbrev: Vec<u8>,
     line: Vec<u8>,
@@ -115,18 +120,19 @@ struct Tables {
     str: Vec<u8>,
 }
 
-impl Tables {
-    fn of(elf: &Elf<'_>) -> Tables {
+impl LineTables {
+    fn of(elf: &ObjectFile<'_>) -> LineTables {
         let section = |name: &[u8]| {
-            elf.named(name)
+            elf.sections
+                .named(name)
                 .and_then(|section| elf.data(section).ok())
                 .unwrap_or_default()
         };
         let line = section(b".debug_line");
         if line.is_empty() {
-            return Tables::default();
+            return LineTables::default();
         }
-        Tables {
+        LineTables {
             info: section(b".debug_info"),
             abbrev: section(b".debug_abbrev"),
             line,
@@ -139,27 +145,27 @@ impl Tables {
         let mut seen = HashSet::new();
         let info = DebugInfo::new(&self.info, LittleEndian);
         let mut units = info.units();
-        for _ in 0..MOST_UNITS {
+        for _ in 0..MAX_UNITS {
             let Ok(Some(unit)) = units.next() else {
                 return;
             };
             let Some((offset, directory)) = self.line_program(&unit) else {
                 continue;
             };
-            // Units share tables; each is read once, whoever points to it how often.
+            // Units share tables; each is read once, however many units point to it.
             if seen.insert(offset) {
                 self.files(&unit, offset, directory, wanted, paths);
             }
         }
     }
 
-    /// Where a unit's line table is, and the directory in which it was compiled.
+    /// Returns where a unit's line table is, and the directory in which it was compiled.
     fn line_program<'a>(
         &'a self,
         unit: &UnitHeader<Slice<'a>>,
     ) -> Option<(usize, Option<Slice<'a>>)> {
         let abbrev = self.abbrev.get(unit.debug_abbrev_offset().0..)?;
-        let abbrev = &abbrev[..abbrev.len().min(MOST_ABBREVIATIONS)];
+        let abbrev = &abbrev[..abbrev.len().min(MAX_ABBREVIATION_BYTES)];
         let abbrev = DebugAbbrev::new(abbrev, LittleEndian);
         let abbreviations = abbrev.abbreviations(gimli::DebugAbbrevOffset(0)).ok()?;
         let mut entries = unit.entries(&abbreviations);
@@ -190,7 +196,7 @@ impl Tables {
         let header = program.header().clone();
         let mut add = |file: &FileEntry<Slice<'a>>| {
             if let Some(path) = self.path(&header, file, directory)
-                && paths.len() < MOST_PATHS
+                && paths.len() < MAX_PATHS
             {
                 paths.insert(path);
             }
@@ -217,7 +223,7 @@ impl Tables {
             .for_each(&mut add);
     }
 
-    /// The path of a file: its name, in its directory, in that of the compilation.
+    /// Returns the path of a file: its name, in its directory, in that of the compilation.
     fn path(
         &self,
         header: &LineProgramHeader<Slice<'_>>,
@@ -241,7 +247,7 @@ impl Tables {
             if path.last().is_some_and(|last| *last != b'/') {
                 path.push(b'/');
             }
-            if path.len() + part.len() > LONGEST {
+            if path.len() + part.len() > MAX_PATH_BYTES {
                 return None;
             }
             path.extend_from_slice(&part);

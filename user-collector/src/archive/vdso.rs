@@ -2,21 +2,22 @@
 //!
 //! Its functions have two, `__vdso_clock_gettime` and the weak `clock_gettime`. gprofng shows the
 //! shorter one, which is what the C library calls its own function, so that the two could not be
-//! told apart.
+//! distinguished.
 
 use std::collections::HashSet;
 
 use object::LittleEndian;
-use object::elf::{FileHeader64, SHT_DYNSYM, STB_WEAK, STT_FUNC, STT_NOTYPE, Sym64, SymbolInfo};
-use object::read::elf::{FileHeader as _, SectionHeader as _, Sym as _};
+use object::elf::{SHT_DYNSYM, STB_WEAK, STT_FUNC, STT_NOTYPE, Sym64, SymbolInfo};
+use object::pod::slice_from_bytes;
+use object::read::elf::Sym as _;
 
-use super::elf::LITTLE;
+use crate::elf::{ElfError, ElfFile, ElfLimits};
 
 /// Where a symbol's kind is in its record, bytes.
-const INFO: usize = 4;
+const SYMBOL_INFO_OFFSET: usize = 4;
 
-/// The same image, in which weak names of what has another name are no functions' any more. What
-/// can't be understood stays as it is.
+/// Returns the image without the weak names of functions that have another name. What can't be
+/// understood stays as it is.
 pub(super) fn with_one_name_each(mut image: Vec<u8>) -> Vec<u8> {
     for position in second_names(&image).unwrap_or_default() {
         if let Some(info) = image.get_mut(position) {
@@ -26,30 +27,33 @@ pub(super) fn with_one_name_each(mut image: Vec<u8>) -> Vec<u8> {
     image
 }
 
-/// Where in the image the kinds of weak functions are that have another name too.
-fn second_names(image: &[u8]) -> object::Result<Vec<usize>> {
-    let header = FileHeader64::<LittleEndian>::parse(image)?;
-    let sections = header.sections(LITTLE, image)?;
+/// Returns where in the image the kinds of weak functions are that have another name too.
+fn second_names(image: &[u8]) -> Result<Vec<usize>, ElfError> {
+    const SYMBOL_BYTES: usize = size_of::<Sym64<LittleEndian>>();
+    let elf = ElfFile::read(image, ElfLimits::PROGRAM)?.only_64_bit_little_endian()?;
     let mut found = Vec::new();
-    for section in sections.iter() {
-        if section.sh_type(LITTLE) != SHT_DYNSYM {
+    for section in elf.sections()? {
+        if section.kind != SHT_DYNSYM {
             continue;
         }
-        let symbols: &[Sym64<LittleEndian>] = section.data_as_array(LITTLE, image)?;
+        let content = elf.content(&section, "symbols")?;
+        let count = content.len() / SYMBOL_BYTES;
+        let (symbols, _) = slice_from_bytes::<Sym64<LittleEndian>>(content, count)
+            .map_err(|()| ElfError::headers("symbol", "they are cut off"))?;
         let functions = || {
             let all = symbols.iter().enumerate();
             all.filter(|(_, symbol)| symbol.st_type() == STT_FUNC)
         };
         let strong: HashSet<u64> = functions()
             .filter(|(_, symbol)| symbol.st_bind() != STB_WEAK)
-            .map(|(_, symbol)| symbol.st_value(LITTLE))
+            .map(|(_, symbol)| symbol.st_value(LittleEndian))
             .collect();
-        let start = section.sh_offset(LITTLE) as usize;
+        let start = section.offset as usize;
         found.extend(
             functions()
                 .filter(|(_, symbol)| symbol.st_bind() == STB_WEAK)
-                .filter(|(_, symbol)| strong.contains(&symbol.st_value(LITTLE)))
-                .map(|(index, _)| start + index * size_of::<Sym64<LittleEndian>>() + INFO),
+                .filter(|(_, symbol)| strong.contains(&symbol.st_value(LittleEndian)))
+                .map(|(index, _)| start + index * SYMBOL_BYTES + SYMBOL_INFO_OFFSET),
         );
     }
     Ok(found)

@@ -1,4 +1,4 @@
-//! `jit-PID.dump`: what a JIT says of its code, with times
+//! `jit-PID.dump`: what a JIT compiler reports of its code, with times
 //! (`tools/perf/Documentation/jitdump-specification.txt` of Linux).
 //!
 //! A header of 40 bytes, then records, each with a header of 16: type, total size, time. Of the
@@ -17,25 +17,25 @@
 //!
 //! The parser is our own, although linux-perf-data has one: there a record whose size is below its
 //! header's underflows, and a record is held whole, of whatever size it says it is. This reads
-//! files that are strangers', as root. Here a record makes the parser hold [`LONGEST_HELD`] bytes
-//! at most; the rest is passed over.
+//! other users' files, as root. Here a record makes the parser hold [`MAX_HELD_BYTES`] bytes at
+//! most; the rest is passed over.
 
-use super::LONGEST_NAME;
+use super::MAX_NAME_BYTES;
 
-/// What is kept of one record: headers and a name with its NUL.
-pub const LONGEST_HELD: usize = LOAD + LONGEST_NAME + 1;
+/// Most bytes that are kept of one record: headers and a name with its NUL.
+pub const MAX_HELD_BYTES: usize = LOAD_BYTES + MAX_NAME_BYTES + 1;
 
 const MAGIC: u32 = 0x4a69_5444;
-const FILE_HEADER: usize = 40;
-const RECORD_HEADER: usize = 16;
-const LOAD: usize = RECORD_HEADER + 40;
-const MOVE: usize = RECORD_HEADER + 48;
+const FILE_HEADER_BYTES: usize = 40;
+const RECORD_HEADER_BYTES: usize = 16;
+const LOAD_BYTES: usize = RECORD_HEADER_BYTES + 40;
+const MOVE_BYTES: usize = RECORD_HEADER_BYTES + 48;
 /// Flag of the file: its times are of a counter of the processor (`JITDUMP_FLAGS_ARCH_TIMESTAMP`).
 const FLAG_ARCH_TIMESTAMP: u64 = 1;
 
 /// What a record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record<'a> {
+pub enum JitDumpRecord<'a> {
     /// Code was made.
     Load {
         /// When, nanoseconds of CLOCK_MONOTONIC; `None` where the file has another clock.
@@ -44,7 +44,7 @@ pub enum Record<'a> {
         address: u64,
         /// Bytes.
         size: u64,
-        /// The name: bytes of anybody, cut at [`LONGEST_NAME`].
+        /// The name: any bytes, cut at [`MAX_NAME_BYTES`].
         name: &'a [u8],
     },
     /// Code was moved.
@@ -60,7 +60,7 @@ pub enum Record<'a> {
 
 /// Why a file is not read on. Where its next record begins is then unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
+pub enum JitDumpError {
     /// It is another kind of file, or from a machine of another byte order.
     #[error("no jitdump of this machine: it begins with {0:#010x}")]
     Magic(u32),
@@ -83,18 +83,19 @@ pub struct JitDump {
     held: Vec<u8>,
     skip: u64,
     offset: u64,
-    header: Option<Header>,
-    broken: Option<Broken>,
+    header: Option<JitDumpHeader>,
+    broken: Option<JitDumpError>,
     bad: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Header {
+struct JitDumpHeader {
     monotonic: bool,
 }
 
 impl JitDump {
-    /// The next bytes of the file, cut anywhere. Calls `each` for each record that they complete.
+    /// Parses the next bytes of the file, cut anywhere. Calls `each` for each record that they
+    /// complete.
     ///
     /// # Errors
     ///
@@ -102,8 +103,8 @@ impl JitDump {
     pub fn feed(
         &mut self,
         mut bytes: &[u8],
-        mut each: impl FnMut(Record<'_>),
-    ) -> Result<(), Broken> {
+        mut each: impl FnMut(JitDumpRecord<'_>),
+    ) -> Result<(), JitDumpError> {
         loop {
             if let Some(broken) = self.broken {
                 return Err(broken);
@@ -140,35 +141,35 @@ impl JitDump {
         };
     }
 
-    /// Loads and moves that are too short to be any.
+    /// Returns the number of loads and moves that are too short.
     #[must_use]
     pub fn bad(&self) -> u64 {
         self.bad
     }
 
-    /// How many bytes of what begins at the offset are to be held, as far as is known yet.
-    fn wanted(&self) -> Result<usize, Broken> {
+    /// Returns how many bytes of the record at the offset have to be held, as far as is known yet.
+    fn wanted(&self) -> Result<usize, JitDumpError> {
         if self.header.is_none() {
-            return Ok(FILE_HEADER);
+            return Ok(FILE_HEADER_BYTES);
         }
-        if self.held.len() < RECORD_HEADER {
-            return Ok(RECORD_HEADER);
+        if self.held.len() < RECORD_HEADER_BYTES {
+            return Ok(RECORD_HEADER_BYTES);
         }
         let size = self.u32(4);
         let most = match self.u32(0) {
-            0 => LONGEST_HELD,
-            1 => MOVE,
-            _ => RECORD_HEADER,
+            0 => MAX_HELD_BYTES,
+            1 => MOVE_BYTES,
+            _ => RECORD_HEADER_BYTES,
         };
-        self.checked(size, RECORD_HEADER)
+        self.checked(size, RECORD_HEADER_BYTES)
             .map(|size| size.min(most as u64) as usize)
     }
 
-    fn finish(&mut self, each: &mut impl FnMut(Record<'_>)) -> Result<(), Broken> {
+    fn finish(&mut self, each: &mut impl FnMut(JitDumpRecord<'_>)) -> Result<(), JitDumpError> {
         let size = match self.header {
             None => {
                 self.header = Some(self.file_header()?);
-                self.checked(self.u32(8), FILE_HEADER)?
+                self.checked(self.u32(8), FILE_HEADER_BYTES)?
             }
             Some(header) => {
                 match (self.u32(0), self.record(header)) {
@@ -176,7 +177,7 @@ impl JitDump {
                     (_, Some(record)) => each(record),
                     _ => {}
                 }
-                self.checked(self.u32(4), RECORD_HEADER)?
+                self.checked(self.u32(4), RECORD_HEADER_BYTES)?
             }
         };
         self.skip = size - self.held.len() as u64;
@@ -185,30 +186,30 @@ impl JitDump {
         Ok(())
     }
 
-    fn file_header(&self) -> Result<Header, Broken> {
+    fn file_header(&self) -> Result<JitDumpHeader, JitDumpError> {
         match (self.u32(0), self.u32(4)) {
-            (MAGIC, 1) => Ok(Header {
+            (MAGIC, 1) => Ok(JitDumpHeader {
                 monotonic: self.u64(32) & FLAG_ARCH_TIMESTAMP == 0,
             }),
-            (MAGIC, version) => Err(Broken::Version(version)),
-            (magic, _) => Err(Broken::Magic(magic)),
+            (MAGIC, version) => Err(JitDumpError::Version(version)),
+            (magic, _) => Err(JitDumpError::Magic(magic)),
         }
     }
 
-    fn record(&self, header: Header) -> Option<Record<'_>> {
+    fn record(&self, header: JitDumpHeader) -> Option<JitDumpRecord<'_>> {
         let at = header.monotonic.then(|| self.u64(8));
         match (self.u32(0), self.held.len()) {
-            (0, LOAD..) => {
-                let name = &self.held[LOAD..];
+            (0, LOAD_BYTES..) => {
+                let name = &self.held[LOAD_BYTES..];
                 let length = name.iter().position(|byte| *byte == 0);
-                Some(Record::Load {
+                Some(JitDumpRecord::Load {
                     at,
                     address: self.u64(32),
                     size: self.u64(40),
-                    name: &name[..length.unwrap_or(name.len()).min(LONGEST_NAME)],
+                    name: &name[..length.unwrap_or(name.len()).min(MAX_NAME_BYTES)],
                 })
             }
-            (1, MOVE..) => Some(Record::Move {
+            (1, MOVE_BYTES..) => Some(JitDumpRecord::Move {
                 at,
                 from: self.u64(32),
                 to: self.u64(40),
@@ -217,9 +218,9 @@ impl JitDump {
         }
     }
 
-    fn checked(&self, size: u32, header: usize) -> Result<u64, Broken> {
+    fn checked(&self, size: u32, header: usize) -> Result<u64, JitDumpError> {
         if (size as usize) < header {
-            return Err(Broken::Size {
+            return Err(JitDumpError::Size {
                 offset: self.offset,
                 size,
             });
@@ -277,13 +278,13 @@ pub(super) mod tests {
     }
 
     /// Each record in words, and how it ended.
-    fn all(pieces: &[&[u8]]) -> (Vec<String>, Result<(), Broken>, u64) {
-        let (mut dump, mut told) = (JitDump::default(), Vec::new());
+    fn all(pieces: &[&[u8]]) -> (Vec<String>, Result<(), JitDumpError>, u64) {
+        let (mut dump, mut records) = (JitDump::default(), Vec::new());
         let mut end = Ok(());
         for piece in pieces {
             end = dump.feed(piece, |record| {
-                told.push(match record {
-                    Record::Load {
+                records.push(match record {
+                    JitDumpRecord::Load {
                         at,
                         address,
                         size,
@@ -292,12 +293,12 @@ pub(super) mod tests {
                         "{at:?} {address:x}+{size:x} {}",
                         String::from_utf8_lossy(name)
                     ),
-                    Record::Move { at, from, to } => format!("{at:?} {from:x}>{to:x}"),
+                    JitDumpRecord::Move { at, from, to } => format!("{at:?} {from:x}>{to:x}"),
                 });
             });
-            assert!(dump.held.len() <= LONGEST_HELD);
+            assert!(dump.held.len() <= MAX_HELD_BYTES);
         }
-        (told, end, dump.bad())
+        (records, end, dump.bad())
     }
 
     fn example(flags: u64) -> Vec<u8> {
@@ -318,16 +319,16 @@ pub(super) mod tests {
     ];
 
     #[test]
-    fn loads_and_moves_are_told() {
-        let (told, end, bad) = all(&[&example(0)]);
+    fn loads_and_moves_are_read() {
+        let (records, end, bad) = all(&[&example(0)]);
         assert_eq!((end, bad), (Ok(()), 0));
-        assert_eq!(told, EXAMPLE);
+        assert_eq!(records, EXAMPLE);
     }
 
     #[test]
     fn times_of_another_clock_are_none() {
-        let (told, _, _) = all(&[&example(1)]);
-        assert_eq!(told[1], "None 7000>8000");
+        let (records, _, _) = all(&[&example(1)]);
+        assert_eq!(records[1], "None 7000>8000");
     }
 
     #[test]
@@ -335,21 +336,21 @@ pub(super) mod tests {
         let mut file = header(0);
         file.extend(load(1, 1, &[1; 5000], &[b'n'; 3000]));
         file.extend(load(2, 2, &[1; 9], b"next"));
-        let (told, _, _) = all(&[&file]);
-        assert_eq!(told[0].len(), "Some(1) 1+1388 ".len() + LONGEST_NAME);
-        assert_eq!(told[1], "Some(2) 2+9 next");
+        let (records, _, _) = all(&[&file]);
+        assert_eq!(records[0].len(), "Some(1) 1+1388 ".len() + MAX_NAME_BYTES);
+        assert_eq!(records[1], "Some(2) 2+9 next");
     }
 
     #[test]
     fn other_files_are_refused() {
         let (_, end, _) = all(&[&[b'x'; 100]]);
-        assert_eq!(end, Err(Broken::Magic(0x7878_7878)));
+        assert_eq!(end, Err(JitDumpError::Magic(0x7878_7878)));
         let mut file = header(0);
         file[4] = 2;
-        assert_eq!(all(&[&file]).1, Err(Broken::Version(2)));
+        assert_eq!(all(&[&file]).1, Err(JitDumpError::Version(2)));
         let mut file = header(0);
         file[8] = 39;
-        let size = |offset, size| Err(Broken::Size { offset, size });
+        let size = |offset, size| Err(JitDumpError::Size { offset, size });
         assert_eq!(all(&[&file]).1, size(0, 39));
         // Also when it comes back for more.
         assert_eq!(all(&[&file, b"more"]).1, size(0, 39));
@@ -359,7 +360,7 @@ pub(super) mod tests {
     fn a_record_shorter_than_its_header_breaks_the_file() {
         let mut file = header(0);
         file.extend(words(&[15 << 32, 0, 0, 0]));
-        let broken = Broken::Size {
+        let broken = JitDumpError::Size {
             offset: 48,
             size: 15,
         };
@@ -372,8 +373,8 @@ pub(super) mod tests {
         file.extend(record(0, 1, &[0; 39]));
         file.extend(record(1, 1, &[0; 47]));
         file.extend(load(2, 2, &[1], b"x"));
-        let (told, end, bad) = all(&[&file]);
-        assert_eq!((told.len(), end, bad), (1, Ok(()), 2));
+        let (records, end, bad) = all(&[&file]);
+        assert_eq!((records.len(), end, bad), (1, Ok(()), 2));
     }
 
     #[test]
@@ -399,8 +400,8 @@ pub(super) mod tests {
                 pieces.push(piece);
                 rest = behind;
             }
-            let (told, end, bad) = all(&pieces);
-            prop_assert_eq!(told, EXAMPLE);
+            let (records, end, bad) = all(&pieces);
+            prop_assert_eq!(records, EXAMPLE);
             prop_assert_eq!((end, bad), (Ok(()), 0));
         }
 

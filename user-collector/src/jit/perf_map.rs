@@ -2,25 +2,25 @@
 //!
 //! `ADDRESS SIZE NAME`, both numbers hexadecimal, with or without `0x`, the name with blanks to the
 //! end of the line (`tools/perf/Documentation/jit-interface.txt` of Linux). node and CPython append
-//! a line when they make code; the JVM writes all at once when it is told to, or as it exits. So a
-//! file grows while it is read: what is after the last line feed waits for its rest.
+//! a line when they make code; the JVM writes all at once on request, or as it exits. So a file
+//! grows while it is read: what is after the last line feed waits for its rest.
 //!
 //! A line that is none of this is counted and passed over. No line makes the parser hold more than
-//! [`LONGEST_LINE`] bytes.
+//! [`MAX_LINE_BYTES`] bytes.
 
-use super::LONGEST_NAME;
+use super::MAX_NAME_BYTES;
 
-/// What is kept of one line: two numbers with `0x`, blanks, a name.
-pub const LONGEST_LINE: usize = 2 * (2 + 16) + 8 + LONGEST_NAME;
+/// Most bytes that are kept of one line: two numbers with `0x`, blanks, a name.
+pub const MAX_LINE_BYTES: usize = 2 * (2 + 16) + 8 + MAX_NAME_BYTES;
 
 /// One line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct PerfMapEntry<'a> {
     /// First address.
     pub address: u64,
     /// Bytes; 0 is possible.
     pub size: u64,
-    /// The name: bytes of anybody, not empty.
+    /// The name: any bytes, not empty.
     pub name: &'a [u8],
 }
 
@@ -32,15 +32,16 @@ pub struct PerfMap {
 }
 
 impl PerfMap {
-    /// The next bytes of the file, cut anywhere. Calls `each` for each line that they complete.
-    pub fn feed(&mut self, bytes: &[u8], mut each: impl FnMut(Entry<'_>)) {
+    /// Parses the next bytes of the file, cut anywhere. Calls `each` for each line that they
+    /// complete.
+    pub fn feed(&mut self, bytes: &[u8], mut each: impl FnMut(PerfMapEntry<'_>)) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, complete) = match piece.split_last() {
                 Some((b'\n', text)) => (text, true),
                 _ => (piece, false),
             };
-            let room = LONGEST_LINE - self.line.len();
-            self.line.extend_from_slice(&text[..text.len().min(room)]);
+            let memory = MAX_LINE_BYTES - self.line.len();
+            self.line.extend_from_slice(&text[..text.len().min(memory)]);
             if complete {
                 match parse(&self.line) {
                     Some(entry) => each(entry),
@@ -63,18 +64,18 @@ impl PerfMap {
     }
 }
 
-fn parse(line: &[u8]) -> Option<Entry<'_>> {
+fn parse(line: &[u8]) -> Option<PerfMapEntry<'_>> {
     let (address, rest) = hexadecimal(line)?;
     let (size, name) = hexadecimal(rest)?;
     let name = name.trim_ascii_end();
-    (!name.is_empty()).then_some(Entry {
+    (!name.is_empty()).then_some(PerfMapEntry {
         address,
         size,
         name,
     })
 }
 
-/// A number, and what comes after the blanks behind it.
+/// Returns a number, and what comes after the blanks behind it.
 fn hexadecimal(text: &[u8]) -> Option<(u64, &[u8])> {
     let length = text.iter().position(|byte| byte.is_ascii_whitespace())?;
     let (digits, rest) = text.split_at(length);
@@ -82,7 +83,7 @@ fn hexadecimal(text: &[u8]) -> Option<(u64, &[u8])> {
         .strip_prefix(b"0x")
         .or_else(|| digits.strip_prefix(b"0X"))
         .unwrap_or(digits);
-    // from_str_radix would take a sign.
+    // from_str_radix would accept a sign.
     if !digits.iter().all(u8::is_ascii_hexdigit) {
         return None;
     }
@@ -157,10 +158,10 @@ mod tests {
         for _ in 0..1000 {
             map.feed(&[b'x'; 1000], |_| panic!("not complete"));
         }
-        assert_eq!(map.line.len(), LONGEST_LINE);
+        assert_eq!(map.line.len(), MAX_LINE_BYTES);
         let mut names = Vec::new();
         map.feed(b"\n3 4 y\n", |entry| names.push(entry.name.len()));
-        assert_eq!(names, [LONGEST_LINE - 4, 1]);
+        assert_eq!(names, [MAX_LINE_BYTES - 4, 1]);
     }
 
     #[test]

@@ -1,43 +1,40 @@
 //! The files of one process, read as they grow.
 //!
 //! A round costs a `fstat` when nothing was written, and once a second a look-up of the path: the
-//! file may not be there yet, as the JVM writes its map only when it is told to, or it may have
-//! been replaced. A file that is written anew in place, which the JVM does too, is found by its
-//! size, or by the last bytes that were read of it being others now; then all of it is read once
-//! more, and what is the same changes nothing.
+//! file may not be there yet, as the JVM writes its map only on request, or it may have been
+//! replaced. A file that is written anew in place, which the JVM does too, is found by its size, or
+//! by the last bytes that were read of it being others now; then all of it is read once more, and
+//! what is the same changes nothing.
 //!
-//! Where a process has a jitdump its perf map is not read: the dump has times, and both tell the
-//! same.
+//! Where a process has a jitdump its perf map is not read: the dump has times, and both name the
+//! same functions.
 
 use std::ffi::OsStr;
-use std::fs::{File, Metadata};
-use std::io;
 use std::ops::AddAssign;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use super::jitdump::{JitDump, Record};
-use super::open::ProcessFiles;
+use super::functions::{JitFunctions, without_momentary};
+use super::growing_file::{GrowingFile, identity};
+use super::jitdump::{JitDump, JitDumpRecord};
 use super::perf_map::PerfMap;
-use super::{Change, Functions, Refusal, Room, without_the_brief};
+use super::process_files::ProcessFiles;
+use super::{JitChange, JitMemory, JitRefusal};
 
-/// Bytes that are read of one process at most, all files and readings together.
-const MOST_BYTES: u64 = 256 << 20;
-/// Bytes that are read in one round, but for the last: some 60,000 functions, and a round stays
-/// short.
-const MOST_A_ROUND: u64 = 4 << 20;
+/// Most bytes that are read of one process, all files and readings together.
+const MAX_READ_BYTES: u64 = 256 << 20;
+/// Most bytes that are read in one round, but for the last: some 60,000 functions, and a round
+/// stays short.
+const MAX_ROUND_BYTES: u64 = 4 << 20;
 /// Most bytes that are read when a process ends: others wait meanwhile, and processes may end by
 /// the thousand.
-const MOST_AT_END: u64 = 32 << 20;
-const PIECE: usize = 64 << 10;
-/// How many of the last bytes read are remembered.
-const TAIL: usize = 64;
-const SECOND: u64 = 1_000_000_000;
+const MAX_LAST_ROUND_BYTES: u64 = 32 << 20;
+const READ_BYTES: usize = 64 << 10;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// What was read of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Counts {
+pub struct JitStats {
     /// Bytes.
     pub bytes: u64,
     /// Functions that the files named, those that were named before too.
@@ -52,8 +49,8 @@ pub struct Counts {
     pub unread: u64,
 }
 
-impl AddAssign for Counts {
-    fn add_assign(&mut self, more: Counts) {
+impl AddAssign for JitStats {
+    fn add_assign(&mut self, more: JitStats) {
         self.bytes += more.bytes;
         self.functions += more.functions;
         self.bad += more.bad;
@@ -63,17 +60,17 @@ impl AddAssign for Counts {
     }
 }
 
-/// Watches what one process tells of the code that it makes. For a process that executes anonymous
+/// Reads what one process reports of the code that it makes. For a process that executes anonymous
 /// memory; ended and begun anew when it executes another program.
 #[derive(Debug)]
 pub struct JitWatch {
     files: ProcessFiles,
     path: PathBuf,
-    growing: Option<Growing>,
+    growing: Option<GrowingFile>,
     format: Format,
-    functions: Functions,
-    counts: Counts,
-    refusal: Option<Refusal>,
+    functions: JitFunctions,
+    counts: JitStats,
+    refusal: Option<JitRefusal>,
     start: u64,
     /// What is read now was written after this instant, as far as is known.
     since: u64,
@@ -104,14 +101,14 @@ impl Format {
 
 impl JitWatch {
     /// Begins to watch `pid`, which lives, whose program was started, or found, at `start`. Its
-    /// functions are part of `room`.
+    /// functions are part of `memory`.
     ///
     /// # Errors
     ///
     /// The process is gone, or may not be looked at: that takes CAP_SYS_PTRACE, and the files
     /// CAP_DAC_READ_SEARCH.
-    pub fn open(pid: u32, start: u64, room: &Room) -> Result<JitWatch, Refusal> {
-        let files = ProcessFiles::open(pid).map_err(|error| Refusal::Io {
+    pub fn open(pid: u32, start: u64, memory: &JitMemory) -> Result<JitWatch, JitRefusal> {
+        let files = ProcessFiles::open(pid).map_err(|error| JitRefusal::Io {
             path: format!("/proc/{pid}").into(),
             error,
         })?;
@@ -121,8 +118,8 @@ impl JitWatch {
             path: path.into(),
             growing: None,
             format: Format::PerfMap(PerfMap::default()),
-            functions: Functions::in_room(room),
-            counts: Counts::default(),
+            functions: JitFunctions::within(memory),
+            counts: JitStats::default(),
             refusal: None,
             start,
             since: start,
@@ -130,15 +127,16 @@ impl JitWatch {
         })
     }
 
-    /// The process mapped a file for execution, from `start` to `end`. Functions there are no more.
+    /// Notes that the process mapped a file for execution, from `start` to `end`: functions there
+    /// end.
     ///
-    /// If the file is the process's jitdump, which it maps for no other reason than to tell of it,
-    /// the dump is read from now on. A dump with another process's number was inherited, and tells
-    /// of that one.
+    /// If the file is the process's jitdump, which it maps for no other reason than to announce it,
+    /// the dump is read from now on. A dump with another process's number was inherited, and is of
+    /// that process.
     ///
     /// Not to be called for anonymous memory: when that grows, or its protection changes, the
-    /// kernel tells it as mapped once more, with all the code that it has.
-    pub fn mapped(&mut self, at: u64, start: u64, end: u64, path: &[u8]) -> Vec<Change> {
+    /// kernel reports it as mapped once more, with all the code that it has.
+    pub fn mapped(&mut self, at: u64, start: u64, end: u64, path: &[u8]) -> Vec<JitChange> {
         if dump_number(path) == Some(self.files.own_pid()) {
             let path = Path::new(OsStr::from_bytes(path)).to_owned();
             if path != self.path {
@@ -154,26 +152,26 @@ impl JitWatch {
 
     /// Reads what was written since the last time. To be called at each round; `now` must not run
     /// backwards.
-    pub fn poll(&mut self, now: u64) -> Vec<Change> {
-        self.round(now, MOST_A_ROUND)
+    pub fn poll(&mut self, now: u64) -> Vec<JitChange> {
+        self.round(now, MAX_ROUND_BYTES)
     }
 
-    /// Reads what is left, as far as there is time for that. For the process's exit, before or
-    /// after it, and for the end of the run.
-    pub fn last_poll(&mut self, now: u64) -> Vec<Change> {
+    /// Reads what is left, up to a limit. For the process's exit, before or after it, and for the
+    /// end of the run.
+    pub fn last_poll(&mut self, now: u64) -> Vec<JitChange> {
         self.next_look = 0;
-        self.round(now, MOST_AT_END)
+        self.round(now, MAX_LAST_ROUND_BYTES)
     }
 
-    /// All functions end: the process executes another program.
-    pub fn end(mut self, at: u64) -> Vec<Change> {
+    /// Ends all functions, since the process executes another program.
+    pub fn end(mut self, at: u64) -> Vec<JitChange> {
         self.functions.clear(at, 0, u64::MAX)
     }
 
-    /// What was read so far.
+    /// Returns what was read so far.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        Counts {
+    pub fn counts(&self) -> JitStats {
+        JitStats {
             bad: self.counts.bad + self.format.bad(),
             refused: self.functions.refused(),
             unread: self
@@ -186,37 +184,42 @@ impl JitWatch {
 
     /// Why a file is not read, or not any further, if so: the last reason.
     #[must_use]
-    pub fn refusal(&self) -> Option<&Refusal> {
+    pub fn refusal(&self) -> Option<&JitRefusal> {
         self.refusal.as_ref()
     }
 
-    fn round(&mut self, now: u64, room: u64) -> Vec<Change> {
+    fn round(&mut self, now: u64, memory: u64) -> Vec<JitChange> {
         let mut changes = Vec::new();
-        if let Err(refusal) = self.read(now, room, &mut changes) {
+        if let Err(refusal) = self.read(now, memory, &mut changes) {
             self.refusal = Some(refusal);
         }
-        without_the_brief(&mut changes);
+        without_momentary(&mut changes);
         changes
     }
 
-    fn read(&mut self, now: u64, room: u64, changes: &mut Vec<Change>) -> Result<(), Refusal> {
+    fn read(
+        &mut self,
+        now: u64,
+        memory: u64,
+        changes: &mut Vec<JitChange>,
+    ) -> Result<(), JitRefusal> {
         if now >= self.next_look {
-            self.next_look = now.saturating_add(SECOND);
+            self.next_look = now.saturating_add(SECOND_NS);
             self.look()?;
         }
         let Some(growing) = &mut self.growing else {
             return Ok(());
         };
-        let io = |error| Refusal::Io {
+        let io = |error| JitRefusal::Io {
             path: self.path.clone(),
             error,
         };
-        if growing.is_written_anew().map_err(io)? {
+        if growing.is_rewritten().map_err(io)? {
             growing.restart();
             self.counts.rereadings += 1;
             self.format.restart();
         }
-        let mut room = room;
+        let mut memory = memory;
         let mut buffer = Vec::new();
         loop {
             if growing.is_at_end() {
@@ -224,19 +227,21 @@ impl JitWatch {
                 self.since = now;
                 return Ok(());
             }
-            if self.counts.bytes >= MOST_BYTES {
-                return Err(Refusal::TooLong {
+            if self.counts.bytes >= MAX_READ_BYTES {
+                return Err(JitRefusal::TooLong {
                     path: self.path.clone(),
-                    limit: MOST_BYTES,
+                    limit: MAX_READ_BYTES,
                 });
             }
-            if room == 0 {
+            if memory == 0 {
                 return Ok(());
             }
-            let wanted = room.min(MOST_BYTES - self.counts.bytes).min(PIECE as u64);
+            let wanted = memory
+                .min(MAX_READ_BYTES - self.counts.bytes)
+                .min(READ_BYTES as u64);
             buffer.resize(wanted as usize, 0);
             let count = growing.read(&mut buffer).map_err(io)?;
-            room -= (count as u64).min(room);
+            memory -= (count as u64).min(memory);
             self.counts.bytes += count as u64;
             let (functions, counts, start) = (&mut self.functions, &mut self.counts, self.start);
             match &mut self.format {
@@ -252,8 +257,8 @@ impl JitWatch {
                 Format::JitDump(dump) => {
                     // The process says when, so it can say anything.
                     let instant = |at: Option<u64>| at.unwrap_or(self.since).min(now).max(start);
-                    let each = |record: Record<'_>| match record {
-                        Record::Load {
+                    let each = |record: JitDumpRecord<'_>| match record {
+                        JitDumpRecord::Load {
                             at,
                             address,
                             size,
@@ -262,13 +267,13 @@ impl JitWatch {
                             counts.functions += 1;
                             changes.extend(functions.load(instant(at), address, size, name));
                         }
-                        Record::Move { at, from, to } => {
+                        JitDumpRecord::Move { at, from, to } => {
                             changes.extend(functions.moved(instant(at), from, to));
                         }
                     };
                     let path = &self.path;
                     dump.feed(&buffer[..count], each)
-                        .map_err(|broken| Refusal::Broken {
+                        .map_err(|broken| JitRefusal::JitDump {
                             path: path.clone(),
                             broken,
                         })?;
@@ -278,11 +283,11 @@ impl JitWatch {
     }
 
     /// Looks the path up: is there a file, or another file?
-    fn look(&mut self) -> Result<(), Refusal> {
+    fn look(&mut self) -> Result<(), JitRefusal> {
         let Some(file) = self.files.file(&self.path)? else {
             return Ok(());
         };
-        let io = |error| Refusal::Io {
+        let io = |error| JitRefusal::Io {
             path: self.path.clone(),
             error,
         };
@@ -293,12 +298,12 @@ impl JitWatch {
             None => {}
         }
         self.format.restart();
-        self.growing = Some(Growing::new(file, identity));
+        self.growing = Some(GrowingFile::new(file, identity));
         Ok(())
     }
 }
 
-/// The number in the base name `jit-NUMBER.dump`.
+/// Returns the number in the base name `jit-NUMBER.dump`.
 fn dump_number(path: &[u8]) -> Option<u32> {
     let base = path.rsplit(|byte| *byte == b'/').next()?;
     let digits = base.strip_prefix(b"jit-")?.strip_suffix(b".dump")?;
@@ -306,86 +311,6 @@ fn dump_number(path: &[u8]) -> Option<u32> {
         return None;
     }
     std::str::from_utf8(digits).ok()?.parse().ok()
-}
-
-fn identity(found: &Metadata) -> (u64, u64) {
-    (found.dev(), found.ino())
-}
-
-/// A file that is read as it grows.
-#[derive(Debug)]
-struct Growing {
-    file: File,
-    /// Device and inode.
-    identity: (u64, u64),
-    offset: u64,
-    size: u64,
-    /// Seconds and nanoseconds.
-    written: (i64, i64),
-    /// The bytes before `offset`.
-    tail: Vec<u8>,
-}
-
-impl Growing {
-    fn new(file: File, identity: (u64, u64)) -> Growing {
-        Growing {
-            file,
-            identity,
-            offset: 0,
-            size: 0,
-            written: (0, 0),
-            tail: Vec::new(),
-        }
-    }
-
-    fn restart(&mut self) {
-        self.offset = 0;
-        self.tail.clear();
-    }
-
-    /// Asks for size and time. Was there written something else than more?
-    fn is_written_anew(&mut self) -> io::Result<bool> {
-        let found = self.file.metadata()?;
-        let before = (self.size, self.written);
-        self.size = found.size();
-        self.written = (found.mtime(), found.mtime_nsec());
-        if (self.size, self.written) == before || self.offset == 0 {
-            return Ok(false);
-        }
-        // Written, and not longer by it.
-        if self.size < self.offset || self.size == before.0 {
-            return Ok(true);
-        }
-        let mut tail = vec![0; self.tail.len()];
-        let from = self.offset - tail.len() as u64;
-        match self.file.read_exact_at(&mut tail, from) {
-            Ok(()) => Ok(tail != self.tail),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(true),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn is_at_end(&self) -> bool {
-        self.offset >= self.size
-    }
-
-    /// The next bytes. None but at the end, where the file has become shorter.
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = loop {
-            match self.file.read_at(buffer, self.offset) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                count => break count?,
-            }
-        };
-        if count == 0 {
-            self.size = self.offset;
-        }
-        self.offset += count as u64;
-        self.tail.extend_from_slice(&buffer[..count]);
-        let old = self.tail.len().saturating_sub(TAIL);
-        self.tail.drain(..old);
-        Ok(count)
-    }
 }
 
 #[cfg(test)]
@@ -410,7 +335,7 @@ mod tests {
     fn trial() -> Trial {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("perf.map");
-        let mut watch = JitWatch::open(std::process::id(), 100, &Room::default()).unwrap();
+        let mut watch = JitWatch::open(std::process::id(), 100, &JitMemory::default()).unwrap();
         watch.path.clone_from(&path);
         Trial {
             _dir: dir,
@@ -433,7 +358,7 @@ mod tests {
             self.stamp();
         }
 
-        /// The clock of a file system may be too coarse to tell two writes of a test apart.
+        /// The clock of a file system may be too coarse to distinguish two writes of a test.
         fn stamp(&mut self) {
             self.writes += 1;
             let file = OpenOptions::new().append(true).open(&self.path).unwrap();
@@ -442,16 +367,16 @@ mod tests {
         }
 
         fn poll(&mut self, now: u64) -> Vec<String> {
-            told(self.watch.poll(now))
+            shown(self.watch.poll(now))
         }
     }
 
-    fn told(changes: Vec<Change>) -> Vec<String> {
-        let told = changes.into_iter().map(|change| match change {
-            Change::Begin { at, name, .. } => format!("{at}+{name}"),
-            Change::End { at, address } => format!("{at}-{address:x}"),
+    fn shown(changes: Vec<JitChange>) -> Vec<String> {
+        let shown = changes.into_iter().map(|change| match change {
+            JitChange::Begin { at, name, .. } => format!("{at}+{name}"),
+            JitChange::End { at, address } => format!("{at}-{address:x}"),
         });
-        told.collect()
+        shown.collect()
     }
 
     #[test]
@@ -469,22 +394,22 @@ mod tests {
     #[test]
     fn a_map_that_comes_late_is_found_within_a_second() {
         let mut trial = trial();
-        assert!(trial.poll(SECOND).is_empty());
+        assert!(trial.poll(SECOND_NS).is_empty());
         trial.append(b"10 8 a\n");
-        assert!(trial.poll(SECOND + 200 * MS).is_empty());
-        assert_eq!(trial.poll(2 * SECOND), ["100+a"]);
+        assert!(trial.poll(SECOND_NS + 200 * MS).is_empty());
+        assert_eq!(trial.poll(2 * SECOND_NS), ["100+a"]);
     }
 
     #[test]
     fn a_map_that_is_written_at_exit_is_found_by_the_last_poll() {
         let mut trial = trial();
-        assert!(trial.poll(SECOND).is_empty());
+        assert!(trial.poll(SECOND_NS).is_empty());
         trial.append(b"10 8 a\n");
-        assert_eq!(told(trial.watch.last_poll(SECOND + MS)), ["100+a"]);
+        assert_eq!(shown(trial.watch.last_poll(SECOND_NS + MS)), ["100+a"]);
     }
 
     #[test]
-    fn a_map_that_is_written_anew_is_read_anew() {
+    fn a_map_that_is_rewritten_is_read_anew() {
         let mut trial = trial();
         trial.write(b"10 8 a\n20 8 b\n");
         assert_eq!(trial.poll(1000).len(), 2);
@@ -499,7 +424,7 @@ mod tests {
         // Another file of the name.
         fs::rename(&trial.path, trial.path.with_extension("old")).unwrap();
         trial.write(b"8 4 newer\n");
-        assert_eq!(trial.poll(2 * SECOND), ["4000-8", "4001+newer"]);
+        assert_eq!(trial.poll(2 * SECOND_NS), ["4000-8", "4001+newer"]);
         assert_eq!(trial.watch.counts().rereadings, 4);
     }
 
@@ -513,15 +438,15 @@ mod tests {
         let first = trial.watch.poll(1000).len();
         assert!(first < 300_000);
         let counts = trial.watch.counts();
-        assert_eq!(counts.bytes, MOST_A_ROUND);
-        assert_eq!(counts.unread, text.len() as u64 - MOST_A_ROUND);
+        assert_eq!(counts.bytes, MAX_ROUND_BYTES);
+        assert_eq!(counts.unread, text.len() as u64 - MAX_ROUND_BYTES);
         let rest = trial.watch.last_poll(2000);
         assert_eq!(first + rest.len(), 300_000);
         assert_eq!(trial.watch.counts().unread, 0);
         // All of it was there when the file was found.
         assert!(
             rest.iter()
-                .all(|change| matches!(change, Change::Begin { at: 100, .. }))
+                .all(|change| matches!(change, JitChange::Begin { at: 100, .. }))
         );
     }
 
@@ -529,11 +454,11 @@ mod tests {
     fn nothing_is_read_beyond_the_limit() {
         let mut trial = trial();
         trial.append(b"10 8 a\n20 8 b\n");
-        trial.watch.counts.bytes = MOST_BYTES - 7;
+        trial.watch.counts.bytes = MAX_READ_BYTES - 7;
         assert_eq!(trial.poll(1000), ["100+a"]);
         assert!(matches!(
             trial.watch.refusal(),
-            Some(Refusal::TooLong { .. })
+            Some(JitRefusal::TooLong { .. })
         ));
         assert!(trial.poll(2000).is_empty());
     }
@@ -562,7 +487,7 @@ mod tests {
         fs::write(&dump, bytes).unwrap();
         let other = dump.with_file_name("jit-1.dump");
         let mapped = |watch: &mut JitWatch, path: &Path| {
-            told(watch.mapped(1200, 0x1000, 0x2000, path.as_os_str().as_bytes()))
+            shown(watch.mapped(1200, 0x1000, 0x2000, path.as_os_str().as_bytes()))
         };
         assert!(mapped(&mut trial.watch, &other).is_empty());
         assert!(mapped(&mut trial.watch, &dump).is_empty());
@@ -572,7 +497,7 @@ mod tests {
             ["100+early", "1500-10", "1501+b", "2000+late"]
         );
         assert_eq!(trial.watch.counts().bad, 1);
-        assert_eq!(told(trial.watch.end(3000)).len(), 3);
+        assert_eq!(shown(trial.watch.end(3000)).len(), 3);
     }
 
     #[test]
@@ -585,7 +510,7 @@ mod tests {
         assert!(trial.poll(1000).is_empty());
         assert!(matches!(
             trial.watch.refusal(),
-            Some(Refusal::Broken { .. })
+            Some(JitRefusal::JitDump { .. })
         ));
     }
 
@@ -595,7 +520,7 @@ mod tests {
         trial.append(b"1000 8 a\n2000 8 b\n");
         assert_eq!(trial.poll(1000).len(), 2);
         let changes = trial.watch.mapped(1500, 0x1000, 0x1800, b"/lib/x.so");
-        assert_eq!(told(changes), ["1500-1000"]);
+        assert_eq!(shown(changes), ["1500-1000"]);
     }
 
     #[test]

@@ -17,30 +17,30 @@
 //!   goroutine aside; `gogo` and what `clone` does in the new thread have no caller either: a stack
 //!   ends there.
 //!
-//! `asyncPreempt` and `sigpanic` are called by nobody: a signal's handler made it so. What they
+//! `asyncPreempt` and `sigpanic` are not called: a signal's handler made it look so. What they
 //! return to was interrupted.
 
 use std::ops::Range;
 
 use super::MAX_ROWS;
-use super::elf::Error;
-use super::go_elf::GoFunctions;
-use super::pclntab::{Function, Height, Pclntab};
-use super::rule::{Base, Cfa, Frame, FramePointer, ReturnAddress, Rule, Rules};
-use super::summary::Summary;
-use super::table::Functions;
+use super::go_sections::GoFunctions;
+use super::pclntab::{GoFunction, Pclntab, StackHeight};
+use super::rule::{Base, Cfa, FramePointer, FrameRule, ReturnAddress, UnwindRule, UnwindRules};
+use super::sections::UnwindError;
+use super::summary::TableSummary;
+use super::table_functions::TableFunctions;
 use super::x86_64::{FP, SP};
 use super::x86_64_go::{
-    FORKS_RETURN_ADDRESS, RETURN_ADDRESS, SAVED, SIGNAL_FP, SIGNAL_PC, SIGNAL_SP, Set, saves,
-    stack_pointer_sets,
+    FORKS_RETURN_ADDRESS, RETURN_ADDRESS, SAVED, SIGNAL_FP, SIGNAL_PC, SIGNAL_SP, StackPointerSet,
+    saves, stack_pointer_sets,
 };
 
-/// The longest that the functions are which change stacks, bytes.
-const MAX_CHANGE: usize = 1024;
+/// Longest function that changes stacks, bytes.
+const MAX_STACK_SWITCH_BYTES: usize = 1024;
 
-/// What a function does with its caller.
+/// How a function gets back to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum GoFunctionKind {
     /// It returns to it.
     Plain,
     /// It has none.
@@ -57,13 +57,13 @@ enum Kind {
     Forks,
 }
 
-impl Kind {
-    fn of(name: &[u8]) -> Kind {
+impl GoFunctionKind {
+    fn of(name: &[u8]) -> GoFunctionKind {
         match name.strip_suffix(b".abi0").unwrap_or(name) {
             b"runtime.goexit" | b"runtime.mstart" | b"runtime.rt0_go" | b"_rt0_amd64"
-            | b"_rt0_amd64_linux" | b"main" => Kind::Root,
+            | b"_rt0_amd64_linux" | b"main" => GoFunctionKind::Root,
             b"runtime.mcall" | b"runtime.morestack" | b"runtime.gogo" | b"gogo"
-            | b"runtime.clone" => Kind::Leaves,
+            | b"runtime.clone" => GoFunctionKind::Leaves,
             b"runtime.systemstack"
             | b"runtime.asmcgocall"
             | b"runtime.nanotime"
@@ -75,11 +75,13 @@ impl Kind {
             | b"runtime.callCgoMunmap"
             | b"runtime.callCgoSigaction"
             | b"runtime.sigfwd"
-            | b"time.now" => Kind::Detour,
-            b"runtime.asyncPreempt" | b"runtime.sigpanic" | b"runtime.sigpanic0" => Kind::Injected,
-            b"runtime.sigreturn" | b"runtime.sigreturn__sigaction" => Kind::Restorer,
-            b"syscall.rawVforkSyscall" => Kind::Forks,
-            _ => Kind::Plain,
+            | b"time.now" => GoFunctionKind::Detour,
+            b"runtime.asyncPreempt" | b"runtime.sigpanic" | b"runtime.sigpanic0" => {
+                GoFunctionKind::Injected
+            }
+            b"runtime.sigreturn" | b"runtime.sigreturn__sigaction" => GoFunctionKind::Restorer,
+            b"syscall.rawVforkSyscall" => GoFunctionKind::Forks,
+            _ => GoFunctionKind::Plain,
         }
     }
 }
@@ -88,13 +90,13 @@ impl Kind {
 pub(super) fn read(
     go: &GoFunctions<'_>,
     executable: &[Range<u64>],
-    rules: &mut Rules,
-    summary: &mut Summary,
-) -> Result<Functions, Error> {
-    let mut rows = Rows {
+    rules: &mut UnwindRules,
+    summary: &mut TableSummary,
+) -> Result<TableFunctions, UnwindError> {
+    let mut rows = GoRows {
         go,
         rules,
-        functions: Functions::default(),
+        functions: TableFunctions::default(),
         heights: 0,
     };
     let mut executable = executable.to_vec();
@@ -120,16 +122,16 @@ pub(super) fn read(
     Ok(rows.functions)
 }
 
-struct Rows<'a, 'data> {
+struct GoRows<'a, 'data> {
     go: &'a GoFunctions<'data>,
-    rules: &'a mut Rules,
-    functions: Functions,
+    rules: &'a mut UnwindRules,
+    functions: TableFunctions,
     heights: usize,
 }
 
-impl Rows<'_, '_> {
-    /// Where what is known of a function ends.
-    fn end(&mut self, function: &Function<'_>) -> Result<Option<u64>, Error> {
+impl GoRows<'_, '_> {
+    /// Returns where what is known of a function ends.
+    fn end(&mut self, function: &GoFunction<'_>) -> Result<Option<u64>, UnwindError> {
         let mut end = None;
         for height in function.heights() {
             end = Some(height.pcs.end);
@@ -137,15 +139,15 @@ impl Rows<'_, '_> {
         }
         // Each is a row, unless the rules have run out.
         match self.heights > MAX_ROWS {
-            true => Err(Error::TooManyRows),
+            true => Err(UnwindError::TooManyRows),
             false => Ok(end),
         }
     }
 
-    fn function(&mut self, function: &Function<'_>, end: u64) -> Result<(), Error> {
+    fn function(&mut self, function: &GoFunction<'_>, end: u64) -> Result<(), UnwindError> {
         let start = function.pcs.start;
-        let kind = Kind::of(function.name);
-        if kind == Kind::Restorer {
+        let kind = GoFunctionKind::of(function.name);
+        if kind == GoFunctionKind::Restorer {
             // It is returned to without having called.
             self.functions.begin(start.saturating_sub(1)..end);
             let rule = self.rules.number(RESTORER);
@@ -153,29 +155,31 @@ impl Rows<'_, '_> {
         }
         self.functions.begin(start..end);
         // Without its text it is not known where it does so.
-        let changes = matches!(kind, Kind::Leaves | Kind::Detour);
+        let changes = matches!(kind, GoFunctionKind::Leaves | GoFunctionKind::Detour);
         if changes && self.go.text_at(start).is_empty() {
-            return self.functions.row(start, Rules::STOP);
+            return self.functions.row(start, UnwindRules::STOP);
         }
         match kind {
-            Kind::Root => self.functions.row(start, Rules::STOP),
-            Kind::Leaves => {
+            GoFunctionKind::Root => self.functions.row(start, UnwindRules::STOP),
+            GoFunctionKind::Leaves => {
                 self.plain(function, CALLED)?;
                 match self.sets(start..end).first() {
-                    Some(set) => self.functions.end(start + set.after as u64, Rules::STOP),
+                    Some(set) => self
+                        .functions
+                        .end(start + set.after as u64, UnwindRules::STOP),
                     // It goes on in another function (`gogo`).
                     None => Ok(()),
                 }
             }
-            Kind::Detour => self.detour(function, start..end),
-            Kind::Injected => self.plain(function, INTERRUPTED),
-            Kind::Forks => self.forks(function),
-            Kind::Plain | Kind::Restorer => self.plain(function, CALLED),
+            GoFunctionKind::Detour => self.detour(function, start..end),
+            GoFunctionKind::Injected => self.plain(function, INTERRUPTED),
+            GoFunctionKind::Forks => self.forks(function),
+            GoFunctionKind::Plain | GoFunctionKind::Restorer => self.plain(function, CALLED),
         }
     }
 
-    fn plain(&mut self, function: &Function<'_>, ra: ReturnAddress) -> Result<(), Error> {
-        let mut saved = Saved::default();
+    fn plain(&mut self, function: &GoFunction<'_>, ra: ReturnAddress) -> Result<(), UnwindError> {
+        let mut saved = SavedFramePointer::default();
         for height in function.heights() {
             for (pc, fp) in saved.at(&height, self.go) {
                 self.row(pc, above(height.bytes, fp, ra))?;
@@ -184,7 +188,7 @@ impl Rows<'_, '_> {
         Ok(())
     }
 
-    fn forks(&mut self, function: &Function<'_>) -> Result<(), Error> {
+    fn forks(&mut self, function: &GoFunction<'_>) -> Result<(), UnwindError> {
         for height in function.heights() {
             let ra = match height.bytes {
                 OFF_THE_STACK => ReturnAddress::Register(FORKS_RETURN_ADDRESS),
@@ -196,12 +200,13 @@ impl Rows<'_, '_> {
         Ok(())
     }
 
-    /// A function without a frame of its own is away from its caller's stack between two settings
-    /// of the stack pointer, one with a frame from the first on. It is back when it has set it
-    /// again, until its frame is gone; what follows its return is away again.
-    fn detour(&mut self, function: &Function<'_>, pcs: Range<u64>) -> Result<(), Error> {
+    /// Adds the rows of a detour. A function without a frame of its own is away from its caller's
+    /// stack between two settings of the stack pointer, one with a frame from the first on. It is
+    /// back when it has set it again, until its frame is gone; what follows its return is away
+    /// again.
+    fn detour(&mut self, function: &GoFunction<'_>, pcs: Range<u64>) -> Result<(), UnwindError> {
         let mut sets = self.sets(pcs.clone()).into_iter().peekable();
-        let (mut saved, mut away, mut framed) = (Saved::default(), false, false);
+        let (mut saved, mut away, mut framed) = (SavedFramePointer::default(), false, false);
         for height in function.heights() {
             let mut rows = saved.at(&height, self.go).into_iter().peekable();
             if framed && height.bytes < SAVED {
@@ -233,13 +238,13 @@ impl Rows<'_, '_> {
         Ok(())
     }
 
-    fn sets(&self, pcs: Range<u64>) -> Vec<Set> {
+    fn sets(&self, pcs: Range<u64>) -> Vec<StackPointerSet> {
         let text = self.go.text_at(pcs.start);
         let length = usize::try_from(pcs.end - pcs.start).unwrap_or(usize::MAX);
-        stack_pointer_sets(&text[..text.len().min(length).min(MAX_CHANGE)])
+        stack_pointer_sets(&text[..text.len().min(length).min(MAX_STACK_SWITCH_BYTES)])
     }
 
-    fn row(&mut self, pc: u64, rule: Rule) -> Result<(), Error> {
+    fn row(&mut self, pc: u64, rule: UnwindRule) -> Result<(), UnwindError> {
         let number = self.rules.number(rule);
         self.functions.row(pc, number)
     }
@@ -247,14 +252,14 @@ impl Rows<'_, '_> {
 
 /// Has a function saved its caller's frame pointer?
 #[derive(Default)]
-struct Saved {
+struct SavedFramePointer {
     /// It has when it is so high.
     height: Option<i32>,
 }
 
-impl Saved {
+impl SavedFramePointer {
     /// From which pcs of a height on the caller's frame pointer is where.
-    fn at(&mut self, height: &Height, go: &GoFunctions<'_>) -> Vec<(u64, FramePointer)> {
+    fn at(&mut self, height: &StackHeight, go: &GoFunctions<'_>) -> Vec<(u64, FramePointer)> {
         let start = height.pcs.start;
         if self.height.is_some_and(|least| least <= height.bytes) {
             return vec![(start, SAVED_FP)];
@@ -300,7 +305,7 @@ const INTERRUPTED: ReturnAddress = ReturnAddress::Interrupted {
 };
 
 /// The frame pointer is at the saved one.
-const BY_FRAME_POINTER: Rule = Rule::Frame(Frame {
+const BY_FRAME_POINTER: UnwindRule = UnwindRule::Frame(FrameRule {
     cfa: Cfa::Register {
         register: FP,
         offset: 16,
@@ -310,7 +315,7 @@ const BY_FRAME_POINTER: Rule = Rule::Frame(Frame {
 });
 
 /// As the kernel leaves its stack for the return from a handler.
-const RESTORER: Rule = Rule::Frame(Frame {
+const RESTORER: UnwindRule = UnwindRule::Frame(FrameRule {
     cfa: Cfa::Deref {
         register: SP,
         offset: SIGNAL_SP,
@@ -326,9 +331,9 @@ const RESTORER: Rule = Rule::Frame(Frame {
     },
 });
 
-/// The caller's frame is above so many bytes and the return address.
-fn above(height: i32, fp: FramePointer, ra: ReturnAddress) -> Rule {
-    Rule::Frame(Frame {
+/// Returns the rule by which the caller's frame is above this many bytes and the return address.
+fn above(height: i32, fp: FramePointer, ra: ReturnAddress) -> UnwindRule {
+    UnwindRule::Frame(FrameRule {
         cfa: Cfa::Register {
             register: SP,
             offset: height.saturating_add(RETURN_ADDRESS),

@@ -9,33 +9,33 @@
 //! |---|---|---|
 //! | `0xfffffffb` | 1.2 to 1.15 | one block, in which all offsets count from its start; addresses of 8 bytes |
 //! | `0xfffffffa` | 1.16, 1.17 | names, tables of pcs and functions have offsets of their own |
-//! | `0xfffffff0` | 1.18, 1.19 | functions are told by 4 bytes, from the start of the text |
+//! | `0xfffffff0` | 1.18, 1.19 | functions have addresses of 4 bytes, from the start of the text |
 //! | `0xfffffff1` | since 1.20 | no field that is read here; since 1.26 the start of the text is elsewhere |
 //!
-//! The bytes are anybody's. Functions come by rising address or are left out, and what is told of
-//! one ends where the next begins, so that a table that a thousand functions share is not read a
+//! The bytes may be hostile. Functions come by rising address or are left out, and the description
+//! of one ends where the next begins, so that a table that a thousand functions share is not read a
 //! thousand times to its end.
 
 use std::ops::Range;
 
 /// What a header begins with, after its magic number: no padding, instructions of any length,
 /// addresses of 8 bytes.
-const HEAD: [u8; 4] = [0, 0, 1, 8];
+const HEADER_START: [u8; 4] = [0, 0, 1, 8];
 
 /// Longest name that is given: those that are looked for are shorter.
-const MAX_NAME: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 
 /// Bytes of the header up to the fields that differ.
-const COUNTS: usize = 24;
+const FIELDS_OFFSET: usize = 24;
 
 /// The table, found in its section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pclntab<'data> {
     names: &'data [u8],
     tables: &'data [u8],
-    /// What is told of functions, at the offsets that the list has.
-    told: &'data [u8],
-    /// For each function where it begins and where it is told of; then where the last one ends.
+    /// The descriptions of functions, at the offsets that the list has.
+    descriptions: &'data [u8],
+    /// For each function its start and the offset of its description; then the end of the last one.
     list: &'data [u8],
     /// Functions in the list.
     count: usize,
@@ -46,7 +46,7 @@ pub(super) struct Pclntab<'data> {
 
 /// A function.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Function<'data> {
+pub(super) struct GoFunction<'data> {
     /// Its addresses, up to where the next one begins.
     pub(super) pcs: Range<u64>,
     /// Its name, or the start of a long one.
@@ -57,62 +57,72 @@ pub(super) struct Function<'data> {
 
 /// Does a table begin so?
 pub(super) fn is_head(bytes: &[u8]) -> bool {
-    bytes.get(4..8) == Some(&HEAD) && Layout::of(bytes).is_some()
+    bytes.get(4..8) == Some(&HEADER_START) && PclntabLayout::of(bytes).is_some()
 }
 
-/// Is the start of the text, from which functions are told, a field of this table's header, and
+/// Is the start of the text, from which functions are counted, a field of this table's header, and
 /// which?
 pub(super) fn text_field(bytes: &[u8]) -> Option<usize> {
-    (Layout::of(bytes)? == Layout::FromText).then_some(COUNTS)
+    (PclntabLayout::of(bytes)? == PclntabLayout::FromText).then_some(FIELDS_OFFSET)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Layout {
+enum PclntabLayout {
     OneBlock,
     Addresses,
     FromText,
 }
 
-impl Layout {
-    fn of(bytes: &[u8]) -> Option<Layout> {
+impl PclntabLayout {
+    fn of(bytes: &[u8]) -> Option<PclntabLayout> {
         Some(match u32::from_le_bytes(*bytes.first_chunk()?) {
-            0xffff_fffb => Layout::OneBlock,
-            0xffff_fffa => Layout::Addresses,
-            0xffff_fff0 | 0xffff_fff1 => Layout::FromText,
+            0xffff_fffb => PclntabLayout::OneBlock,
+            0xffff_fffa => PclntabLayout::Addresses,
+            0xffff_fff0 | 0xffff_fff1 => PclntabLayout::FromText,
             _ => return None,
         })
     }
 }
 
 impl<'data> Pclntab<'data> {
-    /// Reads the header. `text` is where the text begins, where functions are told from there.
+    /// Reads the header. `text` is where the text begins, where functions are counted from there.
     pub(super) fn new(data: &'data [u8], text: u64) -> Option<Pclntab<'data>> {
         if !is_head(data) {
             return None;
         }
-        let layout = Layout::of(data)?;
+        let layout = PclntabLayout::of(data)?;
         let place = |at: usize| usize::try_from(u64_at(data, at)?).ok();
         let part = |field: usize| data.get(place(field)?..);
-        let (names, tables, told, list) = match layout {
-            Layout::OneBlock => (data, data, data, data.get(16..)?),
-            Layout::Addresses => {
-                let told = part(COUNTS + 32)?;
-                (part(COUNTS)?, part(COUNTS + 24)?, told, told)
+        let (names, tables, descriptions, list) = match layout {
+            PclntabLayout::OneBlock => (data, data, data, data.get(16..)?),
+            PclntabLayout::Addresses => {
+                let descriptions = part(FIELDS_OFFSET + 32)?;
+                (
+                    part(FIELDS_OFFSET)?,
+                    part(FIELDS_OFFSET + 24)?,
+                    descriptions,
+                    descriptions,
+                )
             }
-            Layout::FromText => {
-                let told = part(COUNTS + 40)?;
-                (part(COUNTS + 8)?, part(COUNTS + 32)?, told, told)
+            PclntabLayout::FromText => {
+                let descriptions = part(FIELDS_OFFSET + 40)?;
+                (
+                    part(FIELDS_OFFSET + 8)?,
+                    part(FIELDS_OFFSET + 32)?,
+                    descriptions,
+                    descriptions,
+                )
             }
         };
         let (width, text) = match layout {
-            Layout::FromText => (4, text),
-            Layout::OneBlock | Layout::Addresses => (8, 0),
+            PclntabLayout::FromText => (4, text),
+            PclntabLayout::OneBlock | PclntabLayout::Addresses => (8, 0),
         };
         let room = (list.len() / width).saturating_sub(1) / 2;
         Some(Pclntab {
             names,
             tables,
-            told,
+            descriptions,
             list,
             count: place(8)?.min(room),
             width,
@@ -120,8 +130,8 @@ impl<'data> Pclntab<'data> {
         })
     }
 
-    /// The functions by rising address, without those that can't be read or don't rise.
-    pub(super) fn functions(&self) -> impl Iterator<Item = Function<'data>> {
+    /// Returns the functions by rising address, without those that can't be read or don't rise.
+    pub(super) fn functions(&self) -> impl Iterator<Item = GoFunction<'data>> {
         let mut last = 0;
         (0..self.count).filter_map(move |index| {
             let function = self.function(index)?;
@@ -131,30 +141,30 @@ impl<'data> Pclntab<'data> {
         })
     }
 
-    fn function(&self, index: usize) -> Option<Function<'data>> {
+    fn function(&self, index: usize) -> Option<GoFunction<'data>> {
         let start = self.text.checked_add(self.number(2 * index)?)?;
         let end = self.text.checked_add(self.number(2 * index + 2)?)?;
-        let told = self
-            .told
+        let descriptions = self
+            .descriptions
             .get(usize::try_from(self.number(2 * index + 1)?).ok()?..)?;
         // After where it begins: its name, its arguments, the return of its deferred calls, the
         // table of its stack pointer.
-        let field = |place: usize| u32_at(told, self.width + 4 * place);
+        let field = |place: usize| u32_at(descriptions, self.width + 4 * place);
         let name = self.names.get(field(0)? as usize..).unwrap_or_default();
-        let name = &name[..name.len().min(MAX_NAME)];
+        let name = &name[..name.len().min(MAX_NAME_BYTES)];
         let length = name.iter().position(|&byte| byte == 0);
         let heights = match field(3)? {
             0 => &[],
             offset => self.tables.get(offset as usize..)?,
         };
-        (start < end).then(|| Function {
+        (start < end).then(|| GoFunction {
             pcs: start..end,
             name: &name[..length.unwrap_or(name.len())],
             heights,
         })
     }
 
-    /// A number of the list.
+    /// Returns a number of the list.
     fn number(&self, place: usize) -> Option<u64> {
         let at = place.checked_mul(self.width)?;
         match self.width {
@@ -166,17 +176,17 @@ impl<'data> Pclntab<'data> {
 
 /// By how much a function has lowered the stack pointer since it was called, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Height {
+pub(super) struct StackHeight {
     /// At these addresses.
     pub(super) pcs: Range<u64>,
     /// Bytes below the return address.
     pub(super) bytes: i32,
 }
 
-impl<'data> Function<'data> {
-    /// The heights, one after the other from the function's start. They end with the function, with
-    /// their own end, or where they can't be read.
-    pub(super) fn heights(&self) -> impl Iterator<Item = Height> + use<'data> {
+impl<'data> GoFunction<'data> {
+    /// Returns the heights, one after the other from the function's start. They end with the
+    /// function, with their own end, or where they can't be read.
+    pub(super) fn heights(&self) -> impl Iterator<Item = StackHeight> + use<'data> {
         let (mut bytes, mut pcs, mut height) = (self.heights, self.pcs.clone(), -1_i32);
         let mut first = true;
         std::iter::from_fn(move || {
@@ -190,7 +200,7 @@ impl<'data> Function<'data> {
             let length = u64::from(varint(&mut bytes)?);
             let start = pcs.start;
             pcs.start = start.saturating_add(length).min(pcs.end);
-            (start < pcs.start).then_some(Height {
+            (start < pcs.start).then_some(StackHeight {
                 pcs: start..pcs.start,
                 bytes: height,
             })
@@ -198,7 +208,7 @@ impl<'data> Function<'data> {
     }
 }
 
-/// A number of seven bits a byte, the lowest first.
+/// Returns a number of seven bits a byte, the lowest first.
 fn varint(bytes: &mut &[u8]) -> Option<u32> {
     let mut number = 0;
     for place in 0..5 {
@@ -237,27 +247,35 @@ mod tests {
         let names = b"\0main.main\0C\0";
         // Zero for 4 bytes, 8 for 0x10, zero again for 0x0c; the first counts from -1.
         let heights = [2, 4, 16, 0x10, 15, 0x0c, 0];
-        let layout = Layout::of(&magic.to_le_bytes()).unwrap();
-        let width = if layout == Layout::FromText { 4 } else { 8 };
-        let base = if layout == Layout::FromText { 0 } else { TEXT };
+        let layout = PclntabLayout::of(&magic.to_le_bytes()).unwrap();
+        let width = if layout == PclntabLayout::FromText {
+            4
+        } else {
+            8
+        };
+        let base = if layout == PclntabLayout::FromText {
+            0
+        } else {
+            TEXT
+        };
         let head = match layout {
-            Layout::OneBlock => 16,
-            Layout::Addresses => COUNTS + 40,
-            Layout::FromText => COUNTS + 48,
+            PclntabLayout::OneBlock => 16,
+            PclntabLayout::Addresses => FIELDS_OFFSET + 40,
+            PclntabLayout::FromText => FIELDS_OFFSET + 48,
         };
         let list = 5 * width;
-        let (told, all) = (head + list, head + list + 2 * (width + 20));
+        let (descriptions, all) = (head + list, head + list + 2 * (width + 20));
         // Where offsets count from, of each of the three. An offset of 0 is no table of heights.
         let (from_names, from_heights, from_list) = match layout {
-            Layout::OneBlock => (0, 0, 0),
+            PclntabLayout::OneBlock => (0, 0, 0),
             _ => (all, all + names.len() - 1, head),
         };
         let mut data = magic.to_le_bytes().to_vec();
-        data.extend(HEAD);
+        data.extend(HEADER_START);
         data.extend(2_u64.to_le_bytes());
         match layout {
-            Layout::OneBlock => {}
-            Layout::Addresses => {
+            PclntabLayout::OneBlock => {}
+            PclntabLayout::Addresses => {
                 let fields = [0, from_names, 0, 0, from_heights, from_list];
                 data.extend(
                     fields
@@ -265,7 +283,7 @@ mod tests {
                         .flat_map(|field| (*field as u64).to_le_bytes()),
                 );
             }
-            Layout::FromText => {
+            PclntabLayout::FromText => {
                 let fields = [0, TEXT as usize, from_names, 0, 0, from_heights, from_list];
                 data.extend(
                     fields
@@ -276,9 +294,9 @@ mod tests {
         }
         let mut number = |number: u64| data.extend(&number.to_le_bytes()[..width]);
         number(base);
-        number((told - from_list) as u64);
+        number((descriptions - from_list) as u64);
         number(base + 0x20);
-        number((told + width + 20 - from_list) as u64);
+        number((descriptions + width + 20 - from_list) as u64);
         number(base + 0x50);
         for (start, name, heights) in [
             (base, 1, all + names.len() - from_heights),
@@ -299,7 +317,7 @@ mod tests {
         for magic in [0xffff_fffb, 0xffff_fffa, 0xffff_fff0, 0xffff_fff1] {
             let data = made(magic);
             let table = Pclntab::new(&data, TEXT).unwrap();
-            let functions: Vec<Function<'_>> = table.functions().collect();
+            let functions: Vec<GoFunction<'_>> = table.functions().collect();
             let names: Vec<&[u8]> = functions.iter().map(|function| function.name).collect();
             assert_eq!(names, [&b"main.main"[..], b"C"], "{magic:#x}");
             let pcs: Vec<_> = functions
@@ -307,7 +325,7 @@ mod tests {
                 .map(|function| function.pcs.clone())
                 .collect();
             assert_eq!(pcs, [TEXT..TEXT + 0x20, TEXT + 0x20..TEXT + 0x50]);
-            let heights = |function: &Function<'_>| -> Vec<(u64, u64, i32)> {
+            let heights = |function: &GoFunction<'_>| -> Vec<(u64, u64, i32)> {
                 let heights = function.heights();
                 heights
                     .map(|height| (height.pcs.start - TEXT, height.pcs.end - TEXT, height.bytes))
@@ -332,11 +350,11 @@ mod tests {
         assert_eq!(Pclntab::new(&other, TEXT), None);
     }
 
-    /// Each function may tell of the same table, and none reads beyond its own end.
+    /// Each function may have the same table, and none reads beyond its own end.
     #[test]
     fn a_table_ends_with_its_function() {
         let heights: Vec<u8> = std::iter::repeat_n([2, 1], 1000).flatten().collect();
-        let function = Function {
+        let function = GoFunction {
             pcs: TEXT..TEXT + 7,
             name: b"",
             heights: &heights,

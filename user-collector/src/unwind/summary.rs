@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use super::rule::{Cfa, FramePointer, ReturnAddress, Rule, Rules, Unsupported};
-use super::table::Table;
+use super::rule::{Cfa, FramePointer, ReturnAddress, Unsupported, UnwindRule, UnwindRules};
+use super::table::UnwindTable;
 use super::x86_64;
 
 /// The account of one table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Summary {
+pub struct TableSummary {
     /// Bytes of executable segments.
     pub text: u64,
     /// Functions of Go's table that were read.
@@ -71,10 +71,10 @@ pub struct RowCounts {
 }
 
 impl RowCounts {
-    pub(crate) fn of(table: &Table, rules: &Rules) -> RowCounts {
+    pub(crate) fn of(table: &UnwindTable, rules: &UnwindRules) -> RowCounts {
         let mut counts = RowCounts::default();
         for row in table.rows() {
-            counts.add(rules.get(row.rule).unwrap_or(&Rule::Absent));
+            counts.add(rules.get(row.rule).unwrap_or(&UnwindRule::Absent));
         }
         counts
     }
@@ -90,20 +90,20 @@ impl RowCounts {
             + self.full
     }
 
-    fn add(&mut self, rule: &Rule) {
+    fn add(&mut self, rule: &UnwindRule) {
         *self.of_kind(rule) += 1;
-        if let Rule::Frame(frame) = rule
+        if let UnwindRule::Frame(frame) = rule
             && frame.fp == FramePointer::Lost
         {
             self.frame_pointer_lost += 1;
         }
     }
 
-    fn of_kind(&mut self, rule: &Rule) -> &mut u64 {
+    fn of_kind(&mut self, rule: &UnwindRule) -> &mut u64 {
         let frame = match rule {
-            Rule::Absent => return &mut self.absent,
-            Rule::Stop => return &mut self.stop,
-            Rule::Unsupported(why) => {
+            UnwindRule::Absent => return &mut self.absent,
+            UnwindRule::Stop => return &mut self.stop,
+            UnwindRule::Unsupported(why) => {
                 return match why {
                     Unsupported::CfaExpression => &mut self.cfa_expression,
                     Unsupported::CfaRegister => &mut self.cfa_register,
@@ -114,7 +114,7 @@ impl RowCounts {
                     Unsupported::Full => &mut self.full,
                 };
             }
-            Rule::Frame(frame) => frame,
+            UnwindRule::Frame(frame) => frame,
         };
         match (frame.ra, frame.cfa) {
             (ReturnAddress::Interrupted { .. }, _) => &mut self.signal,

@@ -4,29 +4,28 @@
 //! repeated, so that a search never leaves its page. Where neighbours say the same, the first
 //! stands for both.
 
-use std::ops::Range;
-
-use super::elf::{Error, Sections};
-use super::rule::{Rule, Rules};
-use super::summary::{RowCounts, Summary};
-use super::{MAX_PADDING, MAX_PAGES, MAX_ROWS, frames, go};
+use super::rule::{UnwindRule, UnwindRules};
+use super::sections::{UnwindError, UnwindSections};
+use super::summary::{RowCounts, TableSummary};
+use super::table_functions::TableFunctions;
+use super::{MAX_PAGES, MAX_ROWS, frame_info, go};
 
 /// From this pc on, this rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Row {
+pub struct UnwindRow {
     /// The low 16 bits of the pc, in the address space that the ELF file is linked for.
     pub low: u16,
-    /// The number of the rule, in the [`Rules`] that the table was made with.
+    /// The number of the rule, in the [`UnwindRules`] that the table was made with.
     pub rule: u16,
 }
 
 /// The rows of 64 KiB of pc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Page {
+pub struct TablePage {
     /// The pc, shifted right by 16.
     pub number: u32,
-    /// Place of its first row in [`Table::rows`].
+    /// Place of its first row in [`UnwindTable::rows`].
     pub start: u32,
     /// Place after its last row.
     pub end: u32,
@@ -34,12 +33,12 @@ pub struct Page {
 
 /// The unwind table of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table {
-    pages: Vec<Page>,
-    rows: Vec<Row>,
+pub struct UnwindTable {
+    pages: Vec<TablePage>,
+    rows: Vec<UnwindRow>,
 }
 
-impl Table {
+impl UnwindTable {
     /// The processor whose files have tables, as `e_machine` has it.
     pub(crate) const MACHINE: u16 = super::x86_64::MACHINE.0;
 
@@ -49,8 +48,11 @@ impl Table {
     /// # Errors
     /// The file is no ELF file of this machine, its headers point outside of it, or it is beyond
     /// the limits of this module.
-    pub fn of_elf(file: &[u8], rules: &mut Rules) -> Result<(Table, Summary), Error> {
-        Table::of_sections(&Sections::of_elf(file)?, rules)
+    pub fn of_elf(
+        file: &[u8],
+        rules: &mut UnwindRules,
+    ) -> Result<(UnwindTable, TableSummary), UnwindError> {
+        UnwindTable::of_sections(&UnwindSections::of_elf(file)?, rules)
     }
 
     /// Makes the table of what was found in an ELF file.
@@ -58,28 +60,28 @@ impl Table {
     /// # Errors
     /// The table would be beyond the limits of this module.
     pub fn of_sections(
-        sections: &Sections<'_>,
-        rules: &mut Rules,
-    ) -> Result<(Table, Summary), Error> {
-        let mut summary = Summary {
+        sections: &UnwindSections<'_>,
+        rules: &mut UnwindRules,
+    ) -> Result<(UnwindTable, TableSummary), UnwindError> {
+        let mut summary = TableSummary {
             text: sections.executable.iter().fold(0, |sum, range| {
                 sum.saturating_add(range.end.saturating_sub(range.start))
             }),
-            ..Summary::default()
+            ..TableSummary::default()
         };
         let functions = match &sections.go {
             Some(go) => go::read(go, &sections.executable, rules, &mut summary)?,
-            None => Functions::default(),
+            None => TableFunctions::default(),
         };
-        let functions = frames::read(sections, functions, rules, &mut summary)?;
+        let functions = frame_info::read(sections, functions, rules, &mut summary)?;
         let table = functions.table(&mut summary)?;
         summary.rows = RowCounts::of(&table, rules);
         Ok((table, summary))
     }
 
-    /// Makes a table of its parts, as [`Table::pages`] and [`Table::rows`] gave them. Nothing where
-    /// the parts are not a table's, or beyond the limits of this module.
-    pub(crate) fn of_parts(pages: Vec<Page>, rows: Vec<Row>) -> Option<Table> {
+    /// Makes a table of its parts, as [`UnwindTable::pages`] and [`UnwindTable::rows`] gave them.
+    /// Nothing where the parts are not a table's, or beyond the limits of this module.
+    pub(crate) fn of_parts(pages: Vec<TablePage>, rows: Vec<UnwindRow>) -> Option<UnwindTable> {
         if pages.len() > MAX_PAGES || rows.len() > MAX_ROWS {
             return None;
         }
@@ -93,39 +95,39 @@ impl Table {
             end = page.end;
         }
         let rising = pages.windows(2).all(|pair| pair[0].number < pair[1].number);
-        (rising && end as usize == rows.len()).then_some(Table { pages, rows })
+        (rising && end as usize == rows.len()).then_some(UnwindTable { pages, rows })
     }
 
-    /// The pages that have rows, by rising number.
+    /// Returns the pages that have rows, by rising number.
     #[must_use]
-    pub fn pages(&self) -> &[Page] {
+    pub fn pages(&self) -> &[TablePage] {
         &self.pages
     }
 
-    /// The rows of all pages.
+    /// Returns the rows of all pages.
     #[must_use]
-    pub fn rows(&self) -> &[Row] {
+    pub fn rows(&self) -> &[UnwindRow] {
         &self.rows
     }
 
-    /// Lets go of the rows, which somebody else has by now. Then it says of no pc anything.
+    /// Drops the rows, which are kept elsewhere by now. The table then has no rule for any pc.
     pub(crate) fn release_rows(&mut self) {
         self.rows = Vec::new();
     }
 
-    /// Takes back the rows that it was made with.
-    pub(crate) fn restore_rows(&mut self, rows: Vec<Row>) {
+    /// Restores the rows that it was made with.
+    pub(crate) fn restore_rows(&mut self, rows: Vec<UnwindRow>) {
         self.rows = rows;
     }
 
-    /// Bytes of the rows, and of the pages as the BPF side has them (12 bytes each).
+    /// Returns the bytes of the rows, and of the pages as the BPF side has them (12 bytes each).
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of_val(self.rows.as_slice()) + size_of_val(self.pages.as_slice())
     }
 
-    /// The number of the rule for a pc of the file's own address space; [`Rules::ABSENT`] where
-    /// there is none.
+    /// Returns the number of the rule for a pc of the file's own address space;
+    /// [`UnwindRules::ABSENT`] where there is none.
     ///
     /// Finds the page, then the last row whose `low` is not above the pc's.
     #[must_use]
@@ -135,7 +137,7 @@ impl Table {
             .pages
             .binary_search_by_key(&(pc >> 16), |page| u64::from(page.number))
         else {
-            return Rules::ABSENT;
+            return UnwindRules::ABSENT;
         };
         let page = &self.pages[place];
         let rows = self
@@ -143,26 +145,31 @@ impl Table {
             .get(page.start as usize..page.end as usize)
             .unwrap_or_default();
         match rows.partition_point(|row| row.low <= low) {
-            0 => Rules::ABSENT,
+            0 => UnwindRules::ABSENT,
             after => rows[after - 1].rule,
         }
     }
 
-    /// The rule for a pc of the file's own address space; nothing in a hole.
+    /// Returns the rule for a pc of the file's own address space; nothing in a hole.
     #[must_use]
-    pub fn lookup<'r>(&self, rules: &'r Rules, pc: u64) -> Option<&'r Rule> {
+    pub fn lookup<'r>(&self, rules: &'r UnwindRules, pc: u64) -> Option<&'r UnwindRule> {
         match self.number_at(pc) {
-            Rules::ABSENT => None,
+            UnwindRules::ABSENT => None,
             number => rules.get(number),
         }
     }
 
     /// From `pc` on this rule. Calls come by rising pc.
-    fn push(&mut self, pc: u64, rule: u16, last: &mut (u64, u16)) -> Result<(), Error> {
+    pub(super) fn push(
+        &mut self,
+        pc: u64,
+        rule: u16,
+        last: &mut (u64, u16),
+    ) -> Result<(), UnwindError> {
         if rule == last.1 {
             return Ok(());
         }
-        if last.1 != Rules::ABSENT {
+        if last.1 != UnwindRules::ABSENT {
             for page in (last.0 >> 16) + 1..pc >> 16 {
                 self.row(page << 16, last.1)?;
             }
@@ -171,29 +178,29 @@ impl Table {
             }
         }
         // A page that begins in a hole begins with its first row.
-        if rule != Rules::ABSENT || pc & 0xffff != 0 {
+        if rule != UnwindRules::ABSENT || pc & 0xffff != 0 {
             self.row(pc, rule)?;
         }
         *last = (pc, rule);
         Ok(())
     }
 
-    fn row(&mut self, pc: u64, rule: u16) -> Result<(), Error> {
-        let number = u32::try_from(pc >> 16).map_err(|_| Error::Address { address: pc })?;
+    fn row(&mut self, pc: u64, rule: u16) -> Result<(), UnwindError> {
+        let number = u32::try_from(pc >> 16).map_err(|_| UnwindError::Address { address: pc })?;
         let start = self.rows.len() as u32;
         if self.rows.len() >= MAX_ROWS {
-            return Err(Error::TooManyRows);
+            return Err(UnwindError::TooManyRows);
         }
-        self.rows.push(Row {
+        self.rows.push(UnwindRow {
             low: (pc & 0xffff) as u16,
             rule,
         });
         if let Some(page) = self.pages.last_mut().filter(|page| page.number == number) {
             page.end = start + 1;
         } else if self.pages.len() >= MAX_PAGES {
-            return Err(Error::TooManyPages);
+            return Err(UnwindError::TooManyPages);
         } else {
-            self.pages.push(Page {
+            self.pages.push(TablePage {
                 number,
                 start,
                 end: start + 1,
@@ -201,161 +208,50 @@ impl Table {
         }
         Ok(())
     }
-}
 
-/// The functions of a file as they are read: in any order, overlapping as they please.
-#[derive(Debug, Default)]
-pub(super) struct Functions {
-    functions: Vec<Function>,
-    rows: Vec<(u32, u16)>,
-    /// So many came first, by rising start.
-    sorted: usize,
-}
-
-#[derive(Debug)]
-struct Function {
-    pcs: Range<u64>,
-    first_row: usize,
-}
-
-impl Functions {
-    /// The rows that follow are of this function.
-    pub(super) fn begin(&mut self, pcs: Range<u64>) {
-        self.functions.push(Function {
-            pcs,
-            first_row: self.rows.len(),
-        });
-    }
-
-    /// From `pc` on this rule. Calls for one function come by rising pc.
-    pub(super) fn row(&mut self, pc: u64, rule: u16) -> Result<(), Error> {
-        let Some(function) = self.functions.last() else {
-            return Ok(());
-        };
-        if pc >= function.pcs.end {
-            return Ok(());
-        }
-        // All pages together hold no more than a u32 can say, and so does a function.
-        let offset = u32::try_from(pc.saturating_sub(function.pcs.start))
-            .map_err(|_| Error::TooManyPages)?;
-        match self.rows[function.first_row..].last() {
-            Some(&(last, same)) if last >= offset || same == rule => {}
-            _ if self.rows.len() >= MAX_ROWS => return Err(Error::TooManyRows),
-            _ => self.rows.push((offset, rule)),
-        }
-        Ok(())
-    }
-
-    /// From `pc` on this rule, whatever was said of it before.
-    pub(super) fn end(&mut self, pc: u64, rule: u16) -> Result<(), Error> {
-        if let Some(function) = self.functions.last() {
-            let offset = pc.saturating_sub(function.pcs.start);
-            let own = &self.rows[function.first_row..];
-            let before = own.partition_point(|(at, _)| u64::from(*at) < offset);
-            self.rows.truncate(function.first_row + before);
-        }
-        self.row(pc, rule)
-    }
-
-    /// Those that are here came by rising start. Those that follow may not.
-    pub(super) fn all_sorted(&mut self) {
-        self.sorted = self.functions.len();
-    }
-
-    /// Is this in one of the sorted ones?
-    pub(super) fn cover(&self, pc: u64) -> bool {
-        let sorted = &self.functions[..self.sorted];
-        let before = sorted.partition_point(|function| function.pcs.start <= pc);
-        sorted[..before]
-            .last()
-            .is_some_and(|function| pc < function.pcs.end)
-    }
-
-    /// Sorts them. Of two that overlap, the one that begins later holds from its start: so does the
-    /// search of `.eh_frame_hdr` by which programs unwind themselves.
-    fn table(mut self, summary: &mut Summary) -> Result<Table, Error> {
-        let first_rows: Vec<usize> = self
-            .functions
-            .iter()
-            .map(|function| function.first_row)
-            .collect();
-        let mut order: Vec<usize> = (0..self.functions.len()).collect();
-        order.sort_by_key(|&index| self.functions[index].pcs.start);
-        for pair in order.windows(2) {
-            let next = self.functions[pair[1]].pcs.start;
-            let end = &mut self.functions[pair[0]].pcs.end;
-            if next < *end {
-                summary.overlapped += 1;
-                *end = next;
-            }
-        }
-        let mut table = Table::default();
-        let mut last = (0, Rules::ABSENT);
-        let mut covered: Option<u64> = None;
-        for index in order {
-            let Function { pcs, first_row } = &self.functions[index];
-            if pcs.is_empty() {
-                continue;
-            }
-            if let Some(end) = covered
-                && pcs.start - end > MAX_PADDING
-            {
-                table.push(end, Rules::ABSENT, &mut last)?;
-            }
-            let after = first_rows
-                .get(index + 1)
-                .copied()
-                .unwrap_or(self.rows.len());
-            for &(offset, rule) in &self.rows[*first_row..after] {
-                let pc = pcs.start + u64::from(offset);
-                if pc < pcs.end {
-                    table.push(pc, rule, &mut last)?;
-                }
-            }
-            covered = Some(pcs.end);
-        }
-        if let Some(end) = covered {
-            table.push(end, Rules::ABSENT, &mut last)?;
-        }
-        table.rows.shrink_to_fit();
-        table.pages.shrink_to_fit();
-        Ok(table)
+    /// Returns back the memory that is not needed once the table is whole.
+    pub(super) fn shrink_to_fit(&mut self) {
+        self.rows.shrink_to_fit();
+        self.pages.shrink_to_fit();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::unwind::MAX_PADDING_BYTES;
 
     /// A function: its pcs, and rules by offset.
     type Made = (Range<u64>, Vec<(u64, u16)>);
 
-    fn table(functions: &[Made]) -> (Table, Summary) {
-        let mut made = Functions::default();
+    fn table(functions: &[Made]) -> (UnwindTable, TableSummary) {
+        let mut made = TableFunctions::default();
         for (pcs, rows) in functions {
             made.begin(pcs.clone());
             for &(offset, rule) in rows {
                 made.row(pcs.start + offset, rule).unwrap();
             }
         }
-        let mut summary = Summary::default();
+        let mut summary = TableSummary::default();
         (made.table(&mut summary).unwrap(), summary)
     }
 
-    /// What the table must say, read slowly from what it was made of.
+    /// What the table must contain, found slowly from what it was made of.
     fn naive(functions: &[Made], pc: u64) -> u16 {
         let rule = |(pcs, rows): &Made, pc: u64| {
             rows.iter()
                 .rev()
                 .find(|(offset, _)| pcs.start + offset <= pc)
-                .map_or(Rules::ABSENT, |&(_, rule)| rule)
+                .map_or(UnwindRules::ABSENT, |&(_, rule)| rule)
         };
         let begun = |pc: u64| functions.iter().filter(move |(pcs, _)| pcs.start <= pc);
         // The last of those that begin last.
         let Some(function) = begun(pc).max_by_key(|(pcs, _)| pcs.start) else {
-            return Rules::ABSENT;
+            return UnwindRules::ABSENT;
         };
         if pc < function.0.end {
             return rule(function, pc);
@@ -366,10 +262,10 @@ mod tests {
             .filter(|&start| start > pc)
             .min();
         match next {
-            Some(next) if next - function.0.end <= MAX_PADDING => {
+            Some(next) if next - function.0.end <= MAX_PADDING_BYTES => {
                 rule(function, function.0.end - 1)
             }
-            _ => Rules::ABSENT,
+            _ => UnwindRules::ABSENT,
         }
     }
 
@@ -379,12 +275,12 @@ mod tests {
             (0x1000..0x1010, vec![(0, 5), (4, 5), (8, 6)]),
             (0x1010..0x1020, vec![(0, 6)]),
         ]);
-        let rows = [(0x1000, 5), (0x1008, 6), (0x1020, Rules::ABSENT)]
-            .map(|(low, rule)| Row { low, rule });
+        let rows = [(0x1000, 5), (0x1008, 6), (0x1020, UnwindRules::ABSENT)]
+            .map(|(low, rule)| UnwindRow { low, rule });
         assert_eq!(table.rows(), rows);
         assert_eq!(
             table.pages(),
-            [Page {
+            [TablePage {
                 number: 0,
                 start: 0,
                 end: 3
@@ -398,14 +294,14 @@ mod tests {
             (0x1_fff0..0x4_0000, vec![(0, 5)]),
             (0x9_0000..0x9_0004, vec![(0, 6)]),
         ]);
-        let rows =
-            [(0xfff0, 5), (0, 5), (0, 5), (0, 6), (4, 0)].map(|(low, rule)| Row { low, rule });
+        let rows = [(0xfff0, 5), (0, 5), (0, 5), (0, 6), (4, 0)]
+            .map(|(low, rule)| UnwindRow { low, rule });
         assert_eq!(table.rows(), rows);
         let numbers: Vec<u32> = table.pages().iter().map(|page| page.number).collect();
         assert_eq!(numbers, [1, 2, 3, 9]);
         assert_eq!(table.number_at(0x3_ffff), 5);
-        assert_eq!(table.number_at(0x4_0000), Rules::ABSENT);
-        assert_eq!(table.number_at(u64::MAX), Rules::ABSENT);
+        assert_eq!(table.number_at(0x4_0000), UnwindRules::ABSENT);
+        assert_eq!(table.number_at(u64::MAX), UnwindRules::ABSENT);
     }
 
     #[test]
@@ -417,8 +313,8 @@ mod tests {
             ]);
             table.number_at(0x1010)
         };
-        assert_eq!(hole(MAX_PADDING), 5);
-        assert_eq!(hole(MAX_PADDING + 1), Rules::ABSENT);
+        assert_eq!(hole(MAX_PADDING_BYTES), 5);
+        assert_eq!(hole(MAX_PADDING_BYTES + 1), UnwindRules::ABSENT);
     }
 
     #[test]
@@ -429,7 +325,7 @@ mod tests {
         ]);
         assert_eq!(
             [0x101f, 0x1020, 0x102f, 0x1030].map(|pc| table.number_at(pc)),
-            [5, 6, 6, Rules::ABSENT]
+            [5, 6, 6, UnwindRules::ABSENT]
         );
         assert_eq!(summary.overlapped, 1);
     }
@@ -441,13 +337,16 @@ mod tests {
             (0x9_0000..0x9_0004, vec![(0, 6)]),
         ]);
         let (pages, rows) = (made.pages().to_vec(), made.rows().to_vec());
-        assert_eq!(Table::of_parts(pages.clone(), rows.clone()), Some(made));
-        let none = Table::of_parts(Vec::new(), Vec::new());
-        assert_eq!(none, Some(Table::default()));
-        let with = |change: &dyn Fn(&mut Vec<Page>, &mut Vec<Row>)| {
+        assert_eq!(
+            UnwindTable::of_parts(pages.clone(), rows.clone()),
+            Some(made)
+        );
+        let none = UnwindTable::of_parts(Vec::new(), Vec::new());
+        assert_eq!(none, Some(UnwindTable::default()));
+        let with = |change: &dyn Fn(&mut Vec<TablePage>, &mut Vec<UnwindRow>)| {
             let (mut pages, mut rows) = (pages.clone(), rows.clone());
             change(&mut pages, &mut rows);
-            Table::of_parts(pages, rows)
+            UnwindTable::of_parts(pages, rows)
         };
         assert_eq!(with(&|_, rows| rows.truncate(4)), None);
         assert_eq!(with(&|_, rows| rows[1].low = rows[0].low), None);
@@ -461,12 +360,12 @@ mod tests {
 
     #[test]
     fn too_much_is_an_error() {
-        let mut functions = Functions::default();
+        let mut functions = TableFunctions::default();
         functions.begin(0x1000..(MAX_PAGES as u64 + 1) << 16);
         functions.row(0x1000, 5).unwrap();
         assert_eq!(
-            functions.table(&mut Summary::default()),
-            Err(Error::TooManyPages)
+            functions.table(&mut TableSummary::default()),
+            Err(UnwindError::TooManyPages)
         );
     }
 
@@ -494,7 +393,7 @@ mod tests {
         ) {
             let (table, _) = table(&functions);
             let rows = functions.iter().flat_map(|(pcs, rows)| rows.iter().map(|(offset, _)| pcs.start + offset));
-            let edges = functions.iter().flat_map(|(pcs, _)| [pcs.start, pcs.end, pcs.end + MAX_PADDING]);
+            let edges = functions.iter().flat_map(|(pcs, _)| [pcs.start, pcs.end, pcs.end + MAX_PADDING_BYTES]);
             let borders = (1..12_u64).map(|page| page << 16);
             let near = rows.chain(edges).chain(borders).flat_map(|pc| [pc - 1, pc, pc + 1]);
             for pc in near.chain(pcs) {

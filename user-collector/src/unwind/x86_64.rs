@@ -11,9 +11,9 @@ use gimli::{
 use gimli::{UnwindTableRow, X86_64};
 use object::elf::{EM_X86_64, Machine};
 
-use super::MAX_EXPRESSION;
-use super::frames::{Slice, Storage};
-use super::rule::{Base, Cfa, Frame, FramePointer, ReturnAddress, Rule, Unsupported};
+use super::MAX_EXPRESSION_BYTES;
+use super::frame_info::{Slice, Storage};
+use super::rule::{Base, Cfa, FramePointer, FrameRule, ReturnAddress, Unsupported, UnwindRule};
 
 /// `e_machine`.
 pub(super) const MACHINE: Machine = EM_X86_64;
@@ -42,20 +42,20 @@ type Expression = UnwindExpression<usize>;
 
 /// What a row says of the registers that are followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Description {
+pub(super) struct RowDescription {
     cfa: CfaRule<usize>,
-    sp: Saved,
-    fp: Saved,
-    ra: Saved,
+    sp: SavedRegister,
+    fp: SavedRegister,
+    ra: SavedRegister,
 }
 
-/// Where a register of the caller is; nothing where nothing is said.
-type Saved = Option<RegisterRule<usize>>;
+/// Where a register of the caller is; nothing where the row does not have it.
+type SavedRegister = Option<RegisterRule<usize>>;
 
-impl Description {
+impl RowDescription {
     /// Of a row, whose CIE has the return address in this column.
-    pub(super) fn of(row: &Row, return_address: Register) -> Description {
-        Description {
+    pub(super) fn of(row: &Row, return_address: Register) -> RowDescription {
+        RowDescription {
             cfa: row.cfa().clone(),
             sp: row.register(X86_64::RSP),
             fp: row.register(X86_64::RBP),
@@ -63,15 +63,15 @@ impl Description {
         }
     }
 
-    /// The rule that says the same.
+    /// Returns the rule that says the same.
     pub(super) fn rule<'data, S: UnwindSection<Slice<'data>>>(
         self,
         section: &S,
         fde: &FrameDescriptionEntry<Slice<'data>>,
-    ) -> Rule {
-        let in_frame = || -> Result<Rule, Unsupported> {
+    ) -> UnwindRule {
+        let in_frame = || -> Result<UnwindRule, Unsupported> {
             let Some(ra) = return_address(self.ra, section, fde)? else {
-                return Ok(Rule::Stop);
+                return Ok(UnwindRule::Stop);
             };
             let cfa = match self.cfa {
                 CfaRule::RegisterAndOffset { register, offset } => {
@@ -86,20 +86,21 @@ impl Description {
             if !is_cfa(self.sp, cfa, section, fde) {
                 return Err(Unsupported::StackPointer);
             }
-            Ok(Rule::Frame(Frame {
+            Ok(UnwindRule::Frame(FrameRule {
                 cfa,
                 fp: frame_pointer(self.fp, section, fde),
                 ra,
             }))
         };
-        in_frame().unwrap_or_else(Rule::Unsupported)
+        in_frame().unwrap_or_else(UnwindRule::Unsupported)
     }
 }
 
-/// The caller's stack pointer is the CFA unless something else is said, as in `longjmp` when it has
-/// the new one. A signal frame says the same in other words: it is stored where the CFA is read.
+/// Is the caller's stack pointer the CFA? It is unless the row has another rule for it, as in
+/// `longjmp` when it has the new one. A signal frame expresses the same in another way: it is
+/// stored where the CFA is read.
 fn is_cfa<'data, S: UnwindSection<Slice<'data>>>(
-    sp: Saved,
+    sp: SavedRegister,
     cfa: Cfa,
     section: &S,
     fde: &FrameDescriptionEntry<Slice<'data>>,
@@ -121,7 +122,7 @@ fn is_cfa<'data, S: UnwindSection<Slice<'data>>>(
 /// Nothing for the outermost frame, whose return address is undefined. Not to mention it means
 /// nothing: on this processor every CIE says where it is.
 fn return_address<'data, S: UnwindSection<Slice<'data>>>(
-    rule: Saved,
+    rule: SavedRegister,
     section: &S,
     fde: &FrameDescriptionEntry<Slice<'data>>,
 ) -> Result<Option<ReturnAddress>, Unsupported> {
@@ -145,9 +146,10 @@ fn return_address<'data, S: UnwindSection<Slice<'data>>>(
     }))
 }
 
-/// Where nothing is said of rbp, the function keeps it, as the ABI has it.
+/// Returns where the caller's frame pointer is. Without a rule for rbp the function keeps it, as
+/// the ABI has it.
 fn frame_pointer<'data, S: UnwindSection<Slice<'data>>>(
-    rule: Saved,
+    rule: SavedRegister,
     section: &S,
     fde: &FrameDescriptionEntry<Slice<'data>>,
 ) -> FramePointer {
@@ -168,7 +170,7 @@ fn frame_pointer<'data, S: UnwindSection<Slice<'data>>>(
     .unwrap_or(FramePointer::Lost)
 }
 
-/// A register that is saved at another register's value plus something.
+/// Returns a register that is saved at another register's value plus something.
 fn saved_at<'data, S: UnwindSection<Slice<'data>>>(
     expression: Expression,
     section: &S,
@@ -233,18 +235,18 @@ fn cfa_expression<'data, S: UnwindSection<Slice<'data>>>(
     })
 }
 
-/// An expression's bytes and operations; nothing where it is too long or damaged.
+/// Returns an expression's bytes and operations; nothing where it is too long or damaged.
 fn operations<'data, S: UnwindSection<Slice<'data>>>(
     expression: Expression,
     section: &S,
     fde: &FrameDescriptionEntry<Slice<'data>>,
 ) -> Option<(&'data [u8], Vec<Operation<Slice<'data>>>)> {
-    if expression.length > MAX_EXPRESSION {
+    if expression.length > MAX_EXPRESSION_BYTES {
         return None;
     }
     let expression = expression.get(section).ok()?;
     let mut iterator = expression.operations(fde.cie().encoding());
-    let mut operations = Vec::with_capacity(MAX_EXPRESSION);
+    let mut operations = Vec::with_capacity(MAX_EXPRESSION_BYTES);
     while let Some(operation) = iterator.next().ok()? {
         operations.push(operation);
     }

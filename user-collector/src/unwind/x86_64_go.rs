@@ -2,7 +2,7 @@
 //!
 //! Only what these write is known here, and only where they write it: it is no disassembler.
 
-/// The call's return address, which lies above what a function's height tells of.
+/// The call's return address, which lies above a function's height.
 pub(super) const RETURN_ADDRESS: i32 = 8;
 
 /// Room for the caller's frame pointer, below the return address: the smallest height of a function
@@ -39,16 +39,16 @@ pub(super) fn saves(before: u8, text: &[u8], height: i32) -> Option<u64> {
 
 /// An instruction that sets the stack pointer anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Set {
+pub(super) struct StackPointerSet {
     /// Where the next instruction begins, bytes from the start of the text.
     pub(super) after: usize,
     /// It only aligns it.
     pub(super) aligns: bool,
 }
 
-/// The instructions that set the stack pointer anew: `mov disp(%reg),%rsp`, `mov %reg,%rsp` and
-/// `and $imm8,%rsp`.
-pub(super) fn stack_pointer_sets(text: &[u8]) -> Vec<Set> {
+/// Returns the instructions that set the stack pointer anew: `mov disp(%reg),%rsp`, `mov %reg,%rsp`
+/// and `and $imm8,%rsp`.
+pub(super) fn stack_pointer_sets(text: &[u8]) -> Vec<StackPointerSet> {
     let mut sets = Vec::new();
     let mut at = 0;
     while let Some(&[rex, code, operands]) = text.get(at..).and_then(|rest| rest.first_chunk()) {
@@ -68,7 +68,7 @@ pub(super) fn stack_pointer_sets(text: &[u8]) -> Vec<Set> {
             }
         };
         at += length;
-        sets.push(Set {
+        sets.push(StackPointerSet {
             after: at,
             aligns: code == 0x83,
         });

@@ -1,6 +1,7 @@
-//! What is encoded is decoded, and what is neither ours nor well-formed is read or refused.
+//! What is encoded is decoded; foreign and malformed files are read or refused.
 
 use super::*;
+use crate::ids::{Pid, Tid};
 use crate::log::System;
 use proptest::prelude::*;
 
@@ -27,7 +28,7 @@ fn packets() -> impl Strategy<Value = Vec<PacketDecl>> {
             kind,
             offset: offset.into(),
         });
-    // Tick arrays, of kind 1, make demands on the tables around them.
+    // Tick arrays, of kind 1, are allowed only in certain tables.
     let packet =
         (2u16.., text(), prop::collection::vec(field, 0..4)).prop_map(|(kind, uname, fields)| {
             PacketDecl {
@@ -39,7 +40,7 @@ fn packets() -> impl Strategy<Value = Vec<PacketDecl>> {
     prop::collection::vec(packet, 0..3)
 }
 
-fn header() -> impl Strategy<Value = Header> {
+fn header() -> impl Strategy<Value = LogHeader> {
     let cpu = (any::<u16>(), any::<u16>()).prop_map(|(id, mhz)| Cpu {
         id: id.into(),
         mhz: mhz.into(),
@@ -59,7 +60,7 @@ fn header() -> impl Strategy<Value = Header> {
         });
     let clock = |tick_us| {
         (any::<i16>(), packets()).prop_map(move |(states, packets)| {
-            let states = NumStates::from_number(states.into());
+            let states = NumStates::from(i32::from(states));
             ProfileDecl::Clock {
                 tick_us,
                 states,
@@ -112,11 +113,11 @@ fn header() -> impl Strategy<Value = Header> {
         .prop_map(
             |(system, process, profiles, settings, (command_line, driver_version, comments))| {
                 let (pid, ppid, mpi_rank, container) = process;
-                Header {
+                LogHeader {
                     collector: command_line.clone(),
                     system,
-                    pid,
-                    ppid,
+                    pid: Pid(pid),
+                    ppid: ppid.map(Pid),
                     mpi_rank,
                     container,
                     command_line,
@@ -124,7 +125,7 @@ fn header() -> impl Strategy<Value = Header> {
                     driver_version,
                     settings,
                     comments,
-                    ..Header::default()
+                    ..LogHeader::default()
                 }
             },
         )
@@ -158,7 +159,7 @@ fn events() -> impl Strategy<Value = LogEvent> {
         (at(), any::<u32>(), text(), text()).prop_map(|(at, tid, name, group)| {
             LogEvent::Thread {
                 at: at / 2,
-                tid,
+                tid: Tid(tid),
                 name,
                 group,
             }
@@ -182,8 +183,8 @@ proptest! {
         wall: i32,
         events in prop::collection::vec(events(), 0..10),
     ) {
-        let run = Run { tstamp, wall: wall.into(), tm_zone: -3600 };
-        let mut text = header.encode().unwrap() + &LogEvent::Run(run).encode(0).unwrap();
+        let run = StartTime { tstamp_ns: tstamp, wall_s: wall.into(), tm_zone_s: -3600 };
+        let mut text = header.encode().unwrap() + &LogEvent::Start(run).encode(0).unwrap();
         for event in &events {
             text += &event.encode(tstamp).unwrap();
         }
@@ -204,15 +205,15 @@ proptest! {
 
 #[test]
 fn a_cut_between_events_loses_the_rest_and_one_inside_is_an_error() {
-    let header = Header {
+    let header = LogHeader {
         system: System {
             arch: "x86_64".into(),
             ..System::default()
         },
-        ..Header::default()
+        ..LogHeader::default()
     };
     let mut text = header.encode().unwrap();
-    text += &LogEvent::Run(Run::default()).encode(0).unwrap();
+    text += &LogEvent::Start(StartTime::default()).encode(0).unwrap();
     let begin = text.len();
     for at in 1..4 {
         text += &LogEvent::Comment {
@@ -247,9 +248,9 @@ fn names_of_threads_count_from_the_start_wherever_that_stands() {
     let text = of("5.000000007", "12") + run + &of("1.000000000", "0xFFffFFff") + "\n";
     assert_eq!(
         read(&text).unwrap().events,
-        [name(7, 12), name(0, u32::MAX)]
+        [name(7, Tid(12)), name(0, Tid(u32::MAX))]
     );
-    // What is no number of Linux stays as it is.
+    // What is no thread id of Linux stays as it is.
     for tid in ["0x7f0000000000", ""] {
         let log = read(&(of("5.000000007", tid) + "\n")).unwrap();
         assert!(matches!(&log.events[..], [LogEvent::Other { .. }]), "{tid}");
@@ -268,16 +269,16 @@ fn a_declaration_of_java_with_a_version_is_more_than_names() {
 }
 
 #[test]
-fn what_the_format_says_of_old_and_foreign_data() {
-    let with = |version: &str, arch: &str| Header {
+fn old_and_big_endian_data_is_refused() {
+    let with = |version: &str, arch: &str| LogHeader {
         version: version.into(),
         system: System {
             arch: arch.into(),
             ..System::default()
         },
-        ..Header::default()
+        ..LogHeader::default()
     };
-    let check = |header: Header| check(Path::new("log.xml"), &header).is_ok();
+    let check = |header: LogHeader| check(Path::new("log.xml"), &header).is_ok();
     assert!(check(with("12.4", "x86_64")) && check(with("13", "aarch64")));
     assert!(!check(with("11.9", "x86_64")) && !check(with("", "x86_64")));
     assert!(!check(with("12.4", "sparc")) && !check(with("12.4", "riscv64")));

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use experiment_format::archive::archive_name;
-use user_collector::archive::build_id;
+use user_collector::elf::section_build_id;
 
 use crate::report::model::{Model, ObjectKind};
 
@@ -29,7 +29,11 @@ pub(super) fn of(model: &Model) -> Vec<String> {
             .iter()
             .filter_map(|archive| open(&archive.join(&name)));
         let mut text = String::new();
-        for byte in files.next().map(|file| build_id(&file)).unwrap_or_default() {
+        for byte in files
+            .next()
+            .map(|file| section_build_id(&file))
+            .unwrap_or_default()
+        {
             // Writing to a String cannot fail.
             let _ = write!(text, "{byte:02x}");
         }

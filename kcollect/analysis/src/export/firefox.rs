@@ -83,7 +83,7 @@ struct Names {
 pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Result<()> {
     let model = selected.model;
     let founder = model.experiments.first();
-    let wall = founder.map_or(0, |founder| founder.source.start().wall);
+    let wall = founder.map_or(0, |founder| founder.source.start().wall_s);
     let tick_us = founder.map_or(0, |founder| founder.tick_us);
     let mut profile = Profile::new(
         name,

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use experiment_format::Error;
 use experiment_format::functions::Archives;
+use experiment_format::ids::Pid;
 use experiment_format::log::{CounterDecl, LogEvent, ProfileDecl};
 use experiment_format::microstate::NumStates;
 use experiment_format::reader::Experiment;
@@ -78,7 +79,7 @@ impl Loader {
     fn new(opened: Vec<Opened>, mut model: Model) -> Loader {
         let starts: Vec<_> = opened
             .iter()
-            .map(|opened| opened.source.start().tstamp)
+            .map(|opened| opened.source.start().tstamp_ns)
             .collect();
         let mut processes: FxHashMap<_, Vec<_>> = FxHashMap::default();
         let mut archives = Vec::new();
@@ -90,14 +91,14 @@ impl Loader {
                 let id = ProcessId(model.processes.len() as u32);
                 let line = &header.command_line;
                 model.processes.push(Process {
-                    pid: header.pid,
+                    pid: header.pid.0,
                     name: program(line),
                     experiment: index as u32,
                     followed: true,
                     command_line: Some(line.clone()).filter(|line| !line.is_empty()),
                     seen_ns: None,
                 });
-                let key = (founder_id, header.pid);
+                let key = (founder_id, header.pid.0);
                 processes.entry(key).or_default().push(id);
                 id
             });
@@ -125,8 +126,8 @@ impl Loader {
     fn read(&mut self, id: ExperimentId) -> Result<(), Error> {
         let info = self.model.experiment(id);
         let source = &info.source;
-        let (start, founder) = (source.start().tstamp, info.founder);
-        let origin = self.model.experiment(founder).source.start().tstamp;
+        let (start, founder) = (source.start().tstamp_ns, info.founder);
+        let origin = self.model.experiment(founder).source.start().tstamp_ns;
         let names = names(source);
         let mut packets = source.packets()?;
         let stacks = source.stacks()?;
@@ -337,14 +338,16 @@ impl Loader {
         id: ExperimentId,
         founder: ExperimentId,
         names: &Names,
-        (number, pid): (u64, Option<u32>),
+        (number, pid): (u64, Option<Pid>),
         time: u64,
     ) -> ThreadId {
         let own = self.model.experiment(id).process;
         let process = match own {
             Some(process) => process,
             None => {
-                let pid = pid.unwrap_or(self.model.experiment(id).source.header().pid);
+                let pid = pid
+                    .unwrap_or(self.model.experiment(id).source.header().pid)
+                    .0;
                 self.process_at(founder, pid, names, time)
             }
         };
@@ -434,7 +437,7 @@ pub(super) fn archives_of(source: &Experiment) -> Archives {
 /// that were recorded, unless they were changed since.
 pub(super) fn recorded_here(source: &Experiment) -> Option<SystemTime> {
     let here = nix::unistd::gethostname().unwrap_or_default();
-    let started = u64::try_from(source.start().wall).unwrap_or(0);
+    let started = u64::try_from(source.start().wall_s).unwrap_or(0);
     let same = here.to_str() == Some(&*source.header().system.hostname);
     same.then(|| UNIX_EPOCH + Duration::from_secs(started))
 }
@@ -459,7 +462,7 @@ fn names(source: &Experiment) -> Names {
     let named = events.filter_map(|event| match event {
         LogEvent::Thread {
             tid, name, group, ..
-        } => Some((u64::from(*tid), (name.clone(), group.clone()))),
+        } => Some((u64::from(tid.0), (name.clone(), group.clone()))),
         _ => None,
     });
     named.collect()

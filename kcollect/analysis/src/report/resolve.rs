@@ -5,8 +5,8 @@
 //! stacks share, once, unless something else was mapped there in between, and at each place in a
 //! file once for all experiments of a founder.
 
+use experiment_format::address_space::{AddressSpace, Location, ObjectKind as Mapped};
 use experiment_format::functions::{Archives, FunctionTable, PLT};
-use experiment_format::space::{AddressSpace, Location, ObjectKind as Mapped};
 use experiment_format::stacks::table::StackTable;
 use experiment_format::stacks::{StackEnd, StackUid};
 use rustc_hash::FxHashMap;

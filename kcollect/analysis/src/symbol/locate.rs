@@ -18,7 +18,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use user_collector::archive::{build_id, find_by_build_id, find_debug_file};
+use user_collector::archive::{find_by_build_id, find_debug_file};
+use user_collector::elf::section_build_id as build_id;
 
 use super::elf::{Damaged, Elf, Room};
 use super::paths::{SearchPaths, open_regular};

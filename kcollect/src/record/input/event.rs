@@ -1,7 +1,7 @@
 //! Events: anything that happened at an instant, from whichever input.
 
 use bpf::Record;
-use user_collector::maps::Mapping;
+use user_collector::space::Mapping;
 
 use super::sideband::SidebandEvent;
 

@@ -14,7 +14,7 @@ use counters::perf::ring::PerfRing;
 use linux_perf_event_reader::{
     CommOrExecRecord, ForkOrExitRecord, LostRecord, Mmap2FileId, Mmap2Record, RawData, RecordType,
 };
-use user_collector::maps::{MappedFile, Mapping};
+use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
 /// Data pages of a ring, as a power of two: 512 KiB of 4 KiB pages, some 500 exec'd processes.
 const ORDER: u32 = 7;
@@ -166,10 +166,14 @@ fn map(body: &[u8], misc: u16) -> Option<SidebandEvent> {
     }
     let record = Mmap2Record::parse::<NativeEndian>(RawData::Single(body), misc).ok()?;
     let (build_id, identity) = match record.file_id {
-        Mmap2FileId::BuildId(id) => (id.into(), (0, 0, 0)),
+        Mmap2FileId::BuildId(id) => (id.into(), FileIdentity::default()),
         Mmap2FileId::InodeAndVersion(file) => {
-            let device = libc::makedev(file.major, file.minor);
-            (Box::default(), (device, file.inode, file.inode_generation))
+            let identity = FileIdentity {
+                device: libc::makedev(file.major, file.minor),
+                inode: file.inode,
+                generation: file.inode_generation,
+            };
+            (Box::default(), identity)
         }
     };
     Some(SidebandEvent::Map {
@@ -287,7 +291,7 @@ mod tests {
                             file: Arc::new(MappedFile {
                                 path: (*b"/bin/true").into(),
                                 build_id: [0xab; 20].into(),
-                                identity: (0, 0, 0),
+                                identity: FileIdentity::default(),
                             }),
                         }
                     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use host::machine;
 use procfs::process::{MMPermissions, MMapPath};
-use user_collector::maps::{MappedFile, Mapping};
+use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
 use super::event::Event;
 
@@ -50,11 +50,11 @@ pub fn mappings(pid: u32) -> Vec<Mapping> {
             file: Arc::new(MappedFile {
                 path: path_of(&map.pathname),
                 build_id: Box::default(),
-                identity: (
-                    libc::makedev(map.dev.0.cast_unsigned(), map.dev.1.cast_unsigned()),
-                    map.inode,
-                    0,
-                ),
+                identity: FileIdentity {
+                    device: libc::makedev(map.dev.0.cast_unsigned(), map.dev.1.cast_unsigned()),
+                    inode: map.inode,
+                    generation: 0,
+                },
             }),
         })
         .collect()

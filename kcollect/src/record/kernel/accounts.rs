@@ -11,12 +11,13 @@ use std::collections::HashMap;
 use bpf::ThreadTimes;
 use experiment_format::microstate::Microstate;
 use experiment_format::stacks::StackUid;
+use user_collector::process::ProcessInstance;
 
 use super::times::{Ticks, Times};
 use crate::plan::Target;
 
 /// Rows of processes beyond which the small ones are merged.
-const MOST_PROCESSES: usize = 16_384;
+const MAX_PROCESS_ROWS: usize = 16_384;
 
 /// What one process did, all its threads together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,13 +32,11 @@ pub struct ProcessTimes {
     pub times: Times,
 }
 
-/// Whose time it is.
+/// The thread and process that some time belongs to.
 #[derive(Clone, Debug)]
 pub struct Owner {
     /// The process.
-    pub pid: u32,
-    /// Tells two holders of one pid apart.
-    pub serial: u64,
+    pub instance: ProcessInstance,
     /// The thread.
     pub tid: u32,
     /// The process's present name, safe to print.
@@ -70,7 +69,7 @@ impl StackTicks {
 /// The sums.
 #[derive(Debug, Default)]
 pub struct Accounts {
-    processes: HashMap<(u32, u64), ProcessTimes>,
+    processes: HashMap<ProcessInstance, ProcessTimes>,
     merged: ProcessTimes,
     merged_processes: u64,
     /// Threads that live, as they were told of last, by what tells them apart.
@@ -104,7 +103,7 @@ impl Accounts {
     /// Adds ticks on a CPU.
     pub fn tick(&mut self, owner: Owner, state: Microstate, ticks: u64) {
         let ticks = Ticks::of(state, ticks);
-        if owner.pid != 0 {
+        if owner.instance.pid() != 0 {
             self.ticks.entry(owner.tid).or_default().add(&ticks);
         }
         let times = Times {
@@ -142,18 +141,18 @@ impl Accounts {
         })
     }
 
-    /// What the processes have done until now, by number and serial, and how many threads of each
-    /// live; `serial` gives that of the present holder of a number. Small ones may be missing.
+    /// What the processes have done until now, and how many threads of each live;
+    /// `instance` returns the process that has a number now. Small ones may be missing.
     #[must_use]
     pub fn processes_now(
         &self,
-        serial: impl Fn(u32) -> u64,
-    ) -> HashMap<(u32, u64), (Times, usize)> {
+        instance: impl Fn(u32) -> ProcessInstance,
+    ) -> HashMap<ProcessInstance, (Times, usize)> {
         let ended = self.processes.iter();
         let mut sums: HashMap<_, _> = ended.map(|(key, row)| (*key, (row.times, 0))).collect();
         for thread in self.living.values() {
             let pid = thread.head.pid;
-            let (times, living) = sums.entry((pid, serial(pid))).or_default();
+            let (times, living) = sums.entry(instance(pid)).or_default();
             // Its ticks are in the process's sum already.
             times.add(&Times::of(thread, Ticks::default()));
             *living += 1;
@@ -173,26 +172,28 @@ impl Accounts {
     /// either.
     fn add(&mut self, owner: Owner, threads: u64, times: &Times) {
         for (target, row) in &mut self.targets {
-            if target.pid == owner.pid && target.tid.is_none_or(|wanted| wanted == owner.tid) {
+            if target.pid == owner.instance.pid()
+                && target.tid.is_none_or(|wanted| wanted == owner.tid)
+            {
                 row.name.clone_from(&owner.name);
                 row.threads += threads;
                 row.times.add(times);
             }
         }
-        let row = self.process(owner.pid, owner.serial);
+        let row = self.process(owner.instance);
         row.name = owner.name;
         row.threads += threads;
         row.times.add(times);
     }
 
-    fn process(&mut self, pid: u32, serial: u64) -> &mut ProcessTimes {
-        if self.processes.len() >= MOST_PROCESSES && !self.processes.contains_key(&(pid, serial)) {
+    fn process(&mut self, instance: ProcessInstance) -> &mut ProcessTimes {
+        if self.processes.len() >= MAX_PROCESS_ROWS && !self.processes.contains_key(&instance) {
             self.merge_smaller_half();
         }
         self.processes
-            .entry((pid, serial))
+            .entry(instance)
             .or_insert_with(|| ProcessTimes {
-                pid,
+                pid: instance.pid(),
                 ..Default::default()
             })
     }
@@ -236,8 +237,7 @@ mod tests {
 
     fn owner(pid: u32, serial: u64) -> Owner {
         Owner {
-            pid,
-            serial,
+            instance: ProcessInstance::new(pid, serial),
             tid: pid,
             name: "x".into(),
         }
@@ -294,7 +294,7 @@ mod tests {
             accounts.tick(owner(pid, 1), Microstate::User, ticks);
         }
         let rows = accounts.by_process();
-        assert!(rows.len() <= MOST_PROCESSES + 1);
+        assert!(rows.len() <= MAX_PROCESS_ROWS + 1);
         assert_eq!(
             rows.iter().map(|row| row.times.ticks.sum()).sum::<u64>(),
             100_000 + 1000 * 50

@@ -9,8 +9,8 @@
 use std::mem::replace;
 
 use experiment_format::Result;
-use experiment_format::image::{Image, Symbol, Text};
-use experiment_format::layout::ExperimentDir;
+use experiment_format::directory::ExperimentDir;
+use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 
 use super::kcore::Kcore;
@@ -34,20 +34,20 @@ pub fn kernel_object(
     let text = extent(object, |address| address < end_of_text);
     let boot = extent(object, |address| address >= end_of_text);
     let bits = text.and_then(|(address, size)| kcore?.read(address, size));
-    let section = |(address, size)| Text {
+    let section = |(address, size)| TextSection {
         address,
         size,
         bits: None,
     };
-    let text = text.map(|extent| Text {
+    let text = text.map(|extent| TextSection {
         bits: bits.as_deref(),
         ..section(extent)
     });
-    let image = Image {
+    let image = ElfImage {
         texts: text.into_iter().chain(boot.map(section)).collect(),
         symbols: object
             .symbols()
-            .map(|symbol| Symbol {
+            .map(|symbol| ImageSymbol {
                 address: symbol.address,
                 size: symbol.size,
                 name: symbol.name.as_bytes(),
@@ -59,7 +59,7 @@ pub fn kernel_object(
         return Ok(Vec::new());
     }
     write(dir, name, &image)?;
-    let segment = |placed: experiment_format::image::Placed| MapEvent::Segment {
+    let segment = |placed: experiment_format::elf_image::PlacedText| MapEvent::Segment {
         at: 0,
         vaddr: placed.vaddr,
         size: placed.size,
@@ -80,7 +80,7 @@ fn extent(object: Object<'_>, within: impl Fn(u64) -> bool) -> Option<(u64, u64)
     Some((first, end - first))
 }
 
-fn write(dir: &ExperimentDir, name: &str, image: &Image<'_>) -> Result<()> {
+fn write(dir: &ExperimentDir, name: &str, image: &ElfImage<'_>) -> Result<()> {
     let mut file = dir.archive_file(name)?;
     image.write_to(&mut file)?;
     file.commit()
@@ -142,7 +142,7 @@ pub fn programs_object(dir: &ExperimentDir, programs: &mut [Program]) -> Result<
     let functions = programs
         .iter()
         .map(|program| (program.size, program.name.as_bytes()));
-    let (image, placed) = Image::scattered(&functions.collect::<Vec<_>>())?;
+    let (image, placed) = ElfImage::scattered(&functions.collect::<Vec<_>>())?;
     write(dir, experiment_format::kernel::BPF, &image)?;
     let maps = programs.iter_mut().zip(placed);
     let maps = maps.flat_map(|(program, placed)| {
@@ -167,7 +167,7 @@ pub fn programs_object(dir: &ExperimentDir, programs: &mut [Program]) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use experiment_format::layout::NameRequest;
+    use experiment_format::directory::NameRequest;
 
     use super::*;
 

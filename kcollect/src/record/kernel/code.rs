@@ -6,8 +6,8 @@ use std::fs;
 use std::io;
 
 use experiment_format::Error;
+use experiment_format::directory::ExperimentDir;
 use experiment_format::kernel::{BPF, KERNEL};
-use experiment_format::layout::ExperimentDir;
 use experiment_format::map::MapEvent;
 
 use super::archive::{self, Program};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bpf::{Absence, Head, Mode, Overflow, Stack, Tick};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
+use user_collector::process::ProcessInstance;
 
 use super::counters::{self, Side};
 use super::symbols::Symbols;
@@ -43,7 +44,7 @@ pub struct CpuTick {
 impl CpuTick {
     /// Returns what the thread did that was on the CPU; nothing of an idle one.
     #[must_use]
-    pub fn interval(self, instance: u64) -> Option<StateInterval> {
+    pub fn interval(self, instance: ProcessInstance) -> Option<StateInterval> {
         Some(StateInterval {
             header: self.header,
             instance,
@@ -119,7 +120,7 @@ impl Decoder {
 
     /// Decodes an interval off the CPU of a process instance.
     #[must_use]
-    pub fn off_cpu(&self, record: &Absence, instance: u64) -> OffCpu {
+    pub fn off_cpu(&self, record: &Absence, instance: ProcessInstance) -> OffCpu {
         let stack = self.stack(&record.stack);
         let blocked = match record.detail {
             Some(bpf::Detail::BlockIo) => Detail::BlockIo,
@@ -153,7 +154,7 @@ impl Decoder {
 
     /// Decodes an overflow of a counter in a process instance.
     #[must_use]
-    pub fn overflow(&self, record: &Overflow, instance: u64) -> CpuOverflow {
+    pub fn overflow(&self, record: &Overflow, instance: ProcessInstance) -> CpuOverflow {
         let stack = self.stack(&record.stack);
         let side = |side| CounterOverflow {
             tag: counters::tag(record.counter, side),

@@ -3,7 +3,7 @@
 //!
 //! Each tick of a CPU is Kernel CPU, as er_kernel has it. Each state interval of a thread that no
 //! subexperiment holds is a tick array. A tick in the kernel has its kernel stack; one in user mode
-//! and one of an idle CPU have an [artificial frame](frames).
+//! and one of an idle CPU have an artificial frame (`frames`).
 
 mod frames;
 mod late;
@@ -13,16 +13,18 @@ use std::collections::{HashMap, HashSet};
 use bpf::{Emission, Head, ThreadTimes};
 use counters::event::Request;
 use experiment_format::Error;
-use experiment_format::layout::{ExperimentDir, printable};
+use experiment_format::directory::ExperimentDir;
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::{ClockTick, CounterEvent, TickArray};
 use experiment_format::stacks::{StackEnd, StackUid};
+use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
-use user_collector::names::ThreadNames;
-use user_collector::process::{Process, Processes};
+use user_collector::process::ThreadNames;
+use user_collector::process::{ProcessInfo, ProcessInstance, ProcessTable};
 
 use self::frames::ArtificialFrames;
 use super::accounts::{Accounts, Owner, StackTicks};
@@ -33,6 +35,7 @@ use super::samples::Samples;
 use crate::plan::{Archive, Plan};
 use crate::record::interval::{CounterOverflow, StateInterval};
 use crate::record::user::subexperiment::Inherited;
+use crate::record::user::tracker::instance_of;
 
 /// The frame that ends a truncated stack in [`Accounts::stacks`].
 pub const TRUNCATED: u64 = u64::MAX;
@@ -96,7 +99,7 @@ impl Founder {
         mut say: impl FnMut(&str),
     ) -> Result<(Founder, Inherited), Error> {
         let run = header::run();
-        let start = run.tstamp;
+        let start = run.tstamp_ns;
         let header = header::header(plan, counters, capture);
         let mut founder = Founder {
             writer: ExperimentWriter::create(dir, &header, run)?,
@@ -150,7 +153,7 @@ impl Founder {
     ///
     /// # Errors
     /// When the experiment can't be written.
-    pub fn cpu_tick(&mut self, processes: &Processes, tick: &CpuTick) -> Result<(), Error> {
+    pub fn cpu_tick(&mut self, processes: &ProcessTable, tick: &CpuTick) -> Result<(), Error> {
         let ticks = u64::from(tick.ticks);
         let header = tick.header;
         let process = processes.get(header.pid);
@@ -165,8 +168,8 @@ impl Founder {
             cpu: header.cpu,
             time: header.time,
             stack,
-            tid: header.tid,
-            pid: header.pid,
+            tid: Tid(header.tid),
+            pid: Pid(header.pid),
             state: Microstate::KernelCpu,
             ticks: tick.ticks,
         })?;
@@ -192,7 +195,7 @@ impl Founder {
     /// When the experiment can't be written.
     pub fn cpu_overflow(
         &mut self,
-        processes: &Processes,
+        processes: &ProcessTable,
         overflow: &CpuOverflow,
     ) -> Result<(), Error> {
         let header = overflow.thread.header;
@@ -234,14 +237,14 @@ impl Founder {
     /// When the experiment can't be written.
     pub fn interval(
         &mut self,
-        processes: &Processes,
+        processes: &ProcessTable,
         interval: &StateInterval,
     ) -> Result<(), Error> {
         if interval.is_empty() {
             return Ok(());
         }
         let header = interval.header;
-        let process = processes.with_serial(header.pid, interval.instance);
+        let process = processes.instance(interval.instance);
         let stack = KernelStack {
             frames: interval.kernel.clone(),
             truncated: interval.truncated,
@@ -262,8 +265,8 @@ impl Founder {
             cpu: header.cpu,
             time: header.time,
             stack,
-            tid: header.tid,
-            pid: header.pid,
+            tid: Tid(header.tid),
+            pid: Pid(header.pid),
             ticks: counts,
             detail: interval.detail.number(),
         })
@@ -273,7 +276,7 @@ impl Founder {
     ///
     /// # Errors
     /// When the experiment can't be written.
-    pub fn thread(&mut self, processes: &Processes, thread: &ThreadTimes) -> Result<(), Error> {
+    pub fn thread(&mut self, processes: &ProcessTable, thread: &ThreadTimes) -> Result<(), Error> {
         if !thread.ended {
             self.accounts.lives(*thread);
             return Ok(());
@@ -283,7 +286,7 @@ impl Founder {
     }
 
     /// Adds the exact times of the threads that still live: the recording is over.
-    pub fn close_threads(&mut self, processes: &Processes) {
+    pub fn close_threads(&mut self, processes: &ProcessTable) {
         let mut living: Vec<_> = self.accounts.living().map(|(thread, _)| *thread).collect();
         living.sort_by_key(|thread| (thread.head.pid, thread.head.tid));
         for thread in living {
@@ -301,14 +304,14 @@ impl Founder {
     }
 
     /// Returns the sample records of all processes at an instant of which all records were applied,
-    /// by number and instance.
+    /// by process.
     pub fn usage_by_process(
         &mut self,
-        processes: &Processes,
+        processes: &ProcessTable,
         at: u64,
-    ) -> HashMap<(u32, u64), UsageRecord> {
-        let serial = |pid| processes.get(pid).map_or(0, |process| process.serial);
-        self.samples.of_processes(&self.accounts, at, serial)
+    ) -> HashMap<ProcessInstance, UsageRecord> {
+        let instance = |pid| instance_of(processes, pid);
+        self.samples.of_processes(&self.accounts, at, instance)
     }
 
     /// Returns the processes that have threads.
@@ -319,7 +322,7 @@ impl Founder {
     }
 
     /// Drops what is only known of processes that are not known any more.
-    pub fn evict(&mut self, processes: &Processes) {
+    pub fn evict(&mut self, processes: &ProcessTable) {
         self.frames.evict(processes);
     }
 
@@ -392,10 +395,10 @@ impl Founder {
     }
 
     /// Names a thread in the log, where it has no name there yet or another one.
-    fn name_thread(&mut self, process: Option<&Process>, header: &Head) -> Result<(), Error> {
+    fn name_thread(&mut self, process: Option<&ProcessInfo>, header: &Head) -> Result<(), Error> {
         let at = self.at(header.time);
         let name = header.name.bytes();
-        let Some(at) = self.names.tell(header.pid, header.tid, name, at) else {
+        let Some(at) = self.names.update(header.pid, header.tid, name, at) else {
             return Ok(());
         };
         let name = match header.tid {
@@ -405,7 +408,7 @@ impl Founder {
         let process = process.and_then(|process| process.name.as_deref());
         self.writer.log(&LogEvent::Thread {
             at,
-            tid: header.tid,
+            tid: Tid(header.tid),
             name,
             group: format!("{}, pid {}", shown_name(header.pid, process), header.pid),
         })
@@ -415,7 +418,7 @@ impl Founder {
     /// user mode. `count` adds to a kernel stack's ticks.
     fn stack(
         &mut self,
-        process: Option<&Process>,
+        process: Option<&ProcessInfo>,
         header: &Head,
         stack: &KernelStack,
         count: impl FnOnce(&mut StackTicks),
@@ -454,18 +457,17 @@ fn counter_event(header: &Head, stack: StackUid, overflow: CounterOverflow) -> C
         cpu: header.cpu,
         time: header.time,
         stack,
-        tid: header.tid,
-        pid: header.pid,
+        tid: Tid(header.tid),
+        pid: Pid(header.pid),
         tag: overflow.tag,
         value: overflow.value,
     }
 }
 
-fn owner(processes: &Processes, header: &Head) -> Owner {
+fn owner(processes: &ProcessTable, header: &Head) -> Owner {
     let process = processes.get(header.pid);
     Owner {
-        pid: header.pid,
-        serial: process.map_or(0, |process| process.serial),
+        instance: instance_of(processes, header.pid),
         tid: header.tid,
         name: shown_name(
             header.pid,

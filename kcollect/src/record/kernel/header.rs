@@ -2,7 +2,8 @@
 
 use ::counters::event::Request;
 use bpf::Emission;
-use experiment_format::log::{Header, ProfileDecl, Run, Setting};
+use experiment_format::ids::Pid;
+use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::{ClockTick, TickArray};
 
@@ -12,7 +13,7 @@ use crate::plan::Plan;
 use crate::record::dry_run;
 
 /// The header of an experiment that is recorded as planned.
-pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emission>) -> Header {
+pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emission>) -> LogHeader {
     let seconds = |time: std::time::Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let mut settings = Vec::new();
     if !plan.record_idle {
@@ -28,10 +29,10 @@ pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emissio
     }
     settings.extend(plan.end.map(|end| Setting::Terminate(seconds(end))));
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-    Header {
+    LogHeader {
         collector: concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned(),
         system: machine::describe(),
-        pid: std::process::id(),
+        pid: Pid(std::process::id()),
         command_line: "kernel".to_owned(),
         // In this order: the last one tells gprofng how many states there are.
         profiles: vec![
@@ -71,16 +72,16 @@ pub(super) fn header(plan: &Plan, requests: &[Request], emission: Option<Emissio
         .into_iter()
         .chain(counters::described(requests))
         .collect(),
-        ..Header::default()
+        ..LogHeader::default()
     }
 }
 
 /// An experiment whose zero is now.
-pub(super) fn run() -> Run {
-    Run {
-        tstamp: host::machine::now(),
-        wall: wall_clock(),
-        tm_zone: 0,
+pub(super) fn run() -> StartTime {
+    StartTime {
+        tstamp_ns: host::machine::now(),
+        wall_s: wall_clock(),
+        tm_zone_s: 0,
     }
 }
 

@@ -23,12 +23,13 @@
 use std::collections::HashMap;
 
 use bpf::ThreadTimes;
-use experiment_format::layout::printable;
 use experiment_format::microstate::Microstate;
+use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use user_collector::process::ProcessInstance;
 
 use super::accounts::Accounts;
 use super::times::{Ticks, Times};
@@ -46,7 +47,7 @@ pub struct Samples {
     brief: (u64, Times),
     taken: u32,
     split: Split,
-    splits: HashMap<(u32, u64), Split>,
+    splits: HashMap<ProcessInstance, Split>,
 }
 
 /// What a thread's last line has said.
@@ -181,14 +182,14 @@ impl Samples {
         writer.sample(self.at(at), label, &self.usage(at, &system, states, living))
     }
 
-    /// The records of each process of an instant, for gprofng, by number and serial.
+    /// The records of each process of an instant, for gprofng, by process.
     pub fn of_processes(
         &mut self,
         accounts: &Accounts,
         at: u64,
-        serial: impl Fn(u32) -> u64,
-    ) -> HashMap<(u32, u64), UsageRecord> {
-        let now = accounts.processes_now(serial);
+        instance: impl Fn(u32) -> ProcessInstance,
+    ) -> HashMap<ProcessInstance, UsageRecord> {
+        let now = accounts.processes_now(instance);
         self.splits.retain(|key, _| now.contains_key(key));
         let mut records = HashMap::new();
         for (key, (times, living)) in now {

@@ -14,9 +14,9 @@ use experiment_format::losses::Losses;
 use experiment_format::microstate::Microstate;
 use host::exit::Failure;
 use serde::Serialize;
-use user_collector::archive::Account;
-use user_collector::join::Joined;
-use user_collector::objects::TableCounts;
+use user_collector::archive::ArchiveStats;
+use user_collector::join::JoinCounts;
+use user_collector::objects::UnwindTableCounts;
 
 use crate::plan::{Interval, Plan};
 use crate::record::dispatch::Dispatcher;
@@ -72,7 +72,7 @@ pub struct Summary {
     /// The followed processes. None if none could be followed.
     pub followed: Option<FollowSummary>,
     /// The archived files of followed processes (`-A`). It is set last.
-    pub archive: Option<Account>,
+    pub archive: Option<ArchiveStats>,
     /// The processes and threads of `-T`.
     pub targets: Vec<ProcessSummary>,
     /// Kernel functions in which threads were off the CPUs, by ticks, most first; those that slept
@@ -115,13 +115,13 @@ pub struct FollowSummary {
     /// Ticks of all of them by how their user stack ended.
     pub user_stacks: StackCounts,
     /// Ticks of all threads by whether the return to user mode reported their user stack.
-    pub user_returns: Joined,
+    pub user_returns: JoinCounts,
     /// User stacks by where they were unwound.
     pub unwound: UnwindCounts,
     /// The kernel memory of the unwind tables.
     pub table_use: TableUse,
     /// The origin of the load objects' unwind tables.
-    pub tables: TableCounts,
+    pub tables: UnwindTableCounts,
     /// Losses, by cause.
     pub losses: FollowLosses,
 }

@@ -7,13 +7,13 @@
 use std::io;
 use std::time::Duration;
 
-use experiment_format::layout::ExperimentDir;
+use experiment_format::directory::ExperimentDir;
 use host::machine;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{Gid, Pid, getgid, getgroups, getppid, getuid};
 use procfs::process::Process;
-use user_collector::archive::{Account, Archivist, Asker, Sources};
-use user_collector::objects::{Objects, VDSO};
+use user_collector::archive::{ArchiveStats, Archiver, InvokingUser, SourceCopies};
+use user_collector::objects::{LoadObjects, VDSO};
 
 use super::LoadedCode;
 use crate::plan::Archive;
@@ -24,7 +24,7 @@ use crate::plan::Archive;
 /// # Errors
 /// When the directory can't be made, or there is no thread to be had.
 pub fn begin<'a>(
-    objects: &mut Objects,
+    objects: &mut LoadObjects,
     archive: Archive,
     dir: &ExperimentDir,
     taken: impl Iterator<Item = &'a str>,
@@ -33,36 +33,36 @@ pub fn begin<'a>(
     taken.iter().for_each(|name| objects.reserve(name));
     let sources = match archive {
         Archive::Off => return Ok(()),
-        Archive::LoadObjects | Archive::UsedLoadObjects => Sources::None,
-        Archive::UsedSources => Sources::Used,
-        Archive::Sources | Archive::All => Sources::All,
+        Archive::LoadObjects | Archive::UsedLoadObjects => SourceCopies::None,
+        Archive::UsedSources => SourceCopies::Used,
+        Archive::Sources | Archive::All => SourceCopies::All,
     };
     let dir = dir.for_archiver().map_err(io::Error::other)?;
-    let archivist = Archivist::start(dir, asker(), sources, taken)?;
+    let archiver = Archiver::start(dir, invoking_user(), sources, taken)?;
     // Each object has a descriptor here, and another one until its unwind table is made; the rest
     // is for all else.
     let (descriptors, _) = getrlimit(Resource::RLIMIT_NOFILE).map_err(io::Error::from)?;
     let most = usize::try_from(descriptors / 4).unwrap_or(usize::MAX);
-    objects.archive_by(archivist, archive == Archive::UsedLoadObjects, most);
+    objects.set_archiver(archiver, archive == Archive::UsedLoadObjects, most);
     Ok(())
 }
 
 /// Who asked for the recording, to whom all that is archived is given: the user behind sudo, or
 /// whoever runs this.
-fn asker() -> Asker {
+fn invoking_user() -> InvokingUser {
     let Some((uid, gid)) = machine::sudo_user() else {
         let groups = getgroups()
             .unwrap_or_default()
             .into_iter()
             .chain([getgid()]);
-        return Asker {
+        return InvokingUser {
             uid: getuid().as_raw(),
             groups: groups.map(Gid::as_raw).collect(),
         };
     };
     let mut groups = groups_of(uid, getppid()).unwrap_or_default();
     groups.push(gid);
-    Asker { uid, groups }
+    InvokingUser { uid, groups }
 }
 
 /// The groups of a user, as the kernel knows them of the nearest process that is the user's: this
@@ -97,26 +97,26 @@ pub struct ArchiveProgress {
 impl LoadedCode {
     /// Waits until all is archived, at most so long. Returns how far it is; none once all is done.
     pub fn archiving(&mut self, at_most: Duration) -> Option<ArchiveProgress> {
-        let archivist = self.objects.archivist()?;
-        let (done, all) = (!archivist.wait(at_most)).then(|| archivist.progress())?;
+        let archiver = self.objects.archiver()?;
+        let (done, all) = (!archiver.wait(at_most)).then(|| archiver.progress())?;
         Some(ArchiveProgress {
             done,
             all,
-            left: archivist.left(),
+            left: archiver.left(),
         })
     }
 
     /// Leaves out what is not archived by now.
     pub fn give_up_archiving(&mut self) {
-        if let Some(archivist) = self.objects.archivist() {
-            archivist.give_up();
+        if let Some(archiver) = self.objects.archiver() {
+            archiver.give_up();
         }
     }
 
     /// Returns what came of archiving; none where nothing was to be archived.
     #[must_use]
-    pub fn archived(&self) -> Option<&Account> {
-        self.objects.archived()
+    pub fn archived(&self) -> Option<&ArchiveStats> {
+        self.objects.archive_stats()
     }
 }
 

@@ -2,8 +2,8 @@
 //! descend from the load.
 
 use user_collector::follow::{Candidate, Follow, FollowRule};
-use user_collector::lineage::Lineages;
-use user_collector::process::Processes;
+use user_collector::process::Lineages;
+use user_collector::process::ProcessTable;
 
 use super::tracker::TrackedProcess;
 
@@ -58,7 +58,7 @@ impl FollowPolicy {
 
     /// Returns whether the rule chooses a process as it is now.
     #[must_use]
-    pub fn chooses(&self, processes: &Processes, pid: u32, ticked: bool) -> bool {
+    pub fn chooses(&self, processes: &ProcessTable, pid: u32, ticked: bool) -> bool {
         let process = processes.get(pid);
         self.rule.follow.wants(&Candidate {
             pid,
@@ -74,7 +74,7 @@ impl FollowPolicy {
     #[must_use]
     pub fn may_follow(
         &self,
-        processes: &Processes,
+        processes: &ProcessTable,
         tracked: Option<&TrackedProcess>,
         pid: u32,
     ) -> bool {

@@ -25,11 +25,11 @@ use experiment_format::microstate::Microstate;
 use experiment_format::usage::UsageRecord;
 use nix::unistd::Pid;
 use user_collector::follow::FollowRule;
-use user_collector::jit::Room;
-use user_collector::join::{Join, Joined};
-use user_collector::objects::Objects;
-use user_collector::process::Processes;
-use user_collector::spaces::{Code, Spaces};
+use user_collector::jit::JitMemory;
+use user_collector::join::{Join, JoinCounts};
+use user_collector::objects::LoadObjects;
+use user_collector::process::{ProcessInstance, ProcessTable};
+use user_collector::space::{AddressSpaces, MappedCode};
 
 use self::follow_policy::FollowPolicy;
 use self::publish::TablePublisher;
@@ -46,17 +46,17 @@ const TABLES_BEFORE_DATA: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct LoadedCode {
     /// Address spaces by process.
-    pub spaces: Spaces,
+    pub spaces: AddressSpaces,
     /// Load objects, with their unwind tables and archives.
-    pub objects: Objects,
+    pub objects: LoadObjects,
     /// The memory that functions made at run time may take.
-    pub jit_memory: Room,
+    pub jit_memory: JitMemory,
 }
 
 impl LoadedCode {
     /// Returns what a process has mapped for execution.
     #[must_use]
-    pub fn mapped_by(&mut self, pid: u32) -> Code {
+    pub fn mapped_by(&mut self, pid: u32) -> MappedCode {
         let space = self.spaces.get_mut(pid);
         space.map(|space| space.code()).unwrap_or_default()
     }
@@ -78,14 +78,14 @@ pub struct UserSpace {
 impl UserSpace {
     /// Returns user space without a process.
     #[must_use]
-    pub fn new(rule: FollowRule, objects: Objects) -> UserSpace {
+    pub fn new(rule: FollowRule, objects: LoadObjects) -> UserSpace {
         UserSpace {
             tracker: ProcessTracker::default(),
             policy: FollowPolicy::new(rule),
             code: LoadedCode {
-                spaces: Spaces::default(),
+                spaces: AddressSpaces::default(),
                 objects,
-                jit_memory: Room::default(),
+                jit_memory: JitMemory::default(),
             },
             resolver: StackResolver::default(),
             publisher: TablePublisher::default(),
@@ -97,7 +97,7 @@ impl UserSpace {
     pub fn interval(
         &mut self,
         router: &mut Router,
-        processes: &Processes,
+        processes: &ProcessTable,
         interval: StateInterval,
     ) {
         let header = interval.header;
@@ -123,7 +123,12 @@ impl UserSpace {
     }
 
     /// The process is followed from this interval on.
-    fn choose(&mut self, processes: &Processes, instance: u64, interval: &StateInterval) {
+    fn choose(
+        &mut self,
+        processes: &ProcessTable,
+        instance: ProcessInstance,
+        interval: &StateInterval,
+    ) {
         let header = &interval.header;
         let name = processes
             .get(header.pid)
@@ -139,19 +144,19 @@ impl UserSpace {
             process.first = Some(first);
         }
         if let Some(space) = self.code.spaces.get_mut(header.pid) {
-            space.keep_changes();
+            space.keep_all_changes();
         }
     }
 
     /// Adds the user stack that was captured when a thread returned to user mode.
-    pub fn user_return(&mut self, router: &mut Router, processes: &Processes, record: Entry) {
+    pub fn user_return(&mut self, router: &mut Router, processes: &ProcessTable, record: Entry) {
         let (header, pid) = (record.head, record.head.pid);
         let (slot, mut complete) = self.join.announced(header.tid, header.entry);
         if self.code.spaces.get_mut(pid).is_none() {
             self.code.spaces.found(pid, [], header.time);
         }
         if let Some(space) = self.code.spaces.get_mut(pid) {
-            if space.executes(record.execution) {
+            if space.set_execution(record.execution) {
                 self.publisher.changed(pid);
             }
             let followed = self
@@ -176,13 +181,13 @@ impl UserSpace {
     }
 
     /// A thread exited: what it did waits for no user stack any more.
-    pub fn thread_exited(&mut self, router: &mut Router, processes: &Processes, tid: u32) {
+    pub fn thread_exited(&mut self, router: &mut Router, processes: &ProcessTable, tid: u32) {
         let complete = self.join.ended(tid);
         self.route(router, processes, complete);
     }
 
     /// Unwinds the stack copies whose tables are there now; all of them when `last`.
-    pub fn unwind_copies(&mut self, router: &mut Router, processes: &Processes, last: bool) {
+    pub fn unwind_copies(&mut self, router: &mut Router, processes: &ProcessTable, last: bool) {
         let resolved =
             self.resolver
                 .unwind_copies(&mut self.code, &mut self.publisher, processes, last);
@@ -193,7 +198,7 @@ impl UserSpace {
     }
 
     /// No record follows: all that waits goes on to the router.
-    pub fn finish(&mut self, router: &mut Router, processes: &Processes) {
+    pub fn finish(&mut self, router: &mut Router, processes: &ProcessTable) {
         self.unwind_copies(router, processes, true);
         let complete = self.join.close();
         self.route(router, processes, complete);
@@ -203,7 +208,7 @@ impl UserSpace {
     fn route(
         &mut self,
         router: &mut Router,
-        processes: &Processes,
+        processes: &ProcessTable,
         complete: Vec<(StateInterval, Option<Arc<UserStack>>)>,
     ) {
         let mut known = self.known(processes);
@@ -213,7 +218,7 @@ impl UserSpace {
     }
 
     /// What the router has to know of processes.
-    pub(super) fn known<'a>(&'a mut self, processes: &'a Processes) -> Known<'a> {
+    pub(super) fn known<'a>(&'a mut self, processes: &'a ProcessTable) -> Known<'a> {
         Known {
             processes,
             tracker: &mut self.tracker,
@@ -222,13 +227,12 @@ impl UserSpace {
         }
     }
 
-    /// Writes a sample of each followed process; `usage` returns the record of one, by number and
-    /// instance.
+    /// Writes a sample of each followed process; `usage` returns the record of one, by process.
     pub fn sample(
         &self,
         router: &mut Router,
         sample: (u64, &str),
-        usage: impl Fn(u32, u64) -> Option<UsageRecord>,
+        usage: impl Fn(ProcessInstance) -> Option<UsageRecord>,
     ) {
         router.sample(&self.tracker, sample, usage);
     }
@@ -251,7 +255,7 @@ impl UserSpace {
     pub fn publish(
         &mut self,
         collector: &mut TickCollector,
-        processes: &Processes,
+        processes: &ProcessTable,
         before_data: bool,
     ) -> Result<(), bpf::Error> {
         let (policy, tracker) = (&self.policy, &self.tracker);
@@ -273,7 +277,7 @@ impl UserSpace {
     pub fn publish_snapshot(
         &mut self,
         collector: &mut TickCollector,
-        processes: &Processes,
+        processes: &ProcessTable,
     ) -> Result<(), bpf::Error> {
         self.publish(collector, processes, true)?;
         let began = Instant::now();
@@ -289,12 +293,12 @@ impl UserSpace {
     /// Returns the thread that makes unwind tables.
     #[must_use]
     pub fn table_maker(&self) -> Pid {
-        self.code.objects.table_maker()
+        self.code.objects.table_builder_thread()
     }
 
     /// Returns the counts of ticks by what became of their user stacks.
     #[must_use]
-    pub fn joined(&self) -> Joined {
-        self.join.joined()
+    pub fn joined(&self) -> JoinCounts {
+        self.join.counts()
     }
 }

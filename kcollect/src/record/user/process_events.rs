@@ -3,8 +3,8 @@
 
 use std::collections::HashSet;
 
-use user_collector::maps::Mapping;
-use user_collector::process::Processes;
+use user_collector::process::{ProcessInstance, ProcessTable};
+use user_collector::space::Mapping;
 
 use super::UserSpace;
 use crate::record::route::Router;
@@ -24,7 +24,7 @@ impl UserSpace {
     pub fn forked(
         &mut self,
         router: &mut Router,
-        processes: &Processes,
+        processes: &ProcessTable,
         (pid, parent): (u32, u32),
         at: u64,
     ) {
@@ -51,8 +51,8 @@ impl UserSpace {
     fn lost_its_number(
         &mut self,
         router: &mut Router,
-        processes: &Processes,
-        instance: u64,
+        processes: &ProcessTable,
+        instance: ProcessInstance,
         at: u64,
     ) {
         router.begin_if_due(&mut self.known(processes), instance, u64::MAX);
@@ -151,56 +151,57 @@ impl UserSpace {
     pub fn evict(
         &mut self,
         router: &mut Router,
-        processes: &Processes,
+        processes: &ProcessTable,
         (now, known_ns): (u64, u64),
         lives: impl Fn(u32) -> bool,
     ) {
         let finished = self.finished(processes, known_ns, lives);
-        for (_, instance) in &finished {
+        for instance in &finished {
             router.begin_if_due(&mut self.known(processes), *instance, u64::MAX);
         }
-        let instances = finished.iter().map(|(_, instance)| *instance);
+        let instances = finished.iter().copied();
         router.sample_exits(&self.tracker, processes, instances, now);
-        for (pid, instance) in finished {
+        for instance in finished {
             let exited = self
                 .tracker
                 .get(instance)
                 .and_then(|process| process.exited);
             router.close_subexperiment(&mut self.known(processes), instance, exited.unwrap_or(0));
             if self.tracker.has_its_number(instance) {
-                self.tracker.take_number(pid);
-                self.policy.exited(pid);
+                self.tracker.take_number(instance.pid());
+                self.policy.exited(instance.pid());
             }
             self.tracker.evict(instance);
         }
         self.evict_mappings(processes);
     }
 
-    /// Returns the processes that are finished, by number and instance.
+    /// Returns the processes that are finished.
     fn finished(
         &self,
-        processes: &Processes,
+        processes: &ProcessTable,
         known_ns: u64,
         lives: impl Fn(u32) -> bool,
-    ) -> Vec<(u32, u64)> {
+    ) -> Vec<ProcessInstance> {
         let awaited: HashSet<u32> = self.resolver.awaited().collect();
-        let may_do_more = |instance: u64, pid| {
+        let may_do_more = |instance: ProcessInstance| {
+            let pid = instance.pid();
             let has_number = processes
                 .get(pid)
-                .is_some_and(|process| process.serial == instance);
+                .is_some_and(|process| process.instance == instance);
             // Its leading thread has exited; the others may live on.
             awaited.contains(&pid) || has_number && lives(pid)
         };
         self.tracker
             .iter()
             .filter(|(_, process)| process.exited.is_some_and(|exited| exited < known_ns))
-            .map(|(instance, process)| (process.pid, instance))
-            .filter(|(pid, instance)| !may_do_more(*instance, *pid))
+            .map(|(instance, _)| instance)
+            .filter(|instance| !may_do_more(*instance))
             .collect()
     }
 
     /// Drops the mappings of processes that are not known any more.
-    fn evict_mappings(&mut self, processes: &Processes) {
+    fn evict_mappings(&mut self, processes: &ProcessTable) {
         let tracker = &self.tracker;
         let evicted = self
             .code

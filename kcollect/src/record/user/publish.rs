@@ -4,11 +4,11 @@
 use std::collections::{HashMap, HashSet};
 
 use bpf::{Code, Mapped, PageRows, PlacedTable, TickCollector};
-use user_collector::maps::Mapping;
-use user_collector::modules::{Module, ObjectId};
-use user_collector::objects::Table;
-use user_collector::process::Processes;
-use user_collector::unwind::Row;
+use user_collector::objects::UnwindTableState;
+use user_collector::objects::{ObjectId, UnwindInfo};
+use user_collector::process::ProcessTable;
+use user_collector::space::Mapping;
+use user_collector::unwind::UnwindRow;
 
 use super::LoadedCode;
 use super::resolve_stack::relatives;
@@ -62,7 +62,7 @@ impl TablePublisher {
         &mut self,
         collector: &mut TickCollector,
         code: &mut LoadedCode,
-        processes: &Processes,
+        processes: &ProcessTable,
         may_follow: impl Fn(u32) -> bool,
         before_data: bool,
     ) -> Result<(), bpf::Error> {
@@ -93,7 +93,7 @@ impl TablePublisher {
         &mut self,
         collector: &mut TickCollector,
         code: &mut LoadedCode,
-        processes: &Processes,
+        processes: &ProcessTable,
         pid: u32,
         execution: Option<u32>,
     ) -> Result<(), bpf::Error> {
@@ -113,7 +113,7 @@ impl TablePublisher {
         }
         let version = collector.set_process(pid, execution, &mapped)?;
         match (version, code.spaces.get_mut(pid)) {
-            (Some(version), Some(space)) => space.handed_over(version),
+            (Some(version), Some(space)) => space.published(version),
             _ => self.no_room += 1,
         }
         Ok(())
@@ -128,12 +128,12 @@ impl TablePublisher {
         pid: u32,
         mapping: &Mapping,
     ) -> Result<Code, bpf::Error> {
-        let id = code.objects.of(pid, relatives, mapping);
+        let id = code.objects.object_of(pid, relatives, mapping);
         let table = code.objects.get(id).map(|object| object.table.clone());
         let module = match table {
-            Some(Table::Pending) => return Ok(Code::Pending),
-            Some(Table::Ready(module)) => module,
-            Some(Table::None) | None => return Ok(Code::Guess),
+            Some(UnwindTableState::Pending) => return Ok(Code::Pending),
+            Some(UnwindTableState::Ready(module)) => module,
+            Some(UnwindTableState::None) | None => return Ok(Code::Guess),
         };
         let Some(address) = module.address_of(mapping.offset) else {
             return Ok(Code::Guess);
@@ -174,7 +174,7 @@ impl TablePublisher {
         let mut used = HashSet::new();
         for (pid, space) in code.spaces.iter_mut() {
             for mapping in space.code().iter() {
-                used.insert(code.objects.of(pid, &[], mapping));
+                used.insert(code.objects.object_of(pid, &[], mapping));
             }
         }
         let before = self.tables.len();
@@ -182,7 +182,7 @@ impl TablePublisher {
             let kept = used.contains(id);
             if !kept {
                 let rows = table.rows().into_iter();
-                let rows = rows.map(|[low, rule]| Row { low, rule });
+                let rows = rows.map(|[low, rule]| UnwindRow { low, rule });
                 code.objects.restore_rows(*id, rows.collect());
                 collector.remove_table(table.id);
             }
@@ -194,7 +194,7 @@ impl TablePublisher {
 
 fn place(
     collector: &mut TickCollector,
-    module: &Module,
+    module: &UnwindInfo,
 ) -> Result<Option<PlacedTable>, bpf::Error> {
     let pages: Vec<PageRows> = module
         .table

@@ -8,10 +8,10 @@ use bpf::unwind::End;
 use bpf::{Entry, UserSide};
 use host::machine;
 use serde::Serialize;
-use user_collector::join::Slot;
-use user_collector::maps::Mapping;
-use user_collector::process::Processes;
-use user_collector::spaces::{Code, Space};
+use user_collector::join::UserStackKey;
+use user_collector::process::ProcessTable;
+use user_collector::space::Mapping;
+use user_collector::space::{AddressSpace, MappedCode};
 
 use super::LoadedCode;
 use super::publish::TablePublisher;
@@ -31,7 +31,7 @@ const LAST_TABLES: std::time::Duration = std::time::Duration::from_secs(3);
 /// Resolves user stacks.
 #[derive(Debug, Default)]
 pub struct StackResolver {
-    copies: Vec<(Slot, StackCopy)>,
+    copies: Vec<(UserStackKey, StackCopy)>,
     copied_bytes: usize,
     /// Some of them can be unwound without a new table.
     copies_due: bool,
@@ -70,8 +70,8 @@ impl StackResolver {
         &mut self,
         code: &mut LoadedCode,
         publisher: &TablePublisher,
-        processes: &Processes,
-        slot: Slot,
+        processes: &ProcessTable,
+        slot: UserStackKey,
         record: Entry,
     ) -> Option<UserStack> {
         let pid = record.head.pid;
@@ -136,8 +136,8 @@ impl StackResolver {
         &mut self,
         code: &mut LoadedCode,
         publisher: &TablePublisher,
-        processes: &Processes,
-        (at, slot): (u64, Slot),
+        processes: &ProcessTable,
+        (at, slot): (u64, UserStackKey),
         mut copy: StackCopy,
     ) -> Option<UserStack> {
         if self.copied_bytes > SHORTEN_COPIES_BYTES {
@@ -173,9 +173,9 @@ impl StackResolver {
         &mut self,
         code: &mut LoadedCode,
         publisher: &mut TablePublisher,
-        processes: &Processes,
+        processes: &ProcessTable,
         last: bool,
-    ) -> Vec<(Slot, UserStack)> {
+    ) -> Vec<(UserStackKey, UserStack)> {
         let mut ready = code.objects.take();
         if last {
             let waiting = self.unmapped.close();
@@ -228,11 +228,11 @@ impl StackResolver {
             self.losses.unread_mappings += waiting.len() as u64;
         }
         let found = mappings.unwrap_or_default();
-        let changed = !waiting.is_empty() && code.spaces.learnt(pid, found, began, since);
+        let changed = !waiting.is_empty() && code.spaces.discovered(pid, found, began, since);
         self.unmapped.had_news(pid, now, changed);
         let mapped = code.mapped_by(pid);
         self.unwind_soon(waiting.into_iter().map(|(slot, copy)| {
-            let code = Code::clone(&mapped);
+            let code = MappedCode::clone(&mapped);
             (slot, StackCopy { code, ..copy })
         }));
         changed
@@ -244,7 +244,7 @@ impl StackResolver {
         self.unwind_soon(waiting);
     }
 
-    fn unwind_soon(&mut self, copies: impl IntoIterator<Item = (Slot, StackCopy)>) {
+    fn unwind_soon(&mut self, copies: impl IntoIterator<Item = (UserStackKey, StackCopy)>) {
         let before = self.copies.len();
         self.copies.extend(copies);
         self.copies_due |= self.copies.len() > before;
@@ -259,18 +259,18 @@ impl StackResolver {
 
 /// Cuts a stack at the first frame that was unwound by a stale mapping. Returns whether there was
 /// one.
-fn cut_stale(space: &mut Space, version: u32, frames: &mut Vec<u64>) -> bool {
+fn cut_stale(space: &mut AddressSpace, version: u32, frames: &mut Vec<u64>) -> bool {
     if version == 0 {
         return false;
     }
-    let valid = space.believed(version, frames);
+    let valid = space.valid_frames(version, frames);
     let cut = valid < frames.len();
     frames.truncate(valid);
     cut
 }
 
 /// Returns the processes that are likely to see the same files: the parents.
-pub(in crate::record) fn relatives(processes: &Processes, pid: u32) -> Vec<u32> {
+pub(in crate::record) fn relatives(processes: &ProcessTable, pid: u32) -> Vec<u32> {
     let parent = |pid: u32| processes.get(pid).and_then(|process| process.parent);
     std::iter::successors(parent(pid), |pid| parent(*pid))
         .take(3)

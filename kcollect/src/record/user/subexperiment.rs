@@ -1,16 +1,18 @@
 //! The experiment of one followed process: what it is made from, and what is written into it.
 
 use experiment_format::Result;
-use experiment_format::layout::{ExperimentDir, printable};
-use experiment_format::log::{Header, LogEvent, ProfileDecl, Run};
+use experiment_format::directory::ExperimentDir;
+use experiment_format::ids::Pid;
+use experiment_format::log::{LogEvent, LogHeader, ProfileDecl, StartTime};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
 use experiment_format::stacks::StackEnd;
+use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
-use user_collector::collector::{Array, Collector, Place};
-use user_collector::facts::{Container, Facts};
-use user_collector::jit::{Counts as JitCounts, JitWatch, Room};
-use user_collector::lineage::DirectoryNames;
+use user_collector::collector::{Collector, StateTicks, ThreadStack};
+use user_collector::jit::{JitMemory, JitStats as JitCounts, JitWatch};
+use user_collector::process::DirectoryNames;
+use user_collector::process::{Container, ProcessFacts};
 
 use super::LoadedCode;
 use super::tracker::FirstRecord;
@@ -22,9 +24,9 @@ use crate::record::kernel::counters;
 #[derive(Debug)]
 pub struct Inherited {
     /// The founder's header.
-    pub header: Header,
+    pub header: LogHeader,
     /// The zero of its times.
-    pub run: Run,
+    pub run: StartTime,
     /// Where the kernel's load objects are.
     pub kernel: Vec<MapEvent>,
 }
@@ -104,10 +106,10 @@ impl Subexperiment {
         code: &mut LoadedCode,
         relatives: &[u32],
     ) -> Result<Subexperiment> {
-        let facts = Facts::read(pid);
+        let facts = ProcessFacts::read(pid);
         // By now another process may have the number.
         let facts = match facts.started_after(first.at) {
-            true => Facts::default(),
+            true => ProcessFacts::default(),
             false => facts,
         };
         let directory = match &first.descent {
@@ -118,16 +120,16 @@ impl Subexperiment {
         let mut collector = Collector::create(dir, &directory, &header, inherited.run)?;
         let nothing = UsageRecord {
             time: first.at,
-            created: inherited.run.tstamp,
+            created: inherited.run.tstamp_ns,
             ..UsageRecord::default()
         };
-        collector.sample(first.at, "start", &nothing)?;
-        if code.objects.wants_used() {
-            collector.watch_used();
+        collector.write_sample(first.at, "start", &nothing)?;
+        if code.objects.needs_used() {
+            collector.note_used_objects();
         }
         let space = code.spaces.get_mut(pid);
         let since = space.map_or(0, |space| space.since());
-        let since = since.max(inherited.run.tstamp);
+        let since = since.max(inherited.run.tstamp_ns);
         let mut jit = watch_jit(pid, since, &code.jit_memory);
         if let Some(space) = code.spaces.get_mut(pid) {
             let objects = &mut code.objects;
@@ -139,7 +141,7 @@ impl Subexperiment {
                     watch.mapped(since, mapping.start, mapping.end, &mapping.file.path);
                 }
             }
-            collector.mapped(&changes, |mapping| {
+            collector.write_mappings(&changes, |mapping| {
                 objects.followed(pid, relatives, mapping)
             })?;
         }
@@ -180,23 +182,24 @@ impl Subexperiment {
         };
         let frames: Vec<u64> = interval.kernel.iter().chain(user).copied().collect();
         self.last = self.last.max(header.time);
-        self.collector.in_kernel(&interval.kernel, kernel)?;
-        let place = Place {
+        self.collector
+            .write_kernel_objects(&interval.kernel, kernel)?;
+        let thread = ThreadStack {
             at: header.time,
             cpu: header.cpu,
             tid: header.tid,
-            thread: header.name.bytes(),
+            name: header.name.bytes(),
             frames: &frames,
             end,
         };
         if let Some(CounterOverflow { tag, value }) = interval.overflow {
-            return self.collector.counted(&place, tag, value);
+            return self.collector.write_overflow(&thread, tag, value);
         }
         let ticks = u64::from(interval.ticks);
         self.counts.add(stack, header.exiting, ticks);
         self.ticks += ticks;
-        self.collector.array(&Array {
-            place,
+        self.collector.write_ticks(&StateTicks {
+            thread,
             state: interval.state,
             ticks: interval.ticks,
             detail: interval.detail,
@@ -224,9 +227,9 @@ impl Subexperiment {
                     time,
                     ..usage.clone()
                 };
-                self.collector.sample(time, "exit", &usage)
+                self.collector.write_sample(time, "exit", &usage)
             }
-            _ => self.collector.sample(at, label, usage),
+            _ => self.collector.write_sample(at, label, usage),
         }
     }
 
@@ -235,7 +238,7 @@ impl Subexperiment {
     /// # Errors
     /// When it can't be written.
     pub fn log(&mut self, at: u64, event: impl FnOnce(u64) -> LogEvent) -> Result<()> {
-        self.collector.log(at, event)
+        self.collector.write_log(at, event)
     }
 
     /// Writes where more of the kernel's load objects are.
@@ -243,7 +246,7 @@ impl Subexperiment {
     /// # Errors
     /// When it can't be written.
     pub fn kernel_objects(&mut self, kernel: &[MapEvent]) -> Result<()> {
-        self.collector.in_kernel(&[], kernel)
+        self.collector.write_kernel_objects(&[], kernel)
     }
 
     /// Writes what changed in the process's mappings since the last time.
@@ -255,7 +258,7 @@ impl Subexperiment {
         let changes = space.map(|space| space.take_changes()).unwrap_or_default();
         let (pid, objects) = (self.pid, &mut code.objects);
         self.collector
-            .mapped(&changes, |mapping| objects.followed(pid, &[], mapping))
+            .write_mappings(&changes, |mapping| objects.followed(pid, &[], mapping))
     }
 
     /// The process mapped a file for execution: functions made there before have ended.
@@ -267,7 +270,7 @@ impl Subexperiment {
             && !path.starts_with(b"//anon")
         {
             let ended = watch.mapped(at, start, end, path);
-            return self.collector.functions(&ended, &[]);
+            return self.collector.write_functions(&ended, &[]);
         }
         Ok(())
     }
@@ -276,13 +279,13 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn executed(&mut self, at: u64, jit_memory: &Room) -> Result<()> {
+    pub fn executed(&mut self, at: u64, jit_memory: &JitMemory) -> Result<()> {
         let Some(watch) = self.jit.take() else {
             return Ok(());
         };
         self.former_jit.add(&watch);
         let ended = watch.end(at);
-        let result = self.collector.functions(&ended, &[]);
+        let result = self.collector.write_functions(&ended, &[]);
         self.jit = watch_jit(self.pid, at, jit_memory);
         result
     }
@@ -297,7 +300,7 @@ impl Subexperiment {
         };
         let last = watch.last_poll(at);
         let code = code.mapped_by(self.pid);
-        self.collector.functions(&last, &code)
+        self.collector.write_functions(&last, &code)
     }
 
     /// Once a round: writes what changed. `current` says that the process has its number still.
@@ -319,14 +322,14 @@ impl Subexperiment {
         self.report_used(code);
         if let Some(watch) = &mut self.jit {
             let changes = watch.poll(now);
-            result = result.and(self.collector.functions(&changes, &mapped));
+            result = result.and(self.collector.write_functions(&changes, &mapped));
         }
-        result.and(self.collector.tidy(dir, now))
+        result.and(self.collector.maintain(dir, now))
     }
 
     /// Reports the load objects in which stacks were since the last time, for `-A usedldobjects`.
     fn report_used(&mut self, code: &mut LoadedCode) {
-        if let Some(used) = self.collector.used() {
+        if let Some(used) = self.collector.used_objects() {
             used.take().into_iter().for_each(|id| code.objects.used(id));
         }
     }
@@ -334,7 +337,7 @@ impl Subexperiment {
     /// Reports the same at the end, with the places, for `-A usedsrc`.
     pub fn report_all_used(&mut self, code: &mut LoadedCode) {
         self.report_used(code);
-        if let Some(used) = self.collector.used() {
+        if let Some(used) = self.collector.used_objects() {
             used.positions()
                 .for_each(|(id, position)| code.objects.used_at(id, position));
         }
@@ -380,13 +383,13 @@ impl Subexperiment {
 
 /// Watches the code that a program makes that was started, or found, at an instant. What a former
 /// program had mapped ends at that instant; functions, which must not overlap it, begin after it.
-fn watch_jit(pid: u32, since: u64, memory: &Room) -> Option<JitWatch> {
+fn watch_jit(pid: u32, since: u64, memory: &JitMemory) -> Option<JitWatch> {
     JitWatch::open(pid, since + 1, memory).ok()
 }
 
-fn header(inherited: &Inherited, facts: &Facts, pid: u32, name: &[u8]) -> Header {
+fn header(inherited: &Inherited, facts: &ProcessFacts, pid: u32, name: &[u8]) -> LogHeader {
     let mut header = inherited.header.clone();
-    header.pid = pid;
+    header.pid = Pid(pid);
     header.command_line = facts
         .command_line
         .clone()
@@ -408,7 +411,7 @@ fn header(inherited: &Inherited, facts: &Facts, pid: u32, name: &[u8]) -> Header
     header
 }
 
-fn comments(facts: &Facts, name: &[u8]) -> Vec<String> {
+fn comments(facts: &ProcessFacts, name: &[u8]) -> Vec<String> {
     let mut comments = vec![format!("process: {}", printable(name))];
     let mut add = |what: &str, value: Option<String>| {
         comments.extend(value.map(|value| format!("{what}: {value}")));

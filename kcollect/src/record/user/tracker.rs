@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use user_collector::process::Processes;
+use user_collector::process::{ProcessInstance, ProcessTable};
 
 /// What is known of a process instance that did anything.
 #[derive(Debug, Default)]
@@ -53,13 +53,17 @@ pub struct FirstRecord {
 /// All tracked processes, and which of them has which number now.
 #[derive(Debug, Default)]
 pub struct ProcessTracker {
-    tracked: BTreeMap<u64, TrackedProcess>,
-    instances: HashMap<u32, u64>,
+    tracked: BTreeMap<ProcessInstance, TrackedProcess>,
+    instances: HashMap<u32, ProcessInstance>,
 }
 
 impl ProcessTracker {
     /// Returns the process that has a number at the instant of the last event, tracked from now on.
-    pub fn track(&mut self, processes: &Processes, pid: u32) -> (u64, &mut TrackedProcess) {
+    pub fn track(
+        &mut self,
+        processes: &ProcessTable,
+        pid: u32,
+    ) -> (ProcessInstance, &mut TrackedProcess) {
         let instance = instance_of(processes, pid);
         self.instances.insert(pid, instance);
         let process = self.tracked.entry(instance).or_default();
@@ -69,7 +73,7 @@ impl ProcessTracker {
 
     /// Returns the instance that has a number.
     #[must_use]
-    pub fn instance(&self, pid: u32) -> Option<u64> {
+    pub fn instance(&self, pid: u32) -> Option<ProcessInstance> {
         self.instances.get(&pid).copied()
     }
 
@@ -86,47 +90,43 @@ impl ProcessTracker {
 
     /// Returns a process instance.
     #[must_use]
-    pub fn get(&self, instance: u64) -> Option<&TrackedProcess> {
+    pub fn get(&self, instance: ProcessInstance) -> Option<&TrackedProcess> {
         self.tracked.get(&instance)
     }
 
     /// Returns a process instance.
-    pub fn get_mut(&mut self, instance: u64) -> Option<&mut TrackedProcess> {
+    pub fn get_mut(&mut self, instance: ProcessInstance) -> Option<&mut TrackedProcess> {
         self.tracked.get_mut(&instance)
     }
 
     /// Returns whether a process instance has its number still.
     #[must_use]
-    pub fn has_its_number(&self, instance: u64) -> bool {
-        let pid = self.tracked.get(&instance).map(|process| process.pid);
-        pid.is_some_and(|pid| self.instances.get(&pid) == Some(&instance))
+    pub fn has_its_number(&self, instance: ProcessInstance) -> bool {
+        self.instances.get(&instance.pid()) == Some(&instance)
     }
 
     /// Takes a number from the process that has it: another one gets it.
-    pub fn take_number(&mut self, pid: u32) -> Option<u64> {
+    pub fn take_number(&mut self, pid: u32) -> Option<ProcessInstance> {
         self.instances.remove(&pid)
     }
 
     /// Drops a process instance.
-    pub fn evict(&mut self, instance: u64) {
+    pub fn evict(&mut self, instance: ProcessInstance) {
         self.tracked.remove(&instance);
     }
 
     /// All tracked processes by instance.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &TrackedProcess)> {
+    pub fn iter(&self) -> impl Iterator<Item = (ProcessInstance, &TrackedProcess)> {
         self.tracked
             .iter()
             .map(|(instance, process)| (*instance, process))
     }
 }
 
-/// Returns the instance that has a number at the instant of the last event. One that no event named
-/// is told apart from all others by its number alone.
+/// Returns the instance that has a number at the instant of the last event.
 #[must_use]
-pub fn instance_of(processes: &Processes, pid: u32) -> u64 {
+pub fn instance_of(processes: &ProcessTable, pid: u32) -> ProcessInstance {
     processes
         .get(pid)
-        .map(|process| process.serial)
-        .filter(|serial| *serial != 0)
-        .unwrap_or(u64::from(pid) << 32)
+        .map_or(ProcessInstance::unknown(pid), |process| process.instance)
 }

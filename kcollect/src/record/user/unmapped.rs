@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use user_collector::join::Slot;
+use user_collector::join::UserStackKey;
 
 use super::user_stack::StackCopy;
 
@@ -33,13 +33,18 @@ struct Reading {
     pause: u64,
     /// When the first of those that wait was taken.
     since: u64,
-    waiting: Vec<(Slot, StackCopy)>,
+    waiting: Vec<(UserStackKey, StackCopy)>,
 }
 
 impl Unmapped {
     /// Adds a stack of an instant, to wait for the process's mappings. Returns it where they were
     /// read not long ago.
-    pub(super) fn wait(&mut self, at: u64, slot: Slot, copy: StackCopy) -> Option<StackCopy> {
+    pub(super) fn wait(
+        &mut self,
+        at: u64,
+        slot: UserStackKey,
+        copy: StackCopy,
+    ) -> Option<StackCopy> {
         let reading = self.by_pid.entry(copy.pid).or_insert_with(|| Reading {
             next: 0,
             pause: MIN_PAUSE_NS,
@@ -73,7 +78,7 @@ impl Unmapped {
     }
 
     /// Returns the time of the first stack that waited for a process's mappings, and all of them.
-    pub(super) fn was_read(&mut self, pid: u32) -> (u64, Vec<(Slot, StackCopy)>) {
+    pub(super) fn was_read(&mut self, pid: u32) -> (u64, Vec<(UserStackKey, StackCopy)>) {
         self.by_pid
             .get_mut(&pid)
             .map_or_else(Default::default, |reading| {
@@ -93,7 +98,7 @@ impl Unmapped {
     }
 
     /// Drops a process that executed another program or is gone. Returns what waited.
-    pub(super) fn evict(&mut self, pid: u32) -> Vec<(Slot, StackCopy)> {
+    pub(super) fn evict(&mut self, pid: u32) -> Vec<(UserStackKey, StackCopy)> {
         self.asked.retain(|asked| *asked != pid);
         self.by_pid
             .remove(&pid)
@@ -101,7 +106,7 @@ impl Unmapped {
     }
 
     /// Returns all that waits: no mappings are read any more.
-    pub(super) fn close(&mut self) -> Vec<(Slot, StackCopy)> {
+    pub(super) fn close(&mut self) -> Vec<(UserStackKey, StackCopy)> {
         self.asked.clear();
         let readings = std::mem::take(&mut self.by_pid);
         readings
@@ -115,7 +120,7 @@ impl Unmapped {
 mod tests {
     use bpf::unwind::Registers;
     use user_collector::join::Join;
-    use user_collector::spaces::Code;
+    use user_collector::space::MappedCode;
 
     use super::*;
 
@@ -125,7 +130,7 @@ mod tests {
             guessed: false,
             registers: Registers::innermost(0, [0; 16]),
             stack: Box::default(),
-            code: Code::default(),
+            code: MappedCode::default(),
             pid,
         }
     }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use bpf::unwind::{self, End, Found, Registers};
 use experiment_format::stacks::StackEnd;
 use serde::Serialize;
-use user_collector::maps::Mapping;
-use user_collector::objects::{Objects, Table};
-use user_collector::spaces::{Code, find};
-use user_collector::unwind::Rule;
+use user_collector::objects::{LoadObjects, UnwindTableState};
+use user_collector::space::Mapping;
+use user_collector::space::{MappedCode, mapping_at};
+use user_collector::unwind::UnwindRule;
 
 use super::publish::TablePublisher;
 
@@ -88,7 +88,7 @@ pub struct StackCopy {
     /// The words from 128 bytes below its stack pointer on.
     pub stack: Box<[u64]>,
     /// What was mapped.
-    pub code: Code,
+    pub code: MappedCode,
     /// A process that mapped it.
     pub pid: u32,
 }
@@ -100,7 +100,7 @@ impl StackCopy {
         size_of_val(&*self.stack) + size_of_val(&*self.unwound) + size_of::<StackCopy>()
     }
 
-    /// Keeps the innermost [`SHORT_WORDS`] of the stack.
+    /// Keeps the innermost `SHORT_WORDS` of the stack.
     pub fn shorten(&mut self) {
         if self.stack.len() > SHORT_WORDS {
             self.stack = self.stack[..SHORT_WORDS].into();
@@ -110,7 +110,7 @@ impl StackCopy {
     /// Unwinds it. None while a table is being made that it needs.
     pub fn unwind(
         &self,
-        objects: &mut Objects,
+        objects: &mut LoadObjects,
         publisher: &TablePublisher,
         relatives: &[u32],
     ) -> Option<UserStack> {
@@ -119,16 +119,16 @@ impl StackCopy {
         let read = |address: u64| self.word(address.checked_sub(lowest)?);
         let find = |address: u64| {
             leaves = false;
-            let Some(mapping) = find(&self.code, address) else {
+            let Some(mapping) = mapping_at(&self.code, address) else {
                 return Found::End(End::NoMapping);
             };
-            let id = objects.of(self.pid, relatives, mapping);
+            let id = objects.object_of(self.pid, relatives, mapping);
             match objects.get(id).map(|object| object.table.clone()) {
-                Some(Table::Pending) => {
+                Some(UnwindTableState::Pending) => {
                     waits = true;
                     Found::End(End::NoTable)
                 }
-                Some(Table::Ready(module)) => {
+                Some(UnwindTableState::Ready(module)) => {
                     let rule = file_address(mapping, &module, address)
                         .map(|address| {
                             let number = publisher.number_at(id, address);
@@ -137,11 +137,11 @@ impl StackCopy {
                         .filter(|number| *number != 0)
                         .and_then(|number| objects.rule(number));
                     leaves = rule
-                        .and_then(|rule| Rule::decode(&rule))
+                        .and_then(|rule| UnwindRule::decode(&rule))
                         .is_some_and(|rule| rule.changes_stacks());
                     rule.map_or(Found::Guess, Found::Rule)
                 }
-                Some(Table::None) | None => Found::Guess,
+                Some(UnwindTableState::None) | None => Found::Guess,
             }
         };
         let max_frames = MAX_FRAMES.saturating_sub(self.unwound.len());
@@ -203,7 +203,7 @@ const SP: u8 = 7;
 /// The address of the file's own space that is mapped at an address.
 fn file_address(
     mapping: &Mapping,
-    module: &user_collector::modules::Module,
+    module: &user_collector::objects::UnwindInfo,
     address: u64,
 ) -> Option<u64> {
     module.address_of(mapping.file_offset(address))

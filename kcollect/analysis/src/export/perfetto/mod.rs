@@ -59,7 +59,7 @@ pub fn write(selected: &Selected<'_>, out: &mut dyn Write) -> io::Result<()> {
         origin: model
             .experiments
             .first()
-            .map_or(0, |founder| founder.source.start().tstamp),
+            .map_or(0, |founder| founder.source.start().tstamp_ns),
         functions: vec![false; model.functions.len()],
         frames: vec![false; model.frames.len()],
         objects: vec![false; model.objects.len()],
@@ -129,7 +129,7 @@ impl Writer<'_> {
     /// The clocks, the length of a tick, the names of the states.
     fn head(&mut self) -> io::Result<()> {
         let founder = self.model.experiments.first();
-        let wall = founder.map_or(0, |founder| founder.source.start().wall);
+        let wall = founder.map_or(0, |founder| founder.source.start().wall_s);
         let tick_us = founder.map_or(0, |founder| founder.tick_us);
         let wall = u64::try_from(wall)
             .unwrap_or(0)

@@ -103,7 +103,7 @@ fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
         unit: nanoseconds,
     }));
     let founder = selected.model.experiments.first();
-    let wall = founder.map_or(0, |founder| founder.source.start().wall);
+    let wall = founder.map_or(0, |founder| founder.source.start().wall_s);
     let tick_us = founder.map_or(0, |founder| founder.tick_us);
     let on_cpu = Base::TotalCpu.of(&selected.sums) > 0;
     let shown = if on_cpu { Base::TotalCpu } else { Base::Total };

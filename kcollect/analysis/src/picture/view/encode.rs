@@ -18,8 +18,8 @@
 
 use std::io::Write as _;
 
-use experiment_format::layout::printable;
 use experiment_format::microstate::Microstate;
+use experiment_format::text::printable;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use serde::Serialize;

@@ -32,7 +32,7 @@ pub fn gather(model: &Model) -> Result<Payload, Error> {
         .unwrap_or(1);
     let mut payload = Payload {
         title: founder.name.clone(),
-        start_unix_ms: u64::try_from(founder.source.start().wall)
+        start_unix_ms: u64::try_from(founder.source.start().wall_s)
             .unwrap_or(0)
             .saturating_mul(1000),
         duration_ns: model.end_ns(),

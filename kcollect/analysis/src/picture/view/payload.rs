@@ -2,7 +2,7 @@
 //! index.
 //!
 //! Plain data, in the order in which it was found; the page's order is made when it is encoded.
-//! Names are what was recorded: they are made [printable](experiment_format::layout::printable)
+//! Names are what was recorded: they are made [printable](experiment_format::text::printable)
 //! there too.
 
 use std::collections::HashMap;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use experiment_format::map::MapEvent;
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::writer::ExperimentWriter;
-use user_collector::process::{Name, Process, Processes};
+use user_collector::process::{ProcessInfo, ProcessInstance, ProcessName, ProcessTable};
 
 use super::shown_name;
 
@@ -27,8 +27,8 @@ pub(super) struct ArtificialFrames {
 /// The frame of a process in user mode, under one name.
 #[derive(Debug)]
 struct UserFrame {
-    instance: u64,
-    name: Option<Name>,
+    instance: ProcessInstance,
+    name: Option<ProcessName>,
     uid: StackUid,
 }
 
@@ -59,11 +59,11 @@ impl ArtificialFrames {
     pub(super) fn user(
         &mut self,
         writer: &mut ExperimentWriter,
-        process: Option<&Process>,
+        process: Option<&ProcessInfo>,
         pid: u32,
         at: u64,
     ) -> experiment_format::Result<StackUid> {
-        let instance = process.map_or(0, |process| process.serial);
+        let instance = process.map_or(ProcessInstance::unknown(pid), |process| process.instance);
         let name = process.and_then(|process| process.name.as_ref());
         if let Some(known) = self.by_pid.get(&pid)
             && known.instance == instance
@@ -85,7 +85,7 @@ impl ArtificialFrames {
     }
 
     /// Drops the frames of processes that are not known any more.
-    pub(super) fn evict(&mut self, processes: &Processes) {
+    pub(super) fn evict(&mut self, processes: &ProcessTable) {
         self.by_pid.retain(|pid, _| processes.get(*pid).is_some());
     }
 }

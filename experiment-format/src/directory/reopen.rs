@@ -1,0 +1,154 @@
+//! Directories and files of subexperiments, which are closed between two visits.
+//!
+//! Thousands of processes may be followed at once, too many for a descriptor each. So a directory
+//! and its files are opened again by name. Their owner may be hostile and can put anything under
+//! these names. What is opened is therefore compared with what was made. Anything else is refused:
+//! a link, another directory, a file that another user's process writes to.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::libc::{S_IFMT, S_IFREG};
+use nix::sys::stat::{FileStat, Mode, fstat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use super::ExperimentDir;
+use super::create::make_dir;
+use super::name::check_name;
+use crate::Result;
+use crate::error::Error;
+use crate::text::printable;
+
+/// What identifies a file or directory independently of its name.
+///
+/// The inode number of a removed file may be used again for a new one. The owner is compared too:
+/// it differs if another user's file was moved here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    device: u64,
+    inode: u64,
+    owner: u32,
+}
+
+impl From<&FileStat> for Identity {
+    fn from(stat: &FileStat) -> Self {
+        Identity {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            owner: stat.st_uid,
+        }
+    }
+}
+
+impl Identity {
+    /// Returns the identity of an open file; `path` is for the error.
+    pub(crate) fn of(fd: impl AsFd, path: &Path) -> Result<Self> {
+        let stat = fstat(fd).map_err(|errno| Error::io("examine", path, errno))?;
+        Ok(Identity::from(&stat))
+    }
+}
+
+impl ExperimentDir {
+    /// Makes the directory of a subexperiment in this one: mode 0700, with the same owner.
+    ///
+    /// # Errors
+    ///
+    /// A name that does not begin with `_` and end in `.er`, which no reader would find; a name in
+    /// use; a system error.
+    pub(crate) fn create_sub(&self, name: &str) -> Result<ExperimentDir> {
+        check_name(name)?;
+        if !name.starts_with('_') {
+            return Err(Error::BadName {
+                name: printable(name.as_bytes()),
+                problem: "does not begin with _",
+            });
+        }
+        let made = make_dir(self.fd.as_fd(), name, &self.path.join(name), self.owner);
+        match made {
+            Ok(fd) => self.sub(name, fd),
+            Err(Error::Io { source, .. })
+                if source.raw_os_error() == Some(Errno::EEXIST as i32) =>
+            {
+                Err(Error::NameInUse {
+                    name: name.to_owned(),
+                })
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Opens a directory again that [`ExperimentDir::create_sub`] made.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Replaced`] if it is another one now; a system error.
+    pub(crate) fn open_sub(&self, name: &str, made: Identity) -> Result<ExperimentDir> {
+        let flags = OFlag::O_DIRECTORY;
+        let (fd, _) = open_made(self.fd.as_fd(), name, &self.path.join(name), flags, made)?;
+        self.sub(name, fd)
+    }
+
+    /// Opens a file again that [`ExperimentDir::create_file`] made, for writing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Replaced`] if it is another one now or has a second name; a system error.
+    pub(crate) fn open_file(&self, name: &str, made: Identity) -> Result<File> {
+        let path = self.path.join(name);
+        // Without O_NONBLOCK, opening a pipe in its place would wait for a reader.
+        let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let (fd, stat) = open_made(self.fd.as_fd(), name, &path, flags, made)?;
+        if stat.st_mode & S_IFMT != S_IFREG || stat.st_nlink != 1 {
+            return Err(Error::Replaced { path });
+        }
+        Ok(File::from(fd))
+    }
+
+    /// Removes a name from the directory, whatever file it means now.
+    pub(crate) fn remove_file(&self, name: &str) -> Result<()> {
+        unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir)
+            .map_err(|errno| Error::io("remove", &self.path.join(name), errno))
+    }
+
+    /// Returns the handle of a subexperiment whose directory is open.
+    fn sub(&self, name: &str, fd: OwnedFd) -> Result<ExperimentDir> {
+        let parent = self.fd.try_clone();
+        Ok(ExperimentDir {
+            parent: parent.map_err(|error| Error::io("open directory", &self.path, error))?,
+            fd,
+            name: name.to_owned(),
+            path: self.path.join(name),
+            owner: self.owner,
+            archives: OnceLock::new(),
+            temporary: self.temporary,
+        })
+    }
+}
+
+/// Opens `name` in `dir`, if it has the identity of what was made.
+fn open_made(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    path: &Path,
+    flags: OFlag,
+    made: Identity,
+) -> Result<(OwnedFd, FileStat)> {
+    let replaced = || Error::Replaced {
+        path: path.to_owned(),
+    };
+    let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let fd = openat(dir, name, flags, Mode::empty()).map_err(|errno| match errno {
+        // A link; a file for a directory or the reverse; a pipe without a reader, or a socket.
+        Errno::ELOOP | Errno::ENOTDIR | Errno::EISDIR | Errno::ENXIO => replaced(),
+        other => Error::io("open", path, other),
+    })?;
+    let stat = fstat(&fd).map_err(|errno| Error::io("examine", path, errno))?;
+    if Identity::from(&stat) != made {
+        return Err(replaced());
+    }
+    Ok((fd, stat))
+}

@@ -1,0 +1,108 @@
+//! The layouts of the packets that this crate writes, as tables of fields.
+
+use crate::Result;
+use crate::error::Error;
+use crate::packet::{FieldDecl, FieldType, HEADER_BYTES, PacketDecl, header};
+use crate::stacks::StackUid;
+
+/// A field: its place and its names.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FieldSpec {
+    pub(super) name: &'static str,
+    uname: &'static str,
+    pub(super) kind: FieldType,
+    pub(super) offset: u32,
+}
+
+/// A packet: the fields that it has beyond those of all packets.
+#[derive(Debug)]
+pub(super) struct PacketSpec<const FIELDS: usize> {
+    kind: u16,
+    uname: &'static str,
+    pub(super) fields: [FieldSpec; FIELDS],
+}
+
+/// The fields that all packets begin with.
+pub(super) const SHARED_FIELDS: [FieldSpec; 5] = [
+    field("CPUID", "CPU id", FieldType::Uint32, 4),
+    field("TSTAMP", "High resolution timestamp", FieldType::Int64, 8),
+    field("FRINFO", "", FieldType::Int64, 16),
+    field("THRID", "Thread number", FieldType::Uint32, 24),
+    field("KPID", "Process id", FieldType::Uint32, 28),
+];
+
+/// Returns a field.
+pub(super) const fn field(
+    name: &'static str,
+    uname: &'static str,
+    kind: FieldType,
+    offset: u32,
+) -> FieldSpec {
+    FieldSpec {
+        name,
+        uname,
+        kind,
+        offset,
+    }
+}
+
+impl FieldSpec {
+    pub(super) fn declaration(&self) -> FieldDecl {
+        FieldDecl {
+            name: self.name.to_owned(),
+            uname: self.uname.to_owned(),
+            kind: self.kind,
+            offset: self.offset,
+        }
+    }
+
+    /// Writes a value to its place.
+    pub(super) fn put(&self, packet: &mut [u8], value: u64) {
+        let (offset, width) = (self.offset as usize, self.kind.bytes());
+        packet[offset..offset + width].copy_from_slice(&value.to_le_bytes()[..width]);
+    }
+}
+
+impl<const FIELDS: usize> PacketSpec<FIELDS> {
+    pub(super) const fn new(kind: u16, uname: &'static str, fields: [FieldSpec; FIELDS]) -> Self {
+        PacketSpec {
+            kind,
+            uname,
+            fields,
+        }
+    }
+
+    pub(super) fn declaration(&self) -> PacketDecl {
+        let fields = SHARED_FIELDS.iter().chain(&self.fields);
+        PacketDecl {
+            kind: self.kind,
+            uname: self.uname.to_owned(),
+            fields: fields.map(FieldSpec::declaration).collect(),
+        }
+    }
+
+    /// Returns the packet whose further fields have the values `own`, in order.
+    pub(super) fn encode<const BYTES: usize>(
+        &self,
+        time: u64,
+        stack: StackUid,
+        [cpu, tid, pid]: [u32; 3],
+        own: [u32; FIELDS],
+    ) -> Result<[u8; BYTES]> {
+        let refused = |what| Err(Error::unwritable("profile", what));
+        if let Some(ticks) = own.iter().find(|value| i32::try_from(**value).is_err()) {
+            return refused(format!("{ticks} ticks in one packet"));
+        }
+        if i64::try_from(time).is_err() {
+            return refused(format!("a time of {time} ns"));
+        }
+        let mut packet = [0; BYTES];
+        packet[..HEADER_BYTES].copy_from_slice(&header(BYTES as u16, self.kind));
+        let shared = [cpu.into(), time, stack.get(), tid.into(), pid.into()];
+        let values = shared.into_iter().chain(own.map(u64::from));
+        for (field, value) in SHARED_FIELDS.iter().chain(&self.fields).zip(values) {
+            field.put(&mut packet, value);
+        }
+        Ok(packet)
+    }
+}

@@ -1,0 +1,67 @@
+//! Every kernel function that gprofng shows for an address is one that `/proc/kallsyms` has there:
+//! with dots, cold parts and aliases.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tests::experiment;
+use tests::gprofng;
+use tests::kcollect::Recording;
+use tests::machine::Shared;
+use tests::oracle::kallsyms::{KERNEL, Kallsyms};
+use tests::workload;
+
+#[test]
+fn root_names_are_those_of_kallsyms() -> Result<()> {
+    let _machine = Shared::take()?;
+    // Fork, exec, faults and exit go through much of the kernel.
+    let (recording, _) = Recording::of(workload!("spawner"), 4, Duration::from_secs(40))?;
+    // Read now, it has kcollect's own programs.
+    let kallsyms = Kallsyms::running()?;
+    let recorded = recording.finish()?.succeeded()?;
+    let experiment = recorded.experiment()?;
+    let shown: BTreeSet<_> = gprofng::pcs(&experiment)?.into_iter().collect();
+    let recorded: Vec<_> = experiment::addresses(&experiment)?
+        .into_iter()
+        .filter(|pc| *pc >= KERNEL)
+        .collect();
+    ensure!(
+        recorded.len() > 200,
+        "only {} kernel addresses were recorded",
+        recorded.len()
+    );
+
+    let mut wrong = Vec::new();
+    let mut dotted = 0;
+    for address in recorded {
+        // The two ends of a stack that was cut are marks, not addresses.
+        let Some((start, names)) = kallsyms
+            .function(address)
+            .filter(|_| address < u64::MAX - 16)
+        else {
+            continue;
+        };
+        let right = names
+            .iter()
+            .find(|name| shown.contains(&((*name).clone(), address - start)));
+        dotted += u32::from(right.is_some_and(|name| name.contains('.')));
+        if right.is_none() {
+            wrong.push(format!(
+                "{address:#x} is in {names:?} + {:#x}",
+                address - start
+            ));
+        }
+    }
+    ensure!(
+        wrong.is_empty(),
+        "gprofng shows {} addresses under other names than kallsyms: {:#?}",
+        wrong.len(),
+        &wrong[..wrong.len().min(20)]
+    );
+    ensure!(
+        dotted > 0,
+        "no function with a dot in its name was hit: the check proves nothing about them"
+    );
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! At every sample the exact times of the machine are the sums of those of its threads, gprofng's
+//! file has the same sums, and the counts of a process are those that it reads of itself.
+
+use std::process::Command;
+use std::sync::{Arc, Barrier};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use experiment_format::reader::Experiment;
+use nix::sys::signal::Signal;
+use tests::command::Running;
+use tests::experiment::array_ticks;
+use tests::experiment::states::States;
+use tests::experiment::summary::RunSummary;
+use tests::experiment::threads;
+use tests::experiment::threads::CLOCKS;
+use tests::kcollect::{Recording, record};
+use tests::machine::disturbance::judge_times;
+use tests::machine::{Exclusive, work_cpu};
+use tests::workload;
+use tests::workload::counts::Counts;
+
+const LIMIT: Duration = Duration::from_secs(40);
+
+#[test]
+fn root_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
+    judge_times(|| {
+        let cpu = work_cpu()?.to_string();
+        // Threads that come and go, one that only runs and one that mostly sleeps.
+        let mut others = Vec::new();
+        for program in [workload!("spin_user"), workload!("vfork_parent")] {
+            others.push(Running::start(
+                Command::new(program).args(["4", &cpu]),
+                LIMIT,
+            )?);
+        }
+        let recorded = record(&["-p", "on"], &[workload!("births"), "3.5", &cpu], LIMIT)?;
+        for other in others {
+            other.finish()?.succeeded()?;
+        }
+        let experiment = recorded.experiment()?;
+        let lines = threads::lines(&experiment)?;
+        let samples = threads::judge(&lines)?;
+        ensure!(samples.len() >= 5, "{} samples in 3.5 s", samples.len());
+        let brief: u64 = lines.iter().filter_map(|line| line.brief).sum();
+        ensure!(brief > 1000, "only {brief} short-lived threads of births");
+
+        // What gprofng reads.
+        let read = Experiment::open(&experiment)?.samples()?;
+        ensure!(read.len() == samples.len(), "{} usage records", read.len());
+        for (sample, line) in read.iter().zip(&samples) {
+            let usage = sample.usage.as_ref().context("a sample without usage")?;
+            let states: u64 = usage.states.iter().sum();
+            ensure!(
+                usage.real == line.tracked_ns
+                    && states == usage.real
+                    && u64::from(usage.threads) == line.threads
+                    && sample.at == line.at_ns,
+                "{usage:?} is not {line:?}"
+            );
+        }
+
+        // The last one is the whole run, which the summary has by process.
+        let last = samples.last().context("no sample")?;
+        let account = States::of(&experiment)?;
+        let lived: f64 = account.processes.iter().map(|row| row.tracked_s).sum();
+        ensure!(
+            (lived - last.tracked_ns as f64 / 1e9).abs() < 1e-6,
+            "{lived} s by process, {last:?}"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn root_counts_are_those_of_the_process() -> Result<()> {
+    judge_times(|| {
+        let cpu = work_cpu()?.to_string();
+        let recorded = record(&["-p", "on"], &[workload!("counts"), "2", &cpu], LIMIT)?;
+        let own = recorded.finished.stdout.lines();
+        let own: Counts = own
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .next()
+            .with_context(|| recorded.finished.to_string())?;
+        let pid = recorded.truth()?.pid;
+        let text = std::fs::read_to_string(recorded.experiment()?.join("kcollect.json"))?;
+        let summary: serde_json::Value = serde_json::from_str(&text)?;
+        let mut rows = summary["processes"].as_array().into_iter().flatten();
+        let row = rows
+            .rfind(|row| row["pid"] == pid)
+            .context("no row of the workload")?;
+        let counts: Counts = serde_json::from_value(row["counts"].clone())?;
+        ensure!(
+            own.minor_faults > 10_000 && own.voluntary_switches > 500,
+            "{own:?}"
+        );
+        counts.agree(&own)
+    })
+}
+
+/// While data are paused no time passes, for no thread; and boundaries of the grid in it count for
+/// none.
+#[test]
+fn root_paused_time_is_not_counted() -> Result<()> {
+    judge_times(|| {
+        let cpu = work_cpu()?.to_string();
+        let sleeper = workload!("state_sleep");
+        let mut sleeper =
+            Running::start(Command::new(sleeper).args(["8", &cpu, "nanosleep"]), LIMIT)?;
+        let spinner = Running::start(
+            Command::new(workload!("spin_user")).args(["8", &cpu]),
+            LIMIT,
+        )?;
+        let mut recording = Recording::start(["-p", "hi", "-y", "USR1,r"], LIMIT)?;
+        recording.until_running()?;
+        sleep(Duration::from_secs(1));
+        for _ in 0..2 {
+            // Paused, and on again.
+            recording.signal(Signal::SIGUSR1)?;
+            sleep(Duration::from_millis(1500));
+            recording.signal(Signal::SIGUSR1)?;
+            sleep(Duration::from_secs(1));
+        }
+        ensure!(!sleeper.ended()?, "the load has ended too early");
+        let recorded = recording.stop()?;
+        let experiment = recorded.experiment()?;
+        let summary = RunSummary::of(&experiment)?;
+        summary.complete()?;
+        let recorded_s = summary
+            .cpus
+            .iter()
+            .map(|cpu| cpu.recorded_ns)
+            .fold(0.0, f64::max)
+            / 1e9;
+        ensure!((2.5..4.5).contains(&recorded_s), "data for {recorded_s} s");
+
+        let account = States::of(&experiment)?;
+        let threads = threads::lines(&experiment)?;
+        for load in [&sleeper, &spinner] {
+            let pid = load.pid().as_raw();
+            let row = account.row(pid)?;
+            ensure!(row.threads == 1, "{row:?}");
+            ensure!(
+                (row.tracked_s - recorded_s).abs() < CLOCKS * recorded_s,
+                "{row:?} lived, of {recorded_s} s that were recorded"
+            );
+            let sum: f64 = row.states_s.iter().sum();
+            ensure!((sum - row.tracked_s).abs() < 1e-6, "{row:?}");
+            // Its ticks: within one at each end of each of the three spans, and one for each time
+            // that it changed its CPU, which it does not.
+            let ticks = array_ticks(&experiment, Some(pid))?;
+            let expected = recorded_s / (summary.interval_us / 1e6);
+            ensure!(
+                (ticks as f64 - expected).abs() <= 8.0,
+                "{ticks} ticks of {row:?}, not {expected:.0}"
+            );
+        }
+        ensure!(
+            threads.iter().any(|line| line.sample.is_some()),
+            "no sample"
+        );
+        sleeper.finish()?.succeeded()?;
+        spinner.finish()?.succeeded()?;
+        Ok(())
+    })
+}
+
+/// More threads than a buffer of the kernel holds, and more than a ring would: each has its row,
+/// asleep all the time.
+#[test]
+fn root_ten_thousand_threads() -> Result<()> {
+    const THREADS: usize = 10_000;
+
+    let _machine = Exclusive::take()?;
+    let gate = Arc::new(Barrier::new(THREADS + 1));
+    let mut sleepers = Vec::new();
+    for _ in 0..THREADS {
+        let gate = Arc::clone(&gate);
+        let thread = std::thread::Builder::new().stack_size(16 << 10);
+        sleepers.push(thread.spawn(move || gate.wait())?);
+    }
+    let recorded = record(&["-p", "on", "-t", "2"], &[], LIMIT);
+    gate.wait();
+    for sleeper in sleepers {
+        sleeper.join().ok().context("a sleeper died")?;
+    }
+    let recorded = recorded?;
+    let experiment = recorded.experiment()?;
+    let summary = RunSummary::of(&experiment)?;
+    summary.complete()?;
+    ensure!(
+        summary.losses["absences"] == 0 && summary.losses["threads"] == 0,
+        "{:?}",
+        summary.losses
+    );
+    let own = i32::try_from(std::process::id())?;
+    let row = States::of(&experiment)?.row(own)?.clone();
+    ensure!(row.threads > THREADS as u64, "{row:?}");
+    ensure!(
+        (row.tracked_s / row.threads as f64 - summary.elapsed_s).abs() < CLOCKS * summary.elapsed_s,
+        "{} threads lived for {} s, of {} s each",
+        row.threads,
+        row.tracked_s,
+        summary.elapsed_s
+    );
+    let ticks = array_ticks(&experiment, Some(own))?;
+    let expected = row.tracked_s / (summary.interval_us / 1e6);
+    ensure!(
+        (ticks as f64 - expected).abs() <= 2.0 * row.threads as f64,
+        "{ticks} ticks, not {expected:.0}"
+    );
+    threads::judge(&threads::lines(&experiment)?).map(drop)
+}
+
+/// No process is followed, so no user stack is captured: the ticks of all threads
+/// are there without.
+#[test]
+fn root_no_user_stacks_without_following() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let cpu = work_cpu()?.to_string();
+    let load = [workload!("state_lock"), "1", &cpu, "mutex"];
+    let recorded = record(&["-p", "hi"], &load, LIMIT)?;
+    let experiment = recorded.experiment()?;
+    let text = std::fs::read_to_string(experiment.join("kcollect.json"))?;
+    let summary: serde_json::Value = serde_json::from_str(&text)?;
+    let all = array_ticks(&experiment, None)?;
+    ensure!(
+        summary["followed"].is_null() && all > 1000,
+        "{all} ticks in arrays: {}",
+        summary["followed"]
+    );
+    let subexperiments = std::fs::read_dir(&experiment)?
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with('_'));
+    ensure!(subexperiments.count() == 0, "a process was followed");
+    Ok(())
+}

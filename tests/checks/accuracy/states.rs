@@ -1,0 +1,461 @@
+//! Each workload is mostly in one state, and kcollect's time in that state is the workload's own,
+//! to a hundredth of the wall time. In every one of these runs, for all processes of the machine,
+//! no time is missing and none is counted twice.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use experiment_format::microstate::Microstate;
+use tests::experiment::array_ticks;
+use tests::experiment::states::{Row, States, WHOLE_S};
+use tests::experiment::summary::RunSummary;
+use tests::kcollect::record;
+use tests::machine::cgroup;
+use tests::machine::disturbance::{judge_times, not_judged};
+use tests::machine::{
+    io_uring, processes, stolen_everywhere, stolen_meanwhile, stolen_since, work_cpu,
+};
+use tests::workload;
+use tests::workload::compat32;
+use tests::workload::loads;
+use tests::workload::truth::Truth;
+
+/// How long each works, seconds.
+const SECONDS: &str = "4";
+/// How long each of several variants of one state works.
+const SECONDS_OF_VARIANTS: &str = "3";
+
+#[test]
+fn root_user() -> Result<()> {
+    judge_times(|| {
+        let row = judge_split(workload!("spin_user"))?;
+        mostly(&row, Microstate::User, 0.9)
+    })
+}
+
+#[test]
+fn root_system() -> Result<()> {
+    judge_times(|| {
+        let row = judge_split(workload!("read_zero"))?;
+        // Of the workload, not of the account: the way into the kernel and back takes 8 to 12 % in
+        // user mode, by the machine.
+        mostly(&row, Microstate::System, 0.8)
+    })
+}
+
+#[test]
+fn root_trap() -> Result<()> {
+    judge_times(|| {
+        let row = judge_split(workload!("state_trap"))?;
+        // The signal is delivered in the trap; only the return from its handler is a system call.
+        mostly(&row, Microstate::Trap, 0.3)?;
+        ensure!(
+            row.of(Microstate::System) > 0.0 && row.of(Microstate::User) > 0.0,
+            "{row:?}"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn root_text_fault() -> Result<()> {
+    judge_times(|| {
+        let [row] = judge(workload!("state_tfault"), None)?;
+        mostly(&row, Microstate::TextFault, DISK)
+    })
+}
+
+#[test]
+fn root_data_fault() -> Result<()> {
+    judge_times(|| {
+        let [row] = judge(workload!("state_dfault"), None)?;
+        mostly(&row, Microstate::DataFault, DISK)
+    })
+}
+
+#[test]
+fn root_kernel_fault() -> Result<()> {
+    judge_times(|| {
+        let [row] = judge(workload!("state_kfault"), None)?;
+        mostly(&row, Microstate::KernelFault, DISK)
+    })
+}
+
+#[test]
+fn root_lock_mutex() -> Result<()> {
+    judge_times(|| {
+        let [row] = judge(workload!("state_lock"), Some("mutex"))?;
+        mostly(&row, Microstate::UserLock, 0.4)
+    })
+}
+
+#[test]
+fn root_lock_condition() -> Result<()> {
+    judge_times(|| {
+        let [row] = judge(workload!("state_lock"), Some("condvar"))?;
+        mostly(&row, Microstate::UserLock, 0.4)
+    })
+}
+
+#[test]
+fn root_lock_priority_inheriting() -> Result<()> {
+    judge_times(|| {
+        let [row] = judge(workload!("state_lock"), Some("pi"))?;
+        mostly(&row, Microstate::UserLock, 0.4)
+    })
+}
+
+#[test]
+fn root_sleep_nanosleep() -> Result<()> {
+    judge_times(|| sleeps("nanosleep"))
+}
+
+#[test]
+fn root_sleep_pipe() -> Result<()> {
+    judge_times(|| sleeps("pipe"))
+}
+
+#[test]
+fn root_sleep_poll() -> Result<()> {
+    judge_times(|| sleeps("poll"))
+}
+
+#[test]
+fn root_sleep_epoll() -> Result<()> {
+    judge_times(|| sleeps("epoll"))
+}
+
+#[test]
+fn root_sleep_io_uring() -> Result<()> {
+    judge_times(|| {
+        if let Err(error) = io_uring() {
+            not_judged(format_args!("this kernel permits no io_uring: {error:#}"));
+            return Ok(());
+        }
+        // Whether it was for a disk is not asked: the kernel takes any wait for a completion for
+        // one.
+        sleep("io_uring", 0.9).map(drop)
+    })
+}
+
+#[test]
+fn root_sleep_fsync() -> Result<()> {
+    judge_times(|| {
+        let (_, row) = sleep("fsync", DISK)?;
+        let Some(parts) = &row.detail_s else {
+            return Ok(());
+        };
+        ensure!(
+            parts.block_io >= 0.5 * row.of(Microstate::Sleep),
+            "less than half of the sleep was for the disk: {row:?}"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn root_wait_cpu() -> Result<()> {
+    judge_times(|| {
+        let [row] = judge(workload!("state_wait"), None)?;
+        mostly(&row, Microstate::WaitCpu, 0.6)
+    })
+}
+
+/// The latency of wake-ups: the naps of one process end while two others spin on its CPU.
+#[test]
+fn root_wait_cpu_after_a_sleep() -> Result<()> {
+    judge_times(|| {
+        let [sleeper, one, other] = judge(workload!("state_latency"), None)?;
+        mostly(&sleeper, Microstate::WaitCpu, LATENCY)?;
+        ensure!(
+            sleeper.of(Microstate::Sleep)
+                >= 0.9 * (sleeper.off_cpu_s() - sleeper.of(Microstate::WaitCpu)),
+            "the rest is no sleep: {sleeper:?}"
+        );
+        mostly(&one, Microstate::WaitCpu, 0.3)?;
+        mostly(&other, Microstate::WaitCpu, 0.3)
+    })
+}
+
+/// A quota: runnable, with no other thread on the CPU, and kept from running.
+#[test]
+fn root_wait_cpu_for_a_quota() -> Result<()> {
+    judge_times(|| {
+        if let Err(error) = cgroup::possible() {
+            not_judged(format_args!(
+                "no control group with a quota can be made: {error:#}"
+            ));
+            return Ok(());
+        }
+        let [row] = judge(workload!("throttled"), None)?;
+        mostly(&row, Microstate::WaitCpu, 0.6)
+    })
+}
+
+#[test]
+fn root_stopped_by_a_signal() -> Result<()> {
+    judge_times(|| {
+        let [parent, child] = judge(workload!("state_stop"), Some("signal"))?;
+        mostly(&parent, Microstate::Sleep, 0.9)?;
+        mostly(&child, Microstate::Stopped, 0.9)
+    })
+}
+
+#[test]
+fn root_stopped_by_a_tracer() -> Result<()> {
+    judge_times(|| {
+        let [parent, child] = judge(workload!("state_stop"), Some("ptrace"))?;
+        mostly(&parent, Microstate::Sleep, 0.9)?;
+        mostly(&child, Microstate::Stopped, 0.9)
+    })
+}
+
+#[test]
+fn root_lock_of_a_32_bit_program() -> Result<()> {
+    judge_times(|| compat32("futex", Microstate::UserLock))
+}
+
+#[test]
+fn root_lock_of_a_newer_32_bit_program() -> Result<()> {
+    judge_times(|| compat32("futex_time64", Microstate::UserLock))
+}
+
+#[test]
+fn root_sleep_of_a_32_bit_program() -> Result<()> {
+    judge_times(|| compat32("nanosleep", Microstate::Sleep))
+}
+
+/// Threads that rarely exist long enough for a tick: all of them are counted, and all of their
+/// time.
+#[test]
+fn root_short_lived_threads() -> Result<()> {
+    judge_times(|| {
+        let [row] = judge(workload!("births"), None)?;
+        ensure!(row.threads > 500, "only {} threads lived", row.threads);
+        Ok(())
+    })
+}
+
+/// And their CPU time is that of their control group, to the last instruction. The account begins a
+/// little earlier, with the shell that enters the group.
+#[test]
+fn root_short_lived_threads_by_the_clock_of_their_cgroup() -> Result<()> {
+    judge_times(|| {
+        const BEFORE_S: f64 = 0.006;
+        if let Err(error) = cgroup::possible() {
+            not_judged(format_args!("{error:#}"));
+            return Ok(());
+        }
+        let (clock, cpu) = (cgroup::Clock::new()?, work_cpu()?.to_string());
+        let load = clock.around(&[workload!("births"), SECONDS, &cpu]);
+        let load: Vec<_> = load.iter().map(String::as_str).collect();
+        let recorded = record(&["-p", "hi"], &load, Duration::from_secs(40))?;
+        let account = States::of(&recorded.experiment()?)?;
+        let (own, used) = (account.row(recorded.truth()?.pid)?.cpu_s(), clock.used_s()?);
+        ensure!(
+            (0.0..=BEFORE_S).contains(&(own - used)),
+            "{own} s on CPU, {used} s by the group's clock"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn root_migrations() -> Result<()> {
+    judge_times(|| judge::<1>(workload!("migrate"), None).map(drop))
+}
+
+#[test]
+fn root_parent_in_vfork() -> Result<()> {
+    judge_times(|| {
+        let [row] = judge(workload!("vfork_parent"), None)?;
+        mostly(&row, Microstate::Sleep, 0.9)
+    })
+}
+
+/// All of these at once, on all CPUs: no wait of one counts for another, and no time is missing.
+#[test]
+fn root_all_states_at_once() -> Result<()> {
+    judge_times(|| {
+        let cpu = work_cpu()?.to_string();
+        let (truths, _, _) = witnesses(&[workload!("mixed"), SECONDS, &cpu])?;
+        // The one that starts them prints its truth as well.
+        let expected = 1 + loads::possible().map(|load| load.truths).sum::<usize>();
+        ensure!(
+            truths.len() == expected,
+            "{} truths, not {expected}",
+            truths.len()
+        );
+        Ok(())
+    })
+}
+
+/// Share of the time that a workload which waits for the disk spends so. The rest goes into making
+/// the disk necessary. On a disk with less, these checks say nothing.
+const DISK: f64 = 0.2;
+
+/// Share of the time that a thread which naps for a millisecond waits for its CPU, where two others
+/// spin on it. The scheduler may let it run at once or after a turn of each; with less than this
+/// there was no load.
+const LATENCY: f64 = 0.2;
+
+/// Judges sleeps in a call that has nothing to do with a disk: the process waited for none, but to
+/// be read from one. Its pages are read before its work begins, which is the time that the account
+/// has and the workload's truth has not, and where it first touches them, which is a state of its
+/// own.
+fn sleeps(variant: &str) -> Result<()> {
+    let (truth, row) = sleep(variant, 0.9)?;
+    let Some(parts) = &row.detail_s else {
+        return Ok(());
+    };
+    let before_s = (row.tracked_s - row.cpu_s()) - (truth.tracked_s - truth.cpu_ns() as f64 / 1e9);
+    let faults_s: f64 = FAULTS.iter().map(|state| row.of(*state)).sum();
+    ensure!(
+        parts.block_io <= before_s.max(0.0) + faults_s,
+        "a part of its sleep was for a disk, beside {before_s} s before its work and {faults_s} s \
+         in page faults: {row:?}"
+    );
+    Ok(())
+}
+
+/// The states of a thread that waits for a page.
+const FAULTS: [Microstate; 3] = [
+    Microstate::TextFault,
+    Microstate::DataFault,
+    Microstate::KernelFault,
+];
+
+/// Runs a variant of sleep that is asleep for this share of its life.
+fn sleep(variant: &str, share: f64) -> Result<(Truth, Row)> {
+    let ([truth], account) = run(workload!("state_sleep"), Some(variant))?;
+    let row = account.row(truth.pid)?.clone();
+    mostly(&row, Microstate::Sleep, share)?;
+    Ok((truth, row))
+}
+
+/// A 32-bit child, whose system calls have numbers that mean others in its 64-bit parent.
+fn compat32(variant: &str, state: Microstate) -> Result<()> {
+    if let Err(error) = compat32::supported() {
+        not_judged(format_args!(
+            "this machine runs no 32-bit programs: {error:#}"
+        ));
+        return Ok(());
+    }
+    let [parent, child] = judge(workload!("compat32"), Some(variant))?;
+    mostly(&parent, Microstate::Sleep, 0.9)?;
+    mostly(&child, state, 0.9)
+}
+
+/// Runs a workload that stays on its CPU, and judges also how its CPU time divides.
+fn judge_split(program: &str) -> Result<Row> {
+    let ([truth], account) = run(program, None)?;
+    account.agree_on_user_mode(&truth)?;
+    Ok(account.row(truth.pid)?.clone())
+}
+
+/// Runs a workload, and judges the account. The rows of its `N` processes, in the order of their
+/// names.
+fn judge<const N: usize>(program: &str, variant: Option<&str>) -> Result<[Row; N]> {
+    let (truths, account) = run::<N>(program, variant)?;
+    let rows: Vec<Row> = truths
+        .iter()
+        .map(|truth| account.row(truth.pid).cloned())
+        .collect::<Result<_>>()?;
+    rows.try_into().ok().context("as many rows as truths")
+}
+
+/// Runs a workload, whose processes print `N` truths, under kcollect, and judges the account by
+/// them and by itself.
+fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; N], States)> {
+    let cpu = work_cpu()?.to_string();
+    let seconds = variant.map_or(SECONDS, |_| SECONDS_OF_VARIANTS);
+    let mut load = vec![program, seconds, &cpu];
+    load.extend(variant);
+    let (truths, account, summary) = witnesses(&load)?;
+    if !in_step_with_ticks(program, variant) {
+        account.busy_time(&summary, stolen_meanwhile()?)?;
+    }
+    let count = truths.len();
+    let truths = truths
+        .try_into()
+        .ok()
+        .with_context(|| format!("{count} truths, not {N}"))?;
+    Ok((truths, account))
+}
+
+/// Births come at nearly the rate of the ticks, and the disk's work often comes with them. A
+/// migration storm is disturbed by a tick, goes on from there like a clock, and is found at the
+/// same point by the next CPU's.
+fn in_step_with_ticks(program: &str, variant: Option<&str>) -> bool {
+    let loads = [
+        "births",
+        "migrate",
+        "state_tfault",
+        "state_dfault",
+        "state_kfault",
+    ];
+    variant == Some("fsync") || loads.iter().any(|load| program.ends_with(load))
+}
+
+/// Records a load, and judges the account by the truths of its processes and by itself. The truths
+/// are in the order of the processes' names.
+fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, RunSummary)> {
+    let (before, stolen) = (processes()?, stolen_everywhere()?);
+    let recorded = record(&["-p", "hi", "-x", "off"], load, Duration::from_secs(40))?;
+    let stolen_s = stolen_since(stolen)? / 1e9;
+    let mut residents: BTreeSet<i32> = before.intersection(&processes()?).copied().collect();
+    // Some sandboxes run a control program as process 1, which their kernel shows to no BPF program
+    // that walks threads.
+    residents.remove(&1);
+    let experiment = recorded.experiment()?;
+    let summary = RunSummary::of(&experiment)?;
+    summary.complete()?;
+    let account = States::of(&experiment)?;
+
+    let mut truths = Truth::find_all(&recorded.finished.stdout);
+    ensure!(!truths.is_empty(), "no truth: {}", recorded.finished);
+    truths.sort_by(|one, other| one.workload.cmp(&other.workload));
+    let mut verdicts: Vec<_> = truths.iter().map(|truth| account.agree(truth)).collect();
+    // Data stop on one CPU after the other, so a thread that migrates meanwhile is recorded a
+    // little longer; and the hypervisor may take the CPU that stops them.
+    verdicts.push(account.conserve_within(&residents, WHOLE_S + stolen_s));
+    for truth in truths.iter().filter(|truth| truth.workload != "migrate") {
+        let ticks = array_ticks(&experiment, Some(truth.pid))?;
+        let company = company(truth, &truths);
+        verdicts.push(account.tile(truth.pid, ticks, company));
+        verdicts.push(account.throttled(truth, company));
+    }
+    let wrong: Vec<_> = verdicts
+        .into_iter()
+        .filter_map(|verdict| Some(format!("{:#}", verdict.err()?)))
+        .collect();
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok((truths, account, summary))
+}
+
+/// How many other processes want the CPU of one.
+fn company(truth: &Truth, truths: &[Truth]) -> usize {
+    // Among others it has a real-time priority, and all of its CPU when it wants it.
+    if truth.workload == "births" {
+        return 0;
+    }
+    let here = truths.iter().filter(|other| other.cpu == truth.cpu);
+    here.count() - 1
+}
+
+/// Passes when a process spent at least so much of its life in a state: else the workload was none
+/// of that state. What others made it wait for a CPU is no part of that life, where the state is
+/// another.
+fn mostly(row: &Row, state: Microstate, share: f64) -> Result<()> {
+    let waited = match state {
+        Microstate::WaitCpu => 0.0,
+        _ => row.of(Microstate::WaitCpu),
+    };
+    ensure!(
+        row.of(state) >= share * (row.tracked_s - waited),
+        "less than {share} of its life in {}: {row:?}",
+        state.name()
+    );
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! Events that need no parser.
+
+use std::fs;
+
+use counters::event::{Encoding, Event};
+use counters::parse_events;
+use host::Root;
+use perf_event_open_sys::bindings as sys;
+
+/// A software event by its name; one that the kernel refuses, if there is no such name.
+pub(crate) fn software(name: &str) -> Event {
+    let events = parse_events(name, &Root::machine()).unwrap_or_default();
+    let nothing = || event(name, Encoding::default());
+    events.into_iter().next().unwrap_or_else(nothing)
+}
+
+fn event(name: &str, encoding: Encoding) -> Event {
+    Event {
+        name: name.to_owned(),
+        title: name.to_owned(),
+        encoding,
+        cpus: None,
+        scale: 1.0,
+        unit: String::new(),
+        is_time: false,
+    }
+}
+
+/// Writes to a variable of eight bytes.
+pub(crate) fn writes_to(address: *const u64) -> Event {
+    event(
+        "mem:w",
+        Encoding {
+            kind: sys::PERF_TYPE_BREAKPOINT,
+            config1: address as u64,
+            config2: sys::HW_BREAKPOINT_LEN_8.into(),
+            breakpoint: sys::HW_BREAKPOINT_W,
+            user: true,
+            ..Encoding::default()
+        },
+    )
+}
+
+/// A tracepoint by its number.
+pub(crate) fn tracepoint(name: &str, id: u64) -> Event {
+    let encoding = Encoding::software(0);
+    event(
+        name,
+        Encoding {
+            kind: sys::PERF_TYPE_TRACEPOINT,
+            config: id,
+            ..encoding
+        },
+    )
+}
+
+/// Cycles of the CPU.
+pub(crate) fn cycles() -> Event {
+    let encoding = Encoding::software(sys::PERF_COUNT_HW_CPU_CYCLES);
+    event(
+        "cycles",
+        Encoding {
+            kind: sys::PERF_TYPE_HARDWARE,
+            ..encoding
+        },
+    )
+}
+
+/// The time stamp counter, by the PMU `msr`, which has no interrupt. None where there is no such
+/// PMU.
+pub(crate) fn time_stamps() -> Option<Event> {
+    let kind = fs::read_to_string("/sys/bus/event_source/devices/msr/type").ok()?;
+    let encoding = Encoding::software(0);
+    Some(event(
+        "msr/tsc/",
+        Encoding {
+            kind: kind.trim().parse().ok()?,
+            ..encoding
+        },
+    ))
+}

@@ -1,0 +1,173 @@
+//! What cannot be counted is refused by kind, each with its cure.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use counters::binding::Begin;
+use counters::event::Event;
+use counters::refusal::Refusal;
+use counters::set::{Set, Target, Wanted};
+use tempfile::TempDir;
+use tests::command::run;
+use tests::kcollect::{binary, command};
+use tests::machine::disturbance::not_judged;
+use tests::machine::{Exclusive, Offline, Setting, work_cpu};
+
+use super::events::{cycles, software, writes_to};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const NOBODY: u32 = 65_534;
+
+fn refused(target: Target, events: &[Event]) -> Result<Refusal> {
+    let mut set = Set::new();
+    for event in events {
+        set.add(Wanted::new(event.clone()));
+    }
+    let bound = set.bind(target, Begin::Now).map(drop);
+    bound
+        .err()
+        .ok_or_else(|| anyhow::anyhow!("{events:?} was bound"))
+}
+
+#[test]
+fn root_user_nobody_is_denied_with_the_cure() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let _setting = Setting::set("/proc/sys/kernel/perf_event_paranoid", "2")?;
+    // The user nobody may not read the directory of the build.
+    let directory = TempDir::new()?;
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
+    let program = directory.path().join("kcollect");
+    fs::copy(binary()?, &program)?;
+    for (args, place) in [
+        (&["stat", "-N", "1", "-p", "0.1"] as &[&str], "on CPU 0"),
+        (&["track", "true"], "on thread"),
+    ] {
+        let mut command = Command::new(&program);
+        command.args(args).uid(NOBODY).gid(NOBODY).current_dir("/");
+        let finished = run(&mut command, LIMIT)?;
+        ensure!(
+            finished.code() == 77
+                && finished.stderr.contains("may not be counted")
+                && finished.stderr.contains(place)
+                && finished.stderr.contains("kernel.perf_event_paranoid is 2")
+                && finished.stderr.contains("CAP_PERFMON"),
+            "{finished}"
+        );
+    }
+    // With the cure it counts.
+    let _setting = Setting::set("/proc/sys/kernel/perf_event_paranoid", "1")?;
+    let mut command = Command::new(&program);
+    command
+        .args(["track", "true"])
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .current_dir("/");
+    let finished = run(&mut command, LIMIT)?;
+    ensure!(
+        finished.code() == 0 && finished.stdout.contains("total"),
+        "{finished}"
+    );
+    Ok(())
+}
+
+#[test]
+fn root_missing_targets_are_named() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let mut child = Command::new("true").spawn()?;
+    let dead = child.id();
+    child.wait()?;
+    let faults = [software("page-faults")];
+    let gone = Refusal::NoThread { tid: dead };
+    ensure!(refused(Target::Thread(dead), &faults)? == gone);
+    ensure!(refused(Target::Process(dead), &faults)? == gone);
+    ensure!(refused(Target::Family(dead), &faults)? == gone);
+    let offline = refused(Target::Cpu(100_000), &faults)?;
+    ensure!(offline == Refusal::Offline { cpu: 100_000 }, "{offline:?}");
+    let mut unknown = software("page-faults");
+    unknown.encoding.config = 4711;
+    let unknown = refused(Target::Thread(0), &[unknown])?;
+    ensure!(
+        matches!(unknown, Refusal::NoSuchEvent { .. }),
+        "{unknown:?}"
+    );
+
+    let finished = run(
+        command(["track", "-p", &dead.to_string()])?.current_dir("/"),
+        LIMIT,
+    )?;
+    ensure!(
+        finished.code() == 66 && finished.stderr.contains("no such process"),
+        "{finished}"
+    );
+    for (args, code) in [
+        (["track", "/no/such/program"], 127),
+        (["track", "/etc/passwd"], 126),
+    ] {
+        let finished = run(&mut command(args)?, LIMIT)?;
+        ensure!(finished.code() == code, "{finished}");
+    }
+    let finished = run(&mut command(["track", "-c", "page-fault", "true"])?, LIMIT)?;
+    ensure!(
+        finished.code() == 64 && finished.stderr.contains("page-fault"),
+        "{finished}"
+    );
+    let full = run(&mut command(["track", "-o", "/dev/full", "true"])?, LIMIT)?;
+    ensure!(
+        full.code() == 74 && full.stderr.contains("/dev/full"),
+        "{full}"
+    );
+    Ok(())
+}
+
+#[test]
+fn root_too_many_breakpoints_are_refused() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let variables = vec![0_u64; 64];
+    let events: Vec<_> = variables
+        .iter()
+        .map(|variable| writes_to(variable))
+        .collect();
+    let refusal = refused(Target::Thread(0), &events)?;
+    ensure!(matches!(refusal, Refusal::TooMany { .. }), "{refusal:?}");
+    ensure!(refusal.cure() == "ask for fewer events at once");
+    Ok(())
+}
+
+#[test]
+fn root_an_offline_cpu_is_named() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let cpu = work_cpu()?;
+    if !Offline::possible(cpu) {
+        not_judged(format_args!(
+            "CPU {cpu} of this machine cannot be taken offline"
+        ));
+        return Ok(());
+    }
+    let offline = Offline::take(cpu)?;
+    let cpu = u32::try_from(cpu)?;
+    let refusal = refused(Target::Cpu(cpu), &[software("page-faults")])?;
+    offline.back()?;
+    ensure!(refusal == Refusal::Offline { cpu }, "{refusal:?}");
+    Ok(())
+}
+
+#[test]
+fn root_a_missing_pmu_is_reported() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    if Path::new("/sys/bus/event_source/devices/cpu").exists() {
+        not_judged(format_args!("this machine has hardware counters"));
+        return Ok(());
+    }
+    not_judged(format_args!(
+        "counts of hardware events, and events that take turns; this machine has no PMU"
+    ));
+    let refusal = refused(Target::Thread(0), &[cycles()])?;
+    ensure!(matches!(refusal, Refusal::NoPmu { .. }), "{refusal:?}");
+    ensure!(refusal.cure().contains("page-faults"));
+    Ok(())
+}

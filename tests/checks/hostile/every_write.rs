@@ -1,0 +1,159 @@
+//! A disk that is full, or fails, at any one call that writes to it: strace lets the kernel refuse
+//! the Nth call of a kind and all after it, as a disk does that has no room any more, or the Nth
+//! alone, as one does where others make room again. Each time kcollect ends with an error that says
+//! so, leaves an experiment that opens, and nothing in the kernel.
+//!
+//! In steps that grow; each single call where `KCOLLECT_FAULTS` is set, which takes longer.
+//!
+//! Of a kind of call each thread counts its own, so several may be refused at the same N.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+use tests::command::{Finished, run};
+use tests::experiment::opened::opened;
+use tests::experiment::summary::RunSummary;
+use tests::kcollect::{binary, experiments_in};
+use tests::machine::Exclusive;
+use tests::machine::loaded::Loaded;
+use tests::workload::proctorture::PROCTORTURE;
+
+const CANNOT_CREATE: i32 = 73;
+const IO_ERROR: i32 = 74;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// All calls by which an experiment is written.
+const CALLS: [&str; 6] = [
+    "mkdirat",
+    "write",
+    "pwrite64",
+    "fallocate",
+    "ftruncate",
+    "renameat",
+];
+
+/// What a refused call says.
+const ERRORS: [(&str, &str); 3] = [
+    ("ENOSPC", "no space left"),
+    ("EIO", "input/output error"),
+    ("EDQUOT", "quota exceeded"),
+];
+
+#[test]
+fn root_any_system_call_may_fail() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let each = std::env::var_os("KCOLLECT_FAULTS").is_some_and(|faults| !faults.is_empty());
+    let before = Loaded::now()?;
+    let mut wrong = Vec::new();
+    for call in CALLS {
+        let (mut nth, mut runs) = (1, 0);
+        loop {
+            let error = ERRORS[runs % ERRORS.len()];
+            // Room comes back every other time.
+            let on = if runs % 2 == 0 { "+" } else { "" };
+            let when = format!("{nth}{on}");
+            let refused = refused(call, &when, error);
+            let refused = refused.with_context(|| format!("{call} {when} says {}", error.0));
+            match refused {
+                Ok(false) => break,
+                Ok(true) => {}
+                Err(error) => wrong.push(error),
+            }
+            runs += 1;
+            nth = if each { nth + 1 } else { 2 * nth };
+        }
+        ensure!(runs > 0, "{call} is not called: what is, instead?");
+        eprintln!("{call}: {runs} runs, up to number {nth}");
+    }
+    let words: Vec<_> = wrong.iter().map(|error| format!("{error:#}")).collect();
+    ensure!(
+        wrong.is_empty(),
+        "{} runs:\n{}",
+        wrong.len(),
+        words.join("\n")
+    );
+    before.nothing_more()
+}
+
+/// Whether a call on the experiment was refused; the consequences are as they should be then.
+fn refused(call: &str, when: &str, (error, words): (&str, &str)) -> Result<bool> {
+    let directory = TempDir::new()?;
+    let log = directory.path().join("strace");
+    let experiments = directory.path().join("experiments");
+    fs::create_dir(&experiments)?;
+    let mut strace = Command::new("strace");
+    strace
+        .args(["-f", "--seccomp-bpf", "-qq", "-y", "-e"])
+        .arg(format!("trace={call}"))
+        .arg("-e")
+        .arg(format!("inject={call}:error={error}:when={when}"))
+        .arg("-o")
+        .args([&log, &binary()?])
+        .args(["-p", "hi", "-x", "off", "-F", "=^proctorture$", "-d"])
+        .args([&experiments, Path::new("--"), Path::new(PROCTORTURE)])
+        .args(["one:200", "two:200"]);
+    let finished = run(&mut strace, LIMIT)?;
+    let log = fs::read_to_string(&log)?;
+    let injected = log.lines().filter(|line| line.ends_with("(INJECTED)"));
+    let (here, elsewhere): (Vec<_>, Vec<_>) =
+        injected.partition(|line| line.contains(&*experiments.to_string_lossy()));
+    if here.is_empty() {
+        return Ok(false);
+    }
+    let refused = Refused {
+        words,
+        silent: elsewhere.iter().any(|line| line.contains("(2<")),
+        for_good: when.ends_with('+'),
+        copies_alone: here.iter().all(|line| line.contains("/archives")),
+    };
+    let code = finished.code();
+    let output = format!("code {code}: {}\n{}", finished.stderr, here.join("\n"));
+    judge(&experiments, &finished, &refused).context(output)?;
+    Ok(true)
+}
+
+/// What was refused.
+struct Refused<'a> {
+    /// How the error is called.
+    words: &'a str,
+    /// Even words on standard error were.
+    silent: bool,
+    /// And went on being refused.
+    for_good: bool,
+    /// Nothing but copies of load objects, which the data do not need.
+    copies_alone: bool,
+}
+
+fn judge(directory: &Path, finished: &Finished, refused: &Refused<'_>) -> Result<()> {
+    let output = finished.stderr.to_lowercase();
+    ensure!(!output.contains("panicked"), "it panicked");
+    let left = experiments_in(directory)?;
+    if finished.code() == CANNOT_CREATE {
+        let left: Vec<_> = fs::read_dir(directory)?.collect::<Result<_, _>>()?;
+        ensure!(left.is_empty(), "{left:?} is left");
+    } else {
+        let opened = opened(left.first().context("no experiment")?)?;
+        ensure!(opened.ticks > 0 || finished.code() != 0, "no ticks");
+    }
+    match finished.code() {
+        CANNOT_CREATE | IO_ERROR => {
+            let reported = output.contains(refused.words) || output.contains("full");
+            ensure!(reported || refused.silent, "it does not say what failed");
+        }
+        0 if refused.copies_alone => ensure!(
+            refused.silent || output.contains("not archived"),
+            "it does not say that something was not archived"
+        ),
+        // It was tried again. Nothing is missing.
+        0 if !refused.for_good => {
+            let summary = RunSummary::of(left.first().context("no experiment")?)?;
+            summary.complete()?;
+        }
+        _ => anyhow::bail!("such an end is not for this"),
+    }
+    Ok(())
+}

@@ -1,0 +1,11 @@
+//! Input, disks, limits and programs that are wrong or meant to do harm.
+
+mod bad_disk;
+mod bad_input;
+mod disk_full;
+mod every_write;
+mod processes;
+mod shortage;
+mod sigkill;
+mod unresponsive_files;
+mod user;

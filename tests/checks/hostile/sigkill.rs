@@ -1,0 +1,120 @@
+//! SIGKILL at any moment leaves an experiment that opens, with every tick that was written, and
+//! nothing in the kernel.
+//!
+//! 10 times; as often as `KCOLLECT_FAULTS` says, which takes longer. The moments are those of a
+//! seed, the first ones of many runs those of a few.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use tests::command::Running;
+use tests::experiment;
+use tests::experiment::opened::opened;
+use tests::kcollect::{Recording, experiments_in};
+use tests::machine::loaded::Loaded;
+use tests::machine::{Exclusive, work_cpu};
+use tests::random::SplitMix;
+use tests::workload;
+
+/// Says how often.
+const FAULTS: &str = "KCOLLECT_FAULTS";
+const RUNS: u32 = 10;
+
+/// The seed: a failure can be repeated, as far as the machine repeats itself.
+const SEED: u64 = 0x6b63_6f6c_6c65_6374;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Who is followed, but for runs in which nobody is. What else runs here may be large, was not
+/// archived, and keeps gprofng busy.
+const LOAD: &str = "=^(spawner|true)$";
+
+/// In which part of its life a collector is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It loads its programs, looks at what runs, makes the experiment.
+    Start,
+    Recording,
+    /// It got a signal to end: it closes threads, subexperiments, archives.
+    End,
+}
+
+#[test]
+fn root_kills_leave_experiments_that_open() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let before = Loaded::now()?;
+    // Processes that come and go make events of all kinds.
+    let cpu = work_cpu()?.to_string();
+    let _load = Running::start(
+        std::process::Command::new(workload!("spawner")).args(["3600", &cpu]),
+        Duration::MAX,
+    )?;
+    let runs = std::env::var(FAULTS).ok().filter(|runs| !runs.is_empty());
+    let runs = runs.map_or(Ok(RUNS), |runs| runs.parse())?;
+    let mut random = SplitMix(SEED);
+    for run in 0..runs {
+        let phase = match run % 5 {
+            0 => Phase::Start,
+            1 => Phase::End,
+            _ => Phase::Recording,
+        };
+        let follow = if run % 2 == 0 { LOAD } else { "off" };
+        killed(phase, follow, &mut random).with_context(|| {
+            format!("run {run} of {runs}: {phase:?}, -F {follow}, seed {SEED:#x}")
+        })?;
+    }
+    before.nothing_more()
+}
+
+fn killed(phase: Phase, follow: &str, random: &mut SplitMix) -> Result<()> {
+    let mut recording = Recording::start(["-p", "hi", "-x", "off", "-F", follow], LIMIT)?;
+    let mut written = 0;
+    if phase == Phase::Start {
+        sleep(Duration::from_millis(random.below(1200)));
+    } else {
+        let experiment = recording.until_running()?;
+        sleep(Duration::from_millis(random.below(1500)));
+        written = experiment::ticks(&experiment)?;
+    }
+    if phase == Phase::End {
+        recording.signal(Signal::SIGINT)?;
+        sleep(Duration::from_micros(random.below(60_000)));
+    }
+    let reported = recording.signal(Signal::SIGKILL);
+    let dead = recording.finish()?;
+    // At its end it may have been faster.
+    let closed = phase == Phase::End && dead.finished.code() == 0;
+    ensure!(
+        closed || reported.is_ok() && dead.finished.code() == 128 + 9,
+        "it was not killed: {}",
+        dead.finished
+    );
+
+    // Killed before it made the directory, or before it wrote the first byte into it: there is
+    // nothing to open.
+    let Some(experiment) = experiments_in(dead.directory())?.pop() else {
+        ensure!(
+            phase == Phase::Start,
+            "no experiment, though {written} ticks were written"
+        );
+        return Ok(());
+    };
+    let log = std::fs::metadata(experiment.join("log.xml")).map_or(0, |file| file.len());
+    if phase == Phase::Start && log == 0 {
+        return Ok(());
+    }
+
+    let opened = opened(&experiment)?;
+    ensure!(
+        phase == Phase::End || !opened.closed,
+        "the header does not say that the experiment was not closed"
+    );
+    let ticks = opened.ticks;
+    ensure!(
+        ticks >= written,
+        "{ticks} ticks are left where {written} were"
+    );
+    Ok(())
+}

@@ -1,0 +1,296 @@
+//! Files on a file system that does not answer any more, as with a dead file server: kcollect
+//! reports it, records every other process, and ends.
+//!
+//! The file system is one in user space, which stops in the middle of a question. Whoever asks it
+//! next waits until it goes on, or is killed. Its file has no pages to be read any more by the
+//! process that executes it, which is not affected.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+use fuser::{
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
+    Generation, INodeNo, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen,
+    Request,
+};
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+use tests::command::Running;
+use tests::experiment::opened::opened;
+use tests::kcollect::{Recorded, Recording};
+use tests::machine::Exclusive;
+use tests::machine::disturbance::not_judged;
+use tests::workload::proctorture::{PROCTORTURE, start};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What is asked for once is known for so long, but for what the file is now: that is asked for
+/// each time.
+const LONG: Duration = Duration::from_secs(600);
+
+const FILE: INodeNo = INodeNo(2);
+const NAME: &str = "proctorture";
+
+/// Behind the program, bytes: so much that its pages and its tables have been read long before.
+const MORE: usize = 32 << 20;
+
+/// How long a slow answer takes.
+const SLOW: Duration = Duration::from_millis(50);
+
+/// Whether it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mood {
+    Answers,
+    /// It stops once a program asks for the file's attributes.
+    Stops,
+    Stopped,
+}
+
+#[derive(Debug)]
+struct Ear {
+    mood: Mutex<Mood>,
+    changed: Condvar,
+}
+
+impl Ear {
+    /// Waits until questions are answered.
+    fn listen(&self) {
+        let mood = self.mood.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_while(mood, |mood| *mood == Mood::Stopped));
+    }
+
+    fn listen_or_stop(&self) {
+        let mut mood = self.mood.lock().unwrap_or_else(PoisonError::into_inner);
+        if *mood == Mood::Stops {
+            *mood = Mood::Stopped;
+        }
+        drop(mood);
+        self.listen();
+    }
+
+    fn set(&self, mood: Mood) {
+        *self.mood.lock().unwrap_or_else(PoisonError::into_inner) = mood;
+        self.changed.notify_all();
+    }
+}
+
+struct OneFile {
+    bytes: Vec<u8>,
+    /// From this place on it takes its time.
+    slow_from: u64,
+    ear: Arc<Ear>,
+}
+
+impl OneFile {
+    fn attributes(&self, inode: INodeNo) -> FileAttr {
+        let (kind, size) = match inode {
+            INodeNo::ROOT => (FileType::Directory, 0),
+            _ => (FileType::RegularFile, self.bytes.len() as u64),
+        };
+        FileAttr {
+            ino: inode,
+            size,
+            blocks: size.div_ceil(512),
+            atime: UNIX_EPOCH,
+            mtime: UNIX_EPOCH,
+            ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH,
+            kind,
+            perm: 0o755,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            flags: 0,
+            blksize: 4096,
+        }
+    }
+}
+
+impl Filesystem for OneFile {
+    fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.ear.listen();
+        if name == NAME {
+            reply.entry(&LONG, &self.attributes(FILE), Generation(0));
+        } else {
+            reply.error(Errno::ENOENT);
+        }
+    }
+
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.ear.listen_or_stop();
+        reply.attr(&Duration::ZERO, &self.attributes(inode));
+    }
+
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        self.ear.listen();
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        if offset >= self.slow_from {
+            sleep(SLOW);
+        }
+        self.ear.listen();
+        let rest = self.bytes.get(offset as usize..).unwrap_or_default();
+        reply.data(&rest[..rest.len().min(size as usize)]);
+    }
+}
+
+/// A directory with a program in it.
+struct Server {
+    session: Option<BackgroundSession>,
+    ear: Arc<Ear>,
+    asking: Vec<JoinHandle<()>>,
+    directory: TempDir,
+}
+
+impl Server {
+    /// One that answers, and slowly from this place of the program on; none where the kernel has no
+    /// such file systems.
+    fn start(slow_from: u64) -> Result<Option<Self>> {
+        if !Path::new("/dev/fuse").exists() {
+            not_judged(format_args!("there is no /dev/fuse"));
+            return Ok(None);
+        }
+        let directory = tempfile::tempdir()?;
+        let ear = Arc::new(Ear {
+            mood: Mutex::new(Mood::Answers),
+            changed: Condvar::new(),
+        });
+        let mut bytes = fs::read(PROCTORTURE)?;
+        bytes.resize(bytes.len() + MORE, 0);
+        let files = OneFile {
+            bytes,
+            slow_from,
+            ear: Arc::clone(&ear),
+        };
+        let session = fuser::spawn_mount(files, directory.path(), &Config::default());
+        Ok(Some(Self {
+            session: Some(session.context("a file system in user space")?),
+            ear,
+            asking: Vec::new(),
+            directory,
+        }))
+    }
+
+    fn program(&self) -> std::path::PathBuf {
+        self.directory.path().join(NAME)
+    }
+
+    /// It answers no more. Who asks first it has heard, and that one cannot even be killed: it is
+    /// this process.
+    fn stop(&mut self) {
+        self.ear.set(Mood::Stops);
+        let program = self.program();
+        self.asking.push(spawn(move || drop(fs::metadata(program))));
+        sleep(Duration::from_millis(100));
+    }
+
+    /// It answers again: gprofng and others that have its files ask it.
+    fn go_on(&self) {
+        self.ear.set(Mood::Answers);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.go_on();
+        for thread in self.asking.drain(..) {
+            let _ = thread.join();
+        }
+        if let Some(session) = self.session.take() {
+            let _ = session.umount_and_join();
+        }
+    }
+}
+
+/// Runs the program of a server, in pages that are in memory by the time this returns.
+fn run(program: &Path) -> Result<Running> {
+    let running = start(program, &["one:4000"])?;
+    sleep(Duration::from_millis(300));
+    Ok(running)
+}
+
+/// What the experiment says of the program's file.
+fn said_of_it(recorded: &Recorded, program: &Path) -> Result<String> {
+    let experiment = recorded.experiment()?;
+    ensure!(opened(&experiment)?.closed, "it is not closed");
+    let text = fs::read_to_string(experiment.join("kcollect.json"))?;
+    let summary: serde_json::Value = serde_json::from_str(&text)?;
+    let mut left = summary["archive"]["left_out"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let name = program.to_string_lossy();
+    let row = left
+        .find(|left| left["name"] == *name)
+        .with_context(|| format!("{} is not named in {}", name, summary["archive"]))?;
+    Ok(row["why"].to_string())
+}
+
+#[test]
+fn root_a_dead_file_server_is_reported_and_not_waited_for() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let Some(mut server) = Server::start(u64::MAX)? else {
+        return Ok(());
+    };
+    let program = server.program();
+    let load = run(&program)?;
+    server.stop();
+    let began = Instant::now();
+    let recording = Recording::start(["-p", "hi", "-F", "=proctorture", "-t", "2"], LIMIT)?;
+    let recorded = recording.finish()?.succeeded()?;
+    let took = began.elapsed();
+    ensure!(took < Duration::from_secs(20), "it took {took:?}");
+    server.go_on();
+    load.finish()?.succeeded()?;
+    let why = said_of_it(&recorded, &program)?;
+    ensure!(why.contains("does not answer"), "{why}");
+    Ok(())
+}
+
+#[test]
+fn root_a_file_server_that_stops_answering_is_given_up() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let Some(mut server) = Server::start(16 << 20)? else {
+        return Ok(());
+    };
+    let program = server.program();
+    let load = run(&program)?;
+    let mut recording = Recording::start(["-p", "hi", "-F", "=proctorture"], LIMIT)?;
+    recording.until_running()?;
+    // Its copy is being made.
+    sleep(Duration::from_secs(1));
+    server.stop();
+    recording.signal(Signal::SIGINT)?;
+    sleep(Duration::from_secs(1));
+    ensure!(
+        !recording.running().ended()?,
+        "nothing was left to be archived"
+    );
+    let began = Instant::now();
+    let recorded = recording.stop()?;
+    let took = began.elapsed();
+    ensure!(took < Duration::from_secs(10), "it took {took:?}");
+    server.go_on();
+    load.finish()?.succeeded()?;
+    let why = said_of_it(&recorded, &program)?;
+    ensure!(why.contains("given up"), "{why}");
+    Ok(())
+}

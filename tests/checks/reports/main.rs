@@ -1,0 +1,6 @@
+//! What kcollect makes of an experiment: reports, exports and pages.
+
+mod against_gprofng;
+mod exports;
+mod lines;
+mod view;

@@ -1,0 +1,502 @@
+//! The page of `kcollect view`, opened in a browser, counts what was recorded: in every selection
+//! each process, state and stack has exactly the ticks that a plain count here finds. It complains
+//! of nothing, asks for nothing, and shows names as text.
+
+mod generated;
+mod truth;
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use analysis::picture::view::{Payload, gather, page};
+use analysis::report::aggregate::totals;
+use analysis::report::filter::{self as report, Filter};
+use analysis::report::model::Model;
+use anyhow::{Context as _, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use experiment_format::microstate::Microstate;
+use generated::{Dice, profile};
+use serde_json::Value;
+use tempfile::TempDir;
+use tests::command::run;
+use tests::kcollect::{self, record};
+use tests::machine::{Shared, work_cpu};
+use tests::oracle::browser::Browser;
+use tests::workload;
+use truth::{Profile, Selection, Truth};
+
+/// A browser that shows a page, and the page's file.
+struct Shown {
+    browser: Browser,
+    /// The value of `kcollect.ready`, milliseconds.
+    times: Value,
+    bytes: usize,
+    _directory: TempDir,
+}
+
+const READY: &str = "new Promise(done => { \
+     const look = () => { const trouble = document.getElementById('trouble'); \
+       if (window.kcollect) done(kcollect.ready); \
+       else if (!trouble.hidden) done(trouble.textContent); \
+       else setTimeout(look, 5); }; \
+     look(); })";
+
+fn show(payload: &Payload) -> Result<Shown> {
+    let directory = tempfile::tempdir()?;
+    fs::write(directory.path().join(PAGE), page(payload)?)?;
+    open(directory)
+}
+
+/// The page's file.
+const PAGE: &str = "view.html";
+
+fn open(directory: TempDir) -> Result<Shown> {
+    let file = directory.path().join(PAGE);
+    let bytes = usize::try_from(fs::metadata(&file)?.len())?;
+    let mut browser = Browser::start()?;
+    browser.resize(1280, 800, 1.0)?;
+    browser.open_file(&file)?;
+    let times = browser.evaluate(READY)?;
+    ensure!(times.is_object(), "{times}");
+    Ok(Shown {
+        browser,
+        times,
+        bytes,
+        _directory: directory,
+    })
+}
+
+impl Shown {
+    fn select(&mut self, selection: &Selection, by_process: bool) -> Result<Truth> {
+        let argument = selection.argument();
+        let totals = self
+            .browser
+            .evaluate(&format!("kcollect.select({argument})"))?;
+        let flame = self
+            .browser
+            .evaluate(&format!("kcollect.flame({{byProcess: {by_process}}})"))?;
+        Truth::of_page(&totals, &flame)
+    }
+
+    /// What is in the page for people and tests, now.
+    fn ticks(&mut self) -> Result<u64> {
+        let shown = self
+            .browser
+            .evaluate("document.querySelector('#total').dataset.ticks")?;
+        shown
+            .as_str()
+            .and_then(|text| text.parse().ok())
+            .context("no total")
+    }
+
+    /// It complained of nothing, and asked for itself only.
+    fn is_content(&self) -> Result<()> {
+        ensure!(
+            self.browser.complaints().is_empty(),
+            "{:#?}",
+            self.browser.complaints()
+        );
+        let requests = self.browser.requests();
+        ensure!(
+            requests.len() == 1 && requests[0].starts_with("file://"),
+            "{requests:?}"
+        );
+        Ok(())
+    }
+}
+
+fn selections(payload: &Payload, number: u64) -> Vec<Selection> {
+    let mut dice = Dice::new(number);
+    let mut some = |limit: u64| -> BTreeSet<u32> {
+        (0..1 + dice.below(limit))
+            .map(|_| dice.below(limit) as u32)
+            .collect()
+    };
+    let mut made = vec![Selection::default()];
+    for turn in 0..number {
+        made.push(Selection {
+            states: (turn & 1 == 1).then(|| some(10)),
+            processes: (turn & 2 == 2).then(|| some(payload.processes.len() as u64)),
+            cpus: (turn & 8 == 8).then(|| some(8).into_iter().map(|cpu| cpu as u16).collect()),
+            ..Selection::default()
+        });
+    }
+    let mut dice = Dice::new(number + 1);
+    for (turn, selection) in made.iter_mut().enumerate() {
+        // Exactly at ends of rows, too.
+        let mut at = || match dice.below(3) {
+            0 => payload.ticks[dice.below(payload.ticks.len() as u64) as usize].time_ns,
+            _ => dice.below(payload.duration_ns + 1),
+        };
+        let (a, b) = (at(), at());
+        selection.time = (turn & 4 == 4).then(|| [a.min(b), a.max(b)]);
+    }
+    made
+}
+
+#[test]
+fn every_selection_has_its_ticks() -> Result<()> {
+    let payload = profile(1, 12, 40, 6_000, 20);
+    let mut shown = show(&payload)?;
+    let truths = Profile::new(&payload);
+    for (turn, selection) in selections(&payload, 48).iter().enumerate() {
+        let by_process = turn % 3 == 0;
+        let expected = truths.count(selection, by_process);
+        let shown_truth = shown.select(selection, by_process)?;
+        ensure!(
+            shown_truth.states == expected.states,
+            "{selection:?}: {:?}, not {:?}",
+            shown_truth.states,
+            expected.states
+        );
+        ensure!(
+            shown_truth == expected,
+            "{selection:?} by process: {by_process}"
+        );
+        ensure!(shown.ticks()? == expected.states.iter().sum::<u64>());
+    }
+    // Rows of the table, and its last line.
+    shown.select(&Selection::default(), false)?;
+    let all = truths.count(&Selection::default(), false);
+    let rows = shown.browser.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('#table tr[data-process]')].map(row => [row.dataset.process, +row.dataset.ticks]))",
+    )?;
+    for (process, states) in &all.processes {
+        ensure!(
+            rows[process.to_string()] == states.iter().sum::<u64>(),
+            "process {process}: {rows}"
+        );
+    }
+    let sum = shown
+        .browser
+        .evaluate("+document.querySelector('#table tfoot tr').dataset.ticks")?;
+    ensure!(sum == all.states.iter().sum::<u64>(), "{sum}");
+    shown.is_content()
+}
+
+#[test]
+fn clicks_and_keys_select_the_same() -> Result<()> {
+    let payload = profile(2, 12, 30, 4_000, 20);
+    let mut shown = show(&payload)?;
+    let truths = Profile::new(&payload);
+    let sum = |selection: &Selection| truths.count(selection, false).states.iter().sum::<u64>();
+
+    // A state is switched off.
+    shown.browser.click(".chip[data-state=\"7\"]")?;
+    let awake = Selection {
+        states: Some((0..10).filter(|&state| state != 7).collect()),
+        ..Selection::default()
+    };
+    ensure!(shown.ticks()? == sum(&awake));
+    shown.browser.click(".chip[data-state=\"7\"]")?;
+    ensure!(shown.ticks()? == sum(&Selection::default()));
+
+    // A stroke across the lanes selects time; the page says which.
+    let (from, to) = (
+        shown.browser.place("#lanes", 0.4, 0.7)?,
+        shown.browser.place("#lanes", 0.7, 0.8)?,
+    );
+    shown.browser.stroke(from, to)?;
+    let range = shown.browser.evaluate("kcollect.selection().time")?;
+    let bound = |at: usize| range[at].as_u64().context("no range");
+    let time = [bound(0)?, bound(1)?];
+    ensure!(time[0] > 0 && time[1] < payload.duration_ns, "{range}");
+    ensure!(
+        shown.ticks()?
+            == sum(&Selection {
+                time: Some(time),
+                ..Selection::default()
+            })
+    );
+    shown.browser.press("Escape")?;
+    ensure!(shown.ticks()? == sum(&Selection::default()));
+
+    // A row of the table selects its process, and the first lane its own.
+    shown.browser.click("#tab-table")?;
+    shown.browser.click("#table tr[data-process=\"3\"] th")?;
+    let third = Selection {
+        processes: Some([3].into()),
+        ..Selection::default()
+    };
+    ensure!(shown.ticks()? == sum(&third));
+    shown.browser.click("#table tr[data-process=\"3\"] th")?;
+    ensure!(shown.ticks()? == sum(&Selection::default()));
+    let (x, _) = shown.browser.place("#lanes", 0.1, 0.0)?;
+    let (_, top) = shown.browser.place("#lanes", 0.0, 0.0)?;
+    shown.browser.stroke((x, top + 34.0), (x, top + 34.0))?;
+    let chosen = shown
+        .browser
+        .evaluate("kcollect.totals().processes.map(process => process.process)")?;
+    let chosen = chosen[0].as_u64().context("nothing chosen")? as u32;
+    ensure!(
+        shown.ticks()?
+            == sum(&Selection {
+                processes: Some([chosen].into()),
+                ..Selection::default()
+            })
+    );
+    shown.browser.press("Escape")?;
+
+    // The search shows the share of what it finds.
+    shown.browser.press("/")?;
+    for letter in ["m", "a", "l", "l"] {
+        shown.browser.press(letter)?;
+    }
+    let found = shown
+        .browser
+        .evaluate("+document.querySelector('#found').dataset.ticks")?;
+    let frames = truths.count(&Selection::default(), false).frames;
+    let malloc = |name: &str| name.contains("malloc");
+    let expected: u64 = frames
+        .iter()
+        .filter(|(path, _)| {
+            path.last().is_some_and(|frame| malloc(&frame.0))
+                && !path[..path.len() - 1].iter().any(|frame| malloc(&frame.0))
+        })
+        .map(|(_, (states, _))| states.iter().sum::<u64>())
+        .sum();
+    ensure!(found == expected && expected > 0, "{found}, not {expected}");
+    shown.browser.press("Escape")?;
+
+    // Into the heaviest frame and out again.
+    shown
+        .browser
+        .evaluate("document.querySelector('#frames').focus()")?;
+    for key in ["ArrowDown", "ArrowDown", "Enter"] {
+        shown.browser.press(key)?;
+    }
+    let reset = "document.querySelector('#flame-reset').disabled";
+    ensure!(shown.browser.evaluate(reset)? == false);
+    shown.browser.press("Escape")?;
+    shown.browser.press("Escape")?;
+    ensure!(shown.browser.evaluate(reset)? == true);
+    shown.browser.press("?")?;
+    ensure!(
+        shown
+            .browser
+            .evaluate("document.querySelector('#help').open")?
+            == true
+    );
+    shown.is_content()
+}
+
+#[test]
+fn names_are_shown_as_text() -> Result<()> {
+    let mut payload = profile(3, 3, 3, 900, 20);
+    let names = [
+        "</script><script>window.broken = 1</script>".as_bytes(),
+        b"<!--<script><img src=x onerror=window.broken=1>",
+        b"\xff\0\"'`${window.broken = 1}\xe2\x80\xaegnp.exe\x1b[31m",
+    ];
+    for (at, name) in names.into_iter().enumerate() {
+        payload.processes[at].name = name.to_vec();
+        payload.processes[at].lineage = name.to_vec();
+        payload.functions[at].name = name.to_vec();
+        payload.functions[at].object = name.to_vec();
+    }
+    payload.title = String::from_utf8_lossy(names[0]).into_owned();
+    payload.machine = payload.title.clone();
+    payload.losses = payload.title.clone();
+    let mut shown = show(&payload)?;
+    let text = shown
+        .browser
+        .evaluate("document.querySelector('#table tbody').textContent")?;
+    let text = text.as_str().unwrap_or_default();
+    for shown in [
+        "</script><script>window.broken = 1</script>",
+        "<!--<script><img src=x onerror=window.broken=1>",
+        "\\xFF\\x00\"'`${window.broken = 1}\\xE2\\x80\\xAEgnp.exe\\x1B[31m",
+    ] {
+        ensure!(text.contains(shown), "{shown}: {text}");
+    }
+    ensure!(shown.browser.evaluate("document.title")? == format!("{} – kcollect", payload.title));
+    ensure!(shown.browser.evaluate("typeof window.broken")? == "undefined");
+    ensure!(
+        shown
+            .browser
+            .evaluate("document.querySelectorAll('script, img').length")?
+            == 1
+    );
+    shown.is_content()
+}
+
+/// From the command line to the screen: what the page counts is what the report of the same
+/// experiment counts.
+#[test]
+fn root_a_recording_is_shown() -> Result<()> {
+    let _machine = Shared::take()?;
+    let cpu = work_cpu()?.to_string();
+    let recorded = record(
+        &["-p", "hi", "-F", "=mixed"],
+        &[workload!("mixed"), "1.5", &cpu],
+        Duration::from_secs(40),
+    )?;
+    let experiment = recorded.experiment()?;
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join(PAGE);
+    let mut command = kcollect::command([OsStr::new("view"), experiment.as_os_str()])?;
+    command.arg("-o").arg(&file);
+    let made = run(&mut command, Duration::from_secs(30))?;
+    ensure!(made.status.success(), "{made}");
+    ensure!(made.stdout.trim() == file.display().to_string(), "{made}");
+
+    let model = Model::load(&[experiment])?;
+    let payload = gather(&model)?;
+    let selection = report::Selection::new(&model, &Filter::default());
+    let sums = totals(&model, &selection).all;
+    for state in &Microstate::ALL[..Microstate::PER_THREAD] {
+        let ticks = payload.ticks.iter().filter(|tick| tick.state == *state);
+        let shown: u64 = ticks.map(|tick| u64::from(tick.ticks)).sum();
+        let reported = sums[*state as usize] / i64::from(payload.interval_us);
+        ensure!(
+            i64::try_from(shown)? == reported,
+            "{state:?}: {shown}, {reported}"
+        );
+    }
+    let all: u64 = payload.ticks.iter().map(|tick| u64::from(tick.ticks)).sum();
+    let mut shown = open(directory)?;
+    ensure!(shown.ticks()? == all && all > 1_000, "{all}");
+    let truths = Profile::new(&payload);
+    for selection in selections(&payload, 11).iter().take(12) {
+        let expected = truths.count(selection, true);
+        ensure!(shown.select(selection, true)? == expected, "{selection:?}");
+    }
+    let exact = payload
+        .threads
+        .iter()
+        .filter(|thread| thread.exact_ns.is_some());
+    ensure!(exact.count() * 2 > payload.threads.len());
+    shown.is_content()
+}
+
+#[test]
+fn an_empty_page_says_so() -> Result<()> {
+    let mut payload = profile(4, 2, 2, 10, 1);
+    payload.ticks.clear();
+    let mut shown = show(&payload)?;
+    let output = shown
+        .browser
+        .evaluate("document.querySelector('#frames-empty').textContent")?;
+    ensure!(
+        output
+            .as_str()
+            .is_some_and(|output| output.contains("no ticks")),
+        "{output}"
+    );
+    payload.ticks = profile(4, 2, 2, 10, 1).ticks;
+    let mut shown = show(&payload)?;
+    shown.browser.evaluate("kcollect.select({states: []})")?;
+    let output = shown
+        .browser
+        .evaluate("document.querySelector('#frames-empty').textContent")?;
+    ensure!(
+        output
+            .as_str()
+            .is_some_and(|output| output.contains("switched off")),
+        "{output}"
+    );
+    shown.is_content()
+}
+
+#[test]
+fn a_million_ticks_of_a_thousand_threads() -> Result<()> {
+    let payload = profile(5, 150, 1_000, 1_300_000, 60);
+    let begin = Instant::now();
+    let mut shown = show(&payload)?;
+    println!(
+        "{} rows, {} threads, {} stacks: {:.1} MB of HTML, made and opened in {:?}; in the page, ms: {}",
+        payload.ticks.len(),
+        payload.threads.len(),
+        payload.stacks.nodes(),
+        shown.bytes as f64 / 1e6,
+        begin.elapsed(),
+        shown.times
+    );
+    ensure!(payload.ticks.len() >= 1_000_000);
+    let truths = Profile::new(&payload);
+    for selection in &selections(&payload, 9)[3..8] {
+        let expected = truths.count(selection, false);
+        let shown_truth = shown.select(selection, false)?;
+        ensure!(shown_truth == expected, "{selection:?}");
+    }
+    shown.browser.evaluate("kcollect.select({})")?;
+    shown
+        .browser
+        .evaluate("document.querySelector('#fold').click()")?;
+    shown.browser.resize(2560, 1440, 1.0)?;
+    for (what, view) in [("all", [0_u64, 60]), ("10 s", [20, 30]), ("1 s", [25, 26])] {
+        let [from, to] = view.map(|second| second * 1_000_000_000);
+        // The first fills bins that the second finds.
+        let drawn = format!("(kcollect.view({from}, {to}), kcollect.redraw())");
+        let (first, again) = (
+            shown.browser.evaluate(&drawn)?,
+            shown.browser.evaluate(&drawn)?,
+        );
+        println!("{what}, 2560×1440, ms: {first}, again {again}");
+    }
+    shown.is_content()
+}
+
+#[test]
+fn it_fits_every_window() -> Result<()> {
+    let payload = profile(6, 40, 160, 40_000, 60);
+    let mut shown = show(&payload)?;
+    // For a look by hand.
+    let pictures = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("view");
+    fs::create_dir_all(&pictures)?;
+    let zoomed = "(kcollect.select({time: [20e9, 32e9]}), kcollect.view(18e9, 35e9))";
+    let searched = "(() => { const field = document.querySelector('#search'); field.value = 'malloc'; field.dispatchEvent(new Event('input')); })()";
+    let looks = [
+        ("light", "light", "kcollect.select({})"),
+        (
+            "dark",
+            "dark",
+            "kcollect.select({states: [0, 1, 2, 3, 4, 5, 6, 8, 9]})",
+        ),
+        ("zoomed", "light", zoomed),
+        ("searched", "dark", searched),
+        (
+            "by-state",
+            "light",
+            "document.querySelector('#by-state').click()",
+        ),
+        (
+            "processes",
+            "light",
+            "(document.querySelector('#tab-table').click(), kcollect.select({processes: [4, 5]}))",
+        ),
+        ("empty", "light", "kcollect.select({states: []})"),
+    ];
+    for (width, height, ratio) in [
+        (900, 600, 1.0),
+        (1000, 700, 1.0),
+        (1440, 900, 2.0),
+        (2560, 1440, 1.0),
+        (3840, 2160, 1.0),
+    ] {
+        for (name, scheme, change) in looks {
+            shown.browser.resize(width, height, ratio)?;
+            shown.browser.prefer(scheme)?;
+            shown.browser.evaluate(&format!("void {change}"))?;
+            shown.browser.settle()?;
+            let overflow = "[...document.querySelectorAll('body, header, #states, #chips, .bar, footer, .chip')] \
+                 .filter(box => box.scrollWidth > box.clientWidth + 1 && box.clientWidth).map(box => box.id || box.className || box.tagName)";
+            let overflow = shown.browser.evaluate(overflow)?;
+            ensure!(
+                overflow == Value::Array(Vec::new()),
+                "{name} at {width}×{height}: {overflow}"
+            );
+            let file = pictures.join(format!("{name}-{width}x{height}.png"));
+            fs::write(file, STANDARD.decode(shown.browser.screenshot()?)?)?;
+        }
+        // As it was.
+        shown.browser.evaluate("(document.querySelector('#by-state').click(), document.querySelector('#tab-flame').click(), kcollect.view(0, 60e9), 0)")?;
+        shown.browser.evaluate(&searched.replace("malloc", ""))?;
+    }
+    println!("pictures are in {}", pictures.display());
+    shown.is_content()
+}

@@ -1,0 +1,71 @@
+//! `kcollect doctor` reports each requirement as it found it, with the cure where it is not met.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tests::command::run;
+use tests::kcollect::{binary, command};
+use tests::machine::Shared;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Words for each thing that has to be looked at.
+const THINGS: [&str; 9] = [
+    "privileges",
+    "BTF",
+    "lockdown",
+    "perf_event_paranoid",
+    "kptr_restrict",
+    "memory",
+    "clock source",
+    "kernel",
+    "gprofng",
+];
+
+#[test]
+fn root_a_machine_that_can_be_profiled() -> Result<()> {
+    let _machine = Shared::take()?;
+    let output = run(&mut command(["doctor"])?, LIMIT)?.succeeded()?.stdout;
+    for thing in THINGS {
+        ensure!(
+            output.contains(thing),
+            "nothing is said of {thing}:\n{output}"
+        );
+    }
+    let json = run(&mut command(["doctor", "--json"])?, LIMIT)?
+        .succeeded()?
+        .stdout;
+    let json: serde_json::Value = serde_json::from_str(&json)?;
+    ensure!(
+        json["findings"]
+            .as_array()
+            .is_some_and(|findings| findings.len() >= THINGS.len()),
+        "{json:#}"
+    );
+    Ok(())
+}
+
+#[test]
+fn root_what_an_unprivileged_user_lacks() -> Result<()> {
+    let _machine = Shared::take()?;
+    // Where it was built, others may not be let in.
+    let directory = tempfile::tempdir()?;
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
+    let program = directory.path().join("kcollect");
+    fs::copy(binary()?, &program)?;
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&program)
+        .arg("doctor");
+    let finished = run(command.current_dir(directory.path()), LIMIT)?;
+    ensure!(finished.code() == 77, "{finished}");
+    ensure!(
+        finished.stdout.contains("cure") && finished.stdout.contains("sudo"),
+        "no cure is named: {finished}"
+    );
+    Ok(())
+}

@@ -1,0 +1,8 @@
+//! A recording from start to end: signals, privileges, the machine's condition, and what others
+//! notice of it.
+
+mod doctor;
+mod privileges;
+mod signals;
+mod two_collectors;
+mod undisturbed;

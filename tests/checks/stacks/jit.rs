@@ -1,0 +1,263 @@
+//! Functions that are generated at run time have their names and their shares of time, in stacks
+//! that go through them.
+//!
+//! What must work is a workload that generates code and announces it both ways, in a perf map and
+//! in a jitdump. node, java and CPython are tried where they are installed, and a line says where
+//! not.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tests::command::run;
+use tests::experiment::interval_ns;
+use tests::gprofng::{Table, script};
+use tests::kcollect::{Recorded, record};
+use tests::machine::disturbance::judge_times;
+use tests::machine::{stolen_meanwhile, work_cpu};
+use tests::oracle::statistics::Band;
+use tests::workload;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[test]
+fn root_jit_code_has_its_names() -> Result<()> {
+    judge_times(|| {
+        for way in ["map", "dump"] {
+            judge_jit(way).with_context(|| format!("announced in a {way}"))?;
+        }
+        Ok(())
+    })
+}
+
+fn judge_jit(way: &str) -> Result<()> {
+    let cpu = work_cpu()?.to_string();
+    let load = [workload!("jit_code"), "3", &cpu, way];
+    let recorded = record(&["-p", "hi", "-F", "on"], &load, LIMIT)?;
+    let (functions, interval) =
+        functions_of(&recorded, &format!("PID_{}.", recorded.truth()?.pid))?;
+    let own = |name: &str| functions.get(name) * 1e9 / interval;
+    let all: f64 = ["made_a", "made_b", "made_c"].map(own).iter().sum();
+    let total = functions.total()? * 1e9 / interval;
+    ensure!(
+        all > 0.9 * total && total > 200.0,
+        "{all} of {total} ticks in the loops: {functions:?}"
+    );
+    for (name, share) in [("made_a", 0.6), ("made_b", 0.2), ("made_c", 0.2)] {
+        // Which of them time was stolen from is no fair draw: it goes by large pieces.
+        Band::of(all, share)
+            .with_edges(stolen_meanwhile()? / interval)
+            .judge(name, own(name))?;
+    }
+    // A function between a loop and `main` has the time of its callees, and `main` has all.
+    let with_callees = |name: &str| {
+        functions
+            .find(name)
+            .map_or(0.0, |row| row.values[1] * 1e9 / interval)
+    };
+    for (name, share) in [
+        ("made_caller", 0.8),
+        ("made_trampoline", 0.2),
+        ("main", 1.0),
+    ] {
+        // The first ticks' stacks are copied, without the text that shows how a trampoline returns.
+        Band::of(all, share)
+            .with_edges(0.1 * all + stolen_meanwhile()? / interval)
+            .judge(name, with_callees(name))?;
+    }
+    ensure!(
+        functions.find("never").is_none(),
+        "a function in a file's mapping got its name from a perf map"
+    );
+    Ok(())
+}
+
+/// For how long the programs below go round.
+const LOOP: Duration = Duration::from_secs(4);
+
+/// The same loop under two names, for a time that each measures, in three runtimes; it prints the
+/// first one's share.
+const NODE: &str = "
+function hot(n) { let x = 1; for (let i = 0; i < n; i++) x = (x * 7 + i) % 1000003; return x; }
+function cold(n) { let x = 1; for (let i = 0; i < n; i++) x = (x * 7 + i) % 1000003; return x; }
+const spent = [0n, 0n], end = Date.now() + 4000;
+let sum = 0;
+while (Date.now() < end) {
+  let t = process.hrtime.bigint(); sum += hot(3e6); spent[0] += process.hrtime.bigint() - t;
+  t = process.hrtime.bigint(); sum += cold(1e6); spent[1] += process.hrtime.bigint() - t;
+}
+console.log('SHARE ' + Number(spent[0]) / Number(spent[0] + spent[1]));
+";
+
+const JAVA: &str = "
+public class Shares {
+    static int hot(int n) { int x = 1; for (int i = 0; i < n; i++) x = (x * 7 + i) % 1000003; return x; }
+    static int cold(int n) { int x = 1; for (int i = 0; i < n; i++) x = (x * 7 + i) % 1000003; return x; }
+    public static void main(String[] words) {
+        long end = System.nanoTime() + 4000000000L, hot = 0, cold = 0; int sum = 0;
+        while (System.nanoTime() < end) {
+            long t = System.nanoTime(); sum += hot(3000000); hot += System.nanoTime() - t;
+            t = System.nanoTime(); sum += cold(1000000); cold += System.nanoTime() - t;
+        }
+        System.out.println(sum); System.out.println(\"SHARE \" + (double) hot / (hot + cold));
+    }
+}
+";
+
+const PYTHON: &str = "
+import time
+def hot(n):
+    x = 1
+    for i in range(n): x = (x * 7 + i) % 1000003
+    return x
+def cold(n):
+    x = 1
+    for i in range(n): x = (x * 7 + i) % 1000003
+    return x
+end, spent = time.monotonic() + 4, [0, 0]
+while time.monotonic() < end:
+    t = time.monotonic(); hot(60000); spent[0] += time.monotonic() - t
+    t = time.monotonic(); cold(20000); spent[1] += time.monotonic() - t
+print('SHARE', spent[0] / sum(spent))
+";
+
+#[test]
+fn root_functions_of_node() -> Result<()> {
+    let Some(node) = installed("node") else {
+        println!("skipped: node is not installed");
+        return Ok(());
+    };
+    let (_directory, path) = source("shares.js", NODE)?;
+    // Functions that were inlined have no name.
+    let load = [
+        node.as_os_str(),
+        "--perf-basic-prof".as_ref(),
+        "--no-turbo-inlining".as_ref(),
+        path.as_os_str(),
+    ];
+    shares(&load, "_node_", |name, function| {
+        name.contains(&format!("{function} ")) && name.contains("shares.js")
+    })
+}
+
+#[test]
+fn root_functions_of_java() -> Result<()> {
+    let Some(java) = installed("java") else {
+        println!("skipped: java is not installed");
+        return Ok(());
+    };
+    let (_directory, path) = source("Shares.java", JAVA)?;
+    let load = [
+        java.as_os_str(),
+        "-XX:+PreserveFramePointer".as_ref(),
+        "-XX:+UnlockDiagnosticVMOptions".as_ref(),
+        "-XX:+DumpPerfMapAtExit".as_ref(),
+        "-XX:CompileCommand=quiet".as_ref(),
+        "-XX:CompileCommand=dontinline,Shares::*".as_ref(),
+        path.as_os_str(),
+    ];
+    shares(&load, "_java_", |name, function| {
+        name.contains(&format!("Shares.{function}("))
+            || name.contains(&format!("Shares::{function}("))
+    })
+}
+
+#[test]
+fn root_functions_of_python() -> Result<()> {
+    let Some(python) = python()? else {
+        println!("skipped: no python3 is installed that has -X perf (3.12 or later)");
+        return Ok(());
+    };
+    let (_directory, path) = source("shares.py", PYTHON)?;
+    let load = [
+        python.as_os_str(),
+        "-X".as_ref(),
+        "perf".as_ref(),
+        path.as_os_str(),
+    ];
+    shares(&load, "_python3", |name, function| {
+        name.starts_with(&format!("py::{function}:"))
+    })
+}
+
+/// Records it, and judges the share of `hot` of both functions by what the program says of itself;
+/// `is` returns whether a function of the experiment is one of the program's.
+fn shares(load: &[&OsStr], experiment: &str, is: impl Fn(&str, &str) -> bool) -> Result<()> {
+    judge_times(|| {
+        let args: Vec<_> = load.iter().filter_map(|word| word.to_str()).collect();
+        let recorded = record(&["-p", "hi", "-F", "on"], &args, LIMIT)?;
+        let output = &recorded.finished.stdout;
+        let truth: f64 = output
+            .lines()
+            .find_map(|line| line.strip_prefix("SHARE "))
+            .with_context(|| output.clone())?
+            .parse()?;
+        let (functions, interval) = functions_of(&recorded, experiment)?;
+        // An interpreter's functions have no instructions of their own.
+        let ticks = |function: &str| {
+            let rows = functions.things().filter(|row| is(&row.name, function));
+            rows.map(|row| row.values[1]).sum::<f64>() * 1e9 / interval
+        };
+        let (hot, cold) = (ticks("hot"), ticks("cold"));
+        // Not of the process's time: what a runtime needs to start is its own affair.
+        let all = LOOP.as_nanos() as f64 / interval;
+        ensure!(
+            hot + cold > 0.9 * all,
+            "hot {hot}, cold {cold} ticks of {all}: {:#?}",
+            functions.rows.iter().take(40).collect::<Vec<_>>()
+        );
+        // What it measured has the time of others who took its CPU in it, and of the first rounds,
+        // which had no name.
+        Band::of(hot + cold, truth)
+            .with_edges(0.03 * (hot + cold) + stolen_meanwhile()? / interval)
+            .judge("hot", hot)
+    })
+}
+
+/// Functions of the one subexperiment whose name has this in it, user time exclusive and inclusive,
+/// seconds; and the interval, nanoseconds.
+fn functions_of(recorded: &Recorded, part: &str) -> Result<(Table, f64)> {
+    let founder = recorded.experiment()?;
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(&founder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        if name.starts_with('_') && name.contains(part) {
+            found.push(path);
+        }
+    }
+    ensure!(found.len() == 1, "subexperiments with {part:?}: {found:?}");
+    let commands = ["metrics e.user:i.user:name", "functions"];
+    // Whether it finds all files is another check's.
+    let functions = script(&commands, &found[0])?.table(2);
+    Ok((functions, interval_ns(&founder)?))
+}
+
+fn source(name: &str, text: &str) -> Result<(tempfile::TempDir, PathBuf)> {
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join(name);
+    std::fs::write(&path, text)?;
+    Ok((directory, path))
+}
+
+fn installed(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let found = std::env::split_paths(&path).map(|directory| directory.join(program));
+    let usual = Path::new("/usr/bin").join(program);
+    found.chain([usual]).find(|path| path.is_file())
+}
+
+/// A CPython with perf trampolines.
+fn python() -> Result<Option<PathBuf>> {
+    const ASK: &str = "import sys; sys.activate_stack_trampoline('perf'); print(sys.executable)";
+    let names = ["python3", "python3.12", "python3.13", "python3.14"];
+    for python in names.iter().filter_map(|name| installed(name)) {
+        let asked = run(Command::new(&python).args(["-c", ASK]), LIMIT)?;
+        if asked.status.success() {
+            return Ok(Some(asked.stdout.trim().into()));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,7 @@
+//! Stacks are right: user stacks against framehop and stepped programs, call trees, code made at
+//! run time.
+
+mod call_trees;
+mod jit;
+mod unwinder;
+mod user_returns;

@@ -1,0 +1,166 @@
+//! The number of a return to user joins what was recorded of a thread in the kernel with the place
+//! in user mode that it returned to, with each way of capturing it; a kernel before 6.18 has only
+//! one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread::spawn;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bpf::{Emission, Head, Record, Settings, TickCollector};
+use counters::perf::event::open_clock;
+use host::machine::now;
+use tests::machine::{Exclusive, online_cpus};
+use user_collector::join::Join;
+
+/// Longer than an interval, so that every sleep has a boundary of the grid.
+const NAP: Duration = Duration::from_millis(3);
+const NAPS: u32 = 200;
+const PERIOD_NS: u64 = 997_000;
+
+#[test]
+fn root_sleeps_join_their_user_returns() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let mut ways = vec![Emission::AtPlace];
+    if Emission::probe() == Emission::OnEntry {
+        ways.push(Emission::OnEntry);
+    }
+    for way in ways {
+        judge(way).with_context(|| format!("{way:?}"))?;
+    }
+    Ok(())
+}
+
+fn judge(way: Emission) -> Result<()> {
+    let (tid, mut records) = nap_under(way)?;
+    // As the session does it: in the order of time.
+    records.retain(|record| head(record).tid == tid);
+    records.sort_by_key(Record::time);
+    let (mut join, mut all) = (Join::<(), ()>::default(), 0);
+    let mut places: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    for record in &records {
+        let ticks = match record {
+            Record::Tick(tick) => u64::from(tick.ticks),
+            Record::Absence(absence) => u64::from(absence.blocked + absence.waited),
+            Record::Entry(entry) => {
+                let (slot, _) = join.announced(tid, entry.head.entry);
+                join.resolved(slot, Arc::new(()));
+                places.insert(entry.head.entry, (entry.ip, entry.sp));
+                continue;
+            }
+            Record::Thread(_) | Record::Birth(_) | Record::Overflow(_) => continue,
+        };
+        join.recorded(tid, head(record).entry, ticks, ());
+        all += ticks;
+    }
+
+    let joined = join.counts();
+    ensure!(all > u64::from(NAPS) * 2, "only {all} ticks");
+    // All but those of the last state interval, which ends with the thread.
+    ensure!(
+        joined.ticks + 30 >= all && joined.ticks + joined.missing + joined.not_expected == all,
+        "{all} ticks: {joined:?}"
+    );
+    let naps = u64::from(NAPS);
+    match way {
+        Emission::OnEntry => ensure!(
+            joined.user_stacks >= naps - 5 && joined.reused <= all / 20,
+            "{joined:?}"
+        ),
+        // All sleeps are in one place.
+        Emission::AtPlace => ensure!(
+            joined.user_stacks < naps / 2 && joined.reused > all / 2,
+            "{joined:?}"
+        ),
+    }
+
+    // Where it slept, by the numbers that its absences carry.
+    let mut sleeps: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    for record in &records {
+        if let Record::Absence(absence) = record
+            && absence.state == 7
+            && let Some(place) = places.get(&absence.head.entry)
+        {
+            *sleeps.entry(*place).or_default() += 1;
+        }
+    }
+    let (place, count) = sleeps
+        .iter()
+        .max_by_key(|(_, count)| **count)
+        .context("no sleep was joined")?;
+    ensure!(
+        *count >= naps - 10,
+        "{count} of {naps} sleeps in one place: {sleeps:?}"
+    );
+    ensure!(
+        is_code(place.0)?,
+        "{:#x} is no code of this process: {sleeps:?}",
+        place.0
+    );
+    Ok(())
+}
+
+/// Records a thread that sleeps again and again at one place.
+fn nap_under(way: Emission) -> Result<(u32, Vec<Record>)> {
+    let cpus: BTreeSet<u32> = online_cpus()?.into_iter().map(|cpu| cpu as u32).collect();
+    let (mut collector, mut rings) = TickCollector::load(&Settings {
+        period_ns: PERIOD_NS,
+        record_idle: false,
+        max_frames: 127,
+        page_fault: (0, 0),
+        cpu_ids: cpus.last().map_or(1, |last| last + 1),
+        counters: None,
+        emission: Some(way),
+    })?;
+    for cpu in cpus {
+        collector.attach(cpu, open_clock(cpu, PERIOD_NS)?)?;
+    }
+    collector.set_recording(true, now())?;
+    collector.watch_threads()?;
+    let (sender, receiver) = channel();
+    let sleeper = spawn(move || {
+        let tid = nix::unistd::gettid().as_raw();
+        for _ in 0..NAPS {
+            std::thread::sleep(NAP);
+        }
+        sender.send(tid)
+    });
+    let mut bytes = Vec::new();
+    while !sleeper.is_finished() {
+        std::thread::sleep(Duration::from_millis(50));
+        rings.take(&mut bytes)?;
+    }
+    sleeper.join().ok().context("the sleeper died")??;
+    collector.set_recording(false, now())?;
+    let mut records = collector.close_threads()?;
+    rings.take(&mut bytes)?;
+    records.extend(Record::decode_all(&bytes)?);
+    Ok((receiver.recv()?.cast_unsigned(), records))
+}
+
+fn head(record: &Record) -> Head {
+    match record {
+        Record::Tick(tick) => tick.head,
+        Record::Absence(absence) => absence.head,
+        Record::Thread(thread) => thread.head,
+        Record::Entry(entry) => entry.head,
+        Record::Birth(head) => *head,
+        Record::Overflow(overflow) => overflow.head,
+    }
+}
+
+/// Is it in an executable mapping of this process?
+fn is_code(address: u64) -> Result<bool> {
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    let mut code = maps.lines().filter_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (from, to) = range.split_once('-')?;
+        let from = u64::from_str_radix(from, 16).ok()?;
+        let to = u64::from_str_radix(to, 16).ok()?;
+        (rest.as_bytes().get(2) == Some(&b'x')).then_some(from..to)
+    });
+    Ok(code.any(|range| range.contains(&address)))
+}

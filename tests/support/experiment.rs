@@ -1,0 +1,318 @@
+//! What is in an experiment's files, by the letter of the format.
+//!
+//! A third opinion beside gprofng and kcollect's own reader: a walk of the packet file that trusts
+//! only the packet headers and the declaration in `log.xml`. It is short because it refuses
+//! everything but kcollect's clock packets.
+
+pub mod exported;
+pub mod followed;
+pub mod opened;
+pub mod states;
+pub mod summary;
+pub mod synthetic;
+pub mod threads;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use experiment_format::ids::Pid;
+use experiment_format::microstate::Microstate;
+use experiment_format::reader::Experiment;
+
+/// Types of packets in `data.frameinfo`.
+const FRAME: u16 = 11;
+const UID: u16 = 17;
+
+/// A clock packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// `CLOCK_MONOTONIC`, nanoseconds.
+    pub time_ns: u64,
+    /// The CPU.
+    pub cpu: usize,
+    /// The process.
+    pub pid: i32,
+    /// Ticks that it stands for.
+    pub ticks: u64,
+}
+
+/// Where a tag's value is wanted: the first tag that holds all of the words.
+fn attribute<'a>(log: &'a str, words: &[&str], name: &str) -> Option<&'a str> {
+    let tag = log
+        .split('<')
+        .find(|tag| words.iter().all(|word| tag.contains(word)))?;
+    let start = tag.find(&format!(" {name}=\""))? + name.len() + 3;
+    tag[start..].split('"').next()
+}
+
+/// The clock interval of an experiment, nanoseconds.
+///
+/// # Errors
+/// When its log does not say.
+pub fn interval_ns(experiment: &Path) -> Result<f64> {
+    let log = log(experiment)?;
+    let microseconds =
+        attribute(&log, &["profile name=\"profile\""], "ptimer").context("no ptimer in log.xml")?;
+    Ok(microseconds.parse::<f64>()? * 1e3)
+}
+
+/// When data began, `CLOCK_MONOTONIC` nanoseconds: they are paused while kcollect gets everything
+/// going.
+///
+/// # Errors
+/// When its log does not say.
+pub fn began_ns(experiment: &Path) -> Result<u64> {
+    let log = log(experiment)?;
+    let time = |kind: &str| {
+        attribute(&log, &["event ", &format!("kind=\"{kind}\"")], "tstamp")
+            .with_context(|| format!("no {kind} event in log.xml"))
+            .and_then(nanoseconds)
+    };
+    Ok(time("run")? + time("resume")?)
+}
+
+/// Of seconds with a fraction.
+fn nanoseconds(time: &str) -> Result<u64> {
+    let (seconds, rest) = time.split_once('.').context("a time without a fraction")?;
+    Ok(seconds.parse::<u64>()? * 1_000_000_000 + rest.parse::<u64>()?)
+}
+
+/// All clock packets, in the order of the file.
+///
+/// # Errors
+/// When there is no log, or it does not declare the fields. A packet that is cut off ends the walk,
+/// as in gprofng.
+pub fn packets(experiment: &Path) -> Result<Vec<Packet>> {
+    let log = log(experiment)?;
+    let kind: u16 = attribute(&log, &["profpckt "], "kind")
+        .context("no profpckt in log.xml")?
+        .parse()?;
+    let offset = |field: &str| -> Result<usize> {
+        let name = format!("name=\"{field}\"");
+        Ok(attribute(&log, &["field ", &name], "offset")
+            .with_context(|| format!("no field {field}"))?
+            .parse()?)
+    };
+    let (time, cpu, pid, ticks) = (
+        offset("TSTAMP")?,
+        offset("CPUID")?,
+        offset("KPID")?,
+        offset("NTICK")?,
+    );
+    let bytes = match fs::read(experiment.join("profile")) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(walk(&bytes)
+        .filter(|(found, _)| *found == kind)
+        .map_while(|(_, packet)| {
+            let half = |at: usize| {
+                packet
+                    .get(at..)?
+                    .first_chunk()
+                    .map(|bytes| u32::from_le_bytes(*bytes))
+            };
+            Some(Packet {
+                time_ns: packet
+                    .get(time..)?
+                    .first_chunk()
+                    .map(|bytes| u64::from_le_bytes(*bytes))?,
+                cpu: half(cpu)? as usize,
+                pid: half(pid)?.cast_signed(),
+                ticks: half(ticks)?.into(),
+            })
+        })
+        .collect())
+}
+
+/// All addresses of all stacks: leaves as they were, callers inside their call instructions.
+///
+/// # Errors
+/// When the file of stacks cannot be read.
+pub fn addresses(experiment: &Path) -> Result<BTreeSet<u64>> {
+    let path = experiment.join("data.frameinfo");
+    let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+    let mut found = BTreeSet::new();
+    for (kind, packet) in walk(&bytes) {
+        match kind {
+            FRAME => infos(packet, &mut found),
+            UID => words(packet.get(4..).unwrap_or_default(), &mut found),
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+/// The infos of a FRAME packet: size, kind, number, and then the words.
+fn infos(packet: &[u8], found: &mut BTreeSet<u64>) {
+    let size = |at: usize| {
+        packet
+            .get(at..)?
+            .first_chunk()
+            .map(|bytes| u32::from_le_bytes(*bytes) as usize)
+    };
+    let mut at = size(4).unwrap_or(packet.len());
+    while let Some(length) = size(at).filter(|length| *length > 0) {
+        words(packet.get(at + 4..at + length).unwrap_or_default(), found);
+        at += length;
+    }
+}
+
+/// `u32` flags, `u64` number, words. In a compressed one the last word is the number of another
+/// stack.
+fn words(body: &[u8], found: &mut BTreeSet<u64>) {
+    const HEAD: usize = 12;
+    let compressed = body.get(3).is_some_and(|flags| flags & 0x80 != 0);
+    let body = body.get(HEAD..).unwrap_or_default();
+    let count = (body.len() / 8).saturating_sub(compressed.into());
+    found.extend(
+        body.chunks_exact(8)
+            .take(count)
+            .filter_map(|word| word.first_chunk().map(|word| u64::from_le_bytes(*word))),
+    );
+}
+
+/// All ticks in an experiment's file.
+///
+/// # Errors
+/// As [`packets`].
+pub fn ticks(experiment: &Path) -> Result<u64> {
+    Ok(packets(experiment)?.iter().map(|packet| packet.ticks).sum())
+}
+
+/// All ticks of threads in an experiment's file, on a CPU and away from it; of one process, or of
+/// all with `None`.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn array_ticks(experiment: &Path, pid: Option<i32>) -> Result<u64> {
+    let mut sum = 0;
+    for tick in Experiment::open(experiment)?.ticks()? {
+        let tick = tick?;
+        let of_a_thread = tick.state != Microstate::KernelCpu.number();
+        if of_a_thread && pid.is_none_or(|pid| tick.pid == Some(Pid(pid.cast_unsigned()))) {
+            sum += u64::try_from(tick.ticks)?;
+        }
+    }
+    Ok(sum)
+}
+
+fn log(experiment: &Path) -> Result<String> {
+    let path = experiment.join("log.xml");
+    fs::read_to_string(&path).with_context(|| path.display().to_string())
+}
+
+/// Packets as type and bytes. A size of zero is a hole up to the next multiple of 16 KiB.
+/// All that lies below a directory, with the directories in it. Links are not followed.
+///
+/// # Errors
+/// When a directory cannot be read.
+pub fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        found.push(entry.path());
+        if entry.file_type()?.is_dir() {
+            found.extend(files_below(&entry.path())?);
+        }
+    }
+    Ok(found)
+}
+
+fn walk(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    const HOLE: usize = 16 * 1024;
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        loop {
+            let head: &[u8; 4] = bytes.get(at..)?.first_chunk()?;
+            let size = usize::from(u16::from_le_bytes([head[0], head[1]]));
+            let kind = u16::from_le_bytes([head[2], head[3]]);
+            if size == 0 || at % 4 != 0 {
+                at = (at / HOLE + 1) * HOLE;
+                continue;
+            }
+            let packet = bytes.get(at..at + size)?;
+            at += size;
+            return Some((kind, packet));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LOG: &str = "<profile name=\"profile\" ptimer=\"997\" numstates=\"3\">\n<profpckt kind=\"8\" uname=\"x\">\n\
+        <field name=\"CPUID\" offset=\"4\"/>\n<field name=\"TSTAMP\" offset=\"8\"/>\n<field name=\"NTICK\" offset=\"16\"/>\n\
+        <field name=\"KPID\" offset=\"20\"/>\n</profpckt></profile>\n<event kind=\"run\" tstamp=\"5.000000007\"/>\n\
+        <event kind=\"pause\" tstamp=\"0.000000000\"/>\n<event kind=\"resume\" tstamp=\"0.500000000\"/>\n";
+
+    fn packet(kind: u16, ticks: u32) -> Vec<u8> {
+        let mut bytes = [24u16.to_le_bytes(), kind.to_le_bytes()].concat();
+        bytes.extend(1u32.to_le_bytes());
+        bytes.extend(9u64.to_le_bytes());
+        bytes.extend(ticks.to_le_bytes());
+        bytes.extend(77u32.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn complete_packets_are_found_across_holes() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("log.xml"), LOG).unwrap();
+        let mut bytes = packet(8, 2);
+        bytes.extend(packet(0, 100));
+        bytes.resize(16 * 1024, 0);
+        bytes.extend(packet(8, 3));
+        bytes.extend(&packet(8, 50)[..20]);
+        fs::write(directory.path().join("profile"), bytes).unwrap();
+        assert_eq!(ticks(directory.path()).unwrap(), 5);
+        let first = Packet {
+            time_ns: 9,
+            cpu: 1,
+            pid: 77,
+            ticks: 2,
+        };
+        assert_eq!(packets(directory.path()).unwrap()[0], first);
+        assert_eq!(interval_ns(directory.path()).unwrap(), 997_000.0);
+        assert_eq!(began_ns(directory.path()).unwrap(), 5_500_000_007);
+    }
+
+    #[test]
+    fn addresses_of_all_kinds_of_stacks_are_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut bytes = Vec::new();
+        // A frame with one plain info of two words, and one that ends in a link.
+        for half in [64u32 | 11 << 16, 16] {
+            bytes.extend(half.to_le_bytes());
+        }
+        bytes.extend(1u64.to_le_bytes());
+        for (kind, second) in [(1u32, 0xb), (0x8000_0001, 99)] {
+            bytes.extend(32u32.to_le_bytes());
+            bytes.extend(kind.to_le_bytes());
+            for word in [5u64, u64::from(kind) + 0xa0, second] {
+                bytes.extend(word.to_le_bytes());
+            }
+        }
+        let size = bytes.len() as u16;
+        bytes[..2].copy_from_slice(&size.to_le_bytes());
+        fs::write(directory.path().join("data.frameinfo"), bytes).unwrap();
+        assert_eq!(
+            addresses(directory.path()).unwrap(),
+            BTreeSet::from([0xa1, 0xb, 0x8000_00a1])
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_parsed_to_an_end(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(walk(&bytes).count() <= bytes.len());
+            infos(&bytes, &mut BTreeSet::new());
+        }
+    }
+}

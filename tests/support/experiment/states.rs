@@ -1,0 +1,689 @@
+//! kcollect's account of microstates, and how it is judged.
+//!
+//! The times are exact where they come from context switches, so most of the judgement needs no
+//! statistics:
+//!
+//! * **by itself** ([`States::conserve`]): the states of a process add up to the lives of its
+//!   threads, the CPU time of all processes to the busy time of the CPUs, and a process that
+//!   existed during the whole run has the time of the run;
+//! * **by a workload's truth** ([`States::agree`]): no state is off by more than a hundredth of the
+//!   workload's wall time. What the process did before its work began and after it ended is not in
+//!   its truth; that is as long as its life in the account is longer than in its truth, and may be
+//!   in any state. Time that the hypervisor gave to other machines while a thread was on the CPU is
+//!   no CPU time on either side; the account has it in the state that the thread goes into next.
+//!
+//! Only the division of CPU time into user, system and trap time is a sample, on both sides. It is
+//! judged by itself ([`States::agree_on_user_mode`]), of loads that neither sleep nor migrate:
+//! those that do can keep step with the scheduler's tick, and then `getrusage` divides their time
+//! wrongly.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use experiment_format::microstate::Microstate;
+use serde::Deserialize;
+
+use crate::experiment::summary::{CpuStats, RunSummary};
+use crate::oracle::statistics::{Band, Pair};
+use crate::workload::truth::{Truth, accounting_hz};
+
+/// How far a state may be off, as a share of the wall time.
+const STATE: f64 = 0.01;
+/// How far CPU time may be off, as a share of it: both sides count it exactly, but not from and to
+/// the same instants.
+const CPU: f64 = 0.002;
+/// And for each thread but the first, seconds: it ends a little after its time was added to its
+/// process's usage.
+const CPU_THREAD_S: f64 = 5e-6;
+/// The same as a part of a thread's CPU time, for brief ones: of a life of 70 us the end takes 9.
+/// The clock of a control group has it too, and the check that asks that one is exact.
+const CPU_THREAD: f64 = 0.2;
+/// The same for each thread but the first: it lives before it can run, and ends after its last
+/// word.
+const OUTSIDE_THREAD_S: f64 = 2e-5;
+/// How far the states of a workload may be from its own wall time, seconds, beside half of what a
+/// state may be off and what was stolen: usage is counted from the process's birth, work is not.
+const EXPLAINED_S: f64 = 0.01;
+/// How far the life of one thread and the sum of its states may differ, seconds.
+const THREAD_S: f64 = 1e-6;
+/// Which part of a thread's ticks may be of off-CPU intervals whose end was not recorded.
+const UNSEEN: f64 = 0.01;
+/// The last digit of the account, seconds: how far each number may be off for that.
+const DIGIT_S: f64 = 1e-9;
+/// How far the time may be off for which a quota kept a workload from running, as a share of the
+/// wall time: the kernel sums it up from timers of its own, for a group.
+const THROTTLED: f64 = 0.02;
+/// From the first to the last instant of the run, as against those of its books, seconds.
+const RUN_S: f64 = 0.05;
+/// How far the lives of two threads may differ that both lived through the whole run, seconds: all
+/// are entered and closed as of the same instants, by the clock of the scheduler as one CPU or
+/// another has it.
+pub const WHOLE_S: f64 = 3e-4;
+
+/// How long starting and ending may take a workload, seconds: the edges of its truth.
+#[derive(Clone, Copy, Debug)]
+pub struct Edges {
+    /// On a CPU, from its last look at its usage to its end. 2.6 ms were measured once, of a
+    /// workload that faults on a mapped file on a busy machine; the cause is unknown.
+    pub cpu_s: f64,
+    /// Outside of its work, beside waits for a CPU and for the disk. To be loaded and to end takes
+    /// a few milliseconds, and ten times as long where other programs want the CPU.
+    pub outside_s: f64,
+}
+
+impl Default for Edges {
+    fn default() -> Self {
+        Self {
+            cpu_s: 0.005,
+            outside_s: 0.05,
+        }
+    }
+}
+
+/// The account of microstates.
+#[derive(Clone, Debug, Deserialize)]
+pub struct States {
+    /// The states' names, in the order of their times.
+    pub states: Vec<String>,
+    /// The clock interval, microseconds.
+    pub interval_us: f64,
+    /// From the first to the last instant of the run, seconds.
+    pub elapsed_s: f64,
+    /// All processes that lived during the run.
+    pub processes: Vec<Row>,
+}
+
+/// The account of one process.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Row {
+    /// Its process id.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// How many threads of it lived.
+    pub threads: u64,
+    /// Its ticks on a CPU.
+    #[serde(default)]
+    pub ticks: u64,
+    /// Their lives inside the run, summed, seconds.
+    pub tracked_s: f64,
+    /// Where these went, by number of the state, seconds.
+    pub states_s: [f64; Microstate::PER_THREAD],
+    /// Parts of that, by detail. Older experiments have none.
+    pub detail_s: Option<Detail>,
+}
+
+/// Parts of a row's times, seconds. Each is in one of the states as well.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Detail {
+    /// Blocked for a block device.
+    pub block_io: f64,
+    /// Waiting for a CPU after it was taken away, not after a wake-up.
+    pub preempted: f64,
+    /// Waiting for a CPU because a quota was used up.
+    pub throttled: f64,
+}
+
+impl Row {
+    /// Seconds in one state.
+    pub fn of(&self, state: Microstate) -> f64 {
+        of(&self.states_s, state)
+    }
+
+    /// Seconds on CPU.
+    pub fn cpu_s(&self) -> f64 {
+        on_cpu(&self.states_s)
+    }
+
+    /// Seconds off CPU.
+    pub fn off_cpu_s(&self) -> f64 {
+        self.states_s.iter().sum::<f64>() - self.cpu_s()
+    }
+}
+
+/// The states on CPU.
+const ON_CPU: [Microstate; 3] = [Microstate::User, Microstate::System, Microstate::Trap];
+
+fn of(states_s: &[f64], state: Microstate) -> f64 {
+    states_s.get(state as usize).copied().unwrap_or_default()
+}
+
+fn on_cpu(states_s: &[f64]) -> f64 {
+    ON_CPU.iter().map(|state| of(states_s, *state)).sum()
+}
+
+/// The states of a thread, in order.
+fn states() -> impl Iterator<Item = Microstate> {
+    Microstate::ALL.into_iter().take(Microstate::PER_THREAD)
+}
+
+impl States {
+    /// Those of an experiment.
+    ///
+    /// # Errors
+    /// When there are none, or they are not of this form.
+    pub fn of(experiment: &Path) -> Result<Self> {
+        let path = experiment.join("kcollect.json");
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let account: Self =
+            serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+        let names: Vec<_> = states().filter_map(Microstate::metric).collect();
+        ensure!(
+            account.states == names,
+            "the states are {:?}",
+            account.states
+        );
+        Ok(account)
+    }
+
+    /// The one row of a process.
+    ///
+    /// # Errors
+    /// When there is none, or more than one.
+    pub fn row(&self, pid: i32) -> Result<&Row> {
+        let rows: Vec<_> = self.processes.iter().filter(|row| row.pid == pid).collect();
+        match rows.as_slice() {
+            [row] => Ok(row),
+            rows => bail!("{} rows of process {pid}: {rows:?}", rows.len()),
+        }
+    }
+
+    /// Judges the account by itself and by the books of the CPUs. `residents` are processes that
+    /// lived before the run and after it.
+    ///
+    /// # Errors
+    /// When time is missing or counted twice; the message has all the numbers.
+    pub fn conserve(&self, residents: &BTreeSet<i32>) -> Result<()> {
+        self.conserve_within(residents, WHOLE_S)
+    }
+
+    /// The same where two clocks may differ by so many seconds: CPUs that now and then stand still.
+    ///
+    /// # Errors
+    /// As [`States::conserve`].
+    pub fn conserve_within(&self, residents: &BTreeSet<i32>, whole_s: f64) -> Result<()> {
+        let mut wrong: Vec<String> = self.processes.iter().filter_map(not_whole).collect();
+        wrong.extend(self.processes.iter().filter_map(not_parts));
+        wrong.extend(self.not_all_there(residents, whole_s));
+        verdict("conservation", &wrong)
+    }
+
+    /// CPU time of all processes against the ticks that were not idle, and of `stolen_ns` that the
+    /// hypervisor gave to other machines meanwhile
+    /// ([`stolen_meanwhile`](crate::machine::stolen_meanwhile)): ticks pass in it, and it is no
+    /// thread's time on a CPU.
+    ///
+    /// Not for a load that wakes and sleeps in step with the ticks: they are no independent samples
+    /// of it. A hypervisor makes loads so, when it delivers a disk's interrupts together with those
+    /// of the timer.
+    ///
+    /// # Errors
+    /// When they differ by more than chance; the message has all the numbers.
+    pub fn busy_time(&self, summary: &RunSummary, stolen_ns: f64) -> Result<()> {
+        let interval = summary.interval_us * 1e3;
+        let recorded: f64 = summary.cpus.iter().map(|cpu| cpu.recorded_ns).sum();
+        let busy: u64 = summary.cpus.iter().map(|cpu| cpu.ticks() - cpu.idle).sum();
+        // Interrupts at work on idle CPUs are no thread's.
+        let busy = busy - self.row(0).map_or(0, |row| row.ticks);
+        let all: u64 = summary.cpus.iter().map(CpuStats::ticks).sum();
+        let cpu_ns = self.processes.iter().map(Row::cpu_s).sum::<f64>() * 1e9;
+        ensure!(
+            cpu_ns <= recorded * 1.001,
+            "the processes were on CPU for {} s, of {} s that the CPUs were recorded",
+            cpu_ns / 1e9,
+            recorded / 1e9
+        );
+        // Which part of the stolen time idle CPUs lost is unknown.
+        Band::time(cpu_ns + stolen_ns / 2.0, all as f64 * interval, interval)
+            .with_edges(stolen_ns / 2.0 / interval)
+            .judge(
+                &format!(
+                    "busy ticks, where all processes were on CPU for {} s and {} s were stolen",
+                    cpu_ns / 1e9,
+                    stolen_ns / 1e9
+                ),
+                busy as f64,
+            )
+    }
+
+    /// What is not as it should be of processes that lived through all of the run.
+    fn not_all_there(&self, residents: &BTreeSet<i32>, whole_s: f64) -> Vec<String> {
+        let mut wrong = Vec::new();
+        // Of one thread from end to end, so that its life is the run.
+        let mut whole = Vec::new();
+        for pid in residents {
+            match self.row(*pid) {
+                Ok(row) if row.threads == 1 => whole.push(row),
+                Ok(row) if row.threads == 0 => wrong.push(format!("no thread lived in {row:?}")),
+                Ok(_) => {}
+                Err(error) => wrong.push(error.to_string()),
+            }
+        }
+        let Some(longest) = whole.iter().map(|row| row.tracked_s).max_by(f64::total_cmp) else {
+            wrong.push("no process of one thread lived through the run".into());
+            return wrong;
+        };
+        if (longest - self.elapsed_s).abs() > RUN_S.max(whole_s) {
+            wrong.push(format!(
+                "a thread lived for {longest} s of a run of {} s",
+                self.elapsed_s
+            ));
+        }
+        for row in whole {
+            if longest - row.tracked_s > whole_s {
+                wrong.push(format!(
+                    "{} ({}) lived for {} s of the {longest} s that others did",
+                    row.name, row.pid, row.tracked_s
+                ));
+            }
+        }
+        wrong
+    }
+
+    /// Judges the ticks of a process by its exact time: on a CPU and away from one they tile the
+    /// life of each thread, but for one at its beginning and one at its end, and one whenever it
+    /// changes its CPU, which a workload does when it pins itself, and the scheduler before that:
+    /// the more often, the more others there are. Where a kernel lets no BPF program run on top of
+    /// some process, an arrival from it is not seen, and the ticks of the absence that ended with
+    /// it are missing.
+    ///
+    /// # Errors
+    /// When there are too few or too many.
+    pub fn tile(&self, pid: i32, ticks: u64, company: usize) -> Result<()> {
+        let row = self.row(pid)?;
+        let expected = row.tracked_s / (self.interval_us / 1e6);
+        let allowed = 3.0 + 2.0 * row.threads as f64 + company as f64 + expected * UNSEEN;
+        ensure!(
+            (ticks as f64 - expected).abs() <= allowed,
+            "{ticks} ticks, not {expected:.1} ± {allowed:.1}, in {row:?}"
+        );
+        Ok(())
+    }
+
+    /// Judges the row of a workload by its truth. The truth has a thread's waits before its work,
+    /// but not its wait for a CPU after it has printed its truth. Its end wakes the thread that
+    /// waits for it, so that wait may be long where other processes want the CPU, and the thread's
+    /// recorded time is longer by it.
+    ///
+    /// # Errors
+    /// When a number is off by more than it may be, or the workload cannot explain its own time;
+    /// the message has all the numbers.
+    pub fn agree(&self, truth: &Truth) -> Result<()> {
+        self.agree_within(truth, Edges::default())
+    }
+
+    /// The same on a machine that takes its time.
+    ///
+    /// # Errors
+    /// As [`States::agree`].
+    pub fn agree_within(&self, truth: &Truth, edges: Edges) -> Result<()> {
+        let row = self.row(truth.pid)?;
+        let wall = truth.wall_ns() as f64 / 1e9;
+        let cpu = truth.cpu_ns() as f64 / 1e9;
+        let explained: f64 = truth.states_s.iter().sum();
+        let unexplained = truth.tracked_s - explained;
+        let inexact = STATE / 2.0 * wall + EXPLAINED_S;
+        ensure!(
+            (-inexact..=inexact + truth.stolen_s).contains(&unexplained),
+            "{} explains {explained} s of its {} s, and {} s were stolen: {:?}",
+            truth.workload,
+            truth.tracked_s,
+            truth.stolen_s,
+            truth.states_s
+        );
+
+        let mut wrong = Vec::new();
+        if row.threads != truth.threads {
+            wrong.push(format!(
+                "{} threads lived, {} by the account",
+                truth.threads, row.threads
+            ));
+        }
+        let outside = row.tracked_s - truth.tracked_s;
+        let more = truth.threads.saturating_sub(1) as f64;
+        let waited = row.of(Microstate::WaitCpu) - of(&truth.states_s, Microstate::WaitCpu);
+        // Before its work it may be read from a disk that all want at once.
+        let disk = row.detail_s.as_ref().map_or(0.0, |parts| parts.block_io);
+        let alone = edges.outside_s + more * OUTSIDE_THREAD_S + disk;
+        if !(-edges.cpu_s..=alone + waited.max(0.0)).contains(&outside) {
+            wrong.push(format!(
+                "the threads lived {} s by their own clocks, {} s by the account",
+                truth.tracked_s, row.tracked_s
+            ));
+        }
+        let end = CPU_THREAD_S.max(CPU_THREAD * cpu / truth.threads.max(1) as f64);
+        if (row.cpu_s() - cpu).abs() > CPU * cpu + edges.cpu_s + more * end {
+            wrong.push(format!(
+                "{cpu} s on CPU by getrusage, {} s by the account",
+                row.cpu_s()
+            ));
+        }
+        let allowed = STATE * wall;
+        for state in states().filter(|state| !ON_CPU.contains(state)) {
+            let (mine, own) = (row.of(state), of(&truth.states_s, state));
+            // What was stolen in a call that blocks is the call's for the workload; for the account
+            // it is where the thread went next.
+            let stolen = truth.stolen_s;
+            let (least, late) = match state {
+                Microstate::WaitCpu => (own, outside),
+                _ => (own - stolen, outside.min(alone)),
+            };
+            let most = own + late.max(0.0) + stolen;
+            if !(least - allowed..=most + allowed).contains(&mine) {
+                wrong.push(format!(
+                    "{}: {own} s by the workload, {mine} s by the account",
+                    state.name()
+                ));
+            }
+        }
+        verdict(
+            &format!("{} (process {})", truth.workload, truth.pid),
+            &wrong,
+        )
+        .with_context(|| format!("truth {truth:?}, account {row:?}"))
+    }
+
+    /// Judges for how long a workload waited because its group's quota was used up. The kernel's
+    /// sum for the group ends when there is quota again; the wait of a thread that was kept from
+    /// running for that ends when it has a CPU, and among others that may be long: seconds of
+    /// 6.18's scheduler have been seen, with its quota hardly touched.
+    ///
+    /// # Errors
+    /// When it was too short; or too long, where no other process wanted the CPU.
+    pub fn throttled(&self, truth: &Truth, company: usize) -> Result<()> {
+        let row = self.row(truth.pid)?;
+        let Some(parts) = &row.detail_s else {
+            return Ok(());
+        };
+        let allowed = THROTTLED * truth.wall_ns() as f64 / 1e9;
+        let most = match company {
+            0 => truth.throttled_s + truth.stolen_s + allowed,
+            _ => f64::INFINITY,
+        };
+        ensure!(
+            (truth.throttled_s - allowed..=most).contains(&parts.throttled),
+            "{}: throttled for {} s by its group, {} s by the account: truth {truth:?}, account {row:?}",
+            truth.workload,
+            truth.throttled_s,
+            parts.throttled
+        );
+        Ok(())
+    }
+
+    /// Judges the share of user mode in a workload's CPU time.
+    ///
+    /// # Errors
+    /// When the two samples of it cannot be of the same load, and are more than a hundredth of the
+    /// time apart.
+    pub fn agree_on_user_mode(&self, truth: &Truth) -> Result<()> {
+        let split = user_share(self.row(truth.pid)?, truth, self.interval_us / 1e6);
+        let (mine, own) = split.shares();
+        ensure!(
+            (mine - own).abs() <= STATE + split.allowed(),
+            "{}, share of user mode in CPU time: {split}",
+            truth.workload
+        );
+        Ok(())
+    }
+}
+
+/// The share of user mode in CPU time: by kcollect's ticks, and by the scheduler's ticks, which
+/// `getrusage` counts.
+fn user_share(row: &Row, truth: &Truth, interval_s: f64) -> Pair {
+    let ticks = row.cpu_s() / interval_s;
+    let references = truth.cpu_ns() as f64 / 1e9 * accounting_hz();
+    Pair {
+        first: (row.of(Microstate::User) / interval_s, ticks),
+        second: (
+            truth.user_ns as f64 / truth.cpu_ns() as f64 * references,
+            references,
+        ),
+    }
+}
+
+/// What the sum of a row's states misses or has too much.
+fn not_whole(row: &Row) -> Option<String> {
+    let sum: f64 = row.states_s.iter().sum();
+    let allowed = row.threads as f64 * THREAD_S + (Microstate::PER_THREAD + 1) as f64 * DIGIT_S;
+    let whole = (sum - row.tracked_s).abs() <= allowed;
+    let possible = row.states_s.iter().all(|seconds| *seconds >= 0.0);
+    (!whole || !possible).then(|| format!("the states add up to {sum} s in {row:?}"))
+}
+
+/// What is more than that which it is a part of.
+fn not_parts(row: &Row) -> Option<String> {
+    let parts = row.detail_s.as_ref()?;
+    let waited = row.of(Microstate::WaitCpu);
+    let blocked = row.off_cpu_s() - waited - row.of(Microstate::Stopped);
+    let limits = [
+        (parts.preempted, waited),
+        (parts.throttled, waited),
+        (parts.block_io, blocked),
+    ];
+    let possible = limits.iter().all(|(part, whole)| {
+        *part >= 0.0 && *part <= whole + Microstate::PER_THREAD as f64 * DIGIT_S
+    });
+    (!possible).then(|| format!("a part is more than the whole in {row:?}"))
+}
+
+/// What is wrong, if anything is: the first of it, since a wrong clock is wrong for all processes
+/// of a machine.
+fn verdict(what: &str, wrong: &[String]) -> Result<()> {
+    const SHOWN: usize = 8;
+    let shown: Vec<_> = wrong.iter().take(SHOWN).map(String::as_str).collect();
+    ensure!(
+        wrong.is_empty(),
+        "{what}: {} things are wrong:\n  {}",
+        wrong.len(),
+        shown.join("\n  ")
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A workload of one thread that slept for three of its four seconds, and what kcollect says of
+    /// it.
+    fn slept() -> (States, Truth) {
+        let mut truth = Truth {
+            workload: "sleeper".into(),
+            pid: 7,
+            end_ns: 4_000_000_000,
+            user_ns: 1_000_000_000,
+            threads: 1,
+            tracked_s: 4.0,
+            ..Truth::default()
+        };
+        truth.states_s[Microstate::User as usize] = 1.0;
+        truth.states_s[Microstate::Sleep as usize] = 3.0;
+        let row = Row {
+            pid: 7,
+            name: "sleeper".into(),
+            threads: 1,
+            ticks: 0,
+            tracked_s: 4.0,
+            states_s: truth.states_s,
+            detail_s: None,
+        };
+        let account = States {
+            states: Vec::new(),
+            interval_us: 997.0,
+            elapsed_s: 4.0,
+            processes: vec![row],
+        };
+        (account, truth)
+    }
+
+    fn busy(ticks: u64) -> RunSummary {
+        let text = format!(
+            r#"{{"interval_us": 997, "elapsed_s": 4, "ticks": 4012, "losses": {{}}, "cpus":
+            [{{"cpu": 0, "recorded_ns": 4e9, "user": {ticks}, "kernel": 0, "idle": {}, "lost": 0}}]}}"#,
+            4012 - ticks
+        );
+        RunSummary::parse(&text).unwrap()
+    }
+
+    #[test]
+    fn agreement_passes_and_start_up_may_be_in_any_state() {
+        let (mut account, truth) = slept();
+        account.agree(&truth).unwrap();
+        account.conserve(&BTreeSet::from([7])).unwrap();
+        account.busy_time(&busy(1003), 0.0).unwrap();
+        let row = &mut account.processes[0];
+        row.tracked_s += 0.01;
+        row.states_s[Microstate::Sleep as usize] += 0.04;
+        row.states_s[Microstate::DataFault as usize] += 0.01;
+        account.agree(&truth).unwrap();
+    }
+
+    #[test]
+    fn the_last_wait_may_be_long_and_nothing_else() {
+        let (mut account, truth) = slept();
+        let row = &mut account.processes[0];
+        row.tracked_s += 0.1;
+        row.states_s[Microstate::WaitCpu as usize] += 0.1;
+        account.agree(&truth).unwrap();
+        let row = &mut account.processes[0];
+        row.states_s[Microstate::WaitCpu as usize] -= 0.1;
+        row.states_s[Microstate::Sleep as usize] += 0.1;
+        assert!(account.agree(&truth).is_err());
+    }
+
+    /// Each of these is one thing wrong, and the message names it.
+    #[test]
+    fn what_is_wrong_is_named() {
+        type Spoil = fn(&mut Row);
+        let wrongs: [(Spoil, &str); 5] = [
+            (|row| row.states_s[7] -= 0.05, "SLEEP"),
+            (|row| row.states_s[6] += 0.05, "USER_LOCK"),
+            (|row| row.states_s[0] += 0.01, "on CPU"),
+            (|row| row.threads = 2, "threads"),
+            (|row| row.tracked_s += 0.06, "lived"),
+        ];
+        for (spoil, name) in wrongs {
+            let (mut account, truth) = slept();
+            spoil(&mut account.processes[0]);
+            let error = account.agree(&truth).unwrap_err().root_cause().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn parts_are_judged_where_they_are_recorded() {
+        let (mut account, mut truth) = slept();
+        let residents = BTreeSet::from([7]);
+        let row = &mut account.processes[0];
+        row.states_s = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 0.0];
+        truth.states_s = row.states_s;
+        truth.throttled_s = 1.5;
+        let parts = Detail {
+            block_io: 1.0,
+            preempted: 2.0,
+            throttled: 1.45,
+        };
+        row.detail_s = Some(parts.clone());
+        account.throttled(&truth, 0).unwrap();
+        account.conserve(&residents).unwrap();
+
+        for (throttled, alone, in_company) in [(1.4, false, false), (1.6, false, true)] {
+            account.processes[0].detail_s = Some(Detail {
+                throttled,
+                ..parts.clone()
+            });
+            assert_eq!(account.throttled(&truth, 0).is_ok(), alone);
+            assert_eq!(account.throttled(&truth, 1).is_ok(), in_company);
+        }
+        for wrong in [
+            Detail {
+                block_io: 1.1,
+                ..parts.clone()
+            },
+            Detail {
+                preempted: 2.1,
+                ..parts
+            },
+        ] {
+            account.processes[0].detail_s = Some(wrong);
+            assert!(account.conserve(&residents).is_err());
+        }
+    }
+
+    #[test]
+    fn user_mode_is_compared_as_two_samples() {
+        let (mut account, truth) = slept();
+        account.agree_on_user_mode(&truth).unwrap();
+        account.processes[0].states_s = [0.5, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0];
+        account.agree(&truth).unwrap();
+        assert!(account.agree_on_user_mode(&truth).is_err());
+    }
+
+    #[test]
+    fn a_workload_with_unexplained_time_is_refused() {
+        let (account, mut truth) = slept();
+        truth.states_s[Microstate::Sleep as usize] = 2.9;
+        let error = account.agree(&truth).unwrap_err().to_string();
+        assert!(error.contains("explains"), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_comes_from_the_disk_starts_late() {
+        let (mut account, truth) = slept();
+        let row = &mut account.processes[0];
+        row.tracked_s += 0.15;
+        row.states_s[Microstate::Sleep as usize] += 0.15;
+        assert!(account.agree(&truth).is_err());
+        account.processes[0].detail_s = Some(Detail {
+            block_io: 0.12,
+            preempted: 0.0,
+            throttled: 0.0,
+        });
+        account.agree(&truth).unwrap();
+    }
+
+    /// Half of it while the workload computed, until it slept; half in a call that would block,
+    /// when it was preempted.
+    #[test]
+    fn stolen_time_is_where_the_thread_goes_next() {
+        let (mut account, mut truth) = slept();
+        truth.states_s[Microstate::User as usize] -= 0.1;
+        truth.user_ns -= 100_000_000;
+        let row = &mut account.processes[0];
+        row.states_s[Microstate::User as usize] -= 0.1;
+        row.states_s[Microstate::WaitCpu as usize] += 0.1;
+        assert!(account.agree(&truth).is_err());
+        truth.stolen_s = 0.2;
+        account.agree(&truth).unwrap();
+        account.processes[0].states_s[Microstate::UserLock as usize] += 0.3;
+        assert!(account.agree(&truth).is_err());
+    }
+
+    #[test]
+    fn time_that_is_missing_is_seen() {
+        let residents = BTreeSet::from([7]);
+        let (account, _) = slept();
+        assert!(account.busy_time(&busy(1300), 0.0).is_err());
+        account.busy_time(&busy(1300), 3e8).unwrap();
+        assert!(account.conserve(&BTreeSet::from([8])).is_err());
+
+        let (mut account, _) = slept();
+        account.processes[0].states_s[7] -= 2e-6;
+        assert!(account.conserve(&residents).is_err());
+
+        let (mut account, _) = slept();
+        account.elapsed_s = 4.2;
+        assert!(account.conserve(&residents).is_err());
+
+        let (mut account, _) = slept();
+        let mut late = account.processes[0].clone();
+        late.pid = 8;
+        late.states_s = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.9, 0.0, 0.0];
+        late.tracked_s = 3.9;
+        account.processes.push(late);
+        let residents = BTreeSet::from([7, 8]);
+        assert!(account.conserve(&residents).is_err());
+    }
+}

@@ -1,0 +1,233 @@
+//! kcollect's own account of a run: what `--json` prints and `kcollect.json` in the experiment
+//! holds.
+//!
+//! Only what the checks compare with other witnesses is read.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+/// The account.
+#[derive(Clone, Debug, Deserialize)]
+pub struct RunSummary {
+    /// The clock interval, microseconds.
+    pub interval_us: f64,
+    /// From the first to the last instant of the run, seconds.
+    pub elapsed_s: f64,
+    /// What each CPU lived through.
+    pub cpus: Vec<CpuStats>,
+    /// Ticks in the experiment.
+    pub ticks: u64,
+    /// What is missing or impaired, by cause.
+    pub losses: BTreeMap<String, i64>,
+    /// The followed processes, where any could be followed.
+    followed: Option<FollowedStats>,
+}
+
+/// The followed processes.
+#[derive(Clone, Debug, Deserialize)]
+pub struct FollowedStats {
+    /// One by one.
+    pub processes: Vec<ProcessStats>,
+    /// What was lost.
+    pub losses: BTreeMap<String, u64>,
+}
+
+/// One followed process.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ProcessStats {
+    /// Its number.
+    pub pid: i32,
+    /// The name of its experiment's directory, in the founder's.
+    pub experiment: String,
+    /// Its rank in a parallel program.
+    pub mpi_rank: Option<u32>,
+    /// The container that it was in: its `runtime` and `id`.
+    pub container: Option<BTreeMap<String, String>>,
+    /// Ticks of its threads that are in there.
+    pub ticks: u64,
+    /// How their user stacks ended; `guessed` and `missing` among them.
+    pub user_stacks: BTreeMap<String, u64>,
+}
+
+/// The account of one CPU, in ticks.
+#[derive(Clone, Debug, Deserialize)]
+pub struct CpuStats {
+    /// Its id.
+    pub cpu: usize,
+    /// For how long its ticks were taken, nanoseconds.
+    pub recorded_ns: f64,
+    /// In user mode.
+    pub user: u64,
+    /// In the kernel.
+    pub kernel: u64,
+    /// In the idle task.
+    pub idle: u64,
+    /// That found no room.
+    pub lost: u64,
+}
+
+/// Losses that take ticks or events away. The others say what is impaired.
+const LOSSES: [&str; 4] = ["ring_full", "not_written", "unaccounted", "sideband"];
+
+impl RunSummary {
+    /// Those of an experiment.
+    ///
+    /// # Errors
+    /// When there are none, or they are not of this form.
+    pub fn of(experiment: &Path) -> Result<Self> {
+        let path = experiment.join("kcollect.json");
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        Self::parse(&text).with_context(|| path.display().to_string())
+    }
+
+    /// Those that were printed.
+    ///
+    /// # Errors
+    /// When they are not of this form.
+    pub fn parse(text: &str) -> Result<Self> {
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// One CPU's.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub fn cpu(&self, cpu: usize) -> Result<&CpuStats> {
+        self.cpus
+            .iter()
+            .find(|summary| summary.cpu == cpu)
+            .with_context(|| format!("no books of CPU {cpu}: {self:?}"))
+    }
+
+    /// The followed processes.
+    ///
+    /// # Errors
+    /// When no process was followed.
+    pub fn followed(&self) -> Result<&FollowedStats> {
+        self.followed.as_ref().context("no process was followed")
+    }
+
+    /// Passes when nothing was lost.
+    ///
+    /// # Errors
+    /// When something was.
+    pub fn complete(&self) -> Result<()> {
+        self.without(&LOSSES)
+    }
+
+    /// Passes when nothing was lost for these causes.
+    ///
+    /// # Errors
+    /// When something was.
+    pub fn without(&self, losses: &[&str]) -> Result<()> {
+        for loss in losses {
+            ensure!(
+                self.losses.get(*loss) == Some(&0),
+                "{loss} is not 0: {:?}",
+                self.losses
+            );
+        }
+        Ok(())
+    }
+}
+
+impl CpuStats {
+    /// All ticks of the CPU.
+    pub fn ticks(&self) -> u64 {
+        self.user + self.kernel + self.idle
+    }
+
+    /// Whether the ticks are the time for which they were taken, in so many stretches: what began
+    /// and ended between two boundaries makes one more or less, and boundaries may have moved by
+    /// half an interval, to where the clock fires (`bpf/c/grid.h`).
+    ///
+    /// # Errors
+    /// When they are not; the message has both numbers.
+    pub fn elapsed(&self, interval_ns: f64, stretches: u32) -> Result<()> {
+        let (ticks, intervals) = (self.ticks() as f64, self.recorded_ns / interval_ns);
+        ensure!(
+            (ticks - intervals).abs() <= 1.5 * f64::from(stretches),
+            "{ticks} ticks in a time of {intervals:.2} intervals: {self:?}"
+        );
+        Ok(())
+    }
+}
+
+impl FollowedStats {
+    /// All that a number stands for: of a number that was given again there are several.
+    pub fn all(&self, pid: i32) -> impl Iterator<Item = &ProcessStats> {
+        self.processes
+            .iter()
+            .filter(move |process| process.pid == pid)
+    }
+
+    /// The one of a number, and its subexperiment.
+    ///
+    /// # Errors
+    /// When there is none, or more than one.
+    pub fn one(&self, experiment: &Path, pid: i32) -> Result<(&ProcessStats, PathBuf)> {
+        let found: Vec<_> = self.all(pid).collect();
+        match found.as_slice() {
+            [one] => Ok((one, experiment.join(&one.experiment))),
+            found => bail!("{} followed processes {pid}: {found:?}", found.len()),
+        }
+    }
+
+    /// The one with an experiment of this name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn named(&self, experiment: &str) -> Result<&ProcessStats> {
+        self.processes
+            .iter()
+            .find(|process| process.experiment == experiment)
+            .with_context(|| format!("{experiment} is not in kcollect.json"))
+    }
+}
+
+/// Of ticks by how their user stack ended: which part is complete of those that can have one.
+pub fn complete(user_stacks: &BTreeMap<String, u64>) -> f64 {
+    let of = |end: &str| user_stacks.get(end).copied().unwrap_or_default();
+    let all: u64 = user_stacks
+        .iter()
+        .filter(|(end, _)| !["via_frame_pointer", "exiting"].contains(&end.as_str()))
+        .map(|(_, ticks)| ticks)
+        .sum();
+    if all == 0 {
+        return 1.0;
+    }
+    of("complete") as f64 / all as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_is_read_and_losses_are_seen() {
+        let text = r#"{"version": "0", "interval_us": 997, "elapsed_s": 2.5, "ticks": 5,
+            "cpus": [{"cpu": 1, "recorded_ns": 4985, "user": 1, "kernel": 2, "idle": 2, "lost": 0, "late_ticks": 0}],
+            "losses": {"ring_full": 0, "not_written": 0, "unaccounted": 0, "sideband": 0, "unnamed": 3},
+            "followed": {"processes": [{"pid": 7, "experiment": "_a_PID_7.1.er", "ticks": 11, "mpi_rank": 3,
+            "user_stacks": {"complete": 9, "deep": 1, "missing": 0, "exiting": 1, "via_frame_pointer": 2}}], "losses": {"dropped_copies": 0}}}"#;
+        let mut summary = RunSummary::parse(text).unwrap();
+        assert_eq!(summary.cpu(1).unwrap().ticks(), 5);
+        assert!(summary.cpu(1).unwrap().elapsed(1000.0, 1).is_ok());
+        assert!(summary.cpu(1).unwrap().elapsed(1450.0, 1).is_err());
+        assert!(summary.cpu(1).unwrap().elapsed(1450.0, 2).is_ok());
+        assert!(summary.cpu(0).is_err());
+        summary.complete().unwrap();
+        let followed = summary.followed().unwrap();
+        let (process, path) = followed.one(Path::new("/x"), 7).unwrap();
+        assert!(path.ends_with("_a_PID_7.1.er") && process.mpi_rank == Some(3));
+        assert_eq!(complete(&process.user_stacks), 0.9);
+        assert!(followed.one(Path::new("/x"), 8).is_err() && followed.named("x").is_err());
+        assert_eq!(complete(&BTreeMap::new()), 1.0);
+        summary.losses.insert("ring_full".into(), 1);
+        assert!(summary.complete().is_err());
+    }
+}

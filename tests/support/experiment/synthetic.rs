@@ -1,0 +1,366 @@
+//! Synthetic experiments: a founder and subexperiments, written from a plan and not recorded.
+//!
+//! Their load objects are synthetic, their functions 64 bytes long with holes between them, so that
+//! whoever reads them has functions, holes, dynamic functions and places where nothing is mapped to
+//! tell apart.
+
+use std::path::{Path, PathBuf};
+
+use experiment_format::Result;
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::{Cpu, LogHeader, ProfileDecl, StartTime, System};
+use experiment_format::map::{MapEvent, READ_EXECUTE};
+use experiment_format::microstate::{Microstate, NumStates};
+use experiment_format::packet::{ClockTick, TickArray};
+use experiment_format::stacks::StackEnd;
+use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::writer::ExperimentWriter;
+
+/// Where the kernel lies.
+pub const KERNEL: u64 = 0xffff_ffff_8100_0000;
+/// Where the program of each process lies.
+pub const PROGRAM: u64 = 0x40_0000;
+/// Where something else is mapped from [`REMAPPED_NS`] on.
+pub const LIBRARY: u64 = 0x7f00_0000_0000;
+/// A function without a file.
+pub const DYNAMIC: u64 = 0x2000;
+/// When the second library takes the place of the first, nanoseconds since the start.
+pub const REMAPPED_NS: u64 = 500_000_000;
+/// From function to function, of which the first half is the function and the rest a hole.
+pub const STEP: u64 = 128;
+const SIZE: u64 = 64;
+/// Where code begins in a file.
+const OFFSET: u64 = 4096;
+const START: u64 = 1_000_000_000;
+/// When recordings end, nanoseconds since the start.
+const END: u64 = 60_000_000_000;
+const RUN: StartTime = StartTime {
+    tstamp_ns: START,
+    wall_s: 1_795_205_070,
+    tm_zone_s: 0,
+};
+
+/// Ticks.
+#[derive(Debug, Clone)]
+pub struct StateInterval {
+    /// The CPU.
+    pub cpu: u32,
+    /// The thread.
+    pub tid: u32,
+    /// Nanoseconds since the start.
+    pub at: u64,
+    /// Addresses, leaf first.
+    pub frames: Vec<u64>,
+    /// How the stack ends.
+    pub end: StackEnd,
+    /// Ticks by state; of a CPU the first are all.
+    pub ticks: [u32; Microstate::PER_THREAD],
+    /// Whether they are a CPU's; only in a founder.
+    pub kernel_cpu: bool,
+}
+
+/// What is to be written.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Length of a tick, microseconds.
+    pub tick_us: u32,
+    /// Functions of each load object, at least 3.
+    pub functions: usize,
+    /// The founder's ticks, each with the process of its thread.
+    pub founder: Vec<(u32, StateInterval)>,
+    /// The subexperiments: process and ticks.
+    pub processes: Vec<(u32, Vec<StateInterval>)>,
+}
+
+impl Plan {
+    /// Writes the experiment `made.1.er` into a directory.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn write(&self, parent: &Path) -> Result<PathBuf> {
+        let mut founder = self.begin(parent)?;
+        for (pid, state_interval) in &self.founder {
+            write_state_interval(&mut founder, *pid, state_interval)?;
+        }
+        for (pid, state_intervals) in &self.processes {
+            let mut sub = self.sub(&founder, *pid)?;
+            for state_interval in state_intervals {
+                let stack = sub.stack(&state_interval.frames, state_interval.end)?;
+                sub.tick_array(&state_interval.array(stack, *pid))?;
+            }
+            sub.close(founder.dir(), END)?;
+        }
+        founder.close(END)
+    }
+
+    /// A founder without ticks.
+    fn begin(&self, parent: &Path) -> Result<ExperimentWriter> {
+        let request = NameRequest::Exactly("made.1.er".into());
+        let (dir, _) = ExperimentDir::create(parent, &request, None)?;
+        for (path, base) in [
+            ("vmlinux", KERNEL),
+            ("/opt/made/program", PROGRAM),
+            ("/opt/made/first.so", LIBRARY),
+            ("/opt/made/second.so", LIBRARY),
+        ] {
+            archive(&dir, path, base, self.functions)?;
+        }
+        let mut founder = ExperimentWriter::create(dir, &header(1, self.tick_us, true), RUN)?;
+        for event in maps(self.functions) {
+            founder.map(&event)?;
+        }
+        Ok(founder)
+    }
+
+    /// A subexperiment without ticks.
+    fn sub(&self, founder: &ExperimentWriter, pid: u32) -> Result<SubexperimentWriter> {
+        let name = format!("_program{pid}_PID_{pid}.1.er");
+        let header = header(pid, self.tick_us, false);
+        let mut sub = SubexperimentWriter::create(founder.dir(), &name, &header, RUN)?;
+        for event in maps(self.functions) {
+            sub.map(&event)?;
+        }
+        Ok(sub)
+    }
+}
+
+/// How much [`large`] writes.
+#[derive(Debug, Clone, Copy)]
+pub struct Size {
+    /// Packets of threads, a quarter of them in the founder and as many of its CPUs; the rest in
+    /// subexperiments.
+    pub packets: usize,
+    /// Functions of all load objects together.
+    pub functions: usize,
+    /// Different stacks.
+    pub stacks: usize,
+    /// Frames of each.
+    pub depth: usize,
+}
+
+/// Writes an experiment `made.1.er` of some size, without holding it in memory: the same one each
+/// time.
+///
+/// # Errors
+/// What the system refuses.
+pub fn large(parent: &Path, size: Size) -> Result<PathBuf> {
+    let functions = (size.functions / 4).max(3);
+    let plan = Plan {
+        tick_us: 997,
+        functions,
+        founder: Vec::new(),
+        processes: Vec::new(),
+    };
+    let mut founder = plan.begin(parent)?;
+    let mut random = Random(1);
+    let stacks = random.stacks(size, functions);
+    // As they are recorded: in the order of time.
+    let mut state_interval = |pid: u32, share: f64| {
+        let stack = &stacks[random.below(size.stacks as u64) as usize];
+        let mut ticks = [0; Microstate::PER_THREAD];
+        for _ in 0..=random.below(2) {
+            ticks[random.below(10) as usize] = 1 + random.below(20) as u32;
+        }
+        StateInterval {
+            cpu: random.below(64) as u32,
+            tid: pid * 16 + random.below(16) as u32,
+            at: (share * 6e10) as u64,
+            frames: stack.clone(),
+            end: StackEnd::Complete,
+            ticks,
+            kernel_cpu: random.below(2) == 0,
+        }
+    };
+    let share = |number: usize, of: usize| number as f64 / of as f64;
+    for number in 0..size.packets / 2 {
+        let state_interval = state_interval(1, share(number, size.packets / 2));
+        write_state_interval(&mut founder, 1, &state_interval)?;
+    }
+    for pid in 2..10 {
+        let mut sub = plan.sub(&founder, pid)?;
+        for number in 0..size.packets / 16 {
+            let state_interval = state_interval(pid, share(number, size.packets / 16));
+            let stack = sub.stack(&state_interval.frames, state_interval.end)?;
+            sub.tick_array(&state_interval.array(stack, pid))?;
+            if sub.buffered() > 1 << 20 {
+                sub.flush(founder.dir())?;
+            }
+        }
+        sub.close(founder.dir(), END)?;
+    }
+    founder.close(END)
+}
+
+/// Numbers that look like chance: xorshift64*, of Vigna, "An experimental exploration of
+/// Marsaglia's xorshift generators, scrambled".
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound
+    }
+
+    /// Stacks that share their callers, as those of programs do: each but the first is one before
+    /// with other leaves.
+    fn stacks(&mut self, size: Size, functions: usize) -> Vec<Vec<u64>> {
+        let mut stacks: Vec<Vec<u64>> = Vec::with_capacity(size.stacks);
+        for number in 0..size.stacks as u64 {
+            let mut frames: Vec<_> = (0..size.depth)
+                .map(|_| {
+                    let base = [KERNEL, PROGRAM, LIBRARY][self.below(3) as usize];
+                    base + self.below(functions as u64) * STEP + self.below(SIZE)
+                })
+                .collect();
+            if number > 0 {
+                let other = &stacks[self.below(number) as usize];
+                let kept = self.below(size.depth as u64) as usize;
+                frames[kept..].copy_from_slice(&other[kept..]);
+            }
+            stacks.push(frames);
+        }
+        stacks
+    }
+}
+
+fn write_state_interval(
+    founder: &mut ExperimentWriter,
+    pid: u32,
+    state_interval: &StateInterval,
+) -> Result<()> {
+    let stack = founder.stack(&state_interval.frames, state_interval.end)?;
+    if !state_interval.kernel_cpu {
+        return founder.tick_array(&state_interval.array(stack, pid));
+    }
+    founder.tick(&ClockTick {
+        cpu: state_interval.cpu,
+        time: START + state_interval.at,
+        stack,
+        tid: Tid(state_interval.tid),
+        pid: Pid(pid),
+        state: Microstate::KernelCpu,
+        ticks: state_interval.ticks[0],
+    })
+}
+
+impl StateInterval {
+    fn array(&self, stack: experiment_format::stacks::StackUid, pid: u32) -> TickArray {
+        TickArray {
+            cpu: self.cpu,
+            time: START + self.at,
+            stack,
+            tid: Tid(self.tid),
+            pid: Pid(pid),
+            ticks: self.ticks,
+            detail: 0,
+        }
+    }
+}
+
+fn header(pid: u32, tick_us: u32, machine: bool) -> LogHeader {
+    let clock = |states, packet| ProfileDecl::Clock {
+        tick_us,
+        states,
+        packets: vec![packet],
+    };
+    let arrays = clock(NumStates::Solaris, TickArray::declaration());
+    LogHeader {
+        collector: "made 1".into(),
+        system: System {
+            hostname: "nowhere".into(),
+            arch: "x86_64".into(),
+            page_size: 4096,
+            pages: 1 << 20,
+            cpus: (0..4).map(|id| Cpu { id, mhz: 2600 }).collect(),
+        },
+        pid: Pid(pid),
+        command_line: match machine {
+            true => "kernel".into(),
+            false => format!("/opt/made/program{pid} --option"),
+        },
+        profiles: match machine {
+            true => vec![clock(NumStates::Kernel, ClockTick::declaration()), arrays],
+            false => vec![arrays],
+        },
+        ..LogHeader::default()
+    }
+}
+
+/// Bytes of a load object's code.
+fn length(functions: usize) -> u64 {
+    functions as u64 * STEP
+}
+
+fn maps(functions: usize) -> Vec<MapEvent> {
+    let segment = |at, vaddr, name: &str| MapEvent::Segment {
+        at,
+        vaddr,
+        // gprofng takes this for the length of the file, and is confused by what lies beyond it.
+        size: length(functions) + 2 * OFFSET,
+        file_offset: OFFSET,
+        modes: READ_EXECUTE,
+        name: name.into(),
+    };
+    vec![
+        segment(0, KERNEL, "vmlinux"),
+        segment(0, PROGRAM, "/opt/made/program"),
+        segment(0, LIBRARY, "/opt/made/first.so"),
+        MapEvent::Function {
+            at: 0,
+            vaddr: DYNAMIC,
+            size: 256,
+            name: "<IDLE>".into(),
+        },
+        MapEvent::Unmap {
+            at: REMAPPED_NS,
+            vaddr: LIBRARY,
+        },
+        segment(REMAPPED_NS, LIBRARY, "/opt/made/second.so"),
+    ]
+}
+
+fn archive(dir: &ExperimentDir, path: &str, base: u64, functions: usize) -> Result<()> {
+    let short = path.rsplit('/').next().unwrap_or(path).replace('.', "_");
+    let names: Vec<_> = (0..functions)
+        .map(|number| {
+            let name = format!("{short}_{number}");
+            // Some are of C++: made::name(int).
+            match number % 7 {
+                3 => format!("_ZN4made{}{name}Ei", name.len()),
+                _ => name,
+            }
+        })
+        .collect();
+    let mut symbols: Vec<_> = (0..)
+        .zip(&names)
+        .map(|(number, name)| ImageSymbol {
+            address: base + number * STEP,
+            size: SIZE,
+            name: name.as_bytes(),
+            global: true,
+        })
+        .collect();
+    // gprofng gives a hole ahead of the last function the name of the one behind it, so that there
+    // is none; and the first function has another, longer name.
+    if let Some(before_last) = symbols.len().checked_sub(2) {
+        symbols[before_last].size = STEP;
+        symbols.push(ImageSymbol {
+            name: b"another_name_of_the_first_function",
+            ..symbols[0]
+        });
+    }
+    let text = TextSection {
+        address: base,
+        size: length(functions),
+        bits: None,
+    };
+    let image = ElfImage {
+        texts: vec![text],
+        symbols,
+    };
+    dir.archive(path, &image.to_bytes()?)
+}

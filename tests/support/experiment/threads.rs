@@ -1,0 +1,146 @@
+//! `threads.jsonl`: what kcollect says of every thread at every sample, read and judged.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+/// A line of the file. Its kind follows from the fields that it has.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Line {
+    /// The process.
+    #[serde(default)]
+    pub pid: u32,
+    /// The thread.
+    #[serde(default)]
+    pub tid: u32,
+    /// The thread's name.
+    #[serde(default)]
+    pub name: String,
+    /// When, nanoseconds since the start.
+    #[serde(default)]
+    pub at_ns: u64,
+    /// It has ended.
+    #[serde(default)]
+    pub ended: bool,
+    /// The state it is in.
+    pub state: Option<String>,
+    /// The number of a sample.
+    pub sample: Option<u64>,
+    /// Threads that live, at a sample.
+    #[serde(default)]
+    pub threads: u64,
+    /// How many brief threads this stands for.
+    pub brief: Option<u64>,
+    /// Nanoseconds watched.
+    pub tracked_ns: u64,
+    /// Nanoseconds by state.
+    pub states_ns: BTreeMap<String, u64>,
+    /// What more is known of them.
+    pub detail_ns: BTreeMap<String, u64>,
+    /// What the kernel counted.
+    pub counts: BTreeMap<String, u64>,
+}
+
+/// How far two clocks of the kernel may differ at one instant, nanoseconds.
+const CLOCK_NS: u64 = 20_000;
+/// How much faster one clock may go than another: times of threads are the scheduler's, instants
+/// are CLOCK_MONOTONIC's, which a time service may slow or speed up by so much.
+pub const CLOCKS: f64 = 6e-4;
+
+impl Line {
+    /// Nanoseconds in a state; on a CPU, in whatever mode, is `cpu`.
+    pub fn of(&self, state: &str) -> u64 {
+        let of = |state: &str| self.states_ns.get(state).copied().unwrap_or_default();
+        match state {
+            "cpu" => of("user") + of("system") + of("trap"),
+            state => of(state),
+        }
+    }
+}
+
+/// All lines of an experiment.
+///
+/// # Errors
+/// When there are none, or one cannot be read.
+pub fn lines(experiment: &Path) -> Result<Vec<Line>> {
+    let path = experiment.join("threads.jsonl");
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    lines
+        .map(|line| serde_json::from_str(line).with_context(|| line.to_owned()))
+        .collect()
+}
+
+/// Judges the lines by each other: those of the threads sum up to those of the samples, and none
+/// shrinks. Gives the samples.
+///
+/// # Errors
+/// When a sum is not that of its parts; the message names it.
+pub fn judge(lines: &[Line]) -> Result<Vec<&Line>> {
+    const STATES: [&str; 8] = [
+        "cpu",
+        "textpfault",
+        "datapfault",
+        "kernelpfault",
+        "lock",
+        "sleep",
+        "wait",
+        "stop",
+    ];
+    let mut living: HashMap<(u32, u32), &Line> = HashMap::new();
+    let mut gone: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut samples: Vec<&Line> = Vec::new();
+    for line in lines {
+        let sum: u64 = line.states_ns.values().sum();
+        ensure!(
+            sum == line.tracked_ns,
+            "the states add up to {sum}: {line:?}"
+        );
+        let detail = |name: &str| line.detail_ns.get(name).copied().unwrap_or_default();
+        ensure!(
+            detail("preempted") + detail("throttled") <= line.of("wait")
+                && detail("block_io") <= line.tracked_ns - line.of("cpu") - line.of("wait"),
+            "more of a part than of the whole: {line:?}"
+        );
+        if line.sample.is_none() {
+            if line.ended || line.brief.is_some() {
+                living.remove(&(line.pid, line.tid));
+                for state in STATES {
+                    *gone.entry(state).or_default() += line.of(state);
+                }
+            } else {
+                living.insert((line.pid, line.tid), line);
+            }
+            continue;
+        }
+        ensure!(line.sample == Some(samples.len() as u64), "{line:?}");
+        ensure!(
+            line.threads == living.len() as u64,
+            "{} live: {line:?}",
+            living.len()
+        );
+        for state in STATES {
+            let last = samples.last().map_or(0, |last| last.of(state));
+            ensure!(line.of(state) >= last, "{state} shrank to {line:?}");
+            let known: u64 = living.values().map(|thread| thread.of(state)).sum();
+            // Threads without a line at this sample are where they were.
+            let unchanged = living
+                .values()
+                .filter(|thread| thread.state.as_deref() == Some(state))
+                .map(|thread| line.at_ns.saturating_sub(thread.at_ns));
+            let (count, since) = unchanged.fold((0, 0), |(count, sum), ns| (count + 1, sum + ns));
+            let expected = known + since + gone.get(state).copied().unwrap_or_default();
+            let allowed = (count + 1) * CLOCK_NS + (since as f64 * CLOCKS) as u64;
+            ensure!(
+                line.of(state).abs_diff(expected) <= allowed,
+                "{state}: {} ns at the sample, {expected} ns by the threads: {line:?}",
+                line.of(state)
+            );
+        }
+        samples.push(line);
+    }
+    Ok(samples)
+}

@@ -1,0 +1,274 @@
+//! Running kcollect, and finding what it made.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::command::{Finished, Running, run};
+use crate::machine::{self, work_cpu};
+use crate::workload::truth::Truth;
+
+/// The path of a workload of this package, known when a check is compiled.
+#[macro_export]
+macro_rules! workload {
+    ($name:literal) => {
+        env!(concat!("CARGO_BIN_EXE_", $name))
+    };
+}
+
+/// The kcollect under test: what the environment variable `KCOLLECT` names, or else the release
+/// build of the workspace.
+///
+/// # Errors
+/// When it has not been built.
+pub fn binary() -> Result<PathBuf> {
+    let path = std::env::var_os("KCOLLECT").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/kcollect"),
+        PathBuf::from,
+    );
+    ensure!(
+        path.is_file(),
+        "{} is missing: run `make test`, which builds it",
+        path.display()
+    );
+    Ok(path.canonicalize()?)
+}
+
+/// kcollect with arguments, in an environment that does not depend on the user who runs the checks.
+///
+/// # Errors
+/// When it has not been built.
+pub fn command<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Result<Command> {
+    let mut command = Command::new(binary()?);
+    command.args(arguments);
+    for variable in ["SUDO_UID", "SUDO_GID", "SUDO_USER"] {
+        command.env_remove(variable);
+    }
+    Ok(command)
+}
+
+/// A kcollect that records into a directory of its own.
+#[derive(Debug)]
+pub struct Recording {
+    directory: TempDir,
+    running: Running,
+}
+
+/// A recording that has ended.
+#[derive(Debug)]
+pub struct Recorded {
+    directory: TempDir,
+    /// How it ended and what it said.
+    pub finished: Finished,
+}
+
+impl Recording {
+    /// Starts it. The directory is given by `-d`; the load, if any, is the end of the arguments.
+    /// No process is followed unless the arguments have `-F`: most checks are of the founder
+    /// alone.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start<A: AsRef<OsStr>>(
+        arguments: impl IntoIterator<Item = A>,
+        limit: Duration,
+    ) -> Result<Self> {
+        machine::taken()?;
+        let directory = TempDir::new()?;
+        let mut command = command(["-d".as_ref(), directory.path().as_os_str()])?;
+        let arguments: Vec<_> = arguments
+            .into_iter()
+            .map(|argument| argument.as_ref().to_owned())
+            .collect();
+        if !arguments.iter().any(|argument| argument == "-F") {
+            command.args(["-F", "off"]);
+        }
+        command.args(arguments).current_dir(directory.path());
+        let running = Running::start(&mut command, limit)?;
+        Ok(Self { directory, running })
+    }
+
+    /// Waits until data are recorded: the experiment's log says that they were resumed, which they
+    /// are once everything is going. That takes seconds on a machine that has other work.
+    ///
+    /// # Errors
+    /// When kcollect ends before.
+    pub fn until_running(&mut self) -> Result<PathBuf> {
+        self.until_logged("resume")
+    }
+
+    /// Waits until the experiment is there, for a recording that begins paused.
+    ///
+    /// # Errors
+    /// When kcollect ends before.
+    pub fn until_open(&mut self) -> Result<PathBuf> {
+        self.until_logged("run")
+    }
+
+    fn until_logged(&mut self, kind: &str) -> Result<PathBuf> {
+        let directory = self.directory.path().to_owned();
+        let event = format!("<event kind=\"{kind}\"");
+        self.running.until(&format!("{event} in the log"), || {
+            experiment_in(&directory)
+                .and_then(|path| Ok(fs::read_to_string(path.join("log.xml"))?))
+                .is_ok_and(|log| log.contains(&event))
+        })?;
+        experiment_in(&directory)
+    }
+
+    /// Starts it with a load, a workload's path, that runs for so many seconds, every tick
+    /// recorded; and waits until data are recorded. Gives the experiment too.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn of(workload: &str, seconds: u32, limit: Duration) -> Result<(Self, PathBuf)> {
+        let (seconds, cpu) = (seconds.to_string(), work_cpu()?.to_string());
+        let load = ["-p", "hi", "-x", "off", "--", workload, &seconds, &cpu];
+        let mut recording = Self::start(load, limit)?;
+        let experiment = recording.until_running()?;
+        Ok((recording, experiment))
+    }
+
+    /// The experiment.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn experiment(&self) -> Result<PathBuf> {
+        experiment_in(self.directory.path())
+    }
+
+    /// The program.
+    pub fn running(&mut self) -> &mut Running {
+        &mut self.running
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        self.running.signal(signal)
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// When it does not end in time.
+    pub fn finish(self) -> Result<Recorded> {
+        Ok(Recorded {
+            finished: self.running.finish()?,
+            directory: self.directory,
+        })
+    }
+
+    /// Ends it as Ctrl-C does.
+    ///
+    /// # Errors
+    /// When it does not end in time, or not with code 0.
+    pub fn stop(self) -> Result<Recorded> {
+        self.signal(Signal::SIGINT)?;
+        self.finish()?.succeeded()
+    }
+}
+
+impl Recorded {
+    /// Passes on a recording that ended with code 0.
+    ///
+    /// # Errors
+    /// When it did not.
+    pub fn succeeded(self) -> Result<Self> {
+        ensure!(self.finished.code() == 0, "{}", self.finished);
+        Ok(self)
+    }
+
+    /// The experiment.
+    ///
+    /// # Errors
+    /// When there is none, or more than one.
+    pub fn experiment(&self) -> Result<PathBuf> {
+        experiment_in(self.directory.path()).with_context(|| self.finished.to_string())
+    }
+
+    /// The directory it recorded into.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// What the load said about itself.
+    ///
+    /// # Errors
+    /// When it said nothing.
+    pub fn truth(&self) -> Result<Truth> {
+        Truth::find(&self.finished.stdout)
+    }
+}
+
+/// Records a load from its start to its end.
+///
+/// # Errors
+/// When kcollect does not end in time or not with code 0.
+pub fn record(options: &[&str], load: &[&str], limit: Duration) -> Result<Recorded> {
+    let args = options
+        .iter()
+        .copied()
+        .chain((!load.is_empty()).then_some("--"))
+        .chain(load.iter().copied());
+    Recording::start(args, limit)?.finish()?.succeeded()
+}
+
+/// Runs kcollect to its end, in a directory that is given.
+///
+/// # Errors
+/// When it does not end in time. Its code is the caller's to judge.
+pub fn run_in(directory: &Path, arguments: &[&str], limit: Duration) -> Result<Finished> {
+    run(command(arguments)?.current_dir(directory), limit)
+}
+
+/// The one experiment in a directory.
+///
+/// # Errors
+/// When there is none, or more than one.
+pub fn experiment_in(directory: &Path) -> Result<PathBuf> {
+    let mut found = experiments_in(directory)?;
+    match (found.pop(), found.is_empty()) {
+        (Some(path), true) => Ok(path),
+        (None, _) => bail!("no experiment in {}", directory.display()),
+        _ => bail!("more than one experiment in {}", directory.display()),
+    }
+}
+
+/// The experiment of a followed process, by how its name begins.
+///
+/// # Errors
+/// When there is none.
+pub fn sub_experiment(founder: &Path, begins: &str) -> Result<PathBuf> {
+    let named = |path: &PathBuf| {
+        let name = path.file_name().map(|name| name.to_string_lossy());
+        name.is_some_and(|name| name.starts_with(begins))
+    };
+    let mut found = experiments_in(founder)?.into_iter().filter(named);
+    found
+        .next()
+        .with_context(|| format!("no {begins}* in {}", founder.display()))
+}
+
+/// All experiments in a directory.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub fn experiments_in(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension() == Some("er".as_ref()) {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}

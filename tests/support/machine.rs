@@ -1,0 +1,396 @@
+//! What a check needs of the machine, and gives back: the machine for itself, a CPU taken offline,
+//! a small disk, a setting of the kernel.
+//!
+//! Whatever is changed is put back when the value that stands for the change is dropped, also when
+//! the check fails.
+
+pub mod cgroup;
+pub mod cold_file;
+pub mod disturbance;
+pub mod limited;
+pub mod loaded;
+pub mod loop_disk;
+pub mod tracefs;
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::unistd::geteuid;
+use tempfile::TempDir;
+
+/// What had been stolen when the check at hand took the machine, nanoseconds.
+static STOLEN_BEFORE: AtomicU64 = AtomicU64::new(0);
+
+/// The machine for one check alone, as root: for a check that judges times, or changes what all
+/// programs share (a setting of the kernel, a CPU, the BPF objects that are loaded).
+#[derive(Debug)]
+pub struct Exclusive {
+    _lock: Lock,
+}
+
+impl Exclusive {
+    /// Waits for the machine.
+    ///
+    /// # Errors
+    /// When not root, or when the check has taken the machine already.
+    pub fn take() -> Result<Self> {
+        let lock = lock_machine(FlockArg::LockExclusive)?;
+        STOLEN_BEFORE.store(stolen_everywhere()? as u64, Ordering::Relaxed);
+        Ok(Self { _lock: lock })
+    }
+}
+
+/// The machine for a check that runs beside others of its kind, as root: it judges what is
+/// recorded, printed and left behind, and no times.
+#[derive(Debug)]
+pub struct Shared {
+    _lock: Lock,
+}
+
+impl Shared {
+    /// Waits until no check has the machine for itself.
+    ///
+    /// # Errors
+    /// As [`Exclusive::take`].
+    pub fn take() -> Result<Self> {
+        let lock = lock_machine(FlockArg::LockShared)?;
+        Ok(Self { _lock: lock })
+    }
+}
+
+thread_local! {
+    /// How many locks of the machine the thread holds: one, or none.
+    static LOCKS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A lock of the machine.
+#[derive(Debug)]
+struct Lock {
+    _file: Flock<File>,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        LOCKS.set(LOCKS.get() - 1);
+    }
+}
+
+/// Passes when the calling thread's check has taken the machine, for itself or beside others.
+///
+/// # Errors
+/// When it has not: checks run side by side, and this one would disturb those that judge times.
+pub fn taken() -> Result<()> {
+    ensure!(
+        LOCKS.get() > 0,
+        "this check records without having taken the machine: Shared::take or Exclusive::take"
+    );
+    Ok(())
+}
+
+/// Locks the machine. Checks are served in the order in which they ask, so that those which share
+/// it do not keep out for good the one that wants it for itself.
+fn lock_machine(kind: FlockArg) -> Result<Lock> {
+    ensure!(
+        geteuid().is_root(),
+        "this check profiles the whole machine and needs root: run `make test`"
+    );
+    ensure!(LOCKS.get() == 0, "this check has taken the machine already");
+    let _queue = lock("kcollect-checks.queue", FlockArg::LockExclusive)?;
+    let file = lock("kcollect-checks.lock", kind)?;
+    LOCKS.set(LOCKS.get() + 1);
+    Ok(Lock { _file: file })
+}
+
+/// Waits without looking: a check that runs meanwhile is not disturbed. Each program of a check has
+/// a time limit, so the wait ends.
+fn lock(name: &str, kind: FlockArg) -> Result<Flock<File>> {
+    let path = std::env::temp_dir().join(name);
+    let file = File::create(&path).with_context(|| path.display().to_string())?;
+    Flock::lock(file, kind)
+        .map_err(|(_, error)| error)
+        .with_context(|| path.display().to_string())
+}
+
+/// The CPUs that are online.
+///
+/// # Errors
+/// When the kernel does not say.
+pub fn online_cpus() -> Result<BTreeSet<usize>> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/online")?;
+    parse_cpus(text.trim()).ok_or_else(|| anyhow!("cannot read the list of CPUs {text:?}"))
+}
+
+fn parse_cpus(text: &str) -> Option<BTreeSet<usize>> {
+    let mut cpus = BTreeSet::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cpus.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
+    }
+    Some(cpus)
+}
+
+/// The CPU that loads are pinned to: the last one, since most interrupts go to the first.
+///
+/// # Errors
+/// When the kernel does not say which CPUs there are.
+pub fn work_cpu() -> Result<usize> {
+    online_cpus()?
+        .last()
+        .copied()
+        .ok_or_else(|| anyhow!("no CPU is online"))
+}
+
+/// Whether there are CPUs to move between.
+///
+/// # Errors
+/// When there is but one.
+pub fn several_cpus() -> Result<()> {
+    let cpus = online_cpus()?;
+    ensure!(cpus.len() > 1, "the only CPU is {cpus:?}");
+    Ok(())
+}
+
+/// The processes that live now, those of the kernel included.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn processes() -> Result<BTreeSet<i32>> {
+    let mut pids = BTreeSet::new();
+    for entry in fs::read_dir("/proc")? {
+        pids.extend(
+            entry?
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse::<i32>().ok()),
+        );
+    }
+    Ok(pids)
+}
+
+/// The unit of `/proc/stat`, nanoseconds (`USER_HZ`).
+const JIFFY_NS: f64 = 1e7;
+
+/// Time of all CPUs that the hypervisor gave to other machines, since boot, nanoseconds, cut to
+/// whole hundredths of a second. Whatever ran then has ticks for it and, on kernels that account
+/// for it, no CPU time.
+///
+/// # Errors
+/// When `/proc/stat` cannot be read.
+pub fn stolen_everywhere() -> Result<f64> {
+    const STEAL: usize = 8;
+    Ok(cpu_times_ns()?.get(STEAL).copied().unwrap_or(0.0))
+}
+
+/// Time that all CPUs were busy, for programs and interrupts, since boot, nanoseconds.
+///
+/// # Errors
+/// When `/proc/stat` cannot be read.
+pub fn busy_everywhere() -> Result<f64> {
+    // User, nice, system; irq, softirq: proc_stat(5). Idle and I/O wait are between them.
+    const BUSY: [usize; 5] = [1, 2, 3, 6, 7];
+    let times = cpu_times_ns()?;
+    Ok(BUSY.iter().filter_map(|at| times.get(*at)).sum())
+}
+
+/// The line of all CPUs in `/proc/stat`, nanoseconds. The first is the line's name, and 0.
+fn cpu_times_ns() -> Result<Vec<f64>> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().next().unwrap_or_default();
+    let times = line.split_ascii_whitespace();
+    Ok(times
+        .map(|word| word.parse::<f64>().unwrap_or(0.0) * JIFFY_NS)
+        .collect())
+}
+
+/// What has been stolen since [`stolen_everywhere`] said `before_ns`, at most: the sum is cut to
+/// whole units.
+///
+/// # Errors
+/// As [`stolen_everywhere`].
+pub fn stolen_since(before_ns: f64) -> Result<f64> {
+    let now_ns = stolen_everywhere()?;
+    Ok(if now_ns > 0.0 {
+        now_ns - before_ns + JIFFY_NS
+    } else {
+        0.0
+    })
+}
+
+/// What has been stolen since the check at hand took the machine ([`Exclusive`]), nanoseconds, at
+/// most. A comparison of ticks with CPU time may be off by so much: ticks pass in it that are no
+/// CPU time, and when the CPU is back, interrupts that are due come first.
+///
+/// # Errors
+/// As [`stolen_everywhere`].
+pub fn stolen_meanwhile() -> Result<f64> {
+    stolen_since(STOLEN_BEFORE.load(Ordering::Relaxed) as f64)
+}
+
+/// A CPU that is taken offline.
+#[derive(Debug)]
+pub struct Offline {
+    switch: PathBuf,
+}
+
+impl Offline {
+    /// Whether this CPU can be taken offline: not on every machine.
+    pub fn possible(cpu: usize) -> bool {
+        fs::OpenOptions::new()
+            .write(true)
+            .open(Self::switch(cpu))
+            .is_ok()
+    }
+
+    fn switch(cpu: usize) -> PathBuf {
+        PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}/online"))
+    }
+
+    /// Takes a CPU offline.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn take(cpu: usize) -> Result<Self> {
+        let switch = Self::switch(cpu);
+        fs::write(&switch, "0").with_context(|| switch.display().to_string())?;
+        Ok(Self { switch })
+    }
+
+    /// Puts the CPU back.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn back(&self) -> Result<()> {
+        fs::write(&self.switch, "1").with_context(|| self.switch.display().to_string())
+    }
+}
+
+impl Drop for Offline {
+    fn drop(&mut self) {
+        // Writing 1 to a CPU that is online already is harmless.
+        let _ = self.back();
+    }
+}
+
+/// A small file system in memory, mounted in a directory of its own.
+#[derive(Debug)]
+pub struct SmallDisk {
+    directory: TempDir,
+}
+
+impl SmallDisk {
+    /// Mounts one of so many KiB.
+    ///
+    /// # Errors
+    /// When it cannot be mounted.
+    pub fn of(kib: u64) -> Result<Self> {
+        let directory = TempDir::new()?;
+        let options = format!("size={kib}k,mode=755");
+        mount(
+            Some("tmpfs"),
+            directory.path(),
+            Some("tmpfs"),
+            MsFlags::empty(),
+            Some(options.as_str()),
+        )
+        .context("cannot mount a tmpfs")?;
+        Ok(Self { directory })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Fills what is left of it with a file `ballast`.
+    ///
+    /// # Errors
+    /// When writing fails otherwise than for want of room.
+    pub fn fill(&self) -> Result<()> {
+        let mut ballast = File::create(self.path().join("ballast"))?;
+        let page = [0x55; 4096];
+        loop {
+            match std::io::Write::write_all(&mut ballast, &page) {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::StorageFull => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Makes it read-only.
+    ///
+    /// # Errors
+    /// When it cannot be remounted.
+    pub fn protect(&self) -> Result<()> {
+        let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+        mount(None::<&str>, self.path(), None::<&str>, flags, None::<&str>)
+            .context("cannot remount read-only")
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = umount2(self.directory.path(), MntFlags::MNT_DETACH);
+    }
+}
+
+/// A setting of the kernel, until it is dropped.
+#[derive(Debug)]
+pub struct Setting {
+    path: &'static Path,
+    was: String,
+}
+
+impl Setting {
+    /// Makes it what a check needs.
+    ///
+    /// # Errors
+    /// When it is not there or may not be changed.
+    pub fn set(path: &'static str, value: &str) -> Result<Self> {
+        let was = fs::read_to_string(path).context(path)?;
+        fs::write(path, value).context(path)?;
+        Ok(Self {
+            path: Path::new(path),
+            was,
+        })
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        let _ = fs::write(self.path, &self.was);
+    }
+}
+
+/// Whether programs may use io_uring here. It is compiled out of some kernels and forbidden on
+/// others.
+///
+/// # Errors
+/// When they may not; the message says what `kernel.io_uring_disabled` is, where the kernel has it.
+pub fn io_uring() -> Result<()> {
+    let setting = || {
+        let path = "/proc/sys/kernel/io_uring_disabled";
+        let text = fs::read_to_string(path).unwrap_or_else(|error| error.to_string());
+        format!("{path}: {}", text.trim())
+    };
+    io_uring::IoUring::new(1).with_context(setting)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(parse_cpus("0-2,5").unwrap(), BTreeSet::from([0, 1, 2, 5]));
+        assert_eq!(parse_cpus("0").unwrap(), BTreeSet::from([0]));
+        assert_eq!(parse_cpus("0-x"), None);
+    }
+}

@@ -1,0 +1,320 @@
+//! A control group with a CPU quota: how a container's limit keeps a process from running; and how
+//! its name identifies the container. And one that measures the time on CPUs.
+//!
+//! The kernel has two generations of them, and both are out there. Either serves; the one that has
+//! the CPU controller is taken.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+
+/// Time in which the quota may be used up, microseconds.
+const PERIOD_US: u64 = 100_000;
+
+/// Where groups with the CPU controller are made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Hierarchy {
+    /// The directory of the controller's root group.
+    First(PathBuf),
+    /// The directory of the root group.
+    Second(PathBuf),
+}
+
+/// A group with a quota. It is left by this process and removed when this value is dropped.
+#[derive(Debug)]
+pub struct Quota {
+    hierarchy: Hierarchy,
+    group: PathBuf,
+    home: PathBuf,
+    /// Whether groups had no CPU controller before.
+    enabled: bool,
+}
+
+/// Whether this process can have a group with a quota.
+///
+/// # Errors
+/// When it cannot; the message says why.
+pub fn possible() -> Result<()> {
+    Quota::make(&own_name(), 100).map(drop)
+}
+
+impl Quota {
+    /// Moves this process into a new group that may use so many percent of a CPU.
+    ///
+    /// # Errors
+    /// When the kernel has no CPU controller, or its groups are not ours to make.
+    pub fn enter(percent: u64) -> Result<Self> {
+        let quota = Self::make(&own_name(), percent)?;
+        quota.take(0)?;
+        Ok(quota)
+    }
+
+    /// A group as Docker makes them, for the container of this id, of which nothing is kept from
+    /// running.
+    ///
+    /// # Errors
+    /// As [`Quota::enter`].
+    pub fn of_container(id: &str) -> Result<Self> {
+        Self::make(&format!("docker-{id}.scope"), 100 * 1000)
+    }
+
+    /// Moves a process into it, 0 for this one.
+    ///
+    /// # Errors
+    /// When it is not ours to move.
+    pub fn take(&self, pid: u32) -> Result<()> {
+        write(&self.group.join("cgroup.procs"), &pid.to_string())
+    }
+
+    fn make(name: &str, percent: u64) -> Result<Self> {
+        let hierarchy = hierarchy(&fs::read_to_string("/proc/self/mountinfo")?, "cpu")?;
+        let root = hierarchy.root();
+        let home = home(&hierarchy, &fs::read_to_string("/proc/self/cgroup")?);
+        let mut enabled = false;
+        if let Hierarchy::Second(_) = hierarchy {
+            let control = root.join("cgroup.subtree_control");
+            if !has_word(&control, "cpu") {
+                write(&control, "+cpu")?;
+                enabled = true;
+            }
+        }
+        let group = root.join(name);
+        fs::create_dir(&group).with_context(|| group.display().to_string())?;
+        // From here on it is removed whatever happens.
+        let quota = Self {
+            hierarchy,
+            group,
+            home,
+            enabled,
+        };
+        let share_us = PERIOD_US * percent / 100;
+        match quota.hierarchy {
+            Hierarchy::First(_) => {
+                write(
+                    &quota.group.join("cpu.cfs_period_us"),
+                    &PERIOD_US.to_string(),
+                )?;
+                write(&quota.group.join("cpu.cfs_quota_us"), &share_us.to_string())?;
+            }
+            Hierarchy::Second(_) => {
+                write(
+                    &quota.group.join("cpu.max"),
+                    &format!("{share_us} {PERIOD_US}"),
+                )?;
+            }
+        }
+        Ok(quota)
+    }
+
+    /// For how long the group was kept from running, nanoseconds.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn throttled_ns(&self) -> Result<u64> {
+        let path = self.group.join("cpu.stat");
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        throttled_ns(&text).with_context(|| format!("{}: {text:?}", path.display()))
+    }
+}
+
+impl Drop for Quota {
+    fn drop(&mut self) {
+        // What fails here leaves an empty group behind, which costs nothing.
+        let _ = write(&self.home.join("cgroup.procs"), "0");
+        let _ = fs::remove_dir(&self.group);
+        if self.enabled {
+            let _ = write(
+                &self.hierarchy.root().join("cgroup.subtree_control"),
+                "-cpu",
+            );
+        }
+    }
+}
+
+/// A group whose time on CPUs the scheduler sums up, to the last instruction of every thread: a
+/// thread's usage is added to its process's before its end. Removed when this value is dropped.
+#[derive(Debug)]
+pub struct Clock {
+    hierarchy: Hierarchy,
+    group: PathBuf,
+}
+
+impl Clock {
+    /// Makes an empty one.
+    ///
+    /// # Errors
+    /// When the kernel has no groups with such a sum, or they are not ours to make.
+    pub fn new() -> Result<Self> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let hierarchy = hierarchy(&mounts, "cpuacct").or_else(|_| hierarchy(&mounts, "cpu"))?;
+        let name = format!("kcollect-clock-{}", std::process::id());
+        let group = hierarchy.root().join(name);
+        fs::create_dir(&group).with_context(|| group.display().to_string())?;
+        Ok(Self { hierarchy, group })
+    }
+
+    /// A load as it is run in the group, by a shell that enters it and becomes the load.
+    pub fn around(&self, load: &[&str]) -> Vec<String> {
+        let enter = format!(
+            "echo $$ > {} && exec \"$@\"",
+            self.group.join("cgroup.procs").display()
+        );
+        let shell = ["sh", "-c", &enter, "sh"];
+        let args = shell.iter().chain(load);
+        args.map(|word| (*word).to_owned()).collect()
+    }
+
+    /// For how long its processes were on CPUs, seconds.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn used_s(&self) -> Result<f64> {
+        let (file, word, unit) = match self.hierarchy {
+            Hierarchy::First(_) => ("cpuacct.usage", 0, 1e9),
+            Hierarchy::Second(_) => ("cpu.stat", 1, 1e6),
+        };
+        // The second begins with `usage_usec N`.
+        let text = fs::read_to_string(self.group.join(file))?;
+        let number = text.split_ascii_whitespace().nth(word);
+        let number: f64 = number
+            .with_context(|| format!("{file}: {text:?}"))?
+            .parse()?;
+        Ok(number / unit)
+    }
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        // What fails here leaves an empty group behind, which costs nothing.
+        let _ = fs::remove_dir(&self.group);
+    }
+}
+
+impl Hierarchy {
+    pub(crate) fn root(&self) -> &Path {
+        match self {
+            Self::First(root) | Self::Second(root) => root,
+        }
+    }
+}
+
+fn own_name() -> String {
+    format!("kcollect-quota-{}", std::process::id())
+}
+
+/// The hierarchy that has a controller, of those that are mounted.
+pub(crate) fn hierarchy(mounts: &str, controller: &str) -> Result<Hierarchy> {
+    let mut second = None;
+    for line in mounts.lines() {
+        // proc_pid_mountinfo(5): the mount point is the fifth field; type, source and options
+        // follow a dash.
+        let Some((mount, kind)) = line.split_once(" - ") else {
+            continue;
+        };
+        let Some(point) = mount.split(' ').nth(4).map(PathBuf::from) else {
+            continue;
+        };
+        let fields: Vec<_> = kind.split(' ').collect();
+        match fields[..] {
+            ["cgroup", _, options] if options.split(',').any(|option| option == controller) => {
+                return Ok(Hierarchy::First(point));
+            }
+            ["cgroup2", ..] if has_word(&point.join("cgroup.controllers"), controller) => {
+                second = Some(Hierarchy::Second(point));
+            }
+            _ => {}
+        }
+    }
+    second.ok_or_else(|| anyhow!("no control groups with a controller {controller} are mounted"))
+}
+
+/// The group that this process is in, or the root where a container hides it.
+fn home(hierarchy: &Hierarchy, groups: &str) -> PathBuf {
+    let path = groups.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let controllers = fields.next()?;
+        let path = fields.next()?;
+        let it = match hierarchy {
+            Hierarchy::First(_) => controllers.split(',').any(|name| name == "cpu"),
+            Hierarchy::Second(_) => controllers.is_empty(),
+        };
+        it.then_some(path)
+    });
+    let home = hierarchy
+        .root()
+        .join(path.unwrap_or_default().trim_start_matches('/'));
+    if home.is_dir() {
+        home
+    } else {
+        hierarchy.root().to_owned()
+    }
+}
+
+pub(crate) fn has_word(path: &Path, word: &str) -> bool {
+    fs::read_to_string(path).is_ok_and(|text| text.split_ascii_whitespace().any(|own| own == word))
+}
+
+pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("{}: {text:?}", path.display()))
+}
+
+/// The time in a `cpu.stat` of either generation.
+fn throttled_ns(stat: &str) -> Option<u64> {
+    stat.lines().find_map(|line| match line.split_once(' ')? {
+        ("throttled_time", ns) => ns.parse().ok(),
+        ("throttled_usec", us) => us.parse::<u64>().ok().map(|us| us * 1000),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_generation_is_found_by_its_controller() {
+        let mounts = "30 23 0:26 / /groups/cpuset rw - cgroup cgroup rw,cpuset\n\
+                      31 23 0:27 / /groups/cpu rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n";
+        let found = hierarchy(mounts, "cpu").unwrap();
+        assert_eq!(found, Hierarchy::First("/groups/cpu".into()));
+        assert_eq!(
+            home(&found, "4:cpu,cpuacct:/no/such\n0::/\n"),
+            Path::new("/groups/cpu")
+        );
+        assert!(
+            hierarchy(
+                "30 23 0:26 / /groups/cpuset rw - cgroup cgroup rw,cpuset\n",
+                "cpu"
+            )
+            .is_err()
+        );
+    }
+
+    #[test]
+    fn the_second_generation_is_found_by_its_file() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("cgroup.controllers"), "cpuset cpu io\n").unwrap();
+        fs::create_dir(root.path().join("home")).unwrap();
+        let mounts = format!(
+            "30 23 0:26 / {} rw - cgroup2 cgroup2 rw\n",
+            root.path().display()
+        );
+        let found = hierarchy(&mounts, "cpu").unwrap();
+        assert_eq!(found, Hierarchy::Second(root.path().into()));
+        assert_eq!(home(&found, "0::/home\n"), root.path().join("home"));
+    }
+
+    #[test]
+    fn both_generations_report_throttled_time() {
+        assert_eq!(
+            throttled_ns("nr_periods 3\nnr_throttled 2\nthrottled_time 5000\n"),
+            Some(5000)
+        );
+        assert_eq!(
+            throttled_ns("usage_usec 9\nthrottled_usec 5\nnr_bursts 0\n"),
+            Some(5000)
+        );
+        assert_eq!(throttled_ns("usage_usec 9\n"), None);
+    }
+}

@@ -1,0 +1,82 @@
+//! What is loaded into the kernel's BPF machine: programs, maps, links and type information, by
+//! their numbers.
+//!
+//! A collector that ends, however it ends, has to leave nothing of it behind. The kernel is asked
+//! for numbers alone (`BPF_PROG_GET_NEXT_ID` and its sisters), so that objects of unknown kinds
+//! count too.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use libbpf_sys::{
+    bpf_btf_get_next_id, bpf_link_get_next_id, bpf_map_get_next_id, bpf_prog_get_next_id,
+};
+
+/// The kernel frees what a process held a little after it is gone: behind grace periods, and in the
+/// background.
+const FREED: Duration = Duration::from_secs(10);
+
+type NextId = unsafe extern "C" fn(u32, *mut u32) -> i32;
+
+const KINDS: [(&str, NextId); 4] = [
+    ("program", bpf_prog_get_next_id),
+    ("map", bpf_map_get_next_id),
+    ("link", bpf_link_get_next_id),
+    ("btf", bpf_btf_get_next_id),
+];
+
+/// All that was loaded at an instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded(BTreeSet<(&'static str, u32)>);
+
+impl Loaded {
+    /// What is loaded now.
+    ///
+    /// # Errors
+    /// When the kernel does not say: it takes root.
+    pub fn now() -> Result<Self> {
+        let mut objects = BTreeSet::new();
+        for (kind, next_id) in KINDS {
+            let mut id = 0;
+            loop {
+                // SAFETY: it writes one number, where `id` is.
+                let done = unsafe { next_id(id, &raw mut id) };
+                if done == 0 {
+                    objects.insert((kind, id));
+                    continue;
+                }
+                let error = io::Error::from_raw_os_error(-done);
+                if error.kind() == io::ErrorKind::NotFound {
+                    break;
+                }
+                return Err(error).context(format!("the next {kind} after {id}"));
+            }
+        }
+        Ok(Self(objects))
+    }
+
+    /// Waits until nothing is loaded that was not then. Numbers are given again only after all
+    /// others, so what has a number of then is what it was.
+    ///
+    /// # Errors
+    /// When something stays.
+    pub fn nothing_more(&self) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let now = Self::now()?;
+            let left: Vec<_> = now.0.difference(&self.0).collect();
+            if left.is_empty() {
+                return Ok(());
+            }
+            ensure!(
+                start.elapsed() < FREED,
+                "left in the kernel: {left:?}, beside the {} objects that were there",
+                self.0.len()
+            );
+            sleep(Duration::from_millis(50));
+        }
+    }
+}

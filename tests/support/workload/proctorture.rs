@@ -1,0 +1,109 @@
+//! The programs that are hard to follow: `workloads/proctorture.c`, which says what they can do,
+//! and its kin.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::command::{Finished, Running};
+
+/// Does one action after the other, as its arguments say.
+pub const PROCTORTURE: &str = env!("PROCTORTURE_PROGRAM");
+/// A program of 32 bits without libraries, which has the action `one`: `burn_narrow`, called by
+/// `call_narrow`.
+pub const NARROW: &str = env!("NARROW_PROGRAM");
+/// The same of 64 bits: `burn_inside`, called by `call_inside`.
+pub const INSIDE: &str = env!("INSIDE_PROGRAM");
+/// The same again: `burn_outside`, called by `call_outside`.
+pub const OUTSIDE: &str = env!("OUTSIDE_PROGRAM");
+/// Two libraries that differ in nothing but names: `leaf_one`, called by `middle_one`; and
+/// `leaf_two`, `middle_two`.
+pub const SWAPPED: [&str; 2] = [env!("SWAPPED_ONE_PROGRAM"), env!("SWAPPED_TWO_PROGRAM")];
+
+/// A proctorture does what it has to in this time, also on a machine that is busy.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What a proctorture printed: `PID WORD NUMBER...`, a line for each thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// The process that printed it, by `getpid`.
+    pub pid: u32,
+    /// What.
+    pub word: String,
+    /// What more there was: for `say` the time, `CLOCK_MONOTONIC` nanoseconds.
+    pub numbers: Vec<u64>,
+}
+
+/// Starts a program with actions.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn start<A: AsRef<OsStr>>(program: impl AsRef<Path>, actions: &[A]) -> Result<Running> {
+    Running::start(Command::new(program.as_ref()).args(actions), LIMIT)
+}
+
+/// Its number.
+pub fn pid(running: &Running) -> u32 {
+    running.pid().as_raw().cast_unsigned()
+}
+
+/// Waits for the end of all.
+///
+/// # Errors
+/// When one does not end in time. How they ended is the caller's to judge.
+pub fn finish(all: Vec<Running>) -> Result<Vec<Finished>> {
+    all.into_iter().map(Running::finish).collect()
+}
+
+/// What a program said in words.
+pub fn words(output: &str) -> Vec<Word> {
+    output.lines().filter_map(word).collect()
+}
+
+/// The first word of this kind.
+///
+/// # Errors
+/// When there is none.
+pub fn find_word(output: &str, wanted: &str) -> Result<Word> {
+    words(output)
+        .into_iter()
+        .find(|word| word.word == wanted)
+        .with_context(|| format!("no process printed {wanted}: {output:?}"))
+}
+
+fn word(line: &str) -> Option<Word> {
+    let mut parts = line.split(' ');
+    Some(Word {
+        pid: parts.next()?.parse().ok()?,
+        word: parts.next()?.to_owned(),
+        numbers: parts.map(str::parse).collect::<Result<_, _>>().ok()?,
+    })
+}
+
+/// The action that gives a process this name.
+pub fn name_action(name: &[u8]) -> String {
+    let digits: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("name:{digits}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_found_among_other_lines() {
+        let output = "run time 3 s\n7 first 123\n8 swapped 1 2 3\n";
+        let word = find_word(output, "swapped").unwrap();
+        assert_eq!((word.pid, word.numbers), (8, vec![1, 2, 3]));
+        assert_eq!(words(output).len(), 2);
+        assert!(find_word(output, "second").is_err());
+    }
+
+    #[test]
+    fn a_name_is_spelled_in_hexadecimal_digits() {
+        assert_eq!(name_action(b"a\n\xff"), "name:610aff");
+    }
+}

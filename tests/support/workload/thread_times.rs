@@ -1,0 +1,235 @@
+//! Where a thread of a workload spent its time, by the thread itself.
+//!
+//! A thread reads three clocks of the kernel: `CLOCK_MONOTONIC` passes always,
+//! `CLOCK_THREAD_CPUTIME_ID` while it runs, and the second number of `/proc/thread-self/schedstat`
+//! while it is runnable and does not run. What is left of a call is the time that it was blocked in
+//! it; the reason follows from the call. The last two count from the thread's start, so they
+//! include a wait for a busy CPU before its first instruction. None of the three comes from
+//! kcollect. But the last two are sums of the scheduler that kcollect reads as well, at its own
+//! instants: of them, agreement means that nothing was lost or misplaced. And the kernel leaves out
+//! of the second the wait of a thread that was preempted when it had declared itself asleep and was
+//! not off its CPU yet.
+//!
+//! Nothing is guessed: blocked time outside of [`ThreadTimes::blocked`] is in no state, and the
+//! check that reads the account refuses a workload that cannot explain its own life.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use anyhow::{Context, Result};
+use experiment_format::microstate::Microstate;
+use nix::time::ClockId;
+
+use crate::workload::truth::{clock_ns, monotonic_ns};
+
+/// The time of one or more threads, nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// How many threads.
+    pub threads: u64,
+    /// Wall time, summed over the threads.
+    pub tracked_ns: u64,
+    /// By number of the state. The states on CPU are left 0: they come from the process's usage.
+    pub off_cpu_ns: [u64; Microstate::PER_THREAD],
+}
+
+impl Account {
+    /// Adds time in a state.
+    pub fn credit(&mut self, state: Microstate, ns: u64) {
+        if let Some(sum) = self.off_cpu_ns.get_mut(state as usize) {
+            *sum += ns;
+        }
+    }
+
+    /// Adds the account of other threads.
+    pub fn add(&mut self, other: &Self) {
+        self.threads += other.threads;
+        self.tracked_ns += other.tracked_ns;
+        for (sum, ns) in self.off_cpu_ns.iter_mut().zip(other.off_cpu_ns) {
+            *sum += ns;
+        }
+    }
+}
+
+/// The three clocks of a thread at one instant, nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Instant {
+    /// `CLOCK_MONOTONIC`.
+    pub wall_ns: u64,
+    /// CPU time since the thread's birth.
+    pub cpu_ns: u64,
+    /// Waits for a CPU since the thread's birth.
+    pub waited_ns: u64,
+}
+
+impl Instant {
+    /// The account, at a later instant, of a thread that whatever blocked it since this one blocked
+    /// in one state.
+    pub fn blocked_until(&self, later: &Self, state: Microstate) -> Account {
+        let mut account = self.account_until(later);
+        account.credit(state, self.blocked_ns(later).try_into().unwrap_or(0));
+        account
+    }
+
+    /// The account at a later instant, without what blocked the thread in between.
+    fn account_until(&self, later: &Self) -> Account {
+        let before_ns = self.cpu_ns + self.waited_ns;
+        let mut account = Account {
+            threads: 1,
+            tracked_ns: before_ns + (later.wall_ns - self.wall_ns),
+            ..Account::default()
+        };
+        account.credit(Microstate::WaitCpu, later.waited_ns);
+        account
+    }
+
+    /// Of a call that did not block it is a hair more or less than nothing, since the clocks are
+    /// read one after the other.
+    fn blocked_ns(&self, later: &Self) -> i64 {
+        let elsewhere = (later.cpu_ns - self.cpu_ns) + (later.waited_ns - self.waited_ns);
+        (later.wall_ns - self.wall_ns) as i64 - elsewhere as i64
+    }
+}
+
+/// The ledger of the thread that made it. It belongs to no other thread: two of its clocks are the
+/// thread's own.
+#[derive(Debug)]
+pub struct ThreadTimes {
+    schedstat: File,
+    start: Instant,
+    /// By number of the state. What is less than nothing counts against what is more: of two
+    /// hundred thousand calls the hairs would else add up.
+    blocked_ns: [i64; Microstate::PER_THREAD],
+}
+
+impl ThreadTimes {
+    /// Starts now. What the thread has run and waited since its birth is in its account; only what
+    /// blocked it before now is not, and for a new thread that is nothing.
+    ///
+    /// # Errors
+    /// When a clock cannot be read. The cure for a missing `schedstat` is a kernel with
+    /// `CONFIG_SCHED_INFO`.
+    pub fn start() -> Result<Self> {
+        let schedstat = File::open("/proc/thread-self/schedstat")
+            .context("/proc/thread-self/schedstat: how long a thread waited for a CPU")?;
+        Ok(Self {
+            start: instant(&schedstat)?,
+            schedstat,
+            blocked_ns: [0; Microstate::PER_THREAD],
+        })
+    }
+
+    /// Makes a call that blocks for a known reason. Only the time blocked is noted: neither the
+    /// call's CPU time nor its wait for a CPU after the wake-up.
+    ///
+    /// # Errors
+    /// When a clock cannot be read. What the call returns is the caller's to judge.
+    pub fn blocked<T>(&mut self, state: Microstate, call: impl FnOnce() -> T) -> Result<T> {
+        let before = instant(&self.schedstat)?;
+        let result = call();
+        let after = instant(&self.schedstat)?;
+        if let Some(sum) = self.blocked_ns.get_mut(state as usize) {
+            *sum += before.blocked_ns(&after);
+        }
+        Ok(result)
+    }
+
+    /// Ends now.
+    ///
+    /// # Errors
+    /// When a clock cannot be read.
+    pub fn end(self) -> Result<Account> {
+        let mut account = self.start.account_until(&instant(&self.schedstat)?);
+        for (sum, ns) in account.off_cpu_ns.iter_mut().zip(self.blocked_ns) {
+            *sum += u64::try_from(ns).unwrap_or(0);
+        }
+        Ok(account)
+    }
+}
+
+/// How long the calling thread has waited for a CPU in its life, nanoseconds.
+///
+/// # Errors
+/// When the kernel does not say.
+pub fn waited_ns() -> Result<u64> {
+    waited(&File::open("/proc/thread-self/schedstat")?)
+}
+
+fn waited(schedstat: &File) -> Result<u64> {
+    let mut text = [0; 64];
+    let length = schedstat.read_at(&mut text, 0)?;
+    parse_waited(text.get(..length).unwrap_or_default())
+}
+
+/// The wait for a CPU in what a `schedstat` holds, nanoseconds: the second of its numbers.
+///
+/// # Errors
+/// When there is none.
+pub fn parse_waited(schedstat: &[u8]) -> Result<u64> {
+    let text = std::str::from_utf8(schedstat)?;
+    let number = text.split_ascii_whitespace().nth(1);
+    number
+        .and_then(|number| number.parse().ok())
+        .with_context(|| format!("schedstat: {text:?}"))
+}
+
+/// The three clocks, read without a wait for the CPU in between, which would be in one and not in
+/// another. That is no rare thing: asked for a thread's CPU time, the scheduler brings its account
+/// up to date, finds that the thread's turn is over, and lets others run on the way out of the
+/// call.
+fn instant(schedstat: &File) -> Result<Instant> {
+    let mut waited_ns = waited(schedstat)?;
+    loop {
+        // The CPU time is one of some time during the call, which takes longer on a CPU that the
+        // thread has just come to.
+        let before_ns = monotonic_ns()?;
+        let cpu_ns = clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
+        let after_ns = monotonic_ns()?;
+        let again = waited(schedstat)?;
+        if again == waited_ns {
+            return Ok(Instant {
+                wall_ns: before_ns.midpoint(after_ns),
+                cpu_ns,
+                waited_ns,
+            });
+        }
+        waited_ns = again;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread::sleep;
+    use std::time::Duration;
+
+    #[test]
+    fn a_sleep_is_noted_where_it_belongs() {
+        let mut thread_times = ThreadTimes::start().unwrap();
+        thread_times
+            .blocked(Microstate::Sleep, || sleep(Duration::from_millis(20)))
+            .unwrap();
+        let account = thread_times.end().unwrap();
+        let slept = account.off_cpu_ns[Microstate::Sleep as usize];
+        assert!(
+            slept > 15_000_000 && slept <= account.tracked_ns,
+            "{account:?}"
+        );
+        assert_eq!(account.off_cpu_ns[Microstate::UserLock as usize], 0);
+    }
+
+    #[test]
+    fn accounts_of_threads_add_up() {
+        let mut sum = Account::default();
+        let mut one = Account {
+            threads: 1,
+            tracked_ns: 5,
+            ..Account::default()
+        };
+        one.credit(Microstate::Stopped, 3);
+        sum.add(&one);
+        sum.add(&one);
+        assert_eq!((sum.threads, sum.tracked_ns), (2, 10));
+        assert_eq!(sum.off_cpu_ns, [0, 0, 0, 0, 0, 0, 0, 0, 0, 6]);
+    }
+}

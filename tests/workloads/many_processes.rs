@@ -1,0 +1,89 @@
+//! `many_processes WHAT COUNT SECONDS`: so many `threads`, or `processes`, all alive at once, each
+//! of which works a little now and then. It says `ready` when all are there, and ends when all have
+//! ended.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::Barrier;
+use std::thread::{Builder, sleep};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use nix::sys::wait::wait;
+use nix::unistd::{ForkResult, fork};
+
+/// What a thread has: it calls next to nothing.
+const STACK: usize = 64 * 1024;
+
+/// Work, and the sleep after it.
+const WORK: Duration = Duration::from_micros(50);
+const REST: Duration = Duration::from_millis(900);
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [what, count, seconds] = &args[..] else {
+        bail!("many_processes WHAT COUNT SECONDS");
+    };
+    let (count, time) = (count.parse()?, Duration::from_secs_f64(seconds.parse()?));
+    match &**what {
+        "threads" => threads(count, time),
+        "processes" => processes(count, time),
+        other => bail!("no {other:?}"),
+    }
+}
+
+fn live(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        let begin = Instant::now();
+        while begin.elapsed() < WORK {}
+        sleep(REST.min(time.saturating_sub(start.elapsed())));
+    }
+}
+
+fn ready() -> Result<()> {
+    println!("ready");
+    Ok(std::io::stdout().flush()?)
+}
+
+fn threads(count: usize, time: Duration) -> Result<()> {
+    let all = Arc::new(Barrier::new(count + 1));
+    let mut threads = Vec::new();
+    for number in 0..count {
+        let all = Arc::clone(&all);
+        let live = move || {
+            all.wait();
+            live(time);
+        };
+        let builder = Builder::new().stack_size(STACK);
+        threads.push(
+            builder
+                .spawn(live)
+                .with_context(|| format!("thread {number}"))?,
+        );
+    }
+    all.wait();
+    ready()?;
+    for thread in threads {
+        thread.join().map_err(|_| anyhow!("a thread panicked"))?;
+    }
+    Ok(())
+}
+
+fn processes(count: usize, time: Duration) -> Result<()> {
+    for number in 0..count {
+        // SAFETY: this process has one thread, so the child may do whatever the parent could.
+        match unsafe { fork() }.with_context(|| format!("process {number}"))? {
+            ForkResult::Child => {
+                live(time);
+                std::process::exit(0);
+            }
+            ForkResult::Parent { .. } => {}
+        }
+    }
+    ready()?;
+    for _ in 0..count {
+        wait()?;
+    }
+    Ok(())
+}

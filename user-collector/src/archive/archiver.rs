@@ -1,0 +1,321 @@
+//! The thread that fills `archives/` while the recording goes on.
+//!
+//! A desktop's processes map a gigabyte of libraries, and the largest of them takes half a second
+//! to read: too much for the moment after Ctrl-C, when the result is waited for. So each object is
+//! archived as soon as a process is followed that maps it, at the lowest priority, and what is left
+//! at the end is waited for at an ordinary one.
+//!
+//! Files may lie on a server that takes any time to answer: only this thread waits for that. It can
+//! be stopped; it then stops at the next megabyte, and the waiting ends after a second.
+//!
+//! What it refuses: to fill the disk. All copies together have at most [`MAX_ARCHIVE_BYTES`], and
+//! never more than half of what the file system would have free without them. What is left out is
+//! named, with the reason: see [`ArchiveStats`].
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use experiment_format::directory::ExperimentDir;
+use experiment_format::text::printable;
+
+use super::InvokingUser;
+use super::stats::{ArchiveStats, LeftOut};
+use super::worker::{ArchiveJob, ArchiveWorker, JobResult, lower_priority, set_priority};
+use crate::elf::ElfSource;
+
+/// How long the file at hand is waited for after giving up.
+const GIVE_UP_WAIT: Duration = Duration::from_secs(1);
+
+/// Which sources are archived beside the load objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceCopies {
+    /// None.
+    None,
+    /// Those of lines in which time was spent.
+    Used,
+    /// All that the line tables name.
+    All,
+}
+
+/// A load object to be archived.
+#[derive(Debug)]
+pub struct ArchiveRequest {
+    /// Its name in `map.xml`.
+    pub name: String,
+    /// Where its processes have it.
+    pub path: PathBuf,
+    /// What it is.
+    pub content: ElfSource,
+    /// The root directory of a process that maps it, where that is not ours.
+    pub root: Option<OwnedFd>,
+}
+
+/// The handle of the thread. When it is dropped the thread gives up; nothing waits for that.
+#[derive(Debug)]
+pub struct Archiver {
+    jobs: Sender<ArchiveJob>,
+    results: Receiver<JobResult>,
+    /// Names of the objects that are requested and not done yet, in the order of the results.
+    waiting: VecDeque<String>,
+    requested: usize,
+    stop: Arc<AtomicBool>,
+    thread: Arc<AtomicI32>,
+    stats: ArchiveStats,
+    sources: SourceCopies,
+}
+
+impl Archiver {
+    /// Starts the thread. `dir` is from [`ExperimentDir::for_archiver`]; `taken` are names of load
+    /// objects that others archive.
+    ///
+    /// # Errors
+    /// The thread can't be started.
+    pub fn start<'a>(
+        dir: ExperimentDir,
+        user: InvokingUser,
+        sources: SourceCopies,
+        taken: impl IntoIterator<Item = &'a str>,
+    ) -> io::Result<Archiver> {
+        let (jobs, queue) = channel();
+        let (done, results) = channel();
+        let (stop, thread) = (Arc::<AtomicBool>::default(), Arc::<AtomicI32>::default());
+        let stopped = Arc::clone(&stop);
+        let mut work = ArchiveWorker::new(dir, user, sources, taken, stopped)?;
+        let id = Arc::clone(&thread);
+        let run = move || {
+            lower_priority();
+            id.store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
+            for job in queue {
+                if done.send(work.run(job)).is_err() {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("archive".to_owned())
+            .spawn(run)?;
+        Ok(Archiver {
+            jobs,
+            results,
+            waiting: VecDeque::new(),
+            requested: 0,
+            stop,
+            thread,
+            stats: ArchiveStats::default(),
+            sources,
+        })
+    }
+
+    /// Returns which sources it archives.
+    #[must_use]
+    pub fn sources(&self) -> SourceCopies {
+        self.sources
+    }
+
+    /// Requests an object, once.
+    pub fn request(&mut self, request: ArchiveRequest) {
+        self.requested += 1;
+        self.waiting.push_back(request.name.clone());
+        // That the thread has ended is reported when the result is taken.
+        let _ = self.jobs.send(ArchiveJob::Object(request));
+    }
+
+    /// Requests the sources of what is at these offsets in the file of an object that was requested
+    /// before.
+    pub fn request_lines(&mut self, name: &str, positions: Vec<u64>) {
+        let name = name.to_owned();
+        self.waiting.push_back(String::new());
+        let _ = self.jobs.send(ArchiveJob::SourceLines { name, positions });
+    }
+
+    /// An object can't be archived.
+    pub fn leave_out(&mut self, name: &str, why: &str) {
+        self.stats.left_out.push(LeftOut {
+            name: printable(name.as_bytes()),
+            why: why.to_owned(),
+        });
+    }
+
+    /// Gives the thread an ordinary priority, since the recording is over and the archive is waited
+    /// for.
+    pub fn hurry(&self) {
+        let thread = self.thread.load(Ordering::Relaxed);
+        if thread > 0 {
+            set_priority(thread, 0, 0);
+        }
+    }
+
+    /// Waits until all is done, for this long at most. Returns whether it is.
+    pub fn wait(&mut self, at_most: Duration) -> bool {
+        let until = Instant::now() + at_most;
+        while !self.waiting.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.results.recv_timeout(left) {
+                Ok(run) => self.finished(run),
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => return false,
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
+                    self.abandon("the thread that archives has ended");
+                }
+            }
+        }
+        true
+    }
+
+    /// Returns the number of load objects that are done, and of all that were requested.
+    #[must_use]
+    pub fn progress(&self) -> (usize, usize) {
+        let waiting = self.waiting.iter().filter(|name| !name.is_empty());
+        (self.requested - waiting.count(), self.requested)
+    }
+
+    /// Returns the number of jobs that are not done yet, of objects and of sources.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Leaves out what is not done. Waits for a second at most.
+    pub fn give_up(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.stats.given_up = true;
+        if !self.wait(GIVE_UP_WAIT) {
+            self.abandon("archiving was given up");
+        }
+    }
+
+    /// Returns what was archived until now.
+    #[must_use]
+    pub fn stats(&self) -> &ArchiveStats {
+        &self.stats
+    }
+
+    fn abandon(&mut self, why: &str) {
+        for name in std::mem::take(&mut self.waiting) {
+            if !name.is_empty() {
+                self.leave_out(&name, why);
+            }
+        }
+    }
+
+    fn finished(&mut self, run: JobResult) {
+        let name = self.waiting.pop_front().unwrap_or_default();
+        let stats = &mut self.stats;
+        stats.bytes += run.bytes;
+        stats.sources += run.sources;
+        stats.sources_left_out += run.sources_left_out;
+        stats.took_ns += run.took.as_nanos() as u64;
+        match run.object {
+            Some(Ok(text)) => {
+                stats.objects += 1;
+                stats.names_only += u64::from(!text);
+            }
+            Some(Err(why)) => self.leave_out(&name, &why),
+            None => {}
+        }
+    }
+}
+
+impl Drop for Archiver {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::path::Path;
+
+    use experiment_format::archive::{ARCHIVES, archive_name};
+    use experiment_format::directory::NameRequest;
+
+    use super::*;
+
+    const ROOT: InvokingUser = InvokingUser {
+        uid: 0,
+        groups: Vec::new(),
+    };
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn trial(sources: SourceCopies) -> (tempfile::TempDir, ExperimentDir, Archiver) {
+        let parent = tempfile::tempdir().unwrap();
+        let request = NameRequest::Exactly("x.er".to_owned());
+        let (dir, _) = ExperimentDir::create(parent.path(), &request, None).unwrap();
+        let archiver =
+            Archiver::start(dir.for_archiver().unwrap(), ROOT, sources, ["vmlinux"]).unwrap();
+        (parent, dir, archiver)
+    }
+
+    fn request(name: &str, content: ElfSource) -> ArchiveRequest {
+        ArchiveRequest {
+            name: name.to_owned(),
+            path: name.into(),
+            content,
+            root: None,
+        }
+    }
+
+    fn here() -> ElfSource {
+        ElfSource::File(File::open(std::env::current_exe().unwrap()).unwrap())
+    }
+
+    #[test]
+    fn what_is_asked_for_is_archived_or_named() {
+        let (_parent, dir, mut archiver) = trial(SourceCopies::None);
+        archiver.request(request("/opt/here", here()));
+        archiver.request(request("[vdso]", ElfSource::Bytes(vec![7; 4096])));
+        let null = ElfSource::File(File::open("/dev/null").unwrap());
+        archiver.request(request("/dev/null", null));
+        archiver.leave_out("/gone", "it is gone");
+        assert!(archiver.wait(LONG));
+        assert_eq!(archiver.progress(), (3, 3));
+        let stats = archiver.stats();
+        assert_eq!((stats.objects, stats.names_only), (2, 0));
+        let names: Vec<_> = stats.left_out.iter().map(|left| &*left.name).collect();
+        assert_eq!(names, ["/gone", "/dev/null"]);
+        assert_eq!(stats.warnings().len(), 2);
+        let archives = dir.path().join(ARCHIVES);
+        let bytes: u64 = fs::read_dir(&archives)
+            .unwrap()
+            .map(|entry| entry.unwrap().metadata().unwrap().len())
+            .sum();
+        assert_eq!(bytes, stats.bytes);
+        assert!(archives.join(archive_name("/opt/here")).exists());
+    }
+
+    #[test]
+    fn sources_are_archived_and_take_no_objects_place() {
+        let (_parent, dir, mut archiver) = trial(SourceCopies::All);
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/archive/mod.rs");
+        // A load object of the same name came before.
+        archiver.request(request(source.to_str().unwrap(), ElfSource::Bytes(vec![7])));
+        archiver.request(request("/opt/here", here()));
+        assert!(archiver.wait(LONG));
+        assert!(archiver.stats().sources > 0, "{:?}", archiver.stats());
+        let name = archive_name(source.to_str().unwrap());
+        let kept = fs::read(dir.path().join(ARCHIVES).join(name)).unwrap();
+        assert_eq!(kept, [7]);
+    }
+
+    #[test]
+    fn giving_up_leaves_out_what_is_not_done() {
+        let (_parent, dir, mut archiver) = trial(SourceCopies::None);
+        archiver.stop.store(true, Ordering::Relaxed);
+        for number in 0..5 {
+            archiver.request(request(&format!("/opt/{number}"), here()));
+        }
+        archiver.give_up();
+        let stats = archiver.stats();
+        assert!(stats.given_up);
+        assert_eq!((stats.objects, stats.left_out.len()), (0, 5));
+        let archives = fs::read_dir(dir.path().join(ARCHIVES)).unwrap();
+        assert_eq!(archives.count(), 0);
+    }
+}

@@ -1,0 +1,98 @@
+//! The file that is archived: its header, its sections with their names, and where its code is.
+
+use std::fs::File;
+
+use object::LittleEndian;
+use object::elf::{FileHeader64, SHF_ALLOC, SHF_EXECINSTR, SHN_LORESERVE, SHT_NOBITS};
+use object::pod::from_bytes;
+
+use crate::elf::{ElfError, ElfFile, ElfLimits, ElfSection, SectionTable};
+
+/// The header as the file has it.
+pub(super) type RawHeader = FileHeader64<LittleEndian>;
+
+/// How many sections are added to those of a file.
+const ADDED_SECTIONS: u16 = 3;
+
+/// How much is read of a file. No linker makes files with more sections than the header can count;
+/// and a file without content, so without cost to its owner, may claim tables up to its own size.
+const LIMITS: ElfLimits = ElfLimits {
+    max_sections: (SHN_LORESERVE - ADDED_SECTIONS) as u32 - 1,
+    max_piece_bytes: 256 << 20,
+    ..ElfLimits::PROGRAM
+};
+
+/// A 64-bit little-endian file with sections.
+pub(super) struct ObjectFile<'file> {
+    pub(super) elf: ElfFile<&'file File>,
+    pub(super) header: RawHeader,
+    pub(super) sections: SectionTable<Vec<u8>>,
+}
+
+/// A section of machine code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CodeSection {
+    /// Which section, from 1: a file whose header can't count them is refused.
+    pub(super) index: u16,
+    /// First address.
+    pub(super) address: u64,
+    /// First address behind.
+    pub(super) end: u64,
+    /// Offset in the file.
+    pub(super) offset: u64,
+}
+
+impl<'file> ObjectFile<'file> {
+    /// Reads the headers of a file of this length.
+    pub(super) fn read(file: &'file File, length: u64) -> Result<ObjectFile<'file>, ElfError> {
+        let elf = ElfFile::read_up_to(file, length, LIMITS)?.only_64_bit_little_endian()?;
+        let header = elf.piece("the header", 0, size_of::<RawHeader>() as u64)?;
+        let (header, _) = from_bytes::<RawHeader>(&header).map_err(|()| ElfError::NotElf)?;
+        let headers = elf.sections()?;
+        if headers.is_empty() {
+            return Err(ElfError::NoSections);
+        }
+        let names = elf.section_names(&headers).unwrap_or_default();
+        Ok(ObjectFile {
+            elf,
+            header: *header,
+            sections: SectionTable { headers, names },
+        })
+    }
+
+    /// Returns the content of a section; nothing of one without bits and of a compressed one.
+    pub(super) fn data(&self, section: &ElfSection) -> Result<Vec<u8>, ElfError> {
+        self.elf.plain_content(section, "a section")
+    }
+
+    /// Returns the sections of code that are inside the file, by address. Of two that overlap the
+    /// first is taken.
+    pub(super) fn code(&self) -> Vec<CodeSection> {
+        let mut code: Vec<CodeSection> = (0..)
+            .zip(&self.sections.headers)
+            .filter(|(_, section)| {
+                section.flags.contains(SHF_ALLOC)
+                    && section.flags.contains(SHF_EXECINSTR)
+                    && section.kind != SHT_NOBITS
+            })
+            .filter_map(|(index, section)| {
+                let inside = section.offset.checked_add(section.size)? <= self.elf.length();
+                let end = section.address.checked_add(section.size)?;
+                (inside && section.size > 0).then_some(CodeSection {
+                    index,
+                    address: section.address,
+                    end,
+                    offset: section.offset,
+                })
+            })
+            .collect();
+        code.sort_by_key(|code| (code.address, code.index));
+        let mut behind = 0;
+        code.retain(|code| {
+            let apart = code.address >= behind;
+            behind = behind.max(code.end);
+            apart
+        });
+        code
+    }
+}

@@ -1,0 +1,55 @@
+//! What was archived, and what was left out.
+
+/// Most load objects that are named in [`ArchiveStats::warnings`].
+const MAX_WARNINGS: usize = 100;
+
+/// A load object that is not in `archives/`.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct LeftOut {
+    /// Its name.
+    pub name: String,
+    /// Why not.
+    pub why: String,
+}
+
+/// What was archived, and what was left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ArchiveStats {
+    /// Load objects that were archived.
+    pub objects: u64,
+    /// Of them, those without their instructions: the invoking user may not read them, or they are
+    /// too large.
+    pub names_only: u64,
+    /// Source files that were archived.
+    pub sources: u64,
+    /// Source files that could be read and found no room.
+    pub sources_left_out: u64,
+    /// Bytes of all copies.
+    pub bytes: u64,
+    /// Load objects that were not archived.
+    pub left_out: Vec<LeftOut>,
+    /// Was archiving stopped before it was done?
+    pub given_up: bool,
+    /// Time of the background thread, nanoseconds.
+    pub took_ns: u64,
+}
+
+impl ArchiveStats {
+    /// Returns what is missing, for the log: a sentence for each load object.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let named = self.left_out.iter().take(MAX_WARNINGS);
+        let mut warnings: Vec<_> = named
+            .map(|left| format!("not archived: {}: {}", left.name, left.why))
+            .collect();
+        let more = self.left_out.len() - warnings.len();
+        if more > 0 {
+            warnings.push(format!("not archived: {more} more load objects"));
+        }
+        if self.sources_left_out > 0 {
+            let count = self.sources_left_out;
+            warnings.push(format!("not archived, no room left: {count} source files"));
+        }
+        warnings
+    }
+}

@@ -1,0 +1,310 @@
+//! The functions of a file, from every source that names them.
+//!
+//! gprofng takes those of one symbol table that are marked as functions, and what lies between two
+//! of them counts as one nameless function: all of a stripped program is. What lies in `.plt` it
+//! leaves out of its list, with its time. So here one table is made of everything that is known,
+//! the better source first:
+//!
+//! 1. symbols of functions, of the file and of its debug file, with indirect functions among them;
+//! 2. entries of the procedure linkage table, as `NAME@plt`;
+//! 3. symbols without a type, which assemblers make: those that are not inside a function;
+//! 4. the functions in the frame information, which is there in stripped programs too. They get the
+//!    name that gprofng itself uses, `<static>@0xPOSITION (<FILE>)`, each its own.
+//!
+//! The tables may be hostile. Time is linear but for a sort, names are neither compared nor copied
+//! one by one, and counts are bounded.
+
+use std::collections::HashMap;
+
+use object::LittleEndian;
+use object::elf::{
+    SHN_LORESERVE, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Sym64,
+};
+use object::read::elf::Sym;
+
+use super::object_file::{CodeSection, ObjectFile};
+use super::plt::PltEntry;
+use super::{function_ranges, plt};
+
+/// Most functions of a file. The largest programs have a million.
+pub(super) const MAX_FUNCTIONS: usize = 4 << 20;
+/// Most bytes of names.
+const MAX_NAMES_BYTES: usize = 512 << 20;
+
+/// A function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ArchivedFunction {
+    pub(super) address: u64,
+    pub(super) size: u64,
+    /// Position in [`FunctionTable::names`].
+    pub(super) name: u32,
+    /// Which section of the file, from 1.
+    pub(super) section: u16,
+}
+
+/// All functions that were found.
+#[derive(Debug)]
+pub(super) struct FunctionTable {
+    /// By address.
+    pub(super) list: Vec<ArchivedFunction>,
+    /// The names, each up to a NUL; the first is empty.
+    pub(super) names: Vec<u8>,
+    /// How many are of the debug file.
+    pub(super) of_debug: usize,
+}
+
+/// A symbol that stands for code.
+#[derive(Clone, Copy)]
+struct CodeSymbol {
+    address: u64,
+    size: u64,
+    name: u32,
+    function: bool,
+}
+
+impl FunctionTable {
+    /// Finds them. `base` is the last part of the load object's name.
+    pub(super) fn of(
+        elf: &ObjectFile<'_>,
+        debug: Option<&ObjectFile<'_>>,
+        base: &str,
+    ) -> FunctionTable {
+        let code = elf.code();
+        // Before the names: what it is made of is as large, and neither is needed with the other.
+        let frames = function_ranges::functions(elf);
+        let mut functions = FunctionTable {
+            list: Vec::new(),
+            names: vec![0],
+            of_debug: 0,
+        };
+        let mut symbols = Vec::new();
+        for kind in [SHT_SYMTAB, SHT_DYNSYM] {
+            functions.read_symbols(elf, kind, &mut symbols);
+        }
+        let own = symbols.len();
+        if let Some(debug) = debug {
+            functions.read_symbols(debug, SHT_SYMTAB, &mut symbols);
+        }
+        functions.of_debug = symbols.len() - own;
+
+        let (mut strong, mut weak): (Vec<_>, Vec<_>) =
+            symbols.into_iter().partition(|symbol| symbol.function);
+        let entries = functions.plt_entries(elf, &code, base, &strong);
+        strong.extend(entries.into_iter().map_while(|entry| {
+            Some(CodeSymbol {
+                address: entry.address,
+                size: entry.size,
+                name: functions.name(&entry.name)?,
+                function: true,
+            })
+        }));
+        functions.add(&code, strong);
+        // A label at which no function of the frame information begins, but inside of one, is a
+        // label in a function.
+        weak.retain(|symbol| {
+            let around = function_ranges::around(&frames, symbol.address);
+            around.is_none_or(|frame| frame.start == symbol.address)
+        });
+        weak.sort_unstable_by_key(|symbol| (symbol.address, symbol.name));
+        functions.add_between(&code, weak, |_, symbol| Some(symbol));
+        functions.add_unnamed(&code, &frames, base);
+        functions.give_sizes(&code, &frames);
+        functions
+    }
+
+    /// Takes over a name; none if there are too many.
+    pub(super) fn name(&mut self, name: &[u8]) -> Option<u32> {
+        if self.names.len() + name.len() >= MAX_NAMES_BYTES {
+            return None;
+        }
+        let position = self.names.len() as u32;
+        self.names.extend_from_slice(name);
+        self.names.push(0);
+        Some(position)
+    }
+
+    fn read_symbols(
+        &mut self,
+        elf: &ObjectFile<'_>,
+        kind: object::elf::SectionType,
+        symbols: &mut Vec<CodeSymbol>,
+    ) {
+        let Some(section) = elf.sections.of_kind(kind) else {
+            return;
+        };
+        // All names at once: they may share their ends, and one that has none ends here.
+        let base = self.names.len();
+        let strings = elf
+            .sections
+            .linked(section)
+            .filter(|strings| strings.size.saturating_add(base as u64) < MAX_NAMES_BYTES as u64);
+        let Some(strings) = strings else {
+            return;
+        };
+        let file = &elf.elf;
+        if file
+            .content_onto(strings, "names of symbols", &mut self.names)
+            .is_err()
+        {
+            return;
+        }
+        let end = self.names.len();
+        self.names.push(0);
+        let names = &self.names[..end];
+        // Where they can't be read to their end, those before are as good.
+        let _ = file.each_entry(section, "symbols", |symbol: &Sym64<LittleEndian>| {
+            let kind = symbol.st_type();
+            let function = kind == STT_FUNC || kind == STT_GNU_IFUNC;
+            let section = symbol.st_shndx(LittleEndian).0;
+            let name = base + symbol.st_name(LittleEndian) as usize;
+            // `$x` and `$d` mark code and data on some processors.
+            let named = names
+                .get(name)
+                .is_some_and(|first| *first != 0 && (function || *first != b'$'));
+            if (function || kind == STT_NOTYPE)
+                && section != 0
+                && section < SHN_LORESERVE
+                && named
+                && symbols.len() < MAX_FUNCTIONS
+            {
+                symbols.push(CodeSymbol {
+                    address: symbol.st_value(LittleEndian),
+                    size: symbol.st_size(LittleEndian),
+                    name: name as u32,
+                    function,
+                });
+            }
+        });
+    }
+
+    fn plt_entries(
+        &self,
+        elf: &ObjectFile<'_>,
+        code: &[CodeSection],
+        base: &str,
+        symbols: &[CodeSymbol],
+    ) -> Vec<PltEntry> {
+        // The first name of an address, for calls of indirect functions.
+        let first: HashMap<u64, u32> = symbols
+            .iter()
+            .rev()
+            .map(|symbol| (symbol.address, symbol.name))
+            .collect();
+        plt::entries(elf, code, base, |address| {
+            plt::name_in(&self.names, *first.get(&address)?)
+        })
+    }
+
+    /// Adds symbols that are in a section of code, each to the end of its section at most.
+    fn add(&mut self, code: &[CodeSection], symbols: Vec<CodeSymbol>) {
+        let functions = symbols
+            .into_iter()
+            .filter_map(|symbol| function(code, symbol));
+        self.list.extend(functions);
+        self.sort();
+    }
+
+    /// Adds those that begin where no function is, and ends them where one is. They come by
+    /// address, and get their names by `named`, which ends it all where there is no room for one.
+    fn add_between(
+        &mut self,
+        code: &[CodeSection],
+        symbols: impl IntoIterator<Item = CodeSymbol>,
+        mut named: impl FnMut(&mut Self, CodeSymbol) -> Option<CodeSymbol>,
+    ) {
+        let known = self.list.len();
+        let (mut next, mut covered) = (0, 0);
+        for mut symbol in symbols {
+            while let Some(function) = self.list[..known].get(next)
+                && function.address <= symbol.address
+            {
+                // One without a size still has its first byte.
+                let end = function.address.saturating_add(function.size.max(1));
+                covered = covered.max(end);
+                next += 1;
+            }
+            if symbol.address < covered {
+                continue;
+            }
+            if let Some(function) = self.list[..known].get(next) {
+                symbol.size = symbol.size.min(function.address - symbol.address);
+            }
+            let Some(symbol) = named(self, symbol) else {
+                break;
+            };
+            self.list.extend(function(code, symbol));
+        }
+        self.sort();
+    }
+
+    /// Adds the functions of the frame information, under the names that gprofng uses. There are a
+    /// hundred thousand in a compiler's libraries, so they are not put together anywhere else.
+    fn add_unnamed(
+        &mut self,
+        code: &[CodeSection],
+        frames: &[function_ranges::FunctionRange],
+        base: &str,
+    ) {
+        let symbols = frames.iter().map(|frame| CodeSymbol {
+            address: frame.start,
+            size: frame.end - frame.start,
+            name: 0,
+            function: true,
+        });
+        self.add_between(code, symbols, |functions, symbol| {
+            // One that is in no code is not added, and needs no name.
+            let Some(code) = section_of(code, symbol.address) else {
+                return Some(symbol);
+            };
+            let position = code.offset + (symbol.address - code.address);
+            let name = format!("<static>@{position:#x} (<{base}>)");
+            let name = functions.name(name.as_bytes())?;
+            Some(CodeSymbol { name, ..symbol })
+        });
+    }
+
+    fn sort(&mut self) {
+        self.list
+            .sort_unstable_by_key(|function| (function.address, function.size, function.name));
+        self.list.dedup();
+    }
+
+    /// A function without a size ends with its frame information, or at the next function. gprofng
+    /// would only look for the next function.
+    fn give_sizes(&mut self, code: &[CodeSection], frames: &[function_ranges::FunctionRange]) {
+        let mut next = u64::MAX;
+        let mut index = self.list.len();
+        while index > 0 {
+            // All of one address have the same neighbour.
+            let address = self.list[index - 1].address;
+            let limit = section_of(code, address).map_or(next, |code| code.end.min(next));
+            while index > 0 && self.list[index - 1].address == address {
+                let function = &mut self.list[index - 1];
+                if function.size == 0 {
+                    let frame = function_ranges::around(frames, address);
+                    let end = frame.map_or(limit, |frame| frame.end.min(limit));
+                    function.size = end - address;
+                }
+                index -= 1;
+            }
+            next = address;
+        }
+    }
+}
+
+/// Returns a symbol that is in a section of code, to the end of that at most.
+fn function(code: &[CodeSection], symbol: CodeSymbol) -> Option<ArchivedFunction> {
+    let code = section_of(code, symbol.address)?;
+    Some(ArchivedFunction {
+        address: symbol.address,
+        size: symbol.size.min(code.end - symbol.address),
+        name: symbol.name,
+        section: code.index,
+    })
+}
+
+/// Returns the section of code that has an address.
+fn section_of(code: &[CodeSection], address: u64) -> Option<&CodeSection> {
+    let after = code.partition_point(|code| code.address <= address);
+    code[..after].last().filter(|code| address < code.end)
+}

@@ -1,0 +1,262 @@
+//! What the archive thread does with each job.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use experiment_format::archive::archive_name;
+use experiment_format::directory::ExperimentDir;
+use nix::sys::statvfs::fstatvfs;
+
+use super::archiver::{ArchiveRequest, SourceCopies};
+use super::{
+    ArchiveError, InvokingUser, SourceLines, archive_object, archive_source, find_debug_file,
+    source_paths, vdso,
+};
+use crate::elf::ElfSource;
+
+/// Most bytes of all copies together.
+pub const MAX_ARCHIVE_BYTES: u64 = 4 << 30;
+/// How nice the thread is while the recording goes on: +19 gives it a seventieth of the weight of
+/// an ordinary one.
+const ARCHIVER_NICE: i32 = 19;
+
+/// One thing to do.
+#[derive(Debug)]
+pub(super) enum ArchiveJob {
+    Object(ArchiveRequest),
+    SourceLines { name: String, positions: Vec<u64> },
+}
+
+/// The result of one job.
+#[derive(Debug, Default)]
+pub(super) struct JobResult {
+    /// Of an object: is its text archived, or why is nothing archived?
+    pub(super) object: Option<Result<bool, String>>,
+    pub(super) bytes: u64,
+    pub(super) sources: u64,
+    pub(super) sources_left_out: u64,
+    pub(super) took: Duration,
+}
+
+/// The state of the archive thread.
+pub(super) struct ArchiveWorker {
+    dir: ExperimentDir,
+    user: InvokingUser,
+    sources: SourceCopies,
+    host: OwnedFd,
+    /// Names in `archives/` that no source gets.
+    taken: HashSet<String>,
+    /// Objects with line tables, until it is known which lines were used.
+    kept: HashMap<String, (File, Option<File>, Option<OwnedFd>)>,
+    spent: u64,
+    stop: Arc<AtomicBool>,
+}
+
+impl ArchiveWorker {
+    /// Nothing is archived yet.
+    ///
+    /// # Errors
+    /// The host's root directory can't be opened.
+    pub(super) fn new<'a>(
+        dir: ExperimentDir,
+        user: InvokingUser,
+        sources: SourceCopies,
+        taken: impl IntoIterator<Item = &'a str>,
+        stop: Arc<AtomicBool>,
+    ) -> io::Result<ArchiveWorker> {
+        Ok(ArchiveWorker {
+            dir,
+            user,
+            sources,
+            host: File::open("/")?.into(),
+            taken: taken.into_iter().map(archive_name).collect(),
+            kept: HashMap::new(),
+            spent: 0,
+            stop,
+        })
+    }
+
+    /// Does a job. A panic fails that job alone.
+    pub(super) fn run(&mut self, job: ArchiveJob) -> JobResult {
+        let started = Instant::now();
+        let about_object = matches!(job, ArchiveJob::Object(_));
+        let before = self.spent;
+        let done = catch_unwind(AssertUnwindSafe(|| match job {
+            ArchiveJob::Object(request) => self.object(request),
+            ArchiveJob::SourceLines { name, positions } => {
+                let mut result = JobResult::default();
+                if let Some((file, debug, root)) = self.kept.remove(&name) {
+                    let paths = source_paths(&file, debug.as_ref(), SourceLines::At(&positions));
+                    self.archive_sources(&paths, root.as_ref(), &mut result);
+                }
+                result
+            }
+        }));
+        let mut result = done.unwrap_or_else(|_| JobResult {
+            object: about_object.then(|| {
+                Err("archiving it panicked: a defect of kcollect, please report it".to_owned())
+            }),
+            ..JobResult::default()
+        });
+        result.bytes = self.spent - before;
+        result.took = started.elapsed();
+        result
+    }
+
+    fn object(&mut self, request: ArchiveRequest) -> JobResult {
+        let mut result = JobResult::default();
+        self.taken.insert(archive_name(&request.name));
+        let done = self.copy_object(&request);
+        result.object = Some(match done {
+            Ok((text, debug)) => {
+                let file = match request.content {
+                    ElfSource::File(file) if text => Some(file),
+                    _ => None,
+                };
+                if let Some(file) = file.filter(|_| self.sources != SourceCopies::None) {
+                    let paths = source_paths(&file, debug.as_ref(), SourceLines::All);
+                    if self.sources == SourceCopies::All {
+                        self.archive_sources(&paths, request.root.as_ref(), &mut result);
+                    } else if !paths.is_empty() {
+                        self.kept.insert(request.name, (file, debug, request.root));
+                    }
+                }
+                Ok(text)
+            }
+            Err(why) => Err(why),
+        });
+        result
+    }
+
+    /// Returns whether the instructions are there, and the debug file.
+    fn copy_object(&mut self, request: &ArchiveRequest) -> Result<(bool, Option<File>), String> {
+        let file = match &request.content {
+            // Never given up: it is a page or two, and no other file has them.
+            ElfSource::Bytes(bytes) => {
+                self.room_for(bytes.len() as u64)?;
+                let image = vdso::with_one_name_each(bytes.clone());
+                let stored = self.dir.archive(&request.name, &image);
+                stored.map_err(|error| error.to_string())?;
+                self.spent += bytes.len() as u64;
+                return Ok((true, None));
+            }
+            ElfSource::File(file) => file,
+        };
+        if self.stop.load(Ordering::Relaxed) {
+            return Err("archiving was given up".to_owned());
+        }
+        let metadata = file.metadata().map_err(|error| error.to_string())?;
+        if self.user.may_read(&metadata) {
+            self.room_for(metadata.len())?;
+        }
+        let roots = roots(request.root.as_ref(), &self.host);
+        let debug = find_debug_file(&roots, &request.path, file);
+        let (dir, name) = (&self.dir, &request.name);
+        let archived = archive_object(dir, name, file, debug.as_ref(), &self.user, &self.stop);
+        let archived = archived.map_err(|error| match error {
+            // The name is reported anyway.
+            ArchiveError::NothingToKeep { why, .. } => why,
+            error => error.to_string(),
+        })?;
+        self.spent += archived.bytes;
+        Ok((archived.text, debug))
+    }
+
+    fn archive_sources<'a>(
+        &mut self,
+        paths: impl IntoIterator<Item = &'a Vec<u8>>,
+        root: Option<&OwnedFd>,
+        result: &mut JobResult,
+    ) {
+        for path in paths {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            // gprofng looks for it under the name that the line table has; which is UTF-8, or it is
+            // not found.
+            let Ok(name) = std::str::from_utf8(path) else {
+                continue;
+            };
+            if !self.taken.insert(archive_name(name)) {
+                continue;
+            }
+            let path = Path::new(OsStr::from_bytes(path));
+            let found = roots(root, &self.host)
+                .into_iter()
+                .find_map(|root| self.user.open(root, path).ok());
+            // Most sources are on another machine, where they were compiled.
+            let Some(file) = found else {
+                continue;
+            };
+            let length = file.metadata().map_or(0, |metadata| metadata.len());
+            if self.room_for(length).is_err() {
+                result.sources_left_out += 1;
+            } else if let Ok(bytes) = archive_source(&self.dir, name, &file, &self.stop) {
+                self.spent += bytes;
+                result.sources += 1;
+            }
+        }
+    }
+
+    fn room_for(&self, bytes: u64) -> Result<(), String> {
+        let system = fstatvfs(&self.dir).map_err(|error| error.to_string())?;
+        let free = system.blocks_available() * system.fragment_size();
+        let most = archive_limit_bytes(self.spent, free);
+        if self.spent.saturating_add(bytes) <= most {
+            return Ok(());
+        }
+        Err(format!(
+            "{bytes} bytes, and all archives together have at most {most}, of which {} are used",
+            self.spent
+        ))
+    }
+}
+
+/// Returns how many bytes all copies may have, where the present ones have `spent` and `free` are
+/// left.
+fn archive_limit_bytes(spent: u64, free: u64) -> u64 {
+    MAX_ARCHIVE_BYTES.min(spent.saturating_add(free) / 2)
+}
+
+fn roots<'a>(own: Option<&'a OwnedFd>, host: &'a OwnedFd) -> Vec<BorrowedFd<'a>> {
+    own.into_iter().chain([host]).map(AsFd::as_fd).collect()
+}
+
+/// Lowers the calling thread's priority to nice 19, and that of its I/O to idle.
+pub(super) fn lower_priority() {
+    /// `IOPRIO_CLASS_IDLE` of linux/ioprio.h, above the level's 13 bits.
+    const IDLE: libc::c_int = 3 << 13;
+    set_priority(0, ARCHIVER_NICE, IDLE);
+}
+
+/// Sets the nice value of a thread and the priority of its I/O. A failure is not worth an error.
+pub(super) fn set_priority(thread: i32, nice: i32, io: libc::c_int) {
+    /// `IOPRIO_WHO_PROCESS`, which means a thread.
+    const THREAD: libc::c_int = 1;
+    // SAFETY: it takes three numbers; a process is a thread to it, and 0 is the calling one.
+    let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, thread as libc::id_t, nice) };
+    // SAFETY: it takes three numbers.
+    let _ = unsafe { libc::syscall(libc::SYS_ioprio_set, THREAD, thread, io) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_take_half_of_what_is_free_at_most() {
+        assert_eq!(archive_limit_bytes(0, 1000), 500);
+        // What they took is not free any more.
+        assert_eq!(archive_limit_bytes(400, 600), 500);
+        assert_eq!(archive_limit_bytes(0, u64::MAX), MAX_ARCHIVE_BYTES);
+    }
+}

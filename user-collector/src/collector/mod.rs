@@ -1,0 +1,335 @@
+//! The user collector: the subexperiment of one followed process.
+//!
+//! Tick arrays of its threads with the kernel's frames above the user frames that called them, what
+//! is mapped in it as it changes, the functions that a JIT compiler makes, the names of its
+//! threads, and a sample of the whole process whenever one is taken. All of that comes in time
+//! order; it is written in batches, and no file stays open in between, since there may be thousands
+//! of collectors.
+
+mod kernel_objects;
+mod used_objects;
+
+use std::collections::HashSet;
+
+use experiment_format::Result;
+use experiment_format::directory::ExperimentDir;
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::{LogEvent, LogHeader, StartTime};
+use experiment_format::map::{MapEvent, READ_EXECUTE};
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::{CounterEvent, Detail, TickArray};
+use experiment_format::stacks::{StackEnd, StackUid};
+use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::text::printable;
+use experiment_format::usage::UsageRecord;
+
+use crate::jit::{self, JitChange};
+use crate::objects::ObjectId;
+use crate::process::ThreadNames;
+use crate::space::Mapping;
+use crate::space::{MappingChange, MappingEvent, mappings_between};
+use kernel_objects::KernelObjects;
+pub use used_objects::UsedObjects;
+
+/// Buffered data are written when there are this many bytes,
+const FLUSH_BYTES: usize = 64 << 10;
+/// or when they are this old.
+const FLUSH_AFTER_NS: u64 = 2_000_000_000;
+
+/// The stack of a thread at an instant.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadStack<'a> {
+    /// When it was captured, nanoseconds of the events' clock.
+    pub at: u64,
+    /// The CPU.
+    pub cpu: u32,
+    /// The thread.
+    pub tid: u32,
+    /// Its name.
+    pub name: &'a [u8],
+    /// Kernel frames and user frames, leaf first, callers as addresses inside the call.
+    pub frames: &'a [u64],
+    /// How they end.
+    pub end: StackEnd,
+}
+
+/// Time of one thread in one state with one stack.
+#[derive(Clone, Copy, Debug)]
+pub struct StateTicks<'a> {
+    /// The thread and its stack.
+    pub thread: ThreadStack<'a>,
+    /// The state.
+    pub state: Microstate,
+    /// Interval boundaries in it.
+    pub ticks: u32,
+    /// What else is known of the state.
+    pub detail: Detail,
+}
+
+/// A followed process's experiment, being written.
+#[derive(Debug)]
+pub struct Collector {
+    writer: SubexperimentWriter,
+    pid: u32,
+    start: u64,
+    group: String,
+    names: ThreadNames,
+    /// First addresses of the load objects that are mapped,
+    segments: HashSet<u64>,
+    /// and of the dynamic functions that live.
+    functions: HashSet<u64>,
+    flushed: u64,
+    used: Option<UsedObjects>,
+    kernel: KernelObjects,
+    /// Tick arrays written.
+    pub arrays: u64,
+}
+
+impl Collector {
+    /// Creates the experiment in the founder's directory. `run` has the zero of its times.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn create(
+        founder: &ExperimentDir,
+        name: &str,
+        header: &LogHeader,
+        run: StartTime,
+    ) -> Result<Collector> {
+        let start = run.tstamp_ns;
+        Ok(Collector {
+            writer: SubexperimentWriter::create(founder, name, header, run)?,
+            pid: header.pid.0,
+            start,
+            group: format!("pid {}", header.pid),
+            names: ThreadNames::default(),
+            segments: HashSet::new(),
+            functions: HashSet::new(),
+            flushed: start,
+            used: None,
+            kernel: KernelObjects::default(),
+            arrays: 0,
+        })
+    }
+
+    /// Notes from here on which load objects its stacks are in. To be called before anything is
+    /// mapped.
+    pub fn note_used_objects(&mut self) {
+        self.used = Some(UsedObjects::default());
+    }
+
+    /// Returns which load objects its stacks are in, where that is noted.
+    pub fn used_objects(&mut self) -> Option<&mut UsedObjects> {
+        self.used.as_mut()
+    }
+
+    /// Its directory's name.
+    pub fn name(&self) -> &str {
+        self.writer.name()
+    }
+
+    /// Writes what was mapped and unmapped, by time. `object` returns the load object of a mapping
+    /// and its name; a report could not open an object without a name.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write_mappings(
+        &mut self,
+        changes: &[MappingChange],
+        mut object: impl FnMut(&Mapping) -> Option<(ObjectId, String)>,
+    ) -> Result<()> {
+        for change in changes {
+            let at = self.at(change.at);
+            let event = match &change.event {
+                // Where memory without a file begins, a dynamic function may begin too: it would
+                // end.
+                MappingEvent::Unmap(vaddr) => self
+                    .segments
+                    .remove(vaddr)
+                    .then_some(MapEvent::Unmap { at, vaddr: *vaddr }),
+                MappingEvent::Map(mapping) => object(mapping).map(|(id, name)| {
+                    if let Some(used) = &mut self.used {
+                        used.mapped(mapping, id);
+                    }
+                    MapEvent::Segment {
+                        at,
+                        vaddr: mapping.start,
+                        size: mapping.end - mapping.start,
+                        file_offset: mapping.offset,
+                        modes: READ_EXECUTE,
+                        name,
+                    }
+                }),
+            };
+            if let Some(MapEvent::Segment { vaddr, .. }) = event {
+                self.segments.insert(vaddr);
+            }
+            event.map_or(Ok(()), |event| self.writer.map(&event))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the load objects of these kernel frames, without which the frames have no names.
+    /// `all` has the places of the kernel's load objects; it is the same every time, with later
+    /// events at its end, which are looked at even without frames.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write_kernel_objects(&mut self, frames: &[u64], all: &[MapEvent]) -> Result<()> {
+        let new = self.kernel.add_frames(frames, all);
+        new.into_iter().try_for_each(|event| self.writer.map(event))
+    }
+
+    /// Writes functions that began and ended in memory without a file. `code` is what is mapped in
+    /// the process.
+    ///
+    /// A perf map may name functions of a file too, as node's does its builtins. A report would not
+    /// accept them there, and the file has its own; and one that reached into a file from before it
+    /// would make the whole file unknown to a report.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write_functions(&mut self, changes: &[JitChange], code: &[Mapping]) -> Result<()> {
+        let in_file = |address: u64, size: u64| {
+            mappings_between(code, address, address.saturating_add(size))
+                .any(|mapping| !jit::is_anonymous(&mapping.file))
+        };
+        for change in changes {
+            match change {
+                JitChange::Begin { address, size, .. } if in_file(*address, *size) => continue,
+                JitChange::Begin { address, .. } => {
+                    self.functions.insert(*address);
+                }
+                // One that was not written does not end.
+                JitChange::End { address, .. } if !self.functions.remove(address) => continue,
+                JitChange::End { .. } => {}
+            }
+            let event = match change {
+                JitChange::Begin {
+                    at,
+                    address,
+                    size,
+                    name,
+                    ..
+                } => MapEvent::Function {
+                    at: self.at(*at),
+                    vaddr: *address,
+                    size: *size,
+                    name: name.to_string(),
+                },
+                JitChange::End { at, address, .. } => MapEvent::Unmap {
+                    at: self.at(*at),
+                    vaddr: *address,
+                },
+            };
+            self.writer.map(&event)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a tick array.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write_ticks(&mut self, of_state: &StateTicks<'_>) -> Result<()> {
+        let stack = self.stack(&of_state.thread)?;
+        let mut ticks = [0; Microstate::PER_THREAD];
+        ticks[of_state.state.number() as usize] = of_state.ticks;
+        self.arrays += 1;
+        self.writer.tick_array(&TickArray {
+            cpu: of_state.thread.cpu,
+            time: of_state.thread.at,
+            stack,
+            tid: Tid(of_state.thread.tid),
+            pid: Pid(self.pid),
+            ticks,
+            detail: of_state.detail.number(),
+        })
+    }
+
+    /// Writes that a counter has overflowed in a thread: which one, and how many events that stands
+    /// for.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write_overflow(&mut self, thread: &ThreadStack<'_>, tag: u32, value: u64) -> Result<()> {
+        let stack = self.stack(thread)?;
+        self.writer.counted(&CounterEvent {
+            cpu: thread.cpu,
+            time: thread.at,
+            stack,
+            tid: Tid(thread.tid),
+            pid: Pid(self.pid),
+            tag,
+            value,
+        })
+    }
+
+    /// Interns a thread's stack, after writing the name of the thread if it is new.
+    fn stack(&mut self, thread: &ThreadStack<'_>) -> Result<StackUid> {
+        if let Some(at) = self
+            .names
+            .update(self.pid, thread.tid, thread.name, self.at(thread.at))
+        {
+            self.writer.log(&LogEvent::Thread {
+                at,
+                tid: Tid(thread.tid),
+                name: printable(thread.name),
+                group: self.group.clone(),
+            })?;
+        }
+        let stack = self.writer.stack(thread.frames, thread.end)?;
+        if let Some(used) = &mut self.used {
+            used.stack(stack, thread.frames);
+        }
+        Ok(stack)
+    }
+
+    /// Writes a sample of the process at an instant.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write_sample(&mut self, at: u64, label: &str, usage: &UsageRecord) -> Result<()> {
+        self.writer.sample(self.at(at), label, usage)
+    }
+
+    /// Writes an event, made from its time in the experiment.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write_log(&mut self, at: u64, event: impl FnOnce(u64) -> LogEvent) -> Result<()> {
+        self.writer.log(&event(self.at(at)))
+    }
+
+    /// Returns the bytes written, buffered ones included.
+    pub fn bytes_written(&self) -> u64 {
+        self.writer.bytes_written()
+    }
+
+    /// Writes buffered data if they are many or old. To be called once a round.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn maintain(&mut self, founder: &ExperimentDir, now: u64) -> Result<()> {
+        let waits = self.writer.buffered();
+        if waits == 0 || (waits < FLUSH_BYTES && now.saturating_sub(self.flushed) < FLUSH_AFTER_NS)
+        {
+            return Ok(());
+        }
+        self.flushed = now;
+        self.writer.flush(founder)
+    }
+
+    /// Ends the experiment at an instant.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn close(self, founder: &ExperimentDir, at: u64) -> Result<()> {
+        let at = self.at(at);
+        self.writer.close(founder, at)
+    }
+
+    fn at(&self, time: u64) -> u64 {
+        time.saturating_sub(self.start)
+    }
+}

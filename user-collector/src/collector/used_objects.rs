@@ -1,0 +1,125 @@
+//! Which of a process's load objects were seen in its stacks, and where: for `-A usedldobjects` and
+//! `-A usedsrc`.
+//!
+//! Only a stack that is new to the experiment is looked at, and its addresses are only kept. They
+//! are compared with the mappings when the used objects are taken: with all that was ever mapped
+//! there, because a stack may be written before or after its mappings. One object too many is no
+//! harm.
+
+use std::collections::{BTreeSet, HashSet};
+
+use experiment_format::stacks::StackUid;
+
+use crate::objects::ObjectId;
+use crate::space::Mapping;
+
+/// The seen addresses of one process.
+#[derive(Debug, Default)]
+pub struct UsedObjects {
+    newest: Option<StackUid>,
+    addresses: BTreeSet<u64>,
+    mapped: BTreeSet<MappedObject>,
+    taken: HashSet<ObjectId>,
+    changed: bool,
+}
+
+/// A mapping of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct MappedObject {
+    start: u64,
+    end: u64,
+    /// Offset in the file.
+    offset: u64,
+    object: ObjectId,
+}
+
+impl UsedObjects {
+    /// Adds the frames of a stack that is written.
+    pub fn stack(&mut self, stack: StackUid, frames: &[u64]) {
+        // Numbers rise.
+        if self.newest.is_some_and(|newest| stack <= newest) {
+            return;
+        }
+        self.newest = Some(stack);
+        // The upper half is the kernel's.
+        let of_user = frames.iter().filter(|frame| **frame >> 63 == 0);
+        let before = self.addresses.len();
+        self.addresses.extend(of_user);
+        self.changed |= self.addresses.len() > before;
+    }
+
+    /// Adds a mapping of an object.
+    pub fn mapped(&mut self, mapping: &Mapping, object: ObjectId) {
+        self.changed |= self.mapped.insert(MappedObject {
+            start: mapping.start,
+            end: mapping.end,
+            offset: mapping.offset,
+            object,
+        });
+    }
+
+    /// Returns the objects that were seen, each once.
+    pub fn take(&mut self) -> Vec<ObjectId> {
+        if !std::mem::take(&mut self.changed) {
+            return Vec::new();
+        }
+        let mut new = Vec::new();
+        for mapped in &self.mapped {
+            let mut seen = self.addresses.range(mapped.start..mapped.end);
+            if seen.next().is_some() && self.taken.insert(mapped.object) {
+                new.push(mapped.object);
+            }
+        }
+        new
+    }
+
+    /// Returns where they were seen: positions in their files, bytes.
+    pub fn positions(&self) -> impl Iterator<Item = (ObjectId, u64)> {
+        self.mapped.iter().flat_map(|mapped| {
+            let seen = self.addresses.range(mapped.start..mapped.end);
+            seen.map(|address| (mapped.object, mapped.offset + (address - mapped.start)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::space::MappedFile;
+
+    fn mapping(start: u64, end: u64, offset: u64) -> Mapping {
+        let file = MappedFile {
+            path: (*b"/x").into(),
+            build_id: Box::default(),
+            identity: Default::default(),
+        };
+        Mapping {
+            start,
+            end,
+            offset,
+            file: Arc::new(file),
+        }
+    }
+
+    #[test]
+    fn an_object_is_used_once_a_stack_and_its_mapping_are_known() {
+        let (mut used, stack) = (UsedObjects::default(), |number| {
+            StackUid::new(number).unwrap()
+        });
+        used.mapped(&mapping(10, 20, 100), ObjectId(0));
+        used.mapped(&mapping(20, 30, 0), ObjectId(1));
+        assert_eq!(used.take(), []);
+        used.stack(stack(1), &[u64::MAX << 40, 12, 35]);
+        assert_eq!(used.take(), [ObjectId(0)]);
+        assert_eq!(used.take(), []);
+        // The same stack again: its frames are not looked at.
+        used.stack(stack(1), &[22]);
+        assert_eq!(used.take(), []);
+        used.mapped(&mapping(30, 40, 7), ObjectId(2));
+        assert_eq!(used.take(), [ObjectId(2)]);
+        let positions: Vec<_> = used.positions().collect();
+        assert_eq!(positions, [(ObjectId(0), 102), (ObjectId(2), 12)]);
+    }
+}

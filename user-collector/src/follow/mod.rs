@@ -1,0 +1,148 @@
+//! Which processes are followed: the rule of `-F`, `-T` and `--descendants`.
+
+mod pattern;
+
+pub use pattern::{Pattern, PatternError};
+
+/// Which processes are followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowRule {
+    /// What `-F` asks for.
+    pub follow: Follow,
+    /// Numbers of processes that are followed whatever `-F` asks for.
+    pub pids: Vec<u32>,
+    /// Is a process followed because the one that forked it is?
+    pub descendants: bool,
+}
+
+impl FollowRule {
+    /// Can any process be followed at all?
+    #[must_use]
+    pub fn follows(&self) -> bool {
+        self.follow != Follow::Off || !self.pids.is_empty()
+    }
+}
+
+/// What `-F` asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Follow {
+    /// No process.
+    Off,
+    /// Processes that were on a CPU at a tick.
+    On,
+    /// All processes, also those that only waited.
+    All,
+    /// Processes that a pattern matches, whether they were on a CPU at a tick or not.
+    Matching(Pattern),
+}
+
+/// A process, as the rule sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// Its number.
+    pub pid: u32,
+    /// Its name, where known; bytes, not text.
+    pub name: Option<&'a [u8]>,
+    /// Path of the file that it executes, where known.
+    pub executable: Option<&'a [u8]>,
+    /// Was it on a CPU at a tick?
+    pub ticked: bool,
+}
+
+impl Follow {
+    /// Is a process followed, as it is now?
+    #[must_use]
+    pub fn wants(&self, candidate: &Candidate<'_>) -> bool {
+        match self {
+            Follow::Off => false,
+            Follow::On => candidate.ticked,
+            Follow::All => true,
+            Follow::Matching(pattern) => pattern.matches(candidate),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nginx() -> Candidate<'static> {
+        Candidate {
+            pid: 1264,
+            name: Some(b"nginx: worker p"),
+            executable: Some(b"/usr/sbin/nginx"),
+            ticked: false,
+        }
+    }
+
+    fn matching(pattern: &str) -> bool {
+        Follow::Matching(Pattern::new(pattern).unwrap()).wants(&nginx())
+    }
+
+    #[test]
+    fn a_pattern_matches_a_name_a_file_or_a_number_as_a_whole() {
+        for pattern in [
+            "nginx",
+            "1264",
+            "nginx: worker p",
+            "ng.*x",
+            "(a|nginx)",
+            "12[0-9]+",
+            "nginx|x",
+        ] {
+            assert!(matching(pattern), "{pattern}");
+        }
+        for pattern in [
+            "ngin",
+            "126",
+            "/usr/sbin/nginx",
+            "sbin/nginx",
+            "x|ngin",
+            "NGINX",
+            "",
+        ] {
+            assert!(!matching(pattern), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn names_are_bytes() {
+        let candidate = Candidate {
+            name: Some(b"\xff\xff\n"),
+            executable: None,
+            ..nginx()
+        };
+        let pattern = Pattern::new("...").unwrap();
+        assert!(Follow::Matching(pattern).wants(&candidate));
+    }
+
+    #[test]
+    fn on_follows_what_ticked_and_all_every_process() {
+        let ticked = Candidate {
+            ticked: true,
+            ..nginx()
+        };
+        assert!(Follow::On.wants(&ticked) && !Follow::On.wants(&nginx()));
+        assert!(Follow::All.wants(&nginx()) && !Follow::Off.wants(&ticked));
+    }
+
+    #[test]
+    fn a_rule_follows_by_mode_or_by_number() {
+        let rule = |follow, pids| FollowRule {
+            follow,
+            pids,
+            descendants: true,
+        };
+        assert!(!rule(Follow::Off, vec![]).follows());
+        assert!(rule(Follow::Off, vec![7]).follows());
+        assert!(rule(Follow::On, vec![]).follows());
+    }
+
+    #[test]
+    fn an_error_shows_the_pattern() {
+        for pattern in ["(", "a)(b", "[", "*"] {
+            let error = Pattern::new(pattern).unwrap_err().to_string();
+            assert!(error.contains(&format!("{pattern:?}")), "{error}");
+        }
+    }
+}

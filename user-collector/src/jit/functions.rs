@@ -1,0 +1,443 @@
+//! The functions of one process that are made at run time, as a function of time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use experiment_format::text::printable;
+
+use super::MAX_NAME_BYTES;
+use super::memory_limit::{JitMemory, JitMemoryShare};
+
+/// Most functions of one process at a time.
+pub const MAX_FUNCTIONS: usize = 1_000_000;
+/// Most bytes of the names of one process's functions.
+pub const MAX_NAMES_BYTES: usize = 128 << 20;
+/// Memory of a function beside its name, bytes: its place in a tree that may be half empty, and the
+/// reference counts of the name.
+const FUNCTION_OVERHEAD_BYTES: usize = 96;
+/// Largest function, bytes: gprofng reads sizes as signed 32-bit numbers.
+const MAX_FUNCTION_BYTES: u64 = (1 << 31) - 1;
+
+/// A function that begins or ends, in the order in which it is to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JitChange {
+    /// From now on there is a function.
+    Begin {
+        /// When, nanoseconds of the events' clock.
+        at: u64,
+        /// First address.
+        address: u64,
+        /// Bytes: 1 to 2^31 - 1.
+        size: u64,
+        /// Its name, safe to print.
+        name: Arc<str>,
+    },
+    /// The function that begins at this address is no more.
+    End {
+        /// When, nanoseconds of the events' clock.
+        at: u64,
+        /// First address.
+        address: u64,
+    },
+}
+
+/// The dynamic functions of one process, as they are at the instant of the last change. No two
+/// overlap.
+#[derive(Debug, Default)]
+pub struct JitFunctions {
+    by_address: BTreeMap<u64, JitFunction>,
+    name_bytes: usize,
+    share: JitMemoryShare,
+    latest_end: u64,
+    refused: u64,
+}
+
+#[derive(Clone, Debug)]
+struct JitFunction {
+    begun: u64,
+    size: u64,
+    name: Arc<str>,
+}
+
+impl JitFunctions {
+    /// Returns no functions yet; their memory counts towards this limit.
+    #[must_use]
+    pub fn within(memory: &JitMemory) -> JitFunctions {
+        JitFunctions {
+            share: JitMemoryShare::of(memory),
+            ..JitFunctions::default()
+        }
+    }
+
+    /// Adds a function. It ends all functions that it touches, whole: no part of a function is
+    /// kept.
+    ///
+    /// The same function once more changes nothing. What has no bytes, is too large or is one too
+    /// many is refused, and counted. Times of one address always increase: a beginning is a
+    /// nanosecond after the last end of any function, an end after its beginning, whatever `at`
+    /// says.
+    pub fn load(&mut self, at: u64, address: u64, size: u64, name: &[u8]) -> Vec<JitChange> {
+        let name = printable(&name[..name.len().min(MAX_NAME_BYTES)]);
+        self.begin(at, address, size, name.into())
+    }
+
+    /// Moves the function at `from` to `to`. An unknown function changes nothing.
+    pub fn moved(&mut self, at: u64, from: u64, to: u64) -> Vec<JitChange> {
+        let Some(JitFunction { size, name, .. }) = self.by_address.get(&from).cloned() else {
+            return Vec::new();
+        };
+        if from == to {
+            return Vec::new();
+        }
+        let mut changes = self.clear(at, from, from + size);
+        changes.extend(self.begin(at, to, size, name));
+        changes
+    }
+
+    /// Ends all functions that touch the addresses between `start` and `end`.
+    pub fn clear(&mut self, at: u64, start: u64, end: u64) -> Vec<JitChange> {
+        if start >= end {
+            return Vec::new();
+        }
+        let before = self.by_address.range(..start).next_back();
+        let first = match before {
+            Some((address, function)) if address + function.size > start => *address,
+            _ => start,
+        };
+        let over: Vec<u64> = self
+            .by_address
+            .range(first..end)
+            .map(|(address, _)| *address)
+            .collect();
+        let ended = over.into_iter().filter_map(|address| {
+            let function = self.by_address.remove(&address)?;
+            self.name_bytes -= function.name.len();
+            self.share
+                .give(function.name.len() + FUNCTION_OVERHEAD_BYTES);
+            let at = at.max(function.begun.saturating_add(1));
+            self.latest_end = self.latest_end.max(at);
+            Some(JitChange::End { at, address })
+        });
+        ended.collect()
+    }
+
+    fn begin(&mut self, at: u64, address: u64, size: u64, name: Arc<str>) -> Vec<JitChange> {
+        let end = match address.checked_add(size) {
+            Some(end) if size != 0 && size <= MAX_FUNCTION_BYTES => end,
+            _ => {
+                self.refused += 1;
+                return Vec::new();
+            }
+        };
+        if let Some(old) = self.by_address.get(&address)
+            && old.size == size
+            && old.name == name
+        {
+            return Vec::new();
+        }
+        let mut changes = self.clear(at, address, end);
+        let name_bytes = self.name_bytes + name.len();
+        if self.by_address.len() >= MAX_FUNCTIONS
+            || name_bytes > MAX_NAMES_BYTES
+            || !self.share.take(name.len() + FUNCTION_OVERHEAD_BYTES)
+        {
+            self.refused += 1;
+            return changes;
+        }
+        self.name_bytes = name_bytes;
+        let at = at.max(self.latest_end.saturating_add(1));
+        let function = JitFunction {
+            begun: at,
+            size,
+            name: Arc::clone(&name),
+        };
+        self.by_address.insert(address, function);
+        changes.push(JitChange::Begin {
+            at,
+            address,
+            size,
+            name,
+        });
+        changes
+    }
+
+    /// Returns the number of present functions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_address.len()
+    }
+
+    /// Are there none?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_address.is_empty()
+    }
+
+    /// Returns how many were refused so far.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+}
+
+/// Removes the functions that lasted for one nanosecond, the least that is possible: they have no
+/// ticks and were only in a file ahead of what replaced them. The order of the rest stays.
+pub(super) fn without_momentary(changes: &mut Vec<JitChange>) {
+    let mut begun = BTreeMap::new();
+    let mut keep = vec![true; changes.len()];
+    for (index, change) in changes.iter().enumerate() {
+        match change {
+            JitChange::Begin { at, address, .. } => {
+                begun.insert(*address, (*at, index));
+            }
+            JitChange::End { at, address } => {
+                if let Some((since, begin)) = begun.remove(address)
+                    && *at <= since + 1
+                {
+                    keep[begin] = false;
+                    keep[index] = false;
+                }
+            }
+        }
+    }
+    let mut keep = keep.into_iter();
+    changes.retain(|_| keep.next().unwrap_or(true));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::jit::is_anonymous;
+    use crate::space::MappedFile;
+
+    /// What a reader of the changes has, sorted by time: functions by address.
+    #[derive(Default)]
+    struct Written(BTreeMap<u64, (u64, Arc<str>)>, Vec<JitChange>);
+
+    impl Written {
+        fn apply(&mut self, changes: &[JitChange]) {
+            self.1.extend_from_slice(changes);
+            self.0.clear();
+            let mut sorted = self.1.clone();
+            // As gprofng does: of one instant, what is written last comes first.
+            sorted.reverse();
+            sorted.sort_by_key(|change| match change {
+                JitChange::Begin { at, .. } | JitChange::End { at, .. } => *at,
+            });
+            for change in sorted {
+                match change {
+                    JitChange::Begin {
+                        address,
+                        size,
+                        name,
+                        ..
+                    } => {
+                        let old = self.0.insert(address, (size, name));
+                        assert!(old.is_none(), "{address:#x} was not ended");
+                        let all: Vec<_> = self.0.iter().collect();
+                        let apart =
+                            |pair: &[(&u64, &(u64, _))]| pair[0].0 + pair[0].1.0 <= *pair[1].0;
+                        assert!(all.windows(2).all(apart), "overlap");
+                    }
+                    JitChange::End { address, .. } => {
+                        assert!(self.0.remove(&address).is_some(), "{address:#x} ends twice");
+                    }
+                }
+            }
+        }
+
+        /// First letters of the names, a dot for nothing.
+        fn drawing(&self, length: u64) -> String {
+            (0..length)
+                .map(|address| {
+                    let found = self.0.range(..=address).next_back();
+                    found
+                        .filter(|(start, (size, _))| address < *start + size)
+                        .and_then(|(_, (_, name))| name.chars().next())
+                        .unwrap_or('.')
+                })
+                .collect()
+        }
+    }
+
+    fn after(loads: &[(u64, u64, &str)]) -> (JitFunctions, Written) {
+        let (mut functions, mut written) = (JitFunctions::default(), Written::default());
+        for (at, (address, size, name)) in loads.iter().enumerate() {
+            written.apply(&functions.load(at as u64, *address, *size, name.as_bytes()));
+        }
+        (functions, written)
+    }
+
+    #[test]
+    fn a_new_function_ends_all_that_it_touches() {
+        let (mut functions, written) = after(&[(1, 3, "a"), (4, 2, "b"), (6, 2, "c")]);
+        assert_eq!(written.drawing(10), ".aaabbcc..");
+        let changes = functions.load(9, 3, 2, b"d");
+        let end = |address| JitChange::End { at: 9, address };
+        assert_eq!(changes[..2], [end(1), end(4)]);
+        assert!(matches!(changes[2], JitChange::Begin { address: 3, .. }));
+        assert_eq!(functions.len(), 2);
+    }
+
+    #[test]
+    fn the_same_again_changes_nothing_but_another_name_does() {
+        let (mut functions, _) = after(&[(1, 3, "a")]);
+        assert!(functions.load(9, 1, 3, b"a").is_empty());
+        assert_eq!(functions.load(9, 1, 3, b"aa").len(), 2);
+        assert_eq!(functions.load(9, 1, 2, b"aa").len(), 2);
+    }
+
+    #[test]
+    fn what_is_no_function_is_refused() {
+        let mut functions = JitFunctions::default();
+        for (address, size) in [(1, 0), (1, 1 << 31), (u64::MAX, 2)] {
+            assert!(functions.load(0, address, size, b"x").is_empty());
+        }
+        assert_eq!(functions.refused(), 3);
+        assert!(functions.is_empty());
+    }
+
+    #[test]
+    fn functions_that_end_give_their_memory_back() {
+        let memory = JitMemory::default();
+        let mut functions = JitFunctions::within(&memory);
+        functions.load(0, 1, 4, b"four");
+        functions.load(0, 3, 4, b"other");
+        assert_eq!(memory.taken(), 5 + FUNCTION_OVERHEAD_BYTES);
+        functions.moved(0, 3, 9);
+        assert_eq!(memory.taken(), 5 + FUNCTION_OVERHEAD_BYTES);
+        functions.clear(0, 0, u64::MAX);
+        assert_eq!(memory.taken(), 0);
+    }
+
+    #[test]
+    fn names_are_safe_and_short() {
+        let mut functions = JitFunctions::default();
+        let name = |changes: Vec<JitChange>| match &changes[..] {
+            [JitChange::Begin { name, .. }] => name.to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            name(functions.load(0, 1, 1, b"a\x1b[31m\xff")),
+            "a\\x1B[31m\\xFF"
+        );
+        assert_eq!(name(functions.load(0, 2, 1, &[b'y'; 2000])).len(), 1000);
+    }
+
+    #[test]
+    fn moved_code_keeps_its_name() {
+        let (mut functions, mut written) = after(&[(1, 3, "a"), (6, 2, "b")]);
+        written.apply(&functions.moved(5, 1, 4));
+        assert_eq!(written.drawing(9), "....aaa..");
+        written.apply(&functions.moved(6, 4, 3));
+        assert_eq!(written.drawing(9), "...aaa...");
+        assert!(functions.moved(6, 77, 3).is_empty());
+        assert!(functions.moved(6, 3, 3).is_empty());
+    }
+
+    #[test]
+    fn a_file_over_functions_ends_them() {
+        let (mut functions, mut written) = after(&[(1, 3, "a"), (4, 2, "b"), (6, 2, "c")]);
+        written.apply(&functions.clear(5, 5, 6));
+        assert_eq!(written.drawing(9), ".aaa..cc.");
+        written.apply(&functions.clear(6, 0, u64::MAX));
+        assert!(written.0.is_empty() && functions.is_empty());
+        assert_eq!(functions.name_bytes, 0);
+    }
+
+    /// Changes in short: time, sign, name or address.
+    fn shown(changes: &[JitChange]) -> Vec<String> {
+        let shown = changes.iter().map(|change| match change {
+            JitChange::Begin { at, name, .. } => format!("{at}+{name}"),
+            JitChange::End { at, address } => format!("{at}-{address}"),
+        });
+        shown.collect()
+    }
+
+    #[test]
+    fn times_of_an_address_increase() {
+        let mut functions = JitFunctions::default();
+        assert_eq!(shown(&functions.load(9, 1, 1, b"a")), ["9+a"]);
+        assert_eq!(shown(&functions.load(9, 1, 1, b"b")), ["10-1", "11+b"]);
+        assert_eq!(shown(&functions.load(3, 1, 1, b"c")), ["12-1", "13+c"]);
+        assert_eq!(shown(&functions.load(50, 1, 1, b"d")), ["50-1", "51+d"]);
+        // It may have been the place of one that has ended.
+        assert_eq!(shown(&functions.load(3, 5, 1, b"e")), ["51+e"]);
+    }
+
+    #[test]
+    fn what_lasted_for_no_time_is_left_out() {
+        let mut functions = JitFunctions::default();
+        let mut changes = functions.load(1, 1, 1, b"a");
+        changes.extend(functions.load(1, 1, 1, b"b"));
+        changes.extend(functions.load(1, 1, 1, b"c"));
+        changes.extend(functions.load(100, 1, 1, b"d"));
+        without_momentary(&mut changes);
+        assert_eq!(shown(&changes), ["5+c", "100-1", "101+d"]);
+    }
+
+    #[test]
+    fn anonymous_memory_has_many_names() {
+        let file = |path: &str| MappedFile {
+            path: path.as_bytes().into(),
+            build_id: Box::default(),
+            identity: Default::default(),
+        };
+        for path in [
+            "//anon",
+            "[anon:v8]",
+            "/memfd:doublemapper (deleted)",
+            "/dev/zero (deleted)",
+        ] {
+            assert!(is_anonymous(&file(path)), "{path}");
+        }
+        for path in [
+            "/usr/bin/node",
+            "[vdso]",
+            "[vsyscall]",
+            "/tmp/jit-7.dump",
+            "",
+        ] {
+            assert!(!is_anonymous(&file(path)), "{path}");
+        }
+    }
+
+    proptest! {
+        /// As a sheet of paper where a new drawing rubs out whatever it touches.
+        #[test]
+        fn what_was_loaded_last_is_there(
+            loads in proptest::collection::vec((0_u64..64, 1_u64..32, 0_u8..20, 0_u64..9), 1..60)
+        ) {
+            let (mut functions, mut written) = (JitFunctions::default(), Written::default());
+            let mut sheet = vec![None; 96];
+            let mut all = Vec::new();
+            // Times in any order.
+            for (number, (address, size, letter, now)) in loads.into_iter().enumerate() {
+                let name = char::from(b'a' + letter).to_string();
+                let changes = functions.load(now, address, size, name.as_bytes());
+                written.apply(&changes);
+                all.extend(changes);
+                let here = address as usize..(address + size) as usize;
+                let touched: Vec<_> = sheet[here.clone()].iter().flatten().map(|(number, _)| *number).collect();
+                for place in &mut sheet {
+                    if place.is_some_and(|(number, _)| touched.contains(&number)) {
+                        *place = None;
+                    }
+                }
+                sheet[here].fill(Some((number, b'a' + letter)));
+            }
+            let expected: String = sheet
+                .iter()
+                .map(|place| place.map_or('.', |(_, letter)| char::from(letter)))
+                .collect();
+            prop_assert_eq!(written.drawing(96), &*expected);
+            // Without what lived for no time it comes to the same.
+            without_momentary(&mut all);
+            let mut again = Written::default();
+            again.apply(&all);
+            prop_assert_eq!(again.drawing(96), expected);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! A file that is read as it grows.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+
+/// How many of the last bytes read are kept.
+const TAIL_BYTES: usize = 64;
+
+pub(super) fn identity(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
+/// A file that is read as it grows.
+#[derive(Debug)]
+pub(super) struct GrowingFile {
+    file: File,
+    /// Device and inode.
+    pub(super) identity: (u64, u64),
+    pub(super) offset: u64,
+    pub(super) size: u64,
+    /// Seconds and nanoseconds.
+    written: (i64, i64),
+    /// The bytes before `offset`.
+    tail: Vec<u8>,
+}
+
+impl GrowingFile {
+    pub(super) fn new(file: File, identity: (u64, u64)) -> GrowingFile {
+        GrowingFile {
+            file,
+            identity,
+            offset: 0,
+            size: 0,
+            written: (0, 0),
+            tail: Vec::new(),
+        }
+    }
+
+    pub(super) fn restart(&mut self) {
+        self.offset = 0;
+        self.tail.clear();
+    }
+
+    /// Looks at size and time. Was anything written but more at the end?
+    pub(super) fn is_rewritten(&mut self) -> io::Result<bool> {
+        let found = self.file.metadata()?;
+        let before = (self.size, self.written);
+        self.size = found.size();
+        self.written = (found.mtime(), found.mtime_nsec());
+        if (self.size, self.written) == before || self.offset == 0 {
+            return Ok(false);
+        }
+        // Written, and not longer by it.
+        if self.size < self.offset || self.size == before.0 {
+            return Ok(true);
+        }
+        let mut tail = vec![0; self.tail.len()];
+        let from = self.offset - tail.len() as u64;
+        match self.file.read_exact_at(&mut tail, from) {
+            Ok(()) => Ok(tail != self.tail),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn is_at_end(&self) -> bool {
+        self.offset >= self.size
+    }
+
+    /// Reads the next bytes. None but at the end, where the file has become shorter.
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = loop {
+            match self.file.read_at(buffer, self.offset) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                count => break count?,
+            }
+        };
+        if count == 0 {
+            self.size = self.offset;
+        }
+        self.offset += count as u64;
+        self.tail.extend_from_slice(&buffer[..count]);
+        let old = self.tail.len().saturating_sub(TAIL_BYTES);
+        self.tail.drain(..old);
+        Ok(count)
+    }
+}

@@ -1,0 +1,87 @@
+//! Memory for the functions of all processes together: each of a thousand processes may claim a
+//! million functions.
+//!
+//! What is beyond the total is refused, except a little for each process: a process that uses up
+//! the total takes no names from others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Most bytes of the functions of all processes.
+pub const MAX_TOTAL_BYTES: usize = 256 << 20;
+/// Bytes that a process has whatever others use.
+pub const MIN_PROCESS_BYTES: usize = 1 << 20;
+
+/// The memory that processes share. Clones count towards the same limit.
+#[derive(Clone, Debug, Default)]
+pub struct JitMemory(Arc<AtomicUsize>);
+
+impl JitMemory {
+    /// Returns the bytes that are taken.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What one process uses of it, until this is dropped.
+#[derive(Debug, Default)]
+pub(super) struct JitMemoryShare {
+    memory: JitMemory,
+    taken: usize,
+}
+
+impl JitMemoryShare {
+    pub(super) fn of(memory: &JitMemory) -> JitMemoryShare {
+        JitMemoryShare {
+            memory: memory.clone(),
+            taken: 0,
+        }
+    }
+
+    /// Takes this many bytes, if they are left.
+    pub(super) fn take(&mut self, bytes: usize) -> bool {
+        let there = self.memory.taken().saturating_add(bytes) <= MAX_TOTAL_BYTES
+            || self.taken.saturating_add(bytes) <= MIN_PROCESS_BYTES;
+        if there {
+            self.taken += bytes;
+            self.memory.0.fetch_add(bytes, Ordering::Relaxed);
+        }
+        there
+    }
+
+    /// Returns what was taken before.
+    pub(super) fn give(&mut self, bytes: usize) {
+        self.taken -= bytes;
+        self.memory.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for JitMemoryShare {
+    fn drop(&mut self) {
+        self.give(self.taken);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_is_bounded_and_each_process_has_a_minimum() {
+        let memory = JitMemory::default();
+        let mut greedy = JitMemoryShare::of(&memory);
+        assert!(greedy.take(MAX_TOTAL_BYTES));
+        assert!(!greedy.take(1));
+        let mut modest = JitMemoryShare::of(&memory);
+        assert!(modest.take(MIN_PROCESS_BYTES));
+        assert!(!modest.take(1));
+        assert_eq!(memory.taken(), MAX_TOTAL_BYTES + MIN_PROCESS_BYTES);
+        modest.give(8);
+        assert!(modest.take(8));
+        drop(greedy);
+        assert!(modest.take(1));
+        drop(modest);
+        assert_eq!(memory.taken(), 0);
+    }
+}

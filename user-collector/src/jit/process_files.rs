@@ -1,0 +1,377 @@
+//! Opening a file that a process is said to have written, as root, without reading another file by
+//! deceit.
+//!
+//! The process chooses the paths: `/tmp/perf-7.map` may be a link to `/etc/shadow`, in a mount
+//! namespace of its own even a bind mount of it. So the file is looked up from the root directory
+//! of the process and never above it, not through a link at its end, and held without being opened;
+//! then its kind is looked at; and only if it is a regular file of the process's own user, with no
+//! second name, it is opened for reading, through the descriptor and not the path.
+//!
+//! Root's files are not taken from a process of another user, although a daemon that dropped its
+//! rights may have written one: the owner of a directory can move root's file out of it and to any
+//! name. A process with several user ids, such as a set-user-ID program, is refused for the same
+//! reason.
+//!
+//! A file is ignored if it was last written before the process began: `/tmp` keeps the maps of
+//! processes that exited long ago, and process numbers are reused.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat};
+use nix::sys::stat::Mode;
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::{SysconfVar, sysconf};
+
+use crate::files::{openat2, reopen};
+use crate::process::proc_files::{numbers_of, start_ticks_of};
+
+const SECOND_NS: i64 = 1_000_000_000;
+/// How much older than its process a file may be: clocks are set, and both times are rounded.
+const CLOCK_SLACK_NS: i64 = 2 * SECOND_NS;
+
+/// Why a file is not read, or not any further.
+#[derive(Debug, thiserror::Error)]
+pub enum JitRefusal {
+    /// The system refuses it.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file, as its process names it.
+        path: PathBuf,
+        /// The error of the system.
+        error: io::Error,
+    },
+    /// A link, a directory, a device or a pipe.
+    #[error("{}: not a regular file", path.display())]
+    NotRegular {
+        /// The file, as its process names it.
+        path: PathBuf,
+    },
+    /// The file is another user's.
+    #[error("{}: belongs to user {owner}, but its process to user {user}", path.display())]
+    Owner {
+        /// The file, as its process names it.
+        path: PathBuf,
+        /// User id of the file's owner.
+        owner: u32,
+        /// User id of the process.
+        user: u32,
+    },
+    /// The file has other names, so any user may have linked it to this one.
+    #[error("{}: has {links} names; only a file with one is read", path.display())]
+    Links {
+        /// The file, as its process names it.
+        path: PathBuf,
+        /// How many.
+        links: u64,
+    },
+    /// The process has more than one user id, so whose file it may read is not clear.
+    #[error("{}: its process has several user ids: {users:?}", path.display())]
+    Users {
+        /// The file, as its process names it.
+        path: PathBuf,
+        /// Real, effective, saved and file-system user id.
+        users: [u32; 4],
+    },
+    /// More was written than is read of one process.
+    #[error("{}: more than {limit} bytes were written; the rest is not read", path.display())]
+    TooLong {
+        /// The file, as its process names it.
+        path: PathBuf,
+        /// Bytes.
+        limit: u64,
+    },
+    /// It is no jitdump, or a broken one.
+    #[error("{}: {broken}", path.display())]
+    JitDump {
+        /// The file, as its process names it.
+        path: PathBuf,
+        /// What is wrong.
+        broken: super::jitdump::JitDumpError,
+    },
+}
+
+/// A process's own view of the file system, held so that it outlives the process.
+///
+/// It holds the file system of a container too, until it is dropped.
+#[derive(Debug)]
+pub(super) struct ProcessFiles {
+    proc: OwnedFd,
+    root: OwnedFd,
+    status: ProcessIds,
+    /// CLOCK_REALTIME nanoseconds.
+    started: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ProcessIds {
+    /// Real, effective, saved and file-system user id.
+    users: [u32; 4],
+    /// The number of the process as it knows it itself.
+    own_pid: u32,
+}
+
+impl ProcessFiles {
+    /// Opens the view of a running process.
+    pub(super) fn open(pid: u32) -> io::Result<ProcessFiles> {
+        let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let path = format!("/proc/{pid}");
+        let proc = nix::fcntl::open(path.as_str(), directory, Mode::empty())?;
+        let root = openat(&proc, "root", directory, Mode::empty())?;
+        let status = status(&proc)?;
+        let started = started(&proc)?;
+        Ok(ProcessFiles {
+            proc,
+            root,
+            status,
+            started,
+        })
+    }
+
+    /// Returns the number of the process as it knows it itself: in its own innermost namespace.
+    pub(super) fn own_pid(&self) -> u32 {
+        self.status.own_pid
+    }
+
+    /// Opens a file of the process, by the path as the process has it. `None` if there is none, or
+    /// only an old one.
+    pub(super) fn file(&mut self, path: &Path) -> Result<Option<File>, JitRefusal> {
+        let io = |error: io::Error| JitRefusal::Io {
+            path: path.to_owned(),
+            error,
+        };
+        let how = OpenHow::new()
+            .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        let held = match openat2(&self.root, path, how) {
+            Ok(held) => File::from(held),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
+            Err(error) => return Err(io(error.into())),
+        };
+        let found = held.metadata().map_err(io)?;
+        // After the look-up, for a process can change its user. One that is gone had the user that
+        // it had last.
+        if let Ok(status) = status(&self.proc) {
+            self.status = status;
+        }
+        let users = self.status.users;
+        let [user, ..] = users;
+        let path = path.to_owned();
+        if !found.is_file() {
+            return Err(JitRefusal::NotRegular { path });
+        }
+        if users.iter().any(|other| *other != user) {
+            return Err(JitRefusal::Users { path, users });
+        }
+        if found.uid() != user {
+            let owner = found.uid();
+            return Err(JitRefusal::Owner { path, owner, user });
+        }
+        // A file without a name was replaced this instant.
+        match found.nlink() {
+            0 => return Ok(None),
+            1 => {}
+            links => return Err(JitRefusal::Links { path, links }),
+        }
+        let written = found.mtime().saturating_mul(SECOND_NS) + found.mtime_nsec();
+        if written < self.started - CLOCK_SLACK_NS {
+            return Ok(None);
+        }
+        reopen(&held).map(Some).map_err(|error| JitRefusal::Io {
+            path,
+            error: error.into(),
+        })
+    }
+}
+
+fn read(proc: &OwnedFd, name: &str) -> io::Result<Vec<u8>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+    let mut bytes = Vec::new();
+    File::from(openat(proc, name, flags, Mode::empty())?).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn status(proc: &OwnedFd) -> io::Result<ProcessIds> {
+    parse_status(&read(proc, "status")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Parses `/proc/PID/status`. A newline in a process's name is written as `\n` there, so a line
+/// that begins so is the kernel's.
+fn parse_status(status: &[u8]) -> Option<ProcessIds> {
+    let numbers = |line| numbers_of(status, line).collect::<Vec<u32>>();
+    Some(ProcessIds {
+        users: numbers("Uid:").try_into().ok()?,
+        own_pid: *numbers("NSpid:").last()?,
+    })
+}
+
+/// When the process was made, CLOCK_REALTIME nanoseconds.
+fn started(proc: &OwnedFd) -> io::Result<i64> {
+    let ticks = start_ticks_of(&read(proc, "stat")?).ok_or(io::ErrorKind::InvalidData)?;
+    let per_second = sysconf(SysconfVar::CLK_TCK)?.unwrap_or(100).max(1);
+    let since_boot = i128::from(ticks) * i128::from(SECOND_NS) / i128::from(per_second);
+    let clock = |id| -> io::Result<i128> {
+        let time = clock_gettime(id)?;
+        Ok(i128::from(time.tv_sec()) * i128::from(SECOND_NS) + i128::from(time.tv_nsec()))
+    };
+    let boot = clock(ClockId::CLOCK_REALTIME)? - clock(ClockId::CLOCK_BOOTTIME)?;
+    Ok(i64::try_from(boot + since_boot).unwrap_or(i64::MIN / 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    fn own() -> ProcessFiles {
+        ProcessFiles::open(std::process::id()).unwrap()
+    }
+
+    #[test]
+    fn numbers_of_status_and_stat() {
+        let text = "Name:\tUid:\\n 7\nUmask:\t0022\nUid:\t1000\t1001\t1002\t1003\nGid:\t1\t1\t1\t1\n\
+                    NSpid:\t4321\t17\t3\n";
+        let expected = ProcessIds {
+            users: [1000, 1001, 1002, 1003],
+            own_pid: 3,
+        };
+        assert_eq!(parse_status(text.as_bytes()), Some(expected));
+        assert_eq!(parse_status(b"Uid:\t1\t1\t1\nNSpid:\t1\n"), None);
+        let stat = "77 (a) b 1 (x) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 1234567 20 21";
+        assert_eq!(start_ticks_of(stat.as_bytes()), Some(1_234_567));
+        assert_eq!(start_ticks_of(b"77 (a"), None);
+    }
+
+    #[test]
+    fn a_file_of_its_own_is_opened_and_none_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("perf-1.map");
+        assert!(own().file(&path).unwrap().is_none());
+        assert!(own().file(&path.join("below")).unwrap().is_none());
+        fs::write(&path, "1 2 x\n").unwrap();
+        assert!(own().file(&path).unwrap().is_some());
+        assert_eq!(own().own_pid(), std::process::id());
+    }
+
+    #[test]
+    fn links_pipes_and_directories_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("target");
+        fs::write(&path, "1 2 x\n").unwrap();
+        let link = dir.path().join("link");
+        symlink(&path, &link).unwrap();
+        let pipe = dir.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+        for path in [&link, &pipe, &dir.path().to_owned(), &"/dev/null".into()] {
+            let refusal = own().file(path).unwrap_err();
+            assert!(
+                matches!(refusal, JitRefusal::NotRegular { .. }),
+                "{path:?}: {refusal}"
+            );
+        }
+        let second = dir.path().join("second");
+        fs::hard_link(&path, &second).unwrap();
+        assert!(matches!(
+            own().file(&second),
+            Err(JitRefusal::Links { links: 2, .. })
+        ));
+    }
+
+    #[test]
+    fn magic_links_lead_nowhere() {
+        let refusal = own().file(Path::new("/proc/self/exe")).unwrap_err();
+        assert!(
+            matches!(refusal, JitRefusal::NotRegular { .. }),
+            "{refusal}"
+        );
+        let refusal = own()
+            .file(Path::new("/proc/self/root/etc/passwd"))
+            .unwrap_err();
+        assert!(matches!(refusal, JitRefusal::Io { .. }), "{refusal}");
+    }
+
+    #[test]
+    fn a_file_older_than_its_process_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("perf-1.map");
+        let file = fs::File::create(&path).unwrap();
+        let files = &mut own();
+        file.set_modified(std::time::UNIX_EPOCH).unwrap();
+        assert!(files.file(&path).unwrap().is_none());
+        file.set_modified(std::time::SystemTime::now()).unwrap();
+        assert!(files.file(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn another_users_file_is_refused() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("needs root to make another user's file: not tested");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let path = dir.path().join("perf-1.map");
+        fs::write(&path, "1 2 x\n").unwrap();
+        std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+        let refusal = own().file(&path).unwrap_err();
+        assert!(
+            matches!(
+                refusal,
+                JitRefusal::Owner {
+                    owner: 65534,
+                    user: 0,
+                    ..
+                }
+            ),
+            "{refusal}"
+        );
+        // And root's from another user's process.
+        std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+        let mut child = std::os::unix::process::CommandExt::uid(
+            &mut std::process::Command::new("sleep"),
+            65534,
+        )
+        .arg("60")
+        .spawn()
+        .unwrap();
+        let refusal = ProcessFiles::open(child.id())
+            .unwrap()
+            .file(&path)
+            .unwrap_err();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(
+            matches!(
+                refusal,
+                JitRefusal::Owner {
+                    owner: 0,
+                    user: 65534,
+                    ..
+                }
+            ),
+            "{refusal}"
+        );
+    }
+
+    #[test]
+    fn a_process_that_is_gone_has_left_its_files() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let mut files = ProcessFiles::open(child.id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(ProcessFiles::open(child.id()).is_err());
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("perf-1.map");
+        fs::write(&path, "1 2 x\n").unwrap();
+        assert!(files.file(&path).unwrap().is_some());
+    }
+}

@@ -1,0 +1,359 @@
+//! The join of kernel records with user stacks, by thread and number of the return to user mode.
+//!
+//! What a thread does in the kernel between two times in user mode has one user stack. So whatever
+//! is recorded there carries the number of the return to user mode that ends it, and the stack
+//! comes once, with that number: afterwards, where the stack is captured on the return; before, and
+//! for all that follows with that number, where a number stands for a place in user mode.
+//!
+//! A stack may be announced and still be unknown, because it has to be unwound first and a table
+//! for that is being made. Then what waits for it goes on waiting, also when the thread has exited.
+//!
+//! Nothing waits for ever: what a thread did before its end, or before recording stopped, may have
+//! no return to user mode. It comes out without a user stack, and is counted.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+/// Ticks by what became of their user stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct JoinCounts {
+    /// User stacks that were announced.
+    pub user_stacks: u64,
+    /// Ticks that have their user stack.
+    pub ticks: u64,
+    /// Of those, ticks whose stack other ticks had before.
+    pub reused: u64,
+    /// Ticks whose user stack is missing: the thread ended in the kernel, or was there when
+    /// recording stopped, or the record of the stack was lost.
+    pub missing: u64,
+    /// Ticks that have no user stack: of kernel threads, of threads that were exiting, and of
+    /// processes that are not followed.
+    pub not_expected: u64,
+}
+
+/// Which user stack of which thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UserStackKey {
+    tid: u32,
+    user_return: UserReturn,
+}
+
+/// One return to user mode. Later ones of a thread are greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct UserReturn {
+    /// Tells the thread from others that have its id.
+    thread: u64,
+    number: u32,
+}
+
+/// Records `W` that wait for user stacks `S`.
+#[derive(Debug)]
+pub struct Join<W, S> {
+    threads: HashMap<u32, u64>,
+    returns: BTreeMap<UserReturn, PendingReturn<W, S>>,
+    last_thread: u64,
+    counts: JoinCounts,
+}
+
+/// One return to user mode of one thread.
+#[derive(Debug)]
+struct PendingReturn<W, S> {
+    /// The stack will come, or is there.
+    announced: bool,
+    stack: Option<Arc<S>>,
+    used: bool,
+    waiting: Vec<(u64, W)>,
+}
+
+/// A record that is complete: with its user stack, or without one.
+pub type Complete<W, S> = (W, Option<Arc<S>>);
+
+impl<W, S> Default for Join<W, S> {
+    fn default() -> Join<W, S> {
+        Join {
+            threads: HashMap::new(),
+            returns: BTreeMap::new(),
+            last_thread: 0,
+            counts: JoinCounts::default(),
+        }
+    }
+}
+
+impl<W, S> Join<W, S> {
+    /// Adds a record of this many ticks of a thread, with the number of its next return to user
+    /// mode; 0 where there will be none. Returns all records that are complete by that.
+    pub fn recorded(
+        &mut self,
+        tid: u32,
+        return_number: u32,
+        ticks: u64,
+        what: W,
+    ) -> Vec<Complete<W, S>> {
+        if return_number == 0 {
+            self.counts.not_expected += ticks;
+            return vec![(what, None)];
+        }
+        let (key, mut complete) = self.key(tid, return_number);
+        if let Some(pending) = self.returns.get_mut(&key.user_return) {
+            match &pending.stack {
+                Some(stack) => {
+                    self.counts.ticks += ticks;
+                    self.counts.reused += if pending.used { ticks } else { 0 };
+                    complete.push((what, Some(Arc::clone(stack))));
+                }
+                None => pending.waiting.push((ticks, what)),
+            }
+            pending.used = true;
+        }
+        complete
+    }
+
+    /// Announces a user stack, which comes with [`Join::resolved`] under the key that this returns.
+    /// Also returns the records that are complete because their own stack will not come any more.
+    pub fn announced(
+        &mut self,
+        tid: u32,
+        return_number: u32,
+    ) -> (UserStackKey, Vec<Complete<W, S>>) {
+        let (key, complete) = self.key(tid, return_number);
+        if let Some(pending) = self.returns.get_mut(&key.user_return) {
+            pending.announced = true;
+        }
+        self.counts.user_stacks += 1;
+        (key, complete)
+    }
+
+    /// Adds an announced user stack. Returns all records that waited for it.
+    pub fn resolved(&mut self, key: UserStackKey, stack: Arc<S>) -> Vec<Complete<W, S>> {
+        let Some(pending) = self.returns.get_mut(&key.user_return) else {
+            return Vec::new();
+        };
+        pending.stack = Some(Arc::clone(&stack));
+        let waiting = std::mem::take(&mut pending.waiting);
+        if !self.is_present(key) {
+            self.returns.remove(&key.user_return);
+        }
+        let mut complete = Vec::new();
+        for (ticks, what) in waiting {
+            self.counts.ticks += ticks;
+            complete.push((what, Some(Arc::clone(&stack))));
+        }
+        complete
+    }
+
+    /// Ends a thread. Returns its records that will have no user stack.
+    pub fn ended(&mut self, tid: u32) -> Vec<Complete<W, S>> {
+        match self.threads.remove(&tid) {
+            Some(thread) => self.complete_before(last_of(thread)),
+            None => Vec::new(),
+        }
+    }
+
+    /// Ends all. Returns the records that still wait.
+    pub fn close(&mut self) -> Vec<Complete<W, S>> {
+        let mut complete = Vec::new();
+        for pending in std::mem::take(&mut self.returns).into_values() {
+            for (ticks, what) in pending.waiting {
+                self.counts.missing += ticks;
+                complete.push((what, None));
+            }
+        }
+        self.threads.clear();
+        complete
+    }
+
+    /// Returns what became of all ticks until now; those that still wait count as missing.
+    #[must_use]
+    pub fn counts(&self) -> JoinCounts {
+        let waiting = self.returns.values().flat_map(|pending| &pending.waiting);
+        JoinCounts {
+            missing: self.counts.missing + waiting.map(|(ticks, _)| ticks).sum::<u64>(),
+            ..self.counts
+        }
+    }
+
+    /// Can more records come with this number?
+    fn is_present(&self, key: UserStackKey) -> bool {
+        let last = self
+            .returns
+            .range(..=last_of(key.user_return.thread))
+            .next_back();
+        last.is_some_and(|(last, _)| *last == key.user_return)
+            && self.threads.get(&key.tid) == Some(&key.user_return.thread)
+    }
+
+    fn key(&mut self, tid: u32, return_number: u32) -> (UserStackKey, Vec<Complete<W, S>>) {
+        let thread = *self.threads.entry(tid).or_insert_with(|| {
+            self.last_thread += 1;
+            self.last_thread
+        });
+        let user_return = UserReturn {
+            thread,
+            number: return_number,
+        };
+        let complete = self.complete_before(user_return);
+        let pending = || PendingReturn {
+            announced: false,
+            stack: None,
+            used: false,
+            waiting: Vec::new(),
+        };
+        self.returns.entry(user_return).or_insert_with(pending);
+        (UserStackKey { tid, user_return }, complete)
+    }
+
+    /// Numbers rise: a stack of a lower one that was not announced will not come any more.
+    fn complete_before(&mut self, end: UserReturn) -> Vec<Complete<W, S>> {
+        let past = self.returns.range(UserReturn { number: 0, ..end }..end);
+        let past: Vec<_> = past
+            .filter(|(_, pending)| !pending.announced || pending.stack.is_some())
+            .map(|(key, _)| *key)
+            .collect();
+        let mut complete = Vec::new();
+        for key in past {
+            for (ticks, what) in self
+                .returns
+                .remove(&key)
+                .into_iter()
+                .flat_map(|pending| pending.waiting)
+            {
+                self.counts.missing += ticks;
+                complete.push((what, None));
+            }
+        }
+        complete
+    }
+}
+
+/// Returns a number that no return to user mode of the thread is beyond.
+fn last_of(thread: u64) -> UserReturn {
+    UserReturn {
+        thread,
+        number: u32::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Words = Join<&'static str, &'static str>;
+
+    fn announced(join: &mut Words, tid: u32, return_number: u32, stack: &'static str) -> String {
+        let (key, mut complete) = join.announced(tid, return_number);
+        complete.extend(join.resolved(key, Arc::new(stack)));
+        shown(complete)
+    }
+
+    fn shown(complete: Vec<Complete<&'static str, &'static str>>) -> String {
+        let each = complete
+            .into_iter()
+            .map(|(what, stack)| format!("{what}:{}", stack.as_deref().unwrap_or(&"?")));
+        each.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn ticks_wait_for_the_return_to_user_mode_that_follows_them() {
+        let mut join = Words::default();
+        assert_eq!(shown(join.recorded(7, 1, 2, "a")), "");
+        assert_eq!(shown(join.recorded(7, 1, 3, "b")), "");
+        assert_eq!(join.counts().missing, 5);
+        assert_eq!(announced(&mut join, 7, 1, "main"), "a:main b:main");
+        assert_eq!(shown(join.recorded(7, 2, 1, "c")), "");
+        assert_eq!(shown(join.ended(7)), "c:?");
+        let expected = JoinCounts {
+            user_stacks: 1,
+            ticks: 5,
+            missing: 1,
+            ..JoinCounts::default()
+        };
+        assert_eq!(join.counts(), expected);
+    }
+
+    #[test]
+    fn a_place_is_announced_once_and_used_again() {
+        let mut join = Words::default();
+        assert_eq!(announced(&mut join, 7, 1, "poll"), "");
+        for _ in 0..4 {
+            assert_eq!(shown(join.recorded(7, 1, 2, "a")), "a:poll");
+        }
+        let expected = JoinCounts {
+            user_stacks: 1,
+            ticks: 8,
+            reused: 6,
+            ..JoinCounts::default()
+        };
+        assert_eq!(join.counts(), expected);
+    }
+
+    #[test]
+    fn a_lost_stack_leaves_its_ticks_without_one_and_takes_no_others() {
+        let mut join = Words::default();
+        join.recorded(7, 1, 2, "a");
+        assert_eq!(shown(join.recorded(7, 2, 3, "b")), "a:?");
+        assert_eq!(announced(&mut join, 7, 2, "main"), "b:main");
+        assert_eq!(shown(join.recorded(8, 0, 4, "c")), "c:?");
+        let counts = join.counts();
+        assert_eq!(
+            (counts.missing, counts.ticks, counts.not_expected),
+            (2, 3, 4)
+        );
+    }
+
+    #[test]
+    fn a_stack_may_be_unwound_long_after_its_thread_has_exited() {
+        let mut join = Words::default();
+        join.recorded(7, 1, 1, "a");
+        let (first, _) = join.announced(7, 1);
+        join.recorded(7, 2, 1, "b");
+        let (second, complete) = join.announced(7, 2);
+        assert_eq!(shown(complete), "");
+        assert_eq!(shown(join.ended(7)), "");
+        // Another thread with its id.
+        assert_eq!(shown(join.recorded(7, 1, 1, "c")), "");
+        assert_eq!(shown(join.resolved(second, Arc::new("two"))), "b:two");
+        assert_eq!(shown(join.resolved(first, Arc::new("one"))), "a:one");
+        assert_eq!(shown(join.close()), "c:?");
+        assert_eq!(join.returns.len(), 0);
+    }
+
+    proptest! {
+        /// Whatever comes in whatever order, each thing comes out once.
+        #[test]
+        fn nothing_is_lost(
+            events in proptest::collection::vec((0_u8..8, 1_u32..4, 0_u32..4, 1_u64..5), 0..200)
+        ) {
+            let (mut join, mut sum, mut came, mut out) = (Join::<u32, u32>::default(), 0, 0, Vec::new());
+            let mut slots = Vec::new();
+            for (kind, tid, return_number, ticks) in events {
+                match kind {
+                    0 => out.extend(join.ended(tid)),
+                    1 | 2 if return_number > 0 => {
+                        let (key, complete) = join.announced(tid, return_number);
+                        out.extend(complete);
+                        slots.push(key);
+                    }
+                    3 if !slots.is_empty() => {
+                        let key = slots.swap_remove(return_number as usize % slots.len());
+                        out.extend(join.resolved(key, Arc::new(0)));
+                    }
+                    _ => {
+                        out.extend(join.recorded(tid, return_number, ticks, came));
+                        came += 1;
+                        sum += ticks;
+                    }
+                }
+            }
+            out.extend(join.close());
+            let counts = join.counts();
+            prop_assert_eq!(counts.ticks + counts.missing + counts.not_expected, sum);
+            let mut numbers: Vec<_> = out.into_iter().map(|(what, _)| what).collect();
+            numbers.sort_unstable();
+            prop_assert_eq!(numbers, (0..came).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What is behind a mapping, by the name that the kernel gives it.
+//!
+//! perf's `mmap2` records and `/proc/PID/maps` name what is no file in different ways: anonymous
+//! memory is `//anon` in the one and without a name in the other. Both are understood here
+//! (`perf_event_mmap_event` and `show_map_vma` in the kernel's sources).
+
+/// What is behind a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Backing {
+    /// A file, which may be deleted, or be memory that only its process has a name for (`/memfd:`).
+    File,
+    /// The kernel's code for user mode: an ELF image that is in no file.
+    Vdso,
+    /// Memory: code that is found there was made by the process itself.
+    Anonymous,
+    /// Pages of the kernel or of a driver: `[vsyscall]`, `[uprobes]`, `anon_inode:[io_uring]`.
+    Special,
+}
+
+/// What the kernel appends to the path of a file that has no name any more.
+pub(super) const DELETED: &[u8] = b" (deleted)";
+
+/// Returns what is behind a mapping, by the kernel's name of it.
+#[must_use]
+pub fn backing(path: &[u8]) -> Backing {
+    match path {
+        b"[vdso]" => return Backing::Vdso,
+        b"" | b"//anon" | b"[heap]" => return Backing::Anonymous,
+        _ => {}
+    }
+    // Threads' stacks had their number in the name before Linux 4.5; named memory is `[anon:NAME]`.
+    let in_brackets = [&b"[stack"[..], b"[anon:", b"[anon_shmem:"];
+    if in_brackets.iter().any(|start| path.starts_with(start)) {
+        return Backing::Anonymous;
+    }
+    // Shared memory, which the kernel makes of files that can't be opened.
+    let name = without_mark(path);
+    let shared = matches!(name, b"/dev/zero" | b"/anon_hugepage") || name.starts_with(b"/SYSV");
+    match path.first() {
+        _ if shared => Backing::Anonymous,
+        Some(b'/') => Backing::File,
+        _ => Backing::Special,
+    }
+}
+
+/// Returns the path of a file that may be deleted, as it was before.
+#[must_use]
+pub fn without_mark(path: &[u8]) -> &[u8] {
+    path.strip_suffix(DELETED).unwrap_or(path)
+}
+
+/// Returns the paths under which the file may still be found, by their likelihood: none for what
+/// the kernel has no path for.
+pub(super) fn paths(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    // `//toolong` and `//enomem` are perf's; no path of the kernel's begins with two slashes.
+    let real = path.starts_with(b"/") && !path.starts_with(b"//") && !path.starts_with(b"/memfd:");
+    // A name may end so by itself.
+    let stripped = path.strip_suffix(DELETED);
+    [Some(path), stripped]
+        .into_iter()
+        .flatten()
+        .filter(move |_| real)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn by_name() {
+        let names: [(&str, Backing); 30] = [
+            ("/usr/bin/true", Backing::File),
+            ("/usr/bin/true (deleted)", Backing::File),
+            ("/memfd:jit (deleted)", Backing::File),
+            ("/dev/dri/card0", Backing::File),
+            ("/dev/zerox", Backing::File),
+            ("/dev/shm/sem (deleted)", Backing::File),
+            ("/", Backing::File),
+            ("//toolong", Backing::File),
+            ("//enomem", Backing::File),
+            ("/[vdso]", Backing::File),
+            ("[vdso]", Backing::Vdso),
+            ("", Backing::Anonymous),
+            ("//anon", Backing::Anonymous),
+            ("[heap]", Backing::Anonymous),
+            ("[stack]", Backing::Anonymous),
+            ("[stack:123]", Backing::Anonymous),
+            ("[anon:dalvik-jit]", Backing::Anonymous),
+            ("[anon_shmem:x]", Backing::Anonymous),
+            ("/dev/zero", Backing::Anonymous),
+            ("/dev/zero (deleted)", Backing::Anonymous),
+            ("/SYSV00000000 (deleted)", Backing::Anonymous),
+            ("/anon_hugepage (deleted)", Backing::Anonymous),
+            ("[vsyscall]", Backing::Special),
+            ("[uprobes]", Backing::Special),
+            ("[vvar]", Backing::Special),
+            ("[vvar_vclock]", Backing::Special),
+            ("anon_inode:[io_uring]", Backing::Special),
+            ("anon_inode:kvm-vcpu:0", Backing::Special),
+            ("socket:[1234]", Backing::Special),
+            ("[vectors]", Backing::Special),
+        ];
+        for (name, expected) in names {
+            assert_eq!(backing(name.as_bytes()), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn where_to_look() {
+        let of = |path: &'static str| -> Vec<&[u8]> { paths(path.as_bytes()).collect() };
+        assert_eq!(of("/bin/a"), [b"/bin/a"]);
+        assert_eq!(
+            of("/bin/a (deleted)"),
+            [&b"/bin/a (deleted)"[..], b"/bin/a"]
+        );
+        for none in [
+            "",
+            "//toolong",
+            "//anon",
+            "/memfd:a (deleted)",
+            "relative",
+            "[vdso]",
+        ] {
+            assert!(of(none).is_empty(), "{none}");
+        }
+    }
+}

@@ -1,0 +1,521 @@
+//! The load objects: the files that processes execute, each once, by however many processes it is
+//! mapped.
+//!
+//! A file is opened when it is first needed, while a process that maps it still lives. Where it may
+//! be archived it stays open until it is: by then it may be deleted, or its container gone. Its
+//! unwind table is made in the background, and so is its copy in the archive, as soon as a followed
+//! process maps it.
+//!
+//! The kernel describes a file by its build id, or by its inode where it could not read that, and a
+//! snapshot of `/proc` describes it by its inode; so one file may have several descriptions. The
+//! file that was opened decides.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::unistd::Pid;
+
+use super::{Backing, BuiltTable, ObjectId, ObjectNames, TableBuilder, TableCache, UnwindInfo};
+use crate::archive::{ArchiveRequest, ArchiveStats, Archiver, SourceCopies};
+use crate::elf::ElfSource;
+use crate::files::TimedOpener;
+use crate::objects;
+use crate::space::{MappedFile, Mapping};
+use crate::unwind::{UnwindRow, UnwindRule};
+
+/// The name of the kernel's code for user mode.
+pub const VDSO: &str = "[vdso]";
+
+/// One load object.
+#[derive(Debug)]
+pub struct LoadObject {
+    /// Its name in the experiment; nothing for memory without a file.
+    pub name: Option<String>,
+    /// What it is.
+    pub backing: Backing,
+    /// What is to be archived of it, until the archiver gets it.
+    content: Option<ElfSource>,
+    /// The root directory of a process that maps it, where it is not ours.
+    root: Option<OwnedFd>,
+    /// Where processes have it.
+    path: PathBuf,
+    /// Does a followed process map it?
+    followed: bool,
+    /// Was it sent to the archiver?
+    requested: bool,
+    /// How its frames are unwound.
+    pub table: UnwindTableState,
+    /// Why it has no table, where that is no matter of course.
+    pub refusal: Option<String>,
+}
+
+impl LoadObject {
+    fn new(name: Option<String>, backing: Backing, mapping: &Mapping) -> LoadObject {
+        let path = OsStr::from_bytes(objects::without_mark(&mapping.file.path));
+        LoadObject {
+            name,
+            backing,
+            path: path.into(),
+            content: None,
+            root: None,
+            followed: false,
+            requested: false,
+            table: UnwindTableState::None,
+            refusal: None,
+        }
+    }
+}
+
+/// How frames in a load object are unwound.
+#[derive(Clone, Debug)]
+pub enum UnwindTableState {
+    /// By frame pointer: there is no table, and there will be none.
+    None,
+    /// By a table that is being made.
+    Pending,
+    /// By this.
+    Ready(Arc<UnwindInfo>),
+}
+
+/// How objects got their tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct UnwindTableCounts {
+    /// Tables made of the files.
+    pub built: u64,
+    /// Tables from the cache on disk.
+    pub cached: u64,
+    /// Files that could not be opened, or of which no table could be made.
+    pub failed: u64,
+    /// Bytes of machine code that the tables are for.
+    pub text_bytes: u64,
+    /// Bytes of the tables.
+    pub table_bytes: u64,
+    /// Time of the background thread for them, nanoseconds.
+    pub took_ns: u64,
+}
+
+/// The archiver, and what it is to archive.
+#[derive(Debug)]
+struct Archive {
+    archiver: Archiver,
+    used_only: bool,
+    /// How many objects' content is kept, and at most.
+    kept: usize,
+    max_kept: usize,
+    /// Where stacks were seen in them.
+    positions: HashMap<ObjectId, BTreeSet<u64>>,
+}
+
+/// All load objects of a run.
+#[derive(Debug)]
+pub struct LoadObjects {
+    builder: TableBuilder,
+    names: ObjectNames,
+    objects: Vec<LoadObject>,
+    described: HashMap<MappedFile, ObjectId>,
+    opened: HashMap<(u64, u64), ObjectId>,
+    rules: Vec<[u8; UnwindRule::SIZE]>,
+    vdso: Option<ObjectId>,
+    archive: Option<Archive>,
+    opener: TimedOpener,
+    /// Sums over all of them.
+    pub counts: UnwindTableCounts,
+}
+
+impl LoadObjects {
+    /// Returns an empty registry, and starts the thread that makes tables.
+    ///
+    /// # Errors
+    /// The thread can't be started.
+    pub fn new(cache: Option<TableCache>) -> io::Result<LoadObjects> {
+        Ok(LoadObjects {
+            builder: TableBuilder::start(cache)?,
+            names: ObjectNames::new(),
+            objects: Vec::new(),
+            described: HashMap::new(),
+            opened: HashMap::new(),
+            rules: Vec::new(),
+            vdso: None,
+            archive: None,
+            opener: TimedOpener::default(),
+            counts: UnwindTableCounts::default(),
+        })
+    }
+
+    /// Keeps a name for something else that is archived, such as the kernel.
+    pub fn reserve(&mut self, name: &str) {
+        self.names.reserve(name);
+    }
+
+    /// Archives objects from here on: those that followed processes map, or with `used_only` those
+    /// in which their stacks were seen. At most `max_kept` files are open for that at once.
+    pub fn set_archiver(&mut self, archiver: Archiver, used_only: bool, max_kept: usize) {
+        self.archive = Some(Archive {
+            archiver,
+            used_only,
+            kept: 0,
+            max_kept,
+            positions: HashMap::new(),
+        });
+    }
+
+    /// Does it have to be noted which objects were used?
+    #[must_use]
+    pub fn needs_used(&self) -> bool {
+        self.archive.as_ref().is_some_and(|archive| {
+            archive.used_only || archive.archiver.sources() == SourceCopies::Used
+        })
+    }
+
+    /// Returns the archiver, where anything is archived.
+    pub fn archiver(&mut self) -> Option<&mut Archiver> {
+        self.archive.as_mut().map(|archive| &mut archive.archiver)
+    }
+
+    /// Returns what came of archiving until now, where anything is archived.
+    #[must_use]
+    pub fn archive_stats(&self) -> Option<&ArchiveStats> {
+        self.archive
+            .as_ref()
+            .map(|archive| archive.archiver.stats())
+    }
+
+    /// Notes that a followed process maps an object. Returns the object with its name; nothing for
+    /// memory without a file.
+    pub fn followed(
+        &mut self,
+        pid: u32,
+        relatives: &[u32],
+        mapping: &Mapping,
+    ) -> Option<(ObjectId, String)> {
+        let id = self.object_of(pid, relatives, mapping);
+        let archive = self.archive.as_ref();
+        let object = self.objects.get_mut(id.0 as usize)?;
+        let name = object.name.clone()?;
+        if let Some(archive) = archive
+            && !object.followed
+        {
+            object.followed = true;
+            if matches!(object.content, Some(ElfSource::File(_))) {
+                object.root = root_of(pid);
+            }
+            if !archive.used_only {
+                self.archive(id);
+            }
+        }
+        Some((id, name))
+    }
+
+    /// Notes that stacks of followed processes were seen in an object, perhaps again.
+    pub fn used(&mut self, id: ObjectId) {
+        if self
+            .archive
+            .as_ref()
+            .is_some_and(|archive| archive.used_only)
+        {
+            self.archive(id);
+        }
+    }
+
+    /// Notes that a stack of a followed process was seen at this offset of the file.
+    pub fn used_at(&mut self, id: ObjectId, position: u64) {
+        if let Some(archive) = &mut self.archive
+            && archive.archiver.sources() == SourceCopies::Used
+        {
+            archive.positions.entry(id).or_default().insert(position);
+        }
+    }
+
+    /// Archives the sources of what was used, which is complete by now.
+    pub fn archive_used_sources(&mut self) {
+        let Some(archive) = &mut self.archive else {
+            return;
+        };
+        for (id, positions) in std::mem::take(&mut archive.positions) {
+            let object = self.objects.get(id.0 as usize);
+            if let Some(name) = object.and_then(|object| object.name.as_deref()) {
+                archive
+                    .archiver
+                    .request_lines(name, positions.into_iter().collect());
+            }
+        }
+    }
+
+    fn archive(&mut self, id: ObjectId) {
+        let (Some(archive), Some(object)) =
+            (&mut self.archive, self.objects.get_mut(id.0 as usize))
+        else {
+            return;
+        };
+        let Some(name) = object.name.clone().filter(|_| !object.requested) else {
+            return;
+        };
+        object.requested = true;
+        match object.content.take() {
+            Some(content) => {
+                archive.kept -= 1;
+                archive.archiver.request(ArchiveRequest {
+                    name,
+                    path: object.path.clone(),
+                    content,
+                    root: object.root.take(),
+                });
+            }
+            None => {
+                let why = object
+                    .refusal
+                    .as_deref()
+                    .unwrap_or("too many files are open");
+                archive.archiver.leave_out(&name, why);
+            }
+        }
+    }
+
+    /// Returns the object that is mapped. An object that is seen for the first time is opened
+    /// through `pid`, which maps it, or else through `relatives`, which are likely to see the same
+    /// files.
+    pub fn object_of(&mut self, pid: u32, relatives: &[u32], mapping: &Mapping) -> ObjectId {
+        if let Some(known) = self.described.get(&*mapping.file) {
+            return *known;
+        }
+        let id = self.open_new(pid, relatives, mapping);
+        self.described.insert(MappedFile::clone(&mapping.file), id);
+        id
+    }
+
+    /// Returns an object.
+    #[must_use]
+    pub fn get(&self, id: ObjectId) -> Option<&LoadObject> {
+        self.objects.get(id.0 as usize)
+    }
+
+    /// Returns all of them.
+    pub fn iter(&self) -> impl Iterator<Item = (ObjectId, &LoadObject)> {
+        (0..).map(ObjectId).zip(&self.objects)
+    }
+
+    /// Drops the rows of an object's table, which the BPF programs hold by now. They come back with
+    /// [`LoadObjects::restore_rows`]; until then the table has none.
+    pub fn release_rows(&mut self, id: ObjectId) {
+        if let Some(module) = self.module(id) {
+            module.table.release_rows();
+        }
+    }
+
+    /// Restores the rows of an object's table.
+    pub fn restore_rows(&mut self, id: ObjectId, rows: Vec<UnwindRow>) {
+        if let Some(module) = self.module(id) {
+            module.table.restore_rows(rows);
+        }
+    }
+
+    fn module(&mut self, id: ObjectId) -> Option<&mut UnwindInfo> {
+        match &mut self.objects.get_mut(id.0 as usize)?.table {
+            UnwindTableState::Ready(module) => Some(Arc::make_mut(module)),
+            UnwindTableState::None | UnwindTableState::Pending => None,
+        }
+    }
+
+    /// Returns the rule of a number, encoded.
+    #[must_use]
+    pub fn rule(&self, number: u16) -> Option<[u8; UnwindRule::SIZE]> {
+        self.rules.get(usize::from(number)).copied()
+    }
+
+    /// Returns all rules from a number on, encoded.
+    #[must_use]
+    pub fn rules_from(&self, number: usize) -> &[[u8; UnwindRule::SIZE]] {
+        self.rules.get(number..).unwrap_or_default()
+    }
+
+    /// Returns the thread that makes tables.
+    #[must_use]
+    pub fn table_builder_thread(&self) -> Pid {
+        self.builder.thread()
+    }
+
+    /// Returns the number of tables that are being made.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.builder.waiting()
+    }
+
+    /// Takes the tables that are ready. Returns the objects that they belong to.
+    pub fn take(&mut self) -> Vec<ObjectId> {
+        let built = self.builder.take();
+        self.apply(built)
+    }
+
+    /// Waits until a table is ready, for this long at most, and takes what is ready, as
+    /// [`LoadObjects::take`].
+    pub fn wait(&mut self, at_most: Duration) -> Vec<ObjectId> {
+        let built = self.builder.wait(at_most);
+        self.apply(built)
+    }
+
+    fn apply(&mut self, built: Vec<BuiltTable>) -> Vec<ObjectId> {
+        let mut changed = Vec::new();
+        for built in built {
+            self.rules
+                .extend(built.new_rules.iter().map(UnwindRule::encode));
+            let Some(object) = self.objects.get_mut(built.id.0 as usize) else {
+                continue;
+            };
+            self.counts.took_ns += built.took.as_nanos() as u64;
+            match built.info {
+                Ok(info) => {
+                    let counts = &mut self.counts;
+                    counts.built += u64::from(!info.from_cache);
+                    counts.cached += u64::from(info.from_cache);
+                    counts.text_bytes += info.summary.text;
+                    counts.table_bytes += info.table.bytes() as u64;
+                    object.table = match info.table.rows().is_empty() {
+                        true => UnwindTableState::None,
+                        false => UnwindTableState::Ready(Arc::new(info)),
+                    };
+                }
+                Err(error) => {
+                    self.counts.failed += 1;
+                    object.table = UnwindTableState::None;
+                    object.refusal = Some(error.to_string());
+                }
+            }
+            changed.push(built.id);
+        }
+        changed
+    }
+
+    fn open_new(&mut self, pid: u32, relatives: &[u32], mapping: &Mapping) -> ObjectId {
+        let backing = objects::backing(&mapping.file.path);
+        match backing {
+            Backing::Vdso => return self.open_vdso(pid, relatives, mapping),
+            Backing::File => {}
+            Backing::Anonymous | Backing::Special => {
+                return self.add(LoadObject::new(None, backing, mapping));
+            }
+        }
+        let path = Path::new(OsStr::from_bytes(&mapping.file.path));
+        let directory = path.parent().unwrap_or(path);
+        let (family, wanted) = (relatives.to_vec(), mapping.clone());
+        let opened = self
+            .opener
+            .run(directory, move || open(pid, &family, &wanted))
+            .unwrap_or_else(|unanswered| Err(unanswered.to_string()));
+        let (file, inode) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.counts.failed += 1;
+                let name = Some(self.names.name_of(&mapping.file).to_owned());
+                return self.add(LoadObject {
+                    refusal: Some(error),
+                    ..LoadObject::new(name, backing, mapping)
+                });
+            }
+        };
+        if let Some(known) = self.opened.get(&inode) {
+            return *known;
+        }
+        let name = Some(self.names.name_of(&mapping.file).to_owned());
+        let id = self.add(LoadObject::new(name, backing, mapping));
+        self.opened.insert(inode, id);
+        if self.can_keep() {
+            let copy = file.try_clone();
+            self.keep(id, copy.ok().map(ElfSource::File));
+        }
+        self.request_table(id, ElfSource::File(file));
+        id
+    }
+
+    /// The vDSO is one object: all processes have the same, except 32-bit ones, which are not
+    /// unwound.
+    fn open_vdso(&mut self, pid: u32, relatives: &[u32], mapping: &Mapping) -> ObjectId {
+        if let Some(known) = self.vdso {
+            return known;
+        }
+        let proc = Path::new("/proc");
+        let bytes = [&[pid], relatives]
+            .concat()
+            .into_iter()
+            .find_map(|pid| objects::vdso(proc, pid, mapping).ok())
+            .or_else(|| objects::own_vdso(proc, mapping).ok());
+        let id = self.add(LoadObject {
+            // Without its bytes there is nothing to archive, and another process may have them.
+            requested: bytes.is_none(),
+            ..LoadObject::new(Some(VDSO.to_owned()), Backing::Vdso, mapping)
+        });
+        if let Some(bytes) = bytes {
+            self.vdso = Some(id);
+            if self.can_keep() {
+                self.keep(id, Some(ElfSource::Bytes(bytes.clone())));
+            }
+            self.request_table(id, ElfSource::Bytes(bytes));
+        }
+        id
+    }
+
+    fn can_keep(&self) -> bool {
+        let archive = self.archive.as_ref();
+        archive.is_some_and(|archive| archive.kept < archive.max_kept)
+    }
+
+    fn keep(&mut self, id: ObjectId, content: Option<ElfSource>) {
+        if let (Some(archive), Some(object)) =
+            (&mut self.archive, self.objects.get_mut(id.0 as usize))
+        {
+            archive.kept += usize::from(content.is_some());
+            object.content = content;
+        }
+    }
+
+    fn request_table(&mut self, id: ObjectId, source: ElfSource) {
+        if let Some(object) = self.objects.get_mut(id.0 as usize) {
+            object.table = UnwindTableState::Pending;
+            self.builder.request(id, source);
+        }
+    }
+
+    fn add(&mut self, object: LoadObject) -> ObjectId {
+        let id = ObjectId(self.objects.len() as u32);
+        self.objects.push(object);
+        id
+    }
+}
+
+/// Returns the file behind a mapping, and its device and inode: by the process that maps it, or
+/// else by one of its relatives. The error is that of the process's own file.
+fn open(pid: u32, relatives: &[u32], mapping: &Mapping) -> Result<(File, (u64, u64)), String> {
+    let proc = Path::new("/proc");
+    let mut opened = objects::open(proc, pid, mapping);
+    for relative in relatives {
+        if opened.is_ok() {
+            break;
+        }
+        opened = objects::open(proc, *relative, mapping).or(opened);
+    }
+    let file = opened.map_err(|error| error.to_string())?.file;
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    Ok((file, (metadata.dev(), metadata.ino())))
+}
+
+/// Returns the root directory of a process, where it is not ours; nothing where the process is
+/// gone.
+fn root_of(pid: u32) -> Option<OwnedFd> {
+    let open = |path: &str| {
+        File::options()
+            .read(true)
+            .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+            .open(path)
+    };
+    let place = |file: &File| file.metadata().map(|place| (place.dev(), place.ino())).ok();
+    let own = open(&format!("/proc/{pid}/root")).ok()?;
+    let same = place(&own) == place(&open("/").ok()?);
+    (!same).then(|| own.into())
+}

@@ -1,0 +1,53 @@
+//! Load objects: from "a process mapped a file" to that file's name, unwind table and archived
+//! copy.
+//!
+//! [`open()`] finds the file behind a mapping, [`TableBuilder`] makes its table in a thread of its
+//! own, [`TableCache`] keeps tables on disk for the next run, and [`LoadObjects`] holds what is
+//! known of each file.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//! use user_collector::elf::ElfSource;
+//! use user_collector::objects::{TableBuilder, ObjectId};
+//!
+//! let mut builder = TableBuilder::start(None)?;
+//! let file = std::fs::File::open(std::env::current_exe()?)?;
+//! builder.request(ObjectId(0), ElfSource::File(file));
+//! let mut rules = Vec::new();
+//! for built in builder.wait(Duration::from_secs(60)) {
+//!     rules.extend(built.new_rules);
+//!     let info = built.info?;
+//!     println!("{} rows", info.table.rows().len());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Paths, files and their content are under the control of other users, also while they are read. A
+//! path is resolved inside its process's root and never through a device, a pipe or a symbolic link
+//! at its end. A file is read in pieces and never mapped, because its owner may cut it at any time,
+//! and a mapped page that is gone is a `SIGBUS`. How much is read is bounded by the limits of
+//! [`crate::unwind`], whatever the file says.
+//!
+//! What it does not prevent: a file system that does not answer. A file on an NFS server that is
+//! down blocks [`open()`], which reads the few pieces that identify the file and is therefore
+//! called through a [`TimedOpener`](crate::files::TimedOpener); and the builder's thread, which
+//! reads the rest and which nothing waits for.
+
+mod backing;
+mod load_objects;
+mod names;
+mod open;
+mod stored_table;
+mod table_builder;
+mod table_cache;
+
+pub use backing::{Backing, backing, without_mark};
+pub use load_objects::{LoadObject, LoadObjects, UnwindTableCounts, UnwindTableState, VDSO};
+pub use names::ObjectNames;
+pub use open::{
+    FoundBy, MAX_OBJECT_FILE_BYTES, MAX_VDSO_BYTES, OpenError, OpenedFile, open, own_vdso, vdso,
+};
+pub use table_builder::{BuiltTable, ObjectId, TableBuildError, TableBuilder, UnwindInfo};
+pub use table_cache::{TableCache, TableCacheError};

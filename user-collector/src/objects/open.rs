@@ -1,0 +1,355 @@
+//! The file behind a mapping.
+//!
+//! A path is only what a file was called when it was mapped. By now it may be deleted, replaced by
+//! an update, or be seen from inside a container only. So there are three ways, and the first that
+//! leads to the same file is taken:
+//!
+//! 1. `/proc/PID/map_files/START-END`: the mapped file itself, whatever became of its name. The
+//!    kernel has it under the exact addresses of the mapping as it is now, which may have been
+//!    split or joined since.
+//! 2. The path under `/proc/PID/root`, for a process in a container, or one whose `map_files` may
+//!    not be read.
+//! 3. The path itself, for a process that is gone.
+//!
+//! "The same" is: the build id that the kernel read when it was mapped is the file's; or, where the
+//! kernel reported device and inode, these are. The first way needs no proof where there is no
+//! build id: on overlay and btrfs file systems the kernel's device numbers are not those of `stat`,
+//! and files there without a build id are found in that way alone.
+//!
+//! The owner of the files may be hostile. So a path is resolved inside its root (`openat2`), and
+//! what is at its end is first held without being opened (`O_PATH`): a pipe or a device is not
+//! touched. Paths are resolved in the kernel's cache alone (`RESOLVE_CACHED`): what runs, or ran a
+//! moment ago, is there, and no automounter or file server is asked for a path that was made up in
+//! a container.
+
+use std::ffi::OsStr;
+use std::fs::{File, FileType, Metadata};
+use std::io::{self, Seek};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
+use nix::sys::stat::Mode;
+use object::read::ReadCache;
+
+use super::backing::{Backing, backing, paths};
+use crate::elf::build_id;
+use crate::files::{openat2, reopen};
+use crate::space::{FileIdentity, MappedFile, Mapping};
+
+/// Largest file that is opened, bytes.
+pub const MAX_OBJECT_FILE_BYTES: u64 = 1 << 30;
+
+/// Most bytes that are read of a vDSO. It has 4 to 16 KiB.
+pub const MAX_VDSO_BYTES: u64 = 64 << 10;
+
+/// How a file was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FoundBy {
+    /// By the mapping.
+    MapFiles,
+    /// By its path in the process's own root.
+    Root,
+    /// By its path in ours.
+    Path,
+}
+
+/// The file behind a mapping.
+#[derive(Debug)]
+pub struct OpenedFile {
+    /// Open for reading.
+    pub file: File,
+    /// The file's own build id; empty when it has none.
+    pub build_id: Box<[u8]>,
+    /// How it was found.
+    pub way: FoundBy,
+}
+
+/// Why a file can't be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is no file behind the mapping.
+    #[error("{}: not a file but {backing:?}", path.display())]
+    NotAFile {
+        /// The name of the mapping.
+        path: PathBuf,
+        /// What it is.
+        backing: Backing,
+    },
+
+    /// It is not where it was, and its mapping is no more, or not the same.
+    #[error("{}: can't be found any more", path.display())]
+    Gone {
+        /// Its path when it was mapped.
+        path: PathBuf,
+    },
+
+    /// Another file has its path by now.
+    #[error("{}: replaced by another file since it was mapped", path.display())]
+    Replaced {
+        /// Its path when it was mapped.
+        path: PathBuf,
+    },
+
+    /// There is a file of that path, and no way to tell whether it is the same.
+    #[error("{}: the kernel reported nothing of the mapped file to identify it by", path.display())]
+    Unknown {
+        /// Its path when it was mapped.
+        path: PathBuf,
+    },
+
+    /// What is there is no regular file.
+    #[error("{}: {what}, not a regular file", path.display())]
+    NotRegular {
+        /// Where it is.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+
+    /// It is larger than any program.
+    #[error("{}: {size} bytes, more than {MAX_OBJECT_FILE_BYTES}", path.display())]
+    TooLarge {
+        /// Where it is.
+        path: PathBuf,
+        /// Bytes.
+        size: u64,
+    },
+
+    /// It must not be looked at.
+    #[error(
+        "{}: not allowed; run as root, or with CAP_CHECKPOINT_RESTORE, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
+        path.display()
+    )]
+    Denied {
+        /// What was to be opened.
+        path: PathBuf,
+    },
+
+    /// It can't be opened.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// What was to be opened.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    fn of(path: &Path, errno: Errno) -> OpenError {
+        let path = path.to_owned();
+        match errno {
+            // The last one: not in the kernel's cache.
+            Errno::ENOENT | Errno::ENOTDIR | Errno::ESRCH | Errno::EAGAIN => {
+                OpenError::Gone { path }
+            }
+            Errno::EPERM | Errno::EACCES => OpenError::Denied { path },
+            errno => OpenError::Io {
+                path,
+                source: errno.into(),
+            },
+        }
+    }
+
+    /// Returns the more specific of two failures; of equal ones the first.
+    fn or(self, later: OpenError) -> OpenError {
+        let rank = |error: &OpenError| match error {
+            OpenError::Gone { .. } => 0,
+            OpenError::Io { .. } => 1,
+            OpenError::Denied { .. } => 2,
+            OpenError::Unknown { .. } => 3,
+            _ => 4,
+        };
+        if rank(&later) > rank(&self) {
+            later
+        } else {
+            self
+        }
+    }
+}
+
+/// Opens the file behind a mapping of a process. `proc` is where procfs is mounted: `/proc`.
+///
+/// Reads no more of the file than is needed to find its build id. [`MappedFile::identity`] has the
+/// device as `st_dev` has it (`makedev`); its generation is not looked at.
+///
+/// # Errors
+/// The mapping has no file, or the file can't be found, is not the one that was mapped, or is not
+/// to be read.
+pub fn open(proc: &Path, pid: u32, mapping: &Mapping) -> Result<OpenedFile, OpenError> {
+    let path = &*mapping.file.path;
+    match backing(path) {
+        Backing::File => {}
+        backing => {
+            let path = shown(path);
+            return Err(OpenError::NotAFile { path, backing });
+        }
+    }
+    let process = proc.join(pid.to_string());
+    let range = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
+    let mut failed = OpenError::Gone { path: shown(path) };
+    let held = Held::at(process.join(range), OFlag::empty());
+    match held.and_then(|held| held.open(mapping, FoundBy::MapFiles)) {
+        Ok(opened) => return Ok(opened),
+        Err(error) => failed = failed.or(error),
+    }
+    let roots = [
+        (process.join("root"), FoundBy::Root),
+        (PathBuf::from("/"), FoundBy::Path),
+    ];
+    for (root, way) in roots {
+        let root = match Held::at(root, OFlag::O_DIRECTORY) {
+            Ok(root) => root,
+            Err(error) => {
+                failed = failed.or(error);
+                continue;
+            }
+        };
+        for path in paths(path) {
+            let held = root.inside(path);
+            match held.and_then(|held| held.open(mapping, way)) {
+                Ok(opened) => return Ok(opened),
+                Err(error) => failed = failed.or(error),
+            }
+        }
+    }
+    Err(failed)
+}
+
+/// Returns the bytes of a process's vDSO: no file has them. At most [`MAX_VDSO_BYTES`] are read.
+///
+/// All processes of one kernel and class have the same.
+///
+/// # Errors
+/// The process is gone, its memory must not be read, or there is nothing at these addresses.
+pub fn vdso(proc: &Path, pid: u32, mapping: &Mapping) -> io::Result<Vec<u8>> {
+    let memory = File::open(proc.join(pid.to_string()).join("mem"))?;
+    let length = mapping
+        .end
+        .saturating_sub(mapping.start)
+        .min(MAX_VDSO_BYTES);
+    let mut bytes = vec![0; length as usize];
+    memory.read_exact_at(&mut bytes, mapping.start)?;
+    Ok(bytes)
+}
+
+/// Returns the same of a process that is gone: ours, which is as long. A 32-bit process has another
+/// one, which is known by its addresses.
+///
+/// # Errors
+/// It may have been a 32-bit process, or this process's memory cannot be read.
+pub fn own_vdso(proc: &Path, mapping: &Mapping) -> io::Result<Vec<u8>> {
+    if u32::try_from(mapping.start).is_ok() {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    // SAFETY: it only looks a number up.
+    let start = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
+    let own = Mapping {
+        start,
+        end: start.saturating_add(mapping.end.saturating_sub(mapping.start)),
+        ..mapping.clone()
+    };
+    vdso(proc, std::process::id(), &own)
+}
+
+fn shown(path: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(path))
+}
+
+/// A file that is held without being open (`O_PATH`): neither read nor disturbed.
+struct Held {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl Held {
+    /// Holds what a path of the kernel's own leads to, through the link at its end.
+    fn at(path: PathBuf, flags: OFlag) -> Result<Held, OpenError> {
+        let flags = flags | OFlag::O_PATH | OFlag::O_CLOEXEC;
+        match nix::fcntl::open(&path, flags, Mode::empty()) {
+            Ok(fd) => Ok(Held { fd, path }),
+            Err(errno) => Err(OpenError::of(&path, errno)),
+        }
+    }
+
+    /// Holds what is at a path that a process has chosen, with this directory as its root.
+    fn inside(&self, path: &[u8]) -> Result<Held, OpenError> {
+        let resolve = ResolveFlag::RESOLVE_IN_ROOT
+            | ResolveFlag::RESOLVE_NO_MAGICLINKS
+            | ResolveFlag::from_bits_retain(libc::RESOLVE_CACHED);
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let how = OpenHow::new().flags(flags).resolve(resolve);
+        let relative = path.strip_prefix(b"/").unwrap_or(path);
+        let whole = self.path.join(OsStr::from_bytes(relative));
+        match openat2(&self.fd, path, how) {
+            Ok(fd) => Ok(Held { fd, path: whole }),
+            Err(errno) => Err(OpenError::of(&whole, errno)),
+        }
+    }
+
+    /// Opens it if it is a regular file, and the one that was mapped.
+    fn open(self, mapping: &Mapping, way: FoundBy) -> Result<OpenedFile, OpenError> {
+        let Held { fd, path } = self;
+        let io = |source| OpenError::Io {
+            path: path.clone(),
+            source,
+        };
+        let held = File::from(fd);
+        let metadata = held.metadata().map_err(io)?;
+        if !metadata.is_file() {
+            let what = kind(metadata.file_type());
+            return Err(OpenError::NotRegular { path, what });
+        }
+        if metadata.len() > MAX_OBJECT_FILE_BYTES {
+            let size = metadata.len();
+            return Err(OpenError::TooLarge { path, size });
+        }
+        let mut file = reopen(&held).map_err(|errno| OpenError::of(&path, errno))?;
+        let build_id = build_id(&ReadCache::new(&file));
+        file.rewind().map_err(io)?;
+        let mapped = || shown(&mapping.file.path);
+        match is_same(&mapping.file, &build_id, &metadata) {
+            Some(true) => {}
+            // Addresses say more than device numbers, but may be another program's by now.
+            _ if way == FoundBy::MapFiles && mapping.file.build_id.is_empty() => {}
+            Some(false) => return Err(OpenError::Replaced { path: mapped() }),
+            None => return Err(OpenError::Unknown { path: mapped() }),
+        }
+        Ok(OpenedFile {
+            file,
+            build_id,
+            way,
+        })
+    }
+}
+
+/// Is it the file that was mapped? Nothing where the kernel reported nothing to tell by.
+fn is_same(mapped: &MappedFile, build_id: &[u8], metadata: &Metadata) -> Option<bool> {
+    let FileIdentity { device, inode, .. } = mapped.identity;
+    if !mapped.build_id.is_empty() {
+        Some(*mapped.build_id == *build_id)
+    } else if (device, inode) != (0, 0) {
+        Some((device, inode) == (metadata.dev(), metadata.ino()))
+    } else {
+        None
+    }
+}
+
+fn kind(kind: FileType) -> &'static str {
+    if kind.is_dir() {
+        "a directory"
+    } else if kind.is_symlink() {
+        "a symbolic link"
+    } else if kind.is_fifo() {
+        "a pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    }
+}

@@ -1,0 +1,439 @@
+//! Unwind tables on disk, from run to run.
+//!
+//! A table is kept under a strong hash of all that it is made of, so that it can only be that of
+//! its own frame information: a program that bears the build id of libc has a file of its own,
+//! which libc never finds. Only large tables are kept: to make a small one takes no longer than to
+//! find it.
+//!
+//! The directory belongs to the user who runs kcollect, and no other may write there. Two kcollects
+//! at once do not disturb each other: a file is written under another name and renamed. What does
+//! not check out is ignored, and replaced by what is made in its place. All of it may be deleted at
+//! any time. That a table can't be kept is no error of the run that made it.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::stored_table::{self as stored, MAX_STORED_BYTES, TableKey};
+use crate::unwind::{FrameInfo, TableSummary, UnwindRules, UnwindSections, UnwindTable};
+
+/// Most bytes of all tables together.
+const MAX_CACHE_BYTES: u64 = 256 << 20;
+
+/// What is left when there were more: room for what comes.
+const KEPT_CACHE_BYTES: u64 = MAX_CACHE_BYTES / 4 * 3;
+
+/// Smallest frame information whose table is kept, bytes. To make a table takes about 20 ms for 1
+/// MiB, to find it here a tenth of that. Of the 1,424 programs and libraries of a Debian system 124
+/// are that large; they have four fifths of all frame information, and what is left is made in 0.3
+/// s.
+const MIN_FRAME_INFO_BYTES: usize = 64 << 10;
+
+/// Files that are being written have names that begin so.
+const UNFINISHED_PREFIX: &str = ".new-";
+
+/// For how long a file may be in writing: then its writer was killed.
+const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
+
+/// A directory of unwind tables.
+#[derive(Debug)]
+pub struct TableCache {
+    directory: PathBuf,
+    /// Bytes that may still be written.
+    room: u64,
+}
+
+/// Why a directory is not used as a cache.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableCacheError {
+    /// Something else has its name.
+    #[error("{}: not a directory; remove it, and the cache of unwind tables is made in its place", path.display())]
+    NotADirectory {
+        /// The directory.
+        path: PathBuf,
+    },
+
+    /// It belongs to another user.
+    #[error("{}: belongs to user {owner}; remove it, and it is made anew", path.display())]
+    Owner {
+        /// The directory.
+        path: PathBuf,
+        /// The user's number.
+        owner: u32,
+    },
+
+    /// Others may write there.
+    #[error("{}: others may write there (mode {mode:o}); remove it, for they may have: it is made anew", path.display())]
+    Mode {
+        /// The directory.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+
+    /// It can't be made or read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl TableCache {
+    /// Returns the cache of the user who runs kcollect: `/var/cache/kcollect` for root, else
+    /// `kcollect` in `$XDG_CACHE_HOME` or `~/.cache`. Nothing for a user without a home.
+    ///
+    /// # Errors
+    /// As [`TableCache::open`].
+    pub fn open_default() -> Result<Option<TableCache>, TableCacheError> {
+        let absolute = |name: &str| {
+            let path = PathBuf::from(std::env::var_os(name)?);
+            path.is_absolute().then_some(path)
+        };
+        let parent = if nix::unistd::geteuid().is_root() {
+            Some(PathBuf::from("/var/cache"))
+        } else {
+            absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))
+        };
+        parent
+            .map(|parent| TableCache::open(parent.join("kcollect")))
+            .transpose()
+    }
+
+    /// Returns the cache in a directory, which is made if it is not there. Where its files have
+    /// more than 256 MiB, those that were not used for longest are deleted.
+    ///
+    /// # Errors
+    /// It can't be made or read, belongs to another user, or other users may write there.
+    pub fn open(directory: PathBuf) -> Result<TableCache, TableCacheError> {
+        let io = |source| TableCacheError::Io {
+            path: directory.clone(),
+            source,
+        };
+        if let Some(parent) = directory.parent() {
+            fs::create_dir_all(parent).map_err(io)?;
+        }
+        match DirBuilder::new().mode(0o700).create(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
+            _ => {}
+        }
+        let metadata = fs::symlink_metadata(&directory).map_err(io)?;
+        let (path, owner, mode) = (directory.clone(), metadata.uid(), metadata.mode() & 0o7777);
+        if !metadata.is_dir() {
+            return Err(TableCacheError::NotADirectory { path });
+        }
+        if owner != nix::unistd::geteuid().as_raw() {
+            return Err(TableCacheError::Owner { path, owner });
+        }
+        if mode & 0o022 != 0 {
+            return Err(TableCacheError::Mode { path, mode });
+        }
+        let used = tidy(&directory, MAX_CACHE_BYTES, KEPT_CACHE_BYTES).map_err(io)?;
+        Ok(TableCache {
+            directory,
+            room: MAX_CACHE_BYTES.saturating_sub(used),
+        })
+    }
+
+    /// Is the table of these sections worth a file? Of Go's functions it is not: their table is
+    /// made faster than all that it is made of could be hashed and what was kept be read.
+    pub(super) fn is_for(sections: &UnwindSections<'_>) -> bool {
+        if sections.go.is_some() {
+            return false;
+        }
+        let length = match &sections.frames {
+            FrameInfo::Eh { data, .. } => data.len(),
+            FrameInfo::Debug { data } => data.len(),
+            FrameInfo::None => 0,
+        };
+        length >= MIN_FRAME_INFO_BYTES
+    }
+
+    /// Returns the table of what has this key, if it is here.
+    pub(super) fn load(
+        &self,
+        build_id: &[u8],
+        key: TableKey,
+        rules: &mut UnwindRules,
+    ) -> Option<(UnwindTable, TableSummary)> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(self.path(build_id, key))
+            .ok()?;
+        let metadata = file.metadata().ok()?;
+        if !metadata.is_file() || metadata.len() > MAX_STORED_BYTES {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(metadata.len() as usize);
+        (&mut file)
+            .take(MAX_STORED_BYTES)
+            .read_to_end(&mut bytes)
+            .ok()?;
+        let found = stored::decode(&bytes, key, rules)?;
+        // Its age is that of its last use; where that can't be set, it is evicted earlier than it
+        // should.
+        let _ = file.set_modified(SystemTime::now());
+        Some(found)
+    }
+
+    /// Keeps a table. After a failure, and when the cache is full, nothing more is kept in this
+    /// run.
+    pub(super) fn store(
+        &mut self,
+        build_id: &[u8],
+        key: TableKey,
+        (table, summary): (&UnwindTable, &TableSummary),
+        rules: &UnwindRules,
+    ) {
+        let Some(bytes) = stored::encode(key, table, summary, rules) else {
+            return;
+        };
+        self.room = self.room.checked_sub(bytes.len() as u64).map_or(0, |room| {
+            let written = write(&self.directory, &self.path(build_id, key), &bytes);
+            written.map_or(0, |()| room)
+        });
+    }
+
+    fn path(&self, build_id: &[u8], key: TableKey) -> PathBuf {
+        self.directory.join(name(build_id, key))
+    }
+}
+
+/// Returns the name of a table's file. The build id is there for human readers.
+fn name(build_id: &[u8], key: TableKey) -> String {
+    let key = key.hex();
+    match build_id {
+        [] => format!("none-{key}"),
+        id => format!("{}-{key}", hex::encode(&id[..id.len().min(8)])),
+    }
+}
+
+/// Has a file of the directory a name of ours?
+fn is_ours(name: &str) -> bool {
+    let hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    name.split_once('-')
+        .is_some_and(|(id, key)| (id == "none" || hex(id)) && key.len() == 64 && hex(key))
+}
+
+/// Writes a file at once: it has all of its bytes or is not there.
+fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = tempfile::Builder::new()
+        .prefix(UNFINISHED_PREFIX)
+        .tempfile_in(directory)?;
+    file.write_all(bytes)?;
+    file.persist(path)?;
+    Ok(())
+}
+
+/// Deletes abandoned files, and the oldest ones where there is more than `most`, until `kept` is
+/// left. Returns how many bytes are left.
+fn tidy(directory: &Path, most: u64, kept: u64) -> io::Result<u64> {
+    let now = SystemTime::now();
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let file_name = entry.file_name();
+        let name = file_name.to_string_lossy();
+        // Another kcollect may have deleted it.
+        let Ok(metadata) = entry.metadata() else {
+            continue;
+        };
+        let modified = metadata.modified()?;
+        let age = now.duration_since(modified).unwrap_or_default();
+        if name.starts_with(UNFINISHED_PREFIX) && age > ABANDONED_AFTER {
+            let _ = fs::remove_file(entry.path());
+        } else if is_ours(&name) && metadata.is_file() {
+            files.push((modified, metadata.len(), entry.path()));
+        }
+    }
+    let mut used: u64 = files.iter().map(|(_, length, _)| length).sum();
+    if used > most {
+        files.sort();
+        for (_, length, path) in files {
+            if used <= kept {
+                break;
+            }
+            if fs::remove_file(path).is_ok() {
+                used -= length;
+            }
+        }
+    }
+    Ok(used)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn open(directory: &Path) -> Result<TableCache, TableCacheError> {
+        TableCache::open(directory.to_owned())
+    }
+
+    /// Sections of no frame information, which differ in an address.
+    fn sections(text: u64) -> UnwindSections<'static> {
+        UnwindSections {
+            frames: FrameInfo::None,
+            text,
+            got: 0,
+            executable: Vec::new(),
+            go: None,
+        }
+    }
+
+    fn store(cache: &mut TableCache, text: u64) -> PathBuf {
+        let key = TableKey::of(&sections(text));
+        let made = (&UnwindTable::default(), &TableSummary::default());
+        cache.store(&[0xab; 20], key, made, &UnwindRules::new());
+        cache.path(&[0xab; 20], key)
+    }
+
+    fn load(cache: &TableCache, text: u64) -> bool {
+        let key = TableKey::of(&sections(text));
+        cache
+            .load(&[0xab; 20], key, &mut UnwindRules::new())
+            .is_some()
+    }
+
+    #[test]
+    fn it_is_ours_alone() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("not/yet/there");
+        let mut cache = open(&directory).unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
+        assert_eq!(mode(&directory), 0o700);
+        let file = store(&mut cache, 1);
+        assert_eq!(mode(&file), 0o600);
+        assert!(load(&cache, 1));
+        assert!(!load(&cache, 2));
+        // Again, with what is in it.
+        let cache = open(&directory).unwrap();
+        assert_eq!(cache.room, MAX_CACHE_BYTES - file.metadata().unwrap().len());
+        assert!(load(&cache, 1));
+    }
+
+    #[test]
+    fn what_is_refused_and_the_cure() {
+        let parent = tempfile::tempdir().unwrap();
+        let at = |name: &str| parent.path().join(name);
+        let error = |path: &Path| open(path).unwrap_err().to_string();
+        fs::write(at("file"), "").unwrap();
+        assert!(error(&at("file")).contains("file: not a directory; remove it"));
+        fs::create_dir(at("good")).unwrap();
+        symlink(at("good"), at("link")).unwrap();
+        assert!(error(&at("link")).contains("not a directory"));
+        fs::create_dir(at("open")).unwrap();
+        fs::set_permissions(at("open"), fs::Permissions::from_mode(0o775)).unwrap();
+        assert!(error(&at("open")).contains("others may write there (mode 775)"));
+        assert!(error(&at("file/below")).contains("file"));
+    }
+
+    #[test]
+    fn root_it_belongs_to_another_user() {
+        let directory = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(directory.path(), Some(12345), None).unwrap();
+        let error = open(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("belongs to user 12345"), "{error}");
+    }
+
+    #[test]
+    fn what_is_damaged_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut cache = open(directory.path()).unwrap();
+        let file = store(&mut cache, 1);
+        for damage in [&b""[..], b"kcunwind"] {
+            fs::write(&file, damage).unwrap();
+            assert!(!load(&cache, 1));
+            store(&mut cache, 1);
+            assert!(load(&cache, 1));
+        }
+        // One file under the name of another, and something else than a file.
+        let other = store(&mut cache, 2);
+        fs::rename(&other, &file).unwrap();
+        assert!(!load(&cache, 1));
+        symlink(&file, &other).unwrap();
+        assert!(!load(&cache, 2));
+        fs::remove_file(&other).unwrap();
+        nix::unistd::mkfifo(&other, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(!load(&cache, 2));
+    }
+
+    #[test]
+    fn a_failure_ends_the_keeping_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut cache = open(directory.path()).unwrap();
+        directory.close().unwrap();
+        store(&mut cache, 1);
+        assert!(!load(&cache, 1));
+        assert_eq!(cache.room, 0);
+    }
+
+    #[test]
+    fn a_full_cache_takes_no_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut cache = open(directory.path()).unwrap();
+        store(&mut cache, 1);
+        let length = MAX_CACHE_BYTES - cache.room;
+        cache.room = length;
+        store(&mut cache, 2);
+        store(&mut cache, 3);
+        assert!(load(&cache, 2));
+        assert!(!load(&cache, 3));
+    }
+
+    #[test]
+    fn the_oldest_go() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut cache = open(directory.path()).unwrap();
+        let files: Vec<PathBuf> = (0..10).map(|text| store(&mut cache, text)).collect();
+        let length = files[0].metadata().unwrap().len();
+        let age = |path: &Path, seconds: u64| {
+            let when = SystemTime::now() - Duration::from_secs(seconds);
+            let file = fs::File::options().read(true).open(path).unwrap();
+            file.set_modified(when).unwrap();
+        };
+        for (number, file) in files.iter().enumerate() {
+            age(file, 1000 - number as u64);
+        }
+        // The very oldest is used.
+        assert!(load(&cache, 0));
+        let foreign = directory.path().join("README");
+        fs::write(&foreign, "another's").unwrap();
+        let (fresh, old) = (".new-fresh", ".new-old");
+        for name in [fresh, old] {
+            fs::write(directory.path().join(name), "").unwrap();
+        }
+        age(&directory.path().join(old), 3601);
+        age(&foreign, 1 << 30);
+        let left = tidy(directory.path(), 10 * length, 0).unwrap();
+        assert_eq!(left, 10 * length);
+        let left = tidy(directory.path(), 10 * length - 1, 4 * length).unwrap();
+        assert_eq!(left, 4 * length);
+        let there: Vec<bool> = files.iter().map(|file| file.exists()).collect();
+        let expected: Vec<bool> = (0..10).map(|number| number == 0 || number > 6).collect();
+        assert_eq!(there, expected);
+        assert!(foreign.exists());
+        assert!(directory.path().join(fresh).exists());
+        assert!(!directory.path().join(old).exists());
+    }
+
+    #[test]
+    fn names() {
+        let key = TableKey::of(&sections(0));
+        for build_id in [&[][..], &[1], &[0xfe; 20]] {
+            assert!(is_ours(&name(build_id, key)));
+        }
+        assert!(name(&[], key).starts_with("none-"));
+        assert!(name(&[0xfe; 20], key).starts_with("fefefefefefefefe-"));
+        for other in ["README", "none-", "-", ".new-abc", "none-0123"] {
+            assert!(!is_ours(other));
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The container that a process runs in, by its control group.
+
+use experiment_format::text::printable;
+use serde::Serialize;
+
+/// Longest name that can be a container's, bytes.
+const MAX_CONTAINER_NAME_BYTES: usize = 128;
+
+/// A container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Container {
+    /// What runs it.
+    pub runtime: ContainerRuntime,
+    /// Its id, 64 hexadecimal digits; or its name.
+    pub id: String,
+}
+
+impl From<Container> for experiment_format::log::Container {
+    fn from(container: Container) -> Self {
+        Self {
+            runtime: container.runtime.name().to_owned(),
+            id: container.id,
+        }
+    }
+}
+
+/// What runs a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum ContainerRuntime {
+    /// Docker.
+    Docker,
+    /// containerd, by the Kubernetes interface.
+    Containerd,
+    /// CRI-O.
+    Crio,
+    /// Podman and what else uses libpod.
+    Podman,
+    /// LXC and LXD; the id is a name.
+    Lxc,
+    /// systemd-nspawn and virtual machines that are registered with machined; the id is a name.
+    Machine,
+    /// A pod of Kubernetes, whose runtime is not known.
+    Kubernetes,
+}
+
+impl ContainerRuntime {
+    /// As an experiment has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ContainerRuntime::Docker => "docker",
+            ContainerRuntime::Containerd => "containerd",
+            ContainerRuntime::Crio => "crio",
+            ContainerRuntime::Podman => "podman",
+            ContainerRuntime::Lxc => "lxc",
+            ContainerRuntime::Machine => "machine",
+            ContainerRuntime::Kubernetes => "kubernetes",
+        }
+    }
+}
+
+/// Returns the container of a `/proc/PID/cgroup`: lines of `number:controllers:path`.
+///
+/// The innermost part of a path that names a container counts: pods have containers inside, and
+/// containers may run in containers.
+#[must_use]
+pub fn container_of(cgroup: &[u8]) -> Option<Container> {
+    let text = String::from_utf8_lossy(cgroup);
+    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let mut pod = None;
+    for path in paths {
+        let parts: Vec<&str> = path.split('/').collect();
+        for index in (0..parts.len()).rev() {
+            let parent = index.checked_sub(1).map_or("", |before| parts[before]);
+            match container_in(parent, parts[index], path) {
+                Some(Container {
+                    runtime: ContainerRuntime::Kubernetes,
+                    id,
+                }) => {
+                    pod.get_or_insert(Container {
+                        runtime: ContainerRuntime::Kubernetes,
+                        id,
+                    });
+                }
+                Some(container) => return Some(container),
+                None => {}
+            }
+        }
+    }
+    pod
+}
+
+/// Returns what one part of a path, in another one, names.
+fn container_in(parent: &str, part: &str, path: &str) -> Option<Container> {
+    let named = |runtime, id: &str| {
+        let fits = !id.is_empty() && id.len() <= MAX_CONTAINER_NAME_BYTES;
+        fits.then(|| Container {
+            runtime,
+            id: printable(id.as_bytes()),
+        })
+    };
+    let stem = part
+        .strip_suffix(".scope")
+        .or_else(|| part.strip_suffix(".service"))
+        .unwrap_or(part);
+    let scopes = [
+        ("docker-", ContainerRuntime::Docker),
+        ("cri-containerd-", ContainerRuntime::Containerd),
+        ("crio-", ContainerRuntime::Crio),
+        ("libpod-", ContainerRuntime::Podman),
+    ];
+    for (prefix, runtime) in scopes {
+        if let Some(id) = stem.strip_prefix(prefix)
+            && is_id(id)
+        {
+            return named(runtime, id);
+        }
+    }
+    // containerd with the systemd driver in the older form: a slice, `cri-containerd`, the id.
+    if let Some((_, id)) = stem.rsplit_once(":cri-containerd:")
+        && is_id(id)
+    {
+        return named(ContainerRuntime::Containerd, id);
+    }
+    if let Some(name) = stem.strip_prefix("machine-") {
+        return named(ContainerRuntime::Machine, &unescaped(name));
+    }
+    if let Some(name) = stem.strip_prefix("systemd-nspawn@") {
+        return named(ContainerRuntime::Machine, &unescaped(name));
+    }
+    for prefix in ["lxc.payload.", "lxc.monitor."] {
+        if let Some(name) = part.strip_prefix(prefix) {
+            return named(ContainerRuntime::Lxc, name);
+        }
+    }
+    match parent {
+        "lxc" | "lxc.payload" => return named(ContainerRuntime::Lxc, part),
+        "docker" if is_id(part) => return named(ContainerRuntime::Docker, part),
+        _ => {}
+    }
+    // `kubepods/burstable/podUID/ID` names the pod and the container, but not the runtime.
+    let in_pod = path.contains("kubepods");
+    if in_pod && is_id(part) {
+        return named(ContainerRuntime::Kubernetes, part);
+    }
+    None
+}
+
+/// 64 hexadecimal digits.
+fn is_id(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// systemd writes bytes that a unit's name can't have as `\x2d`.
+fn unescaped(name: &str) -> String {
+    let mut out = Vec::new();
+    let mut rest = name.as_bytes();
+    while let Some((first, behind)) = rest.split_first() {
+        let byte = rest
+            .strip_prefix(b"\\x")
+            .and_then(|digits| std::str::from_utf8(digits.get(..2)?).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        rest = if byte.is_some() { &rest[4..] } else { behind };
+        out.push(byte.unwrap_or(*first));
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "3f4e0c1de4f24f0c8d26f8b3a1f36d53e6f0a6c27b9f0c2a5b3c4d5e6f708192";
+
+    fn container(line: &str) -> Option<(ContainerRuntime, String)> {
+        let line = line.replace("ID", ID);
+        container_of(line.as_bytes()).map(|container| (container.runtime, container.id))
+    }
+
+    #[test]
+    fn containers_are_known_by_their_control_groups() {
+        use ContainerRuntime::{Containerd, Crio, Docker, Kubernetes, Lxc, Machine, Podman};
+        for (line, runtime, id) in [
+            ("0::/system.slice/docker-ID.scope\n", Docker, ID),
+            ("0::/system.slice/docker-ID.scope/init.scope\n", Docker, ID),
+            (
+                "0::/user.slice/user-1000.slice/user@1000.service/user.slice/docker-ID.scope",
+                Docker,
+                ID,
+            ),
+            (
+                "12:pids:/docker/ID\n11:cpu,cpuacct:/docker/ID\n1:name=systemd:/docker/ID\n",
+                Docker,
+                ID,
+            ),
+            (
+                "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1b2c.slice/cri-containerd-ID.scope",
+                Containerd,
+                ID,
+            ),
+            (
+                "5:memory:/system.slice/containerd.service/kubepods-besteffort-pod1.slice:cri-containerd:ID",
+                Containerd,
+                ID,
+            ),
+            (
+                "4:cpu:/kubepods/burstable/pod8d2a2b1c-0d1e/ID",
+                Kubernetes,
+                ID,
+            ),
+            (
+                "0::/kubepods.slice/kubepods-pod1.slice/crio-ID.scope/container",
+                Crio,
+                ID,
+            ),
+            ("0::/machine.slice/libpod-ID.scope/container", Podman, ID),
+            (
+                "0::/user.slice/user-0.slice/session-3.scope/libpod_parent/libpod-ID",
+                Podman,
+                ID,
+            ),
+            ("0::/lxc.payload.web1/init.scope", Lxc, "web1"),
+            ("9:freezer:/lxc/web1\n", Lxc, "web1"),
+            (
+                "0::/machine.slice/machine-debian\\x2dtest.scope/payload",
+                Machine,
+                "debian-test",
+            ),
+            (
+                "0::/machine.slice/systemd-nspawn@web.service/payload/system.slice/cron.service",
+                Machine,
+                "web",
+            ),
+        ] {
+            assert_eq!(container(line), Some((runtime, id.to_owned())), "{line}");
+        }
+        for line in [
+            "0::/init.scope",
+            "0::/system.slice/docker.service",
+            "0::/user.slice/user-1000.slice/session-2.scope",
+            "0::/system.slice/docker-123.scope",
+            "1:name=systemd:/\n0::/\n",
+            "0::/system.slice/libpod-conmon-ID.scope",
+            "",
+            "garbage",
+        ] {
+            assert_eq!(container(line), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Facts of a process, read from `/proc` when it is first followed.
+//!
+//! A process may exit before it is read, or meanwhile; it may be hidden by another user namespace;
+//! and all that it can choose itself, its command line, environment and directories, may be any
+//! bytes. So each fact is there or not by itself, each is bounded, and nothing fails as a whole.
+//! Command line and environment lie in the process's own memory: both are read once and cut at a
+//! limit. Their text is safe on a terminal.
+//!
+//! Of two processes that had the number one after the other the facts may be mixed;
+//! [`ProcessFacts::start_ticks`] is read before and after, and where they differ there are no
+//! facts.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use experiment_format::text::printable;
+use serde::Serialize;
+
+use super::command_line::quoted;
+use super::container::{Container, container_of};
+use super::proc_files::{numbers_of, start_ticks_of};
+
+/// Most bytes of a command line and of an environment that are read.
+pub const MAX_TEXT_BYTES: usize = 64 * 1024;
+/// Most bytes of the other files.
+const MAX_PROC_FILE_BYTES: usize = 16 * 1024;
+
+/// Variables in which launchers of parallel programs put the rank, the most reliable first: a
+/// launcher's own before what the resource manager sets beside it.
+const RANK_VARIABLES: [&str; 7] = [
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "MPI_RANKID",
+    "ALPS_APP_PE",
+    "SLURM_PROCID",
+];
+
+/// What is known of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProcessFacts {
+    /// Its command line, quoted as for a shell.
+    pub command_line: Option<String>,
+    /// Its current directory, as it names it.
+    pub cwd: Option<String>,
+    /// The program that it executes, as it names it; without the kernel's ` (deleted)`.
+    pub executable: Option<String>,
+    /// Effective user id.
+    pub uid: Option<u32>,
+    /// The container that its control group names.
+    pub container: Option<Container>,
+    /// Its rank in a parallel program.
+    pub mpi_rank: Option<u32>,
+    /// Its number in each of its pid namespaces, the host's first.
+    pub ns_pids: Vec<u32>,
+    /// When it started, in clock ticks of the kernel (a hundredth of a second) since boot.
+    pub start_ticks: Option<u64>,
+}
+
+impl ProcessFacts {
+    /// Reads them. What isn't there, or may not be read, is left out.
+    #[must_use]
+    pub fn read(pid: u32) -> ProcessFacts {
+        ProcessFacts::read_in(&Path::new("/proc").join(pid.to_string()))
+    }
+
+    /// Are they of a process that started after an instant of CLOCK_MONOTONIC, nanoseconds? The two
+    /// clocks are compared now, and the kernel reports a start to a hundredth of a second.
+    #[must_use]
+    pub fn started_after(&self, at: u64) -> bool {
+        const TICK_NS: u64 = 10_000_000;
+        let clock = |id| {
+            let time = nix::time::clock_gettime(id).ok()?;
+            u64::try_from(std::time::Duration::from(time).as_nanos()).ok()
+        };
+        let asleep = clock(nix::time::ClockId::CLOCK_BOOTTIME)
+            .zip(clock(nix::time::ClockId::CLOCK_MONOTONIC))
+            .map_or(0, |(boot, awake)| boot.saturating_sub(awake));
+        self.start_ticks
+            .is_some_and(|ticks| ticks.saturating_mul(TICK_NS) > at.saturating_add(asleep))
+    }
+
+    fn read_in(dir: &Path) -> ProcessFacts {
+        let text =
+            |name: &str| bounded(&dir.join(name), MAX_PROC_FILE_BYTES).map(|(bytes, _)| bytes);
+        let link = |name: &str| {
+            let target = std::fs::read_link(dir.join(name)).ok()?;
+            let bytes = target.as_os_str().as_bytes();
+            Some(printable(
+                bytes.strip_suffix(b" (deleted)").unwrap_or(bytes),
+            ))
+        };
+        let start = || start_ticks_of(&text("stat")?);
+        let before = start();
+        let status = text("status");
+        let facts = ProcessFacts {
+            command_line: bounded(&dir.join("cmdline"), MAX_TEXT_BYTES)
+                .and_then(|(bytes, cut)| quoted(&bytes, cut)),
+            cwd: link("cwd"),
+            executable: link("exe"),
+            uid: status
+                .as_deref()
+                .and_then(|status| numbers_of(status, "Uid:").nth(1)),
+            container: text("cgroup").and_then(|bytes| container_of(&bytes)),
+            mpi_rank: bounded(&dir.join("environ"), MAX_TEXT_BYTES)
+                .and_then(|(bytes, _)| rank_of(&bytes)),
+            ns_pids: status
+                .as_deref()
+                .map_or_else(Vec::new, |status| numbers_of(status, "NSpid:").collect()),
+            start_ticks: before,
+        };
+        // Another process got the number meanwhile, or this one has exited. What was read may be of
+        // either.
+        if before.is_some() && start().is_some_and(|after| Some(after) != before) {
+            return ProcessFacts::default();
+        }
+        facts
+    }
+}
+
+/// Returns the beginning of a file, and whether there is more.
+fn bounded(path: &Path, most: usize) -> Option<(Vec<u8>, bool)> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).ok()?;
+    // What was read before an error is as good as what a shorter file had.
+    let _ = file.take(most as u64 + 1).read_to_end(&mut bytes);
+    let cut = bytes.len() > most;
+    bytes.truncate(most);
+    (!bytes.is_empty()).then_some((bytes, cut))
+}
+
+/// Returns the rank among the variables of an environment, each ended by a NUL.
+#[must_use]
+pub fn rank_of(environ: &[u8]) -> Option<u32> {
+    let value = |name: &str| {
+        environ.split(|byte| *byte == 0).find_map(|variable| {
+            let value = variable.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            std::str::from_utf8(value).ok()?.parse().ok()
+        })
+    };
+    RANK_VARIABLES.iter().find_map(|name| value(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn ranks_are_found() {
+        assert_eq!(rank_of(b"A=1\0OMPI_COMM_WORLD_RANK=3\0"), Some(3));
+        assert_eq!(rank_of(b"SLURM_PROCID=0\0PMI_RANK=7\0"), Some(7));
+        assert_eq!(rank_of(b"XPMI_RANK=7\0PMI_RANKS=8\0PMI_RANK=x\0"), None);
+        assert_eq!(rank_of(b""), None);
+    }
+
+    #[test]
+    fn this_process_is_known_and_none_is_no_error() {
+        let facts = ProcessFacts::read(std::process::id());
+        let executable = std::env::current_exe().unwrap();
+        assert_eq!(
+            facts.executable,
+            Some(printable(executable.as_os_str().as_bytes()))
+        );
+        assert!(facts.start_ticks.is_some() && facts.uid.is_some());
+        assert!(facts.command_line.is_some() && facts.cwd.is_some());
+        assert_eq!(facts.ns_pids.last(), Some(&std::process::id()));
+        assert_eq!(ProcessFacts::read(u32::MAX), ProcessFacts::default());
+    }
+
+    #[test]
+    fn a_long_command_line_is_cut() {
+        let tmp = tempfile::tempdir().unwrap();
+        std::fs::write(tmp.path().join("cmdline"), vec![b'x'; 2 * MAX_TEXT_BYTES]).unwrap();
+        let line = ProcessFacts::read_in(tmp.path()).command_line.unwrap();
+        assert_eq!(line.len(), MAX_TEXT_BYTES + 4);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_end(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = (container_of(&bytes), rank_of(&bytes), numbers_of(&bytes, "").count(), start_ticks_of(&bytes));
+            if let Some(line) = quoted(&bytes, false) {
+                prop_assert_eq!(printable(line.as_bytes()), line);
+            }
+        }
+    }
+}

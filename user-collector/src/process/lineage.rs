@@ -1,0 +1,308 @@
+//! Names of subexperiments: of followed processes, and of the descendants of a load.
+//!
+//! A followed process is named by its name and number, `_sshd_PID_1264.1.er`, as er_kernel did.
+//! Descendants of a load that is followed for itself are named by their descent, as collect does:
+//! `_f2_x1.er` is the first exec of the second fork. Both begin with `_`, by which the reader finds
+//! them.
+//!
+//! The name of a process may be any bytes, and the directory's name is typed, sorted and matched.
+//! So it keeps letters, digits and a few marks that neither a shell nor a path gives a meaning to.
+//! What makes it unique is number and count, not the name.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write;
+
+/// Longest part of a directory's name that is a process's name, bytes. The kernel's names have 15.
+const MAX_NAME_BYTES: usize = 64;
+/// Longest lineage, bytes: a file name has 255, of which `.er` takes some.
+const MAX_LINEAGE_BYTES: usize = 240;
+
+/// Names the directories of followed processes.
+#[derive(Clone, Debug, Default)]
+pub struct DirectoryNames {
+    given: HashMap<u32, u32>,
+}
+
+impl DirectoryNames {
+    /// Returns an empty registry.
+    #[must_use]
+    pub fn new() -> DirectoryNames {
+        DirectoryNames::default()
+    }
+
+    /// Returns the name of the directory for the process `pid` of this name: `_NAME_PID_pid.1.er`.
+    /// Each further one of the same number ends in `.2.er` and so on: it is another process, or the
+    /// same with another program.
+    pub fn next(&mut self, name: &[u8], pid: u32) -> String {
+        let count = self.given.entry(pid).or_default();
+        *count += 1;
+        format!("_{}_PID_{pid}.{count}.er", safe(name))
+    }
+}
+
+/// Returns a process's name as part of a file's name. The `/` of kernel threads becomes `:`, as in
+/// `kworker:0:1`.
+fn safe(name: &[u8]) -> String {
+    let mut out = String::new();
+    for character in String::from_utf8_lossy(name).chars() {
+        let kept = match character {
+            '/' => ':',
+            '.' | '-' if out.is_empty() => '_',
+            '.' | '-' | '_' | '+' | ':' | '@' | '=' | ',' => character,
+            _ if character.is_alphanumeric() => character,
+            _ => '_',
+        };
+        if out.len() + kept.len_utf8() > MAX_NAME_BYTES {
+            break;
+        }
+        out.push(kept);
+    }
+    if out.is_empty() {
+        out.push_str("unknown");
+    }
+    out
+}
+
+/// The descent of the processes that a load has started.
+///
+/// A letter and a count for each step: `_f` a fork, `_c` a combination of fork and exec, `_x` an
+/// exec. A combination is a call such as `system`, `popen` and `posix_spawn`: the kernel holds the
+/// parent until the child has executed a program (`CLONE_VFORK`). It does so after vfork(2) too,
+/// which can't be distinguished from them. A process counts its own steps, by letter, and begins
+/// anew with a new program. Calls that failed are not counted, other than in collect: the kernel
+/// doesn't report them.
+#[derive(Clone, Debug)]
+pub struct Lineages {
+    processes: HashMap<u32, Descendant>,
+    /// Processes that are combinations, and of which the fork is not reported yet.
+    combined: HashSet<u32>,
+}
+
+#[derive(Clone, Debug)]
+struct Descendant {
+    /// None if it would be too long.
+    lineage: Option<String>,
+    forks: u32,
+    combos: u32,
+    /// Its next exec belongs to how it came to be.
+    expects_exec: bool,
+}
+
+impl Lineages {
+    /// Returns the lineages of a load, from when it executes its program on. Its own is empty.
+    #[must_use]
+    pub fn new(load: u32) -> Lineages {
+        let founder = Descendant::new(Some(String::new()), false);
+        Lineages {
+            processes: HashMap::from([(load, founder)]),
+            combined: HashSet::new(),
+        }
+    }
+
+    /// The parent of the process that is [`Lineages::forked`] next under this number waits until it
+    /// executes a program.
+    pub fn combined(&mut self, pid: u32) {
+        self.combined.insert(pid);
+    }
+
+    /// `parent` made the process `pid`. Nothing changes if the parent is none of the load's.
+    pub fn forked(&mut self, pid: u32, parent: u32) {
+        let combined = self.combined.remove(&pid);
+        let Some(parent) = self.processes.get_mut(&parent) else {
+            // The number may have been one of them.
+            self.processes.remove(&pid);
+            return;
+        };
+        let (letter, count) = match combined {
+            false => ('f', &mut parent.forks),
+            true => ('c', &mut parent.combos),
+        };
+        *count = count.saturating_add(1);
+        let lineage = step(parent.lineage.as_deref(), letter, *count);
+        self.processes
+            .insert(pid, Descendant::new(lineage, combined));
+    }
+
+    /// `pid` executes another program.
+    pub fn executed(&mut self, pid: u32) {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        if process.expects_exec {
+            // What it forked before keeps its count.
+            process.expects_exec = false;
+        } else {
+            // Only the first exec of a program can succeed: behind it is another one.
+            let lineage = step(process.lineage.as_deref(), 'x', 1);
+            *process = Descendant::new(lineage, false);
+        }
+    }
+
+    /// `pid` has exited, with all its threads.
+    pub fn ended(&mut self, pid: u32) {
+        self.processes.remove(&pid);
+        self.combined.remove(&pid);
+    }
+
+    /// Does it descend from the load, or is it the load?
+    #[must_use]
+    pub fn contains(&self, pid: u32) -> bool {
+        self.processes.contains_key(&pid)
+    }
+
+    /// Returns the lineage: `_f1_x1`; empty for the load itself. None for other processes, and
+    /// where it would be too long for a file name.
+    #[must_use]
+    pub fn get(&self, pid: u32) -> Option<&str> {
+        self.processes.get(&pid)?.lineage.as_deref()
+    }
+}
+
+impl Descendant {
+    fn new(lineage: Option<String>, expects_exec: bool) -> Descendant {
+        Descendant {
+            lineage,
+            forks: 0,
+            combos: 0,
+            expects_exec,
+        }
+    }
+}
+
+fn step(lineage: Option<&str>, letter: char, count: u32) -> Option<String> {
+    let mut longer = lineage?.to_owned();
+    write!(longer, "_{letter}{count}").ok()?;
+    (longer.len() <= MAX_LINEAGE_BYTES).then_some(longer)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_called_by_name_and_number() {
+        let mut names = DirectoryNames::new();
+        assert_eq!(names.next(b"sshd", 1264), "_sshd_PID_1264.1.er");
+        assert_eq!(names.next(b"bash", 1264), "_bash_PID_1264.2.er");
+        assert_eq!(names.next(b"sshd", 1265), "_sshd_PID_1265.1.er");
+        assert_eq!(names.next(b"sshd", 1264), "_sshd_PID_1264.3.er");
+    }
+
+    #[test]
+    fn a_name_means_nothing_to_a_path_or_a_shell() {
+        for (name, safely) in [
+            (&b"kworker/0:1-eve"[..], "kworker:0:1-eve"),
+            (b"..", "_."),
+            (b"../../etc", "_.:..:etc"),
+            (b"-rf", "_rf"),
+            (b"a b\n$(`x`)'\"", "a_b____x____"),
+            (b"", "unknown"),
+            ("naïve".as_bytes(), "naïve"),
+            (b"(sd-pam)", "_sd-pam_"),
+            (&[0xff; 15], "_______________"),
+            ("\u{202e}x".as_bytes(), "_x"),
+            (b"nginx: worker p", "nginx:_worker_p"),
+        ] {
+            assert_eq!(safe(name), safely);
+        }
+        assert_eq!(safe(&[b'x'; 1000]).len(), MAX_NAME_BYTES);
+    }
+
+    /// A story of `parent+child` forks, `parent*child` combinations, `pid!` execs, `pid-`
+    /// ends.
+    fn replayed(story: &str) -> Lineages {
+        let mut lineages = Lineages::new(1);
+        for event in story.split_whitespace() {
+            let mark = event.find(|c: char| !c.is_ascii_digit()).unwrap();
+            let pid = event[..mark].parse().unwrap();
+            let other = event[mark + 1..].parse().unwrap_or_default();
+            match &event[mark..=mark] {
+                "+" => lineages.forked(other, pid),
+                "*" => {
+                    lineages.combined(other);
+                    lineages.forked(other, pid);
+                }
+                "!" => lineages.executed(pid),
+                _ => lineages.ended(pid),
+            }
+        }
+        lineages
+    }
+
+    #[test]
+    fn a_descent_is_forks_and_execs_in_their_order() {
+        for (story, pid, lineage) in [
+            ("", 1, Some("")),
+            ("1+2", 2, Some("_f1")),
+            ("1+2 1+3 1+4 4!", 4, Some("_f3_x1")),
+            ("1+2 2! 2!", 2, Some("_f1_x1_x1")),
+            ("1+2 1*3 3!", 3, Some("_c1")),
+            ("1*3 3! 3!", 3, Some("_c1_x1")),
+            ("1*3 3! 3+4 3*5", 5, Some("_c1_c1")),
+            ("1! 1+2", 2, Some("_x1_f1")),
+            ("1+2 1! 1+3", 3, Some("_x1_f1")),
+            ("1*2 2! 1+2", 2, Some("_f1")),
+            ("9*2 1+2", 2, Some("_f1")),
+            ("1+2 2-", 2, None),
+            ("1+2 2- 9+2", 2, None),
+            ("1+2 9+2 2+3", 3, None),
+            ("9+10 10!", 10, None),
+            ("1+2 1- 2+3", 3, Some("_f1_f1")),
+        ] {
+            assert_eq!(replayed(story).get(pid), lineage, "{story}");
+        }
+    }
+
+    #[test]
+    fn a_lineage_that_is_too_long_is_none() {
+        let mut lineages = Lineages::new(1);
+        for _ in 0..1000 {
+            lineages.executed(1);
+        }
+        lineages.forked(2, 1);
+        assert!(lineages.contains(1) && lineages.contains(2));
+        assert_eq!((lineages.get(1), lineages.get(2)), (None, None));
+    }
+
+    proptest! {
+        #[test]
+        fn a_directory_name_is_one_part_of_a_path(
+            names in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..40), 1_u32..4), 1..20)
+        ) {
+            let mut given = DirectoryNames::new();
+            let mut all = std::collections::HashSet::new();
+            for (name, pid) in names {
+                let name = given.next(&name, pid);
+                prop_assert!(name.starts_with('_') && name.ends_with(".er") && name.len() < 200);
+                prop_assert!(!name.contains(['/', '\0', '\n', ' ', '\'', '"', '\\']));
+                prop_assert!(all.insert(name));
+            }
+        }
+
+        /// Of a load that executes one program, no two processes at any time have one lineage.
+        #[test]
+        fn lineages_differ(
+            events in prop::collection::vec((0_u8..4, 1_u32..30, 1_u32..30), 0..200)
+        ) {
+            let mut lineages = Lineages::new(1);
+            let mut seen = std::collections::HashSet::new();
+            for (next, (kind, pid, by)) in (2..).zip(events) {
+                match kind {
+                    0 => lineages.executed(pid + 1),
+                    1 => lineages.ended(pid),
+                    _ => {
+                        if kind == 3 {
+                            lineages.combined(next);
+                        }
+                        lineages.forked(next, by);
+                        if let Some(lineage) = lineages.get(next) {
+                            prop_assert!(seen.insert(lineage.to_owned()), "{}", lineage);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Processes: which there are, and what is known of each.
+
+mod command_line;
+mod container;
+mod facts;
+mod instance;
+mod lineage;
+pub(crate) mod proc_files;
+mod table;
+mod thread_names;
+
+pub use command_line::quoted;
+pub use container::{Container, ContainerRuntime, container_of};
+pub use facts::{MAX_TEXT_BYTES, ProcessFacts, rank_of};
+pub use instance::ProcessInstance;
+pub use lineage::{DirectoryNames, Lineages};
+pub use table::{ExecutableFile, ProcessInfo, ProcessName, ProcessTable};
+pub use thread_names::ThreadNames;

@@ -1,0 +1,38 @@
+//! Fields of `/proc/PID/status` and `/proc/PID/stat`.
+//!
+//! The procfs package would read them too, but fails for a process whose name is not UTF-8.
+
+/// Returns the numbers in a line of a `/proc/PID/status`.
+pub(crate) fn numbers_of<'a>(status: &'a [u8], line: &'a str) -> impl Iterator<Item = u32> + 'a {
+    let line = status
+        .split(|byte| *byte == b'\n')
+        .find_map(|text| text.strip_prefix(line.as_bytes()));
+    let numbers = std::str::from_utf8(line.unwrap_or_default()).unwrap_or_default();
+    numbers
+        .split_whitespace()
+        .map_while(|number| number.parse().ok())
+}
+
+/// Field 22 of a `/proc/PID/stat`. The second one, the name in parentheses, may hold anything.
+pub(crate) fn start_ticks_of(stat: &[u8]) -> Option<u64> {
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let text = std::str::from_utf8(&stat[end + 1..]).ok()?;
+    text.split_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_and_status_are_read_whatever_the_name() {
+        let fields: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
+        let stat = format!("7 (a) R 1 () S {}\n", fields.join(" "));
+        assert_eq!(start_ticks_of(stat.as_bytes()), Some(22));
+        assert_eq!(start_ticks_of(b"7 (a) S 1 2"), None);
+        let numbers = |status: &[u8], line| numbers_of(status, line).collect::<Vec<u32>>();
+        let status = b"Name:\tx\nNSpid:\t4211\t12\t1\nNSpgid:\t1\n";
+        assert_eq!(numbers(status, "NSpid:"), [4211, 12, 1]);
+        assert!(numbers(status, "Uid:").is_empty());
+    }
+}

@@ -1,0 +1,448 @@
+//! The address spaces of all processes, as they are at the instant of the last event applied.
+//!
+//! A user stack is unwound in the kernel by the mappings that were published there last, some
+//! hundred milliseconds ago. Here the mappings of the very instant are known. So the last published
+//! versions are kept, and a stack that was unwound by one of them is compared with the present
+//! mappings: a frame whose mapping is not the same in both was unwound by the wrong file's table (a
+//! stale mapping), and the frames after it are not valid.
+//!
+//! Events must come in time order.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::space::{Mapping, Mappings};
+
+/// Most published versions of one address space that are kept: a stack arrives within one or two
+/// rounds.
+const MAX_VERSIONS: usize = 4;
+
+/// The mappings of one process at an instant, by rising address.
+pub type MappedCode = Arc<Vec<Mapping>>;
+
+/// A change of an address space, for the experiment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappingChange {
+    /// When, in nanoseconds of the events' clock.
+    pub at: u64,
+    /// What.
+    pub event: MappingEvent,
+}
+
+/// What changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MappingEvent {
+    /// This is mapped from now on.
+    Map(Mapping),
+    /// The mapping that begins at this address ends.
+    Unmap(u64),
+}
+
+/// Most changes that are kept of a process that is not followed yet, for each mapping that it has.
+const MAX_CHANGES_PER_MAPPING: usize = 8;
+
+/// What is mapped in one process.
+#[derive(Clone, Debug, Default)]
+pub struct AddressSpace {
+    mappings: Mappings,
+    changes: Vec<MappingChange>,
+    complete: bool,
+    code: Option<MappedCode>,
+    versions: VecDeque<(u32, MappedCode)>,
+    /// When the last change was, and whether it was the end of a mapping.
+    last: (u64, bool),
+    /// When it began, nanoseconds.
+    since: u64,
+    /// The number by which the BPF programs tell this execution of a program from others, once a
+    /// record has had it.
+    pub execution: Option<u32>,
+}
+
+impl AddressSpace {
+    /// Returns when it began: with the process, or with the program that it executes, nanoseconds;
+    /// 0 if that was before the recording.
+    #[must_use]
+    pub fn since(&self) -> u64 {
+        self.since
+    }
+
+    /// Returns the mappings as they are.
+    pub fn code(&mut self) -> MappedCode {
+        let mappings = &self.mappings;
+        let code = self
+            .code
+            .get_or_insert_with(|| Arc::new(mappings.iter().cloned().collect()));
+        Arc::clone(code)
+    }
+
+    /// Sets the number of this execution, from a record of one of its threads. Returns whether it
+    /// is new.
+    pub fn set_execution(&mut self, execution: u32) -> bool {
+        let new_found = self.execution != Some(execution);
+        self.execution = Some(execution);
+        new_found
+    }
+
+    /// Notes that the mappings were published as they are, under this version.
+    pub fn published(&mut self, version: u32) {
+        let code = self.code();
+        self.versions.push_back((version, code));
+        while self.versions.len() > MAX_VERSIONS {
+            self.versions.pop_front();
+        }
+    }
+
+    /// Returns how many frames of a stack that was unwound by a version, leaf first, are valid:
+    /// those up to the first one where something else is mapped now.
+    pub fn valid_frames(&mut self, version: u32, frames: &[u64]) -> usize {
+        let now = self.code();
+        let Some((_, then)) = self.versions.iter().find(|(number, _)| *number == version) else {
+            return frames.len().min(1);
+        };
+        if Arc::ptr_eq(then, &now) {
+            return frames.len();
+        }
+        let same = |frame: &u64| mapping_at(then, *frame) == mapping_at(&now, *frame);
+        let wrong = frames.iter().position(|frame| !same(frame));
+        // The frame itself is valid; its caller was found by the wrong table.
+        wrong.map_or(frames.len(), |wrong| wrong + 1)
+    }
+
+    /// Keeps all changes from now on, since they will be taken.
+    pub fn keep_all_changes(&mut self) {
+        self.complete = true;
+    }
+
+    /// Returns the changes since the last call, by time. Until [`AddressSpace::keep_all_changes`]
+    /// they may be only those that still hold.
+    pub fn take_changes(&mut self) -> Vec<MappingChange> {
+        std::mem::take(&mut self.changes)
+    }
+
+    fn map(&mut self, at: u64, new: Mapping) {
+        if new.start >= new.end {
+            return;
+        }
+        let ended = self.mappings.map(new.clone());
+        self.unmapped(at, &ended);
+        for old in &ended {
+            let rests = [old.part(0, new.start), old.part(new.end, u64::MAX)];
+            for rest in rests.into_iter().flatten() {
+                self.push_change(at, MappingEvent::Map(rest));
+            }
+        }
+        self.push_change(at, MappingEvent::Map(new));
+        self.clear_cache();
+        if !self.complete
+            && self.changes.len()
+                > MAX_CHANGES_PER_MAPPING * (self.mappings.len() + MAX_CHANGES_PER_MAPPING)
+        {
+            self.changes = present(&self.mappings, self.last.0);
+        }
+    }
+
+    fn unmapped(&mut self, at: u64, ended: &[Mapping]) {
+        for old in ended {
+            self.push_change(at, MappingEvent::Unmap(old.start));
+        }
+    }
+
+    /// Readers sort changes by time, and may reverse those of one instant. So what begins where
+    /// something ended does so a nanosecond later, and the other way round.
+    fn push_change(&mut self, at: u64, event: MappingEvent) {
+        let ends = matches!(event, MappingEvent::Unmap(_));
+        let (last, ended) = self.last;
+        let at = match at <= last && ends != ended {
+            true => last + 1,
+            false => at.max(last),
+        };
+        self.last = (at, ends);
+        self.changes.push(MappingChange { at, event });
+    }
+
+    fn clear_cache(&mut self) {
+        self.code = None;
+    }
+}
+
+fn present(mappings: &Mappings, at: u64) -> Vec<MappingChange> {
+    let map = |mapping: &Mapping| MappingChange {
+        at,
+        event: MappingEvent::Map(mapping.clone()),
+    };
+    mappings.iter().map(map).collect()
+}
+
+/// Returns what is mapped at an address.
+#[must_use]
+pub fn mapping_at(code: &[Mapping], address: u64) -> Option<&Mapping> {
+    let after = code.partition_point(|mapping| mapping.start <= address);
+    let mapping = code.get(after.checked_sub(1)?)?;
+    (address < mapping.end).then_some(mapping)
+}
+
+/// Returns what is mapped anywhere between two addresses.
+pub fn mappings_between(code: &[Mapping], start: u64, end: u64) -> impl Iterator<Item = &Mapping> {
+    let first = code.partition_point(|mapping| mapping.end <= start);
+    code[first..]
+        .iter()
+        .take_while(move |mapping| mapping.start < end)
+}
+
+/// The spaces of all processes.
+#[derive(Debug, Default)]
+pub struct AddressSpaces {
+    by_pid: HashMap<u32, AddressSpace>,
+}
+
+impl AddressSpaces {
+    /// `parent` forked `pid`: a copy of its space.
+    pub fn forked(&mut self, pid: u32, parent: u32, at: u64) {
+        let parent = self.by_pid.get(&parent);
+        let space = parent.map_or_else(AddressSpace::default, |parent| AddressSpace {
+            mappings: parent.mappings.clone(),
+            changes: present(&parent.mappings, at),
+            complete: false,
+            code: parent.code.clone(),
+            // Its stacks are unwound by these until its own are published.
+            versions: parent.versions.clone(),
+            last: (at, false),
+            since: at,
+            execution: parent.execution,
+        });
+        self.by_pid.insert(pid, space);
+    }
+
+    /// `pid` executes another program: all that it had mapped is gone.
+    pub fn executed(&mut self, pid: u32, at: u64) {
+        let space = self.by_pid.entry(pid).or_default();
+        space.execution = None;
+        space.since = at;
+        let ended = space.mappings.exec();
+        space.unmapped(at, &ended);
+        space.clear_cache();
+    }
+
+    /// `pid` maps something for execution.
+    pub fn mapped(&mut self, pid: u32, mapping: Mapping, at: u64) {
+        self.by_pid.entry(pid).or_default().map(at, mapping);
+    }
+
+    /// Adds what a snapshot found mapped in `pid`. Mappings that events have reported stand.
+    pub fn found(&mut self, pid: u32, found: impl IntoIterator<Item = Mapping>, at: u64) {
+        let space = self.by_pid.entry(pid).or_default();
+        for mapping in found {
+            let known = space.mappings.find(mapping.start).is_some()
+                || space.mappings.find(mapping.end - 1).is_some();
+            if !known {
+                space.map(at, mapping);
+            }
+        }
+    }
+
+    /// Adds what was read of `pid` from the instant `looked` on, because code ran at the instant
+    /// `ran` where nothing was known to be mapped. Mappings that events have reported stand; new
+    /// ones hold from `ran` on. Returns whether any is new.
+    pub fn discovered(
+        &mut self,
+        pid: u32,
+        found: impl IntoIterator<Item = Mapping>,
+        looked: u64,
+        ran: u64,
+    ) -> bool {
+        let Some(space) = self.by_pid.get_mut(&pid) else {
+            return false;
+        };
+        // Of the program that it executed before, or in part.
+        if looked <= space.since {
+            return false;
+        }
+        let mut new_found = false;
+        for found in found {
+            for new in space.mappings.gaps_in(&found) {
+                // Where nothing was, nothing has ended: this need not come after the last change.
+                space.changes.push(MappingChange {
+                    at: ran.max(space.since + 1),
+                    event: MappingEvent::Map(new.clone()),
+                });
+                space.mappings.map(new);
+                new_found = true;
+            }
+        }
+        if new_found {
+            space.clear_cache();
+        }
+        new_found
+    }
+
+    /// Returns the address space of a process.
+    pub fn get_mut(&mut self, pid: u32) -> Option<&mut AddressSpace> {
+        self.by_pid.get_mut(&pid)
+    }
+
+    /// Returns all of them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut AddressSpace)> {
+        self.by_pid.iter_mut().map(|(pid, space)| (*pid, space))
+    }
+
+    /// Evicts processes. Returns those that were evicted.
+    pub fn retain(&mut self, mut still: impl FnMut(u32) -> bool) -> Vec<u32> {
+        let gone: Vec<u32> = self
+            .by_pid
+            .keys()
+            .copied()
+            .filter(|pid| !still(*pid))
+            .collect();
+        for pid in &gone {
+            self.by_pid.remove(pid);
+        }
+        gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::MappedFile;
+
+    fn mapping(name: &str, start: u64, end: u64) -> Mapping {
+        let file = MappedFile {
+            path: name.as_bytes().into(),
+            build_id: Box::default(),
+            identity: Default::default(),
+        };
+        Mapping {
+            start,
+            end,
+            offset: 0,
+            file: Arc::new(file),
+        }
+    }
+
+    #[test]
+    fn a_stack_is_valid_until_the_first_frame_that_lay_in_something_else() {
+        let mut spaces = AddressSpaces::default();
+        spaces.mapped(7, mapping("main", 10, 20), 1);
+        spaces.mapped(7, mapping("one.so", 30, 40), 2);
+        let space = spaces.get_mut(7).unwrap();
+        space.published(1);
+        assert_eq!(space.valid_frames(1, &[31, 15, 32, 16]), 4);
+        spaces.mapped(7, mapping("two.so", 30, 40), 3);
+        let space = spaces.get_mut(7).unwrap();
+        assert_eq!(space.valid_frames(1, &[15, 16, 31, 17]), 3);
+        assert_eq!(space.valid_frames(1, &[31, 15]), 1);
+        // Of a version that is not kept any more, the leaf alone.
+        assert_eq!(space.valid_frames(9, &[15, 16]), 1);
+    }
+
+    #[test]
+    fn a_child_has_its_parents_space_until_it_executes() {
+        let mut spaces = AddressSpaces::default();
+        spaces.mapped(7, mapping("sh", 10, 20), 1);
+        spaces.get_mut(7).unwrap().set_execution(3);
+        spaces.forked(9, 7, 2);
+        assert_eq!(spaces.get_mut(9).unwrap().execution, Some(3));
+        spaces.executed(9, 3);
+        spaces.mapped(9, mapping("true", 15, 25), 4);
+        let child = spaces.get_mut(9).unwrap();
+        assert_eq!((child.execution, child.code().len()), (None, 1));
+        let changes: Vec<_> = child
+            .take_changes()
+            .into_iter()
+            .map(|change| (change.at, change.event))
+            .collect();
+        let expected = [
+            (2, MappingEvent::Map(mapping("sh", 10, 20))),
+            (3, MappingEvent::Unmap(10)),
+            (4, MappingEvent::Map(mapping("true", 15, 25))),
+        ];
+        assert_eq!(changes, expected);
+        assert!(child.take_changes().is_empty());
+        assert_eq!(spaces.get_mut(7).unwrap().code().len(), 1);
+    }
+
+    #[test]
+    fn what_takes_a_place_begins_after_what_was_there_has_ended() {
+        let mut spaces = AddressSpaces::default();
+        let (one, two) = (mapping("one", 10, 30), mapping("two", 15, 25));
+        spaces.mapped(7, one.clone(), 5);
+        spaces.mapped(7, two.clone(), 5);
+        spaces.executed(7, 6);
+        spaces.mapped(7, one.clone(), 9);
+        let changes: Vec<_> = spaces
+            .get_mut(7)
+            .unwrap()
+            .take_changes()
+            .into_iter()
+            .map(|change| (change.at, change.event))
+            .collect();
+        let rest = |from, to| MappingEvent::Map(one.part(from, to).unwrap());
+        let expected = [
+            (5, MappingEvent::Map(one.clone())),
+            (6, MappingEvent::Unmap(10)),
+            (7, rest(0, 15)),
+            (7, rest(25, 99)),
+            (7, MappingEvent::Map(two)),
+            (8, MappingEvent::Unmap(10)),
+            (8, MappingEvent::Unmap(15)),
+            (8, MappingEvent::Unmap(25)),
+            (9, MappingEvent::Map(one.clone())),
+        ];
+        assert_eq!(changes, expected);
+    }
+
+    #[test]
+    fn changes_that_will_be_taken_are_all_kept() {
+        let turns = |keep: bool| {
+            let mut spaces = AddressSpaces::default();
+            for turn in 0..1000 {
+                let name = ["one.so", "two.so"][turn % 2];
+                spaces.mapped(7, mapping(name, 30, 40), turn as u64);
+                if keep {
+                    spaces.get_mut(7).unwrap().keep_all_changes();
+                }
+            }
+            spaces.get_mut(7).unwrap().take_changes().len()
+        };
+        assert!(turns(false) < 200);
+        assert_eq!(turns(true), 2 * 1000 - 1);
+    }
+
+    #[test]
+    fn what_moved_is_mapped_from_when_it_ran() {
+        let mut spaces = AddressSpaces::default();
+        spaces.executed(7, 5);
+        spaces.mapped(7, mapping("main", 10, 20), 6);
+        spaces.mapped(7, mapping("one.so", 40, 50), 9);
+        spaces.get_mut(7).unwrap().take_changes();
+        let found = || [mapping("main", 10, 20), mapping("main", 30, 45)];
+        // Looked at before it executed this program.
+        assert!(!spaces.discovered(7, found(), 5, 8));
+        assert!(!spaces.discovered(8, found(), 12, 8));
+        assert!(spaces.discovered(7, found(), 12, 8));
+        assert!(!spaces.discovered(7, found(), 13, 8));
+        let space = spaces.get_mut(7).unwrap();
+        let moved = MappingChange {
+            at: 8,
+            event: MappingEvent::Map(mapping("main", 30, 40)),
+        };
+        assert_eq!(space.take_changes(), [moved]);
+        assert_eq!(space.code().len(), 3);
+    }
+
+    #[test]
+    fn events_outrank_the_snapshot() {
+        let mut spaces = AddressSpaces::default();
+        spaces.mapped(7, mapping("new", 10, 20), 1);
+        spaces.found(7, [mapping("old", 15, 25), mapping("else", 30, 40)], 2);
+        let code = spaces.get_mut(7).unwrap().code();
+        assert_eq!(&*code[0].file.path, b"new");
+        assert_eq!(&*mapping_at(&code, 35).unwrap().file.path, b"else");
+        assert!(mapping_at(&code, 22).is_none());
+        let touched = |start, end| mappings_between(&code, start, end).count();
+        assert_eq!(touched(0, u64::MAX), code.len());
+        assert_eq!(touched(22, 23), 0);
+        assert_eq!(touched(22, 36), touched(30, 36));
+        assert_eq!(touched(35, 36), 1);
+    }
+}

@@ -1,0 +1,210 @@
+//! What is needed of an ELF file: its frame information, and which addresses are code.
+//!
+//! Only program headers and section headers are read, so that a file with a broken symbol table
+//! still has its stacks. Where no section header names `.eh_frame` (`llvm-objcopy
+//! --strip-sections`), `PT_GNU_EH_FRAME` leads to it, as it leads the program itself.
+//!
+//! The file is read by [`ElfFile`], of which only these pieces are read, each within its limit.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
+use object::elf::{PF_X, PT_GNU_EH_FRAME, PT_LOAD};
+
+use super::go_sections::{self, GoFunctions};
+use super::{MAX_PAGES, MAX_ROWS, MAX_SECTION_BYTES, frame_info, x86_64};
+use crate::elf::{ElfBytes, ElfError, ElfFile, ElfLimits, ElfSegment, SectionTable};
+
+/// Of `.eh_frame_hdr`, what is before its search table: four bytes and two numbers of eight.
+const FRAME_HEADER_BYTES: u64 = 20;
+
+/// Why a file has no unwind table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnwindError {
+    /// It is no ELF file of this kind of machine, or it is damaged.
+    #[error(transparent)]
+    Elf(#[from] ElfError),
+
+    /// It is for another processor.
+    #[error("ELF machine {machine}, only x86-64 (62) is unwound")]
+    Machine {
+        /// `e_machine`.
+        machine: u16,
+    },
+
+    /// Code at an address that no program can use.
+    #[error("code at {address:#x}, beyond 48 bits")]
+    Address {
+        /// The address in the file.
+        address: u64,
+    },
+
+    /// The table would be too large.
+    #[error("more than {MAX_ROWS} rows")]
+    TooManyRows,
+
+    /// The table would be too large.
+    #[error("more than {MAX_PAGES} pages of 64 KiB")]
+    TooManyPages,
+}
+
+/// Where call frame information was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FrameInfo<'data> {
+    /// `.eh_frame`.
+    Eh {
+        /// The section.
+        data: &'data [u8],
+        /// Its address in the file's address space.
+        address: u64,
+    },
+    /// `.debug_frame`.
+    Debug {
+        /// The section, decompressed where it was compressed.
+        data: Cow<'data, [u8]>,
+    },
+    /// Nowhere; or only compressed in another way than zlib's.
+    None,
+}
+
+/// What is needed of an ELF file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnwindSections<'data> {
+    /// The frame information.
+    pub frames: FrameInfo<'data>,
+    /// Address of `.text`, for pointers relative to it; 0 where it is not known.
+    pub text: u64,
+    /// Address of `.got`, likewise.
+    pub got: u64,
+    /// Addresses of the executable segments, as far as the file fills them.
+    pub executable: Vec<Range<u64>>,
+    /// Go's functions, where it has some.
+    pub go: Option<GoFunctions<'data>>,
+}
+
+impl<'data> UnwindSections<'data> {
+    /// Finds them.
+    ///
+    /// # Errors
+    /// The file is no ELF file of this machine, its headers point outside of it, or what they
+    /// describe is larger than the limits of this module.
+    pub fn of_elf<B>(file: B) -> Result<UnwindSections<'data>, UnwindError>
+    where
+        B: ElfBytes<Piece = &'data [u8]>,
+    {
+        let elf = ElfFile::read(file, LIMITS)?.only_64_bit_little_endian()?;
+        if elf.machine() != x86_64::MACHINE {
+            return Err(UnwindError::Machine {
+                machine: elf.machine().0,
+            });
+        }
+        let segments = elf.segments()?;
+        let executable = executable(&segments, elf.length())?;
+        let headers = elf.sections()?;
+        let names = elf.section_names(&headers)?;
+        let sections = SectionTable { headers, names };
+        let address = |name| sections.named(name).map_or(0, |section| section.address);
+        let frames = frames(&elf, &sections, &segments)?;
+        let go = go_sections::functions(&elf, &sections, &segments)?;
+        Ok(UnwindSections {
+            frames,
+            text: address(b".text"),
+            got: address(b".got"),
+            executable,
+            go,
+        })
+    }
+}
+
+/// How much is read of a file.
+const LIMITS: ElfLimits = ElfLimits {
+    max_piece_bytes: MAX_SECTION_BYTES as u64,
+    ..ElfLimits::PROGRAM
+};
+
+fn executable(segments: &[ElfSegment], length: u64) -> Result<Vec<Range<u64>>, UnwindError> {
+    let mut executable = Vec::new();
+    for segment in segments {
+        if segment.kind != PT_LOAD || !segment.flags.contains(PF_X) {
+            continue;
+        }
+        let (offset, size) = (segment.offset, segment.file_size);
+        if offset.checked_add(size).is_none_or(|end| end > length) {
+            let name = "an executable segment";
+            return Err(ElfError::Outside { name, offset, size }.into());
+        }
+        let start = segment.address;
+        match start.checked_add(size) {
+            Some(end) if end <= 1 << 48 => executable.push(start..end),
+            _ => return Err(UnwindError::Address { address: start }),
+        }
+    }
+    Ok(executable)
+}
+
+fn frames<'data, B>(
+    elf: &ElfFile<B>,
+    sections: &SectionTable<&'data [u8]>,
+    segments: &[ElfSegment],
+) -> Result<FrameInfo<'data>, ElfError>
+where
+    B: ElfBytes<Piece = &'data [u8]>,
+{
+    let eh_frame = match sections.named(b".eh_frame") {
+        Some(section) => Some((elf.content(section, ".eh_frame")?, section.address)),
+        None => loaded_frames(elf, segments)?,
+    };
+    match eh_frame {
+        // Only its terminator, in objects whose functions are all described elsewhere (Go).
+        Some((data, address)) if data.len() > 4 => return Ok(FrameInfo::Eh { data, address }),
+        _ => {}
+    }
+    let name = ".debug_frame";
+    let Some(section) = sections.named(name.as_bytes()) else {
+        return Ok(FrameInfo::None);
+    };
+    let content = elf.content(section, name)?;
+    let data = match elf.compressed(section, content)? {
+        Some(compressed) => elf.inflated(compressed, name)?.map(Cow::Owned),
+        None => Some(Cow::Borrowed(content)),
+    };
+    Ok(data.map_or(FrameInfo::None, |data| FrameInfo::Debug { data }))
+}
+
+/// `.eh_frame` and its address, by the way of the program itself: `PT_GNU_EH_FRAME` is a header
+/// that says where it begins; it ends with its terminator, and before its segment does.
+fn loaded_frames<'data, B>(
+    elf: &ElfFile<B>,
+    segments: &[ElfSegment],
+) -> Result<Option<(&'data [u8], u64)>, ElfError>
+where
+    B: ElfBytes<Piece = &'data [u8]>,
+{
+    let is_header = |segment: &&ElfSegment| segment.kind == PT_GNU_EH_FRAME;
+    let Some(segment) = segments.iter().find(is_header) else {
+        return Ok(None);
+    };
+    let problem = |problem: &str| ElfError::headers("frame", problem);
+    let header_size = segment.file_size.min(FRAME_HEADER_BYTES);
+    let header = elf.piece(".eh_frame_hdr", segment.offset, header_size)?;
+    let bases = BaseAddresses::default().set_eh_frame_hdr(segment.address);
+    let header = EhFrameHdr::new(header, LittleEndian)
+        .parse(&bases, x86_64::ADDRESS_SIZE)
+        .map_err(|error| ElfError::headers("frame", error))?;
+    let Pointer::Direct(address) = header.eh_frame_ptr() else {
+        return Err(problem("the address of .eh_frame is in memory"));
+    };
+    let (offset, size) = segments
+        .iter()
+        .filter(|segment| segment.kind == PT_LOAD)
+        .find_map(|segment| {
+            let before = address.checked_sub(segment.address)?;
+            let offset = segment.offset.checked_add(before)?;
+            Some((offset, segment.file_size.checked_sub(before)?))
+        })
+        .ok_or_else(|| problem("the address of .eh_frame is in no segment"))?;
+    let data = elf.piece(".eh_frame", offset, size.min(MAX_SECTION_BYTES as u64))?;
+    Ok(Some((frame_info::up_to_terminator(data), address)))
+}

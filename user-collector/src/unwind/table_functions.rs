@@ -1,0 +1,128 @@
+//! The functions of a file while its table is made.
+
+use std::ops::Range;
+
+use super::rule::UnwindRules;
+use super::sections::UnwindError;
+use super::summary::TableSummary;
+use super::table::UnwindTable;
+use super::{MAX_PADDING_BYTES, MAX_ROWS};
+
+/// The functions of a file as they are read: in any order, overlapping as they please.
+#[derive(Debug, Default)]
+pub(super) struct TableFunctions {
+    functions: Vec<TableFunction>,
+    rows: Vec<(u32, u16)>,
+    /// How many came first, by rising start.
+    sorted: usize,
+}
+
+#[derive(Debug)]
+struct TableFunction {
+    pcs: Range<u64>,
+    first_row: usize,
+}
+
+impl TableFunctions {
+    /// The rows that follow are of this function.
+    pub(super) fn begin(&mut self, pcs: Range<u64>) {
+        self.functions.push(TableFunction {
+            pcs,
+            first_row: self.rows.len(),
+        });
+    }
+
+    /// From `pc` on this rule. Calls for one function come by rising pc.
+    pub(super) fn row(&mut self, pc: u64, rule: u16) -> Result<(), UnwindError> {
+        let Some(function) = self.functions.last() else {
+            return Ok(());
+        };
+        if pc >= function.pcs.end {
+            return Ok(());
+        }
+        // All pages together hold no more than a u32 can say, and so does a function.
+        let offset = u32::try_from(pc.saturating_sub(function.pcs.start))
+            .map_err(|_| UnwindError::TooManyPages)?;
+        match self.rows[function.first_row..].last() {
+            Some(&(last, same)) if last >= offset || same == rule => {}
+            _ if self.rows.len() >= MAX_ROWS => return Err(UnwindError::TooManyRows),
+            _ => self.rows.push((offset, rule)),
+        }
+        Ok(())
+    }
+
+    /// Sets the rule from `pc` on, in place of what was set before.
+    pub(super) fn end(&mut self, pc: u64, rule: u16) -> Result<(), UnwindError> {
+        if let Some(function) = self.functions.last() {
+            let offset = pc.saturating_sub(function.pcs.start);
+            let own = &self.rows[function.first_row..];
+            let before = own.partition_point(|(at, _)| u64::from(*at) < offset);
+            self.rows.truncate(function.first_row + before);
+        }
+        self.row(pc, rule)
+    }
+
+    /// Those that are here came by rising start. Those that follow may not.
+    pub(super) fn all_sorted(&mut self) {
+        self.sorted = self.functions.len();
+    }
+
+    /// Is this in one of the sorted ones?
+    pub(super) fn cover(&self, pc: u64) -> bool {
+        let sorted = &self.functions[..self.sorted];
+        let before = sorted.partition_point(|function| function.pcs.start <= pc);
+        sorted[..before]
+            .last()
+            .is_some_and(|function| pc < function.pcs.end)
+    }
+
+    /// Sorts them. Of two that overlap, the one that begins later holds from its start: so does the
+    /// search of `.eh_frame_hdr` by which programs unwind themselves.
+    pub(super) fn table(mut self, summary: &mut TableSummary) -> Result<UnwindTable, UnwindError> {
+        let first_rows: Vec<usize> = self
+            .functions
+            .iter()
+            .map(|function| function.first_row)
+            .collect();
+        let mut order: Vec<usize> = (0..self.functions.len()).collect();
+        order.sort_by_key(|&index| self.functions[index].pcs.start);
+        for pair in order.windows(2) {
+            let next = self.functions[pair[1]].pcs.start;
+            let end = &mut self.functions[pair[0]].pcs.end;
+            if next < *end {
+                summary.overlapped += 1;
+                *end = next;
+            }
+        }
+        let mut table = UnwindTable::default();
+        let mut last = (0, UnwindRules::ABSENT);
+        let mut covered: Option<u64> = None;
+        for index in order {
+            let TableFunction { pcs, first_row } = &self.functions[index];
+            if pcs.is_empty() {
+                continue;
+            }
+            if let Some(end) = covered
+                && pcs.start - end > MAX_PADDING_BYTES
+            {
+                table.push(end, UnwindRules::ABSENT, &mut last)?;
+            }
+            let after = first_rows
+                .get(index + 1)
+                .copied()
+                .unwrap_or(self.rows.len());
+            for &(offset, rule) in &self.rows[*first_row..after] {
+                let pc = pcs.start + u64::from(offset);
+                if pc < pcs.end {
+                    table.push(pc, rule, &mut last)?;
+                }
+            }
+            covered = Some(pcs.end);
+        }
+        if let Some(end) = covered {
+            table.push(end, UnwindRules::ABSENT, &mut last)?;
+        }
+        table.shrink_to_fit();
+        Ok(table)
+    }
+}
