@@ -1,47 +1,47 @@
-//! The application: runs the command that the command line asks for and returns its exit code.
+//! The application: runs the command of the command line and returns its exit code.
 
 use std::ffi::OsString;
 
 use analysis::{export, flame, report, view};
 use bpf::{Programs, Settings, UserStackCapture};
 use host::Root;
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 use host::output::Output;
 
-use crate::cli::{self, Command, Machine};
+use crate::cli::{self, Command, HostFacts};
 use crate::doctor::{self, Finding};
 use crate::plan::Plan;
 use crate::record::{dry_run, session};
 
-/// Does what the command line says. Gives the exit code.
+/// Runs the command of a command line. Returns the exit code.
 pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
     let mut output = Output::standard();
-    let done = match cli::parse(argv, &Machine::read()) {
+    let done = match cli::parse(argv, &HostFacts::read()) {
         Ok(Command::Record(plan)) => return record(&plan, output),
         Ok(Command::Doctor { json }) => return doctor(json, &mut output).code(),
         Ok(Command::Report(request)) => {
             let done = report::report(&request, &mut output);
-            return ended(done, &mut output);
+            return exit_code(done, &mut output);
         }
         Ok(Command::Flame(request)) => {
             let done = flame::flame(&request, &mut output);
-            return ended(done, &mut output);
+            return exit_code(done, &mut output);
         }
         Ok(Command::Export(request)) => {
             let done = export::export(&request, &mut output);
-            return ended(done, &mut output);
+            return exit_code(done, &mut output);
         }
         Ok(Command::View(request)) => {
             let done = view::show(&request, &mut output);
-            return ended(done, &mut output);
+            return exit_code(done, &mut output);
         }
-        Ok(Command::Track(options)) => {
-            let done = counters::track::track(&options, &mut output);
-            return done.unwrap_or_else(|failure| refuse(&mut output, &failure));
+        Ok(Command::Track(request)) => {
+            let done = counters::track::track(&request, &mut output);
+            return done.unwrap_or_else(|failure| fail(&mut output, &failure));
         }
-        Ok(Command::Stat(options)) => {
-            let done = counters::stat::stat(&options, &mut output);
-            return done.unwrap_or_else(|failure| refuse(&mut output, &failure));
+        Ok(Command::Stat(request)) => {
+            let done = counters::stat::stat(&request, &mut output);
+            return done.unwrap_or_else(|failure| fail(&mut output, &failure));
         }
         Ok(Command::Counters { json }) => {
             let listing = counters::listing(&Root::machine());
@@ -57,20 +57,21 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
     match done {
         Ok(text) => {
             output.result(&text);
-            Kind::Ok.code()
+            ExitKind::Ok.code()
         }
-        Err(failure) => refuse(&mut output, &failure),
+        Err(failure) => fail(&mut output, &failure),
     }
 }
 
-fn ended(done: Result<(), Failure>, output: &mut Output) -> u8 {
+fn exit_code(done: Result<(), Failure>, output: &mut Output) -> u8 {
     match done {
-        Ok(()) => Kind::Ok.code(),
-        Err(failure) => refuse(output, &failure),
+        Ok(()) => ExitKind::Ok.code(),
+        Err(failure) => fail(output, &failure),
     }
 }
 
-fn refuse(output: &mut Output, failure: &Failure) -> u8 {
+/// Prints a failure and returns its exit code.
+fn fail(output: &mut Output, failure: &Failure) -> u8 {
     output.say(&failure.to_string());
     failure.kind.code()
 }
@@ -81,27 +82,27 @@ fn record(plan: &Plan, mut output: Output) -> u8 {
         Err(error) => {
             let path = plan.output.as_deref().unwrap_or("".as_ref());
             let failure = Failure::new(
-                Kind::CantCreate,
+                ExitKind::CantCreate,
                 format!("cannot append to {}: {error}", path.display()),
-                "name a file that can be written with -O",
+                "type another file after -O",
             );
-            return refuse(&mut output, &failure);
+            return fail(&mut output, &failure);
         }
     }
     let counters = match counters::names::resolve_requests(&plan.counters, &Root::machine()) {
         Ok(counters) => counters,
-        Err(error) => return refuse(&mut output, &error.into()),
+        Err(error) => return fail(&mut output, &error.into()),
     };
     plan.notices.iter().for_each(|notice| output.say(notice));
     if plan.dry_run {
         output.result(&dry_run::describe(plan).join("\n"));
-        return Kind::Ok.code();
+        return ExitKind::Ok.code();
     }
     session::record(plan, &counters, &mut output)
-        .unwrap_or_else(|failure| refuse(&mut output, &failure))
+        .unwrap_or_else(|failure| fail(&mut output, &failure))
 }
 
-fn doctor(json: bool, output: &mut Output) -> Kind {
+fn doctor(json: bool, output: &mut Output) -> ExitKind {
     let mut findings = doctor::examine(&Root::machine());
     if doctor::first_obstacle(&findings).is_none() {
         let capture = UserStackCapture::probe();
@@ -115,7 +116,7 @@ fn doctor(json: bool, output: &mut Output) -> Kind {
     doctor::exit_kind(&findings)
 }
 
-/// What no file can tell: whether this kernel takes our programs.
+/// Returns the finding of the check that loads the BPF programs.
 fn bpf_finding(capture: UserStackCapture) -> Finding {
     const NAME: &str = "BPF programs";
     let settings = Settings {
@@ -131,15 +132,15 @@ fn bpf_finding(capture: UserStackCapture) -> Finding {
         Ok(_) => Finding::ok(NAME, "the kernel loads and verifies them"),
         Err(error) => {
             let kind = if error.is_permission() {
-                Kind::NoPerm
+                ExitKind::NoPerm
             } else {
-                Kind::Unavailable
+                ExitKind::Unavailable
             };
             Finding::fail(
                 NAME,
                 kind,
                 error.to_string(),
-                "report this, with the kernel's version",
+                "report this error with the kernel's version",
             )
         }
     }

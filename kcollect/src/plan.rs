@@ -1,80 +1,138 @@
-//! One recording as it will be made: everything compiled, no text left to be understood.
+//! The plan of one recording: every option understood, checked and given its unit.
 //!
-//! The command line makes a [`Plan`]; the recording only reads it.
+//! The command line makes a [`Plan`]; the recording only reads it, and never has to parse text or
+//! to handle a value that is out of range.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use counters::names::grammar::OverflowSpec;
 use experiment_format::directory::NameRequest;
-use user_collector::follow::{Follow, FollowRule, Pattern};
+use serde::{Serialize, Serializer};
+use user_collector::follow::FollowRule;
 
-/// One recording, as it will be made.
+/// The plan of one recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The clock interval in whole microseconds, [`MIN_PERIOD_US`] to [`MAX_PERIOD_US`].
-    pub period_us: u32,
-    /// Counters that are recorded when they overflow (`-h`). Whether this machine has them is found
-    /// out when the run starts.
+    /// The time between two ticks (`-p`).
+    pub interval: Interval,
+    /// Counters that are recorded when they overflow (`-h`). They are looked up on this machine
+    /// when the recording starts.
     pub counters: Vec<OverflowSpec>,
-    /// Data are paused until this long after the beginning (`-t 2-10`). Zero: from the beginning.
+    /// Time from the beginning until data are recorded (`-t 2-10`). Zero: from the beginning.
     pub start: Duration,
-    /// Everything ends this long after the beginning. None: no limit. Always later than `start`.
+    /// Time from the beginning until the recording ends. None: no limit. Always later than
+    /// `start`.
     pub end: Option<Duration>,
-    /// Quiet time before the load starts and again after it has ended (`-q`). Zero when there is no
-    /// load.
+    /// Time that is recorded before the load starts, and again after it has ended (`-q`). Zero
+    /// without a load.
     pub quiet: Duration,
-    /// Record ticks of idle CPUs too (`-x off`).
+    /// Ticks of idle CPUs are recorded too (`-x off`).
     pub record_idle: bool,
-    /// What the experiment is to be called.
+    /// The experiment's name.
     pub name: NameRequest,
     /// The directory in which the experiment is made. Relative to the current one, which is `.`,
     /// never empty.
     pub directory: PathBuf,
-    /// The experiment group to which the experiment is added, already inside `directory` unless it
-    /// was absolute.
+    /// The experiment group to which the experiment is added. It is inside `directory` already
+    /// unless it was absolute.
     pub group: Option<PathBuf>,
-    /// Where kcollect's own output goes, appended, errors included (`-O`). None: standard output
-    /// and standard error.
+    /// The file to which kcollect's own output is appended, errors included (`-O`). None: standard
+    /// output and standard error.
     pub output: Option<PathBuf>,
-    /// Bytes of profile data after which data stop, while samples go on (`-L`). None: no limit.
+    /// Bytes of profile data after which no more data are recorded, while samples go on (`-L`).
+    /// None: no limit.
     pub limit: Option<u64>,
     /// What is copied into the experiment at the end.
     pub archive: Archive,
     /// Comments for the experiment's notes, at most [`MAX_COMMENTS`].
     pub comments: Vec<String>,
-    /// Time from one sample to the next, never zero. None: no samples but those that are asked for.
+    /// Time between two samples, never zero. None: no periodic samples.
     pub sample_period: Option<Duration>,
     /// The signal that records a sample (`-l`).
     pub sample_signal: Option<i32>,
     /// The signal that pauses and resumes (`-y`).
     pub pause_signal: Option<PauseSignal>,
-    /// Which processes are followed into their user code (`-F`).
-    pub follow: FollowWish,
-    /// What a followed process forks is followed too.
-    pub descendants: bool,
-    /// Processes and threads that are counted apart (`-T`), and followed whatever `-F` says. The
-    /// whole machine is recorded whatever is named here.
+    /// Which processes are followed into their user code (`-F`, `-T`, `--descendants`).
+    pub follow: FollowRule,
+    /// Processes and threads that have rows of their own (`-T`). The whole machine is recorded
+    /// in any case.
     pub targets: Vec<Target>,
     /// The load command and its arguments. Empty: none.
     pub load: Vec<OsString>,
-    /// Say more (`-v`).
+    /// Print more (`-v`).
     pub verbose: bool,
-    /// Say what would be recorded, and record nothing (`-n`). `verbose` is then set too.
+    /// Print what would be recorded, and record nothing (`-n`). `verbose` is then set too.
     pub dry_run: bool,
-    /// The summary for machines instead of people.
+    /// Print the summary as JSON.
     pub json: bool,
-    /// What was adjusted, one sentence each, to be told to the user and recorded.
+    /// What differs from the command line, one sentence each, to be printed and recorded.
     pub notices: Vec<String>,
 }
 
-/// The shortest clock interval, whatever the kernel would permit: 100 µs.
-pub const MIN_PERIOD_US: u32 = 100;
-/// The longest clock interval: 1 s, as in gprofng.
-pub const MAX_PERIOD_US: u32 = 1_000_000;
-/// How many `-C` an experiment takes.
+/// The largest number of comments of one experiment (`-C`).
 pub const MAX_COMMENTS: usize = 10;
+
+/// The time between two ticks, whole microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Interval {
+    micros: u32,
+}
+
+impl Interval {
+    /// The shortest, whatever the kernel would permit: 100 µs.
+    pub const MIN: Interval = Interval { micros: 100 };
+    /// The longest: 1 s, as in gprofng.
+    pub const MAX: Interval = Interval { micros: 1_000_000 };
+
+    /// Returns the interval of so many microseconds. None: shorter than [`Interval::MIN`] or longer
+    /// than [`Interval::MAX`].
+    #[must_use]
+    pub const fn from_micros(micros: u32) -> Option<Interval> {
+        if micros < Interval::MIN.micros || micros > Interval::MAX.micros {
+            return None;
+        }
+        Some(Interval { micros })
+    }
+
+    /// Returns it in microseconds.
+    #[must_use]
+    pub const fn micros(self) -> u32 {
+        self.micros
+    }
+
+    /// Returns it in nanoseconds.
+    #[must_use]
+    pub const fn nanos(self) -> u64 {
+        self.micros as u64 * 1000
+    }
+
+    /// Returns the time of so many ticks, in seconds.
+    #[must_use]
+    pub fn seconds_of(self, ticks: u64) -> f64 {
+        ticks as f64 * (f64::from(self.micros) / 1e6)
+    }
+}
+
+/// As users write it: `10.007 ms`, `997 µs`.
+impl fmt::Display for Interval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.micros >= 1000 {
+            write!(f, "{} ms", f64::from(self.micros) / 1000.0)
+        } else {
+            write!(f, "{} µs", self.micros)
+        }
+    }
+}
+
+/// In microseconds.
+impl Serialize for Interval {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u32(self.micros)
+    }
+}
 
 /// What is copied into the experiment's `archives/` (`-A`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,47 +156,8 @@ pub enum Archive {
 pub struct PauseSignal {
     /// Its number.
     pub signal: i32,
-    /// `,r` was typed: begin recording. Else begin paused.
+    /// Recording starts at once (`,r`). Otherwise it starts paused.
     pub start_recording: bool,
-}
-
-/// Which processes are followed into their user code.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FollowWish {
-    /// None.
-    Off,
-    /// Those that were on a CPU at a tick.
-    On,
-    /// All, also those that only waited.
-    All,
-    /// Those that a regular expression matches as a whole: by name, file name of the program, or
-    /// number.
-    Matching(String),
-}
-
-impl Plan {
-    /// Whom to follow, by `-F`, `-T` and `--descendants`.
-    #[must_use]
-    pub fn rule(&self) -> FollowRule {
-        FollowRule {
-            follow: match &self.follow {
-                FollowWish::Off => Follow::Off,
-                FollowWish::On => Follow::On,
-                FollowWish::All => Follow::All,
-                // It was compiled when it was typed.
-                FollowWish::Matching(pattern) => {
-                    Pattern::new(pattern).map_or(Follow::Off, Follow::Matching)
-                }
-            },
-            pids: self
-                .targets
-                .iter()
-                .map(|target| target.pid)
-                .filter(|pid| *pid != 0)
-                .collect(),
-            descendants: self.descendants,
-        }
-    }
 }
 
 /// A process, or one thread of it.
@@ -148,4 +167,25 @@ pub struct Target {
     pub pid: u32,
     /// The thread of it. None: all threads.
     pub tid: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_has_bounds_and_units() {
+        assert_eq!(Interval::from_micros(99), None);
+        assert_eq!(Interval::from_micros(100), Some(Interval::MIN));
+        assert_eq!(Interval::from_micros(1_000_000), Some(Interval::MAX));
+        assert_eq!(Interval::from_micros(1_000_001), None);
+        let hi = Interval::from_micros(997).unwrap();
+        assert_eq!((hi.micros(), hi.nanos()), (997, 997_000));
+        assert_eq!(hi.to_string(), "997 µs");
+        assert_eq!(
+            Interval::from_micros(10_007).unwrap().to_string(),
+            "10.007 ms"
+        );
+        assert_eq!(Interval::MAX.to_string(), "1000 ms");
+    }
 }

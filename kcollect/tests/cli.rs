@@ -1,23 +1,22 @@
-//! The command line as a user meets it: the help, the errors word by word, and that no words make
-//! it panic.
+//! The command line as users see it: the help and all errors; no arguments make it panic.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
-use host::exit::{Failure, Kind};
-use kcollect::cli::{self, Machine};
+use host::exit::{ExitKind, Failure};
+use kcollect::cli::{self, HostFacts};
 use proptest::prelude::*;
 
-const MACHINE: Machine = Machine {
+const FACTS: HostFacts = HostFacts {
     max_sample_rate: Some(100_000),
-    width: Some(80),
+    terminal_columns: Some(80),
 };
 
-fn failure(words: &[&str]) -> Failure {
-    let argv = ["kcollect"].iter().chain(words).map(OsString::from);
-    match cli::parse(argv, &MACHINE) {
+fn failure(args: &[&str]) -> Failure {
+    let argv = ["kcollect"].iter().chain(args).map(OsString::from);
+    match cli::parse(argv, &FACTS) {
         Err(error) => error.into(),
-        Ok(command) => unreachable!("{words:?} was accepted: {command:?}"),
+        Ok(command) => unreachable!("{args:?} was accepted: {command:?}"),
     }
 }
 
@@ -87,26 +86,28 @@ fn errors() {
         &["-Z"],
         &["doctor", "make"],
         &["doctor", "-p", "on"],
+        &["report", "--json", "--csv"],
+        &["flame", "--all", "--state", "lock"],
     ];
     let text: Vec<String> = lines
         .iter()
-        .map(|words| {
-            let failure = failure(words);
-            assert_eq!(failure.kind, Kind::Usage, "{words:?}");
-            format!("$ kcollect {}\n{}\n", words.join(" "), failure.line())
+        .map(|args| {
+            let failure = failure(args);
+            assert_eq!(failure.kind, ExitKind::Usage, "{args:?}");
+            format!("$ kcollect {}\n{}\n", args.join(" "), failure.line())
         })
         .collect();
     insta::assert_snapshot!(text.join("\n"));
 }
 
 #[test]
-fn a_value_that_is_no_text() {
+fn a_value_that_is_not_utf8() {
     let argv = [
         "kcollect".into(),
         "-p".into(),
         OsString::from_vec(vec![0xff, 0xfe]),
     ];
-    let failure = Failure::from(cli::parse(argv, &MACHINE).unwrap_err());
+    let failure = Failure::from(cli::parse(argv, &FACTS).unwrap_err());
     assert_eq!(
         failure.line(),
         "kcollect: an option's value is not valid UTF-8: type it as plain text"
@@ -117,13 +118,11 @@ fn a_value_that_is_no_text() {
 fn a_whole_plan() {
     let line = "kcollect -p hi -t 2-10 -q 1 -x off -o deep/run.7.er -d /tmp -g runs.erg -O log -L 100 -A usedsrc -C note \
                 -S 5 -l USR2 -y USR1,r -T 1264/1270 -T 0/12 -F off --json -n make -j4 -p off";
-    insta::assert_debug_snapshot!(
-        cli::parse(line.split(' ').map(OsString::from), &MACHINE).unwrap()
-    );
+    insta::assert_debug_snapshot!(cli::parse(line.split(' ').map(OsString::from), &FACTS).unwrap());
 }
 
-/// A word such as people type, or any bytes.
-fn word() -> impl Strategy<Value = OsString> {
+/// Generates an argument that is like a real one, or any bytes.
+fn argument() -> impl Strategy<Value = OsString> {
     let known = prop::sample::select(vec![
         "-p",
         "-t",
@@ -183,9 +182,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn no_words_make_it_panic(words in prop::collection::vec(word(), 0..10), rate in any::<Option<u64>>(), width in any::<Option<u16>>()) {
-        let machine = Machine { max_sample_rate: rate, width };
-        match cli::parse(words, &machine) {
+    fn no_arguments_make_it_panic(args in prop::collection::vec(argument(), 0..10), rate in any::<Option<u64>>(), width in any::<Option<u16>>()) {
+        let facts = HostFacts { max_sample_rate: rate, terminal_columns: width };
+        match cli::parse(args, &facts) {
             Ok(cli::Command::Record(plan)) => {
                 prop_assert!(plan.end.is_none_or(|end| plan.start < end));
                 prop_assert!(!plan.directory.as_os_str().is_empty());

@@ -1,9 +1,8 @@
-//! The program itself, as far as it needs no privilege: what goes to which stream, and the exit
-//! status.
+//! The program without privileges: which output goes to which stream, and the exit status.
 
 use std::process::{Command, Output, Stdio};
 
-use host::exit::Kind;
+use host::exit::ExitKind;
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kcollect"))
@@ -30,14 +29,14 @@ fn errors_go_to_standard_error_alone() {
         &["-F", "maybe"],
     ] {
         let output = run(arguments);
-        assert_eq!(code(&output), Some(Kind::Usage.code()), "{arguments:?}");
+        assert_eq!(code(&output), Some(ExitKind::Usage.code()), "{arguments:?}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
         assert!(output.stderr.starts_with(b"kcollect: "), "{arguments:?}");
     }
 }
 
 #[test]
-fn what_was_asked_for_goes_to_standard_output() {
+fn results_go_to_standard_output_alone() {
     for arguments in [
         &["--help"][..],
         &["doctor", "--help"],
@@ -46,7 +45,7 @@ fn what_was_asked_for_goes_to_standard_output() {
         &["-h"],
     ] {
         let output = run(arguments);
-        assert_eq!(code(&output), Some(Kind::Ok.code()), "{arguments:?}");
+        assert_eq!(code(&output), Some(ExitKind::Ok.code()), "{arguments:?}");
         assert!(
             !output.stdout.is_empty() && output.stderr.is_empty(),
             "{arguments:?}"
@@ -55,13 +54,13 @@ fn what_was_asked_for_goes_to_standard_output() {
 }
 
 #[test]
-fn the_doctor_ends_with_the_code_it_tells() {
+fn the_doctor_exits_with_the_code_that_it_prints() {
     let output = run(&["doctor", "--json"]);
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(told["exit_code"].as_u64(), code(&output).map(u64::from));
-    assert_eq!(told["ok"].as_bool(), Some(output.status.success()));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["exit_code"].as_u64(), code(&output).map(u64::from));
+    assert_eq!(report["ok"].as_bool(), Some(output.status.success()));
     assert!(
-        told["findings"]
+        report["findings"]
             .as_array()
             .is_some_and(|findings| findings.len() > 15)
     );
@@ -70,9 +69,10 @@ fn the_doctor_ends_with_the_code_it_tells() {
     assert_eq!(table.status, output.status);
     assert!(String::from_utf8(table.stdout).unwrap().contains("kernel"));
 }
+
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure() {
-    // As `kcollect --help | head -1` does it: nobody reads.
+fn a_closed_pipe_is_no_failure() {
+    // As with `kcollect --help | head -1`.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut child = Command::new(env!("CARGO_BIN_EXE_kcollect"));
@@ -83,5 +83,5 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
         .output()
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    assert_eq!(code(&output), Some(Kind::Ok.code()));
+    assert_eq!(code(&output), Some(ExitKind::Ok.code()));
 }

@@ -9,12 +9,12 @@ use std::path::{Component, Path, PathBuf};
 
 use counters::rows::RowKind;
 use experiment_format::losses::Losses;
-use host::exit::Kind;
-use kcollect::cli::{self, Command, Machine};
+use host::exit::ExitKind;
+use kcollect::cli::{self, Command, HostFacts};
 
-const MACHINE: Machine = Machine {
+const FACTS: HostFacts = HostFacts {
     max_sample_rate: Some(100_000),
-    width: Some(100),
+    terminal_columns: Some(100),
 };
 /// Lines of the README, which is a front page and not a manual.
 const MAX_README_LINES: usize = 150;
@@ -142,7 +142,7 @@ fn understand(line: &str) -> Result<Command, String> {
         .trim_start_matches("sudo ")
         .split_whitespace()
         .map(OsString::from);
-    cli::parse(words, &MACHINE).map_err(|error| format!("{line}: {error}"))
+    cli::parse(words, &FACTS).map_err(|error| format!("{line}: {error}"))
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn the_exit_codes_are_those_of_the_code() {
         .iter()
         .map(|[code, meaning]| format!("{code} {meaning}"))
         .collect();
-    let known: Vec<_> = Kind::ALL
+    let known: Vec<_> = ExitKind::ALL
         .iter()
         .map(|kind| format!("{} {}", kind.code(), kind.meaning()))
         .collect();

@@ -133,10 +133,10 @@ fn compare(load: &Load, truth: &Truth, row: &ProcessTimes) -> Round {
         .take(Microstate::PER_THREAD)
         .filter(|state| !state.in_total_cpu() && Some(*state) != load.state);
     Round {
-        share: own / truth.lived_s * 100.0,
+        share: own / truth.tracked_s * 100.0,
         state: state / wall * 100.0,
         others: others.map(|state| error(state).abs()).fold(0.0, f64::max) / wall * 100.0,
-        life: (row.lived_s / truth.lived_s - 1.0) * 100.0,
+        life: (row.tracked_s / truth.tracked_s - 1.0) * 100.0,
         cpu: (row.cpu_s() - cpu) / cpu * 100.0,
     }
 }

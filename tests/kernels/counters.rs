@@ -18,7 +18,7 @@ struct Counter {
     events: u64,
     recorded: u64,
     lost: u64,
-    untold: u64,
+    unreported: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -39,7 +39,7 @@ pub(crate) fn judge(founder: &Path) -> Result<()> {
         let found = summary.counters.iter().find(|found| found.name == counter);
         let found = found.with_context(|| format!("no {counter} in {summary:?}"))?;
         ensure!(
-            found.lost == 0 && found.recorded + found.untold == found.events,
+            found.lost == 0 && found.recorded + found.unreported == found.events,
             "{found:?}"
         );
         let metric = counter.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");

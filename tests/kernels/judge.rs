@@ -176,7 +176,7 @@ fn sleepers(carried: &Carried) -> Result<()> {
         }
         count += 1;
         let row = account.row(*pid)?;
-        if row.lived_s - row.of(Microstate::Sleep) > DIGITS_S {
+        if row.tracked_s - row.of(Microstate::Sleep) > DIGITS_S {
             wrong.push(row);
         }
     }
@@ -296,7 +296,7 @@ fn in_its_state(name: &str, truths: &[Truth], account: &States) -> Result<()> {
     };
     let subject = truths.iter().find(|truth| truth.workload == load.subject);
     let row = account.row(subject.context("no truth of its subject")?.pid)?;
-    let share = row.of(state) / row.lived_s;
+    let share = row.of(state) / row.tracked_s;
     // How long the disk takes by this clock is unknown.
     let disk = load.waits_for_the_disk();
     ensure!(

@@ -39,10 +39,10 @@ fn main() -> Result<()> {
             .blocked(Microstate::UserLock, || thread.join())?
             .map_err(|_| anyhow!("a thread panicked"))??;
         children.threads += 1;
-        children.lived_ns += waited;
+        children.tracked_ns += waited;
         children.credit(Microstate::WaitCpu, waited);
     }
-    children.lived_ns += process_cpu_ns()? - clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
+    children.tracked_ns += process_cpu_ns()? - clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
     work.account(&children);
     work.end(children.threads)
 }

@@ -87,7 +87,7 @@ pub fn stat(options: &StatOptions, output: &mut Output) -> Result<u8, Failure> {
     let mut ticks = 0;
     while counting.ticks.is_none_or(|limit| ticks < limit) && !run.writer.is_closed() {
         wait_for_signals(&signals, Duration::from_nanos(due_ns.saturating_sub(now())))?;
-        if signals.take().contains(&signals::Request::Stop) {
+        if signals.take().contains(&signals::SignalRequest::Stop) {
             run.tick()?;
             break;
         }

@@ -1,8 +1,7 @@
 //! Completions for bash, zsh and fish.
 //!
-//! The command line takes values as text, since their errors are its own to word; the words that
-//! there are for them are offered here. Where others are possible too, such as numbers, a shell
-//! does not mind them.
+//! clap has all values as text, since kcollect words their errors itself; so their keywords are
+//! listed here. A shell accepts other values, such as numbers, too.
 
 use std::io;
 use std::path::Path;
@@ -14,8 +13,8 @@ use clap_complete::Shell;
 
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Zsh, Shell::Fish];
 
-/// Words for the options of kcollect itself, by clap's names of them.
-const WORDS: [(&str, &[&str]); 5] = [
+/// The keywords of kcollect's options, by clap's names of the options.
+const KEYWORDS: [(&str, &[&str]); 5] = [
     ("interval", &["on", "hi", "lo", "off"]),
     ("follow", &["on", "all", "off"]),
     ("skip_idle", &["on", "off"]),
@@ -26,11 +25,11 @@ const WORDS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Writes them into a directory, under the names that the shells look for.
+/// Writes the completions into a directory, under the names that the shells look for.
 pub(super) fn write(kcollect: &Command, directory: &Path) -> io::Result<()> {
     let mut kcollect = kcollect.clone();
-    for (option, words) in WORDS {
-        kcollect = kcollect.mut_arg(option, |option| option.value_parser(words.to_vec()));
+    for (option, keywords) in KEYWORDS {
+        kcollect = kcollect.mut_arg(option, |option| option.value_parser(keywords.to_vec()));
     }
     let below = GroupBy::ALL.map(|(_, name)| name);
     let formats = ExportFormat::ALL.map(|(_, name, ..)| name);

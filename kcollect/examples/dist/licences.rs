@@ -1,10 +1,10 @@
-//! Whose the parts of the program are: `copyright`, in Debian's machine-readable form, and
-//! `THIRD-PARTY`, the texts as each part has them, for those licences that want to be passed on
-//! with the program.
+//! The licences of the parts of the program: `copyright`, in Debian's machine-readable form, and
+//! `THIRD-PARTY`, with the text of each licence.
 //!
-//! A part is a crate that is compiled into the program, or a library that is linked into it. What
-//! this refuses: a licence that is not in [`KNOWN`], and a part whose licence text is nowhere. Both
-//! are for somebody to look at, and neither goes unnoticed with a new dependency.
+//! A part is a crate that is compiled into the program, or a C library that is linked into it; no
+//! tool for crates finds the latter. A licence that is not in [`KNOWN`] and a part without a
+//! licence text are errors, so that a new dependency is looked at. Which licences a dependency may
+//! have at all is in `deny.toml`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Licences by their SPDX names: as Debian calls them, and where Debian has the text.
+/// Licences by their SPDX names: Debian's name, and Debian's file with the text.
 const KNOWN: [(&str, &str, Option<&str>); 15] = [
     ("0BSD", "0BSD", None),
     ("Apache-2.0", "Apache-2.0", Some("Apache-2.0")),
@@ -44,10 +44,11 @@ const KNOWN: [(&str, &str, Option<&str>); 15] = [
     ("Zlib", "Zlib", None),
 ];
 
-/// Of several licences, those that nobody has to be told of where one of [`KNOWN`] is enough.
-const UNNEEDED: [&str; 2] = ["MIT-0", "Unlicense"];
+/// Licences that are left out of a choice, which then has another one of [`KNOWN`].
+const LEFT_OUT: [&str; 2] = ["MIT-0", "Unlicense"];
 
-/// What is linked that is no crate, by what follows -l.
+/// The C libraries that are linked: the name after -l, the name for people, the licence, the
+/// holder.
 const LIBRARIES: [(&str, &str, &str, &str); 5] = [
     (
         "c",
@@ -76,8 +77,9 @@ const LIBRARIES: [(&str, &str, &str, &str); 5] = [
     ),
 ];
 
-/// Sources of others that a crate brings with it and compiles.
-const BROUGHT: [(&str, &str, &str, &str); 1] = [(
+/// Sources of other projects that a crate contains and compiles: the crate, the directory, the
+/// licence, the holder.
+const VENDORED: [(&str, &str, &str, &str); 1] = [(
     "libbpf-sys",
     "libbpf",
     "LGPL-2.1-only OR BSD-2-Clause",
@@ -101,20 +103,20 @@ COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER I
 ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
 ";
 
-/// A part of the program that is not ours.
+/// A part of the program that other projects wrote.
 pub(super) struct Part {
-    /// As it is told to people.
+    /// The name for people.
     name: String,
-    /// As `copyright` names its files.
+    /// The name of its files in `copyright`.
     files: String,
-    /// In SPDX's words.
+    /// The licence as an SPDX expression.
     licence: String,
     holders: Vec<String>,
     texts: Vec<String>,
 }
 
-/// All of them. `libraries` are those of the machine that builds, each with the package that it is
-/// of: `elf=libelf-dev`.
+/// Returns all parts. `libraries` are the C libraries of the build machine, each with its package:
+/// `elf=libelf-dev`.
 pub(super) fn parts(target: &str, libraries: &[String]) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
     let linked = crates_in(target)?;
@@ -125,7 +127,7 @@ pub(super) fn parts(target: &str, libraries: &[String]) -> Result<Vec<Part>> {
     {
         let name = package["name"].as_str().unwrap_or_default();
         let version = package["version"].as_str().unwrap_or_default();
-        // Ours have no source.
+        // The packages of this workspace have no source.
         if !package["source"].is_null() && linked.contains(&format!("{name} v{version}")) {
             parts.extend(of_crate(package, name, version)?);
         }
@@ -143,7 +145,7 @@ pub(super) fn parts(target: &str, libraries: &[String]) -> Result<Vec<Part>> {
     Ok(parts)
 }
 
-/// What is compiled into the program: nothing that only builds it or tests it.
+/// Returns the crates that are compiled into the program, without those that only build or test it.
 fn crates_in(target: &str) -> Result<BTreeSet<String>> {
     let tree = cargo(&[
         "tree",
@@ -160,8 +162,8 @@ fn crates_in(target: &str) -> Result<BTreeSet<String>> {
         "{p}",
     ])?;
     let names = tree.lines().filter_map(|line| {
-        let mut words = line.split(' ');
-        Some(format!("{} {}", words.next()?, words.next()?))
+        let mut fields = line.split(' ');
+        Some(format!("{} {}", fields.next()?, fields.next()?))
     });
     Ok(names.collect())
 }
@@ -178,9 +180,9 @@ fn metadata(target: &str) -> Result<Value> {
     Ok(serde_json::from_str(&text)?)
 }
 
-fn cargo(words: &[&str]) -> Result<String> {
+fn cargo(args: &[&str]) -> Result<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo).args(words).output()?;
+    let output = Command::new(cargo).args(args).output()?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
     }
@@ -190,11 +192,11 @@ fn cargo(words: &[&str]) -> Result<String> {
 fn of_crate(package: &Value, name: &str, version: &str) -> Result<Vec<Part>> {
     let manifest = PathBuf::from(package["manifest_path"].as_str().unwrap_or_default());
     let directory = manifest.parent().unwrap_or(Path::new("."));
-    // The old way of writing it.
+    // Older manifests separate a choice by a slash.
     let licence = package["license"].as_str().unwrap_or_default();
     let licence = licence.replace('/', " OR ");
     let authors = package["authors"].as_array().into_iter().flatten();
-    // Without their addresses.
+    // Without mail addresses.
     let authors = authors.filter_map(|author| author.as_str()?.split(" <").next());
     let mut authors: Vec<_> = authors.map(str::to_owned).collect();
     if authors.is_empty() {
@@ -215,10 +217,10 @@ fn of_crate(package: &Value, name: &str, version: &str) -> Result<Vec<Part>> {
         part.texts.push(without_text(&part)?);
     }
     let mut parts = vec![part];
-    for (_, inner, licence, holder) in BROUGHT.iter().filter(|(owner, ..)| *owner == name) {
+    for (_, inner, licence, holder) in VENDORED.iter().filter(|(owner, ..)| *owner == name) {
         let texts = texts_in(&directory.join(inner))?;
         if texts.is_empty() {
-            return Err(format!("{name} {version} has no licence of {inner}").into());
+            return Err(format!("{name} {version} has no licence text of {inner}").into());
         }
         parts.push(Part {
             name: format!("{inner}, in {name} {version}"),
@@ -231,20 +233,19 @@ fn of_crate(package: &Value, name: &str, version: &str) -> Result<Vec<Part>> {
     Ok(parts)
 }
 
-fn of_library(word: &str) -> Result<Part> {
-    let (library, package) = word
+fn of_library(argument: &str) -> Result<Part> {
+    let (library, package) = argument
         .split_once('=')
-        .ok_or_else(|| format!("{word} is not LIBRARY=PACKAGE"))?;
+        .ok_or_else(|| format!("{argument} is not LIBRARY=PACKAGE"))?;
     let (_, name, licence, holder) = LIBRARIES
         .iter()
         .find(|(known, ..)| *known == library)
-        .ok_or_else(|| format!("nothing is known of the licence of lib{library}"))?;
+        .ok_or_else(|| format!("the licence of lib{library} is not known"))?;
     let read = |file: PathBuf| {
         fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
     };
-    // What a package says of its licences refers to Debian's own copies of them, which others have
-    // not.
-    let said = read(Path::new("/usr/share/doc").join(package).join("copyright"))?;
+    // A package's copyright file refers to Debian's copies of the licences, which only Debian has.
+    let copyright = read(Path::new("/usr/share/doc").join(package).join("copyright"))?;
     let common = debian(licence)?.1.into_iter().filter_map(|at| KNOWN[at].2);
     let common = common.map(|name| read(Path::new("/usr/share/common-licenses").join(name)));
     let common = common.collect::<std::result::Result<Vec<_>, _>>()?;
@@ -253,11 +254,11 @@ fn of_library(word: &str) -> Result<Part> {
         files: format!("debian/{package}/*"),
         licence: (*licence).to_owned(),
         holders: vec![(*holder).to_owned()],
-        texts: std::iter::once(said).chain(common).collect(),
+        texts: std::iter::once(copyright).chain(common).collect(),
     })
 }
 
-/// Those in the directory itself, in the order of their names.
+/// Returns the licence texts in a directory, in the order of their file names.
 fn texts_in(directory: &Path) -> Result<Vec<String>> {
     const BEGIN: [&str; 6] = [
         "license",
@@ -284,7 +285,8 @@ fn texts_in(directory: &Path) -> Result<Vec<String>> {
     texts.collect()
 }
 
-/// Lines that say whose it is. Licences have some of their own, and patterns to fill in.
+/// Returns the holders in lines that begin with `Copyright`, without those of the licence texts
+/// themselves and without patterns to fill in.
 fn holders(texts: &[String]) -> Vec<String> {
     const OF_LICENCES: [&str; 6] = [
         "[yyyy]",
@@ -304,7 +306,7 @@ fn holders(texts: &[String]) -> Vec<String> {
             .iter()
             .find_map(|mark| rest.strip_prefix(mark));
         let dated = rest.starts_with(|letter: char| letter.is_ascii_digit());
-        let of_licence = OF_LICENCES.iter().any(|words| line.contains(words));
+        let of_licence = OF_LICENCES.iter().any(|part| line.contains(part));
         let holder = marked.unwrap_or(rest).to_owned();
         if (marked.is_some() || dated) && !of_licence && !holders.contains(&holder) {
             holders.push(holder);
@@ -313,14 +315,14 @@ fn holders(texts: &[String]) -> Vec<String> {
     holders
 }
 
-/// For a crate that names its licence and has no text of it.
+/// Returns the licence text of a crate that names its licence and contains no text.
 fn without_text(part: &Part) -> Result<String> {
     let choices: Vec<_> = part.licence.split(" OR ").collect();
     if choices.contains(&"MIT") {
         return Ok(expat(&part.holders));
     }
     if choices.contains(&"0BSD") {
-        return Ok("Under the licence 0BSD, which asks for nothing.\n".to_owned());
+        return Ok("Under the licence 0BSD, which has no conditions.\n".to_owned());
     }
     Err(format!(
         "{} is under {} and has no text of it",
@@ -334,19 +336,20 @@ fn expat(holders: &[String]) -> String {
     holders.collect::<String>() + "\n" + EXPAT
 }
 
-/// In Debian's words, with the names of the licences in it.
+/// Returns a licence expression with Debian's names, and the positions of its licences in
+/// [`KNOWN`].
 fn debian(licence: &str) -> Result<(String, Vec<usize>)> {
     let mut names = Vec::new();
     let mut used = Vec::new();
     let licence = licence.trim();
-    for word in licence
+    for choice in licence
         .split(" OR ")
-        .filter(|word| !UNNEEDED.contains(word))
+        .filter(|choice| !LEFT_OUT.contains(choice))
     {
         let at = KNOWN
             .iter()
-            .position(|(spdx, ..)| *spdx == word)
-            .ok_or_else(|| format!("the licence {word} (in {licence}) is not known"))?;
+            .position(|(spdx, ..)| *spdx == choice)
+            .ok_or_else(|| format!("the licence {choice} (in {licence}) is not known"))?;
         names.push(KNOWN[at].1);
         used.push(at);
     }
@@ -356,16 +359,16 @@ fn debian(licence: &str) -> Result<(String, Vec<usize>)> {
     }
 }
 
-/// Debian's file of that name.
+/// Returns Debian's file `copyright`.
 pub(super) fn copyright(parts: &[Part]) -> Result<String> {
     let mut text = String::from(
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\
          Upstream-Name: kcollect\n\
          Upstream-Contact: kcollect maintainers\n\
-         Comment: The program holds the libraries below. Some of them are under the Apache\n \
-         License 2.0 alone, and one under the CDDL 1.0, which are held not to go together\n \
-         with the GPL 2. The program as a whole is therefore passed on with kcollect's own\n \
-         part under the Apache License 2.0. The texts are in the files LICENSE-APACHE,\n \
+         Comment: The program contains the libraries below. Some of them are only under the\n \
+         Apache License 2.0, and one under the CDDL 1.0, which are considered incompatible\n \
+         with the GPL 2. The program as a whole is therefore distributed with kcollect's\n \
+         own part under the Apache License 2.0. The texts are in the files LICENSE-APACHE,\n \
          LICENSE-GPL and THIRD-PARTY.\n",
     );
     let mut used = BTreeSet::new();
@@ -397,14 +400,14 @@ pub(super) fn copyright(parts: &[Part]) -> Result<String> {
             ),
             None => writeln!(
                 text,
-                "\nLicense: {name}\n The text is in the file THIRD-PARTY beside this one, as each part has it."
+                "\nLicense: {name}\n The text of each part is in the file THIRD-PARTY beside this one."
             ),
         };
     }
     Ok(text)
 }
 
-/// The texts, each once, under the names of all parts that have it.
+/// Returns `THIRD-PARTY`: each text once, under the names of all parts that have it.
 pub(super) fn texts(parts: &[Part]) -> Result<String> {
     let mut owners: BTreeMap<&str, Vec<&Part>> = BTreeMap::new();
     for part in parts {
@@ -418,7 +421,7 @@ pub(super) fn texts(parts: &[Part]) -> Result<String> {
     let mut texts: Vec<_> = owners.into_iter().collect();
     texts.sort_by_key(|(text, owners)| (owners[0].name.to_lowercase(), *text));
     let mut all =
-        String::from("What others have written that is in kcollect, and the licences of it.\n");
+        String::from("The parts of kcollect that other projects wrote, and their licences.\n");
     let rule = "=".repeat(80);
     for (text, owners) in texts {
         let _ = write!(all, "\n{rule}\n");

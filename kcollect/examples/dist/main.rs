@@ -1,9 +1,9 @@
-//! Writes what is handed out beside the program, for `make dist`: manual pages, completions of
-//! shells, and whose the parts of the program are.
+//! Writes the files that `make dist` ships beside the program: manual pages, shell completions, and
+//! the licences of all parts of the program.
 //!
-//! It is an example because it needs the command line as clap knows it, and nothing of it belongs
-//! into the program. What it writes depends on its arguments and on the sources alone; times and
-//! owners are `scripts/dist.sh`'s to set.
+//! It is an example because it needs the clap command of the program, and the program does not need
+//! it. Its output depends only on its arguments and on the sources; `scripts/dist.sh` sets times
+//! and owners.
 
 mod completions;
 mod licences;
@@ -18,8 +18,8 @@ use kcollect::cli::args;
 const USAGE: &str = "usage: dist DIRECTORY DATE TARGET [LIBRARY=PACKAGE...]";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let [directory, date, target, libraries @ ..] = words.as_slice() else {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [directory, date, target, libraries @ ..] = args.as_slice() else {
         return Err(USAGE.into());
     };
     let directory = Path::new(directory);

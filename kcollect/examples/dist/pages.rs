@@ -1,21 +1,20 @@
 //! The manual pages: kcollect(1), and one for each subcommand.
 //!
-//! Names, forms, descriptions, options and examples are the command line's own, and the exit codes
-//! those of the code, so that a page says what `--help` says. What only a page has (files,
-//! environment, see also) is here.
+//! Names, forms, descriptions, options, examples and exit codes are taken from the command line, so
+//! that a page agrees with `--help`. What only a page has (files, environment, see also) is here.
 
 use std::error::Error;
 
 use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
-use host::exit::Kind;
+use host::exit::ExitKind;
 
 /// A page's file name, and its text.
 type Page = (String, Vec<u8>);
 
-/// What a page has besides what the command line says.
-struct Beside {
+/// The parts of a page that the command line does not have.
+struct PageExtras {
     /// The subcommand; kcollect itself has none.
     name: &'static str,
     status: &'static str,
@@ -31,41 +30,41 @@ const EXPERIMENT: (&str, &str) = (
 );
 const GROUP: (&str, &str) = (
     "NAME.erg",
-    "A group: a file with the names of experiments, one a line. It is read as all of them.",
+    "A group: a file with the names of experiments, one per line. Reports of a group are reports of all of them.",
 );
 const CACHE: (&str, &str) = (
     "/var/cache/kcollect",
-    "Unwind tables of programs and libraries, kept from one run to the next where root runs kcollect; for others \
+    "The cache of unwind tables of programs and libraries, if root runs kcollect; for other users \
      $XDG_CACHE_HOME/kcollect or ~/.cache/kcollect. It may be deleted at any time.",
 );
 const RATE: (&str, &str) = (
     "/proc/sys/kernel/perf_event_max_sample_rate",
-    "How short the interval can be.",
+    "The limit for the shortest interval.",
 );
-const PATH: (&str, &str) = ("PATH", "Where the command is looked for.");
+const PATH: (&str, &str) = ("PATH", "The directories in which the command is found.");
 const PAGER: (&str, &str) = (
     "PAGER",
-    "What long text on a terminal goes through; the default is less, with LESS=FRX where LESS is not set.",
+    "The program that shows long text on a terminal; the default is less, with LESS=FRX if LESS is not set.",
 );
 
-const OF_REPORTS: &str = "0 if all went well, 64 if the command line is wrong, 65 if there is nothing that was asked for, \
-     66 if an experiment does not exist or cannot be read, 73 and 74 if a file cannot be written. kcollect(1) has all of them.";
+const REPORT_STATUS: &str = "0 for success, 64 if the command line is wrong, 65 if the experiments hold nothing of what was asked for, \
+     66 if an experiment does not exist or cannot be read, 73 and 74 if a file cannot be written. kcollect(1) lists all codes.";
 
-const BESIDE: [Beside; 8] = [
-    Beside {
+const EXTRAS: [PageExtras; 8] = [
+    PageExtras {
         name: "",
-        status: "Where kcollect has no trouble of its own, its status is the load's: its exit status, 126 if it cannot be run, 127 \
-                 if there is no such program, 128 and the number of the signal that ended it. Otherwise:",
+        status: "If kcollect itself does not fail, its status is the load's: its exit status, 126 if it cannot be executed, 127 \
+                 if there is no such program, 128 plus the number of the signal that ended it. Otherwise:",
         files: &[EXPERIMENT, GROUP, CACHE, RATE],
         environment: &[
-            ("PATH", "Where the load is looked for."),
+            ("PATH", "The directories in which the load is found."),
             (
                 "SUDO_UID, SUDO_GID",
-                "To whom the experiment belongs, where root runs kcollect. Files that this user may not read are not copied into it.",
+                "The owner of the experiment if root runs kcollect. Files that this user may not read are not copied into it.",
             ),
             (
                 "XDG_CACHE_HOME, HOME",
-                "Where the cache is, for other users than root.",
+                "The place of the cache for users other than root.",
             ),
         ],
         see_also: &[
@@ -76,30 +75,30 @@ const BESIDE: [Beside; 8] = [
             "proc(5)",
         ],
     },
-    Beside {
+    PageExtras {
         name: "doctor",
-        status: "0 if kcollect can start, or else the status of the start that it foresees: 69 if the machine lacks something, 77 if \
-                 a privilege is missing. kcollect(1) has all of them.",
+        status: "0 if a recording can start, otherwise the status with which it would fail: 69 if the machine lacks something, 77 if \
+                 a privilege is missing. kcollect(1) lists all codes.",
         files: &[
             RATE,
             (
                 "/sys/kernel/btf/vmlinux",
-                "The kernel's description of its own types, without which nothing can be recorded.",
+                "The kernel's description of its types (BTF), which recording requires.",
             ),
         ],
         environment: &[],
         see_also: &["capabilities(7)"],
     },
-    Beside {
+    PageExtras {
         name: "report",
-        status: OF_REPORTS,
+        status: REPORT_STATUS,
         files: &[EXPERIMENT, GROUP],
         environment: &[PAGER],
         see_also: &["gp-display-text(1)"],
     },
-    Beside {
+    PageExtras {
         name: "view",
-        status: OF_REPORTS,
+        status: REPORT_STATUS,
         files: &[
             EXPERIMENT,
             ("ktest.N.html", "The page, readable by its owner alone."),
@@ -107,39 +106,39 @@ const BESIDE: [Beside; 8] = [
         environment: &[],
         see_also: &[],
     },
-    Beside {
+    PageExtras {
         name: "flame",
-        status: OF_REPORTS,
+        status: REPORT_STATUS,
         files: &[EXPERIMENT, GROUP, ("ktest.N.svg", "The picture.")],
         environment: &[],
         see_also: &[],
     },
-    Beside {
+    PageExtras {
         name: "export",
-        status: OF_REPORTS,
+        status: REPORT_STATUS,
         files: &[EXPERIMENT, GROUP],
         environment: &[],
         see_also: &[],
     },
-    Beside {
+    PageExtras {
         name: "track",
-        status: "Where kcollect has no trouble of its own, the status is the command's, as in kcollect(1): 64 if the command line is \
+        status: "If kcollect itself does not fail, the status is the command's, as in kcollect(1). Otherwise 64 if the command line is \
                  wrong, 66 if there is no such process, 69 if an event cannot be counted, 77 if a privilege is missing.",
         files: &[],
         environment: &[PATH],
         see_also: &["perf-stat(1)"],
     },
-    Beside {
+    PageExtras {
         name: "stat",
-        status: "0 if all went well, 64 if the command line is wrong, 69 if an event cannot be counted, 73 and 74 if the rows cannot \
-                 be written, 77 if a privilege is missing. kcollect(1) has all of them.",
+        status: "0 for success, 64 if the command line is wrong, 69 if an event cannot be counted, 73 and 74 if the rows cannot \
+                 be written, 77 if a privilege is missing. kcollect(1) lists all codes.",
         files: &[],
         environment: &[],
         see_also: &["perf-stat(1)"],
     },
 ];
 
-/// The pages, by the names of their files. `date` is of the last change.
+/// Returns the pages with their file names. `date` is the date of the last change.
 pub(super) fn all(kcollect: &Command, date: &str) -> Result<Vec<Page>, Box<dyn Error>> {
     let mut kcollect = kcollect.clone();
     kcollect.build();
@@ -149,17 +148,17 @@ pub(super) fn all(kcollect: &Command, date: &str) -> Result<Vec<Page>, Box<dyn E
     for command in std::iter::once(kcollect).chain(subs) {
         let name = command.get_name();
         let name = if name == "kcollect" { "" } else { name };
-        let beside = BESIDE
+        let extras = EXTRAS
             .iter()
-            .find(|beside| beside.name == name)
-            .ok_or_else(|| format!("nothing is known of kcollect {name} for its page"))?;
-        let name = format!("{}.1", title(beside.name));
-        pages.push((name, page(command, &forms, beside, date)?));
+            .find(|extras| extras.name == name)
+            .ok_or_else(|| format!("pages.rs has no extras for kcollect {name}"))?;
+        let name = format!("{}.1", title(extras.name));
+        pages.push((name, page(command, &forms, extras, date)?));
     }
     Ok(pages)
 }
 
-/// What a page is called.
+/// Returns the title of a page.
 fn title(sub: &str) -> String {
     match sub {
         "" => "kcollect".to_owned(),
@@ -167,7 +166,7 @@ fn title(sub: &str) -> String {
     }
 }
 
-/// All forms of the command, as the help has them: a line each.
+/// Returns all forms of the command, as in the help: one per line.
 fn forms(kcollect: &Command) -> Vec<String> {
     let usage = kcollect
         .get_overridden_usage()
@@ -179,21 +178,21 @@ fn forms(kcollect: &Command) -> Vec<String> {
 fn page(
     command: Command,
     forms: &[String],
-    beside: &Beside,
+    extras: &PageExtras,
     date: &str,
 ) -> Result<Vec<u8>, Box<dyn Error>> {
-    let title = title(beside.name);
+    let title = title(extras.name);
     let extra = command.get_after_help().map(ToString::to_string);
     let about = command
         .get_about()
         .map(ToString::to_string)
         .unwrap_or_default();
     let has_options = command.get_arguments().next().is_some();
-    let command = match forms_of(forms, beside.name) {
+    let command = match forms_of(forms, extras.name) {
         own if own.is_empty() => command,
         own => command.override_usage(own.join("\n")),
     };
-    let is_top = beside.name.is_empty();
+    let is_top = extras.name.is_empty();
     let man = Man::new(command)
         .title(title.to_uppercase())
         .date(date)
@@ -216,16 +215,16 @@ fn page(
     }
 
     let mut roff = Roff::new();
-    status(&mut roff, beside);
-    list(&mut roff, "ENVIRONMENT", beside.environment);
-    list(&mut roff, "FILES", beside.files);
+    status(&mut roff, extras);
+    list(&mut roff, "ENVIRONMENT", extras.environment);
+    list(&mut roff, "FILES", extras.files);
     after_help(&mut roff, &extra.unwrap_or_default());
-    see_also(&mut roff, beside);
+    see_also(&mut roff, extras);
     roff.to_writer(&mut page)?;
     Ok(page)
 }
 
-/// Those of the subcommand, or of none.
+/// Returns the forms of a subcommand, or all of them.
 fn forms_of(forms: &[String], sub: &str) -> Vec<String> {
     if sub.is_empty() {
         return forms.to_vec();
@@ -235,19 +234,17 @@ fn forms_of(forms: &[String], sub: &str) -> Vec<String> {
     own.cloned().collect()
 }
 
-/// One line for apropos(1).
+/// Returns one line for apropos(1).
 fn in_short(is_top: bool, about: &str) -> String {
     if is_top {
         return "profiles the whole machine, kernel and user".to_owned();
     }
-    // Some say further on how a load of that name is written.
-    let about = about.split(" (").next().unwrap_or_default();
     let mut letters = about.chars();
     let first = letters.next().map(|letter| letter.to_ascii_lowercase());
     first.into_iter().chain(letters).collect()
 }
 
-/// One section, with the headings of the help within.
+/// Returns the section of options, with the headings of the help as its subsections.
 fn options(man: &Man) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut text = Vec::new();
     man.render_options_section(&mut text)?;
@@ -265,7 +262,8 @@ fn options(man: &Man) -> Result<Vec<u8>, Box<dyn Error>> {
     Ok(section.into_bytes())
 }
 
-/// clap_mangen sets headings in capitals, which are for sections.
+/// Returns a heading in sentence case. clap_mangen writes all headings in capitals, which manual
+/// pages use for sections.
 fn sentence(heading: &str) -> String {
     let lower = heading.to_lowercase();
     let at = lower.find(|letter: char| letter.is_ascii_alphabetic());
@@ -275,11 +273,11 @@ fn sentence(heading: &str) -> String {
     }
 }
 
-fn status(roff: &mut Roff, beside: &Beside) {
+fn status(roff: &mut Roff, extras: &PageExtras) {
     roff.control("SH", ["EXIT STATUS"]);
-    roff.text([roman(beside.status)]);
-    if beside.name.is_empty() {
-        for kind in Kind::ALL {
+    roff.text([roman(extras.status)]);
+    if extras.name.is_empty() {
+        for kind in ExitKind::ALL {
             roff.control("TP", []);
             roff.text([bold(kind.code().to_string())]);
             roff.text([roman(kind.meaning())]);
@@ -298,8 +296,8 @@ fn list(roff: &mut Roff, heading: &str, rows: &[(&str, &str)]) {
     }
 }
 
-/// The examples of the help, and what it says below them. Its other sections are of tables that the
-/// page has already.
+/// Writes the examples of the help and the notes below them. The help's other sections are on the
+/// page already.
 fn after_help(roff: &mut Roff, help: &str) {
     let mut lines = help.lines();
     if !lines.any(|line| line == "Examples:") {
@@ -310,7 +308,7 @@ fn after_help(roff: &mut Roff, help: &str) {
         let (typed, meaning) = line.trim().split_once("  ").unwrap_or((line.trim(), ""));
         roff.control("TP", []);
         roff.text([bold(typed)]);
-        // A tag without text is one with the next tag.
+        // A tag without text would be joined with the next tag.
         let meaning = match meaning.trim() {
             "" => "\u{a0}",
             meaning => meaning,
@@ -330,13 +328,13 @@ fn after_help(roff: &mut Roff, help: &str) {
     }
 }
 
-fn see_also(roff: &mut Roff, beside: &Beside) {
+fn see_also(roff: &mut Roff, extras: &PageExtras) {
     roff.control("SH", ["SEE ALSO"]);
-    let pages = BESIDE
+    let pages = EXTRAS
         .iter()
-        .filter(|other| other.name != beside.name)
+        .filter(|other| other.name != extras.name)
         .map(|other| format!("{}(1)", title(other.name)));
-    let pages = pages.chain(beside.see_also.iter().map(|page| (*page).to_owned()));
+    let pages = pages.chain(extras.see_also.iter().map(|page| (*page).to_owned()));
     let pages: Vec<_> = pages.collect();
     let last = pages.len() - 1;
     for (at, page) in pages.iter().enumerate() {

@@ -1,7 +1,7 @@
-//! The machine that kcollect runs on, and how kcollect talks to its user: the root of `/proc` and
-//! `/sys`, CPUs and clock, signals, the load, output and exit codes.
+//! The machine on which kcollect runs, and the process that kcollect is: the root of `/proc` and
+//! `/sys`, CPUs and clock, signals, the load, output, exit codes.
 //!
-//! Every package above shares it; it knows nothing of experiments, BPF or counters.
+//! All packages above share it. It does not depend on experiments, BPF or counters.
 
 pub mod exit;
 pub mod load;

@@ -1,7 +1,7 @@
-//! The load: the command given on the command line.
+//! The load: the command that runs while kcollect records.
 //!
-//! It inherits everything as it is: standard streams, environment, working directory. What it is
-//! not is ours to end: when the run ends before it, it goes on.
+//! It inherits the standard streams, the environment and the working directory unchanged. kcollect
+//! never ends it: when the recording ends first, the load goes on.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -17,11 +17,11 @@ use nix::libc;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{AccessFlags, access};
 
-/// Looks for a load's program before anything is opened: a misspelt name should not cost a
-/// recording. Gives the name and why it can't be executed.
+/// Returns the load's program and the error if it cannot be executed. It is called before anything
+/// is opened, so that a misspelt name fails at once.
 #[must_use]
-pub fn refused(words: &[OsString]) -> Option<(&OsStr, io::Error)> {
-    let program = words.first()?;
+pub fn refused(argv: &[OsString]) -> Option<(&OsStr, io::Error)> {
+    let program = argv.first()?;
     let check = |path: &Path| match path.is_dir() {
         true => Err(io::Error::from_raw_os_error(libc::EACCES)),
         false => access(path, AccessFlags::X_OK).map_err(io::Error::from),
@@ -45,69 +45,71 @@ pub fn refused(words: &[OsString]) -> Option<(&OsStr, io::Error)> {
     Some((program, result.err()?))
 }
 
-/// A thread that keeps what kcollect was started with, and waits to start the load with it.
+/// A thread that keeps the privileges with which kcollect was started, and starts the load with
+/// them.
 ///
-/// Dropped before, it starts nothing.
+/// If it is dropped first, no load is started.
 #[derive(Debug)]
 pub struct Starter {
-    go: Sender<()>,
+    start: Sender<()>,
     started: Receiver<io::Result<Load>>,
 }
 
 impl Starter {
-    /// Begins to wait. The rest is as for [`Load::start`].
+    /// Creates the thread, which waits for [`Starter::start`]. The arguments are those of
+    /// [`Load::start`].
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// No thread can be created.
     pub fn wait(
-        words: &[OsString],
+        argv: &[OsString],
         descriptors: Option<(u64, u64)>,
         ignore: &[i32],
     ) -> io::Result<Starter> {
-        let (words, ignore) = (words.to_vec(), ignore.to_vec());
-        let (go, gone) = channel();
-        let (done, started) = channel();
+        let (argv, ignore) = (argv.to_vec(), ignore.to_vec());
+        let (start, requests) = channel();
+        let (results, started) = channel();
         let work = move || {
-            if gone.recv().is_ok() {
-                // Nobody is waiting any more only if the session has ended.
-                let _ = done.send(Load::start(&words, descriptors, &ignore));
+            if requests.recv().is_ok() {
+                // It fails only if the session has ended.
+                let _ = results.send(Load::start(&argv, descriptors, &ignore));
             }
         };
         thread::Builder::new().name("load".to_owned()).spawn(work)?;
-        Ok(Starter { go, started })
+        Ok(Starter { start, started })
     }
 
-    /// Starts it.
+    /// Starts the load.
     ///
     /// # Errors
     /// As [`Load::start`].
     pub fn start(self) -> io::Result<Load> {
         let ended = |_| io::Error::other("the thread that starts it has ended");
-        self.go.send(()).map_err(|_| ended(()))?;
+        self.start.send(()).map_err(|_| ended(()))?;
         self.started.recv().map_err(|_| ended(()))?
     }
 }
 
-/// A load that was started.
+/// A running or finished load.
 #[derive(Debug)]
 pub struct Load {
     child: Child,
-    /// How it ended, once it has.
+    /// The exit status, once the load has exited.
     pub status: Option<ExitStatus>,
 }
 
 impl Load {
-    /// Starts it. `descriptors` is how many files it may have open, soft and hard, where that is
-    /// not what kcollect has; the signals that kcollect was started to `ignore` it ignores too.
+    /// Starts the load. `descriptors` is its limit of open files, soft and hard, if that differs
+    /// from kcollect's own; `ignore` are the signals that it ignores, as kcollect was started to.
     ///
     /// # Errors
-    /// What `execve(2)` says: there is no such program, or it is none.
+    /// Errors of `execve(2)`: there is no such program, or it cannot be executed.
     pub fn start(
-        words: &[OsString],
+        argv: &[OsString],
         descriptors: Option<(u64, u64)>,
         ignore: &[i32],
     ) -> io::Result<Load> {
-        let (program, arguments) = words
+        let (program, arguments) = argv
             .split_first()
             .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         let mut command = Command::new(program);
@@ -129,7 +131,7 @@ impl Load {
                 None => Ok(()),
             }
         };
-        // SAFETY: between fork and exec it does a few system calls, and takes no memory.
+        // SAFETY: between fork and exec it makes a few system calls and allocates no memory.
         unsafe { command.pre_exec(restore) };
         let child = command.spawn()?;
         Ok(Load {
@@ -138,16 +140,16 @@ impl Load {
         })
     }
 
-    /// Its process.
+    /// Returns its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Has it ended?
+    /// Returns whether it has exited.
     ///
     /// # Errors
-    /// When the system can't tell.
+    /// Errors of `waitpid(2)`.
     pub fn ended(&mut self) -> io::Result<bool> {
         if self.status.is_none() {
             self.status = self.child.try_wait()?;
@@ -156,18 +158,18 @@ impl Load {
     }
 }
 
-/// The nice value of the calling thread.
+/// Returns the nice value of the calling thread.
 fn nice() -> i32 {
-    // SAFETY: takes and gives numbers.
+    // SAFETY: passes numbers only.
     unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
 }
 
-/// Sets it.
+/// Sets the nice value of the calling thread.
 ///
 /// # Errors
-/// What `setpriority(2)` says.
+/// Errors of `setpriority(2)`.
 fn set_nice(nice: i32) -> Result<(), Errno> {
-    // SAFETY: takes and gives numbers.
+    // SAFETY: passes numbers only.
     let done = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
     Errno::result(done).map(drop)
 }
@@ -176,31 +178,31 @@ fn set_nice(nice: i32) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
-    fn kind(program: &str) -> Option<i32> {
+    fn errno(program: &str) -> Option<i32> {
         refused(&[program.into()])?.1.raw_os_error()
     }
 
     #[test]
-    fn a_starter_starts_when_it_is_told() {
-        let words = ["sh".into(), "-c".into(), "exit 3".into()];
-        let mut load = Starter::wait(&words, None, &[]).unwrap().start().unwrap();
+    fn a_starter_starts_the_load_on_request() {
+        let argv = ["sh".into(), "-c".into(), "exit 3".into()];
+        let mut load = Starter::wait(&argv, None, &[]).unwrap().start().unwrap();
         while !load.ended().unwrap() {
             thread::yield_now();
         }
         assert_eq!(load.status.unwrap().code(), Some(3));
         let none = Starter::wait(&["no-such-program-anywhere".into()], None, &[]).unwrap();
         assert_eq!(none.start().unwrap_err().kind(), io::ErrorKind::NotFound);
-        drop(Starter::wait(&words, None, &[]).unwrap());
+        drop(Starter::wait(&argv, None, &[]).unwrap());
     }
 
     #[test]
     fn a_program_is_found_as_a_shell_finds_it() {
-        assert_eq!(kind("sh"), None);
-        assert_eq!(kind("/bin/sh"), None);
-        assert_eq!(kind("no-such-program-anywhere"), Some(libc::ENOENT));
-        assert_eq!(kind("/no/such"), Some(libc::ENOENT));
-        assert_eq!(kind("/etc/passwd"), Some(libc::EACCES));
-        assert_eq!(kind("/etc"), Some(libc::EACCES));
+        assert_eq!(errno("sh"), None);
+        assert_eq!(errno("/bin/sh"), None);
+        assert_eq!(errno("no-such-program-anywhere"), Some(libc::ENOENT));
+        assert_eq!(errno("/no/such"), Some(libc::ENOENT));
+        assert_eq!(errno("/etc/passwd"), Some(libc::EACCES));
+        assert_eq!(errno("/etc"), Some(libc::EACCES));
         assert!(refused(&[]).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! Facts of the running machine: its clock, its CPUs, limits of this process.
+//! The running machine and this process: clock, CPUs, kernel, memory, limits.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use object::read::elf::NoteIterator;
 /// CPU ids as the kernel lists them: `0-3,8`.
 pub type CpuSet = BTreeSet<u32>;
 
-/// CLOCK_MONOTONIC, nanoseconds: the one clock of an experiment.
+/// Returns the time of CLOCK_MONOTONIC, the only clock of an experiment, in nanoseconds.
 #[must_use]
 pub fn now() -> u64 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
@@ -22,15 +22,15 @@ pub fn now() -> u64 {
     })
 }
 
-/// CPUs that are online.
+/// Returns the CPUs that are online.
 ///
 /// # Errors
-/// When `/sys/devices/system/cpu/online` can't be read or isn't a list.
+/// `/sys/devices/system/cpu/online` cannot be read or is not a list.
 pub fn online_cpus() -> io::Result<CpuSet> {
     cpu_list("online")
 }
 
-/// CPUs that can ever be: ids may have holes.
+/// Returns the CPUs that the machine can ever have. Ids may have gaps.
 ///
 /// # Errors
 /// As [`online_cpus`].
@@ -38,23 +38,22 @@ pub fn possible_cpus() -> io::Result<CpuSet> {
     cpu_list("possible")
 }
 
-/// The build id of the running kernel, hexadecimal, from its own notes: debug files are found by
-/// it. None where the kernel has none.
+/// Returns the build id of the running kernel, hexadecimal, by which its debug files are found.
+/// None if the kernel has none.
 #[must_use]
 pub fn kernel_build_id() -> Option<String> {
     let notes = fs::read("/sys/kernel/notes").ok()?;
     build_id_of(&notes)
 }
 
-/// That among notes of this machine's byte order.
+/// Returns the build id among ELF notes, which are in this machine's byte order.
 fn build_id_of(notes: &[u8]) -> Option<String> {
     let notes = NoteIterator::<FileHeader64<NativeEndian>>::new(NativeEndian, 4, notes).ok()?;
     let mut notes = notes.map_while(Result::ok);
     let note = notes.find(|note| {
         note.name() == elf::ELF_NOTE_GNU && note.n_type(NativeEndian) == elf::NT_GNU_BUILD_ID
     })?;
-    let hex = note.desc().iter().map(|byte| format!("{byte:02x}"));
-    Some(hex.collect::<String>()).filter(|hex| !hex.is_empty())
+    Some(hex::encode(note.desc())).filter(|hex| !hex.is_empty())
 }
 
 fn cpu_list(which: &str) -> io::Result<CpuSet> {
@@ -69,15 +68,16 @@ fn cpu_list(which: &str) -> io::Result<CpuSet> {
     })
 }
 
-/// Parses the kernel's list of CPUs, `0-3,8`. None: not a list, or a number no kernel supports.
+/// Returns the CPUs of a list such as `0-3,8`. None if it is not a list.
 #[must_use]
 pub fn parse_cpu_list(text: &str) -> Option<CpuSet> {
+    /// No kernel has more CPUs than this.
+    const MAX_CPUS: u32 = 1 << 16;
     let mut cpus = CpuSet::new();
     for range in text.trim().split(',').filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        // No kernel has more CPUs than this.
-        if first > last || last >= 1 << 16 {
+        if first > last || last >= MAX_CPUS {
             return None;
         }
         cpus.extend(first..=last);
@@ -85,41 +85,40 @@ pub fn parse_cpu_list(text: &str) -> Option<CpuSet> {
     Some(cpus)
 }
 
-/// Bytes of a page.
+/// Returns the size of a page, in bytes.
 #[must_use]
 pub fn page_size() -> usize {
     procfs::page_size() as usize
 }
 
-/// Raises how many files this process may have open to the most that it may raise it to: each load
-/// object keeps one open until it is archived. Gives what it was, soft and hard, if it changed.
+/// Raises this process's limit of open files to its hard limit, since each load object keeps a file
+/// open until it is archived. Returns the former limits, soft and hard, if they changed.
 pub fn raise_descriptors() -> Option<(u64, u64)> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     let raised = soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
     raised.then_some((soft, hard))
 }
 
-/// Has large blocks of memory given back as soon as they are free. An unwind table and the names of
-/// a large program take tens of megabytes while they are made; the C library keeps blocks of the
-/// largest size that was ever freed for the next one, which mostly never comes.
+/// Configures the allocator to return large blocks of memory to the kernel as soon as they are
+/// freed. An unwind table and the names of a large program take tens of megabytes while they are
+/// made; by default the C library keeps blocks of that size for a next one, which rarely comes.
 pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     for parameter in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
-        const LARGE: libc::c_int = 128 << 10;
-        // SAFETY: a parameter of the allocator, by value. Where it refuses, all is as before.
-        let _ = unsafe { libc::mallopt(parameter, LARGE) };
+        const LARGE_BLOCK_BYTES: libc::c_int = 128 << 10;
+        // SAFETY: sets a parameter of the allocator, by value. A refusal changes nothing.
+        let _ = unsafe { libc::mallopt(parameter, LARGE_BLOCK_BYTES) };
     }
 }
 
-/// Gives back what many small blocks have left behind that are free now. It takes about a
-/// millisecond.
+/// Returns the free memory between small blocks to the kernel. It takes about a millisecond.
 pub fn give_rest_back() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it takes a number, and moves nothing that is in use.
+    // SAFETY: takes a number, and does not move memory that is in use.
     let _ = unsafe { libc::malloc_trim(0) };
 }
 
-/// The user and group behind sudo, to whom what is written belongs; `None` without sudo.
+/// Returns the user and group that called sudo, who own what is written. None without sudo.
 #[must_use]
 pub fn sudo_user() -> Option<(u32, u32)> {
     if !nix::unistd::geteuid().is_root() {
@@ -129,10 +128,10 @@ pub fn sudo_user() -> Option<(u32, u32)> {
     Some((id("SUDO_UID")?, id("SUDO_GID")?))
 }
 
-/// The name of the file system that holds a directory, if it is a remote one.
+/// Returns the name of the file system that holds a directory, if it is a remote one.
 #[must_use]
 pub fn remote_file_system(directory: &Path) -> Option<&'static str> {
-    // Numbers of statfs(2); not all have a name in the C library.
+    // Magic numbers of statfs(2); not all have a name in the C library.
     const REMOTE: [(i64, &str); 5] = [
         (0x6969, "NFS"),
         (0xff53_4d42, "CIFS"),
@@ -178,6 +177,7 @@ mod tests {
         assert_eq!(parse_cpu_list("0\n"), Some([0].into()));
         assert_eq!(parse_cpu_list("\n"), Some(CpuSet::new()));
         assert_eq!(parse_cpu_list("0-x"), None);
+        assert_eq!(parse_cpu_list("3-1"), None);
         assert_eq!(parse_cpu_list("0-4294967295"), None);
     }
 }

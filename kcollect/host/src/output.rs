@@ -1,5 +1,5 @@
-//! What kcollect says: results on standard output, the rest on standard error, or all of it
-//! appended to the file of `-O`. While it records, one line on a terminal.
+//! kcollect's own output: results on standard output, messages on standard error, or both appended
+//! to the file of `-O`; and one line of progress on a terminal.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write as _};
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Where words go.
+/// Where output goes.
 #[derive(Debug)]
 pub struct Output {
     file: Option<File>,
@@ -16,7 +16,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// To standard output and standard error.
+    /// Returns the output to standard output and standard error.
     #[must_use]
     pub fn standard() -> Output {
         Output {
@@ -26,10 +26,11 @@ impl Output {
         }
     }
 
-    /// The same, or all of it appended to `file`.
+    /// Returns the output to standard output and standard error, or to `file`, to which it is
+    /// appended.
     ///
     /// # Errors
-    /// When the file can't be opened for appending.
+    /// The file cannot be opened for appending.
     pub fn new(file: Option<&Path>, verbose: bool) -> io::Result<Output> {
         let file = file.map(|path| OpenOptions::new().append(true).create(true).open(path));
         Ok(Output {
@@ -39,7 +40,7 @@ impl Output {
         })
     }
 
-    /// A result: standard output. A closed pipe or a full disk is not this run's failure.
+    /// Writes a result to standard output. A closed pipe or a full disk is no failure of the run.
     pub fn result(&mut self, text: &str) {
         self.end_progress();
         let _ = match &mut self.file {
@@ -48,7 +49,7 @@ impl Output {
         };
     }
 
-    /// A message about the run: standard error.
+    /// Writes a message about the run to standard error.
     pub fn say(&mut self, text: &str) {
         let line = format!("kcollect: {text}");
         match (&mut self.file, &self.progress) {
@@ -62,14 +63,14 @@ impl Output {
         }
     }
 
-    /// A message for `-v` only.
+    /// Writes a message with `-v`, and nothing without.
     pub fn detail(&mut self, text: &str) {
         if self.verbose {
             self.say(text);
         }
     }
 
-    /// The state of the run, on one line that is overwritten; only on a terminal.
+    /// Shows the state of the run on one line of a terminal, in place of the state before.
     pub fn progress(&mut self, text: impl FnOnce() -> String) {
         if self.file.is_some() || !io::stderr().is_terminal() {
             return;
@@ -84,14 +85,14 @@ impl Output {
         bar.set_message(text());
     }
 
-    /// Takes the progress line away.
+    /// Removes the line of progress.
     pub fn end_progress(&mut self) {
         if let Some(bar) = self.progress.take() {
             bar.finish_and_clear();
         }
     }
 
-    /// Columns for tables: the terminal's, or as many as they like.
+    /// Returns the columns that tables may take: the terminal's width. None: any number.
     #[must_use]
     pub fn width(&self) -> Option<u16> {
         if self.file.is_some() || !io::stdout().is_terminal() {

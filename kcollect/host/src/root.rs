@@ -1,55 +1,56 @@
-//! The directory under which /proc and /sys are looked for: `/`, or a tree made by a test.
+//! The directory that contains /proc and /sys: `/`, or a tree made by a test.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Where `/proc`, `/sys` and programs are looked for. Paths given to its methods begin with `/`.
+/// The directory that contains `/proc`, `/sys` and programs. Its methods take paths that begin with
+/// `/`.
 #[derive(Clone, Debug)]
 pub struct Root {
     base: PathBuf,
     programs: Vec<PathBuf>,
 }
 
-/// Where a distribution puts programs, whatever PATH says: sudo often cuts it short.
-const PROGRAMS: [&str; 4] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin"];
+/// Directories that are searched in addition to PATH, which sudo often shortens.
+const PROGRAM_DIRECTORIES: [&str; 4] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin"];
 
 impl Root {
-    /// The running machine.
+    /// Returns the root of the running machine.
     #[must_use]
     pub fn machine() -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
         Root {
             base: PathBuf::from("/"),
             programs: std::env::split_paths(&path)
-                .chain(PROGRAMS.map(PathBuf::from))
+                .chain(PROGRAM_DIRECTORIES.map(PathBuf::from))
                 .collect(),
         }
     }
 
-    /// A tree that looks like a machine.
+    /// Returns a root of a tree that imitates a machine.
     #[must_use]
     pub fn at(base: impl Into<PathBuf>) -> Self {
         Root {
             base: base.into(),
-            programs: PROGRAMS.map(PathBuf::from).into(),
+            programs: PROGRAM_DIRECTORIES.map(PathBuf::from).into(),
         }
     }
 
-    /// Whether it is the running machine, and not a tree that looks like one.
+    /// Returns whether this is the running machine, and not a tree that imitates one.
     #[must_use]
     pub fn is_machine(&self) -> bool {
         self.base == Path::new("/")
     }
 
-    /// Where a path below it is.
+    /// Returns the path below this root.
     #[must_use]
     pub fn path(&self, path: &str) -> PathBuf {
         self.join(path)
     }
 
-    /// The names in a directory, in order; those that are not text are left out. Empty: not there,
-    /// or not readable.
+    /// Returns the names in a directory, sorted, without those that are not valid UTF-8. Empty if
+    /// the directory does not exist or cannot be read.
     #[must_use]
     pub fn names(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.join(path))
@@ -68,31 +69,32 @@ impl Root {
         self.base.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// A file's text, without white space at its ends. None: not there, not readable, or not text.
+    /// Returns a file's text, without white space at its ends. None if the file does not exist,
+    /// cannot be read, or is not valid UTF-8.
     #[must_use]
     pub fn text(&self, path: &str) -> Option<String> {
         Some(fs::read_to_string(self.join(path)).ok()?.trim().to_owned())
     }
 
-    /// A file that holds one number.
+    /// Returns the number that a file contains.
     #[must_use]
     pub fn number<N: std::str::FromStr>(&self, path: &str) -> Option<N> {
         self.text(path)?.parse().ok()
     }
 
-    /// The first `most` bytes of a file, or fewer.
+    /// Returns the first bytes of a file, at most `max_bytes`.
     ///
     /// # Errors
-    /// Whatever opening or reading it said.
-    pub fn head(&self, path: &str, most: u64) -> io::Result<Vec<u8>> {
+    /// Errors of opening and reading the file.
+    pub fn head(&self, path: &str, max_bytes: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         File::open(self.join(path))?
-            .take(most)
+            .take(max_bytes)
             .read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// Where a symbolic link points to, as text.
+    /// Returns the target of a symbolic link, as text.
     #[must_use]
     pub fn link(&self, path: &str) -> Option<String> {
         fs::read_link(self.join(path))
@@ -101,13 +103,13 @@ impl Root {
             .map(str::to_owned)
     }
 
-    /// Whether there is such a file or directory.
+    /// Returns whether a file or directory exists.
     #[must_use]
     pub fn exists(&self, path: &str) -> bool {
         self.join(path).exists()
     }
 
-    /// Where a program is found, along PATH and in the usual directories.
+    /// Returns the path of a program, found in PATH and the usual directories.
     #[must_use]
     pub fn program(&self, name: &str) -> Option<PathBuf> {
         self.programs

@@ -1,6 +1,7 @@
-//! Signals as events: the handlers write a byte, the session reads it when it is ready.
+//! Signals as events: a handler writes a byte into a pipe, which the session reads.
 //!
-//! Handlers, not a blocked mask with signalfd: a mask would be inherited by the load.
+//! It uses handlers and not signalfd, which needs a mask of blocked signals that the load would
+//! inherit.
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -10,47 +11,46 @@ use nix::libc;
 use nix::sys::signal::Signal;
 use signal_hook::low_level::pipe;
 
-/// What a signal asks for.
+/// What a signal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum SignalRequest {
     /// Close the experiment: SIGINT, SIGQUIT, SIGTERM, SIGHUP.
     Stop,
     /// Pause or resume (`-y`).
     Toggle,
     /// Record a sample (`-l`).
     Sample,
-    /// Nothing but a look around: SIGCHLD, for the load may have ended; SIGXFSZ, so that a write
-    /// beyond the limit on file sizes fails instead of killing.
+    /// Wake the session: SIGCHLD, since the load may have exited; SIGXFSZ, so that a write beyond
+    /// the limit on file sizes fails instead of ending kcollect.
     Wake,
 }
 
-/// The signals that this run listens to.
+/// The signals that this run handles.
 #[derive(Debug)]
 pub struct Signals {
-    pipes: Vec<(Request, UnixStream)>,
-    /// Those that kcollect was started to ignore, and listens to nevertheless: a load is to ignore
-    /// them.
+    pipes: Vec<(SignalRequest, UnixStream)>,
+    /// The signals that kcollect was started to ignore. The load has to ignore them too.
     pub ignored: Vec<i32>,
 }
 
 impl Signals {
-    /// Begins to listen. `toggle` and `sample` are signal numbers. Under nohup(1), which lets it
-    /// ignore SIGHUP, nothing is heard of that; but SIGINT, which shells let a program in the
-    /// background ignore, still ends the recording.
+    /// Installs the handlers. `toggle` and `sample` are signal numbers. SIGHUP stays ignored if it
+    /// was, as nohup(1) does; SIGINT ends the recording even if it was ignored, as shells do for
+    /// programs in the background.
     ///
     /// # Errors
-    /// When a handler can't be installed.
+    /// A handler cannot be installed.
     pub fn listen(toggle: Option<i32>, sample: Option<i32>) -> io::Result<Signals> {
         let mut signals = vec![
-            (Request::Stop, libc::SIGINT),
-            (Request::Stop, libc::SIGQUIT),
-            (Request::Stop, libc::SIGTERM),
-            (Request::Stop, libc::SIGHUP),
-            (Request::Wake, libc::SIGCHLD),
-            (Request::Wake, libc::SIGXFSZ),
+            (SignalRequest::Stop, libc::SIGINT),
+            (SignalRequest::Stop, libc::SIGQUIT),
+            (SignalRequest::Stop, libc::SIGTERM),
+            (SignalRequest::Stop, libc::SIGHUP),
+            (SignalRequest::Wake, libc::SIGCHLD),
+            (SignalRequest::Wake, libc::SIGXFSZ),
         ];
-        signals.extend(toggle.map(|signal| (Request::Toggle, signal)));
-        signals.extend(sample.map(|signal| (Request::Sample, signal)));
+        signals.extend(toggle.map(|signal| (SignalRequest::Toggle, signal)));
+        signals.extend(sample.map(|signal| (SignalRequest::Sample, signal)));
         let mut ignored: Vec<_> = signals.iter().map(|(_, signal)| *signal).collect();
         ignored.retain(|signal| is_ignored(*signal));
         signals.retain(|(_, signal)| *signal != libc::SIGHUP || !ignored.contains(signal));
@@ -66,13 +66,13 @@ impl Signals {
         })
     }
 
-    /// Each becomes readable when a signal has come.
+    /// Returns descriptors that become readable when a signal arrives.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.pipes.iter().map(|(_, pipe)| pipe.as_fd())
     }
 
-    /// Takes what has come since the last call: one request for each signal that arrived.
-    pub fn take(&mut self) -> Vec<Request> {
+    /// Returns a request for each signal that has arrived since the last call.
+    pub fn take(&mut self) -> Vec<SignalRequest> {
         let mut taken = Vec::new();
         for (request, pipe) in &mut self.pipes {
             let mut bytes = [0; 64];
@@ -86,13 +86,13 @@ impl Signals {
 
 fn is_ignored(signal: i32) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: asks only; the structure has room for the answer.
+    // SAFETY: reads the action into a structure of its size.
     let asked = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
-    // SAFETY: zeros are a valid one, and the kernel has filled it in.
+    // SAFETY: zeros are a valid `sigaction`, and the kernel has filled it in.
     asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
-/// A signal's name for people: `SIGUSR1`, `SIGRTMIN+2`.
+/// Returns the name of a signal: `SIGUSR1`, `SIGRTMIN+2`.
 #[must_use]
 pub fn name_of(number: i32) -> String {
     match Signal::try_from(number) {

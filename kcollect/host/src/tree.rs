@@ -1,4 +1,4 @@
-//! Machines made of files, for tests.
+//! Imitations of machines, made of files, for tests.
 
 #![expect(
     clippy::unwrap_used,
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use crate::Root;
 
-/// A directory that looks like a machine, removed when it is dropped.
+/// A directory that imitates a machine. It is removed when this is dropped.
 #[derive(Debug)]
 pub struct Tree(tempfile::TempDir);
 
@@ -26,7 +26,7 @@ impl Tree {
         Tree(tempfile::tempdir().unwrap())
     }
 
-    /// Returns a machine that lacks nothing.
+    /// Returns a machine on which no check of the doctor fails.
     #[must_use]
     pub fn good() -> Self {
         Tree::new()

@@ -1,35 +1,43 @@
-//! What was typed: one field for each option, its text not understood yet.
+//! The command line as typed: one field for each option, its value still text; and the text of
+//! `--help`.
 //!
-//! The text of `--help` is here and nowhere else. Values stay text at this step because their
-//! errors are ours to word: `values` understands one value, [`super::plan`] all of them together.
+//! Values stay text at this step so that their errors have kcollect's form and a cure: `values`
+//! parses one value, [`super::command`] checks all of them together.
 //!
-//! An option that takes a value takes the next word, whatever that word begins with, as getopt
-//! does: `-p -5` is then a negative interval, which has an error of its own, and `-C "-O3 build"` a
+//! An option with a value takes the next argument, even if it begins with a hyphen, as getopt does:
+//! `-p -5` is then a negative interval, which has an error of its own, and `-C "-O3 build"` is a
 //! comment.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
-use host::exit::Kind;
+use host::exit::ExitKind;
 
-use super::pictures::{Export, Flame};
-use super::report::Report;
-use super::track::{Stat, Track};
-use super::view::View;
+use super::pictures::{ExportArgs, FlameArgs};
+use super::report::ReportArgs;
+use super::track::{StatArgs, TrackArgs};
+use super::view::ViewArgs;
 
-/// The words after `kcollect`.
+const ABOUT: &str = "\
+Profiles the whole machine. For every thread it records where the time went: on a CPU in user mode or in the kernel, \
+waiting for a CPU, for a lock or for a page, asleep or stopped, each with the call stack from the thread's first \
+function down into the kernel. It records until Ctrl-C, until the time of -t is over, or until LOAD has exited, and \
+then prints a summary.
+
+The record is an experiment, the directory ktest.1.er (then ktest.2.er, and so on). `kcollect report`, `view`, `flame` \
+and `export` read it, and so does `gprofng display text`: on any machine, without privilege, also while it is being \
+written. Recording needs root; `kcollect doctor` checks what this machine permits.
+
+LOAD begins at the first argument that is neither an option nor an option's value. Write -- before a load that begins \
+with a hyphen or has the name of a command.";
+
+/// The arguments of `kcollect`.
 #[derive(Debug, Default, PartialEq, Eq, Parser)]
 #[command(
     name = "kcollect",
     bin_name = "kcollect",
-    about = "Records where the time of the CPUs goes: every tick of every CPU, with the kernel's call stack or the \
-             process that ran, on the whole machine, until Ctrl-C, until the time given by -t is over, or until the \
-             load command has ended. The record is an experiment, the directory ktest.1.er (then \
-             ktest.2.er, and so on), which `gprofng display text` opens, now or while it is being written. A summary \
-             is printed at the end.\n\n\
-             Everything from the first word that is neither an option nor an option's value belongs to the load \
-             command. `--` before it separates them where they could be confused.",
+    about = ABOUT,
     override_usage = "kcollect [OPTIONS] [LOAD [ARGUMENT...]]\n       kcollect report [EXPERIMENT...] [VIEW] [OPTIONS]\n       kcollect view [EXPERIMENT] [-o FILE | --serve [PORT]]\n       kcollect flame [EXPERIMENT...] [OPTIONS]\n       kcollect export [EXPERIMENT...] --to FORMAT [OPTIONS]\n       kcollect track [OPTIONS] -p PID | COMMAND [ARGUMENT...]\n       kcollect stat [OPTIONS]\n       kcollect doctor [--json]",
     help_template = "{about-with-newline}\n{usage-heading} {usage}\n\n{all-args}{after-help}",
     disable_help_flag = true,
@@ -38,75 +46,73 @@ use super::view::View;
     args_conflicts_with_subcommands = true,
     next_line_help = true
 )]
-pub struct Typed {
+pub struct Arguments {
     #[command(subcommand)]
     pub(super) sub: Option<Sub>,
-    /// The command to run while recording, looked up along PATH. Its exit status becomes kcollect's
+    /// The command to run while recording, found along PATH. Its exit status becomes kcollect's
     #[arg(value_name = "LOAD", trailing_var_arg = true)]
     pub(super) load: Vec<OsString>,
     #[command(flatten, next_help_heading = "What is recorded")]
-    pub(super) what: What,
+    pub(super) data: DataArgs,
     #[command(flatten, next_help_heading = "When")]
-    pub(super) when: When,
+    pub(super) time: TimeArgs,
     #[command(flatten, next_help_heading = "The experiment")]
-    pub(super) experiment: Experiment,
+    pub(super) experiment: ExperimentArgs,
     #[command(flatten, next_help_heading = "Output and help")]
-    pub(super) output: Output,
+    pub(super) output: OutputArgs,
 }
 
 #[derive(Debug, PartialEq, Eq, Subcommand)]
 pub(super) enum Sub {
-    /// Checks what this machine permits, and names the cure for what it does not (a load called
-    /// doctor goes after --)
+    /// Checks what this machine permits, and names the cure for what it does not permit
     Doctor {
-        /// For machines instead of people
+        /// Print the findings as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Shows where time went, by function, load object, thread, process or CPU; needs no privilege
-    /// (a load called report goes after --)
-    Report(Box<Report>),
+    /// Shows where time went, by function, load object, thread, process or CPU
+    Report(Box<ReportArgs>),
     /// Draws a page for a browser: the timeline of every thread, a flame graph of what is selected,
-    /// the processes (a load called view goes after --)
-    View(View),
-    /// Draws a flame graph of where time went; needs no privilege (a load called flame goes after
-    /// --)
-    Flame(Box<Flame>),
+    /// the processes
+    View(ViewArgs),
+    /// Draws a flame graph of where time went
+    Flame(Box<FlameArgs>),
     /// Writes an experiment as folded stacks, or for pprof, the Firefox Profiler, Perfetto or
-    /// speedscope; needs no privilege (a load called export goes after --)
-    Export(Box<Export>),
+    /// speedscope
+    Export(Box<ExportArgs>),
     /// Counts events of a process or of a command, by thread: page faults, context switches, and
-    /// what else this machine counts (a load called track goes after --)
-    Track(Box<Track>),
-    /// Counts events by CPU (a load called stat goes after --)
-    Stat(Box<Stat>),
+    /// what else this machine counts
+    Track(Box<TrackArgs>),
+    /// Counts events by CPU
+    Stat(Box<StatArgs>),
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
-pub(super) struct What {
-    /// Clock interval: on (10.007 ms, the default), lo or low (100.003 ms), hi or high (997 us), or
-    /// a number of milliseconds (suffix u: microseconds, m: milliseconds). At least 100 us, or what
-    /// kernel.perf_event_max_sample_rate permits: less is raised to it. At most 1 s. off or 0: no
-    /// clock profiling
+pub(super) struct DataArgs {
+    /// The time between two ticks: on (10.007 ms, the default), lo or low (100.003 ms), hi or high
+    /// (997 us), or a number of milliseconds (suffix m: milliseconds, u: microseconds). The minimum
+    /// is 100 us, or what kernel.perf_event_max_sample_rate permits; a shorter interval is raised
+    /// to it. The maximum is 1 s
     #[arg(short = 'p', long, value_name = "INTERVAL", allow_hyphen_values = true)]
     pub(super) interval: Option<String>,
-    /// Hardware counters, and events of the kernel: NAME[~ATTRIBUTE=N][,INTERVAL], joined by
-    /// commas, or on, hi, lo for cycles and instructions. INTERVAL: on, hi, lo, or after how many
-    /// events. Names as gprofng or perf writes them. Alone: lists what this machine can count
+    /// Record counters of the hardware and events of the kernel when they overflow:
+    /// NAME[~ATTRIBUTE=N][,INTERVAL], separated by commas, or on, hi, lo for cycles and
+    /// instructions. INTERVAL is on, hi, lo, or a number of events. Names are those of gprofng or
+    /// perf. -h alone lists what this machine can count
     #[arg(short = 'h', long, value_name = "COUNTER[,INTERVAL]", num_args = 0..=1, action = ArgAction::Append)]
     pub(super) counters: Option<Vec<String>>,
-    /// Follow processes into their user code, each in an experiment of its own inside: on (those
-    /// that were on a CPU at a tick, the default), all (also those that only waited), off (the
-    /// kernel only), or =REGEXP, which has to match the whole of a name, of the program's file name
-    /// or of the number
+    /// Follow processes into their user code, each into a subexperiment of its own: on (processes
+    /// that were on a CPU at a tick, the default), all (also processes that only waited), off (the
+    /// kernel only), or =REGEXP, which has to match the whole of a process's name, of its program's
+    /// file name, or of its number
     #[arg(short = 'F', long, value_name = "WHICH", allow_hyphen_values = true)]
     pub(super) follow: Option<String>,
-    /// Follow what a followed process forks too
+    /// Follow also the processes that a followed process forks
     #[arg(long)]
     pub(super) descendants: bool,
-    /// Follow this process, count it apart, or this thread of it, and show it whatever its rank;
-    /// the whole machine is recorded all the same. It exists already. 0/TID is a thread of the
-    /// kernel. May be repeated
+    /// Follow this running process, and give it, or this thread of it, a row of its own in the
+    /// summary. The whole machine is recorded in any case. 0/TID is a thread of the kernel. May be
+    /// repeated
     #[arg(
         short = 'T',
         long,
@@ -114,10 +120,11 @@ pub(super) struct What {
         allow_hyphen_values = true
     )]
     pub(super) target: Vec<String>,
-    /// Leave idle CPUs out: on (the default) or off; with off all CPU time adds up
+    /// Leave out the ticks of idle CPUs: on (the default) or off. With off, the ticks add up to the
+    /// time of all CPUs
     #[arg(short = 'x', long, value_name = "on|off", allow_hyphen_values = true)]
     pub(super) skip_idle: Option<String>,
-    /// Sample resource usage: on (every second, the default), off, or every SECONDS
+    /// Record a sample of resource usage: on (every second, the default), off, or every SECONDS
     #[arg(
         short = 'S',
         long,
@@ -125,22 +132,23 @@ pub(super) struct What {
         allow_hyphen_values = true
     )]
     pub(super) sample: Option<String>,
-    /// This signal to kcollect records a sample too: a name, with or without SIG, or a number
+    /// Record a sample also when kcollect receives this signal: a name, with or without SIG, or a
+    /// number
     #[arg(short = 'l', long, value_name = "SIGNAL", allow_hyphen_values = true)]
     pub(super) sample_signal: Option<String>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
-pub(super) struct When {
-    /// End after this time, in seconds (suffix s) or minutes (suffix m). A-B: paused until A, ends
-    /// at B; A-0: no end. The load is left running
+pub(super) struct TimeArgs {
+    /// End after this time, in seconds (suffix s) or minutes (suffix m). With A-B, data are
+    /// recorded from A to B; with A-0, from A on. The load is left running
     #[arg(short = 't', long, value_name = "TIME|A-B", allow_hyphen_values = true)]
     pub(super) time: Option<String>,
-    /// Record this long before the load starts, and again after it has ended; the default is 0
+    /// Record for this time before the load starts, and again after it has exited; the default is 0
     #[arg(short = 'q', long, value_name = "SECONDS", allow_hyphen_values = true)]
     pub(super) quiet_time: Option<String>,
-    /// This signal to kcollect pauses and resumes. Recording begins paused, or with ,r at once.
-    /// Samples are always recorded
+    /// Pause and resume when kcollect receives this signal. Recording starts paused, or at once
+    /// with ,r. Samples are always recorded
     #[arg(
         short = 'y',
         long,
@@ -148,19 +156,19 @@ pub(super) struct When {
         allow_hyphen_values = true
     )]
     pub(super) pause_signal: Option<String>,
-    /// Data stop at this many MB (1048576 bytes), about; samples go on. The default is unlimited,
-    /// also called none
+    /// Stop recording data at about this many MB (1048576 bytes), while samples go on. The default
+    /// is unlimited, also called none
     #[arg(short = 'L', long, value_name = "MB", allow_hyphen_values = true)]
     pub(super) limit: Option<String>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
-pub(super) struct Experiment {
-    /// Its name, which ends in .er; the default is ktest.1.er. Where NAME.N.er is in use, N is
-    /// raised to one more than the largest there
+pub(super) struct ExperimentArgs {
+    /// The name, which ends in .er; the default is ktest.1.er. If NAME.N.er is in use, N becomes
+    /// one more than the largest in use
     #[arg(short = 'o', long, value_name = "NAME.er", allow_hyphen_values = true)]
     pub(super) experiment: Option<PathBuf>,
-    /// The directory it is made in, which exists; the default is the current one
+    /// The existing directory in which the experiment is made; the default is the current one
     #[arg(
         short = 'd',
         long,
@@ -168,32 +176,34 @@ pub(super) struct Experiment {
         allow_hyphen_values = true
     )]
     pub(super) directory: Option<PathBuf>,
-    /// Add it to this group, a file that is made if need be. It also gives the experiment its name:
-    /// NAME.1.er
+    /// Add the experiment to this group, a file that is created if it does not exist. The
+    /// experiment's name is then NAME.1.er by default
     #[arg(short = 'g', long, value_name = "NAME.erg", allow_hyphen_values = true)]
     pub(super) group: Option<PathBuf>,
-    /// What is copied into it: on (load objects of the kernel and of followed processes, the
-    /// default), off, usedldobjects (those the data refer to), src or all (on, and all sources),
-    /// usedsrc (on, and sources the data refer to); ldobjects and copy mean on
+    /// What is copied into the experiment: on (load objects of the kernel and of followed
+    /// processes, the default), off, usedldobjects (load objects that the data refer to), src or
+    /// all (load objects and all their sources), usedsrc (load objects, and sources that the data
+    /// refer to); ldobjects and copy mean on
     #[arg(short = 'A', long, value_name = "WHAT", allow_hyphen_values = true)]
     pub(super) archive: Option<String>,
-    /// A comment for its notes; up to ten
+    /// Add a comment to the experiment's notes; up to ten
     #[arg(short = 'C', long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(super) comment: Vec<String>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
-pub(super) struct Output {
-    /// Append kcollect's own output to this file, errors included; the load's is left alone
+pub(super) struct OutputArgs {
+    /// Append kcollect's own output to this file, errors included. The load's output is not
+    /// affected
     #[arg(short = 'O', long, value_name = "FILE", allow_hyphen_values = true)]
     pub(super) outfile: Option<PathBuf>,
-    /// Print the summary for machines instead of people
+    /// Print the summary as JSON
     #[arg(long)]
     pub(super) json: bool,
-    /// Say what would be recorded, and record nothing; implies -v
+    /// Print what would be recorded, and record nothing; implies -v
     #[arg(short = 'n', long)]
     pub(super) dry_run: bool,
-    /// Say more
+    /// Print more messages
     #[arg(short = 'v', long)]
     pub(super) verbose: bool,
     /// Print the version
@@ -204,26 +214,27 @@ pub(super) struct Output {
     help: Option<bool>,
 }
 
-/// The command as clap knows it, with the parts of the help that are made from other tables.
-/// `width` is in columns.
+/// Returns the command for clap, with the parts of the help that are made from other tables.
+/// `width` is the terminal's, in columns.
 #[must_use]
 pub fn command(width: Option<u16>) -> clap::Command {
-    Typed::command()
+    Arguments::command()
         .term_width(usize::from(width.unwrap_or(100)).clamp(40, 120))
         .after_help(after_help())
 }
 
 const EXAMPLES: &str = "\
 Examples:
+  kcollect doctor                     does this machine permit it?
   sudo kcollect -p on                 the whole machine, until Ctrl-C
   sudo kcollect -p on make -j4        while a load runs
   sudo kcollect -p hi -t 30           30 seconds at 1000 Hz
-  sudo kcollect -t 5m -x off -S 10    5 minutes with idle time, a sample every 10 seconds
-  sudo kcollect -F =nginx             follow nginx alone into its user code
-  sudo kcollect -T 1264 -t 10         with a line of its own for one process
-  kcollect doctor                     does this machine permit it?
+  sudo kcollect -t 5m -x off -S 10    5 min with idle time, samples every 10 s
+  sudo kcollect -F =nginx             follow only nginx into its user code
+  sudo kcollect -T 1264 -t 10         with a row for one process
   kcollect report                     where to look first in ktest.N.er
-  kcollect report ktest.1.er threads  exact times of the threads of an experiment
+  kcollect report ktest.1.er threads  exact times of every thread
+  kcollect view                       a page with a timeline, for a browser
   kcollect flame --all                a flame graph of all states
   kcollect export --to firefox        for profiler.firefox.com
   kcollect track make                 faults and switches of each thread
@@ -237,17 +248,18 @@ Files:
                 limits how short the interval can be
 
 See also:
+  kcollect COMMAND --help: the options of a command
   gprofng(1), gp-display-text(1), perf-record(1), sysexits(3)";
 
 fn after_help() -> String {
     use std::fmt::Write as _;
     let mut text = String::from(EXAMPLES);
     text.push_str("\nExit status:\n");
-    for kind in Kind::ALL {
+    for kind in ExitKind::ALL {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {:<4}{}", kind.code(), kind.meaning());
     }
-    text.push_str("  Else the load's own: its status, or 126 (cannot be run), 127 (not found),\n  128 and the number of the signal that ended it\n\n");
+    text.push_str("  If none of these applies, the status is the load's: its exit status, 126 (it\n  cannot be executed), 127 (not found), or 128 plus the number of a signal\n\n");
     text.push_str(FILES);
     text
 }

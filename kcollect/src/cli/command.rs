@@ -1,8 +1,7 @@
-//! What will be done: every word of the command line understood, checked and given its unit.
+//! The command that a command line stands for, with every value parsed, checked and given its unit.
 //!
-//! [`resolve`] is a pure function of the words and of a [`Machine`]. Where it changes what was
-//! typed it says so in the plan's notices; where it cannot carry it out it is an error, never a
-//! guess.
+//! [`resolve`] is a pure function of the arguments and of [`HostFacts`]. A value that it adjusts is
+//! reported in the plan's notices; a value that it cannot use is an error.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -15,22 +14,23 @@ use counters::names::grammar::{OverflowInterval, OverflowSpec};
 use counters::stat::StatOptions;
 use counters::track::TrackOptions;
 use experiment_format::directory::NameRequest;
+use user_collector::follow::FollowRule;
 
-use super::args::{Sub, Typed};
-use super::{CliError, Machine, report, signals, values, view};
-use crate::plan::{Archive, MAX_COMMENTS, Plan};
+use super::args::{Arguments, Sub};
+use super::{CliError, HostFacts, report, signals, values, view};
+use crate::plan::{Archive, MAX_COMMENTS, Plan, Target};
 
-/// What kcollect was asked to do.
+/// What kcollect is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Profile the machine.
     Record(Box<Plan>),
-    /// Say what this machine lacks for profiling (`kcollect doctor`).
+    /// Check what this machine permits (`kcollect doctor`).
     Doctor {
-        /// For machines instead of people.
+        /// As JSON.
         json: bool,
     },
-    /// Report what experiments say (`kcollect report`).
+    /// Report experiments (`kcollect report`).
     Report(Box<ReportOptions>),
     /// Draw a page of an experiment (`kcollect view`).
     View(ViewOptions),
@@ -44,23 +44,23 @@ pub enum Command {
     Stat(Box<StatOptions>),
     /// List what can be counted (`-h` alone).
     Counters {
-        /// For machines instead of people.
+        /// As JSON.
         json: bool,
     },
-    /// Say the version (`-V`).
+    /// Print the version (`-V`).
     Version,
-    /// Print this text on standard output (`--help`).
+    /// Print this help (`--help`).
     Help(String),
 }
 
-/// The stem of experiments that were given no name.
+/// The stem of experiments without a name of their own.
 const DEFAULT_STEM: &str = "ktest";
 
-/// From what was typed to what will be done.
+/// Returns the command that the arguments stand for.
 ///
 /// # Errors
-/// The first value that cannot be understood, or that contradicts another.
-pub fn resolve(mut typed: Typed, machine: &Machine) -> Result<Command, CliError> {
+/// The first value that cannot be parsed, or that contradicts another.
+pub fn resolve(mut typed: Arguments, facts: &HostFacts) -> Result<Command, CliError> {
     match typed.sub.take() {
         Some(Sub::Doctor { json }) => return Ok(Command::Doctor { json }),
         Some(Sub::Report(typed)) => {
@@ -90,77 +90,77 @@ pub fn resolve(mut typed: Typed, machine: &Machine) -> Result<Command, CliError>
     if typed.output.version {
         return Ok(Command::Version);
     }
-    if typed.what.counters.as_ref().is_some_and(Vec::is_empty) {
+    if typed.data.counters.as_ref().is_some_and(Vec::is_empty) {
         return list(typed);
     }
-    record(typed, machine).map(|plan| Command::Record(Box::new(plan)))
+    record(typed, facts).map(|plan| Command::Record(Box::new(plan)))
 }
 
-/// `-h` alone lists what can be counted, and `--json` may be with it.
-fn list(mut typed: Typed) -> Result<Command, CliError> {
-    typed.what.counters = None;
+/// Returns the command of `-h` alone, with or without `--json`: it lists what can be counted.
+fn list(mut typed: Arguments) -> Result<Command, CliError> {
+    typed.data.counters = None;
     let json = std::mem::take(&mut typed.output.json);
-    if typed == Typed::default() {
+    if typed == Arguments::default() {
         return Ok(Command::Counters { json });
     }
     Err(CliError::new(
-        "-h: it names no counter to record",
+        "-h: no counter is named",
         "type kcollect -h alone to list the counters, or kcollect --help for the help",
     ))
 }
 
-fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
-    let Typed {
+fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliError> {
+    let Arguments {
         sub: _,
-        what,
-        when,
+        data,
+        time,
         experiment,
         output,
         load,
     } = typed;
     let mut notices = Vec::new();
 
-    let follow = values::follow(what.follow.as_deref().unwrap_or("on"))?;
-    let counters = values::counters(what.counters.as_deref().unwrap_or_default())?;
-    // The usual counters and the clock go together.
+    let follow = values::follow(data.follow.as_deref().unwrap_or("on"))?;
+    let counters = values::counters(data.counters.as_deref().unwrap_or_default())?;
+    // The usual counters set the interval of the clock too.
     let usual = counters.iter().find_map(|wish| match wish {
         OverflowSpec::Default(OverflowInterval::Hi) => Some("hi"),
         OverflowSpec::Default(OverflowInterval::Lo) => Some("lo"),
         _ => None,
     });
-    let period_us = values::interval(
-        what.interval.as_deref().or(usual).unwrap_or("on"),
-        machine,
+    let interval = values::interval(
+        data.interval.as_deref().or(usual).unwrap_or("on"),
+        facts,
         &mut notices,
     )?
     .ok_or_else(|| {
         CliError::new(
             format!(
                 "-p {}: nothing to record",
-                what.interval.as_deref().unwrap_or("off")
+                data.interval.as_deref().unwrap_or("off")
             ),
-            "the states of threads are told by the clock, also beside counters: type -p on, or leave -p out",
+            "ticks of the clock are always recorded, also with counters: type -p on, or leave -p out",
         )
     })?;
-    let (start, end) = when
+    let (start, end) = time
         .time
         .as_deref()
         .map_or(Ok((Duration::ZERO, None)), values::time)?;
-    let mut quiet = when
+    let mut quiet = time
         .quiet_time
         .as_deref()
         .map_or(Ok(Duration::ZERO), values::quiet)?;
     if load.is_empty() && !quiet.is_zero() {
-        notices.push("-q is ignored: there is no load to be quiet before and after".to_owned());
+        notices.push("-q is ignored: there is no load".to_owned());
         quiet = Duration::ZERO;
     }
 
-    let sample_signal = what
+    let sample_signal = data
         .sample_signal
         .as_deref()
         .map(signals::sample_signal)
         .transpose()?;
-    let pause_signal = when
+    let pause_signal = time
         .pause_signal
         .as_deref()
         .map(signals::pause_signal)
@@ -170,15 +170,15 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
     {
         return Err(CliError::new(
             format!(
-                "Signal {} can not be used for both sample and pause-resume",
+                "-l and -y: signal {} cannot be used for both",
                 host::signals::name_of(sample)
             ),
-            "give -l and -y different signals: SIGUSR1 and SIGUSR2",
+            "type two signals, such as SIGUSR1 and SIGUSR2",
         ));
     }
     if experiment.comment.len() > MAX_COMMENTS {
         return Err(CliError::new(
-            format!("-C was given {} times", experiment.comment.len()),
+            format!("-C: there are {} comments", experiment.comment.len()),
             format!("an experiment takes up to {MAX_COMMENTS} comments"),
         ));
     }
@@ -193,7 +193,7 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
         Some(path) => {
             if let Some(ignored) = typed_directory.filter(|_| path.is_absolute()) {
                 notices.push(format!(
-                    "experiment name is an absolute path; directory name {} ignored",
+                    "-d {} is ignored: the experiment's name is an absolute path",
                     ignored.display()
                 ));
             }
@@ -203,13 +203,19 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
         }
     };
 
+    let targets: Vec<Target> = data
+        .target
+        .iter()
+        .map(|target| values::target(target))
+        .collect::<Result<_, _>>()?;
+
     Ok(Plan {
-        period_us,
+        interval,
         counters,
         start,
         end,
         quiet,
-        record_idle: what
+        record_idle: data
             .skip_idle
             .as_deref()
             .map_or(Ok(false), values::record_idle)?,
@@ -217,22 +223,21 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
         directory,
         group,
         output: output.outfile,
-        limit: when.limit.as_deref().map_or(Ok(None), values::limit)?,
+        limit: time.limit.as_deref().map_or(Ok(None), values::limit)?,
         archive: experiment
             .archive
             .as_deref()
             .map_or(Ok(Archive::LoadObjects), values::archive)?,
         comments: experiment.comment,
-        sample_period: values::sample_period(what.sample.as_deref().unwrap_or("on"))?,
+        sample_period: values::sample_period(data.sample.as_deref().unwrap_or("on"))?,
         sample_signal,
         pause_signal,
-        follow,
-        descendants: what.descendants,
-        targets: what
-            .target
-            .iter()
-            .map(|target| values::target(target))
-            .collect::<Result<_, _>>()?,
+        follow: FollowRule {
+            follow,
+            pids: targets.iter().map(|target| target.pid).collect(),
+            descendants: data.descendants,
+        },
+        targets,
         load,
         verbose: output.verbose || output.dry_run,
         dry_run: output.dry_run,
@@ -241,8 +246,7 @@ fn record(typed: Typed, machine: &Machine) -> Result<Plan, CliError> {
     })
 }
 
-/// `path` as seen from `base`, without the `./` that would stand before every name told to the
-/// user.
+/// Returns `path` relative to `base`, without a leading `./`.
 fn inside(base: &Path, path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() {
         base.to_owned()
@@ -253,7 +257,7 @@ fn inside(base: &Path, path: &Path) -> PathBuf {
     }
 }
 
-/// The last part of a path as text, which has to end in `ending` and to have something before it.
+/// Returns the last part of a path as text, if it ends in `ending` and is longer than that.
 fn named<'a>(option: &str, path: &'a Path, ending: &str, what: &str) -> Result<&'a str, CliError> {
     let bad = |why: &str| {
         CliError::new(
@@ -263,13 +267,13 @@ fn named<'a>(option: &str, path: &'a Path, ending: &str, what: &str) -> Result<&
     };
     let name = path.file_name().unwrap_or_default();
     if name.as_bytes().len() <= ending.len() || !name.as_bytes().ends_with(ending.as_bytes()) {
-        return Err(bad(&format!("{what} name must end in `{ending}'")));
+        return Err(bad(&format!("the name of an {what} ends in {ending}")));
     }
     name.to_str()
         .ok_or_else(|| bad("the name is not valid UTF-8"))
 }
 
-/// `-g`: the stem that a group gives to its experiments.
+/// `-g`: returns the stem of the experiments of a group.
 fn group_stem(path: &Path) -> Result<String, CliError> {
     let name = named("-g", path, ".erg", "experiment group")?;
     Ok(name.strip_suffix(".erg").unwrap_or(name).to_owned())
@@ -282,13 +286,13 @@ mod tests {
     use super::*;
     use crate::cli;
 
-    const MACHINE: Machine = Machine {
+    const FACTS: HostFacts = HostFacts {
         max_sample_rate: Some(100_000),
-        width: None,
+        terminal_columns: None,
     };
 
     fn parse(line: &str) -> Result<Command, CliError> {
-        cli::parse(line.split(' ').map(OsString::from), &MACHINE)
+        cli::parse(line.split(' ').map(OsString::from), &FACTS)
     }
 
     fn plan(line: &str) -> Plan {
@@ -307,7 +311,7 @@ mod tests {
     #[test]
     fn defaults() {
         let plan = plan("kcollect -p on");
-        assert_eq!(plan.period_us, 10_007);
+        assert_eq!(plan.interval.micros(), 10_007);
         assert_eq!(
             (plan.name, plan.directory),
             (series("ktest"), PathBuf::from("."))
@@ -417,8 +421,8 @@ mod tests {
         );
         assert_eq!(counters("kcollect -h lo make -h x"), ["lo"]);
         assert_eq!(counters("kcollect -p on"), Vec::<String>::new());
-        for (line, period_us) in [("kcollect -h hi", 997), ("kcollect -h lo -p on", 10_007)] {
-            assert_eq!(plan(line).period_us, period_us, "{line}");
+        for (line, interval_us) in [("kcollect -h hi", 997), ("kcollect -h lo -p on", 10_007)] {
+            assert_eq!(plan(line).interval.micros(), interval_us, "{line}");
         }
     }
 

@@ -1,23 +1,23 @@
-//! What is wrong with a command line, and what to type instead.
+//! Errors of the command line, each with what to type instead.
 //!
-//! clap's own errors run over several lines and know no cure; here they get the form that every
-//! error of kcollect has, one line with the cure at its end.
+//! clap's own errors have several lines and no cure. They are rewritten here into the form of all
+//! errors of kcollect: one line that ends with the cure.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 
-/// A command line that cannot be carried out. Its exit code is [`Kind::Usage`].
+/// An error of the command line. Its exit code is [`ExitKind::Usage`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}: {cure}")]
 pub struct CliError {
-    /// The option, what was typed, and what is wrong with it.
+    /// The option, its value, and what is wrong with it.
     pub message: String,
     /// What to type instead.
     pub cure: String,
 }
 
 impl CliError {
-    /// An error with its cure.
+    /// Creates an error.
     pub fn new(message: impl Into<String>, cure: impl Into<String>) -> Self {
         CliError {
             message: message.into(),
@@ -25,10 +25,10 @@ impl CliError {
         }
     }
 
-    /// No argument at all: the usage is the cure.
-    pub(super) fn nothing_asked() -> Self {
+    /// Returns the error of a command line without arguments. Its cure is the usage.
+    pub(super) fn no_arguments() -> Self {
         CliError::new(
-            "nothing was asked for",
+            "there are no arguments",
             "type one of these\n\
              \x20   kcollect -p on [LOAD [ARGUMENT...]]   profile the machine until Ctrl-C, or while the load runs\n\
              \x20   kcollect doctor                       check whether this machine permits it\n\
@@ -36,7 +36,7 @@ impl CliError {
         )
     }
 
-    /// What clap found wrong, in our words. `command` is the one that was parsed.
+    /// Rewrites an error of clap. `command` is the one that was parsed.
     pub(super) fn from_clap(error: &clap::Error, command: &clap::Command) -> Self {
         const HELP: &str = "kcollect --help lists the options";
         let of = |kind| match error.get(kind) {
@@ -48,32 +48,35 @@ impl CliError {
         let option = letter(argument, command);
         match error.kind() {
             ErrorKind::UnknownArgument => CliError::new(
-                format!("{argument} is not an option here"),
+                format!("{argument} is not an option of this command"),
                 of(ContextKind::SuggestedArg)
                     .map_or(HELP.to_owned(), |near| format!("did you mean {near}?")),
             ),
-            // clap says this of a value that is missing or an empty path, and of nothing else:
-            // values are plain text here.
+            // For text values and paths clap returns this only if the value is missing or empty.
             ErrorKind::InvalidValue => {
                 let value = argument
                     .split_once(' ')
                     .map_or("VALUE", |(_, value)| value.trim_matches(['<', '>']));
                 CliError::new(
-                    format!("{option}: its value is missing"),
+                    format!("{option}: the value is missing"),
                     format!("type {option} {value}"),
                 )
             }
             ErrorKind::TooManyValues => CliError::new(
                 format!(
-                    "{option}={}: it takes no value",
+                    "{option}={}: the option takes no value",
                     of(ContextKind::InvalidValue).unwrap_or_default()
                 ),
-                format!("type {option} alone"),
+                format!("type {option} without a value"),
             ),
-            ErrorKind::ArgumentConflict => CliError::new(
-                format!("{option} was given more than once"),
-                "keep one of them",
-            ),
+            ErrorKind::ArgumentConflict => {
+                let other = of(ContextKind::PriorArg).map(|other| letter(other, command));
+                let message = match other.filter(|other| *other != option) {
+                    Some(other) => format!("{option} cannot be used with {other}"),
+                    None => format!("{option} was given more than once"),
+                };
+                CliError::new(message, "keep one of them")
+            }
             ErrorKind::InvalidUtf8 => CliError::new(
                 "an option's value is not valid UTF-8",
                 "type it as plain text",
@@ -87,8 +90,8 @@ impl CliError {
     }
 }
 
-/// The letter of an option that clap calls `--interval <INTERVAL>`, since all other messages use
-/// letters.
+/// Returns the letter of an option that clap calls `--interval <INTERVAL>`, since all other
+/// messages use letters.
 fn letter(argument: &str, command: &clap::Command) -> String {
     let long = argument.split(' ').next().unwrap_or(argument);
     command
@@ -104,6 +107,6 @@ fn letter(argument: &str, command: &clap::Command) -> String {
 
 impl From<CliError> for Failure {
     fn from(error: CliError) -> Self {
-        Failure::new(Kind::Usage, error.message, error.cure)
+        Failure::new(ExitKind::Usage, error.message, error.cure)
     }
 }

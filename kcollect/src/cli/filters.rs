@@ -1,4 +1,4 @@
-//! What `report`, `flame` and `export` leave out: options and what they mean.
+//! The options of `report`, `flame` and `export` that filter the data.
 
 use std::path::{Path, PathBuf};
 
@@ -11,30 +11,29 @@ use experiment_format::microstate::Microstate;
 use super::CliError;
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
-pub(super) struct Filters {
-    /// Of this process alone: its number, a regular expression for its name, or %N for gprofng's
-    /// process N. May be repeated
+pub(super) struct FilterArgs {
+    /// Only data of this process: its number, a regular expression for its name, or %N for
+    /// gprofng's process N. May be repeated
     #[arg(long, value_name = "PID|REGEXP|%N", allow_hyphen_values = true)]
     process: Vec<String>,
-    /// Of this thread alone. May be repeated
+    /// Only data of this thread. May be repeated
     #[arg(long, value_name = "TID", allow_hyphen_values = true)]
     thread: Vec<String>,
-    /// Of this CPU alone. May be repeated
+    /// Only data of this CPU. May be repeated
     #[arg(long, value_name = "CPU", allow_hyphen_values = true)]
     cpu: Vec<String>,
-    /// Of these states alone: metrics, separated by commas
+    /// Only these states: metrics, separated by commas
     #[arg(long, value_name = "STATE,...", allow_hyphen_values = true)]
     state: Option<String>,
-    /// Of this time alone, in seconds since the start; 2- is from then on
+    /// Only data of this time, in seconds since the start; 2- means from second 2 on
     #[arg(long, value_name = "FROM-TO", allow_hyphen_values = true)]
     time: Option<String>,
-    /// Of stacks alone that have a function whose name matches. May be repeated: all have to be
-    /// there
+    /// Only stacks that contain a function whose name matches. May be repeated: each has to match
     #[arg(long, value_name = "REGEXP", allow_hyphen_values = true)]
     function: Vec<String>,
 }
 
-impl Filters {
+impl FilterArgs {
     pub(super) fn resolve(&self) -> Result<Filter, CliError> {
         Ok(Filter {
             processes: each(&self.process, process)?,
@@ -46,8 +45,8 @@ impl Filters {
         })
     }
 
-    /// All but the states, in words, for a title.
-    pub(super) fn words(&self) -> String {
+    /// Returns the filters except for the states, as text for a title.
+    pub(super) fn title(&self) -> String {
         let lists = [
             ("process", &self.process),
             ("thread", &self.thread),
@@ -55,39 +54,39 @@ impl Filters {
             ("stacks with", &self.function),
         ];
         let lists = lists.into_iter().filter(|(_, values)| !values.is_empty());
-        let mut words: Vec<_> = lists
+        let mut parts: Vec<_> = lists
             .map(|(name, values)| format!("{name} {}", values.join(", ")))
             .collect();
-        words.extend(self.time.iter().map(|time| format!("second {time}")));
-        words.join(", ")
+        parts.extend(self.time.iter().map(|time| format!("second {time}")));
+        parts.join(", ")
     }
 }
 
-/// Whether a word is an experiment or a group of them, by its name.
+/// Returns whether a path is an experiment or a group of experiments, by its name.
 pub(super) fn is_experiment(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     matches!(extension, Some("er" | "erg"))
 }
 
-/// All of them have to be experiments.
-pub(super) fn experiments(words: Vec<PathBuf>) -> Result<Vec<PathBuf>, CliError> {
-    match words.iter().find(|path| !is_experiment(path)) {
+/// Returns the paths if all of them are experiments.
+pub(super) fn experiments(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, CliError> {
+    match paths.iter().find(|path| !is_experiment(path)) {
         Some(other) => Err(CliError::new(
             format!(
-                "{} is no experiment, whose name ends in .er",
+                "{} is not an experiment: its name does not end in .er",
                 other.display()
             ),
             "name a directory that kcollect or gprofng collect made, such as ktest.1.er",
         )),
-        None => Ok(words),
+        None => Ok(paths),
     }
 }
 
 fn each<T>(
     texts: &[String],
-    understand: impl Fn(&str) -> Result<T, CliError>,
+    parse: impl Fn(&str) -> Result<T, CliError>,
 ) -> Result<Vec<T>, CliError> {
-    texts.iter().map(|text| understand(text)).collect()
+    texts.iter().map(|text| parse(text)).collect()
 }
 
 pub(super) fn number<T: std::str::FromStr>(option: &str, text: &str) -> Result<T, CliError> {
@@ -133,7 +132,7 @@ fn states(text: &str) -> Result<[bool; STATE_SLOTS], CliError> {
                 .filter_map(|state| state.metric())
                 .collect();
             CliError::new(
-                format!("--state {text}: {word} is no state"),
+                format!("--state {text}: {word} is not a state"),
                 format!("the states are {}", all.join(", ")),
             )
         })?;
@@ -155,7 +154,7 @@ fn time(text: &str) -> Result<std::ops::Range<u64>, CliError> {
     let ns = |text: &str| -> Result<u64, CliError> {
         let seconds: f64 = text.parse().map_err(|_| bad())?;
         let in_range = (0.0..1e9).contains(&seconds);
-        // Below 10^18, so that it fits.
+        // Below 10^18 ns, so that it fits into the result.
         if in_range {
             Ok((seconds * 1e9).round() as u64)
         } else {

@@ -1,19 +1,19 @@
-//! The command line, in two steps: [`args`] is what was typed, [`command`] makes of it what
-//! will be done.
+//! The command line, in two steps: [`args`] holds the arguments as typed, [`command`] resolves them
+//! to a [`Command`].
 //!
-//! The letters and their values are er_kernel's and collect's, each with a long name beside it.
-//! Only a [`Plan`](crate::plan::Plan) reaches the session: it holds no text that still has to be understood. What
-//! resolution needs to know of the machine comes in as a [`Machine`], so that the same words give
-//! the same plan in a test as on a server.
+//! The letters and their values are those of er_kernel and collect, each with a long name too.
+//! Only a [`Plan`](crate::plan::Plan) reaches the recording. The facts of the machine that
+//! resolution depends on are an argument, [`HostFacts`], so that the same command line has the same
+//! plan in a test as on a server.
 //!
-//! What this refuses: to look at the disk or at processes. Whether a directory exists or a process
-//! lives is known only when the run starts, and is the session's to check .
+//! Nothing here reads the disk or looks at processes: whether a directory or a process exists is
+//! checked when the recording starts.
 
 pub mod args;
 pub mod command;
 mod error;
 mod filters;
-mod machine;
+mod host_facts;
 mod pictures;
 mod report;
 mod signals;
@@ -28,26 +28,26 @@ use clap::error::ErrorKind;
 
 pub use command::Command;
 pub use error::CliError;
-pub use machine::Machine;
+pub use host_facts::HostFacts;
 
-/// Reads the command line, `argv[0]` included, and says what will be done.
+/// Returns the command of a command line, which includes `argv[0]`.
 ///
 /// # Errors
-/// [`CliError`] names the option, what was typed and the cure. Nothing was touched or started.
+/// [`CliError`] names the option, its value and the cure.
 pub fn parse(
     argv: impl IntoIterator<Item = OsString>,
-    machine: &Machine,
+    facts: &HostFacts,
 ) -> Result<Command, CliError> {
     let argv: Vec<OsString> = argv.into_iter().collect();
     if argv.len() < 2 {
-        return Err(CliError::nothing_asked());
+        return Err(CliError::no_arguments());
     }
-    let mut command = args::command(machine.width);
+    let mut command = args::command(facts.terminal_columns);
     let typed = command
         .try_get_matches_from_mut(argv)
-        .and_then(|matches| args::Typed::from_arg_matches(&matches));
+        .and_then(|matches| args::Arguments::from_arg_matches(&matches));
     match typed {
-        Ok(typed) => command::resolve(typed, machine),
+        Ok(typed) => command::resolve(typed, facts),
         Err(error) if error.kind() == ErrorKind::DisplayHelp => {
             Ok(Command::Help(error.to_string()))
         }
@@ -55,7 +55,8 @@ pub fn parse(
     }
 }
 
-/// The help as `--help` prints it, for a terminal of `width` columns (None: not a terminal).
+/// Returns the help as `--help` prints it, for a terminal of `width` columns (None: not a
+/// terminal).
 #[must_use]
 pub fn help(width: Option<u16>) -> String {
     args::command(width).render_help().to_string()

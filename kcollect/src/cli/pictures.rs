@@ -1,4 +1,4 @@
-//! `kcollect flame` and `kcollect export`: their words and options, and what they mean.
+//! The arguments of `kcollect flame` and `kcollect export`.
 
 use std::path::PathBuf;
 
@@ -8,37 +8,37 @@ use analysis::flame;
 use clap::Args;
 
 use super::CliError;
-use super::filters::{Filters, experiments, is_experiment};
+use super::filters::{FilterArgs, experiments, is_experiment};
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(after_help = FLAME_EXAMPLES)]
-pub(super) struct Flame {
+pub(super) struct FlameArgs {
     /// Experiments (NAME.er, a subexperiment, or a group NAME.erg; the default is the newest
     /// ktest.N.er here)
     #[arg(value_name = "EXPERIMENT")]
     words: Vec<PathBuf>,
-    /// The picture; - is standard output. The default is the experiment's name with .svg, in the
-    /// current directory
+    /// The picture's file; - is standard output. The default is the experiment's name with .svg, in
+    /// the current directory
     #[arg(short = 'o', long, value_name = "FILE", allow_hyphen_values = true)]
     output: Option<PathBuf>,
-    /// All states, each stack with its state on top; the default is time on a CPU alone
+    /// All states, each stack with its state on top; the default is only the time on a CPU
     #[arg(long, conflicts_with = "state")]
     all: bool,
-    /// Colour what has changed: red is more than in BEFORE, blue is less, scaled to the same length
-    /// of time
+    /// Colour the changes: red is more than in BEFORE, blue is less, scaled to the same length of
+    /// time
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with = "words")]
     diff: Option<Vec<PathBuf>>,
-    /// What is below stacks: name (of the process, the default), process (with its number), thread,
-    /// or nothing
+    /// What the stacks stand on: name (the process's name, the default), process (name and number),
+    /// thread, or nothing
     #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
     by: Option<String>,
     #[command(flatten)]
-    filters: Filters,
+    filters: FilterArgs,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(after_help = EXPORT_EXAMPLES)]
-pub(super) struct Export {
+pub(super) struct ExportArgs {
     /// Experiments (NAME.er, a subexperiment, or a group NAME.erg; the default is the newest
     /// ktest.N.er here)
     #[arg(value_name = "EXPERIMENT")]
@@ -47,16 +47,16 @@ pub(super) struct Export {
     /// (profiler.firefox.com), perfetto (ui.perfetto.dev) or speedscope (speedscope.app)
     #[arg(long, value_name = "FORMAT", allow_hyphen_values = true)]
     to: Option<String>,
-    /// The file; - is standard output, and a name in .gz is compressed. The default is the
-    /// experiment's name with what files of the format end in, in the current directory
+    /// The file; - is standard output, and a file whose name ends in .gz is compressed. The default
+    /// is the experiment's name with the extension of the format, in the current directory
     #[arg(short = 'o', long, value_name = "FILE", allow_hyphen_values = true)]
     output: Option<PathBuf>,
-    /// What is below stacks that are folded: name (of the process, the default), process (with its
+    /// What folded stacks stand on: name (the process's name, the default), process (name and
     /// number), thread, or nothing
     #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
     by: Option<String>,
     #[command(flatten)]
-    filters: Filters,
+    filters: FilterArgs,
 }
 
 const FLAME_EXAMPLES: &str = "\
@@ -67,11 +67,11 @@ Examples:
   kcollect flame --diff ktest.1.er ktest.2.er   what has changed
   kcollect flame --process nginx --time 2-5 --by thread
 
-Frames of the kernel are blue, user code is orange, code made at run time green,
-processes are grey. The width is time, in microseconds or milliseconds. With
---diff the colour is that of the change in the function itself. The picture is
-one SVG file: in a browser a click zooms, Ctrl-F searches. Frames of less than
-a two-thousandth of the whole are not drawn.";
+Frames of the kernel are blue, user code is orange, code made at run time is
+green, processes are grey. The width is time, in microseconds or milliseconds.
+With --diff the colour shows the change in the function itself. The picture is
+one SVG file: in a browser a click zooms, Ctrl-F searches. Frames below 0.05 %
+of the whole are not drawn.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:
@@ -81,11 +81,11 @@ Examples:
   kcollect export ktest.1.er --to speedscope --process nginx
   kcollect export ktest.1.er --to folded --state totalcpu -o -
 
-Without --state there are all states of threads. Ticks of CPUs, which say the
-same again, are there if they are asked for: --state kcpu. In each format the
-sums are those of kcollect report with the same filters.";
+Without --state, all states of threads are exported. Ticks of CPUs, which show
+the same time again, are exported with --state kcpu. In each format the sums
+are those of kcollect report with the same filters.";
 
-impl Flame {
+impl FlameArgs {
     pub(super) fn resolve(self) -> Result<flame::FlameOptions, CliError> {
         let (before, words) = match self.diff.as_deref() {
             Some([before, after]) => {
@@ -100,25 +100,25 @@ impl Flame {
             filter: self.filters.resolve()?,
             all: self.all,
             by: by(self.by.as_deref())?,
-            only: self.filters.words(),
+            only: self.filters.title(),
             file: file(self.output)?,
         })
     }
 }
 
-impl Export {
+impl ExportArgs {
     pub(super) fn resolve(self) -> Result<export::ExportOptions, CliError> {
         let known = || {
             let names: Vec<_> = ExportFormat::ALL
                 .iter()
                 .map(|(_, name, ..)| *name)
                 .collect();
-            format!("--to one of {}", names.join(", "))
+            format!("type --to with one of {}", names.join(", "))
         };
         let format = self
             .to
             .as_deref()
-            .ok_or_else(|| CliError::new("no format is named", known()))?;
+            .ok_or_else(|| CliError::new("--to is missing", known()))?;
         let format = ExportFormat::from_name(format)
             .ok_or_else(|| CliError::new(format!("--to {format}: no such format"), known()))?;
         Ok(export::ExportOptions {
@@ -139,18 +139,18 @@ fn by(text: Option<&str>) -> Result<GroupBy, CliError> {
     found.map(|(by, _)| *by).ok_or_else(|| {
         let names: Vec<_> = GroupBy::ALL.iter().map(|(_, name)| *name).collect();
         CliError::new(
-            format!("--by {text}: nothing that can be below stacks"),
+            format!("--by {text}: stacks cannot stand on that"),
             format!("type one of {}", names.join(", ")),
         )
     })
 }
 
-/// Nobody wants a picture in the place of an experiment.
+/// Returns the output file, if it does not have the name of an experiment.
 fn file(path: Option<PathBuf>) -> Result<Option<PathBuf>, CliError> {
     match path {
         Some(path) if is_experiment(&path) => Err(CliError::new(
             format!("-o {}: that is the name of an experiment", path.display()),
-            "name the file that is to be written",
+            "type the name of another file",
         )),
         path => Ok(path),
     }

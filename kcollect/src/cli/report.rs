@@ -1,4 +1,4 @@
-//! `kcollect report`: its words and options, and what they mean.
+//! The arguments of `kcollect report`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,19 +10,19 @@ use analysis::symbol::{NotAPathMap, PathMap};
 use clap::Args;
 
 use super::CliError;
-use super::filters::{self, Filters, number};
+use super::filters::{self, FilterArgs, number};
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
-pub(super) struct Report {
+pub(super) struct ReportArgs {
     /// Experiments (NAME.er, a subexperiment, or a group NAME.erg; the default is the newest
     /// ktest.N.er here), then the view: triage (the default; with -m or -s it is functions),
     /// functions, callers-callees FUNCTION, calltree, objects, lines, source FUNCTION, disasm
     /// FUNCTION, threads, processes, cpus, overview, samples, statistics, header or experiments
     #[arg(value_name = "EXPERIMENT... [VIEW]")]
     words: Vec<OsString>,
-    /// The metrics, as gprofng has them: e. (exclusive) or i. (inclusive), with % for a share of
-    /// the whole, and total, totalcpu, user, system, trap, textpfault, datapfault, kernelpfault,
-    /// lock, sleep, wait, stop or kcpu; say e.user:i.%total:name
+    /// The metrics, as in gprofng: e. (exclusive) or i. (inclusive), with % for a share of the
+    /// whole, and total, totalcpu, user, system, trap, textpfault, datapfault, kernelpfault, lock,
+    /// sleep, wait, stop or kcpu; for example e.user:i.%total:name
     #[arg(
         short = 'm',
         long,
@@ -30,47 +30,46 @@ pub(super) struct Report {
         allow_hyphen_values = true
     )]
     metrics: Option<String>,
-    /// Sort by this metric, or by name; a - ahead turns the order round
+    /// Sort by this metric, or by name; a leading - reverses the order
     #[arg(short = 's', long, value_name = "METRIC", allow_hyphen_values = true)]
     sort: Option<String>,
     #[command(flatten)]
-    filters: Filters,
-    /// So many rows
+    filters: FilterArgs,
+    /// Print at most N rows
     #[arg(short = 'n', long, value_name = "N", allow_hyphen_values = true)]
     limit: Option<String>,
-    /// Count inlined functions as called: views then show them too; lines, source and disasm always
-    /// do
+    /// Show inlined functions as if they were called. lines, source and disasm always show them
     #[arg(long)]
     inline: bool,
-    /// Look below NEW for sources and debug files whose paths begin with OLD. May be repeated
+    /// Look in NEW for sources and debug files whose paths begin with OLD. May be repeated
     #[arg(long, value_name = "OLD=NEW")]
     path_map: Vec<String>,
     /// Look in this directory for sources and load objects, by the last part of their paths. May be
     /// repeated
     #[arg(long, value_name = "DIR")]
     search_path: Vec<PathBuf>,
-    /// The call tree down to this depth; 1 is the first function of each thread
+    /// Print the call tree down to this depth; 1 is the first function of each thread
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     depth: Option<String>,
-    /// The call tree without branches that have less than this percentage of the whole
+    /// Leave out branches of the call tree that have less than this percentage of the whole
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     percent: Option<String>,
     /// Compare two experiments, the second with the first: their functions, processes or overview,
     /// or all three
     #[arg(long)]
     compare: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long, conflicts_with = "csv")]
     json: bool,
-    /// As comma-separated values
+    /// Print comma-separated values
     #[arg(long)]
     csv: bool,
 }
 
-/// From what was typed to what is to be reported.
-pub(super) fn resolve(typed: Report) -> Result<ReportOptions, CliError> {
-    let (experiments, view, subject) = words(typed.words)?;
-    // A metric that is asked for is one of functions.
+/// Returns the request that the arguments stand for.
+pub(super) fn resolve(typed: ReportArgs) -> Result<ReportOptions, CliError> {
+    let (experiments, view, subject) = positional(typed.words)?;
+    // Metrics and the order of rows are those of functions.
     let of_functions = typed.metrics.is_some() || typed.sort.is_some();
     let otherwise = match of_functions && !typed.compare {
         true => View::Functions,
@@ -79,7 +78,10 @@ pub(super) fn resolve(typed: Report) -> Result<ReportOptions, CliError> {
     let view = view.unwrap_or(otherwise);
     if typed.compare && experiments.len() != 2 {
         return Err(CliError::new(
-            format!("--compare: {} experiments are named", experiments.len()),
+            format!(
+                "--compare takes two experiments, and there are {}",
+                experiments.len()
+            ),
             "name two: kcollect report --compare before.er after.er",
         ));
     }
@@ -87,8 +89,8 @@ pub(super) fn resolve(typed: Report) -> Result<ReportOptions, CliError> {
     for (option, value) in of_tree {
         if value.is_some() && view != View::CallTree {
             return Err(CliError::new(
-                format!("{option}: {} has none", view.name()),
-                "it is an option of calltree",
+                format!("{option}: the view {} has no such option", view.name()),
+                "leave it out, or choose the view calltree",
             ));
         }
     }
@@ -130,11 +132,12 @@ pub(super) fn resolve(typed: Report) -> Result<ReportOptions, CliError> {
     })
 }
 
-/// Experiments, a view, and the function that it is of.
-type Words = (Vec<PathBuf>, Option<View>, Option<String>);
+/// Experiments, a view, and the function that the view shows.
+type Positional = (Vec<PathBuf>, Option<View>, Option<String>);
 
-/// Experiments up to the first word that names a view.
-fn words(words: Vec<OsString>) -> Result<Words, CliError> {
+/// Separates the experiments from the view and its function: the first argument that names a view
+/// ends the experiments.
+fn positional(words: Vec<OsString>) -> Result<Positional, CliError> {
     let view_of = |word: &OsString| word.to_str().and_then(View::from_name);
     let at = words.iter().position(|word| view_of(word).is_some());
     let view = at.and_then(|at| view_of(&words[at]));
@@ -144,7 +147,7 @@ fn words(words: Vec<OsString>) -> Result<Words, CliError> {
     let subject = subject.map(|name| name.to_string_lossy().into_owned());
     if let (Some(view), 1, None) = (view, takes, &subject) {
         return Err(CliError::new(
-            format!("{}: of which function?", view.name()),
+            format!("{}: the function is missing", view.name()),
             format!("type its name: kcollect report {} main", view.name()),
         ));
     }
@@ -156,7 +159,7 @@ fn words(words: Vec<OsString>) -> Result<Words, CliError> {
                 view.name(),
                 if takes == 1 { "further " } else { "" }
             ),
-            "name experiments first, then the view; ./functions is an experiment of that name",
+            "type the experiments first, then the view; ./functions is an experiment of that name",
         ));
     }
     let experiments: Vec<_> = words.into_iter().take(end).map(PathBuf::from).collect();
@@ -167,7 +170,7 @@ fn words(words: Vec<OsString>) -> Result<Words, CliError> {
         let views: Vec<_> = View::ALL.iter().map(|(_, name, _)| *name).collect();
         return Err(CliError::new(
             format!(
-                "{} is neither an experiment, which ends in .er, nor a view",
+                "{} is neither an experiment, whose name ends in .er, nor a view",
                 other.display()
             ),
             format!("the views are {}", views.join(", ")),
@@ -180,12 +183,12 @@ fn path_map(text: &str) -> Result<PathMap, CliError> {
     text.parse().map_err(|error: NotAPathMap| {
         CliError::new(
             format!("--path-map: {error}"),
-            "name the directory that was recorded, and the one in its place",
+            "type the recorded directory and its replacement: --path-map /build=/home/me/src",
         )
     })
 }
 
-/// As parts of a million.
+/// Returns a percentage in parts of a million.
 fn percent(text: &str) -> Result<u32, CliError> {
     let number = text.trim_end_matches('%').parse::<f64>().ok();
     let number = number.filter(|number| (0.0..=100.0).contains(number));

@@ -1,4 +1,4 @@
-//! Signals by name and number, and which ones kcollect can give to `-l` and `-y`.
+//! Signals by name and number, and which of them `-l` and `-y` can use.
 
 use std::str::FromStr;
 
@@ -34,7 +34,8 @@ pub(super) fn sample_signal(typed: &str) -> Result<i32, CliError> {
     signal("-l", typed, typed)
 }
 
-/// The signal called `name`, with or without SIG, or its number, if kcollect can spare it.
+/// Returns the number of the signal `name`, with or without SIG, or a number, if kcollect does not
+/// need it itself.
 fn signal(option: &str, typed: &str, name: &str) -> Result<i32, CliError> {
     const CURE: &str = "use SIGUSR1 or SIGUSR2";
     let number = number_of(name).ok_or_else(|| error(option, typed, "unknown signal", CURE))?;
@@ -59,7 +60,7 @@ fn number_of(name: &str) -> Option<i32> {
     let upper = name.to_ascii_uppercase();
     let bare = upper.strip_prefix("SIG").unwrap_or(&upper);
     match bare {
-        // Second names of the C library, which nix leaves out.
+        // Second names in the C library, which nix does not have.
         "POLL" => return Some(libc::SIGIO),
         "IOT" => return Some(libc::SIGABRT),
         "CLD" => return Some(libc::SIGCHLD),
@@ -76,7 +77,7 @@ fn number_of(name: &str) -> Option<i32> {
         .map(|signal| signal as i32)
 }
 
-/// `RTMIN+3`, `RTMAX-1`: the end of the range, then a distance into it.
+/// Returns the number of `RTMIN+3` or `RTMAX-1`: an end of the range, and a distance into it.
 fn real_time(base: i32, rest: &str, sign: char, direction: i32) -> Option<i32> {
     let distance = match rest.strip_prefix(sign) {
         Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -91,16 +92,16 @@ fn real_time(base: i32, rest: &str, sign: char, direction: i32) -> Option<i32> {
         .then_some(number)
 }
 
-/// Why kcollect cannot give this signal away. None: it can.
+/// Returns why `-l` and `-y` cannot use a signal. None: they can.
 fn reason_to_refuse(number: i32) -> Option<&'static str> {
     Some(match Signal::try_from(number).ok()? {
         Signal::SIGKILL | Signal::SIGSTOP => "no program can catch it",
         Signal::SIGINT | Signal::SIGQUIT | Signal::SIGTERM | Signal::SIGHUP => {
             "it ends the recording"
         }
-        Signal::SIGCHLD => "it tells kcollect that the load has ended",
-        Signal::SIGPIPE => "it tells kcollect that nobody reads its output any more",
-        Signal::SIGXFSZ => "it tells kcollect that a file has reached its limit",
+        Signal::SIGCHLD => "the kernel sends it when the load has exited",
+        Signal::SIGPIPE => "the kernel sends it when kcollect's output is not read any more",
+        Signal::SIGXFSZ => "the kernel sends it when a file has reached its limit",
         Signal::SIGCONT | Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => {
             "the shell's job control uses it"
         }
@@ -110,7 +111,7 @@ fn reason_to_refuse(number: i32) -> Option<&'static str> {
         | Signal::SIGFPE
         | Signal::SIGABRT
         | Signal::SIGTRAP
-        | Signal::SIGSYS => "it reports a mistake of the program itself",
+        | Signal::SIGSYS => "the kernel sends it when a program fails",
         _ => return None,
     })
 }

@@ -1,6 +1,6 @@
-//! `kcollect track` and `kcollect stat`: their words and options, and what they mean.
+//! The arguments of `kcollect track` and `kcollect stat`.
 //!
-//! The letters are cputrack's and cpustat's.
+//! The letters are those of cputrack and cpustat.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,41 +16,41 @@ use super::filters::number;
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(after_help = TRACK_EXAMPLES)]
-pub(super) struct Track {
-    /// The command to count, from its first instruction, looked up along PATH. Its exit status
+pub(super) struct TrackArgs {
+    /// The command to count, from its first instruction on, found along PATH. Its exit status
     /// becomes kcollect's
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     command: Vec<OsString>,
-    /// From one tick to the next, in seconds; the default is 1. 0: no ticks, only births, forks,
-    /// execs and ends
+    /// The time between two ticks, in seconds; the default is 1. With 0 there are no ticks, only
+    /// rows for starts, forks, execs and exits
     #[arg(short = 'T', long, value_name = "SECONDS", allow_hyphen_values = true)]
     period: Option<String>,
-    /// Count this process, which runs already, instead of a command
+    /// Count this running process instead of a command
     #[arg(short = 'p', long, value_name = "PID", allow_hyphen_values = true)]
     pid: Option<String>,
-    /// Count also the processes that it forks, and those that they fork
+    /// Count also the processes that it forks, and those that these fork
     #[arg(short = 'f', long)]
     forks: bool,
-    /// Count on after an exec: so it is always here; for scripts that were written for cputrack
+    /// Go on counting after an exec. This is always so; the option is for scripts of cputrack
     #[arg(short = 'e', long)]
     execs: bool,
     #[command(flatten)]
-    rows: Rows,
+    rows: RowArgs,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(after_help = STAT_EXAMPLES)]
-pub(super) struct Stat {
-    /// From one tick to the next, in seconds; the default is 5
+pub(super) struct StatArgs {
+    /// The time between two ticks, in seconds; the default is 5
     #[arg(short = 'p', long, value_name = "SECONDS", allow_hyphen_values = true)]
     period: Option<String>,
     #[command(flatten)]
-    rows: Rows,
+    rows: RowArgs,
 }
 
-/// What both have.
+/// The options of both.
 #[derive(Debug, Default, PartialEq, Eq, Args)]
-struct Rows {
+struct RowArgs {
     /// The events to count; the default is task-clock,context-switches,cpu-migrations,page-faults
     #[arg(
         short = 'c',
@@ -59,38 +59,38 @@ struct Rows {
         allow_hyphen_values = true
     )]
     events: Option<String>,
-    /// End after so many ticks
+    /// End after this number of ticks
     #[arg(short = 'N', long, value_name = "COUNT", allow_hyphen_values = true)]
     count: Option<String>,
-    /// Columns of seconds: how long the events were enabled, and how long the one that was counted
-    /// least was counted
+    /// Add two columns, in seconds: how long the events were enabled, and the shortest time that
+    /// any of them was counted
     #[arg(short = 't', long)]
     times: bool,
-    /// Without the line above the rows
+    /// Leave out the header line
     #[arg(short = 'n', long)]
     no_header: bool,
     /// Write the rows to this file; the default is standard output
     #[arg(short = 'o', long, value_name = "FILE", allow_hyphen_values = true)]
     output: Option<PathBuf>,
-    /// Say more, on standard error
+    /// Print more messages on standard error
     #[arg(short = 'v', long)]
     verbose: bool,
-    /// Rows as JSON, an object a line
+    /// Print JSON, one object per line
     #[arg(long)]
     json: bool,
 }
 
 const TRACK_EXAMPLES: &str = "\
 Examples:
-  kcollect track make                                 every second, until it ends
-  kcollect track -f -c page-faults -T 0 make          forks, execs, ends; no ticks
+  kcollect track make                                 every second, until it exits
+  kcollect track -f -c page-faults -T 0 make          forks, execs, exits; no ticks
   kcollect track -p 1264 -N 10                        ten seconds of a process
   kcollect track -o counts.txt --json -- ls -l
 
-Rows: tick (what a thread counted since its last one), lwp_create, fork, exec,
-lwp_exit (all that a thread counted), exit (all that a process counted), total.
-Times are seconds since the start. A - is where there is no number; behind #
-stand names, children, and figures that were scaled because events took turns.";
+Rows: tick (counts of a thread since its last tick), lwp_create, fork, exec,
+lwp_exit (all counts of a thread), exit (all counts of a process), total.
+Times are seconds since the start. A - means that there is no number. After #
+come names, children, and counts that were scaled because events took turns.";
 
 const STAT_EXAMPLES: &str = "\
 Examples:
@@ -98,18 +98,18 @@ Examples:
   kcollect stat -p 1 -N 10 -c context-switches,page-faults
   kcollect stat -p 60 -o night.txt
 
-Rows: tick (what happened on a CPU since its last one), offline, online, and at
-the end the total of all. A - is where there is no number.";
+Rows: tick (counts of a CPU since its last tick), offline, online, and at the
+end the total of all CPUs. A - means that there is no number.";
 
-impl Track {
+impl TrackArgs {
     pub(super) fn resolve(self) -> Result<TrackOptions, CliError> {
         let target = match (self.pid, self.command.is_empty()) {
             (Some(pid), true) => TrackTarget::Process(process(&pid)?),
             (None, false) => TrackTarget::Command(self.command),
             (Some(pid), false) => {
                 return Err(CliError::new(
-                    format!("-p {pid}: there is a command too"),
-                    "count a process that runs, or a command",
+                    format!("-p {pid}: there is also a command"),
+                    "type either a running process or a command",
                 ));
             }
             (None, true) => {
@@ -131,13 +131,13 @@ impl Track {
     }
 }
 
-impl Stat {
+impl StatArgs {
     pub(super) fn resolve(self) -> Result<StatOptions, CliError> {
         let period = self.period.as_deref().unwrap_or("5");
         let period = match seconds("-p", period)? {
             Duration::ZERO => {
                 return Err(CliError::new(
-                    format!("-p {period}: no time passes in it"),
+                    format!("-p {period}: the time between two ticks cannot be zero"),
                     "type a number of seconds, such as 5 or 0.5",
                 ));
             }
@@ -150,12 +150,12 @@ impl Stat {
     }
 }
 
-impl Rows {
+impl RowArgs {
     fn resolve(self, has_ticks: bool) -> Result<CountOptions, CliError> {
         let count = self.count.as_deref();
         let ticks: Option<u64> = count.map(|text| number("-N", text)).transpose()?;
         if ticks == Some(0) {
-            return Err(CliError::new("-N 0: no tick", "type at least 1"));
+            return Err(CliError::new("-N 0: no ticks", "type at least 1"));
         }
         if ticks.is_some() && !has_ticks {
             return Err(CliError::new(
@@ -181,12 +181,12 @@ fn process(text: &str) -> Result<u32, CliError> {
         .ok_or_else(|| {
             CliError::new(
                 format!("-p {text}: not a process id"),
-                "see `ps -eo pid,comm` for what runs",
+                "`ps -eo pid,comm` lists the running processes",
             )
         })
 }
 
-/// A day at most; less than a millisecond is none.
+/// Returns a time of 1 ms to one day, or zero.
 fn seconds(option: &str, text: &str) -> Result<Duration, CliError> {
     let seconds = text.parse::<f64>().ok();
     let good = |seconds: &f64| *seconds == 0.0 || (0.001..=86_400.0).contains(seconds);
@@ -207,14 +207,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cli::{self, Command, Machine};
+    use crate::cli::{self, Command, HostFacts};
 
     fn parse(line: &str) -> Result<Command, CliError> {
-        let machine = Machine {
+        let facts = HostFacts {
             max_sample_rate: None,
-            width: None,
+            terminal_columns: None,
         };
-        cli::parse(line.split(' ').map(OsString::from), &machine)
+        cli::parse(line.split(' ').map(OsString::from), &facts)
     }
 
     fn track(line: &str) -> TrackOptions {
@@ -262,8 +262,8 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
-        let said = [
+    fn contradictions_are_errors() {
+        let lines = [
             "track",
             "track -p 12 make",
             "track -p make",
@@ -275,18 +275,18 @@ mod tests {
             "stat -N x",
             "stat -N 0",
         ];
-        let said = said.map(|line| parse(&format!("kcollect {line}")).unwrap_err().to_string());
-        insta::assert_snapshot!(said.join("\n"), @r"
+        let errors = lines.map(|line| parse(&format!("kcollect {line}")).unwrap_err().to_string());
+        insta::assert_snapshot!(errors.join("\n"), @r"
         track: no process and no command: type kcollect track -p PID, or a command as in kcollect track make
-        -p 12: there is a command too: count a process that runs, or a command
-        -p make: not a process id: see `ps -eo pid,comm` for what runs
-        -p 0: not a process id: see `ps -eo pid,comm` for what runs
+        -p 12: there is also a command: type either a running process or a command
+        -p make: not a process id: `ps -eo pid,comm` lists the running processes
+        -p 0: not a process id: `ps -eo pid,comm` lists the running processes
         -T -1: not a number of seconds: type one from 0.001 to 86400, such as 1 or 0.5
         -N: there are no ticks with -T 0: leave one of them out
-        -p 0: no time passes in it: type a number of seconds, such as 5 or 0.5
+        -p 0: the time between two ticks cannot be zero: type a number of seconds, such as 5 or 0.5
         -p inf: not a number of seconds: type one from 0.001 to 86400, such as 1 or 0.5
         -N x: not a number: type a whole number
-        -N 0: no tick: type at least 1
+        -N 0: no ticks: type at least 1
         ");
     }
 

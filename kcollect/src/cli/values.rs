@@ -1,32 +1,34 @@
-//! One option's value: from its text to a quantity with a unit, or to an error that says what would
-//! have been right.
+//! Values of single options: each function turns text into a quantity with a unit, or into an error
+//! with the cure.
 //!
-//! Numbers are plain decimals. They are read exactly, not through floating point, because "rounded
-//! down to whole microseconds" must not turn 1.001 ms into 1000 µs. Signs, exponents and `inf` are
-//! refused.
+//! Numbers are plain decimals without signs and exponents. They are parsed exactly, not as floating
+//! point, so that rounding down to whole microseconds does not turn 1.001 ms into 1000 µs.
 
 use std::time::Duration;
 
 use counters::names::grammar::{self, OverflowSpec};
-use user_collector::follow::Pattern;
+use user_collector::follow::{Follow, Pattern};
 
-use super::{CliError, Machine};
-use crate::plan::{Archive, FollowWish, MAX_PERIOD_US, MIN_PERIOD_US, Target};
+use super::{CliError, HostFacts};
+use crate::plan::{Archive, Interval, Target};
 
-const NANOS: u128 = 1_000_000_000;
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
+/// The longest time of `-t` and `-q`: a century.
+const MAX_SECONDS: u128 = 3_155_760_000;
 
-/// The three intervals with a name, in microseconds: primes, so that nothing on the machine beats
-/// in step with them.
-pub(super) const PERIOD_ON_US: u32 = 10_007;
-const PERIOD_LOW_US: u32 = 100_003;
-const PERIOD_HIGH_US: u32 = 997;
+/// The intervals that have a name, in microseconds. They are primes, so that no periodic work of
+/// the machine stays in step with them.
+const INTERVAL_ON_US: u32 = 10_007;
+const INTERVAL_LOW_US: u32 = 100_003;
+const INTERVAL_HIGH_US: u32 = 997;
 
-/// What every refusal of a value looks like.
+/// Returns the error of an option's value.
 pub(super) fn error(option: &str, typed: &str, what: &str, cure: &str) -> CliError {
     CliError::new(format!("{option} {typed}: {what}"), cure)
 }
 
-/// A decimal number times 10⁹, cut after the ninth place. None: not a number, or more than 10¹⁸.
+/// Returns a decimal number times 10⁹, truncated after the ninth place. None: not a number, or more
+/// than 10¹⁸.
 fn decimal(text: &str) -> Option<u128> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if whole.is_empty() && fraction.is_empty() {
@@ -49,34 +51,35 @@ fn decimal(text: &str) -> Option<u128> {
         .chain("000000000".chars())
         .take(9)
         .collect();
-    Some(digits(whole) * NANOS + digits(&fraction))
+    Some(digits(whole) * NANOS_PER_SECOND + digits(&fraction))
 }
 
-/// The shortest interval of this machine in microseconds, [`MIN_PERIOD_US`] to [`MAX_PERIOD_US`].
-pub(super) fn shortest_period_us(machine: &Machine) -> u32 {
-    let by_rate = match machine.max_sample_rate {
+/// Returns the shortest interval that the machine permits.
+fn shortest_interval(facts: &HostFacts) -> Interval {
+    let by_rate = match facts.max_sample_rate {
         Some(rate) if rate > 0 => 1_000_000u64.div_ceil(rate),
         _ => 0,
     };
-    u32::try_from(by_rate)
-        .unwrap_or(MAX_PERIOD_US)
-        .clamp(MIN_PERIOD_US, MAX_PERIOD_US)
+    let micros = by_rate.clamp(Interval::MIN.micros().into(), Interval::MAX.micros().into());
+    u32::try_from(micros)
+        .ok()
+        .and_then(Interval::from_micros)
+        .unwrap_or(Interval::MAX)
 }
 
-/// `-p`: the interval in microseconds, None for off; with notices where it is not what was typed.
+/// `-p`: the interval, None for off. Adds a notice where it is not what was typed.
 pub(super) fn interval(
     typed: &str,
-    machine: &Machine,
+    facts: &HostFacts,
     notices: &mut Vec<String>,
-) -> Result<Option<u32>, CliError> {
+) -> Result<Option<Interval>, CliError> {
     const CURE: &str =
         "type on, lo, hi, off, or a number of milliseconds such as 10, 2.5m or 500u, up to 1 s";
     let bad = |what| error("-p", typed, what, CURE);
-    // In nanoseconds from here on.
-    let wanted = match typed {
-        "on" => u128::from(PERIOD_ON_US) * 1000,
-        "lo" | "low" => u128::from(PERIOD_LOW_US) * 1000,
-        "hi" | "high" => u128::from(PERIOD_HIGH_US) * 1000,
+    let typed_ns = match typed {
+        "on" => u128::from(INTERVAL_ON_US) * 1000,
+        "lo" | "low" => u128::from(INTERVAL_LOW_US) * 1000,
+        "hi" | "high" => u128::from(INTERVAL_HIGH_US) * 1000,
         "off" => return Ok(None),
         _ if typed.starts_with('-') => {
             return Err(bad("a clock-profiling interval cannot be negative"));
@@ -86,45 +89,48 @@ pub(super) fn interval(
                 Some(number) => (number, 1000),
                 None => (typed.strip_suffix('m').unwrap_or(typed), 1_000_000),
             };
-            decimal(number).ok_or_else(|| bad("unrecognized clock-profiling interval"))? * unit
-                / NANOS
+            decimal(number).ok_or_else(|| bad("not a clock-profiling interval"))? * unit
+                / NANOS_PER_SECOND
         }
     };
-    if wanted == 0 && is_zero(typed) {
+    if typed_ns == 0 && is_zero(typed) {
         return Ok(None);
     }
-    if wanted > u128::from(MAX_PERIOD_US) * 1000 {
+    if typed_ns > Interval::MAX.nanos().into() {
         return Err(bad(
             "the clock-profiling interval is above the maximum of 1 s",
         ));
     }
-    let whole = u32::try_from(wanted / 1000).unwrap_or(MAX_PERIOD_US);
-    let shortest = shortest_period_us(machine);
-    if whole < shortest {
+    let shortest = shortest_interval(facts);
+    let whole = u32::try_from(typed_ns / 1000)
+        .ok()
+        .and_then(Interval::from_micros)
+        .filter(|interval| *interval >= shortest);
+    let Some(interval) = whole else {
         notices.push(format!(
             "clock profiling at {} ms is not supported on this machine; minimum {} ms used",
-            millis(wanted),
-            millis(u128::from(shortest) * 1000)
+            millis(typed_ns),
+            millis(shortest.nanos().into())
         ));
         return Ok(Some(shortest));
-    }
-    if wanted % 1000 != 0 {
+    };
+    if typed_ns % 1000 != 0 {
         notices.push(format!(
             "clock-profiling interval rounded from {} to {} ms (resolution 1 us)",
-            millis(wanted),
-            millis(u128::from(whole) * 1000)
+            millis(typed_ns),
+            millis(interval.nanos().into())
         ));
     }
-    Ok(Some(whole))
+    Ok(Some(interval))
 }
 
-/// Whether a decimal has no digit but zeros, so that 0 means off, and 0.0000000001 the shortest
-/// interval there is.
+/// Returns whether all digits of a decimal are zeros: 0 means off, and 0.0000000001 the shortest
+/// interval.
 fn is_zero(typed: &str) -> bool {
     !typed.bytes().any(|byte| (b'1'..=b'9').contains(&byte))
 }
 
-/// Nanoseconds as milliseconds, to the microsecond, or further where there is more.
+/// Formats nanoseconds as milliseconds, with three decimals or more if needed.
 fn millis(nanos: u128) -> String {
     let mut text = format!("{}.{:06}", nanos / 1_000_000, nanos % 1_000_000);
     while text.ends_with('0') && text.len() - text.find('.').unwrap_or(0) > 4 {
@@ -133,27 +139,27 @@ fn millis(nanos: u128) -> String {
     text
 }
 
-/// A time in seconds: a decimal with `s`, `m` (minutes) or nothing.
+/// Returns a time: a decimal in seconds (`s` or no suffix) or minutes (`m`).
 fn seconds(text: &str) -> Option<Duration> {
     let (number, unit) = match text.strip_suffix('m') {
         Some(number) => (number, 60),
         None => (text.strip_suffix('s').unwrap_or(text), 1),
     };
     let nanos = decimal(number)?.checked_mul(unit)?;
-    // A run of more than a century is a slip of the finger, and would overflow what adds to it.
-    if nanos > 3_155_760_000 * NANOS {
+    // More than a century is a typing error, and sums with it would overflow.
+    if nanos > MAX_SECONDS * NANOS_PER_SECOND {
         return None;
     }
     Some(Duration::new(
-        u64::try_from(nanos / NANOS).ok()?,
-        u32::try_from(nanos % NANOS).ok()?,
+        u64::try_from(nanos / NANOS_PER_SECOND).ok()?,
+        u32::try_from(nanos % NANOS_PER_SECOND).ok()?,
     ))
 }
 
-/// `-t`: when data begin, and when all ends.
+/// `-t`: the times at which data begin and at which the recording ends.
 pub(super) fn time(typed: &str) -> Result<(Duration, Option<Duration>), CliError> {
     const CURE: &str = "type a duration (10, 90s, 5m), or start-end (2-10, 1m-5m, 2-0 for no end)";
-    let bad = || error("-t", typed, "unrecognized time parameter", CURE);
+    let bad = || error("-t", typed, "not a time", CURE);
     let (start, end) = match typed.split_once('-') {
         Some((start, end)) => (
             seconds(start).ok_or_else(bad)?,
@@ -168,7 +174,7 @@ pub(super) fn time(typed: &str) -> Result<(Duration, Option<Duration>), CliError
         return Err(error(
             "-t",
             typed,
-            "start time must be earlier than end time",
+            "the start has to be earlier than the end",
             CURE,
         ));
     }
@@ -181,13 +187,13 @@ pub(super) fn quiet(typed: &str) -> Result<Duration, CliError> {
         error(
             "-q",
             typed,
-            "unrecognized quiet period",
+            "not a time",
             "type a number of seconds, such as 2 or 0.5",
         )
     })
 }
 
-/// `-x`: whether idle CPUs' ticks are recorded, which is the opposite of what the option says.
+/// `-x`: whether ticks of idle CPUs are recorded, the opposite of the option's value.
 pub(super) fn record_idle(typed: &str) -> Result<bool, CliError> {
     match typed {
         "on" => Ok(false),
@@ -195,13 +201,13 @@ pub(super) fn record_idle(typed: &str) -> Result<bool, CliError> {
         _ => Err(error(
             "-x",
             typed,
-            "unrecognized profiling idle cpus parameter",
-            "type on (idle CPUs are left out) or off (they are recorded)",
+            "neither on nor off",
+            "type on (leave out idle CPUs) or off (record them)",
         )),
     }
 }
 
-/// `-S`: the time from sample to sample, None for off.
+/// `-S`: the time between two samples, None for off.
 pub(super) fn sample_period(typed: &str) -> Result<Option<Duration>, CliError> {
     match typed {
         "on" => Ok(Some(Duration::from_secs(1))),
@@ -213,7 +219,7 @@ pub(super) fn sample_period(typed: &str) -> Result<Option<Duration>, CliError> {
             _ => Err(error(
                 "-S",
                 typed,
-                "unrecognized sample period",
+                "not a time between samples",
                 "type on, off, or a whole number of seconds above 0",
             )),
         },
@@ -235,13 +241,13 @@ pub(super) fn limit(typed: &str) -> Result<Option<u64>, CliError> {
             error(
                 "-L",
                 typed,
-                "unrecognized size limit",
+                "not a size limit",
                 "type a whole number of MB above 0, or unlimited",
             )
         })
 }
 
-/// `-A`: what is archived.
+/// `-A`: what is copied into the experiment.
 pub(super) fn archive(typed: &str) -> Result<Archive, CliError> {
     match typed {
         "off" => Ok(Archive::Off),
@@ -253,28 +259,28 @@ pub(super) fn archive(typed: &str) -> Result<Archive, CliError> {
         _ => Err(error(
             "-A",
             typed,
-            "unrecognized archive-mode parameter",
+            "not a choice of files",
             "type on, off, copy, ldobjects, usedldobjects, src, usedsrc or all",
         )),
     }
 }
 
-/// `-F`: whom to follow.
-pub(super) fn follow(typed: &str) -> Result<FollowWish, CliError> {
+/// `-F`: which processes are followed.
+pub(super) fn follow(typed: &str) -> Result<Follow, CliError> {
     match typed {
-        "off" => Ok(FollowWish::Off),
-        "on" => Ok(FollowWish::On),
-        "all" => Ok(FollowWish::All),
+        "off" => Ok(Follow::Off),
+        "on" => Ok(Follow::On),
+        "all" => Ok(Follow::All),
         _ => {
             let Some(pattern) = typed.strip_prefix('=').filter(|rest| !rest.is_empty()) else {
                 return Err(error(
                     "-F",
                     typed,
-                    "unrecognized follow-mode parameter",
+                    "not a choice of processes",
                     "type on, off, all, or =REGEXP for processes by name or number, as in -F '=nginx|1264'",
                 ));
             };
-            Pattern::new(pattern).map_err(|wrong| {
+            Pattern::new(pattern).map(Follow::Matching).map_err(|wrong| {
                 error(
                     "-F",
                     typed,
@@ -282,13 +288,12 @@ pub(super) fn follow(typed: &str) -> Result<FollowWish, CliError> {
                     "it has to match the whole of a process's name, of its program's file name, or of its number; quote it for \
                      the shell",
                 )
-            })?;
-            Ok(FollowWish::Matching(pattern.to_owned()))
+            })
         }
     }
 }
 
-/// `-h`: the counters of all of them.
+/// `-h`: the counters of all occurrences of the option.
 pub(super) fn counters(typed: &[String]) -> Result<Vec<OverflowSpec>, CliError> {
     let mut wishes = Vec::new();
     for text in typed {
@@ -307,8 +312,7 @@ pub(super) fn target(typed: &str) -> Result<Target, CliError> {
         _ => Err(bad()),
     };
     let target = match typed.split_once('/') {
-        // A thread of the kernel is a process of its own here, unlike on Solaris, where they all
-        // are process 0's.
+        // On Linux each kernel thread is a process of its own; on Solaris all belong to process 0.
         Some(("0", thread)) => Target {
             pid: id(thread)?,
             tid: None,
@@ -334,18 +338,20 @@ mod tests {
 
     use super::*;
 
-    const ANY: Machine = Machine {
+    const ANY: HostFacts = HostFacts {
         max_sample_rate: None,
-        width: None,
+        terminal_columns: None,
     };
 
-    fn period(typed: &str) -> Result<Option<u32>, CliError> {
-        interval(typed, &ANY, &mut Vec::new())
+    /// In microseconds.
+    fn interval_us(typed: &str) -> Result<Option<u32>, CliError> {
+        let interval = interval(typed, &ANY, &mut Vec::new())?;
+        Ok(interval.map(Interval::micros))
     }
 
     #[test]
     fn intervals() {
-        for (typed, period_us) in [
+        for (typed, expected_us) in [
             ("on", 10_007),
             ("lo", 100_003),
             ("low", 100_003),
@@ -360,10 +366,10 @@ mod tests {
             ("1000", 1_000_000),
             ("1000000u", 1_000_000),
         ] {
-            assert_eq!(period(typed), Ok(Some(period_us)), "{typed}");
+            assert_eq!(interval_us(typed), Ok(Some(expected_us)), "{typed}");
         }
         for off in ["off", "0", "0.0", "0u", "00m"] {
-            assert_eq!(period(off), Ok(None), "{off}");
+            assert_eq!(interval_us(off), Ok(None), "{off}");
         }
         for bad in [
             "",
@@ -387,30 +393,30 @@ mod tests {
             "ON",
             "hig",
         ] {
-            assert!(period(bad).is_err(), "{bad}");
+            assert!(interval_us(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn an_interval_that_is_changed_is_told() {
-        let told = |typed: &str, max_sample_rate| {
+    fn a_changed_interval_is_reported() {
+        let notices_of = |typed: &str, max_sample_rate| {
             let mut notices = Vec::new();
-            let machine = Machine {
+            let facts = HostFacts {
                 max_sample_rate,
                 ..ANY
             };
-            let period = interval(typed, &machine, &mut notices).unwrap().unwrap();
-            format!("{typed}: {period} {notices:?}")
+            let interval = interval(typed, &facts, &mut notices).unwrap().unwrap();
+            format!("{typed}: {} {notices:?}", interval.micros())
         };
         insta::assert_snapshot!([
-            told("50u", None),
-            told("0.0000000001", None),
-            told("1.0005", None),
-            told("99.9u", Some(100_000)),
-            told("hi", Some(500)),
-            told("hi", Some(997)),
-            told("on", Some(1)),
-            told("hi", Some(0)),
+            notices_of("50u", None),
+            notices_of("0.0000000001", None),
+            notices_of("1.0005", None),
+            notices_of("99.9u", Some(100_000)),
+            notices_of("hi", Some(500)),
+            notices_of("hi", Some(997)),
+            notices_of("on", Some(1)),
+            notices_of("hi", Some(0)),
         ].join("\n"), @r#"
         50u: 100 ["clock profiling at 0.050 ms is not supported on this machine; minimum 0.100 ms used"]
         0.0000000001: 100 ["clock profiling at 0.000 ms is not supported on this machine; minimum 0.100 ms used"]
@@ -524,7 +530,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_value_panics(typed in "\\PC{0,12}|[-+0-9.,/a-z]{0,24}") {
-            let _ = period(&typed);
+            let _ = interval_us(&typed);
             let _ = time(&typed);
             let _ = quiet(&typed);
             let _ = sample_period(&typed);
@@ -533,21 +539,22 @@ mod tests {
         }
 
         #[test]
-        fn whole_microseconds_are_exact(period_us in MIN_PERIOD_US..=MAX_PERIOD_US) {
-            let typed = format!("{}.{:03}", period_us / 1000, period_us % 1000);
+        fn whole_microseconds_are_exact(micros in Interval::MIN.micros()..=Interval::MAX.micros()) {
+            let typed = format!("{}.{:03}", micros / 1000, micros % 1000);
             let mut notices = Vec::new();
-            prop_assert_eq!(interval(&typed, &ANY, &mut notices), Ok(Some(period_us)));
-            prop_assert_eq!(period(&format!("{period_us}u")), Ok(Some(period_us)));
+            let exact = Interval::from_micros(micros);
+            prop_assert_eq!(interval(&typed, &ANY, &mut notices), Ok(exact));
+            prop_assert_eq!(interval_us(&format!("{micros}u")), Ok(Some(micros)));
             prop_assert!(notices.is_empty());
         }
 
         #[test]
         fn an_interval_is_within_the_limits(typed in "[0-9]{0,4}[.]?[0-9]{0,4}[um]?", rate in proptest::option::of(0u64..200_000)) {
-            let machine = Machine { max_sample_rate: rate, ..ANY };
-            if let Ok(Some(period)) = interval(&typed, &machine, &mut Vec::new()) {
-                prop_assert!((MIN_PERIOD_US..=MAX_PERIOD_US).contains(&period));
+            let facts = HostFacts { max_sample_rate: rate, ..ANY };
+            if let Ok(Some(interval)) = interval(&typed, &facts, &mut Vec::new()) {
+                prop_assert!((Interval::MIN..=Interval::MAX).contains(&interval));
                 if let Some(rate @ 1..) = rate {
-                    prop_assert!(u64::from(period) * rate >= 1_000_000);
+                    prop_assert!(u64::from(interval.micros()) * rate >= 1_000_000);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! `kcollect view`: its words and options, and what they mean.
+//! The arguments of `kcollect view`.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use clap::Args;
 use super::CliError;
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
-pub(super) struct View {
+pub(super) struct ViewArgs {
     /// The experiment (NAME.er, or a subexperiment in it); the default is the newest ktest.N.er
     /// here
     #[arg(value_name = "EXPERIMENT")]
@@ -16,20 +16,20 @@ pub(super) struct View {
     /// Write the page to this file; the default is the experiment's name with .html, here
     #[arg(short = 'o', long, value_name = "FILE", conflicts_with = "serve")]
     output: Option<PathBuf>,
-    /// Write nothing, but offer the page to browsers of this machine, at this port of 127.0.0.1 or
-    /// at a free one, until Ctrl-C
+    /// Serve the page to browsers of this machine, at this port of 127.0.0.1 or at a free port,
+    /// until Ctrl-C, and write no file
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "0")]
     serve: Option<String>,
 }
 
-/// From what was typed to what is to be shown.
-pub(super) fn resolve(typed: View) -> Result<ViewOptions, CliError> {
+/// Returns the request that the arguments stand for.
+pub(super) fn resolve(typed: ViewArgs) -> Result<ViewOptions, CliError> {
     let output = match typed.serve {
         None => ViewOutput::File(typed.output),
         Some(text) => ViewOutput::Serve(text.parse().map_err(|_| {
             CliError::new(
                 format!("--serve {text}: not a port"),
-                "type a number up to 65535, or none: kcollect view ktest.1.er --serve",
+                "type a number up to 65535, or no number: kcollect view ktest.1.er --serve",
             )
         })?),
     };

@@ -1,38 +1,42 @@
-//! What the kernel was built with and how it was booted: version, BTF, lockdown, symbols, the BPF
-//! compiler.
+//! Checks of the kernel's configuration: version, BTF, lockdown, symbols, the BPF compiler.
 
-use host::exit::Kind;
+use host::exit::ExitKind;
 
-use super::privilege::Effective;
+use super::privilege::EffectiveCapabilities;
 use super::{Finding, Root};
 
-/// The oldest kernel that is tested, major and minor.
-const FLOOR: (u32, u32) = (6, 1);
+/// The oldest kernel that is tested, major and minor version.
+const MIN_KERNEL_VERSION: (u32, u32) = (6, 1);
 
 pub(super) fn version(root: &Root) -> Finding {
     const NAME: &str = "kernel";
-    let cure = format!("boot Linux {}.{} or later", FLOOR.0, FLOOR.1);
+    let (major, minor) = MIN_KERNEL_VERSION;
+    let cure = format!("boot Linux {major}.{minor} or later");
     let Some(release) = root.text("/proc/sys/kernel/osrelease") else {
         return Finding::fail(
             NAME,
-            Kind::Unavailable,
+            ExitKind::Unavailable,
             "/proc is not mounted",
             "mount it: mount -t proc proc /proc",
         );
     };
     match parse_version(&release) {
-        Some(version) if version >= FLOOR => Finding::ok(NAME, release),
+        Some(version) if version >= MIN_KERNEL_VERSION => Finding::ok(NAME, release),
         Some(_) => Finding::fail(
             NAME,
-            Kind::Unavailable,
+            ExitKind::Unavailable,
             format!("{release}, which is too old"),
             cure,
         ),
-        None => Finding::warn(NAME, format!("{release}, which is no version number"), cure),
+        None => Finding::warn(
+            NAME,
+            format!("{release}, which is not a version number"),
+            cure,
+        ),
     }
 }
 
-/// `6.12.9-amd64` as (6, 12).
+/// Returns `6.12.9-amd64` as (6, 12).
 fn parse_version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|letter: char| !letter.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -46,8 +50,8 @@ pub(super) fn btf(root: &Root) -> Finding {
     }
     let (found, cure) = if root.exists("/sys/kernel") {
         (
-            format!("{PATH} is absent"),
-            "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y, as Debian's and Ubuntu's are",
+            format!("{PATH} does not exist"),
+            "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y, such as Debian's or Ubuntu's",
         )
     } else {
         (
@@ -55,24 +59,27 @@ pub(super) fn btf(root: &Root) -> Finding {
             "mount it: mount -t sysfs sysfs /sys",
         )
     };
-    Finding::fail(NAME, Kind::Unavailable, found, cure)
+    Finding::fail(NAME, ExitKind::Unavailable, found, cure)
 }
 
 pub(super) fn lockdown(root: &Root) -> Finding {
     const NAME: &str = "lockdown";
     let Some(text) = root.text("/sys/kernel/security/lockdown") else {
-        return Finding::ok(NAME, "none (not in this kernel, or securityfs not mounted)");
+        return Finding::ok(
+            NAME,
+            "none (not in this kernel, or securityfs is not mounted)",
+        );
     };
-    // The mode in force is the one in brackets: "none [integrity] confidentiality".
+    // The current mode is in brackets: "none [integrity] confidentiality".
     let mode = text.split(['[', ']']).nth(1).unwrap_or(&text);
     match mode {
-        // Also forbids perf's and BPF's reads of kernel memory (security.h,
-        // LOCKDOWN_BPF_READ_KERNEL and LOCKDOWN_PERF).
+        // It also forbids perf and BPF to read kernel memory (security.h: LOCKDOWN_BPF_READ_KERNEL,
+        // LOCKDOWN_PERF).
         "confidentiality" => Finding::fail(
             NAME,
-            Kind::Unavailable,
+            ExitKind::Unavailable,
             "confidentiality, which forbids BPF to read kernel memory",
-            "boot without lockdown=confidentiality on the kernel command line (integrity is fine)",
+            "boot without lockdown=confidentiality on the kernel command line (lockdown=integrity works)",
         ),
         _ => Finding::ok(NAME, mode),
     }
@@ -90,13 +97,13 @@ pub(super) fn symbols(root: &Root) -> Finding {
             "boot a kernel built with CONFIG_KALLSYMS=y",
         );
     };
-    // A hidden address is written as zeros. Some first symbols are per-CPU offsets, which are
-    // small, but only one is 0.
-    let real = String::from_utf8_lossy(&head).lines().any(|line| {
+    // A hidden address is written as zeros. The first symbols may be per-CPU offsets, which are
+    // small, but only one of them is 0.
+    let visible = String::from_utf8_lossy(&head).lines().any(|line| {
         let address = line.split(' ').next().unwrap_or_default();
         address.len() >= 8 && address.bytes().any(|byte| byte != b'0')
     });
-    if real {
+    if visible {
         return Finding::ok(
             NAME,
             format!("/proc/kallsyms has addresses (kernel.kptr_restrict = {restrict})"),
@@ -105,11 +112,10 @@ pub(super) fn symbols(root: &Root) -> Finding {
     let found = format!(
         "/proc/kallsyms hides addresses (kernel.kptr_restrict = {restrict}): kernel functions will have no names"
     );
-    let syslog = Effective::read(root).is_some_and(Effective::syslog);
-    if syslog {
+    if EffectiveCapabilities::read(root).is_some_and(EffectiveCapabilities::syslog) {
         Finding::warn(NAME, found, "sudo sysctl kernel.kptr_restrict=1")
     } else {
-        Finding::warn(NAME, found, "run it with CAP_SYSLOG, which sudo gives")
+        Finding::warn(NAME, found, "run kcollect with sudo, or with CAP_SYSLOG")
     }
 }
 
@@ -118,13 +124,13 @@ pub(super) fn jit(root: &Root) -> Finding {
     match root.number::<u32>("/proc/sys/net/core/bpf_jit_enable") {
         Some(0) => Finding::warn(
             NAME,
-            "off: BPF programs are interpreted, which costs the profiled machine several times as much",
+            "off: BPF programs are interpreted, so that recording costs several times as much",
             "sudo sysctl net.core.bpf_jit_enable=1",
         ),
         Some(_) => Finding::ok(NAME, "on"),
-        // A kernel with CONFIG_BPF_JIT_ALWAYS_ON still shows it; a network namespace of a container
-        // does not.
-        None => Finding::ok(NAME, "not visible from here"),
+        // The network namespace of a container does not have the sysctl. A kernel with
+        // CONFIG_BPF_JIT_ALWAYS_ON does.
+        None => Finding::ok(NAME, "unknown: the sysctl cannot be read"),
     }
 }
 
@@ -142,7 +148,7 @@ pub(super) fn jit_symbols(root: &Root) -> Finding {
             "off: BPF programs have no names in stacks",
             "sudo sysctl net.core.bpf_jit_kallsyms=1",
         ),
-        // Hardening turns the symbols off, whatever their own switch says (bpf_jit_kallsyms_enabled
+        // Hardening turns the symbols off, whatever their own sysctl is (bpf_jit_kallsyms_enabled
         // in linux/filter.h).
         (1.., _) => Finding::warn(
             NAME,
@@ -152,15 +158,15 @@ pub(super) fn jit_symbols(root: &Root) -> Finding {
             "sudo sysctl net.core.bpf_jit_harden=0, if the machine has no untrusted users",
         ),
         (_, Some(_)) => Finding::ok(NAME, "on"),
-        (_, None) => Finding::ok(NAME, "not visible from here"),
+        (_, None) => Finding::ok(NAME, "unknown: the sysctl cannot be read"),
     }
 }
 
 pub(super) fn unprivileged_bpf(root: &Root) -> Finding {
     let found = match root.number::<u32>("/proc/sys/kernel/unprivileged_bpf_disabled") {
-        Some(0) => "allowed to everyone; kcollect does not need that",
-        Some(_) => "barred, which does not concern kcollect with its capabilities",
-        None => "not visible from here",
+        Some(0) => "permitted; kcollect does not need it",
+        Some(_) => "forbidden; kcollect does not need it",
+        None => "unknown: the sysctl cannot be read",
     };
     Finding::ok("unprivileged BPF", found)
 }
@@ -205,13 +211,13 @@ mod tests {
         );
         assert_eq!(
             of("none integrity [confidentiality]\n").kind,
-            Kind::Unavailable
+            ExitKind::Unavailable
         );
         assert_eq!(lockdown(&Tree::new().root()).verdict, Verdict::Ok);
     }
 
     #[test]
-    fn btf_tells_a_missing_mount_from_a_missing_option() {
+    fn btf_distinguishes_a_missing_mount_from_a_missing_option() {
         insta::assert_debug_snapshot!([
             btf(&Tree::new().root()),
             btf(&Tree::new().file("/sys/kernel/x", "").root()),
@@ -241,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_switches_of_the_bpf_compiler() {
+    fn the_sysctls_of_the_bpf_compiler() {
         let set = |name: &str, value: &str| {
             Tree::good().file(&format!("/proc/sys/net/core/{name}"), value)
         };

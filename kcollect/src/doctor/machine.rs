@@ -1,16 +1,16 @@
-//! Where kcollect runs: namespaces, clock, CPUs, and what else of the machine it can use.
+//! Checks of the machine around the kernel: namespaces, clock, CPUs, /proc/kcore, gprofng.
 
-use host::exit::Kind;
+use host::exit::ExitKind;
 use host::machine::parse_cpu_list;
 
 use super::{Finding, Root};
 
-/// Inodes of the first namespaces, fixed in the kernel (linux/proc_ns.h: PROC_PID_INIT_INO,
+/// Inodes of the initial namespaces, fixed in the kernel (linux/proc_ns.h: PROC_PID_INIT_INO,
 /// PROC_USER_INIT_INO).
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
-/// The number in `pid:[4026531836]`.
+/// Returns the number in `pid:[4026531836]`.
 fn namespace(root: &Root, which: &str) -> Option<u64> {
     let link = root.link(&format!("/proc/self/ns/{which}"))?;
     link.strip_prefix(which)?
@@ -23,26 +23,30 @@ fn namespace(root: &Root, which: &str) -> Option<u64> {
 pub(super) fn pid_namespace(root: &Root) -> Finding {
     const NAME: &str = "pid namespace";
     match namespace(root, "pid") {
-        Some(INITIAL_PID_NAMESPACE) => Finding::ok(NAME, "the machine's own"),
+        Some(INITIAL_PID_NAMESPACE) => Finding::ok(NAME, "the initial one"),
         Some(_) => Finding::fail(
             NAME,
-            Kind::Unavailable,
-            "a container's: process ids seen by BPF are the machine's, and cannot be matched with /proc here",
-            "run it outside of the container, or start that with --pid=host",
+            ExitKind::Unavailable,
+            "a container's: BPF programs see the process ids of the host, which differ from those in /proc here",
+            "run kcollect outside of the container, or start the container with --pid=host",
         ),
-        None => Finding::warn(NAME, "not visible", "mount /proc: mount -t proc proc /proc"),
+        None => Finding::warn(
+            NAME,
+            "unknown: /proc/self/ns/pid cannot be read",
+            "mount /proc: mount -t proc proc /proc",
+        ),
     }
 }
 
 pub(super) fn user_namespace(root: &Root) -> Finding {
     const NAME: &str = "user namespace";
     match namespace(root, "user") {
-        Some(INITIAL_USER_NAMESPACE) | None => Finding::ok(NAME, "the machine's own"),
+        Some(INITIAL_USER_NAMESPACE) | None => Finding::ok(NAME, "the initial one"),
         Some(_) => Finding::fail(
             NAME,
-            Kind::NoPerm,
-            "a container's: capabilities held here do not count for the kernel",
-            "run it outside of the rootless container, as root of the machine",
+            ExitKind::NoPerm,
+            "a container's: its capabilities do not permit profiling the machine",
+            "run kcollect outside of the rootless container, as root of the host",
         ),
     }
 }
@@ -51,7 +55,7 @@ pub(super) fn clock_source(root: &Root) -> Finding {
     const NAME: &str = "clock source";
     const DIRECTORY: &str = "/sys/devices/system/clocksource/clocksource0";
     let Some(current) = root.text(&format!("{DIRECTORY}/current_clocksource")) else {
-        return Finding::ok(NAME, "not visible from here");
+        return Finding::ok(NAME, "unknown: it cannot be read from /sys");
     };
     match current.as_str() {
         "tsc" | "kvm-clock" | "arch_sys_counter" | "xen" => Finding::ok(NAME, current),
@@ -63,12 +67,12 @@ pub(super) fn clock_source(root: &Root) -> Finding {
             let cure = if available.split_whitespace().any(|name| name == "tsc") {
                 format!("echo tsc | sudo tee {DIRECTORY}/current_clocksource")
             } else {
-                "see in dmesg why the TSC was given up; firmware and hypervisor settings decide it"
+                "look in dmesg why the TSC is not used; firmware and hypervisor settings affect it"
                     .to_owned()
             };
             Finding::warn(
                 NAME,
-                format!("{current}: each reading is slow, and a tick takes several"),
+                format!("{current}: reading it is slow, and each tick reads it several times"),
                 cure,
             )
         }
@@ -92,32 +96,31 @@ pub(super) fn cpus(root: &Root) -> Finding {
     }
 }
 
-/// Returns how many CPUs a list such as `0-3,8` has.
+/// Returns how many CPUs a list such as `0-3,8` names. None if it is empty or not a list.
 fn count(list: &str) -> Option<usize> {
     let cpus = parse_cpu_list(list)?;
-    Some(cpus.len()).filter(|count| *count > 0)
+    (!cpus.is_empty()).then_some(cpus.len())
 }
 
 pub(super) fn kcore(root: &Root) -> Finding {
     const NAME: &str = "/proc/kcore";
-    const WITHOUT: &str =
-        "the kernel's instructions cannot be shown in disassembly; nothing else needs it";
+    const WITHOUT: &str = "kernel functions cannot be disassembled; nothing else needs it";
     match root.head(NAME, 4) {
         Ok(magic) if magic == b"\x7fELF" => Finding::ok(NAME, "readable"),
         Ok(_) => Finding::warn(
             NAME,
             format!("not an ELF file: {WITHOUT}"),
-            "run it outside of the container",
+            "run kcollect outside of the container",
         ),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Finding::warn(
             NAME,
-            format!("absent: {WITHOUT}"),
+            format!("does not exist: {WITHOUT}"),
             "boot a kernel built with CONFIG_PROC_KCORE=y",
         ),
         Err(_) => Finding::warn(
             NAME,
-            format!("not readable: {WITHOUT}"),
-            "run it with sudo (it needs CAP_SYS_RAWIO, and no lockdown=confidentiality)",
+            format!("cannot be read: {WITHOUT}"),
+            "run kcollect with sudo (it needs CAP_SYS_RAWIO, and no lockdown=confidentiality)",
         ),
     }
 }
@@ -128,7 +131,7 @@ pub(super) fn gprofng(root: &Root) -> Finding {
         Some(path) => Finding::ok(NAME, path.display().to_string()),
         None => Finding::warn(
             NAME,
-            "not found: it opens the experiments, here or on another machine",
+            "not found; kcollect reports experiments without it",
             "sudo apt-get install binutils (on Fedora: sudo dnf install binutils-gprofng)",
         ),
     }
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_costs_only_a_part() {
+    fn missing_files_are_warnings() {
         let tree = Tree::good()
             .without("/proc/kcore")
             .without("/usr/bin/gprofng");

@@ -1,69 +1,68 @@
-//! What this machine permits, what it lacks for profiling, and the cure for that.
+//! Checks of the machine: what it permits, what profiling lacks, and the cure.
 //!
-//! A refusal of the kernel is one number, EPERM, for a dozen reasons: lockdown, a capability, a
-//! sysctl, a container. Each reason can be read beforehand from /proc and /sys, so it is. `kcollect
-//! doctor` prints every [`Finding`]; a start that fails asks [`first_obstacle`] for the one to
-//! show, so that both say the same words.
+//! When the kernel refuses something it returns one error, EPERM, for a dozen reasons: lockdown, a
+//! capability, a sysctl, a container. Each reason can be read from /proc and /sys in advance.
+//! `kcollect doctor` prints every [`Finding`]; a recording that cannot start prints the
+//! [`first_obstacle`], in the same words.
 //!
-//! Every check is a pure function of a [`Root`], the directory that holds `proc` and `sys`. What
-//! can be known only by trying, such as whether the kernel takes a BPF program, is no business of
-//! this module: whoever tries it appends a [`Finding`] of its own to the list.
+//! Every check is a pure function of a [`Root`], the directory that contains `proc` and `sys`. What
+//! has to be tried, such as loading a BPF program, is not checked here: the caller adds a
+//! [`Finding`] of its own.
 //!
-//! What this refuses: to change anything. A cure is told, and the user applies it.
+//! Nothing is changed. A finding names the cure, and the user applies it.
 
 mod kernel;
 mod machine;
 mod perf;
 mod privilege;
-
 mod show;
 
-pub use host::Root;
-use host::exit::{Failure, Kind};
+use host::Root;
+use host::exit::{ExitKind, Failure};
 use serde::Serialize;
 pub use show::{json, table};
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// Nothing to do.
     Ok,
-    /// A recording works, and lacks something.
+    /// A recording works, but lacks something.
     Warn,
     /// A recording cannot start.
     Fail,
 }
 
-/// What one check found.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at, the same words on every machine.
+    /// The subject of the check, the same on every machine.
     pub name: &'static str,
-    /// What was there. No full stop.
+    /// What was found. No full stop.
     pub found: String,
-    /// How bad it is.
+    /// The severity.
     pub verdict: Verdict,
-    /// What to type or change. Always there unless the verdict is [`Verdict::Ok`].
+    /// What to type or change. None exactly if the verdict is [`Verdict::Ok`].
     pub cure: Option<String>,
-    /// The exit code's kind: [`Kind::Ok`] unless the verdict is [`Verdict::Fail`].
+    /// The kind of exit code: [`ExitKind::Ok`] unless the verdict is [`Verdict::Fail`].
     #[serde(rename = "exit_code", serialize_with = "show::exit_code")]
-    pub kind: Kind,
+    pub kind: ExitKind,
 }
 
 impl Finding {
-    /// Nothing to do.
+    /// Returns a finding with nothing to do.
     pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Finding {
             name,
             found: found.into(),
             verdict: Verdict::Ok,
             cure: None,
-            kind: Kind::Ok,
+            kind: ExitKind::Ok,
         }
     }
 
-    /// A recording works, and lacks something, which `found` names.
+    /// Returns a finding with which a recording works, but lacks what `found` names.
     pub fn warn(name: &'static str, found: impl Into<String>, cure: impl Into<String>) -> Self {
         Finding {
             verdict: Verdict::Warn,
@@ -72,10 +71,10 @@ impl Finding {
         }
     }
 
-    /// A recording cannot start, and ends with the code of `kind`.
+    /// Returns a finding with which a recording cannot start, and exits with the code of `kind`.
     pub fn fail(
         name: &'static str,
-        kind: Kind,
+        kind: ExitKind,
         found: impl Into<String>,
         cure: impl Into<String>,
     ) -> Self {
@@ -87,7 +86,7 @@ impl Finding {
     }
 }
 
-/// Every check, in the order in which obstacles matter: what no privilege cures comes first.
+/// Returns the findings of all checks. Obstacles that no privilege removes come first.
 #[must_use]
 pub fn examine(root: &Root) -> Vec<Finding> {
     vec![
@@ -113,8 +112,7 @@ pub fn examine(root: &Root) -> Vec<Finding> {
     ]
 }
 
-/// The first reason why a recording cannot start. None: nothing that was looked at stands in the
-/// way.
+/// Returns the first reason why a recording cannot start. None: no check failed.
 #[must_use]
 pub fn first_obstacle(findings: &[Finding]) -> Option<Failure> {
     let finding = findings
@@ -127,10 +125,11 @@ pub fn first_obstacle(findings: &[Finding]) -> Option<Failure> {
     ))
 }
 
-/// How `kcollect doctor` ends: the kind of the first obstacle, else [`Kind::Ok`].
+/// Returns the kind of exit code of `kcollect doctor`: that of the first obstacle, or
+/// [`ExitKind::Ok`].
 #[must_use]
-pub fn exit_kind(findings: &[Finding]) -> Kind {
-    first_obstacle(findings).map_or(Kind::Ok, |failure| failure.kind)
+pub fn exit_kind(findings: &[Finding]) -> ExitKind {
+    first_obstacle(findings).map_or(ExitKind::Ok, |failure| failure.kind)
 }
 
 #[cfg(test)]
@@ -147,11 +146,11 @@ mod tests {
             .collect();
         assert_eq!(bad, Vec::<&Finding>::new());
         assert_eq!(first_obstacle(&findings), None);
-        assert_eq!(exit_kind(&findings), Kind::Ok);
+        assert_eq!(exit_kind(&findings), ExitKind::Ok);
     }
 
     #[test]
-    fn an_empty_tree_is_answered_not_panicked_on() {
+    fn an_empty_tree_has_findings_with_cures() {
         let findings = examine(&Tree::new().root());
         for finding in &findings {
             assert_eq!(
@@ -160,7 +159,7 @@ mod tests {
                 "{finding:?}"
             );
             assert_eq!(
-                finding.kind != Kind::Ok,
+                finding.kind != ExitKind::Ok,
                 finding.verdict == Verdict::Fail,
                 "{finding:?}"
             );
@@ -178,13 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn the_obstacle_reads_as_the_doctor_says_it() {
+    fn the_first_obstacle_has_the_words_of_its_finding() {
         let tree = Tree::good().file(
             "/proc/self/status",
             "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n",
         );
         let failure = first_obstacle(&examine(&tree.root())).unwrap();
-        assert_eq!(failure.kind, Kind::NoPerm);
+        assert_eq!(failure.kind, ExitKind::NoPerm);
         insta::assert_snapshot!(failure.line());
     }
 }

@@ -1,52 +1,55 @@
-//! What perf events are bound by: the sysctls, locked memory, and the hardware that is there.
+//! Checks of what limits perf events: sysctls, locked memory, the hardware.
 
-use super::privilege::Effective;
+use super::privilege::EffectiveCapabilities;
 use super::{Finding, Root};
 
 /// Ticks per second and CPU at `-p hi` (997 µs) and at `-p on` (10.007 ms), rounded up.
-const RATE_HIGH: u64 = 1004;
-const RATE_ON: u64 = 100;
+const HIGH_TICKS_PER_SECOND: u64 = 1004;
+const ON_TICKS_PER_SECOND: u64 = 100;
 
-/// The side-band's ring of one CPU: 128 pages of data and one of control. The kernel allows exactly
-/// that by default.
+/// The size of the side-band's ring of one CPU: 128 pages of data and one of control. The kernel
+/// permits exactly this size by default.
 const RING_KIB: u64 = 516;
 
-/// How deep the kernel records stacks unless told otherwise (PERF_MAX_STACK_DEPTH).
-const USUAL_DEPTH: u32 = 127;
+/// The kernel's default limit of frames in a stack (PERF_MAX_STACK_DEPTH).
+const DEFAULT_STACK_FRAMES: u32 = 127;
 
 pub(super) fn paranoid(root: &Root) -> Finding {
     const NAME: &str = "perf_event_paranoid";
     let Some(level) = root.number::<i32>("/proc/sys/kernel/perf_event_paranoid") else {
         return Finding::warn(
             NAME,
-            "absent: this kernel has no perf events, or /proc/sys is hidden",
-            "boot a kernel built with CONFIG_PERF_EVENTS=y; in a container, run it with --privileged",
+            "does not exist: this kernel has no perf events, or /proc/sys is hidden",
+            "boot a kernel built with CONFIG_PERF_EVENTS=y; start a container with --privileged",
         );
     };
-    // kcollect opens events of whole CPUs with kernel stacks, which perf_event_open(2) grants to
-    // everyone at 0 and below.
+    // kcollect opens events of whole CPUs with kernel stacks, which perf_event_open(2) permits to
+    // every user at 0 and below.
     if level <= 0 {
         return Finding::ok(
             NAME,
-            format!("{level}, which grants everyone what kcollect opens"),
+            format!("{level}, which permits perf events to every user"),
         );
     }
-    let effective = Effective::read(root);
-    if effective.is_some_and(Effective::admin) {
-        return Finding::ok(NAME, format!("{level}, which does not bind root"));
+    let effective = EffectiveCapabilities::read(root);
+    if effective.is_some_and(EffectiveCapabilities::sys_admin) {
+        return Finding::ok(NAME, format!("{level}, which does not restrict root"));
     }
-    // Debian bars everything at 3 and Ubuntu at 4, and lets CAP_SYS_ADMIN pass only; the plain
-    // kernel knows no such level.
-    if level < 3 && effective.is_some_and(Effective::perfmon) {
-        return Finding::ok(NAME, format!("{level}, which does not bind CAP_PERFMON"));
+    // Debian forbids all perf events at 3 and Ubuntu at 4, except with CAP_SYS_ADMIN. The upstream
+    // kernel has no such level.
+    if level < 3 && effective.is_some_and(EffectiveCapabilities::perfmon) {
+        return Finding::ok(
+            NAME,
+            format!("{level}, which does not restrict CAP_PERFMON"),
+        );
     }
     Finding::warn(
         NAME,
-        format!("{level}, which may bar perf events for this user"),
+        format!("{level}, which may forbid perf events to this user"),
         if level < 3 {
-            "run it with sudo"
+            "run kcollect with sudo"
         } else {
-            "run it with sudo, or: sudo sysctl kernel.perf_event_paranoid=2"
+            "run kcollect with sudo, or: sudo sysctl kernel.perf_event_paranoid=2"
         },
     )
 }
@@ -54,28 +57,28 @@ pub(super) fn paranoid(root: &Root) -> Finding {
 pub(super) fn sample_rate(root: &Root) -> Finding {
     const NAME: &str = "sample rate";
     let Some(rate) = root.number::<u64>("/proc/sys/kernel/perf_event_max_sample_rate") else {
-        return Finding::ok(NAME, "perf_event_max_sample_rate is not visible from here");
+        return Finding::ok(NAME, "unknown: perf_event_max_sample_rate cannot be read");
     };
     let percent = root.number::<u32>("/proc/sys/kernel/perf_cpu_time_max_percent");
     let throttle = match percent {
         Some(0 | 100) => "the kernel never lowers it".to_owned(),
         Some(percent) => {
-            format!("lowered by the kernel when sampling takes more than {percent} % of a CPU")
+            format!("the kernel lowers it if sampling takes more than {percent} % of a CPU")
         }
-        None => "when the kernel lowers it is not visible".to_owned(),
+        None => "the kernel may lower it".to_owned(),
     };
     let cure = "sudo sysctl kernel.perf_event_max_sample_rate=100000";
-    let found = format!("up to {rate}/s, {throttle}");
+    let found = format!("up to {rate}/s; {throttle}");
     match rate {
-        RATE_HIGH.. => Finding::ok(NAME, found),
-        RATE_ON.. => Finding::warn(
+        HIGH_TICKS_PER_SECOND.. => Finding::ok(NAME, found),
+        ON_TICKS_PER_SECOND.. => Finding::warn(
             NAME,
-            format!("{found}: -p hi is raised to what it permits"),
+            format!("{found}: the interval of -p hi is lengthened to match"),
             cure,
         ),
         _ => Finding::warn(
             NAME,
-            format!("{found}: even -p on is raised to what it permits"),
+            format!("{found}: even the interval of -p on is lengthened to match"),
             cure,
         ),
     }
@@ -84,54 +87,53 @@ pub(super) fn sample_rate(root: &Root) -> Finding {
 pub(super) fn stack_depth(root: &Root) -> Finding {
     const NAME: &str = "stack depth";
     match root.number::<u32>("/proc/sys/kernel/perf_event_max_stack") {
-        Some(depth) if depth < USUAL_DEPTH => Finding::warn(
+        Some(frames) if frames < DEFAULT_STACK_FRAMES => Finding::warn(
             NAME,
-            format!("{depth} frames: deeper stacks are cut off"),
+            format!("{frames} frames: deeper kernel stacks are cut off"),
             format!(
-                "while no profiler runs: sudo sysctl kernel.perf_event_max_stack={USUAL_DEPTH}"
+                "while no profiler runs: sudo sysctl kernel.perf_event_max_stack={DEFAULT_STACK_FRAMES}"
             ),
         ),
-        Some(depth) => Finding::ok(NAME, format!("{depth} frames")),
-        None => Finding::ok(NAME, "perf_event_max_stack is not visible from here"),
+        Some(frames) => Finding::ok(NAME, format!("{frames} frames")),
+        None => Finding::ok(NAME, "unknown: perf_event_max_stack cannot be read"),
     }
 }
 
 pub(super) fn locked_memory(root: &Root) -> Finding {
     const NAME: &str = "locked memory";
-    // `Max locked memory         8388608              8388608              bytes`: the soft limit
-    // binds.
+    // `Max locked memory         8388608              8388608              bytes`: the first number
+    // is the soft limit, which applies.
     let limits = root.text("/proc/self/limits").unwrap_or_default();
     let soft = limits
         .lines()
         .find_map(|line| line.strip_prefix("Max locked memory"))
         .and_then(|line| line.split_whitespace().next());
     let Some(soft) = soft else {
-        return Finding::ok(NAME, "RLIMIT_MEMLOCK is not visible from here");
+        return Finding::ok(NAME, "unknown: RLIMIT_MEMLOCK cannot be read");
     };
     let shown = soft
         .parse::<u64>()
         .map_or_else(|_| soft.to_owned(), |bytes| format!("{} KiB", bytes / 1024));
-    if soft == "unlimited" || Effective::read(root).is_some_and(Effective::ipc_lock) {
+    let is_exempt = EffectiveCapabilities::read(root).is_some_and(EffectiveCapabilities::ipc_lock);
+    if soft == "unlimited" || is_exempt {
         return Finding::ok(
             NAME,
-            format!(
-                "RLIMIT_MEMLOCK {shown}, which does not bind here (BPF never asks it since Linux 5.11)"
-            ),
+            format!("RLIMIT_MEMLOCK {shown}, which does not restrict this user"),
         );
     }
-    // perf_mmap() lets through what fits the allowance of each user and CPU, and asks the limit for
-    // the rest only.
+    // perf_mmap() permits what fits into the allowance of each user and CPU, and applies the limit
+    // only to the rest. BPF maps do not count since Linux 5.11.
     let allowance = root
         .number::<u64>("/proc/sys/kernel/perf_event_mlock_kb")
         .unwrap_or(RING_KIB);
-    let found = format!("RLIMIT_MEMLOCK {shown}, and {allowance} KiB a CPU for perf's rings");
+    let found = format!("RLIMIT_MEMLOCK {shown}, and {allowance} KiB per CPU for perf's rings");
     if allowance >= RING_KIB {
         return Finding::ok(NAME, found);
     }
     Finding::warn(
         NAME,
-        format!("{found}, of which kcollect takes {RING_KIB}"),
-        format!("run it with sudo, or: sudo sysctl kernel.perf_event_mlock_kb={RING_KIB}"),
+        format!("{found}; kcollect needs {RING_KIB} KiB per CPU"),
+        format!("run kcollect with sudo, or: sudo sysctl kernel.perf_event_mlock_kb={RING_KIB}"),
     )
 }
 
@@ -144,9 +146,8 @@ pub(super) fn pmu(root: &Root) -> Finding {
         "hardware counters",
         match found {
             Some(name) => format!("present ({name})"),
-            None => {
-                "none, as in many virtual machines; the clock profile does not need them".to_owned()
-            }
+            None => "none, as in many virtual machines; only -h with hardware events needs them"
+                .to_owned(),
         },
     )
 }
@@ -160,7 +161,7 @@ mod tests {
     const BPF_AND_PERFMON: &str = "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t000000c000000000\n";
 
     #[test]
-    fn paranoid_binds_only_without_the_capability() {
+    fn paranoid_restricts_only_without_the_capability() {
         let of = |level: &str, status: &str| {
             let tree = Tree::good()
                 .file("/proc/sys/kernel/perf_event_paranoid", level)
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn locked_memory_binds_perf_rings_without_ipc_lock() {
+    fn locked_memory_restricts_perf_rings_without_ipc_lock() {
         let user = || Tree::good().file("/proc/self/status", BPF_AND_PERFMON);
         let tight = user().file("/proc/sys/kernel/perf_event_mlock_kb", "128\n");
         insta::assert_debug_snapshot!([

@@ -1,100 +1,92 @@
-//! Whether this process has the capabilities that profiling needs, and which one is missing.
+//! The check of capabilities: which of those that profiling needs this process lacks.
 //!
-//! Capabilities are asked, not the user id: root in a container often lacks them, and a binary with
-//! file capabilities needs no root.
+//! It checks capabilities and not the user id: root in a container often lacks them, and a program
+//! with file capabilities needs no root.
 
-use host::exit::Kind;
+use host::exit::ExitKind;
+use rustix::thread::CapabilitySet;
 
 use super::{Finding, Root};
 
-/// A capability, and what is lost without it.
-struct Needed {
+/// A capability that profiling needs.
+struct RequiredCapability {
     name: &'static str,
-    /// Bits of the effective set of which any one is enough (linux/capability.h).
-    bits: &'static [u32],
-    /// None: no recording without it.
-    loses: Option<&'static str>,
+    /// Any one of these is enough.
+    any_of: CapabilitySet,
+    /// What the recording lacks without it. None: there is no recording without it.
+    loss: Option<&'static str>,
 }
 
-const CAP_DAC_OVERRIDE: u32 = 1;
-const CAP_DAC_READ_SEARCH: u32 = 2;
-const CAP_IPC_LOCK: u32 = 14;
-const CAP_SYS_PTRACE: u32 = 19;
-const CAP_SYS_ADMIN: u32 = 21;
-const CAP_SYSLOG: u32 = 34;
-const CAP_PERFMON: u32 = 38;
-const CAP_BPF: u32 = 39;
-
-const NEEDED: [Needed; 5] = [
-    Needed {
+const REQUIRED: [RequiredCapability; 5] = [
+    RequiredCapability {
         name: "CAP_BPF",
-        bits: &[CAP_BPF, CAP_SYS_ADMIN],
-        loses: None,
+        any_of: CapabilitySet::BPF.union(CapabilitySet::SYS_ADMIN),
+        loss: None,
     },
-    Needed {
+    RequiredCapability {
         name: "CAP_PERFMON",
-        bits: &[CAP_PERFMON, CAP_SYS_ADMIN],
-        loses: None,
+        any_of: CapabilitySet::PERFMON.union(CapabilitySet::SYS_ADMIN),
+        loss: None,
     },
-    Needed {
+    RequiredCapability {
         name: "CAP_SYS_PTRACE",
-        bits: &[CAP_SYS_PTRACE],
-        loses: Some("maps of other users' processes"),
+        any_of: CapabilitySet::SYS_PTRACE,
+        loss: Some("mappings of other users' processes"),
     },
-    Needed {
+    RequiredCapability {
         name: "CAP_SYSLOG",
-        bits: &[CAP_SYSLOG],
-        loses: Some("kernel addresses"),
+        any_of: CapabilitySet::SYSLOG,
+        loss: Some("kernel addresses"),
     },
-    Needed {
+    RequiredCapability {
         name: "CAP_DAC_READ_SEARCH",
-        bits: &[CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE],
-        loses: Some("files of other users"),
+        any_of: CapabilitySet::DAC_READ_SEARCH.union(CapabilitySet::DAC_OVERRIDE),
+        loss: Some("files of other users"),
     },
 ];
 
 /// The effective capabilities of this process.
 #[derive(Clone, Copy)]
-pub(super) struct Effective(u64);
+pub(super) struct EffectiveCapabilities(CapabilitySet);
 
-impl Effective {
-    /// None where /proc does not say.
+impl EffectiveCapabilities {
+    /// Reads them from `/proc/self/status`. None if it does not have them.
     pub(super) fn read(root: &Root) -> Option<Self> {
-        u64::from_str_radix(&status_field(root, "CapEff:")?, 16)
-            .ok()
-            .map(Effective)
+        let bits = u64::from_str_radix(&status_field(root, "CapEff:")?, 16).ok()?;
+        Some(EffectiveCapabilities(CapabilitySet::from_bits_retain(bits)))
     }
 
-    fn any(self, bits: &[u32]) -> bool {
-        bits.iter().any(|bit| self.0 >> bit & 1 == 1)
+    fn any(self, set: CapabilitySet) -> bool {
+        self.0.intersects(set)
     }
 
-    /// Not bound by `kernel.perf_event_paranoid`, also where Debian and Ubuntu have made that
-    /// stricter.
-    pub(super) fn admin(self) -> bool {
-        self.any(&[CAP_SYS_ADMIN])
+    /// Returns whether `kernel.perf_event_paranoid` does not apply, not even the stricter levels of
+    /// Debian and Ubuntu.
+    pub(super) fn sys_admin(self) -> bool {
+        self.any(CapabilitySet::SYS_ADMIN)
     }
 
-    /// Not bound by `kernel.perf_event_paranoid` of the plain kernel.
+    /// Returns whether the levels of `kernel.perf_event_paranoid` of the upstream kernel do not
+    /// apply.
     pub(super) fn perfmon(self) -> bool {
-        self.any(&[CAP_PERFMON, CAP_SYS_ADMIN])
+        self.any(CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN)
     }
 
-    /// Sees kernel addresses where `kernel.kptr_restrict` is 0 or 1.
+    /// Returns whether kernel addresses are visible if `kernel.kptr_restrict` is 0 or 1.
     pub(super) fn syslog(self) -> bool {
-        self.any(&[CAP_SYSLOG])
+        self.any(CapabilitySet::SYSLOG)
     }
 
-    /// Not bound by RLIMIT_MEMLOCK.
+    /// Returns whether RLIMIT_MEMLOCK does not apply.
     pub(super) fn ipc_lock(self) -> bool {
-        self.any(&[CAP_IPC_LOCK])
+        self.any(CapabilitySet::IPC_LOCK)
     }
 }
 
 fn status_field(root: &Root, field: &str) -> Option<String> {
     let status = root.text("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;
-    // Of `Uid:` the second of four is the effective one; `CapEff:` has one word.
+    // `Uid:` has four numbers, the second of which is the effective one; `CapEff:` has one.
     let words: Vec<&str> = line.split_whitespace().collect();
     words
         .get(1)
@@ -105,25 +97,28 @@ fn status_field(root: &Root, field: &str) -> Option<String> {
 pub(super) fn capabilities(root: &Root) -> Finding {
     const NAME: &str = "privileges";
     let uid = status_field(root, "Uid:").unwrap_or_else(|| "unknown".to_owned());
-    let Some(effective) = Effective::read(root) else {
+    let Some(effective) = EffectiveCapabilities::read(root) else {
         return Finding::fail(
             NAME,
-            Kind::NoPerm,
+            ExitKind::NoPerm,
             "/proc/self/status cannot be read",
             "mount /proc: mount -t proc proc /proc",
         );
     };
-    let missing: Vec<&Needed> = NEEDED
+    let missing: Vec<&RequiredCapability> = REQUIRED
         .iter()
-        .filter(|needed| !effective.any(needed.bits))
+        .filter(|required| !effective.any(required.any_of))
         .collect();
     if missing.is_empty() {
         return Finding::ok(
             NAME,
-            format!("effective uid {uid}, with all capabilities needed"),
+            format!("effective uid {uid}, with all required capabilities"),
         );
     }
-    let names = missing.iter().map(|needed| needed.name).collect::<Vec<_>>();
+    let names = missing
+        .iter()
+        .map(|required| required.name)
+        .collect::<Vec<_>>();
     let found = format!("effective uid {uid}, without {}", names.join(", "));
     let cure = if uid == "0" {
         let flags: Vec<_> = names
@@ -131,20 +126,29 @@ pub(super) fn capabilities(root: &Root) -> Finding {
             .map(|name| format!("--cap-add={}", name.trim_start_matches("CAP_")))
             .collect();
         format!(
-            "root without them is root in a container: start that with --privileged or {}",
+            "root lacks them in a container: start the container with --privileged or {}",
             flags.join(" ")
         )
     } else {
         format!(
-            "run it with sudo, or once: sudo setcap {}+ep \"$(command -v kcollect)\"",
-            NEEDED.map(|needed| needed.name.to_lowercase()).join(",")
+            "run kcollect with sudo, or once: sudo setcap {}+ep \"$(command -v kcollect)\"",
+            REQUIRED
+                .map(|required| required.name.to_lowercase())
+                .join(",")
         )
     };
-    if missing.iter().any(|needed| needed.loses.is_none()) {
-        return Finding::fail(NAME, Kind::NoPerm, found, cure);
+    if missing.iter().any(|required| required.loss.is_none()) {
+        return Finding::fail(NAME, ExitKind::NoPerm, found, cure);
     }
-    let lost: Vec<_> = missing.iter().filter_map(|needed| needed.loses).collect();
-    Finding::warn(NAME, format!("{found}: lost are {}", lost.join(", ")), cure)
+    let lost: Vec<_> = missing
+        .iter()
+        .filter_map(|required| required.loss)
+        .collect();
+    Finding::warn(
+        NAME,
+        format!("{found}: the recording lacks {}", lost.join(", ")),
+        cure,
+    )
 }
 
 #[cfg(test)]
@@ -152,7 +156,8 @@ mod tests {
     use super::*;
     use host::tree::Tree;
 
-    fn with(uid: &str, capabilities: u64) -> Finding {
+    fn with(uid: &str, capabilities: CapabilitySet) -> Finding {
+        let capabilities = capabilities.bits();
         let status = format!("Name:\tx\nUid:\t1000\t{uid}\t0\t0\nCapEff:\t{capabilities:016x}\n");
         capabilities_of(&status)
     }
@@ -162,14 +167,20 @@ mod tests {
     }
 
     #[test]
-    fn names_what_is_missing() {
+    fn missing_capabilities_are_named() {
         insta::assert_debug_snapshot!([
-            with("1000", 0),
-            with("0", 1 << CAP_BPF | 1 << CAP_SYS_PTRACE),
-            with("1000", 1 << CAP_BPF | 1 << CAP_PERFMON | 1 << CAP_SYSLOG),
+            with("1000", CapabilitySet::empty()),
+            with("0", CapabilitySet::BPF | CapabilitySet::SYS_PTRACE),
             with(
                 "1000",
-                1 << CAP_SYS_ADMIN | 1 << CAP_SYSLOG | 1 << CAP_SYS_PTRACE | 1 << CAP_DAC_OVERRIDE
+                CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::SYSLOG
+            ),
+            with(
+                "1000",
+                CapabilitySet::SYS_ADMIN
+                    | CapabilitySet::SYSLOG
+                    | CapabilitySet::SYS_PTRACE
+                    | CapabilitySet::DAC_OVERRIDE
             ),
             capabilities_of("Uid:\nCapEff:\tzz\n"),
         ]);

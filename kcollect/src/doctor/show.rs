@@ -1,6 +1,6 @@
-//! Findings as a table for people, and as JSON for machines.
+//! Findings as a table and as JSON.
 
-use host::exit::Kind;
+use host::exit::ExitKind;
 use host::table::{Align, TextTable};
 use serde::Serializer;
 use serde_json::json;
@@ -10,8 +10,8 @@ use super::{Finding, Verdict, exit_kind};
 /// Narrower terminals get tables of this many columns.
 const MIN_WIDTH: usize = 40;
 
-/// A plain table, one finding a row with its cure below, lines no wider than `width` columns. None:
-/// lines as long as they need be, which is right for a pipe.
+/// Returns a table with a row for each finding and the cure below it, at most `width` columns wide.
+/// None: lines of any length, for a pipe.
 #[must_use]
 pub fn table(findings: &[Finding], width: Option<u16>) -> String {
     let mut table = TextTable::new([Align::Left; 3]).indented(1);
@@ -29,29 +29,29 @@ pub fn table(findings: &[Finding], width: Option<u16>) -> String {
     }
     let table = table.text(width.map(|width| usize::from(width).max(MIN_WIDTH)));
     let last = match exit_kind(findings) {
-        Kind::Ok => "This machine can be profiled.",
-        _ => "Nothing is recorded while one FAILs.",
+        ExitKind::Ok => "This machine can be profiled.",
+        _ => "Cure the FAILs to profile this machine.",
     };
     format!("{table}\n{last}\n")
 }
 
-/// One object: `ok` (no finding fails), `exit_code`, and `findings`, each with `name`, `found`,
-/// `verdict` (`ok`, `warn` or `fail`), `cure` (text or null) and `exit_code`.
+/// Returns a JSON object: `ok` (no finding fails), `exit_code`, and `findings`, each with `name`,
+/// `found`, `verdict` (`ok`, `warn` or `fail`), `cure` (text or null) and `exit_code`.
 #[must_use]
 pub fn json(findings: &[Finding]) -> String {
     let kind = exit_kind(findings);
     format!(
         "{:#}\n",
-        json!({ "ok": kind == Kind::Ok, "exit_code": kind.code(), "findings": findings })
+        json!({ "ok": kind == ExitKind::Ok, "exit_code": kind.code(), "findings": findings })
     )
 }
 
-/// A kind as its exit code.
+/// Serializes a kind as its exit code.
 #[allow(
     clippy::trivially_copy_pass_by_ref,
     reason = "serde passes every field by reference"
 )]
-pub(super) fn exit_code<S: Serializer>(kind: &Kind, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn exit_code<S: Serializer>(kind: &ExitKind, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u8(kind.code())
 }
 
@@ -64,7 +64,7 @@ mod tests {
             Finding::ok("kernel", "6.12.9-amd64"),
             Finding::fail(
                 "privileges",
-                Kind::NoPerm,
+                ExitKind::NoPerm,
                 "effective uid 1000, without CAP_BPF, CAP_PERFMON",
                 "run it with sudo, or once: sudo setcap cap_bpf,cap_perfmon+ep kcollect",
             ),

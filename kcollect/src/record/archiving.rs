@@ -18,7 +18,7 @@ const MAX_OBJECT_TIME: Duration = Duration::from_secs(30);
 pub(super) fn finish(dispatcher: &mut Dispatcher, signals: &mut Signals, output: &mut Output) {
     let mut given_up = false;
     let mut give_up = || {
-        given_up |= signals.take().contains(&signals::Request::Stop);
+        given_up |= signals.take().contains(&signals::SignalRequest::Stop);
         given_up
     };
     dispatcher.archive_rest(&mut give_up);

@@ -1,36 +1,37 @@
-//! The plan in words, for `-n`, `-v` and the experiment's header.
+//! The description of a plan, for `-n`, `-v` and the experiment's header.
 
 use experiment_format::directory::NameRequest;
 use host::signals::name_of as signal_name;
+use user_collector::follow::Follow;
 
-use crate::plan::{Archive, FollowWish, Plan};
+use crate::plan::{Archive, Plan};
 
-/// The plan, a line for each decision, without a full stop.
+/// Returns the description of a plan, a line for each decision, without full stops.
 #[must_use]
 pub fn describe(plan: &Plan) -> Vec<String> {
     let mut lines = vec![
         format!(
-            "clock profiling of all CPUs, one tick every {} µs",
-            plan.period_us
+            "clock profiling of all CPUs, one tick every {}",
+            plan.interval
         ),
         match plan.record_idle {
             true => "ticks of idle CPUs are recorded".to_owned(),
             false => "ticks of idle CPUs are left out".to_owned(),
         },
     ];
-    let descendants = match plan.descendants {
-        true => ", and what they fork",
+    let descendants = match plan.follow.descendants {
+        true => ", and the processes that they fork",
         false => "",
     };
-    lines.push(match &plan.follow {
-        FollowWish::Off if plan.targets.is_empty() => "no process is followed".to_owned(),
-        FollowWish::Off => format!("only the processes of -T are followed{descendants}"),
-        FollowWish::On => {
+    lines.push(match &plan.follow.follow {
+        Follow::Off if plan.targets.is_empty() => "no process is followed".to_owned(),
+        Follow::Off => format!("only the processes of -T are followed{descendants}"),
+        Follow::On => {
             format!("processes that were on a CPU at a tick are followed{descendants}")
         }
-        FollowWish::All => "all processes are followed".to_owned(),
-        FollowWish::Matching(pattern) => {
-            format!("processes that {pattern} matches are followed{descendants}")
+        Follow::All => "all processes are followed".to_owned(),
+        Follow::Matching(pattern) => {
+            format!("processes that match {pattern} are followed{descendants}")
         }
     });
     let directory = plan.directory.display();
@@ -46,50 +47,52 @@ pub fn describe(plan: &Plan) -> Vec<String> {
             .map(|group| format!("added to the group {}", group.display())),
     );
     lines.push(match (plan.start.is_zero(), plan.end) {
-        (true, None) => "from the beginning until Ctrl-C or the end of the load".to_owned(),
-        (false, None) => format!("data from {:?} on", plan.start),
-        (true, Some(end)) => format!("ends after {end:?}"),
-        (false, Some(end)) => format!("data from {:?} on, ends after {end:?}", plan.start),
+        (true, None) => "recorded until Ctrl-C or until the load has exited".to_owned(),
+        (false, None) => format!("data are recorded after {:?}", plan.start),
+        (true, Some(end)) => format!("recording ends after {end:?}"),
+        (false, Some(end)) => format!(
+            "data are recorded after {:?}, recording ends after {end:?}",
+            plan.start
+        ),
     });
     lines.push(match plan.sample_period {
         Some(period) => format!("a sample of resource usage every {period:?}"),
-        None => "no periodic samples".to_owned(),
+        None => "no periodic samples of resource usage".to_owned(),
     });
     lines.extend(
         plan.sample_signal
             .map(|signal| format!("{} records a sample", signal_name(signal))),
     );
     lines.extend(plan.pause_signal.map(|pause| {
-        let first = if pause.start_recording {
-            "begins recording"
+        let start = if pause.start_recording {
+            "recording starts at once"
         } else {
-            "begins paused"
+            "recording starts paused"
         };
-        format!("{} pauses and resumes; {first}", signal_name(pause.signal))
+        format!("{} pauses and resumes; {start}", signal_name(pause.signal))
     }));
     lines.extend(
         plan.limit
-            .map(|limit| format!("data stop at {} MB", limit >> 20)),
+            .map(|limit| format!("data are recorded up to {} MB", limit >> 20)),
     );
     lines.push(format!("archived: {}", archived(plan.archive)));
     if !plan.load.is_empty() {
-        let words: Vec<_> = plan
-            .load
-            .iter()
-            .map(|word| word.to_string_lossy())
-            .collect();
-        lines.push(format!(
-            "load, after {:?} of quiet: {}",
-            plan.quiet,
-            words.join(" ")
-        ));
+        let argv: Vec<_> = plan.load.iter().map(|arg| arg.to_string_lossy()).collect();
+        let load = argv.join(" ");
+        lines.push(match plan.quiet.is_zero() {
+            true => format!("load: {load}"),
+            false => format!(
+                "load: {load}; {:?} are recorded before it and after it",
+                plan.quiet
+            ),
+        });
     }
     lines.extend(plan.targets.iter().map(|target| match target.tid {
         Some(tid) => format!(
-            "process {}, thread {tid}, is always shown in the summary",
+            "thread {tid} of process {} has a row in the summary",
             target.pid
         ),
-        None => format!("process {} is always shown in the summary", target.pid),
+        None => format!("process {} has a row in the summary", target.pid),
     }));
     lines
 }
@@ -99,13 +102,13 @@ fn archived(what: Archive) -> &'static str {
         Archive::Off => "nothing",
         Archive::LoadObjects => "the load objects of the kernel and of followed processes",
         Archive::UsedLoadObjects => {
-            "the load objects, of the kernel and of followed processes, in which a stack is"
+            "the load objects of the kernel and of followed processes that appear in stacks"
         }
         Archive::Sources | Archive::All => {
             "the load objects of the kernel and of followed processes, and all their sources"
         }
         Archive::UsedSources => {
-            "the load objects of the kernel and of followed processes, and the sources of lines in a stack"
+            "the load objects of the kernel and of followed processes, and the sources that appear in stacks"
         }
     }
 }

@@ -21,8 +21,8 @@ use nix::unistd::gettid;
 
 use super::directory::{add_to_group, create, creation_failure, shown_path, writing_failure};
 use super::dispatch::Dispatcher;
-use super::hardening::privileges::{self, Needs};
-use super::hardening::rt_priority::Precedence;
+use super::hardening::privileges::{self, Requirements};
+use super::hardening::rt_priority::RtPriority;
 use super::input::inputs::Inputs;
 use super::kernel::code::KernelCode;
 use super::kernel::founder::Founder;
@@ -97,16 +97,16 @@ impl<'a> Session<'a> {
             .map_err(|error| Failure::new(Kind::Software, error.to_string(), "report it"))?;
         let kernel = KernelCode::read(|text| output.say(text))
             .map_err(|error| unavailable(error.to_string()))?;
-        let rule = plan.rule();
+        let rule = plan.follow.clone();
         let capture = rule.follows().then(UserStackCapture::probe);
         let page_fault = kernel.page_fault();
-        let period = u64::from(plan.period_us) * 1000;
+        let period = plan.interval.nanos();
         let mut inputs = Inputs::open(period, plan.record_idle, page_fault, capture, counters)?;
 
         let starter = starter(plan, descriptors, &signals)?;
         let dir = create(plan, output)?;
         let path = shown_path(plan, &dir);
-        if let Err(error) = privileges::give_up(Needs::of(plan)) {
+        if let Err(error) = privileges::drop_privileges(Requirements::of(plan)) {
             output.say(&format!(
                 "privileges that are not needed any more could not be given up: {error}"
             ));
@@ -159,7 +159,7 @@ impl<'a> Session<'a> {
 
     fn run(&mut self, output: &mut Output) -> Result<(), Failure> {
         let threads = iter::once(gettid()).chain(self.dispatcher.table_maker());
-        let _rt_priority = Precedence::in_turns(threads.collect())
+        let _rt_priority = RtPriority::duty_cycled(threads.collect())
             .inspect_err(|error| output.detail(&no_rt_priority(error)))
             .ok();
         let mut next_round = self.started + ROUND_NS;
@@ -265,12 +265,12 @@ impl<'a> Session<'a> {
     fn handle_signals(&mut self) -> Result<(), Failure> {
         for request in self.signals.take() {
             match request {
-                signals::Request::Stop => self.stopped = true,
-                signals::Request::Toggle => {
+                signals::SignalRequest::Stop => self.stopped = true,
+                signals::SignalRequest::Toggle => {
                     self.pause(|reasons| reasons.paused = !reasons.paused)?
                 }
-                signals::Request::Sample => self.inputs.sample("signal")?,
-                signals::Request::Wake => {}
+                signals::SignalRequest::Sample => self.inputs.sample("signal")?,
+                signals::SignalRequest::Wake => {}
             }
         }
         Ok(())

@@ -1,18 +1,17 @@
-//! Whether the processes and threads of `-T` exist.
+//! The check that the processes and threads of `-T` exist.
 
 use host::Root;
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 
 use crate::plan::Target;
 
-const CURE: &str = "see `ps -eLo pid,tid,comm` for what runs";
+const CURE: &str = "`ps -eLo pid,tid,comm` lists the running processes and threads";
 
-/// Makes sure that every target exists now. It may be gone in the next moment, which the session
-/// has to bear.
+/// Checks that every target exists. It may exit at any time after that.
 ///
 /// # Errors
-/// [`Kind::NoInput`] names the first one that does not exist, or that is a thread where a process
-/// was asked for.
+/// [`ExitKind::NoInput`] names the first target that does not exist, or that is a thread where a
+/// process is needed.
 pub fn check_targets(targets: &[Target]) -> Result<(), Failure> {
     check(targets, &Root::machine())
 }
@@ -24,8 +23,8 @@ fn check(targets: &[Target], root: &Root) -> Result<(), Failure> {
 }
 
 fn check_one(Target { pid, tid }: Target, root: &Root) -> Result<(), Failure> {
-    // /proc/N answers for every thread N, though it lists processes only: the group leader tells
-    // them apart.
+    // /proc/N exists for every thread N, although /proc lists only processes. The thread group
+    // leader distinguishes them.
     let leader = root
         .text(&format!("/proc/{pid}/status"))
         .and_then(|status| {
@@ -35,18 +34,18 @@ fn check_one(Target { pid, tid }: Target, root: &Root) -> Result<(), Failure> {
         });
     match leader {
         None => Err(Failure::new(
-            Kind::NoInput,
+            ExitKind::NoInput,
             format!("-T {pid}: no such process"),
             CURE,
         )),
         Some(leader) if leader != pid => Err(Failure::new(
-            Kind::NoInput,
+            ExitKind::NoInput,
             format!("-T {pid}: {pid} is a thread of process {leader}"),
             format!("type -T {leader}/{pid}"),
         )),
         Some(_) => match tid {
             Some(tid) if !root.exists(&format!("/proc/{pid}/task/{tid}")) => Err(Failure::new(
-                Kind::NoInput,
+                ExitKind::NoInput,
                 format!("-T {pid}/{tid}: process {pid} has no thread {tid}"),
                 CURE,
             )),
@@ -73,8 +72,8 @@ mod tests {
         let check =
             |targets: &[Target]| check(targets, &tree.root()).map_err(|failure| failure.line());
         assert_eq!(check(&[target(10, None), target(10, Some(11))]), Ok(()));
-        insta::assert_snapshot!(check(&[target(12, None)]).unwrap_err(), @"kcollect: -T 12: no such process: see `ps -eLo pid,tid,comm` for what runs");
-        insta::assert_snapshot!(check(&[target(10, Some(12))]).unwrap_err(), @"kcollect: -T 10/12: process 10 has no thread 12: see `ps -eLo pid,tid,comm` for what runs");
+        insta::assert_snapshot!(check(&[target(12, None)]).unwrap_err(), @"kcollect: -T 12: no such process: `ps -eLo pid,tid,comm` lists the running processes and threads");
+        insta::assert_snapshot!(check(&[target(10, Some(12))]).unwrap_err(), @"kcollect: -T 10/12: process 10 has no thread 12: `ps -eLo pid,tid,comm` lists the running processes and threads");
         insta::assert_snapshot!(check(&[target(11, None)]).unwrap_err(), @"kcollect: -T 11: 11 is a thread of process 10: type -T 10/11");
     }
 

@@ -155,9 +155,9 @@ const IMPAIRED: [&str; 8] = [
     "missing_stacks",
     "late_ticks",
     "late_events",
-    "unheld",
-    "disbelieved",
-    "unread",
+    "not_held",
+    "stale_mapping",
+    "unread_mappings",
 ];
 
 /// What is used here of `kcollect.json`.

@@ -495,7 +495,7 @@ fn root_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
                 .find(|process| process["pid"] == load)
                 .context("the load has an account")?;
             let lived =
-                account["lived_s"].as_f64().context("lived_s")? * 1e9 / followed.interval_ns;
+                account["tracked_s"].as_f64().context("tracked_s")? * 1e9 / followed.interval_ns;
             let threads = account["threads"].as_f64().context("threads")?;
             Band::of(lived, 1.0)
                 .with_edges(3.0 * threads + 0.001 * lived)
@@ -561,7 +561,10 @@ fn root_a_thousand_short_processes_leave_nothing_open_and_nothing_empty() -> Res
     );
     followed.lost_nothing()?;
     let losses = &followed.json["followed"]["losses"];
-    ensure!(losses["copies"] == 0 && losses["unheld"] == 0, "{losses}");
+    ensure!(
+        losses["dropped_copies"] == 0 && losses["not_held"] == 0,
+        "{losses}"
+    );
     Ok(())
 }
 

@@ -53,7 +53,7 @@ fn root_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
             let usage = sample.usage.as_ref().context("a sample without usage")?;
             let states: u64 = usage.states.iter().sum();
             ensure!(
-                usage.real == line.lived_ns
+                usage.real == line.tracked_ns
                     && states == usage.real
                     && u64::from(usage.threads) == line.threads
                     && sample.at == line.at_ns,
@@ -64,9 +64,9 @@ fn root_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
         // The last one is the whole run, which the summary has by process.
         let last = samples.last().context("no sample")?;
         let account = States::of(&experiment)?;
-        let lived: f64 = account.processes.iter().map(|row| row.lived_s).sum();
+        let lived: f64 = account.processes.iter().map(|row| row.tracked_s).sum();
         ensure!(
-            (lived - last.lived_ns as f64 / 1e9).abs() < 1e-6,
+            (lived - last.tracked_ns as f64 / 1e9).abs() < 1e-6,
             "{lived} s by process, {last:?}"
         );
         Ok(())
@@ -142,11 +142,11 @@ fn root_paused_time_is_not_counted() -> Result<()> {
             let row = account.row(pid)?;
             ensure!(row.threads == 1, "{row:?}");
             ensure!(
-                (row.lived_s - recorded_s).abs() < CLOCKS * recorded_s,
+                (row.tracked_s - recorded_s).abs() < CLOCKS * recorded_s,
                 "{row:?} lived, of {recorded_s} s that were recorded"
             );
             let sum: f64 = row.states_s.iter().sum();
-            ensure!((sum - row.lived_s).abs() < 1e-6, "{row:?}");
+            ensure!((sum - row.tracked_s).abs() < 1e-6, "{row:?}");
             // Its ticks: within one at each end of each of the three spans, and one for each time
             // that it changed its CPU, which it does not.
             let ticks = array_ticks(&experiment, Some(pid))?;
@@ -198,14 +198,14 @@ fn root_ten_thousand_threads() -> Result<()> {
     let row = States::of(&experiment)?.row(own)?.clone();
     ensure!(row.threads > THREADS as u64, "{row:?}");
     ensure!(
-        (row.lived_s / row.threads as f64 - summary.elapsed_s).abs() < CLOCKS * summary.elapsed_s,
+        (row.tracked_s / row.threads as f64 - summary.elapsed_s).abs() < CLOCKS * summary.elapsed_s,
         "{} threads lived for {} s, of {} s each",
         row.threads,
-        row.lived_s,
+        row.tracked_s,
         summary.elapsed_s
     );
     let ticks = array_ticks(&experiment, Some(own))?;
-    let expected = row.lived_s / (summary.interval_us / 1e6);
+    let expected = row.tracked_s / (summary.interval_us / 1e6);
     ensure!(
         (ticks as f64 - expected).abs() <= 2.0 * row.threads as f64,
         "{ticks} ticks, not {expected:.0}"

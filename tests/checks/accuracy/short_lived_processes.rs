@@ -93,7 +93,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
     let followed = summary.followed()?;
     // Frames that were disbelieved are no loss: the process had unmapped what they were walked by.
     ensure!(
-        ["copies", "unheld"]
+        ["dropped_copies", "not_held"]
             .iter()
             .all(|loss| followed.losses.get(*loss) == Some(&0)),
         "{:?}",

@@ -143,7 +143,7 @@ fn root_sleep_io_uring() -> Result<()> {
 fn root_sleep_fsync() -> Result<()> {
     judge_times(|| {
         let (_, row) = sleep("fsync", MIN_DISK_SHARE)?;
-        let Some(parts) = &row.of_which_s else {
+        let Some(parts) = &row.detail_s else {
             return Ok(());
         };
         ensure!(
@@ -306,10 +306,10 @@ const MIN_LATENCY_SHARE: f64 = 0.2;
 /// own.
 fn sleeps(variant: &str) -> Result<()> {
     let (truth, row) = sleep(variant, 0.9)?;
-    let Some(parts) = &row.of_which_s else {
+    let Some(parts) = &row.detail_s else {
         return Ok(());
     };
-    let before_s = (row.lived_s - row.cpu_s()) - (truth.lived_s - truth.cpu_ns() as f64 / 1e9);
+    let before_s = (row.tracked_s - row.cpu_s()) - (truth.tracked_s - truth.cpu_ns() as f64 / 1e9);
     let faults_s: f64 = FAULTS.iter().map(|state| row.of(*state)).sum();
     ensure!(
         parts.block_io <= before_s.max(0.0) + faults_s,
@@ -453,7 +453,7 @@ fn mostly(row: &ProcessTimes, state: Microstate, share: f64) -> Result<()> {
         _ => row.of(Microstate::WaitCpu),
     };
     ensure!(
-        row.of(state) >= share * (row.lived_s - waited),
+        row.of(state) >= share * (row.tracked_s - waited),
         "less than {share} of its life in {}: {row:?}",
         state.name()
     );

@@ -37,7 +37,7 @@ struct Counter {
     events: u64,
     recorded: u64,
     lost: u64,
-    untold: u64,
+    unreported: u64,
 }
 
 /// A recording of the program.
@@ -122,7 +122,7 @@ fn root_every_event_is_recorded_where_it_happened() -> Result<()> {
     for counter in &run.counters {
         ensure!(
             counter.interval == 1
-                && counter.recorded + counter.lost + counter.untold == counter.events
+                && counter.recorded + counter.lost + counter.unreported == counter.events
                 && counter.lost == 0,
             "{counter:?}"
         );
@@ -171,10 +171,10 @@ fn root_every_event_is_recorded_where_it_happened() -> Result<()> {
         run.faults
     );
     let switches = functions(&own, "context_switches")?.total()? as u64;
-    let untold = run.counter("context-switches")?.untold;
+    let unreported = run.counter("context-switches")?.unreported;
     ensure!(
-        switches <= run.switches + 5 && switches + untold + 2 >= run.switches,
-        "{switches} of {} switches, {untold} untold",
+        switches <= run.switches + 5 && switches + unreported + 2 >= run.switches,
+        "{switches} of {} switches, {unreported} unreported",
         run.switches
     );
 
@@ -215,7 +215,7 @@ fn root_an_overflow_counts_as_its_interval() -> Result<()> {
         let left_over = counter.events - counter.recorded;
         let cpus = tests::machine::online_cpus()?.len() as u64;
         ensure!(
-            counter.interval == interval && counter.untold == 0 && left_over < interval * cpus,
+            counter.interval == interval && counter.unreported == 0 && left_over < interval * cpus,
             "{counter:?}"
         );
         let table = functions(&run.own()?, metric)?;

@@ -313,7 +313,7 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
         // them: `nowhere` ends about when it would be read a second time. Of the 900 stacks above most
         // would have waited in vain.
         let losses = &followed.summary.followed()?.losses;
-        let unread = losses["unread"];
+        let unread = losses["unread_mappings"];
         ensure!(unread < 10, "stacks waited in vain: {losses:?}");
         for index in [3, 4] {
             judge_function(&followed, the(index)?, "<Unknown>", 200)?;

@@ -121,7 +121,7 @@ fn jit_stats(experiment: &Path) -> Result<Vec<(i64, serde_json::Value)>> {
     let rows = summary["followed"]["processes"].as_array();
     let rows = rows.context("followed processes")?;
     rows.iter()
-        .map(|row| Ok((row["pid"].as_i64().context("a pid")?, row["made"].clone())))
+        .map(|row| Ok((row["pid"].as_i64().context("a pid")?, row["jit"].clone())))
         .collect()
 }
 

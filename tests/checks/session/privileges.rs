@@ -205,7 +205,7 @@ fn root_five_capabilities_are_enough() -> Result<()> {
     )?
     .succeeded()?;
     ensure!(
-        doctor.stdout.contains("with all capabilities needed"),
+        doctor.stdout.contains("with all required capabilities"),
         "{doctor}"
     );
     let args = [&[&*kcollect][..], &RECORD[..]].concat();

@@ -50,13 +50,13 @@ fn root_only_the_readers_have_real_time_priority() -> Result<()> {
             continue;
         };
         let policies: &[_] = match name {
-            "(reader)" | "(precedence)" => &["1"],
+            "(reader)" | "(rt-priority)" => &["1"],
             "(kcollect)" | "(unwind-tables)" => &["0", "2"],
             _ => &["0"],
         };
         ensure!(policies.contains(&policy), "{line}: {output}");
     }
-    for always in ["(reader) 1", "(precedence) 1"] {
+    for always in ["(reader) 1", "(rt-priority) 1"] {
         ensure!(threads.contains(always), "{output}");
     }
     ensure!(load.lines().next() == Some("0"), "{output}");

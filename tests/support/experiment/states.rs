@@ -108,16 +108,16 @@ pub struct ProcessTimes {
     #[serde(default)]
     pub ticks: u64,
     /// Their lives inside the run, summed, seconds.
-    pub lived_s: f64,
+    pub tracked_s: f64,
     /// Where these went, by number of the state, seconds.
     pub states_s: [f64; Microstate::PER_THREAD],
     /// Parts of that, by detail. Older experiments have none.
-    pub of_which_s: Option<OfWhich>,
+    pub detail_s: Option<Detail>,
 }
 
 /// Parts of a row's times, seconds. Each is in one of the states as well.
 #[derive(Clone, Debug, Deserialize)]
-pub struct OfWhich {
+pub struct Detail {
     /// Blocked for a block device.
     pub block_io: f64,
     /// Waiting for a CPU after it was taken away, not after a wake-up.
@@ -261,7 +261,7 @@ impl States {
                 Err(error) => wrong.push(error.to_string()),
             }
         }
-        let Some(longest) = whole.iter().map(|row| row.lived_s).max_by(f64::total_cmp) else {
+        let Some(longest) = whole.iter().map(|row| row.tracked_s).max_by(f64::total_cmp) else {
             wrong.push("no process of one thread lived through the run".into());
             return wrong;
         };
@@ -272,10 +272,10 @@ impl States {
             ));
         }
         for row in whole {
-            if longest - row.lived_s > whole_s {
+            if longest - row.tracked_s > whole_s {
                 wrong.push(format!(
                     "{} ({}) lived for {} s of the {longest} s that others did",
-                    row.name, row.pid, row.lived_s
+                    row.name, row.pid, row.tracked_s
                 ));
             }
         }
@@ -293,7 +293,7 @@ impl States {
     /// When there are too few or too many.
     pub fn tile(&self, pid: i32, ticks: u64, company: usize) -> Result<()> {
         let row = self.row(pid)?;
-        let expected = row.lived_s / (self.interval_us / 1e6);
+        let expected = row.tracked_s / (self.interval_us / 1e6);
         let allowed = 3.0 + 2.0 * row.threads as f64 + company as f64 + expected * UNSEEN;
         ensure!(
             (ticks as f64 - expected).abs() <= allowed,
@@ -323,13 +323,13 @@ impl States {
         let wall = truth.wall_ns() as f64 / 1e9;
         let cpu = truth.cpu_ns() as f64 / 1e9;
         let explained: f64 = truth.states_s.iter().sum();
-        let unexplained = truth.lived_s - explained;
+        let unexplained = truth.tracked_s - explained;
         let inexact = STATE / 2.0 * wall + EXPLAINED_S;
         ensure!(
             (-inexact..=inexact + truth.stolen_s).contains(&unexplained),
             "{} explains {explained} s of its {} s, and {} s were stolen: {:?}",
             truth.workload,
-            truth.lived_s,
+            truth.tracked_s,
             truth.stolen_s,
             truth.states_s
         );
@@ -341,16 +341,16 @@ impl States {
                 truth.threads, row.threads
             ));
         }
-        let outside = row.lived_s - truth.lived_s;
+        let outside = row.tracked_s - truth.tracked_s;
         let more = truth.threads.saturating_sub(1) as f64;
         let waited = row.of(Microstate::WaitCpu) - of(&truth.states_s, Microstate::WaitCpu);
         // Before its work it may be read from a disk that all want at once.
-        let disk = row.of_which_s.as_ref().map_or(0.0, |parts| parts.block_io);
+        let disk = row.detail_s.as_ref().map_or(0.0, |parts| parts.block_io);
         let alone = edges.outside_s + more * OUTSIDE_THREAD_S + disk;
         if !(-edges.cpu_s..=alone + waited.max(0.0)).contains(&outside) {
             wrong.push(format!(
                 "the threads lived {} s by their own clocks, {} s by the account",
-                truth.lived_s, row.lived_s
+                truth.tracked_s, row.tracked_s
             ));
         }
         let end = CPU_THREAD_S.max(CPU_THREAD * cpu / truth.threads.max(1) as f64);
@@ -394,7 +394,7 @@ impl States {
     /// When it was too short; or too long, where no other process wanted the CPU.
     pub fn throttled(&self, truth: &Truth, company: usize) -> Result<()> {
         let row = self.row(truth.pid)?;
-        let Some(parts) = &row.of_which_s else {
+        let Some(parts) = &row.detail_s else {
             return Ok(());
         };
         let allowed = THROTTLED * truth.wall_ns() as f64 / 1e9;
@@ -447,14 +447,14 @@ fn user_share(row: &ProcessTimes, truth: &Truth, interval_s: f64) -> Pair {
 fn not_whole(row: &ProcessTimes) -> Option<String> {
     let sum: f64 = row.states_s.iter().sum();
     let allowed = row.threads as f64 * THREAD_S + (Microstate::PER_THREAD + 1) as f64 * DIGIT_S;
-    let whole = (sum - row.lived_s).abs() <= allowed;
+    let whole = (sum - row.tracked_s).abs() <= allowed;
     let possible = row.states_s.iter().all(|seconds| *seconds >= 0.0);
     (!whole || !possible).then(|| format!("the states add up to {sum} s in {row:?}"))
 }
 
 /// What is more than that which it is a part of.
 fn not_parts(row: &ProcessTimes) -> Option<String> {
-    let parts = row.of_which_s.as_ref()?;
+    let parts = row.detail_s.as_ref()?;
     let waited = row.of(Microstate::WaitCpu);
     let blocked = row.off_cpu_s() - waited - row.of(Microstate::Stopped);
     let limits = [
@@ -495,7 +495,7 @@ mod tests {
             end_ns: 4_000_000_000,
             user_ns: 1_000_000_000,
             threads: 1,
-            lived_s: 4.0,
+            tracked_s: 4.0,
             ..Truth::default()
         };
         truth.states_s[Microstate::User as usize] = 1.0;
@@ -505,9 +505,9 @@ mod tests {
             name: "sleeper".into(),
             threads: 1,
             ticks: 0,
-            lived_s: 4.0,
+            tracked_s: 4.0,
             states_s: truth.states_s,
-            of_which_s: None,
+            detail_s: None,
         };
         let account = States {
             states: Vec::new(),
@@ -534,7 +534,7 @@ mod tests {
         account.conserve(&BTreeSet::from([7])).unwrap();
         account.busy_time(&busy(1003), 0.0).unwrap();
         let row = &mut account.processes[0];
-        row.lived_s += 0.01;
+        row.tracked_s += 0.01;
         row.states_s[Microstate::Sleep as usize] += 0.04;
         row.states_s[Microstate::DataFault as usize] += 0.01;
         account.agree(&truth).unwrap();
@@ -544,7 +544,7 @@ mod tests {
     fn the_last_wait_may_be_long_and_nothing_else() {
         let (mut account, truth) = slept();
         let row = &mut account.processes[0];
-        row.lived_s += 0.1;
+        row.tracked_s += 0.1;
         row.states_s[Microstate::WaitCpu as usize] += 0.1;
         account.agree(&truth).unwrap();
         let row = &mut account.processes[0];
@@ -562,7 +562,7 @@ mod tests {
             (|row| row.states_s[6] += 0.05, "USER_LOCK"),
             (|row| row.states_s[0] += 0.01, "on CPU"),
             (|row| row.threads = 2, "threads"),
-            (|row| row.lived_s += 0.06, "lived"),
+            (|row| row.tracked_s += 0.06, "lived"),
         ];
         for (spoil, name) in wrongs {
             let (mut account, truth) = slept();
@@ -580,17 +580,17 @@ mod tests {
         row.states_s = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 0.0];
         truth.states_s = row.states_s;
         truth.throttled_s = 1.5;
-        let parts = OfWhich {
+        let parts = Detail {
             block_io: 1.0,
             preempted: 2.0,
             throttled: 1.45,
         };
-        row.of_which_s = Some(parts.clone());
+        row.detail_s = Some(parts.clone());
         account.throttled(&truth, 0).unwrap();
         account.conserve(&residents).unwrap();
 
         for (throttled, alone, in_company) in [(1.4, false, false), (1.6, false, true)] {
-            account.processes[0].of_which_s = Some(OfWhich {
+            account.processes[0].detail_s = Some(Detail {
                 throttled,
                 ..parts.clone()
             });
@@ -598,16 +598,16 @@ mod tests {
             assert_eq!(account.throttled(&truth, 1).is_ok(), in_company);
         }
         for wrong in [
-            OfWhich {
+            Detail {
                 block_io: 1.1,
                 ..parts.clone()
             },
-            OfWhich {
+            Detail {
                 preempted: 2.1,
                 ..parts
             },
         ] {
-            account.processes[0].of_which_s = Some(wrong);
+            account.processes[0].detail_s = Some(wrong);
             assert!(account.conserve(&residents).is_err());
         }
     }
@@ -633,10 +633,10 @@ mod tests {
     fn a_program_that_comes_from_the_disk_starts_late() {
         let (mut account, truth) = slept();
         let row = &mut account.processes[0];
-        row.lived_s += 0.15;
+        row.tracked_s += 0.15;
         row.states_s[Microstate::Sleep as usize] += 0.15;
         assert!(account.agree(&truth).is_err());
-        account.processes[0].of_which_s = Some(OfWhich {
+        account.processes[0].detail_s = Some(Detail {
             block_io: 0.12,
             preempted: 0.0,
             throttled: 0.0,
@@ -681,7 +681,7 @@ mod tests {
         let mut late = account.processes[0].clone();
         late.pid = 8;
         late.states_s = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.9, 0.0, 0.0];
-        late.lived_s = 3.9;
+        late.tracked_s = 3.9;
         account.processes.push(late);
         let residents = BTreeSet::from([7, 8]);
         assert!(account.conserve(&residents).is_err());

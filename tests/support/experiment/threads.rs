@@ -35,11 +35,11 @@ pub struct ThreadLine {
     /// How many brief threads this stands for.
     pub brief: Option<u64>,
     /// Nanoseconds watched.
-    pub lived_ns: u64,
+    pub tracked_ns: u64,
     /// Nanoseconds by state.
     pub states_ns: BTreeMap<String, u64>,
     /// What more is known of them.
-    pub of_which_ns: BTreeMap<String, u64>,
+    pub detail_ns: BTreeMap<String, u64>,
     /// What the kernel counted.
     pub counts: BTreeMap<String, u64>,
 }
@@ -95,11 +95,14 @@ pub fn judge(lines: &[ThreadLine]) -> Result<Vec<&ThreadLine>> {
     let mut samples: Vec<&ThreadLine> = Vec::new();
     for line in lines {
         let sum: u64 = line.states_ns.values().sum();
-        ensure!(sum == line.lived_ns, "the states add up to {sum}: {line:?}");
-        let of_which = |name: &str| line.of_which_ns.get(name).copied().unwrap_or_default();
         ensure!(
-            of_which("preempted") + of_which("throttled") <= line.of("wait")
-                && of_which("block_io") <= line.lived_ns - line.of("cpu") - line.of("wait"),
+            sum == line.tracked_ns,
+            "the states add up to {sum}: {line:?}"
+        );
+        let detail = |name: &str| line.detail_ns.get(name).copied().unwrap_or_default();
+        ensure!(
+            detail("preempted") + detail("throttled") <= line.of("wait")
+                && detail("block_io") <= line.tracked_ns - line.of("cpu") - line.of("wait"),
             "more of a part than of the whole: {line:?}"
         );
         if line.sample.is_none() {

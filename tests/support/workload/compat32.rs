@@ -111,7 +111,7 @@ mod tests {
         }
         let call = Call::named("futex").unwrap();
         let (start, end, account) = account(&written, call).unwrap();
-        assert_eq!((start, end, account.lived_ns), (1000, 9000, 8030));
+        assert_eq!((start, end, account.tracked_ns), (1000, 9000, 8030));
         assert_eq!(account.off_cpu_ns, [0, 0, 0, 0, 0, 0, 6900, 0, 1020, 0]);
         assert!(super::account(&written[1..], call).is_err());
     }

@@ -28,7 +28,7 @@ pub struct TimeAccount {
     /// How many threads.
     pub threads: u64,
     /// Wall time, summed over the threads.
-    pub lived_ns: u64,
+    pub tracked_ns: u64,
     /// By number of the state. The states on CPU are left 0: they come from the process's usage.
     pub off_cpu_ns: [u64; Microstate::PER_THREAD],
 }
@@ -44,7 +44,7 @@ impl TimeAccount {
     /// Adds the account of other threads.
     pub fn add(&mut self, other: &Self) {
         self.threads += other.threads;
-        self.lived_ns += other.lived_ns;
+        self.tracked_ns += other.tracked_ns;
         for (sum, ns) in self.off_cpu_ns.iter_mut().zip(other.off_cpu_ns) {
             *sum += ns;
         }
@@ -76,7 +76,7 @@ impl ThreadClocks {
         let before_ns = self.cpu_ns + self.waited_ns;
         let mut account = TimeAccount {
             threads: 1,
-            lived_ns: before_ns + (later.wall_ns - self.wall_ns),
+            tracked_ns: before_ns + (later.wall_ns - self.wall_ns),
             ..TimeAccount::default()
         };
         account.credit(Microstate::WaitCpu, later.waited_ns);
@@ -212,7 +212,7 @@ mod tests {
         let account = thread_times.end().unwrap();
         let slept = account.off_cpu_ns[Microstate::Sleep as usize];
         assert!(
-            slept > 15_000_000 && slept <= account.lived_ns,
+            slept > 15_000_000 && slept <= account.tracked_ns,
             "{account:?}"
         );
         assert_eq!(account.off_cpu_ns[Microstate::UserLock as usize], 0);
@@ -223,13 +223,13 @@ mod tests {
         let mut sum = TimeAccount::default();
         let mut one = TimeAccount {
             threads: 1,
-            lived_ns: 5,
+            tracked_ns: 5,
             ..TimeAccount::default()
         };
         one.credit(Microstate::Stopped, 3);
         sum.add(&one);
         sum.add(&one);
-        assert_eq!((sum.threads, sum.lived_ns), (2, 10));
+        assert_eq!((sum.threads, sum.tracked_ns), (2, 10));
         assert_eq!(sum.off_cpu_ns, [0, 0, 0, 0, 0, 0, 0, 0, 0, 6]);
     }
 }

@@ -62,7 +62,7 @@ pub struct Truth {
     pub threads: u64,
     /// Wall time of these threads, summed, seconds: from the first to the last instant that each
     /// has an account of, and what it ran and waited for a CPU before.
-    pub lived_s: f64,
+    pub tracked_s: f64,
     /// Where that time went, by number of the microstate, seconds. User and system time are those
     /// of `getrusage`; trap time, which it counts as system time, is 0. Blocked time is what the
     /// workload made through [`Work::blocked`]; of a workload that blocks otherwise some time is in
@@ -106,7 +106,7 @@ impl Truth {
         self.user_ns = nanoseconds(usage.user_time())?;
         self.system_ns = nanoseconds(usage.system_time())?;
         self.threads = account.threads;
-        self.lived_s = seconds(account.lived_ns);
+        self.tracked_s = seconds(account.tracked_ns);
         self.states_s = account.off_cpu_ns.map(seconds);
         self.states_s[Microstate::User as usize] = seconds(self.user_ns);
         self.states_s[Microstate::System as usize] = seconds(self.system_ns);

@@ -1,5 +1,7 @@
 //! The regular expression of `-F =regexp`.
 
+use std::fmt;
+
 use regex::bytes::Regex;
 
 use super::Candidate;
@@ -10,16 +12,26 @@ use super::Candidate;
 /// it (15 bytes), the base name of the file that it executes, and its number. So `nginx` is nginx,
 /// and neither `nginx-debug` nor process 1264's child; `nginx.*` is all of them.
 #[derive(Clone, Debug)]
-pub struct Pattern(Regex);
+pub struct Pattern {
+    text: String,
+    regex: Regex,
+}
 
 /// Two patterns of one text match the same.
 impl PartialEq for Pattern {
     fn eq(&self, other: &Pattern) -> bool {
-        self.0.as_str() == other.0.as_str()
+        self.text == other.text
     }
 }
 
 impl Eq for Pattern {}
+
+/// The text of the expression.
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
 
 /// Why a text is no pattern.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +58,10 @@ impl Pattern {
         // close ours.
         Regex::new(&format!("(?s-u){pattern}"))
             .and_then(|_| Regex::new(&format!("(?s-u)\\A(?:{pattern})\\z")))
-            .map(Pattern)
+            .map(|regex| Pattern {
+                text: pattern.to_owned(),
+                regex,
+            })
             .map_err(|source| PatternError {
                 pattern: pattern.to_owned(),
                 source: Box::new(source),
@@ -57,10 +72,10 @@ impl Pattern {
         let base = candidate
             .executable
             .and_then(|path| path.rsplit(|byte| *byte == b'/').next());
-        self.0.is_match(candidate.pid.to_string().as_bytes())
+        self.regex.is_match(candidate.pid.to_string().as_bytes())
             || [candidate.name, base]
                 .into_iter()
                 .flatten()
-                .any(|name| self.0.is_match(name))
+                .any(|name| self.regex.is_match(name))
     }
 }

@@ -193,7 +193,7 @@ impl TrackRun<'_> {
                 due_ns = Some(next_ns + (1 + (time_ns - next_ns) / period_ns) * period_ns);
             }
             self.writer.flush()?;
-            let stopped = self.signals.take().contains(&signals::Request::Stop);
+            let stopped = self.signals.take().contains(&signals::SignalRequest::Stop);
             if stopped && self.child.is_some() && self.status.is_none() {
                 end_ns = end_ns.min(time_ns + EXIT_WAIT_NS);
             } else if stopped {

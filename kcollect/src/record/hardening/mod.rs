@@ -1,4 +1,4 @@
-//! What kcollect takes from the machine for itself, and what it drops: scheduling priority,
+//! What kcollect claims of the machine for itself, and what it drops: real-time priority,
 //! capabilities, system calls.
 
 pub mod privileges;

@@ -1,40 +1,42 @@
-//! What kcollect may still do once all is open: no more than it needs.
+//! Dropping privileges once everything is open.
 //!
-//! It is started as root, mostly, and then reads files and memory of whoever runs on the machine,
-//! for hours. So before the first of them is read, and before the threads that read them are born,
-//! it gives up what it has no use for, for good (`no_new_privs` too). Kept, of what it has, are
+//! kcollect is usually started as root, and then reads files and memory of all users for hours. So
+//! before it reads the first of them, and before it starts the threads that read them, it drops the
+//! capabilities that it does not need, permanently (with `no_new_privs`). Of the capabilities that
+//! it has, it keeps
 //!
 //! * `BPF` and `PERFMON`: a CPU that comes online gets its clock and its side-band then, and unwind
-//!   tables their maps as they grow;
-//! * `SYS_PTRACE`, `DAC_READ_SEARCH` and `CHECKPOINT_RESTORE`: the maps and files of processes that
-//!   come, by `/proc/PID/maps`, `map_files`, `root` and `mem`, whosever they are;
-//! * `SYSLOG`: the addresses in `/proc/kallsyms`, read again for modules that came;
-//! * `SYS_NICE`: to read the rings before others ([`crate::record::input::reader`]); `IPC_LOCK`: a ring for a CPU
-//!   that comes, beyond a user's allowance;
-//! * `CHOWN`, `DAC_OVERRIDE` and `FOWNER`, but only where the experiment, its directory or its
-//!   group file are somebody else's than the user it runs as, under sudo above all: subexperiments
-//!   are made in it, handed over, and taken back if the start fails;
-//! * `SYS_ADMIN`, but only where `kernel.perf_event_paranoid` is above 2: Debian and Ubuntu then
-//!   let nothing else open a perf event, nor for a CPU that comes.
+//!   tables get their maps as they grow;
+//! * `SYS_PTRACE`, `DAC_READ_SEARCH` and `CHECKPOINT_RESTORE`: the mappings and files of new
+//!   processes of all users, from `/proc/PID/maps`, `map_files`, `root` and `mem`;
+//! * `SYSLOG`: the addresses in `/proc/kallsyms`, which is read again for new modules;
+//! * `SYS_NICE`: real-time priority for the [reader](crate::record::input::reader); `IPC_LOCK`: the
+//!   ring of a CPU that comes online, beyond a user's allowance;
+//! * `CHOWN`, `DAC_OVERRIDE` and `FOWNER`, only if the experiment, its directory or its group file
+//!   belong to another user than the one it runs as, as under sudo: subexperiments are made in it,
+//!   change their owner, and are removed if the start fails;
+//! * `SYS_ADMIN`, only if `kernel.perf_event_paranoid` is above 2: on Debian and Ubuntu only this
+//!   capability then opens perf events, also those of a CPU that comes online.
 //!
-//! And system calls that a recording never makes are refused ([`crate::record::hardening::seccomp`]).
+//! System calls that a recording never makes are filtered too ([`seccomp`]).
 //!
-//! **The load gets none of this.** It is to start with exactly what kcollect was started with, and
-//! capabilities that are ambient are lost with permitted ones, `no_new_privs` and the refusals are
-//! inherited, and root itself could not execute another user's private program without
-//! `DAC_OVERRIDE`. All of that is a thread's own, not the process's. So the thread that starts the
-//! load ([`host::load::Starter`]) is born before this, starts it when it is time, and ends. The
-//! bounding and inheritable sets stay as they are: with `no_new_privs` they give nothing back.
+//! **The load is not affected.** It has to start with exactly the privileges of kcollect's start.
+//! But ambient capabilities are lost with permitted ones, `no_new_privs` and the filter are
+//! inherited, and root could not execute another user's private program without `DAC_OVERRIDE`. All
+//! these belong to a thread, not to the process. So the thread that starts the load
+//! ([`host::load::Starter`]) is created before privileges are dropped, starts the load when it is
+//! time, and exits. The bounding and inheritable sets are not changed: with `no_new_privs` they
+//! restore nothing.
 //!
-//! This refuses to guess about threads: those that are there already keep what they have, which is
-//! why it has to be called before all but that one.
+//! Threads that exist already keep their privileges. So this has to run before all threads are
+//! created but that one.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use host::machine;
+use host::{Root, machine};
 use nix::unistd::geteuid;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs,
@@ -43,7 +45,8 @@ use rustix::thread::{
 use super::seccomp;
 use crate::plan::Plan;
 
-const ALWAYS: CapabilitySet = CapabilitySet::BPF
+/// Capabilities that are always kept.
+const ALWAYS_KEPT: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::SYS_PTRACE)
     .union(CapabilitySet::DAC_READ_SEARCH)
@@ -52,67 +55,69 @@ const ALWAYS: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::SYS_NICE)
     .union(CapabilitySet::IPC_LOCK);
 
-const FOR_OTHERS: CapabilitySet = CapabilitySet::CHOWN
+/// Capabilities that are kept if files belong to another user.
+const KEPT_FOR_OTHER_OWNERS: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER);
 
-/// The level above which only `SYS_ADMIN` opens perf events, on distributions that have such
-/// levels.
-const ORDINARY_PARANOIA: i32 = 2;
+/// The level of `kernel.perf_event_paranoid` above which only `SYS_ADMIN` opens perf events, on
+/// distributions that have such levels.
+const MAX_UPSTREAM_PARANOIA: i32 = 2;
 
-/// What a recording needs from here on.
+/// The facts that decide which capabilities a recording keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Needs {
-    /// What is written belongs to somebody else, or lies in a directory that does.
-    pub for_others: bool,
-    /// Perf events are opened by `SYS_ADMIN` alone.
+pub struct Requirements {
+    /// Files that are written, or their directory, belong to another user.
+    pub other_owner: bool,
+    /// Only `SYS_ADMIN` opens perf events.
     pub paranoid: bool,
 }
 
-impl Needs {
-    /// Those of a plan, on this machine.
+impl Requirements {
+    /// Returns those of a plan on this machine.
     #[must_use]
-    pub fn of(plan: &Plan) -> Needs {
+    pub fn of(plan: &Plan) -> Requirements {
         let group = plan.group.as_deref().map(|group| match group.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         });
-        let others = |directory: &Path| {
+        let has_other_owner = |directory: &Path| {
             fs::metadata(directory).is_ok_and(|found| found.uid() != geteuid().as_raw())
         };
-        let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
-        let level = level.ok().and_then(|text| text.trim().parse::<i32>().ok());
-        Needs {
-            for_others: machine::sudo_user().is_some()
-                || others(&plan.directory)
-                || group.is_some_and(others),
-            paranoid: level.is_some_and(|level| level > ORDINARY_PARANOIA),
+        let level = Root::machine().number::<i32>("/proc/sys/kernel/perf_event_paranoid");
+        Requirements {
+            other_owner: machine::sudo_user().is_some()
+                || has_other_owner(&plan.directory)
+                || group.is_some_and(has_other_owner),
+            paranoid: level.is_some_and(|level| level > MAX_UPSTREAM_PARANOIA),
         }
     }
 
     fn kept(self) -> CapabilitySet {
-        let mut kept = ALWAYS;
-        kept.set(FOR_OTHERS, self.for_others);
+        let mut kept = ALWAYS_KEPT;
+        kept.set(KEPT_FOR_OTHER_OWNERS, self.other_owner);
         kept.set(CapabilitySet::SYS_ADMIN, self.paranoid);
         kept
     }
 }
 
-/// Gives up, in the calling thread and those that it makes, what is not needed.
+/// Drops the privileges that are not required, in the calling thread and the threads that it
+/// starts.
 ///
 /// # Errors
-/// What the kernel says; something may be given up even so.
-pub fn give_up(needs: Needs) -> io::Result<()> {
+/// Errors of the kernel; some privileges may be dropped nevertheless.
+pub fn drop_privileges(requirements: Requirements) -> io::Result<()> {
     let has = capabilities(None)?;
-    set_capabilities(None, left(has, needs))?;
+    set_capabilities(None, remaining(has, requirements))?;
     set_no_new_privs(true)?;
-    seccomp::refuse()
+    seccomp::install_filter()
 }
 
-fn left(has: CapabilitySets, needs: Needs) -> CapabilitySets {
+/// Returns what remains of the capabilities of a thread.
+fn remaining(has: CapabilitySets, requirements: Requirements) -> CapabilitySets {
     CapabilitySets {
-        effective: has.effective & needs.kept(),
-        permitted: has.permitted & needs.kept(),
+        effective: has.effective & requirements.kept(),
+        permitted: has.permitted & requirements.kept(),
         inheritable: has.inheritable,
     }
 }
@@ -121,57 +126,59 @@ fn left(has: CapabilitySets, needs: Needs) -> CapabilitySets {
 mod tests {
     use super::*;
 
-    const ALONE: Needs = Needs {
-        for_others: false,
+    const ONLY_OWN_FILES: Requirements = Requirements {
+        other_owner: false,
         paranoid: false,
     };
 
-    fn of_root(needs: Needs) -> CapabilitySets {
+    fn remaining_of_root(requirements: Requirements) -> CapabilitySets {
         let all = CapabilitySet::from_bits_retain((1 << 41) - 1);
         let has = CapabilitySets {
             effective: all,
             permitted: all,
             inheritable: CapabilitySet::CHOWN,
         };
-        left(has, needs)
+        remaining(has, requirements)
     }
 
     #[test]
-    fn root_without_others_keeps_eight() {
-        let left = of_root(ALONE);
+    fn root_with_its_own_files_keeps_eight_capabilities() {
+        let left = remaining_of_root(ONLY_OWN_FILES);
         assert_eq!(left.permitted.bits().count_ones(), 8);
         assert_eq!(left.effective, left.permitted);
         assert_eq!(left.inheritable, CapabilitySet::CHOWN);
         assert!(
             !left
                 .permitted
-                .intersects(FOR_OTHERS | CapabilitySet::SYS_ADMIN)
+                .intersects(KEPT_FOR_OTHER_OWNERS | CapabilitySet::SYS_ADMIN)
         );
     }
 
     #[test]
-    fn what_is_needed_for_others_or_by_paranoia_is_kept() {
-        let for_others = Needs {
-            for_others: true,
-            ..ALONE
+    fn capabilities_for_other_owners_and_paranoia_are_kept() {
+        let other_owner = Requirements {
+            other_owner: true,
+            ..ONLY_OWN_FILES
         };
-        assert!(of_root(for_others).permitted.contains(FOR_OTHERS));
-        let paranoid = Needs {
+        let left = remaining_of_root(other_owner).permitted;
+        assert!(left.contains(KEPT_FOR_OTHER_OWNERS));
+        let paranoid = Requirements {
             paranoid: true,
-            ..ALONE
+            ..ONLY_OWN_FILES
         };
-        let left = of_root(paranoid).permitted;
-        assert!(left.contains(CapabilitySet::SYS_ADMIN) && !left.intersects(FOR_OTHERS));
+        let left = remaining_of_root(paranoid).permitted;
+        assert!(left.contains(CapabilitySet::SYS_ADMIN));
+        assert!(!left.intersects(KEPT_FOR_OTHER_OWNERS));
     }
 
     #[test]
-    fn nothing_is_gained() {
+    fn no_capability_is_added() {
         let five = CapabilitySet::BPF | CapabilitySet::PERFMON;
         let has = CapabilitySets {
             effective: CapabilitySet::BPF,
             permitted: five,
             inheritable: CapabilitySet::empty(),
         };
-        assert_eq!(left(has, ALONE), has);
+        assert_eq!(remaining(has, ONLY_OWN_FILES), has);
     }
 }

@@ -1,19 +1,19 @@
-//! Who goes before others: how the scheduler treats kcollect's threads, and the load.
+//! Real-time priority for kcollect's threads.
 //!
-//! The [reader](crate::record::input::reader) goes before others always: it copies memory, and what it does not
-//! take in time is lost.
+//! The [reader](crate::record::input::reader) always has it: it copies records out of the rings,
+//! and records that find a full ring are lost.
 //!
-//! Who applies what was read, and who makes unwind tables, go before others for a tenth of the
-//! time. As long as the programs in the kernel do not know a process they copy its stacks, and that
-//! is more to read and to apply: where hundreds begin at once, who had to wait in a row with them
-//! would come too late for all of them.
+//! The thread that applies the records and the thread that makes unwind tables have it for a tenth
+//! of the time (duty-cycled). As long as the BPF programs have no tables of a process they copy its
+//! stacks, which are more data to read and to apply. When hundreds of processes start at once and
+//! these threads had to wait in the run queue behind them, the tables would come too late for all
+//! of them.
 //!
-//! Not for more. There may be a second's work to do for them, and what they do should not have to
-//! wait for that: it can be done when the CPUs have nothing else. And a real-time thread that waits
-//! in the kernel for a lock or a reference of another thread by trying again and again keeps that
-//! thread from its CPU: `wait4(2)` does so, and what looks up names below `/proc`, where the
-//! directory of somebody dead has to go first. So a thread that does nothing else gives and takes
-//! it, in turns.
+//! They have it for no more than a tenth of the time, for two reasons. There may be a second's work
+//! to do, which can wait until the CPUs are idle. And a real-time thread that spins in the kernel
+//! for a lock or a reference held by a preempted thread keeps that thread off the CPU: `wait4(2)`
+//! does so, and so do look-ups below `/proc`, which wait until the directory of an exited process
+//! is gone. A thread of its own therefore switches the priority on and off.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -24,111 +24,107 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::unistd::Pid;
 
-/// So long at a time they go before others,
-const BEFORE: Duration = Duration::from_millis(10);
-/// and so long they do not.
-const BESIDE: Duration = Duration::from_millis(90);
+/// The two parts of a duty cycle: with real-time priority, and without.
+const ON_TIME: Duration = Duration::from_millis(10);
+const OFF_TIME: Duration = Duration::from_millis(90);
 
-/// Priorities, each before those below.
-const IN_TURNS: libc::c_int = 1;
-const ALWAYS: libc::c_int = 2;
-const GIVES_TURNS: libc::c_int = 3;
+/// Real-time priorities: a thread preempts those with a lower number.
+const DUTY_CYCLED_PRIORITY: libc::c_int = 1;
+const READER_PRIORITY: libc::c_int = 2;
+const SWITCHER_PRIORITY: libc::c_int = 3;
 
-/// The calling thread goes before others from now on. Threads that it starts do not inherit that.
+/// Gives the calling thread real-time priority. Threads that it starts do not inherit it.
 ///
 /// # Errors
-/// `EPERM` without `CAP_SYS_NICE`, and where the thread's cgroup has no share of real time.
+/// `EPERM` without `CAP_SYS_NICE`, and if the thread's cgroup has no share of real time.
 pub fn always() -> Result<(), Errno> {
-    schedule(
+    set_scheduler(
         Pid::from_raw(0),
         libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
-        ALWAYS,
+        READER_PRIORITY,
     )
 }
 
-/// Some threads go before others, in turns, until this is dropped.
+/// Duty-cycled real-time priority of some threads, until it is dropped.
 #[derive(Debug)]
-pub struct Precedence {
-    /// Whoever gives and takes it ends when this is gone.
-    pace: Option<Sender<()>>,
+pub struct RtPriority {
+    /// The thread that switches the priority ends when this is dropped.
+    stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Precedence {
-    /// Gives it to threads: round robin among real-time threads, at their lowest priority. What
-    /// they start meanwhile does not inherit that.
+impl RtPriority {
+    /// Gives threads real-time priority, duty-cycled: round robin, at the lowest priority. Threads
+    /// that they start meanwhile do not inherit it.
     ///
     /// # Errors
-    /// As [`always`]; or when no thread can be started.
-    pub fn in_turns(threads: Vec<Pid>) -> io::Result<Precedence> {
-        let tried = threads.iter().try_for_each(|thread| prefer(*thread));
-        // What was tried is undone, or a thread goes on from it.
-        yield_to_others(&threads);
+    /// Those of [`always`]; or no thread can be started.
+    pub fn duty_cycled(threads: Vec<Pid>) -> io::Result<RtPriority> {
+        let tried = threads.iter().try_for_each(|thread| switch_on(*thread));
+        switch_off(&threads);
         tried?;
-        let (pace, ended) = channel();
+        let (stop, stopped) = channel();
         let thread = thread::Builder::new()
-            .name("precedence".to_owned())
-            .spawn(move || take_turns(&threads, &ended))?;
-        Ok(Precedence {
-            pace: Some(pace),
+            .name("rt-priority".to_owned())
+            .spawn(move || run_duty_cycle(&threads, &stopped))?;
+        Ok(RtPriority {
+            stop: Some(stop),
             thread: Some(thread),
         })
     }
 }
 
-impl Drop for Precedence {
+impl Drop for RtPriority {
     fn drop(&mut self) {
-        drop(self.pace.take());
-        // It can only have ended well.
+        drop(self.stop.take());
+        // The thread does not panic.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-fn take_turns(threads: &[Pid], ended: &Receiver<()>) {
-    // It has to come in time itself, before those that it is about.
-    let own = Pid::from_raw(0);
-    if schedule(
-        own,
-        libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
-        GIVES_TURNS,
-    )
-    .is_err()
-    {
+fn run_duty_cycle(threads: &[Pid], stopped: &Receiver<()>) {
+    // Without a higher priority of its own this thread could not switch the others off in time.
+    let this = Pid::from_raw(0);
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    if set_scheduler(this, policy, SWITCHER_PRIORITY).is_err() {
         return;
     }
-    let mut before = true;
+    let mut on = true;
     loop {
-        let turn = if before {
-            // One that has ended needs none.
+        let time = if on {
             for thread in threads {
-                let _ = prefer(*thread);
+                // It fails only if the thread has exited.
+                let _ = switch_on(*thread);
             }
-            BEFORE
+            ON_TIME
         } else {
-            yield_to_others(threads);
-            BESIDE
+            switch_off(threads);
+            OFF_TIME
         };
-        match ended.recv_timeout(turn) {
-            Err(RecvTimeoutError::Timeout) => before = !before,
+        match stopped.recv_timeout(time) {
+            Err(RecvTimeoutError::Timeout) => on = !on,
             _ => break,
         }
     }
-    yield_to_others(threads);
+    switch_off(threads);
 }
 
-fn prefer(thread: Pid) -> Result<(), Errno> {
-    schedule(thread, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, IN_TURNS)
+fn switch_on(thread: Pid) -> Result<(), Errno> {
+    set_scheduler(
+        thread,
+        libc::SCHED_RR | libc::SCHED_RESET_ON_FORK,
+        DUTY_CYCLED_PRIORITY,
+    )
 }
 
-fn yield_to_others(threads: &[Pid]) {
+fn switch_off(threads: &[Pid]) {
     for thread in threads {
-        // To give it up needs no privilege. Should it fail nevertheless, the end of the process
-        // does it.
-        let _ = schedule(*thread, libc::SCHED_OTHER, 0);
+        // This needs no privilege, and fails only if the thread has exited.
+        let _ = set_scheduler(*thread, libc::SCHED_OTHER, 0);
     }
 }
 
-fn schedule(thread: Pid, policy: libc::c_int, priority: libc::c_int) -> Result<(), Errno> {
+fn set_scheduler(thread: Pid, policy: libc::c_int, priority: libc::c_int) -> Result<(), Errno> {
     let parameters = libc::sched_param {
         sched_priority: priority,
     };

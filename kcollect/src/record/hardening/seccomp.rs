@@ -1,15 +1,14 @@
-//! System calls that a recording never makes, refused by the kernel: the second wall, behind
-//! capabilities that are gone.
+//! The filter of system calls that a recording never makes: a second line of defence, behind the
+//! capabilities that are dropped.
 //!
-//! What kcollect reads is other people's, and should any of it ever turn a reader into the reader's
-//! tool, that tool starts no program, opens no network, takes hold of no process, and changes
-//! nothing of the machine. All else is allowed: a list of what is needed would be another one for
-//! each C library and kernel, and who finds out that it lacks something is somebody in the middle
-//! of a recording.
+//! kcollect reads data of other users. If such data ever took control of a thread, the filter keeps
+//! that thread from starting programs, opening network connections, tracing processes and changing
+//! the machine. All other calls are permitted: a list of the permitted calls would differ with each
+//! C library and kernel, and a call that it lacked would fail in the middle of a recording.
 //!
-//! Such a call fails with `EPERM`. The filter is a thread's, and of those that it makes from then
-//! on; so it does not reach the load, which is another thread's to start (see
-//! [`crate::record::hardening::privileges`]).
+//! A filtered call fails with `EPERM`. The filter applies to the calling thread and the threads
+//! that it starts, and therefore not to the load, which another thread starts (see
+//! [`privileges`](super::privileges)).
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -18,9 +17,9 @@ use std::io;
 use nix::libc;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 
-/// They come in groups: programs; other processes; the network; namespaces and mounts; the kernel
-/// and its clocks; who one is; and ways around a filter of system calls.
-const NEVER: [libc::c_long; 42] = [
+/// The filtered calls, in groups: programs; other processes; the network; namespaces and mounts;
+/// the kernel and its clocks; credentials; ways around a filter of system calls.
+const FILTERED_CALLS: [libc::c_long; 42] = [
     libc::SYS_execve,
     libc::SYS_execveat,
     //
@@ -71,20 +70,21 @@ const NEVER: [libc::c_long; 42] = [
     libc::SYS_personality,
 ];
 
-/// Refuses them to the calling thread and to those that it makes, for good. It must have
-/// `no_new_privs` or `CAP_SYS_ADMIN`.
+/// Installs the filter for the calling thread and the threads that it starts, permanently. The
+/// thread must have `no_new_privs` or `CAP_SYS_ADMIN`.
 ///
 /// # Errors
-/// What the kernel says: it may have no such filters (`CONFIG_SECCOMP_FILTER`).
-pub fn refuse() -> io::Result<()> {
-    let rules: BTreeMap<_, _> = NEVER.iter().map(|call| (*call, Vec::new())).collect();
-    let (other, these) = (
-        SeccompAction::Allow,
-        SeccompAction::Errno(libc::EPERM.cast_unsigned()),
-    );
+/// Errors of the kernel, which may lack filters (`CONFIG_SECCOMP_FILTER`).
+pub fn install_filter() -> io::Result<()> {
+    let rules: BTreeMap<_, _> = FILTERED_CALLS
+        .iter()
+        .map(|call| (*call, Vec::new()))
+        .collect();
+    let others = SeccompAction::Allow;
+    let filtered = SeccompAction::Errno(libc::EPERM.cast_unsigned());
     let filter = ARCH
         .try_into()
-        .and_then(|arch| SeccompFilter::new(rules, other, these, arch))
+        .and_then(|arch| SeccompFilter::new(rules, others, filtered, arch))
         .and_then(BpfProgram::try_from)
         .map_err(io::Error::other)?;
     apply_filter(&filter).map_err(|error| match error {
@@ -102,11 +102,11 @@ mod tests {
 
     use super::*;
 
-    /// In a thread of its own: it is for good.
+    /// In a thread of its own, since the filter is permanent.
     #[test]
-    fn no_program_and_no_network_and_all_else() {
+    fn programs_and_networks_are_filtered_and_files_are_not() {
         let refused = thread::spawn(|| {
-            refuse().unwrap();
+            install_filter().unwrap();
             let program = Command::new("true").status().unwrap_err();
             let network = TcpListener::bind("127.0.0.1:0").unwrap_err();
             let file = fs::read_to_string("/proc/thread-self/status").unwrap();

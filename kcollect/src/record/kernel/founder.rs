@@ -3,7 +3,7 @@
 //!
 //! Each tick of a CPU is Kernel CPU, as er_kernel has it. Each state interval of a thread that no
 //! subexperiment holds is a tick array. A tick in the kernel has its kernel stack; one in user mode
-//! and one of an idle CPU have an [artificial frame](frames).
+//! and one of an idle CPU have an artificial frame (`frames`).
 
 mod frames;
 mod late;
@@ -109,7 +109,7 @@ impl Founder {
             kernel,
             frames: ArtificialFrames::new(),
             names: ThreadNames::default(),
-            samples: Samples::new(start, u64::from(plan.period_us) * 1000),
+            samples: Samples::new(start, plan.interval.nanos()),
             accounts: Accounts::new(&plan.targets),
             recorded: Recorded::default(),
         };

@@ -42,12 +42,12 @@ pub(super) fn header(
         profiles: vec![
             ProfileDecl::ThreadNames,
             ProfileDecl::Clock {
-                tick_us: plan.period_us,
+                tick_us: plan.interval.micros(),
                 states: NumStates::Kernel,
                 packets: vec![ClockTick::declaration()],
             },
             ProfileDecl::Clock {
-                tick_us: plan.period_us,
+                tick_us: plan.interval.micros(),
                 states: NumStates::Solaris,
                 packets: vec![TickArray::declaration()],
             },

@@ -6,7 +6,7 @@
 //!
 //! * a thread that has ended, or changed its state since the last sample, or is told of for the
 //!   first time. It has its `pid`, `tid` and `name`; `at_ns`, until when its sums are; `ended`, or
-//!   else the `state` it is in and `since_ns`; `lived_ns`; `states_ns` by state; `of_which_ns` and
+//!   else the `state` it is in and `since_ns`; `tracked_ns`; `states_ns` by state; `detail_ns` and
 //!   `counts`. All sums are since it was watched first, those that are 0 are left out. A thread
 //!   that has no line at a sample has been in the state of its last line ever since.
 //! * `brief`: the number of threads that lived for less than a clock interval and have ended since
@@ -268,9 +268,9 @@ fn sums(line: &mut Map<String, Value>, times: &Times, states: [u64; Microstate::
         .zip(states)
         .filter(|(_, ns)| *ns > 0)
         .filter_map(|(state, ns)| Some((state.metric()?.to_owned(), ns.into())));
-    line.insert("lived_ns".into(), times.lived.into());
+    line.insert("tracked_ns".into(), times.lived.into());
     line.insert("states_ns".into(), Value::Object(states.collect()));
-    line.insert("of_which_ns".into(), without_zeros(&times.details));
+    line.insert("detail_ns".into(), without_zeros(&times.details));
     line.insert("counts".into(), without_zeros(&times.counts));
 }
 

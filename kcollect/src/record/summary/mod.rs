@@ -1,6 +1,5 @@
-//! The summary at the end of a run, fit for triage without opening anything else; for people as
-//! text ([`Summary::text`]), for machines as JSON. The JSON is also in the experiment, as
-//! `kcollect.json`.
+//! The summary at the end of a recording: text ([`Summary::text`]) or JSON, from which to see where
+//! to look first. The JSON is also in the experiment, as `kcollect.json`.
 
 mod text;
 
@@ -19,7 +18,7 @@ use user_collector::archive::ArchiveStats;
 use user_collector::join::JoinCounts;
 use user_collector::objects::UnwindTableCounts;
 
-use crate::plan::Plan;
+use crate::plan::{Interval, Plan};
 use crate::record::dispatch::Dispatcher;
 use crate::record::input::inputs::{CpuTime, Inputs};
 use crate::record::kernel::accounts::ProcessTimes;
@@ -28,10 +27,10 @@ use crate::record::user::resolve_stack::{StackLosses, UnwindCounts};
 use crate::record::user::subexperiment::FollowedProcess;
 use crate::record::user::user_stack::StackCounts;
 
-/// Rows of a table in the JSON.
-const TOP_JSON: usize = 200;
+/// The largest number of rows of a table in the JSON.
+const MAX_JSON_ROWS: usize = 200;
 
-/// The whole summary. Times are seconds unless the name says otherwise; ticks are intervals.
+/// The whole summary. Times are in seconds unless the name has another unit.
 #[derive(Debug, Serialize)]
 pub struct Summary {
     /// Version of kcollect.
@@ -40,109 +39,110 @@ pub struct Summary {
     pub experiment: String,
     /// Build id of the kernel, hexadecimal.
     pub kernel_build_id: Option<String>,
-    /// The clock interval, microseconds.
-    pub interval_us: u32,
-    /// From the first to the last instant of the run.
+    /// The time between two ticks.
+    #[serde(rename = "interval_us")]
+    pub interval: Interval,
+    /// The time from the start to the end of the recording.
     pub elapsed_s: f64,
-    /// Ticks of the idle task are in the experiment.
+    /// Whether ticks of the idle task are in the experiment.
     pub idle_recorded: bool,
-    /// What each CPU lived through.
-    pub cpus: Vec<Cpu>,
-    /// Where CPU time went, all CPUs together.
+    /// The ticks of each CPU.
+    pub cpus: Vec<CpuTicks>,
+    /// The time of all CPUs by what they did.
     pub cpu_time: CpuSeconds,
     /// Ticks in the experiment.
     pub ticks: u64,
     /// Packets in the experiment.
     pub packets: u64,
-    /// Tick arrays of threads in the experiment, on a CPU or away from it.
+    /// Tick arrays of threads in the experiment, on a CPU or off it.
     pub arrays: u64,
     /// Ticks in them.
     pub thread_ticks: u64,
-    /// The counters that were profiled, in the order in which they were asked for.
+    /// The counters that were recorded, in the order of the command line.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub counters: Vec<Counter>,
+    pub counters: Vec<CounterSummary>,
     /// What is missing or impaired, by cause.
     pub losses: Losses,
-    /// The states of a thread, as gprofng calls their metrics.
+    /// The states of a thread, by the names of gprofng's metrics.
     pub states: Vec<&'static str>,
-    /// All processes, those with most time awake first.
-    pub processes: Vec<Process>,
-    /// What more is known of some of the time of all threads.
-    pub of_which_s: OfWhich,
-    /// What came of following processes, where any could be followed.
-    pub followed: Option<Followed>,
-    /// What came of archiving the files of followed processes (`-A`). It is known last.
+    /// All processes, those with the most time awake first.
+    pub processes: Vec<ProcessSummary>,
+    /// Details of some states of all threads.
+    pub detail_s: DetailSeconds,
+    /// The followed processes. None if none could be followed.
+    pub followed: Option<FollowSummary>,
+    /// The archived files of followed processes (`-A`). It is set last.
     pub archive: Option<ArchiveStats>,
-    /// Processes and threads named with `-T`.
-    pub targets: Vec<Process>,
-    /// Where threads were away from the CPUs, by ticks, most first; sleep and stop come after all
-    /// else.
+    /// The processes and threads of `-T`.
+    pub targets: Vec<ProcessSummary>,
+    /// Kernel functions in which threads were off the CPUs, by ticks, most first; those that slept
+    /// or were stopped come last.
     pub waiting: Vec<WaitingPlace>,
     /// Kernel functions by their own ticks, most first.
-    pub functions: Vec<Function>,
-    /// What kcollect itself took.
-    pub cost: Cost,
+    pub functions: Vec<KernelFunction>,
+    /// The resources that kcollect used itself.
+    pub cost: OwnCost,
     /// Commands to type next.
     pub next: Vec<String>,
 }
 
-/// A counter that was profiled.
+/// A counter that was recorded.
 #[derive(Debug, Serialize)]
-pub struct Counter {
-    /// As it was typed.
+pub struct CounterSummary {
+    /// The name as typed.
     pub name: String,
-    /// After how many events it overflowed.
+    /// The number of events after which it overflowed.
     pub interval: u64,
-    /// All events while data were taken, of all CPUs together.
+    /// All events while data were recorded, of all CPUs together.
     pub events: u64,
-    /// Those that the experiment holds: overflows times the interval.
+    /// Events in the experiment: overflows times the interval.
     pub recorded: u64,
-    /// Those of overflows that found the ring full.
+    /// Events of overflows that found the ring full.
     pub lost: u64,
-    /// Those of overflows that the kernel did not tell, because they came in the middle of another
-    /// program of ours.
-    pub untold: u64,
-    /// How much of the time it was counted: less than 1 where more counters were asked for than the
-    /// hardware has. `events` and `recorded` are not scaled by it.
+    /// Events of overflows that the kernel did not report, because they happened while another BPF
+    /// program ran.
+    pub unreported: u64,
+    /// The share of the time in which it was counted: less than 1 if there were more counters than
+    /// the hardware has. `events` and `recorded` are not scaled by it.
     pub share_of_time: f64,
 }
 
-/// What came of following processes into their user code.
+/// The processes that were followed into their user code.
 #[derive(Debug, Serialize)]
-pub struct Followed {
+pub struct FollowSummary {
     /// The followed processes, by the number of their ticks.
     pub processes: Vec<FollowedProcess>,
     /// Ticks of all of them by how their user stack ended.
     pub user_stacks: StackCounts,
-    /// Ticks of all threads by what became of their user side.
-    pub entries: JoinCounts,
-    /// User stacks by who walked them.
-    pub walks: UnwindCounts,
-    /// How much of the kernel's memory the unwind tables took.
+    /// Ticks of all threads by whether the return to user mode reported their user stack.
+    pub user_returns: JoinCounts,
+    /// User stacks by where they were unwound.
+    pub unwound: UnwindCounts,
+    /// The kernel memory of the unwind tables.
     pub table_use: TableUse,
-    /// How load objects got their unwind tables.
+    /// The origin of the load objects' unwind tables.
     pub tables: UnwindTableCounts,
-    /// What was lost.
+    /// Losses, by cause.
     pub losses: FollowLosses,
 }
 
-/// What following lost.
+/// Losses of followed processes, by cause.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct FollowLosses {
-    /// Of user stacks.
+    /// Those of user stacks.
     #[serde(flatten)]
     pub stacks: StackLosses,
-    /// Intervals that are in the founder because too many were held while it was open whether their
-    /// processes would be followed.
-    pub unheld: u64,
+    /// Intervals that are in the founder because too many were held before it was decided whether
+    /// their processes are followed.
+    pub not_held: u64,
 }
 
-/// One CPU's books.
+/// The ticks of one CPU.
 #[derive(Debug, Serialize)]
-pub struct Cpu {
-    /// Its id.
+pub struct CpuTicks {
+    /// The CPU's id.
     pub cpu: u32,
-    /// For how long its ticks were taken, nanoseconds.
+    /// The time in which its ticks were recorded, nanoseconds.
     pub recorded_ns: u64,
     /// Ticks in user mode.
     pub user: u64,
@@ -152,8 +152,8 @@ pub struct Cpu {
     pub idle: u64,
     /// Ticks that found the ring full.
     pub lost: u64,
-    /// Ticks made up for firings that the kernel skipped.
-    pub made_up: u64,
+    /// Ticks that were added because the timer fired late by one or more intervals.
+    pub late_ticks: u64,
 }
 
 /// CPU time in seconds.
@@ -163,18 +163,18 @@ pub struct CpuSeconds {
     pub user: f64,
     /// In the kernel.
     pub kernel: f64,
-    /// Of that, interrupts and softirqs on top of whatever ran.
+    /// The part of `kernel` in interrupts and softirqs.
     pub interrupts: f64,
     /// In the idle task.
     pub idle: f64,
 }
 
-/// A process's CPU time.
+/// The times of a process, or of one of its threads.
 #[derive(Debug, Clone, Serialize)]
-pub struct Process {
+pub struct ProcessSummary {
     /// Its number.
     pub pid: u32,
-    /// The thread of it that this is about; all of them where there is none.
+    /// The thread. None: all threads of the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tid: Option<u32>,
     /// Its last name.
@@ -187,31 +187,31 @@ pub struct Process {
     pub ticks: u64,
     /// Exact seconds of all its threads by state, in the order of [`Summary::states`].
     pub states_s: Vec<f64>,
-    /// What more is known of some of that time.
-    pub of_which_s: OfWhich,
-    /// What the kernel counted of them.
+    /// Details of some states.
+    pub detail_s: DetailSeconds,
+    /// Counts of the kernel for them.
     pub counts: KernelCounts,
-    /// Threads that lived.
+    /// The number of threads.
     pub threads: u64,
-    /// For how long they lived during the run, all together, seconds.
-    pub lived_s: f64,
+    /// The time for which all of them together were tracked, seconds.
+    pub tracked_s: f64,
 }
 
-/// What more is known of some of the time of threads, seconds.
+/// Details of some states of threads, seconds.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct OfWhich {
-    /// Of the time blocked, in whatever state: waiting for block I/O.
+pub struct DetailSeconds {
+    /// The part of the time blocked, in any state, that was block I/O.
     pub block_io: f64,
-    /// Of the wait for a CPU: it was taken away or given up. The rest is from a wake-up on.
+    /// The part of the wait for a CPU that began with preemption or a yield, and not a wake-up.
     pub preempted: f64,
-    /// Of the wait for a CPU: it was taken away because a cgroup's quota was used up.
+    /// The part of the wait for a CPU that began because a cgroup's quota was used up.
     pub throttled: f64,
 }
 
-impl OfWhich {
-    fn new(details: &DetailTimes) -> OfWhich {
+impl DetailSeconds {
+    fn new(details: &DetailTimes) -> DetailSeconds {
         let seconds = |ns: u64| ns as f64 / 1e9;
-        OfWhich {
+        DetailSeconds {
             block_io: seconds(details.block_io),
             preempted: seconds(details.preempted),
             throttled: seconds(details.throttled),
@@ -222,52 +222,53 @@ impl OfWhich {
 /// A place in the kernel where threads waited.
 #[derive(Debug, Serialize)]
 pub struct WaitingPlace {
-    /// The function that waited: the innermost that is not the scheduler's own.
+    /// The function that waited: the innermost one outside of the scheduler.
     pub name: String,
-    /// The state, as gprofng calls its metric.
+    /// The state, by the name of gprofng's metric.
     pub state: &'static str,
-    /// Seconds, by ticks.
+    /// Seconds, from ticks.
     pub seconds: f64,
     /// Ticks.
     pub ticks: u64,
 }
 
-/// A kernel function's CPU time.
+/// The CPU time of a kernel function.
 #[derive(Debug, Serialize)]
-pub struct Function {
-    /// Its name; an address where it has none.
+pub struct KernelFunction {
+    /// Its name, or an address.
     pub name: String,
     /// The load object.
     pub object: String,
     /// Seconds in the function itself.
     #[serde(rename = "self")]
     pub own: f64,
-    /// Seconds in it and what it called.
+    /// Seconds in the function and the functions that it called.
     pub total: f64,
     /// Ticks in the function itself.
     pub self_ticks: u64,
-    /// Ticks in it and what it called.
+    /// Ticks in the function and the functions that it called.
     pub total_ticks: u64,
 }
 
-/// What kcollect itself took.
+/// The resources that kcollect used itself.
 #[derive(Debug, Serialize)]
-pub struct Cost {
-    /// CPU seconds of its process, from start to here.
+pub struct OwnCost {
+    /// CPU seconds of its process, from its start until the summary.
     pub cpu_s: f64,
-    /// The same as a share of one CPU over the run.
+    /// The same as a percentage of one CPU over the recording.
     pub cpu_percent: f64,
-    /// The most memory it had resident, bytes.
+    /// The largest resident memory, bytes.
     pub peak_rss_bytes: u64,
     /// Bytes written for data and logs.
     pub bytes_written: u64,
 }
 
 impl Summary {
-    /// Sums up a run that has stopped. `started` and `stopped` are CLOCK_MONOTONIC nanoseconds.
+    /// Returns the summary of a recording that has stopped. `started` and `stopped` are
+    /// CLOCK_MONOTONIC nanoseconds.
     ///
     /// # Errors
-    /// When the books can't be read.
+    /// The statistics of the CPUs cannot be read.
     pub fn new(
         plan: &Plan,
         path: &str,
@@ -277,15 +278,15 @@ impl Summary {
     ) -> Result<Summary, Failure> {
         let founder = &dispatcher.router.founder;
         let books = inputs.books()?;
-        let interval = f64::from(plan.period_us) / 1e6;
-        let seconds = |ticks: u64| ticks as f64 * interval;
+        let interval = plan.interval;
+        let seconds = |ticks: u64| interval.seconds_of(ticks);
         let sum =
             |of: fn(&CpuStats) -> u64| books.iter().map(|(_, books, _)| of(books)).sum::<u64>();
         let recorded = founder.recorded;
         let sent = sum(CpuStats::boundaries) - sum(|books| books.unsent) - sum(|books| books.lost);
         let elapsed_s = stopped.saturating_sub(started) as f64 / 1e9;
         let accounts = &founder.accounts;
-        let row = |times: &ProcessTimes, tid| Process {
+        let row = |times: &ProcessTimes, tid| ProcessSummary {
             pid: times.pid,
             tid,
             name: times.name.clone(),
@@ -293,21 +294,21 @@ impl Summary {
             kernel: seconds(times.times.ticks.kernel),
             ticks: times.times.ticks.sum(),
             states_s: times.times.states().map(|ns| ns as f64 / 1e9).to_vec(),
-            of_which_s: OfWhich::new(&times.times.details),
+            detail_s: DetailSeconds::new(&times.times.details),
             counts: times.times.counts,
             threads: times.threads,
-            lived_s: times.times.lived as f64 / 1e9,
+            tracked_s: times.times.lived as f64 / 1e9,
         };
         let (system, _) = accounts.system();
         let followed = user(dispatcher, inputs.programs.table_use());
         let counters = counters(inputs)?;
-        let arrays = recorded.arrays + followed.as_ref().map_or(0, Followed::arrays);
-        let thread_ticks = recorded.array_ticks + followed.as_ref().map_or(0, Followed::ticks);
+        let arrays = recorded.arrays + followed.as_ref().map_or(0, FollowSummary::arrays);
+        let thread_ticks = recorded.array_ticks + followed.as_ref().map_or(0, FollowSummary::ticks);
         Ok(Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
             kernel_build_id: host::machine::kernel_build_id(),
-            interval_us: plan.period_us,
+            interval,
             elapsed_s,
             idle_recorded: plan.record_idle,
             cpus: books.iter().map(cpu).collect(),
@@ -324,7 +325,7 @@ impl Summary {
             losses: Losses {
                 overflows: counters
                     .iter()
-                    .map(|counter| counter.lost + counter.untold)
+                    .map(|counter| counter.lost + counter.unreported)
                     .sum(),
                 ring_full: sum(|books| books.lost),
                 not_written: dispatcher.not_written,
@@ -360,7 +361,7 @@ impl Summary {
                 .iter()
                 .map(|times| row(times, None))
                 .collect(),
-            of_which_s: OfWhich::new(&system.details),
+            detail_s: DetailSeconds::new(&system.details),
             followed,
             archive: None,
             waiting: waiting(founder, interval),
@@ -370,27 +371,27 @@ impl Summary {
         })
     }
 
-    /// For machines.
+    /// Returns the summary as JSON.
     #[must_use]
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 }
 
-/// What became of the counters' events.
-fn counters(inputs: &Inputs) -> Result<Vec<Counter>, Failure> {
+/// Returns the summaries of the counters.
+fn counters(inputs: &Inputs) -> Result<Vec<CounterSummary>, Failure> {
     let counter = |(number, request): (u32, &CounterRequest)| {
         let counted = inputs.counted(number)?;
-        // Each CPU is somewhere between two overflows.
-        let left = (request.interval - 1) * inputs.cpus() as u64;
-        let told = counted.recorded + counted.lost;
-        Ok(Counter {
+        // Each CPU is between two overflows.
+        let since_overflow = (request.interval - 1) * inputs.cpus() as u64;
+        let reported = counted.recorded + counted.lost;
+        Ok(CounterSummary {
             name: request.event.name.clone(),
             interval: request.interval,
             events: counted.events,
             recorded: counted.recorded,
             lost: counted.lost,
-            untold: counted.events.saturating_sub(told + left),
+            unreported: counted.events.saturating_sub(reported + since_overflow),
             share_of_time: match counted.enabled_ns {
                 0 => 1.0,
                 enabled => counted.running_ns as f64 / enabled as f64,
@@ -400,7 +401,7 @@ fn counters(inputs: &Inputs) -> Result<Vec<Counter>, Failure> {
     (0..).zip(&inputs.counters).map(counter).collect()
 }
 
-impl Followed {
+impl FollowSummary {
     fn arrays(&self) -> u64 {
         self.processes.iter().map(|process| process.arrays).sum()
     }
@@ -410,42 +411,43 @@ impl Followed {
     }
 }
 
-/// What came of following processes, where any could be.
-fn user(dispatcher: &Dispatcher, table_use: TableUse) -> Option<Followed> {
+/// Returns the summary of the followed processes. None if none could be followed.
+fn user(dispatcher: &Dispatcher, table_use: TableUse) -> Option<FollowSummary> {
     let user = dispatcher.user.as_ref()?;
     let processes = dispatcher.router.followed();
     let mut user_stacks = StackCounts::default();
     for process in &processes {
         user_stacks.merge(&process.user_stacks);
     }
-    Some(Followed {
+    Some(FollowSummary {
         processes,
         user_stacks,
-        entries: user.joined(),
-        walks: user.resolver.walks,
+        user_returns: user.joined(),
+        unwound: user.resolver.unwound,
         table_use,
         tables: user.code.objects.counts,
         losses: FollowLosses {
             stacks: user.resolver.losses,
-            unheld: dispatcher.router.not_held,
+            not_held: dispatcher.router.not_held,
         },
     })
 }
 
-fn cpu((cpu, books, time): &(u32, CpuStats, CpuTime)) -> Cpu {
-    Cpu {
+fn cpu((cpu, books, time): &(u32, CpuStats, CpuTime)) -> CpuTicks {
+    CpuTicks {
         cpu: *cpu,
         recorded_ns: time.recorded,
         user: books.user,
         kernel: books.kernel,
         idle: books.idle,
         lost: books.lost,
-        made_up: books.late,
+        late_ticks: books.late,
     }
 }
 
-/// Self is charged to the leaf, total once to each function of a stack.
-fn functions(founder: &Founder, interval: f64) -> Vec<Function> {
+/// Returns kernel functions by CPU time. A tick counts for the leaf function itself, and once for
+/// the total of each function of its stack.
+fn functions(founder: &Founder, interval: Interval) -> Vec<KernelFunction> {
     let mut by_function: HashMap<(&str, &str), (u64, u64)> = HashMap::new();
     let mut nameless: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     let mut seen = Vec::new();
@@ -482,11 +484,11 @@ fn functions(founder: &Founder, interval: f64) -> Vec<Function> {
         .map(|(pc, sums)| ("?".to_owned(), format!("{pc:#x}"), sums));
     let mut rows: Vec<_> = named
         .chain(nameless)
-        .map(|(object, name, (own, total))| Function {
+        .map(|(object, name, (own, total))| KernelFunction {
             name,
             object,
-            own: own as f64 * interval,
-            total: total as f64 * interval,
+            own: interval.seconds_of(own),
+            total: interval.seconds_of(total),
             self_ticks: own,
             total_ticks: total,
         })
@@ -494,12 +496,12 @@ fn functions(founder: &Founder, interval: f64) -> Vec<Function> {
     rows.sort_by(|a, b| {
         (b.self_ticks, b.total_ticks, &a.name).cmp(&(a.self_ticks, a.total_ticks, &b.name))
     });
-    rows.truncate(TOP_JSON);
+    rows.truncate(MAX_JSON_ROWS);
     rows
 }
 
-/// Ticks of absences by the function that waited, and the state.
-fn waiting(founder: &Founder, interval: f64) -> Vec<WaitingPlace> {
+/// Returns the ticks of off-CPU intervals by the function that waited, and the state.
+fn waiting(founder: &Founder, interval: Interval) -> Vec<WaitingPlace> {
     let mut places: HashMap<(&str, Microstate), u64> = HashMap::new();
     for (frames, stack) in &founder.accounts.stacks {
         let names = frames
@@ -519,17 +521,17 @@ fn waiting(founder: &Founder, interval: f64) -> Vec<WaitingPlace> {
     places.sort_by_key(|((name, state), ticks)| (quiet(*state), Reverse(*ticks), *name));
     places
         .into_iter()
-        .take(TOP_JSON)
+        .take(MAX_JSON_ROWS)
         .map(|((name, state), ticks)| WaitingPlace {
             name: name.to_owned(),
             state: state.metric().unwrap_or_default(),
-            seconds: ticks as f64 * interval,
+            seconds: interval.seconds_of(ticks),
             ticks,
         })
         .collect()
 }
 
-fn cost(elapsed_s: f64, bytes_written: u64) -> Cost {
+fn cost(elapsed_s: f64, bytes_written: u64) -> OwnCost {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF);
     let (cpu_s, peak_rss_bytes) = usage.map_or((0.0, 0), |usage| {
         let seconds =
@@ -537,7 +539,7 @@ fn cost(elapsed_s: f64, bytes_written: u64) -> Cost {
         let cpu = seconds(usage.user_time()) + seconds(usage.system_time());
         (cpu, usage.max_rss().max(0) as u64 * 1024)
     });
-    Cost {
+    OwnCost {
         cpu_s,
         cpu_percent: if elapsed_s > 0.0 {
             100.0 * cpu_s / elapsed_s

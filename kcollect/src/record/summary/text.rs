@@ -1,22 +1,22 @@
-//! The summary for people: a page for a terminal, plain text in a pipe.
+//! The summary as text.
 
 use std::fmt::Write as _;
 
 use bpf_abi::unwind::UnwindEnd;
 use host::table::{Align, TextTable};
 
-use super::{Counter, Followed, Function, Process, Summary, WaitingPlace};
+use super::{CounterSummary, FollowSummary, KernelFunction, ProcessSummary, Summary, WaitingPlace};
 
-/// Rows of a table.
-const TOP: usize = 10;
+/// The largest number of rows of a table.
+const MAX_TEXT_ROWS: usize = 10;
 
-/// The states as they head a column, in the order of [`Summary::states`].
+/// The headings of the states, in the order of [`Summary::states`].
 const STATES: [&str; 10] = [
     "user", "system", "trap", "tfault", "dfault", "kfault", "lock", "sleep", "wait", "stop",
 ];
 
 impl Summary {
-    /// For people, within `width` columns where that is known.
+    /// Returns the summary as text, in `width` columns if that is known.
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
         let mut text = String::new();
@@ -31,16 +31,16 @@ impl Summary {
         writeln!(out, "{}", self.experiment)?;
         writeln!(
             out,
-            "  {:.3} s on {} CPU{}, {} ticks of {} recorded{}",
+            "  {:.3} s on {} CPU{}: {} ticks of {} recorded{}",
             self.elapsed_s,
             self.cpus.len(),
             if self.cpus.len() == 1 { "" } else { "s" },
             self.ticks,
-            interval(self.interval_us),
+            self.interval,
             if self.idle_recorded {
                 ""
             } else {
-                " (idle left out)"
+                " (ticks of idle CPUs left out)"
             },
         )?;
         writeln!(out, "  {}", self.losses.line())?;
@@ -49,7 +49,7 @@ impl Summary {
         }
         if let Some(followed) = &self.followed {
             writeln!(out, "  {}", followed.line())?;
-            if let Some(line) = followed.made_line() {
+            if let Some(line) = followed.jit_line() {
                 writeln!(out, "  {line}")?;
             }
         }
@@ -66,19 +66,20 @@ impl Summary {
             share(self.cpu_time.idle),
         )?;
         writeln!(out)?;
-        let top = || self.processes.iter().take(TOP);
-        let shown =
-            |target: &&Process| target.tid.is_none() && top().any(|row| row.pid == target.pid);
+        let top = || self.processes.iter().take(MAX_TEXT_ROWS);
+        let shown = |target: &&ProcessSummary| {
+            target.tid.is_none() && top().any(|row| row.pid == target.pid)
+        };
         let targets = self.targets.iter().filter(|target| !shown(target));
         let processes: Vec<_> = top().chain(targets).collect();
         if !processes.is_empty() {
             writeln!(out, "{}\n", process_table(&processes, width))?;
-            let more = self.of_which_s;
+            let detail = self.detail_s;
             writeln!(
                 out,
-                "Of all threads' time blocked, for block I/O {:.3} s; of their wait for a CPU, preempted {:.3} s, throttled \
-                 by a quota {:.3} s\n",
-                more.block_io, more.preempted, more.throttled
+                "All threads together: block I/O {:.3} s of the time blocked; preempted {:.3} s and throttled by a quota \
+                 {:.3} s of the wait for a CPU\n",
+                detail.block_io, detail.preempted, detail.throttled
             )?;
         }
         if !self.functions.is_empty() {
@@ -93,7 +94,7 @@ impl Summary {
         }
         writeln!(
             out,
-            "kcollect itself: {:.3} s of CPU ({:.2} % of one), {} resident, {} written",
+            "kcollect itself used {:.3} s of CPU ({:.2} % of one CPU) and {} of memory, and wrote {}",
             self.cost.cpu_s,
             self.cost.cpu_percent,
             bytes(self.cost.peak_rss_bytes),
@@ -106,56 +107,63 @@ impl Summary {
     }
 }
 
-impl Counter {
+impl CounterSummary {
     fn line(&self) -> String {
         let mut line = format!(
-            "{}: {} events, {} recorded (every {})",
+            "{}: {} events, {} of them recorded (one overflow every {} events)",
             self.name, self.events, self.recorded, self.interval
         );
-        if self.lost + self.untold > 0 {
-            line += &format!(", {} lost, {} untold", self.lost, self.untold);
+        let missing = self.lost + self.unreported;
+        if missing > 0 {
+            let share = percent(missing as f64, self.events as f64);
+            line += &format!(
+                ", {share} missing: {} found the ring full, {} were not reported by the kernel",
+                self.lost, self.unreported
+            );
         }
         if self.share_of_time < 0.9995 {
-            line += &format!(", in {:.1} % of the time", 100.0 * self.share_of_time);
+            line += &format!(
+                ", counted for {:.1} % of the time",
+                100.0 * self.share_of_time
+            );
         }
         line
     }
 }
 
-impl Followed {
+impl FollowSummary {
     fn line(&self) -> String {
         let stacks = &self.user_stacks;
-        let walked: u64 = stacks.by_end.values().sum();
+        let unwound: u64 = stacks.by_end.values().sum();
         let complete = stacks
             .by_end
             .get(&UnwindEnd::Complete)
             .copied()
             .unwrap_or(0);
+        let ticks = unwound + stacks.missing;
         format!(
-            "{} process{} followed: of {} ticks {} have their complete user stack, {} a part of it, {} none; {} more fell on threads without memory, which ended",
+            "{} process{} followed: {complete} of {ticks} ticks ({}) have a complete user stack, {} a part of it, {} none; {} \
+             ticks of exiting threads have none by nature",
             self.processes.len(),
             if self.processes.len() == 1 { "" } else { "es" },
-            walked + stacks.missing,
-            complete,
-            walked - complete,
+            percent(complete as f64, ticks as f64),
+            unwound - complete,
             stacks.missing,
             stacks.exiting,
         )
     }
 
-    /// What is missing of the names of code that processes made as they ran.
-    fn made_line(&self) -> Option<String> {
-        let made = || self.processes.iter().filter_map(|row| row.made.as_ref());
-        let functions: u64 = made()
-            .map(|made| made.counts.bad + made.counts.refused)
-            .sum();
-        let files = made()
-            .filter(|made| made.refusal.is_some() || made.counts.unread > 0)
+    /// Returns what is missing of the names of JIT code. None: nothing.
+    fn jit_line(&self) -> Option<String> {
+        let jit = || self.processes.iter().filter_map(|row| row.jit.as_ref());
+        let functions: u64 = jit().map(|jit| jit.counts.bad + jit.counts.refused).sum();
+        let files = jit()
+            .filter(|jit| jit.refusal.is_some() || jit.counts.unread > 0)
             .count();
         (functions > 0 || files > 0).then(|| {
             format!(
-                "Of code that processes made as they ran {functions} functions could not be taken, and {files} \
-                 files with their names were not read, or not to the end: kcollect.json says why"
+                "JIT code: {functions} functions could not be recorded, and {files} files of names were not read, or not to \
+                 their end; the reasons are in kcollect.json"
             )
         })
     }
@@ -179,9 +187,10 @@ fn lines(table: &TextTable, width: Option<u16>) -> String {
     text
 }
 
-/// One column for each state that any of the rows was in.
-fn process_table(rows: &[&Process], width: Option<u16>) -> String {
-    let in_state = |row: &Process, state: usize| row.states_s.get(state).copied().unwrap_or(0.0);
+/// Returns the table of processes, with a column for each state that any of them was in.
+fn process_table(rows: &[&ProcessSummary], width: Option<u16>) -> String {
+    let in_state =
+        |row: &ProcessSummary, state: usize| row.states_s.get(state).copied().unwrap_or(0.0);
     let shown: Vec<usize> = (0..STATES.len())
         .filter(|state| rows.iter().any(|row| in_state(row, *state) >= 0.0005))
         .collect();
@@ -190,7 +199,7 @@ fn process_table(rows: &[&Process], width: Option<u16>) -> String {
     header.extend(["PID", "Process"]);
     let mut table = table(&header, header.len() - 1);
     for row in rows {
-        let mut cells = vec![format!("{:.3}", row.lived_s)];
+        let mut cells = vec![format!("{:.3}", row.tracked_s)];
         cells.extend(
             shown
                 .iter()
@@ -208,7 +217,7 @@ fn process_table(rows: &[&Process], width: Option<u16>) -> String {
 
 fn waiting_table(rows: &[WaitingPlace], width: Option<u16>) -> String {
     let mut table = table(&["off-CPU s", "state", "Kernel function that waited"], 1);
-    for row in rows.iter().take(TOP) {
+    for row in rows.iter().take(MAX_TEXT_ROWS) {
         table.row([
             format!("{:.3}", row.seconds),
             row.state.to_owned(),
@@ -218,9 +227,9 @@ fn waiting_table(rows: &[WaitingPlace], width: Option<u16>) -> String {
     lines(&table, width)
 }
 
-fn function_table(rows: &[Function], kernel: f64, width: Option<u16>) -> String {
+fn function_table(rows: &[KernelFunction], kernel: f64, width: Option<u16>) -> String {
     let mut table = table(&["self s", "%", "total s", "Kernel function", "Object"], 3);
-    for row in rows.iter().take(TOP) {
+    for row in rows.iter().take(MAX_TEXT_ROWS) {
         table.row([
             format!("{:.3}", row.own),
             percent(row.own, kernel),
@@ -237,14 +246,6 @@ fn percent(part: f64, whole: f64) -> String {
         format!("{:.1}%", 100.0 * part / whole)
     } else {
         "-".to_owned()
-    }
-}
-
-fn interval(us: u32) -> String {
-    if us >= 1000 {
-        format!("{} ms", f64::from(us) / 1000.0)
-    } else {
-        format!("{us} µs")
     }
 }
 

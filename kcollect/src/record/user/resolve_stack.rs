@@ -40,28 +40,28 @@ pub struct StackResolver {
     /// What was lost.
     pub losses: StackLosses,
     /// Where stacks were unwound.
-    pub walks: UnwindCounts,
+    pub unwound: UnwindCounts,
 }
 
 /// User stacks by where they were unwound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct UnwindCounts {
     /// In the kernel, by the BPF programs.
-    pub kernel: u64,
+    pub in_kernel: u64,
     /// Here, from a stack copy, because the BPF programs lacked a table or a mapping.
-    pub copied: u64,
+    pub from_copies: u64,
 }
 
 /// Stacks that are not complete for a reason of ours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StackLosses {
     /// Copies for which there was no memory until a table was there.
-    pub copies: u64,
+    pub dropped_copies: u64,
     /// Stacks cut at the first frame that was unwound by a stale mapping.
-    pub disbelieved: u64,
+    pub stale_mapping: u64,
     /// Stacks with an address where nothing is known to be mapped, of processes that had exited
     /// when their mappings were read.
-    pub unread: u64,
+    pub unread_mappings: u64,
 }
 
 impl StackResolver {
@@ -83,14 +83,14 @@ impl StackResolver {
                 via_frame_pointer,
                 mappings_version,
             } => {
-                self.walks.kernel += 1;
+                self.unwound.in_kernel += 1;
                 let mut frames = frames.into_vec();
                 // Without mappings and without room for a copy, the leaf at least.
                 if frames.is_empty() {
                     frames.push(record.ip);
                 }
                 if cut_stale(space, mappings_version, &mut frames) {
-                    self.losses.disbelieved += 1;
+                    self.losses.stale_mapping += 1;
                     end = UnwindEnd::NoMapping;
                 }
                 Some(UserStack {
@@ -106,11 +106,11 @@ impl StackResolver {
                 registers,
                 stack,
             } => {
-                self.walks.copied += 1;
+                self.unwound.from_copies += 1;
                 let mut frames = unwound.into_vec();
                 frames.push(registers.address());
                 if cut_stale(space, mappings_version, &mut frames) {
-                    self.losses.disbelieved += 1;
+                    self.losses.stale_mapping += 1;
                     return Some(UserStack {
                         frames,
                         end: UnwindEnd::NoMapping,
@@ -166,7 +166,7 @@ impl StackResolver {
                 None
             }
             None => {
-                self.losses.copies += 1;
+                self.losses.dropped_copies += 1;
                 Some(copy.cut())
             }
             stack => stack,
@@ -231,7 +231,7 @@ impl StackResolver {
     ) -> bool {
         let (since, waiting) = self.unmapped.was_read(pid);
         if mappings.is_none() {
-            self.losses.unread += waiting.len() as u64;
+            self.losses.unread_mappings += waiting.len() as u64;
         }
         let found = mappings.unwrap_or_default();
         let changed = !waiting.is_empty() && code.spaces.discovered(pid, found, began, since);

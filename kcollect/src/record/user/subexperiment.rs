@@ -52,7 +52,7 @@ pub struct FollowedProcess {
     pub user_stacks: StackCounts,
     /// The code that it made as it ran, where it reported any.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub made: Option<JitStats>,
+    pub jit: Option<JitStats>,
 }
 
 /// What a process reported of the code that it made as it ran, in perf maps and jitdumps.
@@ -368,7 +368,7 @@ impl Subexperiment {
             ticks: self.ticks,
             arrays: self.collector.arrays,
             user_stacks: self.counts.clone(),
-            made: (made != JitStats::default()).then_some(made),
+            jit: (made != JitStats::default()).then_some(made),
         }
     }
 

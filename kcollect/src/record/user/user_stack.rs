@@ -100,7 +100,7 @@ impl StackCopy {
         size_of_val(&*self.stack) + size_of_val(&*self.unwound) + size_of::<StackCopy>()
     }
 
-    /// Keeps the innermost [`SHORT_WORDS`] of the stack.
+    /// Keeps the innermost `SHORT_WORDS` of the stack.
     pub fn shorten(&mut self) {
         if self.stack.len() > SHORT_WORDS {
             self.stack = self.stack[..SHORT_WORDS].into();
