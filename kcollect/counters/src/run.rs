@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 use host::signals::Signals;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -27,7 +27,7 @@ pub(crate) fn wait_for_signals(signals: &Signals, timeout: Duration) -> Result<(
 /// Returns the failure of something that cannot fail on a working machine.
 pub(crate) fn internal_error(what: &str, error: &dyn Display) -> Failure {
     Failure::new(
-        Kind::Software,
+        ExitKind::Software,
         format!("{what}: {error}"),
         "report this as a bug",
     )

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 use host::machine::{self, now, online_cpus};
 use host::output::Output;
 use host::signals::{self, Signals};
@@ -137,7 +137,7 @@ impl StatRun<'_> {
         match refused {
             Some(refusal) => Err(refusal.into()),
             None if self.cpus.is_empty() => Err(Failure::new(
-                Kind::Unavailable,
+                ExitKind::Unavailable,
                 "no CPU counts these events",
                 "kcollect -h lists what this machine can count",
             )),

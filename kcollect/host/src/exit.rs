@@ -38,8 +38,6 @@ pub enum ExitKind {
     NoPerm = 77,
 }
 
-pub use ExitKind as Kind;
-
 impl ExitKind {
     /// All kinds, in the order of their codes.
     pub const ALL: [ExitKind; 9] = [

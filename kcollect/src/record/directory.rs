@@ -5,10 +5,11 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use experiment_format::directory::ExperimentDir;
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 use host::machine;
 use host::output::Output;
 
+use super::summary::Summary;
 use crate::plan::Plan;
 
 /// Creates the experiment's directory, for the user behind sudo.
@@ -50,7 +51,7 @@ pub(super) fn creation_failure(error: &experiment_format::Error) -> Failure {
         experiment_format::Error::BadName { .. } => "give -o a name like ktest.1.er",
         _ => "name a directory that can be written with -d",
     };
-    Failure::new(Kind::CantCreate, error.to_string(), cure)
+    Failure::new(ExitKind::CantCreate, error.to_string(), cure)
 }
 
 /// Returns the failure of an experiment that could not be written to its end.
@@ -59,7 +60,7 @@ pub(super) fn writing_failure(error: &experiment_format::Error) -> Failure {
         true => "the experiment is valid up to there; free some space, or limit the data with -L",
         false => "the experiment is valid up to there",
     };
-    Failure::new(Kind::IoErr, error.to_string(), cure)
+    Failure::new(ExitKind::IoErr, error.to_string(), cure)
 }
 
 /// Adds the experiment to a group file: `#analyzer experiment group`, then a path a line.
@@ -77,9 +78,21 @@ pub(super) fn add_to_group(group: &Path, experiment: &Path) -> Result<(), Failur
     };
     add().map_err(|error| {
         Failure::new(
-            Kind::CantCreate,
+            ExitKind::CantCreate,
             format!("cannot add the experiment to {}: {error}", group.display()),
             "name a group that can be written with -g",
         )
     })
+}
+
+/// Returns the failure of a recording without a tick.
+pub(super) fn empty_failure(summary: &Summary) -> Failure {
+    Failure::new(
+        ExitKind::Empty,
+        format!(
+            "no tick was recorded in {:.3} s, on a CPU or away from it",
+            summary.elapsed_s
+        ),
+        "run longer, or with -p hi",
+    )
 }

@@ -4,11 +4,12 @@ use std::ffi::OsStr;
 use std::io;
 use std::time::Duration;
 
-use host::exit::{Failure, Kind, load_code, spawn_code};
+use host::exit::{ExitKind, Failure, load_code, spawn_code};
 use host::load::{Load, Starter};
 use host::output::Output;
+use host::signals::Signals;
 
-use super::session::after;
+use super::round::after;
 use crate::plan::Plan;
 
 /// Where the load is.
@@ -106,10 +107,30 @@ impl LoadPhase {
     }
 }
 
+/// Returns the thread that starts the load, if there is one, with the privileges that kcollect was
+/// started with.
+pub(super) fn starter(
+    plan: &Plan,
+    descriptors: Option<(u64, u64)>,
+    signals: &Signals,
+) -> Result<Option<Starter>, Failure> {
+    if plan.load.is_empty() {
+        return Ok(None);
+    }
+    let starter = Starter::wait(&plan.load, descriptors, &signals.ignored);
+    starter.map(Some).map_err(|error| {
+        Failure::new(
+            ExitKind::Unavailable,
+            format!("no thread can be made to start the load: {error}"),
+            "raise the limit of processes (ulimit -u, or pids.max of the control group)",
+        )
+    })
+}
+
 fn exited(load: &mut Load) -> Result<bool, Failure> {
     load.ended().map_err(|error| {
         Failure::new(
-            Kind::Software,
+            ExitKind::Software,
             format!("cannot wait for the load: {error}"),
             "report it",
         )

@@ -11,6 +11,7 @@ pub mod interval;
 pub mod kernel;
 mod load_phase;
 mod pause;
+mod round;
 pub mod route;
 pub mod session;
 pub mod summary;

@@ -1,5 +1,7 @@
 //! Why data are not taken.
 
+use crate::plan::{PauseSignal, Plan};
+
 /// The reasons for which data are paused. They are taken when there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PauseReasons {
@@ -14,6 +16,16 @@ pub(super) struct PauseReasons {
 }
 
 impl PauseReasons {
+    /// Returns the reasons for which a recording begins paused.
+    pub(super) fn at_start(plan: &Plan) -> PauseReasons {
+        let begins_paused = |signal: PauseSignal| !signal.start_recording;
+        PauseReasons {
+            waiting: !plan.start.is_zero(),
+            paused: plan.pause_signal.is_some_and(begins_paused),
+            ..PauseReasons::default()
+        }
+    }
+
     /// Returns whether data are taken.
     pub(super) fn none(self) -> bool {
         self == PauseReasons::default()

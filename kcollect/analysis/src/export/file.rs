@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 
 /// Where the output goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,17 +64,17 @@ impl OutputTarget {
         };
         done.map_err(|error| match (error.kind(), self) {
             (io::ErrorKind::InvalidInput, _) => Failure::new(
-                Kind::Usage,
+                ExitKind::Usage,
                 error.to_string(),
                 "kcollect export --help lists the filters",
             ),
             (_, OutputTarget::Standard) => Failure::new(
-                Kind::IoErr,
+                ExitKind::IoErr,
                 format!("cannot write to standard output: {error}"),
                 "name a file with -o",
             ),
             (_, OutputTarget::File(path)) => Failure::new(
-                Kind::CantCreate,
+                ExitKind::CantCreate,
                 format!("cannot write {}: {error}", path.display()),
                 "name a file that can be written with -o",
             ),

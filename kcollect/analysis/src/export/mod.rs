@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 
 use file::OutputTarget;
 use folded::GroupBy;
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 use host::output::Output;
 use selected::Selected;
 
@@ -166,7 +166,7 @@ pub fn select<'m>(
     }
     if selected.total() == 0 {
         return Err(Failure::new(
-            Kind::Empty,
+            ExitKind::Empty,
             "no tick passes the filters",
             "use fewer filters; kcollect report overview shows what was recorded",
         ));

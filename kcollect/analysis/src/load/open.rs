@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use experiment_format::reader::Experiment;
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 
 /// How the first line of a group begins, as gprofng recognises it.
 const GROUP_HEADING: char = '#';
@@ -141,7 +141,7 @@ fn subexperiments(
 
 fn failure(message: String) -> Failure {
     Failure::new(
-        Kind::NoInput,
+        ExitKind::NoInput,
         message,
         "name a directory that kcollect or gprofng collect made, such as ktest.1.er",
     )
@@ -164,7 +164,7 @@ pub fn newest(directory: &Path) -> Result<PathBuf, Failure> {
     match newest {
         Some((_, entry)) => Ok(PathBuf::from(entry.file_name())),
         None => Err(Failure::new(
-            Kind::NoInput,
+            ExitKind::NoInput,
             "no experiment is named, and there is no ktest.N.er here",
             "type kcollect report EXPERIMENT, or record one: sudo kcollect -t 10",
         )),

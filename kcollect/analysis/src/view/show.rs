@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 use host::output::Output;
 
 use super::serve::Server;
@@ -56,21 +56,21 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
         .filter(|id| model.experiment(*id).founder == *id);
     if founders.count() > 1 {
         return Err(Failure::new(
-            Kind::Usage,
+            ExitKind::Usage,
             format!("{} holds several recordings", path.display()),
             "name one of them; kcollect report shows several together",
         ));
     }
     let payload = gather(&model).map_err(|error| {
         Failure::new(
-            Kind::NoInput,
+            ExitKind::NoInput,
             error.to_string(),
             "kcollect report shows the readable part of a damaged experiment",
         )
     })?;
     if payload.ticks.is_empty() {
         return Err(Failure::new(
-            Kind::Empty,
+            ExitKind::Empty,
             format!("{} has no ticks of threads", path.display()),
             "record with -p on",
         ));
@@ -78,14 +78,14 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
     drop(model);
     let page = page(&payload).map_err(|error| {
         let cure = "report this, with the experiment";
-        Failure::new(Kind::Software, error.to_string(), cure)
+        Failure::new(ExitKind::Software, error.to_string(), cure)
     })?;
     match &options.output {
         ViewOutput::File(file) => {
             let file = file.clone().unwrap_or_else(|| called_like(&path));
             write(&file, &page).map_err(|error| {
                 Failure::new(
-                    Kind::CantCreate,
+                    ExitKind::CantCreate,
                     format!("cannot write {}: {error}", file.display()),
                     "name another file with -o",
                 )
@@ -95,7 +95,7 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
         }
         ViewOutput::Serve(port) => serve(page, *port, output).map_err(|error| {
             Failure::new(
-                Kind::Unavailable,
+                ExitKind::Unavailable,
                 format!("cannot serve at port {port} of 127.0.0.1: {error}"),
                 "name another port or none, or write a file with -o",
             )

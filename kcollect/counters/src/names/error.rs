@@ -2,7 +2,7 @@
 //!
 //! What the kernel refuses when an event is opened is a [`Refusal`](crate::perf::refusal::Refusal).
 
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 
 /// A counter that this machine does not have, or that was mistyped. Displayed without its cure,
 /// which is [`CounterError::cure`].
@@ -175,13 +175,13 @@ impl CounterError {
 
     /// Returns the kind of failure: the command line, the machine, or a privilege.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ExitKind {
         match self {
-            CounterError::NoCounters { .. } | CounterError::Unknown { .. } => Kind::Unavailable,
+            CounterError::NoCounters { .. } | CounterError::Unknown { .. } => ExitKind::Unavailable,
             CounterError::NoTracefs { denied: true, .. }
-            | CounterError::NoSymbol { hidden: true, .. } => Kind::NoPerm,
-            CounterError::NoTracefs { .. } => Kind::Unavailable,
-            _ => Kind::Usage,
+            | CounterError::NoSymbol { hidden: true, .. } => ExitKind::NoPerm,
+            CounterError::NoTracefs { .. } => ExitKind::Unavailable,
+            _ => ExitKind::Usage,
         }
     }
 }

@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 use perf_event_open_sys::bindings as sys;
 use thiserror::Error;
 
@@ -221,11 +221,11 @@ impl Refusal {
 
     /// Returns the kind of failure, which decides the exit code.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ExitKind {
         match self {
-            Refusal::Denied { .. } => Kind::NoPerm,
-            Refusal::NoThread { .. } => Kind::NoInput,
-            _ => Kind::Unavailable,
+            Refusal::Denied { .. } => ExitKind::NoPerm,
+            Refusal::NoThread { .. } => ExitKind::NoInput,
+            _ => ExitKind::Unavailable,
         }
     }
 

@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use host::Root;
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 
 use crate::names::event::Event;
 use crate::names::parse_events;
@@ -65,7 +65,7 @@ impl RowWriter {
             Some(path) => {
                 let file = File::create(path).map_err(|error| {
                     Failure::new(
-                        Kind::CantCreate,
+                        ExitKind::CantCreate,
                         format!("cannot write {}: {error}", path.display()),
                         "name a file that can be written with -o",
                     )
@@ -128,7 +128,7 @@ impl RowWriter {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.closed = true,
             Err(error) => {
                 return Err(Failure::new(
-                    Kind::IoErr,
+                    ExitKind::IoErr,
                     format!("cannot write to {}: {error}", self.name),
                     "make room, or name another file with -o",
                 ));

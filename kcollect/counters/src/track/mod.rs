@@ -25,7 +25,7 @@ use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
-use host::exit::{Failure, Kind, load_code, spawn_code};
+use host::exit::{ExitKind, Failure, load_code, spawn_code};
 use host::load;
 use host::machine::{self, now, online_cpus};
 use host::output::Output;
@@ -338,7 +338,7 @@ fn check_is_process(pid: u32) -> Result<(), Failure> {
     match status.and_then(|status| u32::try_from(status.tgid).ok()) {
         Some(leader) if leader == pid => Ok(()),
         Some(leader) => Err(Failure::new(
-            Kind::NoInput,
+            ExitKind::NoInput,
             format!("-p {pid}: {pid} is a thread of process {leader}"),
             format!("type -p {leader}"),
         )),
@@ -351,7 +351,7 @@ fn check_is_process(pid: u32) -> Result<(), Failure> {
 fn process_failure(refusal: Refusal, pid: u32) -> Failure {
     match refusal {
         Refusal::NoThread { tid } if tid == pid => Failure::new(
-            Kind::NoInput,
+            ExitKind::NoInput,
             format!("-p {pid}: no such process"),
             refusal.cure(),
         ),

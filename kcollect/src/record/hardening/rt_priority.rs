@@ -132,3 +132,9 @@ fn set_scheduler(thread: Pid, policy: libc::c_int, priority: libc::c_int) -> Res
     let done = unsafe { libc::sched_setscheduler(thread.as_raw(), policy, &raw const parameters) };
     Errno::result(done).map(drop)
 }
+
+/// Returns the message for threads that do not get it.
+#[must_use]
+pub fn no_rt_priority(error: &io::Error) -> String {
+    format!("no real-time priority ({error}): on an overloaded machine, data may be lost")
+}

@@ -13,7 +13,7 @@ use counters::perf::counter::Place;
 use counters::perf::cpu_events::{open_clock, open_overflow};
 use counters::perf::order::TimeOrder;
 use counters::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 use host::machine::{self, CpuSet};
 
 use super::event::Event;
@@ -87,7 +87,7 @@ impl Inputs {
         .map_err(bpf_failure)?;
         let reader = Reader::new(rings).map_err(|error| {
             let cure = "raise the limit of open files (ulimit -n)";
-            Failure::new(Kind::Unavailable, format!("no eventfd: {error}"), cure)
+            Failure::new(ExitKind::Unavailable, format!("no eventfd: {error}"), cure)
         })?;
         for (cpu, ring) in sideband {
             reader.listen(cpu, ring);
@@ -342,7 +342,11 @@ fn max_frames() -> u32 {
 }
 
 pub(super) fn no_cpus(error: io::Error) -> Failure {
-    Failure::new(Kind::Unavailable, error.to_string(), "mount sysfs on /sys")
+    Failure::new(
+        ExitKind::Unavailable,
+        error.to_string(),
+        "mount sysfs on /sys",
+    )
 }
 
 /// What the programs have to know of counters.
@@ -359,14 +363,17 @@ fn hit_intervals(counters: &[CounterRequest]) -> Option<[u64; MAX_COUNTERS]> {
 pub(super) fn refused(what: &str, cpu: u32, error: &io::Error) -> Failure {
     let (kind, cure) = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => (
-            Kind::NoPerm,
+            ExitKind::NoPerm,
             "run as root; `kcollect doctor` says what is missing",
         ),
         Some(libc::EMFILE | libc::ENFILE) => (
-            Kind::Unavailable,
+            ExitKind::Unavailable,
             "raise the limit of open files (ulimit -n)",
         ),
-        _ => (Kind::Unavailable, "`kcollect doctor` says what is missing"),
+        _ => (
+            ExitKind::Unavailable,
+            "`kcollect doctor` says what is missing",
+        ),
     };
     Failure::new(
         kind,
@@ -377,9 +384,9 @@ pub(super) fn refused(what: &str, cpu: u32, error: &io::Error) -> Failure {
 
 pub(super) fn bpf_failure(error: bpf::Error) -> Failure {
     let kind = if error.is_permission() {
-        Kind::NoPerm
+        ExitKind::NoPerm
     } else {
-        Kind::Unavailable
+        ExitKind::Unavailable
     };
     Failure::new(
         kind,

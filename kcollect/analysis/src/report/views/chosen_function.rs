@@ -7,7 +7,7 @@
 
 use std::cmp::Reverse;
 
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 use rustc_hash::FxHashMap;
 
 use super::Context;
@@ -78,7 +78,7 @@ pub(super) fn chosen_function(
         [] => {
             let names = model.functions.iter().map(|function| &*function.name);
             Err(Failure::new(
-                Kind::NoInput,
+                ExitKind::NoInput,
                 format!("{wanted} is in no recorded stack"),
                 format!("the nearest are {}", nearest(names, wanted).join(", ")),
             ))
@@ -91,7 +91,7 @@ pub(super) fn chosen_function(
             };
             let names = names[..names.len().min(MAX_SUGGESTIONS)].join(", ");
             Err(Failure::new(
-                Kind::Usage,
+                ExitKind::Usage,
                 format!("{} functions match {wanted}", found.len()),
                 format!("name one of {names}{more}"),
             ))

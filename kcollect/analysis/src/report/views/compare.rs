@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 
 use super::{Entity, TableOptions, View, flavor_words};
 use crate::aggregate::{self, Measures, Totals, add};
@@ -65,7 +65,7 @@ pub fn compare(models: [&Model; 2], view: View, options: &TableOptions) -> Resul
             Ok(Report::Table(table))
         }
         _ => Err(Failure::new(
-            Kind::Usage,
+            ExitKind::Usage,
             format!("--compare: {} cannot be compared", view.name()),
             "compare functions, processes, overview, or all three without a view",
         )),

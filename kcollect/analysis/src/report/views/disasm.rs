@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use experiment_format::functions::FunctionTable;
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 
 use super::Context;
 use super::chosen_function::chosen_function;
@@ -31,7 +31,7 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
     let object = model.object(function.object);
     let refused = |why: String| {
         Failure::new(
-            Kind::NoInput,
+            ExitKind::NoInput,
             format!("no instructions of {} can be shown: {why}", function.name),
             match object.kernel {
                 true => "kernel code is recorded only if /proc/kcore is readable",

@@ -16,7 +16,7 @@ mod triage;
 use std::cmp::Ordering;
 
 use experiment_format::log::CounterUnit;
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 
 use super::table::{Cell, Column, Report, Table, left_out};
 use crate::aggregate::{Measures, Totals, totals};
@@ -344,7 +344,7 @@ fn refuse(option: &str, offered: &[BaseMetric], error: &MetricError) -> Failure 
         true => "record with -p on: these experiments have no ticks".to_owned(),
         false => format!("e. or i. and one of {}", keywords.join(", ")),
     };
-    Failure::new(Kind::Usage, format!("{option}: {error}"), cure)
+    Failure::new(ExitKind::Usage, format!("{option}: {error}"), cure)
 }
 
 impl Sort {

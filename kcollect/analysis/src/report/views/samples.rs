@@ -9,7 +9,7 @@
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Sample;
 use experiment_format::usage::UsageRecord;
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 
 use super::{Context, View};
 use crate::metric::BaseMetric;
@@ -102,7 +102,7 @@ pub(super) fn statistics(context: &Context<'_>) -> Result<Table, Failure> {
 
 fn refused(option: &str) -> Failure {
     Failure::new(
-        Kind::Usage,
+        ExitKind::Usage,
         format!("{option}: samples do not have it"),
         "samples can be filtered by --process and --time; other filters work with functions and threads",
     )
@@ -136,7 +136,7 @@ fn chosen<'a>(context: &Context<'a>) -> Result<Vec<(u64, &'a ExperimentInfo)>, F
 fn read(info: &ExperimentInfo) -> Result<Vec<Sample>, Failure> {
     let samples = info.source.samples().map_err(|error| {
         Failure::new(
-            Kind::NoInput,
+            ExitKind::NoInput,
             error.to_string(),
             "use a view of ticks, such as functions, which does not need samples",
         )

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 
 use super::chosen_function::chosen_function;
 use super::{Context, Entity, metric_cells, metric_columns};
@@ -37,7 +37,7 @@ pub(super) fn source(context: &Context<'_>) -> Result<Table, Failure> {
             None => format!("{} has no lines for it", object.path),
         };
         return Err(Failure::new(
-            Kind::NoInput,
+            ExitKind::NoInput,
             format!("no source lines of {} can be shown: {why}", function.name),
             "install its debug information, or name a directory that has it: --search-path DIRECTORY",
         ));

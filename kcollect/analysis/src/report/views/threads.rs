@@ -4,7 +4,7 @@
 //! asked for that only ticks have: a metric, time, CPU, state or function.
 
 use experiment_format::microstate::Microstate;
-use host::exit::{Failure, Kind};
+use host::exit::{ExitKind, Failure};
 use rustc_hash::FxHashMap;
 
 use super::{Context, Entities, Entity, View};
@@ -155,7 +155,7 @@ fn exact_threads(context: &Context<'_>) -> Result<Option<Vec<(String, ThreadTime
         }
         let read = ExactTimes::read(&info.source).map_err(|error| {
             Failure::new(
-                Kind::NoInput,
+                ExitKind::NoInput,
                 error.to_string(),
                 "use -m to show ticks instead",
             )

@@ -1,0 +1,181 @@
+//! One pass of the session's loop: wait, handle signals, keep time, apply events, watch limits.
+
+use std::time::Duration;
+
+use experiment_format::log::LogEvent;
+use host::exit::{ExitKind, Failure};
+use host::machine::now;
+use host::output::Output;
+use host::signals::SignalRequest;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::load_phase::LoadStep;
+use super::pause::PauseReasons;
+use super::session::Session;
+
+/// The longest time for which events are applied without publishing what they changed, nanoseconds.
+/// Until a process is published the BPF programs copy its stacks.
+const PUBLISH_INTERVAL_NS: u64 = 20_000_000;
+
+impl Session<'_> {
+    pub(super) fn wait(&self, deadline: u64) {
+        let fds = self.signals.fds().chain([self.inputs.wake_fd()]);
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let left = Duration::from_nanos(deadline.saturating_sub(now()));
+        // Rounded up, or the last fraction of a millisecond is spent spinning.
+        let timeout =
+            PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
+        // An interrupted wait is a signal, which is handled next.
+        let _ = poll(&mut fds, timeout);
+    }
+
+    pub(super) fn next_deadline(&self, next_round: u64) -> u64 {
+        let start = self
+            .pause
+            .waiting
+            .then(|| after(self.started, self.plan.start));
+        let end = self.plan.end.map(|end| after(self.started, end));
+        [self.next_sample, self.load.deadline(), start, end]
+            .into_iter()
+            .flatten()
+            .fold(next_round, u64::min)
+    }
+
+    pub(super) fn handle_signals(&mut self) -> Result<(), Failure> {
+        for request in self.signals.take() {
+            match request {
+                SignalRequest::Stop => self.stopped = true,
+                SignalRequest::Toggle => self.pause(|reasons| reasons.paused = !reasons.paused)?,
+                SignalRequest::Sample => self.inputs.sample("signal")?,
+                SignalRequest::Wake => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what is due by the clock.
+    pub(super) fn keep_time(&mut self, time: u64, output: &mut Output) -> Result<(), Failure> {
+        let (plan, started) = (self.plan, self.started);
+        if self.pause.waiting && time >= after(started, plan.start) {
+            self.pause(|reasons| reasons.waiting = false)?;
+        }
+        self.stopped |= plan.end.is_some_and(|end| time >= after(started, end));
+        if let (Some(due), Some(period)) = (self.next_sample, plan.sample_period)
+            && time >= due
+        {
+            self.inputs.sample("periodic")?;
+            // The next one on the grid of the first, however late this one is.
+            let period = period.as_nanos() as u64;
+            self.next_sample = Some(due + (1 + (time - due) / period) * period);
+        }
+        match self.load.step(time, plan, output)? {
+            LoadStep::Started(pid) => self.dispatcher.load_started(pid),
+            LoadStep::Over => self.stopped = true,
+            LoadStep::None => {}
+        }
+        Ok(())
+    }
+
+    /// Applies the events that are complete, and publishes what they changed.
+    pub(super) fn apply_events(&mut self) -> Result<(), Failure> {
+        let mut published = now();
+        for (time, event) in self.inputs.round()? {
+            self.dispatcher.apply(time, event);
+            if now() > published + PUBLISH_INTERVAL_NS {
+                self.publish()?;
+                published = now();
+            }
+        }
+        self.publish()?;
+        for pid in self.dispatcher.take_unmapped() {
+            self.inputs.read_mappings(pid);
+        }
+        Ok(())
+    }
+
+    pub(super) fn publish(&mut self) -> Result<(), Failure> {
+        let published = self.dispatcher.publish(&mut self.inputs.programs);
+        published.map_err(not_published)
+    }
+
+    pub(super) fn watch_limits(&mut self, output: &mut Output) -> Result<(), Failure> {
+        if self.dispatcher.router.failed.is_some() && !self.pause.failed {
+            self.pause(|reasons| reasons.failed = true)?;
+            self.stopped = true;
+        }
+        if let Some(limit) = self.plan.limit
+            && !self.pause.limited
+            && self.dispatcher.router.bytes_written() >= limit
+        {
+            self.pause(|reasons| reasons.limited = true)?;
+            let text = format!(
+                "the limit of {} MB (-L) is reached: data stop, samples go on",
+                limit >> 20
+            );
+            output.say(&text);
+            self.warn(now(), text);
+        }
+        Ok(())
+    }
+
+    /// Changes the reasons for a pause, and with them whether data are taken.
+    pub(super) fn pause(&mut self, change: impl FnOnce(&mut PauseReasons)) -> Result<(), Failure> {
+        let before = self.pause.none();
+        change(&mut self.pause);
+        let recording = self.pause.none();
+        if before != recording {
+            let changed = self.inputs.set_recording(recording)?;
+            self.inputs.push_recording(recording, changed);
+        }
+        Ok(())
+    }
+
+    pub(super) fn follow_hotplug(&mut self) -> Result<(), Failure> {
+        for change in self.inputs.follow_hotplug()? {
+            let text = match change.online {
+                true => format!(
+                    "CPU {} came online; it is recorded from here on",
+                    change.cpu
+                ),
+                false => format!("CPU {} went offline", change.cpu),
+            };
+            self.warn(change.at, text);
+        }
+        Ok(())
+    }
+
+    pub(super) fn warn(&mut self, time: u64, text: String) {
+        let router = &mut self.dispatcher.router;
+        router.log(time, |at| LogEvent::Warning { at, text });
+    }
+
+    pub(super) fn progress(&self, time: u64) -> String {
+        let seconds = time.saturating_sub(self.started) / 1_000_000_000;
+        let router = &self.dispatcher.router;
+        format!(
+            "{} {}:{:02}  {} ticks  {:.1} MB  (Ctrl-C ends)",
+            self.pause.state(),
+            seconds / 60,
+            seconds % 60,
+            router.founder.recorded.ticks,
+            router.bytes_written() as f64 / 1e6,
+        )
+    }
+}
+
+/// Returns the time `span` after `time`.
+pub(super) fn after(time: u64, span: Duration) -> u64 {
+    time.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Returns the failure of what this machine lacks.
+pub(super) fn unavailable(message: String) -> Failure {
+    let cure = "`kcollect doctor` says what is missing";
+    Failure::new(ExitKind::Unavailable, message, cure)
+}
+
+/// Returns the failure of what could not be published to the BPF programs.
+pub(super) fn not_published(error: bpf::Error) -> Failure {
+    let cure = "`kcollect doctor` says what is missing; -F off follows no process";
+    Failure::new(ExitKind::Unavailable, error.to_string(), cure)
+}
