@@ -238,7 +238,6 @@ fn normal(path: &Path) -> PathBuf {
 }
 
 #[test]
-#[ignore = "paths of the new layout"]
 fn paths_in_backticks_exist() {
     let mut count = 0;
     for name in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
@@ -426,7 +425,6 @@ fn the_formats_of_exports_are_those_of_the_code() {
 }
 
 #[test]
-#[ignore = "keys of the new names"]
 fn the_losses_are_those_of_the_code() {
     let format_md = Document::read("docs/experiment-format.md").unwrap();
     let documented: BTreeSet<&str> = format_md

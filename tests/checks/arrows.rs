@@ -2,6 +2,7 @@
 //! flows back.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -112,4 +113,208 @@ fn dependencies_go_one_way() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The modules of each package, in the order in which data go through them; ARCHITECTURE.md draws
+/// it. A module may use its own room and the rooms below it.
+const ROOMS: &[(&str, &[&[&str]])] = &[
+    (
+        "kcollect/src",
+        &[
+            &["app"],
+            &["cli"],
+            // The session with its parts.
+            &[
+                "record::session",
+                "record::round",
+                "record::load_phase",
+                "record::archiving",
+                "record::directory",
+            ],
+            &["record::summary"],
+            &["record::dispatch"],
+            &["record::user"],
+            &["record::route"],
+            &["record::subexperiment"],
+            &["record::kernel"],
+            &["record::user_stacks"],
+            &["record::processes"],
+            &["record::interval"],
+            &["record::input"],
+            &["record::hardening"],
+            &["record::dry_run", "record::pause", "record::targets"],
+            &["doctor"],
+            &["plan"],
+        ],
+    ),
+    (
+        "kcollect/analysis/src",
+        &[
+            &["view", "flame", "report"],
+            &["export"],
+            &["aggregate"],
+            &["filter"],
+            &["load"],
+            &["metric"],
+            &["model"],
+            &["symbol"],
+        ],
+    ),
+    (
+        "kcollect/counters/src",
+        &[
+            &["track", "stat"],
+            &["run"],
+            &["rows"],
+            &["perf"],
+            &["names"],
+        ],
+    ),
+    (
+        "user-collector/src",
+        &[
+            &["collector"],
+            &["objects"],
+            &["archive"],
+            &["jit"],
+            &["unwind", "join", "follow"],
+            &["process", "space"],
+            &["files", "elf"],
+        ],
+    ),
+];
+
+#[test]
+fn modules_use_only_what_is_below_them() -> Result<()> {
+    for (source, rooms) in ROOMS {
+        let room_of = |path: &[String]| {
+            rooms.iter().position(|room| {
+                room.iter().any(|module| {
+                    module
+                        .split("::")
+                        .eq(path.iter().take(module.split("::").count()))
+                })
+            })
+        };
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("..")
+            .join(source);
+        let mut seen = BTreeSet::new();
+        for file in rust_files(&root)? {
+            let module = module_of(file.strip_prefix(&root)?);
+            if module.is_empty() || module == ["record"] {
+                continue;
+            }
+            let from = room_of(&module)
+                .with_context(|| format!("{source}: {} is in no room", module.join("::")))?;
+            seen.insert(from);
+            for used in used_paths(&module, &std::fs::read_to_string(&file)?) {
+                let Some(to) = room_of(&used) else {
+                    continue;
+                };
+                ensure!(
+                    from <= to,
+                    "{source}: {} uses {}, which is above it",
+                    module.join("::"),
+                    used.join("::")
+                );
+            }
+        }
+        ensure!(seen.len() == rooms.len(), "{source}: a room is empty");
+    }
+    Ok(())
+}
+
+fn rust_files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            files.extend(rust_files(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}
+
+/// Returns the path of the module in a file; empty for the root.
+fn module_of(file: &Path) -> Vec<String> {
+    let path = file.with_extension("");
+    let mut module: Vec<String> = path
+        .iter()
+        .map(|part| part.to_string_lossy().into_owned())
+        .collect();
+    if module
+        .last()
+        .is_some_and(|last| ["lib", "main", "mod"].contains(&&**last))
+    {
+        module.pop();
+    }
+    module
+}
+
+/// Returns the paths below the crate's root that a module's code names, its unit tests left out.
+fn used_paths(module: &[String], text: &str) -> Vec<Vec<String>> {
+    let code: String = text
+        .split("#[cfg(test)]\nmod")
+        .next()
+        .unwrap_or_default()
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    let mut paths = Vec::new();
+    for word in ["crate::", "super::"] {
+        for (at, _) in code.match_indices(word) {
+            let before = code[..at].chars().next_back();
+            if before.is_some_and(|before| before.is_alphanumeric() || "_:".contains(before)) {
+                continue;
+            }
+            let mut base = match word {
+                "crate::" => Vec::new(),
+                _ => module[..module.len().saturating_sub(1)].to_vec(),
+            };
+            let mut rest = &code[at + word.len()..];
+            while let Some(further) = rest.strip_prefix("super::") {
+                base.pop();
+                rest = further;
+            }
+            let items = match rest.strip_prefix('{') {
+                Some(list) => list
+                    .split('}')
+                    .next()
+                    .unwrap_or_default()
+                    .split(',')
+                    .collect(),
+                None => vec![rest],
+            };
+            for item in items {
+                let path = item
+                    .trim_start()
+                    .split(|end: char| !(end.is_alphanumeric() || "_:".contains(end)))
+                    .next()
+                    .unwrap_or_default();
+                let parts = path.split("::").filter(|part| !part.is_empty());
+                paths.push(
+                    base.iter()
+                        .cloned()
+                        .chain(parts.map(str::to_owned))
+                        .collect(),
+                );
+            }
+        }
+    }
+    paths
+}
+
+#[test]
+fn paths_are_found_in_code() {
+    let module = ["a".to_owned(), "b".to_owned()];
+    let text = "use crate::x::Y;\nuse super::{c::D, e};\n// crate::comment\nfn f() { super::super::z::g() }\n";
+    let paths: Vec<String> = used_paths(&module, text)
+        .iter()
+        .map(|path| path.join("::"))
+        .collect();
+    assert_eq!(paths, ["x::Y", "a::c::D", "a::e", "z::g"]);
 }

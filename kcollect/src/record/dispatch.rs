@@ -25,10 +25,10 @@ use super::input::event::Event;
 use super::input::sideband::SidebandEvent;
 use super::interval::StateInterval;
 use super::kernel::decode::Decoder;
+use super::processes::archives::{self, ArchiveProgress};
+use super::processes::tracker::instance_of;
 use super::route::Router;
 use super::user::UserSpace;
-use super::user::archives::{self, ArchiveProgress};
-use super::user::tracker::instance_of;
 
 /// Exited processes are kept so long for late records of them, nanoseconds.
 const KEEP_EXITED_NS: u64 = 10_000_000_000;

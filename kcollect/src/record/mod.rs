@@ -1,5 +1,5 @@
-//! One recording. Data go one way: [`input`] → [`dispatch`] → [`route`] → the writers in [`kernel`]
-//! and [`user`]; [`session`] starts, runs and stops it.
+//! One recording. Data go one way: [`input`] → [`dispatch`] → [`user`] → [`route`] → the writers,
+//! [`kernel::founder`] and [`subexperiment`]; [`session`] starts, runs and stops it.
 
 mod archiving;
 mod directory;
@@ -11,9 +11,12 @@ pub mod interval;
 pub mod kernel;
 mod load_phase;
 mod pause;
+pub mod processes;
 mod round;
 pub mod route;
 pub mod session;
+pub mod subexperiment;
 pub mod summary;
 pub mod targets;
 pub mod user;
+pub mod user_stacks;

@@ -22,12 +22,13 @@ use user_collector::space::Mapping;
 
 use super::interval::StateInterval;
 use super::kernel::founder::Founder;
-use super::user::LoadedCode;
-use super::user::follow_policy::FollowPolicy;
-use super::user::resolve_stack::relatives;
-use super::user::subexperiment::{FollowedProcess, Inherited, Subexperiment};
-use super::user::tracker::ProcessTracker;
-use super::user::user_stack::UserStack;
+use super::kernel::header::Inherited;
+use super::processes::LoadedCode;
+use super::processes::follow_policy::FollowPolicy;
+use super::processes::tracker::ProcessTracker;
+use super::subexperiment::{FollowedProcess, Subexperiment};
+use super::user_stacks::resolve_stack::relatives;
+use super::user_stacks::user_stack::UserStack;
 use crate::plan::Archive;
 
 /// The most intervals that are held while it is open whether their processes will be followed.

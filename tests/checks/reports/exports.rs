@@ -571,7 +571,7 @@ fn a_failed_export_is_reported_and_leaves_nothing() -> Result<()> {
     };
     let name = "made.1.er";
     for (arguments, code, message) in [
-        (&["export", name][..], 64, "no format is named"),
+        (&["export", name][..], 64, "--to is missing"),
         (&["export", name, "--to", "x"], 64, "--to x: no such format"),
         (&["export", "x", "--to", "pprof"], 64, "x is no experiment"),
         (

@@ -31,12 +31,11 @@ use self::frames::ArtificialFrames;
 use super::accounts::{Accounts, Owner, StackTicks};
 use super::code::KernelCode;
 use super::decode::{CpuOverflow, CpuTick, KernelStack, OffCpu};
-use super::header;
+use super::header::{self, Inherited};
 use super::samples::Samples;
 use crate::plan::{Archive, Plan};
 use crate::record::interval::{CounterOverflow, StateInterval};
-use crate::record::user::subexperiment::Inherited;
-use crate::record::user::tracker::instance_of;
+use crate::record::processes::tracker::instance_of;
 
 /// The frame that ends a truncated stack in [`Accounts::stacks`].
 pub const TRUNCATED: u64 = u64::MAX;

@@ -4,6 +4,7 @@ use ::counters::names::event::CounterRequest;
 use bpf::UserStackCapture;
 use experiment_format::ids::Pid;
 use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
+use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::{ClockTick, TickArray};
 
@@ -11,6 +12,17 @@ use super::counters;
 use super::machine;
 use crate::plan::Plan;
 use crate::record::dry_run;
+
+/// What all subexperiments have from the founder.
+#[derive(Debug)]
+pub struct Inherited {
+    /// The founder's header.
+    pub header: LogHeader,
+    /// The zero of its times.
+    pub run: StartTime,
+    /// Where the kernel's load objects are.
+    pub kernel: Vec<MapEvent>,
+}
 
 /// The header of an experiment that is recorded as planned.
 pub(super) fn header(

@@ -6,7 +6,7 @@ pub mod code;
 pub mod counters;
 pub mod decode;
 pub mod founder;
-mod header;
+pub mod header;
 pub mod kcore;
 mod machine;
 pub mod samples;

@@ -23,9 +23,9 @@ use crate::record::dispatch::Dispatcher;
 use crate::record::input::inputs::{CpuTime, Inputs};
 use crate::record::kernel::accounts::ProcessTimes;
 use crate::record::kernel::founder::{Founder, TRUNCATED};
-use crate::record::user::resolve_stack::{StackLosses, UnwindCounts};
-use crate::record::user::subexperiment::FollowedProcess;
-use crate::record::user::user_stack::StackCounts;
+use crate::record::subexperiment::FollowedProcess;
+use crate::record::user_stacks::resolve_stack::{StackLosses, UnwindCounts};
+use crate::record::user_stacks::user_stack::StackCounts;
 
 /// The largest number of rows of a table in the JSON.
 const MAX_JSON_ROWS: usize = 200;

@@ -3,18 +3,15 @@
 //! A state interval waits in the [join](user_collector::join) for the user stack that is captured
 //! when its thread returns to user mode. Complete ones go to the [router](super::route), which
 //! knows the experiment. Four parts know one thing each: the [tracker] which processes there are,
-//! the [policy](follow_policy) which of them are followed, the [resolver](resolve_stack) how their
-//! stacks are unwound, the [publisher](publish) what the BPF programs know of them.
+//! the [policy] which of them are followed, the [resolver] how their stacks are unwound, the
+//! [publisher] what the BPF programs know of them.
+//!
+//! [tracker]: super::processes::tracker
+//! [policy]: super::processes::follow_policy
+//! [resolver]: super::user_stacks::resolve_stack
+//! [publisher]: super::user_stacks::publish
 
-pub mod archives;
-pub mod follow_policy;
 mod process_events;
-pub mod publish;
-pub mod resolve_stack;
-pub mod subexperiment;
-pub mod tracker;
-mod unmapped;
-pub mod user_stack;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,42 +23,21 @@ use experiment_format::microstate::Microstate;
 use experiment_format::usage::UsageRecord;
 use nix::unistd::Pid;
 use user_collector::follow::FollowRule;
-use user_collector::jit::JitMemory;
 use user_collector::join::{Join, JoinCounts};
 use user_collector::objects::LoadObjects;
 use user_collector::process::{ProcessInstance, ProcessTable};
-use user_collector::space::{AddressSpaces, MappedCode};
 
-use self::follow_policy::FollowPolicy;
-use self::publish::TablePublisher;
-use self::resolve_stack::StackResolver;
-use self::tracker::{FirstRecord, ProcessTracker};
-use self::user_stack::UserStack;
 use super::interval::StateInterval;
+use super::processes::LoadedCode;
+use super::processes::follow_policy::FollowPolicy;
+use super::processes::tracker::{FirstRecord, ProcessTracker};
 use super::route::{Known, Router};
+use super::user_stacks::publish::TablePublisher;
+use super::user_stacks::resolve_stack::StackResolver;
+use super::user_stacks::user_stack::UserStack;
 
 /// The longest wait for the unwind tables of what runs, before data are taken.
 const TABLES_BEFORE_DATA: Duration = Duration::from_millis(500);
-
-/// What is mapped where, in which files, and what is known of the files.
-#[derive(Debug)]
-pub struct LoadedCode {
-    /// Address spaces by process.
-    pub spaces: AddressSpaces,
-    /// Load objects, with their unwind tables and archives.
-    pub objects: LoadObjects,
-    /// The memory that functions made at run time may take.
-    pub jit_memory: JitMemory,
-}
-
-impl LoadedCode {
-    /// Returns what a process has mapped for execution.
-    #[must_use]
-    pub fn mapped_by(&mut self, pid: u32) -> MappedCode {
-        let space = self.spaces.get_mut(pid);
-        space.map(|space| space.code()).unwrap_or_default()
-    }
-}
 
 /// Everything that is known of user space.
 #[derive(Debug)]
@@ -83,11 +59,7 @@ impl UserSpace {
         UserSpace {
             tracker: ProcessTracker::default(),
             policy: FollowPolicy::new(rule),
-            code: LoadedCode {
-                spaces: AddressSpaces::default(),
-                objects,
-                jit_memory: JitMemory::default(),
-            },
+            code: LoadedCode::new(objects),
             resolver: StackResolver::default(),
             publisher: TablePublisher::default(),
             join: Join::default(),

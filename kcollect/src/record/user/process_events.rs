@@ -74,10 +74,9 @@ impl UserSpace {
         };
         let begun = router.has_subexperiment(instance);
         if let Some(process) = self.tracker.get_mut(instance) {
-            let may_execute = process
-                .forked
-                .take()
-                .is_some_and(|forked| at < forked.saturating_add(super::tracker::EXEC_WAIT_NS));
+            let may_execute = process.forked.take().is_some_and(|forked| {
+                at < forked.saturating_add(crate::record::processes::tracker::EXEC_WAIT_NS)
+            });
             // The thread that executes takes the place of the leading one, which was reported to
             // have exited.
             process.exited = None;

@@ -9,8 +9,8 @@ use user_collector::objects::{ObjectId, UnwindInfo};
 use user_collector::process::ProcessTable;
 use user_collector::space::Mapping;
 
-use super::LoadedCode;
 use super::resolve_stack::relatives;
+use crate::record::processes::LoadedCode;
 
 /// What the BPF programs have, and what they lack.
 #[derive(Debug, Default)]
@@ -30,12 +30,12 @@ pub struct TablePublisher {
 
 impl TablePublisher {
     /// Something about a process has changed.
-    pub(super) fn changed(&mut self, pid: u32) {
+    pub(in crate::record) fn changed(&mut self, pid: u32) {
         self.changed.insert(pid);
     }
 
     /// A process is gone.
-    pub(super) fn exited(&mut self, pid: u32) {
+    pub(in crate::record) fn exited(&mut self, pid: u32) {
         self.changed.remove(&pid);
         self.pending.remove(&pid);
         self.exited.push(pid);
@@ -47,7 +47,7 @@ impl TablePublisher {
     }
 
     /// Tables were made that some processes lacked.
-    pub(super) fn tables_ready(&mut self, ready: &[ObjectId]) {
+    pub(in crate::record) fn tables_ready(&mut self, ready: &[ObjectId]) {
         if !ready.is_empty() {
             self.changed.extend(self.pending.drain());
         }
@@ -57,7 +57,7 @@ impl TablePublisher {
     ///
     /// # Errors
     /// When the kernel has no memory for it.
-    pub(super) fn publish(
+    pub(in crate::record) fn publish(
         &mut self,
         collector: &mut ProcessTables<'_>,
         code: &mut LoadedCode,

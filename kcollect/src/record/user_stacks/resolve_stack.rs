@@ -13,10 +13,10 @@ use user_collector::process::ProcessTable;
 use user_collector::space::Mapping;
 use user_collector::space::{AddressSpace, MappedCode};
 
-use super::LoadedCode;
 use super::publish::TablePublisher;
 use super::unmapped::Unmapped;
 use super::user_stack::{StackCopy, UserStack};
+use crate::record::processes::LoadedCode;
 
 /// The most memory that stack copies take while they wait for tables.
 const MAX_COPIED_BYTES: usize = 64 << 20;
@@ -36,7 +36,7 @@ pub struct StackResolver {
     /// Some of them can be unwound without a new table.
     copies_due: bool,
     /// Stacks that wait for mappings.
-    pub(super) unmapped: Unmapped,
+    pub(in crate::record) unmapped: Unmapped,
     /// What was lost.
     pub losses: StackLosses,
     /// Where stacks were unwound.

@@ -20,7 +20,7 @@ const MAX_READINGS: usize = 16;
 
 /// The stacks that wait, and the processes that are to be read.
 #[derive(Debug, Default)]
-pub(super) struct Unmapped {
+pub(in crate::record) struct Unmapped {
     by_pid: HashMap<u32, Reading>,
     asked: Vec<u32>,
 }
@@ -39,7 +39,7 @@ struct Reading {
 impl Unmapped {
     /// Adds a stack of an instant, to wait for the process's mappings. Returns it where they were
     /// read not long ago.
-    pub(super) fn wait(
+    pub(in crate::record) fn wait(
         &mut self,
         at: u64,
         slot: UserStackKey,
@@ -64,21 +64,24 @@ impl Unmapped {
     }
 
     /// Returns the processes whose mappings are to be read now.
-    pub(super) fn take_asked(&mut self) -> Vec<u32> {
+    pub(in crate::record) fn take_asked(&mut self) -> Vec<u32> {
         self.asked
             .drain(..self.asked.len().min(MAX_READINGS))
             .collect()
     }
 
     /// Returns the processes for whose mappings a stack waits.
-    pub(super) fn awaited(&self) -> impl Iterator<Item = u32> {
+    pub(in crate::record) fn awaited(&self) -> impl Iterator<Item = u32> {
         let waiting =
             |(pid, reading): (&u32, &Reading)| (!reading.waiting.is_empty()).then_some(*pid);
         self.by_pid.iter().filter_map(waiting)
     }
 
     /// Returns the time of the first stack that waited for a process's mappings, and all of them.
-    pub(super) fn was_read(&mut self, pid: u32) -> (u64, Vec<(UserStackKey, StackCopy)>) {
+    pub(in crate::record) fn was_read(
+        &mut self,
+        pid: u32,
+    ) -> (u64, Vec<(UserStackKey, StackCopy)>) {
         self.by_pid
             .get_mut(&pid)
             .map_or_else(Default::default, |reading| {
@@ -87,7 +90,7 @@ impl Unmapped {
     }
 
     /// The mappings were read at an instant and held something new, or nothing.
-    pub(super) fn had_news(&mut self, pid: u32, at: u64, news: bool) {
+    pub(in crate::record) fn had_news(&mut self, pid: u32, at: u64, news: bool) {
         if let Some(reading) = self.by_pid.get_mut(&pid) {
             reading.pause = match news {
                 true => MIN_PAUSE_NS,
@@ -98,7 +101,7 @@ impl Unmapped {
     }
 
     /// Drops a process that executed another program or is gone. Returns what waited.
-    pub(super) fn evict(&mut self, pid: u32) -> Vec<(UserStackKey, StackCopy)> {
+    pub(in crate::record) fn evict(&mut self, pid: u32) -> Vec<(UserStackKey, StackCopy)> {
         self.asked.retain(|asked| *asked != pid);
         self.by_pid
             .remove(&pid)
@@ -106,7 +109,7 @@ impl Unmapped {
     }
 
     /// Returns all that waits: no mappings are read any more.
-    pub(super) fn close(&mut self) -> Vec<(UserStackKey, StackCopy)> {
+    pub(in crate::record) fn close(&mut self) -> Vec<(UserStackKey, StackCopy)> {
         self.asked.clear();
         let readings = std::mem::take(&mut self.by_pid);
         readings

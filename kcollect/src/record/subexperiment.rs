@@ -14,22 +14,12 @@ use user_collector::jit::{JitMemory, JitStats as JitCounts, JitWatch};
 use user_collector::process::DirectoryNames;
 use user_collector::process::{Container, ProcessFacts};
 
-use super::LoadedCode;
-use super::tracker::FirstRecord;
-use super::user_stack::{StackCounts, UserStack};
-use crate::record::interval::{CounterOverflow, StateInterval};
-use crate::record::kernel::counters;
-
-/// What all subexperiments have from the founder.
-#[derive(Debug)]
-pub struct Inherited {
-    /// The founder's header.
-    pub header: LogHeader,
-    /// The zero of its times.
-    pub run: StartTime,
-    /// Where the kernel's load objects are.
-    pub kernel: Vec<MapEvent>,
-}
+use super::interval::{CounterOverflow, StateInterval};
+use super::kernel::counters;
+use super::kernel::header::Inherited;
+use super::processes::LoadedCode;
+use super::processes::tracker::FirstRecord;
+use super::user_stacks::user_stack::{StackCounts, UserStack};
 
 /// A followed process, for the summary.
 #[derive(Clone, Debug, serde::Serialize)]

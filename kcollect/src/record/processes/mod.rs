@@ -1,0 +1,39 @@
+//! What is known of processes: which there are, which of them are followed, what they have mapped.
+
+pub mod archives;
+pub mod follow_policy;
+pub mod tracker;
+
+use user_collector::jit::JitMemory;
+use user_collector::objects::LoadObjects;
+use user_collector::space::{AddressSpaces, MappedCode};
+
+/// What is mapped where, in which files, and what is known of the files.
+#[derive(Debug)]
+pub struct LoadedCode {
+    /// Address spaces by process.
+    pub spaces: AddressSpaces,
+    /// Load objects, with their unwind tables and archives.
+    pub objects: LoadObjects,
+    /// The memory that functions made at run time may take.
+    pub jit_memory: JitMemory,
+}
+
+impl LoadedCode {
+    /// Returns nothing mapped, with these load objects.
+    #[must_use]
+    pub fn new(objects: LoadObjects) -> LoadedCode {
+        LoadedCode {
+            spaces: AddressSpaces::default(),
+            objects,
+            jit_memory: JitMemory::default(),
+        }
+    }
+
+    /// Returns what a process has mapped for execution.
+    #[must_use]
+    pub fn mapped_by(&mut self, pid: u32) -> MappedCode {
+        let space = self.spaces.get_mut(pid);
+        space.map(|space| space.code()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,6 @@
+//! User stacks: unwound by the BPF programs or here, from what is published to them.
+
+pub mod publish;
+pub mod resolve_stack;
+mod unmapped;
+pub mod user_stack;
