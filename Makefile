@@ -1,4 +1,4 @@
-# The two commands of the README are `make run` and `make test`; both install what is missing first.
+# The two commands of the README are `make run` and `make test`; both first install the packages that are missing.
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 KCOLLECT := $(abspath $(TARGET))/release/kcollect
@@ -7,24 +7,24 @@ export KCOLLECT
 KERNELS := $(abspath $(TARGET))/kernels
 export KERNELS
 
-# What is handed out, and what it is built from.
+# The distributed files, and the build directory that they are made in.
 DIST := $(abspath $(TARGET))/dist
 
 .PHONY: help build run check test test-fast test-kernels bench bench-report programs fuzz faults dist test-dist rust
 
 help:
-	@echo 'make run     build it, profile this machine for ten seconds under a small load, leave ktest.N.er here'
+	@echo 'make run     build it, profile this machine for ten seconds under a small load, write ktest.N.er here'
 	@echo 'make test    build it, run all tests, those that need root through sudo'
-	@echo 'make test-fast PACKAGE=bpf, or any other: the tests of one package that need no root (under a minute after a change)'
-	@echo 'make test-kernels build it, record and judge workloads on Linux 6.1 and 6.12, in qemu (no root, minutes)'
-	@echo 'make bench   build it, measure what it costs other programs, next to other profilers (as root, minutes)'
+	@echo 'make test-fast PACKAGE=bpf, or any other package: its tests that need no root (under a minute after a change)'
+	@echo 'make test-kernels build it, record and check workloads on Linux 6.1 and 6.12, in qemu (no root, minutes)'
+	@echo 'make bench   build it, measure its cost to other programs, next to other profilers (as root, minutes)'
 	@echo 'make bench-report build it, time reports of a large experiment, next to gprofng (a minute or two)'
-	@echo 'make programs build it, count complete user stacks of the programs that are installed (as root, minutes)'
-	@echo 'make fuzz    libFuzzer on all that reads what others wrote, SECONDS=60 for each (minutes)'
-	@echo 'make faults  FAULTS=200 SIGKILLs at any moment; each single call that writes refused once (as root, minutes)'
-	@echo 'make dist    build what is handed out, in $(TARGET)/dist: a package and a tarball, of one program that needs no library (minutes)'
-	@echo 'make test-dist make dist, try it in a place with nothing but it (as root)'
-	@echo 'make check   formatting, clippy, rustdoc'
+	@echo 'make programs build it, count complete user stacks of the installed programs (as root, minutes)'
+	@echo 'make fuzz    run libFuzzer on every reader of untrusted bytes, SECONDS=60 for each (minutes)'
+	@echo 'make faults  kill recordings with SIGKILL, FAULTS=200 times at any moment; fail each single call that writes once (as root, minutes)'
+	@echo 'make dist    build a package and a tarball in $(TARGET)/dist, of one program that needs no library (minutes)'
+	@echo 'make test-dist make dist, test the result in a directory with nothing else (as root)'
+	@echo 'make check   check formatting, run clippy and rustdoc'
 	@echo 'make build   only build $(TARGET)/release/kcollect'
 
 rust:
@@ -43,9 +43,9 @@ check: rust
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps
 
-# The name of a test that needs root begins with root_. Those of the package tests profile the machine: each takes it for
-# itself or beside others (tests::machine::Exclusive and Shared), so two threads are never two checks that judge times.
-# The others run one by one.
+# The name of a test that needs root begins with root_. Those of the package `tests` profile the machine: each takes it
+# exclusively or shares it (tests::machine::Exclusive and Shared), so two threads never run two checks that judge times.
+# Those of the other packages run one by one.
 AS_ROOT = --config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']"
 test: build
 	@scripts/packages.sh test
@@ -57,7 +57,7 @@ test: build
 test-fast: rust
 	cargo test --locked $(if $(PACKAGE),-p $(PACKAGE),--workspace --exclude tests) --lib --bins --tests -- --skip root_
 
-# Other kernels than the one that runs: Debian's, in qemu, which needs neither KVM nor root.
+# Kernels other than the running one: Debian's, in qemu, which needs neither KVM nor root.
 test-kernels: build
 	@scripts/packages.sh kernels
 	@scripts/kernels.sh $(KERNELS)

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Makes what is handed out, in DIRECTORY: the program as one file that needs no library, a package for Debian and Ubuntu, and a
-# tarball for everybody else.
+# Makes the distributed files in DIRECTORY: the program as one file that needs no library, a package for Debian and Ubuntu, and
+# a tarball for other distributions.
 #
-# The same commit, compiler and libraries give the same bytes: times are the commit's, owners root, names sorted, and no path
-# of the machine that builds is in the files. The program is built apart from the ordinary build.
+# The same commit, compiler and libraries give the same bytes: times are the commit's, owners root, names sorted, and the files
+# contain no path of the build machine. The program is built apart from the ordinary build.
 set -eu
 
 [ $# -eq 1 ] || {
@@ -24,16 +24,16 @@ fail() {
 target=$(rustc -vV | sed -n 's/^host: //p')
 case $target in
 x86_64-unknown-linux-gnu) debian=amd64 ;;
-*) fail "make dist knows x86_64-unknown-linux-gnu, and this is $target" ;;
+*) fail "make dist supports only x86_64-unknown-linux-gnu, and this is $target" ;;
 esac
 machine=${target%%-*}
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 
-# Sources without git have the time that whoever builds them says.
+# The time of all files: SOURCE_DATE_EPOCH, else the commit's, else (sources without git) that of Cargo.lock.
 moment=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y Cargo.lock)}
 export LC_ALL=C TZ=UTC
 
-# What libelf needs itself; older ones do without zstd.
+# The libraries that libelf itself needs; older versions do not need zstd.
 libraries=
 for library in $(pkg-config --static --libs-only-l libelf); do
     case $library in
@@ -42,14 +42,14 @@ for library in $(pkg-config --static --libs-only-l libelf); do
     esac
 done
 
-# The flags are separated by what no path contains; of paths, the last that matches counts.
+# The separator occurs in no path. Of the remapped prefixes, the last one that matches applies.
 separator=$(printf '\037')
 flags=
 add() {
     flags="$flags${flags:+$separator}$1"
 }
 add -Ctarget-feature=+crt-static
-# By it archives and debug files are found.
+# Archives and debug files are found by the build id.
 add -Clink-arg=-Wl,--build-id=sha1
 for library in $libraries; do
     add "-Clink-arg=$library"
@@ -62,16 +62,16 @@ done
 add "--remap-path-prefix=$sources=kcollect"
 add "--remap-path-prefix=$directory=target"
 
-# The C side of crates, by cc.
+# The C code of crates, which the crate cc compiles.
 maps="-ffile-prefix-map=$cargo_home=cargo -ffile-prefix-map=$sources=kcollect -ffile-prefix-map=$directory=target"
 environment="CFLAGS_$(echo "$target" | tr - _)"
 
-# --target keeps the flags away from what runs while it is built.
+# With --target, the flags do not apply to build scripts and procedural macros.
 env CARGO_ENCODED_RUSTFLAGS="$flags" "$environment=$maps" \
     cargo build --locked --profile dist -p kcollect --bin kcollect --target "$target" --target-dir "$directory"
 program=$directory/$target/dist/kcollect
 
-# A program that needs nothing says nothing of libraries, nor of a loader.
+# A program that needs no library names none, and no loader.
 if readelf -dW "$program" | grep -q NEEDED; then
     fail "$program needs libraries: $(readelf -dW "$program" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | tr '\n' ' ')"
 fi
@@ -80,20 +80,20 @@ if readelf -lW "$program" | grep -q INTERP; then
 fi
 readelf -hW "$program" | grep -q 'Type: *DYN' || fail "$program cannot be loaded anywhere"
 
-# Where it comes from, of what is linked besides crates: the library and its package.
+# The libraries that are linked besides crates, each with the package that it comes from.
 linked=
 built_using=
 for library in c gcc_eh elf z ${libraries# }; do
     library=${library#-l}
     file=$(realpath "$(gcc "-print-file-name=lib$library.a")")
     package=$(dpkg -S "$file" 2>/dev/null | cut -d : -f 1)
-    [ -n "$package" ] || fail "$file is of no package of this machine: make dist knows whose it is on Debian and Ubuntu alone"
+    [ -n "$package" ] || fail "$file belongs to no package of this machine: make dist needs Debian or Ubuntu"
     linked="$linked $library=$package"
     # shellcheck disable=SC2016 # dpkg-query's own variables
     built_using="$built_using${built_using:+, }$(dpkg-query -W -f '${source:Package} (= ${source:Version})' "$package")"
 done
 
-# Not optimised, as tests are not: that takes longer than it runs.
+# Not optimised, like the tests: compiling would take longer than running.
 beside=$directory/beside
 rm -rf "$beside"
 mkdir "$beside"
@@ -101,12 +101,12 @@ mkdir "$beside"
 cargo run --locked -p kcollect --example dist -- \
     "$beside" "$(date -u -d "@$moment" +%F)" "$target" $linked
 
-# put MODE FILE NEW: installs it, with its directories.
+# put MODE FILE NEW: copies FILE to NEW, and creates the directories above it.
 put() {
     install -D -m "$1" "$2" "$3"
 }
 
-# tree ROOT PREFIX ZSH: what both hand out, below ROOT/PREFIX.
+# tree ROOT PREFIX ZSH: installs the files that the package and the tarball share, below ROOT/PREFIX.
 tree() {
     put 755 "$program" "$1/$2/bin/kcollect"
     for page in "$beside"/man/*.1; do
@@ -120,7 +120,7 @@ tree() {
     done
 }
 
-# All that is in it is of the same moment.
+# age DIRECTORY: gives all of its files the same time.
 age() {
     find "$1" -exec touch -h -d "@$moment" {} +
 }
@@ -131,7 +131,7 @@ rm -rf "$staged"
 name=kcollect-$version-$machine-linux
 tree "$staged" "$name" site-functions
 age "$staged/$name"
-# One thread, as the bytes are those of the number of them.
+# One thread, since the bytes depend on the number of threads.
 (cd "$staged" && tar --sort=name --format=gnu --mtime="@$moment" --owner=0 --group=0 --numeric-owner \
     --mode=go-w -cf - "$name") | xz -T1 -6 >"$directory/$name.tar.xz.new"
 mv "$directory/$name.tar.xz.new" "$directory/$name.tar.xz"

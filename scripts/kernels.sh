@@ -1,9 +1,9 @@
 #!/bin/sh
-# Unpacks the kernels that kcollect is tested on besides the one that runs into DIRECTORY/6.1 and DIRECTORY/6.12: Debian's, for
-# clouds, since these are small and have what a virtual machine needs.
+# Unpacks the kernels that kcollect is tested on, besides the running one, into DIRECTORY/6.1 and DIRECTORY/6.12. They are
+# Debian's for clouds, which are small and have the drivers of a virtual machine.
 #
-# They come through apt with lists of its own, below that directory: whatever this machine's sources are, nothing of them
-# is changed or asked, and no root is needed. What is there already is not fetched again; removing a directory fetches the newest.
+# apt fetches them with its own package lists below that directory: this machine's sources are neither read nor changed, and
+# root is not needed. A kernel that is there is not fetched again; remove its directory to fetch the newest.
 set -eu
 
 [ $# -eq 1 ] || {
@@ -32,7 +32,7 @@ update() {
         echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $suite main"
     done >"$lists/etc/sources.list"
     apt apt-get update || {
-        echo "kcollect: the kernels to test on cannot be fetched: deb.debian.org does not answer as it should" >&2
+        echo "kcollect: the kernels to test on cannot be fetched: apt-get update from deb.debian.org failed" >&2
         exit 69
     }
     updated=yes
@@ -52,7 +52,7 @@ for series in 6.1 6.12; do
     mkdir "$directory/new"
     (cd "$directory/new" && apt apt-get download "$package")
     dpkg-deb -x "$directory/new/$package"_*.deb "$directory/new/unpacked"
-    # Whole or not there.
+    # The rename makes it appear complete or not at all.
     mv "$directory/new/unpacked" "$directory/$series"
 done
 rm -rf "$directory/new" "$lists"

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Installs what building (build), testing (test), testing on other kernels (kernels), the benchmark (bench), making what is handed out
-# (dist) or trying that (test-dist) needs, through the distribution's own package manager.
+# Installs the packages that are needed for building (build), testing (test), testing on other kernels (kernels), the benchmark
+# (bench), making the distributed files (dist) or testing those (test-dist), through the distribution's own package manager.
 #
-# It looks for the things themselves, not for packages: a clang from elsewhere is as good, and where all is there no
-# package manager is called, on any distribution. What is missing is installed on Debian, Ubuntu and what derives from
-# them; elsewhere it is named in one line, because guessed package names help nobody.
+# It looks for the programs and libraries, not for packages: a clang from elsewhere will do, and where nothing is missing no
+# package manager is called, on any distribution. Missing packages are installed on Debian, Ubuntu and their derivatives;
+# elsewhere they are listed in one line, because guessed package names do not help.
 set -eu
 
 usage() {
@@ -28,7 +28,7 @@ have() {
     command -v "$1" >/dev/null 2>&1
 }
 
-# Ubuntu's perf is a wrapper that needs the package of the kernel that runs, which clouds build their own flavours of.
+# Ubuntu's perf is a wrapper that needs the package of the running kernel; cloud providers have flavours of their own.
 perf_package() {
     case " $distribution " in
     *" ubuntu "*)
@@ -42,12 +42,12 @@ perf_package() {
     esac
 }
 
-# Any of those that tests/support/oracle/browser.rs starts.
+# Any of the browsers that tests/support/oracle/browser.rs starts.
 have_browser() {
     have chromium-headless-shell || have chromium || have google-chrome || have chromium-browser
 }
 
-# Debian has one without windows, which needs less; on Ubuntu chromium-browser is the way to the snap.
+# Debian has a headless one, which needs fewer packages; on Ubuntu chromium-browser installs the snap.
 browser_package() {
     case " $distribution " in
     *" ubuntu "*) echo chromium-browser ;;
@@ -55,7 +55,7 @@ browser_package() {
     esac
 }
 
-# A library that can be linked into a program. The compiler says the name alone of what it does not find.
+# A library that can be linked statically. The compiler prints the bare name of a file that it does not find.
 have_static() {
     case $(cc "-print-file-name=$1" 2>/dev/null) in
     */*) ;;
@@ -63,7 +63,7 @@ have_static() {
     esac
 }
 
-# What is missing, in words for people and as packages.
+# The missing things: as words for messages, and as packages.
 missing=
 packages=
 lacks() {
@@ -75,7 +75,7 @@ find_missing() {
     missing=
     packages=
     have clang || lacks clang clang
-    # The C library's headers come apart from gcc, and without them nothing links.
+    # The C library's headers are not part of gcc's package, and nothing can be linked without that library.
     echo '#include <stdlib.h>' | cc -fsyntax-only -x c - 2>/dev/null || lacks "a C compiler" "gcc libc6-dev"
     have make || lacks make make
     if have pkg-config; then
@@ -90,20 +90,20 @@ find_missing() {
     test | kernels | bench)
         have gprofng || lacks "gprofng (binutils 2.39 or later)" binutils
         perf_works || lacks perf "$(perf_package)"
-        # Its assembler is unwound.
+        # Its assembly is unwound.
         have openssl || lacks openssl openssl
-        # What lines and inlined functions are compared with, and what moves debug information into a common file.
+        # Lines and inlined functions are compared with llvm-addr2line's; dwz moves debug information into a common file.
         have llvm-addr2line || lacks llvm-addr2line llvm
         have dwz || lacks dwz dwz
-        # A disk that fails.
+        # For a disk that fails.
         [ -x /sbin/mkfs.ext4 ] || have mkfs.ext4 || lacks mkfs.ext4 e2fsprogs
-        # It lets calls fail.
+        # It makes system calls fail.
         have strace || lacks strace strace
         # It opens the pages.
         have_browser || lacks Chromium "$(browser_package)"
         ;;
     dist | test-dist)
-        # Programs for any C library's start, and those that libelf needs, where it has been built so.
+        # The start files and libraries of a static program, and the libraries that libelf was built with.
         { have_static libc.a && have_static rcrt1.o; } || lacks "the C library, static" libc6-dev
         have_static libelf.a || lacks "libelf, static" libelf-dev
         have_static libz.a || lacks "zlib, static" zlib1g-dev
@@ -131,9 +131,9 @@ find_missing() {
     fi
     if [ "$purpose" = bench ]; then
         have offcputime || lacks "offcputime of bcc's libbpf-tools" libbpf-tools
-        # A load. The server's own package would start one.
+        # For a load. The server's own package would start a server.
         have redis-check-rdb || lacks "redis, as its tools have it" redis-tools
-        # Another is 200 processes of it.
+        # For another load, of 200 processes.
         have perl || lacks perl perl-base
     fi
 }

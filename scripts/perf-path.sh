@@ -1,7 +1,7 @@
 #!/bin/sh
-# Prints PATH, with a directory before it that has a perf that works, where the first one along PATH does not.
+# Prints PATH. Where the first perf along it does not work, a directory with one that does comes first.
 #
-# Ubuntu's /usr/bin/perf looks only for the build of the running kernel. A perf of another build does for the tests.
+# Ubuntu's /usr/bin/perf looks only for the build of the running kernel. For the tests, a perf of another build is enough.
 if ! perf --version >/dev/null 2>&1; then
     for perf in /usr/lib/linux-tools/*/perf /usr/lib/linux-tools-*/perf; do
         if "$perf" --version >/dev/null 2>&1; then

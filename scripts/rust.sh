@@ -1,5 +1,5 @@
 #!/bin/sh
-# Stops with the cure where there is no Rust, or one older than Cargo.toml asks for.
+# Stops, and prints what to install, where Rust is missing or older than the version in Cargo.toml.
 set -eu
 
 cure="install Rust from https://rustup.rs, and run make as the user who has it (make calls sudo itself)"
@@ -9,7 +9,7 @@ command -v cargo >/dev/null 2>&1 || {
     exit 69
 }
 
-# Distributions have old ones, which complain of the manifest instead of themselves.
+# Distributions have old ones, whose messages are about the manifest and not about their own age.
 needed=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$(dirname "$0")/../Cargo.toml")
 found=$(cargo --version | cut -d' ' -f2)
 oldest=$(printf '%s\n' "$needed" "$found" | sort -V | head -n1)

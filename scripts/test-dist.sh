@@ -1,9 +1,9 @@
 #!/bin/sh
-# Tries what `make dist` made in DIRECTORY, as root: installed where nothing else is, it finds the machine fit, records, and
-# reports; gprofng opens what it recorded; manual pages and completions are such.
+# Tests the result of `make dist` in DIRECTORY, as root: installed alone, its doctor passes, it records and reports; gprofng
+# opens the recording; manual pages and completions are valid.
 #
-# The clean place is a directory with the files of the package alone, and the kernel's own file systems: no shell, no library, no
-# loader. Its mounts are in a name space of their own, and end with it.
+# The clean place is a directory with the files of the package and the kernel's own file systems, without a shell, a library or
+# a loader. Its mounts are in a mount namespace of their own, and end with it.
 set -eu
 
 [ $# -eq 1 ] || {
@@ -24,7 +24,7 @@ for file in "$debian" "$tarball"; do
 done
 
 work=$(mktemp -d)
-# Never what is mounted there.
+# Never removes files of mounts below it.
 trap 'rm -rf --one-file-system "$work"' EXIT
 clean=$work/clean
 
@@ -41,16 +41,16 @@ for file in README.md LICENSE-APACHE LICENSE-GPL copyright THIRD-PARTY; do
     [ -s "$clean/usr/share/doc/kcollect/$file" ] || fail "$file is missing"
     cmp "$clean/usr/share/doc/kcollect/$file" "$work/tarball/share/doc/kcollect/$file"
 done
-# Parts that others wrote are named, and so are their licences.
+# Third-party parts are named, with their licences.
 for part in cargo/libbpf-sys cargo/clap_builder cargo/inferno debian/libelf-dev debian/libc6-dev rust/; do
-    grep -q "^Files: $part" "$clean/usr/share/doc/kcollect/copyright" || fail "copyright says nothing of $part"
+    grep -q "^Files: $part" "$clean/usr/share/doc/kcollect/copyright" || fail "copyright does not list $part"
 done
-# Who watches it sees its functions.
+# Profilers can name its functions.
 readelf -sW "$clean/usr/bin/kcollect" | grep -q ' FUNC .*kcollect' || fail "its functions have no names"
 
-echo "== in a place with nothing but it"
+echo "== installed alone"
 mkdir -p "$clean/proc" "$clean/sys" "$clean/dev" "$clean/tmp" "$clean/var/cache"
-# inside WORDS...: kcollect, where there is nothing else.
+# inside ARGUMENTS...: runs kcollect in the clean place.
 inside() {
     # shellcheck disable=SC2016 # the inner shell's
     unshare --mount --propagation private sh -euc '
@@ -69,7 +69,7 @@ inside -d /tmp -p on -t 2
 inside report /tmp/ktest.1.er
 inside report /tmp/ktest.1.er functions -n 5
 inside flame /tmp/ktest.1.er -o /tmp/ktest.1.svg
-# Without dpkg's and the chroot's own: nothing was put there that it needs.
+# Only the package's own files, the recording and the cache may be there.
 left=$(cd "$clean" && find . -xdev -type f ! -path './usr/*' ! -path './tmp/ktest.1.*' ! -path './var/cache/kcollect/*')
 [ -z "$left" ] || fail "it left $left"
 
@@ -93,13 +93,13 @@ for heading in FILES ENVIRONMENT EXAMPLES; do
     MANWIDTH=80 man -E UTF-8 -l "$clean/usr/share/man/man1/kcollect.1.gz" | col -b | grep -q "^$heading" ||
         fail "kcollect(1) has no $heading"
 done
-# Every subcommand of the help has one.
+# Every subcommand of the help has a manual page.
 subs=$(inside --help | sed -n 's/^       kcollect \([a-z][a-z]*\) .*/\1/p' | sort -u)
 [ -n "$subs" ] || fail "the help names no subcommand"
 for sub in $subs; do
     [ -e "$clean/usr/share/man/man1/kcollect-$sub.1.gz" ] || fail "kcollect $sub has no page"
 done
-echo "$pages, without a warning"
+echo "$pages pages, no warnings"
 
 echo "== completions"
 # shellcheck disable=SC2016 # bash's own
@@ -112,7 +112,7 @@ bash -euc '
 ' bash "$clean/usr/share/bash-completion/completions/kcollect" || fail "bash has no completion"
 for shell in zsh fish; do
     command -v "$shell" >/dev/null || continue
-    find "$clean/usr/share/$shell" -type f -exec "$shell" -n {} \; || fail "$shell does not understand its completion"
-    echo "$shell understands its own"
+    find "$clean/usr/share/$shell" -type f -exec "$shell" -n {} \; || fail "$shell cannot parse its completion"
+    echo "$shell parses its completion"
 done
 echo "== all passed"

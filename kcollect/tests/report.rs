@@ -449,7 +449,7 @@ fn a_damaged_experiment_is_reported_as_far_as_it_goes() {
     let remove = |path: &Path| std::fs::remove_file(path).unwrap();
     let junk = |path: &Path| std::fs::write(path, "<a b='").unwrap();
     let sub = |file: &str| format!("{SUB}/{file}");
-    let told = [
+    let reports = [
         damage("profile", &remove),
         damage("data.frameinfo", &cut),
         damage("map.xml", &junk),
@@ -458,7 +458,7 @@ fn a_damaged_experiment_is_reported_as_far_as_it_goes() {
         damage(&sub("profile"), &cut),
         damage("archives/vmlinux_dbrs1000000", &junk),
     ];
-    insta::assert_snapshot!(told.join("\n"));
+    insta::assert_snapshot!(reports.join("\n"));
 }
 
 #[test]
@@ -472,9 +472,9 @@ fn what_cannot_be_reported_is_said_with_the_cure() {
             String::from_utf8_lossy(&output.stderr)
         )
     };
-    let mut told = vec![refused(&[]), refused(&["none.er"]), refused(&["make"])];
+    let mut messages = vec![refused(&[]), refused(&["none.er"]), refused(&["make"])];
     made(tmp.path());
-    told.extend([
+    messages.extend([
         refused(&["-m", "e.nothing"]),
         refused(&["-s", "x"]),
         refused(&["functions", "more"]),
@@ -493,7 +493,7 @@ fn what_cannot_be_reported_is_said_with_the_cure() {
         refused(&["--compare", "ktest.3.er"]),
         refused(&["--compare", "ktest.3.er", "ktest.3.er", "cpus"]),
     ]);
-    insta::assert_snapshot!(told.concat());
+    insta::assert_snapshot!(messages.concat());
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! libFuzzer on the same targets, which sees which code an input reached: `make fuzz`.
+//! `make fuzz`: the same targets under libFuzzer, which sees which code an input reached.
 //!
-//! The target is the one that the environment variable `KCOLLECT_FUZZ` names. All else is
-//! libFuzzer's: its options, its corpora. It works on stable Rust, whose compiler can count which
-//! branches are taken; only that the standard library is not built anew for it.
+//! The environment variable `KCOLLECT_FUZZ` names the target. Options and corpora are libFuzzer's
+//! own. It works on stable Rust, whose compiler can count the branches that are taken, except those
+//! of the standard library, which is not rebuilt.
 
 #![no_main]
 

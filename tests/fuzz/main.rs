@@ -1,12 +1,12 @@
-//! Whatever bytes come, what reads them ends, soon, without a panic, and says no more than they can
-//! hold.
+//! Fuzz tests: on any bytes, every reader ends soon, without a panic, and returns no more than the
+//! bytes can hold.
 //!
-//! Each target ([`targets`]) gets its corpus, the files of `corpora/NAME`: what was recorded, and
-//! what once went wrong. Then, for two seconds, or `KCOLLECT_FUZZ_SECONDS`, what chance makes of
-//! that, always in the same order. `make fuzz` has libFuzzer do that instead, for as long as one
-//! likes ([`guided`](../guided.rs)); what it finds goes into a corpus.
+//! Each target ([`targets`]) reads its corpus, the files of `corpora/NAME`: recorded input, and
+//! inputs that once failed. Then it reads random mutations of them, always in the same order, for
+//! two seconds or for `KCOLLECT_FUZZ_SECONDS`. `make fuzz` runs libFuzzer instead
+//! ([`guided`](../guided.rs)), for any time; the inputs that it finds are added to a corpus.
 //!
-//! An input that fails is left in a file, which the message names.
+//! An input that fails is kept in a file, which the message names.
 
 mod mutate;
 mod targets;
@@ -22,12 +22,12 @@ use tests::random::SplitMix;
 
 use targets::{TARGETS, Target};
 
-const SECONDS: &str = "KCOLLECT_FUZZ_SECONDS";
-const USUAL: f64 = 2.0;
+const SECONDS_VARIABLE: &str = "KCOLLECT_FUZZ_SECONDS";
+const DEFAULT_SECONDS: f64 = 2.0;
 
-/// Nothing takes more time of a CPU, unless its time grows with more than its size. How long it had
-/// to wait for one says nothing.
-const LONGEST: Duration = Duration::from_secs(5);
+/// The CPU time that an input may take. More means that the time grows faster than the size of the
+/// input. The time spent waiting for a CPU does not count.
+const MAX_CPU_TIME: Duration = Duration::from_secs(5);
 
 #[test]
 fn log() -> Result<()> {
@@ -138,7 +138,8 @@ fn fuzz(name: &str) -> Result<()> {
         attempt(name, target, bytes)?;
     }
 
-    let seconds = std::env::var(SECONDS).map_or(Ok(USUAL), |seconds| seconds.parse())?;
+    let seconds =
+        std::env::var(SECONDS_VARIABLE).map_or(Ok(DEFAULT_SECONDS), |seconds| seconds.parse())?;
     let start = Instant::now();
     let mut random = SplitMix(
         name.bytes()
@@ -153,25 +154,25 @@ fn fuzz(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What this thread had of a CPU so far.
-fn worked() -> Result<Duration> {
+/// Returns the CPU time of this thread so far.
+fn thread_cpu_time() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
 /// Runs a target once.
 fn attempt(name: &str, target: Target, bytes: &[u8]) -> Result<()> {
-    let start = worked()?;
+    let start = thread_cpu_time()?;
     let done = catch_unwind(AssertUnwindSafe(|| target(bytes)));
-    let took = worked()?.saturating_sub(start);
-    if done.is_ok() && took < LONGEST {
+    let took = thread_cpu_time()?.saturating_sub(start);
+    if done.is_ok() && took < MAX_CPU_TIME {
         return Ok(());
     }
     let path = std::env::temp_dir().join(format!("kcollect-fuzz-{name}"));
     fs::write(&path, bytes)?;
-    let fate = if done.is_ok() {
+    let outcome = if done.is_ok() {
         "took"
     } else {
         "panicked after"
     };
-    bail!("{name} {fate} {took:?} on {}", path.display());
+    bail!("{name} {outcome} {took:?} on {}", path.display());
 }

@@ -1,12 +1,12 @@
-//! New inputs from known ones, by chance: what the few seconds of a test have instead of a fuzzer
-//! that sees which code was reached.
+//! Random mutations of known inputs. The few seconds of a test use them instead of a fuzzer that
+//! sees which code was reached.
 
 use ::tests::random::SplitMix;
 
-/// An input does not grow beyond this, bytes.
-const LONGEST: usize = 1 << 16;
+/// The size to which an input is truncated.
+const MAX_INPUT_BYTES: usize = 1 << 16;
 
-/// Numbers at which things go wrong.
+/// Numbers near which readers fail: the limits of integer types, and small ones.
 const EDGES: [u64; 12] = [
     0,
     1,
@@ -22,17 +22,17 @@ const EDGES: [u64; 12] = [
     u64::MAX,
 ];
 
-/// An input like one of the corpus.
+/// Returns a mutation of an input of the corpus.
 pub(crate) fn mutated(corpus: &[Vec<u8>], random: &mut SplitMix) -> Vec<u8> {
-    let mut bytes = one(corpus, random).to_vec();
+    let mut bytes = pick(corpus, random).to_vec();
     for _ in 0..=random.below(8) {
         change(&mut bytes, corpus, random);
     }
-    bytes.truncate(LONGEST);
+    bytes.truncate(MAX_INPUT_BYTES);
     bytes
 }
 
-fn one<'a>(corpus: &'a [Vec<u8>], random: &mut SplitMix) -> &'a [u8] {
+fn pick<'a>(corpus: &'a [Vec<u8>], random: &mut SplitMix) -> &'a [u8] {
     let index = random.below(corpus.len() as u64) as usize;
     corpus.get(index).map_or(&[], Vec::as_slice)
 }
@@ -62,10 +62,10 @@ fn change(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], random: &mut SplitMix) {
             let more: Vec<u8> = (0..length).map(|_| random.any() as u8).collect();
             bytes.splice(at..at, more);
         }
-        6 => edge(bytes, at, random),
-        7 => number(bytes, random),
+        6 => write_edge(bytes, at, random),
+        7 => replace_number(bytes, random),
         _ => {
-            let other = one(corpus, random);
+            let other = pick(corpus, random);
             let from = random.below(other.len() as u64 + 1) as usize;
             let to = other.len().min(from + 4 * length);
             bytes.splice(at..end, other[from..to].iter().copied());
@@ -73,8 +73,8 @@ fn change(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], random: &mut SplitMix) {
     }
 }
 
-/// An edge, or close to one, in 1, 2, 4 or 8 bytes.
-fn edge(bytes: &mut [u8], at: usize, random: &mut SplitMix) {
+/// Overwrites 1, 2, 4 or 8 bytes with one of [`EDGES`], or a number close to one.
+fn write_edge(bytes: &mut [u8], at: usize, random: &mut SplitMix) {
     let near = random.below(5).wrapping_sub(2);
     let edge = EDGES[random.below(EDGES.len() as u64) as usize].wrapping_add(near);
     let width = 1 << random.below(4);
@@ -83,8 +83,8 @@ fn edge(bytes: &mut [u8], at: usize, random: &mut SplitMix) {
     }
 }
 
-/// An edge in the place of a number in a text.
-fn number(bytes: &mut Vec<u8>, random: &mut SplitMix) {
+/// Replaces a number in a text by one of [`EDGES`].
+fn replace_number(bytes: &mut Vec<u8>, random: &mut SplitMix) {
     let starts: Vec<usize> = (0..bytes.len())
         .filter(|at| bytes[*at].is_ascii_digit() && (*at == 0 || !bytes[at - 1].is_ascii_digit()))
         .collect();
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_is_the_same_for_the_same_seed() {
+    fn the_same_seed_makes_the_same_inputs() {
         let corpus = [b"name 12 0x40\n".to_vec(), vec![0; 40]];
         let made = |seed| {
             let mut random = SplitMix(seed);
@@ -115,7 +115,7 @@ mod tests {
         };
         assert_eq!(made(1), made(1));
         assert_ne!(made(1), made(2));
-        assert!(made(3).iter().all(|bytes| bytes.len() <= LONGEST));
-        assert!(mutated(&[], &mut SplitMix(5)).len() <= LONGEST);
+        assert!(made(3).iter().all(|bytes| bytes.len() <= MAX_INPUT_BYTES));
+        assert!(mutated(&[], &mut SplitMix(5)).len() <= MAX_INPUT_BYTES);
     }
 }

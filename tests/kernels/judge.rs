@@ -57,8 +57,8 @@ const STILL_S: f64 = 0.5;
 const DIGITS_S: f64 = 1e-8;
 /// What may not be on every host.
 const PYTHON: &str = "python3";
-/// Share of the ticks with a user stack that are complete, at the least: of programs that stay, and
-/// of those that are gone before anybody can say what they have mapped. Ticks that came before a
+/// Share of the ticks with a user stack that are complete, at the least: of long-running programs,
+/// and of those that exit before their mappings can be read. Ticks that came before a
 /// table was made are judged apart.
 const SHARES: [(&str, f64); 4] = [
     ("proctorture", 0.97),

@@ -1,5 +1,5 @@
 /* A program and a shared library whose functions are called as the command line of the compiler
-   says: two of them, put under one path one after the other, are told apart by that. The program
+   says, which distinguishes two of them that are put under one path in turn. The program
    spends its time, for as many seconds as its argument says, in itself, in the library and in the
    vDSO. Compiled by the checks that need it, with -DLIBRARY for the library. */
 

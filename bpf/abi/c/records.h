@@ -22,7 +22,7 @@
 #define NAME_BYTES 16
 
 /* The microstates of a thread, numbered as in the experiment. The three of a thread on a CPU are
- * told apart by ticks; the programs add them up as one time, under STATE_USER. */
+ * distinguished by ticks; the programs add them up as one time, under STATE_USER. */
 enum state {
 	STATE_USER = 0,
 	STATE_SYSTEM = 1,

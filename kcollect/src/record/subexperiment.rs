@@ -3,7 +3,7 @@
 use experiment_format::Result;
 use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::Pid;
-use experiment_format::log::{LogEvent, LogHeader, ProfileDecl, StartTime};
+use experiment_format::log::{LogEvent, LogHeader, ProfileDecl};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
 use experiment_format::stacks::StackEnd;

@@ -170,8 +170,8 @@ fn messaging() -> Command {
     command
 }
 
-/// In a shell, as scripts do it; on one CPU, or a good part of what is measured is where the
-/// scheduler puts whom.
+/// Returns a shell that starts many programs, as scripts do. It runs on one CPU: on several, the
+/// measured time depends largely on the scheduler's placement.
 fn storm() -> Result<Command> {
     let script = format!("i=0; while [ $i -lt {PROGRAMS} ]; do /bin/true; i=$((i+1)); done");
     let mut command = Command::new("taskset");

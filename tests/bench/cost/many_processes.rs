@@ -48,7 +48,7 @@ pub(crate) struct Watched {
     pub(crate) took: Result<(Took, Option<f64>)>,
 }
 
-/// Has the settings watch it one after the other, each once.
+/// Measures the load under each setting once, one after the other.
 pub(crate) fn measure(
     settings: &[Setting],
     seconds: u16,

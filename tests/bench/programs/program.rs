@@ -2,7 +2,7 @@
 //!
 //! They are what a distribution ships, as it ships it: without frame pointers, with the assembly of
 //! their libraries, with interpreters and compilers of their own. A script begins in an empty
-//! directory that anybody may write to, with the number of seconds in `$T`.
+//! directory that all users may write to, with the number of seconds in `$T`.
 
 use std::ffi::OsStr;
 use std::path::Path;

@@ -209,7 +209,7 @@ fn root_an_unprivileged_user_reads_what_to_do() -> Result<()> {
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
     let program = directory.path().join("kcollect");
     fs::copy(binary()?, &program)?;
-    let nobody = |event: &str| {
+    let unprivileged = |event: &str| {
         let mut command = Command::new("setpriv");
         command
             .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
@@ -218,14 +218,14 @@ fn root_an_unprivileged_user_reads_what_to_do() -> Result<()> {
         run(command.current_dir(directory.path()), LIMIT)
     };
     for event in ["sched:sched_switch", "mem:schedule:x"] {
-        let finished = nobody(event)?;
+        let finished = unprivileged(event)?;
         ensure!([69, 77].contains(&finished.code()), "{finished}");
         ensure!(
             finished.stderr.contains("sudo"),
             "no cure is named: {finished}"
         );
     }
-    let finished = nobody("pagefaults")?;
+    let finished = unprivileged("pagefaults")?;
     ensure!(
         finished.code() == 64 && finished.stderr.contains("page-faults"),
         "{finished}"

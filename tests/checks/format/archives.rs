@@ -233,7 +233,7 @@ fn root_unreadable_programs_are_not_copied() -> Result<()> {
     Ok(())
 }
 
-/// Files that take longer to copy than anybody waits.
+/// The files take longer to copy than the summary may take.
 #[test]
 fn root_the_summary_does_not_wait_for_archives() -> Result<()> {
     judge_times(|| {

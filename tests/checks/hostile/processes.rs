@@ -339,7 +339,7 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
         let deep = the(6)?;
         judge_function(&followed, deep, "burn_deep", 400)?;
         let ends = followed.ends(deep)?;
-        let cut = ends.get("deep").copied().unwrap_or(0);
+        let cut = ends.get("depth_limit").copied().unwrap_or(0);
         let (user, _) = deep.user_ticks(|_| true);
         ensure!(
             cut as f64 >= 0.5 * user as f64,

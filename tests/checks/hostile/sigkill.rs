@@ -27,8 +27,8 @@ const SEED: u64 = 0x6b63_6f6c_6c65_6374;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Who is followed, but for runs in which nobody is. What else runs here may be large, was not
-/// archived, and keeps gprofng busy.
+/// The processes that are followed, except in the runs that follow none. Other processes of this
+/// machine may be large, are not archived, and keep gprofng busy.
 const LOAD: &str = "=^(spawner|true)$";
 
 /// In which part of its life a collector is killed.

@@ -1,9 +1,9 @@
 //! Files on a file system that does not answer any more, as with a dead file server: kcollect
 //! reports it, records every other process, and ends.
 //!
-//! The file system is one in user space, which stops in the middle of a question. Whoever asks it
-//! next waits until it goes on, or is killed. Its file has no pages to be read any more by the
-//! process that executes it, which is not affected.
+//! The file system is one in user space, which stops in the middle of a request. A process that
+//! calls it next waits until it goes on, or is killed. The process that executes its file is not
+//! affected: all pages of the file have been read by then.
 
 use std::ffi::OsStr;
 use std::fs;

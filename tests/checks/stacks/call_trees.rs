@@ -225,8 +225,8 @@ impl Judge<'_> {
             all_ns / 1e9 / self.interval >= ENOUGH,
             "too little: {took:?}"
         );
-        // The disk's work is told with the timer's own interrupt on some machines: ticks are no
-        // independent samples of it.
+        // On some machines the disk reports completed work together with the timer's own interrupt:
+        // ticks are not independent samples of it.
         if path.last() != Some(&"touch") {
             let waited = of(&sum, Microstate::WaitCpu);
             self.compare(took, "waiting", waited, took.waited_ns, took.absences);

@@ -142,7 +142,7 @@ fn nap_under(way: UserStackCapture) -> Result<(u32, Vec<Record>)> {
     Ok((receiver.recv()?.cast_unsigned(), records))
 }
 
-/// Is it in an executable mapping of this process?
+/// Returns whether it is in an executable mapping of this process.
 fn is_code(address: u64) -> Result<bool> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     let mut code = maps.lines().filter_map(|line| {

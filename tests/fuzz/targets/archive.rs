@@ -1,4 +1,4 @@
-//! Files that are executed: what is archived of them, by a process that may read everything.
+//! Executable files, as they are archived by a process that may read everything.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -19,18 +19,19 @@ const ROOT: InvokingUser = InvokingUser {
 };
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// What a file of no bytes may take: the names that its linkage table may show again and again.
-const MOST: u64 = 17 << 20;
-/// And each byte: it may be in eight linkage tables, each entry of eight bytes a symbol of 24; in a
-/// symbol table and in a string table, of the file and of its debug file; and it is copied.
-const MOST_A_BYTE: u64 = 64;
+/// The largest archive of an empty file, in bytes: names that its linkage table may repeat.
+const MAX_BASE_BYTES: u64 = 17 << 20;
+/// The archived bytes that each byte of a file adds at most. It may be in eight linkage tables,
+/// where each entry of eight bytes becomes a symbol of 24; in a symbol table and in a string table,
+/// of the file and of its debug file; and it is copied.
+const MAX_BYTES_PER_BYTE: u64 = 64;
 
 thread_local! {
-    static EXPERIMENT: (TempDir, ExperimentDir) = made();
+    static EXPERIMENT: (TempDir, ExperimentDir) = create();
 }
 
 #[expect(clippy::expect_used, reason = "without it there is nowhere to write")]
-fn made() -> (TempDir, ExperimentDir) {
+fn create() -> (TempDir, ExperimentDir) {
     let directory = in_memory();
     let name = NameRequest::Exactly("x.er".to_owned());
     let (experiment, _) =
@@ -39,7 +40,7 @@ fn made() -> (TempDir, ExperimentDir) {
     (directory, experiment)
 }
 
-/// An ELF file, which is its own debug file.
+/// Archives an ELF file, which is its own debug file.
 pub(super) fn archive(bytes: &[u8]) {
     EXPERIMENT.with(|(directory, experiment)| {
         let path = directory.path().join("file");
@@ -54,24 +55,24 @@ pub(super) fn archive(bytes: &[u8]) {
         }) = archived
         {
             assert!(written >= bytes.len() as u64);
-            assert!(written <= MOST + MOST_A_BYTE * bytes.len() as u64);
-            read(experiment.path(), functions);
+            assert!(written <= MAX_BASE_BYTES + MAX_BYTES_PER_BYTE * bytes.len() as u64);
+            check_copy(experiment.path(), functions);
         }
         let _ = source_paths(&file, Some(&file), SourceLines::All);
         let _ = find_debug_file(&[], Path::new(OBJECT), &file);
     });
 }
 
-/// Where the copy can be read, which what its program headers say may prevent, it has no more
-/// functions than were written.
-fn read(experiment: &Path, functions: usize) {
+/// Checks that the copy has no more functions than were written. Its program headers may make it
+/// unreadable.
+fn check_copy(experiment: &Path, functions: usize) {
     let experiment = Experiment::open(experiment);
     let archives = experiment.map(|experiment| experiment.archives());
     assert!(archives.is_ok());
     if let Ok(mut archives) = archives
         && let Ok(Some(table)) = archives.functions(OBJECT)
     {
-        // The section `.plt` is one more there.
+        // The section `.plt` counts as one more function there.
         assert!(table.len() <= functions + 1);
     }
 }

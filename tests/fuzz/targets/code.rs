@@ -1,25 +1,26 @@
-//! Files that are executed: how their stacks are walked.
+//! Executable files: the tables by which their stacks are unwound.
 
 use std::borrow::Cow;
 
 use user_collector::elf::build_id;
 use user_collector::unwind::{FrameInfo, GoFunctions, UnwindRules, UnwindSections, UnwindTable};
 
-/// Where the frame information of [`frames`] lies, and the code that it is of.
+/// The address of the frame information of [`frames`].
 const FRAMES: u64 = 0x1000;
+/// The addresses of the code that it describes.
 const CODE: std::ops::Range<u64> = 0x1000..0x0080_0000;
 
-/// An ELF file.
+/// Reads the unwind table of an ELF file.
 pub(super) fn elf(bytes: &[u8]) {
     let id = build_id(bytes);
     assert!(id.len() <= bytes.len());
     let mut rules = UnwindRules::new();
     if let Ok((table, _)) = UnwindTable::of_elf(bytes, &mut rules) {
-        holds(&table, &rules);
+        check_table(&table, &rules);
     }
 }
 
-/// `.eh_frame`, or `.debug_frame` where the first byte is odd.
+/// Reads `.eh_frame`, or `.debug_frame` where the first byte is odd.
 pub(super) fn frames(bytes: &[u8]) {
     let (first, data) = bytes.split_first().unwrap_or((&0, &[]));
     let frames = match first % 2 {
@@ -40,14 +41,14 @@ pub(super) fn frames(bytes: &[u8]) {
     };
     let mut rules = UnwindRules::new();
     if let Ok((table, summary)) = UnwindTable::of_sections(&sections, &mut rules) {
-        holds(&table, &rules);
-        // A row costs two bytes at least, and one more at each border.
+        check_table(&table, &rules);
+        // A row takes two bytes at least; each page boundary adds one row.
         assert!(table.rows().len() <= data.len() / 2 + table.pages().len());
         assert_eq!(summary.text, CODE.end - CODE.start);
     }
 }
 
-/// Go's table of functions, and their code: the first two bytes are the table's length.
+/// Reads Go's table of functions, and their code: the first two bytes are the table's length.
 pub(super) fn go(bytes: &[u8]) {
     let (length, rest) = bytes.split_first_chunk().unwrap_or((&[0; 2], &[]));
     let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
@@ -65,12 +66,12 @@ pub(super) fn go(bytes: &[u8]) {
     };
     let mut rules = UnwindRules::new();
     if let Ok((table, _)) = UnwindTable::of_sections(&sections, &mut rules) {
-        holds(&table, &rules);
+        check_table(&table, &rules);
     }
 }
 
-/// What holds for each table.
-fn holds(table: &UnwindTable, rules: &UnwindRules) {
+/// Checks what holds for each table.
+fn check_table(table: &UnwindTable, rules: &UnwindRules) {
     let numbers = |pair: &[user_collector::unwind::TablePage]| pair[0].number < pair[1].number;
     assert!(table.pages().windows(2).all(numbers));
     for page in table.pages() {

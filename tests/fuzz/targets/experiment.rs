@@ -1,8 +1,7 @@
-//! The files of an experiment: each in its turn is anything, in an experiment that is well
-//! otherwise.
+//! The files of an experiment: one is replaced by the input, and the others are intact.
 //!
-//! Each thread has an experiment of its own, made of the corpora's first files, and reads it by its
-//! directory, as people do. It lies in memory where the machine has a place for that.
+//! Each thread has an experiment of its own, made of the corpora's first files, and opens its
+//! directory, as users do. The directory is in memory where the machine has `/dev/shm`.
 
 use std::fs;
 use std::path::Path;
@@ -24,26 +23,27 @@ const FILES: [(&str, &[u8]); 5] = [
     ("overview", include_bytes!("../corpora/usage/recorded")),
 ];
 
-/// A load object in its archive.
+/// The name of a load object in its archive.
 pub(super) const OBJECT: &str = "/usr/bin/anything";
 
-/// Positions that are asked for, bytes in a file.
+/// Positions to look up, as byte offsets in the file.
 const POSITIONS: [u64; 4] = [0, 0x40, 0x1040, u64::MAX];
 
 thread_local! {
-    static EXPERIMENT: TempDir = made();
+    static EXPERIMENT: TempDir = create();
 }
 
-/// Made once, so that there is nobody who could be told of a full disk.
+/// Creates the experiment of a thread. It runs in the initialiser of a thread local, which cannot
+/// return an error.
 #[expect(clippy::expect_used, reason = "without it there is nothing to read")]
-fn made() -> TempDir {
+fn create() -> TempDir {
     let directory = in_memory();
     fill(directory.path());
     fs::create_dir(directory.path().join(ARCHIVES)).expect("its archives");
     directory
 }
 
-/// A directory in memory, where the machine has a place for that.
+/// Creates a directory, in memory where the machine has `/dev/shm`.
 #[expect(clippy::expect_used, reason = "without it there is nowhere to write")]
 pub(super) fn in_memory() -> TempDir {
     let memory = Path::new("/dev/shm");
@@ -51,7 +51,7 @@ pub(super) fn in_memory() -> TempDir {
     directory.expect("a directory")
 }
 
-/// Makes a directory an experiment.
+/// Writes the files of an experiment into a directory.
 #[expect(clippy::expect_used, reason = "without it there is nothing to read")]
 pub(super) fn fill(directory: &Path) {
     for (name, bytes) in FILES {
@@ -59,15 +59,15 @@ pub(super) fn fill(directory: &Path) {
     }
 }
 
-/// Reads the experiment with one file replaced; then puts it back.
-fn with(file: &str, bytes: &[u8], read: impl FnOnce(&Path)) {
+/// Reads the experiment with one file replaced, then restores it.
+fn with_file(file: &str, bytes: &[u8], read: impl FnOnce(&Path)) {
     EXPERIMENT.with(|directory| {
         let path = directory.path().join(file);
         if fs::write(&path, bytes).is_err() {
             return;
         }
         read(directory.path());
-        // Back for the next target that this thread has.
+        // Restored for the next target of this thread.
         let _ = match FILES.iter().find(|(name, _)| *name == file) {
             Some((_, first)) => fs::write(&path, first),
             None => fs::remove_file(&path),
@@ -76,31 +76,29 @@ fn with(file: &str, bytes: &[u8], read: impl FnOnce(&Path)) {
 }
 
 pub(super) fn log(bytes: &[u8]) {
-    with("log.xml", bytes, |path| everything(path, bytes.len()));
+    with_file("log.xml", bytes, |path| read_all(path, bytes.len()));
 }
 
 pub(super) fn map(bytes: &[u8]) {
-    with("map.xml", bytes, |path| everything(path, bytes.len()));
+    with_file("map.xml", bytes, |path| read_all(path, bytes.len()));
 }
 
 pub(super) fn packets(bytes: &[u8]) {
-    with("profile", bytes, |path| everything(path, bytes.len()));
+    with_file("profile", bytes, |path| read_all(path, bytes.len()));
 }
 
 pub(super) fn stacks(bytes: &[u8]) {
-    with("data.frameinfo", bytes, |path| {
-        everything(path, bytes.len())
-    });
+    with_file("data.frameinfo", bytes, |path| read_all(path, bytes.len()));
 }
 
 pub(super) fn usage(bytes: &[u8]) {
-    with("overview", bytes, |path| everything(path, bytes.len()));
+    with_file("overview", bytes, |path| read_all(path, bytes.len()));
 }
 
-/// An archived load object: its functions and its lines.
+/// Reads an archived load object: its functions and its lines.
 pub(super) fn functions(bytes: &[u8]) {
     let file = format!("{ARCHIVES}/{}", archive_name(OBJECT));
-    with(&file, bytes, |path| {
+    with_file(&file, bytes, |path| {
         let Ok(experiment) = Experiment::open(path) else {
             return;
         };
@@ -126,8 +124,8 @@ pub(super) fn functions(bytes: &[u8]) {
     });
 }
 
-/// All that can be asked of an experiment whose changed file has so many bytes.
-fn everything(path: &Path, size: usize) {
+/// Reads every part of an experiment whose replaced file has `size` bytes.
+fn read_all(path: &Path, size: usize) {
     let Ok(experiment) = Experiment::open(path) else {
         return;
     };
@@ -153,7 +151,7 @@ fn everything(path: &Path, size: usize) {
                 assert!(frames <= most);
             }
         }
-        // A packet has four bytes of header, and ten states at the most.
+        // A packet has four bytes of header, and at most ten states.
         assert!(count <= most / 4 * 10);
     }
     for packets in [experiment.packets(), experiment.counter_packets()] {

@@ -1,17 +1,17 @@
-//! What reads bytes that anybody may have written, each as a function of the bytes alone.
+//! The readers of untrusted bytes, each as a function of the bytes alone.
 //!
-//! A target fails by a panic: its own, where something does not hold that has to, or one of what it
-//! calls. It takes whatever bytes there are, and says nothing.
+//! A target fails by a panic: its own, when an assertion does not hold, or one of the code that it
+//! calls. It accepts any bytes and returns nothing.
 
 mod archive;
 mod code;
 mod experiment;
 mod streams;
 
-/// A target.
+/// A function that reads an input's bytes, and panics on a bug.
 pub(crate) type Target = fn(&[u8]);
 
-/// All of them, by the names of their corpora.
+/// All targets, by the names of their corpora.
 pub(crate) const TARGETS: [(&str, Target); 15] = [
     ("log", experiment::log),
     ("map", experiment::map),
@@ -30,7 +30,7 @@ pub(crate) const TARGETS: [(&str, Target); 15] = [
     ("facts", streams::facts),
 ];
 
-/// The target of a name.
+/// Returns the target of a name.
 pub(crate) fn target(name: &str) -> Option<Target> {
     let found = TARGETS.iter().find(|(known, _)| *known == name)?;
     Some(found.1)

@@ -1,8 +1,8 @@
 //! Synthetic experiments: a founder and subexperiments, written from a plan and not recorded.
 //!
 //! Their load objects are synthetic, their functions 64 bytes long with holes between them, so that
-//! whoever reads them has functions, holes, dynamic functions and places where nothing is mapped to
-//! tell apart.
+//! readers have to distinguish functions, holes, dynamic functions and addresses where nothing is
+//! mapped.
 
 use std::path::{Path, PathBuf};
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use crate::command::{Finished, Running};
 
-/// Does one action after the other, as its arguments say.
+/// A program that performs one action after the other, as its arguments say.
 pub const PROCTORTURE: &str = env!("PROCTORTURE_PROGRAM");
 /// A program of 32 bits without libraries, which has the action `one`: `burn_narrow`, called by
 /// `call_narrow`.

@@ -5,9 +5,9 @@
 //! call that is executed adds a frame, and each rise of the stack pointer takes those away that lie
 //! below it. That is [`Truth`], and it is what unwinders are held against where they do not agree.
 //!
-//! It knows the x86-64 only, and refuses what it has not seen: a stack pointer that leaps to
-//! another stack without a signal, or a return to where nobody called from, makes it say that it is
-//! lost.
+//! It knows the x86-64 only, and refuses what it has not seen: a stack pointer that jumps to
+//! another stack without a signal, or a return to an address that no call pushed, makes it report
+//! that it is lost.
 
 use std::fs::{self, File};
 use std::io;

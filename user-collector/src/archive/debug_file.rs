@@ -83,7 +83,8 @@ fn regular(root: BorrowedFd<'_>, path: &Path) -> Option<File> {
     file.then(|| reopen(&place).ok()).flatten()
 }
 
-/// Has it the build id, where there is one on both sides, and else the checksum?
+/// Returns whether a debug file matches: by the build ids where both files have one, and by the
+/// checksum otherwise.
 fn same(debug: &File, id: &[u8], checksum: u32) -> bool {
     let own = section_build_id(debug);
     if !id.is_empty() && !own.is_empty() {

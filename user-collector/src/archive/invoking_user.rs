@@ -29,13 +29,13 @@ pub struct InvokingUser {
 }
 
 impl InvokingUser {
-    /// Does the file's mode let the user read it?
+    /// Returns whether the file's mode lets the user read it.
     #[must_use]
     pub fn may_read(&self, file: &Metadata) -> bool {
         self.may(file, 4)
     }
 
-    /// Does the directory's mode let the user go through it?
+    /// Returns whether the directory's mode lets the user go through it.
     #[must_use]
     pub fn may_search(&self, directory: &Metadata) -> bool {
         self.may(directory, 1)

@@ -28,7 +28,7 @@ pub struct ArchiveStats {
     pub bytes: u64,
     /// Load objects that were not archived.
     pub left_out: Vec<LeftOut>,
-    /// Was archiving stopped before it was done?
+    /// Whether archiving was stopped before it was done.
     pub given_up: bool,
     /// Time of the background thread, nanoseconds.
     pub took_ns: u64,

@@ -85,7 +85,7 @@ impl ArchiveWorker {
         })
     }
 
-    /// Does a job. A panic fails that job alone.
+    /// Runs a job. A panic fails that job alone.
     pub(super) fn run(&mut self, job: ArchiveJob) -> JobResult {
         let started = Instant::now();
         let about_object = matches!(job, ArchiveJob::Object(_));

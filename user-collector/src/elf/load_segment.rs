@@ -16,7 +16,7 @@ pub struct LoadSegment {
     pub size: u64,
     /// The address that the file is linked for.
     pub address: u64,
-    /// May it be executed?
+    /// Whether it may be executed.
     pub executable: bool,
 }
 

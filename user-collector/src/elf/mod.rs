@@ -288,7 +288,7 @@ impl<B: ElfBytes> ElfFile<B> {
         })
     }
 
-    /// Is it a 64-bit file?
+    /// Returns whether it is a 64-bit file.
     #[must_use]
     pub fn is_64_bit(&self) -> bool {
         self.wide

@@ -40,7 +40,7 @@ impl<P: std::ops::Deref<Target = [u8]>> SectionTable<P> {
         self.headers.iter().find(|section| section.kind == kind)
     }
 
-    /// Does the section's name begin with this?
+    /// Returns whether the section's name begins with `with`.
     #[must_use]
     pub fn name_begins(&self, section: &ElfSection, with: &[u8]) -> bool {
         let name = self.names.get(section.name as usize..);

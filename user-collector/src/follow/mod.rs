@@ -11,12 +11,12 @@ pub struct FollowRule {
     pub follow: Follow,
     /// Numbers of processes that are followed whatever `-F` asks for.
     pub pids: Vec<u32>,
-    /// Is a process followed because the one that forked it is?
+    /// Whether a process is followed because the one that forked it is.
     pub descendants: bool,
 }
 
 impl FollowRule {
-    /// Can any process be followed at all?
+    /// Returns whether any process can be followed at all.
     #[must_use]
     pub fn follows(&self) -> bool {
         self.follow != Follow::Off || !self.pids.is_empty()
@@ -45,12 +45,12 @@ pub struct Candidate<'a> {
     pub name: Option<&'a [u8]>,
     /// Path of the file that it executes, where known.
     pub executable: Option<&'a [u8]>,
-    /// Was it on a CPU at a tick?
+    /// Whether it was on a CPU at a tick.
     pub ticked: bool,
 }
 
 impl Follow {
-    /// Is a process followed, as it is now?
+    /// Returns whether a process is followed, as it is now.
     #[must_use]
     pub fn wants(&self, candidate: &Candidate<'_>) -> bool {
         match self {

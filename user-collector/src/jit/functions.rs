@@ -167,7 +167,7 @@ impl JitFunctions {
         self.by_address.len()
     }
 
-    /// Are there none?
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_address.is_empty()

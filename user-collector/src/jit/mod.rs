@@ -41,7 +41,9 @@ use crate::space::MappedFile;
 
 /// Bytes of a name that are kept. Longer ones are cut, not refused.
 pub const MAX_NAME_BYTES: usize = 1000;
-/// Is this memory for code that is made at run time, by the kernel's name of the mapping?
+
+/// Returns whether this is memory for code that is made at run time, by the kernel's name of the
+/// mapping.
 ///
 /// `//anon` is anonymous memory, `[heap]` and `[stack]` and `[anon:NAME]` are too, and so is what
 /// only looks like a file: shared anonymous memory and memfds, which .NET and others map twice,

@@ -174,7 +174,7 @@ impl<W, S> Join<W, S> {
         }
     }
 
-    /// Can more records come with this number?
+    /// Returns whether more records can come with this key.
     fn is_present(&self, key: UserStackKey) -> bool {
         let last = self
             .returns

@@ -48,9 +48,9 @@ pub struct LoadObject {
     root: Option<OwnedFd>,
     /// Where processes have it.
     path: PathBuf,
-    /// Does a followed process map it?
+    /// Whether a followed process maps it.
     followed: bool,
-    /// Was it sent to the archiver?
+    /// Whether it was sent to the archiver.
     requested: bool,
     /// How its frames are unwound.
     pub table: UnwindTableState,
@@ -168,7 +168,7 @@ impl LoadObjects {
         });
     }
 
-    /// Does it have to be noted which objects were used?
+    /// Returns whether it has to be noted which objects were used.
     #[must_use]
     pub fn needs_used(&self) -> bool {
         self.archive.as_ref().is_some_and(|archive| {

@@ -328,7 +328,8 @@ impl Held {
     }
 }
 
-/// Is it the file that was mapped? Nothing where the kernel reported nothing to tell by.
+/// Returns whether it is the file that was mapped; nothing where the kernel reported neither a
+/// build id nor a device and inode.
 fn is_same(mapped: &MappedFile, build_id: &[u8], metadata: &Metadata) -> Option<bool> {
     let FileIdentity { device, inode, .. } = mapped.identity;
     if !mapped.build_id.is_empty() {

@@ -35,7 +35,7 @@ pub struct UnwindInfo {
     pub segments: Vec<LoadSegment>,
     /// The file's own build id; empty when it has none.
     pub build_id: Box<[u8]>,
-    /// Was the table found in the cache?
+    /// Whether the table was found in the cache.
     pub from_cache: bool,
 }
 

@@ -140,8 +140,8 @@ impl TableCache {
         })
     }
 
-    /// Is the table of these sections worth a file? Of Go's functions it is not: their table is
-    /// made faster than all that it is made of could be hashed and what was kept be read.
+    /// Returns whether the table of these sections is worth a file. That of Go's functions is not:
+    /// it is made in less time than hashing its input and reading the file would take.
     pub(super) fn is_for(sections: &UnwindSections<'_>) -> bool {
         if sections.go.is_some() {
             return false;
@@ -214,7 +214,7 @@ fn name(build_id: &[u8], key: TableKey) -> String {
     }
 }
 
-/// Has a file of the directory a name of ours?
+/// Returns whether a file of the directory has the name of a cached table.
 fn is_ours(name: &str) -> bool {
     let hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     name.split_once('-')

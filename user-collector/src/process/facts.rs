@@ -67,8 +67,9 @@ impl ProcessFacts {
         ProcessFacts::read_in(&Path::new("/proc").join(pid.to_string()))
     }
 
-    /// Are they of a process that started after an instant of CLOCK_MONOTONIC, nanoseconds? The two
-    /// clocks are compared now, and the kernel reports a start to a hundredth of a second.
+    /// Returns whether they are of a process that started after an instant of CLOCK_MONOTONIC,
+    /// nanoseconds. The two clocks are compared now, and the kernel reports a start to a hundredth
+    /// of a second.
     #[must_use]
     pub fn started_after(&self, at: u64) -> bool {
         const TICK_NS: u64 = 10_000_000;

@@ -25,7 +25,7 @@ impl ProcessInstance {
         ProcessInstance::new(pid, 0)
     }
 
-    /// Is anything known of the process?
+    /// Returns whether anything is known of the process.
     #[must_use]
     pub fn is_known(self) -> bool {
         self.serial != 0

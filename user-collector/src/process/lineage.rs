@@ -144,7 +144,7 @@ impl Lineages {
         self.combined.remove(&pid);
     }
 
-    /// Does it descend from the load, or is it the load?
+    /// Returns whether the process is the load or descends from it.
     #[must_use]
     pub fn contains(&self, pid: u32) -> bool {
         self.processes.contains_key(&pid)

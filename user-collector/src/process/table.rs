@@ -145,7 +145,7 @@ impl ProcessTable {
         self.by_pid.len()
     }
 
-    /// Is the table empty?
+    /// Returns whether the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_pid.is_empty()

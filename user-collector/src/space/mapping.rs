@@ -132,7 +132,7 @@ impl Mappings {
         self.by_start.len()
     }
 
-    /// Is there none?
+    /// Returns whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_start.is_empty()

@@ -250,15 +250,15 @@ impl GoRows<'_, '_> {
     }
 }
 
-/// Has a function saved its caller's frame pointer?
+/// Where a function has saved its caller's frame pointer.
 #[derive(Default)]
 struct SavedFramePointer {
-    /// It has when it is so high.
+    /// The height of the stack, in bytes, from which on it is saved; none before it is.
     height: Option<i32>,
 }
 
 impl SavedFramePointer {
-    /// From which pcs of a height on the caller's frame pointer is where.
+    /// Returns from which pcs of a height on the caller's frame pointer is where.
     fn at(&mut self, height: &StackHeight, go: &GoFunctions<'_>) -> Vec<(u64, FramePointer)> {
         let start = height.pcs.start;
         if self.height.is_some_and(|least| least <= height.bytes) {

@@ -55,13 +55,13 @@ pub(super) struct GoFunction<'data> {
     heights: &'data [u8],
 }
 
-/// Does a table begin so?
+/// Returns whether these bytes begin a table.
 pub(super) fn is_head(bytes: &[u8]) -> bool {
     bytes.get(4..8) == Some(&HEADER_START) && PclntabLayout::of(bytes).is_some()
 }
 
-/// Is the start of the text, from which functions are counted, a field of this table's header, and
-/// which?
+/// Returns the offset in this table's header of the start of the text, from which functions are
+/// counted; nothing where the header has no such field.
 pub(super) fn text_field(bytes: &[u8]) -> Option<usize> {
     (PclntabLayout::of(bytes)? == PclntabLayout::FromText).then_some(FIELDS_OFFSET)
 }

@@ -130,8 +130,8 @@ pub enum ReturnAddress {
 }
 
 impl UnwindRule {
-    /// Does the caller have another stack? So leave Go's functions that call on the scheduler's
-    /// stack: by the frame pointer, to where the goroutine was interrupted.
+    /// Returns whether the caller has another stack. It has for Go's functions that call on the
+    /// scheduler's stack: the frame pointer leads to where the goroutine was interrupted.
     #[must_use]
     pub fn changes_stacks(&self) -> bool {
         matches!(

@@ -67,7 +67,7 @@ impl TableFunctions {
         self.sorted = self.functions.len();
     }
 
-    /// Is this in one of the sorted ones?
+    /// Returns whether `pc` is in one of the sorted functions.
     pub(super) fn cover(&self, pc: u64) -> bool {
         let sorted = &self.functions[..self.sorted];
         let before = sorted.partition_point(|function| function.pcs.start <= pc);

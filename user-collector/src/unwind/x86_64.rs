@@ -96,9 +96,9 @@ impl RowDescription {
     }
 }
 
-/// Is the caller's stack pointer the CFA? It is unless the row has another rule for it, as in
-/// `longjmp` when it has the new one. A signal frame expresses the same in another way: it is
-/// stored where the CFA is read.
+/// Returns whether the caller's stack pointer is the CFA. It is unless the row has another rule for
+/// it, as in `longjmp` once that has loaded the new one. A signal frame expresses the same in
+/// another way: the stack pointer is stored where the CFA is read.
 fn is_cfa<'data, S: UnwindSection<Slice<'data>>>(
     sp: SavedRegister,
     cfa: Cfa,

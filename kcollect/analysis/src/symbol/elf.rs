@@ -1,9 +1,8 @@
 //! An ELF file read by pieces: headers, and sections by name, decompressed.
 //!
-//! Nothing is mapped. Whoever owns a file can shorten it while it is read, and a mapping would turn
-//! that into SIGBUS, which no Rust code can answer with an error. A copy in memory is what one
-//! pays: about 30 ms for 100 MB that are in the page cache, and only of the sections that are asked
-//! for.
+//! Nothing is mapped. A file's owner can shorten it while it is read, and a mapping would turn that
+//! into SIGBUS, which Rust code cannot handle as an error. The cost is a copy in memory, of the
+//! requested sections only: about 30 ms for 100 MB that are in the page cache.
 //!
 //! What it refuses: sizes that the file or its headers only claim. A section is compared with the
 //! file before it is read, a decompressed one with what any compressor makes of debug information,
@@ -155,13 +154,13 @@ impl Elf {
         if self.wide { 64 } else { 32 }
     }
 
-    /// Was it made of a list of symbols, as the kernel's are? Such a file is not loaded, and has no
-    /// segments.
+    /// Returns whether it was made from a list of symbols, as the kernel's are. Such a file is not
+    /// loaded, and has no segments.
     pub(super) fn is_synthetic(&self) -> bool {
         self.segments == 0
     }
 
-    /// Has it line tables, of any format?
+    /// Returns whether it has line tables, of any format.
     pub(super) fn has_lines(&self) -> bool {
         let has = |name: &[u8]| {
             self.find(name)

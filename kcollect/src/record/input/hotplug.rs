@@ -6,23 +6,24 @@ use host::machine::{self, CpuSet};
 use super::inputs::{Inputs, bpf_failure, no_cpus, refused};
 use super::sideband;
 
-/// A CPU came online or went offline.
+/// The event of a CPU that came online or went offline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuChange {
     /// When it was noticed, CLOCK_MONOTONIC nanoseconds.
     pub at: u64,
     /// Its id.
     pub cpu: u32,
-    /// Which of both.
+    /// Whether it came online.
     pub online: bool,
 }
 
 impl Inputs {
-    /// Opens the inputs of CPUs that came online and closes those of CPUs that went. Returns the
-    /// changes. The kernel reports them in its list of CPUs alone, so this is done once a round.
+    /// Opens the inputs of CPUs that came online and closes those of CPUs that went offline.
+    /// Returns the changes. The kernel has no event for them, only its list of CPUs, so this is
+    /// done once a round.
     ///
     /// # Errors
-    /// When a CPU that came can't be opened for another reason than that it went again.
+    /// When the inputs of a CPU that is still online can't be opened.
     pub fn follow_hotplug(&mut self) -> Result<Vec<CpuChange>, Failure> {
         let mut changes = Vec::new();
         let online = machine::online_cpus().map_err(no_cpus)?;
@@ -33,11 +34,11 @@ impl Inputs {
         let now = machine::now();
         for cpu in clocked.difference(&online) {
             self.programs.went_offline(*cpu).map_err(bpf_failure)?;
-            // It ticked for the last time shortly before it went: nearer than now.
+            // The CPU's last tick is closer to the time it went offline than the present is.
             let last = self.programs.cpu_stats(*cpu).map_err(bpf_failure)?.last_ns;
             let time = self.cpus.entry(*cpu).or_default();
             time.has_clock = false;
-            time.change(last.max(time.since.unwrap_or(0)), false);
+            time.change(last.max(time.since_ns.unwrap_or(0)), false);
             self.reader.unlisten(*cpu);
             changes.push(CpuChange {
                 at: now,
@@ -45,8 +46,8 @@ impl Inputs {
                 online: false,
             });
         }
-        let came: Vec<_> = online.difference(&clocked).copied().collect();
-        for cpu in &came {
+        let added: Vec<_> = online.difference(&clocked).copied().collect();
+        for cpu in &added {
             match sideband::listen(*cpu, machine::page_size()) {
                 Ok(ring) => {
                     self.reader.listen(*cpu, ring);
@@ -64,8 +65,8 @@ impl Inputs {
                 online: true,
             });
         }
-        if !came.is_empty() {
-            // What was started there before its side-band was open.
+        if !added.is_empty() {
+            // Processes may have been started there before the CPU's side-band was open.
             self.snapshot();
         }
         Ok(changes)

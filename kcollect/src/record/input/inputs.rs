@@ -1,5 +1,5 @@
-//! The inputs: on each CPU that is online a clock and a side-band ring, the snapshot of what runs
-//! already, and what is asked for on the way. Their events come out in time order.
+//! The inputs: a clock and a side-band ring on each CPU that is online, the snapshot of what runs
+//! at the start, and what is read on request. Their events are returned in time order.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -20,29 +20,30 @@ use super::event::Event;
 use super::reader::{Bytes, Reader};
 use super::{sideband, snapshot};
 
-/// A record gets its time first and is in its ring a microsecond later, unless a hypervisor stops
-/// the CPU in between. What is older than this has arrived, nanoseconds.
+/// Age at which all records have arrived, nanoseconds. A record gets its time first and is in
+/// its ring a microsecond later, unless a hypervisor stops the CPU in between.
 const SETTLED_NS: u64 = 100_000_000;
 
-/// The clocks are started over one interval, but not over a longer time.
+/// Longest time over which the starts of the clocks are spread, however long the interval is.
 const MAX_CLOCK_SPREAD: Duration = Duration::from_millis(100);
 
-/// A CPU as it was recorded.
+/// The recorded time of a CPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTime {
-    /// For how long its ticks were taken, nanoseconds.
-    pub recorded: u64,
-    pub(super) since: Option<u64>,
+    /// How long its ticks were recorded, nanoseconds.
+    pub recorded_ns: u64,
+    /// The start of the time that is not in `recorded_ns` yet.
+    pub(super) since_ns: Option<u64>,
     pub(super) has_clock: bool,
 }
 
-/// Clocks and side-band of all CPUs.
+/// The BPF programs, clocks, counters and side-band rings of all CPUs.
 #[derive(Debug)]
 pub struct Inputs {
     /// The programs in the kernel.
     pub programs: Programs,
     pub(super) reader: Reader,
-    /// What was taken last.
+    /// The bytes that were taken from the rings last; kept for their memory.
     bytes: Bytes,
     period_ns: u64,
     pub(super) cpus: BTreeMap<u32, CpuTime>,
@@ -54,9 +55,9 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Loads the BPF programs and opens everything; data are not taken yet. `page_fault` is where
-    /// the kernel handles page faults, `emission` when user stacks are captured, if any process is
-    /// followed; `counters` overflow.
+    /// Loads the BPF programs and opens all inputs, without recording yet. `page_fault` is the
+    /// range of the kernel's page fault handler; `capture` is when user stacks are captured, if any
+    /// process is followed; `counters` are opened for their overflows.
     ///
     /// # Errors
     /// A [`Failure`] with its cure.
@@ -64,7 +65,7 @@ impl Inputs {
         period_ns: u64,
         record_idle: bool,
         page_fault: (u64, u64),
-        emission: Option<UserStackCapture>,
+        capture: Option<UserStackCapture>,
         counters: &[CounterRequest],
     ) -> Result<Inputs, Failure> {
         let possible = machine::possible_cpus().map_err(no_cpus)?;
@@ -74,14 +75,14 @@ impl Inputs {
             Err(error) => Err(refused("the side-band", *cpu, &error)),
         };
         let sideband: Vec<_> = online.iter().map(listen).collect::<Result<_, _>>()?;
-        // After the side-band, which then has the names of our own programs too.
+        // After the side-band, which then reports the names of kcollect's own programs too.
         let (programs, rings) = Programs::load(&Settings {
             period_ns,
             record_idle,
             max_kernel_frames: max_frames(),
             page_fault,
             cpu_ids: possible.last().map_or(1, |last| last + 1),
-            user_stacks: emission,
+            user_stacks: capture,
             hit_intervals: hit_intervals(counters),
         })
         .map_err(bpf_failure)?;
@@ -100,7 +101,7 @@ impl Inputs {
             cpus: BTreeMap::new(),
             recording: false,
             order: TimeOrder::default(),
-            follows: emission.is_some(),
+            follows: capture.is_some(),
             counters: counters.to_vec(),
         };
         for number in 0..counters.len() {
@@ -113,17 +114,17 @@ impl Inputs {
         Ok(inputs)
     }
 
-    /// Starts the thread that empties the rings, with the privileges that are left by now.
+    /// Starts the thread that empties the rings, with the privileges that are left.
     ///
     /// # Errors
-    /// As [`Reader::start`]; the rings are emptied all the same, but not as soon.
+    /// Those of [`Reader::start`]; the rings are emptied all the same, but not as soon.
     pub fn start_reader(&mut self) -> io::Result<()> {
         self.reader.start()
     }
 
-    /// Starts the clocks spread over an interval. A tick disturbs what runs: threads that hand each
-    /// other work fall into step with it, and if the next CPU's tick came at a fixed short time
-    /// after, it would find them at the same point again and again.
+    /// Starts the clocks spread over an interval. A tick disturbs the threads that run: threads
+    /// that exchange work synchronize with it. If the next CPU's tick followed after a fixed short
+    /// time, it would sample them at the same point again and again.
     fn start_clocks(&mut self, cpus: CpuSet) -> Result<(), Failure> {
         let spread = Duration::from_nanos(self.period_ns).min(MAX_CLOCK_SPREAD);
         let apart = spread / u32::try_from(cpus.len()).unwrap_or(u32::MAX).max(1);
@@ -134,10 +135,10 @@ impl Inputs {
         Ok(())
     }
 
-    /// Takes data from now on, or stops taking them. Returns the time of the change.
+    /// Starts or stops the recording of data. Returns the time of the change.
     ///
     /// # Errors
-    /// When a CPU can't be asked for what it slept until now.
+    /// When the BPF programs can't be switched or the threads' times can't be read.
     pub fn set_recording(&mut self, on: bool) -> Result<u64, Failure> {
         let now = machine::now();
         self.programs.set_recording(on, now).map_err(bpf_failure)?;
@@ -160,10 +161,10 @@ impl Inputs {
         self.order.push(time, Event::Recording { on });
     }
 
-    /// Takes a sample. The event comes in a later round, after all that happened until its time.
+    /// Takes a sample. Its event is returned by a later round, after all events before its time.
     ///
     /// # Errors
-    /// When the threads can't be asked.
+    /// When the threads' times can't be read.
     pub fn sample(&mut self, label: &'static str) -> Result<(), Failure> {
         let at = machine::now();
         if self.recording {
@@ -174,7 +175,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// Returns what is complete by now, in time order.
+    /// Returns the events up to the time before which all records have arrived, in time order.
     ///
     /// # Errors
     /// When a ring can't be read.
@@ -184,8 +185,8 @@ impl Inputs {
         Ok(self.order.release(began.saturating_sub(SETTLED_NS)))
     }
 
-    /// Reads what a process has mapped. The event comes in a later round, after all that happened
-    /// until then.
+    /// Reads the mappings of a process. The event is returned by a later round, after all events
+    /// before it.
     pub fn read_mappings(&mut self, pid: u32) {
         let began = machine::now();
         let mappings = Some(snapshot::mappings(pid)).filter(|mappings| !mappings.is_empty());
@@ -197,7 +198,7 @@ impl Inputs {
         self.order.push(machine::now(), read);
     }
 
-    /// Returns all the rest, after data were stopped. The clocks are gone then.
+    /// Stops the clocks and returns all remaining events. The recording has been stopped before.
     ///
     /// # Errors
     /// When a ring can't be read.
@@ -211,27 +212,28 @@ impl Inputs {
     ///
     /// # Errors
     /// When they can't be read.
-    pub fn books(&self) -> Result<Vec<(u32, CpuStats, CpuTime)>, Failure> {
-        let books = self.programs.all_cpu_stats().map_err(bpf_failure)?;
+    pub fn cpu_stats(&self) -> Result<Vec<(u32, CpuStats, CpuTime)>, Failure> {
+        let stats = self.programs.all_cpu_stats().map_err(bpf_failure)?;
         let time = |cpu| self.cpus.get(&cpu).copied().unwrap_or_default();
-        Ok(books
+        Ok(stats
             .into_iter()
-            .map(|(cpu, books)| (cpu, books, time(cpu)))
+            .map(|(cpu, stats)| (cpu, stats, time(cpu)))
             .collect())
     }
 
-    /// Events that came after their time had been passed on.
+    /// Returns the number of events that arrived after later ones had been returned.
     #[must_use]
     pub fn late(&self) -> u64 {
         self.order.late()
     }
 
-    /// Becomes readable when a round should not wait.
+    /// Returns a descriptor that becomes readable when a round should not wait.
     #[must_use]
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.reader.wake_fd()
     }
 
+    /// Starts the clock of a CPU, unless it is offline by now.
     pub(super) fn start_clock(&mut self, cpu: u32) -> Result<(), Failure> {
         let clock = match open_clock(cpu, self.period_ns) {
             Ok(clock) => clock,
@@ -240,7 +242,7 @@ impl Inputs {
         };
         let begin = match self.programs.clocks().start(cpu, clock) {
             Ok(begin) => begin,
-            // It went while it was being opened.
+            // It went offline while its clock was being opened.
             Err(_) if machine::online_cpus().is_ok_and(|online| !online.contains(&cpu)) => {
                 return Ok(());
             }
@@ -252,7 +254,8 @@ impl Inputs {
         Ok(())
     }
 
-    /// Opens a counter on a CPU, if it is there; `first` of all CPUs, where tracepoints are opened.
+    /// Opens a counter on a CPU that has it. `first` marks the first CPU, the only one on which a
+    /// tracepoint is opened.
     pub(super) fn open_counter(
         &mut self,
         number: usize,
@@ -284,8 +287,8 @@ impl Inputs {
             .map_err(bpf_failure)
     }
 
-    /// Returns how many events of a counter there were and were recorded, by its position on the
-    /// command line.
+    /// Returns how many events of a counter there were and how many were recorded. `number` is its
+    /// position on the command line.
     ///
     /// # Errors
     /// When it can't be read.
@@ -293,7 +296,7 @@ impl Inputs {
         self.programs.overflow_counts(number).map_err(bpf_failure)
     }
 
-    /// How many CPUs have been recorded.
+    /// Returns the number of CPUs that have been recorded.
     #[must_use]
     pub fn cpus(&self) -> usize {
         self.cpus.len()
@@ -317,6 +320,7 @@ impl Inputs {
         }
     }
 
+    /// Adds the events of the processes that run now.
     pub(super) fn snapshot(&mut self) {
         for (time, event) in snapshot::processes(self.follows) {
             self.order.push(time, event);
@@ -325,15 +329,17 @@ impl Inputs {
 }
 
 impl CpuTime {
+    /// Adds the time since the last change if the CPU was recorded in it. `recording` is whether it
+    /// is recorded from `now` on.
     pub(super) fn change(&mut self, now: u64, recording: bool) {
-        if let Some(since) = self.since.take() {
-            self.recorded += now.saturating_sub(since);
+        if let Some(since) = self.since_ns.take() {
+            self.recorded_ns += now.saturating_sub(since);
         }
-        self.since = recording.then_some(now);
+        self.since_ns = recording.then_some(now);
     }
 }
 
-/// `kernel.perf_event_max_stack`; its default where it can't be read.
+/// Returns `kernel.perf_event_max_stack`, or its default if it can't be read.
 fn max_frames() -> u32 {
     let text = fs::read_to_string("/proc/sys/kernel/perf_event_max_stack");
     text.ok()
@@ -349,7 +355,8 @@ pub(super) fn no_cpus(error: io::Error) -> Failure {
     )
 }
 
-/// What the programs have to know of counters.
+/// Returns the interval of each tracepoint, whose hits the BPF programs count themselves; `None` if
+/// there are no counters.
 fn hit_intervals(counters: &[CounterRequest]) -> Option<[u64; MAX_COUNTERS]> {
     let mut intervals = [0; MAX_COUNTERS];
     for (interval, request) in intervals.iter_mut().zip(counters) {

@@ -1,12 +1,12 @@
-//! The reader: a thread that empties the rings, does nothing else, and goes before others.
+//! The reader: a thread with real-time priority that empties the rings and does nothing else.
 //!
-//! What is in the rings may take long to apply: hundreds of processes begin at once, a disk is
-//! slow, the machine has more work than CPUs. The kernel does not wait for that, and what finds a
-//! ring full is lost: the profile of the very overload that somebody wants to understand would have
-//! holes. So it is taken out of the rings at once, as bytes, and waits in memory instead.
+//! The records in the rings may take long to apply: when hundreds of processes start at once, when
+//! a disk is slow, when the machine has more work than CPUs. The kernel does not wait, and a record
+//! that finds its ring full is lost, so a profile of an overload would have holes. So the thread
+//! takes the records out of the rings at once, as bytes, and keeps them in memory.
 //!
-//! Memory has an end too: where [`MOST_WAITING`] bytes wait already, the rings fill up, and the
-//! losses are counted as ever.
+//! That memory is bounded: while [`MAX_WAITING_BYTES`] wait the rings are not emptied, and what is
+//! lost is counted as before.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,27 +22,29 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::record::hardening::rt_priority;
 
-/// So much may wait, bytes: some half a minute of what brief programs on two CPUs say, one after
-/// the other.
-pub const MOST_WAITING: usize = 64 << 20;
+/// Waiting bytes above which the rings are not emptied: some 30 seconds of records when two CPUs
+/// run one short-lived process after the other.
+pub const MAX_WAITING_BYTES: usize = 64 << 20;
 
-/// Copies of stacks are the most of it, where many processes begin at once. The programs make fewer
-/// when a quarter of this waits, bytes, and none from the half on.
-const ROOM_FOR_COPIES: usize = 32 << 20;
+/// Waiting bytes that the BPF programs take for a full backlog. Most of them are stack copies when
+/// many processes start at once: the programs make fewer when a quarter of this waits, and none
+/// when a half waits.
+const FULL_BACKLOG_BYTES: usize = 32 << 20;
 
-/// When so much waits, bytes, it should not wait for the next round.
-const MUCH: usize = 1 << 20;
+/// Waiting bytes above which the next round begins at once.
+const WAKE_THRESHOLD_BYTES: usize = 1 << 20;
 
-/// What a descriptor is that wakes the thread.
-const BELL: u64 = 0;
-const RING: u64 = 1;
+/// The epoll data of the eventfd that wakes the thread.
+const WAKE_EVENT: u64 = 0;
+/// The epoll data of every ring.
+const RING_EVENT: u64 = 1;
 
-/// Bytes out of the rings.
+/// Bytes taken out of the rings.
 #[derive(Debug, Default)]
 pub struct Bytes {
-    /// Records of the programs, in no order across CPUs.
+    /// Records of the BPF programs, unordered across CPUs.
     pub records: Vec<u8>,
-    /// Records of the side-band, in order within a CPU, in none across CPUs.
+    /// Records of the side-band, ordered within a CPU, unordered across CPUs.
     pub sideband: Vec<u8>,
 }
 
@@ -51,22 +53,22 @@ impl Bytes {
         self.records.len() + self.sideband.len()
     }
 
-    /// Keeps the memory, unless it was for a rush.
+    /// Removes the bytes. Their memory is kept for the next ones, except that of a peak.
     fn clear(&mut self) {
         for bytes in [&mut self.records, &mut self.sideband] {
             bytes.clear();
-            bytes.shrink_to(MUCH);
+            bytes.shrink_to(WAKE_THRESHOLD_BYTES);
         }
     }
 
-    /// Of the room for copies.
-    fn eighths(&self) -> u32 {
-        (8 * self.len() / ROOM_FOR_COPIES).min(8) as u32
+    /// Returns how much waits, in eighths of [`FULL_BACKLOG_BYTES`], 8 at most.
+    fn backlog_eighths(&self) -> u32 {
+        (8 * self.len() / FULL_BACKLOG_BYTES).min(8) as u32
     }
 }
 
-/// The rings, and the thread that empties them, once it was started. Until then, and without it,
-/// they are emptied when somebody [takes](Reader::take) what is in them.
+/// The rings, and the thread that empties them once it is started. Without the thread, they are
+/// emptied by [`Reader::take`] alone.
 #[derive(Debug)]
 pub struct Reader {
     shared: Arc<Shared>,
@@ -76,26 +78,28 @@ pub struct Reader {
 #[derive(Debug)]
 struct Shared {
     rings: Mutex<Rings>,
-    /// The rings are others now, or the end has come.
-    bell: EventFd,
-    /// Much has come.
-    come: EventFd,
-    ended: AtomicBool,
+    /// Wakes the thread: the set of rings has changed, or the reader is dropped.
+    thread_wake: EventFd,
+    /// Wakes the session: more than [`WAKE_THRESHOLD_BYTES`] wait.
+    session_wake: EventFd,
+    /// The reader is dropped.
+    stopped: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Rings {
     programs: bpf::Rings,
-    /// By CPU.
+    /// The side-band ring of each CPU.
     sideband: BTreeMap<u32, PerfRing>,
+    /// Bytes that were taken out of the rings and not returned by [`Reader::take`] yet.
     waiting: Bytes,
 }
 
 impl Reader {
-    /// Of the programs' rings; no side-band yet, and no thread.
+    /// Returns a reader of the BPF programs' rings, without side-band and without a thread.
     ///
     /// # Errors
-    /// What `eventfd(2)` says.
+    /// Those of `eventfd(2)`.
     pub fn new(programs: bpf::Rings) -> io::Result<Reader> {
         let rings = Rings {
             programs,
@@ -106,66 +110,66 @@ impl Reader {
         Ok(Reader {
             shared: Arc::new(Shared {
                 rings: Mutex::new(rings),
-                bell: EventFd::from_flags(flags)?,
-                come: EventFd::from_flags(flags)?,
-                ended: AtomicBool::new(false),
+                thread_wake: EventFd::from_flags(flags)?,
+                session_wake: EventFd::from_flags(flags)?,
+                stopped: AtomicBool::new(false),
             }),
             thread: None,
         })
     }
 
-    /// Starts the thread, with the privileges that the caller has by now.
+    /// Starts the thread, with the privileges that the caller still has.
     ///
     /// # Errors
-    /// When no thread can be started; or `EPERM`, when it runs, but not before others: without
-    /// `CAP_SYS_NICE`, or in a cgroup that has no share of real time.
+    /// When no thread can be started; or `EPERM` when it runs without real-time priority: without
+    /// `CAP_SYS_NICE`, or in a cgroup without real-time bandwidth.
     pub fn start(&mut self) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let thread = thread::Builder::new()
             .name("reader".to_owned())
             .spawn(move || {
-                // Whoever asks waits for it.
-                let _ = tell.send(rt_priority::always());
-                // Without descriptors there is nothing to wait for: the rings are emptied by
-                // whoever takes what is in them.
+                // The receiver waits for it below, so this can't fail.
+                let _ = sender.send(rt_priority::always());
+                // Without descriptors there is nothing to wait for: the rings are then emptied by
+                // `take` alone.
                 let _ = shared.keep_empty();
             })?;
         self.thread = Some(thread);
-        Ok(told.recv().unwrap_or(Ok(()))?)
+        Ok(receiver.recv().unwrap_or(Ok(()))?)
     }
 
-    /// Becomes readable when much has come.
+    /// Returns a descriptor that is readable when so much waits that a round should begin at once.
     #[must_use]
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
-        self.shared.come.as_fd()
+        self.shared.session_wake.as_fd()
     }
 
-    /// Reads the side-band of a CPU too.
+    /// Adds the side-band ring of a CPU.
     pub(crate) fn listen(&self, cpu: u32, ring: PerfRing) {
         self.shared.lock().sideband.insert(cpu, ring);
-        self.shared.ring_the_bell();
+        self.shared.wake_thread();
     }
 
-    /// Reads the last records of a CPU's side-band.
+    /// Reads the last records of a CPU's side-band ring and closes it.
     pub fn unlisten(&self, cpu: u32) {
         let mut rings = self.shared.lock();
         if let Some(ring) = rings.sideband.remove(&cpu) {
             ring.take(&mut rings.waiting.sideband);
         }
         drop(rings);
-        self.shared.ring_the_bell();
+        self.shared.wake_thread();
     }
 
-    /// All that came since the last time, up to this instant, in place of what is in `bytes`, whose
-    /// memory is used again.
+    /// Replaces `bytes`, whose memory is reused, by all bytes that arrived since the last time, up
+    /// to this instant.
     ///
     /// # Errors
     /// [`bpf::Error::Step`] when a ring can't be read.
     pub fn take(&self, bytes: &mut Bytes) -> Result<(), bpf::Error> {
         bytes.clear();
         let mut rings = self.shared.lock();
-        let _ = self.shared.come.read();
+        let _ = self.shared.session_wake.read();
         rings.empty()?;
         rings.programs.set_backlog(0);
         std::mem::swap(&mut rings.waiting, bytes);
@@ -175,9 +179,9 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.shared.ended.store(true, Ordering::Release);
-        // One that can't be told is not waited for.
-        if self.shared.ring_the_bell() {
+        self.shared.stopped.store(true, Ordering::Release);
+        // A thread that can't be woken would never be joined.
+        if self.shared.wake_thread() {
             let _ = self.thread.take().map(JoinHandle::join);
         }
     }
@@ -188,60 +192,67 @@ impl Shared {
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Is it heard?
-    fn ring_the_bell(&self) -> bool {
-        self.bell.write(1).is_ok()
+    /// Wakes the thread. Returns whether that worked.
+    fn wake_thread(&self) -> bool {
+        self.thread_wake.write(1).is_ok()
     }
 
-    /// What the thread does.
+    /// Empties the rings until the reader is dropped: the body of the thread.
     fn keep_empty(&self) -> io::Result<()> {
-        while !self.ended.load(Ordering::Acquire) {
-            // Not those of the rings themselves, which may be closed meanwhile.
+        while !self.stopped.load(Ordering::Acquire) {
+            // Duplicates, since a ring may be closed while the thread waits.
             let descriptors = self.lock().descriptors()?;
-            let wakers = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-            wakers.add(&self.bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
-            // Edges alone: a ring is readable as soon as anything is in it, but wakes when it is
-            // time to come.
+            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            epoll.add(
+                &self.thread_wake,
+                EpollEvent::new(EpollFlags::EPOLLIN, WAKE_EVENT),
+            )?;
+            // Edge-triggered: a ring is readable as soon as a record is in it, but has an edge only
+            // when it is filled to its wake-up threshold.
             let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
             for descriptor in &descriptors {
-                wakers.add(descriptor, EpollEvent::new(edges, RING))?;
+                epoll.add(descriptor, EpollEvent::new(edges, RING_EVENT))?;
             }
-            while !rings(&wakers) {
+            while !woken(&epoll) {
                 let mut rings = self.lock();
-                if rings.waiting.len() < MOST_WAITING {
-                    // Whoever takes what has come is told the same.
+                if rings.waiting.len() < MAX_WAITING_BYTES {
+                    // `take` returns the same error.
                     let _ = rings.empty();
                 }
-                // Who waits for it comes once.
-                if rings.waiting.len() > MUCH {
-                    let _ = self.come.write(1);
+                // `take` resets it, so that it wakes the session once.
+                if rings.waiting.len() > WAKE_THRESHOLD_BYTES {
+                    let _ = self.session_wake.write(1);
                 }
             }
-            let _ = self.bell.read();
+            let _ = self.thread_wake.read();
         }
         Ok(())
     }
 }
 
-/// Waits for a ring, or for the bell. Does it ring?
-fn rings(wakers: &Epoll) -> bool {
+/// Waits for a ring or for the wake event. Returns whether the wake event has occurred.
+fn woken(epoll: &Epoll) -> bool {
     let mut events = [EpollEvent::empty(); 8];
-    // An interrupted wait is one that has ended.
-    let count = wakers.wait(&mut events, EpollTimeout::NONE).unwrap_or(0);
-    events[..count].iter().any(|event| event.data() == BELL)
+    // A wait that a signal interrupts has no event.
+    let count = epoll.wait(&mut events, EpollTimeout::NONE).unwrap_or(0);
+    events[..count]
+        .iter()
+        .any(|event| event.data() == WAKE_EVENT)
 }
 
 impl Rings {
+    /// Moves all bytes of the rings to those that wait.
     fn empty(&mut self) -> Result<(), bpf::Error> {
         for ring in self.sideband.values() {
             ring.take(&mut self.waiting.sideband);
         }
         self.programs.take(&mut self.waiting.records)?;
-        self.programs.set_backlog(self.waiting.eighths());
+        self.programs.set_backlog(self.waiting.backlog_eighths());
         Ok(())
     }
 
-    /// Wake when a ring is well filled.
+    /// Returns duplicates of the rings' descriptors, which wake when a ring is filled to its
+    /// wake-up threshold.
     fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         let sideband = self.sideband.values().map(|ring| ring.as_fd());
         let all = sideband.chain(self.programs.descriptors());

@@ -1,9 +1,8 @@
-//! The perf side-band: what happened to processes and to kernel code, told by the kernel itself as
-//! it happens, with the time of each event.
+//! The perf side-band: the kernel's records of processes and of kernel code, each with the time of
+//! its event.
 //!
-//! One ring for each CPU. It is opened before anything else is looked at, so that nothing falls
-//! between the snapshot of what exists and the events. A lost record is counted by the kernel and
-//! reported here as an event like the others.
+//! There is one ring for each CPU. It is opened before the snapshot is taken, so that no event
+//! between the two is missed. The kernel counts lost records, which are an event like the others.
 
 use std::io;
 use std::sync::Arc;
@@ -16,20 +15,21 @@ use linux_perf_event_reader::{
 };
 use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
-/// Data pages of a ring, as a power of two: 512 KiB of 4 KiB pages, some 500 exec'd processes.
-const ORDER: u32 = 7;
+/// Base-2 logarithm of the data pages of a ring: 512 KiB of 4 KiB pages, some 500 exec'd processes.
+const RING_PAGES_LOG2: u32 = 7;
 
-const HEADER: usize = 8;
+/// Bytes of a record's header: its type, flags and size.
+const HEADER_BYTES: usize = 8;
 
-/// One record of the side-band. Process numbers are those of the initial pid namespace, as long as
-/// kcollect itself lives there.
+/// A record of the side-band. Process numbers are those of the initial pid namespace, if kcollect
+/// runs in that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SidebandEvent {
-    /// `parent` made process `pid`.
+    /// Process `parent` started process `pid`.
     Fork {
         /// The new process.
         pid: u32,
-        /// The one that forked.
+        /// The process that forked.
         parent: u32,
     },
     /// A process's leading thread exited.
@@ -43,49 +43,49 @@ pub enum SidebandEvent {
         pid: u32,
         /// The new name, bytes.
         name: Box<[u8]>,
-        /// By exec, not by `prctl`.
+        /// Whether exec set the name, not `prctl`.
         exec: bool,
     },
-    /// A process mapped something for execution, or made what it had mapped executable.
+    /// A process mapped a file or memory as executable, or made an existing mapping executable.
     Map {
         /// The process.
         pid: u32,
-        /// Where, and what.
+        /// The address range and the file.
         mapping: Mapping,
     },
-    /// Kernel code came or went: a BPF program, a trampoline.
+    /// Kernel code was loaded or unloaded: a BPF program or a trampoline.
     KernelCode {
         /// First address.
         address: u64,
-        /// Bytes.
+        /// Size in bytes.
         size: u32,
         /// Its name.
         name: Box<[u8]>,
-        /// It went.
+        /// Whether it was unloaded.
         gone: bool,
     },
-    /// The ring was full: so many records are missing here.
+    /// Records are missing here, since the ring was full.
     Lost {
-        /// How many.
+        /// Number of lost records.
         records: u64,
     },
-    /// A record that says nothing we use: a thread's start, end or name.
+    /// A record that is not used, such as a thread's start, exit or name.
     Other,
 }
 
-/// Begins listening on a CPU, from this instant. `page` is the machine's page size in bytes. The
-/// ring's descriptor becomes readable when it is a quarter full.
+/// Opens the side-band of a CPU, which has the events from this instant on. `page` is the machine's
+/// page size in bytes. The ring's descriptor becomes readable when the ring is a quarter full.
 ///
 /// # Errors
-/// What `perf_event_open(2)` or `mmap(2)` says.
+/// Those of `perf_event_open(2)` and `mmap(2)`.
 pub(crate) fn listen(cpu: u32, page: usize) -> io::Result<PerfRing> {
-    let size = page << ORDER;
+    let size = page << RING_PAGES_LOG2;
     let event = open_sideband(cpu, (size / 4) as u32)?;
-    PerfRing::new(event, page, ORDER)
+    PerfRing::new(event, page, RING_PAGES_LOG2)
 }
 
-/// Splits bytes of rings into records, each with its time. What is left of a record cut short
-/// counts as a lost one.
+/// Splits bytes of rings into records and calls `each` with every record and its time. A record
+/// that is cut short or malformed counts as a lost one.
 pub fn records(mut bytes: &[u8], mut each: impl FnMut(u64, SidebandEvent)) {
     let mut last = 0;
     while !bytes.is_empty() {
@@ -100,16 +100,16 @@ pub fn records(mut bytes: &[u8], mut each: impl FnMut(u64, SidebandEvent)) {
             }
             None => each(last, SidebandEvent::Lost { records: 1 }),
         }
-        if size < HEADER || size > bytes.len() {
+        if size < HEADER_BYTES || size > bytes.len() {
             return;
         }
         bytes = &bytes[size..];
     }
 }
 
-/// One record: header, body, and the time of the event in the last eight bytes.
+/// Returns the time and event of a record: a header, a body, and the time in the last eight bytes.
 fn decode(record: &[u8]) -> Option<(u64, SidebandEvent)> {
-    let (head, rest) = record.split_first_chunk::<HEADER>()?;
+    let (head, rest) = record.split_first_chunk::<HEADER_BYTES>()?;
     let (body, time) = rest.split_last_chunk::<8>()?;
     let kind = RecordType(u32::from_ne_bytes([head[0], head[1], head[2], head[3]]));
     let misc = u16::from_ne_bytes([head[4], head[5]]);
@@ -156,12 +156,12 @@ fn comm(body: &[u8], misc: u16) -> Option<SidebandEvent> {
 }
 
 fn map(body: &[u8], misc: u16) -> Option<SidebandEvent> {
-    /// Where the length of the build id stands; the crate takes a longer one than 20 for a mistake
-    /// in the program, we for one in the record.
-    const BUILD_ID_LENGTH: usize = 32;
-    const LONGEST_BUILD_ID: u8 = 20;
+    /// Offset of the build id's length in the body. It is checked here, since the crate panics on a
+    /// length above the maximum, while such a record is to be counted as lost.
+    const BUILD_ID_LENGTH_OFFSET: usize = 32;
+    const MAX_BUILD_ID_BYTES: u8 = 20;
     const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
-    if misc & MISC_MMAP_BUILD_ID != 0 && *body.get(BUILD_ID_LENGTH)? > LONGEST_BUILD_ID {
+    if misc & MISC_MMAP_BUILD_ID != 0 && *body.get(BUILD_ID_LENGTH_OFFSET)? > MAX_BUILD_ID_BYTES {
         return None;
     }
     let record = Mmap2Record::parse::<NativeEndian>(RawData::Single(body), misc).ok()?;
@@ -191,12 +191,13 @@ fn map(body: &[u8], misc: u16) -> Option<SidebandEvent> {
     })
 }
 
-/// `struct { u64 addr; u32 len; u16 ksym_type; u16 flags; char name[]; }`, of which flag 1 is
-/// "unregister", the name padded to eight bytes, and then the time.
+/// Returns the time and event of a ksymbol record,
+/// `struct { u64 addr; u32 len; u16 ksym_type; u16 flags; char name[]; }`. Flag 1 is "unregister".
+/// The name is padded to eight bytes, and the time follows it.
 ///
-/// The time is not in the last eight bytes: where several side-bands listen on one CPU, the kernel
-/// (`perf_event_ksymbol_output`) lets the record's size grow from one listener to the next, so
-/// later ones get zeros behind it.
+/// The time may not be in the last eight bytes: if several side-bands are open on one CPU, the
+/// kernel (`perf_event_ksymbol_output`) increases the record's size from one to the next, so that
+/// later ones have zeros behind the time.
 fn kernel_code(rest: &[u8]) -> Option<(u64, SidebandEvent)> {
     let (address, rest) = rest.split_first_chunk::<8>()?;
     let (size, rest) = rest.split_first_chunk::<4>()?;
@@ -229,7 +230,7 @@ mod tests {
         let mut bytes = Vec::new();
         bytes.extend(kind.to_ne_bytes());
         bytes.extend(misc.to_ne_bytes());
-        bytes.extend(((HEADER + body.len() + 8) as u16).to_ne_bytes());
+        bytes.extend(((HEADER_BYTES + body.len() + 8) as u16).to_ne_bytes());
         bytes.extend(body);
         bytes.extend(time.to_ne_bytes());
         bytes
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_life_is_told_whole() {
+    fn a_process_is_reported_from_fork_to_exit() {
         let fork = [halves(&[9, 7, 9, 7]), 5_u64.to_ne_bytes().to_vec()].concat();
         let comm = [halves(&[9, 9]), b"true\0\0\0\0".to_vec()].concat();
         let map = [
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_code_comes_and_goes() {
+    fn kernel_code_is_loaded_and_unloaded() {
         let body = |flags: u16| {
             [
                 0xffff_ffff_c000_0000_u64.to_ne_bytes().to_vec(),
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(all(&record(17, 0, &body(0), 1)), [(1, event(false))]);
         assert_eq!(all(&record(17, 0, &body(1), 2)), [(2, event(true))]);
 
-        // As the second listener on a CPU gets it.
+        // The record of the second side-band on a CPU.
         let time = 3_u64.to_ne_bytes().to_vec();
         assert_eq!(
             all(&record(17, 0, &[body(0), time].concat(), 0)),

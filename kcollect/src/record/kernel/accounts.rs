@@ -1,9 +1,9 @@
-//! Where time went, summed while it is recorded: by thread while it lives, by process, by kernel
-//! stack, and of the whole machine.
+//! Sums of times and ticks during the recording: by thread until it exits, by process, by kernel
+//! stack, and for the whole machine.
 //!
-//! Kept so that the summary is there the moment the run ends, however long it was. Bounded: of
-//! processes that came and went by the thousand the smallest are merged into one row, and how many
-//! is said.
+//! They are added up as events arrive, so that the summary needs no second pass over a long run.
+//! The number of rows is bounded: the smallest processes are merged into one row, which states
+//! their number.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -16,75 +16,77 @@ use user_collector::process::ProcessInstance;
 use super::times::{Ticks, Times};
 use crate::plan::Target;
 
-/// Rows of processes beyond which the small ones are merged.
+/// Number of process rows at which the smaller half is merged.
 const MAX_PROCESS_ROWS: usize = 16_384;
 
-/// What one process did, all its threads together.
+/// The times of one process, all its threads together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessTimes {
-    /// The process; 0 for work of interrupts on idle CPUs.
+    /// The process; 0 for interrupts on idle CPUs.
     pub pid: u32,
     /// Its last name, safe to print.
     pub name: String,
-    /// Threads whose accounts are in it.
+    /// Number of threads whose exact times are included.
     pub threads: u64,
-    /// The sum of theirs.
+    /// The sum over its threads.
     pub times: Times,
 }
 
-/// The thread and process that some time belongs to.
+/// The thread and process that times are added to.
 #[derive(Clone, Debug)]
 pub struct Owner {
     /// The process.
     pub instance: ProcessInstance,
     /// The thread.
     pub tid: u32,
-    /// The process's present name, safe to print.
+    /// The process's current name, safe to print.
     pub name: String,
 }
 
-/// A kernel stack with its ticks; leaf first, callers as they are in the experiment.
+/// The ticks of one kernel stack.
 #[derive(Debug)]
 pub struct StackTicks {
     /// Its number in the experiment.
     pub uid: StackUid,
-    /// Its ticks on a CPU.
+    /// Its on-CPU ticks.
     pub ticks: u64,
-    /// Ticks of threads that were away from the CPUs in it, by state.
-    pub away: [u64; Microstate::PER_THREAD],
+    /// Ticks of off-CPU intervals with this stack, by state.
+    pub off_cpu: [u64; Microstate::PER_THREAD],
 }
 
 impl StackTicks {
-    /// A stack without a tick yet.
+    /// Returns a stack without ticks.
     #[must_use]
     pub fn new(uid: StackUid) -> StackTicks {
         StackTicks {
             uid,
             ticks: 0,
-            away: [0; Microstate::PER_THREAD],
+            off_cpu: [0; Microstate::PER_THREAD],
         }
     }
 }
 
-/// The sums.
+/// The sums of a recording.
 #[derive(Debug, Default)]
 pub struct Accounts {
     processes: HashMap<ProcessInstance, ProcessTimes>,
     merged: ProcessTimes,
     merged_processes: u64,
-    /// Threads that live, as they were told of last, by what tells them apart.
+    /// The latest record of each thread that has not exited, by [`ThreadRecord::task`].
     living: HashMap<u64, ThreadRecord>,
-    /// The ticks on a CPU of threads that live, by tid.
+    /// On-CPU ticks of the threads that have not exited, by tid.
     ticks: HashMap<u32, Ticks>,
-    ended: Times,
-    /// Kernel stacks by their frames; truncated ones end in a frame of all ones.
+    /// The sum of all threads that have exited, or were closed when the recording stopped.
+    exited: Times,
+    /// Kernel stacks by their frames, leaf first; truncated ones end in a frame of all ones.
     pub stacks: HashMap<Box<[u64]>, StackTicks>,
-    /// The processes and threads of `-T`, in their order, told apart from the start.
+    /// The processes and threads of `-T`, in the order of the command line. Their times are kept
+    /// separately from the start, so that merging does not affect them.
     pub targets: Vec<(Target, ProcessTimes)>,
 }
 
 impl Accounts {
-    /// Nothing yet, but who is to be told apart.
+    /// Returns empty sums, with a separate row for each target.
     #[must_use]
     pub fn new(targets: &[Target]) -> Accounts {
         let times = |target: &Target| ProcessTimes {
@@ -100,7 +102,7 @@ impl Accounts {
         }
     }
 
-    /// Adds ticks on a CPU.
+    /// Adds on-CPU ticks.
     pub fn tick(&mut self, owner: Owner, state: Microstate, ticks: u64) {
         let ticks = Ticks::of(state, ticks);
         if owner.instance.pid() != 0 {
@@ -113,24 +115,24 @@ impl Accounts {
         self.add(owner, 0, &times);
     }
 
-    /// A thread lives on, and has done this until now.
+    /// Stores the latest record of a thread that has not exited.
     pub fn lives(&mut self, thread: ThreadRecord) {
         self.living.insert(thread.task, thread);
     }
 
-    /// A thread has ended. Gives its times, ticks included.
+    /// Adds a thread's last record to the sums. Returns its times, ticks included.
     pub fn ends(&mut self, owner: Owner, thread: &ThreadRecord) -> Times {
         self.living.remove(&thread.task);
         let ticks = self.ticks.remove(&thread.header.tid).unwrap_or_default();
         let times = Times::of(thread, ticks);
-        self.ended.add(&times);
-        // Its ticks are in the process's sum already.
+        self.exited.add(&times);
+        // The process's sum has the thread's ticks already.
         let exact = Times::of(thread, Ticks::default());
         self.add(owner, 1, &exact);
         times
     }
 
-    /// The threads that live, with their times, as they were told of last.
+    /// Returns the latest record and times of each thread that has not exited.
     pub fn living(&self) -> impl Iterator<Item = (&ThreadRecord, Times)> {
         self.living.values().map(|thread| {
             let ticks = self.ticks.get(&thread.header.tid);
@@ -141,35 +143,36 @@ impl Accounts {
         })
     }
 
-    /// What the processes have done until now, and how many threads of each live;
-    /// `instance` returns the process that has a number now. Small ones may be missing.
+    /// Returns the times of each process until now, and its number of threads. `instance` returns
+    /// the process that has a pid now. Processes whose rows were merged are missing.
     #[must_use]
     pub fn processes_now(
         &self,
         instance: impl Fn(u32) -> ProcessInstance,
     ) -> HashMap<ProcessInstance, (Times, usize)> {
-        let ended = self.processes.iter();
-        let mut sums: HashMap<_, _> = ended.map(|(key, row)| (*key, (row.times, 0))).collect();
+        let rows = self.processes.iter();
+        let mut sums: HashMap<_, _> = rows.map(|(key, row)| (*key, (row.times, 0))).collect();
         for thread in self.living.values() {
             let pid = thread.header.pid;
             let (times, living) = sums.entry(instance(pid)).or_default();
-            // Its ticks are in the process's sum already.
+            // The process's sum has the thread's ticks already.
             times.add(&Times::of(thread, Ticks::default()));
             *living += 1;
         }
         sums
     }
 
-    /// All threads, those that ended and those that live, and how many live.
+    /// Returns the times of all threads, exited ones included, and the number of those that have
+    /// not exited.
     #[must_use]
     pub fn system(&self) -> (Times, usize) {
-        let mut sum = self.ended;
+        let mut sum = self.exited;
         self.living().for_each(|(_, times)| sum.add(&times));
         (sum, self.living.len())
     }
 
-    /// To the process that a thread belongs to, under its present name, and to the targets that are
-    /// either.
+    /// Adds times to the thread's process, under its current name, and to each target that is this
+    /// process or thread.
     fn add(&mut self, owner: Owner, threads: u64, times: &Times) {
         for (target, row) in &mut self.targets {
             if target.pid == owner.instance.pid()
@@ -198,7 +201,8 @@ impl Accounts {
             })
     }
 
-    /// All rows, those with most time awake first; the last may stand for many merged processes.
+    /// Returns all rows, those with most time awake first. The last one may be the sum of many
+    /// merged processes.
     #[must_use]
     pub fn by_process(&self) -> Vec<ProcessTimes> {
         let mut rows: Vec<_> = self.processes.values().cloned().collect();
@@ -235,9 +239,9 @@ impl Accounts {
 mod tests {
     use super::*;
 
-    fn owner(pid: u32, serial: u64) -> Owner {
+    fn owner(pid: u32, instance: u64) -> Owner {
         Owner {
-            instance: ProcessInstance::new(pid, serial),
+            instance: ProcessInstance::new(pid, instance),
             tid: pid,
             name: "x".into(),
         }
@@ -260,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_counts_once_whether_it_lives_or_has_ended() {
+    fn a_thread_counts_once_before_and_after_its_exit() {
         let mut accounts = Accounts::default();
         let mut thread = ThreadRecord {
             task: 9,
@@ -276,10 +280,10 @@ mod tests {
             ..thread
         });
         assert_eq!(accounts.system().1, 1);
-        assert_eq!(accounts.system().0.lived, 20);
+        assert_eq!(accounts.system().0.tracked_ns, 20);
         thread.tracked_ns = 30;
         let times = accounts.ends(owner(7, 1), &thread);
-        assert_eq!((times.lived, times.ticks.user), (30, 3));
+        assert_eq!((times.tracked_ns, times.ticks.user), (30, 3));
         let (system, living) = accounts.system();
         assert_eq!((system, living), (times, 0));
         let rows = accounts.by_process();

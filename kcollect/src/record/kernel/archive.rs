@@ -2,9 +2,9 @@
 //! the BPF programs, with the map events that place them.
 //!
 //! They are written before the first tick, so that an experiment whose collector was killed still
-//! has its names, and so that writing them is not in the profile. BPF programs that come during the
-//! run are added as they come, since a process's experiment may end before the run does; modules at
-//! the end.
+//! has names, and so that writing them is not in the profile. BPF programs that are loaded during
+//! the run are added at once, since a subexperiment may be finished before the run ends. Modules
+//! are added at the end.
 
 use std::mem::replace;
 
@@ -16,8 +16,8 @@ use experiment_format::map::{MapEvent, READ_EXECUTE};
 use super::kcore::Kcore;
 use super::symbols::{Object, Symbols};
 
-/// Archives the kernel or one module, with its instructions where `kcore` has them. Gives the
-/// events that map it, from the start of the run on; none for an object without functions.
+/// Writes the image of the kernel or of one module, with its instructions where `kcore` has them.
+/// Returns the events that map it from the start of the run; none for an object without functions.
 ///
 /// # Errors
 /// When the image can't be laid out or written.
@@ -27,8 +27,8 @@ pub fn kernel_object(
     object: Object<'_>,
     kcore: Option<&Kcore>,
 ) -> Result<Vec<MapEvent>> {
-    // Beyond _etext lies the code of the boot, long since freed, but still at the root of the
-    // stacks of the boot CPU's idle task: names without instructions.
+    // The boot code beyond _etext has been freed, but its functions are still at the root of the
+    // stacks of the boot CPU's idle task. So they get names without instructions.
     let end_of_text = object.symbols().find(|symbol| symbol.name == "_etext");
     let end_of_text = end_of_text.map_or(u64::MAX, |mark| mark.address);
     let text = extent(object, |address| address < end_of_text);
@@ -70,7 +70,8 @@ pub fn kernel_object(
     Ok(image.placed()?.into_iter().map(segment).collect())
 }
 
-/// From the first to the last function that begins where `within` says: address and size.
+/// Returns the address and size of the range from the first to the last function whose address is
+/// `within`.
 fn extent(object: Object<'_>, within: impl Fn(u64) -> bool) -> Option<(u64, u64)> {
     let functions = || object.symbols().filter(|symbol| within(symbol.address));
     let first = functions().map(|symbol| symbol.address).min()?;
@@ -86,27 +87,27 @@ fn write(dir: &ExperimentDir, name: &str, image: &ElfImage<'_>) -> Result<()> {
     file.commit()
 }
 
-/// A piece of code that the kernel compiled or patched in: a BPF program or a trampoline. It lives
-/// from `from` to `to`, nanoseconds since the start of the run.
+/// A piece of code that the kernel compiled or patched in: a BPF program or a trampoline. It is
+/// loaded from `from` to `to`, nanoseconds since the start of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// First address.
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Its name in kallsyms.
     pub name: Box<str>,
-    /// When it came; 0 for what was there at the start.
+    /// When it was loaded; 0 for what was there at the start.
     pub from: u64,
-    /// When it went.
+    /// When it was unloaded.
     pub to: Option<u64>,
-    /// The experiment was told of its coming,
-    pub told: bool,
-    /// and of its going.
-    pub told_gone: bool,
+    /// The experiment has the event that maps it.
+    pub map_written: bool,
+    /// The experiment has the event that unmaps it.
+    pub unmap_written: bool,
 }
 
-/// The programs that exist at the start.
+/// Returns the BPF programs and trampolines that exist at the start.
 #[must_use]
 pub fn programs(symbols: &Symbols) -> Vec<Program> {
     let object = symbols
@@ -121,17 +122,17 @@ pub fn programs(symbols: &Symbols) -> Vec<Program> {
             name: symbol.name.into(),
             from: 0,
             to: None,
-            told: false,
-            told_gone: false,
+            map_written: false,
+            unmap_written: false,
         })
         .collect()
 }
 
-/// Archives one image of all programs, each mapped by a segment of its own: they lie scattered
-/// among the modules, come and go, and their addresses are used again. Gives the events that map
-/// them, those that were not given before.
+/// Writes one image of all programs, each mapped by a segment of its own: they are scattered among
+/// the modules, are loaded and unloaded, and their addresses are reused. Returns the events that
+/// map and unmap them, without those that an earlier call returned.
 ///
-/// The image of more programs extends that of fewer: what was placed stays where it was.
+/// The image of more programs extends that of fewer: no program is moved.
 ///
 /// # Errors
 /// When the image can't be laid out or written.
@@ -146,7 +147,7 @@ pub fn programs_object(dir: &ExperimentDir, programs: &mut [Program]) -> Result<
     write(dir, experiment_format::kernel::BPF, &image)?;
     let maps = programs.iter_mut().zip(placed);
     let maps = maps.flat_map(|(program, placed)| {
-        let segment = (!replace(&mut program.told, true)).then(|| MapEvent::Segment {
+        let segment = (!replace(&mut program.map_written, true)).then(|| MapEvent::Segment {
             at: program.from,
             vaddr: program.address,
             size: program.size,
@@ -154,8 +155,8 @@ pub fn programs_object(dir: &ExperimentDir, programs: &mut [Program]) -> Result<
             modes: READ_EXECUTE,
             name: experiment_format::kernel::BPF.to_owned(),
         });
-        let to = program.to.filter(|_| !program.told_gone);
-        program.told_gone = program.to.is_some();
+        let to = program.to.filter(|_| !program.unmap_written);
+        program.unmap_written = program.to.is_some();
         let unmap = to.map(|at| MapEvent::Unmap {
             at,
             vaddr: program.address,
@@ -182,8 +183,8 @@ mod tests {
             name: format!("bpf_prog_{index}").into(),
             from: 0,
             to: None,
-            told: false,
-            told_gone: false,
+            map_written: false,
+            unmap_written: false,
         };
         let all: Vec<_> = (0..20).map(program).collect();
         let whole = programs_object(&dir, &mut all.clone()).unwrap();

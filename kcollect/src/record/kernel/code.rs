@@ -1,5 +1,5 @@
-//! The kernel's code: what was there before the run, and what came and went during it; and its
-//! images in the archive.
+//! The kernel's code, before the run and as it is loaded and unloaded during it, and its images in
+//! the archive.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,18 +18,18 @@ use crate::plan::Archive;
 /// The kernel's code.
 #[derive(Debug)]
 pub struct KernelCode {
-    /// Its functions, with what came during the run.
+    /// Its functions, with those that were loaded during the run.
     pub symbols: Symbols,
-    /// Open from the start: later the privilege for that is gone.
+    /// Opened at the start, since the privilege for it is dropped later.
     kcore: io::Result<Kcore>,
     modules: String,
     programs: Vec<Program>,
-    /// The experiment was not told yet of some, or that they went.
+    /// Some programs were loaded or unloaded since the experiment's image was written.
     programs_changed: bool,
 }
 
 impl KernelCode {
-    /// Where page faults are handled: first address and end of the function that the entries call.
+    /// Returns the first address and the end of the kernel's function that handles page faults.
     #[must_use]
     pub fn page_fault(&self) -> (u64, u64) {
         match self.symbols.extent("exc_page_fault") {
@@ -38,8 +38,9 @@ impl KernelCode {
         }
     }
 
-    /// Reads the kernel's symbols and what is loaded into it. Where its addresses are hidden there
-    /// are no names, which `warn` is told: time without a name is better than no profile.
+    /// Reads the kernel's symbols and the list of its modules. If its addresses are hidden,
+    /// functions have no names: a warning goes to `warn`, since a profile without the kernel's
+    /// names is still of use.
     ///
     /// # Errors
     /// A [`SymbolsError`], but not [`SymbolsError::Hidden`].
@@ -63,7 +64,8 @@ impl KernelCode {
         })
     }
 
-    /// Writes the images of what is there, and gives where it lies. `say` is told what they lack.
+    /// Writes the images of the code that is loaded, and returns the events that map it. A message
+    /// about what the images lack goes to `say`.
     ///
     /// # Errors
     /// When they can't be written.
@@ -82,7 +84,7 @@ impl KernelCode {
         }
         let kcore = kcore.ok();
         for (name, object) in self.symbols.objects().filter(|(name, _)| *name != BPF) {
-            // Which modules are used is known at the end.
+            // Which modules are used is not known before the end.
             if which != Archive::UsedLoadObjects || name == KERNEL {
                 maps.extend(archive::kernel_object(dir, name, object, kcore)?);
             }
@@ -90,8 +92,8 @@ impl KernelCode {
         Ok(maps)
     }
 
-    /// Writes the image of the programs anew, if some came or went since the last time, and gives
-    /// what that changes.
+    /// Writes the image of the BPF programs again if some were loaded or unloaded since the last
+    /// time. Returns the events that map and unmap those.
     ///
     /// # Errors
     /// When it can't be written.
@@ -102,8 +104,9 @@ impl KernelCode {
         }
     }
 
-    /// The same of what came since; and, where only used ones are wanted, of the modules in which
-    /// one of these `stacks` has a frame. `give_up` is asked before each.
+    /// Writes the images of the code that was loaded since, and returns the events that map it. If
+    /// only used objects are archived, writes the modules in which one of `stacks` has a frame as
+    /// well. `give_up` is called before each image; when it returns true no more are written.
     ///
     /// # Errors
     /// When they can't be written.
@@ -118,7 +121,7 @@ impl KernelCode {
             true => Vec::new(),
             false => self.archive_programs(dir)?,
         };
-        let came = match loaded_modules() != self.modules {
+        let added = match loaded_modules() != self.modules {
             true => Symbols::read().ok(),
             false => None,
         };
@@ -132,11 +135,11 @@ impl KernelCode {
             .symbols
             .objects()
             .filter(|(name, _)| used.contains(name));
-        let came = came
+        let added = added
             .iter()
             .flat_map(Symbols::objects)
             .filter(|(name, _)| !known(name));
-        for (name, object) in objects.chain(came) {
+        for (name, object) in objects.chain(added) {
             if give_up() {
                 break;
             }
@@ -145,7 +148,7 @@ impl KernelCode {
         Ok(maps)
     }
 
-    /// Modules in which a stack has a frame.
+    /// Returns the modules in which a stack has a frame.
     fn used_objects<'a>(&self, stacks: impl Iterator<Item = &'a [u64]>) -> BTreeSet<&str> {
         let places =
             stacks.flat_map(|frames| frames.iter().filter_map(|pc| self.symbols.find(*pc)));
@@ -155,8 +158,8 @@ impl KernelCode {
             .collect()
     }
 
-    /// Code came or went at an instant, in an experiment that began at `start`: a BPF program, a
-    /// trampoline.
+    /// Adds a BPF program or trampoline that was loaded at `time`, or marks it as unloaded if it is
+    /// `gone`; the experiment began at `start`.
     pub fn changed(
         &mut self,
         (start, time): (u64, u64),
@@ -166,25 +169,21 @@ impl KernelCode {
     ) {
         let (address, size) = code;
         let end = address.saturating_add(size);
-        let lies_there = |program: &Program| {
+        let overlaps = |program: &Program| {
             program.to.is_none()
                 && program.address < end
                 && address < program.address.saturating_add(program.size)
         };
-        // Before the start nothing needs a name that was not there when the symbols were read.
+        // No tick is older than the start, so what was unloaded before needs no name.
         if time < start {
             self.programs
-                .retain(|program| program.told || !lies_there(program));
+                .retain(|program| program.map_written || !overlaps(program));
         }
-        // Whatever lies there now takes the place of what lay there, whether or not its going was
-        // told.
+        // The new code replaces what was at its addresses, even if the record of its unloading was
+        // lost.
         let at = time.saturating_sub(start).max(1);
         self.programs_changed = true;
-        for program in self
-            .programs
-            .iter_mut()
-            .filter(|program| lies_there(program))
-        {
+        for program in self.programs.iter_mut().filter(|program| overlaps(program)) {
             program.to = Some(at);
         }
         if !gone {
@@ -202,14 +201,14 @@ impl KernelCode {
                 name,
                 from: at + 1,
                 to: None,
-                told: false,
-                told_gone: false,
+                map_written: false,
+                unmap_written: false,
             });
         }
     }
 }
 
-/// The names of the modules that are loaded; nothing where the kernel has none.
+/// Returns the names of the modules that are loaded; empty if the kernel has none.
 fn loaded_modules() -> String {
     let text = fs::read_to_string("/proc/modules").unwrap_or_default();
     let mut names: Vec<_> = text

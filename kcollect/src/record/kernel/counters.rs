@@ -1,9 +1,9 @@
-//! Counters in the experiment: what they are called there, and what packets say of them.
+//! Counters in the experiment: their names, and their numbers in packets.
 //!
-//! As with ticks, each overflow is told twice: for the CPU it happened on, in the founder, with the
-//! kernel's stack and the metric `K_cycles`; and for the thread, with its whole stack and the
-//! metric `cycles`, in its process's experiment or, where nobody follows the process, in the
-//! founder too. So either metric holds the machine once.
+//! Like a tick, each overflow is written twice: for the CPU it happened on, in the founder, with
+//! the kernel stack and the metric `K_cycles`; and for the thread, with its whole stack and the
+//! metric `cycles`, in the process's subexperiment or, if the process is not followed, in the
+//! founder too. So each of the two metrics covers the machine once.
 
 use std::collections::HashSet;
 
@@ -11,22 +11,22 @@ use counters::names::event::{CounterRequest, Event};
 use experiment_format::log::{CounterDecl, CounterUnit, ProfileDecl};
 use experiment_format::packet::CounterEvent;
 
-/// For whom an overflow is told.
+/// What a packet counts an overflow for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The CPU.
+    /// The CPU it happened on.
     Cpu = 0,
-    /// The thread.
+    /// The thread that ran.
     Thread = 1,
 }
 
-/// What packets call the counter of a number.
+/// Returns the tag of a counter in packets.
 #[must_use]
 pub fn tag(counter: u32, side: Side) -> u32 {
     2 * counter + side as u32
 }
 
-/// The founder's counters; none if none were asked for.
+/// Returns the declaration of the founder's counters; `None` if there are none.
 pub(super) fn declare(requests: &[CounterRequest]) -> Option<ProfileDecl> {
     if requests.is_empty() {
         return None;
@@ -55,14 +55,14 @@ pub(super) fn declare(requests: &[CounterRequest]) -> Option<ProfileDecl> {
     })
 }
 
-/// Leaves of the founder's counters those that threads have.
+/// Removes the counters of CPUs from a declaration: a subexperiment has those of threads alone.
 pub fn of_process(profile: &mut ProfileDecl) {
     if let ProfileDecl::Counters { counters, .. } = profile {
         counters.retain(|counter| counter.tag % 2 == Side::Thread as u32);
     }
 }
 
-/// A comment on each: what the kernel was asked for.
+/// Returns a comment on each counter: the attributes it was opened with.
 pub(super) fn described(requests: &[CounterRequest]) -> impl Iterator<Item = String> {
     requests.iter().map(|CounterRequest { event, interval }| {
         let encoding = &event.encoding;
@@ -94,7 +94,7 @@ fn unit(event: &Event) -> CounterUnit {
     }
 }
 
-/// Keywords that metrics can have, each another: letters, digits and `_`.
+/// Returns the names as keywords of metrics, each different: letters, digits and `_`.
 pub fn keywords<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut taken = HashSet::new();
     let keyword = |name: &str| {
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keywords_are_legal_and_each_another() {
+    fn keywords_are_legal_and_different() {
         let names = [
             "page-faults",
             "cpu/event=0x3c/",

@@ -223,7 +223,7 @@ impl Founder {
             return Ok(());
         }
         self.kernel_stack(&off_cpu.stack, |stack| {
-            for (sum, ticks) in stack.away.iter_mut().zip(off_cpu.ticks) {
+            for (sum, ticks) in stack.off_cpu.iter_mut().zip(off_cpu.ticks) {
                 *sum += u64::from(ticks);
             }
         })?;

@@ -1,4 +1,4 @@
-//! What the founder's `log.xml` begins with: how it was recorded.
+//! The header of the founder's `log.xml`: how the experiment was recorded.
 
 use ::counters::names::event::CounterRequest;
 use bpf::UserStackCapture;
@@ -13,18 +13,18 @@ use super::machine;
 use crate::plan::Plan;
 use crate::record::dry_run;
 
-/// What all subexperiments have from the founder.
+/// The part of the founder that all subexperiments share.
 #[derive(Debug)]
 pub struct Inherited {
     /// The founder's header.
     pub header: LogHeader,
-    /// The zero of its times.
+    /// The start of the run, which all times are relative to.
     pub run: StartTime,
-    /// Where the kernel's load objects are.
+    /// The events that map the kernel's load objects.
     pub kernel: Vec<MapEvent>,
 }
 
-/// The header of an experiment that is recorded as planned.
+/// Returns the header of an experiment that is recorded according to a plan.
 pub(super) fn header(
     plan: &Plan,
     requests: &[CounterRequest],
@@ -50,7 +50,7 @@ pub(super) fn header(
         system: machine::describe(),
         pid: Pid(std::process::id()),
         command_line: "kernel".to_owned(),
-        // In this order: the last one tells gprofng how many states there are.
+        // gprofng takes the number of states from the last one.
         profiles: vec![
             ProfileDecl::ThreadNames,
             ProfileDecl::Clock {
@@ -92,7 +92,7 @@ pub(super) fn header(
     }
 }
 
-/// An experiment whose zero is now.
+/// Returns the start time of a run that starts now.
 pub(super) fn run() -> StartTime {
     StartTime {
         tstamp_ns: host::machine::now(),

@@ -1,7 +1,8 @@
-//! The kernel's own memory, by `/proc/kcore`, for the disassembly of what it really executes.
+//! The kernel's memory, read from `/proc/kcore`, for the disassembly of the code that it executes
+//! after its own patching.
 //!
-//! Many machines have none (no `CONFIG_PROC_KCORE`) or bar it (lockdown). Then the images have
-//! names and no instructions, which is said once and is no error.
+//! Many machines have no such file (no `CONFIG_PROC_KCORE`) or refuse to open it (lockdown). Then
+//! the images have names and no instructions, which is a single message and no error.
 
 use std::fs::File;
 use std::io;
@@ -26,10 +27,10 @@ struct Segment {
 }
 
 impl Kcore {
-    /// Opens it and reads its table of segments.
+    /// Opens the file and reads its table of segments.
     ///
     /// # Errors
-    /// As the system says; [`io::ErrorKind::InvalidData`] when it is no ELF core.
+    /// The error of the system; [`io::ErrorKind::InvalidData`] if the file is not an ELF core.
     pub fn open() -> io::Result<Kcore> {
         Kcore::new(File::open("/proc/kcore")?)
     }
@@ -40,7 +41,7 @@ impl Kcore {
         Ok(Kcore { file, segments })
     }
 
-    /// The bytes at an address; `None` when no segment has all of them.
+    /// Returns the bytes at an address; `None` if no segment has all of them.
     #[must_use]
     pub fn read(&self, address: u64, size: u64) -> Option<Vec<u8>> {
         let holds = |segment: &&Segment| {
@@ -81,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// A core of one segment at `vaddr`, as far as its table: ELF header, program header, bytes.
+    /// Returns a core file of one segment at `vaddr`: ELF header, program header, bytes.
     fn core(vaddr: u64, bytes: &[u8]) -> Vec<u8> {
         const TABLE: u64 = 64;
         const DATA: u64 = 64 + 56;
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_segment_holds_is_read_and_nothing_beyond() {
+    fn bytes_of_a_segment_are_read_and_none_beyond() {
         let text = 0xffff_ffff_8100_0000;
         let kcore = open(&core(text, b"instructions")).unwrap();
         assert_eq!(kcore.read(text, 12).unwrap(), b"instructions");
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_core_is_an_error() {
+    fn a_file_that_is_no_core_is_an_error() {
         assert!(open(b"").is_err());
         assert!(open(b"#!/bin/sh").is_err());
     }

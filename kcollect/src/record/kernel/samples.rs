@@ -1,24 +1,24 @@
 //! Samples: exact times of the whole machine and of every thread, once a second (`-S`).
 //!
-//! The machine's go into `overview`, where gprofng looks for them, as what all threads did since
-//! the recording began. The threads' go into `threads.jsonl`, a file of our own, one JSON object a
-//! line, blank lines between them:
+//! The machine's are written to `overview`, where gprofng reads them, as the sums of all threads
+//! since the recording began. The threads' are written to `threads.jsonl`, a file that gprofng
+//! does not read, one JSON object a line, with blank lines between them:
 //!
-//! * a thread that has ended, or changed its state since the last sample, or is told of for the
-//!   first time. It has its `pid`, `tid` and `name`; `at_ns`, until when its sums are; `ended`, or
-//!   else the `state` it is in and `since_ns`; `tracked_ns`; `states_ns` by state; `detail_ns` and
-//!   `counts`. All sums are since it was watched first, those that are 0 are left out. A thread
-//!   that has no line at a sample has been in the state of its last line ever since.
-//! * `brief`: the number of threads that lived for less than a clock interval and have ended since
-//!   the last sample, with their sums. They have no lines of their own: a storm of them would fill
-//!   the disk.
-//! * `sample`: number, `label`, `at_ns`, the number of `threads` that live, and the sums of all
-//!   threads, those that ended included. It follows the lines of its threads.
+//! * A thread that has exited, has changed its state since the last sample, or has no line yet. It
+//!   has its `pid`, `tid` and `name`; `at_ns`, the time up to which its sums reach; `ended`, or
+//!   else its `state` and `since_ns`; `tracked_ns`; `states_ns` by state; `detail_ns` and `counts`.
+//!   All sums are since the thread was first recorded; those that are 0 are left out. A thread
+//!   that has no line at a sample is still in the state of its last line.
+//! * `brief`: the number of threads that lasted for less than a clock interval and have exited
+//!   since the last sample, with their sums. They have no lines of their own, which could fill the
+//!   disk when a machine starts thousands a second.
+//! * `sample`: number, `label`, `at_ns`, the number of `threads` that have not exited, and the sums
+//!   of all threads, exited ones included. It follows the lines of its threads.
 //!
-//! So at each sample the sums of the last lines of all threads and of all `brief` ones are those of
-//! the `sample` line, but for the time since the last line, which is in the thread's state. Times
-//! are nanoseconds, `at_ns` and `since_ns` since the start of the experiment. The time on a CPU is
-//! exact as a whole and split into user, system and trap by ticks.
+//! So at each sample the sums of the last lines of all threads and of all `brief` lines are those
+//! of the `sample` line, except for the time since a thread's last line, which is in the state of
+//! that line. Times are nanoseconds; `at_ns` and `since_ns` are since the start of the experiment.
+//! On-CPU time is exact as a whole and split into user, system and trap by ticks.
 
 use std::collections::HashMap;
 
@@ -34,89 +34,95 @@ use user_collector::process::ProcessInstance;
 use super::accounts::Accounts;
 use super::times::{Ticks, Times};
 
-/// The file.
+/// The file of the threads' samples.
 const FILE: &str = "threads.jsonl";
 
-/// What samples need to know of each other.
+/// The state of the sample writer: what the previous samples wrote.
 #[derive(Debug)]
 pub struct Samples {
     start: u64,
     interval_ns: u64,
-    /// Threads that live and have had a line.
-    told: HashMap<u64, Told>,
-    brief: (u64, Times),
+    /// Threads that have a line and have not exited.
+    last_written: HashMap<u64, LastWritten>,
+    /// Number and sum of the short-lived threads since the last sample.
+    short_lived: (u64, Times),
     taken: u32,
     split: Split,
     splits: HashMap<ProcessInstance, Split>,
 }
 
-/// What a thread's last line has said.
+/// The part of a thread's last line that decides whether it needs another.
 #[derive(Clone, Copy, Debug)]
-struct Told {
-    as_of: u64,
-    elsewhere: u64,
+struct LastWritten {
+    as_of_ns: u64,
+    /// Time in all states but the one that the line has.
+    other_states_ns: u64,
 }
 
-impl Told {
-    fn of(thread: &ThreadRecord, times: &Times) -> Told {
-        Told {
-            as_of: thread.as_of_ns,
-            elsewhere: times
-                .lived
+impl LastWritten {
+    fn of(thread: &ThreadRecord, times: &Times) -> LastWritten {
+        LastWritten {
+            as_of_ns: thread.as_of_ns,
+            other_states_ns: times
+                .tracked_ns
                 .saturating_sub(times.ns[usize::from(thread.state)]),
         }
     }
 
-    /// Whether a thread has done anything but stay in its state since. A change that nobody saw,
-    /// and that the scheduler's own sums told of later, does not move the time that its state is
-    /// known since.
-    fn is_of(self, thread: &ThreadRecord, times: &Times) -> bool {
-        thread.since_ns < self.as_of && Told::of(thread, times).elsewhere == self.elsewhere
+    /// Returns whether the thread has stayed in its state since the line was written. `since_ns`
+    /// alone does not show that: a change that was found later, in the scheduler's own sums, does
+    /// not move it.
+    fn still_holds(self, thread: &ThreadRecord, times: &Times) -> bool {
+        let now = LastWritten::of(thread, times);
+        thread.since_ns < self.as_of_ns && now.other_states_ns == self.other_states_ns
     }
 }
 
-/// Time on a CPU until a sample, split by the ticks of each span between two samples, so that none
-/// of the parts shrinks.
+/// On-CPU time up to a sample, split by the ticks of each span between two samples. A split by the
+/// ticks of the whole run could make a part smaller than at the sample before.
 #[derive(Debug, Default)]
 struct Split {
-    on_cpu: u64,
+    on_cpu_ns: u64,
     ticks: Ticks,
-    parts: [u64; 3],
+    parts_ns: [u64; 3],
 }
 
 impl Split {
+    /// Adds the span up to `times`. Returns user, system and trap nanoseconds since the start.
     fn until(&mut self, times: &Times) -> [u64; 3] {
-        let on_cpu = times.ns[Microstate::User.number() as usize];
+        let on_cpu_ns = times.ns[Microstate::User.number() as usize];
         let span = Ticks {
             user: times.ticks.user.saturating_sub(self.ticks.user),
             kernel: times.ticks.kernel.saturating_sub(self.ticks.kernel),
             trap: times.ticks.trap.saturating_sub(self.ticks.trap),
         };
-        let parts = span.split(on_cpu.saturating_sub(self.on_cpu));
-        for (sum, part) in self.parts.iter_mut().zip(parts) {
+        let parts = span.split(on_cpu_ns.saturating_sub(self.on_cpu_ns));
+        for (sum, part) in self.parts_ns.iter_mut().zip(parts) {
             *sum += part;
         }
-        (self.on_cpu, self.ticks) = (on_cpu.max(self.on_cpu), times.ticks);
-        self.parts
+        (self.on_cpu_ns, self.ticks) = (on_cpu_ns.max(self.on_cpu_ns), times.ticks);
+        self.parts_ns
     }
 }
 
 impl Samples {
-    /// `start` is the zero of the experiment's times, CLOCK_MONOTONIC nanoseconds.
+    /// Returns the state before the first sample. `start` is the experiment's start,
+    /// CLOCK_MONOTONIC nanoseconds.
     #[must_use]
     pub fn new(start: u64, interval_ns: u64) -> Samples {
         Samples {
             start,
             interval_ns,
-            told: HashMap::new(),
-            brief: (0, Times::default()),
+            last_written: HashMap::new(),
+            short_lived: (0, Times::default()),
             taken: 0,
             split: Split::default(),
             splits: HashMap::new(),
         }
     }
 
-    /// Writes what a thread did that has ended.
+    /// Writes the line of a thread that is not recorded any more, or adds it to the short-lived
+    /// ones.
     ///
     /// # Errors
     /// When the experiment can't be written.
@@ -126,16 +132,16 @@ impl Samples {
         thread: &ThreadRecord,
         times: &Times,
     ) -> experiment_format::Result<()> {
-        let told = self.told.remove(&thread.task).is_some();
-        if thread.exited && !told && thread.tracked_ns < self.interval_ns {
-            self.brief.0 += 1;
-            self.brief.1.add(times);
+        let has_line = self.last_written.remove(&thread.task).is_some();
+        if thread.exited && !has_line && thread.tracked_ns < self.interval_ns {
+            self.short_lived.0 += 1;
+            self.short_lived.1.add(times);
             return Ok(());
         }
         self.thread(writer, thread, times)
     }
 
-    /// Takes a sample at an instant, of which `accounts` know.
+    /// Writes the sample of an instant that `accounts` are complete up to.
     ///
     /// # Errors
     /// When the experiment can't be written.
@@ -149,19 +155,20 @@ impl Samples {
         let mut changed: Vec<_> = accounts
             .living()
             .filter(|(thread, times)| {
-                let told = self.told.get(&thread.task);
-                told.is_none_or(|told| !told.is_of(thread, times))
+                let last = self.last_written.get(&thread.task);
+                last.is_none_or(|last| !last.still_holds(thread, times))
             })
             .collect();
         changed.sort_by_key(|(thread, _)| (thread.header.pid, thread.header.tid));
         for (thread, times) in &changed {
-            self.told.insert(thread.task, Told::of(thread, times));
+            self.last_written
+                .insert(thread.task, LastWritten::of(thread, times));
             self.thread(writer, thread, times)?;
         }
-        let (brief, times) = std::mem::take(&mut self.brief);
-        if brief > 0 {
+        let (short_lived, times) = std::mem::take(&mut self.short_lived);
+        if short_lived > 0 {
             let mut line = Map::new();
-            line.insert("brief".into(), brief.into());
+            line.insert("brief".into(), short_lived.into());
             sums(&mut line, &times, times.states());
             write(writer, line)?;
         }
@@ -182,7 +189,7 @@ impl Samples {
         writer.sample(self.at(at), label, &self.usage(at, &system, states, living))
     }
 
-    /// The records of each process of an instant, for gprofng, by process.
+    /// Returns gprofng's record of an instant for each process.
     pub fn of_processes(
         &mut self,
         accounts: &Accounts,
@@ -203,8 +210,8 @@ impl Samples {
         records
     }
 
-    /// The record for gprofng. What Linux counts for no thread stays 0: messages, signals, swaps.
-    /// Of the system calls it counts those that read and write.
+    /// Returns gprofng's record. Messages, signals and swaps stay 0, since Linux does not count
+    /// them for a thread. System calls are those that read and write, the only ones that it counts.
     fn usage(
         &self,
         at: u64,
@@ -212,19 +219,19 @@ impl Samples {
         states: [u64; Microstate::PER_THREAD],
         living: usize,
     ) -> UsageRecord {
-        const BLOCK: u64 = 512;
+        const BLOCK_BYTES: u64 = 512;
         let counts = system.counts;
         UsageRecord {
             threads: u32::try_from(living).unwrap_or(u32::MAX),
             // A reader assigns ticks to samples by this, not by the time of the sample's event.
             time: at,
             created: self.start,
-            real: system.lived,
+            real: system.tracked_ns,
             states,
             minor_faults: counts.minor_faults,
             major_faults: counts.major_faults,
-            blocks_in: counts.read_bytes / BLOCK,
-            blocks_out: counts.written_bytes / BLOCK,
+            blocks_in: counts.read_bytes / BLOCK_BYTES,
+            blocks_out: counts.written_bytes / BLOCK_BYTES,
             voluntary_switches: counts.voluntary_switches,
             involuntary_switches: counts.involuntary_switches,
             system_calls: counts.read_calls + counts.write_calls,
@@ -268,7 +275,7 @@ fn sums(line: &mut Map<String, Value>, times: &Times, states: [u64; Microstate::
         .zip(states)
         .filter(|(_, ns)| *ns > 0)
         .filter_map(|(state, ns)| Some((state.metric()?.to_owned(), ns.into())));
-    line.insert("tracked_ns".into(), times.lived.into());
+    line.insert("tracked_ns".into(), times.tracked_ns.into());
     line.insert("states_ns".into(), Value::Object(states.collect()));
     line.insert("detail_ns".into(), without_zeros(&times.details));
     line.insert("counts".into(), without_zeros(&times.counts));
@@ -307,8 +314,8 @@ mod tests {
     fn no_part_of_the_time_on_a_cpu_shrinks_and_the_sum_is_exact() {
         let mut split = Split::default();
         assert_eq!(split.until(&until(10, 0, 1000)), [1000, 0, 0]);
-        // All ticks of this span are in the kernel: by the ticks of the whole run user time would
-        // shrink.
+        // All ticks of this span are in the kernel: split by the ticks of the whole run, user time
+        // would shrink.
         assert_eq!(split.until(&until(10, 30, 1100)), [1000, 100, 0]);
         assert_eq!(split.until(&until(10, 30, 1107)), [1000, 107, 0]);
     }

@@ -1,27 +1,27 @@
-//! The functions of the running kernel, as `/proc/kallsyms` names them.
+//! The functions of the running kernel, from `/proc/kallsyms`.
 //!
-//! Text symbols only (types t, T, w, W). kallsyms has no sizes: a function reaches to the next
-//! address that has a name, the last one of a load object to the end of its page. Every alias is
-//! kept; where one name must be chosen it is the shortest, as in gprofng, except that a linker's
-//! mark (`_stext`, `__entry_text_start` …) yields to any real function at its address.
+//! Only text symbols are read (types t, T, w, W). kallsyms has no sizes: a function extends to the
+//! next address that has a name, the last one of a load object to the end of its page. Every alias
+//! is kept. Where one name must be chosen it is the shortest, as in gprofng, but a linker's mark
+//! (`_stext`, `__entry_text_start` …) is chosen only if no function is at its address.
 //!
-//! It refuses a kallsyms whose addresses are hidden: a profile without names is no profile.
+//! Hidden addresses, all of them zero, are an error: a table made from them would name nothing.
 
 use std::path::PathBuf;
 use std::{fs, io};
 
 use experiment_format::kernel::{BPF, KERNEL};
 
-/// No function is longer: what lies further behind a symbol is not its.
-const LONGEST: u64 = 64 * 1024;
-const PAGE: u64 = 4096;
+/// Size of the longest function, bytes: an address further behind a symbol is not part of it.
+const MAX_FUNCTION_BYTES: u64 = 64 * 1024;
+const PAGE_BYTES: u64 = 4096;
 
-/// One name of one function.
+/// A name of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol<'a> {
     /// First address.
     pub address: u64,
-    /// Bytes to the next named address; below 4 GiB.
+    /// Bytes to the next address that has a name; below 4 GiB.
     pub size: u64,
     /// The name, as kallsyms has it.
     pub name: &'a str,
@@ -29,34 +29,36 @@ pub struct Symbol<'a> {
     pub global: bool,
 }
 
-/// The kernel, a module, or BPF.
+/// The symbols of one load object: the kernel, a module, or all BPF programs.
 #[derive(Clone, Copy, Debug)]
 pub struct Object<'a> {
-    symbols: &'a [Kept],
+    symbols: &'a [StoredSymbol],
     names: &'a str,
 }
 
 impl<'a> Object<'a> {
-    /// Its symbols by address, aliases in the order of kallsyms; what was added comes last.
+    /// Returns its symbols by address, aliases in the order of kallsyms; those that were added
+    /// during the run come last.
     pub fn symbols(self) -> impl Iterator<Item = Symbol<'a>> {
         self.symbols.iter().map(move |kept| kept.symbol(self.names))
     }
 }
 
-/// All functions of the running kernel. There are a hundred thousand, and they are kept all the
-/// time.
+/// All functions of the running kernel. They are stored compactly, since there are a hundred
+/// thousand of them, in memory for the whole run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Symbols {
-    objects: Vec<(String, Vec<Kept>)>,
-    // One after the other.
+    /// The load objects by name.
+    objects: Vec<(String, Vec<StoredSymbol>)>,
+    /// All names, without separators.
     names: String,
-    // By address, one entry an address.
-    index: Vec<Entry>,
+    /// The chosen symbol of each address, by address.
+    index: Vec<IndexEntry>,
 }
 
-/// A [`Symbol`], its name by its place among all names.
+/// A [`Symbol`] whose name is a range of the text of all names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Kept {
+struct StoredSymbol {
     address: u64,
     size: u32,
     name: u32,
@@ -64,7 +66,7 @@ struct Kept {
     global: bool,
 }
 
-impl Kept {
+impl StoredSymbol {
     fn symbol(self, names: &str) -> Symbol<'_> {
         let name = self.name as usize;
         Symbol {
@@ -78,23 +80,23 @@ impl Kept {
     }
 }
 
-/// The chosen name at an address: which object, and which of its symbols.
+/// The chosen symbol of an address: the indices of its object and of the symbol in that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct IndexEntry {
     address: u64,
     object: u32,
     symbol: u32,
 }
 
-/// Why the kernel's symbols can't be had.
+/// An error of reading the kernel's symbols.
 #[derive(Debug, thiserror::Error)]
 pub enum SymbolsError {
     /// The file can't be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// All addresses are zero.
@@ -103,14 +105,14 @@ pub enum SymbolsError {
     /// A line is not "address type name".
     #[error("/proc/kallsyms, line {line}: not a symbol: {text:?}")]
     Line {
-        /// OverflowCounts from one.
+        /// The number of the line, from 1.
         line: usize,
-        /// What stands there.
+        /// The beginning of the line.
         text: String,
     },
 }
 
-/// Where a program counter lies.
+/// The function at a program counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place<'a> {
     /// The load object: `vmlinux`, `[ext4]`, `[bpf]`.
@@ -127,7 +129,7 @@ impl Symbols {
     pub fn read() -> Result<Symbols, SymbolsError> {
         let path = PathBuf::from("/proc/kallsyms");
         match fs::read(&path) {
-            // Names come from the kernel and from modules: bytes by right.
+            // Names of modules' functions may be any bytes.
             Ok(bytes) => Symbols::parse(&String::from_utf8_lossy(&bytes)),
             Err(source) => Err(SymbolsError::Read { path, source }),
         }
@@ -182,25 +184,26 @@ impl Symbols {
         Ok(symbols)
     }
 
-    fn push(&mut self, object: &str, symbol: &Symbol<'_>) -> Entry {
-        // Nearly always the one of the symbol before: kallsyms goes object by object.
+    /// Stores a symbol. Returns its entry for the index.
+    fn push(&mut self, object: &str, symbol: &Symbol<'_>) -> IndexEntry {
+        // From the end, since kallsyms is sorted by object: nearly always the last one matches.
         let found = self.objects.iter().rposition(|(name, _)| name == object);
         let object = found.unwrap_or_else(|| {
             self.objects.push((object.to_owned(), Vec::new()));
             self.objects.len() - 1
         });
         let symbols = &mut self.objects[object].1;
-        let entry = Entry {
+        let entry = IndexEntry {
             address: symbol.address,
             object: number(object),
             symbol: number(symbols.len()),
         };
         let name = symbol.name;
-        symbols.push(Kept {
+        symbols.push(StoredSymbol {
             address: symbol.address,
             size: number(symbol.size),
             name: number(self.names.len()),
-            // The kernel's are 511 bytes at most.
+            // The kernel's names have at most 511 bytes.
             name_length: u16::try_from(name.len()).unwrap_or(0),
             global: symbol.global,
         });
@@ -208,7 +211,7 @@ impl Symbols {
         entry
     }
 
-    /// The load objects with their symbols, in the order of their addresses.
+    /// Returns the load objects with their symbols, in the order of their addresses.
     pub fn objects(&self) -> impl Iterator<Item = (&str, Object<'_>)> {
         let names = self.names.as_str();
         self.objects
@@ -216,7 +219,7 @@ impl Symbols {
             .map(move |(name, symbols)| (name.as_str(), Object { symbols, names }))
     }
 
-    /// The function that holds a program counter.
+    /// Returns the function that a program counter is in.
     #[must_use]
     pub fn find(&self, pc: u64) -> Option<Place<'_>> {
         let next = self.index.partition_point(|entry| entry.address <= pc);
@@ -226,7 +229,7 @@ impl Symbols {
         (pc - symbol.address < symbol.size).then_some(Place { object, symbol })
     }
 
-    /// Where a function of the kernel itself lies: first address and end. (0, 0) where there is
+    /// Returns the first address and the end of a function of the kernel itself; (0, 0) if there is
     /// none.
     #[must_use]
     pub fn extent(&self, function: &str) -> (u64, u64) {
@@ -239,8 +242,8 @@ impl Symbols {
             })
     }
 
-    /// Adds a function that came during the run, such as a BPF program. It takes the place of one
-    /// that began at the same address.
+    /// Adds a function that was loaded during the run, such as a BPF program. It replaces a
+    /// function with the same first address.
     pub fn add(&mut self, object: &str, symbol: &Symbol<'_>) {
         let entry = self.push(object, symbol);
         let next = self
@@ -253,33 +256,38 @@ impl Symbols {
     }
 }
 
-/// Bytes of the function at `line`; `next` has the next higher address.
-fn size(line: &Line<'_>, next: Option<&Line<'_>>) -> u64 {
+/// Returns the bytes of the function at `line`; `next` has the next higher address.
+fn size(line: &KallsymsLine<'_>, next: Option<&KallsymsLine<'_>>) -> u64 {
     let to_next = next.map_or(u64::MAX, |next| next.address - line.address);
     let most = match next {
-        Some(next) if next.object == line.object => LONGEST,
-        // Not so little that the tail of a function begun late in its page is lost.
-        _ => (line.address.saturating_add(PAGE / 2) | (PAGE - 1)).saturating_add(1) - line.address,
+        Some(next) if next.object == line.object => MAX_FUNCTION_BYTES,
+        // At least half a page, so that a function that begins near the end of its page is whole.
+        _ => {
+            (line.address.saturating_add(PAGE_BYTES / 2) | (PAGE_BYTES - 1)).saturating_add(1)
+                - line.address
+        }
     };
     to_next.min(most)
 }
 
-/// A size, or a position in lists of a hundred thousand and their names. A position beyond 32 bits
-/// would be found nowhere.
+/// Returns a size or a position as 32 bits. The lists and the text of all names are far smaller;
+/// no symbol is at a position that is saturated.
 fn number(position: impl TryInto<u32>) -> u32 {
     position.try_into().unwrap_or(u32::MAX)
 }
 
-struct Line<'a> {
+/// A text symbol of kallsyms.
+struct KallsymsLine<'a> {
     address: u64,
     global: bool,
     name: &'a str,
     object: &'a str,
 }
 
-/// `ffffffff81000000 T _stext` or `ffffffffc0201000 t ext4_sync_fs [ext4]`. The outer `None` is a
-/// line that is none; the inner one a symbol that is no function.
-fn parse_line(line: &str) -> Option<Option<Line<'_>>> {
+/// Returns the symbol of a line such as `ffffffff81000000 T _stext` or
+/// `ffffffffc0201000 t ext4_sync_fs [ext4]`. The outer `None` means that the line is malformed, the
+/// inner one that the symbol is not a function.
+fn parse_line(line: &str) -> Option<Option<KallsymsLine<'_>>> {
     let mut words = line.split_ascii_whitespace();
     let address = u64::from_str_radix(words.next()?, 16).ok()?;
     let kind = words.next().filter(|kind| kind.len() == 1)?;
@@ -289,15 +297,17 @@ fn parse_line(line: &str) -> Option<Option<Line<'_>>> {
         Some(object) if object.starts_with("[__builtin__") => BPF,
         Some(object) => object,
     };
-    Some(matches!(kind, "t" | "T" | "w" | "W").then_some(Line {
-        address,
-        global: matches!(kind, "T" | "W"),
-        name,
-        object,
-    }))
+    Some(
+        matches!(kind, "t" | "T" | "w" | "W").then_some(KallsymsLine {
+            address,
+            global: matches!(kind, "T" | "W"),
+            name,
+            object,
+        }),
+    )
 }
 
-/// What is preferred among aliases sorts first.
+/// Returns the key by which aliases are chosen; the lowest is preferred.
 fn rank(name: &str) -> (bool, usize) {
     let mark = matches!(
         name,
@@ -383,7 +393,7 @@ ffffffffc0300040 t ftrace_trampoline\t[__builtin__ftrace]
     }
 
     #[test]
-    fn a_program_that_comes_later_is_found() {
+    fn a_program_that_is_loaded_later_is_found() {
         let mut symbols = Symbols::parse(SAMPLE).unwrap();
         let late = |address, name: &'static str| Symbol {
             address,
@@ -422,7 +432,7 @@ ffffffffc0300040 t ftrace_trampoline\t[__builtin__ftrace]
             let _ = Symbols::parse(&text);
         }
 
-        /// Found functions hold the address, whatever the table.
+        /// A function that is found contains the address, for any table.
         #[test]
         fn what_is_found_holds_the_address(
             lines in proptest::collection::vec((0_u64..5000, "[tTwWdA]", "[a-z_.]{1,8}"), 1..50), pc in 0_u64..6000

@@ -1,37 +1,36 @@
-//! Where the time of a thread went, or of many: exact nanoseconds, ticks, and what the kernel
-//! counted.
+//! The times of a thread, or the sum of many: exact nanoseconds, ticks, and the kernel's counts.
 
 use bpf_abi::{DetailTimes, KernelCounts, ThreadRecord};
 use experiment_format::microstate::Microstate;
 
-/// Ticks of a thread on a CPU.
+/// On-CPU ticks of a thread, or of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticks {
     /// In user mode.
     pub user: u64,
     /// In the kernel.
     pub kernel: u64,
-    /// Of those in the kernel, in traps: exceptions other than page faults, and interrupts.
+    /// The part of `kernel` in traps: exceptions other than page faults, and interrupts.
     pub trap: u64,
 }
 
-/// The time of a thread, or the sum of several.
+/// The times of a thread, or the sum of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Its ticks on a CPU.
+    /// On-CPU ticks.
     pub ticks: Ticks,
-    /// Nanoseconds by state, exact; time on a CPU, in whatever mode, is under user.
+    /// Exact nanoseconds by state. All on-CPU time, in any mode, is under user.
     pub ns: [u64; Microstate::PER_THREAD],
-    /// For how long it was watched, nanoseconds.
-    pub lived: u64,
-    /// What more is known of some of the time.
+    /// How long it was recorded, nanoseconds.
+    pub tracked_ns: u64,
+    /// Details of some states: block I/O, preempted, throttled and others.
     pub details: DetailTimes,
-    /// What the kernel counted meanwhile.
+    /// The kernel's counts during that time.
     pub counts: KernelCounts,
 }
 
 impl Ticks {
-    /// Ticks of one state.
+    /// Returns ticks of one state; none for a state that is off-CPU.
     #[must_use]
     pub fn of(state: Microstate, ticks: u64) -> Ticks {
         let of = |wanted: &[Microstate]| if wanted.contains(&state) { ticks } else { 0 };
@@ -42,58 +41,59 @@ impl Ticks {
         }
     }
 
-    /// All ticks.
+    /// Returns the number of all ticks.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.user + self.kernel
     }
 
-    /// Adds others.
+    /// Adds other ticks.
     pub fn add(&mut self, other: &Ticks) {
         self.user += other.user;
         self.kernel += other.kernel;
         self.trap += other.trap;
     }
 
-    /// Splits nanoseconds on a CPU into user, system and trap time. Who was too short for a tick
-    /// spent its time being made and ended, in the kernel.
+    /// Splits on-CPU nanoseconds into user, system and trap time, in proportion to the ticks.
+    /// Without ticks all of it is system time: a thread that is too short for a tick spends most of
+    /// its time in fork and exit.
     #[must_use]
-    pub fn split(&self, on_cpu: u64) -> [u64; 3] {
+    pub fn split(&self, on_cpu_ns: u64) -> [u64; 3] {
         let part = |ticks: u64| match self.sum() {
             0 => 0,
-            all => (u128::from(on_cpu) * u128::from(ticks) / u128::from(all)) as u64,
+            all => (u128::from(on_cpu_ns) * u128::from(ticks) / u128::from(all)) as u64,
         };
         let (user, trap) = (part(self.user), part(self.trap));
-        [user, on_cpu - user - trap, trap]
+        [user, on_cpu_ns - user - trap, trap]
     }
 }
 
 impl Times {
-    /// Those of one thread, which has had these ticks.
+    /// Returns the times of one thread, which has these ticks.
     #[must_use]
     pub fn of(thread: &ThreadRecord, ticks: Ticks) -> Times {
         Times {
             ticks,
             ns: thread.ns,
-            lived: thread.tracked_ns,
+            tracked_ns: thread.tracked_ns,
             details: thread.details,
             counts: thread.counts,
         }
     }
 
-    /// Nanoseconds by state: the time on a CPU, exact as a whole, split as its ticks are.
+    /// Returns nanoseconds by state. The on-CPU time is exact as a whole and split by ticks.
     #[must_use]
     pub fn states(&self) -> [u64; Microstate::PER_THREAD] {
         let mut states = self.ns;
-        let on_cpu = states[Microstate::User.number() as usize];
+        let on_cpu_ns = states[Microstate::User.number() as usize];
         let split = [Microstate::User, Microstate::System, Microstate::Trap];
-        for (state, ns) in split.into_iter().zip(self.ticks.split(on_cpu)) {
+        for (state, ns) in split.into_iter().zip(self.ticks.split(on_cpu_ns)) {
             states[state.number() as usize] = ns;
         }
         states
     }
 
-    /// Nanoseconds neither asleep nor stopped: what makes a process worth a look.
+    /// Returns the nanoseconds in which it neither slept nor was stopped. Summaries sort by this.
     #[must_use]
     pub fn awake(&self) -> u64 {
         let quiet = [Microstate::Sleep, Microstate::Stopped];
@@ -101,10 +101,10 @@ impl Times {
         self.ns.iter().sum::<u64>() - quiet.iter().sum::<u64>()
     }
 
-    /// Adds another's.
+    /// Adds other times.
     pub fn add(&mut self, other: &Times) {
         self.ticks.add(&other.ticks);
-        self.lived += other.lived;
+        self.tracked_ns += other.tracked_ns;
         self.details += other.details;
         self.counts += other.counts;
         for (sum, ns) in self.ns.iter_mut().zip(other.ns) {

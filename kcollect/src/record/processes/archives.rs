@@ -47,8 +47,8 @@ pub fn begin<'a>(
     Ok(())
 }
 
-/// Who asked for the recording, to whom all that is archived is given: the user behind sudo, or
-/// whoever runs this.
+/// Returns the user who asked for the recording and will own the archives: the user behind sudo, or
+/// the one that this process runs as.
 fn invoking_user() -> InvokingUser {
     let Some((uid, gid)) = machine::sudo_user() else {
         let groups = getgroups()
@@ -128,12 +128,12 @@ mod tests {
     fn groups_are_those_of_the_nearest_process_of_the_user() {
         let mut own: Vec<_> = getgroups().unwrap().into_iter().map(Gid::as_raw).collect();
         own.sort_unstable();
-        let told = groups_of(getuid().as_raw(), nix::unistd::getpid());
-        let told = told.map(|mut groups| {
+        let found = groups_of(getuid().as_raw(), nix::unistd::getpid());
+        let found = found.map(|mut groups| {
             groups.sort_unstable();
             groups
         });
-        assert_eq!(told, Some(own));
+        assert_eq!(found, Some(own));
         // No process is this one's.
         assert_eq!(groups_of(u32::MAX, nix::unistd::getpid()), None);
     }

@@ -277,13 +277,13 @@ impl Summary {
         (started, stopped): (u64, u64),
     ) -> Result<Summary, Failure> {
         let founder = &dispatcher.router.founder;
-        let books = inputs.books()?;
+        let stats = inputs.cpu_stats()?;
         let interval = plan.interval;
         let seconds = |ticks: u64| interval.seconds_of(ticks);
         let sum =
-            |of: fn(&CpuStats) -> u64| books.iter().map(|(_, books, _)| of(books)).sum::<u64>();
+            |of: fn(&CpuStats) -> u64| stats.iter().map(|(_, stats, _)| of(stats)).sum::<u64>();
         let recorded = founder.recorded;
-        let sent = sum(CpuStats::boundaries) - sum(|books| books.unsent) - sum(|books| books.lost);
+        let sent = sum(CpuStats::boundaries) - sum(|stats| stats.unsent) - sum(|stats| stats.lost);
         let elapsed_s = stopped.saturating_sub(started) as f64 / 1e9;
         let accounts = &founder.accounts;
         let row = |times: &ProcessTimes, tid| ProcessSummary {
@@ -297,7 +297,7 @@ impl Summary {
             detail_s: DetailSeconds::new(&times.times.details),
             counts: times.times.counts,
             threads: times.threads,
-            tracked_s: times.times.lived as f64 / 1e9,
+            tracked_s: times.times.tracked_ns as f64 / 1e9,
         };
         let (system, _) = accounts.system();
         let followed = user(dispatcher, inputs.programs.table_use());
@@ -311,12 +311,12 @@ impl Summary {
             interval,
             elapsed_s,
             idle_recorded: plan.record_idle,
-            cpus: books.iter().map(cpu).collect(),
+            cpus: stats.iter().map(cpu).collect(),
             cpu_time: CpuSeconds {
-                user: seconds(sum(|books| books.user)),
-                kernel: seconds(sum(|books| books.kernel)),
+                user: seconds(sum(|stats| stats.user)),
+                kernel: seconds(sum(|stats| stats.kernel)),
                 interrupts: seconds(recorded.irq_work),
-                idle: seconds(sum(|books| books.idle)),
+                idle: seconds(sum(|stats| stats.idle)),
             },
             ticks: recorded.ticks,
             packets: recorded.packets,
@@ -327,18 +327,18 @@ impl Summary {
                     .iter()
                     .map(|counter| counter.lost + counter.unreported)
                     .sum(),
-                ring_full: sum(|books| books.lost),
+                ring_full: sum(|stats| stats.lost),
                 not_written: dispatcher.not_written,
                 unaccounted: sent as i64 - (recorded.ticks + dispatcher.not_written) as i64,
-                off_cpu: sum(|books| books.off_cpu_lost),
-                thread_records: sum(|books| books.threads_lost),
+                off_cpu: sum(|stats| stats.off_cpu_lost),
+                thread_records: sum(|stats| stats.threads_lost),
                 sideband: dispatcher.sideband_lost,
                 unnamed_ticks: recorded.unnamed,
                 truncated_stacks: recorded.truncated,
                 missing_stacks: recorded.no_stack,
-                late_ticks: sum(|books| books.late),
-                user_returns: sum(|books| books.user_returns_lost),
-                vfork_starts: sum(|books| books.vfork_starts_lost),
+                late_ticks: sum(|stats| stats.late),
+                user_returns: sum(|stats| stats.user_returns_lost),
+                vfork_starts: sum(|stats| stats.vfork_starts_lost),
                 late_events: inputs.late(),
                 recorded: Recorded {
                     ticks: recorded.ticks,
@@ -433,15 +433,15 @@ fn user(dispatcher: &Dispatcher, table_use: TableUse) -> Option<FollowSummary> {
     })
 }
 
-fn cpu((cpu, books, time): &(u32, CpuStats, CpuTime)) -> CpuTicks {
+fn cpu((cpu, stats, time): &(u32, CpuStats, CpuTime)) -> CpuTicks {
     CpuTicks {
         cpu: *cpu,
-        recorded_ns: time.recorded,
-        user: books.user,
-        kernel: books.kernel,
-        idle: books.idle,
-        lost: books.lost,
-        late_ticks: books.late,
+        recorded_ns: time.recorded_ns,
+        user: stats.user,
+        kernel: stats.kernel,
+        idle: stats.idle,
+        lost: stats.lost,
+        late_ticks: stats.late,
     }
 }
 
@@ -510,7 +510,7 @@ fn waiting(founder: &Founder, interval: Interval) -> Vec<WaitingPlace> {
         let mut names = names.map(|place| place.symbol.name);
         let name = names.find(|name| !is_scheduler(name)).unwrap_or("?");
         for state in &Microstate::ALL[..Microstate::PER_THREAD] {
-            let ticks = stack.away[state.number() as usize];
+            let ticks = stack.off_cpu[state.number() as usize];
             if ticks > 0 {
                 *places.entry((name, *state)).or_default() += ticks;
             }

@@ -141,9 +141,9 @@ impl Seen<'_> {
     }
 }
 
-/// Is it a function of Go's that has changed to the scheduler's stack, or begins it? A goroutine's
-/// registers are elsewhere then, and what framehop finds above is what the scheduler's stack had
-/// before.
+/// Returns whether it is a function of Go's that has changed to the scheduler's stack, or begins
+/// it. A goroutine's registers are elsewhere then, and the frames that framehop finds above are
+/// left over on the scheduler's stack.
 fn go_root(frame: u64, space: &Space) -> bool {
     space.at(frame).is_some_and(|loaded| {
         let symbol = loaded.file.symbol(frame.wrapping_sub(loaded.bias));
@@ -171,7 +171,7 @@ const START_FILES: [&str; 6] = [
     "__do_global_dtors_aux",
 ];
 
-/// Is it of the start files that the linker adds to each program?
+/// Returns whether it is of the start files that the linker adds to each program.
 fn initial(frame: u64, space: &Space) -> bool {
     space.at(frame).is_some_and(|loaded| {
         let symbol = loaded.file.symbol(frame.wrapping_sub(loaded.bias));
@@ -179,7 +179,7 @@ fn initial(frame: u64, space: &Space) -> bool {
     })
 }
 
-/// Is it libgcc's, on the way to a handler?
+/// Returns whether one of the first two frames is libgcc's, on the way to a handler.
 fn lands(frames: &[u64], space: &Space) -> bool {
     frames.iter().take(2).any(|&frame| {
         space.at(frame).is_some_and(|loaded| {
