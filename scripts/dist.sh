@@ -115,8 +115,12 @@ tree() {
     put 644 "$beside/completions/kcollect.bash" "$1/$2/share/bash-completion/completions/kcollect"
     put 644 "$beside/completions/_kcollect" "$1/$2/share/zsh/$3/_kcollect"
     put 644 "$beside/completions/kcollect.fish" "$1/$2/share/fish/vendor_completions.d/kcollect.fish"
-    for file in README.md ACCURACY.md BENCHMARKS.md LICENSE-APACHE LICENSE-GPL "$beside/copyright" "$beside/THIRD-PARTY"; do
+    for file in README.md ACCURACY.md ARCHITECTURE.md BENCHMARKS.md CHANGELOG.md CONTRIBUTING.md LICENSE-APACHE LICENSE-GPL "$beside/copyright" "$beside/THIRD-PARTY"; do
         put 644 "$file" "$1/$2/share/doc/kcollect/$(basename "$file")"
+    done
+    # The README links to them.
+    for file in docs/*.md docs/images/*; do
+        put 644 "$file" "$1/$2/share/doc/kcollect/$file"
     done
 }
 

@@ -348,8 +348,8 @@ impl Subexperiment {
     /// Returns the process's row of the summary.
     #[must_use]
     pub fn summary(&self) -> FollowedProcess {
-        let mut made = self.former_jit.clone();
-        self.jit.iter().for_each(|watch| made.add(watch));
+        let mut jit = self.former_jit.clone();
+        self.jit.iter().for_each(|watch| jit.add(watch));
         FollowedProcess {
             pid: self.pid,
             experiment: self.collector.name().to_owned(),
@@ -358,7 +358,7 @@ impl Subexperiment {
             ticks: self.ticks,
             arrays: self.collector.arrays,
             user_stacks: self.counts.clone(),
-            jit: (made != JitStats::default()).then_some(made),
+            jit: (jit != JitStats::default()).then_some(jit),
         }
     }
 

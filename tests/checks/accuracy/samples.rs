@@ -43,8 +43,11 @@ fn root_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
         let lines = threads::lines(&experiment)?;
         let samples = threads::judge(&lines)?;
         ensure!(samples.len() >= 5, "{} samples in 3.5 s", samples.len());
-        let brief: u64 = lines.iter().filter_map(|line| line.brief).sum();
-        ensure!(brief > 1000, "only {brief} short-lived threads of births");
+        let short_lived: u64 = lines.iter().filter_map(|line| line.short_lived).sum();
+        ensure!(
+            short_lived > 1000,
+            "only {short_lived} short-lived threads of births"
+        );
 
         // What gprofng reads.
         let read = Experiment::open(&experiment)?.samples()?;

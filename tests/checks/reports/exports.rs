@@ -573,7 +573,11 @@ fn a_failed_export_is_reported_and_leaves_nothing() -> Result<()> {
     for (arguments, code, message) in [
         (&["export", name][..], 64, "--to is missing"),
         (&["export", name, "--to", "x"], 64, "--to x: no such format"),
-        (&["export", "x", "--to", "pprof"], 64, "x is not an experiment"),
+        (
+            &["export", "x", "--to", "pprof"],
+            64,
+            "x is not an experiment",
+        ),
         (
             &["export", name, "--to", "pprof", "--process", "99"],
             65,

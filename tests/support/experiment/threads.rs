@@ -32,8 +32,8 @@ pub struct ThreadLine {
     /// Threads that live, at a sample.
     #[serde(default)]
     pub threads: u64,
-    /// How many brief threads this stands for.
-    pub brief: Option<u64>,
+    /// How many short-lived threads this stands for.
+    pub short_lived: Option<u64>,
     /// Nanoseconds watched.
     pub tracked_ns: u64,
     /// Nanoseconds by state.
@@ -106,7 +106,7 @@ pub fn judge(lines: &[ThreadLine]) -> Result<Vec<&ThreadLine>> {
             "more of a part than of the whole: {line:?}"
         );
         if line.sample.is_none() {
-            if line.ended || line.brief.is_some() {
+            if line.ended || line.short_lived.is_some() {
                 living.remove(&(line.pid, line.tid));
                 for state in STATES {
                     *gone.entry(state).or_default() += line.of(state);

@@ -37,9 +37,9 @@ pub struct ExactTimes {
     /// The threads, in the order of their first lines.
     pub threads: Vec<ThreadTimes>,
     /// How many threads lasted for less than an interval, and so have no line of their own.
-    pub brief: u64,
+    pub short_lived: u64,
     /// Their times, all together.
-    pub brief_states: States,
+    pub short_lived_states: States,
 }
 
 #[derive(Deserialize)]
@@ -53,7 +53,7 @@ struct ThreadLine<'a> {
     ended: bool,
     #[serde(borrow)]
     state: Option<std::borrow::Cow<'a, str>>,
-    brief: Option<u64>,
+    short_lived: Option<u64>,
     #[serde(default)]
     states_ns: FxHashMap<String, u64>,
 }
@@ -103,9 +103,9 @@ impl ExactTimes {
             let at = line.at_ns.unwrap_or(0);
             end = end.max(at);
             let states = line.states();
-            if let Some(brief) = line.brief {
-                times.brief += brief;
-                add(&mut times.brief_states, &states);
+            if let Some(short_lived) = line.short_lived {
+                times.short_lived += short_lived;
+                add(&mut times.short_lived_states, &states);
             }
             let (Some(pid), Some(tid)) = (line.pid, line.tid) else {
                 continue;
@@ -154,7 +154,7 @@ mod tests {
 
 {"sample":0,"at_ns":100}
 {"pid":7,"tid":8,"name":"b","at_ns":150,"ended":true,"states_ns":{"lock":50}}
-{"brief":3,"states_ns":{"user":5}}
+{"short_lived":3,"states_ns":{"user":5}}
 {"sample":1,"at_ns":200}
 {"pid":7,"tid":8,"name":"again","at_ns":210,"state":"cpu","states_ns":{"wait":1}}
 {"sample":2,"at_ns":300}
@@ -173,7 +173,7 @@ mod tests {
             rows,
             [("a", states[0]), ("b", states[1]), ("again", states[2])]
         );
-        assert_eq!((times.brief, times.brief_states[0]), (3, 5));
+        assert_eq!((times.short_lived, times.short_lived_states[0]), (3, 5));
     }
 
     proptest! {

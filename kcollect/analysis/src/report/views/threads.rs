@@ -191,16 +191,16 @@ fn exact_threads(context: &Context<'_>) -> Result<Option<Vec<(String, ThreadTime
                 all.push((process.name, thread));
             }
         }
-        if times.brief > 0
+        if times.short_lived > 0
             && options.filter.processes.is_empty()
             && options.filter.threads.is_empty()
         {
-            let brief = ThreadTimes {
-                name: format!("({} short-lived threads)", times.brief),
-                states: times.brief_states,
+            let short_lived = ThreadTimes {
+                name: format!("({} short-lived threads)", times.short_lived),
+                states: times.short_lived_states,
                 ..ThreadTimes::default()
             };
-            all.push((brief.name.clone(), brief));
+            all.push((short_lived.name.clone(), short_lived));
         }
     }
     Ok(Some(all))
