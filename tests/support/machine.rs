@@ -46,6 +46,15 @@ impl Exclusive {
     }
 }
 
+/// Takes the machine for a check, and runs it once: what it judges holds on a disturbed machine too.
+///
+/// # Errors
+/// When the check fails.
+pub fn alone(check: impl FnOnce() -> Result<()>) -> Result<()> {
+    let _machine = Exclusive::take()?;
+    check()
+}
+
 /// The machine for a check that runs beside others of its kind, as root: it judges what is
 /// recorded, printed and left behind, and no times.
 #[derive(Debug)]

@@ -11,8 +11,7 @@ use tests::experiment;
 use tests::experiment::summary::{CpuStats, RunSummary};
 use tests::gprofng;
 use tests::kcollect::{Recording, record};
-use tests::machine::disturbance::judge_times;
-use tests::machine::{Setting, online_cpus, work_cpu};
+use tests::machine::{Setting, alone, online_cpus, work_cpu};
 use tests::workload;
 
 /// From the start of the experiment to the first CPU's clock, and from the last's to the end.
@@ -34,7 +33,7 @@ fn root_ticks_are_elapsed_time_at_lo() -> Result<()> {
 }
 
 fn conserves(interval: &str, seconds: &str) -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         // One CPU is busy, with sleeps and wake-ups of all kinds; the others are mostly idle.
         let cpu = work_cpu()?.to_string();
         let mut load = std::process::Command::new(workload!("spawner"));
@@ -78,7 +77,7 @@ fn conserves(interval: &str, seconds: &str) -> Result<()> {
 
 #[test]
 fn root_idle_is_left_out_unless_asked_for() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let cpu = work_cpu()?.to_string();
         let recorded = record(
             &["-p", "hi"],
@@ -118,7 +117,7 @@ fn root_idle_is_left_out_unless_asked_for() -> Result<()> {
 /// the interval, an idle CPU's clock is stopped all the time.
 #[test]
 fn root_a_clock_that_the_kernel_throttles_keeps_time() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let _setting = Setting::set("/proc/sys/kernel/perf_event_max_sample_rate", "1000")?;
         let recorded = record(
             &["-p", "on", "-x", "off", "-t", "15"],
@@ -138,7 +137,7 @@ fn root_a_clock_that_the_kernel_throttles_keeps_time() -> Result<()> {
 /// the tick, and said.
 #[test]
 fn root_what_a_stalled_collector_loses_is_counted() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         // 10,000 records a second and CPU, of 40 bytes at the least, fill 2 MiB in less than three
         // seconds.
         let arguments = ["-p", "0.1", "-x", "off", "-t", "7"];

@@ -17,7 +17,7 @@ use tests::gprofng::Table;
 use tests::kcollect::{Recorded, Recording, record};
 use tests::machine::cgroup::Quota;
 use tests::machine::disturbance::judge_times;
-use tests::machine::{Exclusive, stolen_meanwhile, work_cpu};
+use tests::machine::{Exclusive, alone, stolen_meanwhile, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload;
 use tests::workload::proctorture::{
@@ -274,7 +274,7 @@ fn judge_descendants(followed: &Followed, expected: &[&str]) -> Result<()> {
 
 #[test]
 fn root_a_subexperiment_covers_one_process_instance() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let mut recording = Recording::start(["-p", "hi", "-F", "on"], LIMIT)?;
         recording.until_running()?;
         std::thread::sleep(Duration::from_millis(200));
@@ -432,7 +432,7 @@ fn first_rows(table: &Table) -> String {
 
 #[test]
 fn root_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let cpu = work_cpu()?.to_string();
         for follow in ["on", "=state_lock"] {
             let load = [workload!("state_lock"), "2", &cpu, "mutex"];

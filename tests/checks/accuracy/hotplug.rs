@@ -8,8 +8,8 @@ use tests::experiment;
 use tests::experiment::summary::RunSummary;
 use tests::gprofng;
 use tests::kcollect::Recording;
-use tests::machine::disturbance::{judge_times, not_judged};
-use tests::machine::{Offline, online_cpus, work_cpu};
+use tests::machine::disturbance::not_judged;
+use tests::machine::{Offline, alone, online_cpus, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload::truth::monotonic_ns;
 
@@ -21,7 +21,7 @@ const EDGE_NS: f64 = 5e7;
 
 #[test]
 fn root_a_cpu_goes_and_comes_back() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let cpu = work_cpu()?;
         if !Offline::possible(cpu) {
             not_judged(format_args!(

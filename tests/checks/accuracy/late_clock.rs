@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tests::command::run;
 use tests::experiment::followed::directories;
 use tests::kcollect::{binary, experiment_in};
-use tests::machine::disturbance::judge_times;
+use tests::machine::alone;
 use tests::workload::proctorture::PROCTORTURE;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ const MIN_USER_SHARE: f64 = 0.88;
 
 #[test]
 fn root_a_clock_that_starts_late_counts_alike() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let directory = TempDir::new()?;
         let mut strace = Command::new("strace");
         strace

@@ -15,8 +15,7 @@ use nix::sys::prctl::set_name;
 use nix::unistd::gettid;
 use tests::gprofng::{self, Table};
 use tests::kcollect::{Recorded, record};
-use tests::machine::disturbance::judge_times;
-use tests::machine::{Exclusive, stolen_meanwhile, work_cpu};
+use tests::machine::{Exclusive, alone, stolen_meanwhile, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload;
 use tests::workload::proctorture::{PROCTORTURE, find_report};
@@ -26,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(40);
 
 #[test]
 fn root_children_that_exec_are_named_before_and_after() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let (recorded, truth) = run(workload!("spawner"), "3")?;
         let names = user_names(&gprofng::functions(&recorded.experiment()?, None)?);
         let mut as_true = 0;
@@ -52,7 +51,7 @@ fn root_children_that_exec_are_named_before_and_after() -> Result<()> {
 
 #[test]
 fn root_processes_of_milliseconds_are_named() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let (recorded, truth) = run(workload!("short_lived"), "3")?;
         let interval = gprofng::header(&recorded.experiment()?)?.interval_ns;
         let functions = gprofng::functions(&recorded.experiment()?, None)?;
@@ -192,7 +191,7 @@ fn user_names(functions: &Table) -> BTreeMap<i32, BTreeSet<String>> {
 /// kernel too, and one that changed its name under the last one.
 #[test]
 fn root_threads_are_shown_by_name() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let (reported, tids) = channel();
         let spinners: Vec<_> = ["kc-alpha", "kc beta<&>"]
             .into_iter()

@@ -16,8 +16,7 @@ use tests::experiment::summary::RunSummary;
 use tests::experiment::threads;
 use tests::experiment::threads::CLOCKS;
 use tests::kcollect::{Recording, record};
-use tests::machine::disturbance::judge_times;
-use tests::machine::{Exclusive, work_cpu};
+use tests::machine::{Exclusive, alone, work_cpu};
 use tests::workload;
 use tests::workload::counts::Counts;
 
@@ -25,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(40);
 
 #[test]
 fn root_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let cpu = work_cpu()?.to_string();
         // Threads that come and go, one that only runs and one that mostly sleeps.
         let mut others = Vec::new();
@@ -78,7 +77,7 @@ fn root_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
 
 #[test]
 fn root_counts_are_those_of_the_process() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let cpu = work_cpu()?.to_string();
         let recorded = record(&["-p", "on"], &[workload!("counts"), "2", &cpu], LIMIT)?;
         let own = recorded.finished.stdout.lines();
@@ -106,7 +105,7 @@ fn root_counts_are_those_of_the_process() -> Result<()> {
 /// none.
 #[test]
 fn root_paused_time_is_not_counted() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let cpu = work_cpu()?.to_string();
         let sleeper = workload!("state_sleep");
         let mut sleeper =

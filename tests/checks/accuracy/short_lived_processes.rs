@@ -16,7 +16,7 @@ use tests::experiment::states::States;
 use tests::experiment::summary::{FollowedStats, RunSummary, complete};
 use tests::experiment::{array_ticks, began_ns, packets};
 use tests::kcollect::record;
-use tests::machine::disturbance::judge_times;
+use tests::machine::alone;
 use tests::oracle::audit::{Audit, AuditedProcess};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ const NOWHERE: f64 = 0.01;
 
 #[test]
 fn root_a_loop_of_short_lived_processes() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let script = format!(
             "/bin/true; sleep {LEARN}; i=0; while [ $i -lt {TIMES} ]; do /bin/true; i=$((i+1)); done"
         );
@@ -56,7 +56,7 @@ fn root_a_loop_of_short_lived_processes() -> Result<()> {
 
 #[test]
 fn root_a_parallel_build() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let directory = tempfile::tempdir()?;
         let place = directory.path().to_str().context("a path that is text")?;
         let sources: Vec<_> = (0..FILES).map(|number| format!("f{number}")).collect();

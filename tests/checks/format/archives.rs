@@ -19,7 +19,7 @@ use tests::command::{POLL_INTERVAL, Running, run};
 use tests::gprofng;
 use tests::kcollect::{Recording, command, experiment_in, record};
 use tests::machine::disturbance::judge_times;
-use tests::machine::{Exclusive, Shared};
+use tests::machine::{Exclusive, Shared, alone};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -114,7 +114,7 @@ fn have_time(table: &gprofng::Table, names: &[&str]) -> Result<()> {
 
 #[test]
 fn root_names_outlive_the_files() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let workshop = Workshop::new()?;
         workshop.make("one")?;
         let mut recording = Recording::start(["-p", "hi", "-F", "=^program$"], LIMIT)?;

@@ -18,7 +18,7 @@ use tests::experiment::followed::{Followed, FollowedProcess};
 use tests::gprofng;
 use tests::kcollect::{Recorded, Recording};
 use tests::machine::disturbance::judge_times;
-use tests::machine::stolen_meanwhile;
+use tests::machine::{alone, stolen_meanwhile};
 use tests::oracle::statistics::Band;
 use tests::workload::broken_elf;
 use tests::workload::proctorture::{
@@ -109,7 +109,7 @@ fn judge_function(
 
 #[test]
 fn root_process_names_cannot_leave_the_experiment() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let names: [&[u8]; 9] = [
             b"/",
             b"..",
@@ -165,7 +165,7 @@ fn root_process_names_cannot_leave_the_experiment() -> Result<()> {
 
 #[test]
 fn root_deleted_and_replaced_files_are_distinct() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let directory = tempfile::tempdir()?;
         let (program, other) = (
             directory.path().join("program"),
@@ -214,7 +214,7 @@ fn root_deleted_and_replaced_files_are_distinct() -> Result<()> {
 
 #[test]
 fn root_libraries_mapped_in_turn_at_one_address_are_distinct() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         const TIMES: u64 = 3000;
         const US: u64 = 200;
         let (followed, done, _recorded) = record_all(|| {
@@ -436,7 +436,7 @@ fn when_cut(sub: &FollowedProcess) -> Vec<u64> {
 
 #[test]
 fn root_a_container_has_its_own_files_and_numbers() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let (host, root) = (tempfile::tempdir()?, tempfile::tempdir()?);
         // Every user may read the container's root, since its own user is `nobody` outside.
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755))?;

@@ -6,13 +6,12 @@ use anyhow::{Result, ensure};
 use tests::command::Running;
 use tests::gprofng;
 use tests::kcollect::{Recording, command, experiments_in, run_in};
-use tests::machine::disturbance::judge_times;
-use tests::machine::{Exclusive, online_cpus};
+use tests::machine::{Exclusive, alone, online_cpus};
 use tests::oracle::statistics::Band;
 
 #[test]
 fn root_two_collectors_lose_no_ticks() -> Result<()> {
-    judge_times(|| {
+    alone(|| {
         let directory = tempfile::tempdir()?;
         let start = |interval: &str| {
             let mut command = command(["-p", interval, "-x", "off", "-t", "3"])?;
