@@ -45,7 +45,9 @@ impl Session<'_> {
         for request in self.signals.take() {
             match request {
                 SignalRequest::Stop => self.stopped = true,
-                SignalRequest::Toggle => self.pause(|reasons| reasons.paused = !reasons.paused)?,
+                SignalRequest::Toggle => {
+                    self.change_pause(|reasons| reasons.paused = !reasons.paused)?
+                }
                 SignalRequest::Sample => self.inputs.sample("signal")?,
                 SignalRequest::Wake => {}
             }
@@ -57,7 +59,7 @@ impl Session<'_> {
     pub(super) fn keep_time(&mut self, time: u64, output: &mut Output) -> Result<(), Failure> {
         let (plan, started) = (self.plan, self.started);
         if self.pause.waiting && time >= after(started, plan.start) {
-            self.pause(|reasons| reasons.waiting = false)?;
+            self.change_pause(|reasons| reasons.waiting = false)?;
         }
         self.stopped |= plan.end.is_some_and(|end| time >= after(started, end));
         if let (Some(due), Some(period)) = (self.next_sample, plan.sample_period)
@@ -100,14 +102,14 @@ impl Session<'_> {
 
     pub(super) fn watch_limits(&mut self, output: &mut Output) -> Result<(), Failure> {
         if self.dispatcher.router.failed.is_some() && !self.pause.failed {
-            self.pause(|reasons| reasons.failed = true)?;
+            self.change_pause(|reasons| reasons.failed = true)?;
             self.stopped = true;
         }
         if let Some(limit) = self.plan.limit
             && !self.pause.limited
             && self.dispatcher.router.bytes_written() >= limit
         {
-            self.pause(|reasons| reasons.limited = true)?;
+            self.change_pause(|reasons| reasons.limited = true)?;
             let text = format!(
                 "the limit of {} MB (-L) is reached: data stop, samples go on",
                 limit >> 20
@@ -119,7 +121,10 @@ impl Session<'_> {
     }
 
     /// Changes the reasons for a pause, and with them whether data are taken.
-    pub(super) fn pause(&mut self, change: impl FnOnce(&mut PauseReasons)) -> Result<(), Failure> {
+    pub(super) fn change_pause(
+        &mut self,
+        change: impl FnOnce(&mut PauseReasons),
+    ) -> Result<(), Failure> {
         let before = self.pause.none();
         change(&mut self.pause);
         let recording = self.pause.none();
