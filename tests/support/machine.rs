@@ -46,7 +46,8 @@ impl Exclusive {
     }
 }
 
-/// Takes the machine for a check, and runs it once: what it judges holds on a disturbed machine too.
+/// Takes the machine for a check, and runs it once: what it judges holds on a disturbed machine
+/// too.
 ///
 /// # Errors
 /// When the check fails.

@@ -302,8 +302,8 @@ fn root_a_subexperiment_covers_one_process_instance() -> Result<()> {
         let followed = Followed::read(&recorded)?;
 
         let changing = followed.the(pids[0])?;
-        // As it was called when it was first seen; but not by its parent's name, as between fork and
-        // exec.
+        // As it was called when it was first seen; but not by its parent's name, as between fork
+        // and exec.
         ensure!(
             ["_proctorture", "_mine"]
                 .iter()
@@ -454,8 +454,8 @@ fn root_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
                 ensure!(sub.ticks() > 0, "{} is empty", sub.name);
             }
             if follow == "on" {
-                // What a followed process did is in its experiment alone: it is followed from its first
-                // moment on.
+                // What a followed process did is in its experiment alone: it is followed from its
+                // first moment on.
                 let both: Vec<_> = followed
                     .arrays
                     .keys()
@@ -463,7 +463,8 @@ fn root_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
                     .collect();
                 ensure!(both.is_empty(), "also in the founder: {both:?}");
             }
-            // On a CPU each tick is Kernel CPU in the founder once, and once in a tick array somewhere.
+            // On a CPU each tick is Kernel CPU in the founder once, and once in a tick array
+            // somewhere.
             for (pid, ticks) in followed.kernel_cpu.iter().filter(|(pid, _)| **pid != 0) {
                 if let Some(states) = sums.get(pid).filter(|_| follow == "on") {
                     let on_cpu: u64 = states[..=Microstate::Trap as usize].iter().sum();

@@ -22,8 +22,8 @@ fn root_totals_grow_while_it_is_written() -> Result<()> {
                 &experiment,
             )?;
             // gprofng opens the stacks before the ticks, so those that were written in between are
-            // missing to it: the only complaint that a live experiment may cause. Their time is in the
-            // total all the same.
+            // missing to it: the only complaint that a live experiment may cause. Their time is in
+            // the total all the same.
             let complaints: Vec<_> = output
                 .complaints()
                 .into_iter()

@@ -122,7 +122,8 @@ fn root_process_names_cannot_leave_the_experiment() -> Result<()> {
             b"../../../etc/x",
         ];
         let (followed, _, recorded) = record_all(|| {
-            // Under the name from the first instant on: the proctorture that does the work is a child.
+            // Under the name from the first instant on: the proctorture that does the work is a
+            // child.
             let actions = |name| vec![name_action(name), "fork".into(), "one:80".into()];
             in_turn(&names.map(|name| (PROCTORTURE, actions(name))))
         })?;
@@ -309,9 +310,9 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
             complete >= 0.97 * moved.ticks() as f64,
             "stacks from where code moved to: {ends:?}"
         );
-        // Who has unknown places in its stacks to its end may be gone when it is read for the last of
-        // them: `nowhere` ends about when it would be read a second time. Of the 900 stacks above most
-        // would have waited in vain.
+        // Who has unknown places in its stacks to its end may be gone when it is read for the last
+        // of them: `nowhere` ends about when it would be read a second time. Of the 900 stacks
+        // above most would have waited in vain.
         let losses = &followed.summary.followed()?.losses;
         let unread = losses["unread_mappings"];
         ensure!(unread < 10, "stacks waited in vain: {losses:?}");

@@ -9,16 +9,16 @@
 //!   else its `state` and `since_ns`; `tracked_ns`; `states_ns` by state; `detail_ns` and `counts`.
 //!   All sums are since the thread was first recorded; those that are 0 are left out. A thread
 //!   that has no line at a sample is still in the state of its last line.
-//! * `short_lived`: the number of threads that lasted for less than a clock interval and have exited
-//!   since the last sample, with their sums. They have no lines of their own, which could fill the
-//!   disk when a machine starts thousands a second.
+//! * `short_lived`: the number of threads that lasted for less than a clock interval and have
+//!   exited since the last sample, with their sums. They have no lines of their own, which could
+//!   fill the disk when a machine starts thousands a second.
 //! * `sample`: number, `label`, `at_ns`, the number of `threads` that have not exited, and the sums
 //!   of all threads, exited ones included. It follows the lines of its threads.
 //!
-//! So at each sample the sums of the last lines of all threads and of all `short_lived` lines are those
-//! of the `sample` line, except for the time since a thread's last line, which is in the state of
-//! that line. Times are nanoseconds; `at_ns` and `since_ns` are since the start of the experiment.
-//! On-CPU time is exact as a whole and split into user, system and trap by ticks.
+//! So at each sample the sums of the last lines of all threads and of all `short_lived` lines are
+//! those of the `sample` line, except for the time since a thread's last line, which is in the
+//! state of that line. Times are nanoseconds; `at_ns` and `since_ns` are since the start of the
+//! experiment. On-CPU time is exact as a whole and split into user, system and trap by ticks.
 
 use std::collections::HashMap;
 
