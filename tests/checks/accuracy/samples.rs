@@ -16,6 +16,7 @@ use tests::experiment::summary::RunSummary;
 use tests::experiment::threads;
 use tests::experiment::threads::CLOCKS;
 use tests::kcollect::{Recording, record};
+use tests::machine::disturbance::judge_times;
 use tests::machine::{Exclusive, alone, work_cpu};
 use tests::workload;
 use tests::workload::counts::Counts;
@@ -105,7 +106,7 @@ fn root_counts_are_those_of_the_process() -> Result<()> {
 /// none.
 #[test]
 fn root_paused_time_is_not_counted() -> Result<()> {
-    alone(|| {
+    judge_times(|| {
         let cpu = work_cpu()?.to_string();
         let sleeper = workload!("state_sleep");
         let mut sleeper =
