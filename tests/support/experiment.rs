@@ -205,7 +205,6 @@ fn log(experiment: &Path) -> Result<String> {
     fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// Packets as type and bytes. A size of zero is a hole up to the next multiple of 16 KiB.
 /// All that lies below a directory, with the directories in it. Links are not followed.
 ///
 /// # Errors
