@@ -28,6 +28,9 @@ volatile __u64 any_offset_ns;
 /* A timer interrupt that has not come after this time is late. */
 #define TIMER_LATE_NS 100000
 
+/* asm-generic/errno-base.h */
+#define EPERM 1
+
 /* Returns the scheduler's clock in the run queue of a thread on this CPU, which is up to date in
  * sched_switch. */
 static __always_inline __u64 rq_clock(struct task_struct *task)
@@ -53,13 +56,18 @@ static __always_inline void send_off_cpu(struct cpu_stats *stats, struct cpu_sta
 {
 	__u32 zero = 0;
 	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
+	__u32 user_return;
 	__u64 size;
+	long got;
 
 	if (!out)
 		return;
-	describe_off_cpu(left, index, &out->record, task, thread, off_cpu,
-			 next_user_return(stats, task, thread, false, cpu), cpu);
-	size = add_stack(&out->record, bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0));
+	got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
+	/* A kernel that protects a process refuses both its stacks and its callbacks: the missing
+	 * kernel stack is counted, and no user stack is waited for. */
+	user_return = got == -EPERM ? 0 : next_user_return(stats, task, thread, false, cpu);
+	describe_off_cpu(left, index, &out->record, task, thread, off_cpu, user_return, cpu);
+	size = add_stack(&out->record, got);
 	if (!send(cpu, out, SCRATCH_LENGTH(size)))
 		stats->off_cpu_lost += out->record.ticks;
 }
@@ -89,12 +97,16 @@ static __always_inline void thread_exit(struct cpu_stats *stats, struct task_str
 }
 
 /* Begins to track a thread that leaves its CPU. It came to this CPU before data began, or the
- * program was not run then. */
+ * program was not run then. All boundaries that have passed are counted for the thread, also those
+ * of a sleep between the beginning of data and its arrival: none is left for its off-CPU interval. */
 static __always_inline void track_at_switch_out(struct cpu_stats *stats, struct task_struct *prev,
-						struct account *account)
+						struct thread *thread, __u32 cpu)
 {
 	__u64 begin = begin_ns + stats->offset_ns, arrival = prev->sched_info.last_arrival;
+	struct account *account = &thread->account;
 
+	thread->grid_index = stats->index;
+	thread->cpu = cpu;
 	if (arrival > begin && prev->start_time < begin_ns)
 		account_track(account, begin, STATE_SLEEP, DETAIL_NONE, prev->sched_info.run_delay,
 			      0);
@@ -166,7 +178,7 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 				thread_exit(stats, prev, thread, now, cpu);
 			return;
 		}
-		track_at_switch_out(stats, prev, &thread->account);
+		track_at_switch_out(stats, prev, thread, cpu);
 	}
 	if (thread->account.state != STATE_ON_CPU)
 		send_missed_off_cpu(stats, prev, thread, cpu);

@@ -169,6 +169,46 @@ fn root_paused_time_is_not_counted() -> Result<()> {
     })
 }
 
+/// Threads that sleep, wake and leave their CPU as data begin: whichever of these the programs see
+/// first, a thread's ticks are those of its time.
+#[test]
+fn root_a_thread_that_wakes_as_data_begin_has_no_earlier_ticks() -> Result<()> {
+    const SLEEPERS: usize = 16;
+
+    judge_times(|| {
+        let cpu = work_cpu()?.to_string();
+        let mut sleepers = Vec::new();
+        for _ in 0..SLEEPERS {
+            let mut command = Command::new(workload!("state_sleep"));
+            sleepers.push(Running::start(
+                command.args(["30", &cpu, "nanosleep"]),
+                LIMIT,
+            )?);
+        }
+        for _ in 0..3 {
+            let recorded = record(&["-p", "hi", "-t", "1"], &[], LIMIT)?;
+            let experiment = recorded.experiment()?;
+            let summary = RunSummary::of(&experiment)?;
+            summary.complete()?;
+            let account = States::of(&experiment)?;
+            for sleeper in &sleepers {
+                let pid = sleeper.pid().as_raw();
+                let row = account.row(pid)?;
+                let ticks = array_ticks(&experiment, Some(pid))?;
+                let expected = row.tracked_s / (summary.interval_us / 1e6);
+                ensure!(
+                    expected > 900.0 && (ticks as f64 - expected).abs() <= 4.0,
+                    "{ticks} ticks of {row:?}, not {expected:.0}"
+                );
+            }
+        }
+        for sleeper in &mut sleepers {
+            ensure!(!sleeper.ended()?, "the load has ended too early");
+        }
+        Ok(())
+    })
+}
+
 /// More threads than a buffer of the kernel holds, and more than a ring would: each has its row,
 /// asleep all the time.
 #[test]
