@@ -198,6 +198,10 @@ pub struct LogHeader {
     pub pid: Pid,
     /// The parent of that process.
     pub ppid: Option<Pid>,
+    /// Its process group.
+    pub pgrp: Option<Pid>,
+    /// Its session.
+    pub sid: Option<Pid>,
     /// The width of the words in the stacks.
     pub word_size: WordSize,
     /// The command line. Views show the part of its first word behind the last `/` as the program's
@@ -225,6 +229,8 @@ impl Default for LogHeader {
             system: System::default(),
             pid: Pid::default(),
             ppid: None,
+            pgrp: None,
+            sid: None,
             word_size: WordSize::Bits64,
             command_line: String::new(),
             profiles: Vec::new(),

@@ -137,6 +137,8 @@ fn begin(path: &Path, tag: Tag, header: &mut LogHeader) -> Result<Open> {
         "process" => {
             header.pid = unsigned("pid")?.map_or(header.pid, Pid);
             header.ppid = unsigned("ppid")?.map(Pid).or(header.ppid);
+            header.pgrp = unsigned("pgrp")?.map(Pid).or(header.pgrp);
+            header.sid = unsigned("sid")?.map(Pid).or(header.sid);
             header.mpi_rank = unsigned("mpi_rank")?.or(header.mpi_rank);
             if let Some(id) = tag.get("container_id") {
                 header.container = Some(Container {

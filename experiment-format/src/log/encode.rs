@@ -43,10 +43,13 @@ impl LogHeader {
         Element::begin(&mut out, "process")
             .number("pid", self.pid)
             .end();
-        if let Some(ppid) = self.ppid {
-            Element::begin(&mut out, "process")
-                .number("ppid", ppid)
-                .end();
+        let relatives = [("ppid", self.ppid), ("pgrp", self.pgrp), ("sid", self.sid)];
+        for (name, number) in relatives {
+            if let Some(number) = number {
+                Element::begin(&mut out, "process")
+                    .number(name, number)
+                    .end();
+            }
         }
         if self.word_size != WordSize::Bits64 {
             return Err(refused("stack words of 32 bits"));

@@ -137,9 +137,7 @@ impl Dispatcher {
             Record::OffCpu(record) => {
                 let instance = instance_of(processes, record.header.pid);
                 let off_cpu = self.decoder.off_cpu(&record, instance);
-                if let Err(error) = router.founder.off_cpu(&off_cpu) {
-                    return router.note(Err(error));
-                }
+                router.founder.note_off_cpu(&off_cpu);
                 let parts = off_cpu.parts.into_iter();
                 parts
                     .filter(|part| part.ticks > 0)
@@ -233,7 +231,7 @@ impl Dispatcher {
 
     /// Takes a sample of an instant of which all records are applied.
     pub fn sample(&mut self, at: u64, label: &str) {
-        let result = self.router.founder.sample(at, label);
+        let result = self.router.founder.sample(&self.processes, at, label);
         self.router.note(result);
         if let Some(user) = &mut self.user {
             let usage = self.router.founder.usage_by_process(&self.processes, at);
@@ -324,6 +322,7 @@ impl Dispatcher {
             user.finish(&mut self.router, &self.processes);
         }
         self.router.founder.close_threads(&self.processes);
+        self.router.flush();
     }
 
     /// Archives what is not archived yet; `give_up` is asked before each object of the kernel. For

@@ -336,6 +336,15 @@ impl Router {
         self.note(result);
     }
 
+    /// Writes what waits in memory, so that the experiment can be read to its last tick.
+    pub fn flush(&mut self) {
+        let mut result = Ok(());
+        for experiment in self.subexperiments.values_mut() {
+            result = result.and(experiment.flush(self.founder.dir()));
+        }
+        self.note(result);
+    }
+
     /// Writes where the kernel's load objects are that were found, into the subexperiments.
     fn kernel_objects(&mut self, maps: Result<Vec<MapEvent>>) {
         let maps = match maps {

@@ -30,6 +30,7 @@ use super::pause::PauseReasons;
 use super::round::{after, not_published, unavailable};
 use super::route::Router;
 use super::summary::Summary;
+use super::summary::first_tables::FirstTables;
 use super::targets::check_targets;
 use super::{archiving, dry_run};
 use crate::doctor;
@@ -184,8 +185,10 @@ impl<'a> Session<'a> {
         if let Ok(summary) = &summary
             && !self.plan.json
         {
-            let width = output.width();
-            output.result(&summary.text(width));
+            let bytes = self.dispatcher.router.bytes_written();
+            let directory = self.dispatcher.router.founder.dir().path();
+            let first = FirstTables::read(directory, bytes, output);
+            output.result(&summary.text(&first, output.width()));
         }
         archiving::finish(&mut self.dispatcher, &mut self.signals, output);
         self.dispatcher.log_archived(stopped);

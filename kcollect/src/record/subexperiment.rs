@@ -317,6 +317,14 @@ impl Subexperiment {
         result.and(self.collector.maintain(dir, now))
     }
 
+    /// Writes what waits in memory.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn flush(&mut self, dir: &ExperimentDir) -> Result<()> {
+        self.collector.flush(dir)
+    }
+
     /// Reports the load objects in which stacks were since the last time, for `-A usedldobjects`.
     fn report_used(&mut self, code: &mut LoadedCode) {
         if let Some(used) = self.collector.used_objects() {
@@ -380,10 +388,8 @@ fn watch_jit(pid: u32, since: u64, memory: &JitMemory) -> Option<JitWatch> {
 fn header(inherited: &Inherited, facts: &ProcessFacts, pid: u32, name: &[u8]) -> LogHeader {
     let mut header = inherited.header.clone();
     header.pid = Pid(pid);
-    header.command_line = facts
-        .command_line
-        .clone()
-        .unwrap_or_else(|| printable(name));
+    [header.ppid, header.pgrp, header.sid] = facts.relatives.map(|number| number.map(Pid));
+    header.command_line = described_by_name(name, facts.command_line.as_deref());
     header.profiles.retain(|profile| {
         !matches!(
             profile,
@@ -401,11 +407,36 @@ fn header(inherited: &Inherited, facts: &ProcessFacts, pid: u32, name: &[u8]) ->
     header
 }
 
+/// Returns the text by which gprofng names a process: the part of its first word behind the last
+/// `/`. That is the name of the process in Linux, as everywhere in kcollect. A command line that
+/// begins with another one, such as that of a script or of a program that writes its state there,
+/// follows in parentheses.
+fn described_by_name(name: &[u8], command_line: Option<&str>) -> String {
+    let blank = |character: char| {
+        if character.is_whitespace() {
+            '_'
+        } else {
+            character
+        }
+    };
+    let name = printable(name).replace('/', ":");
+    let name: String = name.chars().map(blank).collect();
+    let Some(line) = command_line else {
+        return name;
+    };
+    let word = line.split(' ').next().unwrap_or(line);
+    match word.rsplit('/').next() == Some(&name) {
+        true => line.to_owned(),
+        false => format!("{name} ({line})"),
+    }
+}
+
 fn comments(facts: &ProcessFacts, name: &[u8]) -> Vec<String> {
     let mut comments = vec![format!("process: {}", printable(name))];
     let mut add = |what: &str, value: Option<String>| {
         comments.extend(value.map(|value| format!("{what}: {value}")));
     };
+    add("command line", facts.command_line.clone());
     add("program", facts.executable.clone());
     add("directory", facts.cwd.clone());
     add("user id", facts.uid.map(|uid| uid.to_string()));
@@ -418,4 +449,25 @@ fn comments(facts: &ProcessFacts, name: &[u8]) -> Vec<String> {
     );
     add("MPI rank", facts.mpi_rank.map(|rank| rank.to_string()));
     comments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gprofng_sees_the_name_of_the_process_first() {
+        let text = |name: &[u8], line| described_by_name(name, Some(line));
+        assert_eq!(text(b"ls", "/bin/ls -l"), "/bin/ls -l");
+        assert_eq!(
+            text(b"redis-server", "'redis-server *:6379'"),
+            "redis-server ('redis-server *:6379')"
+        );
+        assert_eq!(
+            text(b"load.sh", "/bin/sh ./load.sh"),
+            "load.sh (/bin/sh ./load.sh)"
+        );
+        assert_eq!(text(b"a b/c", "x"), "a_b:c (x)");
+        assert_eq!(described_by_name(b"kworker/0:1", None), "kworker:0:1");
+    }
 }

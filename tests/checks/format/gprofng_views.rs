@@ -168,25 +168,12 @@ fn root_the_json_summary_is_in_the_experiment() -> Result<()> {
         "cpus",
         "losses",
         "processes",
-        "functions",
     ] {
         ensure!(
             !kept[part].is_null() && kept[part] == printed[part],
             "{part}: {} and {}",
             kept[part],
             printed[part]
-        );
-    }
-    // The hottest functions of the summary are those that gprofng shows.
-    let table = gprofng::functions(&recorded.experiment()?, None)?;
-    let interval = RunSummary::of(&recorded.experiment()?)?.interval_us / 1e6;
-    for function in kept["functions"].as_array().into_iter().flatten().take(10) {
-        let name = function["name"].as_str().unwrap_or_default();
-        let shown = table.sum(|shown| shown == name) / interval;
-        let ticks = function["self_ticks"].as_f64().unwrap_or_default();
-        ensure!(
-            (shown - ticks).abs() < 1.0,
-            "{name}: {ticks} ticks, and gprofng shows {shown:.1}"
         );
     }
     Ok(())

@@ -2,5 +2,6 @@
 
 mod against_gprofng;
 mod exports;
+mod first_screen;
 mod lines;
 mod view;

@@ -320,6 +320,14 @@ impl Collector {
         self.writer.flush(founder)
     }
 
+    /// Writes what waits in memory.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn flush(&mut self, founder: &ExperimentDir) -> Result<()> {
+        self.writer.flush(founder)
+    }
+
     /// Ends the experiment at an instant.
     ///
     /// # Errors

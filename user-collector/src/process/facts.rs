@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::command_line::quoted;
 use super::container::{Container, container_of};
-use super::proc_files::{numbers_of, start_ticks_of};
+use super::proc_files::{numbers_of, relatives_of, start_ticks_of};
 
 /// Most bytes of a command line and of an environment that are read.
 pub const MAX_TEXT_BYTES: usize = 64 * 1024;
@@ -44,6 +44,8 @@ const RANK_VARIABLES: [&str; 7] = [
 pub struct ProcessFacts {
     /// Its command line, quoted as for a shell.
     pub command_line: Option<String>,
+    /// Its parent, process group and session.
+    pub relatives: [Option<u32>; 3],
     /// Its current directory, as it names it.
     pub cwd: Option<String>,
     /// The program that it executes, as it names it; without the kernel's ` (deleted)`.
@@ -95,11 +97,13 @@ impl ProcessFacts {
             ))
         };
         let start = || start_ticks_of(&text("stat")?);
-        let before = start();
+        let stat = text("stat");
+        let before = stat.as_deref().and_then(start_ticks_of);
         let status = text("status");
         let facts = ProcessFacts {
             command_line: bounded(&dir.join("cmdline"), MAX_TEXT_BYTES)
                 .and_then(|(bytes, cut)| quoted(&bytes, cut)),
+            relatives: stat.as_deref().map(relatives_of).unwrap_or_default(),
             cwd: link("cwd"),
             executable: link("exe"),
             uid: status

@@ -2,6 +2,8 @@
 //!
 //! The procfs package would read them too, but fails for a process whose name is not UTF-8.
 
+use std::str::FromStr;
+
 /// Returns the numbers in a line of a `/proc/PID/status`.
 pub(crate) fn numbers_of<'a>(status: &'a [u8], line: &'a str) -> impl Iterator<Item = u32> + 'a {
     let line = status
@@ -13,11 +15,22 @@ pub(crate) fn numbers_of<'a>(status: &'a [u8], line: &'a str) -> impl Iterator<I
         .map_while(|number| number.parse().ok())
 }
 
-/// Field 22 of a `/proc/PID/stat`. The second one, the name in parentheses, may hold anything.
+/// Returns the start of a process by its `/proc/PID/stat`: field 22.
 pub(crate) fn start_ticks_of(stat: &[u8]) -> Option<u64> {
+    field_of(stat, 22)
+}
+
+/// Returns the parent, the process group and the session by a `/proc/PID/stat`: fields 4 to 6.
+pub(crate) fn relatives_of(stat: &[u8]) -> [Option<u32>; 3] {
+    [4, 5, 6].map(|number| field_of(stat, number))
+}
+
+/// Returns a number of a `/proc/PID/stat` behind the name, which is the second field, in
+/// parentheses, and may hold anything.
+fn field_of<T: FromStr>(stat: &[u8], number: usize) -> Option<T> {
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let text = std::str::from_utf8(&stat[end + 1..]).ok()?;
-    text.split_whitespace().nth(22 - 3)?.parse().ok()
+    text.split_whitespace().nth(number - 3)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -29,6 +42,7 @@ mod tests {
         let fields: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
         let stat = format!("7 (a) R 1 () S {}\n", fields.join(" "));
         assert_eq!(start_ticks_of(stat.as_bytes()), Some(22));
+        assert_eq!(relatives_of(stat.as_bytes()), [4, 5, 6].map(Some));
         assert_eq!(start_ticks_of(b"7 (a) S 1 2"), None);
         let numbers = |status: &[u8], line| numbers_of(status, line).collect::<Vec<u32>>();
         let status = b"Name:\tx\nNSpid:\t4211\t12\t1\nNSpgid:\t1\n";

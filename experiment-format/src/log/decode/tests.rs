@@ -102,7 +102,7 @@ fn header() -> impl Strategy<Value = LogHeader> {
         system,
         (
             any::<u32>(),
-            prop::option::of(any::<u32>()),
+            prop::array::uniform3(prop::option::of(any::<u32>())),
             prop::option::of(any::<u32>()),
             prop::option::of(container),
         ),
@@ -112,12 +112,15 @@ fn header() -> impl Strategy<Value = LogHeader> {
     )
         .prop_map(
             |(system, process, profiles, settings, (command_line, driver_version, comments))| {
-                let (pid, ppid, mpi_rank, container) = process;
+                let (pid, relatives, mpi_rank, container) = process;
+                let [ppid, pgrp, sid] = relatives.map(|number| number.map(Pid));
                 LogHeader {
                     collector: command_line.clone(),
                     system,
                     pid: Pid(pid),
-                    ppid: ppid.map(Pid),
+                    ppid,
+                    pgrp,
+                    sid,
                     mpi_rank,
                     container,
                     command_line,

@@ -4,6 +4,8 @@
 //! the rest of the time in that state; on a CPU, as user time. Experiments of other collectors have
 //! no such file.
 
+use std::collections::BTreeMap;
+
 use experiment_format::Error;
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
@@ -16,6 +18,57 @@ const THREADS_FILE: &str = "threads.jsonl";
 /// Nanoseconds by state, indexed by the state's number.
 pub type States = [u64; Microstate::PER_THREAD];
 
+/// Details of the times in some states, nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct DetailTimes {
+    /// The part of the time blocked, in any state, that was block I/O.
+    pub block_io: u64,
+    /// The part of the wait for a CPU that began with preemption or a yield.
+    pub preempted: u64,
+    /// The part of the wait for a CPU that began because a cgroup's quota was used up.
+    pub throttled: u64,
+}
+
+impl DetailTimes {
+    /// Adds others.
+    pub fn add(&mut self, other: &DetailTimes) {
+        self.block_io += other.block_io;
+        self.preempted += other.preempted;
+        self.throttled += other.throttled;
+    }
+}
+
+/// Exact times of a thread, or the sum of several.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Nanoseconds by state, since the recording began.
+    pub states: States,
+    /// Details of some of them.
+    pub detail: DetailTimes,
+}
+
+impl Times {
+    /// Adds others.
+    pub fn add(&mut self, other: &Times) {
+        add(&mut self.states, &other.states);
+        self.detail.add(&other.detail);
+    }
+
+    /// Returns the nanoseconds of a state.
+    #[must_use]
+    pub fn of(&self, state: Microstate) -> u64 {
+        self.states[state as usize]
+    }
+
+    /// Returns the part of the wait for a CPU that began with a wake-up, nanoseconds.
+    #[must_use]
+    pub fn after_wakeup(&self) -> u64 {
+        let others = self.detail.preempted + self.detail.throttled;
+        self.of(Microstate::WaitCpu).saturating_sub(others)
+    }
+}
+
 /// The exact times of one thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ThreadTimes {
@@ -25,10 +78,26 @@ pub struct ThreadTimes {
     pub tid: u32,
     /// Its last name.
     pub name: String,
-    /// Nanoseconds by state, since the recording began.
-    pub states: States,
+    /// The name of its process.
+    pub process: String,
+    /// Its times.
+    pub times: Times,
     /// Whether it exited during the recording.
     pub ended: bool,
+}
+
+/// The threads of processes of one name that lasted for less than an interval, and so have no line
+/// of their own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ShortLived {
+    /// The name of the processes. Empty: several.
+    pub process: String,
+    /// The number of threads.
+    pub threads: u64,
+    /// The number of main threads among them.
+    pub processes: u64,
+    /// Their times, all together.
+    pub times: Times,
 }
 
 /// The exact times of all threads of an experiment.
@@ -36,10 +105,8 @@ pub struct ThreadTimes {
 pub struct ExactTimes {
     /// The threads, in the order of their first lines.
     pub threads: Vec<ThreadTimes>,
-    /// How many threads lasted for less than an interval, and so have no line of their own.
-    pub short_lived: u64,
-    /// Their times, all together.
-    pub short_lived_states: States,
+    /// The short-lived threads, by the name of their process.
+    pub short_lived: Vec<ShortLived>,
 }
 
 #[derive(Deserialize)]
@@ -55,17 +122,26 @@ struct ThreadLine<'a> {
     state: Option<std::borrow::Cow<'a, str>>,
     short_lived: Option<u64>,
     #[serde(default)]
+    processes: u64,
+    #[serde(borrow)]
+    process: Option<std::borrow::Cow<'a, str>>,
+    #[serde(default)]
     states_ns: FxHashMap<String, u64>,
+    #[serde(default)]
+    detail_ns: DetailTimes,
 }
 
 impl ThreadLine<'_> {
-    fn states(&self) -> States {
+    fn times(&self) -> Times {
         let mut states = [0; Microstate::PER_THREAD];
         for (slot, state) in Microstate::ALL[..Microstate::PER_THREAD].iter().enumerate() {
             let keyword = state.metric().unwrap_or_default();
             states[slot] = self.states_ns.get(keyword).copied().unwrap_or(0);
         }
-        states
+        Times {
+            states,
+            detail: self.detail_ns,
+        }
     }
 
     /// The position of the state that the thread is in.
@@ -95,6 +171,7 @@ impl ExactTimes {
         let mut times = ExactTimes::default();
         // Threads that have not exited: position, state, and the time of their last line.
         let mut living: FxHashMap<(u32, u32), (usize, usize, u64)> = FxHashMap::default();
+        let mut short_lived: BTreeMap<String, ShortLived> = BTreeMap::new();
         let mut end = 0;
         for line in bytes.split(|byte| *byte == b'\n') {
             let Ok(line) = serde_json::from_slice::<ThreadLine<'_>>(line) else {
@@ -102,10 +179,14 @@ impl ExactTimes {
             };
             let at = line.at_ns.unwrap_or(0);
             end = end.max(at);
-            let states = line.states();
-            if let Some(short_lived) = line.short_lived {
-                times.short_lived += short_lived;
-                add(&mut times.short_lived_states, &states);
+            let sums = line.times();
+            let process = line.process.as_deref();
+            if let Some(threads) = line.short_lived {
+                let process = process.unwrap_or_default();
+                let known = short_lived.entry(process.to_owned()).or_default();
+                known.threads += threads;
+                known.processes += line.processes;
+                known.times.add(&sums);
             }
             let (Some(pid), Some(tid)) = (line.pid, line.tid) else {
                 continue;
@@ -116,11 +197,13 @@ impl ExactTimes {
             if position == next {
                 times.threads.push(ThreadTimes::default());
             }
+            let name = line.name.as_deref().unwrap_or_default();
             times.threads[position] = ThreadTimes {
                 pid,
                 tid,
-                name: line.name.as_deref().unwrap_or_default().to_owned(),
-                states,
+                name: name.to_owned(),
+                process: process.unwrap_or(name).to_owned(),
+                times: sums,
                 ended: line.ended,
             };
             if !line.ended {
@@ -128,8 +211,10 @@ impl ExactTimes {
             }
         }
         for (position, slot, at) in living.into_values() {
-            times.threads[position].states[slot] += end.saturating_sub(at);
+            times.threads[position].times.states[slot] += end.saturating_sub(at);
         }
+        let named = |(process, sums)| ShortLived { process, ..sums };
+        times.short_lived = short_lived.into_iter().map(named).collect();
         times
     }
 }
@@ -153,9 +238,11 @@ mod tests {
 {"pid":7,"tid":7,"name":"a","at_ns":100,"state":"sleep","since_ns":40,"states_ns":{"user":60,"sleep":40}}
 
 {"sample":0,"at_ns":100}
-{"pid":7,"tid":8,"name":"b","at_ns":150,"ended":true,"states_ns":{"lock":50}}
+{"pid":7,"tid":8,"name":"b","process":"p","at_ns":150,"ended":true,"states_ns":{"lock":50}}
 {"short_lived":3,"states_ns":{"user":5}}
+{"short_lived":2,"processes":1,"process":"true","states_ns":{"user":7},"detail_ns":{"preempted":2}}
 {"sample":1,"at_ns":200}
+{"short_lived":1,"processes":1,"process":"true","states_ns":{"user":1}}
 {"pid":7,"tid":8,"name":"again","at_ns":210,"state":"cpu","states_ns":{"wait":1}}
 {"sample":2,"at_ns":300}
 {"pid":7,"tid":"#,
@@ -163,7 +250,13 @@ mod tests {
         let rows: Vec<_> = times
             .threads
             .iter()
-            .map(|thread| (thread.name.as_str(), thread.states))
+            .map(|thread| {
+                (
+                    thread.name.as_str(),
+                    thread.process.as_str(),
+                    thread.times.states,
+                )
+            })
             .collect();
         let mut states = [[0; 10]; 3];
         (states[0][0], states[0][7]) = (60, 240);
@@ -171,9 +264,26 @@ mod tests {
         (states[2][0], states[2][8]) = (90, 1);
         assert_eq!(
             rows,
-            [("a", states[0]), ("b", states[1]), ("again", states[2])]
+            [
+                ("a", "a", states[0]),
+                ("b", "p", states[1]),
+                ("again", "again", states[2])
+            ]
         );
-        assert_eq!((times.short_lived, times.short_lived_states[0]), (3, 5));
+        let short_lived: Vec<_> = times
+            .short_lived
+            .iter()
+            .map(|row| {
+                (
+                    &*row.process,
+                    row.threads,
+                    row.processes,
+                    row.times.states[0],
+                )
+            })
+            .collect();
+        assert_eq!(short_lived, [("", 3, 0, 5), ("true", 3, 2, 8)]);
+        assert_eq!(times.short_lived[1].times.detail.preempted, 2);
     }
 
     proptest! {

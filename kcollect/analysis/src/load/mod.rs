@@ -77,8 +77,14 @@ struct Context<'a> {
     stacks: &'a StackTable,
 }
 
-/// The last name and the group of threads, by tid.
-type Names = FxHashMap<u64, (String, String)>;
+/// The names of the threads and processes of an experiment.
+#[derive(Default)]
+struct Names {
+    /// The last name of each thread, by tid.
+    threads: FxHashMap<u64, String>,
+    /// The last name of each process, by pid.
+    processes: FxHashMap<u32, String>,
+}
 
 impl Loader {
     fn new(opened: Vec<Opened>, mut model: Model) -> Loader {
@@ -94,13 +100,18 @@ impl Loader {
             let header = source.header();
             let process = (!is_machine(&source)).then(|| {
                 let id = ProcessId(model.processes.len() as u32);
+                let comment = |key: &str| {
+                    let mut comments = header.comments.iter();
+                    comments.find_map(|text| text.strip_prefix(key).map(str::to_owned))
+                };
                 let line = &header.command_line;
+                let given = || Some(line.clone()).filter(|line| !line.is_empty());
                 model.processes.push(ProcessInfo {
                     pid: header.pid.0,
-                    name: program(line),
+                    name: comment("process: ").unwrap_or_else(|| program(line)),
                     experiment: index as u32,
                     followed: true,
-                    command_line: Some(line.clone()).filter(|line| !line.is_empty()),
+                    command_line: comment("command line: ").or_else(given),
                     seen_ns: None,
                 });
                 let key = (founder_id, header.pid.0);
@@ -366,10 +377,9 @@ impl Loader {
         let key = (process, number);
         let thread = *self.threads.entry(key).or_insert(next);
         if thread == next {
-            let name = names.get(&number).map(|(name, _)| name.clone());
             self.model.threads.push(ThreadInfo {
                 tid: number,
-                name: name.unwrap_or_default(),
+                name: names.threads.get(&number).cloned().unwrap_or_default(),
                 process,
             });
         }
@@ -400,10 +410,11 @@ impl Loader {
         }
         let id = ProcessId(self.model.processes.len() as u32);
         of_number.push(id);
-        let main = names.get(&u64::from(pid));
+        let main = || names.threads.get(&u64::from(pid));
+        let name = names.processes.get(&pid).or_else(main);
         self.model.processes.push(ProcessInfo {
             pid,
-            name: main.map_or_else(String::new, |(name, group)| of_group(group, name)),
+            name: name.cloned().unwrap_or_default(),
             experiment: founder.0,
             ..ProcessInfo::default()
         });
@@ -465,18 +476,23 @@ fn program(line: &str) -> String {
 }
 
 fn names(source: &Experiment) -> Names {
-    let events = source.events().iter();
-    let named = events.filter_map(|event| match event {
-        LogEvent::Thread {
+    let mut names = Names::default();
+    for event in source.events() {
+        if let LogEvent::Thread {
             tid, name, group, ..
-        } => Some((u64::from(tid.0), (name.clone(), group.clone()))),
-        _ => None,
-    });
-    named.collect()
+        } = event
+        {
+            names.threads.insert(u64::from(tid.0), name.clone());
+            if let Some((process, pid)) = process_of(group) {
+                names.processes.insert(pid, process.to_owned());
+            }
+        }
+    }
+    names
 }
 
-/// Returns the process's name from a thread's group, such as `sshd, pid 1264`.
-fn of_group(group: &str, otherwise: &str) -> String {
-    let name = group.rsplit_once(", pid ").map(|(name, _)| name);
-    name.unwrap_or(otherwise).to_owned()
+/// Returns the name and pid of a process by the group of its threads, such as `sshd, pid 1264`.
+fn process_of(group: &str) -> Option<(&str, u32)> {
+    let (name, pid) = group.rsplit_once(", pid ")?;
+    Some((name, pid.parse().ok()?))
 }

@@ -207,7 +207,7 @@ impl LossCounts {
 pub struct ProcessInfo {
     /// Its pid.
     pub pid: u32,
-    /// Its name: the program's for a subexperiment, as in gprofng, else the kernel's.
+    /// Its name: the kernel's of its main thread; in experiments of other collectors the program's.
     pub name: String,
     /// Position of the experiment that holds its threads: its own or its founder.
     pub experiment: u32,

@@ -168,7 +168,7 @@ fn note_exact_times(founder: &ExperimentInfo, payload: &mut Payload) -> Result<(
         times
             .entry((thread.pid, thread.tid))
             .and_modify(|known| *known = None)
-            .or_insert(Some(thread.states));
+            .or_insert(Some(thread.times.states));
     }
     let mut bearers: HashMap<(u32, u32), u32> = HashMap::new();
     let processes = &payload.processes;

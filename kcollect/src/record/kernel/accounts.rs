@@ -1,5 +1,5 @@
-//! Sums of times and ticks during the recording: by thread until it exits, by process, by kernel
-//! stack, and for the whole machine.
+//! Sums of times and ticks during the recording: by thread until it exits, by process, and for the
+//! whole machine.
 //!
 //! They are added up as events arrive, so that the summary needs no second pass over a long run.
 //! The number of rows is bounded: the smallest processes are merged into one row, which states
@@ -10,7 +10,6 @@ use std::collections::HashMap;
 
 use bpf_abi::ThreadRecord;
 use experiment_format::microstate::Microstate;
-use experiment_format::stacks::StackUid;
 use user_collector::process::ProcessInstance;
 
 use super::times::{Ticks, Times};
@@ -43,29 +42,6 @@ pub struct Owner {
     pub name: String,
 }
 
-/// The ticks of one kernel stack.
-#[derive(Debug)]
-pub struct StackTicks {
-    /// Its number in the experiment.
-    pub uid: StackUid,
-    /// Its on-CPU ticks.
-    pub ticks: u64,
-    /// Ticks of off-CPU intervals with this stack, by state.
-    pub off_cpu: [u64; Microstate::PER_THREAD],
-}
-
-impl StackTicks {
-    /// Returns a stack without ticks.
-    #[must_use]
-    pub fn new(uid: StackUid) -> StackTicks {
-        StackTicks {
-            uid,
-            ticks: 0,
-            off_cpu: [0; Microstate::PER_THREAD],
-        }
-    }
-}
-
 /// The sums of a recording.
 #[derive(Debug, Default)]
 pub struct Accounts {
@@ -78,8 +54,6 @@ pub struct Accounts {
     ticks: HashMap<u32, Ticks>,
     /// The sum of all threads that have exited, or were closed when the recording stopped.
     exited: Times,
-    /// Kernel stacks by their frames, leaf first; truncated ones end in a frame of all ones.
-    pub stacks: HashMap<Box<[u64]>, StackTicks>,
     /// The processes and threads of `-T`, in the order of the command line. Their times are kept
     /// separately from the start, so that merging does not affect them.
     pub targets: Vec<(Target, ProcessTimes)>,
@@ -201,12 +175,17 @@ impl Accounts {
             })
     }
 
-    /// Returns all rows, those with most time awake first. The last one may be the sum of many
+    /// Returns all rows, the busiest first. The last one may be the sum of many
     /// merged processes.
     #[must_use]
     pub fn by_process(&self) -> Vec<ProcessTimes> {
         let mut rows: Vec<_> = self.processes.values().cloned().collect();
-        rows.sort_by_key(|row| (Reverse((row.times.awake(), row.times.ticks.sum())), row.pid));
+        rows.sort_by_key(|row| {
+            (
+                Reverse((row.times.busy_ns(), row.times.ticks.sum())),
+                row.pid,
+            )
+        });
         if self.merged_processes > 0 {
             rows.push(ProcessTimes {
                 name: format!("({} small processes)", self.merged_processes),
@@ -217,7 +196,7 @@ impl Accounts {
     }
 
     fn merge_smaller_half(&mut self) {
-        let size = |row: &ProcessTimes| (row.times.awake(), row.times.ticks.sum());
+        let size = |row: &ProcessTimes| (row.times.busy_ns(), row.times.ticks.sum());
         let mut sizes: Vec<_> = self.processes.values().map(size).collect();
         let middle = sizes.len() / 2;
         let (_, median, _) = sizes.select_nth_unstable(middle);

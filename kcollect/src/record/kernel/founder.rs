@@ -28,7 +28,7 @@ use user_collector::process::ThreadNames;
 use user_collector::process::{ProcessInfo, ProcessInstance, ProcessTable};
 
 use self::frames::ArtificialFrames;
-use super::accounts::{Accounts, Owner, StackTicks};
+use super::accounts::{Accounts, Owner};
 use super::code::KernelCode;
 use super::decode::{CpuOverflow, CpuTick, KernelStack, OffCpu};
 use super::header::{self, Inherited};
@@ -36,9 +36,6 @@ use super::samples::Samples;
 use crate::plan::{Archive, Plan};
 use crate::record::interval::{CounterOverflow, StateInterval};
 use crate::record::processes::tracker::instance_of;
-
-/// The frame that ends a truncated stack in [`Accounts::stacks`].
-pub const TRUNCATED: u64 = u64::MAX;
 
 /// What was recorded, and how complete it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +71,8 @@ pub struct Founder {
     pub kernel: KernelCode,
     frames: ArtificialFrames,
     names: ThreadNames,
+    /// Kernel stacks of ticks and off-CPU intervals, for the load objects that came during the run.
+    kernel_stacks: HashSet<Box<[u64]>>,
     samples: Samples,
     /// Sums for the summary.
     pub accounts: Accounts,
@@ -108,6 +107,7 @@ impl Founder {
             kernel,
             frames: ArtificialFrames::new(),
             names: ThreadNames::default(),
+            kernel_stacks: HashSet::new(),
             samples: Samples::new(start, plan.interval.nanos()),
             accounts: Accounts::new(&plan.targets),
             recorded: Recorded::default(),
@@ -159,9 +159,7 @@ impl Founder {
         let process = processes.get(header.pid);
         let stack = match tick.state {
             None => self.frames.idle(&mut self.writer)?,
-            Some(_) => self.stack(process, &header, &tick.stack, |stack| {
-                stack.ticks += ticks;
-            })?,
+            Some(_) => self.stack(process, &header, &tick.stack)?,
         };
         self.name_thread(process, &header)?;
         self.writer.tick(&ClockTick {
@@ -205,7 +203,7 @@ impl Founder {
             truncated: overflow.thread.truncated,
             missing: false,
         };
-        let stack = self.stack(process, &header, &stack, |_| {})?;
+        let stack = self.stack(process, &header, &stack)?;
         self.name_thread(process, &header)?;
         self.writer
             .counted(&counter_event(&header, stack, overflow.cpu))?;
@@ -213,21 +211,16 @@ impl Founder {
         Ok(())
     }
 
-    /// Adds an off-CPU interval to the sums of its kernel stack.
-    ///
-    /// # Errors
-    /// When the stack can't be written.
-    pub fn off_cpu(&mut self, off_cpu: &OffCpu) -> Result<(), Error> {
+    /// Notes the kernel stack of an off-CPU interval.
+    pub fn note_off_cpu(&mut self, off_cpu: &OffCpu) {
         self.count_stack(&off_cpu.stack);
-        if off_cpu.stack.frames.is_empty() {
-            return Ok(());
+        self.note_kernel_stack(&off_cpu.stack.frames);
+    }
+
+    fn note_kernel_stack(&mut self, frames: &[u64]) {
+        if !self.kernel_stacks.contains(frames) {
+            self.kernel_stacks.insert(frames.into());
         }
-        self.kernel_stack(&off_cpu.stack, |stack| {
-            for (sum, ticks) in stack.off_cpu.iter_mut().zip(off_cpu.ticks) {
-                *sum += u64::from(ticks);
-            }
-        })?;
-        Ok(())
     }
 
     /// Writes what a thread did that no subexperiment holds; `processes` may be of a later time,
@@ -250,7 +243,7 @@ impl Founder {
             truncated: interval.truncated,
             missing: false,
         };
-        let stack = self.stack(process, &header, &stack, |_| {})?;
+        let stack = self.stack(process, &header, &stack)?;
         self.name_thread(process, &header)?;
         if let Some(overflow) = interval.overflow {
             return self
@@ -281,8 +274,10 @@ impl Founder {
             self.accounts.lives(*thread);
             return Ok(());
         }
-        let times = self.accounts.ends(owner(processes, &thread.header), thread);
-        self.samples.ended(&mut self.writer, thread, &times)
+        let owner = owner(processes, &thread.header);
+        let name = owner.name.clone();
+        let times = self.accounts.ends(owner, thread);
+        self.samples.ended(&mut self.writer, &name, thread, &times)
     }
 
     /// Adds the exact times of the threads that still live: the recording is over.
@@ -299,9 +294,10 @@ impl Founder {
     ///
     /// # Errors
     /// When the experiment can't be written.
-    pub fn sample(&mut self, at: u64, label: &str) -> Result<(), Error> {
+    pub fn sample(&mut self, processes: &ProcessTable, at: u64, label: &str) -> Result<(), Error> {
+        let name = |pid| name_of(processes, pid);
         self.samples
-            .take(&mut self.writer, &self.accounts, at, label)
+            .take(&mut self.writer, &self.accounts, name, at, label)
     }
 
     /// Returns the sample records of all processes at an instant of which all records were applied,
@@ -420,40 +416,23 @@ impl Founder {
     }
 
     /// Returns the number of a stack: the kernel's, or where there is none that of the process in
-    /// user mode. `count` adds to a kernel stack's ticks.
+    /// user mode.
     fn stack(
         &mut self,
         process: Option<&ProcessInfo>,
         header: &RecordHeader,
         stack: &KernelStack,
-        count: impl FnOnce(&mut StackTicks),
     ) -> Result<StackUid, Error> {
         if stack.frames.is_empty() {
             let at = self.at(header.time_ns);
             return self.frames.user(&mut self.writer, process, header.pid, at);
         }
-        self.kernel_stack(stack, count)
-    }
-
-    fn kernel_stack(
-        &mut self,
-        stack: &KernelStack,
-        count: impl FnOnce(&mut StackTicks),
-    ) -> Result<StackUid, Error> {
-        let (mut frames, mut end) = (stack.frames.to_vec(), StackEnd::Complete);
-        if stack.truncated {
-            frames.push(TRUNCATED);
-            end = StackEnd::Truncated;
-        }
-        if let Some(known) = self.accounts.stacks.get_mut(&*frames) {
-            count(known);
-            return Ok(known.uid);
-        }
-        let uid = self.writer.stack(&stack.frames, end)?;
-        let mut ticks = StackTicks::new(uid);
-        count(&mut ticks);
-        self.accounts.stacks.insert(frames.into(), ticks);
-        Ok(uid)
+        self.note_kernel_stack(&stack.frames);
+        let end = match stack.truncated {
+            true => StackEnd::Truncated,
+            false => StackEnd::Complete,
+        };
+        self.writer.stack(&stack.frames, end)
     }
 }
 
@@ -474,15 +453,17 @@ fn counter_event(
 }
 
 fn owner(processes: &ProcessTable, header: &RecordHeader) -> Owner {
-    let process = processes.get(header.pid);
     Owner {
         instance: instance_of(processes, header.pid),
         tid: header.tid,
-        name: shown_name(
-            header.pid,
-            process.and_then(|process| process.name.as_deref()),
-        ),
+        name: name_of(processes, header.pid),
     }
+}
+
+/// Returns the name of the process that has a pid now.
+fn name_of(processes: &ProcessTable, pid: u32) -> String {
+    let process = processes.get(pid);
+    shown_name(pid, process.and_then(|process| process.name.as_deref()))
 }
 
 /// Returns a process's name as the experiment and the summary show it.

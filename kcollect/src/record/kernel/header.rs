@@ -7,6 +7,7 @@ use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::{ClockTick, TickArray};
+use nix::unistd::{getpgrp, getppid, getsid};
 
 use super::counters;
 use super::machine;
@@ -49,6 +50,9 @@ pub(super) fn header(
         collector: concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned(),
         system: machine::describe(),
         pid: Pid(std::process::id()),
+        ppid: Some(Pid(getppid().as_raw().cast_unsigned())),
+        pgrp: Some(Pid(getpgrp().as_raw().cast_unsigned())),
+        sid: getsid(None).ok().map(|sid| Pid(sid.as_raw().cast_unsigned())),
         command_line: "kernel".to_owned(),
         // gprofng takes the number of states from the last one.
         profiles: vec![

@@ -9,9 +9,12 @@
 //!   else its `state` and `since_ns`; `tracked_ns`; `states_ns` by state; `detail_ns` and `counts`.
 //!   All sums are since the thread was first recorded; those that are 0 are left out. A thread
 //!   that has no line at a sample is still in the state of its last line.
+//!   `process` is the name of its process, if it is not the thread's.
 //! * `short_lived`: the number of threads that lasted for less than a clock interval and have
-//!   exited since the last sample, with their sums. They have no lines of their own, which could
-//!   fill the disk when a machine starts thousands a second.
+//!   exited since the last sample, with their sums: one line for each `process` name, and
+//!   `processes`, how many of the threads were the main ones of their processes. They have no lines
+//!   of their own, which could fill the disk when a machine starts thousands a second. For the same
+//!   reason the line without `process` has all that do not fit into 64 names.
 //! * `sample`: number, `label`, `at_ns`, the number of `threads` that have not exited, and the sums
 //!   of all threads, exited ones included. It follows the lines of its threads.
 //!
@@ -20,7 +23,7 @@
 //! state of that line. Times are nanoseconds; `at_ns` and `since_ns` are since the start of the
 //! experiment. On-CPU time is exact as a whole and split into user, system and trap by ticks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use bpf_abi::ThreadRecord;
 use experiment_format::microstate::Microstate;
@@ -36,6 +39,8 @@ use super::times::{Ticks, Times};
 
 /// The file of the threads' samples.
 const FILE: &str = "threads.jsonl";
+/// The largest number of process names with a line of short-lived threads at one sample.
+const MAX_SHORT_LIVED_NAMES: usize = 64;
 
 /// The state of the sample writer: what the previous samples wrote.
 #[derive(Debug)]
@@ -44,11 +49,21 @@ pub struct Samples {
     interval_ns: u64,
     /// Threads that have a line and have not exited.
     last_written: HashMap<u64, LastWritten>,
-    /// Number and sum of the short-lived threads since the last sample.
-    short_lived: (u64, Times),
+    /// The short-lived threads since the last sample, by the name of their process; an empty name
+    /// has those of all others.
+    short_lived: BTreeMap<String, ShortLived>,
     taken: u32,
     split: Split,
     splits: HashMap<ProcessInstance, Split>,
+}
+
+/// The sums of short-lived threads.
+#[derive(Debug, Default)]
+struct ShortLived {
+    threads: u64,
+    /// The main threads among them.
+    processes: u64,
+    times: Times,
 }
 
 /// The part of a thread's last line that decides whether it needs another.
@@ -114,7 +129,7 @@ impl Samples {
             start,
             interval_ns,
             last_written: HashMap::new(),
-            short_lived: (0, Times::default()),
+            short_lived: BTreeMap::new(),
             taken: 0,
             split: Split::default(),
             splits: HashMap::new(),
@@ -122,26 +137,33 @@ impl Samples {
     }
 
     /// Writes the line of a thread that is not recorded any more, or adds it to the short-lived
-    /// ones.
+    /// ones. `process` is the name of its process.
     ///
     /// # Errors
     /// When the experiment can't be written.
     pub fn ended(
         &mut self,
         writer: &mut ExperimentWriter,
+        process: &str,
         thread: &ThreadRecord,
         times: &Times,
     ) -> experiment_format::Result<()> {
         let has_line = self.last_written.remove(&thread.task).is_some();
         if thread.exited && !has_line && thread.tracked_ns < self.interval_ns {
-            self.short_lived.0 += 1;
-            self.short_lived.1.add(times);
+            let fits = self.short_lived.len() < MAX_SHORT_LIVED_NAMES
+                || self.short_lived.contains_key(process);
+            let name = if fits { process } else { "" };
+            let sums = self.short_lived.entry(name.to_owned()).or_default();
+            sums.threads += 1;
+            sums.processes += u64::from(thread.header.pid == thread.header.tid);
+            sums.times.add(times);
             return Ok(());
         }
-        self.thread(writer, thread, times)
+        self.thread(writer, process, thread, times)
     }
 
-    /// Writes the sample of an instant that `accounts` are complete up to.
+    /// Writes the sample of an instant that `accounts` are complete up to. `process` returns the
+    /// name of the process that has a pid now.
     ///
     /// # Errors
     /// When the experiment can't be written.
@@ -149,6 +171,7 @@ impl Samples {
         &mut self,
         writer: &mut ExperimentWriter,
         accounts: &Accounts,
+        process: impl Fn(u32) -> String,
         at: u64,
         label: &str,
     ) -> experiment_format::Result<()> {
@@ -163,12 +186,16 @@ impl Samples {
         for (thread, times) in &changed {
             self.last_written
                 .insert(thread.task, LastWritten::of(thread, times));
-            self.thread(writer, thread, times)?;
+            self.thread(writer, &process(thread.header.pid), thread, times)?;
         }
-        let (short_lived, times) = std::mem::take(&mut self.short_lived);
-        if short_lived > 0 {
+        for (process, short_lived) in std::mem::take(&mut self.short_lived) {
             let mut line = Map::new();
-            line.insert("short_lived".into(), short_lived.into());
+            line.insert("short_lived".into(), short_lived.threads.into());
+            line.insert("processes".into(), short_lived.processes.into());
+            if !process.is_empty() {
+                line.insert("process".into(), process.into());
+            }
+            let times = short_lived.times;
             sums(&mut line, &times, times.states());
             write(writer, line)?;
         }
@@ -243,13 +270,18 @@ impl Samples {
     fn thread(
         &self,
         writer: &mut ExperimentWriter,
+        process: &str,
         thread: &ThreadRecord,
         times: &Times,
     ) -> experiment_format::Result<()> {
         let mut line = Map::new();
         line.insert("pid".into(), thread.header.pid.into());
         line.insert("tid".into(), thread.header.tid.into());
-        line.insert("name".into(), printable(thread.header.name.bytes()).into());
+        let name = printable(thread.header.name.bytes());
+        if process != name {
+            line.insert("process".into(), process.into());
+        }
+        line.insert("name".into(), name.into());
         line.insert("at_ns".into(), self.at(thread.as_of_ns).into());
         if thread.exited {
             line.insert("ended".into(), true.into());

@@ -1,15 +1,13 @@
-//! The summary at the end of a recording: text ([`Summary::text`]) or JSON, from which to see where
-//! to look first. The JSON is also in the experiment, as `kcollect.json`.
+//! The summary at the end of a recording: text ([`Summary::text`]) or JSON. The JSON is also in the
+//! experiment, as `kcollect.json`: facts of the recording, its losses, and exact times by process.
+//! Where to look first is what a report of the experiment shows ([`first_tables`]).
 
+pub mod first_tables;
 mod text;
-
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
 
 use bpf::TableUse;
 use bpf_abi::{CpuStats, DetailTimes, KernelCounts};
 use counters::names::event::CounterRequest;
-use experiment_format::kernel::is_scheduler;
 use experiment_format::losses::{Losses, Recorded};
 use experiment_format::microstate::Microstate;
 use host::exit::Failure;
@@ -22,13 +20,9 @@ use crate::plan::{Interval, Plan};
 use crate::record::dispatch::Dispatcher;
 use crate::record::input::inputs::{CpuTime, Inputs};
 use crate::record::kernel::accounts::ProcessTimes;
-use crate::record::kernel::founder::{Founder, TRUNCATED};
 use crate::record::subexperiment::FollowedProcess;
 use crate::record::user_stacks::resolve_stack::{StackLosses, UnwindCounts};
 use crate::record::user_stacks::user_stack::StackCounts;
-
-/// The largest number of rows of a table in the JSON.
-const MAX_JSON_ROWS: usize = 200;
 
 /// The whole summary. Times are in seconds unless the name has another unit.
 #[derive(Debug, Serialize)]
@@ -65,7 +59,8 @@ pub struct Summary {
     pub losses: Losses,
     /// The states of a thread, by the names of gprofng's metrics.
     pub states: Vec<&'static str>,
-    /// All processes, those with the most time awake first.
+    /// All processes, those with the most time on a CPU, waiting for one, in page faults and for
+    /// block I/O first.
     pub processes: Vec<ProcessSummary>,
     /// Details of some states of all threads.
     pub detail_s: DetailSeconds,
@@ -75,15 +70,8 @@ pub struct Summary {
     pub archive: Option<ArchiveStats>,
     /// The processes and threads of `-T`.
     pub targets: Vec<ProcessSummary>,
-    /// Kernel functions in which threads were off the CPUs, by ticks, most first; those that slept
-    /// or were stopped come last.
-    pub waiting: Vec<WaitingPlace>,
-    /// Kernel functions by their own ticks, most first.
-    pub functions: Vec<KernelFunction>,
     /// The resources that kcollect used itself.
     pub cost: OwnCost,
-    /// Commands to type next.
-    pub next: Vec<String>,
 }
 
 /// A counter that was recorded.
@@ -219,37 +207,6 @@ impl DetailSeconds {
     }
 }
 
-/// A place in the kernel where threads waited.
-#[derive(Debug, Serialize)]
-pub struct WaitingPlace {
-    /// The function that waited: the innermost one outside of the scheduler.
-    pub name: String,
-    /// The state, by the name of gprofng's metric.
-    pub state: &'static str,
-    /// Seconds, from ticks.
-    pub seconds: f64,
-    /// Ticks.
-    pub ticks: u64,
-}
-
-/// The CPU time of a kernel function.
-#[derive(Debug, Serialize)]
-pub struct KernelFunction {
-    /// Its name, or an address.
-    pub name: String,
-    /// The load object.
-    pub object: String,
-    /// Seconds in the function itself.
-    #[serde(rename = "self")]
-    pub own: f64,
-    /// Seconds in the function and the functions that it called.
-    pub total: f64,
-    /// Ticks in the function itself.
-    pub self_ticks: u64,
-    /// Ticks in the function and the functions that it called.
-    pub total_ticks: u64,
-}
-
 /// The resources that kcollect used itself.
 #[derive(Debug, Serialize)]
 pub struct OwnCost {
@@ -364,10 +321,7 @@ impl Summary {
             detail_s: DetailSeconds::new(&system.details),
             followed,
             archive: None,
-            waiting: waiting(founder, interval),
-            functions: functions(founder, interval),
             cost: cost(elapsed_s, dispatcher.router.bytes_written()),
-            next: next_commands(path),
         })
     }
 
@@ -445,92 +399,6 @@ fn cpu((cpu, stats, time): &(u32, CpuStats, CpuTime)) -> CpuTicks {
     }
 }
 
-/// Returns kernel functions by CPU time. A tick counts for the leaf function itself, and once for
-/// the total of each function of its stack.
-fn functions(founder: &Founder, interval: Interval) -> Vec<KernelFunction> {
-    let mut by_function: HashMap<(&str, &str), (u64, u64)> = HashMap::new();
-    let mut nameless: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    let mut seen = Vec::new();
-    for (frames, stack) in &founder.accounts.stacks {
-        seen.clear();
-        for (depth, pc) in frames
-            .iter()
-            .enumerate()
-            .filter(|(_, pc)| **pc != TRUNCATED)
-        {
-            let own = if depth == 0 { stack.ticks } else { 0 };
-            let place = founder.kernel.symbols.find(*pc);
-            let key = place.map(|place| (place.object, place.symbol.name));
-            let identity = key.map_or((*pc, 0), |(_, name)| (name.as_ptr() as u64, 1));
-            let total = if seen.contains(&identity) {
-                0
-            } else {
-                stack.ticks
-            };
-            seen.push(identity);
-            let sums = match key {
-                Some(key) => by_function.entry(key).or_default(),
-                None => nameless.entry(*pc).or_default(),
-            };
-            sums.0 += own;
-            sums.1 += total;
-        }
-    }
-    let named = by_function
-        .into_iter()
-        .map(|((object, name), sums)| (object.to_owned(), name.to_owned(), sums));
-    let nameless = nameless
-        .into_iter()
-        .map(|(pc, sums)| ("?".to_owned(), format!("{pc:#x}"), sums));
-    let mut rows: Vec<_> = named
-        .chain(nameless)
-        .map(|(object, name, (own, total))| KernelFunction {
-            name,
-            object,
-            own: interval.seconds_of(own),
-            total: interval.seconds_of(total),
-            self_ticks: own,
-            total_ticks: total,
-        })
-        .collect();
-    rows.sort_by(|a, b| {
-        (b.self_ticks, b.total_ticks, &a.name).cmp(&(a.self_ticks, a.total_ticks, &b.name))
-    });
-    rows.truncate(MAX_JSON_ROWS);
-    rows
-}
-
-/// Returns the ticks of off-CPU intervals by the function that waited, and the state.
-fn waiting(founder: &Founder, interval: Interval) -> Vec<WaitingPlace> {
-    let mut places: HashMap<(&str, Microstate), u64> = HashMap::new();
-    for (frames, stack) in &founder.accounts.stacks {
-        let names = frames
-            .iter()
-            .filter_map(|pc| founder.kernel.symbols.find(*pc));
-        let mut names = names.map(|place| place.symbol.name);
-        let name = names.find(|name| !is_scheduler(name)).unwrap_or("?");
-        for state in &Microstate::ALL[..Microstate::PER_THREAD] {
-            let ticks = stack.off_cpu[state.number() as usize];
-            if ticks > 0 {
-                *places.entry((name, *state)).or_default() += ticks;
-            }
-        }
-    }
-    let quiet = |state: Microstate| matches!(state, Microstate::Sleep | Microstate::Stopped);
-    let mut places: Vec<_> = places.into_iter().collect();
-    places.sort_by_key(|((name, state), ticks)| (quiet(*state), Reverse(*ticks), *name));
-    places
-        .into_iter()
-        .take(MAX_JSON_ROWS)
-        .map(|((name, state), ticks)| WaitingPlace {
-            name: name.to_owned(),
-            state: state.metric().unwrap_or_default(),
-            seconds: interval.seconds_of(ticks),
-            ticks,
-        })
-        .collect()
-}
-
 fn cost(elapsed_s: f64, bytes_written: u64) -> OwnCost {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF);
     let (cpu_s, peak_rss_bytes) = usage.map_or((0.0, 0), |usage| {
@@ -549,17 +417,4 @@ fn cost(elapsed_s: f64, bytes_written: u64) -> OwnCost {
         peak_rss_bytes,
         bytes_written,
     }
-}
-
-fn next_commands(path: &str) -> Vec<String> {
-    let states = "e.total:e.user:e.system:e.trap:e.lock:e.sleep:e.wait:e.datapfault:e.kernelpfault";
-    vec![
-        format!(
-            "gprofng display text -metrics e.kcpu:e.%kcpu:i.kcpu:name -limit 20 -functions {path}"
-        ),
-        format!("gprofng display text -metrics i.kcpu:e.kcpu:name -limit 40 -calltree {path}"),
-        format!(
-            "gprofng display text -metrics {states}:name -sort e.wait -limit 20 -functions -threads {path}"
-        ),
-    ]
 }

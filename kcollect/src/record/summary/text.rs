@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use bpf_abi::unwind::UnwindEnd;
 use host::table::{Align, TextTable};
 
-use super::{CounterSummary, FollowSummary, KernelFunction, ProcessSummary, Summary, WaitingPlace};
+use super::first_tables::FirstTables;
+use super::{CounterSummary, FollowSummary, ProcessSummary, Summary};
 
-/// The largest number of rows of a table.
-const MAX_TEXT_ROWS: usize = 10;
+/// A pause that is too short to be mentioned, seconds: starting and stopping take as long.
+const MIN_PAUSE_S: f64 = 0.05;
 
 /// The headings of the states, in the order of [`Summary::states`].
 const STATES: [&str; 10] = [
@@ -16,23 +17,25 @@ const STATES: [&str; 10] = [
 ];
 
 impl Summary {
-    /// Returns the summary as text, in `width` columns if that is known.
+    /// Returns the summary as text, in `width` columns if that is known. `first` is
+    /// where to look first.
     #[must_use]
-    pub fn text(&self, width: Option<u16>) -> String {
+    pub fn text(&self, first: &FirstTables, width: Option<u16>) -> String {
         let mut text = String::new();
-        let _ = self.write(&mut text, width);
+        let _ = self.write(&mut text, first, width);
         text.truncate(text.trim_end().len());
         text
     }
 
-    fn write(&self, out: &mut String, width: Option<u16>) -> std::fmt::Result {
+    fn write(&self, out: &mut String, first: &FirstTables, width: Option<u16>) -> std::fmt::Result {
         let capacity: f64 = self.cpu_time.user + self.cpu_time.kernel + self.cpu_time.idle;
         let share = |seconds: f64| percent(seconds, capacity);
         writeln!(out, "{}", self.experiment)?;
         writeln!(
             out,
-            "  {:.3} s on {} CPU{}: {} ticks of {} recorded{}",
+            "  {:.3} s{} on {} CPU{}: {} ticks of {} recorded{}",
             self.elapsed_s,
+            self.paused(),
             self.cpus.len(),
             if self.cpus.len() == 1 { "" } else { "s" },
             self.ticks,
@@ -66,31 +69,10 @@ impl Summary {
             share(self.cpu_time.idle),
         )?;
         writeln!(out)?;
-        let top = || self.processes.iter().take(MAX_TEXT_ROWS);
-        let shown = |target: &&ProcessSummary| {
-            target.tid.is_none() && top().any(|row| row.pid == target.pid)
-        };
-        let targets = self.targets.iter().filter(|target| !shown(target));
-        let processes: Vec<_> = top().chain(targets).collect();
-        if !processes.is_empty() {
-            writeln!(out, "{}\n", process_table(&processes, width))?;
-            let detail = self.detail_s;
-            writeln!(
-                out,
-                "All threads together: block I/O {:.3} s of the time blocked; preempted {:.3} s and throttled by a quota \
-                 {:.3} s of the wait for a CPU\n",
-                detail.block_io, detail.preempted, detail.throttled
-            )?;
-        }
-        if !self.functions.is_empty() {
-            writeln!(
-                out,
-                "{}\n",
-                function_table(&self.functions, self.cpu_time.kernel, width)
-            )?;
-        }
-        if !self.waiting.is_empty() {
-            writeln!(out, "{}\n", waiting_table(&self.waiting, width))?;
+        writeln!(out, "{}", first.text.trim_end())?;
+        writeln!(out)?;
+        if !self.targets.is_empty() {
+            writeln!(out, "{}\n", target_table(&self.targets, width))?;
         }
         writeln!(
             out,
@@ -101,9 +83,21 @@ impl Summary {
             bytes(self.cost.bytes_written),
         )?;
         writeln!(out, "\nNext:")?;
-        self.next
+        next_commands(&self.experiment, first.busiest.as_deref())
             .iter()
             .try_for_each(|command| writeln!(out, "  {command}"))
+    }
+}
+
+impl Summary {
+    /// Returns for how long data were paused (`-t A-B`, `-y`, `-L`), as a part of a sentence.
+    fn paused(&self) -> String {
+        let recorded = self.cpus.iter().map(|cpu| cpu.recorded_ns).max();
+        let paused = self.elapsed_s - recorded.unwrap_or(0) as f64 / 1e9;
+        match paused > MIN_PAUSE_S && recorded.is_some() {
+            true => format!(" ({paused:.3} s of it paused)"),
+            false => String::new(),
+        }
     }
 }
 
@@ -169,42 +163,25 @@ impl FollowSummary {
     }
 }
 
-/// A table with this header, of which the first columns, `numbers` of them, stand on the right.
-fn table(header: &[&str], numbers: usize) -> TextTable {
-    let align = |column| match column < numbers {
-        true => Align::Right,
-        false => Align::Left,
-    };
-    let mut table = TextTable::new((0..header.len()).map(align)).indented(1);
-    table.titles(header.iter().copied());
-    table
-}
-
-/// Returns the lines of a table.
-fn lines(table: &TextTable, width: Option<u16>) -> String {
-    let mut text = table.text(width.map(usize::from));
-    text.truncate(text.trim_end().len());
-    text
-}
-
-/// Returns the table of processes, with a column for each state that any of them was in.
-fn process_table(rows: &[&ProcessSummary], width: Option<u16>) -> String {
+/// Returns the table of `-T`, with a column for each state that any of its rows was in.
+fn target_table(rows: &[ProcessSummary], width: Option<u16>) -> String {
     let in_state =
         |row: &ProcessSummary, state: usize| row.states_s.get(state).copied().unwrap_or(0.0);
     let shown: Vec<usize> = (0..STATES.len())
         .filter(|state| rows.iter().any(|row| in_state(row, *state) >= 0.0005))
         .collect();
-    let mut header = vec!["thread s"];
-    header.extend(shown.iter().map(|state| STATES[*state]));
-    header.extend(["PID", "Process"]);
-    let mut table = table(&header, header.len() - 1);
+    let mut header: Vec<_> = shown.iter().map(|state| STATES[*state]).collect();
+    header.extend(["PID/TID", "Process"]);
+    let numbers = header.len() - 1;
+    let align = |column| match column < numbers {
+        true => Align::Right,
+        false => Align::Left,
+    };
+    let mut table = TextTable::new((0..header.len()).map(align));
+    table.titles(header);
     for row in rows {
-        let mut cells = vec![format!("{:.3}", row.tracked_s)];
-        cells.extend(
-            shown
-                .iter()
-                .map(|state| format!("{:.3}", in_state(row, *state))),
-        );
+        let times = shown.iter().map(|state| in_state(row, *state));
+        let mut cells: Vec<_> = times.map(|seconds| format!("{seconds:.3}")).collect();
         cells.push(match row.tid {
             Some(tid) => format!("{}/{tid}", row.pid),
             None => row.pid.to_string(),
@@ -212,33 +189,29 @@ fn process_table(rows: &[&ProcessSummary], width: Option<u16>) -> String {
         cells.push(row.name.clone());
         table.row(cells);
     }
-    lines(&table, width)
+    let table = table.text(width.map(usize::from));
+    format!(
+        "Processes and threads of -T, exact seconds by state\n\n{}",
+        table.trim_end()
+    )
 }
 
-fn waiting_table(rows: &[WaitingPlace], width: Option<u16>) -> String {
-    let mut table = table(&["off-CPU s", "state", "Kernel function that waited"], 1);
-    for row in rows.iter().take(MAX_TEXT_ROWS) {
-        table.row([
-            format!("{:.3}", row.seconds),
-            row.state.to_owned(),
-            row.name.clone(),
-        ]);
-    }
-    lines(&table, width)
-}
-
-fn function_table(rows: &[KernelFunction], kernel: f64, width: Option<u16>) -> String {
-    let mut table = table(&["self s", "%", "total s", "Kernel function", "Object"], 3);
-    for row in rows.iter().take(MAX_TEXT_ROWS) {
-        table.row([
-            format!("{:.3}", row.own),
-            percent(row.own, kernel),
-            format!("{:.3}", row.total),
-            row.name.clone(),
-            row.object.clone(),
-        ]);
-    }
-    lines(&table, width)
+/// Returns commands to type next; `busiest` is the process that leads.
+fn next_commands(path: &str, busiest: Option<&str>) -> Vec<String> {
+    // A name with blanks or brackets would have to be quoted for the shell, and for the pattern.
+    let plain = |name: &&str| {
+        name.bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+    };
+    let of = busiest
+        .filter(plain)
+        .map_or_else(String::new, |name| format!(" --process {name}"));
+    vec![
+        format!("kcollect report {path}{of} calltree"),
+        format!("kcollect view {path}"),
+        format!("kcollect flame {path}{of}"),
+        format!("gprofng display text -functions {path}"),
+    ]
 }
 
 fn percent(part: f64, whole: f64) -> String {

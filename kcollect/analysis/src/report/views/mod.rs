@@ -5,6 +5,7 @@ mod calltree;
 mod chosen_function;
 pub mod compare;
 mod disasm;
+mod exact;
 mod experiments;
 mod functions;
 mod lines;
@@ -213,6 +214,20 @@ pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report,
     table.map(Report::Table)
 }
 
+/// Makes the tables that the summary of a recording shows: processes, hot functions, and places
+/// where threads waited. Those without rows are left out.
+///
+/// # Errors
+/// When exact times cannot be read.
+pub fn first_tables(model: &Model) -> Result<Vec<Table>, Failure> {
+    let context = Context {
+        model,
+        options: &TableOptions::default(),
+        offered: offered(model),
+    };
+    triage::first_tables(&context, &context.totals())
+}
+
 /// What all views work on.
 struct Context<'a> {
     model: &'a Model,
@@ -385,6 +400,7 @@ fn short(keyword: &str) -> &str {
         "textpfault" => "tfault",
         "datapfault" => "dfault",
         "kernelpfault" => "kfault",
+        "block_io" => "I/O",
         other => other,
     }
 }

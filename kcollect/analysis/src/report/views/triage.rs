@@ -1,5 +1,6 @@
 //! The page that shows where to look first: what was recorded and lost, the processes, hot
-//! functions, where threads waited, and what has no name.
+//! functions, where threads waited, and what has no name. The summary at the end of a recording
+//! has the same tables ([`first_tables`]).
 //!
 //! Everything counts the ticks that pass the filter, except the table of processes, which has exact
 //! times if they were recorded. Time on a CPU is Total CPU; if only CPUs and no threads were
@@ -13,17 +14,21 @@ use experiment_format::microstate::Microstate;
 use host::exit::Failure;
 use rustc_hash::FxHashMap;
 
-use super::{Context, TableOptions, View, short, threads};
+use super::{Context, TableOptions, View, exact, short, threads};
 use crate::aggregate::{Totals, functions};
+use crate::filter::Selection;
 use crate::metric::BaseMetric;
 use crate::model::{
-    ExperimentInfo, FunctionId, FunctionInfo, Model, ObjectId, ObjectKind, StackFrame, StackId,
+    ExperimentId, ExperimentInfo, FunctionId, FunctionInfo, Model, ObjectId, ObjectKind, ProcessId,
+    ProcessInfo, StackFrame, StackId,
 };
-use crate::model::{TRUNCATED, UNKNOWN, UNWIND_FAILED};
+use crate::model::{STATE_SLOTS, TRUNCATED, UNKNOWN, UNWIND_FAILED};
 use crate::report::table::{Cell, Column, Table, TablePage, left_out};
 
 /// Rows of a table, unless asked for otherwise.
 const DEFAULT_ROWS: usize = 10;
+/// Functions, unless asked for otherwise.
+const DEFAULT_FUNCTIONS: usize = 15;
 /// Waiting places of each state, unless asked for otherwise.
 const DEFAULT_PLACES: usize = 5;
 /// The states in which a thread waits, the most interesting first. Sleep and stop are mostly
@@ -41,27 +46,35 @@ const WAITING_STATES: [Microstate; 7] = [
 pub(super) fn page(context: &Context<'_>) -> Result<TablePage, Failure> {
     let totals = context.totals();
     let model = context.model;
-    let on_cpu = match context.offered.contains(&BaseMetric::TotalCpu) {
-        true => BaseMetric::TotalCpu,
-        false => BaseMetric::State(Microstate::KernelCpu),
-    };
-    let tables = [
-        processes(context)?,
-        hot_functions(context, &totals, on_cpu, true),
-        hot_functions(context, &totals, on_cpu, false),
-        waiting(context, &totals),
-        unresolved(context, &totals, on_cpu),
-    ];
+    let mut tables = first_tables(context, &totals)?;
+    tables.push(unresolved(context, &totals, on_cpu(context)));
+    tables.retain(|table| !table.rows.is_empty());
     let founders = model.experiments.iter().enumerate();
     let founders = founders.filter(|(index, info)| info.founder.index() == *index);
     Ok(TablePage {
         view: View::Triage.name(),
         runs: founders.map(|(_, info)| run(model, info)).collect(),
-        tables: tables
-            .into_iter()
-            .filter(|table| !table.rows.is_empty())
-            .collect(),
+        tables,
     })
+}
+
+/// Makes the tables of processes, hot functions, and places where threads waited. Those without
+/// rows are left out.
+pub(super) fn first_tables(context: &Context<'_>, totals: &Totals) -> Result<Vec<Table>, Failure> {
+    let mut tables = vec![
+        processes(context)?,
+        hot_functions(context, totals, on_cpu(context)),
+        waiting(context, totals),
+    ];
+    tables.retain(|table| !table.rows.is_empty());
+    Ok(tables)
+}
+
+fn on_cpu(context: &Context<'_>) -> BaseMetric {
+    match context.offered.contains(&BaseMetric::TotalCpu) {
+        true => BaseMetric::TotalCpu,
+        false => BaseMetric::State(Microstate::KernelCpu),
+    }
 }
 
 /// Returns the facts of a run, and what it lost.
@@ -116,12 +129,11 @@ fn losses(info: &ExperimentInfo) -> String {
     }
 }
 
-/// Makes the table of processes by state. Text leaves out states without time.
+/// Makes the table of processes by state: of exact times if they were recorded.
 fn processes(context: &Context<'_>) -> Result<Table, Failure> {
     let options = TableOptions {
         metrics: None,
         sort: None,
-        limit: Some(context.options.limit.unwrap_or(DEFAULT_ROWS)),
         ..context.options.clone()
     };
     let within = Context {
@@ -129,27 +141,103 @@ fn processes(context: &Context<'_>) -> Result<Table, Failure> {
         options: &options,
         offered: context.offered.clone(),
     };
-    let mut table = threads::processes(&within)?;
+    let limit = context.options.limit.unwrap_or(DEFAULT_ROWS);
+    let mut table = match exact::runs(&within)? {
+        Some(runs) => exact_processes(&within, &runs, limit),
+        None => {
+            let mut table = threads::processes(&within)?;
+            // The first row is the sum.
+            table.cut(limit + 1);
+            table
+        }
+    };
     for (index, column) in table.columns.iter_mut().enumerate() {
         let time =
             |row: &Vec<Cell>| matches!(row[index], Cell::Nanoseconds(_) | Cell::Microseconds(_));
         if table.rows.iter().any(time) {
-            column.hidden |= table.rows.iter().all(|row| row[index].plain() == "0.");
+            let zero = |row: &Vec<Cell>| matches!(&*row[index].plain(), "0." | "0.000");
+            column.hidden |= table.rows.iter().all(zero);
             let key = column.key.trim_start_matches("e.").trim_end_matches("_s");
             column.title = short(key).to_owned();
         }
     }
-    table.title = format!("{}, seconds by state", table.title);
     Ok(table)
 }
 
-fn hot_functions(context: &Context<'_>, totals: &Totals, base: BaseMetric, kernel: bool) -> Table {
+/// The states of the table of processes: those that hold work up first.
+const PROCESS_STATES: [Microstate; Microstate::PER_THREAD] = [
+    Microstate::User,
+    Microstate::System,
+    Microstate::Trap,
+    Microstate::WaitCpu,
+    Microstate::TextFault,
+    Microstate::DataFault,
+    Microstate::KernelFault,
+    Microstate::UserLock,
+    Microstate::Sleep,
+    Microstate::Stopped,
+];
+
+/// Makes the table of processes, the busiest first. Processes of one name that have exited are one
+/// row, and the kcollect that made the recording is a line below.
+fn exact_processes(context: &Context<'_>, runs: &[exact::ExactRun], limit: usize) -> Table {
+    let rows = exact::merge_ended(exact::processes(context.model, runs));
+    let all = context.options.filter.processes.is_empty();
+    let (recorders, rows): (Vec<_>, Vec<_>) =
+        rows.into_iter().partition(|row| all && row.is_recorder);
+    let states = PROCESS_STATES.map(BaseMetric::State);
+    let time = |base: &BaseMetric| Column::number(format!("{}_s", base.keyword()), "");
+    let (ahead, behind) = states.split_at(PROCESS_STATES.len() - 3);
+    let columns = ahead
+        .iter()
+        .map(time)
+        .chain(exact::detail_columns())
+        .chain(behind.iter().map(time))
+        .chain([Column::number("total_s", "").hidden()])
+        .chain(threads::process_columns())
+        .chain([Column::text("why", "Held up by, s")]);
+    let cells = |row: &exact::ExactProcess| {
+        let (ahead, behind) = PROCESS_STATES.split_at(PROCESS_STATES.len() - 3);
+        let time = |state: &Microstate| Cell::Nanoseconds(row.times.of(*state));
+        ahead
+            .iter()
+            .map(time)
+            .chain(exact::detail_cells(&row.times))
+            .chain(behind.iter().map(time))
+            .chain([Cell::Nanoseconds(row.times.states.iter().sum())])
+            .chain(threads::process_cells(row))
+            .chain([Cell::Text(exact::why(&row.times))])
+            .collect()
+    };
+    let mut table = Table {
+        view: View::Processes.name(),
+        title:
+            "Processes by time on a CPU, waiting for one, in page faults and for I/O; exact seconds"
+                .to_owned(),
+        columns: columns.collect(),
+        rows: rows.iter().map(cells).collect(),
+        ..Table::default()
+    };
+    table.cut(limit);
+    let on_cpu = |row: &exact::ExactProcess| -> u64 {
+        let states = PROCESS_STATES[..3].iter();
+        states.map(|state| row.times.of(*state)).sum()
+    };
+    if let Some(pid) = recorders.iter().find_map(|row| row.pid) {
+        table.notes.push(format!(
+            "kcollect itself (PID {pid}) was on a CPU for {:.3} s and is not in the table",
+            recorders.iter().map(on_cpu).sum::<u64>() as f64 / 1e9
+        ));
+    }
+    table
+}
+
+fn hot_functions(context: &Context<'_>, totals: &Totals, base: BaseMetric) -> Table {
     let model = context.model;
     let shares = functions(model, totals).functions;
     let whole = base.of(&totals.all);
     let mut found: Vec<_> = (0..)
         .zip(&model.functions)
-        .filter(|(_, function)| function.kernel == kernel)
         .map(|(id, function)| {
             let own = base.of(&shares.exclusive[id as usize]);
             let all = base.of(&shares.inclusive[id as usize]);
@@ -158,29 +246,28 @@ fn hot_functions(context: &Context<'_>, totals: &Totals, base: BaseMetric, kerne
         .filter(|(own, ..)| *own > 0)
         .collect();
     found.sort_by(|a, b| (Reverse(a.0), &a.2.name).cmp(&(Reverse(b.0), &b.2.name)));
-    let side = if kernel { "kernel" } else { "user" };
+    let side = |function: &FunctionInfo| if function.kernel { "kernel" } else { "user" };
     let rows = found.iter().map(|(own, all, function)| {
         vec![
             Cell::Microseconds(*own),
             share(*own, whole),
             Cell::Microseconds(*all),
+            Cell::Text(side(function).to_owned()),
             Cell::Text(function.name.clone()),
             Cell::Text(object_name(model, function.object)),
         ]
     });
     let mut table = Table {
-        view: match kernel {
-            true => "kernel_functions",
-            false => "user_functions",
-        },
+        view: View::Functions.name(),
         title: format!(
-            "Functions of {side} code, by exclusive {} time",
+            "Functions of user and kernel code by exclusive {} time; seconds from ticks",
             base.title()
         ),
         columns: vec![
             Column::number("self_s", "self s"),
             Column::number("percent", "%"),
             Column::number("total_s", "total s"),
+            Column::text("side", "Code"),
             Column::text("name", "Function"),
             Column::text("object", "Object"),
         ],
@@ -188,7 +275,7 @@ fn hot_functions(context: &Context<'_>, totals: &Totals, base: BaseMetric, kerne
         verbatim: false,
         notes: Vec::new(),
     };
-    table.cut(context.options.limit.unwrap_or(DEFAULT_ROWS));
+    table.cut(context.options.limit.unwrap_or(DEFAULT_FUNCTIONS));
     table
 }
 
@@ -207,6 +294,17 @@ fn object_name(model: &Model, object: ObjectId) -> String {
     }
 }
 
+/// A place where threads waited.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct WaitingPlace<'a> {
+    /// Position in [`WAITING_STATES`].
+    order: usize,
+    /// The name of the process.
+    process: &'a str,
+    function: FunctionId,
+    caller: Option<FunctionId>,
+}
+
 /// Makes the table of places where threads waited, for each state with at least a hundredth of the
 /// time of unintended waiting.
 fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
@@ -218,32 +316,27 @@ fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
         .filter(unwanted)
         .map(|state| of_state(*state))
         .sum();
-    let mut places: FxHashMap<(usize, FunctionId, Option<FunctionId>), i64> = FxHashMap::default();
-    for (stack, sums) in totals.stacks.iter().enumerate() {
-        if WAITING_STATES
-            .iter()
-            .all(|state| sums[*state as usize] == 0)
-        {
-            continue;
-        }
-        let Some((place, caller)) = waits_at(model, StackId(stack as u32)) else {
-            continue;
-        };
-        for (order, state) in WAITING_STATES.iter().enumerate() {
-            *places.entry((order, place, caller)).or_default() += sums[*state as usize];
-        }
-    }
+    let places = waiting_places(context);
     let name = |function: FunctionId| model.function(function).name.clone();
     let mut found: Vec<_> = places
         .into_iter()
-        .filter(|((order, ..), time)| *time > 0 && of_state(WAITING_STATES[*order]) * 100 >= whole)
-        .map(|((order, place, caller), time)| (order, Reverse(time), name(place), caller.map(name)))
+        .filter(|(place, time)| *time > 0 && of_state(WAITING_STATES[place.order]) * 100 >= whole)
+        .map(|(place, time)| {
+            let caller = place.caller.map(name);
+            (
+                place.order,
+                Reverse(time),
+                place.process,
+                name(place.function),
+                caller,
+            )
+        })
         .collect();
     found.sort();
     let places = context.options.limit.unwrap_or(DEFAULT_PLACES);
     let (mut more, mut before, mut seen) = (0, usize::MAX, 0);
     let mut rows = Vec::new();
-    for (order, Reverse(time), place, caller) in found {
+    for (order, Reverse(time), process, place, caller) in found {
         seen = if before == order { seen + 1 } else { 0 };
         before = order;
         if seen >= places {
@@ -255,28 +348,87 @@ fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
             Cell::Microseconds(time),
             share(time, of_state(state)),
             Cell::Text(short(state.metric().unwrap_or_default()).to_owned()),
+            Cell::Text(process.to_owned()),
             Cell::Text(place),
             caller.map_or(Cell::Empty, Cell::Text),
         ]);
     }
+    let mut notes: Vec<_> = left_out(more).into_iter().collect();
+    if rows
+        .iter()
+        .any(|row| row[2] == Cell::Text("wait".to_owned()))
+    {
+        let note = "wait: for a CPU; the function is where the thread was when it became runnable";
+        notes.push(note.to_owned());
+    }
     Table {
         view: "waiting",
-        title: "Where threads waited, by state".to_owned(),
+        title: "Where threads waited, by state; seconds from ticks".to_owned(),
         columns: vec![
             Column::number("off_cpu_s", "off-CPU s"),
             Column::number("percent", "% of state"),
             Column::text("state", "State"),
-            Column::text("name", "Waited in"),
+            Column::text("process", "Process"),
+            Column::text("name", "Function"),
             Column::text("caller", "On behalf of"),
         ],
         rows,
         verbatim: false,
-        notes: left_out(more).into_iter().collect(),
+        notes,
     }
 }
 
-/// Returns the innermost function that explains a wait, and the innermost user function outside C
-/// libraries that led to it; if all user code is a C library's, its innermost one.
+/// Returns the time of each waiting place, microseconds.
+fn waiting_places<'a>(context: &Context<'a>) -> FxHashMap<WaitingPlace<'a>, i64> {
+    let model = context.model;
+    let mut order_of = [None; STATE_SLOTS];
+    for (order, state) in WAITING_STATES.iter().enumerate() {
+        order_of[*state as usize] = Some(order);
+    }
+    let selection = Selection::new(model, &context.options.filter);
+    let mut by_stack: FxHashMap<(ProcessId, StackId, usize), i64> = FxHashMap::default();
+    let recorders = recorders(context);
+    for row in model.rows.iter().filter(|row| selection.passes(row)) {
+        let process = model.thread(row.thread).process;
+        if let Some(order) = order_of[row.slot()]
+            && !recorders.contains(&process)
+        {
+            let us = i64::from(row.ticks) * i64::from(model.experiment(row.experiment).tick_us);
+            *by_stack.entry((process, row.stack, order)).or_default() += us;
+        }
+    }
+    let mut places = FxHashMap::default();
+    for ((process, stack, order), us) in by_stack {
+        let Some((function, caller)) = waits_at(model, stack) else {
+            continue;
+        };
+        let place = WaitingPlace {
+            order,
+            process: &model.process(process).name,
+            function,
+            caller,
+        };
+        *places.entry(place).or_default() += us;
+    }
+    places
+}
+
+/// Returns the processes that made the recordings, unless processes were asked for.
+fn recorders(context: &Context<'_>) -> Vec<ProcessId> {
+    let model = context.model;
+    let is_recorder = |process: &ProcessInfo| {
+        let founder = model.experiment(ExperimentId(process.experiment)).founder;
+        process.pid == model.experiment(founder).source.header().pid.0
+    };
+    let all = context.options.filter.processes.is_empty();
+    let processes = (0..).map(ProcessId).zip(&model.processes);
+    let recorders = processes.filter(|(_, process)| all && is_recorder(process));
+    recorders.map(|(id, _)| id).collect()
+}
+
+/// Returns the innermost function that explains a wait, and the innermost function of user code
+/// that led to it and is none of a library or of a language's runtime; if there is none, that of
+/// any object but a C library, or of any.
 fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<FunctionId>)> {
     let telling = |frame: &&StackFrame| {
         let function = model.function(frame.function);
@@ -287,15 +439,43 @@ fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<Functio
         let function = model.function(frame.function);
         !function.kernel && !is_mark(model, function)
     };
+    let path = |frame: &StackFrame| &*model.object(model.function(frame.function).object).path;
+    let outside_libc = |frame: &&StackFrame| user(frame) && !is_c_library(path(frame));
     let own = |frame: &&StackFrame| {
-        let object = model.function(frame.function).object;
-        user(frame) && !is_c_library(&model.object(object).path)
+        outside_libc(frame)
+            && !is_library(path(frame))
+            && !is_runtime(&model.function(frame.function).name)
     };
-    let caller = model
-        .stack(stack)
+    let frames = || model.stack(stack);
+    let caller = frames()
         .find(own)
-        .or_else(|| model.stack(stack).find(user));
+        .or_else(|| frames().find(outside_libc))
+        .or_else(|| frames().find(user));
     Some((place, caller.map(|frame| frame.function)))
+}
+
+/// Returns whether a load object is a shared library, by its path.
+fn is_library(path: &str) -> bool {
+    let base = path.rsplit('/').next().unwrap_or(path);
+    base.ends_with(".so") || base.contains(".so.")
+}
+
+/// Returns whether a function belongs to the runtime that a compiler links into each program of
+/// its language, by its name: Rust, C++, Go.
+fn is_runtime(name: &str) -> bool {
+    const PREFIXES: [&str; 8] = [
+        "std::",
+        "core::",
+        "alloc::",
+        "__gnu_cxx::",
+        "__rust",
+        "__gthread",
+        "runtime.",
+        "sync.",
+    ];
+    // `<std::thread::Thread>::park`, `<core::… as …>::…`.
+    let name = name.trim_start_matches('<');
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Returns whether a function is the mark of an unfinished stack.

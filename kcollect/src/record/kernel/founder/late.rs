@@ -31,7 +31,7 @@ impl Founder {
         &mut self,
         give_up: &mut impl FnMut() -> bool,
     ) -> Result<Vec<MapEvent>, Error> {
-        let stacks = self.accounts.stacks.keys();
+        let stacks = self.kernel_stacks.iter();
         let maps = self.kernel.archive_late(
             self.writer.dir(),
             self.archive,

@@ -1,0 +1,270 @@
+//! Exact times of threads and processes, as the tables of [`super::threads`] and [`super::triage`]
+//! show them.
+//!
+//! They are of the whole run, so a view takes them only where nothing was asked for that only ticks
+//! have: a metric, time, CPU, state or function.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use experiment_format::microstate::Microstate;
+use host::exit::{ExitKind, Failure};
+use rustc_hash::FxHashMap;
+
+use super::Context;
+use crate::load::exact::{ExactTimes, ShortLived, ThreadTimes, Times};
+use crate::model::{ExperimentId, ExperimentInfo, Model, ProcessInfo};
+use crate::report::table::{Cell, Column};
+
+/// The exact times of one run that pass the filter.
+#[derive(Debug)]
+pub(super) struct ExactRun {
+    founder: ExperimentId,
+    /// Threads, each with the name of its process.
+    pub threads: Vec<ThreadTimes>,
+    /// Threads without times of their own. None pass a filter of processes or threads.
+    pub short_lived: Vec<ShortLived>,
+}
+
+/// The exact times of a process, or of all short-lived processes of one name.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ExactProcess {
+    /// Position of its run.
+    pub run: usize,
+    /// Its pid. None: several processes.
+    pub pid: Option<u32>,
+    /// Its name.
+    pub name: String,
+    /// The number of processes.
+    pub processes: u64,
+    /// The number of their threads.
+    pub threads: u64,
+    /// Their times.
+    pub times: Times,
+    /// Whether all its threads have exited.
+    pub ended: bool,
+    /// Whether it is the kcollect that made the recording.
+    pub is_recorder: bool,
+    /// The experiment's name.
+    pub experiment: String,
+    /// Its command line, if recorded.
+    pub command: Option<String>,
+}
+
+impl ExactProcess {
+    /// Its name as a table shows it: with the number of processes if there are several.
+    pub(super) fn title(&self) -> String {
+        let name = match self.name.as_str() {
+            "" => "(others)",
+            name => name,
+        };
+        match (self.pid, self.processes) {
+            (Some(_), _) => name.to_owned(),
+            (None, 0) if self.threads == 1 => format!("{name} (1 thread)"),
+            (None, 0) => format!("{name} ({} threads)", self.threads),
+            (None, 1) => format!("{name} (1 process)"),
+            (None, processes) => format!("{name} ({processes} processes)"),
+        }
+    }
+
+    fn add(&mut self, other: &ExactProcess) {
+        self.processes += other.processes;
+        self.threads += other.threads;
+        self.times.add(&other.times);
+    }
+}
+
+/// Returns the exact times of all runs. None: ticks are to be shown.
+pub(super) fn runs(context: &Context<'_>) -> Result<Option<Vec<ExactRun>>, Failure> {
+    let (model, options) = (context.model, context.options);
+    let filter = &options.filter;
+    if options.metrics.is_some() || options.sort.is_some() || !filter.only_of_threads() {
+        return Ok(None);
+    }
+    let mut runs = Vec::new();
+    for (index, info) in model.experiments.iter().enumerate() {
+        if info.founder.index() != index {
+            continue;
+        }
+        let Some(mut times) = read(info)? else {
+            return Ok(None);
+        };
+        let known = processes_of(model, info.founder);
+        times.threads.retain_mut(|thread| {
+            let process = known.get(&thread.pid).map_or_else(
+                || ProcessInfo {
+                    pid: thread.pid,
+                    name: thread.process.clone(),
+                    ..ProcessInfo::default()
+                },
+                |process| (*process).clone(),
+            );
+            thread.process.clone_from(&process.name);
+            let number = u64::from(thread.tid);
+            filter.takes(&process)
+                && (filter.threads.is_empty() || filter.threads.contains(&number))
+        });
+        if !(filter.processes.is_empty() && filter.threads.is_empty()) {
+            times.short_lived.clear();
+        }
+        runs.push(ExactRun {
+            founder: info.founder,
+            threads: times.threads,
+            short_lived: times.short_lived,
+        });
+    }
+    Ok(Some(runs))
+}
+
+fn read(info: &ExperimentInfo) -> Result<Option<ExactTimes>, Failure> {
+    ExactTimes::read(&info.source).map_err(|error| {
+        let cure = "use -m to show ticks instead";
+        Failure::new(ExitKind::NoInput, error.to_string(), cure)
+    })
+}
+
+/// Returns the processes of a run that have ticks, by pid; of several with one pid the last.
+fn processes_of(model: &Model, founder: ExperimentId) -> FxHashMap<u32, &ProcessInfo> {
+    let of_run = |process: &&ProcessInfo| {
+        let experiment = ExperimentId(process.experiment);
+        model.experiment(experiment).founder == founder
+    };
+    let processes = model.processes.iter().filter(of_run);
+    processes.map(|process| (process.pid, process)).collect()
+}
+
+/// Adds threads up to processes, the busiest first. Short-lived processes of one name are one row.
+pub(super) fn processes(model: &Model, runs: &[ExactRun]) -> Vec<ExactProcess> {
+    let mut rows = Vec::new();
+    for (position, run) in runs.iter().enumerate() {
+        let info = model.experiment(run.founder);
+        let recorder = info.source.header().pid.0;
+        let known = processes_of(model, run.founder);
+        let mut by_pid: BTreeMap<(u32, &str), ExactProcess> = BTreeMap::new();
+        for thread in &run.threads {
+            let row = by_pid
+                .entry((thread.pid, &thread.process))
+                .or_insert_with(|| {
+                    let process = known.get(&thread.pid);
+                    let experiment =
+                        process.map_or(run.founder, |process| ExperimentId(process.experiment));
+                    ExactProcess {
+                        run: position,
+                        pid: Some(thread.pid),
+                        name: thread.process.clone(),
+                        processes: 1,
+                        ended: true,
+                        is_recorder: thread.pid == recorder,
+                        experiment: model.experiment(experiment).name.clone(),
+                        command: process.and_then(|process| process.command_line.clone()),
+                        ..ExactProcess::default()
+                    }
+                });
+            row.threads += 1;
+            row.ended &= thread.ended;
+            row.times.add(&thread.times);
+        }
+        let recorder_name = by_pid
+            .values()
+            .find(|row| row.is_recorder)
+            .map(|row| row.name.clone());
+        rows.extend(by_pid.into_values());
+        rows.extend(run.short_lived.iter().map(|sums| ExactProcess {
+            run: position,
+            pid: None,
+            name: sums.process.clone(),
+            processes: sums.processes,
+            threads: sums.threads,
+            times: sums.times,
+            ended: true,
+            // Its threads that start the load.
+            is_recorder: sums.processes == 0 && recorder_name.as_ref() == Some(&sums.process),
+            experiment: info.name.clone(),
+            ..ExactProcess::default()
+        }));
+    }
+    sort(&mut rows);
+    rows
+}
+
+/// Makes one row of the processes of one name that have exited, if there are several.
+pub(super) fn merge_ended(rows: Vec<ExactProcess>) -> Vec<ExactProcess> {
+    let mut merged: BTreeMap<(usize, String), Vec<ExactProcess>> = BTreeMap::new();
+    let (ended, mut rows): (Vec<_>, Vec<_>) = rows
+        .into_iter()
+        .partition(|row| row.ended && !row.is_recorder);
+    for row in ended {
+        merged
+            .entry((row.run, row.name.clone()))
+            .or_default()
+            .push(row);
+    }
+    for mut same in merged.into_values() {
+        let Some(mut sum) = same.pop() else { continue };
+        if !same.is_empty() {
+            (sum.pid, sum.command) = (None, None);
+            same.iter().for_each(|row| sum.add(row));
+        }
+        rows.push(sum);
+    }
+    sort(&mut rows);
+    rows
+}
+
+/// The busiest first.
+fn sort(rows: &mut [ExactProcess]) {
+    rows.sort_by(|a, b| {
+        let key = |row: &ExactProcess| (Reverse(busy_ns(&row.times)), row.pid);
+        key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
+    });
+}
+
+/// Returns the time by which rows are ordered, nanoseconds: on a CPU, waiting for one, in page
+/// faults, and for block I/O. Locks and sleep are mostly intended: a thousand idle threads would
+/// come before the one that has work.
+pub(super) fn busy_ns(times: &Times) -> u64 {
+    use Microstate::{DataFault, KernelFault, System, TextFault, Trap, User, WaitCpu};
+    let sum = |states: &[Microstate]| states.iter().map(|state| times.of(*state)).sum::<u64>();
+    let faults = sum(&[TextFault, DataFault, KernelFault]);
+    // Most of the time of a page fault that blocks is block I/O.
+    sum(&[User, System, Trap, WaitCpu]) + faults.max(times.detail.block_io)
+}
+
+/// Returns why threads that had work did not run, the largest part first: parts of at least a
+/// twentieth of the busy time.
+pub(super) fn why(times: &Times) -> String {
+    let mut parts = [
+        (times.detail.throttled, "throttled"),
+        (times.detail.preempted, "preempted"),
+        (times.after_wakeup(), "after wake-up"),
+        (times.detail.block_io, "block I/O"),
+    ];
+    parts.sort_by_key(|(ns, _)| Reverse(*ns));
+    let least = (busy_ns(times) / 20).max(1_000_000);
+    let parts = parts.iter().filter(|(ns, _)| *ns >= least);
+    let parts = parts.map(|(ns, why)| format!("{why} {:.3}", *ns as f64 / 1e9));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the columns of details.
+pub(super) fn detail_columns() -> Vec<Column> {
+    vec![
+        Column::number("block_io_s", "Block I/O\nsec."),
+        Column::number("preempted_s", "Preempted\nsec.").hidden(),
+        Column::number("throttled_s", "Throttled\nsec.").hidden(),
+        Column::number("after_wakeup_s", "After wake-up\nsec.").hidden(),
+    ]
+}
+
+/// Returns the cells of [`detail_columns`].
+pub(super) fn detail_cells(times: &Times) -> Vec<Cell> {
+    let detail = times.detail;
+    [
+        detail.block_io,
+        detail.preempted,
+        detail.throttled,
+        times.after_wakeup(),
+    ]
+    .map(Cell::Nanoseconds)
+    .to_vec()
+}

@@ -1,0 +1,89 @@
+//! The summary of a recording names what a machine suffers from: the process, and why it is held
+//! up. Its tables are those of `kcollect report`.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tests::kcollect::{Recorded, record, run_in};
+use tests::machine::disturbance::not_judged;
+use tests::machine::{Exclusive, cgroup, work_cpu};
+use tests::workload;
+
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// Returns the lines of a table of the summary, from its title to the empty line after its rows.
+fn table(recorded: &Recorded, title: &str) -> Result<Vec<String>> {
+    let text = &recorded.finished.stdout;
+    let lines = || text.lines().skip_while(|line| !line.starts_with(title));
+    ensure!(lines().count() > 2, "no table {title:?} in\n{text}");
+    let rows = lines().skip(2).take_while(|line| !line.is_empty());
+    Ok(rows.map(str::to_owned).collect())
+}
+
+#[test]
+fn root_a_quota_leads_the_summary_by_name() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    if let Err(error) = cgroup::possible() {
+        not_judged(format_args!(
+            "no control group with a quota can be made: {error:#}"
+        ));
+        return Ok(());
+    }
+    let cpu = work_cpu()?.to_string();
+    let recorded = record(&["-p", "on"], &[workload!("throttled"), "3", &cpu], LIMIT)?;
+    let rows = table(&recorded, "Processes")?;
+    let first = rows.get(1).context("no process")?;
+    ensure!(
+        first.contains(" throttled ")
+            && first.contains("throttled 2.") | first.contains("throttled 1."),
+        "{rows:#?}"
+    );
+    let next = recorded
+        .finished
+        .stdout
+        .contains("--process throttled calltree");
+    ensure!(next, "{}", recorded.finished.stdout);
+    Ok(())
+}
+
+#[test]
+fn root_a_loop_of_processes_is_one_row_of_the_summary() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let script = "i=0; while [ $i -lt 1500 ]; do /bin/true; i=$((i+1)); done";
+    let recorded = record(&["-p", "on"], &["/bin/sh", "-c", script], LIMIT)?;
+    let rows = table(&recorded, "Processes")?;
+    let row = rows.iter().take(5).find(|row| row.contains(" true ("));
+    let row = row.with_context(|| format!("{rows:#?}"))?;
+    let count = row.split(" true (").nth(1).unwrap_or_default();
+    let count: u64 = count.split(' ').next().unwrap_or_default().parse()?;
+    // The shell's own children are called `sh` until they execute the program.
+    ensure!((1450..=1500).contains(&count), "{row}");
+    let own = |row: &String| row.contains("kcollect");
+    ensure!(!rows.iter().any(own), "{rows:#?}");
+    let line = recorded.finished.stdout.contains("kcollect itself (PID ");
+    ensure!(line, "{}", recorded.finished.stdout);
+    Ok(())
+}
+
+#[test]
+fn root_a_wait_for_a_lock_has_its_process_and_caller() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let cpu = work_cpu()?.to_string();
+    let load = [workload!("state_lock"), "3", &cpu, "mutex"];
+    let recorded = record(&["-p", "on"], &load, LIMIT)?;
+    let rows = table(&recorded, "Where threads waited")?;
+    let row = rows.get(1).context("no place")?;
+    ensure!(
+        row.contains(" lock ") && row.contains(" state_lock ") && row.contains("futex"),
+        "{rows:#?}"
+    );
+    // The report of the same experiment has the same table.
+    let report = run_in(recorded.directory(), &["report"], LIMIT)?.succeeded()?;
+    ensure!(
+        rows.iter()
+            .all(|row| report.stdout.contains(row.trim_end())),
+        "{rows:#?} is not in\n{}",
+        report.stdout
+    );
+    Ok(())
+}
