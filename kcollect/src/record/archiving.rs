@@ -47,12 +47,14 @@ pub(super) fn finish(dispatcher: &mut Dispatcher, signals: &mut Signals, output:
     let Some(archived) = dispatcher.archived() else {
         return;
     };
-    output.detail(&format!(
-        "archived {} load objects and {} sources of processes, {:.1} MB",
-        archived.objects,
-        archived.sources,
-        archived.bytes as f64 / 1e6
-    ));
+    if archived.bytes > 0 {
+        output.say(&format!(
+            "Archived with it: {} load objects and {} sources of processes, {:.1} MB",
+            archived.objects,
+            archived.sources,
+            archived.bytes as f64 / 1e6
+        ));
+    }
     if let missing @ 1.. = archived.left_out.len() {
         output.say(&format!(
             "{missing} load object{} of processes not archived: the experiment's log names them",
