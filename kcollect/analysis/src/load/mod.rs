@@ -145,12 +145,17 @@ impl Loader {
         let (start, founder) = (source.start().tstamp_ns, info.founder);
         let origin = self.model.experiment(founder).source.start().tstamp_ns;
         let names = names(source);
+        let (process, main) = (info.process, u64::from(source.header().pid.0));
         let mut packets = source.packets()?;
         let stacks = source.stacks()?;
         let space = source.address_space().unwrap_or_else(|error| {
             self.model.warnings.push(error.to_string());
             Default::default()
         });
+        // A process that executed another program has the last name, as its threads have.
+        if let (Some(process), Some(name)) = (process, names.threads.get(&main)) {
+            self.model.processes[process.index()].name.clone_from(name);
+        }
         let mut addresses = Addresses::new(founder.0, space);
         let (mut missing, mut end) = (0u64, 0);
         while let Some(packet) = packets.next_packet()? {
