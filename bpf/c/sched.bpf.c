@@ -291,7 +291,7 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 {
 	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
 	__u32 prev_state = ctx[3];
-	__u64 now = rq_clock(prev->pid ? prev : next);
+	__u64 now = rq_clock(prev->pid ? prev : next), end;
 
 	if (stats->offset_stale)
 		note_offset(stats, now);
@@ -302,6 +302,13 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 	if (now - stats->offset_ns >= stats->next_ns + (next->pid ? TIMER_LATE_NS : 0) &&
 	    stats->origin_ns)
 		charge_switch_out(ctx, stats, prev, now - stats->offset_ns, cpu);
+	/* Data have ended, and kc_close_all closes the accounts as of then. */
+	end = until_ns;
+	if (end && now - stats->offset_ns > end) {
+		if (!(prev_state & TASK_DEAD))
+			return;
+		now = end + stats->offset_ns;
+	}
 	if (prev->pid)
 		switch_out(stats, prev, now, ctx[0], prev_state, cpu);
 	if (next->pid && recording)

@@ -2,6 +2,7 @@
 
 use std::io::Read as _;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use bpf_abi::Record;
 use libbpf_rs::{ErrorKind, Iter, ProgramMut};
@@ -14,36 +15,40 @@ use crate::{Error, Programs};
 /// program again for a thread whose record did not fit.
 const READ_BYTES: usize = 4096;
 
+/// How long before the end of data it is set: enough for the store to be seen before.
+const END_AHEAD_NS: u64 = 200_000;
+
 impl Programs {
-    /// Begins to take data, or stops, on all CPUs at the instant `now` (CLOCK_MONOTONIC
-    /// nanoseconds): boundaries before the beginning and after the end do not count, whenever a CPU
-    /// counts them. [`Programs::track_threads`] or [`Programs::close_threads`] has to follow at
-    /// once.
+    /// Begins to take data, or stops, on all CPUs. Returns the instant, by `clock`, which returns
+    /// CLOCK_MONOTONIC in nanoseconds: boundaries before the beginning and after the end do not
+    /// count, whenever a CPU counts them. [`Programs::track_threads`] or
+    /// [`Programs::close_threads`] has to follow at once.
     ///
     /// # Errors
     /// [`Error::Step`] when a CPU's idle time until now can't be counted.
-    pub fn set_recording(&mut self, on: bool, now: u64) -> Result<(), Error> {
+    pub fn set_recording(&mut self, on: bool, clock: impl Fn() -> u64) -> Result<u64, Error> {
         // Events are counted only while their overflows are recorded.
         if !on {
             self.counters().enable(false)?;
         }
         let Some(bss) = self.skel.maps.bss_data.as_deref_mut() else {
-            return Ok(());
+            return Ok(clock());
         };
         if on {
+            let now = clock();
             // Each store has to be visible after the one before it.
             bss.begin_ns = now;
             fence(Ordering::Release);
             bss.recording = true;
             fence(Ordering::Release);
             bss.until_ns = 0;
-            return self.counters().enable(true);
+            self.counters().enable(true)?;
+            return Ok(now);
         }
         if !bss.recording {
-            return Ok(());
+            return Ok(clock());
         }
-        bss.until_ns = now;
-        fence(Ordering::Release);
+        let until = end_at(&mut bss.until_ns, clock);
         // Twice: the second time nothing counts any more, but after it no program that still saw
         // data being taken runs on any CPU.
         for recording in [true, false] {
@@ -56,7 +61,7 @@ impl Programs {
                 }
             }
         }
-        Ok(())
+        Ok(until)
     }
 
     pub(crate) fn is_recording(&self) -> bool {
@@ -95,6 +100,24 @@ impl Programs {
     /// As [`Programs::report_threads`].
     pub fn close_threads(&mut self) -> Result<Vec<Record>, Error> {
         iterate(&self.skel.progs.kc_close_all)
+    }
+}
+
+/// Sets the end of data to an instant that comes, waits for it and returns it. An instant that has
+/// passed when the programs see it, as when this thread was preempted, would be too late: they
+/// have counted boundaries after it.
+fn end_at(until_ns: &mut u64, clock: impl Fn() -> u64) -> u64 {
+    loop {
+        let until = clock() + END_AHEAD_NS;
+        // SAFETY: a reference is valid; the store is seen by programs on other CPUs.
+        unsafe { std::ptr::write_volatile(until_ns, until) };
+        fence(Ordering::SeqCst);
+        if clock() < until {
+            while let left @ 1.. = until.saturating_sub(clock()) {
+                std::thread::sleep(Duration::from_nanos(left));
+            }
+            return until;
+        }
     }
 }
 

@@ -119,7 +119,7 @@ fn nap_under(way: UserStackCapture) -> Result<(u32, Vec<Record>)> {
     for cpu in cpus {
         collector.clocks().start(cpu, open_clock(cpu, PERIOD_NS)?)?;
     }
-    collector.set_recording(true, now())?;
+    collector.set_recording(true, now)?;
     collector.track_threads()?;
     let (sender, receiver) = channel();
     let sleeper = spawn(move || {
@@ -135,7 +135,7 @@ fn nap_under(way: UserStackCapture) -> Result<(u32, Vec<Record>)> {
         rings.take(&mut bytes)?;
     }
     sleeper.join().ok().context("the sleeper died")??;
-    collector.set_recording(false, now())?;
+    collector.set_recording(false, now)?;
     let mut records = collector.close_threads()?;
     rings.take(&mut bytes)?;
     records.extend(Record::decode_all(&bytes)?);

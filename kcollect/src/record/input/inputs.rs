@@ -140,8 +140,10 @@ impl Inputs {
     /// # Errors
     /// When the BPF programs can't be switched or the threads' times can't be read.
     pub fn set_recording(&mut self, on: bool) -> Result<u64, Failure> {
-        let now = machine::now();
-        self.programs.set_recording(on, now).map_err(bpf_failure)?;
+        let now = self
+            .programs
+            .set_recording(on, machine::now)
+            .map_err(bpf_failure)?;
         match on {
             true => self.programs.track_threads().map_err(bpf_failure)?,
             false => {
