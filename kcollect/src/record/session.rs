@@ -187,8 +187,9 @@ impl<'a> Session<'a> {
         {
             let bytes = self.dispatcher.router.bytes_written();
             let directory = self.dispatcher.router.founder.dir().path();
-            let first = FirstTables::read(directory, bytes, output);
-            output.result(&summary.text(&first, output.width()));
+            output.result(&summary.head());
+            let first = FirstTables::read(directory, bytes, &mut self.signals, output);
+            output.result(&summary.rest(&first, output.width()));
         }
         archiving::finish(&mut self.dispatcher, &mut self.signals, output);
         self.dispatcher.log_archived(stopped);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tests::kcollect::{Recorded, record, run_in};
-use tests::machine::disturbance::not_judged;
+use tests::machine::disturbance::{judge_times, not_judged};
 use tests::machine::{Exclusive, cgroup, work_cpu};
 use tests::workload;
 
@@ -22,13 +22,16 @@ fn table(recorded: &Recorded, title: &str) -> Result<Vec<String>> {
 
 #[test]
 fn root_a_quota_leads_the_summary_by_name() -> Result<()> {
-    let _machine = Exclusive::take()?;
     if let Err(error) = cgroup::possible() {
         not_judged(format_args!(
             "no control group with a quota can be made: {error:#}"
         ));
         return Ok(());
     }
+    judge_times(a_quota_leads_the_summary_by_name)
+}
+
+fn a_quota_leads_the_summary_by_name() -> Result<()> {
     let cpu = work_cpu()?.to_string();
     let recorded = record(&["-p", "on"], &[workload!("throttled"), "3", &cpu], LIMIT)?;
     let rows = table(&recorded, "Processes")?;
@@ -67,14 +70,21 @@ fn root_a_loop_of_processes_is_one_row_of_the_summary() -> Result<()> {
 
 #[test]
 fn root_a_wait_for_a_lock_has_its_process_and_caller() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    judge_times(a_wait_for_a_lock_has_its_process_and_caller)
+}
+
+fn a_wait_for_a_lock_has_its_process_and_caller() -> Result<()> {
     let cpu = work_cpu()?.to_string();
     let load = [workload!("state_lock"), "3", &cpu, "mutex"];
-    let recorded = record(&["-p", "on"], &load, LIMIT)?;
+    let options = ["-p", "on", "-F", "=state_lock"];
+    let recorded = record(&options, &load, LIMIT)?;
     let rows = table(&recorded, "Where threads waited")?;
     let row = rows.get(1).context("no place")?;
     ensure!(
-        row.contains(" lock ") && row.contains(" state_lock ") && row.contains("futex"),
+        row.contains(" lock ")
+            && row.contains(" state_lock ")
+            && row.contains("futex")
+            && row.contains("state_lock::want_mutex"),
         "{rows:#?}"
     );
     // The report of the same experiment has the same table.

@@ -1,17 +1,27 @@
 //! Where to look first: tables that are made from the experiment on disk by the code that makes
 //! reports, so that a summary cannot show anything else than they do.
+//!
+//! Names of user functions come from files of this machine, and a file system may not answer. So a
+//! thread reads them, and is left behind when it takes too long or the user presses Ctrl-C again.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use analysis::model::Model;
 use analysis::report::table::{Cell, Table};
 use analysis::report::views;
 use host::exit::Failure;
 use host::output::Output;
+use host::signals::{SignalRequest, Signals};
 
-/// The most data that are read for a summary, bytes. It is shown within a second of the end of the
-/// recording.
+/// The most data that are read for a summary, bytes.
 const MAX_READ_BYTES: u64 = 128 << 20;
+/// The longest time that reading may take.
+const MAX_READ_TIME: Duration = Duration::from_secs(5);
+/// How often it is looked whether the user has given up.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Where to look first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,20 +35,26 @@ pub struct FirstTables {
 impl FirstTables {
     /// Reads an experiment whose data are on disk; `bytes` says how many.
     #[must_use]
-    pub fn read(path: &Path, bytes: u64, output: &mut Output) -> FirstTables {
+    pub fn read(
+        path: &Path,
+        bytes: u64,
+        signals: &mut Signals,
+        output: &mut Output,
+    ) -> FirstTables {
         if bytes > MAX_READ_BYTES {
-            let text = format!(
-                "{} MB were recorded: `kcollect report` shows processes, functions and waits",
-                bytes >> 20
-            );
-            return FirstTables {
-                text,
-                busiest: None,
-            };
+            return FirstTables::missing(&format!("{} MB were recorded", bytes >> 20));
         }
-        output.progress(|| "reading what was recorded".to_owned());
-        let tables = tables(path);
-        output.end_progress();
+        let path = path.to_owned();
+        let tables = match start(path) {
+            Ok(tables) => {
+                output.progress(|| "reading what was recorded  (Ctrl-C gives up)".to_owned());
+                let mut stop = || signals.take().contains(&SignalRequest::Stop);
+                let tables = wait(&tables, &mut stop);
+                output.end_progress();
+                tables
+            }
+            Err(error) => Err(format!("no thread to read what was recorded: {error}")),
+        };
         match tables {
             Ok(tables) => FirstTables {
                 text: tables
@@ -48,16 +64,55 @@ impl FirstTables {
                     .join("\n"),
                 busiest: tables.iter().find_map(busiest),
             },
-            Err(failure) => FirstTables {
-                text: failure.to_string(),
-                busiest: None,
-            },
+            Err(reason) => FirstTables::missing(&reason),
+        }
+    }
+
+    fn missing(reason: &str) -> FirstTables {
+        FirstTables {
+            text: format!("{reason}: `kcollect report` shows processes, functions and waits"),
+            busiest: None,
         }
     }
 }
 
-fn tables(path: &Path) -> Result<Vec<Table>, Failure> {
-    views::first_tables(&Model::load(&[path.to_owned()])?)
+type Tables = Result<Vec<Table>, Failure>;
+
+/// Starts to make the tables.
+fn start(path: PathBuf) -> std::io::Result<Receiver<Tables>> {
+    let (sender, receiver) = channel();
+    let read = move || {
+        let tables = Model::load(&[path]);
+        // The receiver has given up.
+        let _ = sender.send(tables.and_then(|model| views::first_tables(&model)));
+    };
+    thread::Builder::new()
+        .name("first-tables".to_owned())
+        .spawn(read)?;
+    Ok(receiver)
+}
+
+/// Returns the tables, or why there are none.
+fn wait(tables: &Receiver<Tables>, stop: &mut dyn FnMut() -> bool) -> Result<Vec<Table>, String> {
+    let since = Instant::now();
+    loop {
+        match tables.recv_timeout(POLL_INTERVAL) {
+            Ok(tables) => return tables.map_err(|failure| failure.to_string()),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err("what was recorded could not be read".to_owned());
+            }
+            Err(RecvTimeoutError::Timeout) if stop() => {
+                return Err("given up".to_owned());
+            }
+            Err(RecvTimeoutError::Timeout) if since.elapsed() > MAX_READ_TIME => {
+                return Err(format!(
+                    "what was recorded could not be read in {} s",
+                    MAX_READ_TIME.as_secs()
+                ));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
 }
 
 /// Returns the name in the first row of the table of processes.
@@ -72,5 +127,18 @@ fn busiest(table: &Table) -> Option<String> {
             .filter(|name| !name.is_empty())
             .map(str::to_owned),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reading_ends_when_the_user_gives_up() {
+        let (sender, receiver) = channel();
+        assert_eq!(wait(&receiver, &mut || true), Err("given up".to_owned()));
+        drop(sender);
+        assert!(wait(&receiver, &mut || false).is_err());
     }
 }

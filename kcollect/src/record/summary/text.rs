@@ -17,17 +17,26 @@ const STATES: [&str; 10] = [
 ];
 
 impl Summary {
-    /// Returns the summary as text, in `width` columns if that is known. `first` is
-    /// where to look first.
+    /// Returns what was recorded, as text.
     #[must_use]
-    pub fn text(&self, first: &FirstTables, width: Option<u16>) -> String {
+    pub fn head(&self) -> String {
         let mut text = String::new();
-        let _ = self.write(&mut text, first, width);
+        let _ = self.write_head(&mut text);
         text.truncate(text.trim_end().len());
         text
     }
 
-    fn write(&self, out: &mut String, first: &FirstTables, width: Option<u16>) -> std::fmt::Result {
+    /// Returns the rest, in `width` columns if that is known: where to look first, the processes of
+    /// `-T`, the cost and commands to try next.
+    #[must_use]
+    pub fn rest(&self, first: &FirstTables, width: Option<u16>) -> String {
+        let mut text = String::new();
+        let _ = self.write_rest(&mut text, first, width);
+        text.truncate(text.trim_end().len());
+        text
+    }
+
+    fn write_head(&self, out: &mut String) -> std::fmt::Result {
         let capacity: f64 = self.cpu_time.user + self.cpu_time.kernel + self.cpu_time.idle;
         let share = |seconds: f64| percent(seconds, capacity);
         writeln!(out, "{}", self.experiment)?;
@@ -67,16 +76,23 @@ impl Summary {
             self.cpu_time.interrupts,
             self.cpu_time.idle,
             share(self.cpu_time.idle),
-        )?;
-        writeln!(out)?;
-        writeln!(out, "{}", first.text.trim_end())?;
+        )
+    }
+
+    fn write_rest(
+        &self,
+        out: &mut String,
+        first: &FirstTables,
+        width: Option<u16>,
+    ) -> std::fmt::Result {
+        writeln!(out, "\n{}", first.text.trim_end())?;
         writeln!(out)?;
         if !self.targets.is_empty() {
             writeln!(out, "{}\n", target_table(&self.targets, width))?;
         }
         writeln!(
             out,
-            "kcollect itself used {:.3} s of CPU ({:.2} % of one CPU) and {} of memory, and wrote {}",
+            "kcollect, from its start to now: {:.3} s of CPU ({:.2} % of one CPU), {} of memory, {} written",
             self.cost.cpu_s,
             self.cost.cpu_percent,
             bytes(self.cost.peak_rss_bytes),

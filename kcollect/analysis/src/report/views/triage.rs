@@ -225,7 +225,7 @@ fn exact_processes(context: &Context<'_>, runs: &[exact::ExactRun], limit: usize
     };
     if let Some(pid) = recorders.iter().find_map(|row| row.pid) {
         table.notes.push(format!(
-            "kcollect itself (PID {pid}) was on a CPU for {:.3} s and is not in the table",
+            "kcollect itself (PID {pid}) has no row: it was on a CPU for {:.3} s of the recording",
             recorders.iter().map(on_cpu).sum::<u64>() as f64 / 1e9
         ));
     }
