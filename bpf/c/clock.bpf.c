@@ -51,11 +51,14 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 	__u64 now = bpf_ktime_get_ns(), size = sizeof(struct record_header);
 	bool user, borrowed = false;
 	struct tick_scratch *out;
+	struct thread *thread;
+	__u64 index;
 	long got;
 
 	if (!stats || !stats->origin_ns)
 		return 0;
 	align(stats, ctx, now);
+	index = stats->index;
 	ticks = count_passed(stats, now);
 	if (!ticks)
 		return 0;
@@ -95,9 +98,11 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 			size += sizeof(__u64);
 		}
 	}
-	if (task->pid)
-		out->record.user_return = next_user_return(
-			stats, task, bpf_task_storage_get(&kc_threads, task, 0, 0), true, cpu);
+	if (task->pid) {
+		thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
+		note_charged(thread, index);
+		out->record.user_return = next_user_return(stats, task, thread, true, cpu);
+	}
 	send_tick(stats, out, size);
 	return 0;
 }

@@ -140,7 +140,7 @@ static __always_inline void track_at_switch_in(struct cpu_stats *stats, struct t
 static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct task_struct *task,
 						struct thread *thread, __u32 cpu)
 {
-	__u64 arrival = task->sched_info.last_arrival, index;
+	__u64 arrival = task->sched_info.last_arrival, index, charged = thread->charged_from;
 	struct off_cpu off_cpu = account_missed_switch_in(&thread->account, arrival,
 							  task->sched_info.run_delay);
 	struct cpu_stats *left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
@@ -152,7 +152,11 @@ static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct 
 	index = grid_index_now(left, stats);
 	index = thread->grid_index + grid_before(left->origin_ns, thread->grid_index, index,
 						 arrival - any_offset_ns, period_ns);
-	if (index == thread->grid_index)
+	/* Boundaries before its arrival that were counted after it were charged to it. */
+	if (charged)
+		index -= grid_before(stats->origin_ns, charged - 1, stats->index,
+				     arrival - any_offset_ns, period_ns);
+	if ((__s64)(index - thread->grid_index) <= 0)
 		return;
 	describe_off_cpu(left, index, &out->record, task, thread, &off_cpu, 0, cpu);
 	if (!send(cpu, out, SCRATCH_LENGTH(add_stack(&out->record, -1))))
@@ -195,6 +199,7 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 	account_switch_out(&thread->account, now, state, detail_of(prev, state),
 			   prev->sched_info.run_delay, prev->se.sum_exec_runtime);
 	thread->grid_index = stats->index;
+	thread->charged_from = 0;
 	thread->cpu = cpu;
 	capture_at_switch_out(stats, prev, thread, cpu);
 }
@@ -244,8 +249,10 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 static __always_inline void charge_switch_out(__u64 *ctx, struct cpu_stats *stats,
 					      struct task_struct *prev, __u64 now, __u32 cpu)
 {
+	__u64 index = stats->index;
 	__u32 ticks = count_passed(stats, now), zero = 0;
 	struct tick_scratch *out;
+	struct thread *thread;
 
 	if (!ticks)
 		return;
@@ -260,8 +267,9 @@ static __always_inline void charge_switch_out(__u64 *ctx, struct cpu_stats *stat
 	stats->late += ticks - 1;
 	describe(&out->record, prev, now, cpu, TICK_KERNEL, ticks);
 	out->record.flags |= FLAG_AT_SWITCH_OUT;
-	out->record.user_return = next_user_return(
-		stats, prev, bpf_task_storage_get(&kc_threads, prev, 0, 0), true, cpu);
+	thread = bpf_task_storage_get(&kc_threads, prev, 0, 0);
+	note_charged(thread, index);
+	out->record.user_return = next_user_return(stats, prev, thread, true, cpu);
 	send_tick(stats, out,
 		  add_stack(&out->record, bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0)));
 }

@@ -15,6 +15,9 @@ struct thread {
 	struct account account;
 	/* Boundaries counted on the CPU that it left, until it did; on a CPU, until it came. */
 	__u64 grid_index;
+	/* The same for a thread that runs though its switch-in was not seen: until boundaries were
+	 * first charged to it, plus 1; otherwise 0. */
+	__u64 charged_from;
 	__u32 cpu; /* that CPU */
 	__u32 zero;
 	__u32 user_fault;   /* the last page fault of user mode: enum state */
@@ -37,5 +40,12 @@ struct threads {
 };
 
 extern struct threads kc_threads SEC(".maps");
+
+/* Notes that boundaries after `index` are charged to a thread, which may be NULL. */
+static __always_inline void note_charged(struct thread *thread, __u64 index)
+{
+	if (thread && thread->account.state != STATE_ON_CPU && !thread->charged_from)
+		thread->charged_from = index + 1;
+}
 
 #endif
