@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::time::Duration;
 
+use experiment_format::ids::Pid;
 use host::exit::{ExitKind, Failure, load_code, spawn_code};
 use host::load::{Load, Starter};
 use host::output::Output;
@@ -38,7 +39,7 @@ pub(super) enum LoadStep {
     /// Nothing.
     None,
     /// It was started, with this process id.
-    Started(u32),
+    Started(Pid),
     /// The recording is over.
     Over,
 }
@@ -70,7 +71,7 @@ impl LoadPhase {
                 Ok(load) => {
                     output.detail(&format!("load started (Process ID: {})", load.pid()));
                     let pid = load.pid();
-                    (LoadPhase::Running(load), LoadStep::Started(pid))
+                    (LoadPhase::Running(load), LoadStep::Started(Pid(pid)))
                 }
                 Err(error) => {
                     output.say(&cannot_start(&plan.load[0], &error));

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use bpf::UserStackCapture;
 use counters::names::event::CounterRequest;
+use experiment_format::ids::Tid;
 use host::exit::{ExitKind, Failure, spawn_code};
 use host::load;
 use host::machine::{self, now};
@@ -149,7 +150,8 @@ impl<'a> Session<'a> {
     }
 
     fn run(&mut self, output: &mut Output) -> Result<(), Failure> {
-        let threads = iter::once(gettid()).chain(self.dispatcher.table_maker());
+        let threads =
+            iter::once(Tid::from_raw(gettid().as_raw())).chain(self.dispatcher.table_maker());
         let _rt_priority = RtPriority::duty_cycled(threads.collect())
             .inspect_err(|error| output.detail(&no_rt_priority(error)))
             .ok();

@@ -14,7 +14,7 @@ use user_collector::jit::{JitMemory, JitStats as JitCounts, JitWatch};
 use user_collector::process::DirectoryNames;
 use user_collector::process::{Container, ProcessFacts};
 
-use super::interval::{CounterOverflow, StateInterval};
+use super::interval::{CounterOverflow, StateInterval, ThreadIds};
 use super::kernel::counters;
 use super::kernel::header::Inherited;
 use super::processes::LoadedCode;
@@ -25,7 +25,7 @@ use super::user_stacks::user_stack::{StackCounts, UserStack};
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct FollowedProcess {
     /// Its number.
-    pub pid: u32,
+    pub pid: Pid,
     /// Its experiment's directory.
     pub experiment: String,
     /// Its rank in a parallel program (MPI).
@@ -67,7 +67,7 @@ impl JitStats {
 /// The experiment of a followed process, being written.
 #[derive(Debug)]
 pub struct Subexperiment {
-    pid: u32,
+    pid: Pid,
     collector: Collector,
     jit: Option<JitWatch>,
     /// Of the programs that it executed before.
@@ -92,9 +92,9 @@ impl Subexperiment {
         dir: &ExperimentDir,
         inherited: &Inherited,
         names: &mut DirectoryNames,
-        (pid, first): (u32, &FirstRecord),
+        (pid, first): (Pid, &FirstRecord),
         code: &mut LoadedCode,
-        relatives: &[u32],
+        relatives: &[Pid],
     ) -> Result<Subexperiment> {
         let facts = ProcessFacts::read(pid);
         // By now another process may have the number.
@@ -177,7 +177,7 @@ impl Subexperiment {
         let thread = ThreadStack {
             at: header.time_ns,
             cpu: header.cpu,
-            tid: header.tid,
+            tid: header.tid(),
             name: header.name.bytes(),
             frames: &frames,
             end,
@@ -381,14 +381,14 @@ impl Subexperiment {
 
 /// Watches the code that a program makes that was started, or found, at an instant. What a former
 /// program had mapped ends at that instant; functions, which must not overlap it, begin after it.
-fn watch_jit(pid: u32, since: u64, memory: &JitMemory) -> Option<JitWatch> {
+fn watch_jit(pid: Pid, since: u64, memory: &JitMemory) -> Option<JitWatch> {
     JitWatch::open(pid, since + 1, memory).ok()
 }
 
-fn header(inherited: &Inherited, facts: &ProcessFacts, pid: u32, name: &[u8]) -> LogHeader {
+fn header(inherited: &Inherited, facts: &ProcessFacts, pid: Pid, name: &[u8]) -> LogHeader {
     let mut header = inherited.header.clone();
-    header.pid = Pid(pid);
-    [header.ppid, header.pgrp, header.sid] = facts.relatives.map(|number| number.map(Pid));
+    header.pid = pid;
+    [header.ppid, header.pgrp, header.sid] = facts.relatives;
     header.command_line = described_by_name(name, facts.command_line.as_deref());
     header.profiles.retain(|profile| {
         !matches!(

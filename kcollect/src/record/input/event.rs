@@ -1,6 +1,7 @@
 //! Events: anything that happened at an instant, from whichever input.
 
 use bpf_abi::Record;
+use experiment_format::ids::Pid;
 use user_collector::space::Mapping;
 
 use super::sideband::SidebandEvent;
@@ -15,7 +16,7 @@ pub enum Event {
     /// The snapshot found a process.
     Found {
         /// The process.
-        pid: u32,
+        pid: Pid,
         /// Its name, bytes.
         name: Vec<u8>,
         /// What it has mapped for execution; nothing where no process is followed.
@@ -24,7 +25,7 @@ pub enum Event {
     /// The mappings of a process were read again.
     MappingsRead {
         /// The process.
-        pid: u32,
+        pid: Pid,
         /// When the reading began, CLOCK_MONOTONIC nanoseconds. The event's own time is when it
         /// ended.
         began: u64,

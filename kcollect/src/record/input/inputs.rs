@@ -13,6 +13,7 @@ use counters::perf::counter::Place;
 use counters::perf::cpu_events::{open_clock, open_overflow};
 use counters::perf::order::TimeOrder;
 use counters::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
+use experiment_format::ids::Pid;
 use host::exit::{ExitKind, Failure};
 use host::machine::{self, CpuSet};
 
@@ -187,7 +188,7 @@ impl Inputs {
 
     /// Reads the mappings of a process. The event is returned by a later round, after all events
     /// before it.
-    pub fn read_mappings(&mut self, pid: u32) {
+    pub fn read_mappings(&mut self, pid: Pid) {
         let began = machine::now();
         let mappings = Some(snapshot::mappings(pid)).filter(|mappings| !mappings.is_empty());
         let read = Event::MappingsRead {

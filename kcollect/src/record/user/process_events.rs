@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+use experiment_format::ids::Pid;
 use user_collector::process::{ProcessInstance, ProcessTable};
 use user_collector::space::Mapping;
 
@@ -11,12 +12,12 @@ use crate::record::route::Router;
 
 impl UserSpace {
     /// The load was started.
-    pub fn load_started(&mut self, pid: u32) {
+    pub fn load_started(&mut self, pid: Pid) {
         self.policy.add_load(pid);
     }
 
     /// The parent of the process that is forked next with this number waits for its exec.
-    pub fn vfork_started(&mut self, pid: u32) {
+    pub fn vfork_started(&mut self, pid: Pid) {
         self.policy.vfork_started(pid);
     }
 
@@ -25,7 +26,7 @@ impl UserSpace {
         &mut self,
         router: &mut Router,
         processes: &ProcessTable,
-        (pid, parent): (u32, u32),
+        (pid, parent): (Pid, Pid),
         at: u64,
     ) {
         let parent_is_followed = self.policy.descendants()
@@ -63,7 +64,7 @@ impl UserSpace {
     }
 
     /// `pid` executes another program and has its name.
-    pub fn executed(&mut self, router: &mut Router, pid: u32, name: &[u8], at: u64) {
+    pub fn executed(&mut self, router: &mut Router, pid: Pid, name: &[u8], at: u64) {
         self.stop_waiting(pid);
         self.code.spaces.executed(pid, at);
         self.policy.executed(pid);
@@ -92,7 +93,7 @@ impl UserSpace {
     }
 
     /// `pid` maps a file for execution.
-    pub fn mapped(&mut self, router: &mut Router, pid: u32, mapping: Mapping, at: u64) {
+    pub fn mapped(&mut self, router: &mut Router, pid: Pid, mapping: Mapping, at: u64) {
         if let Some(instance) = self.tracker.instance(pid) {
             router.mapped(instance, at, &mapping);
         }
@@ -101,7 +102,7 @@ impl UserSpace {
     }
 
     /// The snapshot found a process with its mappings.
-    pub fn found(&mut self, pid: u32, mappings: Vec<Mapping>, at: u64) {
+    pub fn found(&mut self, pid: Pid, mappings: Vec<Mapping>, at: u64) {
         if !mappings.is_empty() {
             self.code.spaces.found(pid, mappings, at);
             self.publisher.changed(pid);
@@ -110,14 +111,14 @@ impl UserSpace {
 
     /// Returns the processes whose mappings are to be read, because stacks have an address where
     /// nothing is known to be mapped.
-    pub fn take_unmapped(&mut self) -> Vec<u32> {
+    pub fn take_unmapped(&mut self) -> Vec<Pid> {
         self.resolver.unmapped.take_asked()
     }
 
     /// The mappings of a process were read, from `began` until `now`; none if it is gone.
     pub fn mappings_read(
         &mut self,
-        pid: u32,
+        pid: Pid,
         began: u64,
         now: u64,
         mappings: Option<Vec<Mapping>>,
@@ -130,12 +131,12 @@ impl UserSpace {
         }
     }
 
-    fn stop_waiting(&mut self, pid: u32) {
+    fn stop_waiting(&mut self, pid: Pid) {
         self.resolver.stop_waiting(pid);
     }
 
     /// The leading thread of `pid` exited.
-    pub fn exited(&mut self, router: &mut Router, pid: u32, at: u64) {
+    pub fn exited(&mut self, router: &mut Router, pid: Pid, at: u64) {
         if let Some(instance) = self.tracker.instance(pid)
             && let Some(process) = self.tracker.get_mut(instance)
         {
@@ -152,7 +153,7 @@ impl UserSpace {
         router: &mut Router,
         processes: &ProcessTable,
         (now, known_ns): (u64, u64),
-        lives: impl Fn(u32) -> bool,
+        lives: impl Fn(Pid) -> bool,
     ) {
         let finished = self.finished(processes, known_ns, lives);
         for instance in &finished {
@@ -180,9 +181,9 @@ impl UserSpace {
         &self,
         processes: &ProcessTable,
         known_ns: u64,
-        lives: impl Fn(u32) -> bool,
+        lives: impl Fn(Pid) -> bool,
     ) -> Vec<ProcessInstance> {
-        let awaited: HashSet<u32> = self.resolver.awaited().collect();
+        let awaited: HashSet<Pid> = self.resolver.awaited().collect();
         let may_do_more = |instance: ProcessInstance| {
             let pid = instance.pid();
             let has_number = processes
