@@ -54,6 +54,20 @@ impl Tid {
     }
 }
 
+/// As records have numbers beside others.
+impl From<Pid> for u64 {
+    fn from(pid: Pid) -> u64 {
+        pid.0.into()
+    }
+}
+
+/// As records have numbers beside others.
+impl From<Tid> for u64 {
+    fn from(tid: Tid) -> u64 {
+        tid.0.into()
+    }
+}
+
 impl fmt::Display for Pid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
