@@ -76,7 +76,7 @@ impl Dispatcher {
             user,
             sideband_lost: 0,
             not_written: 0,
-            evicted_at: founder.start(),
+            evicted_at: founder.start_ns(),
             router,
         }
     }
@@ -89,7 +89,7 @@ impl Dispatcher {
                 true => LogEvent::Resume { at },
                 false => LogEvent::Pause { at, name: None },
             }),
-            Event::Sample { at, label } => self.sample(at, label),
+            Event::Sample { at_ns, label } => self.sample(at_ns, label),
             Event::Found {
                 pid,
                 name,
@@ -102,16 +102,16 @@ impl Dispatcher {
                         let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
                         self.processes.found_executing(pid, path);
                     }
-                    user.found(pid, mappings, self.router.founder.start());
+                    user.found(pid, mappings, self.router.founder.start_ns());
                 }
             }
             Event::MappingsRead {
                 pid,
-                began,
+                began_ns,
                 mappings,
             } => {
                 if let Some(user) = &mut self.user {
-                    user.mappings_read(pid, began, time, mappings);
+                    user.mappings_read(pid, began_ns, time, mappings);
                 }
             }
             Event::Sideband(event) => self.sideband(time, event),
@@ -221,7 +221,7 @@ impl Dispatcher {
                 gone,
             } => {
                 let code = (address, u64::from(size));
-                let since = router.founder.start();
+                let since = router.founder.start_ns();
                 let kernel = &mut router.founder.kernel;
                 kernel.changed((since, time), code, &name, gone);
             }

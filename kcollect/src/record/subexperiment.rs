@@ -77,7 +77,7 @@ pub struct Subexperiment {
     counts: StackCounts,
     ticks: u64,
     /// The time of the last record in it.
-    last: u64,
+    last_ns: u64,
     /// The sample of its exit is written.
     sampled_exit: bool,
 }
@@ -98,7 +98,7 @@ impl Subexperiment {
     ) -> Result<Subexperiment> {
         let facts = ProcessFacts::read(pid);
         // By now another process may have the number.
-        let facts = match facts.started_after(first.at) {
+        let facts = match facts.started_after(first.at_ns) {
             true => ProcessFacts::default(),
             false => facts,
         };
@@ -109,11 +109,11 @@ impl Subexperiment {
         let header = header(inherited, &facts, pid, &first.name);
         let mut collector = Collector::create(dir, &directory, &header, inherited.run)?;
         let nothing = UsageRecord {
-            time: first.at,
+            time: first.at_ns,
             created: inherited.run.tstamp_ns,
             ..UsageRecord::default()
         };
-        collector.write_sample(first.at, "start", &nothing)?;
+        collector.write_sample(first.at_ns, "start", &nothing)?;
         if code.objects.needs_used() {
             collector.note_used_objects();
         }
@@ -144,7 +144,7 @@ impl Subexperiment {
             container: facts.container,
             counts: StackCounts::default(),
             ticks: 0,
-            last: 0,
+            last_ns: 0,
             sampled_exit: false,
         })
     }
@@ -171,7 +171,7 @@ impl Subexperiment {
             _ => end,
         };
         let frames: Vec<u64> = interval.kernel.iter().chain(user).copied().collect();
-        self.last = self.last.max(header.time_ns);
+        self.last_ns = self.last_ns.max(header.time_ns);
         self.collector
             .write_kernel_objects(&interval.kernel, kernel)?;
         let thread = ThreadStack {
@@ -205,14 +205,14 @@ impl Subexperiment {
         at: u64,
         label: &str,
         usage: &UsageRecord,
-        exited: Option<u64>,
+        exited_ns: Option<u64>,
     ) -> Result<()> {
-        match exited {
-            Some(exited) if usage.threads == 0 => {
+        match exited_ns {
+            Some(exited_ns) if usage.threads == 0 => {
                 if std::mem::replace(&mut self.sampled_exit, true) {
                     return Ok(());
                 }
-                let time = exited.max(self.last);
+                let time = exited_ns.max(self.last_ns);
                 let usage = UsageRecord {
                     time,
                     ..usage.clone()
@@ -375,7 +375,7 @@ impl Subexperiment {
     /// # Errors
     /// When the closing can't be written.
     pub fn close(self, dir: &ExperimentDir, at: u64) -> Result<()> {
-        self.collector.close(dir, at.max(self.last))
+        self.collector.close(dir, at.max(self.last_ns))
     }
 }
 

@@ -46,7 +46,7 @@ fn judge(way: UserStackCapture) -> Result<()> {
     for record in &records {
         let ticks = match record {
             Record::Tick(tick) => u64::from(tick.ticks),
-            Record::OffCpu(absence) => u64::from(absence.blocked + absence.waited),
+            Record::OffCpu(absence) => u64::from(absence.blocked_ticks + absence.waited_ticks),
             Record::UserReturn(entry) => {
                 let (slot, _) = join.announced(Tid(tid), entry.header.user_return);
                 join.resolved(slot, Arc::new(()));

@@ -66,7 +66,7 @@ pub struct Recorded {
 #[derive(Debug)]
 pub struct Founder {
     writer: ExperimentWriter,
-    start: u64,
+    start_ns: u64,
     archive: Archive,
     /// The kernel's code.
     pub kernel: KernelCode,
@@ -99,17 +99,17 @@ impl Founder {
         mut say: impl FnMut(&str),
     ) -> Result<(Founder, Inherited), Error> {
         let run = header::run();
-        let start = run.tstamp_ns;
+        let start_ns = run.tstamp_ns;
         let header = header::header(plan, counters, capture);
         let mut founder = Founder {
             writer: ExperimentWriter::create(dir, &header, run)?,
-            start,
+            start_ns,
             archive: plan.archive,
             kernel,
             frames: ArtificialFrames::new(),
             names: ThreadNames::default(),
             kernel_stacks: HashSet::new(),
-            samples: Samples::new(start, plan.interval.nanos()),
+            samples: Samples::new(start_ns, plan.interval.nanos()),
             accounts: Accounts::new(&plan.targets),
             recorded: Recorded::default(),
         };
@@ -335,7 +335,7 @@ impl Founder {
 
     /// Returns an instant of CLOCK_MONOTONIC in the experiment's time.
     fn at(&self, now: u64) -> u64 {
-        now.saturating_sub(self.start)
+        now.saturating_sub(self.start_ns)
     }
 
     /// The experiment's directory.
@@ -352,8 +352,8 @@ impl Founder {
 
     /// The zero of the experiment's times, CLOCK_MONOTONIC nanoseconds.
     #[must_use]
-    pub fn start(&self) -> u64 {
-        self.start
+    pub fn start_ns(&self) -> u64 {
+        self.start_ns
     }
 
     /// Bytes written, archives not counted.

@@ -47,7 +47,7 @@ const MAX_SHORT_LIVED_NAMES: usize = 64;
 /// The state of the sample writer: what the previous samples wrote.
 #[derive(Debug)]
 pub struct Samples {
-    start: u64,
+    start_ns: u64,
     interval_ns: u64,
     /// Threads that have a line and have not exited.
     last_written: HashMap<u64, LastWritten>,
@@ -123,12 +123,12 @@ impl Split {
 }
 
 impl Samples {
-    /// Returns the state before the first sample. `start` is the experiment's start,
+    /// Returns the state before the first sample. `start_ns` is the experiment's start,
     /// CLOCK_MONOTONIC nanoseconds.
     #[must_use]
-    pub fn new(start: u64, interval_ns: u64) -> Samples {
+    pub fn new(start_ns: u64, interval_ns: u64) -> Samples {
         Samples {
-            start,
+            start_ns,
             interval_ns,
             last_written: HashMap::new(),
             short_lived: BTreeMap::new(),
@@ -254,7 +254,7 @@ impl Samples {
             threads: u32::try_from(living).unwrap_or(u32::MAX),
             // A reader assigns ticks to samples by this, not by the time of the sample's event.
             time: at,
-            created: self.start,
+            created: self.start_ns,
             real: system.tracked_ns,
             states,
             minor_faults: counts.minor_faults,
@@ -299,7 +299,7 @@ impl Samples {
     }
 
     fn at(&self, time: u64) -> u64 {
-        time.saturating_sub(self.start)
+        time.saturating_sub(self.start_ns)
     }
 }
 

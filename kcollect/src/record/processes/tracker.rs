@@ -17,22 +17,22 @@ pub struct TrackedProcess {
     pub ticked: bool,
     /// When it was forked, nanoseconds; none once it has executed a program, and of those that ran
     /// before the recording.
-    pub forked: Option<u64>,
+    pub forked_ns: Option<u64>,
     /// The first that belongs into its experiment, once it was chosen.
     pub first: Option<FirstRecord>,
     /// When its leading thread exited, nanoseconds.
-    pub exited: Option<u64>,
+    pub exited_ns: Option<u64>,
 }
 
 impl TrackedProcess {
     /// Returns whether it may still execute its own program, which names its experiment: it was
     /// forked no longer ago than [`EXEC_WAIT_NS`].
     #[must_use]
-    pub fn may_execute(&self, now: u64) -> bool {
-        self.exited.is_none()
+    pub fn may_execute(&self, now_ns: u64) -> bool {
+        self.exited_ns.is_none()
             && self
-                .forked
-                .is_some_and(|forked| now < forked.saturating_add(EXEC_WAIT_NS))
+                .forked_ns
+                .is_some_and(|forked| now_ns < forked.saturating_add(EXEC_WAIT_NS))
     }
 }
 
@@ -44,7 +44,7 @@ pub const EXEC_WAIT_NS: u64 = 50_000_000;
 #[derive(Clone, Debug)]
 pub struct FirstRecord {
     /// When that was.
-    pub at: u64,
+    pub at_ns: u64,
     /// The process's name then.
     pub name: Vec<u8>,
     /// Its line of descent from the load, where it has one.

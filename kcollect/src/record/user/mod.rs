@@ -109,7 +109,7 @@ impl UserSpace {
             .and_then(|process| process.name.as_deref())
             .unwrap_or(header.name.bytes());
         let first = FirstRecord {
-            at: header.time_ns,
+            at_ns: header.time_ns,
             name: name.to_vec(),
             descent: self.policy.descent(header.pid()),
         };

@@ -44,7 +44,7 @@ impl UserSpace {
         let by_pid = self.policy.names_pid(pid);
         let (_, process) = self.tracker.track(processes, pid);
         process.chosen |= by_pid || parent_is_followed;
-        process.forked = Some(at);
+        process.forked_ns = Some(at);
     }
 
     /// Another process gets the number of this one. What it did may still wait for its user stacks;
@@ -58,7 +58,7 @@ impl UserSpace {
     ) {
         router.begin_if_due(&mut self.known(processes), instance, u64::MAX);
         if let Some(process) = self.tracker.get_mut(instance) {
-            process.exited.get_or_insert(at);
+            process.exited_ns.get_or_insert(at);
         }
         router.write_mappings(instance, &mut self.code);
     }
@@ -75,12 +75,12 @@ impl UserSpace {
         };
         let begun = router.has_subexperiment(instance);
         if let Some(process) = self.tracker.get_mut(instance) {
-            let may_execute = process.forked.take().is_some_and(|forked| {
+            let may_execute = process.forked_ns.take().is_some_and(|forked| {
                 at < forked.saturating_add(crate::record::processes::tracker::EXEC_WAIT_NS)
             });
             // The thread that executes takes the place of the leading one, which was reported to
             // have exited.
-            process.exited = None;
+            process.exited_ns = None;
             if may_execute
                 && !begun
                 && let Some(first) = &mut process.first
@@ -115,17 +115,17 @@ impl UserSpace {
         self.resolver.unmapped.take_asked()
     }
 
-    /// The mappings of a process were read, from `began` until `now`; none if it is gone.
+    /// The mappings of a process were read, from `began_ns` until `now`; none if it is gone.
     pub fn mappings_read(
         &mut self,
         pid: Pid,
-        began: u64,
+        began_ns: u64,
         now: u64,
         mappings: Option<Vec<Mapping>>,
     ) {
         let changed = self
             .resolver
-            .mappings_read(&mut self.code, pid, (began, now), mappings);
+            .mappings_read(&mut self.code, pid, (began_ns, now), mappings);
         if changed {
             self.publisher.changed(pid);
         }
@@ -140,7 +140,7 @@ impl UserSpace {
         if let Some(instance) = self.tracker.instance(pid)
             && let Some(process) = self.tracker.get_mut(instance)
         {
-            process.exited = Some(at);
+            process.exited_ns = Some(at);
             router.exited(instance, at, &mut self.code);
         }
     }
@@ -165,7 +165,7 @@ impl UserSpace {
             let exited = self
                 .tracker
                 .get(instance)
-                .and_then(|process| process.exited);
+                .and_then(|process| process.exited_ns);
             router.close_subexperiment(&mut self.known(processes), instance, exited.unwrap_or(0));
             if self.tracker.has_its_number(instance) {
                 self.tracker.take_number(instance.pid());
@@ -194,7 +194,7 @@ impl UserSpace {
         };
         self.tracker
             .iter()
-            .filter(|(_, process)| process.exited.is_some_and(|exited| exited < known_ns))
+            .filter(|(_, process)| process.exited_ns.is_some_and(|exited| exited < known_ns))
             .map(|(instance, _)| instance)
             .filter(|instance| !may_do_more(*instance))
             .collect()

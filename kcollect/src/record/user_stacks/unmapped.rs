@@ -30,10 +30,10 @@ pub(in crate::record) struct Unmapped {
 #[derive(Debug)]
 struct Reading {
     /// The time before which it is not read again.
-    next: u64,
-    pause: u64,
+    next_ns: u64,
+    pause_ns: u64,
     /// When the first of those that wait was taken.
-    since: u64,
+    since_ns: u64,
     waiting: Vec<(UserStackKey, StackCopy)>,
 }
 
@@ -47,19 +47,19 @@ impl Unmapped {
         copy: StackCopy,
     ) -> Option<StackCopy> {
         let reading = self.by_pid.entry(copy.pid).or_insert_with(|| Reading {
-            next: 0,
-            pause: MIN_PAUSE_NS,
-            since: 0,
+            next_ns: 0,
+            pause_ns: MIN_PAUSE_NS,
+            since_ns: 0,
             waiting: Vec::new(),
         });
         if reading.waiting.is_empty() {
-            if at < reading.next {
+            if at < reading.next_ns {
                 return Some(copy);
             }
-            reading.since = at;
+            reading.since_ns = at;
             self.asked.push(copy.pid);
         }
-        reading.since = reading.since.min(at);
+        reading.since_ns = reading.since_ns.min(at);
         reading.waiting.push((slot, copy));
         None
     }
@@ -86,18 +86,18 @@ impl Unmapped {
         self.by_pid
             .get_mut(&pid)
             .map_or_else(Default::default, |reading| {
-                (reading.since, std::mem::take(&mut reading.waiting))
+                (reading.since_ns, std::mem::take(&mut reading.waiting))
             })
     }
 
     /// The mappings were read at an instant and held something new, or nothing.
     pub(in crate::record) fn had_news(&mut self, pid: Pid, at: u64, news: bool) {
         if let Some(reading) = self.by_pid.get_mut(&pid) {
-            reading.pause = match news {
+            reading.pause_ns = match news {
                 true => MIN_PAUSE_NS,
-                false => (2 * reading.pause).min(MAX_PAUSE_NS),
+                false => (2 * reading.pause_ns).min(MAX_PAUSE_NS),
             };
-            reading.next = at + reading.pause;
+            reading.next_ns = at + reading.pause_ns;
         }
     }
 
